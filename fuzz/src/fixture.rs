@@ -10,7 +10,7 @@ use evergate_crypto::{
     ClientAuth, ClientSettings, ServerSettings, TicketHandle, TicketKeys, Verify, client_config,
     load_certificate, pem_certificates, server_config,
 };
-use evergate_mirror::ConnectionId;
+use evergate_replication::ConnectionId;
 use evergate_rules::{RuleSpec, Ruleset};
 use evergate_tls::{HandshakeParams, Version};
 use rustls::ServerConfig;

@@ -3,17 +3,17 @@
 //! Certificates, secrets and clocks of the fixture are constants, so that the client bytes recorded here lead through
 //! a whole handshake again when a target replays them.
 
-#[path = "cluster_seeds.rs"]
-mod cluster_seeds;
+#[path = "membership_seeds.rs"]
+mod membership_seeds;
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use evergate_fuzz::choices::{join, put_chunk};
 use evergate_fuzz::fixture::{TLS_POOL, handshake_params, server_configs, snapshot};
+use evergate_fuzz::input::{join, put_chunk};
 use evergate_fuzz::worker::{Answer, World};
-use evergate_mirror::{Boundary, Entry, LegTls, RecordKind, RecordPosition};
+use evergate_replication::{Boundary, Entry, LegTls, RecordKind, RecordPosition};
 use evergate_tls::{ClientHandshake, ContentType, Handshake, Progress, Records};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -74,7 +74,7 @@ fn main() {
     );
     handshakes(&put, &folder);
     connections(&put);
-    cluster_seeds::datagrams(&put);
+    membership_seeds::datagrams(&put);
 }
 
 fn texts(put: &impl Fn(&str, &str, &[u8])) {
@@ -147,7 +147,7 @@ fn handshakes(put: &impl Fn(&str, &str, &[u8]), folder: &Path) {
         }
     }
     put("handshake", "plain", &join(&[0, 3], GET));
-    put("parcel", "tls_hello", &hello_in_parcel(&fixture));
+    put("upgrade_state", "tls_hello", &hello_in_parcel(&fixture));
     put("restore", "tls_hello", &restore_input(0x41, b"", b"", &hello_only(&fixture)));
 }
 
@@ -239,8 +239,8 @@ fn connections(put: &impl Fn(&str, &str, &[u8])) {
         for entry in &entries {
             put_chunk(&entry.encode().expect("an entry can be written"), &mut chunks);
         }
-        put("mirror", name, &chunks);
-        cluster_seeds::frames(put, name, &entries);
+        put("replication", name, &chunks);
+        membership_seeds::frames(put, name, &entries);
     }
     secure(put);
     behind_tls(put);
@@ -267,7 +267,7 @@ fn parcel(put: &impl Fn(&str, &str, &[u8]), name: &str, listener: u8, requests: 
         upstream.socket.inbox.extend_from_slice(&responses[..answered]);
     }
     world.pump();
-    put("parcel", name, &parcel_input(&world, &requests[said..], &responses[answered..]));
+    put("upgrade_state", name, &parcel_input(&world, &requests[said..], &responses[answered..]));
 }
 
 /// Both ends of a connection to a server that speaks TLS, after its handshake.
@@ -329,7 +329,7 @@ fn packed_behind_tls(put: &impl Fn(&str, &str, &[u8]), ours: &Records, answer: &
         upstream.socket.inbox.extend_from_slice(&answer[..answer.len() / 2]);
     }
     world.pump();
-    put("parcel", "behind_tls", &parcel_input(&world, GET, &answer[answer.len() / 2..]));
+    put("upgrade_state", "behind_tls", &parcel_input(&world, GET, &answer[answer.len() / 2..]));
 }
 
 /// A whole HTTPS conversation, and what a backup holds of it.
@@ -355,7 +355,7 @@ fn secure(put: &impl Fn(&str, &str, &[u8])) {
         client.send_close_notify();
         let end = take(&mut client);
         if !mirrored {
-            put("parcel", "https", &parcel_input(&world, &end, OK));
+            put("upgrade_state", "https", &parcel_input(&world, &end, OK));
         }
         sent.extend_from_slice(&end);
         let mut streams = Vec::new();

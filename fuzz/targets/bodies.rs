@@ -6,7 +6,7 @@
 
 use std::sync::LazyLock;
 
-use evergate_fuzz::choices::split;
+use evergate_fuzz::input::split;
 use evergate_rules::{Body, Limits, Outcome, Request, RuleSpec, Ruleset, Scratch, Witness};
 use libfuzzer_sys::fuzz_target;
 

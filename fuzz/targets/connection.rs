@@ -9,8 +9,8 @@
 
 use evergate_base::Micros;
 use evergate_connection::{Connection, Protocol};
-use evergate_fuzz::choices::{Choices, chunks, split};
 use evergate_fuzz::fixture;
+use evergate_fuzz::input::{Choices, chunks, split};
 use evergate_fuzz::worker::{Answer, DEADLINES_MAX, World};
 use evergate_http::{HeaderSlots, Limits, Parsed, parse_request, parse_response};
 use libfuzzer_sys::fuzz_target;

@@ -5,8 +5,8 @@
 
 #![no_main]
 
-use evergate_fuzz::choices::chunks;
-use evergate_mirror::{Announced, Answer, ConnectionId, FRAME_VERSION, Feed, Frame, Holder, Office};
+use evergate_fuzz::input::chunks;
+use evergate_replication::{Announced, Answer, ConnectionId, FRAME_VERSION, Feed, Frame, Holder, Office};
 use libfuzzer_sys::fuzz_target;
 
 /// One owner's worker, as the backup hears it.

@@ -4,8 +4,8 @@
 #![no_main]
 
 use evergate_base::session::Sealed;
-use evergate_fuzz::choices::split;
 use evergate_fuzz::fixture::{handshake_params, server_configs};
+use evergate_fuzz::input::split;
 use evergate_tls::{Handshake, HelloStatus, Progress, hello_status, read_hello};
 use libfuzzer_sys::fuzz_target;
 

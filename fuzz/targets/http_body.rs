@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use evergate_fuzz::choices::split;
+use evergate_fuzz::input::split;
 use evergate_http::{Body, Limits, Refusal};
 use libfuzzer_sys::fuzz_target;
 

@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use evergate_fuzz::choices::{Choices, split};
+use evergate_fuzz::input::{Choices, split};
 use evergate_fuzz::version::as_http11;
 use evergate_http::{
     HeaderSlots, Limits, Parsed, Refusal, ResponseEdits, ResponseFraming, ResponseHead, parse_response,

@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use evergate_fuzz::choices::{Choices, split};
+use evergate_fuzz::input::{Choices, split};
 use evergate_tls::{ContentType, Opened, Records, RecordsState, record_len};
 use libfuzzer_sys::fuzz_target;
 

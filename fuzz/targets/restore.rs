@@ -3,10 +3,10 @@
 
 #![no_main]
 
-use evergate_fuzz::choices::{chunks, split};
 use evergate_fuzz::fixture::LISTENERS;
+use evergate_fuzz::input::{chunks, split};
 use evergate_fuzz::worker::World;
-use evergate_mirror::{Entry, Mirrored};
+use evergate_replication::{Entry, Mirrored};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -5,7 +5,7 @@
 
 #![no_main]
 
-use evergate_fuzz::choices::split;
+use evergate_fuzz::input::split;
 use evergate_rules::{
     Body, Limits, Outcome, Request, RuleSpec, Ruleset, Scratch, Terminal, Unknown, Witness,
 };

@@ -1,25 +1,25 @@
 //! The process: starts, and keeps what the control plane works on.
 
-mod ended;
-pub(crate) mod files;
+pub(crate) mod fd_limit;
+mod generation_drop;
 mod reload;
-mod retired;
 mod start;
+mod worker_exit;
 
 pub(crate) use start::{becomes, keepalive, settings};
 
-use crate::assemble::Keepsakes;
-use crate::cluster;
+use crate::access_log::{Target, Writer};
+use crate::agent;
 use crate::config::Config;
 use crate::config::model::{ListenAddress, Listener};
-use crate::handover::{Offer, Offered, Progress, Told, offered_servers};
-use crate::log::{Target, Writer};
-use crate::runtime::Generation;
+use crate::generation::CarriedState;
+use crate::server_state::Generation;
+use crate::upgrade::{Offer, Offered, Progress, Told, offered_servers};
 use crate::worker::{Command, Counters, ListenerSocket, Pulse, Shared, end_stream};
 use anyhow::{Context, Result};
 use evergate_crypto::CertifiedName;
 use evergate_sys::Waker;
-use retired::Retired;
+use generation_drop::Retired;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -75,9 +75,9 @@ pub struct Daemon {
     /// What the workers share.
     pub shared: Arc<Shared>,
     retired: Retired,
-    keep: Keepsakes,
+    keep: CarriedState,
     writer: Option<Writer>,
-    cluster: Option<cluster::Running>,
+    agent: Option<agent::Running>,
     /// The other nodes take the connections first; then the workers end.
     leaving: AtomicBool,
     /// The workers' listening sockets once more, by worker: what an upgrade passes on.
@@ -242,10 +242,10 @@ impl Daemon {
 
     /// Takes no new connections and lets the others finish; in a cluster the other nodes get them first.
     pub fn drain(&self) {
-        match self.cluster() {
-            Some(cluster) if cluster.has_takers() => {
+        match self.agent() {
+            Some(agent) if agent.has_takers() => {
                 self.leaving.store(true, Ordering::Relaxed);
-                cluster.order(cluster::Order::Drain(true));
+                agent.order(agent::AgentCommand::Drain(true));
             }
             _ => self.drain_workers(),
         }
@@ -254,7 +254,7 @@ impl Daemon {
     /// What draining does, for a log.
     pub fn draining_means(&self, open: usize, limit: Duration) -> String {
         let limit = limit.as_millis();
-        match self.cluster().is_some_and(|cluster| cluster.has_takers()) {
+        match self.agent().is_some_and(|agent| agent.has_takers()) {
             true => format!("the other nodes take {open} connections and all new ones, within {limit} ms"),
             false => format!("no new connections; {open} open ones may take up to {limit} ms"),
         }
@@ -269,18 +269,18 @@ impl Daemon {
 
     /// Whether the agent of the cluster has ended: the gate stays closed from now on.
     pub fn has_lost_agent(&self) -> bool {
-        self.cluster.as_ref().is_some_and(cluster::Running::is_finished)
+        self.agent.as_ref().is_some_and(agent::Running::is_finished)
     }
 
     /// The agent of the cluster, if there is one.
-    pub fn cluster(&self) -> Option<cluster::Handle> {
-        self.cluster.as_ref().map(cluster::Running::handle)
+    pub fn agent(&self) -> Option<agent::Handle> {
+        self.agent.as_ref().map(agent::Running::handle)
     }
 
     /// Whether every worker has ended.
     pub fn is_finished(&self) -> bool {
         // What nobody takes, because the others end too, ends here.
-        if self.cluster().is_some_and(|cluster| cluster.is_drained() || !cluster.has_takers())
+        if self.agent().is_some_and(|agent| agent.is_drained() || !agent.has_takers())
             && self.leaving.swap(false, Ordering::Relaxed)
         {
             self.drain_workers();
@@ -291,8 +291,8 @@ impl Daemon {
     /// Ends what is left and waits for the workers. The access log's writer may have lines left, and is to be finished.
     pub fn stop(mut self) -> Option<Writer> {
         // First: another node goes on with what is closed here.
-        if let Some(Err(error)) = self.cluster.take().map(cluster::Running::stop) {
-            crate::control::message::error(format_args!("the agent of the cluster has ended: {error}"));
+        if let Some(Err(error)) = self.agent.take().map(agent::Running::stop) {
+            crate::control::console::error(format_args!("the agent of the cluster has ended: {error}"));
         }
         for worker in &self.workers {
             worker.tell(Command::Stop);

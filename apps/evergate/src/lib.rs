@@ -1,23 +1,23 @@
 //! The daemon and its command line.
 
+pub mod access_log;
 pub mod aead;
-pub mod assemble;
-mod bind;
+pub mod agent;
+pub mod bench_crypto;
 pub mod cli;
-pub mod cluster;
 pub mod config;
 pub mod control;
-pub mod crypto_cost;
 pub mod daemon;
 pub mod demo;
-mod forms;
-pub mod handover;
+pub mod generation;
 pub mod health;
-pub mod line;
-pub mod log;
-pub mod rate;
+pub mod latency_histogram;
+mod listen;
+pub mod rate_limit;
 pub mod rule_hits;
-pub mod runtime;
-pub mod sessions;
-pub mod times;
+pub mod server_state;
+pub mod session_balancer;
+pub mod upgrade;
+pub mod wait_queue;
+mod wire_versions;
 pub mod worker;

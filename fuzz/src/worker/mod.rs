@@ -13,7 +13,7 @@ use std::sync::Arc;
 use evergate_base::Micros;
 use evergate_base::session::{Sealed, SessionId};
 use evergate_connection::{Connection, Effects, Failure, Io, Node, RequestLog, Scratch, Snapshot};
-use evergate_mirror::{Entry, Mirrored};
+use evergate_replication::{Entry, Mirrored};
 use evergate_rules::RuleId;
 use evergate_tls::Records;
 

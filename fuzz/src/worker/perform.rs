@@ -2,7 +2,7 @@
 
 use evergate_base::Micros;
 use evergate_connection::{Connection, Effect, Failure, Hint, Source};
-use evergate_mirror::Side;
+use evergate_replication::Side;
 use evergate_tls::Records;
 
 use super::{Answer, Dialing, Socket, Upstream, World};

@@ -3,7 +3,7 @@
 use crate::flow::words;
 use crate::skeleton::accept::{AcceptSkelBuilder, types};
 use crate::table::bytes;
-use crate::{CookieKey, Flow, Gate, GateError, Strange, clock, pins, says};
+use crate::{CookieKey, Flow, GateError, PacketGate, Strange, clock, libbpf_log, pins};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, TC_INGRESS, TcHook, TcHookBuilder};
 use std::mem::MaybeUninit;
@@ -43,7 +43,7 @@ impl CardFacts {
     }
 }
 
-impl Gate {
+impl PacketGate {
     /// Loads the stateless accept beside this gate.
     pub fn load_accept(&self, key: CookieKey, card: &CardFacts) -> Result<Accept, GateError> {
         self.load_accept_in(key, card, None)
@@ -71,7 +71,7 @@ impl Gate {
             constants.use_scaling = allowed("tcp_window_scaling")?;
         }
         pins::share(open.open_object_mut(), &self.folder, self.slots.entries() as u32).map_err(failed)?;
-        let (loaded, said) = says::quietly(|| open.load());
+        let (loaded, said) = libbpf_log::quietly(|| open.load());
         let loaded = loaded.map_err(|error| GateError::bpf(format!("{loading} {said}"), &error))?;
         let _ = self.cookies.set((key, epoch)); // those of a node do not change
         let program = loaded.progs.stateless_accept.as_fd().try_clone_to_owned();
@@ -88,7 +88,7 @@ impl Gate {
 impl Accept {
     /// Puts it behind the gate on an interface.
     pub fn attach(&self, interface: u32) -> Result<(), GateError> {
-        let (attached, said) = says::quietly(|| self.hook(interface).attach());
+        let (attached, said) = libbpf_log::quietly(|| self.hook(interface).attach());
         let attempt = || format!("attaching the stateless accept to interface {interface} {said}");
         attached.map(drop).map_err(|error| GateError::bpf(attempt(), &error))
     }
@@ -96,7 +96,7 @@ impl Accept {
     /// Whether it is there.
     pub fn is_attached(&self, interface: u32) -> bool {
         let mut hook = self.hook(interface);
-        says::quietly(|| hook.query()).0.is_ok()
+        libbpf_log::quietly(|| hook.query()).0.is_ok()
     }
 
     /// The interface has changed; good from the next SYN on.
@@ -111,7 +111,7 @@ impl Accept {
     }
 }
 
-impl Gate {
+impl PacketGate {
     /// Whether what came acknowledges a cookie that a node has just given this flow for a SYN: the peer has begun anew.
     pub fn has_answered_syn(&self, flow: &Flow, came: Strange) -> bool {
         let Some((key, epoch)) = self.cookies.get() else { return false };
@@ -122,7 +122,7 @@ impl Gate {
     /// Takes a stateless accept off an interface, also one that an earlier process left there: the kernel answers SYNs.
     pub fn detach_accept(&self, interface: u32) -> Result<(), GateError> {
         let mut hook = hook(self.programs.ingress.as_fd(), interface);
-        if says::quietly(|| hook.query()).0.is_err() {
+        if libbpf_log::quietly(|| hook.query()).0.is_err() {
             return Ok(()); // there is none
         }
         hook.detach().map_err(|error| {

@@ -2,13 +2,13 @@
 
 use crate::counters::Counters;
 use crate::flow::words;
-use crate::lane::{Lane, LaneId};
 use crate::skeleton::gate::{GateSkel, GateSkelBuilder, OpenGateSkel};
 use crate::skeleton::types;
 use crate::table::{Table, bytes};
+use crate::worker_port::{Lane, LaneId};
 use crate::{
     Bucket, BucketKey, CookieKey, Flow, GateError, Leases, NodeId, Owners, PortBlocks, bucket_of, clock,
-    pins, says,
+    libbpf_log, pins,
 };
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{
@@ -150,7 +150,7 @@ fn size_and_pin(open: &mut OpenGateSkel<'_>, flows_max: u32, folder: &Path) -> R
 }
 
 /// The loaded gate.
-pub struct Gate {
+pub struct PacketGate {
     pub(crate) maps: Arc<Maps>,
     pub(crate) programs: Arc<Programs>,
     pub(crate) slots: Arc<Table<types::slot>>,
@@ -169,17 +169,17 @@ pub struct Gate {
     pub(crate) cookies: OnceLock<(CookieKey, Option<NonZeroU32>)>,
 }
 
-impl Gate {
+impl PacketGate {
     /// Loads the programs and makes or finds their maps. Nothing is attached yet. Fails in a time namespace in which this
     /// process sees another boot time than the programs ([`GateError::Clock`]).
-    pub fn load(options: &Options<'_>) -> Result<Gate, GateError> {
-        let gate = Gate::load_with_clock(options, false)?;
+    pub fn load(options: &Options<'_>) -> Result<PacketGate, GateError> {
+        let gate = PacketGate::load_with_clock(options, false)?;
         clock::check(gate.programs.clock.as_fd())?;
         Ok(gate)
     }
 
     /// As [`Gate::load`]; with `test_clock` the programs read the time from [`Gate::set_test_clock_ns`]. For tests.
-    pub fn load_with_clock(options: &Options<'_>, test_clock: bool) -> Result<Gate, GateError> {
+    pub fn load_with_clock(options: &Options<'_>, test_clock: bool) -> Result<PacketGate, GateError> {
         let folder = pins::folder(options.pins, options.flows_max)?;
         if !options.keep {
             pins::clear(&folder).map_err(|said| GateError::Pins { path: options.pins.to_owned(), said })?;
@@ -197,14 +197,14 @@ impl Gate {
             constants.test_clock = u32::from(test_clock);
         }
         size_and_pin(&mut open, options.flows_max, &folder)?;
-        let (loaded, said) = says::quietly(|| open.load());
+        let (loaded, said) = libbpf_log::quietly(|| open.load());
         let loaded = loaded.map_err(|error| GateError::bpf(format!("{LOADING} {said}"), &error))?;
         if !options.keep {
             // What cannot be removed takes memory, and nothing else.
             let _ = pins::clear_others(&folder);
         }
         let clock = if test_clock { Some(Table::map(&handle(&loaded.maps.bss)?)?) } else { None };
-        let gate = Gate {
+        let gate = PacketGate {
             slots: Arc::new(Table::map(&handle(&loaded.maps.slots)?)?),
             batches: Arc::new(Table::map(&handle(&loaded.maps.batches)?)?),
             owners: Owners { table: Arc::new(Table::map(&handle(&loaded.maps.owners)?)?) },
@@ -247,8 +247,8 @@ impl Gate {
         for mut hook in self.hooks(interface) {
             let attempt = || format!("attaching the gate to interface {interface} (tc clsact)");
             // The queue discipline may be there already.
-            says::quietly(|| hook.create()).0.map_err(|error| GateError::bpf(attempt(), &error))?;
-            let (attached, said) = says::quietly(|| hook.attach());
+            libbpf_log::quietly(|| hook.create()).0.map_err(|error| GateError::bpf(attempt(), &error))?;
+            let (attached, said) = libbpf_log::quietly(|| hook.attach());
             attached.map_err(|error| GateError::bpf(format!("{} {said}", attempt()), &error))?;
         }
         Ok(())
@@ -256,7 +256,7 @@ impl Gate {
 
     /// Whether it is attached to an interface. Whoever sets up a network anew may take it off.
     pub fn is_attached(&self, interface: u32) -> bool {
-        self.hooks(interface).iter_mut().all(|hook| says::quietly(|| hook.query()).0.is_ok())
+        self.hooks(interface).iter_mut().all(|hook| libbpf_log::quietly(|| hook.query()).0.is_ok())
     }
 
     /// Takes the gate off an interface: from now on nothing is withheld there.

@@ -2,9 +2,9 @@
 
 use crate::Flow;
 use crate::Leases;
-use crate::lane::LaneId;
 use crate::skeleton::types;
 use crate::table::{Table, atomic};
+use crate::worker_port::LaneId;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! One packet in, one packet out: the programs run on a frame without an interface.
 
-use crate::Gate;
+use crate::PacketGate;
 use libbpf_rs::libbpf_sys as sys;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -25,7 +25,7 @@ pub struct Outcome {
     pub frame: Vec<u8>,
 }
 
-impl Gate {
+impl PacketGate {
     /// Runs the program of a hook on `frame`, with `mark` as the packet's mark, on the loopback interface.
     pub fn run(&self, hook: Hook, frame: &[u8], mark: u32) -> io::Result<Outcome> {
         self.run_on(LOOPBACK, hook, frame, mark)

@@ -9,7 +9,7 @@ use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 use rustls_pki_types::SubjectPublicKeyInfoDer;
 use zeroize::Zeroizing;
 
-use crate::aws::{HashKind, PKey};
+use crate::aws_lc::{HashKind, PKey};
 use crate::error::KeyError;
 
 /// Curve parameters by the size of a scalar.

@@ -11,7 +11,7 @@ use rustls::crypto::{
 use rustls::{Error, NamedGroup, PeerMisbehaved, ProtocolVersion};
 use zeroize::Zeroizing;
 
-use crate::aws::{MLKEM768_CIPHERTEXT, MLKEM768_KEY, mlkem768_encapsulate, x25519, x25519_public};
+use crate::aws_lc::{MLKEM768_CIPHERTEXT, MLKEM768_KEY, mlkem768_encapsulate, x25519, x25519_public};
 use crate::random::draw;
 
 /// Most draws for a scalar: each is out of range with probability 2^-32 at most.

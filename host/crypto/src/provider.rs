@@ -9,10 +9,10 @@ use rustls::sign::SigningKey;
 use rustls::{CipherSuiteCommon, Error, SupportedCipherSuite, Tls12CipherSuite, Tls13CipherSuite};
 use rustls_pki_types::PrivateKeyDer;
 
-use crate::hash::{Sha256Hash, TranscriptHash};
 use crate::hkdf::HkdfSha256;
 use crate::kx::{P256, P384, X25519, X25519MlKem768};
 use crate::random::{SeedRandom, random_bytes};
+use crate::sha256::{Sha256Hash, TranscriptHash};
 
 /// The suites of TLS 1.3 that have our hash and key schedule. `None` never happens: that both are of TLS 1.3 is in their names.
 static SHA256_SUITES: LazyLock<Option<[Tls13CipherSuite; 2]>> = LazyLock::new(|| {

@@ -8,7 +8,7 @@ use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 use rustls_pki_types::SubjectPublicKeyInfoDer;
 use zeroize::Zeroizing;
 
-use crate::aws::{HashKind, PKey, PKeyKind};
+use crate::aws_lc::{HashKind, PKey, PKeyKind};
 use crate::error::KeyError;
 
 /// SHA-256 first: the longer hashes cost time and protect nothing that the key's size does.

@@ -10,7 +10,7 @@ use rustls::crypto::aws_lc_rs::sign::any_eddsa_type;
 use rustls::sign::SigningKey;
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
-use crate::aws::{HashKind, PKey, PKeyKind};
+use crate::aws_lc::{HashKind, PKey, PKeyKind};
 use crate::ecdsa::EcdsaKey;
 use crate::error::KeyError;
 use crate::rsa::RsaKey;

@@ -1,7 +1,7 @@
 //! Datagram sockets whose packets go before others, and of which only some need wake anybody.
 
 use crate::address::Raw;
-use crate::option::{check, send_beside_the_absent, set};
+use crate::sockopt::{check, send_beside_the_absent, set};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -1,8 +1,8 @@
 //! What the kernel or our privileges lack, found by asking, with a remedy.
 
-use crate::leg;
-use crate::option::set;
+use crate::port_range;
 use crate::socket::stream_socket;
+use crate::sockopt::set;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -47,14 +47,14 @@ pub fn missing_socket_features() -> Vec<Missing> {
             "port blocks (IP_LOCAL_PORT_RANGE)",
             "6.3",
             None,
-            try_option(libc::SOL_IP, leg::IP_LOCAL_PORT_RANGE, 0),
+            try_option(libc::SOL_IP, port_range::IP_LOCAL_PORT_RANGE, 0),
         ),
         ("raw probes", "2.2", Some("CAP_NET_RAW"), crate::Prober::new().map(drop)),
         (
             "destroying orphans (CONFIG_INET_DIAG_DESTROY)",
             "4.9",
             admin,
-            leg::destroy(nowhere, nowhere).map(drop),
+            port_range::destroy(nowhere, nowhere).map(drop),
         ),
     ];
     let missing = |(feature, kernel, privilege, result): (_, _, _, io::Result<()>)| {

@@ -1,6 +1,6 @@
 //! TCP keep-alive: how a peer that has vanished without FIN or RST is found.
 
-use crate::option::set;
+use crate::sockopt::set;
 use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub fn set_keepalive(fd: RawFd, keepalive: Option<Keepalive>) -> io::Result<()> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::option::get_u32;
+    use crate::sockopt::get_u32;
     use std::os::fd::AsRawFd;
 
     /// SO_KEEPALIVE, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_USER_TIMEOUT.

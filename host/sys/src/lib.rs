@@ -6,50 +6,44 @@
 
 #![allow(unsafe_code)]
 
-mod account;
 mod address;
+mod arp_ndp;
+mod blocking_write;
 mod datagram;
-mod descriptors;
 mod epoll;
+mod fd_passing;
 mod feature;
+mod icmp_echo;
 mod keepalive;
-mod leg;
-mod link;
 mod netlink;
-mod option;
 mod orphans;
-mod outlive;
-mod patient;
-mod pinger;
-mod prober;
+mod port_range;
 mod process;
-mod repair;
 mod socket;
+mod sockopt;
 mod splice;
+mod survivor;
+mod tcp_probe;
+mod tcp_repair;
+mod user;
 
-pub use account::{Access, Account};
-pub use datagram::Datagrams;
-pub use descriptors::{DESCRIPTORS_MAX, receive_descriptors, send_descriptors};
-pub use epoll::{Epoll, Event, Waker};
-pub use feature::{Missing, missing_socket_features};
-pub use keepalive::{Keepalive, set_keepalive};
-pub use leg::{connect_from, connect_socket_from, destroy, forget, forget_on_close, local_port_range};
-pub use link::{
+pub use arp_ndp::{
     Announcer, Route, add_address, card_address, card_index, card_mtu, has_carrier, interfaces_with,
     is_on_link, neighbour, networks_of, route_prefix, route_to, set_neighbour,
 };
+pub use blocking_write::Patient;
+pub use datagram::Datagrams;
+pub use epoll::{Epoll, Event, Waker};
+pub use fd_passing::{DESCRIPTORS_MAX, receive_descriptors, send_descriptors};
+pub use feature::{Missing, missing_socket_features};
+pub use icmp_echo::{Pinger, Pong};
+pub use keepalive::{Keepalive, set_keepalive};
 pub use orphans::destroy_orphans;
-pub use outlive::Survivor;
-pub use patient::Patient;
-pub use pinger::{Pinger, Pong};
-pub use prober::{Loss, Probe, Prober};
+pub use port_range::{connect_from, connect_socket_from, destroy, forget, forget_on_close, local_port_range};
 pub use process::{
     end_with_parent, hide_memory, lacks_descriptors, lock_memory, make_room_for_files, monotonic_us,
     raise_file_limit, resident_bytes, run_in_real_time, sleep_within, steady_clock_ms, thread_cpu_ns,
     wall_clock_s,
-};
-pub use repair::{
-    Restore, RestoreError, Restoring, Stamp, TcpFacts, bytes_received, facts, facts_between, timestamp,
 };
 pub use socket::{
     Listening, Transfer, accept, acknowledge_now, connect, connect_error, has_input, is_drained, listen,
@@ -57,3 +51,9 @@ pub use socket::{
     write_gathered, write_last,
 };
 pub use splice::Pipe;
+pub use survivor::Survivor;
+pub use tcp_probe::{Loss, Probe, Prober};
+pub use tcp_repair::{
+    Restore, RestoreError, Restoring, Stamp, TcpFacts, bytes_received, facts, facts_between, timestamp,
+};
+pub use user::{Access, Account};

@@ -1,6 +1,6 @@
 //! Sockets that a process left behind when it ended without closing them in order.
 
-use crate::leg;
+use crate::port_range;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -24,7 +24,7 @@ pub fn destroy_orphans(of: &[IpAddr]) -> io::Result<usize> {
             text => text?,
         };
         for (local, remote) in text.lines().skip(1).filter_map(orphan) {
-            if of.contains(&local.ip()) && leg::destroy(local, remote)? {
+            if of.contains(&local.ip()) && port_range::destroy(local, remote)? {
                 destroyed += 1;
             }
         }

@@ -3,7 +3,7 @@
 //! Three families: a [`Picker`] spreads requests by what the servers have to do; [`source_server`] and
 //! [`bounded_server`] send a client to the same server every time; a [`Distributor`] stands in front of TLS terminators
 //! and decides with the sessions in view, by SSLSARD ([`LoadEstimator`], [`place_new`], [`place_resuming`]) among
-//! others. The switch and the simulator (`sim/figures`) run this very code. All of it is pure: time, load, eligibility
+//! others. The switch and the simulator (`sim/sslsard`) run this very code. All of it is pure: time, load, eligibility
 //! and randomness come from the caller, and nothing allocates per pick.
 //!
 //! Invariants:

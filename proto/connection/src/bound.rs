@@ -10,16 +10,16 @@
 //! A handshake continues on its own connection only. When that one is lost in the middle, the request is answered
 //! with 502 and the client's connection closes: the client begins again on another one, and knows that it does.
 //!
-//! With backups the idle leg is an entry ([`evergate_mirror::BoundLeg`]) before the checkpoint that ends its
+//! With backups the idle leg is an entry ([`evergate_replication::BoundLeg`]) before the checkpoint that ends its
 //! response, so that every prefix of the log has the leg in use, or the idle one. Bound: one leg for each client
 //! connection.
 
-use crate::connection::{Answering, Connection, Receiving, Timer};
-use crate::leg::ServerLeg;
+use crate::connection::{Connection, RequestState, ResponseState, Timer};
 use crate::restore::ResumedLeg;
+use crate::server_leg::ServerLeg;
 use crate::{Effect, Io};
 use evergate_http::{Body, ConnectionAuth};
-use evergate_mirror::{BoundLeg, Entry, LegTls, Mirrored, Route};
+use evergate_replication::{BoundLeg, ConnectionState, Entry, LegTls, Route};
 use evergate_tls::{Records, RecordsState};
 use serde::{Deserialize, Serialize};
 
@@ -120,11 +120,11 @@ impl Connection {
     /// Whether the server may lack some of the request whose response is next, and gets it without reading the response first.
     pub(crate) fn lacks_request(&self) -> bool {
         let waits = match self.receiving {
-            Receiving::Body(Body::Length { left }) => left <= AWAITED_MAX,
-            Receiving::Head => self.request > self.response && !self.up.is_empty(),
+            RequestState::Body(Body::Length { left }) => left <= AWAITED_MAX,
+            RequestState::Head => self.request > self.response && !self.up.is_empty(),
             _ => false,
         };
-        waits && self.answering == Answering::Head
+        waits && self.answering == ResponseState::Head
     }
 
     /// What was stashed of a restored leg's input, as soon as it may be read.
@@ -211,7 +211,7 @@ impl Connection {
     /// The idle bound leg of a connection that another node had.
     pub(crate) fn restore_bound(
         &mut self,
-        state: &Mirrored,
+        state: &ConnectionState,
         io: &mut Io<'_>,
     ) -> Result<Option<ResumedLeg>, &'static str> {
         let Some(bound) = state.bound.as_deref().filter(|_| !self.closing && !self.closed) else {

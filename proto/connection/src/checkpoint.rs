@@ -4,15 +4,15 @@
 //! checkpoint when the client has acknowledged whole records. Both name the input that may then be acknowledged.
 
 use crate::Io;
-use crate::connection::{Answering, ClientTls, Connection, Receiving};
-use crate::leg::ServerLeg;
-use crate::remote::{Remote, position};
+use crate::connection::{ClientTls, Connection, RequestState, ResponseState};
+use crate::replication::{Replication, position};
 use crate::restore::ResumedLeg;
 use crate::routing::encode_body;
-use crate::uplink::Uplink;
+use crate::server_leg::ServerLeg;
+use crate::upstream_tls::Uplink;
 use evergate_http::Body;
-use evergate_mirror::{
-    ClientCheckpoint, Entry, Extent, Haste, Phase, RecordPosition, ServerCheckpoint, Side,
+use evergate_replication::{
+    ClientCheckpoint, Entry, InputBoundary, Phase, RecordPosition, ServerCheckpoint, Side, Urgency,
 };
 
 /// Candidates kept at most; beyond it the newest replaces the one before.
@@ -42,7 +42,7 @@ pub(crate) struct RecordEnd {
     pub(crate) last: bool,
 }
 
-impl Remote {
+impl Replication {
     /// A request may go to another server only while the client still holds all of it.
     pub(crate) fn may_reroute(&self, request: u32) -> bool {
         self.checkpointed.as_ref().is_none_or(|point| {
@@ -133,7 +133,7 @@ impl Remote {
     }
 
     fn checkpoint_server_at(&mut self, mut newest: Option<RecordEnd>) {
-        let reached = |remote: &Remote, end: &RecordEnd| {
+        let reached = |remote: &Replication, end: &RecordEnd| {
             end.output <= remote.client_acked && (!end.last || remote.has_place_at_end())
         };
         while self.record_ends.front().is_some_and(|end| reached(self, end)) {
@@ -179,7 +179,7 @@ impl Remote {
 
 impl Connection {
     /// Where the client's stream would be taken up again.
-    fn client_point(&self, remote: &Remote) -> ClientCheckpoint {
+    fn client_point(&self, remote: &Replication) -> ClientCheckpoint {
         let mut point = ClientCheckpoint {
             input: self.in_pos,
             request: self.request,
@@ -195,7 +195,7 @@ impl Connection {
         } else if let Some((leg, sent, parted)) = remote.parting() {
             // What is passed over was never sent here: it counts only when the leg does not matter any more.
             point.leg = leg;
-            point.output = if matches!(self.receiving, Receiving::Skip(_)) { u64::MAX } else { sent };
+            point.output = if matches!(self.receiving, RequestState::Skip(_)) { u64::MAX } else { sent };
             uplink = parted;
         }
         (point.tx, point.answered, point.leg_ended) = (uplink.tx, uplink.answered, uplink.ended);
@@ -283,18 +283,18 @@ impl Connection {
 
     /// Whether something was learned of which more may follow: the next call sees to it, and [`Connection::handle_news`] where
     /// nothing else is to be told.
-    pub fn has_news(&self) -> bool {
+    pub fn has_deferred(&self) -> bool {
         self.remote.as_ref().is_some_and(|remote| remote.has_news)
     }
 
     /// Does what follows from what was learned.
-    pub fn handle_news(&mut self, io: &mut Io<'_>) {
+    pub fn handle_deferred(&mut self, io: &mut Io<'_>) {
         self.finish_call(io);
     }
 
     /// The same before what ends something. Only bytes go together with what was learned before them.
     pub(crate) fn catch_up(&mut self, io: &mut Io<'_>) {
-        if self.has_news() {
+        if self.has_deferred() {
             self.finish_call(io);
         }
     }
@@ -327,7 +327,7 @@ impl Connection {
     /// Nothing is under way, and nothing waits that what the backups hold could let go on.
     fn rests(&self) -> bool {
         let holds = !self.raw.is_empty() || !self.plain.is_empty() || !self.down.is_empty();
-        self.receiving == Receiving::Head
+        self.receiving == RequestState::Head
             && self.leg.is_none()
             && !holds
             && !self.closing
@@ -344,20 +344,20 @@ impl Connection {
     }
 
     /// What the client, and the server, have yet to say: how soon it is stashed that goes by
-    /// ([`Positions::is_stalled`](evergate_mirror::Positions::is_stalled)).
-    pub fn extents(&self) -> [Extent; 2] {
+    /// ([`Positions::is_stalled`](evergate_replication::Positions::is_stalled)).
+    pub fn extents(&self) -> [InputBoundary; 2] {
         let client = !self.raw.is_empty() || !self.plain.is_empty();
         let server = self.leg.as_ref().is_some_and(|leg| !leg.raw.is_empty() || !leg.held.is_empty());
         let held = self.remote.as_ref().is_some_and(|remote| self.is_held_up(remote));
         let replays_up = self.leg.as_ref().is_some_and(|leg| leg.replay.is_some());
-        let rest = if self.leg.is_some() { Extent::Open } else { Extent::Whole };
-        let or = |partial, rest| if partial { Extent::Partial } else { rest };
-        [or(client || replays_up, Extent::Open), or(server || held, rest)]
+        let rest = if self.leg.is_some() { InputBoundary::Open } else { InputBoundary::Whole };
+        let or = |partial, rest| if partial { InputBoundary::Partial } else { rest };
+        [or(client || replays_up, InputBoundary::Open), or(server || held, rest)]
     }
 
     /// Whether the server's bytes make no record yet, and nothing else makes them acknowledged: what the client has yet to
     /// acknowledge does so when it does.
-    fn is_held_up(&self, remote: &Remote) -> bool {
+    fn is_held_up(&self, remote: &Replication) -> bool {
         match remote.is_repeating() {
             true => (remote.replays() || !remote.hold.is_empty()) && remote.client_acked >= self.out_pos,
             false => !remote.hold.is_empty(),
@@ -401,8 +401,8 @@ impl Connection {
     }
 
     /// How long they may wait for company.
-    pub fn haste(&self) -> Haste {
-        self.remote.as_ref().map_or(Haste::None, |remote| remote.log.haste())
+    pub fn haste(&self) -> Urgency {
+        self.remote.as_ref().map_or(Urgency::None, |remote| remote.log.haste())
     }
 
     /// Index of the newest entry. 0 without backups.
@@ -437,7 +437,7 @@ impl Connection {
     pub(crate) fn retain_server(&mut self, io: &mut Io<'_>, held: usize, range: std::ops::Range<usize>) {
         if let (Some(remote), Some(leg)) = (&mut self.remote, &self.leg) {
             let left = match self.answering {
-                Answering::Body(Body::Length { left }) => Some(left),
+                ResponseState::Body(Body::Length { left }) => Some(left),
                 _ => None,
             };
             let at = leg.in_pos + held as u64;
@@ -452,7 +452,7 @@ impl Connection {
             _ => RecordPosition::default(),
         };
         let (output, plain, answered) = (self.out_pos, self.plain_pos, self.answered);
-        let last = self.answering == Answering::Ended;
+        let last = self.answering == ResponseState::Ended;
         if let Some(remote) = &mut self.remote {
             remote.push_record_end(RecordEnd { output, tx, plain, answered, last });
         }
@@ -468,7 +468,7 @@ impl Connection {
     /// Notes a place from which a restored connection can parse the server's stream again.
     pub(crate) fn note_server_point(&mut self) {
         let plain = self.generated_plain();
-        let begun = |leg: &ServerLeg| leg.answered || self.answering == Answering::Ended;
+        let begun = |leg: &ServerLeg| leg.answered || self.answering == ResponseState::Ended;
         let whole = |leg: &ServerLeg| leg.held.is_empty() && leg.is_restartable();
         let Some(leg) = self.leg.as_ref().filter(|leg| begun(leg) && whole(leg)) else { return };
         if self.remote.as_ref().is_some_and(|remote| !remote.is_repeating() && !remote.hold.is_empty()) {
@@ -520,21 +520,21 @@ impl Connection {
     }
 }
 
-fn phase_of_receiving(receiving: Receiving) -> Phase {
+fn phase_of_receiving(receiving: RequestState) -> Phase {
     match receiving {
-        Receiving::Head | Receiving::Prefix => Phase::Head,
-        Receiving::Body(body) | Receiving::Skip(body) => Phase::Body(encode_body(body)),
-        Receiving::Tunnel => Phase::Tunnel,
-        Receiving::Ended => Phase::Ended,
+        RequestState::Head | RequestState::Prefix => Phase::Head,
+        RequestState::Body(body) | RequestState::Skip(body) => Phase::Body(encode_body(body)),
+        RequestState::Tunnel => Phase::Tunnel,
+        RequestState::Ended => Phase::Ended,
     }
 }
 
-fn phase_of_answering(answering: Answering) -> Phase {
+fn phase_of_answering(answering: ResponseState) -> Phase {
     match answering {
-        Answering::Head => Phase::Head,
-        Answering::Body(body) => Phase::Body(encode_body(body)),
-        Answering::Tunnel => Phase::Tunnel,
-        Answering::Ended => Phase::Ended,
+        ResponseState::Head => Phase::Head,
+        ResponseState::Body(body) => Phase::Body(encode_body(body)),
+        ResponseState::Tunnel => Phase::Tunnel,
+        ResponseState::Ended => Phase::Ended,
     }
 }
 
@@ -546,7 +546,7 @@ mod tests {
     fn the_next_response_waits_until_its_first_record_is_known() {
         let at = |generation, sequence| RecordPosition { generation, sequence };
         // The last record of a response was followed by a KeyUpdate, which has no plaintext.
-        let mut remote = Remote::default();
+        let mut remote = Replication::default();
         (remote.message_end, remote.response_from) = (Some(100), at(1, 0));
         remote.push_record_end(RecordEnd { output: 120, tx: at(0, 5), plain: 100, ..RecordEnd::default() });
         remote.push_record_end(RecordEnd { output: 142, tx: at(1, 0), plain: 100, ..RecordEnd::default() });
@@ -560,7 +560,7 @@ mod tests {
 
     #[test]
     fn the_last_record_of_a_direction_counts_only_with_a_place_behind_the_servers_end() {
-        let mut remote = Remote::default();
+        let mut remote = Replication::default();
         remote.push_record_end(RecordEnd { output: 10, plain: 10, ..RecordEnd::default() });
         remote.push_record_end(RecordEnd { output: 34, plain: 10, last: true, ..RecordEnd::default() });
         remote.client_acked = 34;
@@ -575,9 +575,9 @@ mod tests {
     /// As after a take-over: a server whose stash is full is heard again only after the client has all that is known.
     #[test]
     fn a_place_that_is_known_late_makes_room_for_the_stash() {
-        let mut remote = Remote::default();
+        let mut remote = Replication::default();
         remote.client_acked = 10;
-        let stash = |remote: &mut Remote| {
+        let stash = |remote: &mut Replication| {
             remote.stash(Side::Server(1), u64::MAX);
             let stashed = |entry| match entry {
                 Entry::Stash { position, bytes, .. } => Some(position + bytes.len() as u64),

@@ -1,15 +1,15 @@
 //! The connection itself: its parts, what it asks for, and the events that fit no other room.
 
 use crate::bound::IdleLeg;
-use crate::facts::Facts;
-use crate::leg::ServerLeg;
-use crate::remote::Remote;
+use crate::replication::Replication;
+use crate::server_leg::ServerLeg;
 use crate::splice::TunnelModes;
-use crate::stall::Look;
+use crate::tls_info::TlsInfo;
+use crate::write_stall::Look;
 use crate::{FIRST_READ, Io, Outlet, Protocol, RequestLog, SLOTS, Slots, Snapshot};
 use evergate_base::Micros;
 use evergate_http::Body;
-use evergate_mirror::{ConnectionId, Entry, Kind, Open};
+use evergate_replication::{ConnectionId, Entry, Kind, Open};
 use evergate_tls::{Handshake, Layout, PAYLOAD_MAX, Records};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl std::fmt::Debug for ClientTls {
 
 /// Where the client's stream stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Receiving {
+pub(crate) enum RequestState {
     /// Before or inside a request head (what there is of it lies in `plain`).
     Head,
     /// Holding a head until the rules have seen enough of the body.
@@ -74,7 +74,7 @@ pub(crate) enum Receiving {
 
 /// How far a body was looked through that the rules must see, in bytes of `plain`.
 #[derive(Clone, Debug)]
-pub(crate) struct PrefixScan {
+pub(crate) struct BodyPrefixScan {
     pub(crate) body: Body,
     pub(crate) at: usize,
     /// Bytes that were there when it was looked at last.
@@ -85,7 +85,7 @@ pub(crate) struct PrefixScan {
 
 /// Where the server's stream stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answering {
+pub(crate) enum ResponseState {
     /// Before or inside a response head.
     Head,
     /// Inside a response body.
@@ -165,7 +165,7 @@ pub struct Connection {
     pub(crate) client: SocketAddr,
     pub(crate) local: SocketAddr,
     pub(crate) tls: ClientTls,
-    pub(crate) facts: Option<Box<Facts>>,
+    pub(crate) facts: Option<Box<TlsInfo>>,
     /// Client bytes as received, not decrypted yet.
     pub(crate) raw: Vec<u8>,
     /// Plaintext not consumed yet: a partial head, or input that waits for the server leg or the previous response.
@@ -173,9 +173,9 @@ pub struct Connection {
     /// Bytes of `plain` already searched for the end of a head.
     pub(crate) scanned: usize,
     /// Of the body that the rules must see: how far it was looked through.
-    pub(crate) prefix: Option<Box<PrefixScan>>,
-    pub(crate) receiving: Receiving,
-    pub(crate) answering: Answering,
+    pub(crate) prefix: Option<Box<BodyPrefixScan>>,
+    pub(crate) receiving: RequestState,
+    pub(crate) answering: ResponseState,
     /// Index of the request being received.
     pub(crate) request: u32,
     /// Index of the response being sent.
@@ -201,11 +201,11 @@ pub struct Connection {
     pub(crate) last_response: bool,
     /// The client asked for the end after this response, and has said nothing behind its request. Parcels are without it:
     /// who does not know waits for the client's end.
-    pub(crate) says_no_more: bool,
+    pub(crate) client_done: bool,
     /// We have sent our end; input is dropped.
     pub(crate) closing: bool,
     /// The client's records make no sense any more: its bytes are dropped unread.
-    pub(crate) deaf: bool,
+    pub(crate) ignores_input: bool,
     /// The client has been told that no more comes.
     pub(crate) down_ended: bool,
     /// We told the client to go on with its body (100) although no server has been asked yet.
@@ -224,7 +224,7 @@ pub struct Connection {
     pub(crate) piped: (u64, u64),
     /// How a tunnel's bytes are moved.
     pub(crate) modes: TunnelModes,
-    pub(crate) remote: Option<Box<Remote>>,
+    pub(crate) remote: Option<Box<Replication>>,
     pub(crate) log: Option<Box<RequestLog>>,
     /// Status of the response under way, and why it is ours.
     pub(crate) status: (u16, &'static str),
@@ -251,8 +251,8 @@ impl Connection {
             plain: Vec::new(),
             scanned: 0,
             prefix: None,
-            receiving: if http { Receiving::Head } else { Receiving::Tunnel },
-            answering: if http { Answering::Head } else { Answering::Tunnel },
+            receiving: if http { RequestState::Head } else { RequestState::Tunnel },
+            answering: if http { ResponseState::Head } else { ResponseState::Tunnel },
             request: 0,
             response: 0,
             leg: None,
@@ -267,9 +267,9 @@ impl Connection {
             answered: 0,
             client_ended: false,
             last_response: false,
-            says_no_more: false,
+            client_done: false,
             closing: false,
-            deaf: false,
+            ignores_input: false,
             down_ended: false,
             continued: false,
             closed: false,
@@ -298,14 +298,14 @@ impl Connection {
             kind: if listener.protocol.is_http() { Kind::Http } else { Kind::Raw },
             tls: listener.protocol.is_tls(),
         };
-        let mut remote = Remote::default();
+        let mut remote = Replication::default();
         remote.log.push(Entry::Open(open));
         self.remote = Some(Box::new(remote));
     }
 
     /// A raw TCP connection dials at once; call after [`Connection::new`].
     pub fn handle_accepted(&mut self, io: &mut Io<'_>) {
-        if self.receiving == Receiving::Tunnel && matches!(self.tls, ClientTls::Plain) {
+        if self.receiving == RequestState::Tunnel && matches!(self.tls, ClientTls::Plain) {
             self.open_tunnel(io);
         }
     }
@@ -357,8 +357,8 @@ impl Connection {
     /// Whether what was received of the client, and of its server, ends inside a message that is passed on as it comes, or a
     /// tunnel: that peer has more to say, and may not be able to before it is acknowledged.
     pub fn expects_more(&self) -> (bool, bool) {
-        let client = !matches!(self.receiving, Receiving::Head | Receiving::Ended);
-        let server = matches!(self.answering, Answering::Body(_) | Answering::Tunnel);
+        let client = !matches!(self.receiving, RequestState::Head | RequestState::Ended);
+        let server = matches!(self.answering, ResponseState::Body(_) | ResponseState::Tunnel);
         (client, server)
     }
 
@@ -373,7 +373,7 @@ impl Connection {
     /// Whether nothing that the client might still say matters: all of its last request is here, or we have sent our end.
     pub fn is_past_requests(&self) -> bool {
         let last = self.last_response || self.leg.as_ref().is_some_and(|leg| leg.route.flags.close);
-        self.closing || (last && matches!(self.receiving, Receiving::Head | Receiving::Ended))
+        self.closing || (last && matches!(self.receiving, RequestState::Head | RequestState::Ended))
     }
 
     /// Everything is done and flushed: the worker drops it after performing the effects.
@@ -383,7 +383,7 @@ impl Connection {
 
     /// Whether nothing more comes from the server of a tunnel, whose client may still speak.
     pub fn has_heard_server(&self) -> bool {
-        self.leg.is_some() && self.answering == Answering::Ended
+        self.leg.is_some() && self.answering == ResponseState::Ended
     }
 
     /// Client-bound bytes that wait.
@@ -406,21 +406,23 @@ impl Connection {
         }
         let full = self.remote.as_ref().map_or(self.down.is_crowded(), |remote| remote.log.is_full());
         // What is held goes on first.
-        let holds = self.has_news() && !(self.raw.is_empty() && self.plain.is_empty());
+        let holds = self.has_deferred() && !(self.raw.is_empty() && self.plain.is_empty());
         !full && !holds && self.up.is_empty() && self.takes_input()
     }
 
     /// Whether decrypted client bytes have somewhere to go.
     pub(crate) fn takes_input(&self) -> bool {
         match self.receiving {
-            Receiving::Head => self.is_handshaking() || self.head_is_due(),
-            Receiving::Prefix => self.head_is_due(),
-            Receiving::Body(_) => self.is_handshaking() || self.leg.as_ref().is_some_and(|leg| leg.is_open()),
-            Receiving::Tunnel => {
+            RequestState::Head => self.is_handshaking() || self.head_is_due(),
+            RequestState::Prefix => self.head_is_due(),
+            RequestState::Body(_) => {
+                self.is_handshaking() || self.leg.as_ref().is_some_and(|leg| leg.is_open())
+            }
+            RequestState::Tunnel => {
                 self.is_handshaking() || self.leg.as_ref().is_some_and(|leg| leg.is_open() && !leg.in_doubt)
             }
-            Receiving::Skip(_) => true,
-            Receiving::Ended => self.closing,
+            RequestState::Skip(_) => true,
+            RequestState::Ended => self.closing,
         }
     }
 
@@ -446,9 +448,9 @@ impl Connection {
         let unsent = self.lacks_request();
         let Some(leg) = &mut self.leg else { return ReadPlan::Nothing };
         let full = self.remote.as_ref().map_or(self.up.is_crowded(), |remote| remote.log.is_full());
-        let over = self.answering == Answering::Ended || leg.ended;
+        let over = self.answering == ResponseState::Ended || leg.ended;
         // Behind the end inside TLS a FIN comes, which is to be acknowledged.
-        let fin_waits = self.remote.is_some() && self.answering == Answering::Ended && leg.is_tls();
+        let fin_waits = self.remote.is_some() && self.answering == ResponseState::Ended && leg.is_tls();
         if full
             || !self.down.is_empty()
             || self.closing
@@ -466,7 +468,7 @@ impl Connection {
             return ReadPlan::Nothing;
         }
         match self.answering {
-            Answering::Head => {
+            ResponseState::Head => {
                 let held = leg.held.len();
                 let place = Slots::payload(layout, 0).start;
                 scratch.down.memory()[place..place + held].copy_from_slice(&leg.held);
@@ -482,7 +484,7 @@ impl Connection {
                 scratch.down.memory()[place..place + held.len()].copy_from_slice(held);
                 // Bulk data of a plain tunnel is spliced, and a read into one slot costs less than a scattered one. The
                 // mode must not decide this: another process begins with the first mode, and reads the same pieces.
-                let spliced = self.answering == Answering::Tunnel && matches!(self.tls, ClientTls::Plain);
+                let spliced = self.answering == ResponseState::Tunnel && matches!(self.tls, ClientTls::Plain);
                 let slots = if spliced && self.remote.is_none() { 1 } else { SLOTS };
                 ReadPlan::Body { layout, held: held.len(), slots }
             }

@@ -1,6 +1,6 @@
 //! What a connection asks of the world, and the buffers it shares with it.
 
-use crate::leg::ServerLeg;
+use crate::server_leg::ServerLeg;
 use crate::{Slots, Snapshot};
 use evergate_base::Micros;
 use evergate_base::session::{KeptSession, Sealed, SessionId};
@@ -30,7 +30,7 @@ pub struct Piece {
 
 /// How to choose a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum Hint {
+pub enum ServerHint {
     /// By the pool's policy.
     Policy,
     /// This server if it is eligible, else by policy.
@@ -51,7 +51,7 @@ pub enum Effect {
         /// Pool, as an index of the connection's snapshot.
         pool: u32,
         /// How to choose.
-        hint: Hint,
+        hint: ServerHint,
         /// Servers that were tried already, as indexes of the pool.
         tried: Vec<u32>,
         /// Whether an idle connection may be used.
@@ -122,7 +122,7 @@ pub enum Effect {
     /// for all that was read, a FIN too: nothing that a server says behind its end matters.
     Acknowledge {
         /// Which leg's input: the client's, or a server's.
-        side: evergate_mirror::Side,
+        side: evergate_replication::Side,
         /// Absolute raw input position.
         position: u64,
     },
@@ -287,7 +287,7 @@ const SPARE_LEGS: usize = 64;
 const SPARE_BYTES: usize = 4096;
 
 /// What a connection may ask of its node synchronously.
-pub trait Node {
+pub trait ConnectionHost {
     /// The newest configuration.
     fn snapshot(&self) -> &Arc<Snapshot>;
     /// Whether the node is draining: responses then say `Connection: close`.
@@ -328,5 +328,5 @@ pub struct Io<'a> {
     /// Where effects go.
     pub effects: &'a mut Effects,
     /// The node.
-    pub node: &'a mut dyn Node,
+    pub node: &'a mut dyn ConnectionHost,
 }

@@ -11,7 +11,7 @@
 //! the time of the change. All operations are O(1) in the number of connections. The queue closes nothing.
 
 use crate::Io;
-use crate::connection::{Connection, Receiving};
+use crate::connection::{Connection, RequestState};
 use evergate_base::Micros;
 
 /// Time for the first bytes of a client: two retransmissions of a lost segment (1 s and 3 s, RFC 6298 section 2) fit.
@@ -238,8 +238,8 @@ impl Connection {
             return Activity::Active;
         }
         match self.receiving {
-            Receiving::Head | Receiving::Tunnel if self.in_pos == 0 => Activity::Silent,
-            Receiving::Head if !self.is_handshaking() => Activity::Idle,
+            RequestState::Head | RequestState::Tunnel if self.in_pos == 0 => Activity::Silent,
+            RequestState::Head if !self.is_handshaking() => Activity::Idle,
             _ => Activity::Active,
         }
     }

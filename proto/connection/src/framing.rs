@@ -2,10 +2,10 @@
 //! decided, or planned.
 
 use crate::Io;
-use crate::connection::{Answering, ClientTls, Connection};
-use crate::ending::ends;
-use crate::uplink::length_of;
-use evergate_mirror::{Boundary, RUN_BYTES_MAX, RecordKind};
+use crate::close::ends;
+use crate::connection::{ClientTls, Connection, ResponseState};
+use crate::upstream_tls::length_of;
+use evergate_replication::{RUN_BYTES_MAX, RecordKind, RecordLayout};
 use evergate_tls::{ContentType, PAYLOAD_MAX, alert};
 use std::ops::Range;
 
@@ -249,10 +249,10 @@ impl Connection {
     /// The end that was decided before: of the connection, or of a tunnel's one direction.
     fn repeat_alert(&mut self, io: &mut Io<'_>, description: u8) {
         let closed = self.remote.as_ref().is_some_and(|remote| remote.closed);
-        let tunnel = matches!(self.answering, Answering::Tunnel | Answering::Ended);
+        let tunnel = matches!(self.answering, ResponseState::Tunnel | ResponseState::Ended);
         let half = description == alert::CLOSE_NOTIFY && tunnel && !closed;
         if half {
-            self.answering = Answering::Ended;
+            self.answering = ResponseState::Ended;
         }
         self.repeat(|connection| connection.send_alert(io, description));
         if half {
@@ -267,9 +267,9 @@ impl Connection {
         }
     }
 
-    pub(crate) fn next_record(&self) -> Option<evergate_mirror::RecordPosition> {
+    pub(crate) fn next_record(&self) -> Option<evergate_replication::RecordPosition> {
         match &self.tls {
-            ClientTls::Open(records) => Some(crate::remote::position(records.tx())),
+            ClientTls::Open(records) => Some(crate::replication::position(records.tx())),
             _ => None,
         }
     }
@@ -318,7 +318,7 @@ impl Connection {
 }
 
 /// Adds one record to a run of boundaries.
-pub(crate) fn extend(boundary: &mut Boundary, length: usize, tag: u64) {
+pub(crate) fn extend(boundary: &mut RecordLayout, length: usize, tag: u64) {
     let length = length.min(PAYLOAD_MAX) as u16;
     match boundary.lengths.last_mut() {
         Some((last, count)) if *last == length => *count += 1,

@@ -1,10 +1,10 @@
 //! The client's hello and handshake, mirrored as far as it has come before we answer it.
 
-use crate::connection::{ClientTls, Connection, Receiving, Timer};
-use crate::facts::Facts;
-use crate::remote::Remote;
+use crate::connection::{ClientTls, Connection, RequestState, Timer};
+use crate::replication::Replication;
+use crate::tls_info::TlsInfo;
 use crate::{Effect, Io};
-use evergate_mirror::{Entry, Established, Flight, Haste, Hello, Side};
+use evergate_replication::{Entry, Established, Flight, Hello, Side, Urgency};
 use evergate_tls::{
     Finished, Handshake, HandshakeParams, HelloStatus, NamedSession, Progress, SessionFacts, Version,
     flight_digest, hello_error, hello_status,
@@ -50,7 +50,7 @@ impl Connection {
             }
             HelloStatus::PlainHttp => {
                 self.tls = ClientTls::Plain;
-                self.receiving = Receiving::Ended;
+                self.receiving = RequestState::Ended;
                 self.refuse(io, 400, "plain_http_on_tls_port");
                 Some(data.len())
             }
@@ -63,7 +63,7 @@ impl Connection {
     }
 
     pub(crate) fn take_handshake(&mut self, io: &mut Io<'_>, data: &[u8]) -> Option<usize> {
-        if self.receiving == Receiving::Ended {
+        if self.receiving == RequestState::Ended {
             self.in_pos += data.len() as u64;
             return Some(data.len());
         }
@@ -122,17 +122,17 @@ impl Connection {
         }
         self.tls = ClientTls::Open(Box::new(records));
         self.in_pos = consumed;
-        if tickets_wait && self.receiving == Receiving::Head {
+        if tickets_wait && self.receiving == RequestState::Head {
             self.out_pos += flight.len() as u64;
             self.tickets = flight;
             if let Some(remote) = &mut self.remote {
-                remote.log.calm(Haste::Some); // the request may be close behind
+                remote.log.calm(Urgency::Some); // the request may be close behind
             }
         } else {
             self.send_wire(io, &flight);
         }
         self.note_record_end(); // once the client has this, nobody needs the handshake's bytes any more
-        if self.receiving == Receiving::Tunnel {
+        if self.receiving == RequestState::Tunnel {
             self.open_tunnel(io);
         } else {
             self.arm(Timer::KeepAlive, io.now);
@@ -173,7 +173,7 @@ impl Connection {
         session: Option<NamedSession>,
     ) {
         let policy = self.listener().client_policy;
-        self.facts = Some(Box::new(Facts::of(facts, session.as_ref().map(NamedSession::id), policy)));
+        self.facts = Some(Box::new(TlsInfo::of(facts, session.as_ref().map(NamedSession::id), policy)));
         if let Some(NamedSession::New(kept)) = session {
             io.effects.push(Effect::KeepSession(Box::new(kept)));
         }
@@ -187,7 +187,7 @@ impl Connection {
     }
 }
 
-impl Remote {
+impl Replication {
     /// The client's handshake bytes between two positions, from the retained input.
     fn mirror_handshake_input(&mut self, before: u64, after: u64, had_hello: bool) {
         if had_hello && after > before {

@@ -5,10 +5,10 @@
 //! backups learn the new base by an entry behind those checkpoints.
 
 use crate::connection::{ClientTls, Connection};
-use crate::leg::ServerLeg;
-use crate::remote::Remote;
+use crate::replication::Replication;
 use crate::restore::at;
-use evergate_mirror::{Entry, RecordPosition, Side};
+use crate::server_leg::ServerLeg;
+use evergate_replication::{Entry, RecordPosition, Side};
 use evergate_tls::Records;
 
 impl Connection {
@@ -29,7 +29,7 @@ impl Connection {
     }
 }
 
-impl Remote {
+impl Replication {
     /// Where the records of a server leg stand in the newest checkpoints, ours first, when both name it.
     fn checkpoints_of(&self, leg: u32) -> Option<(RecordPosition, RecordPosition)> {
         let client = self.checkpointed.as_ref().filter(|point| point.leg == leg)?;
@@ -42,7 +42,7 @@ impl Remote {
 fn move_base(
     records: &mut Records,
     side: Side,
-    remote: Option<&mut Remote>,
+    remote: Option<&mut Replication>,
     checkpoints: Option<Option<(RecordPosition, RecordPosition)>>,
 ) {
     let oldest = match checkpoints {

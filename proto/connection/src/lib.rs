@@ -26,47 +26,49 @@
 //! What it does not do: choose servers, keep idle server connections, count, log, or know what a socket is.
 
 mod bound;
+mod certificate_subject;
 mod checkpoint;
-mod client;
+mod client_leg;
+mod close;
+mod config_snapshot;
 mod connection;
+mod deterministic_records;
 mod effect;
-mod ending;
 mod eviction;
-mod facts;
-mod flow;
 mod framing;
 mod handshake;
 mod keys;
-mod leg;
 mod outlet;
-mod parcel;
-mod plan;
-mod record;
-mod remote;
+mod record_buffer;
+mod replication;
 mod request;
+mod request_body;
+mod request_log;
 mod response;
 mod restore;
-mod retained;
 mod routing;
-mod slots;
-mod snapshot;
+mod server_leg;
 mod splice;
-mod stall;
-mod subject;
-mod uplink;
-mod upload;
+mod timers;
+mod tls_info;
+mod unacked_input;
+mod upgrade_state;
+mod upstream_tls;
+mod write_stall;
 
-pub use connection::{Accepted, Connection, ReadPlan, Timer};
-pub use effect::{Effect, Effects, Hint, INPUT_BYTES, Io, Node, Piece, RequestLog, Scratch, Source};
-pub use ending::printable;
-pub use eviction::{Activity, EvictionQueue, GROUPS_MAX, GroupId, Otherwise, SILENT_GRACE};
-pub use leg::Failure;
-pub use outlet::Outlet;
-pub use parcel::{PARCEL_BYTES_MAX, PARCEL_VERSION, ParcelError, ParcelLeg};
-pub use restore::{RestoreError, ResumedLeg};
-pub use retained::UNDECIDED_MAX;
-pub use routing::undecided;
-pub use slots::{FIRST_READ, HEAD_ROOM, SLOTS, Slots};
-pub use snapshot::{
+pub use close::printable;
+pub use config_snapshot::{
     Limits, Listener, Pool, Protocol, RequestKey, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,
 };
+pub use connection::{Accepted, Connection, ReadPlan, Timer};
+pub use effect::{
+    ConnectionHost, Effect, Effects, INPUT_BYTES, Io, Piece, RequestLog, Scratch, ServerHint, Source,
+};
+pub use eviction::{Activity, EvictionQueue, GROUPS_MAX, GroupId, Otherwise, SILENT_GRACE};
+pub use outlet::Outlet;
+pub use record_buffer::{FIRST_READ, HEAD_ROOM, SLOTS, Slots};
+pub use restore::{RestoreError, ResumedLeg};
+pub use routing::undecided;
+pub use server_leg::Failure;
+pub use unacked_input::UNDECIDED_MAX;
+pub use upgrade_state::{PARCEL_BYTES_MAX, PARCEL_VERSION, ParcelError, ParcelLeg};

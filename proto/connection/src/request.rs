@@ -1,19 +1,19 @@
 //! Client to server: a request head becomes a decision, a leg and the head that the server gets.
 
 use crate::bound::{Binding, Carrier};
-use crate::connection::{Answering, ClientTls, Connection, PrefixScan, Receiving, Timer};
-use crate::facts::Facts;
-use crate::leg::ServerLeg;
-use crate::record::{class_of, printable_target};
-use crate::retained::UNDECIDED_MAX;
+use crate::connection::{BodyPrefixScan, ClientTls, Connection, RequestState, ResponseState, Timer};
+use crate::request_log::{class_of, printable_target};
 use crate::routing::{self, Plan, Prefix};
+use crate::server_leg::ServerLeg;
+use crate::tls_info::TlsInfo;
+use crate::unacked_input::UNDECIDED_MAX;
 use crate::{Effect, Io, Snapshot};
 use evergate_base::{Micros, sip_hash};
 use evergate_http::{
     After, Body, FOR_RULES_MAX, HOST_BYTES_MAX, Parsed, RequestEdits, RequestFraming, RequestHead, Version,
     parse_request, write_request_head,
 };
-use evergate_mirror::{Entry, NUMBER_MAX, OFFER_BYTES_MAX, Route, RouteFlags};
+use evergate_replication::{Entry, NUMBER_MAX, OFFER_BYTES_MAX, Route, RouteFlags};
 use evergate_rules::{Body as RuleBody, Decision, Outcome, Request, RuleId, Terminal, TlsFacts};
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl Connection {
             return 0; // the previous response is still under way
         }
         let may_go_on = match self.receiving {
-            Receiving::Head => self.head_may_end(data),
+            RequestState::Head => self.head_may_end(data),
             _ => self.prefix_may_do(data, io.now),
         };
         if !may_go_on {
@@ -120,7 +120,7 @@ impl Connection {
         let enough = if received < max { max } else { received.saturating_add(max / 4 + 1) };
         let enough = head.head_len.saturating_add(enough);
         let seen = head.head_len + received;
-        self.prefix = Some(Box::new(PrefixScan { body: head.body(), at: head.head_len, seen, enough }));
+        self.prefix = Some(Box::new(BodyPrefixScan { body: head.body(), at: head.head_len, seen, enough }));
         0
     }
 
@@ -132,7 +132,7 @@ impl Connection {
             return self.repeat_request(io, head, data, &known);
         }
         // A request that waits for its body goes on under the configuration that it began with.
-        if self.receiving == Receiving::Head {
+        if self.receiving == RequestState::Head {
             self.adopt_snapshot(io);
             self.begin_log(io, Some(head));
         }
@@ -156,7 +156,7 @@ impl Connection {
             return self.answer(io, head, rest, 413, "body_too_long", &[]);
         }
         let prefix = match self.receiving {
-            Receiving::Prefix => match routing::body_prefix(head, rest, prefix_max, &http) {
+            RequestState::Prefix => match routing::body_prefix(head, rest, prefix_max, &http) {
                 Ok(Some(prefix)) => {
                     self.prefix = None;
                     Some(prefix)
@@ -192,8 +192,8 @@ impl Connection {
 
     /// The rules must see the body: hold the head, and tell a client that waits for it to go on.
     fn wait_for_body(&mut self, io: &mut Io<'_>, head: &RequestHead<'_>) -> usize {
-        if self.receiving == Receiving::Head {
-            self.receiving = Receiving::Prefix;
+        if self.receiving == RequestState::Head {
+            self.receiving = RequestState::Prefix;
             self.prefix = None;
             self.arm(Timer::RequestBody, io.now);
             if head.expect_continue {
@@ -332,7 +332,7 @@ impl Connection {
         let stickiness = sticky.unwrap_or(snapshot.pools[pool as usize].stickiness);
         let (hint, set_cookie) =
             routing::hint(&snapshot.pools[pool as usize], stickiness, head, self.client.ip());
-        self.says_no_more = !head.keep_alive;
+        self.client_done = !head.keep_alive;
         let auth = head.connection_auth();
         let carrier = match self.carrier_to(pool, auth) {
             Some(carrier) => carrier,
@@ -393,7 +393,7 @@ impl Connection {
         if head.upgrade || body.is_done() {
             self.end_request(io);
         } else {
-            self.receiving = Receiving::Body(body);
+            self.receiving = RequestState::Body(body);
         }
     }
 
@@ -424,8 +424,8 @@ impl Connection {
         let open = leg.is_open();
         self.leg = Some(leg);
         self.pass_head(io, head);
-        if matches!(self.answering, Answering::Tunnel | Answering::Ended) {
-            self.receiving = Receiving::Tunnel; // the server's 101 came before the head came again
+        if matches!(self.answering, ResponseState::Tunnel | ResponseState::Ended) {
+            self.receiving = RequestState::Tunnel; // the server's 101 came before the head came again
         }
         if open {
             self.leg_ready(io);
@@ -443,8 +443,8 @@ impl Connection {
             return false;
         }
         let at = data.len();
-        self.receiving = Receiving::Prefix;
-        self.prefix = Some(Box::new(PrefixScan { body, at, seen: at, enough }));
+        self.receiving = RequestState::Prefix;
+        self.prefix = Some(Box::new(BodyPrefixScan { body, at, seen: at, enough }));
         true
     }
 
@@ -489,8 +489,8 @@ impl Connection {
         let Some(pool) = self.listener().pool else { return self.end_abruptly(io, "no_route") };
         let snapshot = self.snapshot.clone();
         let hint = match snapshot.pools[pool as usize].stickiness {
-            crate::Stickiness::Source => crate::Hint::Source(self.client.ip()),
-            _ => crate::Hint::Policy,
+            crate::Stickiness::Source => crate::ServerHint::Source(self.client.ip()),
+            _ => crate::ServerHint::Policy,
         };
         let route = Route {
             request: 0,
@@ -578,7 +578,7 @@ impl Connection {
 
     /// Whether the listener, as it is now, would let this client in: it asks for no certificate, or asked for the same.
     fn is_let_in(&self) -> bool {
-        let policy = |facts: &Facts| facts.policy.as_deref().copied();
+        let policy = |facts: &TlsInfo| facts.policy.as_deref().copied();
         let asked = self.listener().client_policy;
         asked.is_none() || asked == self.facts.as_deref().and_then(policy)
     }
@@ -665,7 +665,7 @@ impl Connection {
     /// After an answer of ours: forget the request's body, if it has one.
     fn pass_answered(&mut self, io: &mut Io<'_>, body: Body, head_len: usize) -> usize {
         if !self.closing {
-            self.receiving = if body.is_done() { Receiving::Head } else { Receiving::Skip(body) };
+            self.receiving = if body.is_done() { RequestState::Head } else { RequestState::Skip(body) };
             if body.is_done() {
                 self.request += 1;
             }

@@ -1,11 +1,11 @@
 //! Server to client: the response's head is rewritten, its body relayed where it lies.
 
 use crate::bound::Binding;
-use crate::connection::{Answering, Connection, ReadPlan, Receiving, Timer};
-use crate::leg::{Failure, ServerLeg};
-use crate::retained::TAIL_BYTES;
+use crate::connection::{Connection, ReadPlan, RequestState, ResponseState, Timer};
+use crate::record_buffer::GROWTH_MAX;
 use crate::routing;
-use crate::slots::GROWTH_MAX;
+use crate::server_leg::{Failure, ServerLeg};
+use crate::unacked_input::TAIL_BYTES;
 use crate::{Io, SLOTS, Slots};
 use evergate_base::Micros;
 use evergate_http::{Body, Parsed, ResponseEdits, ResponseHead, parse_response, write_response_head};
@@ -46,7 +46,7 @@ impl Connection {
                     leg.held = Vec::new();
                 }
                 self.retain_server(io, held, start + held..range.end);
-                if self.must_copy_down() || self.answering != Answering::Head {
+                if self.must_copy_down() || self.answering != ResponseState::Head {
                     let bytes = io.scratch.down.at(range).to_vec();
                     self.take_response(io, &bytes);
                 } else {
@@ -96,13 +96,14 @@ impl Connection {
     fn is_near_end(&self, next: usize) -> bool {
         let near = |left: u64| left <= TAIL_BYTES + next as u64;
         self.remote.is_some()
-            && matches!(self.answering, Answering::Body(Body::Length { left }) if near(left))
+            && matches!(self.answering, ResponseState::Body(Body::Length { left }) if near(left))
     }
 
     /// Each byte of a response gives its server more time, but those of its head do not: that has to come as a whole.
     fn progress_down(&mut self, io: &mut Io<'_>, bytes: usize) {
         let timer = self.natural_timer();
-        let in_head = timer == Timer::Response && self.answering == Answering::Head && self.timer == timer;
+        let in_head =
+            timer == Timer::Response && self.answering == ResponseState::Head && self.timer == timer;
         if matches!(timer, Timer::Response | Timer::Tunnel) && !in_head {
             self.progress(timer, bytes, io.now);
         }
@@ -265,11 +266,12 @@ impl Connection {
         };
         let framed = !head.is_upgrade && matches!(head.body(), Body::Length { .. } | Body::Done);
         self.last_response |= leg.route.flags.close || until_close;
-        self.answering = if head.is_upgrade { Answering::Tunnel } else { Answering::Body(head.body()) };
+        self.answering =
+            if head.is_upgrade { ResponseState::Tunnel } else { ResponseState::Body(head.body()) };
         if head.is_upgrade {
             leg.keep_alive = false;
-            if self.receiving == Receiving::Head && !leg.awaits_head {
-                self.receiving = Receiving::Tunnel;
+            if self.receiving == RequestState::Head && !leg.awaits_head {
+                self.receiving = RequestState::Tunnel;
             }
         }
         self.begin_plan(framed);
@@ -317,12 +319,12 @@ impl Connection {
 
     fn advance(&mut self, data: &[u8]) -> Result<usize, evergate_http::Refusal> {
         match self.answering {
-            Answering::Body(mut body) => {
+            ResponseState::Body(mut body) => {
                 let taken = body.advance(data, &self.listener().limits.http)?;
-                self.answering = Answering::Body(body);
+                self.answering = ResponseState::Body(body);
                 Ok(taken)
             }
-            Answering::Tunnel => Ok(data.len()),
+            ResponseState::Tunnel => Ok(data.len()),
             _ => Ok(0),
         }
     }
@@ -334,16 +336,16 @@ impl Connection {
             if !leg.is_tls() {
                 leg.in_pos += bytes as u64; // else it counts records
             }
-            let interim = self.answering == Answering::Head;
+            let interim = self.answering == ResponseState::Head;
             leg.interim = interim && (leg.interim || !leg.answered);
             leg.answered = true;
-            leg.ended |= surplus && self.answering == Answering::Body(Body::Done);
+            leg.ended |= surplus && self.answering == ResponseState::Body(Body::Done);
         }
         match self.answering {
-            Answering::Body(Body::Done) => self.end_response(io),
-            Answering::Tunnel if head => {
+            ResponseState::Body(Body::Done) => self.end_response(io),
+            ResponseState::Tunnel if head => {
                 self.arm(Timer::Tunnel, io.now);
-                if self.receiving == Receiving::Ended {
+                if self.receiving == RequestState::Ended {
                     self.shutdown_server(io);
                 }
             }
@@ -377,9 +379,9 @@ impl Connection {
         }
         while !rest.is_empty() && !self.closed && self.leg.is_some() {
             let used = match self.answering {
-                Answering::Head => self.take_head_copied(io, rest),
-                Answering::Body(_) | Answering::Tunnel => self.take_body_copied(io, rest),
-                Answering::Ended => return,
+                ResponseState::Head => self.take_head_copied(io, rest),
+                ResponseState::Body(_) | ResponseState::Tunnel => self.take_body_copied(io, rest),
+                ResponseState::Ended => return,
             };
             if used == 0 {
                 break;
@@ -433,15 +435,15 @@ impl Connection {
     /// Whether the body under way is chunked and goes to a client of HTTP/1.0, which gets its content only.
     pub(crate) fn unframes(&self) -> bool {
         let http10 = self.leg.as_ref().is_some_and(|leg| leg.route.flags.http10);
-        http10 && matches!(self.answering, Answering::Body(Body::Chunked(_)))
+        http10 && matches!(self.answering, ResponseState::Body(Body::Chunked(_)))
     }
 
     fn take_body_unframed(&mut self, io: &mut Io<'_>, data: &[u8]) -> usize {
-        let Answering::Body(mut body) = self.answering else { return 0 };
+        let ResponseState::Body(mut body) = self.answering else { return 0 };
         let mut content = Vec::with_capacity(data.len());
         match body.advance_content(data, &self.listener().limits.http, &mut content) {
             Ok(taken) => {
-                self.answering = Answering::Body(body);
+                self.answering = ResponseState::Body(body);
                 self.count_down(io, content.len());
                 self.frame(io, &content);
                 self.passed_down(io, taken, taken < data.len(), false);
@@ -484,13 +486,13 @@ impl Connection {
         if unfinished && self.leg.as_ref().is_some_and(|leg| leg.restored) {
             // The node before us may have received all of the request: the rest comes again and is passed over.
             unfinished = false;
-            if let Receiving::Body(body) = self.receiving {
-                self.receiving = Receiving::Skip(body);
+            if let RequestState::Body(body) = self.receiving {
+                self.receiving = RequestState::Skip(body);
             }
         }
         self.part_with_leg(io, clean);
         self.response += 1;
-        self.answering = Answering::Head;
+        self.answering = ResponseState::Head;
         self.log_request(io, "");
         self.note_message_end();
         if self.last_response || unfinished {
@@ -525,7 +527,7 @@ impl Connection {
         if let Some(leg) = &mut self.leg {
             leg.never_left = unsent;
             leg.in_doubt = true;
-            if self.answering == Answering::Ended {
+            if self.answering == ResponseState::Ended {
                 match self.tunnel_is_over() && self.server_lacks_only_close_notify() {
                     true => self.end_orderly(io, ""),
                     false => self.end_abruptly(io, "upstream_lost"),
@@ -540,7 +542,7 @@ impl Connection {
         self.catch_up(io);
         if let Some(leg) = self.leg.as_ref().filter(|leg| leg.id == leg_id) {
             // RFC 9112 section 9.8: anybody between us can say FIN. A close_notify would have ended the response already.
-            match self.answering == Answering::Body(Body::UntilClose) && leg.is_tls() {
+            match self.answering == ResponseState::Body(Body::UntilClose) && leg.is_tls() {
                 true => self.server_broke(io, Failure::Lost),
                 false => self.end_of_server(io),
             }
@@ -561,13 +563,13 @@ impl Connection {
     /// The server says that no more comes: by FIN, or close_notify on a TLS leg.
     pub(crate) fn end_of_server(&mut self, io: &mut Io<'_>) {
         let Some(leg) = &mut self.leg else { return };
-        if leg.ended && self.answering == Answering::Ended {
+        if leg.ended && self.answering == ResponseState::Ended {
             return self.pass_over_server();
         }
         leg.ended = true;
         match self.answering {
-            Answering::Tunnel if leg.in_doubt => self.end_abruptly(io, "upstream_lost"),
-            Answering::Head => {
+            ResponseState::Tunnel if leg.in_doubt => self.end_abruptly(io, "upstream_lost"),
+            ResponseState::Head => {
                 if self.leg.as_ref().is_some_and(|leg| !leg.in_doubt) {
                     self.begin_plan(false); // it ends in order and before a whole head: nothing of it can have been sent
                 }
@@ -576,23 +578,23 @@ impl Connection {
                     false => self.leg_failed(io, Failure::Lost),
                 }
             }
-            Answering::Body(Body::UntilClose) if self.leg.as_ref().is_some_and(|leg| !leg.in_doubt) => {
+            ResponseState::Body(Body::UntilClose) if self.leg.as_ref().is_some_and(|leg| !leg.in_doubt) => {
                 self.last_response = true;
                 self.mirror_server_end();
                 self.end_response(io);
             }
-            Answering::Body(_) => {
+            ResponseState::Body(_) => {
                 self.note_server_failure(io);
                 self.end_abruptly(io, "upstream_truncated")
             }
-            Answering::Tunnel => {
+            ResponseState::Tunnel => {
                 self.mirror_server_end();
                 self.stash_server_end();
-                self.answering = Answering::Ended;
+                self.answering = ResponseState::Ended;
                 self.half_close(io);
                 self.end_half_closed_soon(io);
             }
-            Answering::Ended => {}
+            ResponseState::Ended => {}
         }
     }
 
@@ -609,16 +611,16 @@ impl Connection {
             leg.ended = true;
         }
         match self.answering {
-            Answering::Head if self.leg.as_ref().is_some_and(|leg| leg.held.is_empty()) => {
+            ResponseState::Head if self.leg.as_ref().is_some_and(|leg| leg.held.is_empty()) => {
                 return self.leg_failed(io, failure);
             }
-            Answering::Head | Answering::Body(_) => self.note_server_failure(io),
-            Answering::Tunnel | Answering::Ended => {}
+            ResponseState::Head | ResponseState::Body(_) => self.note_server_failure(io),
+            ResponseState::Tunnel | ResponseState::Ended => {}
         }
         match self.answering {
-            Answering::Head if self.speaks_no_http() => self.give_up(io, 502, "status_line_malformed"),
-            Answering::Head => self.give_up(io, 502, "upstream_lost"),
-            Answering::Ended => self.server_is_gone(io),
+            ResponseState::Head if self.speaks_no_http() => self.give_up(io, 502, "status_line_malformed"),
+            ResponseState::Head => self.give_up(io, 502, "upstream_lost"),
+            ResponseState::Ended => self.server_is_gone(io),
             _ => self.end_abruptly(io, "upstream_lost"),
         }
     }
@@ -634,9 +636,9 @@ impl Connection {
     fn server_is_gone(&mut self, io: &mut Io<'_>) {
         match self.receiving {
             // The client has ended too, and the server need not have waited for that.
-            Receiving::Ended if self.server_lacks_only_close_notify() => self.end_orderly(io, ""),
+            RequestState::Ended if self.server_lacks_only_close_notify() => self.end_orderly(io, ""),
             // The client would take what it says for delivered.
-            Receiving::Tunnel => self.end_abruptly(io, "upstream_lost"),
+            RequestState::Tunnel => self.end_abruptly(io, "upstream_lost"),
             _ => self.end_orderly(io, "upstream_lost"),
         }
     }

@@ -5,16 +5,16 @@
 //! decided after that (boundaries, routes, answers of our own) is repeated as decided.
 
 use crate::bound::Binding;
-use crate::connection::{Accepted, Answering, ClientTls, Connection, Receiving};
-use crate::ending::ends;
-use crate::facts::Facts;
+use crate::close::ends;
+use crate::connection::{Accepted, ClientTls, Connection, RequestState, ResponseState};
 use crate::handshake::beyond_flights;
-use crate::leg::ServerLeg;
-use crate::remote::Remote;
+use crate::replication::Replication;
 use crate::request::CONTINUE;
-use crate::{Hint, Io, Snapshot};
+use crate::server_leg::ServerLeg;
+use crate::tls_info::TlsInfo;
+use crate::{Io, ServerHint, Snapshot};
 use evergate_http::Body;
-use evergate_mirror::{Hello, Kind, Mirrored, Open, Phase, RecordKind, RecordPosition, Route};
+use evergate_replication::{ConnectionState, Hello, Kind, Open, Phase, RecordKind, RecordPosition, Route};
 use evergate_tls::{Handshake, HandshakeParams, Position, Progress, Records, RecordsState};
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ impl Connection {
     /// collect it from `io` like after any call, then feed the peers' bytes from the frontiers.
     pub fn restore(
         snapshot: &Arc<Snapshot>,
-        state: &Mirrored,
+        state: &ConnectionState,
         fresh: &Accepted,
         io: &mut Io<'_>,
     ) -> Result<(Connection, Option<ResumedLeg>), RestoreError> {
@@ -74,7 +74,7 @@ impl Connection {
             .ok_or_else(|| RestoreError::Listener(open.listener.clone()))?;
         let accepted = Accepted { listener, ..fresh.clone() };
         let mut connection = Connection::new(snapshot, &accepted, io.now);
-        connection.remote = Some(Box::new(Remote::of(state)));
+        connection.remote = Some(Box::new(Replication::of(state)));
         connection.next_leg = state.last_leg + 1;
         let done = open.tls && connection.restore_tls(state, open, io)?;
         connection.restore_positions(state)?;
@@ -111,7 +111,12 @@ impl Connection {
     }
 
     /// Puts the record layer or the handshake back; whether the handshake is done but not known to be.
-    fn restore_tls(&mut self, state: &Mirrored, open: &Open, io: &mut Io<'_>) -> Result<bool, RestoreError> {
+    fn restore_tls(
+        &mut self,
+        state: &ConnectionState,
+        open: &Open,
+        io: &mut Io<'_>,
+    ) -> Result<bool, RestoreError> {
         match (&state.hello, &state.established) {
             (None, None) => {
                 if !state.generated.is_empty() || state.closed.is_some() {
@@ -128,7 +133,7 @@ impl Connection {
                     .map_err(|_| RestoreError::Inconsistent("record state"))?;
                 let records =
                     Records::import(&exported).map_err(|_| RestoreError::Inconsistent("record keys"))?;
-                self.facts = Facts::decode(&established.facts).map(Box::new);
+                self.facts = TlsInfo::decode(&established.facts).map(Box::new);
                 self.tls = ClientTls::Open(Box::new(records));
                 self.out_pos = established.sent;
                 Ok(false)
@@ -140,7 +145,7 @@ impl Connection {
     fn shake_again(
         &mut self,
         hello: &Hello,
-        state: &Mirrored,
+        state: &ConnectionState,
         open: &Open,
         io: &mut Io<'_>,
     ) -> Result<bool, RestoreError> {
@@ -200,7 +205,7 @@ impl Connection {
         if theirs == ours { Ok(()) } else { Err(RestoreError::Generation { theirs, ours }) }
     }
 
-    fn restore_positions(&mut self, state: &Mirrored) -> Result<(), RestoreError> {
+    fn restore_positions(&mut self, state: &ConnectionState) -> Result<(), RestoreError> {
         let (client, server) = (&state.client, &state.server);
         self.in_pos = client.input;
         if let ClientTls::Open(records) = &mut self.tls {
@@ -226,16 +231,16 @@ impl Connection {
         let http = self.listener().protocol.is_http();
         self.receiving = receiving_of(&client.phase, http)?;
         self.answering = answering_of(&server.phase, http)?;
-        if matches!(self.answering, Answering::Tunnel | Answering::Ended)
-            && self.receiving == Receiving::Head
+        if matches!(self.answering, ResponseState::Tunnel | ResponseState::Ended)
+            && self.receiving == RequestState::Head
             && self.request > self.response
         {
-            self.receiving = Receiving::Tunnel;
+            self.receiving = RequestState::Tunnel;
         }
         // A tunnel's server may have ended before its client's request for the tunnel is known to have been taken: that comes again.
         let asked = state.routes.get(&self.response).is_some_and(|route| !route.offer.is_empty());
         let comes_again = asked && self.request == self.response;
-        if (self.answering, self.receiving) == (Answering::Ended, Receiving::Head) && !comes_again {
+        if (self.answering, self.receiving) == (ResponseState::Ended, RequestState::Head) && !comes_again {
             return Err(RestoreError::Inconsistent("a request after the end"));
         }
         self.pass_over_answered();
@@ -244,13 +249,13 @@ impl Connection {
 
     /// Of a request that is answered the rest comes again and is passed over.
     fn pass_over_answered(&mut self) {
-        if let (true, Receiving::Body(body)) = (self.request < self.response, self.receiving) {
-            self.receiving = Receiving::Skip(body);
+        if let (true, RequestState::Body(body)) = (self.request < self.response, self.receiving) {
+            self.receiving = RequestState::Skip(body);
         }
     }
 
     /// Answers of our own that the client may not have, and ends that were decided.
-    fn restore_ends(&mut self, state: &Mirrored, io: &mut Io<'_>) {
+    fn restore_ends(&mut self, state: &ConnectionState, io: &mut Io<'_>) {
         while let Some((bytes, close)) = state.generated.get(&self.response).filter(|_| !self.closing) {
             self.emit_generated(io, bytes, *close);
             self.pass_over_answered();
@@ -267,18 +272,22 @@ impl Connection {
         }
         if state.closed.is_some() {
             self.end_after_alert(io, ""); // the client has everything but the FIN
-        } else if self.answering == Answering::Ended {
+        } else if self.answering == ResponseState::Ended {
             self.shutdown_client(io);
         }
     }
 
     /// The leg that the response under way, or the tunnel, lies on; without one a tunnel is opened.
-    fn restore_leg(&mut self, state: &Mirrored, io: &mut Io<'_>) -> Result<Option<ResumedLeg>, RestoreError> {
+    fn restore_leg(
+        &mut self,
+        state: &ConnectionState,
+        io: &mut Io<'_>,
+    ) -> Result<Option<ResumedLeg>, RestoreError> {
         if self.closing {
             return Ok(None);
         }
         let Some(mut route) = state.routes.get(&self.response).cloned() else {
-            if self.receiving == Receiving::Tunnel && self.leg.is_none() {
+            if self.receiving == RequestState::Tunnel && self.leg.is_none() {
                 self.open_tunnel(io);
             }
             self.frame_decided(io);
@@ -286,11 +295,11 @@ impl Connection {
         };
         self.check_generation(route.generation)?;
         let http = self.listener().protocol.is_http();
-        let begins = self.request == self.response && self.receiving == Receiving::Head;
+        let begins = self.request == self.response && self.receiving == RequestState::Head;
         let begun = state.server.leg == route.leg;
         let tls = route.tls.take(); // the secrets are in no further copy
         let rules = self.snapshot.find_rules(&route);
-        let mut leg = ServerLeg::new(route.clone(), rules, Hint::Policy, false);
+        let mut leg = ServerLeg::new(route.clone(), rules, ServerHint::Policy, false);
         leg.decided = true;
         leg.restored = true;
         leg.binding = if route.flags.bound { Binding::Bound } else { Binding::Shared };
@@ -317,11 +326,11 @@ impl Connection {
         }
         leg.ends_at = state.server_ends.get(&route.leg).copied();
         let endless = match self.answering {
-            Answering::Body(Body::UntilClose) => true,
-            Answering::Body(Body::Chunked(_)) => route.flags.http10, // loses its framing
+            ResponseState::Body(Body::UntilClose) => true,
+            ResponseState::Body(Body::Chunked(_)) => route.flags.http10, // loses its framing
             _ => false,
         };
-        self.last_response = route.flags.close || endless || (http && self.receiving == Receiving::Ended);
+        self.last_response = route.flags.close || endless || (http && self.receiving == RequestState::Ended);
         let input = leg.in_pos + leg.stashed.len() as u64;
         let output = leg.out_pos;
         if let Some(remote) = &mut self.remote {
@@ -337,7 +346,7 @@ impl Connection {
         Ok(self.leg.as_ref().map(|_| ResumedLeg { route, input, output }))
     }
 
-    fn restore_stash(&mut self, state: &Mirrored) {
+    fn restore_stash(&mut self, state: &ConnectionState) {
         let Some(remote) = &mut self.remote else { return };
         let stash = &state.client_stash.bytes;
         remote.skip_input = u64::from(state.client.used);
@@ -345,7 +354,7 @@ impl Connection {
         match self.tls {
             ClientTls::Plain => {
                 self.in_pos += stash.len() as u64;
-                if self.receiving != Receiving::Ended {
+                if self.receiving != RequestState::Ended {
                     self.plain = stash.clone();
                 }
             }
@@ -363,26 +372,26 @@ fn body_of(code: &[u8]) -> Result<Body, RestoreError> {
     Body::decode(&mut rest).filter(|_| rest.is_empty()).ok_or(RestoreError::Inconsistent("body position"))
 }
 
-fn receiving_of(phase: &Phase, http: bool) -> Result<Receiving, RestoreError> {
+fn receiving_of(phase: &Phase, http: bool) -> Result<RequestState, RestoreError> {
     Ok(match phase {
-        Phase::Head if http => Receiving::Head,
-        Phase::Head | Phase::Tunnel => Receiving::Tunnel,
-        Phase::Body(code) => Receiving::Body(body_of(code)?),
-        Phase::Ended => Receiving::Ended,
+        Phase::Head if http => RequestState::Head,
+        Phase::Head | Phase::Tunnel => RequestState::Tunnel,
+        Phase::Body(code) => RequestState::Body(body_of(code)?),
+        Phase::Ended => RequestState::Ended,
     })
 }
 
-fn answering_of(phase: &Phase, http: bool) -> Result<Answering, RestoreError> {
+fn answering_of(phase: &Phase, http: bool) -> Result<ResponseState, RestoreError> {
     Ok(match phase {
-        Phase::Head if http => Answering::Head,
-        Phase::Head | Phase::Tunnel => Answering::Tunnel,
-        Phase::Body(code) => Answering::Body(body_of(code)?),
-        Phase::Ended => Answering::Ended,
+        Phase::Head if http => ResponseState::Head,
+        Phase::Head | Phase::Tunnel => ResponseState::Tunnel,
+        Phase::Body(code) => ResponseState::Body(body_of(code)?),
+        Phase::Ended => ResponseState::Ended,
     })
 }
 
 /// The client's key generation that decided records answer, so that no KeyUpdate is answered twice.
-pub(crate) fn answered_of(state: &Mirrored) -> u32 {
+pub(crate) fn answered_of(state: &ConnectionState) -> u32 {
     let decided = state.boundaries.iter().filter_map(|boundary| match boundary.kind {
         RecordKind::KeyUpdate(answers) => Some(answers),
         _ => None,

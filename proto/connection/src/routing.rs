@@ -1,6 +1,6 @@
 //! Small decisions about a request: what the rules said, how to choose a server, what to call the request.
 
-use crate::{Hint, Pool, Stickiness};
+use crate::{Pool, ServerHint, Stickiness};
 use evergate_base::name::is_same;
 use evergate_http::{Body, Limits, Refusal, RequestFraming, RequestHead};
 use evergate_rules::{Effect, HeaderEdit, RuleId, Ruleset, Sticky};
@@ -42,14 +42,14 @@ pub(crate) fn hint(
     stickiness: Stickiness,
     head: &RequestHead<'_>,
     client: IpAddr,
-) -> (Hint, bool) {
+) -> (ServerHint, bool) {
     match stickiness {
-        Stickiness::None => (Hint::Policy, false),
-        Stickiness::Source => (Hint::Source(client), false),
+        Stickiness::None => (ServerHint::Policy, false),
+        Stickiness::Source => (ServerHint::Source(client), false),
         Stickiness::Cookie => {
             // What another site of the domain, or an older configuration, left beside it names none.
             let server = head.cookies(&pool.cookie).find_map(|value| server_of(pool, value));
-            (server.map_or(Hint::Policy, |index| Hint::Server(index as u32)), true)
+            (server.map_or(ServerHint::Policy, |index| ServerHint::Server(index as u32)), true)
         }
     }
 }

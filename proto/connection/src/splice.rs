@@ -4,7 +4,7 @@
 //! the same at about 16 KB a message. So a tunnel begins with copies, and changes its mode by what each transfer moves.
 
 use crate::Io;
-use crate::connection::{Answering, ClientTls, Connection, Receiving};
+use crate::connection::{ClientTls, Connection, RequestState, ResponseState};
 use evergate_base::Micros;
 use evergate_http::Body;
 
@@ -68,9 +68,9 @@ impl Connection {
             return 0;
         }
         match self.answering {
-            Answering::Body(Body::Length { left }) => left,
-            Answering::Body(Body::UntilClose) => u64::MAX,
-            Answering::Tunnel if self.modes.down.is_bulk() || self.piped.0 > 0 => u64::MAX,
+            ResponseState::Body(Body::Length { left }) => left,
+            ResponseState::Body(Body::UntilClose) => u64::MAX,
+            ResponseState::Tunnel if self.modes.down.is_bulk() || self.piped.0 > 0 => u64::MAX,
             _ => 0,
         }
     }
@@ -84,7 +84,7 @@ impl Connection {
             return 0;
         }
         match self.receiving {
-            Receiving::Tunnel if self.modes.up.is_bulk() || self.piped.1 > 0 => u64::MAX,
+            RequestState::Tunnel if self.modes.up.is_bulk() || self.piped.1 > 0 => u64::MAX,
             _ => 0,
         }
     }
@@ -107,7 +107,7 @@ impl Connection {
         self.count_down(io, bytes as usize);
         let timer = self.natural_timer();
         self.progress(timer, bytes as usize, io.now);
-        if let Answering::Body(Body::Length { left }) = &mut self.answering {
+        if let ResponseState::Body(Body::Length { left }) = &mut self.answering {
             *left = left.saturating_sub(bytes);
             if *left == 0 {
                 self.end_response(io);
@@ -146,14 +146,14 @@ impl Connection {
 
     /// Records what one transfer took from the server; a transfer that only emptied the pipe took nothing.
     pub(crate) fn record_down(&mut self, bytes: u64) {
-        if self.answering == Answering::Tunnel && bytes > 0 {
+        if self.answering == ResponseState::Tunnel && bytes > 0 {
             self.modes.down.record(bytes);
         }
     }
 
     /// Records what one transfer took from the client.
     pub(crate) fn record_up(&mut self, bytes: u64) {
-        if self.receiving == Receiving::Tunnel && bytes > 0 {
+        if self.receiving == RequestState::Tunnel && bytes > 0 {
             self.modes.up.record(bytes);
         }
     }

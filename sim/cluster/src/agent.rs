@@ -3,10 +3,10 @@
 
 use crate::kernel::Kernel;
 use evergate_base::Micros;
-use evergate_cluster::{
-    Begin, Bucket, Event, Freeze, Incarnation, Node, NodeId, Role, Standing, Term, ViewId,
+use evergate_membership::{
+    Bucket, Event, HandoffId, Incarnation, Node, NodeId, NodePhase, OwnershipStart, Role, Term, ViewId,
 };
-use evergate_mirror::Office;
+use evergate_replication::Office;
 use std::collections::BTreeMap;
 
 /// The length of a log, as the protocol compares them: mirrors are complete, or are not.
@@ -35,7 +35,7 @@ pub(crate) enum Report {
     Frozen {
         bucket: Bucket,
         office: Office,
-        freeze: Freeze,
+        freeze: HandoffId,
     },
     /// The copy at this node has a gap.
     Incomplete {
@@ -85,7 +85,7 @@ impl Agent {
                 Event::Role { bucket, role } => {
                     self.play(node, kernel, *bucket, *role, &mut changed, &mut arrived)
                 }
-                Event::Standing(Standing::Active) => self.resets_unknown = true,
+                Event::Standing(NodePhase::Active) => self.resets_unknown = true,
                 Event::Standing(_) | Event::Installed { .. } | Event::Drained => {}
             }
             told.push(event);
@@ -143,7 +143,9 @@ impl Agent {
 
 /// Whether connections are to be continued here that lived elsewhere until now.
 fn arrives(before: Role, now: Role) -> bool {
-    let Role::Owner { term, begin: Begin::TakeOver | Begin::HandOver, .. } = now else { return false };
+    let Role::Owner { term, begin: OwnershipStart::Failover | OwnershipStart::Handoff, .. } = now else {
+        return false;
+    };
     !matches!(before, Role::Owner { term: known, .. } if known == term)
 }
 

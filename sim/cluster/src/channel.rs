@@ -1,9 +1,9 @@
 //! The two ends of a channel from an owner to a backup. The bytes between them are the network's affair: reliable, in
 //! order, and cut when an end dies.
 
-use crate::agenda::Time;
-use evergate_cluster::NodeId;
-use evergate_mirror::{Announced, ConnectionId, FRAME_VERSION, Feed, Frame, Office};
+use crate::event_queue::Time;
+use evergate_membership::NodeId;
+use evergate_replication::{Announced, ConnectionId, FRAME_VERSION, Frame, Office, Sender};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// From the first SYN until frames may flow: a few round trips.
@@ -31,7 +31,7 @@ pub(crate) struct Outgoing {
     pub(crate) ready_at: Time,
     /// Pieces that were sent.
     pub(crate) sent: u64,
-    pub(crate) feed: Feed<Notice>,
+    pub(crate) feed: Sender<Notice>,
     /// Offices that were announced on it.
     pub(crate) announced: BTreeMap<u16, Office>,
     /// Buckets of which everything was said on it, since it was made or since their owner had anything to say.
@@ -52,7 +52,7 @@ impl Outgoing {
             workers: 1,
             clock_ms: 0,
         };
-        let mut feed = Feed::default();
+        let mut feed = Sender::default();
         // The first frame of an empty feed is within every bound.
         let _ = feed.push(&hello, None);
         Outgoing {

@@ -1,6 +1,6 @@
 //! What goes wrong, and laws (`docs/failover.md`) broken on purpose.
 
-use crate::agenda::Time;
+use crate::event_queue::Time;
 
 /// Which node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

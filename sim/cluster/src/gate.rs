@@ -3,7 +3,7 @@
 //! Invariants: no ACK above `committed` leaves unless the slot is open; no FIN or RST that was not allowed leaves, also
 //! when nobody runs the program any more. Who may speak at all (owner and leases) is asked by the node, not here.
 
-use crate::agenda::Time;
+use crate::event_queue::Time;
 use crate::segment::{FIRST, Segment};
 
 /// An ACK that repeats itself answers the peer; it passes this rarely.

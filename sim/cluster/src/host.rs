@@ -1,12 +1,12 @@
 //! One node: a machine with a clock and a kernel, and the process on it.
 
-use crate::agenda::Time;
 use crate::agent::Agent;
+use crate::event_queue::Time;
 use crate::kernel::Kernel;
-use crate::net::Cuts;
+use crate::network::Cuts;
 use crate::worker::Worker;
 use evergate_base::Micros;
-use evergate_cluster::{Bucket, Node, Path};
+use evergate_membership::{Bucket, Node, Path};
 use std::collections::{BTreeMap, VecDeque};
 
 /// A machine's clock: it began at some time of its own, and runs a little fast or slow.

@@ -1,10 +1,10 @@
 //! A node's kernel: sockets, the gate's slots, and buckets on hold. It outlives the process.
 
-use crate::agenda::Time;
+use crate::event_queue::Time;
 use crate::gate::{Heard, Slot};
 use crate::segment::{FIRST, Flow, Segment};
 use crate::tcp::Tcp;
-use evergate_mirror::Gate;
+use evergate_replication::AckSlot;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The port that clients connect to.

@@ -3,21 +3,21 @@
 //! How much of what is safe is acknowledged is decided in [`Positions`], which the daemon runs too (its
 //! `worker/cluster/leg.rs`); here it meets the model's gate, whose numbers do not wrap: those of [`Positions`] do.
 
-use crate::agenda::Time;
+use crate::event_queue::Time;
 use crate::gate::Slot;
 use crate::segment::{FIRST, Flow, number, sequence};
 use crate::tcp::SEGMENT;
 use evergate_base::Micros;
-use evergate_mirror::{Gate, LegFacts, Origin, Positions, Stands};
+use evergate_replication::{AckGate, AckSlot, LegFacts, Origin, ResumePoint};
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Leg {
     pub(crate) flow: Flow,
-    pub(crate) positions: Positions,
+    pub(crate) positions: AckGate,
 }
 
-impl Gate for Slot {
+impl AckSlot for Slot {
     fn committed(&self) -> u32 {
         sequence(self.committed)
     }
@@ -39,13 +39,13 @@ impl Leg {
     /// A leg that was just established.
     pub(crate) fn new(flow: Flow, now: Time) -> Leg {
         let origin = Origin { sent: sequence(FIRST), received: sequence(FIRST) };
-        Leg { flow, positions: Positions::new(origin, SEGMENT as u16, Micros(now)) }
+        Leg { flow, positions: AckGate::new(origin, SEGMENT as u16, Micros(now)) }
     }
 
     /// A leg taken over.
-    pub(crate) fn resumed(flow: Flow, facts: &LegFacts, stands: Stands, now: Time) -> Leg {
+    pub(crate) fn resumed(flow: Flow, facts: &LegFacts, stands: ResumePoint, now: Time) -> Leg {
         let origin = Origin { sent: facts.sent, received: facts.received };
-        Leg { flow, positions: Positions::resumed(origin, facts.mss, stands, Micros(now)) }
+        Leg { flow, positions: AckGate::resumed(origin, facts.mss, stands, Micros(now)) }
     }
 
     /// What another node needs to continue it.

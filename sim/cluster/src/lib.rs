@@ -1,6 +1,6 @@
 //! A cluster under virtual time.
 //!
-//! Real protocol crates ([`evergate_connection`], [`evergate_mirror`], [`evergate_cluster`]) between models of what they
+//! Real protocol crates ([`evergate_connection`], [`evergate_replication`], [`evergate_membership`]) between models of what they
 //! stand on: kernels with TCP, the gate, networks, clients and servers. A run is a function of its set-up and seed; faults
 //! happen at moments that the set-up names. After every step the world checks what must never happen:
 //!
@@ -16,27 +16,27 @@
 
 #![forbid(unsafe_code)]
 
-mod agenda;
 mod agent;
 mod channel;
+mod endpoint;
+mod event_queue;
 mod fault;
 mod gate;
 mod host;
 mod kernel;
-mod ledger;
 mod leg;
-mod net;
-mod peer;
+mod network;
+mod output_checker;
 mod random;
 mod segment;
 mod tcp;
 mod worker;
 mod world;
 
-pub use agenda::Time;
+pub use endpoint::{Application, Pace, Paces, Said, Seen};
+pub use event_queue::Time;
 pub use fault::{Fault, Mutation, Whom};
-pub use net::{Link, Weather};
-pub use peer::{Application, Pace, Paces, Said, Seen};
+pub use network::{Link, Weather};
 pub use random::Random;
 pub use segment::{Flow, Segment};
 pub use tcp::{SEGMENT, Tcp};

@@ -7,7 +7,7 @@
 //!
 //! Invariants: `una <= nxt <= high`; what is read was contiguous; the offered edge never moves left.
 
-use crate::agenda::Time;
+use crate::event_queue::Time;
 use crate::segment::{FIRST, Flow, Segment};
 use std::collections::{BTreeMap, VecDeque};
 

@@ -3,7 +3,7 @@
 use super::output::{self, Table};
 use super::{BenchCryptoArgs, output::failed};
 use crate::aead::install_from_environment;
-use crate::crypto_cost::{self, RecordCost};
+use crate::bench_crypto::{self, RecordCost};
 use anyhow::Result;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const RECORDS_PER_TIME: u32 = 10;
 
 pub(super) fn crypto(args: &BenchCryptoArgs) -> u8 {
     let time = Duration::from_millis(args.time_ms);
-    let measured = install_from_environment().and_then(|()| crypto_cost::measure(time));
+    let measured = install_from_environment().and_then(|()| bench_crypto::measure(time));
     let costs = match measured {
         Ok(costs) => costs,
         Err(error) => return failed(&error),
@@ -46,7 +46,7 @@ pub(super) fn records(args: &BenchCryptoArgs) -> u8 {
 }
 
 fn measure_records(args: &BenchCryptoArgs) -> Result<Vec<RecordCost>> {
-    crypto_cost::measure_records(Duration::from_millis(args.time_ms) / RECORDS_PER_TIME)
+    bench_crypto::measure_records(Duration::from_millis(args.time_ms) / RECORDS_PER_TIME)
 }
 
 fn record_table(costs: &[RecordCost]) -> String {

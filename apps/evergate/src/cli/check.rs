@@ -1,9 +1,9 @@
 //! `evergate check`: the configuration, its files, and what its rules do to one another. Starts and changes nothing.
 
 use super::{UNSTARTABLE, WRONG, output, refused};
-use crate::assemble::{Keepsakes, assemble};
 use crate::config::{self, Config, Loaded, Problem, Severity};
 use crate::control::status::Finding;
+use crate::generation::{CarriedState, assemble};
 use evergate_rules::{Finding as RuleFinding, FindingKind, Severity as RuleSeverity};
 use serde::Serialize;
 use std::fmt::{self, Write};
@@ -45,7 +45,7 @@ pub(super) fn check(file: &Path, json: bool) -> u8 {
             problems
         }
         Ok(loaded) => {
-            if let Err(error) = assemble(&loaded.config, None, &mut Keepsakes::default()) {
+            if let Err(error) = assemble(&loaded.config, None, &mut CarriedState::default()) {
                 // What only shows when keys and certificates are put together.
                 report.ok = false;
                 report.problems.push(refusal(file, &error));

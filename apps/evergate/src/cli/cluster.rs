@@ -2,11 +2,11 @@
 
 use super::output::{self, Table};
 use super::{RemoteArgs, remote};
-use crate::cluster::status::{ClusterStatus, CutOff, NodeStatus, Quorum, TakeOverStatus};
-use crate::times::TimesStatus;
+use crate::agent::status::{ClusterStatus, CutOff, NodeStatus, Quorum, TakeOverStatus};
+use crate::latency_histogram::TimesStatus;
 
 pub(super) fn key() -> u8 {
-    output::text(&format!("{}\n", crate::cluster::fresh_key()))
+    output::text(&format!("{}\n", crate::agent::fresh_key()))
 }
 
 pub(super) fn status(args: &RemoteArgs) -> u8 {

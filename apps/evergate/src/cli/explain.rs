@@ -1,11 +1,12 @@
 //! `evergate explain`: what would become of a request, and why. Uses the data path's own parser and rules, so that what
 //! would be refused there is refused here for the same reason.
 
-mod reach;
+mod connection;
 
 use super::{ExplainArgs, FAILED, WRONG, output, refused};
 use crate::config::model::{Listener, Pool, Sticky};
 use crate::config::{self, Config};
+use connection::{Handshake, handshake, listener, local};
 use evergate_base::terminal;
 use evergate_http::{
     HOST_BYTES_MAX, HeaderSlots, Limits, Parsed, RequestFraming, RequestHead, canonical_path, parse_request,
@@ -14,7 +15,6 @@ use evergate_rules::{
     Body, Condition, Decision, Explanation, HeaderEdit, Outcome, Request, RuleExplanation, Scratch, Terminal,
     TlsFacts, Verdict,
 };
-use reach::{Handshake, handshake, listener, local};
 use serde::Serialize;
 use std::fmt::Write;
 use std::net::SocketAddr;

@@ -9,16 +9,16 @@
 mod bench;
 mod check;
 mod cluster;
+mod cluster_wait;
 mod demo;
 mod explain;
 pub(crate) mod output;
 mod remote;
 mod run;
 mod simulate;
-mod wait;
 
 use crate::config::{Problem, Severity};
-use crate::forms::Forms;
+use crate::wire_versions::WireVersions;
 use clap::{Args, Parser, Subcommand};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
@@ -407,8 +407,8 @@ pub fn main() -> ExitCode {
         Command::Upgrade(args) => remote::upgrade(&args),
         Command::Cluster { command: ClusterCommand::Status(args) } => cluster::status(&args),
         Command::Cluster { command: ClusterCommand::Key } => cluster::key(),
-        Command::Cluster { command: ClusterCommand::Wait(args) } => wait::cluster(&args),
-        Command::Node { command: NodeCommand::Drain(args) } => wait::drain(&args),
+        Command::Cluster { command: ClusterCommand::Wait(args) } => cluster_wait::cluster(&args),
+        Command::Node { command: NodeCommand::Drain(args) } => cluster_wait::drain(&args),
         Command::Node { command: NodeCommand::Undrain(args) } => remote::post(&args, "/v1/cluster/undrain"),
         Command::Node { command: NodeCommand::Leave(args) } => remote::post(&args, "/v1/cluster/leave"),
         Command::Metrics(args) => remote::metrics(&args),
@@ -425,8 +425,8 @@ pub fn main() -> ExitCode {
 fn version(json: bool) -> u8 {
     let version = env!("CARGO_PKG_VERSION");
     match json {
-        true => output::json(&serde_json::json!({ "version": version, "forms": Forms::ours() })),
-        false => output::text(&format!("evergate {version} ({})\n", Forms::ours())),
+        true => output::json(&serde_json::json!({ "version": version, "forms": WireVersions::ours() })),
+        false => output::text(&format!("evergate {version} ({})\n", WireVersions::ours())),
     }
 }
 

@@ -2,9 +2,9 @@
 
 use super::{FAILED, RUN_USAGE, RunArgs, WRONG, output, refused};
 use crate::aead::install_from_environment;
-use crate::control::message::{self, Queued};
-use crate::control::{self, Early, Options, Origin, Source};
-use crate::handover::Predecessor;
+use crate::control::console::{self, Queued};
+use crate::control::{self, EarlySignals, Options, Origin, Source};
+use crate::upgrade::Predecessor;
 use anyhow::Context;
 
 /// The environment variable for those who want a core file, or a debugger without root.
@@ -18,7 +18,7 @@ pub(super) fn run(args: RunArgs) -> u8 {
         return output::failed(&anyhow::anyhow!("cannot keep keys out of core files: {error}"));
     }
     // Early: a configuration may take long to read.
-    let early = match Early::new().context("cannot handle signals") {
+    let early = match EarlySignals::new().context("cannot handle signals") {
         Ok(early) => early,
         Err(error) => return output::failed(&error),
     };
@@ -28,20 +28,20 @@ pub(super) fn run(args: RunArgs) -> u8 {
     }
 }
 
-fn serve(args: RunArgs, early: &Early) -> u8 {
+fn serve(args: RunArgs, early: &EarlySignals) -> u8 {
     let options = Options::from(&args);
     let (socket, node, successor) = (args.socket.clone(), args.node, args.successor);
     let origin = match origin(args) {
         Ok(origin) => origin,
         Err(what) => {
-            message::tell(format!(
+            console::tell(format!(
                 "error: {what}\n\nUsage: {RUN_USAGE}\n\nFor more information, try '--help'."
             ));
             return WRONG;
         }
     };
     if let Err(error) = install_from_environment() {
-        message::tell(format!("error: {error:#}"));
+        console::tell(format!("error: {error:#}"));
         return WRONG;
     }
     let source = Source { origin, socket, node };
@@ -53,7 +53,7 @@ fn serve(args: RunArgs, early: &Early) -> u8 {
         Ok(read) => read,
         Err(mut problems) => {
             let code = refused(&problems);
-            problems.iter().for_each(|problem| message::tell(problem.to_string()));
+            problems.iter().for_each(|problem| console::tell(problem.to_string()));
             if let Some(before) = &mut before {
                 // Who asked for the upgrade reads what refuses it first.
                 problems.sort_by_key(|problem| problem.severity);
@@ -92,6 +92,6 @@ fn origin(args: RunArgs) -> Result<Origin, &'static str> {
 }
 
 fn failed(error: &anyhow::Error) -> u8 {
-    message::tell(format!("error: {error:#}"));
+    console::tell(format!("error: {error:#}"));
     FAILED
 }

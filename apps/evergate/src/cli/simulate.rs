@@ -2,9 +2,9 @@
 
 use super::output::{self, Table};
 use super::{SimulateArgs, WRONG};
-use crate::crypto_cost::CryptoCost;
+use crate::bench_crypto::CryptoCost;
 use anyhow::{Context, Result, anyhow};
-use evergate_figures::{Costs, Plan, Scheme, Study, costs as costs_used, differences, report, study, table};
+use evergate_sslsard::{Costs, Plan, Scheme, Study, costs as costs_used, differences, report, study, table};
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
 use std::num::NonZeroUsize;

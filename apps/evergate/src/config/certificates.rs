@@ -8,12 +8,12 @@ use std::time::Duration;
 use evergate_crypto::KeyError;
 
 use super::address::is_host_name;
+use super::certificate_dates::Concern;
 use super::checks::{Checks, Content};
 use super::model::{Certificate, CertificateSource, ClientCertificates, Tickets, TlsSettings, TlsVersion};
-use super::place::KeyPath;
 use super::problem::REFUSED;
 use super::raw::{RawCertificate, RawTls};
-use super::validity::Concern;
+use super::span::KeyPath;
 
 pub(super) fn certificates(raw: &[RawCertificate], checks: &mut Checks<'_>) -> Vec<Certificate> {
     let list = KeyPath::root().key("certificates");

@@ -9,10 +9,10 @@ use evergate_sys::Access;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::place::KeyPath;
+use super::environment::World;
 use super::problem::{REFUSED, Report};
+use super::span::KeyPath;
 use super::suggest::{did_you_mean, listed};
-use super::world::World;
 
 /// The state of one pass over a configuration.
 pub(super) struct Checks<'a> {

@@ -10,12 +10,12 @@ use std::num::{NonZeroU8, NonZeroU16};
 
 use super::checks::{Checks, Content};
 use super::model::{Cluster, ClusterMode, ClusterNode, Config, NodeNumber};
-use super::place::KeyPath;
 use super::problem::{Problem, REFUSED, Report};
 use super::raw::{RawCluster, RawClusterNode, RawConfig, RawCount};
+use super::span::KeyPath;
 
 /// Buckets that client connections fall into; each has its block of ports.
-const BUCKETS: u32 = evergate_cluster::BUCKETS as u32;
+const BUCKETS: u32 = evergate_membership::BUCKETS as u32;
 /// Longest name of a network interface.
 const INTERFACE_BYTES_MAX: usize = 15;
 

@@ -4,9 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::checks::Checks;
 use super::model::{Config, ListenAddress};
-use super::place::KeyPath;
 use super::problem::REFUSED;
 use super::raw::RawConfig;
+use super::span::KeyPath;
 
 /// Looks for things that are defined and not used, by the references that earlier checks followed.
 pub(super) fn unused(raw: &RawConfig, checks: &mut Checks<'_>) {

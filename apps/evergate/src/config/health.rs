@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::checks::Checks;
 use super::model::{Health, HealthCheck, HealthKind, StatusRange};
-use super::place::KeyPath;
 use super::problem::REFUSED;
 use super::raw::{RawHealth, RawStatus, RawStatuses};
 use super::settings::pick_given;
+use super::span::KeyPath;
 
 pub(super) fn health(raw: &RawHealth, at: &KeyPath, checks: &mut Checks<'_>) -> Option<Health> {
     if raw.timeout_ms > raw.interval_ms {

@@ -7,10 +7,10 @@ use super::address;
 use super::certificates::HTTP_PROTOCOLS;
 use super::checks::Checks;
 use super::model::{CertificateId, ListenAddress, Listener, ListenerTls, PoolId, Protocol, Sticky, TlsId};
-use super::place::KeyPath;
 use super::problem::REFUSED;
 use super::raw::{RawConfig, RawListener};
 use super::settings::listener_limits;
+use super::span::KeyPath;
 
 pub(super) fn listeners(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<Listener> {
     let list = KeyPath::root().key("listeners");

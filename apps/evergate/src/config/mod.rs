@@ -12,23 +12,24 @@
 //! Not done here: binding addresses, looking users up, putting TLS settings together.
 
 mod address;
+mod certificate_dates;
 mod certificates;
 mod checks;
 mod cluster;
 mod cross;
-mod fixed;
+mod environment;
+mod from_flags;
 mod health;
-mod line;
 mod listeners;
 pub mod model;
 mod model_cluster;
 mod model_sessions;
-mod own_files;
-mod place;
 mod pools;
 mod problem;
 mod raw;
+mod reload_limits;
 mod rules;
+mod runtime_files;
 pub mod schema;
 mod schema_cluster;
 mod schema_edge;
@@ -37,10 +38,9 @@ mod schema_pools;
 mod schema_sessions;
 mod sessions;
 mod settings;
-mod shape;
+mod span;
+mod structure;
 mod suggest;
-mod validity;
-mod world;
 
 use std::io;
 use std::path::Path;
@@ -49,19 +49,19 @@ use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Deserializer};
 
+pub use certificate_dates::{Concern, Validity};
 pub use cluster::{choose_node, cluster_key};
-pub use line::one_line;
+pub use environment::{FILE_BYTES_MAX, Machine, World};
+pub use from_flags::one_line;
 pub use model::Config;
-pub use own_files::is_pid;
 pub use problem::{Problem, Severity};
 pub use rules::Rules;
-pub use validity::{Concern, Validity};
-pub use world::{FILE_BYTES_MAX, Machine, World};
+pub use runtime_files::is_pid;
 
 use checks::{Checks, Names};
-use place::{KeyPath, Source};
 use problem::Report;
 use raw::RawConfig;
+use span::{KeyPath, Source};
 
 /// A configuration that can be used.
 #[derive(Clone, Debug)]
@@ -149,7 +149,7 @@ pub fn parse_with(
     source.index(&KeyPath::root(), &tree);
     let DeValue::Table(mut table) = tree else { return Err(Vec::new()) };
     let mut report = Report::new(&source);
-    shape::fit(&schema::ROOT, &mut table, &KeyPath::root(), &mut report);
+    structure::fit(&schema::ROOT, &mut table, &KeyPath::root(), &mut report);
     let raw = match RawConfig::deserialize(Deserializer::from(Spanned::new(0..text.len(), table))) {
         Ok(raw) => raw,
         Err(error) => {
@@ -205,8 +205,8 @@ fn check(
         digest: 0,
         folder: base_dir.to_owned(),
     };
-    own_files::clashes(&mut checks);
-    own_files::foreign_pid_file(&mut checks);
+    runtime_files::clashes(&mut checks);
+    runtime_files::foreign_pid_file(&mut checks);
     if !checks.report.has_errors() {
         // With errors, what looks unused may only be referred to by something unreadable.
         cross::unused(&raw, &mut checks);

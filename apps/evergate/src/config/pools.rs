@@ -11,13 +11,13 @@ use evergate_rules::Sticky as RuleSticky;
 use super::address::{self, Host, is_host_name};
 use super::certificates;
 use super::checks::{Checks, Content};
+use super::environment::World;
 use super::health::health;
 use super::model::{ClientIdentity, Pool, PoolTls, Server, Sticky};
-use super::place::KeyPath;
 use super::problem::REFUSED;
 use super::raw::{RawConfig, RawPool, RawPoolTls, RawServer};
 use super::sessions;
-use super::world::World;
+use super::span::KeyPath;
 
 /// What is said of a server that is in its pool already, after the name of the other one.
 pub(super) const SAME_SERVER: &str = "is the same server";

@@ -9,7 +9,7 @@ use std::fmt;
 use evergate_base::terminal;
 use serde::Serialize;
 
-use super::place::{KeyPath, Source};
+use super::span::{KeyPath, Source};
 
 /// Whether the configuration can still be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

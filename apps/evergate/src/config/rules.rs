@@ -8,9 +8,9 @@ use evergate_rules::{Limits, RuleError, RuleId, RuleSpec, Ruleset, Sticky as Rul
 
 use super::checks::Checks;
 use super::model::Protocol;
-use super::place::KeyPath;
 use super::problem::REFUSED;
 use super::raw::RawConfig;
+use super::span::KeyPath;
 
 /// The rules of a configuration.
 #[derive(Clone, Debug)]
@@ -266,10 +266,10 @@ mod tests {
 
     use super::*;
     use crate::config::checks::Names;
-    use crate::config::place::Source;
+    use crate::config::environment::Machine;
     use crate::config::problem::{Problem, Report};
-    use crate::config::world::Machine;
-    use crate::config::{schema, shape};
+    use crate::config::span::Source;
+    use crate::config::{schema, structure};
 
     /// The problems that a compiler's error leads to, in a file with these rules.
     fn problems_of(text: &str, error: &RuleError) -> Vec<Problem> {
@@ -278,7 +278,7 @@ mod tests {
         source.index(&KeyPath::root(), &tree);
         let DeValue::Table(mut table) = tree else { panic!("a document is a table") };
         let mut report = Report::new(&source);
-        shape::fit(&schema::ROOT, &mut table, &KeyPath::root(), &mut report);
+        structure::fit(&schema::ROOT, &mut table, &KeyPath::root(), &mut report);
         let tree = toml::Spanned::new(0..0, table);
         let raw = RawConfig::deserialize(toml::de::Deserializer::from(tree)).unwrap();
         let mut checks = Checks {

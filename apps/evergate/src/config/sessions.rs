@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::checks::Checks;
 use super::model::{HandshakeCosts, Policy, Sessions, Sticky};
-use super::place::KeyPath;
 use super::problem::{REFUSED, Report};
 use super::raw::{RawConfig, RawPool, RawServer};
 use super::settings::pick_given;
+use super::span::KeyPath;
 
 /// The keys that only some policies look at.
 const KEYS: [(&str, &[Policy]); 8] = [

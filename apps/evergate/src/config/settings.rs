@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::address;
 use super::checks::Checks;
 use super::model::{AccessLog, Admin, ListenerLimits, Logs, Node, NodeLimits, Timeouts};
-use super::own_files;
-use super::place::KeyPath;
 use super::problem::REFUSED;
 use super::raw::{RawAdmin, RawLimits, RawLogs, RawNode, RawTimeouts};
+use super::runtime_files;
+use super::span::KeyPath;
 
 pub(super) fn node(raw: &RawNode, checks: &mut Checks<'_>) -> Node {
     let at = KeyPath::root().key("node");
@@ -200,7 +200,7 @@ pub(super) fn logs(raw: &RawLogs, checks: &mut Checks<'_>) -> Logs {
             );
             AccessLog::Off
         }
-        path => AccessLog::File(own_files::access_log(path, checks)),
+        path => AccessLog::File(runtime_files::access_log(path, checks)),
     };
     Logs { access }
 }
@@ -230,7 +230,7 @@ pub(super) fn admin(raw: &RawAdmin, checks: &mut Checks<'_>) -> Admin {
             None
         }
         text => {
-            let path = own_files::admin_socket(text, checks);
+            let path = runtime_files::admin_socket(text, checks);
             let len = path.as_os_str().len();
             if len > SOCKET_PATH_LEN_MAX {
                 checks.report.error(

@@ -1,11 +1,11 @@
 //! The routes of the admin API and of the metrics listener.
 
+use super::console;
 use super::exposition::Form;
-use super::message;
 use super::metrics::metrics;
-use super::state::{Control, Message};
+use super::published::{Control, Message};
 use super::status::{Done, Refused};
-use crate::cluster::{Handle, Order};
+use crate::agent::{AgentCommand, Handle};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
@@ -74,10 +74,12 @@ pub(super) async fn answer<B>(control: &Arc<Control>, surface: Surface, request:
         "/v1/upgrade" => upgrade(control, request.uri().query()).await,
         "/v1/cluster" => cluster(control, |cluster| json(StatusCode::OK, &control.cluster_status(cluster))),
         "/v1/cluster/drain" => {
-            order(control, Order::Drain(true), "this node gives its connections to the others")
+            order(control, AgentCommand::Drain(true), "this node gives its connections to the others")
         }
-        "/v1/cluster/undrain" => order(control, Order::Drain(false), "this node takes connections again"),
-        "/v1/cluster/leave" => order(control, Order::Leave, "this node leaves the cluster"),
+        "/v1/cluster/undrain" => {
+            order(control, AgentCommand::Drain(false), "this node takes connections again")
+        }
+        "/v1/cluster/leave" => order(control, AgentCommand::Leave, "this node leaves the cluster"),
         path => server(control, path),
     }
 }
@@ -152,7 +154,7 @@ fn cluster(control: &Control, answer: impl FnOnce(&Handle) -> Answer) -> Answer 
     }
 }
 
-fn order(control: &Control, order: Order, done: &str) -> Answer {
+fn order(control: &Control, order: AgentCommand, done: &str) -> Answer {
     cluster(control, |cluster| {
         let status = cluster.status();
         if status.standing == "left" {
@@ -163,11 +165,11 @@ fn order(control: &Control, order: Order, done: &str) -> Answer {
             );
         }
         let waits = match order {
-            Order::Drain(true) if !status.has_takers() => {
+            AgentCommand::Drain(true) if !status.has_takers() => {
                 ", as soon as others take them: no other node is a member now that is not drained itself"
                     .to_owned()
             }
-            Order::Drain(true) | Order::Leave => {
+            AgentCommand::Drain(true) | AgentCommand::Leave => {
                 status.must_stay().map_or_else(String::new, |why| format!("; but {why}"))
             }
             _ => String::new(),
@@ -208,7 +210,7 @@ fn server(control: &Control, path: &str) -> Answer {
     if server.draining.swap(draining, Ordering::Relaxed) != draining {
         let what =
             if draining { "is draining: it gets no new requests" } else { "is ready for requests again" };
-        message::info(format_args!("server {pool}/{name} {what} (admin API)"));
+        console::info(format_args!("server {pool}/{name} {what} (admin API)"));
     }
     let done = format!("{pool}/{name} {}", if draining { "is draining" } else { "is ready" });
     json(StatusCode::OK, &Done { done })

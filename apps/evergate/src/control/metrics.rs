@@ -1,7 +1,7 @@
 //! What `GET /metrics` says. Everything is read from the counters when asked; nothing is counted twice.
 
 use super::exposition::{Exposition, Form};
-use super::state::Control;
+use super::published::Control;
 use super::status::{ServerStatus, Status};
 
 /// The whole document.

@@ -1,7 +1,7 @@
 //! The cluster's part of `GET /metrics`.
 
 use super::exposition::Exposition;
-use crate::cluster::status::{ClusterStatus, LagStatus};
+use crate::agent::status::{ClusterStatus, LagStatus};
 
 pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
     members(out, status);

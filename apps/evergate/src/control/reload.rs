@@ -3,13 +3,13 @@
 //! Requests that come while a read is under way share the next one: what they were asked for may have been written after
 //! this one began.
 
-use super::message::{error, info, warning};
-use super::run::{Asker, Main, bind_metrics, no_admin};
+use super::config_source::Read;
+use super::console::{error, info, warning};
+use super::file_watch::{Fingerprint, files, secrets};
+use super::main_loop::{Asker, Main, bind_metrics, no_admin};
+use super::published::Message;
 use super::socket::AdminSocket;
-use super::source::Read;
-use super::state::Message;
 use super::status::{Finding, Reloaded};
-use super::watch::{Fingerprint, files, secrets};
 use crate::config::{Concern, Config, Machine, Validity, World};
 use std::net::TcpListener;
 use std::path::PathBuf;

@@ -7,7 +7,7 @@
 //! are not read, because no request has one that says anything.
 
 use super::api::{self, Surface};
-use super::state::Control;
+use super::published::Control;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;

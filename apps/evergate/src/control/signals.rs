@@ -6,11 +6,11 @@ use signal_hook::flag;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{self, SignalKind, signal};
 
 /// What a signal says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum Signal {
     /// To read the configuration, and open the access log, anew.
     Reload,
     /// To drain, and the second time to end; with the signal's name.
@@ -21,19 +21,19 @@ pub(super) enum Said {
 
 /// What is said before anybody waits for it: names that do not resolve yet may keep a start for long.
 #[derive(Debug)]
-pub struct Early {
+pub struct EarlySignals {
     hangup: Arc<AtomicBool>,
 }
 
-impl Early {
+impl EarlySignals {
     /// From now on no signal ends the process but those that ask for the end.
-    pub fn new() -> io::Result<Early> {
+    pub fn new() -> io::Result<EarlySignals> {
         for signal in [SIGUSR1, SIGUSR2, SIGALRM] {
             flag::register(signal, Arc::new(AtomicBool::new(false)))?;
         }
         let hangup = Arc::new(AtomicBool::new(false));
         flag::register(SIGHUP, hangup.clone())?;
-        Ok(Early { hangup })
+        Ok(EarlySignals { hangup })
     }
 
     /// Whether a reload has been asked for: what was read may be older than that.
@@ -45,13 +45,13 @@ impl Early {
 /// Waits for all of them.
 #[derive(Debug)]
 pub(super) struct Signals {
-    hangup: Signal,
-    terminate: Signal,
-    interrupt: Signal,
-    quit: Signal,
-    user_1: Signal,
-    user_2: Signal,
-    alarm: Signal,
+    hangup: unix::Signal,
+    terminate: unix::Signal,
+    interrupt: unix::Signal,
+    quit: unix::Signal,
+    user_1: unix::Signal,
+    user_2: unix::Signal,
+    alarm: unix::Signal,
 }
 
 impl Signals {
@@ -71,21 +71,21 @@ impl Signals {
     }
 
     /// Waits for the next one. None is lost when this is given up.
-    pub(super) async fn next(&mut self) -> Said {
+    pub(super) async fn next(&mut self) -> Signal {
         tokio::select! {
-            _ = self.hangup.recv() => Said::Reload,
-            _ = self.terminate.recv() => Said::Stop("SIGTERM"),
-            _ = self.interrupt.recv() => Said::Stop("SIGINT"),
-            _ = self.quit.recv() => Said::Stop("SIGQUIT"),
-            _ = self.user_1.recv() => Said::Nothing("SIGUSR1"),
-            _ = self.user_2.recv() => Said::Nothing("SIGUSR2"),
-            _ = self.alarm.recv() => Said::Nothing("SIGALRM"),
+            _ = self.hangup.recv() => Signal::Reload,
+            _ = self.terminate.recv() => Signal::Stop("SIGTERM"),
+            _ = self.interrupt.recv() => Signal::Stop("SIGINT"),
+            _ = self.quit.recv() => Signal::Stop("SIGQUIT"),
+            _ = self.user_1.recv() => Signal::Nothing("SIGUSR1"),
+            _ = self.user_2.recv() => Signal::Nothing("SIGUSR2"),
+            _ = self.alarm.recv() => Signal::Nothing("SIGALRM"),
         }
     }
 
     /// Waits for one that asks for the end.
     pub(super) async fn stop(&mut self) {
-        while !matches!(self.next().await, Said::Stop(_)) {}
+        while !matches!(self.next().await, Signal::Stop(_)) {}
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_reload_that_is_asked_for_before_anybody_waits_for_signals_is_known_later() {
-        let early = Early::new().unwrap();
+        let early = EarlySignals::new().unwrap();
         signal_hook::low_level::raise(SIGUSR1).unwrap();
         assert!(!early.reload());
         signal_hook::low_level::raise(SIGHUP).unwrap();

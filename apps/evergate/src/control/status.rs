@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::config::{Problem, Severity};
-use crate::times::TimesStatus;
+use crate::latency_histogram::TimesStatus;
 
 /// `GET /v1/status`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -191,9 +191,9 @@ pub struct SessionStatus {
     pub missed: u64,
 }
 
-impl From<crate::sessions::Counts> for SessionStatus {
-    fn from(counts: crate::sessions::Counts) -> SessionStatus {
-        let crate::sessions::Counts { known, evicted, new, returned, missed } = counts;
+impl From<crate::session_balancer::Counts> for SessionStatus {
+    fn from(counts: crate::session_balancer::Counts) -> SessionStatus {
+        let crate::session_balancer::Counts { known, evicted, new, returned, missed } = counts;
         SessionStatus { known, evicted, new, returned, missed }
     }
 }

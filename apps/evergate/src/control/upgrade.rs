@@ -5,11 +5,11 @@
 //! nothing is left, or when draining would. Should the new process break down before that, this one serves again; should it have been told to end, this one ends too. Should it live, and
 //! only the way to it be broken, it serves alone, and what is here ends here: two processes must never accept.
 
-use super::message::{error, info, warning};
-use super::run::Main;
-use super::state::Message;
+use super::console::{error, info, warning};
+use super::main_loop::Main;
+use super::published::Message;
 use super::status::{Refused, Upgraded};
-use crate::handover::{Failure, Leash, Offered, Order, Progress, Successor};
+use crate::upgrade::{Failure, Leash, Offered, Order, Progress, Successor};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -120,7 +120,7 @@ impl Main {
                 "try again when it has ended",
             );
         }
-        if self.daemon.cluster().is_some() {
+        if self.daemon.agent().is_some() {
             return refuse(
                 "a node of a cluster is not upgraded in place: the other nodes take its connections",
                 "`evergate node drain`, wait until `evergate cluster status` says drained, stop this process, start the \

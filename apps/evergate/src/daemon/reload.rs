@@ -1,12 +1,12 @@
 //! Another configuration takes the place of the one in force.
 
-use super::files::make_room_for_files;
+use super::fd_limit::make_room_for_files;
 use super::{Daemon, copies, settings};
-use crate::assemble::assemble;
-use crate::bind::bind;
 use crate::config::Config;
 use crate::config::model::Listener;
-use crate::handover::{offered_servers, prefer_known};
+use crate::generation::assemble;
+use crate::listen::bind;
+use crate::upgrade::{offered_servers, prefer_known};
 use crate::worker::{Command, ListenerSocket};
 use anyhow::{Context, Result, bail};
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ impl Daemon {
         let (bound, mut sockets) = self.bind_fresh(&config, &gone)?;
         self.settle_fresh(&mut sockets);
         let copies = copies(&sockets)?;
-        if let Some(cluster) = &self.cluster {
+        if let Some(cluster) = &self.agent {
             cluster.change_listeners(&self.config, &config)?;
         }
         // Nothing fails from here on.
@@ -47,7 +47,7 @@ impl Daemon {
         }
         self.bound = bound;
         self.retired.push(std::mem::replace(&mut self.generation, assembled.generation));
-        if let Some(cluster) = &mut self.cluster {
+        if let Some(cluster) = &mut self.agent {
             cluster.has_configuration(self.generation.snapshot.generation); // the workers have it
         }
         self.certificates = assembled.certificates;

@@ -1,17 +1,17 @@
 //! A process begins: what is bound, whom it becomes, its workers and its agent.
 
-use super::files::make_room_for_files;
-use super::retired::Retired;
+use super::fd_limit::make_room_for_files;
+use super::generation_drop::Retired;
 use super::{Daemon, WorkerHandle};
-use crate::assemble::{Assembled, Keepsakes, assemble};
-use crate::bind::bind_all;
-use crate::cluster::{self, Ground};
+use crate::access_log::{self, Target, Writer};
+use crate::agent::{self, Startup};
 use crate::config::Config;
 use crate::config::model::Timeouts;
-use crate::handover::{Inheritance, adopt_servers, prefer_known};
-use crate::log::{self, Target, Writer};
-use crate::runtime::Generation;
-use crate::worker::cluster::Joining;
+use crate::generation::{Assembled, CarriedState, assemble};
+use crate::listen::bind_all;
+use crate::server_state::Generation;
+use crate::upgrade::{Inheritance, adopt_servers, prefer_known};
+use crate::worker::replication::Joining;
 use crate::worker::{Bounds, Command, ListenerSocket, Pulse, Settings, Shared, Worker};
 use anyhow::{Context, Result};
 use evergate_sys::{Account, Keepalive};
@@ -35,13 +35,13 @@ impl Daemon {
     /// Binds everything, becomes the configured user, and starts the workers. With an inheritance its sockets take the place
     /// of new ones. Serves once [`Daemon::listen`] is called.
     pub fn start(mut config: Config, inherited: Option<&mut Inheritance>) -> Result<Daemon> {
-        let mut keep = Keepsakes::default();
+        let mut keep = CarriedState::default();
         if let Some(inherited) = &inherited {
             keep.inherit(&inherited.offer)?;
         }
         evergate_crypto::warm_up();
         // Before anything listens: no packet of a movable address may get past the gate.
-        let ground = config.cluster.as_ref().map(|cluster| Ground::prepare(&config, cluster)).transpose()?;
+        let ground = config.cluster.as_ref().map(|cluster| Startup::prepare(&config, cluster)).transpose()?;
         if let Some(ground) = &ground {
             keep.share_tickets(ground.ticket_secret());
             keep.share_request_key(ground.request_key());
@@ -66,9 +66,9 @@ impl Daemon {
         let writer = become_user(&config, account)?;
         let workers = start_workers(&config, &generation, &shared, writer.as_ref(), ground.as_ref())?;
         shared.inheriting.store(streams.len(), Ordering::Relaxed);
-        let mut cluster = ground.map(|ground| start_agent(ground, &workers)).transpose()?;
-        if let Some(cluster) = &mut cluster {
-            cluster.has_configuration(generation.snapshot.generation);
+        let mut agent = ground.map(|ground| start_agent(ground, &workers)).transpose()?;
+        if let Some(agent) = &mut agent {
+            agent.has_configuration(generation.snapshot.generation);
         }
         let leaving = AtomicBool::new(false);
         Ok(Daemon {
@@ -84,7 +84,7 @@ impl Daemon {
             retired: Retired::default(),
             keep,
             writer,
-            cluster,
+            agent,
             leaving,
         })
     }
@@ -111,14 +111,14 @@ fn adopt(inherited: &mut Inheritance, generation: &Arc<Generation>, shared: &Sha
 
 /// Opens the log as whoever this process becomes.
 fn become_user(config: &Config, account: Option<Account>) -> Result<Option<Writer>> {
-    let log = Target::of(&config.logs.access);
+    let to = Target::of(&config.logs.access);
     if let (Some(account), Some(user)) = (account, &config.node.user) {
-        if let Some(to) = &log {
-            log::make(to, &account);
+        if let Some(to) = &to {
+            access_log::make(to, &account);
         }
         account.become_it().with_context(|| cannot_become(user))?;
     }
-    log.map(|to| log::start_as(config.node.user.as_deref(), &to)).transpose()
+    to.map(|to| access_log::start_as(config.node.user.as_deref(), &to)).transpose()
 }
 
 /// Whom a process that starts under this configuration becomes, if it is to be somebody else.
@@ -166,7 +166,7 @@ fn start_workers(
     generation: &Arc<Generation>,
     shared: &Arc<Shared>,
     writer: Option<&Writer>,
-    ground: Option<&Ground>,
+    ground: Option<&Startup>,
 ) -> Result<Vec<WorkerHandle>> {
     let count = config.node.worker_count().get();
     let settings = settings(config, count);
@@ -184,7 +184,7 @@ fn start_workers(
 }
 
 /// Starts the agent: it tells the workers what they are to do.
-fn start_agent(ground: Ground, workers: &[WorkerHandle]) -> Result<cluster::Running> {
+fn start_agent(ground: Startup, workers: &[WorkerHandle]) -> Result<agent::Running> {
     let ways: Vec<_> = workers.iter().map(|worker| (worker.commands.clone(), worker.waker.clone())).collect();
     let mut pulses: Vec<_> = workers.iter().map(|worker| (worker.pulse.clone(), 0)).collect();
     let working = move || pulses.iter_mut().fold(true, |well, (pulse, last)| pulse.goes_on(last) && well);

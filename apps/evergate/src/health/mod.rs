@@ -14,20 +14,20 @@
 //! carried over keeps its state and its record. After an upgrade a server keeps its state, and its first check is one like the
 //! others.
 
+mod local_errors;
 mod probe;
-mod shortage;
-mod tally;
+mod threshold;
 
 pub(crate) use probe::is_of_machine;
-pub use tally::{Record, Transition};
+pub use threshold::{Record, Transition};
 
 use crate::config::Config;
 use crate::config::model::Health;
-use crate::control::message;
-use crate::handover::{OfferedServer, adopted};
-use crate::runtime::{Generation, ServerRuntime};
+use crate::control::console;
+use crate::server_state::{Generation, ServerRuntime};
+use crate::upgrade::{OfferedServer, adopted};
+use local_errors::Shortage;
 use probe::{Failure, Probe};
-use shortage::Shortage;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -228,9 +228,9 @@ impl Check {
             count => format!("{count} checks in a row"),
         };
         if transition.up {
-            message::info(format_args!("{server} is up: {} ({checks})", transition.detail));
+            console::info(format_args!("{server} is up: {} ({checks})", transition.detail));
         } else {
-            message::warning(format_args!("{server} is down: {} ({checks})", transition.detail));
+            console::warning(format_args!("{server} is down: {} ({checks})", transition.detail));
         }
     }
 }

@@ -4,7 +4,7 @@ use super::evict::Outcome;
 use super::slab::Source;
 use super::{Client, ListenerSocket, Worker, canonical};
 use evergate_connection::{Accepted, Connection, Otherwise};
-use evergate_mirror::ConnectionId;
+use evergate_replication::ConnectionId;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -171,7 +171,7 @@ impl Worker {
             .unwrap_or_else(|| evergate_sys::local_address(socket.as_raw_fd()).map_or(address, canonical));
         if self.cluster.as_ref().is_some_and(|cluster| cluster.is_strange(local, address)) {
             let name = listener.name.clone();
-            self.obey(); // perhaps the bucket is ours since just now
+            self.handle_commands(); // perhaps the bucket is ours since just now
             if !matches!(self.listeners.get(index), Some(Some(listener)) if listener.name == name) {
                 return evergate_sys::reset_on_close(socket.as_raw_fd());
             }

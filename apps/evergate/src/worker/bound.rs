@@ -5,7 +5,7 @@
 //! closed when its server ends it, is drained or down, or when another configuration would not make it like that.
 
 use super::slab::{Key, Source};
-use super::upstream::{Unsettled, is_quiet};
+use super::upstreams::{Unsettled, is_quiet};
 use super::{Worker, dial};
 use evergate_sys::Event;
 

@@ -3,7 +3,7 @@
 //!
 //! Best effort, in one write that never blocks. The record is the last that its key seals: the record layer is dropped.
 
-use super::upstream::Upstream;
+use super::upstreams::Upstream;
 use evergate_base::Micros;
 use evergate_sys::Transfer;
 use evergate_tls::{Records, alert};

@@ -1,7 +1,7 @@
 //! What a worker is told.
 
-use crate::handover::Progress;
-use crate::runtime::Generation;
+use crate::server_state::Generation;
+use crate::upgrade::Progress;
 use evergate_sys::Keepalive;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ pub enum Command {
     /// End everything now.
     Stop,
     /// What the cluster has decided.
-    Cluster(crate::cluster::Instruction),
+    Cluster(crate::agent::Instruction),
     /// Connections of the process before come on this stream, which does not block.
     Inherit(UnixStream),
     /// Take no new connections, and pass all that there are to the new process over this stream, which does not block.

@@ -1,6 +1,6 @@
 //! What a worker counts. Written by one worker with relaxed stores, read by the control plane.
 
-use crate::times::Times;
+use crate::latency_histogram::LatencyHistogram;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -89,7 +89,7 @@ pub struct Counters {
     /// Connections that could not be continued.
     pub resume_lost: Count,
     /// How long connections of nodes that died stood still, those with something under way and those that rested.
-    pub stalls: [Times; 2],
+    pub stalls: [LatencyHistogram; 2],
     /// Peers that were told what they had sent to a node that was silent.
     pub losses_told: Count,
     /// Peers that were told, beside those, because they said nothing for a while after a take-over or a move (`unheard`); each time counts.

@@ -1,13 +1,13 @@
 //! Choosing a server and getting a connection to it.
 
 use super::slab::Key;
-use super::upstream::{Upstream, Waiting};
+use super::upstreams::{Upstream, Waiting};
 use super::{Current, Worker};
-use crate::runtime::{PoolRuntime, ServerRuntime};
-use crate::sessions::{Handed, Sessions};
+use crate::server_state::{PoolRuntime, ServerRuntime};
+use crate::session_balancer::{Handed, Sessions};
 use evergate_balance::{ServerLoad, bounded_server, source_key, source_server};
 use evergate_base::Micros;
-use evergate_connection::Hint;
+use evergate_connection::ServerHint;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -59,7 +59,15 @@ impl Drop for CountedIn<'_> {
 }
 
 impl Worker {
-    pub(super) fn dial(&mut self, key: Key, leg: u32, pool: u32, hint: Hint, tried: &[u32], reuse: bool) {
+    pub(super) fn dial(
+        &mut self,
+        key: Key,
+        leg: u32,
+        pool: u32,
+        hint: ServerHint,
+        tried: &[u32],
+        reuse: bool,
+    ) {
         let Some(client) = self.clients.get_mut(key) else { return };
         let generation = client.connection.snapshot().generation;
         let Some(index) = self.current_of(generation) else { return };
@@ -86,13 +94,13 @@ impl Worker {
 
     /// The server that a client returns to. While it is up and busy the request waits for it, if it may wait at all: another
     /// one does not know the client.
-    fn wish(&self, pool: &PoolRuntime, hint: Hint, tried: &[u32]) -> Option<u32> {
+    fn wish(&self, pool: &PoolRuntime, hint: ServerHint, tried: &[u32]) -> Option<u32> {
         let may = |index: u32| {
             !tried.contains(&index) && pool.servers.get(index as usize).is_some_and(|server| server.is_up())
         };
         let wish = match hint {
-            Hint::Server(index) => Some(index).filter(|index| may(*index)),
-            Hint::Source(ip) if pool.sticky_load_percent_max.is_none() => source_of(pool, ip, may),
+            ServerHint::Server(index) => Some(index).filter(|index| may(*index)),
+            ServerHint::Source(ip) if pool.sticky_load_percent_max.is_none() => source_of(pool, ip, may),
             _ => None,
         };
         wish.filter(|_| pool.queue_max > 0 && pool.sessions.is_none())
@@ -105,7 +113,7 @@ impl Worker {
         key: Key,
         pool: u32,
         wish: Option<u32>,
-        hint: Hint,
+        hint: ServerHint,
         tried: &[u32],
     ) -> Option<(u32, Option<Box<Handed>>)> {
         let Some(wish) = wish else { return self.find_server(current, key, pool, hint, tried) };
@@ -119,7 +127,7 @@ impl Worker {
         current: usize,
         key: Key,
         pool: u32,
-        hint: Hint,
+        hint: ServerHint,
         tried: &[u32],
     ) -> Option<(u32, Option<Box<Handed>>)> {
         let runtime = self.current[current].generation.pools.get(pool as usize)?.clone();
@@ -135,23 +143,25 @@ impl Worker {
         current: usize,
         pool: usize,
         runtime: &PoolRuntime,
-        hint: Hint,
+        hint: ServerHint,
         tried: &[u32],
     ) -> Option<u32> {
         let eligible =
             |index: usize| !tried.contains(&(index as u32)) && runtime.servers[index].is_eligible();
         let hinted = match hint {
-            Hint::Server(index) if (index as usize) < runtime.servers.len() && eligible(index as usize) => {
+            ServerHint::Server(index)
+                if (index as usize) < runtime.servers.len() && eligible(index as usize) =>
+            {
                 Some(index as usize)
             }
-            Hint::Source(ip) if runtime.sticky_load_percent_max.is_some() => {
+            ServerHint::Source(ip) if runtime.sticky_load_percent_max.is_some() => {
                 let percent = runtime.sticky_load_percent_max.unwrap_or(u32::MAX);
                 let names: Vec<u64> = runtime.servers.iter().map(|server| server.name_hash).collect();
                 let loads: Vec<ServerLoad> =
                     (0..names.len()).map(|i| load_of(runtime, i, eligible(i), self.now)).collect();
                 bounded_server(source_key(ip), &names, &loads, percent)
             }
-            Hint::Source(ip) => {
+            ServerHint::Source(ip) => {
                 source_of(runtime, ip, |index| eligible(index as usize)).map(|index| index as usize)
             }
             _ => None,

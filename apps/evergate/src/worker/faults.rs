@@ -3,13 +3,13 @@
 //! [`strike`] stands where every call into a connection passes, [`fell`] where every turn begins, outside the guard, and where
 //! each second does; they exist in test builds only.
 
-use super::cargo::{CONFIRMED, END};
 use super::slab::Source;
+use super::upgrade_frames::{CONFIRMED, END};
 use super::{Command, Counters};
 use crate::config::{Config, parse};
 use crate::daemon::Daemon;
-use crate::handover::{Link, Offered, Progress};
-use crate::runtime::ServerRuntime;
+use crate::server_state::ServerRuntime;
+use crate::upgrade::{Link, Offered, Progress};
 use evergate_bpf::Flow;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -39,7 +39,7 @@ fn address_of(worker: &Arc<Counters>) -> usize {
     Arc::as_ptr(worker).addr()
 }
 
-pub(super) fn fell(worker: &Arc<Counters>, step: &str) {
+pub(super) fn inject_loop_panic(worker: &Arc<Counters>, step: &str) {
     let mut doomed = doomed();
     if let Some(index) = doomed.iter().position(|known| *known == (address_of(worker), step)) {
         doomed.swap_remove(index);
@@ -48,7 +48,7 @@ pub(super) fn fell(worker: &Arc<Counters>, step: &str) {
     }
 }
 
-pub(super) fn strike(client: SocketAddr, is_due: bool) {
+pub(super) fn inject_panic(client: SocketAddr, is_due: bool) {
     let mut victims = victims();
     if let Some(index) = victims.iter().position(|victim| *victim == (client, is_due)) {
         victims.swap_remove(index);

@@ -10,7 +10,7 @@ use super::evict::Outcome;
 use super::shared::Tally;
 use super::slab::Key;
 use super::{Held, Settings, Worker};
-use crate::rate::source_of;
+use crate::rate_limit::source_of;
 use evergate_base::Micros;
 use evergate_connection::{Activity, EvictionQueue, GroupId, Otherwise};
 use std::collections::HashMap;

@@ -9,51 +9,52 @@
 
 mod accept;
 mod bound;
-mod cargo;
-mod client;
+mod call_context;
+mod clients;
 mod close_notify;
-pub mod cluster;
 mod command;
 mod counters;
 mod dial;
+mod effects;
+mod event_batching;
 mod evict;
 #[cfg(test)]
 mod faults;
-mod gather;
-mod guard;
-mod handover;
+mod fd_reserve;
 mod limits;
-mod mute;
-mod named_sessions;
-mod perform;
-mod pulse;
-mod pump;
+mod panic_guard;
 mod queue;
-mod room;
+mod read_interest;
+mod relay;
+pub mod replication;
+mod session_id_cache;
 mod shared;
 mod slab;
-mod upstream;
-mod view;
-mod wheel;
+mod timer_wheel;
+mod upgrade;
+mod upgrade_frames;
+mod upstreams;
+mod watchdog;
 
 pub use command::{Bounds, Command, ListenerSocket, Settings};
 pub use counters::{Count, Counters, Lag, Mirrored};
 pub use evict::Orders;
-pub use handover::end_stream;
-pub use named_sessions::NamedSessions;
-pub use pulse::Pulse;
-pub use room::{Room, files_for_clients};
+pub use fd_reserve::{Room, files_for_clients};
+pub use session_id_cache::NamedSessions;
 pub use shared::{Held, Shared, Tally};
+pub use upgrade::end_stream;
+pub use watchdog::Pulse;
 
-use crate::log::LineSender;
-use crate::runtime::Generation;
-use client::{Client, Pipes};
+use crate::access_log::LineSender;
+use crate::server_state::Generation;
+use call_context::{CallContext, Crowd};
+use clients::{Client, Pipes};
+use event_batching::{Gather, Mark};
 use evergate_balance::{Picker, ServerLoad};
 use evergate_base::Micros;
 use evergate_connection::{Connection, Effects, Io, Scratch};
-use evergate_mirror::Next;
+use evergate_replication::NextTurn;
 use evergate_sys::{Epoll, Pipe, Waker};
-use gather::{Gather, Mark};
 use slab::{Key, Slab, Source};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
@@ -63,16 +64,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
-use upstream::{Upstream, Waiting};
-use view::{Crowd, View};
-use wheel::Wheel;
+use timer_wheel::Wheel;
+use upstreams::{Upstream, Waiting};
 
 /// How often one connection may go round before others get their turn.
 const ROUNDS: usize = 8;
 /// While requests wait for room at a server, it is looked for so often, in milliseconds.
 const QUEUE_LOOK_MS: i32 = 10;
 /// Generations that a worker of a cluster keeps although none of its connections is bound to them, the newest included.
-const GENERATIONS_KEPT: usize = evergate_cluster::CONFIGURATIONS;
+const GENERATIONS_KEPT: usize = evergate_membership::CONFIGURATIONS;
 /// Sleeps are not longer by more than this.
 const SLACK: Duration = Duration::from_micros(5);
 /// Events taken at once.
@@ -131,10 +131,10 @@ pub struct Worker {
     buffered: usize,
     draining: bool,
     stopping: bool,
-    joining: Option<cluster::Joining>,
-    cluster: Option<Box<cluster::Cluster>>,
-    predecessor: Option<handover::Predecessor>,
-    successor: Option<Box<handover::Successor>>,
+    joining: Option<replication::Joining>,
+    cluster: Option<Box<replication::Cluster>>,
+    predecessor: Option<upgrade::Predecessor>,
+    successor: Option<Box<upgrade::Successor>>,
 }
 
 impl Worker {
@@ -198,7 +198,7 @@ impl Worker {
     }
 
     /// Makes it one of a cluster's; before [`Worker::run`].
-    pub fn join(&mut self, joining: cluster::Joining) {
+    pub fn join(&mut self, joining: replication::Joining) {
         self.joining = Some(joining);
     }
 
@@ -268,7 +268,7 @@ impl Worker {
             let event = self.epoll.event(index);
             self.guarded(Source::of(event.token), |worker| worker.dispatch(event));
         }
-        self.go_on();
+        self.run_pending();
         self.fire_timers();
         if self.shared.orders.are_there() {
             self.follow_orders();
@@ -277,16 +277,16 @@ impl Worker {
             self.serve_all_waiting();
         }
         if self.cluster.is_some() {
-            self.tend_timed();
+            self.run_timers();
             self.deliver_acknowledged();
-            self.continue_resting(count > 0);
+            self.resume_idle(count > 0);
             self.report_frozen();
             self.tend_channels();
             let gathers = self.gather.wait(self.settings.gather).is_some();
             self.end_turn(match count {
-                0 => Next::Rest,
-                _ if gathers => Next::Gathered,
-                _ => Next::AtOnce,
+                0 => NextTurn::Rest,
+                _ if gathers => NextTurn::Gathered,
+                _ => NextTurn::AtOnce,
             });
         }
         if self.successor.is_some() {
@@ -306,7 +306,7 @@ impl Worker {
 
     fn tick(&mut self) {
         #[cfg(test)]
-        faults::fell(&self.counters, "turn");
+        faults::inject_loop_panic(&self.counters, "turn");
         self.now = Micros(evergate_sys::monotonic_us());
         self.handshakes = 0;
         if self.now >= self.next_second {
@@ -325,7 +325,7 @@ impl Worker {
 
     fn every_second(&mut self) {
         #[cfg(test)]
-        faults::fell(&self.counters, "second");
+        faults::inject_loop_panic(&self.counters, "second");
         self.expire_idle();
         self.peers = self.shared.orders.workers();
         self.tend_bound();
@@ -374,18 +374,18 @@ impl Worker {
 
     fn take_commands(&mut self) {
         self.waker.drain();
-        self.obey();
+        self.handle_commands();
     }
 
     /// Follows what the control plane and the agent have said so far.
-    fn obey(&mut self) {
+    fn handle_commands(&mut self) {
         while let Ok(command) = self.commands.try_recv() {
             // One that cannot be followed must not keep the worker from the next.
-            self.guarded(None, |worker| worker.follow(command));
+            self.guarded(None, |worker| worker.handle_command(command));
         }
     }
 
-    fn follow(&mut self, command: Command) {
+    fn handle_command(&mut self, command: Command) {
         match command {
             Command::Reload(generation) => {
                 self.current.push(Current::new(&generation));
@@ -431,7 +431,7 @@ impl Worker {
     }
 
     /// Connections that had more to do than one turn allows.
-    fn go_on(&mut self) {
+    fn run_pending(&mut self) {
         self.go_on_thawed();
         let mut again = std::mem::take(&mut self.again);
         for key in again.drain(..) {
@@ -480,9 +480,9 @@ impl Worker {
     fn with<R>(&mut self, key: Key, call: impl FnOnce(&mut Connection, &mut Io<'_>) -> R) -> Option<R> {
         let client = self.clients.get_mut(key)?;
         #[cfg(test)]
-        faults::strike(client.connection.client_address(), client.connection.deadline() <= self.now);
+        faults::inject_panic(client.connection.client_address(), client.connection.deadline() <= self.now);
         let current = &self.current[self.current.len() - 1].generation;
-        let mut view = View {
+        let mut view = CallContext {
             snapshot: &current.snapshot,
             current,
             draining: self.draining,

@@ -2,8 +2,8 @@
 
 use super::Worker;
 use super::slab::{Key, Source};
-use super::upstream::Waiting;
-use crate::runtime::{PoolRuntime, ServerRuntime};
+use super::upstreams::Waiting;
+use crate::server_state::{PoolRuntime, ServerRuntime};
 use evergate_base::Micros;
 use std::sync::atomic::Ordering;
 

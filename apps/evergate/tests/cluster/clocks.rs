@@ -1,8 +1,8 @@
 //! No clock is compared with another node's.
 
 use crate::world::{World, eventually, privileged};
-use evergate::cluster::idle::Idle;
-use evergate::cluster::{Ground, Running};
+use evergate::agent::null_workers::Idle;
+use evergate::agent::{Running, Startup};
 use evergate::config::{self, Config};
 use evergate_base::Micros;
 
@@ -35,7 +35,7 @@ fn nodes_whose_clocks_differ_by_a_minute_agree() {
 
 fn start(config: &Config, ahead: Micros) -> Running {
     let cluster = config.cluster.as_ref().unwrap();
-    let ground = Ground::prepare_with_clock(config, cluster, ahead).unwrap();
+    let ground = Startup::prepare_with_clock(config, cluster, ahead).unwrap();
     let workers = config.node.worker_count().get();
     let reporters = (0..workers).map(|worker| ground.reporter(worker)).collect();
     let idle = Idle::new(ground.gate().owners(), reporters);

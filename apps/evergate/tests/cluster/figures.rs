@@ -7,7 +7,7 @@ use crate::resets::{dress, get_with, serve_all};
 use crate::support::eventually;
 use crate::traffic::{self, Carrier, PATIENCE, Server};
 use crate::world::{Node, World, privileged, settled};
-use evergate::cluster::status::MirroringStatus;
+use evergate::agent::status::MirroringStatus;
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -72,7 +72,7 @@ fn connections_are_mirrored_once_and_those_of_a_node_that_dies_have_stood_still(
     settled(&nodes);
     all_are_mirrored(&nodes, CLIENTS);
     let stalls: Vec<_> = nodes.iter().map(|node| node.status()).collect();
-    let counted = |status: &evergate::cluster::status::ClusterStatus| {
+    let counted = |status: &evergate::agent::status::ClusterStatus| {
         (status.stalls.resting.count + status.stalls.busy.count, status.stalls.resting.sum_us > 0)
     };
     assert_eq!(stalls.iter().map(|status| counted(status).0).sum::<u64>(), lost);

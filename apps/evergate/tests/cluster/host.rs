@@ -1,7 +1,7 @@
 //! What the agent asks of the kernel, both families.
 
 use crate::world::{Node, World, eventually, inside, privileged, settled};
-use evergate::cluster::status::ClusterStatus;
+use evergate::agent::status::ClusterStatus;
 use evergate_bpf::interface_index;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 

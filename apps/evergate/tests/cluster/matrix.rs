@@ -3,10 +3,10 @@
 //! `make test` runs every fate once, most of them before TLS servers too, the other network modes with one fate, some cells by chance, and deaths of
 //! the node that carries everything; `EVERGATE_MATRIX=full` runs all fates with all transfers in all modes, and all fates while packets are lost.
 
-use crate::chance::Chance;
+use crate::seed::Chance;
 use crate::traffic::{self, Carrier, Server, Traffic, Transfer};
 use crate::world::{Family, Node, PORT, World, eventually, privileged, settled};
-use evergate::cluster::status::ClusterStatus;
+use evergate::agent::status::ClusterStatus;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -2,7 +2,7 @@
 
 use crate::line::{Line, carrier, prepare, prepare_in};
 use crate::world::{Node, World, inside, outside, privileged, settled};
-use evergate::cluster::status::ClusterStatus;
+use evergate::agent::status::ClusterStatus;
 use std::net::IpAddr;
 
 const MAJORITY: &str = "mode = \"majority\"";

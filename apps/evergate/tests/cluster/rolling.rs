@@ -2,7 +2,7 @@
 
 use crate::traffic::{self, Carrier, PATIENCE, Server, Traffic};
 use crate::world::{Node, World, privileged, settled};
-use evergate::cluster::status::ClusterStatus;
+use evergate::agent::status::ClusterStatus;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Clients that take little: their servers' timers are long, and must not decide how long they wait after a move.
 
-use crate::crossing::{Listener, SERVER, check, config, connect, open, serving};
 use crate::support::eventually;
 use crate::traffic::{PATIENCE, content, head};
+use crate::transfers::{Listener, SERVER, check, config, connect, open, serving};
 use crate::world::{ADDRESS, Node, World, privileged, settled};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

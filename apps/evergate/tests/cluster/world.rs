@@ -2,9 +2,9 @@
 
 pub(crate) use crate::support::{Folder, Output, eventually, evergate};
 
-use crate::chance::Chance;
+use crate::seed::Chance;
 use crate::support::{DEADLINE, Process, can_run};
-use evergate::cluster::status::ClusterStatus;
+use evergate::agent::status::ClusterStatus;
 use evergate_bpf::netns::{Card, Namespace};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -132,7 +132,7 @@ impl World {
         }
         let hosts = (1..=hosts).map(|number| host(family, &switch, number)).collect();
         let folder = Folder::new();
-        folder.write("cluster.key", &format!("{}\n", evergate::cluster::fresh_key()));
+        folder.write("cluster.key", &format!("{}\n", evergate::agent::fresh_key()));
         World { family, switch, hosts, folder, chance: Chance::new(), _places: places }
     }
 

@@ -4,7 +4,7 @@ use crate::frame::Segment;
 use crate::packets::{PASS, STOLEN};
 use crate::world::{PORT, at, configure, node, options, privileged, vip};
 use evergate_bpf::netns::Namespace;
-use evergate_bpf::{Gate, GateError, Hook, Leases, Owner};
+use evergate_bpf::{GateError, Hook, Leases, Owner, PacketGate};
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,12 +15,12 @@ const EXPECTED: &str = "EVERGATE_TEST_CLOCK";
 const INSIDE: &str = "clock::inside_a_time_namespace";
 const HOUR_NS: u64 = 3_600_000_000_000;
 
-fn load() -> Result<Gate, GateError> {
-    Gate::load(&options(Path::new("/sys/fs/bpf/evergate/clock")))
+fn load() -> Result<PacketGate, GateError> {
+    PacketGate::load(&options(Path::new("/sys/fs/bpf/evergate/clock")))
 }
 
 /// A lease of an hour lets a packet out, one that is over does not.
-fn expect_leases_to_hold(gate: &Gate) {
+fn expect_leases_to_hold(gate: &PacketGate) {
     configure(gate);
     gate.owners().set_all(Owner::new(node(1), &[]).unwrap());
     let ack = Segment::new(SocketAddr::new(vip(false), PORT), at(false, 10, 50_000)).bytes();

@@ -5,7 +5,7 @@ use crate::relay::{NodeRef, Relay};
 use crate::stream::exchange;
 use crate::world::{PORT, World, at, eventually, mac, node, options, privileged, vip};
 use evergate_bpf::netns::Namespace;
-use evergate_bpf::{Bucket, Counter, Events, Flow, Gate, LaneId, Mode, Options, Owner};
+use evergate_bpf::{Bucket, Counter, Events, Flow, LaneId, Mode, Options, Owner, PacketGate};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -96,7 +96,7 @@ fn killed(unread: bool, counter: Counter) {
     // The pinned maps, as another process finds them; from now on nobody but the kernel holds the attached programs.
     let again = world.nodes[0].namespace.run(|| {
         let options = options(Path::new("/sys/fs/bpf/evergate/node1"));
-        Arc::new(Gate::load(&Options { keep: true, ..options }).unwrap())
+        Arc::new(PacketGate::load(&Options { keep: true, ..options }).unwrap())
     });
     world.nodes[0].gate = again.clone();
     // SAFETY: our own child, by its id.
@@ -273,7 +273,8 @@ fn maps_of_another_size_or_layout_stay_pinned_only_when_they_are_to_be_kept() {
     }
     Namespace::new().unwrap().run(|| {
         let pins = Path::new("/sys/fs/bpf/evergate/test");
-        let load = |flows_max, keep| drop(Gate::load(&Options { flows_max, keep, ..options(pins) }).unwrap());
+        let load =
+            |flows_max, keep| drop(PacketGate::load(&Options { flows_max, keep, ..options(pins) }).unwrap());
         let pinned = || {
             let names = std::fs::read_dir(pins).unwrap().map(|entry| entry.unwrap().file_name());
             let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();

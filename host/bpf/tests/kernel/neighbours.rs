@@ -3,7 +3,7 @@
 use crate::frame::{Tap, Wire, fold, sum};
 use crate::packets::{DROP, PASS, STOLEN};
 use crate::world::{VIRTUAL_MAC, World, at, bench, eventually, mac, node, privileged, vip};
-use evergate_bpf::{Bucket, Counter, Gate, Hook, Mode, Outcome, Owner};
+use evergate_bpf::{Bucket, Counter, Hook, Mode, Outcome, Owner, PacketGate};
 use std::net::{IpAddr, UdpSocket};
 
 const ASKER: [u8; 6] = [2, 0, 0, 0, 0, 9];
@@ -65,13 +65,13 @@ fn vip6() -> [u8; 16] {
 const CLIENT6: [u8; 16] = [0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10];
 
 /// What is answered to a question, and what our kernel gets in its place.
-fn answered(gate: &Gate, question: &[u8]) -> (Vec<u8>, Outcome) {
+fn answered(gate: &PacketGate, question: &[u8]) -> (Vec<u8>, Outcome) {
     let tap = Tap::of("lo");
     let learned = gate.run(Hook::Ingress, question, 0).unwrap();
     (tap.next(), learned)
 }
 
-fn give_address_to(gate: &Gate, number: u8) {
+fn give_address_to(gate: &PacketGate, number: u8) {
     gate.owners().set(Bucket::new(0).unwrap(), Owner::new(node(number), &[]).unwrap());
 }
 

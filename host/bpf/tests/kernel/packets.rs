@@ -2,7 +2,7 @@
 
 use crate::frame::{ACK, FIN, RST, SYN, Segment};
 use crate::world::{PORT, at, bench, privileged, vip};
-use evergate_bpf::{Counter, Flow, Gate, Hook, Lane, LaneId, Mode, Slot};
+use evergate_bpf::{Counter, Flow, Hook, Lane, LaneId, Mode, PacketGate, Slot};
 use std::net::{SocketAddr, TcpListener};
 
 pub(crate) const PASS: u32 = 0;
@@ -27,12 +27,12 @@ pub(crate) fn inward(v6: bool) -> Segment {
     Segment::new(client(v6), listener(v6))
 }
 
-pub(crate) fn leave(gate: &Gate, segment: &Segment) -> Result<Segment, u32> {
+pub(crate) fn leave(gate: &PacketGate, segment: &Segment) -> Result<Segment, u32> {
     let outcome = gate.run(Hook::Egress, &segment.bytes(), 0).unwrap();
     if outcome.action == PASS { Ok(Segment::read(&outcome.frame)) } else { Err(outcome.action) }
 }
 
-pub(crate) fn enter(gate: &Gate, segment: &Segment) -> Result<Segment, u32> {
+pub(crate) fn enter(gate: &PacketGate, segment: &Segment) -> Result<Segment, u32> {
     let outcome = gate.run(Hook::Ingress, &segment.bytes(), 0).unwrap();
     if [PASS, NEXT].contains(&outcome.action) {
         Ok(Segment::read(&outcome.frame))
@@ -42,7 +42,7 @@ pub(crate) fn enter(gate: &Gate, segment: &Segment) -> Result<Segment, u32> {
 }
 
 /// Our SYN-ACK goes out with window scale 7, the client answers. Both sides start at the sequence numbers given.
-pub(crate) fn accepted(gate: &Gate, v6: bool, sent: u32, received: u32) -> (Lane, Slot) {
+pub(crate) fn accepted(gate: &PacketGate, v6: bool, sent: u32, received: u32) -> (Lane, Slot) {
     let synack = Segment {
         seq: sent.wrapping_sub(1),
         ack: received,

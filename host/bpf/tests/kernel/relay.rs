@@ -281,7 +281,7 @@ impl Relay {
 /// What a node's thread needs of it.
 #[derive(Clone)]
 pub(crate) struct NodeRef {
-    pub(crate) gate: std::sync::Arc<evergate_bpf::Gate>,
+    pub(crate) gate: std::sync::Arc<evergate_bpf::PacketGate>,
     pub(crate) card: u32,
     pub(crate) mac: [u8; 6],
     pub(crate) mode: Mode,

@@ -2,7 +2,7 @@
 
 use evergate_bpf::netns::{Card, Namespace};
 use evergate_bpf::{
-    Address, Bucket, BucketKey, Gate, Mode, NodeId, Options, Owner, PortBlocks, interface_index,
+    Address, Bucket, BucketKey, Mode, NodeId, Options, Owner, PacketGate, PortBlocks, interface_index,
 };
 use evergate_sys::card_address;
 use std::io::Write;
@@ -69,7 +69,7 @@ pub(crate) fn options(pins: &Path) -> Options<'_> {
 }
 
 /// Makes the virtual addresses of both families movable, their listeners and legs gated.
-pub(crate) fn configure(gate: &Gate) {
+pub(crate) fn configure(gate: &PacketGate) {
     for v6 in [false, true] {
         let ip = vip(v6);
         let bucket = Bucket::new(0).unwrap();
@@ -79,11 +79,11 @@ pub(crate) fn configure(gate: &Gate) {
 }
 
 /// A gate with a clock of its own, that owns everything and whose lease never ends, not attached anywhere.
-pub(crate) fn bench(mode: Mode, test: impl FnOnce(&Gate) + Send + 'static) {
+pub(crate) fn bench(mode: Mode, test: impl FnOnce(&PacketGate) + Send + 'static) {
     let namespace = Namespace::new().unwrap();
     namespace.run(move || {
         let options = Options { mode, ..options(Path::new("/sys/fs/bpf/evergate/test")) };
-        let gate = Gate::load_with_clock(&options, true).unwrap();
+        let gate = PacketGate::load_with_clock(&options, true).unwrap();
         configure(&gate);
         gate.set_test_clock_ns(1_000_000_000);
         gate.leases().set_own(u64::MAX);
@@ -95,7 +95,7 @@ pub(crate) fn bench(mode: Mode, test: impl FnOnce(&Gate) + Send + 'static) {
 /// A node of the cluster: its namespace, and the gate on its only card.
 pub(crate) struct Node {
     pub(crate) namespace: Namespace,
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) gate: Arc<PacketGate>,
     pub(crate) card: u32,
     pub(crate) mac: [u8; 6],
     pub(crate) mode: Mode,
@@ -148,7 +148,7 @@ impl World {
             let (gate, card) = namespace.run(move || {
                 let pins = format!("/sys/fs/bpf/evergate/node{number}");
                 let options = Options { node: node(number), mode, ..options(Path::new(&pins)) };
-                let gate = Gate::load(&options).unwrap();
+                let gate = PacketGate::load(&options).unwrap();
                 let card = interface_index("eth0").unwrap();
                 assert_eq!(card_address("eth0").unwrap(), mac(number));
                 configure(&gate);

@@ -5,8 +5,8 @@ use super::setup;
 use evergate_base::Micros;
 use evergate_base::session::{Sealed, SessionId};
 use evergate_connection::{
-    Connection, Effect, Effects, Failure, Hint, Io, Node, Piece, ReadPlan, RequestLog, Scratch, Slots,
-    Snapshot, Source,
+    Connection, ConnectionHost, Effect, Effects, Failure, Io, Piece, ReadPlan, RequestLog, Scratch,
+    ServerHint, Slots, Snapshot, Source,
 };
 use evergate_rules::RuleId;
 use std::collections::{BTreeMap, VecDeque};
@@ -40,7 +40,7 @@ impl TestNode {
     }
 }
 
-impl Node for TestNode {
+impl ConnectionHost for TestNode {
     fn snapshot(&self) -> &Arc<Snapshot> {
         &self.snapshot
     }
@@ -90,7 +90,7 @@ pub(crate) struct Leg {
 pub(crate) struct Dial {
     pub(crate) leg: u32,
     pub(crate) pool: u32,
-    pub(crate) hint: Hint,
+    pub(crate) hint: ServerHint,
     pub(crate) tried: Vec<u32>,
     pub(crate) reuse: bool,
     /// The idle bound leg's server.
@@ -338,7 +338,7 @@ impl Rig {
             return self.call(|conn, io| conn.handle_leg_open(io, dial.leg, server, None));
         }
         let server = match dial.hint {
-            Hint::Server(server) if !dial.tried.contains(&server) => server,
+            ServerHint::Server(server) if !dial.tried.contains(&server) => server,
             _ => (0..).find(|server| !dial.tried.contains(server)).unwrap(),
         };
         self.legs.insert(dial.leg, Leg { pool: dial.pool, server, ..Leg::default() });

@@ -8,7 +8,7 @@ use evergate_crypto::{
     CertifiedName, ClientAuth, ClientSettings, ServerSettings, TicketHandle, TicketKeys, Verify,
     client_config, load_certificate, server_config,
 };
-use evergate_mirror::ConnectionId;
+use evergate_replication::ConnectionId;
 use evergate_rules::{RuleSpec, Ruleset};
 use rustls::pki_types::{CertificateDer, ServerName};
 use std::sync::{Arc, OnceLock};

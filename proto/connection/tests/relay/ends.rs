@@ -143,11 +143,11 @@ fn only_a_client_that_asked_for_the_end_and_says_no_more_is_left_at_once() {
     let ends = |start: &str, more: &str, close: bool| {
         on_each(|mut rig, _| {
             rig.send(format!("{start}\r\n{more}").as_bytes());
-            assert!(!rig.conn.parts_at_once());
+            assert!(!rig.conn.closes_at_once());
             rig.serve(1, answer);
             same(&rig.received()[..15], &answer[..15]);
             assert_eq!((rig.client_fin, rig.closed), (true, None), "{start:?} {more:?}");
-            assert_eq!(rig.conn.parts_at_once(), close, "{start:?} {more:?}");
+            assert_eq!(rig.conn.closes_at_once(), close, "{start:?} {more:?}");
         });
     };
     ends("GET /a HTTP/1.0\r\n", "", true);
@@ -159,9 +159,9 @@ fn only_a_client_that_asked_for_the_end_and_says_no_more_is_left_at_once() {
         rig.send(format!("{GET}\r\n").as_bytes());
         rig.serve(1, b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nok");
         rig.end_server(1);
-        assert!(!rig.conn.parts_at_once(), "whose client did not ask for the end");
+        assert!(!rig.conn.closes_at_once(), "whose client did not ask for the end");
         rig.wait(80_000);
-        assert!(!rig.conn.parts_at_once());
+        assert!(!rig.conn.closes_at_once());
     });
 }
 

@@ -601,7 +601,7 @@ fn a_request_that_met_a_stale_connection_goes_to_the_same_server_once_more() {
     let dial = &rig.dials[0];
     assert_eq!(
         (dial.hint, &dial.tried[..], dial.reuse),
-        (evergate_connection::Hint::Server(1), &[][..], false)
+        (evergate_connection::ServerHint::Server(1), &[][..], false)
     );
     rig.open_next();
     rig.serve(2, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
@@ -613,7 +613,10 @@ fn a_request_that_met_a_stale_connection_goes_to_the_same_server_once_more() {
     rig.end_server(1);
     rig.open_next();
     rig.reset_server(2);
-    assert_eq!((rig.dials[0].hint, &rig.dials[0].tried[..]), (evergate_connection::Hint::Policy, &[1][..]));
+    assert_eq!(
+        (rig.dials[0].hint, &rig.dials[0].tried[..]),
+        (evergate_connection::ServerHint::Policy, &[1][..])
+    );
 
     // What may have been executed is not repeated, nor what was answered in part.
     let mut rig = start("POST");

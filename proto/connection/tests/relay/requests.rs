@@ -4,7 +4,7 @@ use super::harness::peer::Peer;
 use super::harness::rig::Rig;
 use super::harness::setup::{self, forwarded, set_rules, snapshot};
 use super::{GET, noise, on_each, plain, same, text};
-use evergate_connection::{Hint, Stickiness};
+use evergate_connection::{ServerHint, Stickiness};
 use evergate_rules::{RateLimit, RuleId, RuleSpec};
 
 #[test]
@@ -204,9 +204,9 @@ fn a_cookie_keeps_the_client_on_its_server() {
     let mut rig = make();
     rig.opens = false;
     rig.send(format!("{GET}Cookie: EG=c-c\r\n\r\n").as_bytes());
-    assert_eq!(rig.dials[0].hint, Hint::Server(2));
+    assert_eq!(rig.dials[0].hint, ServerHint::Server(2));
     rig.refuse_next(evergate_connection::Failure::Refused);
-    assert_eq!(rig.dials[0].hint, Hint::Policy);
+    assert_eq!(rig.dials[0].hint, ServerHint::Policy);
     rig.open_next();
     rig.serve(2, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     assert!(text(&rig.received()).contains("Set-Cookie: EG=c-a;"));

@@ -8,7 +8,7 @@ use crate::pair::{Pair, restore};
 use crate::scenario::{Wire, config, noise};
 use evergate_base::Micros;
 use evergate_connection::{Failure, RestoreError, Snapshot};
-use evergate_mirror::{Boundary, Mirrored, Phase, RUN_BYTES_MAX, RecordKind};
+use evergate_replication::{ConnectionState, Phase, RUN_BYTES_MAX, RecordKind, RecordLayout};
 use std::sync::Arc;
 
 /// A client of a listener, whose handshake is over.
@@ -22,11 +22,11 @@ fn greeted(config: &Arc<Snapshot>, listener: u32) -> (Peer, Pair) {
 }
 
 /// A tunnel inside TLS whose server has said `said`, in records that the client has not acknowledged.
-fn tunnel(config: &Arc<Snapshot>, said: &[u8]) -> Mirrored {
+fn tunnel(config: &Arc<Snapshot>, said: &[u8]) -> ConnectionState {
     tunnel_in_pieces(config, &[said])
 }
 
-fn tunnel_in_pieces(config: &Arc<Snapshot>, said: &[&[u8]]) -> Mirrored {
+fn tunnel_in_pieces(config: &Arc<Snapshot>, said: &[&[u8]]) -> ConnectionState {
     let (_, mut pair) = greeted(config, setup::TLS);
     // What the client has of the handshake, it has acknowledged.
     let output = pair.conn.output_position();
@@ -104,7 +104,7 @@ fn a_replay_holds_no_more_than_one_run_of_records() {
     // A run that no node makes, behind one that is repeated.
     let first = state.boundaries.back().unwrap().end();
     let lengths = vec![(16384, 17)];
-    state.boundaries.push_back(Boundary { first, kind: RecordKind::Data, lengths, digest: 1 });
+    state.boundaries.push_back(RecordLayout { first, kind: RecordKind::Data, lengths, digest: 1 });
     let mut pair = Pair::restore(&state, &config);
     pair.server_says(&[b"first", &noise(RUN_BYTES_MAX, 2)[..]].concat());
     assert_eq!(pair.closed, None);
@@ -117,7 +117,7 @@ fn runs_that_are_mirrored_can_be_read_and_repeated_whatever_the_amount() {
     let config = config(Wire::Plain);
     let said = noise(5 * RUN_BYTES_MAX + 77, 3);
     let state = tunnel(&config, &said);
-    let state = Mirrored::decode(&state.encode().unwrap()).unwrap();
+    let state = ConnectionState::decode(&state.encode().unwrap()).unwrap();
     let mut expected = Pair::restore(&state, &config);
     expected.server_says(&said);
     assert_eq!((expected.closed, expected.conn.down().len()), (None, 0));
@@ -125,7 +125,7 @@ fn runs_that_are_mirrored_can_be_read_and_repeated_whatever_the_amount() {
     let mut stashed = state.clone();
     let leg = *stashed.routes.values().map(|route| &route.leg).next().unwrap();
     let position = if stashed.server.leg == leg { stashed.server.input } else { 0 };
-    let stash = evergate_mirror::Stash { position, bytes: said.clone() };
+    let stash = evergate_replication::Stash { position, bytes: said.clone() };
     stashed.server_stash.insert(leg, stash);
     let pair = Pair::restore(&stashed, &config);
     assert_eq!(pair.closed, None);
@@ -134,7 +134,7 @@ fn runs_that_are_mirrored_can_be_read_and_repeated_whatever_the_amount() {
     let mut fresh = stashed.clone();
     fresh.boundaries.clear();
     let next = Pair::restore(&fresh, &config).mirrored;
-    assert_eq!(Mirrored::decode(&next.encode().unwrap()), Ok(next));
+    assert_eq!(ConnectionState::decode(&next.encode().unwrap()), Ok(next));
 }
 
 /// A server whose packets were lost says one segment at a time, and the next one only when that is acknowledged.
@@ -146,7 +146,7 @@ fn a_stash_that_is_full_and_ends_inside_a_run_makes_room_as_the_client_acknowled
     let mut state = decided.clone();
     let leg = state.routes.values().next().unwrap().leg;
     let bytes = said[..1 << 20].to_vec(); // as much as is stashed of one direction
-    state.server_stash.insert(leg, evergate_mirror::Stash { position: 0, bytes });
+    state.server_stash.insert(leg, evergate_replication::Stash { position: 0, bytes });
     let mut pair = Pair::restore(&state, &config);
     for segment in said[1 << 20..].chunks(1428) {
         let output = pair.conn.output_position();
@@ -356,11 +356,14 @@ fn a_route_without_the_handshake_that_it_needs_is_refused() {
 }
 
 /// A client in clear has said `said` to a server behind TLS, which has acknowledged nothing but its handshake.
-fn upload(config: &Arc<Snapshot>, said: &[u8]) -> (Mirrored, Vec<u8>) {
+fn upload(config: &Arc<Snapshot>, said: &[u8]) -> (ConnectionState, Vec<u8>) {
     upload_in_pieces(config, &mut [said].into_iter())
 }
 
-fn upload_in_pieces(config: &Arc<Snapshot>, said: &mut dyn Iterator<Item = &[u8]>) -> (Mirrored, Vec<u8>) {
+fn upload_in_pieces(
+    config: &Arc<Snapshot>,
+    said: &mut dyn Iterator<Item = &[u8]>,
+) -> (ConnectionState, Vec<u8>) {
     let mut server = ServerTls::new(16_384, false, 1);
     let mut pair = Pair::new(config, setup::TCP);
     pair.open();
@@ -408,7 +411,7 @@ fn a_clients_stash_that_is_full_and_ends_inside_a_run_makes_room_as_the_server_a
         let (config, said) = (config(behind), noise(6 * RUN_BYTES_MAX, 4));
         let mut pieces = [&said[..5000]].into_iter().chain(said[5000..].chunks(50_000));
         let (mut state, sent) = upload_in_pieces(&config, &mut pieces);
-        state.client_stash = evergate_mirror::Stash { position: 0, bytes: said[..1 << 20].to_vec() };
+        state.client_stash = evergate_replication::Stash { position: 0, bytes: said[..1 << 20].to_vec() };
         let mut pair = Pair::restore(&state, &config);
         for segment in said[1 << 20..].chunks(1428) {
             pair.call(|conn, io| conn.handle_server_acked(io, 1, u64::MAX));
@@ -447,7 +450,7 @@ fn a_handshake_that_is_refused_counts_as_read() {
 fn a_route_to_a_tls_server_without_its_secrets_is_refused() {
     let config = config(Wire::Tls13);
     let (mut state, _) = upload(&config, b"hello");
-    let edits: [&dyn Fn(&mut evergate_mirror::Route); 4] = [
+    let edits: [&dyn Fn(&mut evergate_replication::Route); 4] = [
         &|route| route.tls = None,
         &|route| route.tls.as_mut().unwrap().records.truncate(9),
         &|route| route.pool = 2, // in clear

@@ -11,7 +11,7 @@ use crate::scenario::{Scenario, Session, Wire, config, config_with};
 use crate::world::{Cut, Mutation, Outcome, World, reference};
 use evergate_base::Micros;
 use evergate_connection::{Connection, Effects, Io, Scratch, Snapshot};
-use evergate_mirror::Entry;
+use evergate_replication::Entry;
 use evergate_tls::flight_digest;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

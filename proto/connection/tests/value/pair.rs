@@ -7,7 +7,7 @@ use evergate_base::seed::{Seed, scoped};
 use evergate_connection::{
     Connection, Effect, Effects, Io, RestoreError, ResumedLeg, Scratch, Snapshot, Source,
 };
-use evergate_mirror::Mirrored;
+use evergate_replication::ConnectionState;
 use std::sync::Arc;
 
 /// A connection with a backup that acknowledges at once, and peers that a test plays.
@@ -17,7 +17,7 @@ pub(crate) struct Pair {
     pub(crate) scratch: Scratch,
     pub(crate) effects: Effects,
     pub(crate) now: Micros,
-    pub(crate) mirrored: Mirrored,
+    pub(crate) mirrored: ConnectionState,
     pub(crate) entries: u64,
     pub(crate) to_client: Vec<u8>,
     pub(crate) to_server: Vec<u8>,
@@ -40,7 +40,7 @@ impl Pair {
     }
 
     /// Another node takes over; the leg's socket is there.
-    pub(crate) fn restore(state: &Mirrored, config: &Arc<Snapshot>) -> Pair {
+    pub(crate) fn restore(state: &ConnectionState, config: &Arc<Snapshot>) -> Pair {
         let (mut pair, leg) = restore(state, config).unwrap();
         let leg = leg.unwrap();
         pair.call(|conn, io| conn.handle_leg_open(io, leg.route.leg, leg.route.server, None));
@@ -59,7 +59,7 @@ impl Pair {
             scratch,
             effects,
             now: Micros(1_000_000),
-            mirrored: Mirrored::default(),
+            mirrored: ConnectionState::default(),
             entries: 0,
             to_client: Vec::new(),
             to_server: Vec::new(),
@@ -108,7 +108,7 @@ impl Pair {
         if more && self.closed.is_none() {
             self.call(|conn, io| {
                 conn.learn_mirror_acked(io, entries);
-                conn.handle_news(io);
+                conn.handle_deferred(io);
             });
         }
     }
@@ -145,7 +145,7 @@ impl Pair {
 
 /// Another node takes over; the leg that it needs comes with it.
 pub(crate) fn restore(
-    state: &Mirrored,
+    state: &ConnectionState,
     config: &Arc<Snapshot>,
 ) -> Result<(Pair, Option<ResumedLeg>), RestoreError> {
     let now = Micros(1_000_000);

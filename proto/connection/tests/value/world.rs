@@ -16,7 +16,7 @@ use evergate_base::Micros;
 use evergate_base::seed::{Seed, scoped};
 use evergate_base::session::{KeptSession, SessionId};
 use evergate_connection::{Connection, Effect, Effects, Io, Scratch, Snapshot, Source};
-use evergate_mirror::{Entry, Mirrored, Route, Side};
+use evergate_replication::{ConnectionState, Entry, Route, Side};
 use leg::{Dial, Idle, Leg, Pace};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -97,7 +97,7 @@ pub(crate) struct World<'a> {
     scratch: &'a mut Scratch,
     effects: Effects,
     conn: Connection,
-    mirrored: Mirrored,
+    mirrored: ConnectionState,
     pending: VecDeque<Vec<u8>>,
     queued: u64,
     applied: u64,
@@ -167,7 +167,7 @@ impl<'a> World<'a> {
             scratch,
             effects: Effects::default(),
             conn: Connection::new(config, &setup::accepted(scenario.listener()), now),
-            mirrored: Mirrored::default(),
+            mirrored: ConnectionState::default(),
             pending: VecDeque::new(),
             queued: 0,
             applied: 0,

@@ -4,8 +4,8 @@ use super::Worker;
 use crate::agent::{Report, office};
 use crate::channel::Incoming;
 use crate::kernel::Kernel;
-use evergate_cluster::{Begin, Bucket, NodeId, Role};
-use evergate_mirror::Frame;
+use evergate_membership::{Bucket, NodeId, OwnershipStart, Role};
+use evergate_replication::Frame;
 
 impl Worker {
     /// Bytes of an owner's channel.
@@ -78,7 +78,7 @@ impl Worker {
         match role {
             Role::Outside { since, .. } => self.holder.forget(bucket, office(since)),
             Role::Backup { term, in_sync: false, .. } => self.holder.forget(bucket, office(term)),
-            Role::Owner { term, begin: Begin::Fresh, .. } => {
+            Role::Owner { term, begin: OwnershipStart::Empty, .. } => {
                 drop(self.holder.take_over(bucket, office(term)))
             }
             Role::Backup { .. } | Role::Owner { .. } => {}
@@ -88,7 +88,7 @@ impl Worker {
 
 fn take_in(
     incoming: &mut Incoming,
-    holder: &mut evergate_mirror::Holder,
+    holder: &mut evergate_replication::ReplicaStore,
     reports: &mut Vec<Report>,
     frame: Frame,
 ) -> Result<(), String> {

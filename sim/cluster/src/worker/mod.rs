@@ -16,18 +16,20 @@ mod pump;
 mod take_over;
 mod tending;
 
-use crate::agenda::Time;
 use crate::agent::{Instruction, Report};
 use crate::channel::{Incoming, Outgoing};
+use crate::event_queue::Time;
 use crate::fault::Mutation;
 use crate::kernel::Kernel;
 use crate::leg::Leg;
 use crate::segment::{Flow, Segment};
 use evergate_base::Micros;
 use evergate_base::seed::{Seed, scoped};
-use evergate_cluster::{Freeze, MemberSet, NodeId, Role};
-use evergate_connection::{Accepted, Connection, Effects, Io, Node, Scratch, Snapshot};
-use evergate_mirror::{Company, ConnectionId, Holder, LegFacts, Look, Mirrored, Office};
+use evergate_connection::{Accepted, Connection, ConnectionHost, Effects, Io, Scratch, Snapshot};
+use evergate_membership::{HandoffId, MemberSet, NodeId, Role};
+use evergate_replication::{
+    ConnectionId, ConnectionState, FrameBatcher, LegFacts, Look, Office, ReplicaStore,
+};
 use evergate_tls::Records;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -37,7 +39,7 @@ use take_over::Round;
 /// What a connection may ask of its node.
 struct Config(Arc<Snapshot>);
 
-impl Node for Config {
+impl ConnectionHost for Config {
     fn snapshot(&self) -> &Arc<Snapshot> {
         &self.0
     }
@@ -77,7 +79,7 @@ struct Client {
     connection: Connection,
     leg: Leg,
     bucket: u16,
-    fold: Box<Mirrored>,
+    fold: Box<ConnectionState>,
     legs: BTreeMap<u32, LegFacts>,
     queued: u64,
     acknowledged: BTreeMap<NodeId, u64>,
@@ -100,7 +102,7 @@ struct Ending {
     bucket: u16,
     /// Number after the FIN.
     end: u64,
-    fold: Box<Mirrored>,
+    fold: Box<ConnectionState>,
     legs: BTreeMap<u32, LegFacts>,
 }
 
@@ -132,17 +134,17 @@ pub(crate) struct Worker {
     pub(crate) incoming: BTreeMap<(NodeId, u64), Incoming>,
     /// Channels of others that were closed here: what still comes on them is answered by a reset.
     closed: BTreeSet<(NodeId, u64)>,
-    pub(crate) holder: Holder,
+    pub(crate) holder: ReplicaStore,
     acknowledged: BTreeSet<ConnectionId>,
     dirty: BTreeSet<Flow>,
     again: BTreeSet<ConnectionId>,
-    freezing: BTreeMap<u16, (Freeze, Office)>,
+    freezing: BTreeMap<u16, (HandoffId, Office)>,
     frozen: BTreeSet<u16>,
     /// Backups that the agent was told are complete, while our role does not say so yet.
     named: BTreeSet<(u16, NodeId)>,
     rounds: Vec<Round>,
     /// Frames that wait for others.
-    pub(crate) company: Company,
+    pub(crate) company: FrameBatcher,
     /// What clients said to connections that have no socket yet.
     knocks: BTreeMap<Flow, Vec<Segment>>,
     /// Connections that are over but for our FIN, which their clients have not acknowledged.
@@ -196,7 +198,7 @@ impl Worker {
             channels_at: 0,
             incoming: BTreeMap::new(),
             closed: BTreeSet::new(),
-            holder: Holder::default(),
+            holder: ReplicaStore::default(),
             acknowledged: BTreeSet::new(),
             dirty: BTreeSet::new(),
             again: BTreeSet::new(),
@@ -204,7 +206,7 @@ impl Worker {
             frozen: BTreeSet::new(),
             named: BTreeSet::new(),
             rounds: Vec::new(),
-            company: Company::default(),
+            company: FrameBatcher::default(),
             knocks: BTreeMap::new(),
             ending: BTreeMap::new(),
             reports: Vec::new(),
@@ -437,7 +439,7 @@ impl Worker {
 }
 
 impl Client {
-    fn new(connection: Connection, leg: Leg, bucket: u16, fold: Box<Mirrored>) -> Client {
+    fn new(connection: Connection, leg: Leg, bucket: u16, fold: Box<ConnectionState>) -> Client {
         Client {
             connection,
             leg,

@@ -4,15 +4,17 @@
 
 use super::perform::open_slot;
 use super::{Client, Ending, Worker};
-use crate::agenda::Time;
 use crate::agent::{Report, office};
 use crate::channel::{Notice, Outgoing};
+use crate::event_queue::Time;
 use crate::fault::Mutation;
 use crate::kernel::Kernel;
 use crate::segment::Flow;
 use evergate_base::Micros;
-use evergate_cluster::{Begin, Bucket, MemberSet, NodeId, Role};
-use evergate_mirror::{ConnectionId, Entry, Frame, Haste, LegFacts, Look, Mirrored, Office, Phase};
+use evergate_membership::{Bucket, MemberSet, NodeId, OwnershipStart, Role};
+use evergate_replication::{
+    ConnectionId, ConnectionState, Entry, Frame, LegFacts, Look, Office, Phase, Urgency,
+};
 use std::collections::BTreeMap;
 
 /// Between two attempts to make a channel.
@@ -82,7 +84,7 @@ impl Worker {
     pub(super) fn mirror(&mut self, now: Time, key: ConnectionId) {
         let Some(Client { connection, bucket, leg, .. }) = self.clients.get(&key) else { return };
         // A client that has yet to ask again may wait for acknowledgements.
-        let may_wait = connection.haste() == Haste::None && !leg.positions.is_patient();
+        let may_wait = connection.haste() == Urgency::None && !leg.positions.is_patient();
         let may_wait = may_wait && !connection.is_past_requests() && !self.freezing.contains_key(bucket);
         if !may_wait || !connection.has_entries() || self.awaited(*bucket).is_empty() {
             self.mirror_all(key);
@@ -113,7 +115,7 @@ impl Worker {
             Mutation::LostRoute => entries.retain(|entry| !matches!(entry, Entry::Route(_))),
             _ => {}
         }
-        self.company.hurry(if waits { Haste::Full } else { haste });
+        self.company.hurry(if waits { Urgency::Full } else { haste });
         self.say(bucket, &Frame::Entries { connection: key, entries }, Some(Notice::Entry { key, index }));
         if self.awaited(bucket).is_empty() {
             if let Some(client) = self.clients.get_mut(&key) {
@@ -242,7 +244,7 @@ impl Worker {
             _ => MemberSet::EMPTY,
         };
         // What is about to be taken over is said when it goes on.
-        let comes = matches!(begin, Begin::TakeOver | Begin::HandOver) && !owned;
+        let comes = matches!(begin, OwnershipStart::Failover | OwnershipStart::Handoff) && !owned;
         for node in syncing.minus(told).iter().filter(|_| !comes) {
             self.tell_everything(bucket.0, node);
         }
@@ -414,9 +416,9 @@ impl Worker {
         let now = office(term);
         let mut result = Ok(());
         if outgoing.announced.insert(bucket, now) != Some(now) {
-            result = outgoing.feed.push(&Frame::Office { bucket, office: now }, None);
+            result = outgoing.feed.push(&Frame::Term { bucket, office: now }, None);
         }
-        self.company.hurry(frame.haste());
+        self.company.hurry(frame.urgency());
         let result = result.and_then(|()| outgoing.feed.push(frame, notice));
         outgoing.said.insert(bucket, outgoing.feed.frames());
         if let Err(error) = result {
@@ -472,7 +474,7 @@ impl Worker {
                     }
                 }
                 self.freezing.insert(bucket, wanted);
-                self.company.hurry(Haste::Full); // of what was said of it just now nothing may be missing
+                self.company.hurry(Urgency::Full); // of what was said of it just now nothing may be missing
                 kernel.held.insert(bucket);
                 if frozen && before == Some(wanted) {
                     self.frozen.insert(bucket); // it was reported
@@ -535,7 +537,7 @@ impl Worker {
 pub(super) fn whole(
     connection: ConnectionId,
     bucket: u16,
-    state: &Mirrored,
+    state: &ConnectionState,
     legs: &BTreeMap<u32, LegFacts>,
 ) -> Frame {
     Frame::Begin { connection, bucket, state: Some(Box::new(state.clone())), legs: legs.clone() }

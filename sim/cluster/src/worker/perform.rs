@@ -1,7 +1,7 @@
 //! Carrying out what a connection answered: entries first, then bytes, then effects, in order.
 
 use super::{Client, Ending, Unsettled, Upstream, Worker};
-use crate::agenda::Time;
+use crate::event_queue::Time;
 use crate::fault::Mutation;
 use crate::gate::Slot;
 use crate::kernel::Kernel;
@@ -9,8 +9,8 @@ use crate::leg::Leg;
 use crate::segment::Flow;
 use crate::tcp::Tcp;
 use evergate_base::Micros;
-use evergate_connection::{Effect, Failure, Hint, Source};
-use evergate_mirror::{ConnectionId, Frame, Side};
+use evergate_connection::{Effect, Failure, ServerHint, Source};
+use evergate_replication::{ConnectionId, Frame, Side};
 use evergate_tls::Records;
 use std::net::SocketAddr;
 
@@ -57,7 +57,7 @@ impl Worker {
         let Some(client) = self.clients.get_mut(&key).filter(|_| !bytes.is_empty()) else { return };
         let free = after <= client.connection.acknowledged()
             && client.connection.down().is_empty()
-            && !client.leg.positions.has_surplus();
+            && !client.leg.positions.has_undelivered_skip();
         let socket = kernel.socket(client.leg.flow).filter(|_| free);
         let written = socket.map_or(0, |socket| socket.write(&bytes));
         client.leg.positions.handle_written(written, Micros(now));
@@ -79,7 +79,8 @@ impl Worker {
         let after = self.after(key);
         let Some(client) = self.clients.get_mut(&key).filter(|_| !bytes.is_empty()) else { return };
         let free = after <= client.connection.acknowledged() && client.connection.up().is_empty();
-        let takes = |upstream: &&mut Upstream| !upstream.connecting && !upstream.leg.positions.has_surplus();
+        let takes =
+            |upstream: &&mut Upstream| !upstream.connecting && !upstream.leg.positions.has_undelivered_skip();
         let upstream = client.upstream.as_mut().filter(|_| free).filter(takes);
         let written = upstream.map_or(0, |upstream| {
             let written = kernel.socket(upstream.leg.flow).map_or(0, |socket| socket.write(&bytes));
@@ -152,7 +153,7 @@ impl Worker {
         kernel: &mut Kernel,
         key: ConnectionId,
         (leg, pool): (u32, u32),
-        hint: Hint,
+        hint: ServerHint,
         tried: &[u32],
         reuse: bool,
     ) {
@@ -163,7 +164,7 @@ impl Worker {
         }
         self.dialled += 1;
         let server = match hint {
-            Hint::Server(server) if !tried.contains(&server) => server,
+            ServerHint::Server(server) if !tried.contains(&server) => server,
             _ => (self.dialled..)
                 .map(|n| n % SERVERS)
                 .find(|n| !tried.contains(n) || tried.len() > 2)
@@ -205,7 +206,7 @@ impl Worker {
         let Some(upstream) = &mut client.upstream else { return };
         let flow = upstream.leg.flow;
         if let Some(slot) = kernel.slots.get_mut(&flow) {
-            upstream.leg.positions.rest(slot, Micros(now));
+            upstream.leg.positions.on_idle(slot, Micros(now));
             self.look_at_pooled(flow, now);
         }
     }
@@ -277,7 +278,7 @@ impl Worker {
         let quiet = kernel.socket(flow).is_some_and(|socket| !socket.has_input() && !socket.is_ended());
         let (number, mut whole) = (upstream.number, true);
         if clean && let Some(slot) = kernel.slots.get_mut(&flow) {
-            whole = upstream.leg.positions.rest(slot, Micros(now));
+            whole = upstream.leg.positions.on_idle(slot, Micros(now));
             self.look_at_pooled(flow, now);
         }
         if clean && unsettled {
@@ -288,7 +289,7 @@ impl Worker {
         if clean && quiet && whole && !upstream.ended && !upstream.connecting {
             upstream.records = records;
             self.idle.entry((upstream.pool, upstream.server, bucket)).or_default().push(upstream);
-        } else if upstream.leg.positions.has_surplus() || is_behind(kernel, flow) {
+        } else if upstream.leg.positions.has_undelivered_skip() || is_behind(kernel, flow) {
             // The server has more of the node before us than was made again, or our end: nothing is left to say.
             kernel.silence(flow);
         } else {
@@ -468,7 +469,7 @@ fn send_fin(kernel: &mut Kernel, leg: &mut Leg) {
     }
     let Some(socket) = kernel.socket(leg.flow) else { return };
     // What the peer has beyond all output is the FIN of the node before us.
-    match leg.positions.take_surplus(1) {
+    match leg.positions.skip_delivered(1) {
         0 => socket.shutdown(),
         _ => socket.note_end(),
     }

@@ -1,13 +1,13 @@
 //! One connection's turn: what peers acknowledged, flush what waits, read what may be read, until nothing moves.
 
 use super::Worker;
-use crate::agenda::Time;
+use crate::event_queue::Time;
 use crate::fault::Mutation;
 use crate::kernel::Kernel;
 use crate::tcp::Tcp;
 use evergate_base::Micros;
 use evergate_connection::{INPUT_BYTES, ReadPlan, Scratch, Slots};
-use evergate_mirror::ConnectionId;
+use evergate_replication::ConnectionId;
 
 /// Client bytes read at once.
 const READ_BYTES: usize = 65_536;
@@ -80,9 +80,9 @@ impl Worker {
 
     /// What the connection has learned and no other call has followed up; whether there was something.
     pub(super) fn tell_news(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) -> bool {
-        let told = self.clients.get(&key).is_some_and(|client| client.connection.has_news());
+        let told = self.clients.get(&key).is_some_and(|client| client.connection.has_deferred());
         if told {
-            self.call(now, kernel, key, |connection, io| connection.handle_news(io));
+            self.call(now, kernel, key, |connection, io| connection.handle_deferred(io));
         }
         told
     }
@@ -94,7 +94,7 @@ impl Worker {
         if waiting.is_empty() {
             return false;
         }
-        let mut moved = client.leg.positions.take_surplus(waiting.len());
+        let mut moved = client.leg.positions.skip_delivered(waiting.len());
         if moved == 0 {
             moved = kernel.socket(client.leg.flow).map_or(0, |socket| socket.write(waiting));
             client.leg.positions.handle_written(moved, Micros(now));
@@ -121,7 +121,7 @@ impl Worker {
             client.connection.up().clear();
             return false;
         };
-        let mut moved = upstream.leg.positions.take_surplus(waiting.len());
+        let mut moved = upstream.leg.positions.skip_delivered(waiting.len());
         if moved == 0 {
             moved = socket.write(waiting);
             upstream.leg.positions.handle_written(moved, Micros(now));

@@ -7,8 +7,8 @@
 
 use super::owner::whole;
 use super::{Client, Upstream, Worker};
-use crate::agenda::Time;
 use crate::channel::Notice;
+use crate::event_queue::Time;
 use crate::fault::Mutation;
 use crate::gate::Slot;
 use crate::kernel::Kernel;
@@ -16,9 +16,11 @@ use crate::leg::Leg;
 use crate::segment::{Flow, Segment, number};
 use crate::tcp::Tcp;
 use evergate_base::Micros;
-use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
 use evergate_connection::{Accepted, Connection, Io, RestoreError, ResumedLeg};
-use evergate_mirror::{ConnectionId, Frame, Held, LegFacts, Office, Phase, Stands, Taken};
+use evergate_membership::{Bucket, MemberSet, NodeId, Role};
+use evergate_replication::{
+    ConnectionId, Frame, LegFacts, Office, Phase, Recovered, ReplicatedConnection, ResumePoint,
+};
 
 /// Probes are repeated so often at most, this far apart.
 const PROBES: u32 = 20;
@@ -55,7 +57,7 @@ struct TakenLeg {
 struct Take {
     id: ConnectionId,
     bucket: u16,
-    held: Held,
+    held: ReplicatedConnection,
     client: TakenLeg,
     server: Option<TakenLeg>,
     /// Who holds the state as it is here.
@@ -77,7 +79,7 @@ pub(super) struct Round {
 }
 
 impl TakenLeg {
-    fn of(held: &Held, leg: u32) -> Option<TakenLeg> {
+    fn of(held: &ReplicatedConnection, leg: u32) -> Option<TakenLeg> {
         let facts = *held.legs.get(&leg)?;
         let (sent, received) = held.positions(leg);
         let flow = Flow { ours: facts.local, theirs: facts.remote };
@@ -159,7 +161,7 @@ impl TakenLeg {
 }
 
 impl Take {
-    fn of(id: ConnectionId, held: Held) -> Option<Take> {
+    fn of(id: ConnectionId, held: ReplicatedConnection) -> Option<Take> {
         let client = TakenLeg::of(&held, 0)?;
         let server = held.state.leg_in_use().and_then(|leg| TakenLeg::of(&held, leg));
         Some(Take { id, bucket: held.bucket, held, client, server, told: MemberSet::EMPTY })
@@ -200,7 +202,7 @@ impl Worker {
             kernel.pending.insert(bucket);
             let taken = self.holder.take_over(bucket, office);
             let (resting, busy): (Vec<_>, Vec<_>) = taken.into_iter().partition(|taken| taken.rests);
-            let takes = |of: Vec<Taken>| -> Vec<Take> {
+            let takes = |of: Vec<Recovered>| -> Vec<Take> {
                 of.into_iter().filter_map(|taken| Take::of(taken.connection, *taken.held)).collect()
             };
             let (resting, mut busy) = (takes(resting), takes(busy));
@@ -377,7 +379,7 @@ impl Worker {
         self.resumed += 1;
         self.say(take.bucket, &take.frame().0, None);
         let TakenLeg { facts, received, acked, ended, .. } = take.client;
-        let stands = Stands { received, ended, sent: take.held.state.server.output, acked };
+        let stands = ResumePoint { received, ended, sent: take.held.state.server.output, acked };
         let leg = Leg::resumed(client_flow, &facts, stands, now);
         let mut client = Client::new(connection, leg, take.bucket, Box::new(take.held.state));
         client.legs.insert(0, facts);
@@ -412,7 +414,7 @@ impl Worker {
         let (number, index) = (leg.route.leg, leg.route.server);
         let Some(client) = self.clients.get_mut(&key) else { return };
         client.upstream = Some(Upstream {
-            leg: Leg::resumed(flow, &facts, Stands { received, ended, sent: leg.output, acked }, now),
+            leg: Leg::resumed(flow, &facts, ResumePoint { received, ended, sent: leg.output, acked }, now),
             number,
             pool: leg.route.pool,
             server: index,

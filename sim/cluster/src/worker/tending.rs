@@ -3,12 +3,12 @@
 //! The model of the daemon's `worker/cluster/tending.rs`.
 
 use super::{Client, Upstream, Worker};
-use crate::agenda::Time;
+use crate::event_queue::Time;
 use crate::kernel::Kernel;
 use crate::leg::Leg;
 use crate::segment::{Flow, number};
 use evergate_base::Micros;
-use evergate_mirror::{ConnectionId, Extent, Haste, Look};
+use evergate_replication::{ConnectionId, InputBoundary, Look, Urgency};
 
 /// When a pooled server connection is acknowledged that owes an ACK, and how much later so that several are at once.
 const POOLED_AFTER: Time = 5_000;
@@ -38,13 +38,14 @@ impl Worker {
     pub(super) fn watch(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) -> bool {
         let Some(Client { connection, leg, .. }) = self.clients.get(&key) else { return false };
         // The next request of a client that did not wait for the answer waits for its acknowledgement.
-        let (eager, server_partial) = connection.extents().map(|extent| extent == Extent::Partial).into();
+        let (eager, server_partial) =
+            connection.extents().map(|extent| extent == InputBoundary::Partial).into();
         let (client_inside, server_inside) = connection.expects_more();
         // ... or for what is on its way to the backups.
         let readable = kernel.sockets.get(&leg.flow).is_some_and(|socket| socket.has_input());
         let refuses = readable && !connection.wants_client();
         if eager || (refuses && !connection.is_busy() && !connection.is_past_requests()) {
-            self.company.hurry(Haste::Full);
+            self.company.hurry(Urgency::Full);
             self.mirror_all(key);
         }
         let Some(client) = self.clients.get_mut(&key) else { return false };
@@ -169,7 +170,7 @@ fn watch(kernel: &mut Kernel, leg: &Leg, eager: bool, now: Time) -> bool {
 }
 
 fn rests_on_time(kernel: &Kernel, leg: &Leg, inside: bool, now: Time) -> Option<Look> {
-    leg.positions.rests_on_time(kernel.slots.get(&leg.flow)?, inside, Micros(now))
+    leg.positions.next_ack_check(kernel.slots.get(&leg.flow)?, inside, Micros(now))
 }
 
 fn is_overdue(kernel: &Kernel, leg: &Leg, now: Time) -> bool {
@@ -177,5 +178,5 @@ fn is_overdue(kernel: &Kernel, leg: &Leg, now: Time) -> bool {
 }
 
 fn ripen(kernel: &mut Kernel, leg: &mut Leg, now: Time) -> bool {
-    kernel.slots.get_mut(&leg.flow).is_some_and(|slot| leg.positions.ripen(slot, Micros(now)))
+    kernel.slots.get_mut(&leg.flow).is_some_and(|slot| leg.positions.ack_if_due(slot, Micros(now)))
 }

@@ -4,8 +4,8 @@ use super::World;
 use crate::Mutation;
 use crate::segment::{FIRST, Flow, Segment};
 use evergate_base::Micros;
-use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
-use evergate_mirror::{Held, Holder, Mirrored};
+use evergate_membership::{Bucket, MemberSet, NodeId, Role};
+use evergate_replication::{ConnectionState, ReplicaStore, ReplicatedConnection};
 
 /// Bytes that one process may keep for one connection, beside what its sockets hold.
 const HELD_MAX: usize = 2 << 20;
@@ -96,7 +96,7 @@ impl World {
         let Some(worker) = &mut it.worker else { return };
         let failure = worker.failures.first().cloned();
         let held = worker.held_bytes();
-        let stashes = |state: &Mirrored| {
+        let stashes = |state: &ConnectionState| {
             state.client_stash.bytes.len()
                 + state.server_stash.values().map(|stash| stash.bytes.len()).sum::<usize>()
         };
@@ -145,7 +145,7 @@ impl World {
 }
 
 /// What a backup lacks to go on after an ACK of `position`.
-fn lacks(held: Option<&Mirrored>, leg: u32, position: u64) -> Option<String> {
+fn lacks(held: Option<&ConnectionState>, leg: u32, position: u64) -> Option<String> {
     let Some(state) = held else {
         // What was acknowledged of a server connection before this client came is nobody's concern any more.
         return (position > 0).then(|| "knows nothing of it".to_owned());
@@ -157,8 +157,8 @@ fn lacks(held: Option<&Mirrored>, leg: u32, position: u64) -> Option<String> {
 }
 
 /// More than one connection would go on with this server connection.
-fn is_named_twice(holder: &Holder, flow: Flow) -> bool {
-    let names = |held: &Held| {
+fn is_named_twice(holder: &ReplicaStore, flow: Flow) -> bool {
+    let names = |held: &ReplicatedConnection| {
         let named = held.state.routes.values().filter_map(|route| held.legs.get(&route.leg));
         named.into_iter().any(|facts| (facts.local, facts.remote) == (flow.ours, flow.theirs))
     };

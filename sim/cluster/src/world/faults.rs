@@ -1,7 +1,7 @@
 //! What goes wrong when.
 
 use super::{Event, World};
-use crate::agenda::Time;
+use crate::event_queue::Time;
 use crate::fault::{Fault, Whom};
 use crate::kernel::PORT;
 

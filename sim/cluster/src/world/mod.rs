@@ -8,29 +8,29 @@
 //! - [`tally`]: what has really happened.
 
 mod checks;
+mod coverage;
 mod faults;
 mod nodes;
-mod tally;
-mod template;
-mod wire;
+mod packets;
+mod warm_start;
 
-pub use tally::Tally;
-pub use template::Template;
+pub use coverage::Tally;
+pub use warm_start::Template;
 
-use crate::agenda::{Agenda, Time};
 use crate::agent::{Instruction, Report};
+use crate::endpoint::{Application, Pace, Paces, Peer};
+use crate::event_queue::{Agenda, Time};
 use crate::fault::{Fault, Mutation, Whom};
 use crate::host::{Host, Stamp};
-use crate::ledger::Ledger;
-use crate::net::Weather;
-use crate::peer::{Application, Pace, Paces, Peer};
+use crate::network::Weather;
+use crate::output_checker::Ledger;
 use crate::random::Random;
 use crate::segment::{Flow, Segment};
 use crate::tcp::Tcp;
 use crate::worker::{Start, Worker};
 use evergate_base::Micros;
-use evergate_cluster::{NodeId, Path};
 use evergate_connection::Snapshot;
+use evergate_membership::{NodeId, Path};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,14 +1,14 @@
 //! What hosts do in a turn: the agent's loop, the worker's loop, and what they say to each other and to other nodes.
 
 use super::{Event, World};
-use crate::agenda::Time;
 use crate::agent::{Instruction, Report};
+use crate::event_queue::Time;
 use crate::kernel::Kernel;
-use crate::net::Cuts;
+use crate::network::Cuts;
 use crate::worker::Worker;
 use evergate_base::Micros;
-use evergate_cluster::{Event as Told, NodeId, Path, is_calm};
-use evergate_mirror::{Answer, Next};
+use evergate_membership::{Event as Told, NodeId, Path, is_calm};
+use evergate_replication::{Answer, NextTurn};
 
 /// Datagrams that a socket keeps.
 const INBOX_MAX: usize = 2_000;
@@ -245,9 +245,9 @@ impl World {
         let now = self.now;
         let processes: Vec<u64> = self.hosts.iter().map(|host| host.process()).collect();
         let next = match self.gathers && self.random.chance(400) {
-            true if self.random.chance(500) => Next::Gathered,
-            true => Next::AtOnce,
-            false => Next::Rest,
+            true if self.random.chance(500) => NextTurn::Gathered,
+            true => NextTurn::AtOnce,
+            false => NextTurn::Rest,
         };
         let Some(worker) = &mut self.hosts[id].worker else { return };
         let ready = worker.outgoing.values().filter(|outgoing| outgoing.ready_at <= now);

@@ -86,7 +86,7 @@ fn one_after_the_other_dies_until_one_is_left() {
     let deaths = |at| {
         vec![(at, Whom::Owner, Fault::Power { lossy: true }), (at + 400 * MS, Whom::Owner, Fault::Process)]
     };
-    stories((4, 1, 1, evergate_cluster::Mode::Witness), &STARTS, deaths);
+    stories((4, 1, 1, evergate_membership::Mode::Witness), &STARTS, deaths);
     // Two backups: both of three nodes at once, or the second while it takes over.
     for gap in [0, MS, 38 * MS, 41 * MS, 44 * MS, 47 * MS, 50 * MS, 60 * MS] {
         let deaths = |at| {

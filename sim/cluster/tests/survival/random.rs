@@ -5,7 +5,7 @@
 
 use crate::run::{PAIR, Plan, Ran, Script, Shape, TRIO, TWO_BACKUPS, run};
 use crate::scripts;
-use evergate_cluster::Mode;
+use evergate_membership::Mode;
 use evergate_sim_cluster::{Fault, Pace, Random, Tally, Time, Weather, Whom};
 
 /// Three nodes by majority, connections in two buckets.

@@ -4,8 +4,8 @@ use crate::apps::{Client, Log, Server};
 use crate::reference::{DOWN, Expected, reference};
 use crate::scenario::{Scenario, Wire, config};
 use evergate_base::Micros;
-use evergate_cluster::Mode;
 use evergate_connection::Snapshot;
+use evergate_membership::Mode;
 use evergate_sim_cluster::{
     Application, Fault, Mutation, Paces, Setup, Tally, Template, Time, Weather, Whom, World,
 };

@@ -6,9 +6,9 @@ use evergate_connection::{UNDECIDED_MAX, undecided};
 
 use super::super::checks::Checks;
 use super::super::model::{Certificate, CertificateSource, Cluster, Config, ListenerLimits};
-use super::super::place::KeyPath;
 use super::super::problem::REFUSED;
 use super::super::settings::pick_given;
+use super::super::span::KeyPath;
 use super::BUCKETS;
 
 /// Runs when there were no errors.

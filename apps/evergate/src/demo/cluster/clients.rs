@@ -1,7 +1,7 @@
 //! The clients: one thread for each transfer, which writes on the board what it sees.
 
-use super::board::{Board, Kind, PIECE_BYTES, Transfer};
-use super::line::{Line, PATIENCE, Target};
+use super::client::{Line, PATIENCE, Target};
+use super::scoreboard::{Board, Kind, PIECE_BYTES, Transfer};
 use crate::demo::content;
 use crate::demo::websocket::{self, frame, read_frame};
 use std::io::{self, Read, Write};

@@ -4,32 +4,33 @@
 //! clients and the servers are threads of this one, so that both ends of a transfer are seen: every byte is compared where
 //! it arrives, and silences are measured there. All of it goes with this process; see `leftovers` for when it is killed.
 
-mod board;
+mod cleanup;
+mod client;
 mod clients;
-mod leftovers;
-mod line;
-mod needs;
 mod network;
 mod node;
+mod output;
+mod preflight;
 mod progress;
 mod report;
+mod scenario;
+mod scoreboard;
 mod servers;
-mod show;
-mod voice;
 
-pub(super) use board::Board;
+pub(super) use scoreboard::Board;
 pub(super) use servers::{send, take};
 
 use anyhow::{Context, Result, bail};
-use board::Kind;
+use client::Target;
 use evergate_crypto::{ClientSettings, Verify};
-use line::Target;
 use network::{ADDRESS, Network, SERVERS};
 use node::{Node, PORT, SERVER_PORT, SITE};
+use output::Voice;
 use report::Report;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use show::Show;
+use scenario::Show;
+use scoreboard::Kind;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::File;
 use std::net::SocketAddr;
@@ -38,7 +39,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use voice::Voice;
 
 /// How many transfers of each kind there are.
 const TRANSFERS: [(Kind, usize); 5] =
@@ -88,12 +88,12 @@ struct Folder {
 
 impl Folder {
     fn new() -> Result<Folder> {
-        let path = leftovers::folder();
+        let path = cleanup::folder();
         std::fs::DirBuilder::new()
             .mode(0o700)
             .create(&path)
             .with_context(|| format!("cannot make {}", path.display()))?;
-        let held = leftovers::hold(&path).with_context(|| format!("cannot write to {}", path.display()))?;
+        let held = cleanup::hold(&path).with_context(|| format!("cannot write to {}", path.display()))?;
         Ok(Folder { path, _held: held })
     }
 }
@@ -106,7 +106,7 @@ impl Drop for Folder {
 
 /// Fails with what is missing here for a show, and the remedies.
 pub fn check() -> Result<()> {
-    let missing = needs::missing();
+    let missing = preflight::missing();
     if missing.is_empty() {
         return Ok(());
     }
@@ -119,10 +119,10 @@ pub fn run(options: &Options) -> Result<bool> {
     let stop = Stop::new()?;
     let voice = Voice::new(options.json);
     let names = NODES.map(str::to_owned);
-    leftovers::remove(&voice, network::hosts(&names));
+    cleanup::remove(&voice, network::hosts(&names));
     let folder = Folder::new()?;
     let network = Network::build(&names)?;
-    voice.say(&format!("{}\n", voice::picture(&names, &ADDRESS.to_string())));
+    voice.say(&format!("{}\n", output::picture(&names, &ADDRESS.to_string())));
     let certificate = node::prepare(&folder.path, names.len())?;
     let nodes = (1..).zip(&names).map(|(number, name)| Node::new(name, number, &folder.path)).collect();
     let seed = u64::from_le_bytes(evergate_crypto::random_bytes());
@@ -205,9 +205,9 @@ fn stay(show: &mut Show<'_>, folder: &Path) -> Result<()> {
          \x20 ip netns exec {} curl --cacert {}/site.pem --resolve {SITE}:{PORT}:{ADDRESS} https://{SITE}/\n\
          \x20 ip netns exec {} {program} cluster status --socket {}\n\
          The nodes' configuration and messages are in {}.",
-        leftovers::namespace("client"),
+        cleanup::namespace("client"),
         folder.display(),
-        leftovers::namespace(&running.name),
+        cleanup::namespace(&running.name),
         running.socket.display(),
         folder.display(),
     ));

@@ -1,6 +1,6 @@
 //! The little network: a client, a switch with two networks, nodes between them, and two servers.
 
-use super::leftovers::namespace;
+use super::cleanup::namespace;
 use anyhow::{Context, Result};
 use evergate_bpf::netns::{Card, Namespace};
 use std::net::{IpAddr, Ipv4Addr};

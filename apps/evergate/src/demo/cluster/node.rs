@@ -1,7 +1,7 @@
 //! The nodes: processes of this very program, each in its namespace.
 
 use super::network::{ADDRESS, SERVERS, SOURCE, WITNESS, inside, outside};
-use crate::cluster::status::ClusterStatus;
+use crate::agent::status::ClusterStatus;
 use crate::control::client::ask;
 use crate::control::status::Status;
 use anyhow::{Context, Result};
@@ -29,7 +29,7 @@ const CONFIG: &str = "cluster.toml";
 pub(super) fn prepare(folder: &Path, nodes: usize) -> Result<String> {
     let (certificate, key) = evergate_crypto::self_signed(&[SITE.to_owned(), ADDRESS.to_string()])?;
     let files = [
-        ("cluster.key", crate::cluster::fresh_key() + "\n"),
+        ("cluster.key", crate::agent::fresh_key() + "\n"),
         ("site.pem", certificate.clone()),
         ("site.key", key),
         (CONFIG, config(nodes)),

@@ -1,6 +1,6 @@
 //! How transfers are, in a line.
 
-use super::board::{Board, Kind, State};
+use super::scoreboard::{Board, Kind, State};
 use std::time::Duration;
 
 /// One line about all transfers; nothing before they begin.

@@ -1,8 +1,8 @@
 //! What came of the show: a table for people, JSON for programs.
 
-use super::board::{Board, Kind};
 use super::progress;
-use super::show::Kill;
+use super::scenario::Kill;
+use super::scoreboard::{Board, Kind};
 use crate::cli::output::Table;
 use serde::Serialize;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The servers' part of a transfer.
 
-use super::board::{Board, PIECE_BYTES, Transfer};
+use super::scoreboard::{Board, PIECE_BYTES, Transfer};
 use crate::demo::{connection, content};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -6,8 +6,8 @@ mod command_line;
 mod go;
 mod server;
 
-use crate::chance::Chance;
 use crate::matrix::carrier;
+use crate::seed::Chance;
 use crate::sockets::{ESTABLISHED, sockets};
 use crate::support::eventually;
 use crate::traffic::{content, three};

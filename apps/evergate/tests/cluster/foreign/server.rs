@@ -1,8 +1,8 @@
 //! The server behind the cluster: what it sends lasts until the test lets it end, and what it takes must be the content.
 
 use super::{Desk, LAST_EARLY_REQUEST, PIECE};
-use crate::chance::Chance;
 use crate::phases::server::{body, take};
+use crate::seed::Chance;
 use crate::traffic::{content, head};
 use std::io::{BufRead, BufReader, Error, Read, Result, Write};
 use std::net::{TcpListener, TcpStream};

@@ -8,7 +8,7 @@ use crate::harness::secure::ServerTls;
 use crate::harness::setup::{answered_in_a_cluster, asked_in_a_cluster};
 use crate::scenario::{Act, App, Scenario, Wire};
 use evergate_base::Micros;
-use evergate_connection::{Activity, Failure, Hint, ReadPlan, Scratch, Snapshot, Timer};
+use evergate_connection::{Activity, Failure, ReadPlan, Scratch, ServerHint, Snapshot, Timer};
 use evergate_tls::Records;
 use std::sync::Arc;
 
@@ -218,9 +218,9 @@ impl World<'_> {
     }
 
     fn tell_news(&mut self) -> bool {
-        let told = self.closed.is_none() && self.conn.has_news();
+        let told = self.closed.is_none() && self.conn.has_deferred();
         if told {
-            self.call(|conn, io| conn.handle_news(io));
+            self.call(|conn, io| conn.handle_deferred(io));
         }
         told
     }
@@ -337,7 +337,7 @@ impl World<'_> {
         if bound {
             return self.use_retained(id);
         }
-        if first && pool != DOWN && hint == Hint::Policy && self.varies && self.rng.chance(15) {
+        if first && pool != DOWN && hint == ServerHint::Policy && self.varies && self.rng.chance(15) {
             self.call(|conn, io| conn.handle_leg_failed(io, id, Failure::Refused));
             return true;
         }
@@ -346,10 +346,10 @@ impl World<'_> {
             return true;
         }
         let server = match hint {
-            Hint::Server(server) => server,
+            ServerHint::Server(server) => server,
             _ => self.rng.below(3) as u32,
         };
-        let fits = |idle: &mut Idle| !matches!(hint, Hint::Server(wanted) if wanted != idle.server);
+        let fits = |idle: &mut Idle| !matches!(hint, ServerHint::Server(wanted) if wanted != idle.server);
         let used = if reuse && self.rng.chance(70) { self.idle.pop_if(fits) } else { None };
         let (server, records, tls) = match used {
             Some(idle) => (idle.server, Some(idle.records), Some(idle.tls)),

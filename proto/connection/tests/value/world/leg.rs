@@ -3,14 +3,14 @@
 use super::put;
 use crate::harness::secure::ServerTls;
 use crate::scenario::App;
-use evergate_connection::Hint;
+use evergate_connection::ServerHint;
 use evergate_tls::Records;
 
 /// A server that is asked for.
 pub(super) struct Dial {
     pub(super) leg: u32,
     pub(super) pool: u32,
-    pub(super) hint: Hint,
+    pub(super) hint: ServerHint,
     pub(super) first: bool,
     pub(super) reuse: bool,
     /// The idle bound leg is to carry the request.

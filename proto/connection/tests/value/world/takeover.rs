@@ -3,7 +3,7 @@
 use super::{Cut, Mutation, World};
 use crate::harness::setup;
 use evergate_connection::{Connection, Io};
-use evergate_mirror::Mirrored;
+use evergate_replication::ConnectionState;
 
 impl World<'_> {
     fn share(&mut self, cut: Cut, most: usize) -> usize {
@@ -111,7 +111,7 @@ impl World<'_> {
             self.conn.mirror_to_backups();
             return self.call(|conn, io| conn.handle_accepted(io));
         }
-        let state = Mirrored::decode(&self.mirrored.encode().unwrap()).unwrap();
+        let state = ConnectionState::decode(&self.mirrored.encode().unwrap()).unwrap();
         let mut io =
             Io { now: self.now, scratch: self.scratch, effects: &mut self.effects, node: &mut self.node };
         let (conn, resumed) = match Connection::restore(&snapshot, &state, &fresh, &mut io) {

@@ -1,0 +1,537 @@
+//! The access log: one JSON object a line, written by a thread of its own so that a slow disk stalls no worker.
+//!
+//! Bound: workers that are so many bytes ahead of the writer lose lines. What cannot be written is lost too: a
+//! full disk must not stop the switch. All of them are counted, and the operator is told when either begins and when it is
+//! over, not with every line. The end waits for the writer for a moment only.
+
+mod open;
+
+use crate::config::model::AccessLog;
+use crate::control::console;
+use anyhow::{Result, anyhow};
+use evergate_connection::{Connection, RequestLog};
+use evergate_sys::Patient;
+pub use open::make;
+use open::open;
+use serde::Serialize;
+use std::fmt;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// Memory of what may wait for the writer, in bytes. Clients choose how long a line is.
+const BYTES_MAX: usize = 16 << 20;
+/// A writer that is too slow is not said to keep up earlier than this: it may go to and fro.
+const LOSS_MIN: Duration = Duration::from_secs(10);
+/// A file that could not be opened anew is tried again with the first line after this long.
+const REOPEN_AGAIN: Duration = Duration::from_secs(1);
+
+/// How long the end of the process waits for what is left to be written.
+pub const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Where lines go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Standard output.
+    Stdout,
+    /// A file, opened anew on request so that it can be rotated.
+    File(PathBuf),
+}
+
+impl Target {
+    /// Where a configuration wants them, if anywhere.
+    pub fn of(access: &AccessLog) -> Option<Target> {
+        match access {
+            AccessLog::Off => None,
+            AccessLog::Stdout => Some(Target::Stdout),
+            AccessLog::File(path) => Some(Target::File(path.clone())),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    time: f64,
+    id: &'a str,
+    listener: &'a str,
+    client: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls: Option<Tls<'a>>,
+    method: &'a str,
+    host: &'a str,
+    target: &'a str,
+    status: u16,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    reason: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    detail: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pool: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<&'a str>,
+    retries: u32,
+    bytes_in: u64,
+    bytes_out: u64,
+    first_byte_ms: f64,
+    total_ms: f64,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    audit: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class: Option<&'a str>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    continued: bool,
+}
+
+#[derive(Serialize)]
+struct Tls<'a> {
+    version: &'a str,
+    suite: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sni: Option<&'a str>,
+    resumed: bool,
+}
+
+/// Lines of one turn of a worker's loop.
+#[derive(Debug, Default)]
+struct Batch {
+    text: Vec<u8>,
+    lines: u64,
+}
+
+impl Batch {
+    fn memory(&self) -> usize {
+        self.text.capacity() + size_of::<Batch>()
+    }
+}
+
+/// What waits for the writer, the batch that it writes included.
+#[derive(Debug, Default)]
+struct Backlog {
+    bytes: AtomicUsize,
+    lines: AtomicU64,
+    /// Lines that had no room since it was said that there are some; 0 while there are none.
+    refused: AtomicU64,
+}
+
+impl Backlog {
+    /// Whether there is room for a batch, which then is counted.
+    fn add(&self, batch: &Batch) -> bool {
+        let bytes = batch.memory();
+        let has_room = self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= BYTES_MAX;
+        self.lines.fetch_add(batch.lines, Ordering::Relaxed);
+        if !has_room {
+            self.remove(batch);
+        }
+        has_room
+    }
+
+    fn remove(&self, batch: &Batch) {
+        self.bytes.fetch_sub(batch.memory(), Ordering::Relaxed);
+        self.lines.fetch_sub(batch.lines, Ordering::Relaxed);
+    }
+
+    /// Counts lines that had no room; whether they are the first.
+    fn refuse(&self, lines: u64) -> bool {
+        self.refused.fetch_add(lines, Ordering::Relaxed) == 0
+    }
+
+    /// How many lines had no room, once the writer keeps up again. `since` is when the writer first knew.
+    fn recovered(&self, since: &mut Option<Instant>, now: Instant) -> Option<u64> {
+        if self.refused.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let is_over = now.duration_since(*since.get_or_insert(now)) >= LOSS_MIN
+            && self.bytes.load(Ordering::Relaxed) <= BYTES_MAX / 2;
+        is_over.then(|| {
+            *since = None;
+            self.refused.swap(0, Ordering::Relaxed)
+        })
+    }
+}
+
+/// A worker's end: lines of one turn of its loop are sent as one batch.
+#[derive(Debug)]
+pub struct LineSender {
+    batch: Batch,
+    backlog: Arc<Backlog>,
+    to_writer: Sender<Batch>,
+}
+
+impl LineSender {
+    /// Adds the line of one request.
+    pub fn push(&mut self, log: &RequestLog, connection: &Connection) {
+        let snapshot = log.snapshot.as_ref();
+        let pool = log.pool.and_then(|pool| snapshot.and_then(|snapshot| snapshot.pools.get(pool as usize)));
+        let server = log.server.and_then(|server| pool.and_then(|pool| pool.servers.get(server as usize)));
+        let line = Line {
+            time: now_s(),
+            id: &log.id,
+            listener: connection.listener_name(),
+            client: connection.client_address().to_string(),
+            tls: connection.session().map(|(version, suite, sni)| Tls {
+                version,
+                suite,
+                sni,
+                resumed: connection.session_resumed().unwrap_or(false),
+            }),
+            method: &log.method,
+            host: &log.host,
+            target: &log.target,
+            status: log.status,
+            reason: log.reason,
+            detail: &log.detail,
+            rule: log.rule.and_then(|rule| snapshot.map(|snapshot| snapshot.rules.name(rule))),
+            pool: pool.map(|pool| pool.name.as_str()),
+            server: server.map(|server| server.name.as_str()),
+            retries: log.retries,
+            bytes_in: log.bytes_in,
+            bytes_out: log.bytes_out,
+            first_byte_ms: log.first_byte.0 as f64 / 1000.0,
+            total_ms: log.total.0 as f64 / 1000.0,
+            audit: log.audit,
+            class: log.class.as_deref(),
+            continued: log.continued,
+        };
+        if serde_json::to_writer(&mut self.batch.text, &line).is_ok() {
+            self.batch.text.push(b'\n');
+            self.batch.lines += 1;
+        }
+    }
+
+    /// Sends the batch; the number of lines lost because the writer is behind.
+    pub fn flush(&mut self) -> u64 {
+        if self.batch.text.is_empty() {
+            return 0;
+        }
+        let batch = std::mem::take(&mut self.batch);
+        if !self.backlog.add(&batch) {
+            if self.backlog.refuse(batch.lines) {
+                console::warning(
+                    "access log: requests come faster than their lines are taken: 16 MiB wait, and more lines are lost \
+                     (evergate_log_lines_lost_total); make what stores or reads them faster, or set logs.access to a file",
+                );
+            }
+            return batch.lines;
+        }
+        match self.to_writer.send(batch) {
+            Ok(()) => 0,
+            Err(SendError(batch)) => {
+                self.backlog.remove(&batch);
+                batch.lines
+            }
+        }
+    }
+}
+
+fn now_s() -> f64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0.0, |since| since.as_secs_f64())
+}
+
+/// Starts writing to `target`, which must be writable, in a process that has become this user, if it was to become one: root would
+/// follow a link that the user has put in the file's place.
+pub fn start_as(user: Option<&str>, target: &Target) -> Result<Writer> {
+    Output::open(target, Arc::default()).and_then(Writer::start_with).map_err(|error| match user {
+        Some(user) if error.kind() == io::ErrorKind::PermissionDenied => anyhow!(
+            "cannot open access log {target} as user \"{user}\" (node.user): {error}; give the file to that user, or \
+             remove it if it is a link that leads elsewhere"
+        ),
+        _ => anyhow!("cannot open access log {target}: {error}"),
+    })
+}
+
+/// The writer's thread.
+#[derive(Debug)]
+pub struct Writer {
+    target: Target,
+    to_writer: Sender<Batch>,
+    backlog: Arc<Backlog>,
+    reopen: Arc<AtomicBool>,
+    lost: Arc<AtomicU64>,
+    /// Hears nothing until the thread has ended.
+    ended: Receiver<()>,
+}
+
+impl Writer {
+    fn start_with(mut output: Output) -> io::Result<Writer> {
+        let (target, lost) = (output.target.clone(), output.lost.clone());
+        let (to_writer, batches) = channel();
+        let (backlog, reopen) = (Arc::new(Backlog::default()), Arc::new(AtomicBool::new(false)));
+        let (waiting, asked) = (backlog.clone(), reopen.clone());
+        let (end, ended) = channel::<()>();
+        std::thread::Builder::new().name("access-log".to_owned()).spawn(move || {
+            let _end = end;
+            write_all(&batches, &mut output, &waiting, &asked);
+        })?;
+        Ok(Writer { target, to_writer, backlog, reopen, lost, ended })
+    }
+
+    /// An end for one worker.
+    pub fn sender(&self) -> LineSender {
+        LineSender {
+            batch: Batch::default(),
+            backlog: self.backlog.clone(),
+            to_writer: self.to_writer.clone(),
+        }
+    }
+
+    /// Opens the file anew before the next line.
+    pub fn reopen(&self) {
+        self.reopen.store(true, Ordering::Relaxed);
+    }
+
+    /// Lines that could not be written, counted as it goes on.
+    pub fn lost(&self) -> Arc<AtomicU64> {
+        self.lost.clone()
+    }
+
+    /// Where the lines go.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// Waits until every line is written, but not longer than this; all senders must be gone. A pipe that nobody reads keeps
+    /// the thread until the process ends, and what is left is lost.
+    pub fn finish(self, patience: Duration) {
+        drop(self.to_writer);
+        if self.ended.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+            let lines = self.backlog.lines.load(Ordering::Relaxed);
+            self.lost.fetch_add(lines, Ordering::Relaxed);
+            console::warning(format_args!(
+                "access log: {} takes nothing any more: the last {lines} lines are lost; let something read it that lives \
+                 longer than this process, or set logs.access to a file",
+                self.target
+            ));
+        }
+    }
+}
+
+fn write_all(batches: &Receiver<Batch>, output: &mut Output, backlog: &Backlog, reopen: &AtomicBool) {
+    let mut losing_since = None;
+    while let Ok(batch) = batches.recv() {
+        if reopen.swap(false, Ordering::Relaxed) {
+            output.reopen_at = Some(Instant::now());
+        }
+        if output.reopen_at.is_some_and(|at| Instant::now() >= at) {
+            output.reopen();
+        }
+        output.write(&batch.text);
+        backlog.remove(&batch);
+        if let Some(lines) = backlog.recovered(&mut losing_since, Instant::now()) {
+            console::info(format_args!(
+                "access log: {} keeps up again; {lines} lines are lost",
+                output.target
+            ));
+        }
+    }
+}
+
+struct Output {
+    target: Target,
+    file: Patient,
+    lost: Arc<AtomicU64>,
+    /// When the file is to be opened anew, if it is.
+    reopen_at: Option<Instant>,
+    /// That it could not be opened anew has been said.
+    is_stuck: bool,
+    /// Lines lost since writing began to fail, which has been said; 0 while it works.
+    failing: u64,
+    /// The last line is there in part only.
+    is_torn: bool,
+}
+
+impl Output {
+    fn open(target: &Target, lost: Arc<AtomicU64>) -> io::Result<Output> {
+        Ok(Output {
+            file: open(target)?,
+            target: target.clone(),
+            lost,
+            reopen_at: None,
+            is_stuck: false,
+            failing: 0,
+            is_torn: false,
+        })
+    }
+
+    fn reopen(&mut self) {
+        match open(&self.target) {
+            Ok(file) => {
+                (self.file, self.reopen_at, self.is_torn) = (file, None, false);
+                if std::mem::take(&mut self.is_stuck) {
+                    console::info(format_args!("access log: {} is open again", self.target));
+                }
+            }
+            Err(error) => {
+                self.reopen_at = Some(Instant::now() + REOPEN_AGAIN);
+                if !std::mem::replace(&mut self.is_stuck, true) {
+                    console::warning(format_args!(
+                        "access log: cannot open {} anew: {error}; lines go to the file as it was, which may have another \
+                         name by now; let the user of this process write there, it is tried again every second",
+                        self.target
+                    ));
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, batch: &[u8]) {
+        let mut left = batch;
+        match self.write_from(&mut left) {
+            Ok(()) => {
+                if self.failing > 0 {
+                    let lines = std::mem::take(&mut self.failing);
+                    console::info(format_args!(
+                        "access log: writing to {} works again; {lines} lines are lost",
+                        self.target
+                    ));
+                }
+            }
+            Err(error) => {
+                let lines = left.iter().filter(|byte| **byte == b'\n').count() as u64;
+                self.lost.fetch_add(lines, Ordering::Relaxed);
+                if self.failing == 0 {
+                    console::warning(format_args!(
+                        "access log: cannot write to {}: {error}; lines are lost (evergate_log_lines_lost_total) until it \
+                         works again: make room, or have it rotated to another place",
+                        self.target
+                    ));
+                }
+                self.failing += lines;
+            }
+        }
+    }
+
+    /// Writes; what is left over when it fails stays in `left`.
+    fn write_from(&mut self, left: &mut &[u8]) -> io::Result<()> {
+        if self.is_torn {
+            // What is there of the line ends here, so that only that one is spoilt.
+            self.file.write_all(b"\n")?;
+            self.is_torn = false;
+        }
+        while !left.is_empty() {
+            match self.file.write(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    self.is_torn = left[count - 1] != b'\n';
+                    *left = &left[count..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Stdout => f.write_str("standard output"),
+            Target::File(path) => path.display().fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn lines_beyond_the_bytes_that_may_wait_for_the_writer_are_lost() {
+        let (to_writer, batches) = channel();
+        let mut sender = LineSender { batch: Batch::default(), backlog: Arc::default(), to_writer };
+        let mut lost_of = |bytes: usize| {
+            sender.batch = Batch { text: vec![b'\n'; bytes], lines: 3 };
+            sender.flush()
+        };
+        let all = BYTES_MAX - size_of::<Batch>();
+        assert_eq!((lost_of(all / 2), lost_of(all / 2), lost_of(1), lost_of(1)), (0, 3, 0, 0));
+        let backlog = sender.backlog.clone();
+        assert_eq!((backlog.lines.load(Ordering::Relaxed), backlog.refused.load(Ordering::Relaxed)), (9, 3));
+        drop(sender);
+        let mut output = full();
+        output.file = Patient(File::create("/dev/null").unwrap());
+        write_all(&batches, &mut output, &backlog, &AtomicBool::new(false));
+        let left = (backlog.bytes.load(Ordering::Relaxed), backlog.lines.load(Ordering::Relaxed));
+        assert_eq!(left, (0, 0));
+    }
+
+    #[test]
+    fn short_batches_wait_in_any_number() {
+        let (to_writer, batches) = channel();
+        let mut sender = LineSender { batch: Batch::default(), backlog: Arc::default(), to_writer };
+        for _ in 0..20_000 {
+            sender.batch = Batch { text: vec![b'\n'; 500], lines: 1 };
+            assert_eq!(sender.flush(), 0);
+        }
+        drop(sender);
+        assert_eq!(batches.iter().count(), 20_000);
+    }
+
+    #[test]
+    fn a_writer_that_is_too_slow_is_told_of_once_until_it_has_kept_up_for_a_while() {
+        let (backlog, mut since, now) = (Backlog::default(), None, Instant::now());
+        assert_eq!(backlog.recovered(&mut since, now), None);
+        backlog.bytes.store(BYTES_MAX, Ordering::Relaxed);
+        assert_eq!((backlog.refuse(3), backlog.refuse(4)), (true, false));
+        assert_eq!(backlog.recovered(&mut since, now), None);
+        assert_eq!(backlog.recovered(&mut since, now + LOSS_MIN), None, "it is still behind");
+        backlog.bytes.store(0, Ordering::Relaxed);
+        assert_eq!(backlog.recovered(&mut since, now + LOSS_MIN / 2), None, "it may fall back again");
+        assert_eq!(backlog.recovered(&mut since, now + LOSS_MIN), Some(7));
+        assert_eq!((backlog.recovered(&mut since, now + 2 * LOSS_MIN), backlog.refuse(1)), (None, true));
+    }
+
+    fn full() -> Output {
+        let target = Target::File("/dev/full".into());
+        Output::open(&target, Arc::default()).unwrap()
+    }
+
+    #[test]
+    fn lines_that_cannot_be_written_are_counted() {
+        let mut output = full();
+        output.write(b"{1}\n{2}\n");
+        output.write(b"{3}\n");
+        assert_eq!((output.lost.load(Ordering::Relaxed), output.failing), (3, 3));
+        // Room again.
+        output.file = Patient(File::create("/dev/null").unwrap());
+        output.write(b"{4}\n");
+        assert_eq!((output.lost.load(Ordering::Relaxed), output.failing), (3, 0));
+    }
+
+    #[test]
+    fn a_writer_that_is_stuck_is_not_waited_for_and_what_is_left_is_lost() {
+        let (reader, writer) = io::pipe().unwrap();
+        let mut output = full();
+        output.file = Patient(File::from(std::os::fd::OwnedFd::from(writer)));
+        let writer = Writer::start_with(output).unwrap();
+        let mut sender = writer.sender();
+        sender.batch = Batch { text: vec![b'\n'; 1 << 20], lines: 1 << 20 }; // more than any pipe holds
+        assert_eq!(sender.flush(), 0);
+        drop(sender);
+        let lost = writer.lost();
+        writer.finish(Duration::from_millis(1));
+        assert_eq!(lost.load(Ordering::Relaxed), 1 << 20);
+        drop(reader); // ends the thread
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_spoils_no_other() {
+        let (reader, writer) = io::pipe().unwrap();
+        let mut output = full();
+        output.file = Patient(File::from(std::os::fd::OwnedFd::from(writer)));
+        output.write(b"{1}\n{2");
+        assert!(output.is_torn);
+        output.write(b"{3}\n");
+        assert!(!output.is_torn);
+        drop(output);
+        assert_eq!(io::read_to_string(reader).unwrap(), "{1}\n{2\n{3}\n");
+    }
+}

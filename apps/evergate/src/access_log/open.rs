@@ -1,0 +1,73 @@
+//! Opening what the lines go to. A pipe would keep whoever opens it until somebody reads, so none is opened.
+
+use super::Target;
+use crate::control::console;
+use evergate_sys::{Account, Patient};
+use std::fs::{File, FileType, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Opens it for writing at its end; a file that is not there is made.
+pub(super) fn open(target: &Target) -> io::Result<Patient> {
+    let file = match target {
+        // Not through the library's buffer: what it holds back when writing fails would be counted as written.
+        Target::Stdout => File::from(io::stdout().as_fd().try_clone_to_owned()?),
+        Target::File(path) => open_file(path)?,
+    };
+    Ok(Patient(file))
+}
+
+/// Makes a file that is not there for whoever the process becomes, who opens it, and later opens it anew. Not through a link, which that
+/// user may have put there: what it points to is nobody's gift.
+pub fn make(target: &Target, account: &Account) {
+    let Target::File(path) = target else { return };
+    // One that is there already, or cannot be made, is opened like any other, or not.
+    let Ok(file) = OpenOptions::new().append(true).create_new(true).open(path) else { return };
+    if let Err(error) = account.own(&file) {
+        console::warning(format_args!(
+            "the access log {} stays that of who started the process ({error}), and node.user may not write to it",
+            path.display()
+        ));
+    }
+}
+
+fn open_file(path: &Path) -> io::Result<File> {
+    // Looked at before, for a clear word, and after: it may have become a pipe in between.
+    if let Ok(found) = std::fs::metadata(path) {
+        refuse_pipes(found.file_type())?;
+    }
+    let file = OpenOptions::new().create(true).append(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    refuse_pipes(file.metadata()?.file_type())?;
+    Ok(file)
+}
+
+/// A folder is refused by the system, in words that people know.
+fn refuse_pipes(kind: FileType) -> io::Result<()> {
+    if kind.is_file() || kind.is_char_device() || kind.is_dir() {
+        return Ok(());
+    }
+    let what = "it is neither a regular file nor a character device, and could keep the process waiting: name a file, or \
+                write \"stdout\"";
+    Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_pipe_is_refused_at_once_with_a_reader_and_without() {
+        let path = std::env::temp_dir().join(format!("evergate-log-{}", std::process::id()));
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let refused = || open_file(&path).unwrap_err().to_string();
+        assert!(refused().contains("character device"), "{}", refused());
+        let reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
+        assert!(refused().contains("character device"), "{}", refused());
+        drop(reader);
+        std::fs::remove_file(&path).unwrap();
+        assert!(open_file(Path::new("/dev/null")).is_ok());
+    }
+}

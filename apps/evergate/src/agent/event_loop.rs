@@ -1,0 +1,502 @@
+//! The agent: the thread that runs the cluster protocol.
+//!
+//! Its loop is the one that `evergate_membership` asks for: read the clock, drain the sockets, act on events, write leases,
+//! conclude, send. It does nothing that may wait: lines and look-ups go to the keeper, figures are published only when
+//! nobody reads them at that moment. To wake up costs more than a turn: calm heartbeats and the answers to steady questions
+//! are read in the turn that sends the next heartbeats.
+//!
+//! Invariants: the gate learns of a role before the workers do, and of shorter leases before roles; leases are closed first
+//! when a view begins or all state is dropped.
+
+use super::Report;
+mod apply_events;
+mod inputs;
+mod publish;
+mod warnings;
+
+use super::address_announcer::AddressAnnouncer;
+use super::death_notifier::DeathNotifier;
+use super::failovers::Failovers;
+use super::housekeeping::{Housekeeper, Line};
+use super::instruction::{FrozenConnections, Instruction, term};
+use super::mailbox::Mailbox;
+use super::roles::{EVERYBODY, Roles};
+use super::routes::Strayed;
+use super::status::{ClusterCounts, ClusterStatus};
+use super::witness_ping::Witnesses;
+use super::worker_barrier::WorkerBarrier;
+use evergate_base::Micros;
+use evergate_bpf::{Leases, NodeId as GateNode, PacketGate};
+use evergate_membership::{Bucket, CONFIGURATIONS, Node, NodeId, NodePhase, Path};
+use evergate_sys::{Datagrams, Epoll};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex};
+
+/// Larger than any message of the protocol; what is longer is cut, and refused for it.
+const DATAGRAM_BYTES: usize = evergate_membership::DATAGRAM_BYTES_MAX + 1;
+/// Longest wait for anything.
+const WAIT_MAX: Micros = Micros::from_ms(100);
+/// Between two publications of figures.
+const PUBLISH: Micros = Micros::from_ms(100);
+/// What the agent waits for: datagrams and answers of witnesses, orders, reports.
+const NETWORK: u64 = 0;
+const ORDERS: u64 = 1;
+const REPORTS: u64 = 2;
+/// A turn that begins so late may have been kept from hearing what waits.
+const LATE: Micros = Micros(1000);
+/// How soon a box is tried again that was in use.
+const AGAIN: Micros = Micros(500);
+/// The bucket whose owner speaks for the movable addresses.
+pub(crate) const SPEAKING: Bucket = Bucket(0);
+/// Between two lines about a network on which nothing can be sent.
+const MUTE_LINES: Micros = Micros::from_ms(10_000);
+/// The length of a log, as the protocol compares them: workers say only that a mirror is complete. Those that are hold the
+/// same, because every commit waits for all of them.
+const COMPLETE: u64 = 1;
+/// Heartbeats that say that this node leaves, before its process ends.
+const FAREWELLS: u64 = 3;
+
+/// What the agent is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AgentCommand {
+    /// Give all buckets away and take no more, or take some again.
+    Drain(bool),
+    /// Say that this node has these configurations, newest first.
+    Configurations([u64; CONFIGURATIONS]),
+    /// Leave the cluster for good.
+    Leave,
+    /// Leave and end.
+    Stop,
+}
+
+/// One of the two networks.
+pub(crate) struct Link {
+    pub(crate) path: Path,
+    /// Name of the interface.
+    pub(crate) interface: String,
+    /// Its number when the node began.
+    pub(crate) index: u32,
+    pub(crate) datagrams: Datagrams,
+    pub(crate) peers: BTreeMap<NodeId, SocketAddr>,
+    /// This machine cannot send there as this node: its address or its route is gone.
+    pub(crate) mute: bool,
+    /// Why the network counts as one without a carrier, as was seen last.
+    pub(crate) lack: Option<inputs::Lack>,
+}
+
+/// Whether nothing can be sent from this node's address, whoever it goes to: the kernel refuses before it looks for the peer.
+fn is_of_this_end(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{AddrNotAvailable, InvalidInput, NetworkDown, NetworkUnreachable};
+    matches!(error.kind(), AddrNotAvailable | InvalidInput | NetworkDown | NetworkUnreachable)
+}
+
+/// What the agent works with.
+pub(crate) struct Agent {
+    pub(crate) node: Node,
+    pub(crate) gate: Arc<PacketGate>,
+    pub(crate) links: [Link; 2],
+    pub(crate) witnesses: Option<Witnesses>,
+    pub(crate) speaker: AddressAnnouncer,
+    pub(crate) workers: usize,
+    pub(crate) orders: Arc<Mailbox<AgentCommand>>,
+    /// From which worker, and what.
+    pub(crate) reports: Arc<Mailbox<(usize, Report)>>,
+    pub(crate) tell: Box<dyn Fn(usize, Instruction) + Send>,
+    /// Whether the workers do their work; a node that only looks alive must be replaced.
+    pub(crate) working: Box<dyn FnMut() -> bool + Send>,
+    pub(crate) keeper: Housekeeper,
+    pub(crate) strayed: Strayed,
+    pub(crate) published: Arc<Mutex<ClusterStatus>>,
+    /// What does not change of the published figures.
+    pub(crate) status: ClusterStatus,
+    pub(crate) clock: Clock,
+}
+
+/// The gate's clock in microseconds. It goes on while the machine is suspended, the agent's waits do not: what came due meanwhile
+/// is done when the wait is over that was under way.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Clock {
+    /// Tests let the clocks of nodes differ.
+    pub(crate) ahead: Micros,
+}
+
+impl Clock {
+    pub(crate) fn now(self) -> Micros {
+        Micros(Leases::now_ns() / 1000) + self.ahead
+    }
+
+    /// A time of this clock as the gate compares it.
+    fn gate_ns(self, at: Micros) -> u64 {
+        (at - self.ahead).0.saturating_mul(1000)
+    }
+}
+
+/// What changes while the agent runs.
+struct State {
+    epoll: Epoll,
+    /// The question to the witnesses that was asked because a promise waits for it, by when it counts.
+    asked_for: Option<Micros>,
+    /// Answers of witnesses wake the agent up.
+    expects: bool,
+    roles: Roles,
+    leases: Leases,
+    last_words: Option<DeathNotifier>,
+    /// As written last, by the gate's numbers.
+    written: [u64; EVERYBODY as usize + 1],
+    rounds: Failovers,
+    chorus: WorkerBarrier,
+    counts: ClusterCounts,
+    strangers: u64,
+    estranged_told_at: Option<Micros>,
+    stranger_heard_at: Option<Micros>,
+    stranger_told_at: Option<Micros>,
+    mute_told_at: BTreeMap<Path, Micros>,
+    worries: warnings::Warnings,
+    installed_at: Micros,
+    /// Since when this node has not been active.
+    inactive_since: Option<Micros>,
+    /// How long nothing had been heard of who was lost with the view.
+    silent: Micros,
+    draining: bool,
+    drained: bool,
+    publish_at: Micros,
+    carriers_at: Micros,
+    cards_at: Micros,
+    /// A box was in use.
+    again: bool,
+    /// Memory for reports.
+    reports: Vec<(usize, Report)>,
+    stop_at: Option<Micros>,
+    buffer: Vec<u8>,
+}
+
+impl Agent {
+    /// Runs until told to stop, or until waiting itself fails.
+    pub(crate) fn run(mut self) -> std::io::Result<()> {
+        let epoll = Epoll::new(8)?;
+        for link in &self.links {
+            epoll.add_input(link.datagrams.urgent.as_raw_fd(), NETWORK)?;
+        }
+        epoll.add_input(self.orders.waker().fd(), ORDERS)?;
+        epoll.add_input(self.reports.waker().fd(), REPORTS)?;
+        let leases = self.gate.leases();
+        leases.revoke_all();
+        let last_words = DeathNotifier::new(&self.links, &leases);
+        if let Err(error) = &last_words {
+            self.warn(format!(
+                "cannot start the process that would tell the others of its end: {error}; they will find out by silence"
+            ));
+        }
+        let mut state = State {
+            epoll,
+            asked_for: None,
+            expects: false,
+            roles: Roles::new(self.node.me().id, self.gate.owners()),
+            leases,
+            last_words: last_words.ok(),
+            written: [0; EVERYBODY as usize + 1],
+            rounds: Failovers::default(),
+            chorus: WorkerBarrier::new(self.workers),
+            counts: ClusterCounts::default(),
+            strangers: 0,
+            estranged_told_at: None,
+            stranger_heard_at: None,
+            stranger_told_at: None,
+            mute_told_at: BTreeMap::new(),
+            worries: warnings::Warnings::default(),
+            silent: Micros(0),
+            installed_at: Micros(0),
+            inactive_since: None,
+            draining: false,
+            drained: false,
+            publish_at: Micros(0),
+            carriers_at: Micros(0),
+            cards_at: Micros(0),
+            again: false,
+            reports: Vec::new(),
+            stop_at: None,
+            buffer: vec![0; DATAGRAM_BYTES],
+        };
+        let outcome = self.turns(&mut state);
+        state.leases.revoke_all();
+        if let Some(last_words) = state.last_words.take().filter(|_| outcome.is_ok()) {
+            last_words.dismiss();
+        }
+        self.keeper.finish();
+        outcome
+    }
+
+    fn turns(&mut self, state: &mut State) -> std::io::Result<()> {
+        loop {
+            let now = self.clock.now();
+            if state.stop_at.is_some_and(|at| now >= at) {
+                return Ok(());
+            }
+            let wait = self.wait(state, now);
+            let count = state.epoll.wait_us(wait.0)?;
+            let woken_at = self.clock.now();
+            let late = woken_at.since(now + wait);
+            // A wait that was interrupted, as by a pause of the process, says of no socket that it has something.
+            let mut heard = late >= LATE;
+            for index in 0..count {
+                match state.epoll.event(index).token {
+                    ORDERS => self.orders.waker().drain(),
+                    REPORTS => self.reports.waker().drain(),
+                    _ => heard = true,
+                }
+            }
+            self.turn(state, heard);
+            self.check_cards(state)?;
+            state.note_turn(late, self.clock.now().since(woken_at));
+        }
+    }
+
+    fn wait(&self, state: &State, now: Micros) -> Micros {
+        let others = [
+            Some(self.node.poll_timeout()),
+            self.node.witness_wanted().filter(|from| state.asked_for != Some(*from)),
+            self.speaker.next_at(),
+            Some(state.publish_at),
+            state.stop_at,
+            state.again.then(|| now + AGAIN),
+        ];
+        others.into_iter().flatten().map(|at| at.since(now)).fold(WAIT_MAX, Micros::min)
+    }
+
+    /// One turn of the loop. `heard`: something may wait in a socket that wakes the agent.
+    fn turn(&mut self, state: &mut State, heard: bool) {
+        let before = self.clock.now();
+        // Reports first: what is acknowledged must be known before anything that follows from it is answered.
+        self.take_letters(state);
+        for index in 0..self.links.len() {
+            if self.drain_link(state, index, heard) {
+                self.settle(state);
+            }
+        }
+        while let Some(witnesses) = self.witnesses.as_mut().filter(|all| heard || all.are_asked())
+            && let Some(asked_at) = witnesses.answer(self.clock.now())
+        {
+            let now = self.clock.now();
+            self.node.set_witness(now, asked_at, true);
+            self.settle(state);
+        }
+        if before >= state.carriers_at {
+            // With every heartbeat: who waits longer for the other end's word takes a broken network for its own cable.
+            state.carriers_at = before + Micros(self.node.config().timing.heartbeat.0 / 2);
+            self.look_at_carriers(before);
+        }
+        if (self.working)() {
+            self.node.handle_progress(before);
+        }
+        self.node.handle_timer(before);
+        self.settle(state);
+        let now = self.clock.now();
+        self.ask_witnesses(state, now);
+        self.speaker.tend(now, self.node.gate_open(SPEAKING, now));
+        self.send(state);
+        self.keeper.hand_over();
+        if now >= state.publish_at {
+            self.publish(state, now);
+        }
+    }
+
+    /// Reports and orders. A box that another thread is at waits for the next turn.
+    fn take_letters(&mut self, state: &mut State) {
+        let (mut reports, mut orders) = (std::mem::take(&mut state.reports), Vec::new());
+        state.again = !self.reports.try_take(&mut reports) | !self.orders.try_take(&mut orders);
+        for (worker, report) in reports.drain(..) {
+            self.take_report(state, worker, report);
+        }
+        state.reports = reports;
+        for order in orders {
+            self.take_order(state, order);
+        }
+        self.settle(state);
+    }
+
+    fn take_order(&mut self, state: &mut State, order: AgentCommand) {
+        let now = self.clock.now();
+        match order {
+            AgentCommand::Drain(draining) => {
+                state.draining = draining;
+                state.drained = false;
+                self.node.set_draining(now, draining);
+                self.info(if draining {
+                    "drains: its buckets move to the others"
+                } else {
+                    "takes buckets again"
+                });
+            }
+            AgentCommand::Configurations(names) => self.node.set_configurations(now, names),
+            AgentCommand::Leave | AgentCommand::Stop => {
+                if self.node.standing() != NodePhase::Left {
+                    self.node.leave(now);
+                }
+                if order == AgentCommand::Stop {
+                    let heartbeat = self.node.config().timing.heartbeat;
+                    state.stop_at = Some(now + Micros(heartbeat.0 * FAREWELLS));
+                }
+            }
+        }
+        state.publish_at = now;
+    }
+
+    fn take_report(&mut self, state: &mut State, worker: usize, report: Report) {
+        let now = self.clock.now();
+        match report {
+            Report::CaughtUp { bucket, node, office } => {
+                if state.chorus.caught_up(worker, bucket, node, office) {
+                    self.node.handle_caught_up(now, bucket, term(office), node, COMPLETE);
+                }
+            }
+            Report::Complete { bucket, office } => self.node.handle_stored(bucket, term(office), COMPLETE),
+            Report::Frozen { bucket, office, freeze, mine } => {
+                if !mine.is_empty() {
+                    // Before the role that may follow: letters to a worker stay in order.
+                    let kept = FrozenConnections { bucket, freeze, frames: mine };
+                    (self.tell)(usize::from(bucket.0) % self.workers, Instruction::Keep(Arc::new(kept)));
+                }
+                if state.chorus.frozen(worker, bucket, office, freeze) {
+                    self.node.handle_frozen(now, bucket, term(office), freeze, COMPLETE);
+                }
+            }
+            Report::Incomplete { node, buckets } => {
+                for (bucket, office) in buckets {
+                    self.node.drop_backup(now, bucket, term(office), node);
+                }
+            }
+            Report::ChannelLost { node, why } => {
+                state.counts.channels_lost += 1;
+                state.worries.note_channel_lost(now, node, why);
+            }
+            Report::Worked(work) => {
+                work.into_iter().for_each(|(bucket, work)| self.node.handle_work(bucket, work));
+            }
+            Report::Resumed(part) => {
+                let done = state.rounds.resumed(now, &part, &mut state.counts);
+                if !state.rounds.is_running() && self.node.standing() == NodePhase::Active {
+                    self.answer_unknown(true);
+                }
+                if let Some(done) = done {
+                    self.info(format!(
+                        "took {} buckets over and was handed {}: {} connections go on, {} are lost, {:.1} ms",
+                        done.taken_over, done.handed_over, done.connections, done.lost, done.took_ms
+                    ));
+                    state.publish_at = now;
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, state: &mut State) {
+        let mut refused: BTreeMap<Path, std::io::Error> = BTreeMap::new();
+        let mut sent = BTreeSet::new();
+        while let Some(transmit) = self.node.poll_transmit() {
+            let Some(link) = self.links.iter().find(|link| link.path == transmit.path) else { continue };
+            let Some(to) = link.peers.get(&transmit.to) else { continue };
+            // What cannot be sent is as if it was lost on the way.
+            match link.datagrams.urgent.send_to(&transmit.bytes, to) {
+                Ok(_) => {
+                    state.counts.datagrams_sent += 1;
+                    sent.insert(link.path);
+                }
+                Err(error) => {
+                    state.counts.datagrams_unsent += 1;
+                    if is_of_this_end(&error) {
+                        refused.insert(link.path, error);
+                    }
+                }
+            }
+        }
+        // Where one node can be sent to, it is only the route to another that is wrong.
+        refused.retain(|path, _| !sent.contains(path));
+        for link in &mut self.links {
+            link.mute = (link.mute && !sent.contains(&link.path)) || refused.contains_key(&link.path);
+        }
+        for (path, error) in refused {
+            self.tell_mute(state, path, &error);
+        }
+    }
+
+    fn tell_mute(&mut self, state: &mut State, path: Path, error: &std::io::Error) {
+        let now = self.clock.now();
+        if state.mute_told_at.get(&path).is_some_and(|at| now.since(*at) < MUTE_LINES) {
+            return;
+        }
+        state.mute_told_at.insert(path, now);
+        let Some(link) = self.links.iter().find(|link| link.path == path) else { return };
+        self.warn(format!(
+            "cannot send on {} as this node ({error}), which counts as a pulled cable: does the interface still have the address of \
+             [[cluster.nodes]] and its route?",
+            link.interface
+        ));
+    }
+
+    fn tell_handed(&mut self, state: &mut State, now: Micros) {
+        if let Some(handed) = state.rounds.take_handed(now) {
+            self.info(format!(
+                "was handed {} buckets within {:.1} s: {} connections go on, {} are lost",
+                handed.buckets,
+                handed.took().as_ms() as f64 / 1000.0,
+                handed.connections,
+                handed.lost
+            ));
+        }
+    }
+
+    fn publish(&mut self, state: &mut State, now: Micros) {
+        state.publish_at = now + PUBLISH;
+        self.describe(state, now);
+        self.tell_handed(state, now);
+        self.worry(state, now);
+        if let Some(last_words) = &mut state.last_words {
+            last_words.leave(&self.links, &self.node.farewell(now));
+        }
+        // A reader that is at it is no reason to wait.
+        if let Ok(mut published) = self.published.try_lock() {
+            published.clone_from(&self.status);
+        }
+    }
+
+    fn info(&mut self, text: impl AsRef<str>) {
+        let line = self.line(text.as_ref());
+        self.keeper.say(Line::Info(line));
+    }
+
+    fn warn(&mut self, text: String) {
+        let line = self.line(&text);
+        self.keeper.say(Line::Warning(line));
+    }
+
+    fn line(&self, text: &str) -> String {
+        format!("cluster {}: node {} {text}", self.status.name, self.status.node)
+    }
+}
+
+impl State {
+    /// A turn began `late` after it was due, and took `took`.
+    fn note_turn(&mut self, late: Micros, took: Micros) {
+        self.counts.late_us_max = self.counts.late_us_max.max(late.0);
+        self.counts.turn_us_max = self.counts.turn_us_max.max(took.0);
+    }
+
+    fn revoke_all(&mut self) {
+        self.leases.revoke_all();
+        self.written.fill(0);
+    }
+
+    /// Writes one lease if it has changed; 0 is this node's own.
+    fn write(&mut self, number: u8, until_ns: u64) {
+        let Some(written) = self.written.get_mut(usize::from(number)) else { return };
+        if *written == until_ns {
+            return;
+        }
+        *written = until_ns;
+        match GateNode::new(number) {
+            Some(node) => self.leases.set(node, until_ns),
+            None => self.leases.set_own(until_ns),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The figures that the agent publishes.
+
+use super::{Agent, State};
+use crate::agent::routes::net;
+use crate::agent::status::{BucketStatus, Quorum, ViewStatus};
+use evergate_base::Micros;
+use evergate_membership::{NodeId, NodePhase, Path, Reach, Rejected};
+
+impl Agent {
+    /// Brings the status up to date.
+    pub(super) fn describe(&mut self, state: &mut State, now: Micros) {
+        let cut_off = self.cut_off().filter(|_| self.node.standing() != NodePhase::Left);
+        let node = &self.node;
+        let members = node.members().set();
+        let status = &mut self.status;
+        status.standing = match node.standing() {
+            NodePhase::Listening => "listening",
+            NodePhase::Active => "active",
+            NodePhase::Fenced => "fenced",
+            NodePhase::Left => "left",
+        }
+        .to_owned();
+        let active = node.standing() == NodePhase::Active;
+        state.inactive_since = (!active).then(|| state.inactive_since.unwrap_or(now));
+        status.inactive_ms = state.inactive_since.map(|since| now.since(since).as_ms());
+        status.quorum = node.quorum().map(|(heard, needed)| Quorum { heard, needed });
+        status.held_down_ms = node.held_down(now).filter(|_| cut_off.is_none()).map(Micros::as_ms);
+        status.cut_off = cut_off;
+        (status.draining, status.drained) = (state.draining, state.drained);
+        status.view = node.view().map(|view| ViewStatus {
+            epoch: view.epoch,
+            proposer: view.proposer.0.saturating_add(1),
+            members: members.iter().map(|id| id.0.saturating_add(1)).collect(),
+            age_ms: now.since(state.installed_at).as_ms(),
+        });
+        let number = |id: NodeId| id.0.saturating_add(1);
+        status.waits_for_view_ms = node.waits_for_view(now).map(Micros::as_ms);
+        status.waits_for = node.awaited().iter().map(number).collect();
+        let in_view = node.view().is_some();
+        for peer in &mut status.nodes {
+            let id = NodeId(peer.number.saturating_sub(1));
+            let heard = |path| node.heard_at(id, path).map(|at| now.since(at).as_ms());
+            peer.member = in_view && members.contains(id);
+            peer.heard_inside_ms = heard(Path::Inside);
+            peer.heard_outside_ms = heard(Path::Outside);
+            let lost = |path: &Path| node.reach_of(id, *path).is_some_and(|reach| reach != Reach::Works);
+            peer.lost = Path::ALL.into_iter().filter(lost).map(|path| net(path).to_owned()).collect();
+            peer.witnessed = node.witnessed(id);
+            peer.draining = node.drains(id);
+            peer.load = node.work_of(id);
+            peer.generation = node.configuration_of(id);
+            peer.can_follow = node.can_follow(id);
+        }
+        let tally = state.roles.tally();
+        status.buckets = BucketStatus {
+            owned: tally.owned,
+            syncing: tally.syncing,
+            bare: tally.bare,
+            held: 0, // read from the gate by whoever asks
+            backed: tally.backed,
+            filling: tally.filling,
+            unowned: tally.unowned,
+        };
+        if let Some(witnesses) = &self.witnesses {
+            for (shown, witness) in status.witnesses.iter_mut().zip(&witnesses.all) {
+                shown.answered_ms = witness.answered_at.map(|at| now.since(at).as_ms());
+                shown.answers = witness.answers;
+                shown.network = witness.path().map(|path| net(path).to_owned());
+            }
+        }
+        status.counts = state.counts;
+        status.take_overs = state.rounds.list();
+        for reason in Rejected::ALL {
+            status.rejected.insert(name_of(reason).to_owned(), node.rejected(reason));
+        }
+        status.rejected.insert("stranger".to_owned(), state.strangers);
+    }
+}
+
+fn name_of(reason: Rejected) -> &'static str {
+    match reason {
+        Rejected::Malformed => "malformed",
+        Rejected::Version => "version",
+        Rejected::UnknownKey => "unknown_key",
+        Rejected::Forged => "forged",
+        Rejected::WrongCluster => "wrong_cluster",
+        Rejected::UnknownSender => "unknown_sender",
+        Rejected::WrongReceiver => "wrong_receiver",
+        Rejected::StaleSender => "stale_sender",
+        Rejected::Duplicate => "duplicate",
+        Rejected::TooOld => "too_old",
+        Rejected::Unexpected => "unexpected",
+    }
+}

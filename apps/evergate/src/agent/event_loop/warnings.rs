@@ -1,0 +1,360 @@
+//! What an operator should know before somebody dies: a node without a witness, a view that does not come to be, and lists of nodes
+//! that differ.
+//!
+//! A node without a witness is as good as any other while all agree, and useless as soon as one is missing.
+
+use super::{Agent, State};
+use crate::agent::routes::net;
+use crate::agent::status::CutOff;
+use evergate_base::Micros;
+use evergate_membership::{NodeId, NodePhase, Path, ROLLOUT};
+use std::collections::BTreeMap;
+
+/// What lasts less is no reason to worry.
+const LASTS: Micros = Micros::from_ms(1000);
+/// How long routes may take to be there, before it is said that no witness is on a network.
+const ROUTES_LAST: Micros = Micros::from_ms(5000);
+/// How long nodes may lack a new configuration before that is said.
+const ROLLOUT_LASTS: Micros = Micros::from_ms(30_000);
+/// Between two lines about why a node is fenced.
+const FENCED_AGAIN: Micros = Micros::from_ms(60_000);
+/// Between two lines about a network that this node is cut off from.
+const CUT_OFF_AGAIN: Micros = Micros::from_ms(60_000);
+/// Between two lines about a view that is waited for.
+const AGAIN: Micros = Micros::from_ms(10_000);
+
+/// How long a lost mirror channel may have been the first sign of its node's end.
+const CHANNEL_WAITS: Micros = Micros::from_ms(500);
+/// Between two lines about channels with a node that are lost again and again: at first, and at most.
+const CHANNEL_LINES: [Micros; 2] = [Micros::from_ms(1000), Micros::from_ms(300_000)];
+
+/// Mirror channels with a node that were lost.
+#[derive(Debug)]
+struct Channels {
+    /// Of those that are untold the first, and why the last one was lost.
+    since: Micros,
+    why: String,
+    untold: u64,
+    told_at: Option<Micros>,
+    /// Until the next line.
+    pause: Micros,
+}
+
+/// What there is to worry about, and what was told of it.
+#[derive(Debug, Default)]
+pub(super) struct Warnings {
+    view_told_at: Option<Micros>,
+    channels: BTreeMap<NodeId, Channels>,
+    /// Since when this node has listened to others that do not know it, and when that was told.
+    overhears: Option<(Micros, Option<Micros>)>,
+    /// Since when nodes have lacked this node's configuration, and whether that was told.
+    lacking: BTreeMap<NodeId, (Micros, bool)>,
+    /// Since when nodes have had no witness, and whether that was told.
+    unwitnessed: BTreeMap<NodeId, (Micros, bool)>,
+    /// Since when members have been heard on the other network only, and whether that was told.
+    half_heard: BTreeMap<(NodeId, Path), (Micros, bool)>,
+    /// Since when no node more may be missing, and whether that was told.
+    scarce: Option<(Micros, bool)>,
+    /// When it is told next why this node is fenced.
+    fence_due: Option<Micros>,
+    /// Since when networks have had no witness, and whether that was told.
+    unvouched: BTreeMap<Path, (Micros, bool)>,
+    /// When it is told next that this node is cut off a network, and whether it was.
+    cut_off_due: Option<(Micros, bool)>,
+}
+
+impl Warnings {
+    pub(super) fn note_channel_lost(&mut self, now: Micros, node: NodeId, why: String) {
+        let fresh =
+            Channels { since: now, why: String::new(), untold: 0, told_at: None, pause: CHANNEL_LINES[0] };
+        let channels = self.channels.entry(node).or_insert(fresh);
+        if channels.untold == 0 {
+            channels.since = now;
+        }
+        channels.untold += 1;
+        channels.why = why;
+    }
+
+    /// The line about the view that comes says more of what was lost with this node, which may be back before it is looked at.
+    pub(super) fn forget_channels_lost(&mut self, node: NodeId) {
+        if let Some(channels) = self.channels.get_mut(&node) {
+            channels.untold = 0;
+        }
+    }
+
+    /// The lines about channels that are due, with the nodes they are of. `ended`: of these the line about the view says more.
+    fn channel_lines(&mut self, now: Micros, ended: impl Fn(NodeId) -> bool) -> Vec<(NodeId, String)> {
+        let mut lines = Vec::new();
+        for (node, channels) in &mut self.channels {
+            if channels.untold == 0 || now.since(channels.since) < CHANNEL_WAITS {
+                continue;
+            }
+            if ended(*node) {
+                channels.untold = 0;
+                continue;
+            }
+            let quiet = channels.told_at.map(|at| now.since(at));
+            if quiet.is_some_and(|quiet| quiet < channels.pause) {
+                continue;
+            }
+            let goes_on = quiet.is_some_and(|quiet| quiet.0 < channels.pause.0 * 4);
+            let times =
+                if channels.untold > 1 { format!(" ({} times)", channels.untold) } else { String::new() };
+            lines.push((*node, format!("{}{times}", channels.why)));
+            channels.pause =
+                if goes_on { CHANNEL_LINES[1].min(Micros(channels.pause.0 * 2)) } else { CHANNEL_LINES[0] };
+            (channels.told_at, channels.untold) = (Some(now), 0);
+        }
+        lines
+    }
+}
+
+impl Agent {
+    /// Tells what lasts; looked at each time that figures are published.
+    pub(super) fn worry(&mut self, state: &mut State, now: Micros) {
+        self.worry_about_view(state, now);
+        self.worry_about_channels(state, now);
+        self.worry_about_lists(state, now);
+        self.worry_about_majority(state, now);
+        self.worry_about_fence(state, now);
+        self.worry_about_being_cut_off(state, now);
+        let nodes = self.node.config().nodes;
+        for id in nodes.iter().filter(|_| nodes.len() > 1) {
+            self.worry_about_witness(state, now, id);
+            self.worry_about_configuration(state, now, id);
+            self.worry_about_networks(state, now, id);
+        }
+        if nodes.len() == 2 {
+            Path::ALL.into_iter().for_each(|path| self.worry_about_vouching(state, now, path));
+        }
+    }
+
+    fn worry_about_view(&mut self, state: &mut State, now: Micros) {
+        let told_at = state.worries.view_told_at;
+        let Some(waits) = self.node.waits_for_view(now).filter(|waits| *waits >= LASTS) else { return };
+        if told_at.is_some_and(|at| now.since(at) < AGAIN) {
+            return;
+        }
+        state.worries.view_told_at = Some(now);
+        let awaited: Vec<String> = self.node.awaited().iter().map(|id| (id.0 + 1).to_string()).collect();
+        let whom = match awaited.is_empty() {
+            true => String::new(),
+            false => format!("; nodes {} have not agreed to the one that it proposes", awaited.join(", ")),
+        };
+        let waits_s = waits.as_ms() as f64 / 1e3;
+        self.warn(format!("has waited {waits_s:.1} s for a view in which all agree{whom}"));
+    }
+
+    /// Whoever stops closes its channels before it says so, and one that died is missed first by them: that is said with the view.
+    fn worry_about_channels(&mut self, state: &mut State, now: Micros) {
+        let node = &self.node;
+        let ended = |id: NodeId| node.has_left(id) || !node.members().set().contains(id);
+        let lines = state.worries.channel_lines(now, ended);
+        for (id, why) in lines {
+            let (number, count) = (id.0.saturating_add(1), state.roles.mirrored_to(id));
+            self.warn(format!(
+                "lost a mirror channel with node {number} ({count} buckets are copied there): {why}; see also what that node says"
+            ));
+        }
+    }
+
+    fn worry_about_lists(&mut self, state: &mut State, now: Micros) {
+        let waits_by_itself = self.node.held_down(now).is_some() || self.node.cut_off().is_some();
+        if self.node.standing() != NodePhase::Listening
+            || waits_by_itself
+            || !self.node.heard_active_cluster(now)
+        {
+            state.worries.overhears = None;
+            return;
+        }
+        let (since, told_at) = state.worries.overhears.get_or_insert((now, None));
+        if now.since(*since) >= LASTS && told_at.is_none_or(|at| now.since(at) >= AGAIN) {
+            *told_at = Some(now);
+            self.warn(
+                "listens, because there is a cluster whose nodes do not answer this one: is it in [[cluster.nodes]] there, and \
+                 under the same addresses?"
+                    .to_owned(),
+            );
+        }
+    }
+
+    /// A rollout takes its time; what lasts longer was forgotten, or differs by mistake.
+    fn worry_about_configuration(&mut self, state: &mut State, now: Micros, id: NodeId) {
+        let number = id.0.saturating_add(1);
+        if self.node.can_follow(id) != Some(false) {
+            if let Some((_, true)) = state.worries.lacking.remove(&id) {
+                self.info(format!("node {number} has this node's configuration now, or is gone"));
+            }
+            return;
+        }
+        let (since, told) = state.worries.lacking.entry(id).or_insert((now, false));
+        if !*told && now.since(*since) >= ROLLOUT_LASTS {
+            *told = true;
+            self.warn(format!(
+                "node {number} lacks this node's configuration: it gets no buckets from here for {} minutes, and should this node \
+                 die, requests without a response are reset there; give all nodes the same file, and reload them",
+                ROLLOUT.as_ms() / 60_000
+            ));
+        }
+    }
+
+    /// The first line is about the moment, in which it is not known yet who is missing.
+    fn worry_about_fence(&mut self, state: &mut State, now: Micros) {
+        if self.node.standing() != NodePhase::Fenced {
+            state.worries.fence_due = None;
+            return;
+        }
+        let first = if self.node.quorum().is_some() { LASTS } else { FENCED_AGAIN };
+        let due = state.worries.fence_due.get_or_insert(now + first);
+        if now >= *due {
+            *due = now + FENCED_AGAIN;
+            let why = self.why_fenced();
+            self.warn(why);
+        }
+    }
+
+    /// It stays away for as long as that lasts, and nothing else tells of it.
+    fn worry_about_being_cut_off(&mut self, state: &mut State, now: Micros) {
+        let cut_off = self.cut_off().filter(|_| self.node.standing() != NodePhase::Left);
+        let Some(CutOff { network, why }) = cut_off else {
+            if let Some((_, true)) = state.worries.cut_off_due.take() {
+                self.info("is no longer cut off a network, as far as it can see");
+            }
+            return;
+        };
+        let (due, told) = state.worries.cut_off_due.get_or_insert((now + LASTS, false));
+        if now >= *due {
+            (*due, *told) = (now + CUT_OFF_AGAIN, true);
+            self.warn(format!(
+                "is cut off the {network} network: {why}; it takes no buckets until it is back there"
+            ));
+        }
+    }
+
+    /// One death more, and nobody serves.
+    fn worry_about_majority(&mut self, state: &mut State, now: Micros) {
+        let scarce = self.node.quorum().filter(|(heard, needed)| heard == needed);
+        let all = self.node.config().nodes.len();
+        let Some((heard, _)) = scarce.filter(|_| all > 2 && self.node.standing() == NodePhase::Active) else {
+            state.worries.scarce = None;
+            return;
+        };
+        let (since, told) = state.worries.scarce.get_or_insert((now, false));
+        if !*told && now.since(*since) >= LASTS {
+            *told = true;
+            self.warn(format!("hears {heard} of {all} nodes, itself included, and a majority is no less: with one fewer nobody serves"));
+        }
+    }
+
+    /// Whether one of two nodes is cut off from a network, or that network is broken in between, they cannot know.
+    fn worry_about_networks(&mut self, state: &mut State, now: Micros, id: NodeId) {
+        let number = id.0.saturating_add(1);
+        let member = self.node.view().is_some() && self.node.members().set().contains(id);
+        for (path, net, other) in
+            [(Path::Inside, "inside", Path::Outside), (Path::Outside, "outside", Path::Inside)]
+        {
+            let lately = |path| self.node.heard_at(id, path).is_some_and(|at| now.since(at) < LASTS);
+            let half = member && id != self.node.me().id && lately(other) && !lately(path);
+            if !half {
+                if let Some((_, true)) = state.worries.half_heard.remove(&(id, path)) {
+                    self.info(format!("hears node {number} on the {net} network again, or no more at all"));
+                }
+                continue;
+            }
+            let (since, told) = state.worries.half_heard.entry((id, path)).or_insert((now, false));
+            if !*told && now.since(*since) >= LASTS {
+                *told = true;
+                self.warn(format!(
+                    "does not hear node {number} on the {net} network, only on the other one: that network is broken at one of the two or \
+                     between them; where they cannot know at which, both stay, and clients of either may wait: look at both"
+                ));
+            }
+        }
+    }
+
+    /// Whose side of a network is broken its witnesses tell; of three nodes the third one does.
+    fn worry_about_vouching(&mut self, state: &mut State, now: Micros, path: Path) {
+        let Some(witnesses) = &self.witnesses else { return };
+        let there = |of: Option<Path>| witnesses.all.iter().filter(move |witness| witness.path() == of);
+        if there(Some(path)).next().is_some() {
+            state.worries.unvouched.remove(&path);
+            return;
+        }
+        let lost: String = there(None)
+            .map(|witness| format!("; no route leads to {} over either interface", witness.ip))
+            .collect();
+        let (since, told) = state.worries.unvouched.entry(path).or_insert((now, false));
+        if !*told && now.since(*since) >= ROUTES_LAST {
+            *told = true;
+            self.warn(format!(
+                "has no witness on the {} network: where that loses packets and no card its carrier, the two nodes cannot know whose side is \
+                 broken, and both stay; name one there, if it is lost together with the link between the nodes (docs/cluster.md){lost}",
+                net(path)
+            ));
+        }
+    }
+
+    fn worry_about_witness(&mut self, state: &mut State, now: Micros, id: NodeId) {
+        let whom = match id == self.node.me().id {
+            true => "itself".to_owned(),
+            false => format!("node {}", id.0.saturating_add(1)),
+        };
+        match self.node.witnessed(id) {
+            Some(false) => {}
+            Some(true) => {
+                if let Some((_, true)) = state.worries.unwitnessed.remove(&id) {
+                    self.info(format!("no longer misses a witness for {whom}"));
+                }
+                return;
+            }
+            None => return, // it is not heard: nothing is new
+        }
+        let (since, told) = state.worries.unwitnessed.entry(id).or_insert((now, false));
+        if !*told && now.since(*since) >= LASTS {
+            *told = true;
+            self.warn(format!(
+                "finds no witness for {whom}: without one a node cannot go on when another one is missing"
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: NodeId = NodeId(1);
+    const SECOND: u64 = 1_000_000;
+
+    fn lines(worries: &mut Warnings, at_s: u64) -> Vec<String> {
+        let lines = worries.channel_lines(Micros(at_s * SECOND), |_| false);
+        lines.into_iter().map(|(_, line)| line).collect()
+    }
+
+    #[test]
+    fn a_lost_channel_is_told_once_it_is_known_that_its_node_goes_on() {
+        let mut worries = Warnings::default();
+        worries.note_channel_lost(Micros(SECOND), PEER, "eof".to_owned());
+        assert!(worries.channel_lines(Micros(SECOND + 100_000), |_| false).is_empty());
+        assert_eq!(lines(&mut worries, 2), ["eof"]);
+        assert!(lines(&mut worries, 3).is_empty());
+        worries.note_channel_lost(Micros(20 * SECOND), PEER, "eof".to_owned());
+        assert!(worries.channel_lines(Micros(21 * SECOND), |_| true).is_empty());
+        assert!(lines(&mut worries, 22).is_empty(), "it has ended");
+        worries.note_channel_lost(Micros(40 * SECOND), PEER, "eof".to_owned());
+        worries.forget_channels_lost(PEER);
+        assert!(lines(&mut worries, 41).is_empty(), "it has ended, and is back");
+    }
+
+    #[test]
+    fn channels_that_are_lost_again_and_again_are_told_more_and_more_rarely() {
+        let mut worries = Warnings::default();
+        let mut told = Vec::new();
+        for at in 1..7200 {
+            worries.note_channel_lost(Micros(at * SECOND), PEER, "eof".to_owned());
+            told.extend(lines(&mut worries, at + 1));
+        }
+        assert!((20..40).contains(&told.len()), "{}", told.len());
+        assert!(told.last().unwrap().ends_with(" times)"), "{told:?}");
+    }
+}

@@ -1,0 +1,168 @@
+//! The running agent as the rest of the process sees it.
+
+use super::event_loop::AgentCommand;
+use super::mailbox::Mailbox;
+use super::startup::clustered;
+use super::status::ClusterStatus;
+use crate::config::model::Config;
+use evergate_bpf::{Bucket, Counter, PacketGate};
+use evergate_membership::CONFIGURATIONS;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// Tells the agent what to do, and shows what it does. Clones are for whoever only looks and tells.
+#[derive(Clone)]
+pub struct Handle {
+    gate: Arc<PacketGate>,
+    orders: Arc<Mailbox<AgentCommand>>,
+    published: Arc<Mutex<ClusterStatus>>,
+}
+
+/// The running agent; leaves the cluster when it is stopped.
+pub struct Running {
+    handle: Handle,
+    /// Names of the configurations that this node has, newest first; 0 for none.
+    configurations: [u64; CONFIGURATIONS],
+    thread: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+impl std::fmt::Debug for Running {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Running").finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handle").finish_non_exhaustive()
+    }
+}
+
+impl Handle {
+    /// Gives an order.
+    pub fn order(&self, order: AgentCommand) {
+        // An agent that has ended has left.
+        self.orders.post(order);
+    }
+
+    /// What the agent published last, with what the gate counts.
+    pub fn status(&self) -> ClusterStatus {
+        let mut status = self.published.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let owners = self.gate.owners();
+        let held = |bucket: &Bucket| {
+            let owner = owners.get(*bucket);
+            owner.is_held() && owner.node().is_some_and(|node| node.number() == status.node)
+        };
+        status.buckets.held = Bucket::all().filter(held).count() as u64;
+        let (flows, flows_max) = self.gate.slots_counted();
+        (status.flows, status.flows_max) = (flows as u64, flows_max as u64);
+        if let Ok(counters) = self.gate.counters() {
+            status.gate = Counter::ALL.iter().map(|of| (name_of(*of), counters.get(*of))).collect();
+        }
+        status
+    }
+
+    /// Whether there are other nodes that take connections.
+    pub fn has_takers(&self) -> bool {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner).has_takers()
+    }
+
+    /// Whether this node has a place in its cluster.
+    pub fn is_active(&self) -> bool {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner).standing == "active"
+    }
+
+    /// Why the others could not go on without this node now, if so.
+    pub fn must_stay(&self) -> Option<String> {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner).must_stay()
+    }
+
+    /// Whether this node has given everything away.
+    pub fn is_drained(&self) -> bool {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner).drained
+    }
+}
+
+impl Running {
+    pub(super) fn new(
+        gate: Arc<PacketGate>,
+        orders: Arc<Mailbox<AgentCommand>>,
+        published: Arc<Mutex<ClusterStatus>>,
+    ) -> Running {
+        let configurations = [0; CONFIGURATIONS];
+        Running { handle: Handle { gate, orders, published }, configurations, thread: None }
+    }
+
+    pub(super) fn with_thread(self, thread: JoinHandle<std::io::Result<()>>) -> Running {
+        Running { thread: Some(thread), ..self }
+    }
+
+    /// For whoever looks and tells.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// The others are told that this node has one more configuration. Those that workers keep are as many.
+    pub fn has_configuration(&mut self, name: u64) {
+        let older = self.configurations.into_iter().filter(|known| *known != name && *known != 0);
+        let mut all = std::iter::once(name).chain(older);
+        self.configurations = std::array::from_fn(|_| all.next().unwrap_or(0));
+        self.handle.order(AgentCommand::Configurations(self.configurations));
+    }
+
+    /// Gates the listeners that a reload brought, and no longer those that it took away; on an error those of before.
+    pub fn change_listeners(&self, before: &Config, now: &Config) -> anyhow::Result<()> {
+        let of = |config: &Config| -> BTreeMap<SocketAddr, bool> {
+            config.cluster.iter().flat_map(|cluster| clustered(config, cluster)).collect()
+        };
+        let (before, now) = (of(before), of(now));
+        let changed = self.gate_listeners(&before, &now);
+        if changed.is_err() {
+            // What cannot be undone either is said by the next reload.
+            let _ = self.gate_listeners(&now, &before);
+        }
+        changed
+    }
+
+    fn gate_listeners(
+        &self,
+        before: &BTreeMap<SocketAddr, bool>,
+        now: &BTreeMap<SocketAddr, bool>,
+    ) -> anyhow::Result<()> {
+        for (at, stateless) in now.iter().filter(|(at, stateless)| before.get(at) != Some(stateless)) {
+            self.handle.gate.add_listener(*at, *stateless)?;
+        }
+        for gone in before.keys().filter(|at| !now.contains_key(at)) {
+            self.handle.gate.remove_listener(*gone)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the agent has ended, unasked.
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Leaves the cluster and ends the thread.
+    pub fn stop(mut self) -> std::io::Result<()> {
+        self.handle.order(AgentCommand::Stop);
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Err(_)) => Err(std::io::Error::other("the agent has panicked")),
+            Some(Ok(_)) | None => Ok(()), // it has said itself why it ended
+        }
+    }
+}
+
+/// `AckDropped` as `ack_dropped`.
+fn name_of(counter: Counter) -> String {
+    let mut name = String::new();
+    for character in format!("{counter:?}").chars() {
+        if character.is_ascii_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(character.to_ascii_lowercase());
+    }
+    name
+}

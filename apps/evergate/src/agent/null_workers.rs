@@ -1,0 +1,69 @@
+//! Workers without connections: they answer every instruction at once, as workers with nothing to mirror would.
+//!
+//! For tests of the agent alone.
+
+use super::instruction::{FailoverOrder, Instruction, office};
+use super::{Report, Reporter, Resumed};
+use evergate_bpf::Owners;
+use evergate_membership::{Bucket, Role};
+
+/// All workers of a node.
+pub struct Idle {
+    owners: Owners,
+    reporters: Vec<Reporter>,
+}
+
+impl Idle {
+    /// One for each reporter.
+    pub fn new(owners: Owners, reporters: Vec<Reporter>) -> Idle {
+        Idle { owners, reporters }
+    }
+
+    /// One of them follows an instruction.
+    pub fn follow(&self, worker: usize, instruction: &Instruction) {
+        let Some(reporter) = self.reporters.get(worker) else { return };
+        match instruction {
+            Instruction::Roles(roles) => {
+                for (bucket, role) in roles {
+                    play(reporter, *bucket, *role, self.is_of(worker, *bucket));
+                }
+            }
+            Instruction::TakeOver(round) => reporter.send(Report::Resumed(self.resume(worker, round))),
+            Instruction::Void | Instruction::Keep(_) => {}
+        }
+    }
+
+    fn is_of(&self, worker: usize, bucket: Bucket) -> bool {
+        usize::from(bucket.0) % self.reporters.len().max(1) == worker
+    }
+
+    fn resume(&self, worker: usize, round: &FailoverOrder) -> Resumed {
+        let mut resumed = Resumed { round: round.number, ..Resumed::default() };
+        for (bucket, _) in round.buckets.iter().filter(|(bucket, _)| self.is_of(worker, *bucket)) {
+            if let Some(bucket) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
+                self.owners.release(bucket);
+            }
+            resumed.buckets += 1;
+        }
+        resumed
+    }
+}
+
+/// `holds`: whether the worker holds copies of the bucket for others.
+fn play(reporter: &Reporter, bucket: Bucket, role: Role, holds: bool) {
+    match role {
+        Role::Owner { term, syncing, freeze_for, .. } => {
+            let office = office(term);
+            for node in syncing.iter() {
+                reporter.send(Report::CaughtUp { bucket, node, office });
+            }
+            if let Some(freeze) = freeze_for {
+                reporter.send(Report::Frozen { bucket, office, freeze, mine: Vec::new() });
+            }
+        }
+        Role::Backup { term, .. } if holds => {
+            reporter.send(Report::Complete { bucket, office: office(term) });
+        }
+        Role::Backup { .. } | Role::Outside { .. } => {}
+    }
+}

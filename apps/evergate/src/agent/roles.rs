@@ -1,0 +1,199 @@
+//! Roles of buckets on their way from the protocol to the gate and the workers.
+//!
+//! Invariants: a bucket that was taken over is on hold in the gate before any worker hears of it, and stays so, through
+//! other changes of its role, until the workers release it; an owner's word lists every backup whose lease must hold.
+
+use super::instruction::{FailoverOrder, office};
+use evergate_base::Micros;
+use evergate_bpf::{BACKUPS_MAX, NodeId as GateNode, Owner, Owners};
+use evergate_membership::{Bucket, MemberSet, NodeId, OwnershipStart, Role};
+
+/// Stands in an owner's word for all members together, where more are listed than it has room for.
+pub(crate) const EVERYBODY: u8 = 63;
+
+/// The gate's number of a node.
+pub(crate) fn gate_node(id: NodeId) -> Option<GateNode> {
+    GateNode::new(id.0.saturating_add(1))
+}
+
+/// Roles as told last, and what is to be told.
+pub(crate) struct Roles {
+    me: NodeId,
+    owners: Owners,
+    known: Vec<Role>,
+    changed: Vec<(Bucket, Role)>,
+    arrived: Vec<(Bucket, evergate_replication::Office)>,
+}
+
+/// How many buckets are what to this node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) owned: u64,
+    /// Of those owned: with fewer copies than the protocol wants to have, or none.
+    pub(crate) syncing: u64,
+    pub(crate) bare: u64,
+    pub(crate) backed: u64,
+    pub(crate) filling: u64,
+    pub(crate) unowned: u64,
+}
+
+impl Roles {
+    /// At the start: nobody owns anything.
+    pub(crate) fn new(me: NodeId, owners: Owners) -> Roles {
+        let nothing = Role::NOTHING;
+        owners.set_all(Owner::NOBODY);
+        let known = vec![nothing; usize::from(evergate_membership::BUCKETS)];
+        Roles { me, owners, known, changed: Vec::new(), arrived: Vec::new() }
+    }
+
+    /// Takes a role in and lets the gate know. `listed`: whose leases the gate must check.
+    pub(crate) fn change(&mut self, bucket: Bucket, role: Role, listed: MemberSet) {
+        let Some(known) = self.known.get_mut(usize::from(bucket.0)) else { return };
+        let before = std::mem::replace(known, role);
+        let arrived = arrives(before, role);
+        if let Some(at) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
+            let word = word(self.me, role, listed);
+            self.owners.update(at, if arrived { word.held() } else { word });
+        }
+        if before != role {
+            // Otherwise it is only about what the gate must know.
+            self.changed.push((bucket, role));
+        }
+        if let (true, Role::Owner { term, .. }) = (arrived, role) {
+            self.arrived.push((bucket, office(term)));
+        }
+    }
+
+    /// All state is gone.
+    pub(crate) fn void(&mut self) {
+        self.owners.set_all(Owner::NOBODY);
+        self.known.fill(Role::NOTHING);
+        self.changed.clear();
+        self.arrived.clear();
+    }
+
+    /// What the workers have not been told yet.
+    pub(crate) fn take(&mut self) -> (Vec<(Bucket, Role)>, Option<FailoverOrder>) {
+        let arrived = std::mem::take(&mut self.arrived);
+        let round =
+            (!arrived.is_empty()).then_some(FailoverOrder { number: 0, buckets: arrived, silent: Micros(0) });
+        (std::mem::take(&mut self.changed), round)
+    }
+
+    /// How many buckets this node mirrors to `backup`, or is about to.
+    pub(crate) fn mirrored_to(&self, backup: NodeId) -> usize {
+        let mirrors = |role: &Role| match role {
+            Role::Owner { required, syncing, .. } => required.union(*syncing).contains(backup),
+            _ => false,
+        };
+        self.known.iter().filter(|role| mirrors(role)).count()
+    }
+
+    pub(crate) fn tally(&self) -> Tally {
+        let mut tally = Tally::default();
+        for role in &self.known {
+            match role {
+                Role::Owner { required, syncing, .. } => {
+                    tally.owned += 1;
+                    tally.syncing += u64::from(!syncing.is_empty());
+                    tally.bare += u64::from(required.is_empty());
+                }
+                Role::Backup { in_sync: true, .. } => tally.backed += 1,
+                Role::Backup { in_sync: false, .. } => tally.filling += 1,
+                Role::Outside { owner: None, .. } => tally.unowned += 1,
+                Role::Outside { .. } => {}
+            }
+        }
+        tally
+    }
+}
+
+/// Whether connections are to be continued here that lived elsewhere until now.
+pub(crate) fn arrives(before: Role, now: Role) -> bool {
+    let Role::Owner { term, begin: OwnershipStart::Failover | OwnershipStart::Handoff, .. } = now else {
+        return false;
+    };
+    !matches!(before, Role::Owner { term: known, .. } if known == term)
+}
+
+/// What the gate must know of a role.
+fn word(me: NodeId, role: Role, listed: MemberSet) -> Owner {
+    let (owner, listed) = match role {
+        Role::Owner { .. } => (Some(me), listed),
+        // A backup is listed so that in flood mode it hears what the peers say.
+        Role::Backup { owner, .. } => (Some(owner), MemberSet::of(me)),
+        Role::Outside { owner, .. } => (owner, MemberSet::EMPTY),
+    };
+    let listed: Vec<GateNode> = match listed.len() {
+        0..=BACKUPS_MAX => listed.iter().filter_map(gate_node).collect(),
+        _ => GateNode::new(EVERYBODY).into_iter().collect(),
+    };
+    owner.and_then(gate_node).and_then(|owner| Owner::new(owner, &listed)).unwrap_or(Owner::NOBODY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evergate_membership::{DataEpoch, Incarnation, Term, ViewId};
+
+    fn term(epoch: u64, moves: u32) -> Term {
+        Term { view: ViewId { epoch, proposer: NodeId(1), incarnation: Incarnation(7) }, moves }
+    }
+
+    fn owner(term: Term, begin: OwnershipStart) -> Role {
+        Role::Owner {
+            term,
+            generation: DataEpoch::default(),
+            begin,
+            required: MemberSet::EMPTY,
+            syncing: MemberSet::EMPTY,
+            freeze_for: None,
+        }
+    }
+
+    fn backup(owner: u8) -> Role {
+        Role::Backup {
+            term: term(1, 0),
+            owner: NodeId(owner),
+            generation: DataEpoch::default(),
+            in_sync: true,
+        }
+    }
+
+    #[test]
+    fn what_comes_from_elsewhere_arrives_once_in_each_term() {
+        let outside = Role::NOTHING;
+        let (first, second) = (term(1, 0), term(2, 0));
+        assert!(arrives(backup(1), owner(first, OwnershipStart::Failover)));
+        assert!(arrives(outside, owner(first, OwnershipStart::Handoff)));
+        assert!(
+            !arrives(owner(first, OwnershipStart::Failover), owner(first, OwnershipStart::Failover)),
+            "told again"
+        );
+        assert!(
+            arrives(owner(first, OwnershipStart::Unchanged), owner(second, OwnershipStart::Failover)),
+            "lost and won between two polls"
+        );
+        assert!(!arrives(outside, owner(first, OwnershipStart::Empty)));
+        assert!(!arrives(owner(first, OwnershipStart::Failover), owner(second, OwnershipStart::Unchanged)));
+        assert!(!arrives(owner(first, OwnershipStart::Failover), backup(1)));
+    }
+
+    #[test]
+    fn a_word_names_the_owner_and_everybody_whose_lease_counts() {
+        let me = NodeId(0);
+        let gate = |number| GateNode::new(number).unwrap();
+        let listed = MemberSet::of(NodeId(1)).with(NodeId(3));
+        assert_eq!(
+            word(me, owner(term(1, 0), OwnershipStart::Unchanged), listed),
+            Owner::new(gate(1), &[gate(2), gate(4)]).unwrap()
+        );
+        assert_eq!(word(me, backup(2), MemberSet::EMPTY), Owner::new(gate(3), &[gate(1)]).unwrap());
+        let elsewhere = Role::Outside { owner: Some(NodeId(31)), since: term(1, 0) };
+        assert_eq!(word(me, elsewhere, listed), Owner::new(gate(32), &[]).unwrap());
+        assert_eq!(word(me, Role::NOTHING, listed), Owner::NOBODY);
+        let many: MemberSet = (1..=7).map(NodeId).collect();
+        let all = word(me, owner(term(1, 0), OwnershipStart::Unchanged), many);
+        assert_eq!(all, Owner::new(gate(1), &[gate(EVERYBODY)]).unwrap(), "more than there is room for");
+    }
+}

@@ -1,0 +1,344 @@
+//! What the admin API reads and asks for. The main loop owns the daemon; it publishes a [`View`] after every change,
+//! and takes requests as messages, so that no lock is held across anything slow.
+
+use super::calendar::rfc3339;
+use super::config_source::Source;
+use super::status::{
+    CertificateStatus, Certificates, Connections, Counts, ListenerStatus, PoolStatus, Reloaded, Reloads,
+    RuleStatus, Rules, ServerStatus, Servers, Status, WorkerStatus,
+};
+use crate::config::Config;
+use crate::health::Record;
+use crate::latency_histogram::TimesStatus;
+use crate::server_state::{Generation, ServerRuntime};
+use crate::worker::{Counters, Shared};
+use evergate_crypto::CertifiedName;
+use evergate_rules::RuleSpec;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
+use tokio::sync::{mpsc, oneshot};
+
+/// What the main loop is asked to do.
+pub(super) enum Message {
+    /// Read the configuration anew and put it in force.
+    Reload(oneshot::Sender<Reloaded>),
+    /// Take no new connections, let the others finish, and end.
+    Drain,
+    /// What a read of the configuration came to.
+    Read(Box<super::config_source::Read>),
+    /// What the watched files look like now.
+    Files(super::file_watch::Fingerprint),
+    /// Let a new process take this one's place: this program, or the same.
+    Upgrade(Option<std::path::PathBuf>, super::upgrade::Asker),
+    /// The new process is ready, or there is none.
+    Started(Box<Result<crate::upgrade::Successor, crate::upgrade::Failure>>),
+}
+
+/// What is in force now. Replaced as a whole.
+#[derive(Debug)]
+pub(super) struct StatusSnapshot {
+    pub(super) config: Config,
+    pub(super) generation: Arc<Generation>,
+    pub(super) since_unix_s: u64,
+    pub(super) certificates: Vec<(String, CertifiedName)>,
+    pub(super) bound: Vec<(String, SocketAddr)>,
+    pub(super) metrics_listen: Option<SocketAddr>,
+    /// Health by server id.
+    pub(super) health: BTreeMap<u64, Arc<Record>>,
+}
+
+/// One worker, as seen from outside.
+#[derive(Debug)]
+pub(super) struct WorkerView {
+    pub(super) counters: Arc<Counters>,
+    pub(super) alive: AtomicBool,
+}
+
+/// What the tasks of the control plane share.
+#[derive(Debug)]
+pub(super) struct Control {
+    pub(super) source: Source,
+    pub(super) started: Instant,
+    pub(super) started_unix_s: u64,
+    pub(super) workers: Vec<WorkerView>,
+    pub(super) shared: Arc<Shared>,
+    /// Lines of the access log that could not be written.
+    pub(super) log_lines_unwritten: Arc<AtomicU64>,
+    pub(super) draining: AtomicBool,
+    pub(super) reloads_succeeded: AtomicU64,
+    pub(super) reloads_failed: AtomicU64,
+    pub(super) files_stale: AtomicBool,
+    pub(super) messages: mpsc::Sender<Message>,
+    pub(super) view: RwLock<Arc<StatusSnapshot>>,
+    /// The agent of the cluster.
+    pub(super) cluster: Option<crate::agent::Handle>,
+}
+
+impl Control {
+    pub(super) fn view(&self) -> Arc<StatusSnapshot> {
+        self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn publish(&self, view: StatusSnapshot) {
+        *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn status(&self) -> Status {
+        let view = self.view();
+        let workers: Vec<WorkerStatus> = self.workers.iter().enumerate().map(worker_status).collect();
+        let mut total = total(&workers);
+        // Lost behind the workers, so that no worker's count has them.
+        total.log_lines_lost += self.log_lines_unwritten.load(Ordering::Relaxed);
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            state: if self.is_draining() { "draining" } else { "running" }.to_owned(),
+            started_unix_s: self.started_unix_s,
+            uptime_s: self.started.elapsed().as_secs(),
+            generation: view.generation.snapshot.generation,
+            generation_unix_s: view.since_unix_s,
+            configuration: self.source.to_string(),
+            reloads: Reloads {
+                succeeded: self.reloads_succeeded.load(Ordering::Relaxed),
+                failed: self.reloads_failed.load(Ordering::Relaxed),
+                files_stale: self.files_stale.load(Ordering::Relaxed),
+            },
+            listeners: view.listeners(),
+            metrics_listen: view.metrics_listen.map(|address| address.to_string()),
+            connections: Connections {
+                open: self.shared.connections.load(Ordering::Relaxed) as u64,
+                max: view.config.limits.listener.connections_max as u64,
+            },
+            session_ids: self.shared.sessions.len() as u64,
+            aead: crate::aead::library_names(),
+            resident_bytes: evergate_sys::resident_bytes(),
+            total,
+            reasons: self.reasons(),
+            workers,
+            pools: view.pools(),
+        }
+    }
+
+    fn reasons(&self) -> BTreeMap<String, u64> {
+        let mut all = BTreeMap::new();
+        for worker in &self.workers {
+            let reasons = worker.counters.reasons.lock().unwrap_or_else(PoisonError::into_inner);
+            for (reason, count) in reasons.iter() {
+                *all.entry((*reason).to_owned()).or_default() += count;
+            }
+        }
+        all
+    }
+
+    pub(super) fn servers(&self) -> Servers {
+        Servers { servers: self.view().pools().into_iter().flat_map(|pool| pool.servers).collect() }
+    }
+
+    pub(super) fn rules(&self) -> Rules {
+        let view = self.view();
+        let ruleset = &view.config.rules.ruleset;
+        let rule = |id: evergate_rules::RuleId| RuleStatus {
+            name: ruleset.name(id).to_owned(),
+            action: view.config.rules.specs.get(id.0 as usize).map_or_else(String::new, action),
+            hits: view.generation.rule_hits.get(id.0 as usize).map_or(0, |hits| hits.load(Ordering::Relaxed)),
+        };
+        Rules {
+            generation: view.generation.snapshot.generation,
+            since_unix_s: view.generation.rule_hits.since_unix_s,
+            rules: ruleset.precedence().map(rule).collect(),
+        }
+    }
+
+    pub(super) fn certificates(&self) -> Certificates {
+        let now = i64::try_from(evergate_sys::wall_clock_s()).unwrap_or(i64::MAX);
+        let certificate = |(name, certificate): &(String, CertifiedName)| CertificateStatus {
+            name: name.clone(),
+            names: certificate.names.clone(),
+            subject: certificate.subject.clone(),
+            issuer: certificate.issuer.clone(),
+            serial: certificate.serial.clone(),
+            not_before: rfc3339(certificate.not_before_unix_s),
+            not_after: rfc3339(certificate.not_after_unix_s),
+            not_after_unix_s: certificate.not_after_unix_s,
+            days_left: certificate.not_after_unix_s.saturating_sub(now).div_euclid(86_400),
+        };
+        Certificates { certificates: self.view().certificates.iter().map(certificate).collect() }
+    }
+}
+
+impl StatusSnapshot {
+    /// The server of a pool, by their names.
+    pub(super) fn server(&self, pool: &str, server: &str) -> Option<&Arc<ServerRuntime>> {
+        let pool = self.generation.pools.iter().find(|known| known.name == pool)?;
+        pool.servers.iter().find(|known| known.name == server)
+    }
+
+    fn listeners(&self) -> Vec<ListenerStatus> {
+        let status = |listener: &crate::config::model::Listener| ListenerStatus {
+            name: listener.name.clone(),
+            protocol: listener.protocol.as_str().to_owned(),
+            address: self
+                .bound
+                .iter()
+                .find(|(name, _)| *name == listener.name)
+                .map_or(listener.address.socket, |(_, address)| *address)
+                .to_string(),
+        };
+        self.config.listeners.iter().map(status).collect()
+    }
+
+    fn pools(&self) -> Vec<PoolStatus> {
+        let pairs = self.config.pools.iter().zip(&self.generation.pools);
+        pairs
+            .map(|(config, runtime)| PoolStatus {
+                name: runtime.name.clone(),
+                policy: config.policy.as_str().to_owned(),
+                unavailable: runtime.unavailable.load(Ordering::Relaxed),
+                sessions: runtime.sessions.as_ref().and_then(|sessions| Some(sessions.counts()?.into())),
+                servers: runtime
+                    .servers
+                    .iter()
+                    .map(|server| self.server_status(&runtime.name, server))
+                    .collect(),
+            })
+            .collect()
+    }
+
+    fn server_status(&self, pool: &str, server: &ServerRuntime) -> ServerStatus {
+        let draining = server.draining.load(Ordering::Relaxed);
+        let healthy = server.healthy.load(Ordering::Relaxed);
+        ServerStatus {
+            pool: pool.to_owned(),
+            name: server.name.clone(),
+            address: server.address().to_string(),
+            state: match (draining, healthy) {
+                (true, _) => "draining",
+                (false, true) => "up",
+                (false, false) => "down",
+            }
+            .to_owned(),
+            weight: server.weight.load(Ordering::Relaxed),
+            connections_max: server.connections_max.load(Ordering::Relaxed),
+            outstanding: server.outstanding.load(Ordering::Relaxed),
+            requests: server.requests.load(Ordering::Relaxed),
+            failures: server.failures.load(Ordering::Relaxed),
+            response_times: TimesStatus::of(&[&server.responses]),
+            health: self.health.get(&server.id).and_then(|record| record.status()),
+        }
+    }
+}
+
+fn action(spec: &RuleSpec) -> String {
+    match (&spec.route, spec.deny, &spec.redirect) {
+        (Some(pool), _, _) => format!("route {pool}"),
+        (_, Some(status), _) => format!("deny {status}"),
+        (_, _, Some(_)) => format!("redirect {}", spec.redirect_status.unwrap_or(302)),
+        _ => "continue".to_owned(),
+    }
+}
+
+fn worker_status((index, worker): (usize, &WorkerView)) -> WorkerStatus {
+    let from = &worker.counters;
+    let classes = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+    let counts = Counts {
+        accepted: from.accepted.get(),
+        inherited: from.inherited.get(),
+        open: from.open.get(),
+        refused: from.refused.get(),
+        evicted_silent: from.evicted_silent.get(),
+        evicted_idle: from.evicted_idle.get(),
+        evictable: from.evictable.get(),
+        handshakes_full: from.handshakes_full.get(),
+        handshakes_resumed: from.handshakes_resumed.get(),
+        session_ids_found: from.session_ids_found.get(),
+        session_ids_missed: from.session_ids_missed.get(),
+        responses: classes
+            .into_iter()
+            .map(str::to_owned)
+            .zip(from.responses.iter().map(|n| n.get()))
+            .collect(),
+        client_bytes_in: from.client_bytes_in.get(),
+        client_bytes_out: from.client_bytes_out.get(),
+        server_bytes_in: from.server_bytes_in.get(),
+        server_bytes_out: from.server_bytes_out.get(),
+        connects: from.connects.get(),
+        reused: from.reused.get(),
+        server_failures: from.server_failures.get(),
+        bound: from.bound.get(),
+        queued: from.queued.get(),
+        log_lines_lost: from.log_lines_lost.get(),
+        turns: from.turns.get(),
+        gathered: from.gathered.get(),
+        cpu_ns: from.cpu_ns.get(),
+    };
+    WorkerStatus { index, alive: worker.alive.load(Ordering::Relaxed), counts }
+}
+
+fn total(workers: &[WorkerStatus]) -> Counts {
+    let mut total = Counts::default();
+    for WorkerStatus { counts, .. } in workers {
+        // Without `..`, so that no field is forgotten.
+        let Counts {
+            accepted,
+            inherited,
+            open,
+            refused,
+            evicted_silent,
+            evicted_idle,
+            evictable,
+            handshakes_full,
+            handshakes_resumed,
+            session_ids_found,
+            session_ids_missed,
+            responses,
+            client_bytes_in,
+            client_bytes_out,
+            server_bytes_in,
+            server_bytes_out,
+            connects,
+            reused,
+            server_failures,
+            bound,
+            queued,
+            log_lines_lost,
+            turns,
+            gathered,
+            cpu_ns,
+        } = counts;
+        total.accepted += accepted;
+        total.inherited += inherited;
+        total.open += open;
+        total.refused += refused;
+        total.evicted_silent += evicted_silent;
+        total.evicted_idle += evicted_idle;
+        total.evictable += evictable;
+        total.handshakes_full += handshakes_full;
+        total.handshakes_resumed += handshakes_resumed;
+        total.session_ids_found += session_ids_found;
+        total.session_ids_missed += session_ids_missed;
+        for (class, count) in responses {
+            *total.responses.entry(class.clone()).or_default() += count;
+        }
+        total.client_bytes_in += client_bytes_in;
+        total.client_bytes_out += client_bytes_out;
+        total.server_bytes_in += server_bytes_in;
+        total.server_bytes_out += server_bytes_out;
+        total.connects += connects;
+        total.reused += reused;
+        total.server_failures += server_failures;
+        total.bound += bound;
+        total.queued += queued;
+        total.log_lines_lost += log_lines_lost;
+        total.turns += turns;
+        total.gathered += gathered;
+        total.cpu_ns += cpu_ns;
+    }
+    total
+}

@@ -1,0 +1,50 @@
+//! What the workers say of mirroring, put together with what the agent publishes.
+
+use super::published::Control;
+use crate::agent::Handle;
+use crate::agent::status::{ClusterStatus, LagStatus, MirroringStatus, StallStatus};
+use crate::latency_histogram::TimesStatus;
+use crate::worker::{Count, Counters, Lag};
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
+
+impl Control {
+    /// The cluster as this node sees it.
+    pub(super) fn cluster_status(&self, cluster: &Handle) -> ClusterStatus {
+        let sum =
+            |of: fn(&Counters) -> &Count| self.workers.iter().map(|worker| of(&worker.counters).get()).sum();
+        let (mirroring, stalls) = (self.mirroring(), self.stalls());
+        let (losses_told, losses_told_late) = (sum(|of| &of.losses_told), sum(|of| &of.losses_told_late));
+        ClusterStatus { mirroring, stalls, losses_told, losses_told_late, ..cluster.status() }
+    }
+
+    fn mirroring(&self) -> MirroringStatus {
+        let mut all = MirroringStatus::default();
+        let mut lags: BTreeMap<u8, Lag> = BTreeMap::new();
+        for worker in &self.workers {
+            let of = worker.counters.mirroring.lock().unwrap_or_else(PoisonError::into_inner);
+            all.connections += of.own;
+            all.mirrored += of.mirrored;
+            all.held += of.held;
+            for (node, lag) in &of.lags {
+                let known = lags.entry(*node).or_default();
+                *known = known.with(*lag);
+            }
+        }
+        let status = |(node, Lag { frames, unsent_bytes, behind_us })| LagStatus {
+            node,
+            frames,
+            unsent_bytes,
+            behind_us,
+        };
+        MirroringStatus { backups: lags.into_iter().map(status).collect(), ..all }
+    }
+
+    fn stalls(&self) -> StallStatus {
+        let [busy, resting] = [0, 1].map(|which| {
+            let of = self.workers.iter().map(|worker| &worker.counters.stalls[which]);
+            TimesStatus::of(&of.collect::<Vec<_>>())
+        });
+        StallStatus { busy, resting }
+    }
+}

@@ -1,0 +1,53 @@
+//! What becomes of a worker that ended before its time.
+//!
+//! The kernel divides new connections between the listening sockets of all workers (SO_REUSEPORT), and a socket that nobody
+//! looks at keeps its share: those clients would wait for ever. So its sockets, queues included, go to the next worker that
+//! runs, and so do those that a reload makes for it; a new process gets one for each of its workers again.
+//!
+//! Not in a cluster: there the agent says nothing more for a node whose worker has ended, the gate closes, and the other
+//! nodes go on with its connections.
+
+use super::{Daemon, WorkerHandle, copies};
+use crate::worker::{Command, ListenerSocket};
+use anyhow::Result;
+
+impl Daemon {
+    /// Gives the listening sockets of workers that have ended to others. On an error they wait for the next call.
+    pub fn pass_on_listeners(&self) -> Result<()> {
+        let mut sockets = self.sockets();
+        for index in 0..self.workers.len() {
+            let heir = self.heir(index);
+            if heir == index || sockets[index].is_empty() {
+                continue;
+            }
+            let copies = copies(&sockets[index..=index])?.into_iter().flatten().collect();
+            self.workers[heir].tell(Command::Listeners { add: copies, remove: Vec::new() });
+            inherit(&mut sockets, index, heir);
+        }
+        Ok(())
+    }
+
+    /// The same for sockets that nobody listens on yet.
+    pub(super) fn settle_fresh(&self, sockets: &mut [Vec<ListenerSocket>]) {
+        for index in 0..sockets.len() {
+            inherit(sockets, index, self.heir(index));
+        }
+    }
+
+    /// Who does what this worker is there for: itself, or the next one that runs.
+    fn heir(&self, index: usize) -> usize {
+        if self.agent.is_some() {
+            return index;
+        }
+        let count = self.workers.len();
+        let mut from_here = (index..index + count).map(|next| next % count);
+        from_here.find(|next| !WorkerHandle::is_finished(&self.workers[*next])).unwrap_or(index)
+    }
+}
+
+fn inherit(sockets: &mut [Vec<ListenerSocket>], from: usize, to: usize) {
+    if from != to {
+        let list = std::mem::take(&mut sockets[from]);
+        sockets[to].extend(list);
+    }
+}

@@ -1,0 +1,297 @@
+//! The show: transfers through the cluster's address while node after node is killed.
+
+use super::network::Network;
+use super::node::Node;
+use super::output::Voice;
+use super::progress;
+use super::scoreboard::{Board, Kind};
+use super::{Interrupted, Stop};
+use crate::agent::status::ClusterStatus;
+use anyhow::{Context, Result, bail};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What takes longer than this has failed.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// From one look at the nodes to the next.
+const LOOK: Duration = Duration::from_millis(5);
+/// From one line about the transfers to the next.
+const PROGRESS: Duration = Duration::from_secs(2);
+/// How long everything runs undisturbed before each kill, for whoever watches.
+const CALM: Duration = Duration::from_secs(1);
+const BUCKETS: u64 = evergate_membership::BUCKETS as u64;
+
+/// One node's death, and what followed.
+pub(super) struct Kill {
+    pub(super) node: String,
+    /// Whether connections ended up elsewhere, and how many transfers were under way then.
+    pub(super) continued: u64,
+    pub(super) under_way: usize,
+    /// The longest silence of each transfer.
+    pub(super) silences: Vec<Option<Duration>>,
+}
+
+impl Kill {
+    /// Whether it hit anything.
+    pub(super) fn counts(&self) -> bool {
+        self.continued > 0 && self.under_way > 0
+    }
+
+    pub(super) fn longest(&self) -> Duration {
+        self.silences.iter().flatten().copied().max().unwrap_or_default()
+    }
+}
+
+/// Everything that takes part.
+pub(super) struct Show<'a> {
+    pub(super) network: &'a Network,
+    pub(super) nodes: Vec<Node>,
+    pub(super) board: Arc<Board>,
+    pub(super) voice: &'a Voice,
+    pub(super) stop: &'a Stop,
+    pub(super) kills: Vec<Kill>,
+    pub(super) next_line: Instant,
+}
+
+impl Show<'_> {
+    /// Starts all nodes and waits until they are a cluster.
+    pub(super) fn begin(&mut self) -> Result<()> {
+        for (node, namespace) in self.nodes.iter_mut().zip(&self.network.nodes) {
+            node.start(namespace)?;
+        }
+        let names: Vec<&str> = self.nodes.iter().map(|node| node.name.as_str()).collect();
+        self.voice.event(&format!("{} start", listed(&names)));
+        self.until("the nodes are a cluster", |show| show.settled())?;
+        let shares: Vec<String> = self
+            .nodes
+            .iter()
+            .map(|node| Ok(format!("{} serves {}", node.name, node.cluster()?.buckets.owned)))
+            .collect::<Result<_>>()?;
+        self.voice
+            .event(&format!("one cluster: {} of {BUCKETS} buckets, each with a copy", shares.join(", ")));
+        Ok(())
+    }
+
+    /// Kills node after node until one is left, brings the first one back, and lets the transfers end.
+    pub(super) fn go(&mut self) -> Result<()> {
+        self.until("all transfers are under way", |show| {
+            let state = |transfer: &super::scoreboard::Transfer| transfer.state();
+            Ok(show
+                .board
+                .transfers
+                .iter()
+                .map(state)
+                .all(|state| state.count + state.bytes > 0)
+                .then_some(()))
+        })?;
+        while self.nodes.iter().filter(|node| node.runs()).count() > 1 {
+            self.be_calm()?;
+            self.kill_one()?;
+        }
+        self.be_calm()?;
+        self.bring_back()?;
+        self.be_calm()?;
+        self.board.finish();
+        self.voice.event("the transfers send the rest at full speed");
+        self.let_them_end()
+    }
+
+    /// Waits as long as anything moves: how fast this machine is says nothing about the cluster.
+    fn let_them_end(&mut self) -> Result<()> {
+        loop {
+            let so_far = self.board.bytes();
+            let over = self.until("all transfers end", |show| {
+                let over = show.board.transfers.iter().all(|transfer| transfer.state().ended.is_some());
+                Ok((over || show.board.bytes() > so_far).then_some(over))
+            })?;
+            if over {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until a second has passed in which every open connection moved, and every bucket has a copy.
+    fn be_calm(&mut self) -> Result<()> {
+        self.board.watch();
+        let begin = Instant::now();
+        self.until("every transfer goes on", |show| {
+            Ok((begin.elapsed() > CALM && show.board.all_moved_since(begin)).then_some(()))
+        })?;
+        self.until("every bucket has a copy", |show| show.settled())
+    }
+
+    fn kill_one(&mut self) -> Result<()> {
+        let mut most: Option<(usize, u64)> = None;
+        for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.runs()) {
+            let open = node.open()?;
+            if most.is_none_or(|(_, before)| open > before) {
+                most = Some((index, open));
+            }
+        }
+        let (index, open) = most.context("no node is left")?;
+        let before = self.statuses()?;
+        let under_way = self.board.transfers.iter().filter(|transfer| transfer.state().alive()).count();
+        self.board.watch();
+        let moment = Instant::now();
+        self.nodes[index].kill();
+        let name = self.nodes[index].name.clone();
+        self.voice.event(&format!("{name} killed (SIGKILL), with {open} connections"));
+        let after = self.until("others serve the dead node's buckets", |show| show.served())?;
+        let took = moment.elapsed();
+        self.voice.event(&taken(&before, &after, self, took));
+        let since = Instant::now();
+        self.until("every transfer goes on", |show| Ok(show.board.all_moved_since(since).then_some(())))?;
+        self.until("every bucket has a copy again", |show| show.settled())?;
+        let now = self.statuses()?;
+        let continued =
+            |all: &[ClusterStatus]| all.iter().map(|one| one.counts.connections_continued).sum::<u64>();
+        let dead = (index + 1) as u8;
+        let earlier: u64 =
+            before.iter().filter(|one| one.node != dead).map(|one| one.counts.connections_continued).sum();
+        let kill = Kill {
+            node: name,
+            continued: continued(&now).saturating_sub(earlier),
+            under_way,
+            silences: self.board.silences(),
+        };
+        let copies = if now.len() > 1 {
+            format!("every bucket has a copy again after {:.1} s", moment.elapsed().as_secs_f64())
+        } else {
+            "one node is left, without a copy".to_owned()
+        };
+        self.voice.event(&format!(
+            "{} connections went on elsewhere; longest stall of a client {}; {copies}",
+            kill.continued,
+            progress::ms(kill.longest())
+        ));
+        self.kills.push(kill);
+        Ok(())
+    }
+
+    fn bring_back(&mut self) -> Result<()> {
+        let Some(first) = self.kills.first().map(|kill| kill.node.clone()) else { return Ok(()) };
+        let Some(index) = self.nodes.iter().position(|node| node.name == first) else { return Ok(()) };
+        let begin = Instant::now();
+        self.nodes[index].start(&self.network.nodes[index])?;
+        self.voice.event(&format!("{first} starts again"));
+        self.until("the node is back", |show| {
+            let Ok(status) = show.nodes[index].cluster() else { return Ok(None) };
+            Ok(show.settled()?.filter(|()| status.buckets.owned > 0))
+        })?;
+        let owned = self.nodes[index].cluster()?.buckets.owned;
+        self.voice.event(&format!(
+            "{first} is back after {:.1} s: every bucket has a copy again, and the first {owned} moved to it",
+            begin.elapsed().as_secs_f64()
+        ));
+        Ok(())
+    }
+
+    /// Waits until there is something, looking often; says meanwhile how the transfers are.
+    pub(super) fn until<T>(&mut self, what: &str, look: impl Fn(&Self) -> Result<Option<T>>) -> Result<T> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if self.stop.requested() {
+                return Err(Interrupted.into());
+            }
+            if let Some(value) = look(self)? {
+                return Ok(value);
+            }
+            for node in &mut self.nodes {
+                node.check()?;
+            }
+            if Instant::now() > deadline {
+                bail!("waited {PATIENCE:?} in vain until {what}: {}", self.situation());
+            }
+            self.progress();
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn progress(&mut self) {
+        if Instant::now() < self.next_line {
+            return;
+        }
+        self.next_line = Instant::now() + PROGRESS;
+        if let Some(line) = progress::line(&self.board) {
+            self.voice.event(&line);
+        }
+    }
+
+    /// What the running nodes say; an error while one of them does not answer.
+    fn statuses(&self) -> Result<Vec<ClusterStatus>> {
+        self.nodes.iter().filter(|node| node.runs()).map(Node::cluster).collect()
+    }
+
+    /// What the running nodes say, if they agree on being the members of the cluster.
+    fn members(&self) -> Option<Vec<ClusterStatus>> {
+        let all = self.statuses().ok()?;
+        let running: Vec<u8> = self.nodes.iter().filter(|node| node.runs()).map(|node| node.number).collect();
+        let agrees = |status: &ClusterStatus| {
+            status.standing == "active" && status.view.as_ref().is_some_and(|view| view.members == running)
+        };
+        all.iter().all(agrees).then_some(all)
+    }
+
+    /// What they say when every bucket is served by one of them.
+    fn served(&self) -> Result<Option<Vec<ClusterStatus>>> {
+        let Some(all) = self.members() else { return Ok(None) };
+        let owned: u64 = all.iter().map(|status| status.buckets.owned).sum();
+        let busy = |status: &ClusterStatus| {
+            status.buckets.held + status.buckets.unowned > 0
+                || status.take_overs.iter().any(|one| one.running)
+        };
+        Ok((owned == BUCKETS && !all.iter().any(busy)).then_some(all))
+    }
+
+    /// Whether, besides, every bucket has a complete copy, unless there is nobody to have it.
+    fn settled(&self) -> Result<Option<()>> {
+        let Some(all) = self.served()? else { return Ok(None) };
+        let copied = |status: &ClusterStatus| {
+            status.buckets.syncing == 0 && (status.buckets.bare == 0 || all.len() == 1)
+        };
+        Ok(all.iter().all(copied).then_some(()))
+    }
+
+    /// For an error message.
+    fn situation(&self) -> String {
+        let node = |node: &Node| match node.cluster() {
+            Ok(status) => format!(
+                "{} is {} with {:?}, {:?}",
+                node.name,
+                status.standing,
+                status.view.map(|view| view.members),
+                status.buckets
+            ),
+            Err(error) => format!("{}: {error:#}", node.name),
+        };
+        let open = |transfer: &&super::scoreboard::Transfer| {
+            transfer.kind != Kind::Visits && transfer.state().ended.is_none()
+        };
+        let transfers: Vec<&str> =
+            self.board.transfers.iter().filter(open).map(|transfer| transfer.name.as_str()).collect();
+        let nodes: Vec<String> = self.nodes.iter().filter(|node| node.runs()).map(node).collect();
+        format!("{}; open: {}", nodes.join("; "), transfers.join(", "))
+    }
+}
+
+/// Who serves how many of the dead node's buckets.
+fn taken(before: &[ClusterStatus], after: &[ClusterStatus], show: &Show<'_>, took: Duration) -> String {
+    let gain = |now: &ClusterStatus| {
+        let then = before.iter().find(|then| then.node == now.node).map_or(0, |then| then.buckets.owned);
+        let name =
+            show.nodes.iter().find(|node| node.number == now.node).map_or("", |node| node.name.as_str());
+        let gained = now.buckets.owned.saturating_sub(then);
+        (gained > 0).then(|| format!("{name} serves {gained}"))
+    };
+    let gains: Vec<String> = after.iter().filter_map(gain).collect();
+    let gains: Vec<&str> = gains.iter().map(String::as_str).collect();
+    format!("{} of its buckets after {}", listed(&gains), progress::ms(took))
+}
+
+fn listed(words: &[&str]) -> String {
+    match words {
+        [] => "nobody".to_owned(),
+        [one] => (*one).to_owned(),
+        [most @ .., last] => format!("{} and {last}", most.join(", ")),
+    }
+}

@@ -1,0 +1,358 @@
+//! What outlives a reload and is shared by all workers: the servers with their load and health, and the generations.
+
+use crate::latency_histogram::LatencyHistogram;
+use crate::rule_hits::RuleHits;
+use crate::session_balancer::Sessions;
+use crate::wait_queue::WaitQueues;
+use evergate_balance::Policy;
+use evergate_base::Micros;
+use evergate_connection::Snapshot;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// One server of a pool. The same value serves every generation that names the same pool, server and host, as long as the
+/// address in use is among those that the host has.
+#[derive(Debug)]
+pub struct ServerRuntime {
+    /// Distinguishes servers in a worker's table of idle connections; 0 for those that are in no pool.
+    pub id: u64,
+    /// Its name.
+    pub name: String,
+    /// Its host as the configuration writes it: what it is verified as, where nothing else is said.
+    pub host: String,
+    /// Where it listens: the first is used, the others are what its name led to beside it when this was made.
+    pub addresses: Vec<SocketAddr>,
+    /// Hash of the name: its identity for source stickiness.
+    pub name_hash: u64,
+    /// Share of the load.
+    pub weight: AtomicU32,
+    /// Bound on requests at a time; 0 is none.
+    pub connections_max: AtomicU32,
+    /// What the health checks say; see [`ServerRuntime::handle_checked`].
+    pub healthy: AtomicBool,
+    /// How often they have found it dead.
+    pub losses: AtomicU64,
+    /// An operator took it out; what it serves goes on.
+    pub draining: AtomicBool,
+    /// Requests (or tunnels) under way.
+    pub outstanding: AtomicU32,
+    /// Smoothed time from sending a request (or making its connection) to the beginning of the response; 0 before the first.
+    /// What comes after that takes as long as the client does, and in a tunnel hours.
+    pub response_us: AtomicU32,
+    /// When that was looked at last, by a request that went there or an answer that began; microseconds of the machine's clock.
+    pub measured_at: AtomicU64,
+    /// The same time of each response since the process started.
+    pub responses: LatencyHistogram,
+    /// Requests sent to it.
+    pub requests: AtomicU64,
+    /// Connects refused or timed out, and responses lost.
+    pub failures: AtomicU64,
+}
+
+/// Between these a server that cannot be reached looks twice as slow as the slowest of its pool, in microseconds.
+const UNREACHABLE_US_MIN: u32 = 10_000;
+const UNREACHABLE_US_MAX: u32 = 60_000_000;
+/// How long a measured time counts whole when none follows.
+const HALVED_EVERY: Micros = Micros::from_ms(10_000);
+
+impl ServerRuntime {
+    /// The address in use.
+    pub fn address(&self) -> SocketAddr {
+        self.addresses[0]
+    }
+
+    /// What a connection to it leads to, and was made with, as one number: see [`PoolRuntime::tls_fingerprint`]. The same in
+    /// every process.
+    pub fn way(&self, tls_fingerprint: u64) -> u64 {
+        let said = format!("{} {} {tls_fingerprint}", self.host, self.address());
+        crate::generation::fnv(said.bytes())
+    }
+
+    /// A server of which nothing is known yet: up, with one share of the load and no bound.
+    pub fn new(id: u64, name: &str) -> ServerRuntime {
+        ServerRuntime {
+            id,
+            name: name.to_owned(),
+            host: String::new(),
+            addresses: Vec::new(),
+            name_hash: id,
+            weight: AtomicU32::new(1),
+            connections_max: AtomicU32::new(0),
+            healthy: AtomicBool::new(true),
+            losses: AtomicU64::new(0),
+            draining: AtomicBool::new(false),
+            outstanding: AtomicU32::new(0),
+            response_us: AtomicU32::new(0),
+            measured_at: AtomicU64::new(0),
+            responses: LatencyHistogram::default(),
+            requests: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+        }
+    }
+
+    /// A server of this name that the configuration has no more, or has otherwise: it is in no pool.
+    pub fn of_before(&self) -> ServerRuntime {
+        ServerRuntime {
+            addresses: self.addresses.clone(),
+            name_hash: self.name_hash,
+            weight: AtomicU32::new(0),
+            ..ServerRuntime::new(0, &self.name)
+        }
+    }
+
+    /// Whether a new request may go there now.
+    pub fn is_eligible(&self) -> bool {
+        let max = self.connections_max.load(Ordering::Relaxed);
+        self.is_up() && (max == 0 || self.outstanding.load(Ordering::Relaxed) < max)
+    }
+
+    /// The health checks have changed their mind. Who loses a server loses what it had in memory.
+    pub fn handle_checked(&self, healthy: bool) {
+        if !healthy {
+            self.losses.fetch_add(1, Ordering::Relaxed);
+        }
+        self.healthy.store(healthy, Ordering::Relaxed);
+    }
+
+    /// Whether requests may go there when it has room.
+    pub fn is_up(&self) -> bool {
+        self.healthy.load(Ordering::Relaxed) && !self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Counts a request in, unless that would pass the bound.
+    pub fn enter(&self) -> bool {
+        let max = self.connections_max.load(Ordering::Relaxed);
+        if max == 0 {
+            self.outstanding.fetch_add(1, Ordering::Relaxed);
+            return true;
+        }
+        let more = |now: u32| (now < max).then_some(now + 1);
+        self.outstanding.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Counts a request in that is under way already, whatever the bound.
+    pub fn enter_resumed(&self) {
+        self.outstanding.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Expected time to the answer of a request sent now: as long as of late for each that is under way. A server that
+    /// has not answered yet is tried first. What was measured counts half as much every ten seconds in which no request
+    /// goes there: who was slow once is asked again.
+    pub fn completion_us(&self, now: Micros) -> u64 {
+        let requests = u64::from(self.outstanding.load(Ordering::Relaxed)) + 1;
+        requests * u64::from(self.aged_us(now))
+    }
+
+    /// What was measured, as much of it as still counts.
+    pub fn aged_us(&self, now: Micros) -> u32 {
+        let age = now.since(Micros(self.measured_at.load(Ordering::Relaxed)));
+        let measured = self.response_us.load(Ordering::Relaxed);
+        (measured >> (age.0 / HALVED_EVERY.0).min(31)).max(measured.min(1))
+    }
+
+    /// A request goes there. Until its answer begins, nothing is known but what was believed when it went.
+    pub fn handle_request(&self, now: Micros) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.response_us.store(self.aged_us(now), Ordering::Relaxed);
+        self.measured_at.store(now.0, Ordering::Relaxed);
+    }
+
+    /// Counts the time until a response began, and takes it into account by an eighth. Of two workers at once one may count alone.
+    ///
+    /// Not `answered`: the connection ended, or was given up, without a response. A server that fails must not attract requests
+    /// by failing fast, so the time counts as no shorter than those before.
+    pub fn handle_response(&self, took: Micros, answered: bool, now: Micros) {
+        self.measured_at.store(now.0, Ordering::Relaxed);
+        if answered {
+            self.responses.note(took);
+        }
+        let before = self.response_us.load(Ordering::Relaxed);
+        let took = took.0.clamp(1, u64::from(u32::MAX)) as u32;
+        let took = if answered { took } else { took.max(before) };
+        let after = if before == 0 { took } else { before - before / 8 + took / 8 };
+        self.response_us.store(after.max(1), Ordering::Relaxed);
+    }
+
+    /// No connection could be made, for `took`. Whoever measures nothing of a server would try it first, so it counts as twice as
+    /// slow as the slowest of its pool; less so as time passes, like all that was measured.
+    pub fn handle_unreachable(&self, took: Micros, slowest_us: u32, now: Micros) {
+        let took = took.0.min(u64::from(u32::MAX)) as u32;
+        let before = self.response_us.load(Ordering::Relaxed);
+        let least = slowest_us.saturating_mul(2).max(UNREACHABLE_US_MIN);
+        self.response_us
+            .store(took.max(before).max(least).min(UNREACHABLE_US_MAX.max(took)), Ordering::Relaxed);
+        self.measured_at.store(now.0, Ordering::Relaxed);
+    }
+
+    /// Counts a request out.
+    pub fn leave(&self) {
+        self.outstanding.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// One pool of a generation.
+#[derive(Debug)]
+pub struct PoolRuntime {
+    /// Its name.
+    pub name: String,
+    /// How a server is chosen unless `sessions` is there to do it.
+    pub policy: Policy,
+    /// Present for policies that go by session.
+    pub sessions: Option<Arc<Sessions>>,
+    /// Its servers, in the order of the snapshot's.
+    pub servers: Vec<Arc<ServerRuntime>>,
+    /// Bound on a server's share of the outstanding requests for clients that return by address, in percent.
+    pub sticky_load_percent_max: Option<u32>,
+    /// Requests of one worker that may wait for a server.
+    pub queue_max: usize,
+    /// Service classes in the order in which they leave the queue; the others follow.
+    pub queue_classes: Vec<String>,
+    /// Longest wait there.
+    pub queue_timeout: Duration,
+    /// Idle connections kept per server and worker.
+    pub idle_max: usize,
+    /// How long they are kept.
+    pub idle: Duration,
+    /// How long a server may take nothing of a request and not answer.
+    pub response: Duration,
+    /// Tells apart what its connections to servers were made with: other authorities, another certificate, TLS or none.
+    pub tls_fingerprint: u64,
+    /// Requests that no server could take; a reload counts on.
+    pub unavailable: Arc<AtomicU64>,
+    /// Requests that wait for a server, of all workers.
+    pub lines: WaitQueues,
+}
+
+/// Everything that a reload replaces.
+#[derive(Debug)]
+pub struct Generation {
+    /// What connections see.
+    pub snapshot: Arc<Snapshot>,
+    /// The pools, in the order of the snapshot's.
+    pub pools: Vec<Arc<PoolRuntime>>,
+    /// How often each rule matched.
+    pub rule_hits: Arc<RuleHits>,
+    /// Rate limits by rule index, shared by the workers.
+    pub rates: Arc<crate::rate_limit::Rates>,
+}
+
+impl Generation {
+    /// The same generation with a snapshot of its own, so that workers do not share its reference count.
+    pub fn for_worker(&self) -> Generation {
+        let source = &self.snapshot;
+        let snapshot = Snapshot {
+            generation: source.generation,
+            listeners: source.listeners.iter().map(clone_listener).collect(),
+            pools: source.pools.iter().map(clone_pool).collect(),
+            rules: source.rules.clone(),
+            rule_pools: source.rule_pools.clone(),
+            timeouts: source.timeouts,
+            request_key: source.request_key,
+        };
+        Generation {
+            snapshot: Arc::new(snapshot),
+            pools: self.pools.clone(),
+            rule_hits: self.rule_hits.clone(),
+            rates: self.rates.clone(),
+        }
+    }
+}
+
+fn clone_listener(listener: &evergate_connection::Listener) -> evergate_connection::Listener {
+    evergate_connection::Listener {
+        name: listener.name.clone(),
+        protocol: listener.protocol,
+        tls: listener.tls.clone(),
+        client_policy: listener.client_policy,
+        pool: listener.pool,
+        trust_forwarded: listener.trust_forwarded,
+        redirect_to_https: listener.redirect_to_https,
+        limits: listener.limits.clone(),
+    }
+}
+
+fn clone_pool(pool: &evergate_connection::Pool) -> evergate_connection::Pool {
+    evergate_connection::Pool {
+        name: pool.name.clone(),
+        stickiness: pool.stickiness,
+        cookie: pool.cookie.clone(),
+        tls: pool.tls.clone(),
+        retries: pool.retries,
+        connect: pool.connect,
+        response: pool.response,
+        servers: pool
+            .servers
+            .iter()
+            .map(|server| evergate_connection::Server {
+                name: server.name.clone(),
+                cookie: server.cookie.clone(),
+                tls_name: server.tls_name.clone(),
+            })
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server() -> ServerRuntime {
+        ServerRuntime::new(1, "one")
+    }
+
+    #[test]
+    fn the_expected_completion_is_the_smoothed_response_time_for_each_request_under_way() {
+        let (server, now) = (server(), Micros::from_ms(60_000));
+        assert_eq!(server.completion_us(now), 0, "a server that has not answered yet is tried first");
+        server.handle_response(Micros(800), true, now);
+        assert_eq!(server.completion_us(now), 800);
+        server.handle_response(Micros(1600), true, now);
+        assert_eq!(server.completion_us(now), 900, "700 and an eighth of 1600");
+        server.outstanding.store(2, Ordering::Relaxed);
+        assert_eq!(server.completion_us(now), 2700);
+        let later = now + Micros::from_ms(20_000);
+        assert_eq!(server.completion_us(later), 675, "it is asked again in time");
+        let requests = (0..1000).map(|number| later + Micros::from_ms(9_000 * number));
+        requests.for_each(|at| server.handle_request(at));
+        let last = later + Micros::from_ms(9_000 * 999);
+        assert_eq!(
+            server.completion_us(last),
+            675,
+            "who is asked and does not answer looks no better for it"
+        );
+        server.outstanding.store(0, Ordering::Relaxed);
+        let much_later = last + Micros::from_ms(10_000_000);
+        assert_eq!(server.completion_us(much_later), 1, "not like one that was never asked");
+    }
+
+    #[test]
+    fn a_server_that_cannot_be_reached_does_not_attract_requests_and_is_asked_again_in_time() {
+        let (server, now) = (server(), Micros::from_ms(60_000));
+        server.handle_unreachable(Micros(50), 0, now);
+        assert_eq!(server.completion_us(now), 10_000, "nothing was measured of the others either");
+        server.handle_unreachable(Micros(50), 30_000, now);
+        assert_eq!(server.completion_us(now), 60_000);
+        let many = (0..200).fold(0, |slowest, _| {
+            server.handle_unreachable(Micros(50), slowest, now);
+            server.aged_us(now)
+        });
+        assert_eq!(many, UNREACHABLE_US_MAX, "bounded, though it is the slowest itself");
+        server.handle_unreachable(Micros(90_000_000), 0, now);
+        assert_eq!(server.completion_us(now), 90_000_000, "as long as the connection was tried for");
+        assert!(server.completion_us(now + Micros::from_ms(200_000)) < 1000);
+    }
+
+    #[test]
+    fn a_server_does_not_look_faster_by_failing_fast() {
+        let (server, now) = (server(), Micros::from_ms(60_000));
+        server.handle_response(Micros(8000), true, now);
+        for _ in 0..20 {
+            server.handle_response(Micros(1), false, now);
+        }
+        assert_eq!(server.completion_us(now), 8000);
+        server.handle_response(Micros(16_000), false, now);
+        assert_eq!(server.completion_us(now), 9000);
+    }
+}

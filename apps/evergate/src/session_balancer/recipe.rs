@@ -1,0 +1,99 @@
+//! From a pool's configuration to the settings of its distributor.
+
+use crate::config::model::{HandshakeCosts, Policy, Pool, Renewal, Sessions};
+use crate::server_state::ServerRuntime;
+use evergate_balance::{
+    NodeCost, Policy as Placement, Renewal as Renewed, Scope, SessionPolicy, Settings, Weights,
+};
+use evergate_base::Micros;
+use std::mem::discriminant;
+use std::sync::Arc;
+
+/// What a [`Sessions`](super::Sessions) is made of. Of the same recipe, the one before a reload serves after it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recipe {
+    /// The distributor's settings.
+    pub settings: Settings,
+    /// What each server is to it, in the order of the pool.
+    pub costs: Vec<NodeCost>,
+    /// The servers' ids, in the same order.
+    pub servers: Vec<u64>,
+}
+
+impl Recipe {
+    /// The recipe of a pool with these servers; nothing for a policy that does not go by session.
+    pub fn of(pool: &Pool, servers: &[Arc<ServerRuntime>]) -> Option<Recipe> {
+        let sessions = pool.sessions.as_ref()?;
+        let lifetime = Micros(sessions.lifetime.as_micros() as u64);
+        let policy = policy(pool.policy, sessions)?;
+        let settings = Settings {
+            policy,
+            scope: Scope::Node,
+            slice: Micros(sessions.slice.as_micros() as u64),
+            lifetime,
+            renewal: match sessions.renewal {
+                Renewal::Fixed => Renewed::Fixed,
+                Renewal::Sliding => Renewed::Sliding,
+            },
+            affinity: lifetime,
+            sessions_max: match policy {
+                SessionPolicy::BoundedHash { .. } => 1, // the hash knows where a client belongs
+                _ => sessions.remembered_max,
+            },
+        };
+        Some(Recipe {
+            settings,
+            costs: costs(pool, sessions, servers),
+            servers: servers.iter().map(|server| server.id).collect(),
+        })
+    }
+}
+
+impl Recipe {
+    /// Whether both choose in the same way, with whatever settings: then they remember the same things.
+    pub fn has_policy_of(&self, other: &Recipe) -> bool {
+        discriminant(&self.settings.policy) == discriminant(&other.settings.policy)
+    }
+
+    /// Whether a hash says where a client belongs, so that sessions need not be remembered.
+    pub fn is_by_hash(&self) -> bool {
+        matches!(self.settings.policy, SessionPolicy::BoundedHash { .. })
+    }
+}
+
+/// By its name in the simulator's plans.
+fn policy(policy: Policy, sessions: &Sessions) -> Option<SessionPolicy> {
+    Some(match policy {
+        Policy::SessionOnly => SessionPolicy::Sticky(Placement::RoundRobin),
+        Policy::StickyLeastOutstanding => SessionPolicy::Sticky(Placement::LeastOutstanding),
+        Policy::Lard => SessionPolicy::Lard { low: sessions.lard_low, high: sessions.lard_high },
+        Policy::BoundedHash => SessionPolicy::BoundedHash { load_percent_max: sessions.bounded_load_percent },
+        Policy::Sslsard => SessionPolicy::Sslsard(Weights { alpha: sessions.alpha, lambda: sessions.lambda }),
+        Policy::RoundRobin
+        | Policy::LeastOutstanding
+        | Policy::PowerOfTwo
+        | Policy::LeastExpectedCompletion => return None,
+    })
+}
+
+/// Table II of the paper: p_new and p_reu of each server, in units of what a resumed request costs the fastest one.
+fn costs(pool: &Pool, sessions: &Sessions, servers: &[Arc<ServerRuntime>]) -> Vec<NodeCost> {
+    let in_us = pool.servers.iter().map(|server| match server.costs {
+        Some(HandshakeCosts { full_us, resumed_us }) => (f64::from(full_us), f64::from(resumed_us)),
+        None => {
+            let HandshakeCosts { full_us, resumed_us } = sessions.costs;
+            let weight = f64::from(server.weight.max(1));
+            (f64::from(full_us) / weight, f64::from(resumed_us) / weight)
+        }
+    });
+    let unit_us = in_us.clone().map(|(_, resumed_us)| resumed_us).fold(f64::INFINITY, f64::min);
+    servers
+        .iter()
+        .zip(in_us)
+        .map(|(server, (full_us, resumed_us))| NodeCost {
+            name: server.name_hash,
+            new: full_us / unit_us,
+            resumed: resumed_us / unit_us,
+        })
+        .collect()
+}

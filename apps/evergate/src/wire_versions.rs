@@ -1,0 +1,56 @@
+//! The forms of what programs say to each other: another form is refused. The changelog tells when one changes.
+
+use crate::upgrade::HANDOVER_VERSION;
+use evergate_connection::PARCEL_VERSION;
+use serde::Serialize;
+
+/// The forms that this program speaks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct WireVersions {
+    mirror_frames: u8,
+    heartbeats: u8,
+    connections: String,
+    tickets: u8,
+}
+
+impl WireVersions {
+    pub(crate) fn ours() -> WireVersions {
+        WireVersions {
+            mirror_frames: evergate_replication::FRAME_VERSION,
+            heartbeats: evergate_membership::VERSION,
+            connections: format!("{HANDOVER_VERSION}.{PARCEL_VERSION}"),
+            tickets: evergate_crypto::TICKET_FORM,
+        }
+    }
+}
+
+impl std::fmt::Display for WireVersions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let WireVersions { mirror_frames, heartbeats, connections, tickets } = self;
+        write!(
+            f,
+            "mirror frames {mirror_frames}, heartbeats {heartbeats}, connections {connections}, tickets {tickets}"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Operators are told to look there before they replace a program.
+    #[test]
+    fn the_changelog_tells_the_forms_of_this_program() {
+        let changelog = include_str!("../../../CHANGELOG.md");
+        let (_, newest) = changelog.split_once("\n## ").unwrap();
+        let WireVersions { mirror_frames, heartbeats, connections, tickets } = WireVersions::ours();
+        for form in [
+            format!("\n- mirror frames {mirror_frames}: "),
+            format!("\n- heartbeats {heartbeats}: "),
+            format!("\n- connections that go to a new process {connections}: "),
+            format!("\n- tickets {tickets}: "),
+        ] {
+            assert!(newest.contains(&form), "no {form:?}");
+        }
+    }
+}

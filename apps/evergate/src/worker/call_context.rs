@@ -1,0 +1,81 @@
+//! What a connection sees of its worker.
+
+use super::evict::Peer;
+use super::limits::{Hold, is_crowded};
+use super::{Counters, NamedSessions, Shared};
+use crate::server_state::Generation;
+use evergate_base::Micros;
+use evergate_base::session::{Sealed, SessionId};
+use evergate_connection::{ConnectionHost, Snapshot};
+use evergate_rules::RuleId;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What a connection sees of its worker during one call.
+pub(super) struct CallContext<'a> {
+    pub(super) snapshot: &'a Arc<Snapshot>,
+    pub(super) current: &'a Generation,
+    pub(super) draining: bool,
+    pub(super) logs: bool,
+    pub(super) now: Micros,
+    pub(super) sessions: &'a NamedSessions,
+    pub(super) counters: &'a Counters,
+    pub(super) crowd: Crowd<'a>,
+}
+
+/// How near the limits on connections are for one connection.
+pub(super) struct Crowd<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) connections_max: usize,
+    pub(super) peers: &'a [Peer],
+    pub(super) holds: &'a [Hold],
+}
+
+impl Crowd<'_> {
+    fn is_there(&self) -> bool {
+        let open = self.shared.connections.load(Ordering::Relaxed);
+        // Without descriptors there is no place for more than are open.
+        let max =
+            if self.shared.room.is_short() { open.min(self.connections_max) } else { self.connections_max };
+        let evictable = || self.peers.iter().map(|peer| peer.counters.evictable.get() as usize).sum();
+        is_crowded(open, max, evictable) || self.holds.iter().any(Hold::is_crowded)
+    }
+}
+
+impl ConnectionHost for CallContext<'_> {
+    fn snapshot(&self) -> &Arc<Snapshot> {
+        self.snapshot
+    }
+
+    fn is_draining(&self) -> bool {
+        self.draining
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.crowd.is_there()
+    }
+
+    fn allow(&mut self, snapshot: &Snapshot, rule: RuleId, client: IpAddr, host: &[u8]) -> bool {
+        // A request that began under an older generation is not counted against the new one's limits.
+        snapshot.generation != self.current.snapshot.generation
+            || self.current.rates.allow(rule, client, host, self.now.0)
+    }
+
+    fn give_back(&mut self, snapshot: &Snapshot, rule: RuleId, client: IpAddr, host: &[u8]) {
+        if snapshot.generation == self.current.snapshot.generation {
+            self.current.rates.give_back(rule, client, host);
+        }
+    }
+
+    fn session(&mut self, id: &SessionId) -> Option<Sealed> {
+        let found = self.sessions.find(id);
+        let counters = self.counters;
+        if found.is_some() { &counters.session_ids_found } else { &counters.session_ids_missed }.add(1);
+        found
+    }
+
+    fn wants_logs(&self) -> bool {
+        self.logs
+    }
+}

@@ -1,0 +1,102 @@
+//! What a mirrored connection has beside its state machine: what its backups hold, and what they have acknowledged.
+
+use super::GatedLeg;
+use super::stats::Counted;
+use evergate_base::Micros;
+use evergate_membership::{Bucket, MemberSet, NodeId};
+use evergate_replication::{ConnectionId, ConnectionState, Entry, Frame, LegFacts, Look, Phase};
+use std::collections::BTreeMap;
+
+/// What a mirrored connection has beside its state machine.
+pub(crate) struct Mirroring {
+    pub(crate) bucket: Bucket,
+    pub(crate) leg: GatedLeg,
+    /// What the backups hold when they have everything that was queued.
+    pub(super) fold: Box<ConnectionState>,
+    /// Legs as they were told.
+    pub(super) legs: BTreeMap<u32, LegFacts>,
+    /// Entries queued so far.
+    pub(super) queued: u64,
+    /// What each backup has acknowledged.
+    acknowledged: Vec<(NodeId, u64)>,
+    /// When it is looked at, where that is due; whether it is in the list of acknowledged connections.
+    pub(super) timed: Option<(Look, Micros)>,
+    pub(super) listed: bool,
+    /// The entry that tells of the client's end, of the server's.
+    pub(super) client_end: Option<u64>,
+    pub(super) server_end: Option<(u32, u64)>,
+    /// The connection breaks: its client gets a RST, which nobody repeats.
+    pub(super) broken: bool,
+    _counted: Counted,
+}
+
+impl Mirroring {
+    pub(super) fn new(bucket: Bucket, leg: GatedLeg, fold: ConnectionState, counted: Counted) -> Mirroring {
+        Mirroring {
+            bucket,
+            leg,
+            fold: Box::new(fold),
+            legs: BTreeMap::new(),
+            queued: 0,
+            acknowledged: Vec::new(),
+            timed: None,
+            listed: false,
+            client_end: None,
+            server_end: None,
+            broken: false,
+            _counted: counted,
+        }
+    }
+
+    /// Everything about it, for a backup that knows nothing.
+    pub(super) fn whole(&self, connection: ConnectionId) -> Frame {
+        let (state, legs) = (Some(self.fold.clone()), self.legs.clone());
+        Frame::Begin { connection, bucket: self.bucket.0, state, legs }
+    }
+
+    /// The connection ends by RST.
+    pub(in crate::worker) fn break_off(&mut self) {
+        self.broken = true;
+        self.leg.slot.allow_rst();
+    }
+
+    /// The client's leg, if it is known just now where its packets go next: a connection that was accepted without state
+    /// begins without that.
+    pub(super) fn learn_next_hop(&mut self) -> Option<LegFacts> {
+        let facts = self.legs.get_mut(&0).filter(|facts| facts.next_hop == [0; 6])?;
+        facts.next_hop = self.leg.slot.next_hop();
+        (facts.next_hop != [0; 6]).then_some(*facts)
+    }
+
+    /// Every node of `required` holds the entries up to here.
+    pub(super) fn held_by(&self, required: MemberSet) -> u64 {
+        let of =
+            |node| self.acknowledged.iter().find(|(known, _)| *known == node).map_or(0, |(_, index)| *index);
+        required.iter().map(of).min().unwrap_or(self.queued).min(self.queued)
+    }
+
+    /// Every node of `nodes` holds everything.
+    pub(super) fn is_held_by(&self, nodes: MemberSet) -> bool {
+        self.held_by(nodes) == self.queued
+    }
+
+    pub(super) fn note(&mut self, node: NodeId, index: u64) {
+        match self.acknowledged.iter_mut().find(|(known, _)| *known == node) {
+            Some((_, known)) => *known = (*known).max(index),
+            None => self.acknowledged.push((node, index)),
+        }
+    }
+
+    /// The backups will hold this entry too.
+    pub(super) fn apply(&mut self, entry: Entry) {
+        self.queued += 1;
+        let over = matches!(entry, Entry::Close { .. });
+        if let Entry::ServerEnd { leg, .. } = entry {
+            self.server_end = Some((leg, self.queued));
+        }
+        self.fold.apply(entry);
+        if self.client_end.is_none() && (over || self.fold.client.phase == Phase::Ended) {
+            self.client_end = Some(self.queued);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Clients that speak before their connection's turn has come: they go first, and what they said is kept for the socket.
+//!
+//! A connection that rests is restored between all else, which takes seconds when there are many. What its client says
+//! before there is a socket would be lost, and said again by the client's kernel only after 0.2, 0.6, 1.4 and 3 seconds.
+//! So the gate hands it over, and it is put where the socket would have it ([`evergate_sys::Restoring::receive`]).
+
+use evergate_bpf::{Flow, Heard, Knock};
+use std::collections::{HashMap, VecDeque};
+
+/// Bytes that are kept in all.
+const BYTES_MAX: usize = 16 << 20;
+/// Connections of which something is kept, and segments of each.
+const FLOWS_MAX: usize = 65_536;
+const SEGMENTS_MAX: usize = 8;
+
+/// A piece of a client's stream, its sequence number, and what was acknowledged with it.
+pub(super) struct EarlySegment {
+    pub(super) seq: u32,
+    pub(super) ack: u32,
+    pub(super) data: Vec<u8>,
+}
+
+/// What a client said before there was a socket.
+#[derive(Default)]
+pub(super) struct EarlyInput {
+    /// Its newest word about its end.
+    pub(super) heard: Option<Heard>,
+    pub(super) pieces: Vec<EarlySegment>,
+}
+
+/// What clients said whose connections have no socket yet.
+#[derive(Default)]
+pub(super) struct EarlySegments {
+    said: HashMap<Flow, EarlyInput>,
+    bytes: usize,
+    /// Flows in the order in which they spoke, and some that are gone.
+    order: VecDeque<Flow>,
+}
+
+impl EarlySegments {
+    /// Somebody speaks. What finds no room is dropped: its sender says it again.
+    pub(super) fn note(&mut self, knock: Knock) {
+        let Knock { flow, heard, data } = knock;
+        if !self.said.contains_key(&flow) {
+            if self.said.len() >= FLOWS_MAX {
+                return;
+            }
+            self.order.push_back(flow);
+        }
+        let said = self.said.entry(flow).or_default();
+        said.heard = Some(heard);
+        let (seq, pieces) = (heard.seq, &mut said.pieces);
+        let is_known = pieces.iter().any(|piece| piece.seq == seq && piece.data.len() >= data.len());
+        if data.is_empty() || is_known || pieces.len() >= SEGMENTS_MAX || self.bytes + data.len() > BYTES_MAX
+        {
+            return;
+        }
+        self.bytes += data.len();
+        pieces.push(EarlySegment { seq, ack: heard.ack, data });
+    }
+
+    /// What was said in a flow, which has its socket now, or never will.
+    pub(super) fn take(&mut self, flow: &Flow) -> EarlyInput {
+        let said = self.said.remove(flow).unwrap_or_default();
+        self.bytes -= said.pieces.iter().map(|piece| piece.data.len()).sum::<usize>();
+        said
+    }
+
+    /// Who spoke first and waits, of those that have not been taken; each is named once.
+    pub(super) fn next(&mut self) -> Option<Flow> {
+        while let Some(flow) = self.order.pop_front() {
+            if self.said.contains_key(&flow) {
+                return Some(flow);
+            }
+        }
+        None
+    }
+
+    /// It cannot go on yet.
+    pub(super) fn put_back(&mut self, flows: Vec<Flow>) {
+        self.order.extend(flows);
+    }
+}
+
+/// What of these pieces follows `next` without a gap, in order, each byte once.
+pub(super) fn in_order(pieces: &[EarlySegment], mut next: u32) -> Vec<&[u8]> {
+    let ahead = |seq: u32, next: u32| seq.wrapping_sub(next) as i32;
+    let mut sorted: Vec<&EarlySegment> = pieces.iter().collect();
+    sorted.sort_by_key(|piece| ahead(piece.seq, next));
+    let mut found = Vec::new();
+    for EarlySegment { seq, data, .. } in sorted {
+        let Ok(known) = usize::try_from(-i64::from(ahead(*seq, next))) else { break };
+        if let Some(fresh) = data.get(known..).filter(|fresh| !fresh.is_empty()) {
+            next = next.wrapping_add(fresh.len() as u32);
+            found.push(fresh);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(port: u16) -> Flow {
+        Flow::new(([10, 0, 0, 1], 443).into(), ([10, 0, 0, 2], port).into())
+    }
+
+    fn knock(port: u16, seq: u32, data: &[u8]) -> Knock {
+        let heard = Heard { seq, ack: 1, window: u32::from(port), count: 1, timestamps: (0, 0) };
+        Knock { flow: flow(port), heard, data: data.to_vec() }
+    }
+
+    #[test]
+    fn who_spoke_first_goes_first_and_is_named_once() {
+        let mut knocks = EarlySegments::default();
+        for (port, seq, data) in [(2, 5, "ab"), (1, 9, "x"), (2, 7, "cd"), (2, 5, "ab"), (3, 0, "")] {
+            knocks.note(knock(port, seq, data.as_bytes()));
+        }
+        assert_eq!(knocks.bytes, 5, "what was said again is not kept twice");
+        knocks.take(&flow(1));
+        assert_eq!(knocks.next(), Some(flow(2)));
+        knocks.put_back(vec![flow(2)]);
+        assert_eq!((knocks.next(), knocks.next(), knocks.next()), (Some(flow(3)), Some(flow(2)), None));
+        let said = knocks.take(&flow(2));
+        assert_eq!((said.pieces.len(), said.heard.map(|heard| heard.window)), (2, Some(2)));
+        assert!(knocks.take(&flow(3)).pieces.is_empty() && knocks.said.is_empty() && knocks.bytes == 0);
+    }
+
+    #[test]
+    fn nobody_can_fill_the_memory() {
+        let mut knocks = EarlySegments::default();
+        for seq in 0..100 {
+            knocks.note(knock(1, seq, b"x"));
+        }
+        assert_eq!(knocks.bytes, SEGMENTS_MAX);
+        for port in 2..u16::MAX {
+            knocks.note(knock(port, 0, &[0; 4096]));
+        }
+        assert!(knocks.bytes <= BYTES_MAX && knocks.said.len() <= FLOWS_MAX);
+    }
+
+    #[test]
+    fn pieces_are_joined_without_gaps_and_without_repetition() {
+        let join = |pieces: &[(u32, &str)], next: u32| {
+            let piece = |(seq, data): &(u32, &str)| EarlySegment {
+                seq: *seq,
+                ack: 0,
+                data: data.as_bytes().to_vec(),
+            };
+            let pieces: Vec<EarlySegment> = pieces.iter().map(piece).collect();
+            String::from_utf8(in_order(&pieces, next).concat()).unwrap()
+        };
+        assert_eq!(join(&[(12, "cd"), (10, "ab")], 10), "abcd");
+        assert_eq!(join(&[(10, "abcd"), (12, "cdef"), (11, "b")], 11), "bcdef");
+        assert_eq!(join(&[(10, "ab"), (13, "d")], 10), "ab", "a gap");
+        assert_eq!(join(&[(11, "b")], 10), "", "the first byte is missing");
+        assert_eq!(join(&[(5, "old")], 10), "");
+        assert_eq!(join(&[(u32::MAX, "abc"), (2, "d")], u32::MAX), "abcd", "numbers wrap around");
+    }
+}

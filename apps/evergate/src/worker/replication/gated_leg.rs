@@ -1,0 +1,175 @@
+//! One gated leg: the slot that withholds its acknowledgements, the kernel's facts of it, and where its streams stand.
+//!
+//! How much of what is safe is acknowledged is decided in [`Positions`], which the simulator runs too; here it meets the
+//! slot that the kernel's programs read.
+
+use evergate_base::Micros;
+use evergate_bpf::{LaneId, Slot};
+use evergate_replication::{AckGate, AckSlot, InputBoundary, LegFacts, Look, Origin, ResumePoint};
+use evergate_sys::{Stamp, TcpFacts};
+
+/// A leg whose acknowledgements wait for the backups. What its methods are for: see [`Positions`].
+pub(crate) struct GatedLeg {
+    pub(crate) slot: Slot,
+    pub(crate) facts: TcpFacts,
+    pub(crate) interface: u8,
+    positions: AckGate,
+}
+
+/// The slot as [`Positions`] sees it.
+struct SlotRef<'a>(&'a Slot);
+
+impl AckSlot for SlotRef<'_> {
+    fn committed(&self) -> u32 {
+        self.0.committed()
+    }
+
+    fn set_committed(&mut self, ack: u32) {
+        self.0.set_committed(ack);
+    }
+
+    fn sent_ack(&self) -> u32 {
+        self.0.sent_ack()
+    }
+
+    fn peer_acked(&self) -> u32 {
+        self.0.peer_acked()
+    }
+}
+
+impl GatedLeg {
+    /// A leg that was just established.
+    pub(crate) fn new(slot: Slot, facts: TcpFacts, interface: u8, now: Micros) -> GatedLeg {
+        let evergate_bpf::Origin { sent, received } = slot.origin();
+        let positions = AckGate::new(Origin { sent, received }, facts.mss, now);
+        GatedLeg { slot, facts, interface, positions }
+    }
+
+    /// A leg taken over.
+    pub(crate) fn resumed(slot: Slot, facts: &LegFacts, stands: ResumePoint, now: Micros) -> GatedLeg {
+        let origin = Origin { sent: facts.sent, received: facts.received };
+        let positions = AckGate::resumed(origin, facts.mss, stands, now);
+        GatedLeg { slot, facts: tcp_facts(facts), interface: facts.interface, positions }
+    }
+
+    pub(crate) fn restart(&mut self, now: Micros) {
+        self.positions.restart(now);
+    }
+
+    /// What another node needs to continue the leg.
+    pub(crate) fn mirrored(&self) -> LegFacts {
+        let facts = &self.facts;
+        let Origin { sent, received } = self.positions.origin();
+        LegFacts {
+            local: facts.local,
+            remote: facts.remote,
+            sent,
+            received,
+            acknowledged: self.slot.committed(),
+            mss: facts.mss,
+            window_scales: facts.window_scales,
+            sack: facts.sack,
+            timestamp: facts.stamp.map(|stamp| (stamp.value, stamp.at_ms)),
+            interface: self.interface,
+            next_hop: self.slot.next_hop(),
+        }
+    }
+
+    pub(crate) fn handle_read(&mut self, bytes: usize, now: Micros) {
+        self.positions.handle_read(bytes, now);
+    }
+
+    pub(crate) fn note_next(&mut self) {
+        self.positions.note_next(&SlotRef(&self.slot));
+    }
+
+    pub(crate) fn note_silence(&mut self) {
+        self.positions.note_silence();
+    }
+
+    pub(crate) fn is_patient(&self) -> bool {
+        self.positions.is_patient()
+    }
+
+    pub(crate) fn handle_end(&mut self) {
+        self.positions.handle_end();
+    }
+
+    pub(crate) fn handle_written(&mut self, bytes: usize, now: Micros) {
+        self.positions.handle_written(bytes, now);
+    }
+
+    pub(crate) fn skip_delivered(&mut self, bytes: usize) -> usize {
+        self.positions.skip_delivered(bytes)
+    }
+
+    pub(crate) fn has_undelivered_skip(&self) -> bool {
+        self.positions.has_undelivered_skip()
+    }
+
+    pub(crate) fn newly_acked(&mut self) -> Option<u64> {
+        self.positions.newly_acked(&SlotRef(&self.slot))
+    }
+
+    /// Sees to it that what the peer acknowledges is noticed: by an event of the gate, or by a look before long.
+    /// `eager`: something waits for it. True when it has acknowledged something meanwhile.
+    pub(crate) fn watch(&self, lane: LaneId, eager: bool, now: Micros) -> bool {
+        self.positions.watched(eager, now).is_some_and(|ack| !self.slot.wake_at(lane, ack))
+    }
+
+    pub(crate) fn release(&mut self, position: u64, now: Micros) -> bool {
+        self.positions.release(&mut SlotRef(&self.slot), position, now)
+    }
+
+    pub(crate) fn is_overdue(&self, now: Micros) -> bool {
+        self.positions.is_overdue(&SlotRef(&self.slot), now)
+    }
+
+    pub(crate) fn ack_if_due(&mut self, now: Micros) -> bool {
+        self.positions.ack_if_due(&mut SlotRef(&self.slot), now)
+    }
+
+    pub(crate) fn on_idle(&mut self, now: Micros) -> bool {
+        self.positions.on_idle(&mut SlotRef(&self.slot), now)
+    }
+
+    pub(crate) fn received(&self) -> (u32, u32) {
+        self.positions.received()
+    }
+
+    pub(crate) fn settle(&mut self, sequence: u32, now: Micros) {
+        self.positions.settle(&mut SlotRef(&self.slot), sequence, now);
+    }
+
+    pub(crate) fn next_ack_check(&self, inside: bool, now: Micros) -> Option<Look> {
+        self.positions.next_ack_check(&SlotRef(&self.slot), inside, now)
+    }
+
+    pub(crate) fn is_stalled(&self, extent: InputBoundary, now: Micros) -> bool {
+        self.positions.is_stalled(extent, now)
+    }
+
+    pub(crate) fn release_end(&mut self) -> bool {
+        self.positions.release_end(&mut SlotRef(&self.slot))
+    }
+
+    pub(super) fn finish_end(&mut self) -> bool {
+        self.positions.finish_end(&mut SlotRef(&self.slot))
+    }
+
+    pub(crate) fn end_sequence(&self) -> u32 {
+        self.positions.end_sequence()
+    }
+}
+
+/// The kernel's facts out of mirrored ones.
+pub(crate) fn tcp_facts(facts: &LegFacts) -> TcpFacts {
+    TcpFacts {
+        local: facts.local,
+        remote: facts.remote,
+        mss: facts.mss,
+        window_scales: facts.window_scales,
+        sack: facts.sack,
+        stamp: facts.timestamp.map(|(value, at_ms)| Stamp { value, at_ms }),
+    }
+}

@@ -1,0 +1,138 @@
+//! What each bucket costs this worker, so that the cluster can even it out.
+//!
+//! The kernel says how much processor time the worker used. It is shared out among the buckets by what was done for them,
+//! because reading a clock at every step would cost more than many steps do. The costs of steps are rough figures of one
+//! core at 3 GHz: what counts is how they compare.
+
+use crate::agent::Report;
+use crate::worker::Worker;
+use crate::worker::counters::{BYTES_PER_US, Counters};
+use crate::worker::slab::Key;
+use evergate_base::Micros;
+use evergate_membership::{BUCKETS, Bucket};
+
+/// One turn of one connection: a request takes about four.
+const TURN_US: u64 = 5;
+/// A full handshake with a signature, and one that resumes a session.
+const FULL_US: u64 = 150;
+const RESUMED_US: u64 = 50;
+/// One frame of another owner.
+const FRAME_US: u64 = 2;
+/// A step counts at most so many times what it costs by these figures: what a worker does beside is no bucket's work.
+const SLOWER_MAX: u64 = 10;
+
+/// What was done since it was told last, in microseconds by the figures above.
+pub(super) struct Work {
+    buckets: Vec<u64>,
+    /// As a backup.
+    others: u64,
+    /// Processor time of the worker when it was told, in nanoseconds.
+    cpu_ns: u64,
+}
+
+/// How far a worker's counters were before something was done.
+#[derive(Clone, Copy)]
+pub(in crate::worker) struct Before {
+    bucket: Bucket,
+    cost: u64,
+}
+
+impl Default for Work {
+    fn default() -> Work {
+        Work { buckets: vec![0; usize::from(BUCKETS)], others: 0, cpu_ns: 0 }
+    }
+}
+
+impl Work {
+    fn add(&mut self, bucket: Bucket, cost: u64) {
+        if let Some(sum) = self.buckets.get_mut(usize::from(bucket.0)) {
+            *sum = sum.saturating_add(cost);
+        }
+    }
+
+    /// Frames of other owners were taken in.
+    pub(super) fn note_frames(&mut self, count: u64) {
+        self.others += count * FRAME_US;
+    }
+
+    /// Each bucket's part of the processor time that the worker has used since the last call; `cpu_ns` in all.
+    fn take(&mut self, cpu_ns: u64) -> Vec<(Bucket, Micros)> {
+        let used = cpu_ns.saturating_sub(std::mem::replace(&mut self.cpu_ns, cpu_ns)) / 1000;
+        let known = self.buckets.iter().fold(std::mem::take(&mut self.others), |sum, cost| sum + cost).max(1);
+        let used = used.min(known.saturating_mul(SLOWER_MAX));
+        let part = |cost: u64| (u128::from(cost) * u128::from(used)).div_ceil(u128::from(known)) as u64;
+        let all = (0..).map(Bucket).zip(&mut self.buckets).filter(|(_, cost)| **cost > 0);
+        all.map(|(bucket, cost)| (bucket, Micros(part(std::mem::take(cost))))).collect()
+    }
+}
+
+/// What everything that was counted so far has cost, turns aside.
+fn cost(counters: &Counters) -> u64 {
+    let bytes = counters.client_bytes_in.get().wrapping_add(counters.server_bytes_in.get());
+    let handshakes =
+        counters.handshakes_full.get() * FULL_US + counters.handshakes_resumed.get() * RESUMED_US;
+    bytes / BYTES_PER_US + handshakes
+}
+
+impl Worker {
+    /// Before a turn of a mirrored connection, which may not survive it.
+    pub(in crate::worker) fn before_turn(&self, key: Key) -> Option<Before> {
+        let bucket = self.clients.get(key)?.mirroring.as_ref()?.bucket;
+        Some(Before { bucket, cost: cost(&self.counters) })
+    }
+
+    /// After it.
+    pub(in crate::worker) fn note_turn(&mut self, before: Option<Before>) {
+        let (Some(before), Some(cluster)) = (before, &mut self.cluster) else { return };
+        let more = cost(&self.counters).saturating_sub(before.cost);
+        cluster.work.add(before.bucket, more + TURN_US);
+    }
+
+    /// Tells the agent, about once a second.
+    pub(in crate::worker) fn report_work(&mut self) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let work = cluster.work.take(self.counters.cpu_ns.get());
+        if !work.is_empty() {
+            cluster.report(Report::Worked(work));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_time_is_shared_out_by_what_was_done() {
+        let mut work = Work::default();
+        work.add(Bucket(3), 200);
+        work.add(Bucket(3), 100);
+        work.add(Bucket(BUCKETS - 1), 100);
+        work.add(Bucket(BUCKETS), 9);
+        assert_eq!(work.take(800_000), [(Bucket(3), Micros(600)), (Bucket(BUCKETS - 1), Micros(200))]);
+        assert!(work.take(900_000).is_empty(), "it is told once");
+        work.add(Bucket(4), 300);
+        work.note_frames(300 / FRAME_US);
+        assert_eq!(work.take(1_300_000), [(Bucket(4), Micros(200))], "half of it was another owner's");
+    }
+
+    #[test]
+    fn a_worker_that_does_little_makes_no_bucket_heavy() {
+        let mut work = Work::default();
+        work.add(Bucket(3), 10);
+        assert_eq!(work.take(5_000_000), [(Bucket(3), Micros(10 * SLOWER_MAX))]);
+        work.add(Bucket(3), 10);
+        assert_eq!(work.take(0), [(Bucket(3), Micros(0))], "a clock that went back");
+    }
+
+    #[test]
+    fn bytes_and_handshakes_cost() {
+        let counters = Counters::default();
+        assert_eq!(cost(&counters), 0);
+        counters.client_bytes_in.add(1_000_000);
+        counters.server_bytes_in.add(2_000_000);
+        counters.handshakes_full.add(1);
+        counters.handshakes_resumed.add(2);
+        assert_eq!(cost(&counters), 1000 + FULL_US + 2 * RESUMED_US);
+    }
+}

@@ -1,0 +1,490 @@
+//! The owner's side: entries go to the backups before what depends on them leaves, and acknowledgements come back.
+
+use super::replication_channel::Notice;
+use super::{End, GatedLeg, Mirroring};
+use crate::worker::Worker;
+use crate::worker::slab::{Key, Source};
+use crate::worker::upstreams::Upstream;
+use evergate_bpf::{Flow, Leases};
+use evergate_membership::{Bucket, NodeId};
+use evergate_replication::{ConnectionState, Entry, Frame, Look, NextTurn, Side, Urgency};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+impl Worker {
+    /// The gate's view of a connection that was just accepted; `None` for one that is not mirrored. An error, the reason, refuses it.
+    pub(in crate::worker) fn gate_client(
+        &mut self,
+        fd: i32,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Result<Option<Mirroring>, &'static str> {
+        let now = self.now;
+        let Some(cluster) = &mut self.cluster else { return Ok(None) };
+        if !cluster.is_movable(local) {
+            return Ok(None);
+        }
+        let bucket = cluster.bucket(local, remote);
+        if !cluster.owns(bucket) {
+            return Err("bucket_not_ours");
+        }
+        if cluster.frozen.contains(&bucket) {
+            // The next owner may have all there is to say of the bucket, and accepts the client when it speaks.
+            return Err("bucket_moves");
+        }
+        let slot = cluster.lane.slot(&Flow::new(local, remote)).ok_or("flow_not_gated")?;
+        match evergate_sys::facts_between(fd, (local, remote), evergate_sys::steady_clock_ms()) {
+            Ok(facts) => {
+                let leg = GatedLeg::new(slot, facts, 0, now);
+                let counted = cluster.census.count(bucket);
+                Ok(Some(Mirroring::new(bucket, leg, ConnectionState::default(), counted)))
+            }
+            Err(_) => {
+                cluster.lane.finish(slot, None, Leases::now_ns());
+                Err("facts_failed")
+            }
+        }
+    }
+
+    /// Resets a client that was just accepted, or a server that was just asked. Nobody else knows of the connection: the gate
+    /// lets the RST leave, unless its bucket is about to be another node's.
+    pub(in crate::worker) fn reset_unmirrored(
+        &mut self,
+        socket: OwnedFd,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) {
+        evergate_sys::reset_on_close(socket.as_raw_fd());
+        let Some(cluster) = &mut self.cluster else { return };
+        let bucket = cluster.bucket(local, remote);
+        // An address that is only this node's has no slot: nothing holds what it says.
+        let ours = cluster.owns(bucket) && !cluster.frozen.contains(&bucket);
+        let slot = ours.then(|| cluster.lane.slot(&Flow::new(local, remote))).flatten();
+        if let Some(slot) = &slot {
+            slot.open();
+        }
+        drop(socket);
+        if let Some(slot) = slot {
+            cluster.lane.finish(slot, None, Leases::now_ns());
+        }
+    }
+
+    /// Tells the backups of a new connection; directly after its slot in the worker is known.
+    pub(in crate::worker) fn begin_mirroring(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let connection = client.connection.id();
+        let Some(mirroring) = &mut client.mirroring else { return };
+        client.connection.mirror_to_backups();
+        let Some(cluster) = &mut self.cluster else { return };
+        cluster.note_slot(mirroring.leg.slot.index(), key);
+        let (bucket, facts) = (mirroring.bucket, mirroring.leg.mirrored());
+        mirroring.legs.insert(0, facts);
+        let legs = mirroring.legs.clone();
+        cluster.replicate(bucket, &Frame::Begin { connection, bucket: bucket.0, state: None, legs }, None);
+        self.index_by_bucket(key, bucket);
+    }
+
+    /// Tells the backups everything about one connection, before any further entry of it.
+    pub(super) fn begin_again(&mut self, key: Key) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(client) = self.clients.get(key) else { return };
+        let Some(mirroring) = &client.mirroring else { return };
+        cluster.replicate(mirroring.bucket, &mirroring.whole(client.connection.id()), None);
+    }
+
+    /// A server leg is open (or used again): the backups must know it before any entry names it.
+    pub(in crate::worker) fn gate_server(&mut self, client_key: Key, upstream_key: Key, leg: u32) {
+        let now = self.now;
+        // Who gave it back must be known to be done with it first: else two connections would continue it.
+        let unsettled = self.upstreams.get(upstream_key).and_then(|upstream| upstream.unsettled.as_ref());
+        if let Some(before) =
+            unsettled.map(|unsettled| unsettled.client).filter(|before| *before != client_key)
+        {
+            self.mirror_all(before);
+        }
+        let Some(client) = self.clients.get_mut(client_key) else { return };
+        let connection = client.connection.id();
+        let Some(mirroring) = &mut client.mirroring else { return };
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(upstream) = self.upstreams.get_mut(upstream_key) else { return };
+        match &mut upstream.gated {
+            Some(gated) => gated.restart(now),
+            None => {
+                let facts = evergate_sys::facts(upstream.fd(), evergate_sys::steady_clock_ms());
+                let gated = facts.ok().and_then(|facts| {
+                    let slot = cluster.lane.slot(&Flow::new(facts.local, facts.remote))?;
+                    Some(Box::new(GatedLeg::new(slot, facts, 1, now)))
+                });
+                if gated.is_none() {
+                    self.counters.reason("flow_not_gated");
+                }
+                upstream.gated = gated;
+            }
+        }
+        let Some(gated) = &upstream.gated else { return };
+        cluster.note_slot(gated.slot.index(), client_key);
+        let facts = gated.mirrored();
+        mirroring.fold.forget_legs(&mut mirroring.legs, leg);
+        mirroring.legs.insert(leg, facts);
+        cluster.replicate(mirroring.bucket, &Frame::Leg { connection, leg, facts }, None);
+    }
+
+    /// Sends the entries of the last call to the backups. What depends on them waits. Entries that nobody waits for go with the
+    /// next ones of their connection, which a client that asks again makes soon.
+    pub(in crate::worker) fn mirror(&mut self, key: Key) {
+        if !self.keeps_entries(key) {
+            self.mirror_all(key);
+        }
+    }
+
+    /// Whether the entries that are queued may wait for others of the connection; sees to it that they do not for long.
+    fn keeps_entries(&mut self, key: Key) -> bool {
+        let queued = self.shared.waiting.load(Ordering::Relaxed);
+        let Some(cluster) = &mut self.cluster else { return false };
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        let Some(mirroring) = &mut client.mirroring else { return false };
+        let (connection, bucket) = (&client.connection, mirroring.bucket);
+        // A client that has yet to ask again may wait for acknowledgements, and requests for server connections.
+        let may = connection.haste() == Urgency::None && !mirroring.leg.is_patient() && queued == 0;
+        let may = may && !connection.is_past_requests() && !cluster.freezing.contains_key(&bucket);
+        if !may || !connection.has_entries() || cluster.awaited(bucket).is_empty() {
+            return false;
+        }
+        cluster.schedule(mirroring, key, Look::Later, self.now);
+        true
+    }
+
+    /// The same for all entries that are queued.
+    pub(super) fn mirror_all(&mut self, key: Key) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let Some(mirroring) = &mut client.mirroring else { return };
+        if !client.connection.has_entries() {
+            return;
+        }
+        cluster.company.hurry(client.connection.haste());
+        let mut entries = std::mem::take(&mut cluster.entries);
+        entries.extend(client.connection.drain_entries());
+        let (bucket, index) = (mirroring.bucket, mirroring.queued + entries.len() as u64);
+        // Some clients say nothing more before what they said is acknowledged; tickets see to that of the handshake's end.
+        let connection = &client.connection;
+        let waits =
+            mirroring.leg.is_patient() && !connection.is_past_requests() && !connection.holds_tickets();
+        if waits && entries.iter().any(|entry| matches!(entry, Entry::Client(_))) {
+            cluster.company.hurry(Urgency::Full);
+        }
+        let connection = client.connection.id();
+        if let Some(facts) = mirroring.learn_next_hop() {
+            cluster.replicate(bucket, &Frame::Leg { connection, leg: 0, facts }, None);
+        }
+        let frame = Frame::Entries { connection, entries };
+        cluster.replicate(bucket, &frame, Some(Notice::Entry { key, index }));
+        if let Frame::Entries { mut entries, .. } = frame {
+            entries.drain(..).for_each(|entry| mirroring.apply(entry));
+            cluster.entries = entries;
+        }
+        if cluster.awaited(bucket).is_empty() {
+            client.connection.count_as_mirrored(); // nobody else is left
+            if !mirroring.listed {
+                mirroring.listed = true;
+                cluster.acknowledged.push(key);
+            }
+        }
+    }
+
+    /// Delivers what the backups have acknowledged, until nothing follows from it.
+    pub(in crate::worker) fn deliver_acknowledged(&mut self) {
+        let unawaited = self.cluster.as_mut().map(|cluster| std::mem::take(&mut cluster.unawaited));
+        for bucket in unawaited.into_iter().flatten() {
+            self.mark_all_dirty(bucket);
+        }
+        loop {
+            let Some(cluster) = &mut self.cluster else { return };
+            let keys = std::mem::take(&mut cluster.acknowledged);
+            if keys.is_empty() {
+                return;
+            }
+            for key in keys {
+                self.guarded(Some(Source::Client(key)), |worker| worker.handle_mirrored(key));
+            }
+        }
+    }
+
+    fn handle_mirrored(&mut self, key: Key) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let Some(mirroring) = &mut client.mirroring else { return };
+        mirroring.listed = false;
+        if cluster.freezing.contains_key(&mirroring.bucket) {
+            return; // acted on by the next owner
+        }
+        let held = mirroring.held_by(cluster.awaited(mirroring.bucket));
+        if mirroring.client_end.is_some_and(|index| index <= held) && mirroring.leg.release_end() {
+            cluster.dirty.push((key, End::Client));
+        }
+        if let Some((_, index)) = mirroring.server_end
+            && index <= held
+            && let Some(upstream) = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream))
+            && let Some(gated) = &mut upstream.gated
+            && gated.release_end()
+        {
+            cluster.dirty.push((key, End::Server));
+        }
+        let tickets = client.connection.holds_tickets();
+        client.readable |= tickets; // its request may be here by now
+        self.with(key, |connection, io| connection.learn_mirror_acked(io, held));
+        self.carry_out_all(key);
+        self.pump(key);
+        if tickets {
+            self.send_tickets(key);
+        }
+        self.run_deferred(key); // of one whose bucket is about to move
+    }
+
+    /// Tickets of a client that has asked nothing yet.
+    fn send_tickets(&mut self, key: Key) {
+        if self.clients.get(key).is_some_and(|client| client.connection.may_send_tickets()) {
+            self.with(key, |connection, io| connection.handle_tickets_due(io));
+            self.perform(key);
+            self.pump(key);
+        }
+    }
+
+    /// Tickets of clients whose first request is acknowledged before it is answered, as long ones are, wait no longer. Until the
+    /// client has them the backups would have to make the handshake again, with files that may be others by then.
+    fn send_tickets_along(&mut self) {
+        let Some(cluster) = &self.cluster else { return };
+        let holds =
+            |key: &Key| self.clients.get(*key).is_some_and(|client| client.connection.holds_tickets());
+        let clients = cluster.dirty.iter().filter(|(_, end)| matches!(end, End::Client)).map(|(key, _)| *key);
+        let due: Vec<Key> = clients.filter(holds).filter(|key| !self.is_frozen(*key)).collect();
+        for key in due {
+            self.guarded(Some(Source::Client(key)), |worker| {
+                worker.with(key, |connection, io| connection.handle_tickets_due(io));
+                worker.perform(key);
+                worker.pump(key);
+            });
+        }
+    }
+
+    /// The input of a leg up to `position` is safe.
+    pub(in crate::worker) fn release_input(&mut self, key: Key, side: Side, position: u64) {
+        let now = self.now;
+        if let Side::Server(leg) = side
+            && self.settle_upstream(key, leg, position)
+        {
+            return;
+        }
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let (released, end) = match side {
+            Side::Client => {
+                // The answer takes the ACK along, or the end, or tickets.
+                let connection = &client.connection;
+                let answers =
+                    connection.is_busy() || connection.is_past_requests() || connection.holds_tickets();
+                let leg = client.mirroring.as_mut().map(|mirroring| &mut mirroring.leg);
+                let at_once =
+                    |leg: &mut GatedLeg| leg.release(position, now) || (!answers && leg.is_patient());
+                (leg.is_some_and(at_once), End::Client)
+            }
+            Side::Server(leg) => {
+                let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
+                let upstream = upstream.filter(|upstream| upstream.owner.is_some_and(|(_, of)| of == leg));
+                let gated = upstream.and_then(|upstream| upstream.gated.as_mut());
+                (gated.is_some_and(|gated| gated.release(position, now)), End::Server)
+            }
+        };
+        if released {
+            cluster.dirty.push((key, end));
+        }
+    }
+
+    /// Tells the connection what its peers have acknowledged; whether that is something new.
+    pub(in crate::worker) fn note_peers(&mut self, key: Key) -> bool {
+        self.learn_from_peers(key);
+        self.run_deferred(key)
+    }
+
+    /// The same before other calls, with which the connection does what follows.
+    pub(in crate::worker) fn learn_from_peers(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let Some(mirroring) = &mut client.mirroring else { return };
+        // A server has the request before its client has the answer.
+        let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
+        if let Some(upstream) = upstream
+            && let Some((_, leg)) = upstream.owner
+            && let Some(output) = upstream.gated.as_mut().and_then(|gated| gated.newly_acked())
+        {
+            client.connection.learn_server_acked(leg, output);
+        }
+        if let Some(output) = mirroring.leg.newly_acked() {
+            client.connection.learn_client_acked(output);
+        }
+    }
+
+    /// ACKs leave, and frames: once a turn.
+    pub(in crate::worker) fn end_turn(&mut self, next: NextTurn) {
+        self.send_tickets_along();
+        let Some(cluster) = &mut self.cluster else { return };
+        cluster.answer();
+        cluster.tell_news();
+        if self.counters.queued.get() > 0 {
+            cluster.company.hurry(Urgency::Full); // requests wait for server connections that are given back
+        }
+        cluster.flush(next, self.now);
+        if !cluster.say_last_words(self.now) {
+            self.counters.reason("emit_failed");
+        }
+        if cluster.dirty.is_empty() {
+            return;
+        }
+        let dirty = std::mem::take(&mut cluster.dirty);
+        let slots = dirty.iter().filter_map(|(key, end)| {
+            let client = self.clients.get(*key)?;
+            match end {
+                End::Client => Some(&client.mirroring.as_ref()?.leg.slot),
+                End::Server => {
+                    let upstream = self.upstreams.get(client.upstream?)?;
+                    Some(&upstream.gated.as_ref()?.slot)
+                }
+            }
+        });
+        if cluster.lane.emit_acks(slots.filter(|slot| slot.owes_ack())).is_err() {
+            self.counters.reason("emit_failed");
+        }
+        cluster.dirty = dirty;
+        cluster.dirty.clear();
+    }
+
+    /// A channel to a backup can be written, or has answers.
+    pub(in crate::worker) fn outgoing_event(&mut self, (node, worker): (u8, usize), ends: bool) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let peer = (NodeId(node), worker);
+        let Some(outgoing) = cluster.outgoing.get_mut(&peer) else { return };
+        if outgoing.connecting {
+            match evergate_sys::connect_error(outgoing.channel.fd()) {
+                Ok(()) => outgoing.connecting = false,
+                Err(error) => return cluster.lose(peer, &error.to_string()),
+            }
+        }
+        let notices = match outgoing.answers(ends, self.now) {
+            Ok(notices) => notices,
+            Err(error) => return cluster.lose(peer, &error.to_string()),
+        };
+        if outgoing.channel.has_more {
+            let token = Source::Outgoing(node, worker as u16).token();
+            let _ = self.epoll.report_again(outgoing.channel.fd(), token);
+        }
+        self.take_notices(peer.0, notices);
+    }
+
+    /// A backup has taken in what these were waiting for.
+    pub(super) fn take_notices(&mut self, node: NodeId, notices: Vec<Notice>) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let mut told = false;
+        for notice in notices {
+            match notice {
+                Notice::Entry { key, index } => {
+                    let mirroring = self.clients.get_mut(key).and_then(|client| client.mirroring.as_mut());
+                    if let Some(mirroring) = mirroring {
+                        mirroring.note(node, index);
+                        if !mirroring.listed {
+                            mirroring.listed = true;
+                            cluster.acknowledged.push(key);
+                        }
+                    }
+                }
+                Notice::Taken { bucket, stage, round } => {
+                    cluster.note_told(stage, Bucket(bucket), node, round);
+                    told = true;
+                }
+                Notice::Told { bucket, office } => cluster.note_caught_up(Bucket(bucket), office, node),
+                Notice::Complete { bucket, office } => cluster.note_named(Bucket(bucket), office, node),
+            }
+        }
+        if told {
+            self.poll_failovers();
+        }
+    }
+
+    /// A gated server connection is closed.
+    pub(in crate::worker) fn end_gated(&mut self, gated: GatedLeg) {
+        let Some(cluster) = &mut self.cluster else { return };
+        cluster.forget_slot(gated.slot.index());
+        let end = gated.end_sequence();
+        cluster.lane.finish(gated.slot, Some(end), Leases::now_ns());
+    }
+
+    /// Drops a connection that this node may not speak for any more: nothing of it leaves, and its kernel keeps nothing of what
+    /// is unsaid.
+    pub(in crate::worker) fn abandon(&mut self, key: Key) {
+        let now = self.now;
+        let Some(client) = self.clients.get_mut(key) else { return };
+        if let Some(log) = client.connection.part(now) {
+            self.counters.reason(log.reason);
+            if let Some(lines) = &mut self.lines {
+                lines.push(&log, &client.connection);
+            }
+        }
+        let mirroring = client.mirroring.take();
+        leave_unsaid(&client.socket);
+        let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
+        let gated = upstream.and_then(|upstream| {
+            leave_unsaid(&upstream.socket);
+            upstream.gated.take()
+        });
+        let unsettled = client.unsettled.and_then(|upstream| self.upstreams.get_mut(upstream));
+        let is_its =
+            |upstream: &&mut Upstream| upstream.unsettled.as_ref().is_some_and(|of| of.client == key);
+        let unsettled = unsettled.filter(|upstream| upstream.owner.is_none()).filter(is_its);
+        let unsettled = unsettled.and_then(|upstream| {
+            leave_unsaid(&upstream.socket);
+            upstream.records = None; // close_notify is not this node's to send either
+            upstream.gated.take()
+        });
+        let Some(cluster) = &mut self.cluster else { return };
+        let servers = [gated, unsettled].into_iter().flatten().map(|gated| gated.slot);
+        let slots: Vec<_> =
+            mirroring.map(|mirroring| mirroring.leg.slot).into_iter().chain(servers).collect();
+        for slot in &slots {
+            cluster.forget_slot(slot.index());
+        }
+        self.stop_waiting(key);
+        self.forget(key);
+        let Some(cluster) = &mut self.cluster else { return };
+        for slot in slots {
+            cluster.lane.finish(slot, None, Leases::now_ns());
+        }
+    }
+
+    /// Drops pooled server connections of a bucket that this node may not speak for any more, or of all buckets. What their
+    /// servers say goes elsewhere, so that they only look as if they were open.
+    pub(super) fn abandon_pool(&mut self, bucket: Option<Bucket>) {
+        let mut gone = Vec::new();
+        self.idle.retain(|(_, of), keys| {
+            let stays = of.is_none() || bucket.is_some_and(|bucket| *of != Some(bucket.0));
+            if !stays {
+                gone.append(keys);
+            }
+            stays
+        });
+        for key in gone {
+            let Some(mut upstream) = self.upstreams.remove(key) else { continue };
+            let gated = upstream.gated.take();
+            leave_unsaid(&upstream.socket);
+            drop(upstream);
+            if let (Some(gated), Some(cluster)) = (gated, &mut self.cluster) {
+                cluster.forget_slot(gated.slot.index());
+                cluster.lane.finish(gated.slot, None, Leases::now_ns());
+            }
+        }
+    }
+}
+
+/// The socket closes without a word: orphans with full queues would stay for minutes. Where the kernel refuses that, the gate
+/// stops what it says, as it does what it says until then.
+fn leave_unsaid(socket: &OwnedFd) {
+    let _ = evergate_sys::forget_on_close(socket.as_raw_fd());
+}

@@ -1,0 +1,554 @@
+//! Tests of a worker that is turned by hand, in a network namespace of its own: what it is told comes in the order that a test
+//! wants, and nothing comes by itself. They need root and Linux 6.8; without they say so and pass.
+
+mod channels;
+mod moves;
+
+use super::{Cluster, Joining, Worker};
+use crate::agent::{
+    FailoverOrder, Instruction, Interface, Layout, Report, Reporter, Resumed, gate_node, office,
+};
+use crate::config::parse;
+use crate::daemon::settings;
+use crate::generation::{Assembled, CarriedState, assemble};
+use crate::server_state::Generation;
+use crate::worker::slab::Key;
+use crate::worker::{Command, ListenerSocket, Shared, faults};
+use evergate_base::Micros;
+use evergate_bpf::netns::Namespace;
+use evergate_bpf::{Address, BucketKey, Flow, Mode, Options, Owner, PacketGate, PortBlocks};
+use evergate_membership::{
+    Bucket, HandoffId, Incarnation, MemberSet, NodeId, OwnershipStart, Role, Term, ViewId,
+};
+use evergate_replication::{ConnectionId, ConnectionState, Frame, Kind, LegFacts, Open};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// The address that moves, a client's, and the server's: all on the loopback interface.
+const SHARED: [u8; 4] = [10, 9, 0, 1];
+const CLIENT: [u8; 4] = [10, 9, 0, 2];
+const SERVER: [u8; 4] = [10, 9, 0, 3];
+/// Raw connections come to this port, requests to the next.
+const PORT: u16 = 4430;
+const WEB: u16 = 4431;
+static CLIENT_PORTS: AtomicU16 = AtomicU16::new(10_000);
+const LOOPBACK: Interface = Interface { index: 1, mac: [0; 6] };
+const MIRROR_PORT: u16 = 7401;
+/// The worker takes channels at this address; the backups take theirs at 127.0.0.1.
+const MIRROR: [u8; 4] = [127, 0, 0, 2];
+const ME: NodeId = NodeId(0);
+const BACKUP: NodeId = NodeId(1);
+
+/// One worker, and what it speaks with.
+struct Scene {
+    worker: Worker,
+    generation: Arc<Generation>,
+    reports: Box<dyn Fn() -> Vec<Report>>,
+    server: TcpListener,
+    /// They take channels and say nothing; the tests answer for them.
+    _backups: Vec<TcpListener>,
+    commands: Sender<Command>,
+}
+
+/// Runs a test with the first of so many workers.
+fn play(workers: usize, test: impl FnOnce(Scene) + Send + 'static) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.trim().parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let namespace = match Namespace::new() {
+        Ok(namespace) if version >= (6, 8) => namespace,
+        other => {
+            assert!(std::env::var_os("CI").is_none(), "in CI no test is skipped: {:?}", other.err());
+            // Not by `eprintln!`, which the harness keeps for tests that fail.
+            let why = format!("needs root and Linux 6.8 (is {}): {:?}", release.trim(), other.err());
+            return drop(writeln!(std::io::stderr(), "skipped: {why}"));
+        }
+    };
+    namespace.ip("addr add 10.9.0.1/24 dev lo").unwrap();
+    namespace.sysctl("net.ipv4.ip_local_port_range", "1024 60999").unwrap();
+    namespace.run(move || test(Scene::new(workers)));
+}
+
+impl Scene {
+    fn new(workers: usize) -> Scene {
+        let server = TcpListener::bind((IpAddr::from(SERVER), 0)).unwrap();
+        let to = server.local_addr().unwrap();
+        let listeners = [("in", PORT, "tcp"), ("web", WEB, "http")];
+        let mut text = format!("[node]\nworkers = {workers}\n[logs]\naccess = \"off\"\n");
+        for (name, port, protocol) in listeners {
+            text += &format!(
+                "[[listeners]]\nname = \"{name}\"\naddress = \"10.9.0.1:{port}\"\nprotocol = \"{protocol}\"\npool = \"web\"\n"
+            );
+        }
+        text += &format!(
+            "[[rules]]\nname = \"gold\"\nwhen = 'path.path_prefix(\"/gold\")'\nclass = \"gold\"\n\
+             [[pools]]\nname = \"web\"\nqueue_max = 1\nqueue_classes = [\"gold\"]\nservers = [{{ address = \"{to}\", connections_max = 1 }}]\n"
+        );
+        let config = parse(&text, "test.toml", Path::new(".")).unwrap().config;
+        let Assembled { generation, .. } = assemble(&config, None, &mut CarriedState::default()).unwrap();
+        let (commands, received) = channel();
+        let shared = Arc::new(Shared::default());
+        let mut worker =
+            Worker::new(&generation, settings(&config, workers), shared, received, None).unwrap();
+        let (reporter, reports) = Reporter::heard();
+        let backups =
+            (0..workers as u16).map(|worker| TcpListener::bind(("127.0.0.1", MIRROR_PORT + worker)));
+        let backups = backups.collect::<Result<_, _>>().unwrap();
+        worker.join(Joining { gate: gate(), layout: layout(workers), worker: 0, reports: reporter });
+        worker.join_cluster().unwrap();
+        let sockets = listeners.map(|(name, port, _)| {
+            let at = SocketAddr::from((SHARED, port));
+            let socket = evergate_sys::listen(at, 16).unwrap();
+            ListenerSocket { name: name.to_owned(), socket, local: Some(at) }
+        });
+        worker.change_listeners(sockets.into(), &[]);
+        Scene { worker, generation, reports: Box::new(reports), server, _backups: backups, commands }
+    }
+
+    fn cluster(&mut self) -> &mut Cluster {
+        self.worker.cluster.as_mut().unwrap()
+    }
+
+    fn tell(&mut self, roles: impl IntoIterator<Item = (Bucket, Role)>) {
+        self.worker.take_instruction(Instruction::Roles(roles.into_iter().collect()));
+    }
+
+    fn take_over(&mut self, number: u64, buckets: &[(Bucket, Role)]) {
+        let of = |(bucket, role): &(Bucket, Role)| match role {
+            Role::Owner { term, .. } => (*bucket, office(*term)),
+            _ => panic!("not ours"),
+        };
+        let round = FailoverOrder { number, buckets: buckets.iter().map(of).collect(), silent: Micros(0) };
+        self.worker.take_instruction(Instruction::TakeOver(Arc::new(round)));
+    }
+
+    /// Buckets of which a backup was told that it has heard everything.
+    fn called_complete(&mut self) -> BTreeSet<Bucket> {
+        let mut complete = BTreeSet::new();
+        for outgoing in self.cluster().outgoing.values() {
+            let mut bytes = outgoing.feed.unsent();
+            while let Some((frame, length)) = Frame::decode(bytes).unwrap() {
+                bytes = &bytes[length..];
+                if let Frame::Complete { bucket } = frame {
+                    complete.insert(Bucket(bucket));
+                }
+            }
+        }
+        complete
+    }
+
+    /// Backups have taken in all that was said so far.
+    fn answer(&mut self) {
+        let mut all = Vec::new();
+        for (peer, outgoing) in &mut self.cluster().outgoing {
+            let (frames, mut notices) = (outgoing.feed.frames(), Vec::new());
+            outgoing.feed.handle_answer(frames, |notice| notices.push(notice)).unwrap();
+            all.push((peer.0, notices));
+        }
+        for (node, notices) in all {
+            self.worker.take_notices(node, notices);
+        }
+    }
+
+    fn continue_resting(&mut self) {
+        self.worker.resume_idle(false);
+        while self.cluster().has_resting() {
+            self.worker.resume_idle(false);
+        }
+    }
+
+    fn bucket_of(&mut self, client: SocketAddr) -> Bucket {
+        self.cluster().bucket(SocketAddr::from((SHARED, PORT)), client)
+    }
+
+    fn resumed(&self) -> Vec<Resumed> {
+        let of = |report| match report {
+            Report::Resumed(resumed) => Some(resumed),
+            _ => None,
+        };
+        (self.reports)().into_iter().filter_map(of).collect()
+    }
+
+    /// A connection from this port is held; nothing of it is on its way, or its end is.
+    fn hold(&mut self, port: u16, rests: bool) -> Bucket {
+        let remote = SocketAddr::from((CLIENT, port));
+        let bucket = self.bucket_of(remote);
+        let facts = LegFacts {
+            local: SocketAddr::from((SHARED, PORT)),
+            remote,
+            sent: 1,
+            received: 1,
+            acknowledged: 1,
+            mss: 1460,
+            window_scales: None,
+            sack: false,
+            timestamp: None,
+            interface: 0,
+            next_hop: [2; 6],
+        };
+        let open = Open { generation: 1, listener: "in".to_owned(), kind: Kind::Raw, tls: false };
+        let state = ConnectionState {
+            open: Some(open),
+            closed: (!rests).then_some((0, false)),
+            ..ConnectionState::default()
+        };
+        let begin = Frame::Begin {
+            connection: ConnectionId(u64::from(port)),
+            bucket: bucket.0,
+            state: Some(Box::new(state)),
+            legs: BTreeMap::from([(0, facts)]),
+        };
+        self.cluster().holder.keep(office(term(1)), begin);
+        bucket
+    }
+}
+
+fn gate() -> Arc<PacketGate> {
+    let own = gate_node(ME).unwrap();
+    let gate = PacketGate::load(&Options {
+        pins: Path::new("/sys/fs/bpf/evergate/scene"),
+        node: own,
+        mode: Mode::Steer,
+        ports: PortBlocks::DEFAULT,
+        bucket_key: BucketKey([1, 2]),
+        flows_max: 256,
+        keep: false,
+    })
+    .unwrap();
+    let bucket = evergate_bpf::Bucket::new(0).unwrap();
+    gate.add_address(&Address { ip: SHARED.into(), legs: true, bucket, mac: [2; 6] }).unwrap();
+    for port in [PORT, WEB] {
+        gate.add_listener(SocketAddr::from((SHARED, port)), false).unwrap();
+    }
+    gate.owners().set_all(Owner::new(own, &[]).unwrap());
+    gate.leases().set_own(u64::MAX);
+    gate.attach(LOOPBACK.index, LOOPBACK.mac).unwrap();
+    Arc::new(gate)
+}
+
+fn layout(workers: usize) -> Arc<Layout> {
+    let (server_tls, client_tls) = evergate_crypto::channel_configs(&[7; 32]).unwrap();
+    Arc::new(Layout {
+        node: ME,
+        incarnation: Incarnation(1),
+        workers,
+        settings: BTreeMap::new(),
+        addresses: BTreeSet::from([SHARED.into()]),
+        sources: vec![SHARED.into()],
+        interfaces: [LOOPBACK; 2],
+        peers: BTreeMap::from([(BACKUP, IpAddr::from([127, 0, 0, 1]))]),
+        mirror_port: MIRROR_PORT,
+        mirror_listeners: vec![evergate_sys::listen((MIRROR, MIRROR_PORT).into(), 128).unwrap()],
+        server_tls,
+        client_tls,
+        neighbours: Mutex::default(),
+    })
+}
+
+fn term(moves: u32) -> Term {
+    Term { view: ViewId { epoch: 1, proposer: ME, incarnation: Incarnation(1) }, moves }
+}
+
+fn owner(moves: u32, begin: OwnershipStart, required: MemberSet, syncing: MemberSet) -> Role {
+    let generation = evergate_membership::DataEpoch::default();
+    Role::Owner { term: term(moves), generation, begin, required, syncing, freeze_for: None }
+}
+
+#[test]
+fn no_copy_is_called_whole_before_what_comes_with_the_bucket_was_taken_over() {
+    play(2, |mut scene| {
+        // Of the first one's connections this worker holds the copies, of the second one's another worker.
+        let buckets = [Bucket(4), Bucket(5)];
+        let nobody = MemberSet::EMPTY;
+        scene.tell(buckets.map(|bucket| (bucket, owner(1, OwnershipStart::Empty, nobody, nobody))));
+        // They were lost and won again before this worker heard of it.
+        let won =
+            buckets.map(|bucket| (bucket, owner(3, OwnershipStart::Failover, nobody, MemberSet::of(BACKUP))));
+        scene.tell(won);
+        scene.answer();
+        assert_eq!(scene.called_complete(), BTreeSet::new());
+        scene.take_over(1, &won);
+        scene.continue_resting();
+        assert_eq!(scene.called_complete(), buckets.into());
+        assert_eq!(scene.resumed().len(), 1);
+    });
+}
+
+#[test]
+fn a_panic_in_a_take_over_ends_one_connection_and_the_others_go_on() {
+    let busy = ["gate", "build", "tell", "wake", "resume"].map(|step| (step, false));
+    let resting = ["gate", "build", "wake", "resume"].map(|step| (step, true));
+    for (step, rests) in busy.into_iter().chain(resting) {
+        play(1, move |mut scene| {
+            let (victim, other) = (20_001, 20_002);
+            let buckets = [victim, other].map(|port| scene.hold(port, rests));
+            let owners = scene.cluster().gate.owners();
+            let tables = buckets.map(|bucket| evergate_bpf::Bucket::new(usize::from(bucket.0)).unwrap());
+            tables.iter().for_each(|table| owners.hold(*table, gate_node(ME).unwrap()));
+            let role = owner(2, OwnershipStart::Failover, MemberSet::of(BACKUP), MemberSet::EMPTY);
+            let roles = buckets.map(|bucket| (bucket, role));
+            scene.tell(roles);
+            faults::doom_at(SocketAddr::from((CLIENT, victim)), step);
+            scene.take_over(7, &roles);
+            scene.answer();
+            scene.continue_resting();
+            let resumed = scene.resumed();
+            let [Resumed { round: 7, connections, lost, .. }] = resumed[..] else {
+                panic!("{step} {rests}: {resumed:?}")
+            };
+            assert_eq!((connections, lost), (1, 1), "{step} {rests}");
+            let flow = Flow::new(SocketAddr::from((SHARED, PORT)), SocketAddr::from((CLIENT, victim)));
+            assert!(!scene.cluster().gate.is_held(&flow, 0), "{step} {rests}");
+            assert_eq!(tables.map(|table| owners.get(table).is_held()), [false; 2], "{step} {rests}");
+            let reasons = scene.worker.counters.reasons.lock().unwrap().clone();
+            assert_eq!(reasons.get("internal_panic"), Some(&1), "{step} {rests}: {reasons:?}");
+        });
+    }
+}
+
+#[test]
+fn a_connection_that_would_not_be_heard_is_reset_instead_of_taken_over() {
+    play(1, |mut scene| {
+        let bucket = scene.hold(20_003, false);
+        let role = owner(2, OwnershipStart::Failover, MemberSet::of(BACKUP), MemberSet::EMPTY);
+        scene.tell([(bucket, role)]);
+        faults::refuse_next(&scene.worker.counters, "Client");
+        scene.take_over(7, &[(bucket, role)]);
+        scene.answer();
+        scene.continue_resting();
+        let resumed = scene.resumed();
+        let [Resumed { connections, lost, .. }] = resumed[..] else { panic!("{resumed:?}") };
+        assert_eq!((connections, lost), (0, 1));
+        assert_eq!(scene.worker.clients.len(), 0);
+        let flow = Flow::new(SocketAddr::from((SHARED, PORT)), SocketAddr::from((CLIENT, 20_003)));
+        assert!(!scene.cluster().gate.is_held(&flow, 0));
+    });
+}
+
+/// A client from this port of its own, which the kernel has accepted.
+fn connect(from: u16, port: u16) -> TcpStream {
+    let to = SocketAddr::from((SHARED, port));
+    TcpStream::from(evergate_sys::connect_from(CLIENT.into(), from..=from, to).unwrap())
+}
+
+#[test]
+fn a_client_beyond_a_limit_is_reset_and_keeps_no_place_in_the_gate() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (_tunnel, _) = scene.client(PORT); // never idle
+        let in_use = scene.cluster().gate.slots_in_use();
+        scene.worker.settings.connections_max = 1;
+        for _ in 0..3 {
+            let mut client = connect(CLIENT_PORTS.fetch_add(1, Ordering::Relaxed), WEB);
+            client.set_nonblocking(false).unwrap();
+            scene.worker.empty_queues();
+            client.set_read_timeout(Some(Duration::from_secs(30))).unwrap(); // only ends a hang
+            assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+        }
+        assert_eq!(scene.worker.counters.refused.get(), 3);
+        assert_eq!(scene.cluster().gate.slots_in_use(), in_use);
+    });
+}
+
+#[test]
+fn evicted_client_ends_when_its_backup_knows_of_it() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (first, key) = scene.client(WEB);
+        scene.worker.settings.connections_max = 1;
+        let (_second, newest) = scene.client(WEB);
+        let counters = scene.worker.counters.clone();
+        assert_eq!((counters.evicted_silent.get(), counters.refused.get()), (1, 0));
+        assert_eq!(scene.worker.shared.connections.load(Ordering::Relaxed), 1, "its place is free at once");
+        first.set_nonblocking(true).unwrap();
+        let early = first.peek(&mut [0]).map_err(|error| error.kind());
+        assert_eq!(early, Err(ErrorKind::WouldBlock), "the backup does not know of the end");
+        assert!(
+            scene
+                .worker
+                .clients
+                .get(key)
+                .is_some_and(|client| client.connection.deadline() < Micros(u64::MAX))
+        );
+        scene.answer();
+        scene.turns_until(|_| matches!(first.peek(&mut [0]), Ok(0)));
+        assert!(scene.worker.clients.get(newest).is_some());
+    });
+}
+
+#[test]
+fn a_server_whose_client_breaks_off_while_it_is_asked_is_reset_and_keeps_no_place_in_the_gate() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let in_use = scene.cluster().gate.slots_in_use();
+        let (_client, key) = scene.client(PORT);
+        // The server's answer to our connect is there, and not yet heard.
+        let (mut server, _) = scene.server.accept().unwrap();
+        server.set_nonblocking(false).unwrap();
+        server.set_read_timeout(Some(Duration::from_secs(30))).unwrap(); // only ends a hang
+        assert_eq!(scene.connecting(key), Some(true));
+        assert_eq!(scene.cluster().gate.slots_in_use(), in_use + 2);
+        scene.worker.with(key, |connection, io| connection.handle_abort(io, "client_reset"));
+        scene.worker.perform(key);
+        assert_eq!(server.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+        assert_eq!(scene.cluster().gate.slots_in_use(), in_use);
+    });
+}
+
+#[test]
+fn a_client_that_resets_before_it_is_accepted_keeps_no_place_in_the_gate() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let in_use = scene.cluster().gate.slots_in_use();
+        for _ in 0..3 {
+            let mut client = connect(CLIENT_PORTS.fetch_add(1, Ordering::Relaxed), WEB);
+            client.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+            evergate_sys::reset_on_close(client.as_raw_fd());
+        }
+        scene.worker.empty_queues();
+        scene.turns_until(|scene| scene.worker.clients.keys().is_empty());
+        scene.answer();
+        scene.worker.turn().unwrap();
+        assert_eq!(scene.cluster().gate.slots_in_use(), in_use);
+    });
+}
+
+#[test]
+fn the_kernel_keeps_nothing_of_a_connection_that_is_another_nodes() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (_client, key) = scene.client(PORT);
+        let (_server, _) = scene.server.accept().unwrap();
+        scene.worker.turn().unwrap();
+        scene.worker.abandon(key);
+        let ours = format!(":{PORT:04X} ");
+        let is_ours = |line: &&str| line.split(": ").nth(1).is_some_and(|ends| ends[8..].starts_with(&ours));
+        let only_listens = || {
+            let sockets = std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
+            let states = sockets.lines().filter(is_ours).filter_map(|line| line.split_whitespace().nth(3));
+            states.eq(["0A"])
+        };
+        // A program that another test begins has a copy of every descriptor for a moment. An orphan would stay for minutes.
+        let turns = (0..100).find(|_| only_listens() || scene.worker.turn().is_err());
+        assert!(turns.is_some() && only_listens());
+    });
+}
+
+#[test]
+fn who_waits_for_a_server_leaves_the_queue_with_its_bucket() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (_first, _) = scene.client(PORT);
+        let (_second, key) = scene.client(PORT);
+        assert_eq!(scene.worker.counters.queued.get(), 1);
+        scene.worker.abandon(key);
+        assert_eq!(scene.worker.counters.queued.get(), 0);
+    });
+}
+
+/// All buckets are ours; those that do move to the backup.
+fn all_ours(moves: impl Fn(Bucket) -> bool) -> Vec<(Bucket, Role)> {
+    let ours = |bucket| match owner(1, OwnershipStart::Empty, MemberSet::of(BACKUP), MemberSet::EMPTY) {
+        Role::Owner { term, generation, begin, required, syncing, .. } => {
+            let freeze_for = moves(bucket).then_some(HandoffId { to: BACKUP, number: 1 });
+            Role::Owner { term, generation, begin, required, syncing, freeze_for }
+        }
+        other => other,
+    };
+    (0..evergate_membership::BUCKETS).map(Bucket).map(|bucket| (bucket, ours(bucket))).collect()
+}
+
+impl Scene {
+    /// A client that is accepted, and how the worker knows it.
+    fn client(&mut self, port: u16) -> (TcpStream, Key) {
+        let known = self.worker.clients.keys();
+        // Those who are to panic are told apart by their addresses, also between tests.
+        let to = SocketAddr::from((SHARED, port));
+        let from = loop {
+            let from = CLIENT_PORTS.fetch_add(1, Ordering::Relaxed);
+            let bucket = self.cluster().bucket(to, SocketAddr::from((CLIENT, from)));
+            if !self.cluster().frozen.contains(&bucket) {
+                break from;
+            }
+        };
+        let client = connect(from, port);
+        self.worker.empty_queues();
+        let key = self.worker.clients.keys().into_iter().find(|key| !known.contains(key));
+        (client, key.expect("it is accepted"))
+    }
+
+    /// These buckets become quiet, and the next owner has everything.
+    fn freeze(&mut self, moves: impl Fn(Bucket) -> bool) {
+        self.tell(all_ours(&moves));
+        self.worker.now = self.worker.now + Micros::from_ms(300); // an answer to a SYN is counted by then
+        for _ in 0..2 {
+            self.worker.report_frozen();
+            self.answer();
+        }
+        let all = (0..evergate_membership::BUCKETS).map(Bucket);
+        assert_eq!(self.cluster().frozen, all.filter(|bucket| moves(*bucket)).collect());
+    }
+
+    /// The move is called off, and nothing was missing in the copies.
+    fn call_off(&mut self) {
+        self.tell(all_ours(|_| false));
+        assert!(self.cluster().outgoing[&(BACKUP, 0)].follows.iter().all(|follows| *follows));
+        self.worker.turn().unwrap();
+    }
+
+    /// The worker goes on, and backups have everything, until something is so.
+    fn turns_until(&mut self, is_so: impl Fn(&Scene) -> bool) {
+        while !is_so(self) {
+            self.worker.turn().unwrap();
+            self.answer();
+        }
+    }
+
+    /// Frames that were said to backups.
+    fn said(&mut self) -> u64 {
+        self.cluster().outgoing.values().map(|outgoing| outgoing.feed.frames()).sum()
+    }
+
+    /// Whether the connection has a server, to which it is still connecting.
+    fn connecting(&self, key: Key) -> Option<bool> {
+        let upstream = self.worker.clients.get(key)?.upstream?;
+        Some(self.worker.upstreams.get(upstream)?.connecting)
+    }
+}
+
+#[test]
+fn a_panic_over_what_waits_too_long_ends_that_client_alone() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (mut client, key) = scene.client(WEB);
+        client.write_all(b"GET / HT").unwrap();
+        scene.worker.turn().unwrap();
+        faults::doom(client.local_addr().unwrap());
+        scene.worker.now = scene.worker.now + Micros::from_ms(200); // the rest does not come
+        scene.worker.run_timers();
+        assert!(scene.worker.clients.get(key).is_none());
+        let reasons = scene.worker.counters.reasons.lock().unwrap().clone();
+        assert_eq!(reasons.get("internal_panic"), Some(&1), "{reasons:?}");
+    });
+}
+
+#[test]
+fn an_instruction_that_cannot_be_followed_does_not_keep_the_worker_from_the_next() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (client, _) = scene.client(WEB);
+        faults::doom(client.local_addr().unwrap());
+        for command in [Command::Drain, Command::Stop] {
+            scene.commands.send(command).unwrap();
+        }
+        scene.worker.handle_commands();
+        assert!(scene.worker.stopping);
+    });
+}

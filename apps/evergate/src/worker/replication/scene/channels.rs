@@ -1,0 +1,186 @@
+//! Who makes channels to the worker and says nothing on them, and what else keeps it from taking some.
+
+use super::*;
+use crate::worker::replication::replication_channel::Outgoing;
+use std::net::Shutdown;
+
+/// Another node's address has so many places before it has said whose the channels are, any other address as many as these.
+const OF_A_NODE: usize = 2;
+const OF_STRANGERS: usize = 16;
+const MORE: usize = 100;
+/// So long is waited for a name.
+const PATIENCE: Micros = Micros::from_ms(5_000);
+
+impl Scene {
+    /// Somebody at this address makes so many channels, one after the other, and says nothing.
+    fn silent(&mut self, from: [u8; 4], count: usize) -> Vec<TcpStream> {
+        let to = SocketAddr::from((MIRROR, MIRROR_PORT));
+        let connect = |_| {
+            let socket = evergate_sys::connect_from(from.into(), 20_000..=60_000, to).unwrap();
+            self.worker.now = self.worker.now + Micros(1); // who was first is older
+            self.worker.accept_channels();
+            TcpStream::from(socket)
+        };
+        (0..count).map(connect).collect()
+    }
+
+    /// Channels from the address of this node, or of none: how many there are, and when the oldest was made.
+    fn channels(&mut self, host: Option<NodeId>) -> (usize, Option<Micros>) {
+        let theirs = self.cluster().incoming.iter().flatten().filter(|incoming| incoming.host == host);
+        (theirs.clone().count(), theirs.map(|incoming| incoming.since).min())
+    }
+
+    /// The backup's worker, whose clock shows this, makes a channel, and has these connections of a bucket to tell.
+    fn channel_with(&mut self, clock_ms: u64, connections: &[u64]) -> Outgoing {
+        self.channel_of(9, clock_ms, connections)
+    }
+
+    /// The same in this life of the backup.
+    fn channel_of(&mut self, incarnation: u64, clock_ms: u64, connections: &[u64]) -> Outgoing {
+        let bucket = 5;
+        let hello = Frame::Hello {
+            version: evergate_replication::FRAME_VERSION,
+            node: BACKUP.0,
+            incarnation,
+            worker: 0,
+            workers: 1,
+            clock_ms,
+        };
+        let layout = self.cluster().layout.clone();
+        let settings = Frame::Settings(layout.settings.clone());
+        let mut frames = vec![hello, settings, Frame::Term { bucket, office: office(term(3)) }];
+        frames.extend(connections.iter().map(|number| Frame::Begin {
+            connection: ConnectionId(*number),
+            bucket,
+            state: None,
+            legs: BTreeMap::new(),
+        }));
+        frames.push(Frame::Complete { bucket });
+        let to = SocketAddr::from((MIRROR, MIRROR_PORT));
+        let mut channel = Outgoing::connect(to, &layout.client_tls, &frames).unwrap();
+        channel.connecting = false;
+        self.worker.accept_channels();
+        channel
+    }
+
+    /// What was to be told on this channel is read; false when its end is.
+    fn hear(&mut self, channel: &mut Outgoing) -> bool {
+        while channel.feed.lag() > 0 {
+            let now = self.worker.now;
+            if channel.flush().is_err() || channel.answers(false, now).is_err() {
+                return false;
+            }
+            self.worker.turn().unwrap();
+        }
+        true
+    }
+
+    fn counted(&self, reason: &str) -> u64 {
+        self.worker.counters.reasons.lock().unwrap().get(reason).copied().unwrap_or(0)
+    }
+}
+
+#[test]
+fn strangers_have_few_places_for_a_short_time_and_none_that_is_a_nodes() {
+    play(1, |mut scene| {
+        let before = scene.worker.now;
+        let at = |span: usize| Some(before + Micros(span as u64));
+        let _first = scene.silent([127, 0, 0, 1], 1);
+        let _strangers = scene.silent(CLIENT, MORE);
+        assert_eq!(
+            scene.channels(None),
+            (OF_STRANGERS, at(1 + MORE - OF_STRANGERS + 1)),
+            "the oldest give way"
+        );
+        assert_eq!(scene.counted("mirror_channels_max"), (MORE - OF_STRANGERS) as u64);
+        assert_eq!(scene.channels(Some(BACKUP)), (1, at(1)));
+        let _again = scene.silent([127, 0, 0, 1], OF_A_NODE);
+        assert_eq!(scene.channels(Some(BACKUP)), (OF_A_NODE, at(1 + MORE + 1)));
+        scene.worker.now = scene.worker.now + PATIENCE;
+        scene.worker.tend_channels();
+        assert_eq!((scene.channels(None).0, scene.channels(Some(BACKUP)).0), (0, 0));
+        assert_eq!(scene.counted("mirror_channel_refused"), (OF_STRANGERS + OF_A_NODE) as u64);
+    });
+}
+
+#[test]
+fn strangers_get_none_of_the_last_descriptors() {
+    play(1, |mut scene| {
+        scene.worker.shared.room.set_limit(0); // clients get none
+        let _stranger = scene.silent(CLIENT, 1);
+        assert_eq!((scene.channels(None).0, scene.counted("mirror_channels_max")), (0, 1));
+        let _node = scene.silent([127, 0, 0, 1], 1);
+        assert_eq!(scene.channels(Some(BACKUP)).0, 1);
+    });
+}
+
+#[test]
+fn a_worker_that_can_take_no_channel_asks_again_once_a_second() {
+    play(1, |mut scene| {
+        let listener = scene.cluster().layout.mirror_listeners[0].try_clone().unwrap();
+        // Ready without end, and whoever accepts gets an error.
+        TcpStream::from(listener).shutdown(Shutdown::Both).unwrap();
+        scene.worker.next_second = Micros(u64::MAX);
+        for _ in 0..10 {
+            scene.worker.turn().unwrap();
+        }
+        assert_eq!(scene.counted("accept_failed"), 1);
+        scene.worker.next_second = Micros(0);
+        scene.worker.turn().unwrap();
+        assert_eq!(scene.counted("accept_failed"), 1);
+        scene.worker.turn().unwrap();
+        assert_eq!(scene.counted("accept_failed"), 2);
+    });
+}
+
+#[test]
+fn an_older_channel_that_is_read_after_the_newer_one_has_ended_changes_nothing() {
+    play(1, |mut scene| {
+        let mut older = scene.channel_with(1000, &[1]);
+        let mut newer = scene.channel_with(3000, &[1, 2]);
+        assert!(scene.hear(&mut newer));
+        drop(newer); // its process dies
+        for _ in 0..3 {
+            scene.worker.turn().unwrap();
+        }
+        assert_eq!(scene.cluster().incoming.iter().flatten().count(), 1, "its end was read");
+        assert!(!scene.hear(&mut older));
+        let held: Vec<u64> = scene.cluster().holder.iter().map(|(id, _)| id.0).collect();
+        assert_eq!(held, [1, 2], "what was acknowledged");
+    });
+}
+
+#[test]
+fn a_channel_of_an_earlier_life_that_is_read_late_changes_nothing() {
+    play(1, |mut scene| {
+        let mut first = scene.channel_of(9, 1000, &[1]);
+        assert!(scene.hear(&mut first));
+        let mut late = scene.channel_of(9, 2000, &[1]);
+        let mut newer = scene.channel_of(10, 500, &[1, 2]); // it was booted anew, and its clock began again
+        assert!(scene.hear(&mut newer));
+        assert!(!scene.hear(&mut late));
+        newer.feed.push(&Frame::End { connection: ConnectionId(1) }, None).unwrap();
+        assert!(scene.hear(&mut newer), "it goes on");
+        let held: Vec<u64> = scene.cluster().holder.iter().map(|(id, _)| id.0).collect();
+        assert_eq!(held, [2], "what was acknowledged");
+    });
+}
+
+#[test]
+fn of_two_channels_of_a_worker_the_one_made_last_counts_whichever_is_read_first() {
+    for late in [true, false] {
+        play(1, move |mut scene| {
+            let mut older = scene.channel_with(1000, &[1]);
+            let mut newer = scene.channel_with(3000, &[1, 2]);
+            let (first, second) = if late { (&mut newer, &mut older) } else { (&mut older, &mut newer) };
+            assert!(scene.hear(first));
+            assert_eq!(scene.hear(second), !late);
+            let held: Vec<u64> = scene.cluster().holder.iter().map(|(id, _)| id.0).collect();
+            assert_eq!(held, [1, 2], "what was acknowledged: {late}");
+            newer.feed.push(&Frame::End { connection: ConnectionId(2) }, None).unwrap();
+            assert!(scene.hear(&mut newer));
+            assert_eq!(scene.cluster().holder.iter().count(), 1, "it goes on: {late}");
+            assert_eq!(scene.counted("mirror_channel_ended"), u64::from(late));
+        });
+    }
+}

@@ -1,0 +1,144 @@
+//! Sessions that clients resume by their ids: every node is told of them, for a client may come back to any.
+//!
+//! The news of a turn leave with its frames, over one channel to each node. Those that hold copies of ours have one; to others
+//! that serve clients one is made as soon as there is a session. A node that has just been reached gets the newest of what is
+//! kept. Nobody waits for any of this: a node that is behind is told of no new sessions, and its clients make full handshakes.
+//! Of aborted ones it is told always.
+
+use super::Cluster;
+use crate::worker::{NamedSessions, Worker};
+use evergate_base::session::{KeptSession, SessionId};
+use evergate_membership::{NodeId, Role};
+use evergate_replication::{Frame, SessionNews};
+use std::collections::BTreeSet;
+
+/// News of new sessions that a turn takes, in bytes.
+const NEWS_BYTES_MAX: usize = 256 << 10;
+/// What a node gets that has just been reached, in bytes; and in one frame.
+const NEWEST_BYTES_MAX: usize = 4 << 20;
+const FRAME_BYTES: usize = 64 << 10;
+/// A node for which more waits is behind.
+const BEHIND_BYTES_MAX: usize = 2 * NEWEST_BYTES_MAX;
+
+/// What happened to sessions in this turn.
+#[derive(Default)]
+pub(super) struct News {
+    list: Vec<SessionNews>,
+    bytes: usize,
+    /// Nodes of which a channel was lost.
+    missed_by: BTreeSet<NodeId>,
+    /// Some session was aborted here.
+    withdrew: bool,
+}
+
+impl Worker {
+    /// A client may resume this session by its id.
+    pub(in crate::worker) fn keep_session(&mut self, session: KeptSession) {
+        if let Some(cluster) = &mut self.cluster {
+            let bytes = bytes_of(&session);
+            if cluster.news.bytes + bytes <= NEWS_BYTES_MAX {
+                cluster.news.bytes += bytes;
+                cluster.news.list.push(SessionNews::Kept(session.clone()));
+            } else {
+                self.counters.reason("session_untold");
+            }
+        }
+        self.shared.sessions.keep(session);
+    }
+
+    /// No client may resume this session any more.
+    pub(in crate::worker) fn withdraw_session(&mut self, id: SessionId) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.news.list.push(SessionNews::Withdrawn(id));
+            cluster.news.withdrew = true;
+        }
+        self.shared.sessions.withdraw(id);
+    }
+
+    /// What another node says of its sessions.
+    pub(super) fn take_session_news(&mut self, news: Vec<SessionNews>) {
+        for news in news {
+            match news {
+                SessionNews::Kept(session) => self.shared.sessions.keep(session),
+                SessionNews::Withdrawn(id) => self.shared.sessions.withdraw(id),
+            }
+        }
+    }
+
+    /// There is a new channel to this node. When it is the first, or news may have been lost with another, the node is told
+    /// what it may have missed: of aborted sessions by every worker, of all others by one.
+    pub(super) fn tell_missed_sessions(&mut self, node: NodeId) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let channels = cluster.outgoing.range((node, 0)..=(node, usize::MAX)).count();
+        if !cluster.news.missed_by.remove(&node) && channels > 1 {
+            return;
+        }
+        let tells_all = cluster.worker == 0;
+        let mut frame = News::default();
+        let newest = self.shared.sessions.newest(NEWEST_BYTES_MAX).into_iter();
+        for news in newest.filter(|news| tells_all || news.is_err()) {
+            frame.bytes += news.as_ref().map_or(size_of::<SessionId>(), bytes_of);
+            frame.list.push(news.map_or_else(SessionNews::Withdrawn, SessionNews::Kept));
+            if frame.bytes >= FRAME_BYTES {
+                cluster.tell_sessions(node, std::mem::take(&mut frame).list);
+            }
+        }
+        cluster.tell_sessions(node, frame.list);
+    }
+}
+
+impl Cluster {
+    /// A channel to this node was lost, perhaps with news.
+    pub(super) fn note_missed_sessions(&mut self, node: NodeId) {
+        self.news.missed_by.insert(node);
+    }
+
+    /// Nodes that serve clients and that this worker has no channel to, when there are sessions that they should know of: with
+    /// uneven weights some hold no copies of ours.
+    pub(super) fn unreached(&self, sessions: &NamedSessions) -> BTreeSet<NodeId> {
+        if sessions.is_empty() && !self.news.withdrew {
+            return BTreeSet::new();
+        }
+        let owner = |role: &Role| match role {
+            Role::Backup { owner, .. } => Some(*owner),
+            Role::Outside { owner, .. } => *owner,
+            Role::Owner { .. } => None,
+        };
+        let reached = |node: &NodeId| self.outgoing.range((*node, 0)..=(*node, usize::MAX)).next().is_some();
+        let all: BTreeSet<NodeId> = self.roles.iter().filter_map(owner).collect();
+        all.into_iter().filter(|node| !reached(node)).collect()
+    }
+
+    /// The news of the turn go to every node: once a turn, before its frames leave.
+    pub(super) fn tell_news(&mut self) {
+        if self.news.list.is_empty() {
+            return;
+        }
+        let list = std::mem::take(&mut self.news.list);
+        self.news.bytes = 0;
+        let mut nodes: Vec<NodeId> = self.outgoing.keys().map(|(node, _)| *node).collect();
+        nodes.dedup(); // they are in order
+        for node in nodes {
+            self.tell_sessions(node, list.clone());
+        }
+    }
+
+    fn tell_sessions(&mut self, node: NodeId, mut news: Vec<SessionNews>) {
+        let mut channels = self.outgoing.range_mut((node, 0)..=(node, usize::MAX));
+        let Some((peer, outgoing)) = channels.next() else { return };
+        if outgoing.feed.unsent().len() > BEHIND_BYTES_MAX {
+            news.retain(|news| matches!(news, SessionNews::Withdrawn(_)));
+        }
+        if news.is_empty() {
+            return;
+        }
+        let peer = *peer;
+        if let Err(error) = outgoing.feed.push(&Frame::Sessions(news), None) {
+            self.give_up(peer, &error.to_string());
+        }
+    }
+}
+
+fn bytes_of(session: &KeptSession) -> usize {
+    size_of::<KeptSession>() + session.sealed.0.len()
+}

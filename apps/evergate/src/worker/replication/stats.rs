@@ -1,0 +1,70 @@
+//! What a worker says of its mirrors: how many connections have copies, how many copies it holds, how far backups are behind.
+//!
+//! Brought up to date once a second. Connections count themselves by bucket when they begin and end; which of the buckets have
+//! a complete copy elsewhere is looked up when it is asked. Nothing here costs anything per request.
+
+use super::Cluster;
+use crate::worker::{Count, Counters, Lag, Mirrored};
+use evergate_base::Micros;
+use evergate_membership::{BUCKETS, Bucket, Role};
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+
+const EVERY: Micros = Micros::from_ms(1000);
+
+/// Connections of each bucket.
+pub(super) struct Census {
+    all: Arc<[Count]>,
+    due: Micros,
+}
+
+/// One connection, for as long as it lives.
+pub(crate) struct Counted {
+    all: Arc<[Count]>,
+    bucket: Bucket,
+}
+
+impl Default for Census {
+    fn default() -> Census {
+        Census { all: (0..BUCKETS).map(|_| Count::default()).collect(), due: Micros(0) }
+    }
+}
+
+impl Census {
+    /// A connection of the bucket begins here.
+    pub(super) fn count(&self, bucket: Bucket) -> Counted {
+        if let Some(count) = self.all.get(usize::from(bucket.0)) {
+            count.add(1);
+        }
+        Counted { all: self.all.clone(), bucket }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if let Some(count) = self.all.get(usize::from(self.bucket.0)) {
+            count.sub(1);
+        }
+    }
+}
+
+impl Cluster {
+    /// Tells the control plane what is mirrored and held, once a second.
+    pub(super) fn publish_figures(&mut self, counters: &Counters, now: Micros) {
+        if now < self.census.due {
+            return;
+        }
+        self.census.due = now + EVERY;
+        let mut lags: BTreeMap<u8, Lag> = BTreeMap::new();
+        for ((node, _), outgoing) in &mut self.outgoing {
+            let lag = lags.entry(node.0.saturating_add(1)).or_default();
+            *lag = lag.with(outgoing.take_lag(now));
+        }
+        let has_copy = |role: &Role| matches!(role, Role::Owner { required, .. } if !required.is_empty());
+        let counts = || self.census.all.iter().map(Count::get);
+        let mirrored =
+            counts().zip(&self.roles).filter(|(_, role)| has_copy(role)).map(|(count, _)| count).sum();
+        let figures = Mirrored { own: counts().sum(), mirrored, held: self.holder.len() as u64, lags };
+        *counters.mirroring.lock().unwrap_or_else(PoisonError::into_inner) = figures;
+    }
+}

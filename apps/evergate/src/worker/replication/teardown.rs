@@ -1,0 +1,147 @@
+//! Ends: a connection that is over here is kept by the backups until its client has our end.
+//!
+//! Our FIN, and what came before it, may be lost. As long as this node lives its kernel repeats them; should it die, only
+//! a backup that still holds the connection can. So the backups hear of the end when the client has acknowledged it.
+//! A connection that breaks, here or at its client, is over at once: a RST is said once, by whoever breaks it.
+
+use super::Cluster;
+use super::connection::Mirroring;
+use crate::worker::Worker;
+use evergate_base::Micros;
+use evergate_bpf::{Leases, Slot};
+use evergate_membership::Bucket;
+use evergate_replication::{ConnectionId, ConnectionState, Frame, LegFacts};
+use std::collections::{BTreeMap, VecDeque};
+
+/// A client that has not acknowledged the end for so long is gone.
+const WAIT: Micros = Micros::from_ms(15_000);
+/// When the last ACK leaves, so that several do at once: well before a client's kernel says again what it said in two packets, its
+/// close_notify and its FIN, which may be after 8 ms (RFC 8985, 7).
+const LAST_WORDS_AFTER: Micros = Micros::from_ms(3);
+/// Endings of a worker; beyond it the oldest is over for the backups too.
+const ENDINGS_MAX: usize = 8192;
+
+/// A connection whose socket is closed, and whose client may not know it.
+pub(super) struct Ending {
+    connection: ConnectionId,
+    bucket: Bucket,
+    slot: Slot,
+    /// Sequence number after our FIN.
+    end: u32,
+    /// The client's end is to be acknowledged, which is the last that is said to it.
+    answers: bool,
+    fold: Box<ConnectionState>,
+    legs: BTreeMap<u32, LegFacts>,
+    until: Micros,
+}
+
+impl Worker {
+    /// A mirrored connection is gone from this worker: its slots go too, and the backups hear of it in time. Whether they were
+    /// told already.
+    pub(in crate::worker) fn end_mirroring(
+        &mut self,
+        mirroring: Mirroring,
+        connection: ConnectionId,
+    ) -> bool {
+        let now = self.now;
+        let Some(cluster) = &mut self.cluster else { return false };
+        cluster.forget_slot(mirroring.leg.slot.index());
+        let Mirroring { bucket, mut leg, fold, legs, broken, .. } = mirroring;
+        let end = leg.end_sequence();
+        // As long as the client may lack our end it is told nothing that backups may not hold.
+        let answers = !broken && leg.slot.is_over(end) && leg.finish_end();
+        let slot = leg.slot;
+        let ending = Ending { connection, bucket, slot, end, answers, fold, legs, until: now + WAIT };
+        if broken {
+            // Its RST has left, or the client's has come, perhaps before the slot was this worker's: nothing follows.
+            cluster.replicate(bucket, &Frame::End { connection }, None);
+            cluster.lane.finish(ending.slot, None, Leases::now_ns());
+            return true;
+        }
+        if ending.is_over(now) {
+            cluster.finish_ending(ending, now);
+            return true;
+        }
+        if cluster.endings.len() >= ENDINGS_MAX
+            && let Some(oldest) = cluster.endings.pop_front()
+        {
+            self.counters.reason("endings_max");
+            cluster.finish_ending(oldest, now);
+        }
+        cluster.endings.push_back(ending);
+        false
+    }
+}
+
+impl Ending {
+    fn is_over(&self, now: Micros) -> bool {
+        self.slot.is_over(self.end) || self.until <= now
+    }
+}
+
+impl Cluster {
+    /// Says which connections are over: their clients have acknowledged it, or are gone.
+    pub(super) fn tend_endings(&mut self, now: Micros) {
+        // Of a bucket that moves the next owner says it.
+        let freezing = &self.freezing;
+        let over = |ending: &mut Ending| ending.is_over(now) && !freezing.contains_key(&ending.bucket);
+        for ending in extract(&mut self.endings, over) {
+            self.finish_ending(ending, now);
+        }
+    }
+
+    fn finish_ending(&mut self, ending: Ending, now: Micros) {
+        let Ending { connection, bucket, slot, end, answers, .. } = ending;
+        self.replicate(bucket, &Frame::End { connection }, None);
+        match answers {
+            true => self.last_words.push((now + LAST_WORDS_AFTER, slot, end)),
+            false => self.lane.finish(slot, Some(end), Leases::now_ns()),
+        }
+    }
+
+    /// The last ACKs of connections that are over leave, several at once. False when they could not.
+    pub(super) fn say_last_words(&mut self, now: Micros) -> bool {
+        let due = self.last_words.first().is_some_and(|(due, ..)| *due <= now);
+        if !due && self.last_words.len() < evergate_bpf::BATCH {
+            return true;
+        }
+        let slots = self.last_words.iter().map(|(_, slot, _)| slot);
+        let done = self.lane.emit_acks(slots.filter(|slot| slot.owes_ack())).is_ok();
+        for (_, slot, end) in self.last_words.drain(..) {
+            self.lane.finish(slot, Some(end), Leases::now_ns());
+        }
+        done
+    }
+
+    /// The bucket, or all of them, are not ours any more: nothing of it leaves.
+    pub(super) fn drop_endings(&mut self, bucket: Option<Bucket>) {
+        for ending in extract(&mut self.endings, |ending| bucket.is_none_or(|bucket| bucket == ending.bucket))
+        {
+            self.lane.finish(ending.slot, None, Leases::now_ns());
+        }
+    }
+
+    /// What a backup that is filled must hear of connections that end.
+    pub(super) fn ending_frames(&self, bucket: Bucket) -> impl Iterator<Item = Frame> {
+        let endings = self.endings.iter().filter(move |ending| ending.bucket == bucket);
+        endings.map(|ending| Frame::Begin {
+            connection: ending.connection,
+            bucket: ending.bucket.0,
+            state: Some(ending.fold.clone()),
+            legs: ending.legs.clone(),
+        })
+    }
+}
+
+/// Takes those out that are wanted, in order.
+fn extract(from: &mut VecDeque<Ending>, mut wanted: impl FnMut(&mut Ending) -> bool) -> Vec<Ending> {
+    let mut out = Vec::new();
+    for _ in 0..from.len() {
+        let Some(mut ending) = from.pop_front() else { break };
+        match wanted(&mut ending) {
+            true => out.push(ending),
+            false => from.push_back(ending),
+        }
+    }
+    out
+}

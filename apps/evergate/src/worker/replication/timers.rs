@@ -1,0 +1,188 @@
+//! What is due at some time: ACKs that nothing took along, stalls, and what peers have acknowledged meanwhile.
+
+use super::{Cluster, End, GatedLeg, Mirroring, POOLED_AFTER_MS, POOLED_TOGETHER};
+use crate::worker::Worker;
+use crate::worker::slab::{Key, Source};
+use evergate_base::Micros;
+use evergate_replication::{InputBoundary, Look, Urgency};
+
+impl Worker {
+    /// Before the worker turns away from a connection: events for what its peers will acknowledge, and time for what
+    /// rests. True when something has happened meanwhile.
+    pub(in crate::worker) fn arm_ack_event(&mut self, key: Key) -> bool {
+        let now = self.now;
+        let Some(cluster) = &mut self.cluster else { return false };
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        if client.mirroring.is_none() {
+            return false;
+        }
+        let lane = cluster.lane.id();
+        // The next request of a client that did not wait for the answer waits for its acknowledgement.
+        let (eager, server_partial) =
+            client.connection.extents().map(|extent| extent == InputBoundary::Partial).into();
+        let (client_inside, server_inside) = client.connection.expects_more();
+        // ... or for what is on its way to the backups.
+        let refuses = client.readable && !client.connection.wants_client();
+        if eager || (refuses && !client.connection.is_busy() && !client.connection.is_past_requests()) {
+            cluster.company.hurry(Urgency::Full);
+            self.mirror_all(key);
+        }
+        let Some(cluster) = &mut self.cluster else { return false };
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        let Some(mirroring) = &mut client.mirroring else { return false };
+        let mut happened = mirroring.leg.watch(lane, eager, now);
+        let mut due = mirroring.leg.next_ack_check(eager || client_inside, now);
+        let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
+        if let Some(gated) = upstream.and_then(|upstream| upstream.gated.as_mut()) {
+            happened |= gated.watch(lane, false, now);
+            due =
+                [due, gated.next_ack_check(server_partial || server_inside, now)].into_iter().flatten().min();
+        }
+        if let Some(look) = due {
+            cluster.schedule(mirroring, key, look, now);
+        }
+        happened
+    }
+
+    /// Peers acknowledged what we asked about, or speak before their connection has a socket.
+    pub(in crate::worker) fn lane_event(&mut self) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let mut events = std::mem::take(&mut cluster.events);
+        let _ = cluster.lane.events(&mut events); // lost events are made up for by timers
+        for knock in events.knocks.drain(..) {
+            if cluster.is_resting(&knock.flow) {
+                cluster.knocks.note(knock);
+            }
+        }
+        for index in events.woken.drain(..) {
+            let found = self.cluster.as_ref().and_then(|cluster| cluster.of_slot(index));
+            if let Some(key) = found {
+                self.guarded(Some(Source::Client(key)), |worker| worker.pump(key));
+            }
+        }
+        if let Some(cluster) = &mut self.cluster {
+            cluster.events = events;
+        }
+    }
+
+    /// What is held back ripens, what waits too long is stashed, and what peers have acknowledged is noticed.
+    pub(in crate::worker) fn run_timers(&mut self) {
+        let now = self.now;
+        while let Some(cluster) = &mut self.cluster
+            && let Some((due, key)) = cluster.timed.pop_front_if(|(due, _)| *due <= now)
+        {
+            self.guarded(Some(Source::Client(key)), |worker| worker.run_timer(key, (Look::Soon, due)));
+        }
+        // Requests may wait for server connections that are given back once clients have acknowledged responses.
+        let ahead =
+            if self.counters.queued.get() > 0 { Look::Later.span() - Look::Soon.span() } else { Micros(0) };
+        while let Some(cluster) = &mut self.cluster
+            && let Some((due, key)) = cluster.timed_later.pop_front_if(|(due, _)| *due <= now + ahead)
+        {
+            self.guarded(Some(Source::Client(key)), |worker| worker.run_timer(key, (Look::Later, due)));
+        }
+        while let Some(cluster) = &mut self.cluster
+            && let Some((due, key)) = cluster.timed_at_last.pop_front_if(|(due, _)| *due <= now)
+        {
+            self.guarded(Some(Source::Client(key)), |worker| worker.run_timer(key, (Look::AtLast, due)));
+        }
+        self.acknowledge_pooled();
+        self.tell_unheard();
+    }
+
+    /// Pooled server connections that nothing takes an ACK along from: of several at once.
+    fn acknowledge_pooled(&mut self) {
+        let now = self.now;
+        let Some(cluster) = &mut self.cluster else { return };
+        if cluster.pooled.front().is_none_or(|(due, _)| now.since(*due) < POOLED_TOGETHER) {
+            return;
+        }
+        let count = cluster.pooled.iter().take_while(|(due, _)| *due <= now).count();
+        let mut due: Vec<Key> = cluster.pooled.drain(..count).map(|(_, key)| key).collect();
+        due.sort_unstable();
+        due.dedup(); // one that was given back several times acknowledges once
+        // One that was used meanwhile has acknowledged what it owed then, and is looked at again.
+        let gated = due.iter().filter_map(|key| self.upstreams.get(*key)?.gated.as_ref());
+        let slots = gated.filter(|gated| gated.is_overdue(now)).map(|gated| &gated.slot);
+        let _ = cluster.lane.emit_acks(slots); // who misses it asks again
+    }
+
+    fn run_timer(&mut self, key: Key, look: (Look, Micros)) {
+        let now = self.now;
+        self.mirror_all(key);
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let answered = client.connection.acknowledged() >= client.connection.newest_entry();
+        let Some(mirroring) = &mut client.mirroring else { return };
+        if mirroring.timed != Some(look) {
+            return; // it is looked at sooner, or was
+        }
+        mirroring.timed = None;
+        if cluster.freezing.contains_key(&mirroring.bucket) {
+            return;
+        }
+        let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
+        let mut server = upstream.and_then(|upstream| upstream.gated.as_mut());
+        let overdue = mirroring.leg.is_overdue(now);
+        if overdue {
+            mirroring.leg.note_silence();
+        }
+        let tickets = overdue && client.connection.holds_tickets();
+        if answered && (mirroring.leg.ack_if_due(now) || overdue) && !tickets {
+            cluster.dirty.push((key, End::Client));
+        }
+        if answered && server.as_mut().is_some_and(|gated| gated.ack_if_due(now) || gated.is_overdue(now)) {
+            cluster.dirty.push((key, End::Server));
+        }
+        let [of_client, of_server] = client.connection.extents();
+        let client_stalled = mirroring.leg.is_stalled(of_client, now);
+        let server_stalled = server.is_some_and(|gated| gated.is_stalled(of_server, now));
+        if tickets {
+            self.with(key, |connection, io| connection.handle_tickets_due(io)); // they take the ACK along
+            self.perform(key);
+        }
+        if client_stalled {
+            self.with(key, |connection, io| connection.handle_client_stall(io));
+            self.perform(key);
+        }
+        if server_stalled {
+            self.with(key, |connection, io| connection.handle_server_stall(io));
+            self.perform(key);
+        }
+        if self.note_peers(key) | self.arm_ack_event(key) {
+            self.put_again(key);
+        } else if let Some(client) = self.clients.get_mut(key)
+            && client.mirroring.as_ref().is_some_and(|mirroring| mirroring.timed.is_none())
+        {
+            client.connection.handle_rest();
+        }
+    }
+}
+
+impl Cluster {
+    /// A connection is looked at no later than this.
+    pub(super) fn schedule(&mut self, mirroring: &mut Mirroring, key: Key, look: Look, now: Micros) {
+        let known = mirroring.timed.map(|(known, _)| known);
+        if known.is_some_and(|known| known <= look) {
+            return;
+        }
+        let queue = match look {
+            Look::Soon => &mut self.timed,
+            Look::Later => &mut self.timed_later,
+            Look::AtLast => &mut self.timed_at_last,
+        };
+        queue.push_back((now + look.span(), key));
+        mirroring.timed = Some((look, now + look.span()));
+    }
+
+    /// A server connection goes to the pool. False when the backups lack some of what was read from it.
+    pub(in crate::worker) fn rest_pooled(&mut self, key: Key, gated: &mut GatedLeg, now: Micros) -> bool {
+        self.look_at_pooled(key, now);
+        gated.on_idle(now)
+    }
+
+    /// Looks after a while whether a pooled server connection owes an ACK.
+    pub(in crate::worker) fn look_at_pooled(&mut self, key: Key, now: Micros) {
+        self.pooled.push_back((now + Micros::from_ms(POOLED_AFTER_MS), key));
+    }
+}

@@ -1,0 +1,446 @@
+//! A worker's part of an upgrade: connections go to the same worker of the new process, or come from that of the old one.
+//!
+//! A connection goes between two turns of its own: everything that its last call asked for is done, what could not be
+//! written lies in its outlets, and what splices is in a pipe, which goes along with its descriptors. Who has to stay
+//! ([`Connection::export`] says why) is served here and looked at again soon. The sockets stay registered with this
+//! worker's epoll until they are closed everywhere, so they are taken out before they go.
+//!
+//! A worker that has passed everything stays until it is told to end: should the new process end before it has what other
+//! workers still have, this one serves again.
+//!
+//! Bound: so many connections go in one turn; one that the stream does not take yet waits in it.
+
+use super::slab::{Key, Source};
+use super::upgrade_frames::{
+    CONFIRMED, Cargo, END, FIN_WAITS, HAS_PIPE_DOWN, HAS_PIPE_UP, HAS_SERVER, SERVER_FIN_WAITS,
+};
+use super::upstreams::Upstream;
+use super::{Client, Command, ListenerSocket, Pipes, Worker};
+use crate::control::console;
+use crate::upgrade::{Link, Progress};
+use evergate_base::Micros;
+use evergate_connection::{Connection, ParcelLeg};
+use evergate_sys::Pipe;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Connections that go in one turn.
+const BATCH: usize = 64;
+/// From one look at those that have to stay to the next.
+const LOOK_EVERY: Micros = Micros::from_ms(5);
+/// The longest that the loop sleeps meanwhile, in milliseconds.
+const WAIT_MS: i32 = 5;
+/// The longest pause of the new process while the last frame goes, when this one has to end.
+const FINISHING: Duration = Duration::from_secs(1);
+const NO_DESCRIPTORS: &str = "this process may not have more file descriptors: raise the limit of open files (LimitNOFILE=, ulimit -n)";
+
+/// The worker of the new process.
+pub(super) struct Successor {
+    link: Link,
+    progress: Arc<Progress>,
+    /// Connections to look at next.
+    turn: Vec<Key>,
+    look_at: Micros,
+    /// Every connection has been looked at once.
+    swept: bool,
+    waiting: BTreeMap<&'static str, u64>,
+    /// More can be done at once.
+    busy: bool,
+    ended: bool,
+    confirmed: bool,
+    /// Its end of the stream is closed.
+    gone: bool,
+    /// Nothing goes over the stream any more.
+    broken: bool,
+    /// The control plane knows that nothing is left here.
+    told: bool,
+}
+
+impl Successor {
+    /// Milliseconds that the loop may sleep.
+    pub(super) fn wait_ms(&self) -> i32 {
+        if self.busy { 0 } else { WAIT_MS }
+    }
+
+    /// What is left here stays here.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken
+    }
+}
+
+impl Worker {
+    /// Begins to pass everything to the new process; what waits in listeners' queues is there already.
+    pub(super) fn begin_handover(&mut self, stream: UnixStream, progress: Arc<Progress>) {
+        for listener in std::mem::take(&mut self.listeners).into_iter().flatten() {
+            let _ = self.epoll.remove(listener.socket.as_raw_fd()); // it stays open elsewhere
+        }
+        let link = Link::new(stream);
+        if self.epoll.add(link.fd(), Source::Successor.token()).is_err() {
+            self.counters.reason("epoll_failed"); // it is looked at in every turn anyway
+        }
+        self.successor = Some(Box::new(Successor {
+            link,
+            progress,
+            turn: self.waiting_last(),
+            look_at: self.now,
+            swept: false,
+            waiting: BTreeMap::new(),
+            busy: true,
+            ended: false,
+            confirmed: false,
+            gone: false,
+            broken: false,
+            told: false,
+        }));
+    }
+
+    /// The connections in the order in which they are popped: those that wait for a server when the others have gone, whose
+    /// room there they must not get.
+    fn waiting_last(&self) -> Vec<Key> {
+        let mut keys = self.clients.keys();
+        keys.sort_by_key(|key| {
+            self.clients.get(*key).is_none_or(|client| !client.connection.is_leg_queued())
+        });
+        keys
+    }
+
+    /// Whether the first look is not over: the room of what has only gone to the new process is none.
+    pub(super) fn is_sweeping(&self) -> bool {
+        self.successor.as_ref().is_some_and(|successor| !successor.swept && !successor.broken)
+    }
+
+    /// The stream takes more, or its other end is closed; the rest of the turn looks at it.
+    pub(super) fn successor_event(&mut self, event: evergate_sys::Event) {
+        if let Some(successor) = &mut self.successor {
+            successor.gone |= event.ended || event.broken;
+        }
+    }
+
+    /// The worker ends: nobody waits for it.
+    pub(super) fn end_transfers(&mut self) {
+        if let Some(Successor { progress, swept, told, .. }) = self.successor.take().as_deref() {
+            progress.swept.fetch_add(usize::from(!swept), Ordering::Relaxed);
+            progress.done.fetch_add(usize::from(!told), Ordering::Relaxed);
+        }
+        if let Some(predecessor) = self.predecessor.take() {
+            self.end_inheriting(&predecessor.link);
+        }
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::HandOver(stream, progress) => {
+                    end_stream(stream);
+                    progress.skip();
+                }
+                Command::Inherit(stream) => self.end_inheriting(&Link::new(stream)),
+                _ => {}
+            }
+        }
+    }
+
+    /// The new process is gone: this one serves again.
+    pub(super) fn take_back(&mut self, listeners: Vec<ListenerSocket>) {
+        self.successor = None;
+        self.draining = false;
+        self.change_listeners(listeners, &[]);
+    }
+
+    /// Passes on what can go; once a turn.
+    pub(super) fn hand_over(&mut self) {
+        let Some(mut successor) = self.successor.take() else { return };
+        if !successor.broken
+            && let Err(error) = self.pass_some(&mut successor)
+        {
+            console::error(format_args!("cannot pass connections to the new process: {error}"));
+            (successor.broken, successor.busy) = (true, false);
+            successor.progress.broken.store(true, Ordering::Relaxed);
+        }
+        // Only draining says that the new process lives without the stream.
+        let ended = successor.broken && self.draining && self.clients.len() == 0;
+        let done = successor.confirmed || ended;
+        if done && !std::mem::replace(&mut successor.told, true) {
+            successor.progress.done.fetch_add(1, Ordering::Relaxed);
+        }
+        self.successor = Some(successor);
+    }
+
+    /// What is on its way to the new process belongs to nobody else: its rest goes before this process ends.
+    pub(super) fn finish_handover(&mut self) {
+        if let Some(successor) = self.successor.as_mut().filter(|successor| !successor.broken)
+            && let Err(error) = successor.link.finish(FINISHING)
+        {
+            console::error(format_args!("cannot pass a connection to the new process: {error}"));
+        }
+    }
+
+    fn pass_some(&mut self, successor: &mut Successor) -> io::Result<()> {
+        successor.busy = false;
+        while successor.ended && !successor.confirmed {
+            if let Some(frame) = successor.link.take()? {
+                successor.confirmed = *frame.bytes == [CONFIRMED];
+            } else if !successor.link.fill()? {
+                break;
+            }
+        }
+        if successor.gone && !successor.confirmed {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        for _ in 0..BATCH {
+            if !successor.link.flush()? || successor.ended {
+                return Ok(());
+            }
+            let Some(key) = successor.turn.pop() else { return self.end_sweep(successor) };
+            let mut packed = None; // also of one that reaches a defect, and ends here
+            self.guarded(Some(Source::Client(key)), |worker| packed = worker.pack(key));
+            match packed {
+                Some(Ok((bytes, descriptors))) => {
+                    successor.link.push(&bytes, descriptors)?;
+                    successor.progress.passed.fetch_add(1, Ordering::Relaxed);
+                    self.let_go(key);
+                }
+                Some(Err(reason)) => *successor.waiting.entry(reason).or_default() += 1,
+                None => {}
+            }
+        }
+        successor.busy = true;
+        Ok(())
+    }
+
+    fn end_sweep(&mut self, successor: &mut Successor) -> io::Result<()> {
+        let waiting = std::mem::take(&mut successor.waiting);
+        if !std::mem::replace(&mut successor.swept, true) {
+            let mut all = successor.progress.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            waiting.into_iter().for_each(|(reason, count)| *all.entry(reason).or_default() += count);
+            successor.progress.swept.fetch_add(1, Ordering::Relaxed);
+        }
+        if self.clients.len() == 0 {
+            successor.link.push(&[END], Vec::new())?;
+            successor.link.flush()?;
+            successor.ended = true;
+        } else if self.now >= successor.look_at {
+            successor.look_at = self.now + LOOK_EVERY;
+            successor.turn = self.clients.keys();
+        }
+        Ok(())
+    }
+
+    /// Everything of a connection; or why it has to stay.
+    #[expect(clippy::type_complexity, reason = "one frame: its bytes and its descriptors")]
+    fn pack(&mut self, key: Key) -> Option<Result<(Vec<u8>, Vec<OwnedFd>), &'static str>> {
+        let client = self.clients.get(key)?;
+        #[cfg(test)]
+        super::faults::strike_at("pack", Some(client.connection.client_address()));
+        let newest = &self.current.last()?.generation.snapshot;
+        let parcel = match client.connection.export(newest) {
+            Ok(parcel) => parcel,
+            Err(reason) => return Some(Err(reason)),
+        };
+        let upstream = client.upstream.and_then(|upstream| self.upstreams.get(upstream));
+        let (leg, bound) = (client.connection.leg_id(), client.connection.bound_leg());
+        let has_server = leg.or(bound).is_some() && !client.connection.is_leg_queued();
+        if has_server != upstream.is_some() {
+            return Some(Err("no_server_socket"));
+        }
+        let packed = descriptors(client, upstream);
+        Some(match packed {
+            Ok((cargo, descriptors)) => Ok((cargo.encode(&parcel), descriptors)),
+            Err(_) => Err("descriptors"), // none is left; some will be when others have gone
+        })
+    }
+
+    /// The connection is on its way: its sockets close here and stay open there.
+    fn let_go(&mut self, key: Key) {
+        let Some(client) = self.clients.get(key) else { return };
+        let _ = self.epoll.remove(client.fd());
+        if let Some(upstream) = client.upstream.and_then(|upstream| self.upstreams.get(upstream)) {
+            let _ = self.epoll.remove(upstream.fd());
+        }
+        if client.connection.is_leg_queued() {
+            self.stop_waiting(key);
+        }
+        self.forget(key);
+    }
+}
+
+fn descriptors(client: &Client, upstream: Option<&Upstream>) -> io::Result<(Cargo, Vec<OwnedFd>)> {
+    let mut cargo = Cargo::default();
+    let mut descriptors = vec![client.socket.try_clone()?];
+    if let Some(upstream) = upstream {
+        descriptors.push(upstream.socket.try_clone()?);
+        cargo.used_since = upstream.used_since.0;
+        cargo.answered_at = upstream.answered_at.map_or(0, |at| at.0);
+        cargo.way = upstream.server.way(upstream.tls_fingerprint);
+    }
+    cargo.set(HAS_SERVER, upstream.is_some());
+    cargo.set(FIN_WAITS, client.fin_waits);
+    cargo.set(SERVER_FIN_WAITS, client.server_fin_waits);
+    if let Some(pipes) = &client.pipes {
+        for (pipe, flag) in [(&pipes.down, HAS_PIPE_DOWN), (&pipes.up, HAS_PIPE_UP)] {
+            let Some(pipe) = pipe else { continue };
+            let (reader, writer) = pipe.descriptors()?;
+            descriptors.extend([reader, writer]);
+            cargo.set(flag, true);
+            let held = if flag == HAS_PIPE_DOWN { &mut cargo.down } else { &mut cargo.up };
+            *held = pipe.held() as u64;
+        }
+    }
+    Ok((cargo, descriptors))
+}
+
+/// Says for a worker that has ended that nothing comes on its stream. Nobody hears the answer.
+pub fn end_stream(stream: UnixStream) {
+    let _ = Link::new(stream).send(&[END], Vec::new()); // if it is not heard, the new process tells of it
+}
+
+/// The worker of the old process.
+pub(super) struct Predecessor {
+    link: Link,
+}
+
+impl Worker {
+    /// Connections come on this stream.
+    pub(super) fn begin_inheriting(&mut self, stream: UnixStream) {
+        let link = Link::new(stream);
+        if let Err(error) = self.epoll.add_input(link.fd(), Source::Predecessor.token()) {
+            self.counters.reason("epoll_failed");
+            console::warning(format_args!("cannot take connections of the process before: {error}"));
+            return self.end_inheriting(&link); // that process notices, and ends them
+        }
+        self.predecessor = Some(Predecessor { link });
+    }
+
+    /// Connections have come, or the old process has ended.
+    pub(super) fn predecessor_event(&mut self) {
+        let Some(mut predecessor) = self.predecessor.take() else { return };
+        match self.inherit_some(&mut predecessor.link) {
+            Ok(true) => self.predecessor = Some(predecessor),
+            Ok(false) => self.end_inheriting(&predecessor.link),
+            Err(error) => {
+                self.end_inheriting(&predecessor.link);
+                console::warning(format_args!(
+                    "the process before ended before it had passed all its connections: {error}"
+                ));
+            }
+        }
+    }
+
+    fn end_inheriting(&mut self, link: &Link) {
+        let _ = self.epoll.remove(link.fd());
+        if self.shared.inheriting.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.shared.room.hold_back(0);
+        }
+    }
+
+    /// False when that was all.
+    fn inherit_some(&mut self, link: &mut Link) -> io::Result<bool> {
+        link.fill()?;
+        while let Some(frame) = link.take()? {
+            if *frame.bytes == [END] {
+                // The first and only frame on this way: the socket takes it, unless that worker has ended and waits for none.
+                let _ = link.push(&[CONFIRMED], Vec::new()).and_then(|()| link.flush());
+                return Ok(false);
+            }
+            self.shared.room.hold_back_less(frame.descriptors.len() + frame.lost);
+            self.guarded(None, |worker| {
+                let whole = if frame.lost == 0 { Ok(()) } else { Err(NO_DESCRIPTORS.to_owned()) };
+                if let Err(why) = whole.and_then(|()| worker.adopt(&frame.bytes, frame.descriptors)) {
+                    worker.counters.reason("handover_failed");
+                    console::warning(format_args!("a connection of the process before is lost: {why}"));
+                }
+            });
+        }
+        Ok(true)
+    }
+
+    /// A connection of the old process goes on here.
+    fn adopt(&mut self, bytes: &[u8], descriptors: Vec<OwnedFd>) -> Result<(), String> {
+        let missing = || "a descriptor is missing".to_owned();
+        let (cargo, parcel) = Cargo::decode(bytes).ok_or("the frame has another form")?;
+        let snapshot = self.current[self.current.len() - 1].generation.snapshot.clone();
+        let (connection, leg) =
+            Connection::import(&snapshot, parcel).map_err(|error| format!("{error:?}"))?;
+        let mut descriptors = descriptors.into_iter();
+        let socket = descriptors.next().ok_or_else(missing)?;
+        let server = cargo.has(HAS_SERVER).then(|| descriptors.next().ok_or_else(missing)).transpose()?;
+        if leg.is_some_and(|leg| leg.server.is_some()) != server.is_some() {
+            return Err("a server leg without its socket".to_owned());
+        }
+        let mut pipes = Pipes::default();
+        let mut pipe = |flag: u8, held: u64| match cargo.has(flag) {
+            false => Ok(None),
+            true => {
+                let (reader, writer) = descriptors.next().zip(descriptors.next()).ok_or_else(missing)?;
+                Ok::<_, String>(Some(Pipe::of(reader, writer, held as usize)))
+            }
+        };
+        pipes.down = pipe(HAS_PIPE_DOWN, cargo.down)?;
+        pipes.up = pipe(HAS_PIPE_UP, cargo.up)?;
+        let held = self.count_in(connection.listener_name(), connection.client_address().ip());
+        let mut client = Client::new(socket, connection, held);
+        client.readable = true;
+        client.fin_waits = cargo.has(FIN_WAITS);
+        client.server_fin_waits = cargo.has(SERVER_FIN_WAITS);
+        if pipes.down.is_some() || pipes.up.is_some() {
+            client.connection.handle_piped(cargo.down, cargo.up);
+            client.pipes = Some(Box::new(pipes));
+        }
+        let fd = client.fd();
+        let key = self.clients.insert(client);
+        self.list(key);
+        self.counters.open.set(self.clients.len() as u64);
+        self.counters.inherited.add(1);
+        if self.epoll.add(fd, Source::Client(key).token()).is_err() {
+            self.forget(key);
+            return Err("epoll does not take its socket".to_owned());
+        }
+        let waits = leg.is_some() && server.is_none();
+        if let Some((server, leg)) = server.zip(leg) {
+            self.adopt_server(key, server, leg, cargo);
+        }
+        if waits {
+            self.with(key, |connection, io| connection.handle_leg_resumed(io));
+            self.perform(key);
+        }
+        self.count_buffered(key);
+        self.pump(key);
+        if self.draining {
+            self.with(key, |connection, io| connection.handle_drain(io));
+            self.perform(key);
+        }
+        self.file(key);
+        Ok(())
+    }
+
+    /// A server connection goes on. One that leads elsewhere than those that are made here, or was made otherwise, serves its
+    /// request and is never kept for others, as after a reload.
+    fn adopt_server(&mut self, key: Key, socket: OwnedFd, leg: ParcelLeg, cargo: Cargo) {
+        let pools = &self.current[self.current.len() - 1].generation.pools;
+        let pool = pools.get(leg.pool as usize);
+        let known = pool.zip(leg.server).and_then(|(pool, index)| {
+            Some((pool.servers.get(index as usize)?.clone(), index, pool.tls_fingerprint))
+        });
+        let Some((server, index, tls_fingerprint)) = known else {
+            return self.forget(key); // the snapshot has it, so this does not happen
+        };
+        let is_todays = server.way(tls_fingerprint) == cargo.way;
+        let server = if is_todays { server } else { Arc::new(server.of_before()) };
+        server.enter_resumed();
+        let upstream = Upstream {
+            index,
+            owner: Some((key, leg.leg)),
+            used_since: Micros(cargo.used_since),
+            answered_at: (cargo.answered_at > 0).then_some(Micros(cargo.answered_at)),
+            tls_fingerprint,
+            readable: true,
+            writable: true,
+            ..Upstream::new(socket, server)
+        };
+        self.add_upstream(key, upstream);
+        self.note_bound(key);
+    }
+}

@@ -1,0 +1,90 @@
+//! Frames between the workers of two processes at an upgrade: what the worker knows of a connection goes before its parcel.
+
+/// First byte of a frame: a connection, the end of all, and its confirmation.
+const CONNECTION: u8 = 1;
+pub(super) const END: u8 = 2;
+pub(super) const CONFIRMED: u8 = 3;
+
+pub(super) const HAS_SERVER: u8 = 1;
+pub(super) const FIN_WAITS: u8 = 2;
+pub(super) const SERVER_FIN_WAITS: u8 = 4;
+pub(super) const HAS_PIPE_DOWN: u8 = 8;
+pub(super) const HAS_PIPE_UP: u8 = 16;
+
+/// What goes before a parcel: a kind, flags, and the numbers of [`Cargo`].
+const CARGO_HEADER: usize = 2 + 5 * 8;
+
+/// What the worker knows of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Cargo {
+    pub(super) flags: u8,
+    /// When the connection got its server, and when that began to answer; 0 before it has.
+    pub(super) used_since: u64,
+    pub(super) answered_at: u64,
+    /// What the server connection leads to and was made with: [`crate::server_state::ServerRuntime::way`].
+    pub(super) way: u64,
+    /// Bytes inside the pipes.
+    pub(super) down: u64,
+    pub(super) up: u64,
+}
+
+impl Cargo {
+    pub(super) fn encode(self, parcel: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(CARGO_HEADER + parcel.len());
+        out.extend_from_slice(&[CONNECTION, self.flags]);
+        for number in [self.used_since, self.answered_at, self.way, self.down, self.up] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        out.extend_from_slice(parcel);
+        out
+    }
+
+    /// What it says, and the parcel behind it.
+    pub(super) fn decode(bytes: &[u8]) -> Option<(Cargo, &[u8])> {
+        let ([CONNECTION, flags], rest) = bytes.split_first_chunk()? else { return None };
+        let mut rest = rest;
+        let mut number = || {
+            let (bytes, behind) = rest.split_first_chunk()?;
+            rest = behind;
+            Some(u64::from_le_bytes(*bytes))
+        };
+        let cargo = Cargo {
+            flags: *flags,
+            used_since: number()?,
+            answered_at: number()?,
+            way: number()?,
+            down: number()?,
+            up: number()?,
+        };
+        Some((cargo, rest))
+    }
+
+    pub(super) fn has(self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    pub(super) fn set(&mut self, flag: u8, value: bool) {
+        self.flags |= if value { flag } else { 0 };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cargo_comes_back_as_it_was_and_is_never_cut_short() {
+        let mut cargo =
+            Cargo { used_since: 1 << 40, answered_at: 5, way: 1 << 63, down: 77, up: u64::MAX, flags: 0 };
+        cargo.set(HAS_SERVER, true);
+        cargo.set(FIN_WAITS, false);
+        cargo.set(HAS_PIPE_UP, true);
+        let bytes = cargo.encode(b"parcel");
+        assert_eq!(Cargo::decode(&bytes), Some((cargo, &b"parcel"[..])));
+        assert_eq!(bytes.len(), CARGO_HEADER + 6);
+        for end in 0..CARGO_HEADER {
+            assert_eq!(Cargo::decode(&bytes[..end]), None);
+        }
+        assert_eq!(Cargo::decode(&[END]), None);
+    }
+}

@@ -1,0 +1,517 @@
+//! Server connections: connecting, in use, idle.
+
+use super::replication::GatedLeg;
+use super::slab::{Key, Source};
+use super::{Worker, dial};
+use crate::server_state::ServerRuntime;
+use crate::session_balancer::Handed;
+use crate::wait_queue::WaitTicket;
+use evergate_base::Micros;
+use evergate_connection::{Failure, ServerHint};
+use evergate_sys::{Event, Transfer};
+use evergate_tls::Records;
+use std::collections::BTreeSet;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// One server connection.
+pub(super) struct Upstream {
+    pub(super) socket: OwnedFd,
+    pub(super) server: Arc<ServerRuntime>,
+    /// Index in its pool, for the connection that uses it.
+    pub(super) index: u32,
+    /// The client connection that uses it, and its leg.
+    pub(super) owner: Option<(Key, u32)>,
+    /// When its owner got it.
+    pub(super) used_since: Micros,
+    /// When its server began to answer.
+    pub(super) answered_at: Option<Micros>,
+    /// What it was made with, see [`crate::server_state::PoolRuntime::tls_fingerprint`].
+    pub(super) tls_fingerprint: u64,
+    pub(super) connecting: bool,
+    /// It has carried other requests.
+    pub(super) reused: bool,
+    /// While connecting in a pool that chooses by session: what the choice was.
+    pub(super) handed: Option<Box<Handed>>,
+    pub(super) readable: bool,
+    pub(super) writable: bool,
+    pub(super) ended: bool,
+    /// It is not listened to while what it said has no place.
+    pub(super) muted: bool,
+    /// It broke, and nobody has acted on that.
+    pub(super) broken: bool,
+    pub(super) idle_until: Micros,
+    pub(super) records: Option<Box<Records>>,
+    /// In a cluster: its acknowledgements wait for the backups.
+    pub(super) gated: Option<Box<GatedLeg>>,
+    /// It was given back before the backups know that its last response has arrived.
+    pub(super) unsettled: Option<Unsettled>,
+    /// Given back with nothing on its way, and not to be used again.
+    pub(super) spent: bool,
+}
+
+/// What is to be done with a server connection when the backups know that the response before has arrived. Until then they
+/// need it to be open, and the response unacknowledged.
+pub(super) struct Unsettled {
+    /// Whose leg it was.
+    pub(super) client: Key,
+    pub(super) leg: u32,
+    /// Sequence numbers of the first byte that was received on that leg, and after the last one.
+    pub(super) received: (u32, u32),
+    /// It is to be closed.
+    pub(super) ends: bool,
+}
+
+impl Upstream {
+    /// Nobody's yet.
+    pub(super) fn new(socket: OwnedFd, server: Arc<ServerRuntime>) -> Upstream {
+        Upstream {
+            socket,
+            server,
+            index: 0,
+            owner: None,
+            used_since: Micros(0),
+            answered_at: None,
+            tls_fingerprint: 0,
+            connecting: false,
+            reused: false,
+            handed: None,
+            readable: false,
+            writable: false,
+            ended: false,
+            muted: false,
+            broken: false,
+            idle_until: Micros(0),
+            records: None,
+            gated: None,
+            unsettled: None,
+            spent: false,
+        }
+    }
+
+    /// Its server has said something.
+    pub(super) fn note_answer(&mut self, now: Micros) {
+        if self.answered_at.is_none() {
+            self.answered_at = Some(now);
+            self.server.handle_response(now.since(self.used_since), true, now);
+        }
+    }
+
+    /// The request that it carried is over.
+    pub(super) fn note_end(&self, now: Micros) {
+        if self.answered_at.is_none() {
+            self.server.handle_response(now.since(self.used_since), false, now);
+        }
+    }
+
+    pub(super) fn fd(&self) -> i32 {
+        self.socket.as_raw_fd()
+    }
+}
+
+/// A request that waits for a server with room.
+pub(super) struct Waiting {
+    pub(super) client: Key,
+    pub(super) leg: u32,
+    pub(super) pool: u32,
+    pub(super) hint: ServerHint,
+    /// The server that it waits for; any of the pool if there is none.
+    pub(super) wish: Option<u32>,
+    pub(super) tried: Vec<u32>,
+    /// Whether a connection will do that carried other requests.
+    pub(super) reuse: bool,
+    /// Its place by service class: lower ones leave first.
+    pub(super) rank: usize,
+    /// Its place among those of all workers.
+    pub(super) place: WaitTicket,
+}
+
+impl Worker {
+    pub(super) fn upstream_event(&mut self, key: Key, event: Event) {
+        let Some(upstream) = self.upstreams.get_mut(key) else { return };
+        upstream.readable |= event.readable;
+        upstream.writable |= event.writable;
+        upstream.ended |= event.ended;
+        upstream.broken |= event.broken;
+        let Some((client, leg)) = upstream.owner else {
+            // An idle connection has nothing to say but its end.
+            if event.readable {
+                self.drop_upstream(key);
+            }
+            return;
+        };
+        if self.is_bound_idle(client, leg) {
+            return self.bound_event(client, event);
+        }
+        self.look_at_server(client);
+        self.pump(client);
+    }
+
+    /// Acts on what has become of a connection's server connection. Not while its bucket moves: the next owner connects anew, or
+    /// this is done when the move is called off.
+    pub(super) fn look_at_server(&mut self, client: Key) {
+        let Some(key) = self.clients.get(client).and_then(|client| client.upstream) else { return };
+        if self.is_frozen(client) {
+            return;
+        }
+        let Some(upstream) = self.upstreams.get_mut(key) else { return };
+        let Some((_, leg)) = upstream.owner.filter(|(owner, _)| *owner == client) else { return };
+        let broken = std::mem::take(&mut upstream.broken);
+        if upstream.connecting && (upstream.writable || broken) {
+            match evergate_sys::connect_error(upstream.fd()) {
+                Ok(()) => {
+                    upstream.connecting = false;
+                    if let Some(handed) = upstream.handed.take() {
+                        handed.handle_taken();
+                    }
+                    let index = upstream.index;
+                    self.gate_server(client, key, leg);
+                    self.with(client, |connection, io| connection.handle_leg_open(io, leg, index, None));
+                }
+                Err(error) => {
+                    self.with(client, |connection, io| connection.handle_connect_failed(io, leg, &error));
+                }
+            }
+            self.perform(client);
+        } else if broken
+            && self.clients.get(client).is_some_and(|client| client.connection.has_heard_server())
+        {
+            self.server_write_broke(client);
+        }
+    }
+
+    /// The server of this leg failed, unless all that happened is that it closed an idle connection just when we used it.
+    pub(super) fn count_failure(&mut self, client: Key, leg: u32) {
+        let upstream = self.clients.get(client).and_then(|client| self.upstreams.get(client.upstream?));
+        let Some(upstream) = upstream.filter(|upstream| upstream.owner == Some((client, leg))) else {
+            return;
+        };
+        let stale = upstream.reused && upstream.ended && upstream.answered_at.is_none();
+        if !stale {
+            let unreachable = upstream.connecting.then(|| self.now.since(upstream.used_since));
+            let server = upstream.server.clone();
+            self.note_failure(client, &server, unreachable);
+        }
+    }
+
+    /// A server failed; `unreachable` says how long a connection to it was tried for.
+    pub(super) fn note_failure(&mut self, client: Key, server: &ServerRuntime, unreachable: Option<Micros>) {
+        server.failures.fetch_add(1, Ordering::Relaxed);
+        self.counters.server_failures.add(1);
+        let Some(took) = unreachable else { return };
+        let generation = self.clients.get(client).map(|client| client.connection.snapshot().generation);
+        let pools = generation
+            .and_then(|generation| self.current_of(generation))
+            .map(|index| &self.current[index].generation.pools);
+        let pool = pools.and_then(|pools| {
+            pools.iter().find(|pool| pool.servers.iter().any(|known| known.id == server.id))
+        });
+        let slowest = pool.and_then(|pool| pool.servers.iter().map(|known| known.aged_us(self.now)).max());
+        server.handle_unreachable(took, slowest.unwrap_or_default(), self.now);
+    }
+
+    /// The connection is done with its server connection: kept for others when clean, else closed.
+    pub(super) fn release(&mut self, client_key: Key, leg: u32, clean: bool, records: Option<Box<Records>>) {
+        let Some(client) = self.clients.get_mut(client_key) else { return };
+        client.pipes = None;
+        client.server_fin_waits = false;
+        let generation = client.connection.snapshot().generation;
+        let Some(key) = client.upstream.take() else { return self.stop_waiting(client_key) };
+        let Some(upstream) = self.upstreams.get_mut(key) else { return };
+        if !upstream.connecting {
+            upstream.note_end(self.now);
+        }
+        let mut quiet = !upstream.readable || is_quiet(upstream);
+        let ends = upstream.spent;
+        let unsettled = client.connection.is_unsettled(leg);
+        if (clean || (ends && unsettled))
+            && let (Some(gated), Some(cluster)) = (&mut upstream.gated, &mut self.cluster)
+        {
+            let whole = cluster.rest_pooled(key, gated, self.now);
+            if unsettled {
+                let received = gated.received();
+                upstream.unsettled = Some(Unsettled { client: client_key, leg, received, ends });
+                client.unsettled = Some(key);
+            } else {
+                quiet &= whole;
+            }
+        }
+        let bucket = client.mirroring.as_ref().map(|mirroring| mirroring.bucket.0);
+        upstream.records = records;
+        match clean && quiet {
+            true => self.keep_idle(key, bucket),
+            false => self.drop_upstream(key),
+        }
+        self.serve_waiting(generation);
+    }
+
+    /// The connection is done with its server connection, on which nothing is on its way, and which is not to be used again.
+    pub(super) fn release_spent(&mut self, client_key: Key, leg: u32, records: Option<Box<Records>>) {
+        let upstream = self.clients.get(client_key).and_then(|client| client.upstream);
+        if let Some(upstream) = upstream.and_then(|key| self.upstreams.get_mut(key)) {
+            upstream.spent = !upstream.ended;
+        }
+        self.release(client_key, leg, false, records);
+    }
+
+    /// The connection is over and done with its server connection: kept for others, or closed in order where it is not
+    /// `clean`, once the backups were told.
+    pub(super) fn release_after(&mut self, client_key: Key, clean: bool, records: Option<Box<Records>>) {
+        if let Some(client) = self.clients.get_mut(client_key) {
+            let generation = client.connection.snapshot().generation;
+            client.left = Some(Left { generation, clean, records });
+        }
+    }
+
+    /// The server connection of one that is over, of which the backups were told.
+    pub(super) fn keep_left(&mut self, key: Key, bucket: Option<u16>, left: Left) {
+        let now = self.now;
+        let Some(upstream) = self.upstreams.get_mut(key) else { return };
+        upstream.note_end(now);
+        upstream.records = left.records;
+        let quiet = left.clean && (!upstream.readable || is_quiet(upstream));
+        match (&mut upstream.gated, &mut self.cluster, quiet) {
+            (Some(gated), Some(cluster), true) => {
+                cluster.rest_pooled(key, gated, now);
+                gated.settle(gated.received().1, now); // nobody needs its last response any more
+                self.keep_idle(key, bucket);
+            }
+            _ => self.drop_upstream(key),
+        }
+        self.serve_waiting(left.generation);
+    }
+
+    /// The server connection waits for its next request, if there is room.
+    fn keep_idle(&mut self, key: Key, bucket: Option<u16>) {
+        let Some(upstream) = self.upstreams.get_mut(key) else { return };
+        let idle = self.idle.entry((upstream.server.id, bucket)).or_default();
+        let settings = self.current.last().and_then(|current| dial::idle_of(current, upstream));
+        let (idle_max, idle_span) = settings.unwrap_or((0, Micros(0)));
+        if upstream.ended || upstream.connecting || idle.len() >= idle_max {
+            return self.drop_upstream(key);
+        }
+        upstream.server.leave();
+        upstream.owner = None;
+        upstream.readable = false;
+        upstream.idle_until = self.now + idle_span;
+        idle.push(key);
+        self.unmute_upstream(key);
+    }
+
+    /// The connection's server connection from now on. False when nothing would be heard of it: it is closed, and its leg has
+    /// failed.
+    pub(super) fn add_upstream(&mut self, client_key: Key, upstream: Upstream) -> bool {
+        let (fd, connecting, owner) = (upstream.fd(), upstream.connecting, upstream.owner);
+        let key = self.upstreams.insert(upstream);
+        let Err(error) = self.register(fd, Source::Upstream(key)) else {
+            if let Some(client) = self.clients.get_mut(client_key) {
+                client.upstream = Some(key);
+            }
+            return true;
+        };
+        self.drop_upstream(key);
+        let Some((_, leg)) = owner else { return false };
+        self.with(client_key, |connection, io| match connecting {
+            true => connection.handle_connect_failed(io, leg, &error),
+            false => connection.handle_leg_failed(io, leg, Failure::Lost),
+        });
+        self.perform(client_key);
+        false
+    }
+
+    /// The backups know that the last response of a leg that was given back has arrived: what was received on it, up to
+    /// `position`, may be acknowledged. Whether there is such a leg.
+    pub(super) fn settle_upstream(&mut self, client_key: Key, leg: u32, position: u64) -> bool {
+        let Some(client) = self.clients.get_mut(client_key) else { return false };
+        let Some(key) = client.unsettled else { return false };
+        let Some(upstream) = self.upstreams.get_mut(key) else { return false };
+        let Some(Unsettled { client: whose, leg: known, received: (first, end), ends }) = &upstream.unsettled
+        else {
+            return false;
+        };
+        if (*whose, *known) != (client_key, leg) {
+            return false;
+        }
+        let (settled, ends) = (first.wrapping_add(position as u32), *ends);
+        let whole = settled.wrapping_sub(*end) as i32 >= 0;
+        if let Some(gated) = &mut upstream.gated {
+            gated.settle(settled, self.now);
+        }
+        if let Some(cluster) = self.cluster.as_mut().filter(|_| upstream.owner.is_none()) {
+            cluster.look_at_pooled(key, self.now);
+        }
+        if whole {
+            upstream.unsettled = None;
+            client.unsettled = None;
+            if ends {
+                self.drop_upstream(key);
+            }
+        }
+        true
+    }
+
+    /// Nobody will say any more that the last response of a leg that was given back has arrived: what nobody uses yet is
+    /// not kept, unless the backups were `told` that nobody will ask.
+    pub(super) fn forget_unsettled(&mut self, client_key: Key, key: Key, told: bool) {
+        let Some(upstream) = self.upstreams.get_mut(key) else { return };
+        let Some(unsettled) = upstream.unsettled.take_if(|unsettled| unsettled.client == client_key) else {
+            return;
+        };
+        if unsettled.ends || (upstream.owner.is_none() && !told) {
+            return self.drop_upstream(key);
+        }
+        if let Some(gated) = &mut upstream.gated {
+            gated.settle(unsettled.received.1, self.now); // the connection that needed it is over
+        }
+        if let Some(cluster) = self.cluster.as_mut().filter(|_| upstream.owner.is_none()) {
+            cluster.look_at_pooled(key, self.now);
+        }
+    }
+
+    /// Closes a server connection; one that is unsettled when it no longer is.
+    pub(super) fn drop_upstream(&mut self, key: Key) {
+        if let Some(upstream) = self.upstreams.get_mut(key)
+            && let Some(unsettled) = &mut upstream.unsettled
+        {
+            unsettled.ends = true;
+            upstream.ended = true; // nobody takes it from the pool
+            if upstream.owner.take().is_some() {
+                upstream.server.leave(); // there is room for the next request now
+            }
+            return;
+        }
+        self.bound.remove(&key);
+        let Some(mut upstream) = self.upstreams.remove(key) else { return };
+        let mut is_idle = false;
+        match upstream.owner {
+            Some(_) => upstream.server.leave(),
+            None => {
+                for (_, idle) in self.idle.iter_mut().filter(|((server, _), _)| *server == upstream.server.id)
+                {
+                    let before = idle.len();
+                    idle.retain(|other| *other != key);
+                    is_idle |= idle.len() < before;
+                }
+            }
+        }
+        if let Some(handed) = upstream.handed.take() {
+            handed.handle_lost();
+        }
+        if upstream.connecting && self.cluster.is_some() {
+            // Its handshake may be over, and the gate knows of it; the backups do not.
+            let (server, fd) = (upstream.server.addresses[0], upstream.socket.as_raw_fd());
+            if let Ok(local) = evergate_sys::local_address(fd) {
+                self.reset_unmirrored(upstream.socket, local, server);
+            }
+            return;
+        }
+        if let Some(gated) = &upstream.gated {
+            gated.slot.open(); // before the socket closes: a RST is said once, and a FIN is repeated late
+        }
+        if let Some(records) = upstream.records.take() {
+            upstream.close_tls(*records, self.now);
+        }
+        if upstream.gated.is_some() && (is_idle || upstream.spent) {
+            // Nothing is under way. A FIN would keep one of the bucket's few ports for a minute (TIME_WAIT), and wait
+            // for an ACK that comes to another node when the bucket goes.
+            evergate_sys::reset_on_close(upstream.fd());
+        }
+        drop(upstream.socket);
+        if let Some(gated) = upstream.gated {
+            self.end_gated(*gated);
+        }
+    }
+
+    /// The newest idle connection to a server that is still quiet. In a cluster connections are shared only within a
+    /// bucket: a server leg moves with the bucket of its port.
+    pub(super) fn take_idle(
+        &mut self,
+        server: u64,
+        bucket: Option<u16>,
+        tls_fingerprint: u64,
+    ) -> Option<Key> {
+        while let Some(idle) = self.idle.get_mut(&(server, bucket))
+            && let Some(key) = idle.pop()
+        {
+            if self.upstreams.get_mut(key).is_some_and(|upstream| upstream.tls_fingerprint != tls_fingerprint)
+            {
+                idle.push(key); // for requests that run under a newer configuration than this one
+                return None;
+            }
+            let now = self.now;
+            let is_fit =
+                |upstream: &mut Upstream| !upstream.ended && !upstream.readable && upstream.idle_until > now;
+            if self.upstreams.get_mut(key).is_some_and(is_fit) {
+                return Some(key);
+            }
+            self.drop_upstream(key);
+        }
+        None
+    }
+
+    /// Before anything of a turn is acted on: an idle connection of which there is something to tell is not for the requests
+    /// that come in the same turn.
+    pub(super) fn note_idle(&mut self, event: evergate_sys::Event) {
+        if let Some(Source::Upstream(key)) = Source::of(event.token)
+            && let Some(upstream) = self.upstreams.get_mut(key)
+            && upstream.owner.is_none()
+        {
+            upstream.readable |= event.readable;
+            upstream.ended |= event.ended;
+        }
+    }
+
+    pub(super) fn expire_idle(&mut self) {
+        let now = self.now;
+        self.drop_idle(|_, upstream| upstream.idle_until <= now);
+    }
+
+    /// Closes idle connections that the newest configuration would not have made like that, or at all.
+    pub(super) fn drop_outdated(&mut self) {
+        self.drop_idle(|worker, upstream| {
+            worker.current.last().is_some_and(|current| dial::idle_of(current, upstream).is_none())
+        });
+        self.tend_bound();
+    }
+
+    /// Closes idle connections that belong to these buckets of a cluster.
+    pub(super) fn close_idle_of(&mut self, buckets: &BTreeSet<u16>) {
+        let theirs = self
+            .idle
+            .iter()
+            .filter(|((_, bucket), _)| bucket.is_some_and(|bucket| buckets.contains(&bucket)));
+        let keys: Vec<Key> = theirs.flat_map(|(_, keys)| keys).copied().collect();
+        for key in keys {
+            self.drop_upstream(key);
+        }
+        self.idle.retain(|_, idle| !idle.is_empty());
+    }
+
+    /// Closes all idle connections: the worker ends.
+    pub(super) fn close_idle(&mut self) {
+        self.drop_idle(|_, _| true);
+    }
+
+    fn drop_idle(&mut self, is_over: impl Fn(&Worker, &Upstream) -> bool) {
+        let over = |key: &Key| self.upstreams.get(*key).is_none_or(|upstream| is_over(self, upstream));
+        let over: Vec<Key> = self.idle.values().flatten().copied().filter(over).collect();
+        for key in over {
+            self.drop_upstream(key);
+        }
+        self.idle.retain(|_, idle| !idle.is_empty());
+    }
+}
+
+/// A server connection that a connection which is over is done with, and its record layer.
+pub(super) struct Left {
+    generation: u64,
+    /// Other requests may use it.
+    clean: bool,
+    records: Option<Box<Records>>,
+}
+
+/// Whether nothing waits to be read: what a server says after its response belongs to nobody.
+pub(super) fn is_quiet(upstream: &mut Upstream) -> bool {
+    matches!(evergate_sys::read(upstream.fd(), &mut [0]), Transfer::Blocked)
+}

@@ -1,0 +1,256 @@
+//! Whoever is not one of the nodes changes nothing.
+
+use crate::matrix::carrier;
+use crate::relay::{FOR_ONE, FOR_TWO, Relay};
+use crate::traffic::{self, Carrier, Traffic};
+use crate::world::{Node, PORT, World, entry, eventually, inside, outside, privileged, settled};
+use evergate::agent::status::{ClusterCounts, ClusterStatus};
+use std::io::Write;
+use std::net::{TcpStream, UdpSocket};
+use std::sync::Arc;
+
+/// Far more than a worker takes at a time.
+const MORE_THAN_CHANNELS: usize = 1100;
+
+fn epoch(status: &ClusterStatus) -> Option<u64> {
+    status.view.as_ref().map(|view| view.epoch)
+}
+
+#[test]
+fn what_is_forged_replayed_or_noise_is_counted_and_changes_nothing() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let relay = Relay::start(&world.switch);
+    let nodes = [
+        world.start(
+            1,
+            &world.config(&(entry(1, inside(1), outside(1)) + &entry(2, inside(2), outside(FOR_ONE))), ""),
+        ),
+        world.start(
+            2,
+            &world.config(&(entry(1, inside(1), outside(FOR_TWO)) + &entry(2, inside(2), outside(2))), ""),
+        ),
+    ];
+    let before = settled(&nodes);
+    relay.turn_hostile();
+    for reason in ["duplicate", "too_old", "forged", "malformed"] {
+        for node in &nodes {
+            node.eventually(reason, |status| status.rejected[reason] > 20);
+        }
+    }
+    eventually("many attacks", || (relay.attacks() > 1000).then_some(()));
+    for (node, before) in nodes.iter().zip(before) {
+        let now = node.status();
+        assert_eq!(epoch(&now), epoch(&before), "{:#?}", node.process.lines());
+        assert_eq!((now.counts.voided, now.counts.fenced), (before.counts.voided, before.counts.fenced));
+        assert_eq!(now.buckets.owned, before.buckets.owned);
+        let heard = now
+            .nodes
+            .iter()
+            .find(|other| other.number != node.number)
+            .and_then(|other| other.heard_outside_ms);
+        assert!(heard.is_some(), "{:?}", now.nodes);
+    }
+}
+
+#[test]
+fn strangers_are_counted_without_a_look_at_what_they_say() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(1);
+    let node = world.start(1, &world.config(&World::entries(2), ""));
+    world.switch.run(|| {
+        let socket = UdpSocket::bind((outside(254), 0)).unwrap();
+        for length in 0..500usize {
+            let _ = socket.send_to(&vec![1; length], (outside(1), PORT));
+        }
+    });
+    let status = node.eventually("counts strangers", |status| status.rejected["stranger"] == 500);
+    let others = status.rejected.iter().filter(|(reason, _)| *reason != "stranger");
+    assert_eq!(others.map(|(_, count)| count).sum::<u64>(), 0, "{:?}", status.rejected);
+}
+
+#[test]
+fn strangers_on_the_mirror_ports_keep_nobody_out() {
+    if !privileged() {
+        return;
+    }
+    let files = evergate_sys::raise_file_limit().unwrap();
+    assert!(files > 3 * MORE_THAN_CHANNELS as u64, "this test needs more than {files} open files");
+    let world = World::new(2);
+    let config = world.config(&World::entries(2), "");
+    let mut nodes: Vec<_> = (1..=2).map(|number| world.start(number, &config)).collect();
+    settled(&nodes);
+    let strangers = world.switch.run(|| {
+        let ports = [PORT + 1, PORT + 2]; // one for each worker
+        let to = ports.into_iter().flat_map(|port| std::iter::repeat_n(port, MORE_THAN_CHANNELS));
+        let connect = |port| std::net::TcpStream::connect((inside(2), port)).unwrap();
+        to.map(connect).collect::<Vec<_>>()
+    });
+    nodes.remove(0).kill();
+    nodes[0].eventually("is alone", |status| status.nodes.iter().filter(|node| node.member).count() == 1);
+    nodes.insert(0, world.start(1, &config));
+    settled(&nodes); // with copies of everything at both
+    drop(strangers);
+}
+
+#[test]
+fn a_node_of_another_shape_is_told_of() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let config = world.config(&World::entries(2), "");
+    let one = world.start(1, &config);
+    let other = world.start(2, &config.replace("workers = 2", "workers = 3"));
+    one.process.line_after(0, "node 2 runs 3 workers, this one 2");
+    drop(other);
+    let other = config.replace("[cluster]\n", "[cluster]\nsteering = \"flood\"\nports_per_bucket = 26\n");
+    let other = world.start(2, &other);
+    let (said, _) = other.process.line_after(0, "refuses a mirror channel: `[cluster]` of node 1 differs");
+    assert!(
+        said.contains(r#"`ports_per_bucket` is "27" there and "26" here, `steering` is "steer" there"#),
+        "{said}"
+    );
+    let status = one.eventually("counts it", |status| status.counts.channels_lost > 0);
+    assert_eq!((status.buckets.owned, status.buckets.bare), (1024, 1024), "{:?}", status.buckets);
+}
+
+#[test]
+fn a_node_with_another_key_never_joins_and_never_founds_a_second_cluster() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(3);
+    let mut nodes = world.cluster(2, "");
+    // The others know of a third node, which has the wrong key.
+    for node in nodes.drain(..) {
+        node.kill();
+    }
+    let config = world.config(&World::entries(3), "");
+    let nodes: Vec<_> = (1..=2).map(|number| world.start(number, &config)).collect();
+    settled(&nodes);
+    world.folder.write("other.key", &format!("{}\n", evergate::agent::fresh_key()));
+    let other = world.start(3, &world.config(&World::entries(3), "key_file = \"other.key\""));
+    other.process.line_after(0, "does not understand node");
+    // Longer than a node without company listens before it founds a cluster: heartbeats come 200 times a second.
+    let mut seen = 0;
+    eventually("it has heard much and understood nothing", || {
+        let status = other.status();
+        assert_eq!(
+            (status.standing.as_str(), epoch(&status)),
+            ("listening", None),
+            "{:#?}",
+            other.process.lines()
+        );
+        assert_eq!(status.buckets.owned, 0);
+        seen = status.rejected["forged"];
+        (seen > 4000).then_some(())
+    });
+    for status in settled(&nodes) {
+        assert!(status.rejected["forged"] > 0);
+        assert_eq!(status.nodes.iter().filter(|node| node.member).count(), 2);
+    }
+}
+
+/// What must not change while nothing happens to a node: its view, and whatever counts losses. Buckets may move for their load.
+fn calm(node: &Node) -> (Option<u64>, [u64; 6]) {
+    let status = node.status();
+    let ClusterCounts { views, fenced, voided, take_overs, .. } = status.counts;
+    let ClusterCounts { connections_lost, channels_lost, .. } = status.counts;
+    (epoch(&status), [views, fenced, voided, take_overs, connections_lost, channels_lost])
+}
+
+/// How often a node has refused a mirror channel, or ended one for another one.
+fn refused(node: &Node) -> u64 {
+    let status: serde_json::Value = serde_json::from_str(&node.cli(&["status", "--json"]).out).unwrap();
+    let reasons = ["mirror_channel_refused", "mirror_channels_max"];
+    reasons.iter().filter_map(|reason| status["reasons"][reason].as_u64()).sum()
+}
+
+#[test]
+fn strangers_on_the_mirror_ports_disturb_no_transfer() {
+    const NOISY: usize = 50;
+    if !privileged() {
+        return;
+    }
+    evergate_sys::raise_file_limit().unwrap();
+    let world = World::new(3);
+    let (mut nodes, _) = traffic::three(&world);
+    let traffic = Traffic::start(&world, &traffic::PLAIN);
+    let before: Vec<_> = nodes.iter().map(calm).collect();
+    let mut hello = Vec::new();
+    let mut tls = Carrier::Tls13.client(&Arc::new(traffic::roots(&world))).unwrap();
+    tls.write_tls(&mut hello).unwrap();
+    hello.truncate(hello.len() / 2);
+    let noise: Vec<u8> = (0..3000).map(traffic::byte).collect();
+    let strangers = world.switch.run(move || {
+        let mut strangers = Vec::new();
+        for (host, port) in (1..=3).flat_map(|host| [(host, PORT + 1), (host, PORT + 2)]) {
+            for number in 0..2 * NOISY {
+                let mut stranger = TcpStream::connect((inside(host), port)).unwrap();
+                // It may have been refused already.
+                let _ = stranger.write_all(if number < NOISY { &noise } else { &hello });
+                strangers.push(stranger);
+            }
+        }
+        strangers
+    });
+    for node in &nodes {
+        eventually("noise is refused", || (refused(node) >= 2 * NOISY as u64).then_some(()));
+    }
+    traffic.goes_on("beside noise");
+    // One node at a time: this process has so many files.
+    for host in 1..=3 {
+        let flood = world.switch.run(move || {
+            let ports = [PORT + 1, PORT + 2].into_iter();
+            let to = ports.flat_map(|port| std::iter::repeat_n(port, MORE_THAN_CHANNELS));
+            to.map(|port| TcpStream::connect((inside(host), port)).unwrap()).collect::<Vec<_>>()
+        });
+        traffic.goes_on("beside a flood");
+        drop(flood);
+    }
+    let after: Vec<_> = nodes.iter().map(calm).collect();
+    assert_eq!(after, before, "view and counts");
+    // Copies are what they were.
+    carrier(&mut nodes).kill();
+    traffic.goes_on("after a death");
+    drop(strangers);
+    traffic.end();
+}
+
+#[test]
+fn forged_and_replayed_datagrams_disturb_no_transfer() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let relay = Relay::start(&world.switch);
+    // What is steered would go to the relay.
+    let config = traffic::config(&world, 2, "steering = \"flood\"");
+    let node = |number, other: u8, relayed| {
+        let at = |host| format!("outside = \"{}\"", outside(host));
+        world.start(number, &config.replace(&at(other), &at(relayed)))
+    };
+    let nodes = vec![node(1, 2, FOR_ONE), node(2, 1, FOR_TWO)];
+    settled(&nodes);
+    let traffic = Traffic::start(&world, &traffic::PLAIN);
+    let before: Vec<_> = nodes.iter().map(calm).collect();
+    relay.turn_hostile();
+    for reason in ["duplicate", "too_old", "forged", "malformed"] {
+        for node in &nodes {
+            node.eventually(reason, |status| status.rejected[reason] > 20);
+        }
+    }
+    eventually("many attacks", || (relay.attacks() > 1000).then_some(()));
+    for node in &nodes {
+        node.process.line_after(0, "and the rest it does");
+    }
+    traffic.goes_on("beside forgeries");
+    let after: Vec<_> = nodes.iter().map(calm).collect();
+    assert_eq!(after, before, "view and counts");
+    traffic.end();
+}

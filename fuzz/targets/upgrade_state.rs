@@ -1,0 +1,24 @@
+//! A connection that comes from another process in a parcel that says anything: it is refused or unpacked. What is unpacked
+//! is packed into one that says the same, and serves whatever its peers say next without panic, without going round in
+//! circles, in bounded memory, and to its end.
+
+#![no_main]
+
+use evergate_fuzz::fixture::snapshot;
+use evergate_fuzz::input::{chunks, split};
+use evergate_fuzz::worker::World;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let (choices, rest) = split(data);
+    let mut rest = chunks(rest);
+    let (client, server) = (rest.next().unwrap_or_default(), rest.next().unwrap_or_default());
+    let Some(mut world) = rest.next().and_then(World::import) else { return };
+    let packed = pack(&world);
+    assert!(World::import(&packed).map(|world| pack(&world)) == Some(packed), "another parcel of it");
+    world.play_out(&choices.pieces(client), server);
+});
+
+fn pack(world: &World) -> Vec<u8> {
+    world.connection.export(snapshot()).unwrap_or_else(|why| panic!("it stays for {why}: {}", world.state()))
+}

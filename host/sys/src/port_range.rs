@@ -1,0 +1,114 @@
+//! Server legs that move: connecting from a block of ports, and making room for a restored socket.
+
+use crate::address::Raw;
+use crate::netlink;
+use crate::socket::stream_socket;
+use crate::sockopt::{check, set};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
+pub(crate) const IP_LOCAL_PORT_RANGE: i32 = 51;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const SOCK_DESTROY: u16 = 21;
+/// What `inet_diag_msg` says of a listener, and where it has the socket's cookie.
+const LISTEN: u8 = 10;
+const COOKIE: std::ops::Range<usize> = 44..52;
+
+/// Starts connecting from `local` and a free port of `ports`; the socket becomes writable when connected, see
+/// [`connect_error`](crate::connect_error). A port is free when no connection to the same `remote` uses it.
+///
+/// Ports outside the sysctl `net.ipv4.ip_local_port_range` are ignored by the kernel, which then takes any port: the
+/// caller checks the sysctl at start, see [`local_port_range`]. Linux 6.3 or newer.
+pub fn connect_from(local: IpAddr, ports: RangeInclusive<u16>, remote: SocketAddr) -> io::Result<OwnedFd> {
+    connect_socket_from(stream_socket(remote)?, local, ports, remote)
+}
+
+/// As [`connect_from`], with a socket that the caller has prepared.
+pub fn connect_socket_from(
+    socket: OwnedFd,
+    local: IpAddr,
+    ports: RangeInclusive<u16>,
+    remote: SocketAddr,
+) -> io::Result<OwnedFd> {
+    let fd = socket.as_raw_fd();
+    set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32)?;
+    set(fd, libc::SOL_IP, IP_BIND_ADDRESS_NO_PORT, &1i32)?;
+    let range = u32::from(*ports.end()) << 16 | u32::from(*ports.start());
+    set(fd, libc::SOL_IP, IP_LOCAL_PORT_RANGE, &range)?;
+    let from = Raw::new(SocketAddr::new(local, 0));
+    // SAFETY: pointer and length describe an initialised socket address.
+    check(unsafe { libc::bind(fd, from.pointer(), from.length()) })?;
+    let to = Raw::new(remote);
+    // SAFETY: pointer and length describe an initialised socket address.
+    match check(unsafe { libc::connect(fd, to.pointer(), to.length()) }) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(socket),
+    }
+}
+
+/// The ports that the kernel of this network namespace gives to connecting sockets.
+pub fn local_port_range() -> io::Result<RangeInclusive<u16>> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")?;
+    let mut ports = text.split_whitespace().map(str::parse);
+    match (ports.next(), ports.next()) {
+        (Some(Ok(first)), Some(Ok(last))) => Ok(first..=last),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, format!("ip_local_port_range reads {text:?}"))),
+    }
+}
+
+/// Closes a socket without a word to its peer: it lives on elsewhere, or its peer has long heard its end. Needs
+/// `CAP_NET_ADMIN`; when the kernel refuses, it is closed as usual and the error says so.
+pub fn forget(socket: OwnedFd) -> io::Result<()> {
+    forget_on_close(socket.as_raw_fd())
+}
+
+/// Has the socket say nothing more, also when it is closed: see [`forget`].
+pub fn forget_on_close(fd: RawFd) -> io::Result<()> {
+    set(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, &1i32)
+}
+
+/// Destroys the socket with these ends, whoever holds it; an orphan in FIN_WAIT1 would keep its successor from being
+/// restored. Its RST must be withheld by the gate. False when there was none. Needs `CAP_NET_ADMIN`.
+pub fn destroy(local: SocketAddr, remote: SocketAddr) -> io::Result<bool> {
+    let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let address = |ip: IpAddr| {
+        let mut bytes = [0u8; 16];
+        match ip {
+            IpAddr::V4(v4) => bytes[..4].copy_from_slice(&v4.octets()),
+            IpAddr::V6(v6) => bytes = v6.octets(),
+        }
+        bytes
+    };
+    let mut request = vec![family as u8, libc::IPPROTO_TCP as u8, 0, 0]; // inet_diag_req_v2
+    request.extend(u32::MAX.to_ne_bytes()); // in any state
+    request.extend(local.port().to_be_bytes());
+    request.extend(remote.port().to_be_bytes());
+    request.extend(address(local.ip()));
+    request.extend(address(remote.ip()));
+    request.extend(0u32.to_ne_bytes()); // on any interface
+    request.extend([0xff; 8]); // with any cookie
+    // By its ends alone the kernel would find a listener where the socket is gone, and close that.
+    let found = match netlink::ask(libc::NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, &request) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(false),
+        found => found?,
+    };
+    let (Some(state), Some(cookie)) = (found.get(1), found.get(COOKIE)) else {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the kernel describes a socket in too few bytes",
+        ));
+    };
+    if *state == LISTEN {
+        return Ok(false);
+    }
+    request.truncate(request.len() - cookie.len());
+    request.extend(cookie);
+    match netlink::request(libc::NETLINK_SOCK_DIAG, SOCK_DESTROY, 0, &request) {
+        Ok(()) => Ok(true),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESTALE)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,279 @@
+//! Asking the peer of a dead node's connection how much of the stream it has, and telling it what nobody has received.
+//!
+//! A segment with one byte that the peer has long received makes it acknowledge at once what it has (an empty segment
+//! would be answered at most every 500 ms). The byte lies before the last one that the peer is known to have: a segment
+//! that ends where the peer's data end counts as one in place, and Linux then looks at its ACK first. An ACK as old as ours
+//! is answered only once in 500 ms (RFC 5961 section 5.2). The peer's answer is recorded by the gate, which holds the
+//! bucket meanwhile.
+//!
+//! What the peer sent while nobody listened is lost, and it would say it again when its timer fires: 0.2 s and more after its
+//! last segment, and while its congestion window is full it says nothing else that could be missed. A [`Loss`] acknowledges its
+//! last segment selectively, so that it takes all before that for lost at once (RFC 8985). That segment is lost too: the peer may not forget
+//! it until it is acknowledged in order (RFC 2018, 8), and sends it again when that does not happen. Who loses what it sends again, too, is
+//! told more each time (docs/adr/0023).
+
+use crate::address::Raw;
+use crate::sockopt::send_beside_the_absent;
+use crate::tcp_repair::TcpFacts;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+const TCP: u8 = 6;
+const ACK: u8 = 0x10;
+const FIXED_HEADER: usize = 20;
+const NOP: u8 = 1;
+const SACK: u8 = 5;
+const TIMESTAMPS: u8 = 8;
+
+/// One question.
+#[derive(Debug, Clone, Copy)]
+pub struct Probe {
+    /// What the peer is known to have: the probe repeats the last byte but one.
+    pub acknowledged: u32,
+    /// An ACK that tells the peer nothing new: well below what is mirrored. One at the mirrored position would spend
+    /// the advance that the restored socket's first ACK must make.
+    pub ack: u32,
+    /// The window that the restored socket will offer, in bytes: never more.
+    pub window: u32,
+    /// Our timestamp, when agreed on.
+    pub timestamp: Option<u32>,
+}
+
+/// What the peer sent in vain.
+#[derive(Debug, Clone, Copy)]
+pub struct Loss {
+    /// Sequence number of our next byte: what the peer has.
+    pub send: u32,
+    /// What we have received in order.
+    pub receive: u32,
+    /// Sequence number of the peer's next byte.
+    pub until: u32,
+    /// A window that was offered, in bytes: never more.
+    pub window: u32,
+    /// Our timestamp, no older than that of any segment before, and the peer's newest, when agreed on.
+    pub timestamps: Option<(u32, u32)>,
+}
+
+impl Loss {
+    /// Whether a peer that agreed on this can be told: more than a segment is lost, and it understands.
+    pub fn is_worth_telling(&self, facts: &TcpFacts) -> bool {
+        self.named(facts, 0).is_some()
+    }
+
+    /// What is named as received to a peer that was told so often `before`, if more than a segment is lost and the peer understands:
+    /// what lies before the part that was named last. Linux passes over all that a block shares with the one before it, also a
+    /// segment that neither of the two covers alone. When all but the first segment was named, the last one is named again: a
+    /// notice may get lost.
+    fn named(&self, facts: &TcpFacts, before: u32) -> Option<(u32, u32)> {
+        let lost = self.until.wrapping_sub(self.receive);
+        let most = u32::from(facts.mss);
+        let in_window = lost <= self.window;
+        let first = |before: u32| match before {
+            0 => lost.saturating_sub(most),
+            _ => (lost >> (2 * before).min(31)).max(most),
+        };
+        let further = before.checked_sub(1).map(|last| (first(before), first(last)));
+        let is_whole = |(from, to): &(u32, u32)| from.saturating_add(most) <= *to;
+        let (from, to) = further.filter(is_whole).unwrap_or((first(0), lost));
+        let at = |offset| self.receive.wrapping_add(offset);
+        (facts.sack && in_window && lost > most).then(|| (at(from), at(to)))
+    }
+}
+
+/// Raw sockets of both families, opened beforehand. Needs `CAP_NET_RAW`.
+#[derive(Debug)]
+pub struct Prober {
+    v4: OwnedFd,
+    v6: OwnedFd,
+}
+
+fn raw_socket(family: i32) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers are passed.
+    let fd = unsafe { libc::socket(family, kind, libc::IPPROTO_RAW) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `fd` was just returned by the kernel and is owned by nobody else.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    send_beside_the_absent(fd)?;
+    Ok(socket)
+}
+
+impl Prober {
+    /// Opens both sockets in the calling thread's network namespace.
+    pub fn new() -> io::Result<Prober> {
+        Ok(Prober { v4: raw_socket(libc::AF_INET)?, v6: raw_socket(libc::AF_INET6)? })
+    }
+
+    /// Sends one question. It never blocks; a full queue is an error, and the question can be repeated.
+    pub fn ask(&self, facts: &TcpFacts, probe: &Probe) -> io::Result<()> {
+        self.deliver(facts, question(facts, probe))
+    }
+
+    /// Tells the peer what is lost, more of it the more often it was told `before`; false when there is nothing to tell: no more
+    /// than one segment, or a peer that does not understand selective acknowledgements. It never blocks.
+    pub fn tell(&self, facts: &TcpFacts, loss: &Loss, before: u32) -> io::Result<bool> {
+        let Some(named) = loss.named(facts, before) else { return Ok(false) };
+        self.deliver(facts, notice(facts, loss, named)).map(|()| true)
+    }
+
+    fn deliver(&self, facts: &TcpFacts, segment: Vec<u8>) -> io::Result<()> {
+        match (facts.local.ip(), facts.remote.ip()) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, TCP, 0, 0]; // the kernel fills in the rest
+                packet.extend(local.octets());
+                packet.extend(remote.octets());
+                packet.extend(segment);
+                send(self.v4.as_raw_fd(), &packet, SocketAddr::new(remote.into(), 0))
+            }
+            (IpAddr::V6(local), IpAddr::V6(remote)) => {
+                let mut packet = vec![0x60, 0, 0, 0];
+                packet.extend((segment.len() as u16).to_be_bytes());
+                packet.extend([TCP, 64]);
+                packet.extend(local.octets());
+                packet.extend(remote.octets());
+                packet.extend(segment);
+                send(self.v6.as_raw_fd(), &packet, SocketAddr::new(remote.into(), 0))
+            }
+            _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "the ends of a flow are of two families")),
+        }
+    }
+}
+
+fn send(fd: RawFd, packet: &[u8], to: SocketAddr) -> io::Result<()> {
+    let to = Raw::new(to);
+    // SAFETY: pointers and lengths describe the packet and an initialised socket address.
+    let sent =
+        unsafe { libc::sendto(fd, packet.as_ptr().cast(), packet.len(), 0, to.pointer(), to.length()) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn question(facts: &TcpFacts, probe: &Probe) -> Vec<u8> {
+    let mut options = Vec::with_capacity(12);
+    if let Some(value) = probe.timestamp {
+        options.extend(stamps(value, 0));
+    }
+    segment(facts, [probe.acknowledged.wrapping_sub(2), probe.ack], probe.window, &options, &[0])
+}
+
+fn notice(facts: &TcpFacts, loss: &Loss, (first, end): (u32, u32)) -> Vec<u8> {
+    let mut options = Vec::with_capacity(24);
+    if let Some((own, newest)) = loss.timestamps {
+        options.extend(stamps(own, newest));
+    }
+    options.extend([NOP, NOP, SACK, 10]);
+    options.extend(first.to_be_bytes());
+    options.extend(end.to_be_bytes());
+    segment(facts, [loss.send, loss.receive], loss.window, &options, &[])
+}
+
+fn stamps(own: u32, echo: u32) -> impl Iterator<Item = u8> {
+    [NOP, NOP, TIMESTAMPS, 10].into_iter().chain(own.to_be_bytes()).chain(echo.to_be_bytes())
+}
+
+/// A segment from its header on; `options` are a multiple of four bytes.
+fn segment(facts: &TcpFacts, [seq, ack]: [u32; 2], window: u32, options: &[u8], data: &[u8]) -> Vec<u8> {
+    let window = (window >> facts.receive_scale()).min(65_535) as u16;
+    let words = (FIXED_HEADER + options.len()) / 4;
+    let mut tcp = Vec::with_capacity(FIXED_HEADER + options.len() + data.len());
+    tcp.extend(facts.local.port().to_be_bytes());
+    tcp.extend(facts.remote.port().to_be_bytes());
+    tcp.extend(seq.to_be_bytes());
+    tcp.extend(ack.to_be_bytes());
+    tcp.extend([(words as u8) << 4, ACK]);
+    tcp.extend(window.to_be_bytes());
+    tcp.extend([0; 4]);
+    tcp.extend(options);
+    tcp.extend(data);
+    let sum = checksum(&tcp, facts.local.ip(), facts.remote.ip());
+    tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+    tcp
+}
+
+fn checksum(tcp: &[u8], local: IpAddr, remote: IpAddr) -> u16 {
+    let words = |bytes: &[u8]| {
+        let pairs =
+            bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
+        pairs.sum::<u32>()
+    };
+    let address = |ip: IpAddr| match ip {
+        IpAddr::V4(v4) => words(&v4.octets()),
+        IpAddr::V6(v6) => words(&v6.octets()),
+    };
+    let mut sum = words(tcp) + address(local) + address(remote) + u32::from(TCP) + tcp.len() as u32;
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FACTS: TcpFacts = TcpFacts {
+        local: SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)), 443),
+        remote: SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)), 50_000),
+        mss: 1460,
+        window_scales: Some((7, 7)),
+        sack: true,
+        stamp: None,
+    };
+
+    fn loss(receive: u32, until: u32) -> Loss {
+        Loss { send: 7, receive, until, window: 100_000, timestamps: Some((8, 9)) }
+    }
+
+    #[test]
+    fn a_loss_is_told_where_something_before_the_last_segment_is_lost() {
+        let told = |receive: u32, lost: u32| loss(receive, receive.wrapping_add(lost)).named(&FACTS, 0);
+        for receive in [0, 1000, u32::MAX - 2000, u32::MAX] {
+            for none in [0, 1, 1460, 100_001, 1 << 31, u32::MAX] {
+                assert_eq!(told(receive, none), None, "{none} from {receive}");
+            }
+            for lost in [1461, 20_000, 100_000] {
+                let until = receive.wrapping_add(lost);
+                assert_eq!(told(receive, lost), Some((until.wrapping_sub(1460), until)));
+            }
+        }
+        assert_eq!(loss(0, 20_000).named(&TcpFacts { sack: false, ..FACTS }, 0), None);
+    }
+
+    #[test]
+    fn more_is_named_each_time_and_the_first_segment_never() {
+        let named = |lost: u32, before| {
+            loss(1000, 1000 + lost).named(&FACTS, before).map(|(first, end)| [first, end])
+        };
+        let last = [91_980, 93_440];
+        let blocks = [0, 1, 2, 3].map(|before| named(93_440, before).unwrap().map(|at| at - 1000));
+        assert_eq!(blocks, [last, [23_360, 91_980], [5840, 23_360], [1460, 5840]]);
+        let again = [4, 15, 16, 99].map(|before| named(93_440, before).unwrap().map(|at| at - 1000));
+        assert_eq!(again, [last; 4], "all but the first segment was named");
+        assert_eq!([0, 1, 2].map(|before| named(1461, before)), [Some([1001, 2461]); 3]);
+        assert_eq!([0, 1, 9].map(|before| named(1460, before)), [None; 3]);
+        // Linux passes over a block in which no segment lies whole.
+        let is_whole = |[from, to]: [u32; 2]| (from - 1000).next_multiple_of(1460) + 1460 <= to - 1000;
+        for (lost, before) in (1461..9000).flat_map(|lost| (1..5).map(move |before| (lost, before))) {
+            let block = named(lost, before).unwrap();
+            assert!(Some(block) == named(lost, 0) || is_whole(block), "{lost} bytes, {before}: {block:?}");
+        }
+    }
+
+    #[test]
+    fn a_notice_acknowledges_what_came_in_order_and_the_last_segment() {
+        for timestamps in [Some((8, 9)), None] {
+            let loss = Loss { timestamps, ..loss(1000, 21_000) };
+            let segment = notice(&FACTS, &loss, loss.named(&FACTS, 0).unwrap());
+            let stamps: &[u8] =
+                if timestamps.is_some() { &[1, 1, 8, 10, 0, 0, 0, 8, 0, 0, 0, 9] } else { &[] };
+            let block = [&[1, 1, 5, 10][..], &19_540u32.to_be_bytes(), &21_000u32.to_be_bytes()].concat();
+            assert_eq!(segment[FIXED_HEADER..], [stamps, &block].concat());
+            assert_eq!(usize::from(segment[12] >> 4) * 4, segment.len(), "no data");
+            assert_eq!(segment[4..12], [[0, 0, 0, 7], 1000u32.to_be_bytes()].concat());
+            assert_eq!(segment[13..16], [ACK, 3, 13], "a window of 100,000 bytes");
+            assert_eq!(checksum(&segment, FACTS.local.ip(), FACTS.remote.ip()), 0);
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! Sockets that continue on another node: what must be known of a live one, and how it is built anew.
+//!
+//! A leg's facts are read once, when it is established; from then on only bytes are counted. A live socket is never put
+//! into repair mode: a write at the same moment would fail.
+//!
+//! Restoring is a fixed order of system calls ([`Restore::open`], then [`Restoring::finish`]); each step says why it is
+//! there. It needs `CAP_NET_ADMIN`. The caller has gated the flow before (nothing of the new socket may leave early), and
+//! has learnt what the peer has ([`Prober`](crate::Prober)): a socket that starts above it, or that forgets what it
+//! acknowledged, stalls for good.
+
+use crate::address::Raw;
+use crate::socket::{local_address, stream_socket};
+use crate::sockopt::{check, get_bytes, get_u32, set, set_words};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+const TCP_REPAIR_WINDOW: i32 = 29;
+const REPAIR_ON: i32 = 1;
+/// Leaves repair mode without the window probe, which peers ignore.
+const REPAIR_OFF_NO_PROBE: i32 = -1;
+const RECEIVE_QUEUE: i32 = 1;
+const SEND_QUEUE: i32 = 2;
+const OPTION_MSS: u32 = 2;
+const OPTION_WINDOW_SCALE: u32 = 3;
+const OPTION_SACK: u32 = 4;
+const OPTION_TIMESTAMPS: u32 = 8;
+const IPV6_FREEBIND: i32 = 78;
+/// Which buffers the kernel must leave as they were set (Linux 5.14 and newer).
+const SO_BUF_LOCK: i32 = 72;
+/// Send buffer of a socket that has left repair mode, before the kernel doubles it: it grows from there as the path takes more.
+const SEND_BUFFER: i32 = 256 << 10;
+/// The kernel's own bound (`TCP_MIN_MSS`) on what it can be told as the size of a socket's segments.
+const MSS_MIN: u16 = 88;
+/// TCP's timestamps take 12 bytes of every segment.
+const TIMESTAMP_BYTES: u32 = 12;
+
+/// Our timestamp of a flow at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    /// The value. Its low bit tells the unit: clear for milliseconds, set for microseconds (Linux 6.7 and newer).
+    pub value: u32,
+    /// When it was taken, in milliseconds of [`steady_clock_ms`](crate::steady_clock_ms).
+    pub at_ms: u64,
+}
+
+/// What one node takes for a moment, another takes for an earlier one by so much at most, while a connection between them is made ..
+const CLOCKS_DIFFER_MS: u64 = 1000;
+/// .. and clocks run apart by one part in so many, at most: no crystal is worse.
+const CLOCKS_DRIFT: u64 = 2000;
+
+impl Stamp {
+    /// What the stamp has become at `now_ms`, or later: whoever took it may have had another clock, and a peer drops segments
+    /// with older stamps than it has seen. Clocks that run backwards are taken to stand still.
+    pub fn at(self, now_ms: u64) -> u32 {
+        let elapsed_ms = now_ms.saturating_sub(self.at_ms);
+        let latest_ms = elapsed_ms + elapsed_ms / CLOCKS_DRIFT + CLOCKS_DIFFER_MS;
+        let ticks = if self.value & 1 == 0 { latest_ms } else { latest_ms.wrapping_mul(1000) };
+        (self.value.wrapping_add(ticks as u32).wrapping_add(1) & !1) | (self.value & 1)
+    }
+
+    /// The stamp to continue with: [`Stamp::at`], but later than `seen`, the newest that the peer echoed.
+    pub fn after(self, now_ms: u64, seen: u32) -> u32 {
+        let value = self.at(now_ms);
+        if value.wrapping_sub(seen) as i32 > 0 {
+            return value;
+        }
+        (seen.wrapping_add(2) & !1) | (self.value & 1)
+    }
+}
+
+/// What a socket was agreed on with its peer; it never changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TcpFacts {
+    /// Our end.
+    pub local: SocketAddr,
+    /// The peer's end.
+    pub remote: SocketAddr,
+    /// Most payload bytes of a segment to the peer, options included.
+    pub mss: u16,
+    /// Scales of the peer's window and of ours; `None` when not agreed on.
+    pub window_scales: Option<(u8, u8)>,
+    /// Selective acknowledgement.
+    pub sack: bool,
+    /// Timestamps, when agreed on.
+    pub stamp: Option<Stamp>,
+}
+
+impl TcpFacts {
+    /// Scale of the peer's window.
+    pub fn send_scale(&self) -> u8 {
+        self.window_scales.map_or(0, |(send, _)| send)
+    }
+
+    /// Scale of our window.
+    pub fn receive_scale(&self) -> u8 {
+        self.window_scales.map_or(0, |(_, receive)| receive)
+    }
+}
+
+fn peer_address(fd: RawFd) -> io::Result<SocketAddr> {
+    let mut raw = Raw::empty();
+    let (address, length) = raw.pointer_mut();
+    // SAFETY: the kernel writes at most `length` bytes of address into the storage behind the pointer.
+    check(unsafe { libc::getpeername(fd, address, length) })?;
+    Ok(raw.address())
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// The facts of an established socket. `now_ms` is what [`steady_clock_ms`](crate::steady_clock_ms) shows.
+pub fn facts(socket: RawFd, now_ms: u64) -> io::Result<TcpFacts> {
+    facts_between(socket, (local_address(socket)?, peer_address(socket)?), now_ms)
+}
+
+/// The same for a socket whose ends, ours first, are known.
+pub fn facts_between(
+    socket: RawFd,
+    (local, remote): (SocketAddr, SocketAddr),
+    now_ms: u64,
+) -> io::Result<TcpFacts> {
+    let mut info = [0u8; 24]; // a prefix of tcp_info: options at 5, both scales at 6, snd_mss at 16
+    if get_bytes(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info)? < info.len() {
+        return Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "TCP_INFO is shorter than its oldest version",
+        ));
+    }
+    let options = info[5];
+    let (timestamps, sack, scaled) = (options & 1 != 0, options & 2 != 0, options & 4 != 0);
+    let segment = u32::from_ne_bytes([info[16], info[17], info[18], info[19]]);
+    let mss = segment + if timestamps { TIMESTAMP_BYTES } else { 0 };
+    let stamp = match timestamps {
+        true => Some(Stamp { value: timestamp(socket)?, at_ms: now_ms }),
+        false => None,
+    };
+    Ok(TcpFacts {
+        local: canonical(local),
+        remote: canonical(remote),
+        mss: u16::try_from(mss).unwrap_or(u16::MAX),
+        window_scales: scaled.then_some((info[6] & 15, info[6] >> 4)),
+        sack,
+        stamp,
+    })
+}
+
+/// Bytes that the socket has received in order since it was made or restored. Linux 4.1 or newer.
+pub fn bytes_received(socket: RawFd) -> io::Result<u64> {
+    let mut info = [0u8; 136]; // a prefix of tcp_info that ends with tcpi_bytes_received
+    if get_bytes(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info)? < info.len() {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "TCP_INFO is shorter than that of Linux 4.1"));
+    }
+    let [.., a, b, c, d, e, f, g, h] = info;
+    Ok(u64::from_ne_bytes([a, b, c, d, e, f, g, h]))
+}
+
+/// The timestamp that the socket would put on a segment now, if timestamps were agreed on.
+pub fn timestamp(socket: RawFd) -> io::Result<u32> {
+    get_u32(socket, libc::IPPROTO_TCP, libc::TCP_TIMESTAMP)
+}
+
+/// A socket to be built.
+#[derive(Debug, Clone, Copy)]
+pub struct Restore {
+    /// What it was agreed on.
+    pub facts: TcpFacts,
+    /// Sequence number of the next byte to send: what the peer has.
+    pub send: u32,
+    /// Sequence number of the next byte to receive: what was acknowledged or may be.
+    pub receive: u32,
+    /// Our timestamp, when agreed on: [`Stamp::after`].
+    pub timestamp: Option<u32>,
+    /// Receive window to offer, in bytes; at most 65,535 scaled.
+    pub window: u32,
+    /// The peer's window, in bytes.
+    pub peer_window: u32,
+    /// Send and receive buffers while it is restored, in bytes. Afterwards the kernel sizes them like those of any socket.
+    pub buffer: u32,
+}
+
+/// Why a socket could not be built, and at which step.
+#[derive(Debug, thiserror::Error)]
+#[error("restoring {local} to {remote}: {step}: {source}")]
+pub struct RestoreError {
+    /// Our end.
+    pub local: SocketAddr,
+    /// The peer's end.
+    pub remote: SocketAddr,
+    /// The step that failed.
+    pub step: &'static str,
+    /// What the kernel said. `AddrNotAvailable` at "connect": an orphan with these ends lives, see [`destroy`](crate::destroy).
+    pub source: io::Error,
+}
+
+/// An established socket, still in repair mode: it neither sends nor answers.
+#[derive(Debug)]
+pub struct Restoring {
+    socket: OwnedFd,
+    facts: TcpFacts,
+}
+
+impl Restore {
+    /// Builds the socket. Dropping the result sends nothing.
+    pub fn open(&self) -> Result<Restoring, RestoreError> {
+        let facts = self.facts;
+        let at = |step: &'static str| {
+            move |source| RestoreError { local: facts.local, remote: facts.remote, step, source }
+        };
+        let socket = stream_socket(facts.local).map_err(at("socket"))?;
+        let fd = socket.as_raw_fd();
+        let tcp = |option, value: i32| set(fd, libc::IPPROTO_TCP, option, &value);
+        tcp(libc::TCP_REPAIR, REPAIR_ON).map_err(at("entering repair mode (needs CAP_NET_ADMIN)"))?;
+        for (queue, sequence) in [(RECEIVE_QUEUE, self.receive), (SEND_QUEUE, self.send)] {
+            tcp(libc::TCP_REPAIR_QUEUE, queue).map_err(at("choosing a queue"))?;
+            tcp(libc::TCP_QUEUE_SEQ, sequence as i32).map_err(at("setting a sequence number"))?;
+        }
+        tcp(libc::TCP_REPAIR_QUEUE, 0).map_err(at("choosing no queue"))?;
+        let free = match facts.local {
+            SocketAddr::V4(_) => set(fd, libc::SOL_IP, libc::IP_FREEBIND, &1i32),
+            SocketAddr::V6(_) => set(fd, libc::SOL_IPV6, IPV6_FREEBIND, &1i32),
+        };
+        free.map_err(at("binding to an address that is not ours yet"))?;
+        // Without it the kernel starts from 524 bytes and stays there. Of smaller ones the options below tell it.
+        tcp(libc::TCP_MAXSEG, i32::from(facts.mss.max(MSS_MIN))).map_err(at("setting the segment size"))?;
+        // Buffers first: the offered window must fit.
+        for option in [libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE] {
+            set(fd, libc::SOL_SOCKET, option, &(self.buffer as i32)).map_err(at("sizing a buffer"))?;
+        }
+        let local = Raw::new(facts.local);
+        // SAFETY: pointer and length describe an initialised socket address.
+        check(unsafe { libc::bind(fd, local.pointer(), local.length()) }).map_err(at("bind"))?;
+        let remote = Raw::new(facts.remote);
+        // SAFETY: pointer and length describe an initialised socket address.
+        check(unsafe { libc::connect(fd, remote.pointer(), remote.length()) }).map_err(at("connect"))?;
+        set_words(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_OPTIONS, &agreed(&facts)).map_err(at("options"))?;
+        if let Some(value) = self.timestamp {
+            tcp(libc::TCP_TIMESTAMP, value as i32).map_err(at("setting the timestamp"))?;
+        }
+        // snd_wl1, snd_wnd, max_window, rcv_wnd, rcv_wup
+        let windows = [self.receive, self.peer_window, self.peer_window.max(1), self.window, self.receive];
+        set_words(fd, libc::IPPROTO_TCP, TCP_REPAIR_WINDOW, &windows).map_err(at("setting the windows"))?;
+        tcp(libc::TCP_NODELAY, 1).map_err(at("TCP_NODELAY"))?;
+        Ok(Restoring { socket, facts })
+    }
+}
+
+impl Restoring {
+    /// Bytes that came from the peer before there was a socket, directly after what was received: they count as received and
+    /// can be read. How many were taken: all, or none when there is no memory for them.
+    pub fn receive(&self, data: &[u8]) -> io::Result<usize> {
+        let fd = self.socket.as_raw_fd();
+        let queue = |which: i32| set(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, &which);
+        queue(RECEIVE_QUEUE)?;
+        // SAFETY: pointer and length describe `data`.
+        let taken = unsafe { libc::send(fd, data.as_ptr().cast(), data.len(), 0) };
+        let result = usize::try_from(taken).map_err(|_| io::Error::last_os_error());
+        queue(0)?;
+        result
+    }
+
+    /// Lets the socket live: it answers and may be written to. What the peer lacks is written by the caller now; it
+    /// leaves at once.
+    pub fn finish(self) -> Result<OwnedFd, RestoreError> {
+        let (local, remote) = (self.facts.local, self.facts.remote);
+        let at = |step| move |source| RestoreError { local, remote, step, source };
+        let fd = self.socket.as_raw_fd();
+        set(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, &REPAIR_OFF_NO_PROBE)
+            .map_err(at("leaving repair mode"))?;
+        unlock_buffers(fd);
+        // Leaving cleared it, and the port must stay usable by the listener after this socket's end.
+        set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32).map_err(at("SO_REUSEADDR"))?;
+        Ok(self.socket)
+    }
+}
+
+/// Lets the kernel size the buffers: what was set to restore the socket would stay for its life, and let the queue of a slow
+/// peer grow to that. The receive buffer keeps its size, for the window that is offered already must fit.
+fn unlock_buffers(fd: RawFd) {
+    let unlock = || set(fd, libc::SOL_SOCKET, SO_BUF_LOCK, &0i32);
+    // Asked first: where a size cannot be unlocked again, a small one would be for life.
+    if unlock().is_ok() && set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER).is_ok() {
+        let _ = unlock(); // it was possible just now
+    }
+}
+
+fn agreed(facts: &TcpFacts) -> Vec<u32> {
+    let mut options = vec![OPTION_MSS, u32::from(facts.mss)];
+    if let Some((send, receive)) = facts.window_scales {
+        options.extend([OPTION_WINDOW_SCALE, u32::from(send) | u32::from(receive) << 16]);
+    }
+    if facts.sack {
+        options.extend([OPTION_SACK, 0]);
+    }
+    if facts.stamp.is_some() {
+        options.extend([OPTION_TIMESTAMPS, 0]);
+    }
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn stamps_only_move_forward_and_keep_their_unit() {
+        for unit in [0, 1] {
+            let stamp = Stamp { value: 0xffff_fff0 | unit, at_ms: 1_000_000 };
+            for now_ms in [1_000_000, 999_000, 1_000_001, 1_005_000] {
+                let value = stamp.at(now_ms);
+                assert!(value.wrapping_sub(stamp.value) as i32 >= 0, "{stamp:?} at {now_ms}: {value}");
+                assert_eq!(value & 1, unit);
+                let seen = value.wrapping_add(5);
+                let after = stamp.after(now_ms, seen);
+                assert!(after.wrapping_sub(seen) as i32 > 0, "{after} is not after {seen}");
+                assert_eq!(after & 1, unit);
+            }
+        }
+    }
+
+    /// Nodes go on with a connection one after the other, each from what the one before told it.
+    #[test]
+    fn stamps_move_forward_through_nodes_whose_clocks_differ() {
+        let hour_ms = 3_600_000;
+        for (delay_ms, slow_ppm) in [(0, 0), (1000, 0), (0, 450), (900, 450)] {
+            // Of a node's clock that shows `ahead` at a moment; the next one's is slower.
+            let mut told = Stamp { value: 2_000, at_ms: 50_000_000 };
+            let mut began_ms = 0; // by the true clock
+            for _ in 0..4 {
+                let dies_ms = began_ms + 5 * hour_ms;
+                let newest = told.value.wrapping_add((dies_ms - began_ms) as u32); // what its kernel said last
+                // The next node takes all times of the channel for later than they are, and its own clock is slow.
+                let heard = Stamp { at_ms: told.at_ms + delay_ms, ..told };
+                let elapsed_ms = (dies_ms - began_ms) - (dies_ms - began_ms) * slow_ppm / 1_000_000;
+                let now_ms = told.at_ms + elapsed_ms;
+                let value = heard.at(now_ms);
+                assert!(value.wrapping_sub(newest) as i32 >= 0, "{value} after {newest}");
+                (told, began_ms) = (Stamp { value, at_ms: now_ms }, dies_ms);
+            }
+        }
+    }
+
+    /// The kernel's word on a socket's buffers: which are locked, and the limits of the send and the receive buffer.
+    fn buffers(fd: RawFd) -> [u32; 3] {
+        [SO_BUF_LOCK, libc::SO_SNDBUF, libc::SO_RCVBUF]
+            .map(|name| get_u32(fd, libc::SOL_SOCKET, name).unwrap())
+    }
+
+    #[test]
+    fn the_kernel_sizes_the_buffers_of_a_restored_socket_and_what_waits_in_them_stays() {
+        for ip in ["127.0.0.1", "::1"] {
+            let end = |port| SocketAddr::new(ip.parse().unwrap(), port);
+            let (local, remote) = (end(9), end(10)); // nobody is there: only what the socket itself has matters
+            let facts =
+                TcpFacts { local, remote, mss: 1460, window_scales: Some((7, 7)), sack: true, stamp: None };
+            let restore = Restore {
+                facts,
+                send: 1,
+                receive: 1,
+                timestamp: None,
+                window: 65_535,
+                peer_window: 65_535,
+                buffer: 8 << 20,
+            };
+            let restoring = match restore.open() {
+                Err(error) if error.source.raw_os_error() == Some(libc::EPERM) => {
+                    assert!(std::env::var_os("CI").is_none(), "in CI no test is skipped: {error}");
+                    return drop(writeln!(std::io::stderr(), "skipped what a restored socket has: {error}"));
+                }
+                other => other.unwrap(),
+            };
+            assert_eq!(buffers(restoring.socket.as_raw_fd()), [3, 16 << 20, 16 << 20]);
+            let early = vec![7; 4096];
+            assert_eq!(restoring.receive(&early).unwrap(), early.len());
+            let socket = restoring.finish().unwrap();
+            assert_eq!(buffers(socket.as_raw_fd()), [0, 512 << 10, 16 << 20]);
+            let mut got = vec![0; early.len()];
+            let moved = crate::read(socket.as_raw_fd(), &mut got);
+            assert!(matches!(moved, crate::Transfer::Moved(count) if count == early.len()), "{moved:?}");
+            assert!(got == early);
+        }
+    }
+}

@@ -1,0 +1,487 @@
+//! Ends: answers of our own, orderly and abrupt closes, timeouts, and what follows every call.
+
+use crate::connection::{ClientTls, Connection, RequestState, ResponseState, Timer};
+use crate::framing::tag_of;
+use crate::request::CONTINUE;
+use crate::routing;
+use crate::server_leg::Failure;
+use crate::{Effect, Io};
+use evergate_http::After;
+use evergate_replication::{Entry, RecordKind};
+use evergate_tls::{HandshakeError, alert};
+use std::fmt::Display;
+
+/// Whether an alert of ours ends our side: all but the warning that a client of TLS 1.2 may not renegotiate.
+pub(crate) fn ends(description: u8) -> bool {
+    description != alert::NO_RENEGOTIATION
+}
+
+/// How often waiting input is looked at again within one call; more waits for the next.
+const ROUNDS_MAX: usize = 64;
+
+/// What the access log says of a failed handshake, at most, in bytes.
+const DETAIL_BYTES_MAX: usize = 200;
+
+impl Connection {
+    /// Answers with an error. The connection goes on when its request was received whole and was meant for a server, so that what
+    /// fails behind us costs clients no new handshakes (with backups: when it has no body); else it closes. When part of a
+    /// response has gone out already, it just breaks.
+    pub(crate) fn refuse(&mut self, io: &mut Io<'_>, status: u16, reason: &'static str) {
+        let unread = self.log.is_none() && self.leg.is_none();
+        let to_head = unread && self.plain.starts_with(b"HEAD ");
+        if self.log.is_none() {
+            self.begin_log(io, None);
+            let said = std::mem::take(&mut self.plain);
+            self.log_line_of(&said);
+            self.plain = said;
+        }
+        self.refuse_to(io, (status, reason), to_head);
+    }
+
+    /// The same for a request of which nothing is known but how it begins.
+    pub(crate) fn refuse_line(&mut self, io: &mut Io<'_>, why: (u16, &'static str), said: &[u8]) {
+        self.begin_log(io, None);
+        self.log_line_of(said);
+        self.refuse_to(io, why, said.starts_with(b"HEAD "));
+    }
+
+    fn refuse_to(&mut self, io: &mut Io<'_>, (status, reason): (u16, &'static str), to_head: bool) {
+        let mut bytes = Vec::new();
+        let Some(leg) = &self.leg else {
+            evergate_http::error_response(&mut bytes, status, reason, After::Close, to_head, &[]);
+            return self.generate(io, status, reason, &bytes, true);
+        };
+        // With backups all nodes have to write the same, and who takes over does not know how much of a body was here.
+        let (flags, alone) = (leg.route.flags, self.remote.is_none());
+        let unread = match self.receiving {
+            RequestState::Body(body) if alone && self.is_whole_in(body, &self.plain) => Some(body),
+            _ => None,
+        };
+        let whole = if alone { unread.is_some() || self.request > self.response } else { flags.bodiless };
+        let bound_to_end = flags.close || !whole;
+        let ends = bound_to_end || self.last_response || self.is_last(io, leg.binding);
+        let after = match (if alone { ends } else { bound_to_end }, flags.http10) {
+            (true, _) => After::Close,
+            (false, true) => After::StayHttp10,
+            (false, false) => After::Stay,
+        };
+        let (fields, _) = routing::response_edits(&self.snapshot.rules, leg.rules.iter().copied());
+        evergate_http::error_response(&mut bytes, status, reason, after, flags.head, &fields);
+        self.generate(io, status, reason, &bytes, ends);
+        if let Some(body) = unread.filter(|_| !self.closing && !self.closed) {
+            self.receiving = RequestState::Skip(body);
+            let timer = self.natural_timer();
+            self.arm(timer, io.now);
+        }
+    }
+
+    /// Sends a response of our own, if nothing of this response can have left, and no other answer of ours is still on
+    /// its way: backups keep one.
+    pub(crate) fn generate(
+        &mut self,
+        io: &mut Io<'_>,
+        status: u16,
+        reason: &'static str,
+        bytes: &[u8],
+        close: bool,
+    ) {
+        // Whoever takes over knows of no interim answers, and would say this without them.
+        let spoken =
+            self.leg.as_ref().is_some_and(|leg| leg.answered && !(leg.interim && self.remote.is_none()));
+        let begun = self.answering != ResponseState::Head || spoken;
+        let out_pos = self.out_pos;
+        let decided =
+            self.remote.as_ref().is_some_and(|remote| remote.has_begun() || remote.has_sent(out_pos));
+        if begun || decided || self.closing || !self.may_ask() {
+            return self.end_abruptly(io, reason);
+        }
+        self.status = (status, reason);
+        if let Some(log) = &mut self.log {
+            log.status = status;
+            log.reason = reason;
+        }
+        self.release_leg(io, false);
+        let continued = std::mem::take(&mut self.continued);
+        if let Some(remote) = &mut self.remote {
+            let mut whole = if continued { CONTINUE.to_vec() } else { Vec::new() };
+            whole.extend_from_slice(bytes);
+            remote.log.push(Entry::Generated { request: self.response, bytes: whole, close });
+            remote.forget_legs();
+        }
+        self.emit_generated(io, bytes, close);
+    }
+
+    pub(crate) fn emit_generated(&mut self, io: &mut Io<'_>, bytes: &[u8], close: bool) {
+        self.count_down(io, bytes.len());
+        self.frame(io, bytes);
+        self.response += 1;
+        self.log_request(io, "");
+        self.note_message_end();
+        if close {
+            self.end_orderly(io, "");
+        } else if !self.closed {
+            self.arm(Timer::KeepAlive, io.now);
+        }
+    }
+
+    /// Ends our side in order: close_notify where there is TLS, then FIN; then waits for the client's end.
+    pub(crate) fn end_orderly(&mut self, io: &mut Io<'_>, reason: &'static str) {
+        if self.closing || self.closed {
+            return;
+        }
+        self.end_after_replay(io, alert::CLOSE_NOTIFY, reason);
+    }
+
+    /// Ends our side as the next thing after what is decided already.
+    fn end_after_replay(&mut self, io: &mut Io<'_>, description: u8, reason: &'static str) {
+        match self.remote.as_mut().filter(|remote| remote.is_repeating()) {
+            Some(remote) => remote.end_after_replay = Some((description, reason)),
+            None => self.end_with_alert(io, description, reason),
+        }
+    }
+
+    /// Ends our side with this alert as the last record.
+    pub(crate) fn end_with_alert(&mut self, io: &mut Io<'_>, description: u8, reason: &'static str) {
+        if !self.down_ended {
+            self.send_alert(io, description);
+        }
+        self.end_after_alert(io, reason);
+    }
+
+    pub(crate) fn send_alert(&mut self, io: &mut Io<'_>, description: u8) {
+        if ends(description) && description != alert::CLOSE_NOTIFY {
+            self.withdraw_session(io);
+        }
+        let ClientTls::Open(records) = &mut self.tls else { return };
+        let first = records.tx();
+        let mut out = Vec::new();
+        records.seal_alert(description, &mut out);
+        if out.is_empty() {
+            return; // the key is used up
+        }
+        if let Some(remote) = &mut self.remote {
+            remote.note_sealed(first, RecordKind::Alert(description), 2, tag_of(&out));
+        }
+        self.send_sealed(io, &out);
+    }
+
+    /// Whether decided records wait for the bytes that they were made of.
+    fn is_repeating(&self) -> bool {
+        self.remote.as_ref().is_some_and(|remote| remote.is_repeating())
+    }
+
+    fn is_stuck(&self) -> bool {
+        self.remote.as_ref().is_some_and(|remote| remote.is_stuck())
+    }
+
+    /// The tunnel's server has ended: the client is told, and may still send.
+    pub(crate) fn half_close(&mut self, io: &mut Io<'_>) {
+        if self.is_repeating() {
+            // It said more the first time: an alert now would use a nonce of what it said.
+            return self.end_abruptly(io, "replay_differs");
+        }
+        if !self.down_ended {
+            self.send_alert(io, alert::CLOSE_NOTIFY);
+            self.shutdown_client(io);
+        }
+    }
+
+    /// FIN to the client, once.
+    pub(crate) fn shutdown_client(&mut self, io: &mut Io<'_>) {
+        if !std::mem::replace(&mut self.down_ended, true) {
+            self.when_mirrored(io, Effect::ShutdownClient);
+        }
+    }
+
+    /// FIN to the server: a tunnel's client has ended. Also called when a leg opens too late to be told at that moment.
+    pub(crate) fn shutdown_server(&mut self, io: &mut Io<'_>) {
+        if !self.leg.as_ref().is_some_and(|leg| leg.is_open()) {
+            return;
+        }
+        self.seal_end_up(io);
+        if let Some(leg) = self.leg_id() {
+            self.when_mirrored(io, Effect::ShutdownServer { leg });
+        }
+    }
+
+    /// An effect that the outside sees leaves when all backups hold what it depends on.
+    fn when_mirrored(&mut self, io: &mut Io<'_>, effect: Effect) {
+        match &mut self.remote {
+            Some(remote) => remote.defer(effect),
+            None => io.effects.push(effect),
+        }
+    }
+
+    /// Everything of ours is said: FIN follows, input is dropped until the client ends or the time is up.
+    pub(crate) fn end_after_alert(&mut self, io: &mut Io<'_>, reason: &'static str) {
+        self.forget_plan();
+        self.mirror_close(false);
+        if self.is_handshaking() {
+            self.begin_log_of_end(io, reason);
+        }
+        self.log_request(io, reason);
+        self.release_leg(io, false);
+        self.release_bound(io);
+        let waiting = !self.plain.is_empty() || !self.raw.is_empty();
+        self.client_done &= self.receiving == RequestState::Head && !waiting && !self.ignores_input;
+        self.closing = true;
+        self.receiving = RequestState::Ended;
+        self.answering = ResponseState::Ended;
+        self.forget_plain();
+        self.shutdown_client(io);
+        self.began = io.now;
+        self.arm(Timer::Linger, io.now);
+    }
+
+    /// The client goes on sending what nobody wants: closing now would send RST, which could destroy an answer that it has
+    /// not read. Bound: as long as a peer may take nothing.
+    pub(crate) fn linger_on(&mut self, io: &Io<'_>) {
+        let is_early = io.now.since(self.began) < self.snapshot.timeouts.write_stall;
+        if self.timer == Timer::Linger && is_early && !self.closed {
+            self.arm(Timer::Linger, io.now);
+        }
+    }
+
+    /// Whether the client's end need not be waited for once all is written and has left: it has asked for the end itself, and
+    /// all that is expected of it is its own end. That is answered with a reset when it is a TLS alert, and comes from a client
+    /// that has read everything. A connection that backups know waits.
+    pub fn closes_at_once(&self) -> bool {
+        self.closing && self.client_done && self.remote.is_none()
+    }
+
+    /// An end that no request has a line for gets one of its own.
+    pub(crate) fn begin_log_of_end(&mut self, io: &mut Io<'_>, reason: &str) {
+        if self.log.is_none() && !reason.is_empty() && self.request == self.response && !self.closing {
+            self.begin_log(io, None);
+        }
+    }
+
+    /// The access log is to say what exactly failed.
+    pub(crate) fn explain(&mut self, what: impl Display) {
+        if let Some(log) = &mut self.log {
+            log.detail = printable(&what.to_string());
+        }
+    }
+
+    /// The client's handshake failed: the alert is said.
+    pub(crate) fn end_handshake(&mut self, io: &mut Io<'_>, error: &HandshakeError) {
+        const REASON: &str = "tls_handshake";
+        self.begin_log_of_end(io, REASON);
+        let name = match &self.tls {
+            ClientTls::Shaking(handshake) => handshake.server_name(),
+            _ => None,
+        };
+        let asked = name.map_or(String::new(), |name| format!("; the client asked for \"{name}\""));
+        self.explain(format_args!("{error}{asked}"));
+        self.end_after_alert(io, REASON);
+    }
+
+    /// The client's first bytes are no ClientHello: an alert in clear, then the end. Backups keep it as an answer.
+    pub(crate) fn refuse_hello(&mut self, io: &mut Io<'_>, error: &HandshakeError) {
+        let reason = if matches!(error, HandshakeError::NotTls) { "not_tls" } else { "tls_handshake" };
+        let Some(description) = error.alert() else { return self.end_abruptly(io, reason) };
+        self.tls = ClientTls::Plain;
+        self.receiving = RequestState::Ended;
+        self.begin_log_of_end(io, reason);
+        self.explain(error);
+        self.status = (0, reason);
+        let bytes = alert::clear_alert(description);
+        if let Some(remote) = &mut self.remote {
+            remote.log.push(Entry::Generated { request: self.response, bytes: bytes.to_vec(), close: true });
+        }
+        self.emit_generated(io, &bytes, true);
+    }
+
+    fn forget_plain(&mut self) {
+        let plain = std::mem::take(&mut self.plain);
+        if let Some(remote) = &mut self.remote {
+            remote.consumed(plain.len() as u64);
+        }
+    }
+
+    fn mirror_close(&mut self, abort: bool) {
+        let plain = self.plain_pos;
+        if let Some(remote) = self.remote.as_mut().filter(|remote| abort || !remote.closed) {
+            remote.flush_run();
+            remote.closed = true;
+            let close = Entry::Close { plain, abort };
+            match remote.ends_as_planned {
+                true => remote.log.push_planned(close),
+                false => remote.log.push(close),
+            };
+        }
+    }
+
+    /// Breaks the connection: RST, nothing more is sent. In a tunnel that goes for its server too.
+    pub(crate) fn end_abruptly(&mut self, io: &mut Io<'_>, reason: &'static str) {
+        if self.closed {
+            return;
+        }
+        self.mirror_close(true);
+        self.begin_log_of_end(io, reason);
+        self.log_request(io, reason);
+        self.break_tunnel(io);
+        if let Some(leg) = self.leg.as_mut().filter(|_| self.remote.is_some()) {
+            leg.abandoned = true; // a backup that lacks the abort may seal what it has stashed at the same position
+        }
+        self.release_leg(io, false);
+        self.release_bound(io);
+        self.down.clear();
+        self.close(io, true);
+    }
+
+    /// A tunnel's server is not to take what it has for all there is.
+    fn break_tunnel(&mut self, io: &mut Io<'_>) {
+        let tunnel = self.receiving == RequestState::Tunnel || self.answering == ResponseState::Tunnel;
+        if let Some(leg) = self.leg.as_mut().filter(|leg| tunnel && leg.is_open()) {
+            leg.abandoned = true; // close_notify would make what the server has look whole
+            io.effects.push(Effect::ResetServer { leg: leg.id });
+        }
+    }
+
+    /// The client's record layer failed: a fatal alert, then the end. Somebody between may have cut the stream or changed it,
+    /// so a tunnel's server gets an RST.
+    pub(crate) fn fail_records(&mut self, io: &mut Io<'_>, description: impl Into<Option<u8>>) {
+        self.ignores_input = true;
+        match description.into() {
+            _ if self.closing => {} // it has our end already; a reset could destroy what it has not read yet
+            Some(description) => {
+                self.break_tunnel(io);
+                self.end_after_replay(io, description, "tls_record");
+            }
+            None => self.end_abruptly(io, "tls_record"),
+        }
+    }
+
+    /// The deadline has passed.
+    pub fn handle_timeout(&mut self, io: &mut Io<'_>) {
+        self.catch_up(io);
+        if io.now < self.deadline || self.closed {
+            return;
+        }
+        let waits = self.is_stuck() && self.is_stuck_for_slow_peers(io.now);
+        match self.timer {
+            _ if waits => {}
+            // An end in order would have to come after records that nobody sends the content of any more.
+            timer if timer != Timer::Linger && self.is_stuck() => self.end_abruptly(io, "replay_stalled"),
+            Timer::None => self.deadline = evergate_base::Micros(u64::MAX),
+            Timer::Handshake => self.end_abruptly(io, "handshake_timeout"),
+            Timer::RequestHead if self.plain.is_empty() && self.raw.is_empty() => self.end_orderly(io, ""),
+            Timer::RequestHead => self.refuse(io, 408, "request_head_timeout"),
+            Timer::RequestBody => self.refuse(io, 408, "request_body_timeout"),
+            Timer::KeepAlive => self.end_orderly(io, ""),
+            Timer::Queue => self.give_up(io, 503, "queue_timeout"),
+            Timer::Connect => self.leg_failed(io, Failure::TimedOut),
+            Timer::Response => {
+                if !self.server_goes_on(io.now) {
+                    self.note_server_failure(io);
+                    self.give_up(io, 504, "response_timeout");
+                }
+            }
+            Timer::Tunnel if self.tunnel_is_over() => self.arm(Timer::WriteStall, io.now),
+            Timer::Tunnel => self.end_orderly(io, "tunnel_idle"),
+            Timer::WriteStall if self.closing && self.is_drained() => self.close(io, false),
+            Timer::WriteStall if !self.is_blocked() => {
+                let timer = self.natural_timer();
+                self.arm(timer, io.now);
+            }
+            Timer::WriteStall => match (self.peers_go_on(io.now), self.waits_for_server_alone()) {
+                (true, _) => {}
+                (false, true) => {
+                    self.note_server_failure(io);
+                    self.give_up(io, 504, "write_stall");
+                }
+                (false, false) => self.end_abruptly(io, "write_stall"),
+            },
+            Timer::Linger if self.is_drained() => self.close(io, false),
+            Timer::Linger => self.arm(Timer::WriteStall, io.now),
+        }
+        self.finish_call(io);
+    }
+
+    /// The node drains: an idle connection ends, a busy one after its response.
+    pub fn handle_drain(&mut self, io: &mut Io<'_>) {
+        self.catch_up(io);
+        if !self.is_busy() && !self.is_handshaking() && self.receiving == RequestState::Head {
+            self.end_orderly(io, "");
+        } else if self.answering != ResponseState::Tunnel {
+            self.last_response = true;
+        }
+        self.finish_call(io);
+    }
+
+    /// The drain's time is up.
+    pub fn handle_abort(&mut self, io: &mut Io<'_>, reason: &'static str) {
+        self.catch_up(io);
+        // Who closes behind our end without waiting has lost nothing.
+        let reason = if self.closing && reason == "client_reset" { "" } else { reason };
+        self.end_abruptly(io, reason);
+        self.finish_call(io);
+    }
+
+    /// What follows every call: tickets leave with the first output, boundaries are queued, waiting input goes on.
+    pub(crate) fn finish_call(&mut self, io: &mut Io<'_>) {
+        let place = |c: &Connection| {
+            (c.plain.len(), c.raw.len(), c.request, c.response, c.receiving, c.closing, c.may_ask())
+        };
+        self.end_unsettled_bound(io);
+        self.take_stashed(io);
+        for _ in 0..ROUNDS_MAX {
+            let before = place(self);
+            self.checkpoint_server();
+            self.end_unsettled_bound(io);
+            self.release_acknowledgements(io);
+            self.settle(io);
+            if before == place(self) {
+                break;
+            }
+        }
+        self.send_waiting(io);
+        if !self.tickets.is_empty() && !io.scratch.down.is_empty() {
+            io.scratch.down.prepend(&std::mem::take(&mut self.tickets));
+        }
+        if let Some(remote) = &mut self.remote {
+            remote.has_news = false;
+            remote.flush_run();
+        }
+        if !self.closed {
+            self.checkpoint_server();
+            self.note_client_point();
+            self.move_keys();
+        }
+        self.release_acknowledgements(io);
+        if self.timer == Timer::WriteStall && !self.closed {
+            self.note_taken(io.now); // what a peer has acknowledged may have been the last
+        }
+    }
+}
+
+/// The text without what peers may have put there: printable ASCII, the rest escaped, and cut where it is too long.
+pub fn printable(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        let start = out.len();
+        match c {
+            ' '..='~' => out.push(c),
+            _ => out.extend(c.escape_default()),
+        }
+        if out.len() > DETAIL_BYTES_MAX {
+            out.truncate(start);
+            break;
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_access_log_gets_no_bytes_of_peers_as_they_are_and_not_too_many() {
+        assert_eq!(printable("no \"a\"\n\u{1b}[1m\u{e9}"), "no \"a\"\\n\\u{1b}[1m\\u{e9}");
+        assert_eq!(printable(&"x".repeat(1000)).len(), DETAIL_BYTES_MAX);
+        let escapes = printable(&"\u{1f600}".repeat(1000));
+        assert!(escapes.len() <= DETAIL_BYTES_MAX && escapes.ends_with("\\u{1f600}"), "{escapes}");
+    }
+}

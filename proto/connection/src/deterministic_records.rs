@@ -1,0 +1,244 @@
+//! Records that need no entry, because every node makes them in the same way.
+//!
+//! A response whose length its head says is *planned*: each of its records is full, or ends the response. Whoever restores
+//! the connection makes the very same records from what the server says again, so they leave without a round to the backups.
+//! So does the close_notify of one whose request asked for the connection's end. Every other record is decided by an entry,
+//! also one inside such a response that could not wait until it is full.
+//!
+//! The law of plans (`docs/failover.md`): a record of a planned response that no entry names is full or the last, and one
+//! of the response's first, or reserved.
+//! What follows from it: as far as that reaches, a restored connection sends nothing else, because it does not know what was
+//! sent. Bodies without a length are not planned: a restored one might wait for ever for what fills its record.
+
+use crate::Io;
+use crate::connection::{ClientTls, Connection, ResponseState};
+use crate::replication::Replication;
+use evergate_http::Body;
+use evergate_replication::{Entry, RecordPosition};
+use evergate_tls::PAYLOAD_MAX;
+
+/// So many records from a response's beginning on may leave as planned without being reserved: short responses.
+const FIRST_RECORDS: u64 = 6;
+/// So many are reserved at a time.
+const RESERVED_RECORDS: u64 = 256;
+
+impl Replication {
+    /// Whether a record may leave as planned: one of the first of its response, or one that the backups expect.
+    fn may_plan(&self, record: RecordPosition) -> bool {
+        let reserved = match self.reserving {
+            Some((entry, until)) if entry <= self.log.acknowledged() => until,
+            _ => self.reserved,
+        };
+        let first = self.response_from.sequence.saturating_add(FIRST_RECORDS);
+        record < RecordPosition { sequence: first, ..self.response_from } || record < reserved
+    }
+
+    /// Asks for more records that may leave as planned, well before they are used up.
+    fn reserve(&mut self, request: u32, next: RecordPosition) {
+        if let Some((entry, until)) = self.reserving {
+            if entry > self.log.acknowledged() {
+                return;
+            }
+            (self.reserved, self.reserving) = (until, None);
+        }
+        let left = match self.reserved.generation == next.generation {
+            true => self.reserved.sequence.saturating_sub(next.sequence),
+            false => 0,
+        };
+        if left < RESERVED_RECORDS / 2 {
+            let sequence = next.sequence.saturating_add(RESERVED_RECORDS);
+            let until = RecordPosition { sequence, ..next };
+            self.reserving = Some((self.log.push(Entry::Reserve { request, until }), until));
+        }
+    }
+
+    /// Whether what is to be sent waits until it makes a record that was decided, or may have been sent as planned.
+    pub(crate) fn holds_back(&self) -> bool {
+        self.replays() || (self.resumed && self.planned)
+    }
+}
+
+impl Connection {
+    /// A response begins; `framed` says that its length is known.
+    pub(crate) fn begin_plan(&mut self, framed: bool) {
+        let sealed = matches!(self.tls, ClientTls::Open(_));
+        let leg = self.leg.as_ref().filter(|leg| !leg.is_tls()).map_or(0, |leg| leg.id);
+        if let Some(remote) = &mut self.remote {
+            remote.planned = framed && sealed;
+            remote.resumed &= remote.planned; // what is not planned was sent with entries or not at all
+            let passed_on = remote.planned && !remote.is_repeating();
+            remote.server_input.pass_on(if passed_on { leg } else { 0 });
+        }
+    }
+
+    /// A restored connection goes on with the response that its server leg carries.
+    pub(crate) fn resume_plan(&mut self) {
+        let sealed = matches!(self.tls, ClientTls::Open(_));
+        let within = matches!(self.answering, ResponseState::Body(Body::Length { .. }));
+        if let Some(remote) = &mut self.remote {
+            remote.planned = sealed && within;
+            remote.resumed = sealed && (within || self.answering == ResponseState::Head);
+        }
+    }
+
+    /// Whether a record of so many bytes is as planned. `last`: nothing of what is in hand follows it.
+    pub(crate) fn is_planned(&self, length: usize, last: bool) -> bool {
+        let ends = last && self.answering == ResponseState::Body(Body::Done);
+        (ends || length == PAYLOAD_MAX) && self.may_plan()
+    }
+
+    fn may_plan(&self) -> bool {
+        let Some(remote) = self.remote.as_ref().filter(|remote| remote.planned) else { return false };
+        self.next_record().is_some_and(|next| remote.may_plan(next))
+    }
+
+    /// A fast response fills its records: more of them are to leave as planned.
+    pub(crate) fn reserve_records(&mut self) {
+        let (request, next) = (self.response, self.next_record());
+        let goes_on =
+            matches!(self.answering, ResponseState::Body(Body::Length { left }) if left > PAYLOAD_MAX as u64);
+        if let (Some(remote), Some(next), true) = (&mut self.remote, next, goes_on)
+            && remote.planned
+            && !remote.is_repeating()
+        {
+            remote.reserve(request, next);
+        }
+    }
+
+    /// Another response may begin after the records so far.
+    pub(crate) fn note_response_from(&mut self) {
+        if let (Some(next), Some(remote)) = (self.next_record(), &mut self.remote) {
+            (remote.response_from, remote.reserved, remote.reserving) =
+                (next, RecordPosition::default(), None);
+        }
+    }
+
+    /// A restored connection: whether the node before us may have sent the next record without an entry. Once it cannot have,
+    /// it cannot have sent a later one either.
+    pub(crate) fn is_still_resumed(&mut self) -> bool {
+        let next = self.next_record();
+        let Some(remote) = self.remote.as_mut().filter(|remote| remote.resumed) else { return false };
+        remote.resumed = next.is_some_and(|next| remote.may_plan(next));
+        remote.resumed
+    }
+
+    /// Whether so many bytes, the newest of a body, are kept back until more fills their record.
+    pub(crate) fn waits_for_more(&self, length: usize) -> bool {
+        let goes_on =
+            matches!(self.answering, ResponseState::Body(Body::Length { left }) if left > length as u64);
+        goes_on && self.may_plan() && self.remote.as_ref().is_some_and(|remote| !remote.is_repeating())
+    }
+
+    /// What was kept back is sent as a record of its own; whether there was something.
+    pub(crate) fn send_held(&mut self, io: &mut Io<'_>) -> bool {
+        let held = match &mut self.remote {
+            Some(remote) if !remote.is_repeating() => std::mem::take(&mut remote.hold),
+            _ => return false,
+        };
+        if !held.is_empty() {
+            self.seal_copy(io, &held);
+        }
+        !held.is_empty()
+    }
+
+    /// A restored connection: the next record as planned, if it is full; whether it was.
+    pub(crate) fn repeat_planned(&mut self, io: &mut Io<'_>) -> bool {
+        let Some(remote) = self.remote.as_mut().filter(|remote| remote.planned) else { return false };
+        if remote.hold.len() < PAYLOAD_MAX {
+            return false;
+        }
+        let record: Vec<u8> = remote.hold.drain(..PAYLOAD_MAX).collect();
+        self.repeat(|connection| connection.seal_copy(io, &record)).is_some()
+    }
+
+    /// A restored connection: what comes before a response (100, 103) was sent with entries or not at all.
+    pub(crate) fn send_undecided(&mut self, io: &mut Io<'_>) {
+        if let Some(remote) = self.remote.as_mut().filter(|remote| !remote.planned) {
+            let held = std::mem::take(&mut remote.hold);
+            self.frame_fresh(io, &held);
+        }
+    }
+
+    /// A restored connection, when nothing keeps it from sending any more: what waited for that.
+    pub(crate) fn send_waiting(&mut self, io: &mut Io<'_>) {
+        let waits = |remote: &Replication| remote.owed > 0 || remote.end_after_replay.is_some();
+        if self.remote.as_ref().is_some_and(|remote| !remote.is_repeating() && waits(remote)) {
+            self.after_replay(io);
+        }
+    }
+
+    /// The response under way is whole; whether the end of the connection is planned to follow it.
+    pub(crate) fn end_plan(&mut self, io: &mut Io<'_>) -> bool {
+        self.is_still_resumed();
+        let next = self.next_record();
+        let closes = self.leg.as_ref().is_some_and(|leg| leg.route.flags.close) && self.may_plan();
+        let Some(remote) = &mut self.remote else { return false };
+        let planned = std::mem::take(&mut remote.planned);
+        if !remote.resumed {
+            if !remote.replays() {
+                remote.hold = Vec::new(); // an idle connection holds no buffer
+            }
+            return planned && closes;
+        }
+        remote.resumed = false;
+        let held = std::mem::take(&mut remote.hold);
+        let decided = remote.forced.front().is_some_and(|boundary| Some(boundary.first) == next);
+        if !held.is_empty() {
+            if !planned || decided {
+                self.end_abruptly(io, "replay_differs"); // the first time it was longer
+                return false;
+            }
+            self.repeat(|connection| connection.seal_copy(io, &held));
+        }
+        if let Some(remote) = self.remote.as_mut().filter(|_| planned && closes) {
+            (remote.owed, remote.end_after_replay) = (0, None); // its place is the end's
+        }
+        self.frame_decided(io);
+        planned && closes
+    }
+
+    /// The connection ends after its last response.
+    pub(crate) fn end_as_planned(&mut self, io: &mut Io<'_>, planned: bool) {
+        if let Some(remote) = &mut self.remote {
+            remote.ends_as_planned = planned;
+        }
+        self.end_orderly(io, "");
+        if let Some(remote) = &mut self.remote {
+            remote.ends_as_planned = false;
+        }
+    }
+
+    /// The connection ends: nothing is kept back any more.
+    pub(crate) fn forget_plan(&mut self) {
+        if let Some(remote) = &mut self.remote {
+            remote.hold = Vec::new();
+            (remote.planned, remote.resumed) = (false, false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(generation: u32, sequence: u64) -> RecordPosition {
+        RecordPosition { generation, sequence }
+    }
+
+    #[test]
+    fn what_may_leave_as_planned_is_bounded_and_grows_with_what_the_backups_expect() {
+        let mut remote = Replication::default();
+        remote.response_from = at(1, 10);
+        assert!(remote.may_plan(at(1, 15)) && !remote.may_plan(at(1, 16)));
+        remote.reserve(0, at(1, 16));
+        assert!(!remote.may_plan(at(1, 16)), "not before they know");
+        remote.log.handle_acknowledged(1);
+        assert!(remote.may_plan(at(1, 271)) && !remote.may_plan(at(1, 272)));
+        remote.reserve(0, at(1, 100));
+        assert_eq!(remote.log.last(), 1, "there is enough left");
+        remote.reserve(0, at(2, 0));
+        remote.log.handle_acknowledged(2);
+        assert!(remote.may_plan(at(2, 255)) && !remote.may_plan(at(2, 256)));
+        assert!(remote.may_plan(at(1, 50)), "whoever goes on from before the key update");
+    }
+}

@@ -1,0 +1,94 @@
+//! What the access log is told of a request, or of a connection without requests.
+
+use crate::connection::{Connection, Timer};
+use crate::routing;
+use crate::{Effect, Io, RequestLog, Snapshot};
+use evergate_base::{Micros, terminal};
+use evergate_http::RequestHead;
+use evergate_replication::Route;
+use evergate_rules::RuleId;
+
+impl Connection {
+    pub(crate) fn begin_log(&mut self, io: &mut Io<'_>, head: Option<&RequestHead<'_>>) {
+        if !io.node.wants_logs() {
+            return;
+        }
+        let mut id = [0u8; 24];
+        let text = printable_target;
+        self.log = Some(Box::new(RequestLog {
+            id: self.request_id(head, &mut id).to_owned(),
+            method: head.map_or("-".to_owned(), |head| head.method.to_owned()),
+            host: head.map_or(String::new(), |head| text(head.host)),
+            target: head.map_or("-".to_owned(), |head| text(head.target)),
+            started: if self.timer == Timer::RequestHead { self.began } else { io.now },
+            bytes_in: head.map_or(0, |head| head.head_len as u64),
+            snapshot: Some(self.snapshot.clone()),
+            ..RequestLog::default()
+        }));
+    }
+
+    /// The request under way began at another node, which alone has seen its head.
+    pub(crate) fn continue_log(&mut self, io: &Io<'_>, route: &Route, matched: &[RuleId]) {
+        if !io.node.wants_logs() {
+            return;
+        }
+        let mut id = [0u8; 24];
+        let rules = &self.snapshot.rules;
+        self.log = Some(Box::new(RequestLog {
+            id: routing::request_id(self.id.0, self.response, &mut id).to_owned(),
+            method: "-".to_owned(),
+            target: "-".to_owned(),
+            started: io.now,
+            snapshot: Some(self.snapshot.clone()),
+            pool: Some(route.pool),
+            server: Some(route.server),
+            audit: matched
+                .iter()
+                .any(|rule| rules.effects_of(*rule).any(|effect| effect == evergate_rules::Effect::Audit)),
+            class: class_of(&self.snapshot, matched).map(str::to_owned),
+            continued: true,
+            ..RequestLog::default()
+        }));
+    }
+
+    /// Another node goes on with the connection: what is known here of the request under way.
+    pub fn part(&mut self, now: Micros) -> Option<Box<RequestLog>> {
+        let mut log = self.log.take()?;
+        log.total = now.since(log.started);
+        log.reason = "moved";
+        Some(log)
+    }
+
+    pub(crate) fn log_request(&mut self, io: &mut Io<'_>, reason: &'static str) {
+        let (status, own) = std::mem::take(&mut self.status);
+        let reason = if own.is_empty() { reason } else { own };
+        if status != 0 || !reason.is_empty() {
+            io.effects.answered.push((status, reason));
+        }
+        if let Some(mut log) = self.log.take() {
+            log.total = io.now.since(log.started);
+            if log.reason.is_empty() {
+                log.reason = reason;
+            }
+            io.effects.push(Effect::Logged(log));
+        }
+    }
+}
+
+/// The service class that rules give: that of the first of them that names one.
+pub(crate) fn class_of<'s>(snapshot: &'s Snapshot, rules: &[RuleId]) -> Option<&'s str> {
+    rules.iter().flat_map(|rule| snapshot.rules.effects_of(*rule)).find_map(|effect| match effect {
+        evergate_rules::Effect::Class(class) => Some(class),
+        _ => None,
+    })
+}
+
+/// As much of a target or a host as the log takes. What terminals act on, or do not show, is replaced: JSON escapes only ASCII's own.
+pub(crate) fn printable_target(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(2048)]);
+    let acts = |c: char| c >= '\u{7f}' && terminal::acts(c);
+    if text.is_ascii() && !text.contains('\u{7f}') {
+        return text.into_owned();
+    }
+    text.replace(acts, "\u{fffd}")
+}

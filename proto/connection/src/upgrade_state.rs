@@ -1,0 +1,592 @@
+//! A connection on its way to another process of the same node, with its sockets.
+//!
+//! Not what a backup holds: that one is made of what peers send again, and whoever goes on from it repeats what was
+//! decided. Here the sockets come along. What was read from them is acknowledged and comes from nobody again, what was
+//! written to them is on its way, and nothing is decided twice; so the value is the state itself, whole.
+//!
+//! Invariants:
+//! - A parcel is made between two calls, when the effects of the last one are performed. Every byte is then in one place:
+//!   with the kernel, whose socket goes along, or in the parcel (read and not used, or made and not written).
+//! - The connection made from a parcel answers every later call as the one before would have.
+//! - Both processes read the same clock, so that deadlines stay, and serve the same configuration. Pools and servers
+//!   are named all the same: a request may have begun under an older one.
+//! - Who waits for somebody that only this process knows (a handshake, a server that is being connected to) stays until
+//!   that is over; [`Connection::export`] says for what.
+
+mod check;
+
+use crate::bound::{Binding, Carrier, IdleLeg};
+use crate::connection::{Accepted, ClientTls, Connection, RequestState, ResponseState, Timer};
+use crate::routing::encode_body;
+use crate::server_leg::{LegState, ServerLeg};
+use crate::tls_info::TlsInfo;
+use crate::{Outlet, RequestLog, ServerHint, Snapshot};
+use evergate_base::Micros;
+use evergate_http::Body;
+use evergate_replication::{ConnectionId, Route};
+use evergate_tls::{Records, RecordsState};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// The form of parcels. Another form has another number: who does not know it must not get connections.
+pub const PARCEL_VERSION: u32 = 8;
+/// The longest parcel, in bytes: outlets, and a body that the rules have to see.
+pub const PARCEL_BYTES_MAX: usize = 1 << 24;
+
+/// Why a parcel cannot be unpacked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ParcelError {
+    /// Not a parcel of this form.
+    Malformed,
+    /// The configuration here lacks what it names.
+    Missing(String),
+    /// Its parts do not fit together; says which.
+    Inconsistent(&'static str),
+}
+
+/// The server leg of a connection that came in a parcel: that of a request under way, or the idle bound one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParcelLeg {
+    /// Number of the leg.
+    pub leg: u32,
+    /// Pool, as an index of the snapshot.
+    pub pool: u32,
+    /// Server, as an index of the pool. Nothing while the request waits for one: [`Connection::handle_leg_resumed`].
+    pub server: Option<u32>,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct UpgradeState {
+    id: ConnectionId,
+    listener: String,
+    client: SocketAddr,
+    local: SocketAddr,
+    tls: Tls,
+    facts: Option<Vec<u8>>,
+    raw: Vec<u8>,
+    plain: Vec<u8>,
+    scanned: usize,
+    receiving: Stage,
+    answering: Stage,
+    request: u32,
+    response: u32,
+    leg: Option<Leg>,
+    bound: Option<Idle>,
+    next_leg: u32,
+    tickets: Vec<u8>,
+    down: Vec<u8>,
+    up: Vec<u8>,
+    in_pos: u64,
+    out_pos: u64,
+    plain_pos: u64,
+    answered: u32,
+    client_ended: bool,
+    last_response: bool,
+    closing: bool,
+    deaf: bool,
+    down_ended: bool,
+    continued: bool,
+    timer: Timer,
+    deadline: u64,
+    moved: u64,
+    status: u16,
+    log: Option<Log>,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+enum Tls {
+    Plain,
+    /// Nothing is answered yet; what there is of the hello is in `raw`.
+    Hello {
+        secret: [u8; 32],
+        accepted_unix_s: u64,
+    },
+    Open(Vec<u8>),
+}
+
+/// Where a direction stands; bodies as the HTTP crate writes them.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+enum Stage {
+    Head,
+    Prefix,
+    Body(Vec<u8>),
+    Skip(Vec<u8>),
+    Tunnel,
+    Ended,
+}
+
+/// A server leg that is open, or waits in the worker's queue.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Leg {
+    pool: String,
+    /// Nothing while it waits.
+    server: Option<String>,
+    queued_until: u64,
+    route: Route,
+    hint: ServerHint,
+    reuse: bool,
+    connects: bool,
+    tried: Vec<u32>,
+    retries: u32,
+    idempotent: bool,
+    sent: Vec<u8>,
+    head_bytes: usize,
+    written: bool,
+    body_bytes: u64,
+    held: Vec<u8>,
+    answered: bool,
+    keep_alive: bool,
+    ended: bool,
+    in_pos: u64,
+    out_pos: u64,
+    raw: Vec<u8>,
+    records: Option<Vec<u8>>,
+    answered_keys: u32,
+    up_ended: bool,
+    never_left: bool,
+    in_doubt: bool,
+    binding: Binding,
+    carrier: Carrier,
+}
+
+/// The bound leg that idles.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Idle {
+    leg: u32,
+    place: u64,
+    binding: Binding,
+    records: Option<Vec<u8>>,
+}
+
+/// The access log's line as far as it is known.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Log {
+    id: String,
+    method: String,
+    host: String,
+    target: String,
+    status: u16,
+    rule: Option<u64>,
+    pool: Option<String>,
+    server: Option<String>,
+    retries: u32,
+    started: u64,
+    first_byte: u64,
+    bytes_in: u64,
+    bytes_out: u64,
+    audit: bool,
+    class: Option<String>,
+}
+
+impl Connection {
+    /// The connection as a parcel for a process that serves the configuration `newest`; it must be dropped afterwards,
+    /// without a call. An error says, as a key, why it has to stay for now.
+    pub fn export(&self, newest: &Snapshot) -> Result<Vec<u8>, &'static str> {
+        self.has_no_field_that_parcels_lack();
+        if self.remote.is_some() {
+            return Err("mirrored");
+        }
+        if self.closed {
+            return Err("closed");
+        }
+        let older = self.snapshot.generation != newest.generation;
+        let known = newest.listener_index(&self.listener().name);
+        let known = known.and_then(|index| newest.listeners.get(index as usize));
+        if known.is_none_or(|known| known.protocol != self.listener().protocol) {
+            return Err("older_configuration");
+        }
+        let tls = match &self.tls {
+            ClientTls::Plain => Tls::Plain,
+            ClientTls::Hello(fresh) => Tls::Hello { secret: *fresh.0, accepted_unix_s: fresh.1 },
+            ClientTls::Shaking(_) => return Err("handshake"),
+            ClientTls::Open(records) if !records.is_between_messages() => return Err("message"),
+            ClientTls::Open(records) => Tls::Open(exported(records)),
+        };
+        let leg = self.leg.as_ref().map(|leg| self.export_leg(leg, newest, older)).transpose()?;
+        let parcel = UpgradeState {
+            id: self.id,
+            listener: self.listener().name.clone(),
+            client: self.client,
+            local: self.local,
+            tls,
+            facts: self.facts.as_ref().map(|facts| facts.encode()),
+            raw: self.raw.clone(),
+            plain: self.plain.clone(),
+            scanned: self.scanned,
+            receiving: stage_of_receiving(self.receiving),
+            answering: stage_of_answering(self.answering),
+            request: self.request,
+            response: self.response,
+            leg,
+            bound: self.bound.as_ref().and_then(|idle| export_idle(idle, newest)),
+            next_leg: self.next_leg,
+            tickets: self.tickets.clone(),
+            down: self.down.contents(),
+            up: self.up.contents(),
+            in_pos: self.in_pos,
+            out_pos: self.out_pos,
+            plain_pos: self.plain_pos,
+            answered: self.answered,
+            client_ended: self.client_ended,
+            last_response: self.last_response,
+            closing: self.closing,
+            deaf: self.ignores_input,
+            down_ended: self.down_ended,
+            continued: self.continued,
+            timer: self.timer,
+            deadline: self.deadline.0,
+            moved: self.moved,
+            status: self.status.0,
+            log: self.log.as_ref().map(|log| export_log(log)),
+        };
+        match postcard::to_allocvec(&parcel) {
+            Ok(bytes) if bytes.len() <= PARCEL_BYTES_MAX => Ok(bytes),
+            _ => Err("too_large"),
+        }
+    }
+
+    /// Does not compile when a connection or a leg has another field: it must be put into the parcel too, and
+    /// [`PARCEL_VERSION`] raised.
+    #[rustfmt::skip]
+    fn has_no_field_that_parcels_lack(&self) {
+        let Connection {
+            id: _, snapshot: _, listener: _, client: _, local: _, tls: _, facts: _, raw: _, plain: _, scanned: _,
+            receiving: _, answering: _, request: _, response: _, leg, next_leg: _, tickets: _, bound: _, down: _, up: _, in_pos: _,
+            out_pos: _, plain_pos: _, answered: _, client_ended: _, last_response: _, closing: _, ignores_input: _, down_ended: _,
+            client_done: _, continued: _, closed: _, timer: _, deadline: _, moved: _, remote: _, log: _, status: _,
+            prefix: _, look: _, modes: _, // begin again
+            began: _, // follows from the deadline
+            piped: _, // the worker says so: the pipes go along
+        } = self;
+        let Some(leg) = leg else { return };
+        leg.has_no_field_that_parcels_lack();
+    }
+
+    fn export_leg(&self, leg: &ServerLeg, newest: &Snapshot, older: bool) -> Result<Leg, &'static str> {
+        let waits = leg.is_resting() && leg.is_queued() && !leg.decided;
+        if !(leg.is_open() || waits) || !leg.stashed.is_empty() || leg.awaits_head || leg.restored {
+            return Err("connecting");
+        }
+        if leg.records.as_ref().is_some_and(|records| !records.is_between_messages()) {
+            return Err("message");
+        }
+        let mut route = leg.route.clone();
+        (route.rules, route.shape) = (self.snapshot.marks(&leg.rules), self.listener().shape());
+        // Until the response's head has come, rules that decided have a part in it.
+        if older
+            && self.answering == ResponseState::Head
+            && !newest.makes_response(&self.listener().name, &route)
+        {
+            return Err("older_configuration");
+        }
+        let (pool, server) = if waits {
+            (self.snapshot.pools.get(leg.pool as usize).map(|pool| pool.name.as_str()), None)
+        } else {
+            names(&self.snapshot, leg.pool, leg.route.server).unzip()
+        };
+        let pool = pool.ok_or("older_configuration")?;
+        find(newest, pool, server).ok_or("older_configuration")?;
+        Ok(Leg {
+            pool: pool.to_owned(),
+            server: server.map(str::to_owned),
+            queued_until: leg.queued_until.map_or(0, |until| until.0),
+            route,
+            hint: if older && matches!(leg.hint, ServerHint::Server(_)) {
+                ServerHint::Policy
+            } else {
+                leg.hint
+            },
+            reuse: leg.reuse,
+            connects: leg.connects,
+            tried: if older { Vec::new() } else { leg.tried.clone() },
+            retries: leg.retries,
+            idempotent: leg.idempotent,
+            sent: leg.sent.clone(),
+            head_bytes: leg.head_bytes,
+            written: leg.written,
+            body_bytes: leg.body_bytes,
+            held: leg.held.clone(),
+            answered: leg.answered,
+            keep_alive: leg.keep_alive,
+            ended: leg.ended,
+            in_pos: leg.in_pos,
+            out_pos: leg.out_pos,
+            raw: leg.raw.clone(),
+            records: leg.records.as_ref().map(|records| exported(records)),
+            answered_keys: leg.answered_keys,
+            up_ended: leg.up_ended,
+            never_left: leg.never_left,
+            in_doubt: leg.in_doubt,
+            binding: leg.binding,
+            carrier: leg.carrier,
+        })
+    }
+
+    /// The connection in a parcel. No call is due: it waits for what its peers do next, and for its deadline.
+    pub fn import(
+        snapshot: &Arc<Snapshot>,
+        bytes: &[u8],
+    ) -> Result<(Connection, Option<ParcelLeg>), ParcelError> {
+        if bytes.len() > PARCEL_BYTES_MAX {
+            return Err(ParcelError::Malformed);
+        }
+        let (parcel, rest): (UpgradeState, _) =
+            postcard::take_from_bytes(bytes).map_err(|_| ParcelError::Malformed)?;
+        if !rest.is_empty() {
+            return Err(ParcelError::Malformed);
+        }
+        parcel.check()?;
+        let listener = snapshot
+            .listener_index(&parcel.listener)
+            .ok_or_else(|| ParcelError::Missing(format!("listener \"{}\"", parcel.listener)))?;
+        let secure = snapshot.listeners[listener as usize].protocol.is_tls();
+        let (secret, unix_s) = match &parcel.tls {
+            Tls::Hello { secret, accepted_unix_s } => (*secret, *accepted_unix_s),
+            _ => ([0; 32], 0),
+        };
+        let accepted =
+            Accepted { id: parcel.id, listener, client: parcel.client, local: parcel.local, unix_s, secret };
+        let mut connection = Connection::new(snapshot, &accepted, Micros(0));
+        match &parcel.tls {
+            Tls::Plain => connection.tls = ClientTls::Plain,
+            Tls::Hello { .. } if secure => {}
+            Tls::Open(state) if secure => connection.tls = ClientTls::Open(imported(state)?),
+            _ => return Err(ParcelError::Inconsistent("TLS on a listener without it")),
+        }
+        let leg = parcel.leg.as_ref().map(|leg| import_leg(snapshot, leg)).transpose()?;
+        let resumed = leg.as_ref().map(|leg| ParcelLeg { leg: leg.id, pool: leg.pool, server: leg.trying });
+        connection.leg = leg.map(Box::new);
+        let idle = parcel.bound.as_ref().map(|idle| import_idle(snapshot, idle)).transpose()?;
+        let (idle, bound) = idle.unzip();
+        connection.bound = idle.map(Box::new);
+        connection.unpack(parcel)?;
+        Ok((connection, resumed.or(bound)))
+    }
+
+    fn unpack(&mut self, parcel: UpgradeState) -> Result<(), ParcelError> {
+        let facts =
+            parcel.facts.map(|facts| TlsInfo::decode(&facts).ok_or(ParcelError::Inconsistent("session")));
+        self.facts = facts.transpose()?.map(Box::new);
+        self.raw = parcel.raw;
+        self.plain = parcel.plain;
+        self.scanned = parcel.scanned;
+        self.receiving = receiving_of(&parcel.receiving)?;
+        self.answering = answering_of(&parcel.answering)?;
+        self.request = parcel.request;
+        self.response = parcel.response;
+        self.next_leg = parcel.next_leg;
+        self.tickets = parcel.tickets;
+        self.down.push(parcel.down, 0);
+        self.up.push(parcel.up, 0);
+        self.in_pos = parcel.in_pos;
+        self.out_pos = parcel.out_pos;
+        self.plain_pos = parcel.plain_pos;
+        self.answered = parcel.answered;
+        self.client_ended = parcel.client_ended;
+        self.last_response = parcel.last_response;
+        self.closing = parcel.closing;
+        self.ignores_input = parcel.deaf;
+        self.down_ended = parcel.down_ended;
+        self.continued = parcel.continued;
+        self.timer = parcel.timer;
+        self.deadline = Micros(parcel.deadline);
+        self.moved = parcel.moved;
+        self.began = self.deadline - self.span(self.timer, Micros(0));
+        self.status = (parcel.status, "");
+        self.log = parcel.log.map(|log| Box::new(import_log(&self.snapshot, log)));
+        Ok(())
+    }
+}
+
+impl Outlet {
+    /// Everything that waits, in order.
+    fn contents(&self) -> Vec<u8> {
+        let mut all = Vec::with_capacity(self.len());
+        self.pieces().for_each(|piece| all.extend_from_slice(piece));
+        all
+    }
+}
+
+fn exported(records: &Records) -> Vec<u8> {
+    let mut state = Vec::new();
+    records.export().encode(&mut state);
+    state
+}
+
+fn imported(state: &[u8]) -> Result<Box<Records>, ParcelError> {
+    let state = RecordsState::decode(state).map_err(|_| ParcelError::Inconsistent("record state"))?;
+    let records = Records::import(&state).map_err(|_| ParcelError::Inconsistent("record keys"))?;
+    Ok(Box::new(records))
+}
+
+fn names(snapshot: &Snapshot, pool: u32, server: u32) -> Option<(&str, &str)> {
+    let pool = snapshot.pools.get(pool as usize)?;
+    Some((&pool.name, &pool.servers.get(server as usize)?.name))
+}
+
+/// The pool, and the server if one is named.
+fn find(snapshot: &Snapshot, pool: &str, server: Option<&str>) -> Option<(u32, Option<u32>)> {
+    let index = snapshot.pools.iter().position(|known| known.name == pool)?;
+    let Some(server) = server else { return Some((index as u32, None)) };
+    let server = snapshot.pools[index].servers.iter().position(|known| known.name == server)?;
+    Some((index as u32, Some(server as u32)))
+}
+
+fn import_leg(snapshot: &Snapshot, parcel: &Leg) -> Result<ServerLeg, ParcelError> {
+    let name = parcel.server.as_deref();
+    let (pool, server) = find(snapshot, &parcel.pool, name).ok_or_else(|| {
+        ParcelError::Missing(format!("server {}/{}", parcel.pool, name.unwrap_or_default()))
+    })?;
+    let mut route = parcel.route.clone();
+    (route.pool, route.server, route.generation) = (pool, server.unwrap_or(u32::MAX), snapshot.generation);
+    let rules = snapshot.find_rules(&route);
+    let mut leg = ServerLeg::new(route, rules, parcel.hint, parcel.idempotent);
+    if server.is_some() {
+        leg.state = LegState::Open;
+        leg.decided = true;
+    } else {
+        leg.queued_until = Some(Micros(parcel.queued_until));
+    }
+    leg.reuse = parcel.reuse;
+    leg.connects = parcel.connects;
+    leg.trying = server;
+    leg.tried = parcel.tried.clone();
+    leg.retries = parcel.retries;
+    leg.sent = parcel.sent.clone();
+    leg.head_bytes = parcel.head_bytes;
+    leg.written = parcel.written;
+    leg.body_bytes = parcel.body_bytes;
+    leg.held = parcel.held.clone();
+    leg.answered = parcel.answered;
+    leg.keep_alive = parcel.keep_alive;
+    leg.ended = parcel.ended;
+    leg.in_pos = parcel.in_pos;
+    leg.out_pos = parcel.out_pos;
+    leg.raw = parcel.raw.clone();
+    leg.records = parcel.records.as_deref().map(imported).transpose()?;
+    leg.answered_keys = parcel.answered_keys;
+    leg.up_ended = parcel.up_ended;
+    leg.never_left = parcel.never_left;
+    leg.in_doubt = parcel.in_doubt;
+    (leg.binding, leg.carrier) = (parcel.binding, parcel.carrier);
+    Ok(leg)
+}
+
+/// Nothing where the configuration of the other process has its server no more: the leg ends with this process.
+fn export_idle(idle: &IdleLeg, newest: &Snapshot) -> Option<Idle> {
+    newest.find_place(idle.place)?;
+    let records = idle.records.as_ref().map(|records| exported(records));
+    Some(Idle { leg: idle.id, place: idle.place, binding: idle.binding, records })
+}
+
+fn import_idle(snapshot: &Snapshot, parcel: &Idle) -> Result<(IdleLeg, ParcelLeg), ParcelError> {
+    let Idle { leg: id, place, binding, records } = parcel;
+    let (pool, server) = snapshot
+        .find_place(*place)
+        .ok_or_else(|| ParcelError::Missing(format!("server of bound leg {id}")))?;
+    if records.is_some() != snapshot.pools[pool as usize].tls.is_some() {
+        return Err(ParcelError::Inconsistent("TLS of a bound leg"));
+    }
+    let records = records.as_deref().map(imported).transpose()?;
+    let idle = IdleLeg { id: *id, place: *place, binding: *binding, records };
+    Ok((idle, ParcelLeg { leg: *id, pool, server: Some(server) }))
+}
+
+fn export_log(log: &RequestLog) -> Log {
+    let snapshot = log.snapshot.as_deref();
+    let pool = log.pool.and_then(|pool| snapshot?.pools.get(pool as usize));
+    let server = log.server.and_then(|server| pool?.servers.get(server as usize));
+    Log {
+        id: log.id.clone(),
+        method: log.method.clone(),
+        host: log.host.clone(),
+        target: log.target.clone(),
+        status: log.status,
+        rule: log.rule.and_then(|rule| Some(snapshot?.rules.mark(rule))),
+        pool: pool.map(|pool| pool.name.clone()),
+        server: server.map(|server| server.name.clone()),
+        retries: log.retries,
+        started: log.started.0,
+        first_byte: log.first_byte.0,
+        bytes_in: log.bytes_in,
+        bytes_out: log.bytes_out,
+        audit: log.audit,
+        class: log.class.clone(),
+    }
+}
+
+fn import_log(snapshot: &Arc<Snapshot>, log: Log) -> RequestLog {
+    let pool = log.pool.and_then(|name| snapshot.pools.iter().position(|pool| pool.name == name));
+    let server = log.server.and_then(|name| {
+        let servers = &snapshot.pools.get(pool?)?.servers;
+        servers.iter().position(|server| server.name == name)
+    });
+    RequestLog {
+        id: log.id,
+        method: log.method,
+        host: log.host,
+        target: log.target,
+        status: log.status,
+        reason: "",
+        detail: String::new(),
+        rule: log.rule.and_then(|mark| snapshot.rules.marked(mark)),
+        snapshot: Some(snapshot.clone()),
+        pool: pool.map(|pool| pool as u32),
+        server: server.map(|server| server as u32),
+        retries: log.retries,
+        started: Micros(log.started),
+        first_byte: Micros(log.first_byte),
+        total: Micros(0),
+        bytes_in: log.bytes_in,
+        bytes_out: log.bytes_out,
+        audit: log.audit,
+        class: log.class,
+        continued: false, // connections of clusters travel otherwise
+    }
+}
+
+fn stage_of_receiving(receiving: RequestState) -> Stage {
+    match receiving {
+        RequestState::Head => Stage::Head,
+        RequestState::Prefix => Stage::Prefix,
+        RequestState::Body(body) => Stage::Body(encode_body(body)),
+        RequestState::Skip(body) => Stage::Skip(encode_body(body)),
+        RequestState::Tunnel => Stage::Tunnel,
+        RequestState::Ended => Stage::Ended,
+    }
+}
+
+fn stage_of_answering(answering: ResponseState) -> Stage {
+    match answering {
+        ResponseState::Head => Stage::Head,
+        ResponseState::Body(body) => Stage::Body(encode_body(body)),
+        ResponseState::Tunnel => Stage::Tunnel,
+        ResponseState::Ended => Stage::Ended,
+    }
+}
+
+fn body_of(mut code: &[u8]) -> Result<Body, ParcelError> {
+    Body::decode(&mut code).ok_or(ParcelError::Inconsistent("body position"))
+}
+
+fn receiving_of(stage: &Stage) -> Result<RequestState, ParcelError> {
+    Ok(match stage {
+        Stage::Head => RequestState::Head,
+        Stage::Prefix => RequestState::Prefix,
+        Stage::Body(code) => RequestState::Body(body_of(code)?),
+        Stage::Skip(code) => RequestState::Skip(body_of(code)?),
+        Stage::Tunnel => RequestState::Tunnel,
+        Stage::Ended => RequestState::Ended,
+    })
+}
+
+fn answering_of(stage: &Stage) -> Result<ResponseState, ParcelError> {
+    Ok(match stage {
+        Stage::Head => ResponseState::Head,
+        Stage::Body(code) => ResponseState::Body(body_of(code)?),
+        Stage::Tunnel => ResponseState::Tunnel,
+        Stage::Ended => ResponseState::Ended,
+        Stage::Prefix | Stage::Skip(_) => return Err(ParcelError::Inconsistent("state of the response")),
+    })
+}

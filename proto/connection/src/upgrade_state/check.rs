@@ -1,0 +1,162 @@
+//! The ranges of what a parcel says. Within them the connection that is made from it can add without overflow, reads into
+//! buffers that are large enough, and comes to its end; that it is the connection it says cannot be seen.
+
+use super::{Leg, ParcelError, Stage, Tls, UpgradeState};
+use crate::INPUT_BYTES;
+use crate::connection::Timer;
+use evergate_replication::{NUMBER_MAX, POSITION_MAX};
+use evergate_tls::PAYLOAD_MAX;
+
+type Checked = Result<(), ParcelError>;
+
+fn wrong(what: &'static str) -> Checked {
+    Err(ParcelError::Inconsistent(what))
+}
+
+impl UpgradeState {
+    /// What is read behind must fit the buffers, what is counted up must have room, and what waits must have a deadline.
+    pub(super) fn check(&self) -> Checked {
+        if self.raw.len() >= INPUT_BYTES {
+            return wrong("length of the client's input");
+        }
+        if self.request > NUMBER_MAX || self.response > NUMBER_MAX || self.next_leg > NUMBER_MAX + 1 {
+            return wrong("number of a request or leg");
+        }
+        if self.request.abs_diff(self.response) > 1 {
+            return wrong("request and response");
+        }
+        if matches!(self.tls, Tls::Hello { .. }) && !self.closing && !self.is_untouched() {
+            return wrong("what came before the handshake");
+        }
+        if [self.in_pos, self.out_pos, self.plain_pos, self.moved].iter().any(|count| *count > POSITION_MAX) {
+            return wrong("position in the client's stream");
+        }
+        if !is_status(self.status) || self.log.as_ref().is_some_and(|log| !is_status(log.status)) {
+            return wrong("status");
+        }
+        if self.timer == Timer::None || self.deadline > POSITION_MAX {
+            return wrong("deadline");
+        }
+        if let Some(log) = &self.log
+            && [log.started, log.first_byte, log.bytes_in, log.bytes_out]
+                .iter()
+                .any(|count| *count > POSITION_MAX)
+        {
+            return wrong("count of the access log");
+        }
+        let waits = self.leg.as_ref().is_some_and(|leg| leg.server.is_none());
+        if waits && !matches!(self.answering, Stage::Head | Stage::Tunnel) {
+            return wrong("response before the server");
+        }
+        if self.bound.as_ref().is_some_and(|idle| self.leg.is_some() || idle.leg >= self.next_leg) {
+            return wrong("bound leg");
+        }
+        self.leg.as_ref().map_or(Ok(()), |leg| leg.check(self.next_leg))
+    }
+
+    /// Nothing was read or said but the beginning of a hello.
+    fn is_untouched(&self) -> bool {
+        let silent = self.tickets.is_empty() && self.down.is_empty() && self.up.is_empty();
+        let begins = matches!(self.receiving, Stage::Head | Stage::Tunnel)
+            && matches!(self.answering, Stage::Head | Stage::Tunnel);
+        let first = (self.request, self.response) == (0, 0) && self.leg.is_none() && self.bound.is_none();
+        self.plain.is_empty() && self.log.is_none() && silent && begins && first
+    }
+}
+
+/// Of a response, or 0 before there is one.
+fn is_status(status: u16) -> bool {
+    status == 0 || (100..600).contains(&status)
+}
+
+impl Leg {
+    fn check(&self, next_leg: u32) -> Checked {
+        if self.raw.len() >= INPUT_BYTES || self.held.len() > PAYLOAD_MAX {
+            return wrong("length of the server's input");
+        }
+        if self.route.leg >= next_leg || self.route.request > NUMBER_MAX {
+            return wrong("number of the leg");
+        }
+        if [self.in_pos, self.out_pos, self.body_bytes].iter().any(|count| *count > POSITION_MAX) {
+            return wrong("position in the server's stream");
+        }
+        let untouched = (self.in_pos, self.out_pos) == (0, 0)
+            && self.raw.is_empty()
+            && self.held.is_empty()
+            && self.records.is_none()
+            && !(self.answered || self.written || self.ended || self.up_ended);
+        if self.server.is_none() && !(untouched && self.queued_until <= POSITION_MAX) {
+            return wrong("what came before the server");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evergate_replication::ConnectionId;
+
+    fn parcel(tls: Tls) -> UpgradeState {
+        UpgradeState {
+            id: ConnectionId(1),
+            listener: "l".to_owned(),
+            client: ([192, 0, 2, 1], 40_000).into(),
+            local: ([192, 0, 2, 2], 443).into(),
+            tls,
+            facts: None,
+            raw: vec![22, 3, 1],
+            plain: Vec::new(),
+            scanned: 0,
+            receiving: Stage::Head,
+            answering: Stage::Head,
+            request: 0,
+            response: 0,
+            leg: None,
+            bound: None,
+            next_leg: 1,
+            tickets: Vec::new(),
+            down: Vec::new(),
+            up: Vec::new(),
+            in_pos: 0,
+            out_pos: 0,
+            plain_pos: 0,
+            answered: 0,
+            client_ended: false,
+            last_response: false,
+            closing: false,
+            deaf: false,
+            down_ended: false,
+            continued: false,
+            timer: Timer::Handshake,
+            deadline: 10_000_000,
+            moved: 0,
+            status: 0,
+            log: None,
+        }
+    }
+
+    #[test]
+    fn what_no_connection_says_is_refused() {
+        type Spoil = fn(&mut UpgradeState);
+        let spoils: [(&str, Spoil); 8] = [
+            ("status", |parcel| parcel.status = 13),
+            ("deadline", |parcel| parcel.timer = Timer::None),
+            ("deadline", |parcel| parcel.deadline = u64::MAX),
+            ("request and response", |parcel| parcel.request = 5),
+            ("number of a request or leg", |parcel| parcel.next_leg = u32::MAX),
+            ("position in the client's stream", |parcel| parcel.out_pos = u64::MAX),
+            ("what came before the handshake", |parcel| parcel.receiving = Stage::Ended),
+            ("length of the client's input", |parcel| parcel.raw = vec![0; INPUT_BYTES]),
+        ];
+        let hello = || Tls::Hello { secret: [7; 32], accepted_unix_s: 1 };
+        assert_eq!(parcel(hello()).check(), Ok(()));
+        for (what, spoil) in spoils {
+            let mut parcel = parcel(hello());
+            spoil(&mut parcel);
+            assert_eq!(parcel.check(), Err(ParcelError::Inconsistent(what)));
+        }
+        // After the handshake a connection has a past.
+        assert_eq!(UpgradeState { receiving: Stage::Ended, ..parcel(Tls::Plain) }.check(), Ok(()));
+    }
+}

@@ -1,0 +1,174 @@
+//! Peers that take little: how long bytes may wait for them.
+//!
+//! What is written to a socket is with the kernel, which takes megabytes of it, and says that it takes more only when a good
+//! part of them has gone. So the pace of a peer shows in what it acknowledges, and not in how often there is something to
+//! write. It is looked at soon after a peer is waited for, and then whenever a deadline comes: nothing is asked for while bytes
+//! move.
+
+use crate::connection::{Connection, ResponseState, Timer};
+use evergate_base::Micros;
+
+/// A server may still be taking a request that is longer than this, in bytes on the wire, when all of it is written.
+const REQUEST_SMALL: u64 = 65_536;
+/// The first look comes after this part of the time that a peer has.
+pub(crate) const FIRST_LOOK_PART: u64 = 16;
+
+/// What the peers had acknowledged at the last look.
+#[derive(Debug, Default)]
+pub(crate) struct Look {
+    at: Micros,
+    /// Output positions of those that were waited for then, and have been since.
+    client: Option<u64>,
+    server: Option<u64>,
+    /// What the kernel still holds for the client, and for the server; told before a look.
+    held: Option<(u64, u64)>,
+}
+
+impl Connection {
+    /// Whether it depends on the peers' acknowledgements what the next timeout means: the worker tells them before, by
+    /// [`Connection::handle_unacknowledged`], or with backups as always.
+    pub fn looks_at_peers(&self) -> bool {
+        self.is_looked_at(self.timer)
+    }
+
+    /// Bytes that were written to each socket, and not acknowledged by its peer. Counts for the timeout that follows.
+    pub fn handle_unacknowledged(&mut self, client: u64, server: u64) {
+        self.look.get_or_insert_default().held = Some((client, server));
+    }
+
+    /// The worker could not write everything: a peer takes too little. Bytes wait in the outlets.
+    pub fn handle_blocked(&mut self, now: Micros) {
+        if self.timer != Timer::WriteStall {
+            self.arm(Timer::WriteStall, now);
+        }
+    }
+
+    /// So many bytes were in the pipes of a connection that comes from another process.
+    pub fn handle_piped(&mut self, down: u64, up: u64) {
+        self.piped = (down, up);
+    }
+
+    /// Whether peers are looked at when this deadline comes.
+    pub(crate) fn is_looked_at(&self, timer: Timer) -> bool {
+        self.is_looked_at_soon(timer) || (timer == Timer::Response && self.remote.is_some())
+    }
+
+    /// Whether they are looked at for the first time long before the deadline.
+    pub(crate) fn is_looked_at_soon(&self, timer: Timer) -> bool {
+        match timer {
+            Timer::WriteStall => true,
+            Timer::Response => self.is_large_request(),
+            _ => false,
+        }
+    }
+
+    /// Whether bytes wait for a peer to take some.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.waits_for_client() || self.waits_for_server()
+    }
+
+    fn waits_for_client(&self) -> bool {
+        !self.down.is_empty() || self.piped.0 > 0 || (self.closing && !self.is_drained())
+    }
+
+    fn waits_for_server(&self) -> bool {
+        !self.up.is_empty() || self.piped.1 > 0 || (self.tunnel_is_over() && !self.server_has_all())
+    }
+
+    /// Whether all that is waited for is a server that has not begun its response.
+    pub(crate) fn waits_for_server_alone(&self) -> bool {
+        self.answering == ResponseState::Head && self.waits_for_server() && !self.waits_for_client()
+    }
+
+    /// Some of what waited has left: who waits for nobody any more has the time of its state.
+    pub(crate) fn note_taken(&mut self, now: Micros) {
+        let (client, server) = (self.waits_for_client(), self.waits_for_server());
+        if let Some(look) = &mut self.look {
+            look.client = look.client.filter(|_| client);
+            look.server = look.server.filter(|_| server);
+        }
+        if self.timer == Timer::WriteStall && !client && !server {
+            let timer = self.natural_timer();
+            self.arm(timer, now);
+        }
+    }
+
+    /// Whether those that bytes wait for have taken enough since the last look. Extends the deadline if so.
+    pub(crate) fn peers_go_on(&mut self, now: Micros) -> bool {
+        self.look_at((self.waits_for_client(), self.waits_for_server()), now)
+    }
+
+    /// Whether records of before are yet to be made because peers take little, but enough: a slow client has all that it has
+    /// room for. Begins to wait for what is next if so.
+    pub(crate) fn is_stuck_for_slow_peers(&mut self, now: Micros) -> bool {
+        match self.timer {
+            _ if self.closing => false,
+            Timer::WriteStall if !self.is_blocked() => {
+                let timer = self.natural_timer();
+                self.arm(timer, now);
+                true
+            }
+            Timer::WriteStall => self.peers_go_on(now),
+            Timer::Response => self.server_goes_on(now),
+            _ => false,
+        }
+    }
+
+    /// Whether the server is still taking the request, all of which is written, or waits for a client that takes the response.
+    pub(crate) fn server_goes_on(&mut self, now: Micros) -> bool {
+        if self.server_waits_for_client() {
+            return self.look_at((true, false), now);
+        }
+        // One whose client was waited for at the last look, and has all since, has its own time from now on.
+        let was_client = self.look.as_ref().is_some_and(|look| look.client.is_some());
+        (was_client || self.is_large_request()) && self.look_at((false, true), now)
+    }
+
+    fn is_large_request(&self) -> bool {
+        self.leg.as_ref().is_some_and(|leg| leg.out_pos > REQUEST_SMALL)
+    }
+
+    /// With backups a server's bytes are acknowledged when the client has them, or else the backups. One whose client has yet to
+    /// take what was sent may have as much on its way as it can, as after a take-over: its silence is not its own.
+    fn server_waits_for_client(&self) -> bool {
+        let owes = self.remote.as_ref().is_some_and(|remote| remote.client_acked < self.out_pos);
+        owes && self.answering != ResponseState::Head
+    }
+
+    fn look_at(&mut self, waits: (bool, bool), now: Micros) -> bool {
+        let mut look = self.look.take().unwrap_or_default();
+        let held = look.held.take();
+        let span = now.since(look.at).0;
+        let owed = (self.listener().limits.rate_min.saturating_mul(span) / 1_000_000).max(1);
+        let mut fine = true;
+        for (waits, before, taken) in [
+            (waits.0, &mut look.client, self.taken_by_client(held)),
+            (waits.1, &mut look.server, self.taken_by_server(held)),
+        ] {
+            fine &= !waits || before.is_none_or(|before| taken.saturating_sub(before) >= owed);
+            *before = waits.then_some(taken);
+        }
+        look.at = now;
+        self.deadline = now + self.span(self.timer, now);
+        self.look = Some(look);
+        fine
+    }
+
+    fn taken_by_client(&self, held: Option<(u64, u64)>) -> u64 {
+        match &self.remote {
+            Some(remote) => remote.client_acked,
+            None => {
+                self.out_pos.saturating_sub(self.down.len() as u64 + held.map_or(0, |(client, _)| client))
+            }
+        }
+    }
+
+    fn taken_by_server(&self, held: Option<(u64, u64)>) -> u64 {
+        let Some(leg) = &self.leg else { return 0 };
+        match &self.remote {
+            Some(remote) if remote.server_acked.0 == leg.id => remote.server_acked.1,
+            Some(_) => 0,
+            None => leg.out_pos.saturating_sub(self.up.len() as u64 + held.map_or(0, |(_, server)| server)),
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Names: nodes, incarnations, views, buckets and sets of nodes.
+//!
+//! Everything here is a plain value with a total order, so that two nodes that compare the same things conclude the
+//! same. Nothing here knows about time or messages.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The most nodes a cluster may have: a set of nodes is one 32-bit word in the maps of the kernel.
+pub const NODES_MAX: usize = 32;
+
+/// Into how many buckets client 4-tuples fall.
+pub const BUCKETS: u16 = 1024;
+
+/// A node's number in the static list of nodes, below [`NODES_MAX`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct NodeId(pub u8);
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {}", self.0)
+    }
+}
+
+/// One life of a node. Random at every start of the process and one higher after every void, so that nothing said
+/// to or by an earlier life counts. Zero stands for "not known".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Incarnation(pub u64);
+
+impl Incarnation {
+    /// The receiver's incarnation in a first message.
+    pub const UNKNOWN: Incarnation = Incarnation(0);
+
+    /// The life after this one.
+    pub(crate) fn next(self) -> Incarnation {
+        Incarnation(self.0.wrapping_add(1).max(1))
+    }
+}
+
+/// A node in one of its lives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Member {
+    /// Which node.
+    pub id: NodeId,
+    /// Which life of it.
+    pub incarnation: Incarnation,
+}
+
+/// A view's name. Ordered: a later view is greater; two proposers never use the same name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ViewId {
+    /// Counts views; zero means "none".
+    pub epoch: u64,
+    /// Who proposed it.
+    pub proposer: NodeId,
+    /// In which life.
+    pub incarnation: Incarnation,
+}
+
+impl ViewId {
+    /// Below every view.
+    pub const NONE: ViewId = ViewId { epoch: 0, proposer: NodeId(0), incarnation: Incarnation::UNKNOWN };
+}
+
+impl fmt::Display for ViewId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "view {} of {}", self.epoch, self.proposer)
+    }
+}
+
+/// One class of client 4-tuples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Bucket(pub u16);
+
+/// Names the state of a bucket that began empty in a view. Logs of different generations are never compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct DataEpoch(pub ViewId);
+
+/// An owner's time in office: a view and how often the bucket moved in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Term {
+    /// The view.
+    pub view: ViewId,
+    /// Moves of the bucket inside that view.
+    pub moves: u32,
+}
+
+/// The two networks that carry heartbeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Path {
+    /// Between the nodes and towards the servers.
+    Inside,
+    /// Where the clients come from.
+    Outside,
+}
+
+/// What a node can tell of one of its networks: the later in this list, the more use it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Reach {
+    /// Its card has no carrier, or nothing can be sent there as this node.
+    Gone,
+    /// No other node is heard there, or none hears this one, and no witness of that network answers.
+    Silent,
+    /// It works as far as can be seen.
+    #[default]
+    Works,
+}
+
+impl Path {
+    /// Both, in the order in which messages are sent.
+    pub const ALL: [Path; 2] = [Path::Inside, Path::Outside];
+
+    pub(crate) fn index(self) -> usize {
+        match self {
+            Path::Inside => 0,
+            Path::Outside => 1,
+        }
+    }
+}
+
+/// A set of nodes.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct MemberSet(pub u32);
+
+impl MemberSet {
+    /// No node.
+    pub const EMPTY: MemberSet = MemberSet(0);
+
+    /// Just `id`; empty for an id out of range.
+    pub const fn of(id: NodeId) -> MemberSet {
+        MemberSet(if (id.0 as usize) < NODES_MAX { 1 << id.0 } else { 0 })
+    }
+
+    /// Whether `id` is in it.
+    pub const fn contains(self, id: NodeId) -> bool {
+        self.0 & MemberSet::of(id).0 != 0
+    }
+
+    /// How many nodes.
+    pub const fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// Whether it has no node.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// This set with `id`.
+    #[must_use]
+    pub const fn with(self, id: NodeId) -> MemberSet {
+        MemberSet(self.0 | MemberSet::of(id).0)
+    }
+
+    /// This set without `id`.
+    #[must_use]
+    pub const fn without(self, id: NodeId) -> MemberSet {
+        MemberSet(self.0 & !MemberSet::of(id).0)
+    }
+
+    /// Nodes in either set.
+    #[must_use]
+    pub const fn union(self, other: MemberSet) -> MemberSet {
+        MemberSet(self.0 | other.0)
+    }
+
+    /// Nodes in both sets.
+    #[must_use]
+    pub const fn intersection(self, other: MemberSet) -> MemberSet {
+        MemberSet(self.0 & other.0)
+    }
+
+    /// Nodes of this set that are not in `other`.
+    #[must_use]
+    pub const fn minus(self, other: MemberSet) -> MemberSet {
+        MemberSet(self.0 & !other.0)
+    }
+
+    /// Whether every node of `other` is in this set.
+    pub const fn is_superset(self, other: MemberSet) -> bool {
+        other.0 & !self.0 == 0
+    }
+
+    /// The nodes in ascending order.
+    pub fn iter(self) -> impl Iterator<Item = NodeId> {
+        (0..NODES_MAX as u8).map(NodeId).filter(move |id| self.contains(*id))
+    }
+}
+
+impl FromIterator<NodeId> for MemberSet {
+    fn from_iter<I: IntoIterator<Item = NodeId>>(ids: I) -> MemberSet {
+        ids.into_iter().fold(MemberSet::EMPTY, MemberSet::with)
+    }
+}
+
+impl fmt::Debug for MemberSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter().map(|id| id.0)).finish()
+    }
+}
+
+/// Members of a view: each node in the life that promised to be in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Members(pub BTreeMap<NodeId, Incarnation>);
+
+impl Members {
+    /// The nodes, without their lives.
+    pub fn set(&self) -> MemberSet {
+        self.0.keys().copied().collect()
+    }
+
+    /// Whether exactly this life of the node is a member.
+    pub fn contains(&self, member: Member) -> bool {
+        self.0.get(&member.id) == Some(&member.incarnation)
+    }
+
+    /// Whether every member of `other` is a member here, in the same life.
+    pub fn is_superset(&self, other: &Members) -> bool {
+        other.0.iter().all(|(id, incarnation)| self.0.get(id) == Some(incarnation))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_view_is_greater_and_proposers_never_collide() {
+        let view = |epoch, proposer, incarnation| ViewId {
+            epoch,
+            proposer: NodeId(proposer),
+            incarnation: Incarnation(incarnation),
+        };
+        assert!(view(2, 0, 9) > view(1, 7, 99));
+        assert!(view(2, 1, 1) > view(2, 0, 9));
+        assert!(view(1, 0, 1) > ViewId::NONE);
+    }
+
+    #[test]
+    fn an_id_out_of_range_is_in_no_set() {
+        assert!(MemberSet::of(NodeId(40)).is_empty() && !MemberSet(u32::MAX).contains(NodeId(32)));
+    }
+}

@@ -1,0 +1,178 @@
+//! Keeping the backups of the buckets owned here complete, and at those nodes that rank highest for them.
+
+use std::collections::BTreeMap;
+
+use crate::bucket_state::BucketState;
+use crate::rebalance::Room;
+use crate::rendezvous::score;
+use crate::{Bucket, MemberSet, Node, NodeId, ViewId};
+
+impl Node {
+    /// Whether a bucket owned here has fewer backups than it should have, those that are being filled among them.
+    pub(crate) fn lacks_backups(&self, steady: MemberSet) -> bool {
+        let wanted = self.backups_wanted(steady.without(self.me.id));
+        let lacks = |office: &BucketState| office.listed.minus(office.dropping).len() < wanted;
+        self.offices.iter().any(|office| office.owner == Some(self.me.id) && lacks(office))
+    }
+
+    fn backups_wanted(&self, others: MemberSet) -> usize {
+        usize::from(self.config.backups).min(others.len())
+    }
+
+    /// Every owned bucket gets the backups it lacks, then those that rank higher for it, and loses those it does not need.
+    pub(crate) fn complete_backups(&mut self, steady: MemberSet, room: &mut Room) {
+        let others = steady.without(self.me.id);
+        let choice = Choice {
+            others,
+            shunned: self.shunned(),
+            weights: self.weights(&self.members),
+            wanted: self.backups_wanted(others),
+            view: self.view,
+            unaware: self.members.set().without(self.me.id),
+            draining: self.draining,
+        };
+        for bucket in 0..self.config.buckets {
+            let Some(office) = self.offices.get_mut(usize::from(bucket)) else { return };
+            if office.owner != Some(self.me.id) || office.freezing.is_some() {
+                continue;
+            }
+            let step = choice
+                .step(Held { bucket, office, untold: self.changed.contains(&bucket) }, room.mirrors > 0);
+            match step {
+                Step::None => {}
+                Step::Renewed => self.touch(Bucket(bucket)),
+                Step::Listed => {
+                    room.mirrors -= 1;
+                    self.touch(Bucket(bucket));
+                }
+                Step::Spare(spare) => self.begin_drop(Bucket(bucket), spare),
+            }
+        }
+    }
+}
+
+/// What is the same for all buckets of one look.
+struct Choice {
+    /// Members that may get copies.
+    others: MemberSet,
+    shunned: MemberSet,
+    weights: BTreeMap<NodeId, u16>,
+    /// Backups that each bucket should have.
+    wanted: usize,
+    view: ViewId,
+    /// Who has to hear of a new term.
+    unaware: MemberSet,
+    draining: bool,
+}
+
+/// A bucket owned here.
+struct Held<'a> {
+    bucket: u16,
+    office: &'a mut BucketState,
+    /// Whether the shell has not polled its last change yet.
+    untold: bool,
+}
+
+/// What came of one bucket.
+enum Step {
+    None,
+    /// It has a new term.
+    Renewed,
+    /// It has one more backup to fill.
+    Listed,
+    /// This backup is one too many.
+    Spare(NodeId),
+}
+
+impl Choice {
+    /// `room`: whether one more copy may be begun.
+    fn step(&self, mut held: Held<'_>, room: bool) -> Step {
+        if self.draining && self.is_barred(&held) && held.is_settled() && self.renew(held.office) {
+            return Step::Renewed;
+        }
+        let office = &*held.office;
+        let usable = office.listed.intersection(self.others).minus(office.dropping).minus(held.destined());
+        if usable.len() < self.wanted && room {
+            return self.list_best(&mut held);
+        }
+        let in_sync = usable.intersection(office.backups);
+        if let Some(spare) = self.spare(&held, in_sync) {
+            return Step::Spare(spare);
+        }
+        match self.better(&held, usable, in_sync).filter(|_| room) {
+            Some(better) => self.list_better(&mut held, better),
+            None => Step::None,
+        }
+    }
+
+    /// To whom nothing may be given in this term, it may be in the next one.
+    fn is_barred(&self, held: &Held<'_>) -> bool {
+        !held.office.gone.intersection(self.others).minus(self.shunned).is_empty()
+    }
+
+    fn renew(&self, office: &mut BucketState) -> bool {
+        office.renew(self.view, self.unaware)
+    }
+
+    fn liked(&self, bucket: u16, id: NodeId) -> u64 {
+        score(bucket, id, self.weights.get(&id).copied().unwrap_or(0))
+    }
+
+    fn best(&self, bucket: u16, of: MemberSet) -> Option<NodeId> {
+        of.iter().max_by_key(|id| self.liked(bucket, *id))
+    }
+
+    /// Of those that were dropped one is tried again when there is nobody else.
+    fn list_best(&self, held: &mut Held<'_>) -> Step {
+        let free = self.others.minus(held.office.listed);
+        let (fresh, again) = (free.minus(held.office.gone), free.minus(self.shunned));
+        let best = self
+            .best(held.bucket, fresh)
+            .or_else(|| self.best(held.bucket, again).filter(|_| !held.untold && self.renew(held.office)));
+        match best.is_some_and(|best| held.office.list(best)) {
+            true => Step::Listed,
+            false => Step::None,
+        }
+    }
+
+    /// The lowest of too many; where they are just enough, one of those that are on their way out of the members.
+    fn spare(&self, held: &Held<'_>, in_sync: MemberSet) -> Option<NodeId> {
+        let office = &*held.office;
+        if in_sync.len() > self.wanted {
+            in_sync.iter().min_by_key(|id| self.liked(held.bucket, *id))
+        } else if in_sync.len() == self.wanted && self.wanted > 0 {
+            office.backups.minus(self.others).minus(office.dropping).minus(held.destined()).iter().next()
+        } else {
+            None
+        }
+    }
+
+    /// Copies follow a node that has joined: else those of a dead one would all be at the few that were there before.
+    /// Or one that was drained and serves again: what was dropped in this term is listed in the next one.
+    fn better(&self, held: &Held<'_>, usable: MemberSet, in_sync: MemberSet) -> Option<NodeId> {
+        let whole = in_sync == usable && held.office.destined.is_none() && !self.draining;
+        let least = in_sync.iter().map(|id| self.liked(held.bucket, id)).min()?;
+        let better = self.best(held.bucket, self.others.minus(held.office.listed).minus(self.shunned))?;
+        (whole && self.liked(held.bucket, better) > least).then_some(better)
+    }
+
+    fn list_better(&self, held: &mut Held<'_>, better: NodeId) -> Step {
+        let begun = match held.office.gone.contains(better) {
+            true if held.untold => false,
+            true => self.renew(held.office),
+            false => held.office.list(better),
+        };
+        if begun { Step::Listed } else { Step::None }
+    }
+}
+
+impl Held<'_> {
+    /// Who is to own it, and has a copy for that.
+    fn destined(&self) -> MemberSet {
+        self.office.destined.map_or(MemberSet::EMPTY, MemberSet::of)
+    }
+
+    fn is_settled(&self) -> bool {
+        self.office.destined.is_none() && !self.untold
+    }
+}

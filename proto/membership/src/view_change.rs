@@ -1,0 +1,374 @@
+//! How a view comes to be: PREPARE, PROMISE after the drain, COMMIT, install.
+//!
+//! A promise is the moment of truth: from its acceptance on nothing is granted to nodes outside the new view, and it is
+//! given only when every lease that such a node may still hold has run out. Invariants: promises rise; a view is
+//! installed only by a node that promised exactly it and has not taken the promise back.
+
+use std::collections::BTreeMap;
+
+use evergate_base::Micros;
+
+use crate::assignment::{Conflict, Ground, decide};
+use crate::config::Mode;
+use crate::message::{AnnouncedPhase, Body, Claim, Commit, Header, Held, Prepare, Promise};
+use crate::{Member, Members, Node, NodeId, Rejected, ViewId};
+
+/// A view that this node accepted to be in.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Pending {
+    pub(crate) view: ViewId,
+    pub(crate) members: Members,
+    pub(crate) accepted_at: Micros,
+    /// When the promise was last given.
+    pub(crate) promised_at: Option<Micros>,
+    /// The proposer asked again.
+    pub(crate) asked: bool,
+    /// Made by nodes without state: a new cluster.
+    pub(crate) founding: bool,
+}
+
+/// A view that this node proposes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Proposal {
+    pub(crate) view: ViewId,
+    pub(crate) members: Members,
+    pub(crate) promises: BTreeMap<NodeId, Promise>,
+    pub(crate) asked_at: Micros,
+}
+
+impl Node {
+    /// Accepts to be in a view, or not.
+    pub(crate) fn handle_prepare(&mut self, header: &Header, prepare: Prepare) -> Result<(), Rejected> {
+        let Prepare { view, members } = prepare;
+        if let Some(pending) = &mut self.pending
+            && pending.view == view
+        {
+            pending.asked = true;
+            return Ok(());
+        }
+        let named = Member { id: view.proposer, incarnation: view.incarnation } == header.from;
+        let known = self.config.nodes.is_superset(members.set());
+        if !named || !known || !members.contains(header.from) || !members.contains(self.me) {
+            return Err(Rejected::Unexpected);
+        }
+        if view <= self.promised || view <= self.view || !self.may_promise(header.from.id, &members) {
+            return Ok(());
+        }
+        self.accept(view, members);
+        Ok(())
+    }
+
+    /// Whether a view of these members, proposed by that node, may be promised.
+    pub(crate) fn may_promise(&self, proposer: NodeId, members: &Members) -> bool {
+        let all = members.set() == self.config.nodes;
+        let heard = members
+            .0
+            .iter()
+            .all(|(id, incarnation)| self.hears_life(Member { id: *id, incarnation: *incarnation }));
+        if self.left || !heard {
+            return false;
+        }
+        if self.config.mode == Mode::Majority {
+            return members.0.len() >= self.config.majority();
+        }
+        if !all && self.witness_until <= self.now {
+            return false;
+        }
+        let acting = self.established || self.peers.values().any(|peer| self.acts(peer.member()));
+        if self.is_founder(proposer) && acting {
+            // A node without state founds a cluster only where there is none.
+            return false;
+        }
+        match self.lapsed_at {
+            Some(lapsed_at) if self.established => {
+                // What this node holds is the newest only if nobody can have taken it over meanwhile.
+                let same = self.peers.get(&proposer).is_some_and(|peer| peer.view == self.view);
+                let known = same && self.peers.get(&proposer).is_some_and(|peer| self.acts(peer.member()));
+                self.follows(members) && (all || known || self.is_quiet_since(lapsed_at))
+            }
+            _ => true,
+        }
+    }
+
+    /// Whether these are all members of the installed view but those who can do nothing without this node, and perhaps more.
+    pub(crate) fn follows(&self, members: &Members) -> bool {
+        if members.is_superset(&self.members) {
+            return true;
+        }
+        let stranded = self.unreachable_members();
+        self.members.0.iter().all(|(id, incarnation)| {
+            stranded.contains(*id) || members.contains(Member { id: *id, incarnation: *incarnation })
+        })
+    }
+
+    /// Whether a proposer has no view itself, as far as is known.
+    fn is_founder(&self, proposer: NodeId) -> bool {
+        if proposer == self.me.id {
+            return !self.established;
+        }
+        self.peers.get(&proposer).is_some_and(|peer| {
+            !matches!(peer.state(), AnnouncedPhase::Active | AnnouncedPhase::Fenced)
+                || peer.view == ViewId::NONE
+        })
+    }
+
+    /// Whether a node was heard lately that says it acts in a view.
+    pub(crate) fn acts(&self, member: Member) -> bool {
+        self.hears_life(member)
+            && self.peers.get(&member.id).is_some_and(|peer| peer.state() == AnnouncedPhase::Active)
+    }
+
+    /// Whether no active view was heard of since `since`, for as long as a lapse asks for.
+    fn is_quiet_since(&self, since: Micros) -> bool {
+        let since = self.active_heard_at.map_or(since, |at| at.max(since));
+        self.now.since(since) >= self.config.timing.listen_lapse
+    }
+
+    pub(crate) fn accept(&mut self, view: ViewId, members: Members) {
+        if self.proposal.as_ref().is_some_and(|proposal| proposal.view < view) {
+            self.proposal = None;
+        }
+        let founding = self.is_founder(view.proposer);
+        self.promised = view;
+        self.wanted_since = None;
+        self.pending =
+            Some(Pending { view, members, accepted_at: self.now, promised_at: None, asked: true, founding });
+        self.due = true;
+    }
+
+    /// When the pending promise may be given; `None` without one, or while a node outside it may be alive.
+    pub(crate) fn promise_due(&self) -> Option<Micros> {
+        let pending = self.pending.as_ref().filter(|pending| pending.asked)?;
+        let take = self.config.timing.take;
+        // An earlier process of this node may have granted until it died.
+        let mut due = self.started_at + take;
+        for (id, peer) in &self.peers {
+            let granted = Member { id: *id, incarnation: peer.granted_to };
+            let Some(granted_at) = peer.granted_at else { continue };
+            if pending.members.contains(granted) || peer.is_closed(granted.incarnation) {
+                continue;
+            }
+            due = due.max(granted_at + take);
+        }
+        if let Some(from) = self.witness_needed(pending) {
+            // Those who hear us although we do not hear them need the time to close their gates.
+            let notice = if pending.founding {
+                take
+            } else {
+                Micros(self.config.timing.heartbeat.0.saturating_mul(2))
+            };
+            due = due.max(pending.accepted_at + notice);
+            // The witness must have been there after the others were silent for long enough: what is left over from
+            // before a partition says nothing about who is on the lonely side.
+            if self.witness_asked_at < from {
+                return None;
+            }
+            due = due.max(from);
+        }
+        let blocked = self.config.mode == Mode::Witness && self.outsider_lives(&pending.members);
+        (!blocked).then_some(due)
+    }
+
+    /// Rule 11: whether a member of the installed view outside `members` was heard within the drain, without saying
+    /// that it is fenced.
+    pub(crate) fn outsider_lives(&self, members: &Members) -> bool {
+        let now = self.now;
+        self.established
+            && self.members.0.iter().any(|(id, incarnation)| {
+                let member = Member { id: *id, incarnation: *incarnation };
+                let Some(peer) = self.peers.get(id) else { return false };
+                !members.contains(member)
+                    && peer.member() == member
+                    && peer.state() != AnnouncedPhase::Fenced
+                    && !peer.is_closed(*incarnation)
+                    && !peer.is_past(self.view)
+                    && self.silence(*id, now).is_some_and(|silence| silence < self.config.timing.take)
+            })
+    }
+
+    /// Gives the promise when it is due.
+    pub(crate) fn advance_promise(&mut self, now: Micros) {
+        if self.promise_due().is_none_or(|due| now < due) {
+            return;
+        }
+        let promise = {
+            let Some(pending) = &mut self.pending else { return };
+            pending.asked = false;
+            pending.promised_at = Some(now);
+            Promise { view: pending.view, held: None }
+        };
+        let held = if self.established { Some(self.held()) } else { self.remembered.clone() };
+        let promise = Promise { held, ..promise };
+        if promise.view.proposer == self.me.id {
+            if let Some(proposal) = &mut self.proposal {
+                proposal.promises.insert(self.me.id, promise);
+            }
+        } else {
+            self.send(promise.view.proposer, &Body::Promise(promise));
+        }
+    }
+
+    /// What this node holds, for a promise.
+    pub(crate) fn held(&self) -> Held {
+        let claim = |(office, assignment): (
+            &crate::bucket_state::BucketState,
+            &crate::message::Assignment,
+        )|
+         -> Claim {
+            Claim {
+                base_in_sync: assignment.in_sync.with(assignment.owner),
+                ..office.claim(self.me.id, self.view)
+            }
+        };
+        let claims = self.offices.iter().zip(&self.map).map(claim).collect();
+        Held { view: self.view, members: self.members.clone(), claims }
+    }
+
+    /// Collects a promise for the own proposal.
+    pub(crate) fn handle_promise(&mut self, header: &Header, promise: Promise) -> Result<(), Rejected> {
+        let buckets = usize::from(self.config.buckets);
+        let Some(proposal) = &mut self.proposal else { return Ok(()) };
+        if proposal.view != promise.view {
+            return Ok(());
+        }
+        let fits = promise.held.as_ref().is_none_or(|held| held.claims.len() == buckets);
+        if !fits || !proposal.members.contains(header.from) {
+            return Err(Rejected::Unexpected);
+        }
+        proposal.promises.insert(header.from.id, promise);
+        Ok(())
+    }
+
+    /// Commits the own proposal when everyone in it has promised.
+    pub(crate) fn advance_proposal(&mut self) {
+        let Some(proposal) = &self.proposal else { return };
+        let standing = self.pending.as_ref().is_some_and(|pending| pending.view == proposal.view);
+        if !standing {
+            self.proposal = None;
+            return;
+        }
+        if proposal.promises.len() < proposal.members.0.len() {
+            return;
+        }
+        let Some(Proposal { view, members, promises, .. }) = self.proposal.take() else { return };
+        let ground = Ground {
+            view,
+            members: &members,
+            promises: &promises,
+            buckets: self.config.buckets,
+            backups: self.config.backups,
+            quorum: (self.config.mode == Mode::Majority).then(|| self.config.majority()),
+            weights: self.weights(&members),
+        };
+        match decide(&ground) {
+            Ok(map) => {
+                let commit = Commit { view, members, map };
+                let body = Body::Commit(commit.clone());
+                for id in commit.members.set().without(self.me.id).iter() {
+                    self.send(id, &body);
+                }
+                self.install(commit);
+            }
+            Err(Conflict::Outdated { loser, than }) if loser == self.me.id => self.yield_to(than),
+            Err(Conflict::Outdated { loser, than }) => self.send(loser, &Body::Yield(than)),
+            // Nothing can be decided before the established ones have given up, which they do by themselves.
+            Err(Conflict::Forgotten) => {}
+        }
+    }
+
+    /// The loser of conflicting claims drops its state.
+    pub(crate) fn handle_yield(&mut self, than: ViewId) -> Result<(), Rejected> {
+        self.yield_to(than);
+        Ok(())
+    }
+
+    fn yield_to(&mut self, than: ViewId) {
+        if self.established && self.view < than {
+            self.void(true);
+        }
+    }
+
+    /// Installs a view that was promised; gives up what a view says that was made without this node.
+    pub(crate) fn handle_commit(&mut self, _header: &Header, commit: Commit) -> Result<(), Rejected> {
+        let fits = commit.map.len() == usize::from(self.config.buckets)
+            && self.config.nodes.is_superset(commit.members.set())
+            && commit.map.iter().all(|a| {
+                let set = commit.members.set();
+                set.contains(a.owner) && set.is_superset(a.listed) && !a.listed.contains(a.owner)
+            });
+        if !fits {
+            return Err(Rejected::Unexpected);
+        }
+        if commit.view <= self.view && self.established {
+            return Ok(());
+        }
+        if !commit.members.contains(self.me) {
+            if self.established {
+                self.void(true);
+            }
+            return Ok(());
+        }
+        let promised = self
+            .pending
+            .as_ref()
+            .is_some_and(|pending| pending.view == commit.view && pending.members == commit.members);
+        if promised {
+            self.install(commit);
+        } else if self.promised == commit.view {
+            // The promise was taken back by a lapse; the others went on without what this node holds, or wait for it to install the view.
+            let (remembered, hold) = (self.remembered.take(), self.established);
+            self.void(hold);
+            self.remembered = remembered;
+        }
+        Ok(())
+    }
+
+    fn install(&mut self, commit: Commit) {
+        let Commit { view, members, map } = commit;
+        self.pending = None;
+        self.proposal = None;
+        self.wanted_since = None;
+        self.unsettled_since = None;
+        self.excluded = false;
+        for peer in self.peers.values_mut() {
+            peer.expiry = Micros(0);
+            peer.said = None; // the first grant of a view is news
+            peer.commit_sent_at = None;
+        }
+        let was_established = self.established;
+        self.established = true;
+        self.view = view;
+        self.promised = self.promised.max(view);
+        self.installed_at = self.now;
+        self.opened = false;
+        self.lapsed_at = None;
+        self.remembered = None;
+        self.blocks_majority_since = None;
+        self.busy.clear();
+        self.urgent.clear();
+        self.replies.clear();
+        self.drained_told = false;
+        for ((bucket, office), assignment) in (0u16..).zip(self.offices.iter_mut()).zip(&map) {
+            let untold = self.changed.contains(&bucket);
+            office.assign(assignment, self.me.id, view, was_established, untold);
+            self.changed.insert(bucket);
+        }
+        self.members = members;
+        self.map = map;
+        self.balance_at = self.now + self.config.timing.balance;
+        self.even_at = self.balance_at;
+        self.note_installed();
+    }
+
+    /// The share of the load that each member may get; 0 for one that is draining.
+    pub(crate) fn weights(&self, members: &Members) -> BTreeMap<NodeId, u16> {
+        let weight = |id: NodeId| {
+            if id == self.me.id {
+                return if self.draining || self.only_votes() { 0 } else { self.config.weight };
+            }
+            let last = self.peers.get(&id).and_then(|peer| peer.last);
+            last.map_or(0, |last| if last.draining { 0 } else { last.weight })
+        };
+        members.0.keys().map(|id| (*id, weight(*id))).collect()
+    }
+}

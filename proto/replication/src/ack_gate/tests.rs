@@ -1,0 +1,372 @@
+use super::*;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+const MSS: u16 = 1400;
+const START: Micros = Micros(1_000_000);
+
+/// What a gate knows of a leg.
+#[derive(Debug)]
+struct Model {
+    committed: u32,
+    sent_ack: u32,
+    peer_acked: u32,
+}
+
+impl AckSlot for Model {
+    fn committed(&self) -> u32 {
+        self.committed
+    }
+
+    fn set_committed(&mut self, ack: u32) {
+        assert!(!is_after(self.committed, ack), "{ack} after {}", self.committed);
+        self.committed = ack;
+    }
+
+    fn sent_ack(&self) -> u32 {
+        self.sent_ack
+    }
+
+    fn peer_acked(&self) -> u32 {
+        self.peer_acked
+    }
+}
+
+impl Model {
+    fn new(origin: Origin) -> Model {
+        Model { committed: origin.received, sent_ack: origin.received, peer_acked: origin.sent }
+    }
+
+    /// Something goes to the peer, or an ACK alone.
+    fn speak(&mut self) {
+        self.sent_ack = self.committed;
+    }
+}
+
+fn leg(origin: Origin) -> (AckGate, Model) {
+    (AckGate::new(origin, MSS, START), Model::new(origin))
+}
+
+fn beginning() -> (AckGate, Model) {
+    leg(Origin { sent: 500, received: 1 })
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Read(usize),
+    /// Backups hold so many of a thousand bytes of what they lack.
+    Mirrored(u64),
+    /// Nobody needs to hold anything.
+    Alone,
+    End,
+    EndMirrored,
+    Speaks,
+    Writes(usize),
+    /// The peer acknowledges so many of a thousand bytes of what it has not, or our FIN too.
+    PeerAcks(u32),
+    Ripens,
+    Rests,
+    Settles,
+    Passes(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let bytes = || prop_oneof![1..1_500_usize, 1..200_000_usize];
+    let step = prop_oneof![
+        4 => bytes().prop_map(Step::Read),
+        4 => (0..=1_000_u64).prop_map(Step::Mirrored),
+        1 => Just(Step::Alone),
+        1 => Just(Step::End),
+        1 => Just(Step::EndMirrored),
+        2 => Just(Step::Speaks),
+        2 => bytes().prop_map(Step::Writes),
+        3 => (0..=1_100_u32).prop_map(Step::PeerAcks),
+        2 => Just(Step::Ripens),
+        1 => Just(Step::Rests),
+        1 => Just(Step::Settles),
+        3 => (0..8_000_u64).prop_map(Step::Passes),
+    ];
+    vec(step, 0..60)
+}
+
+/// A leg, its gate, and what backups hold, through some steps. What it answered is kept.
+struct Run {
+    positions: AckGate,
+    gate: Model,
+    now: Micros,
+    origin: Origin,
+    /// Bytes that were read, and that the backups hold.
+    read: u64,
+    held: u64,
+    ended: bool,
+    end_held: bool,
+    answers: Vec<(bool, Option<u64>, u32, Option<Look>)>,
+}
+
+impl Run {
+    fn new(origin: Origin) -> Run {
+        let (positions, gate) = leg(origin);
+        let (now, answers) = (START, Vec::new());
+        Run { positions, gate, now, origin, read: 0, held: 0, ended: false, end_held: false, answers }
+    }
+
+    fn of(origin: Origin, steps: &[Step]) -> Run {
+        let mut run = Run::new(origin);
+        steps.iter().for_each(|step| run.take(step));
+        run
+    }
+
+    fn take(&mut self, step: &Step) {
+        let (target, committed) = (self.positions.target, self.positions.committed);
+        let answer = self.answer(step);
+        self.check();
+        assert!(self.positions.target >= target && self.positions.committed >= committed);
+        let acked = self.positions.newly_acked(&self.gate);
+        let look = self.positions.next_ack_check(&self.gate, false, self.now);
+        self.answers.push((answer, acked, self.let_out(), look));
+    }
+
+    fn answer(&mut self, step: &Step) -> bool {
+        let Run { positions, gate, now, .. } = self;
+        match *step {
+            Step::Read(bytes) if !self.ended => {
+                self.read += bytes as u64;
+                positions.handle_read(bytes, *now);
+            }
+            Step::Read(_) => {}
+            Step::Mirrored(part) => {
+                self.held += (self.read - self.held) * part / 1_000;
+                return positions.release(gate, self.held, *now);
+            }
+            Step::Alone => {
+                (self.held, self.end_held) = (self.read, self.ended);
+                return positions.release(gate, u64::MAX, *now);
+            }
+            Step::End => {
+                self.ended = true;
+                positions.handle_end();
+            }
+            Step::EndMirrored => {
+                self.end_held |= self.ended && self.held == self.read;
+                return positions.release_end(gate);
+            }
+            Step::Speaks => gate.speak(),
+            Step::Writes(bytes) => positions.handle_written(bytes, *now),
+            Step::PeerAcks(part) => {
+                let flying = positions.end_sequence().wrapping_sub(gate.peer_acked);
+                let more = u64::from(flying) * u64::from(part) / 1_000;
+                gate.peer_acked = gate.peer_acked.wrapping_add((more as u32).min(flying));
+            }
+            Step::Ripens => return positions.ack_if_due(gate, *now),
+            Step::Rests => return positions.on_idle(gate, *now),
+            Step::Settles => {
+                positions.settle(gate, self.origin.received.wrapping_add(self.held as u32), *now)
+            }
+            Step::Passes(span) => *now = *now + Micros(span),
+        }
+        false
+    }
+
+    /// How many bytes may be acknowledged, the peer's FIN included.
+    fn let_out(&self) -> u32 {
+        self.gate.committed.wrapping_sub(self.origin.received)
+    }
+
+    fn check(&self) {
+        self.positions.check_invariants();
+        assert!(self.positions.target <= self.held, "{:?} of {}", self.positions, self.held);
+        let most = self.held + u64::from(self.end_held);
+        assert!(u64::from(self.let_out()) <= most, "{} of {most}", self.let_out());
+    }
+
+    /// A worker looks again as it is told to, until nothing is due any more.
+    fn look_until_all_is_said(&mut self) {
+        for looks in 0.. {
+            assert!(looks < 100, "{:?} {:?}", self.positions, self.gate);
+            let Some(look) = self.positions.next_ack_check(&self.gate, false, self.now) else { return };
+            self.now = self.now + look.span();
+            let ripe = self.positions.ack_if_due(&mut self.gate, self.now);
+            if ripe || self.positions.is_overdue(&self.gate, self.now) {
+                self.gate.speak();
+            }
+        }
+    }
+}
+
+fn anywhere() -> impl Strategy<Value = Origin> {
+    let number = || prop_oneof![any::<u32>(), (0..100_000_u32).prop_map(|below| u32::MAX - below)];
+    (number(), number()).prop_map(|(sent, received)| Origin { sent, received })
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_let_out_that_backups_lack_and_nothing_is_taken_back(origin in anywhere(), steps in steps()) {
+        Run::of(origin, &steps);
+    }
+
+    #[test]
+    fn where_sequence_numbers_begin_makes_no_difference(origin in anywhere(), steps in steps()) {
+        let low = Run::of(Origin { sent: 0, received: 0 }, &steps);
+        prop_assert_eq!(Run::of(origin, &steps).answers, low.answers);
+    }
+
+    #[test]
+    fn all_that_backups_hold_is_acknowledged_at_last(origin in anywhere(), steps in steps()) {
+        let mut run = Run::of(origin, &steps);
+        run.take(&Step::Mirrored(1_000));
+        run.take(&Step::EndMirrored);
+        run.look_until_all_is_said();
+        let all = run.read as u32 + u32::from(run.ended);
+        prop_assert_eq!(run.gate.sent_ack.wrapping_sub(origin.received), all);
+    }
+
+    #[test]
+    fn what_is_on_its_way_is_watched_or_looked_at(origin in anywhere(), steps in steps(), eager in any::<bool>()) {
+        let run = Run::of(origin, &steps);
+        let Run { positions, gate, now, .. } = &run;
+        let flying = positions.written - positions.acked;
+        match positions.watched(eager, *now) {
+            Some(ack) => {
+                let ahead = ack.wrapping_sub(gate.peer_acked);
+                prop_assert!(u64::from(ahead) <= flying && ahead > 0, "{ahead} of {flying}");
+            }
+            None if flying > 0 => {
+                prop_assert!(!eager && positions.next_ack_check(gate, false, *now).is_some());
+            }
+            None => {}
+        }
+    }
+
+    #[test]
+    fn a_leg_that_begins_anew_is_like_a_new_one(origin in anywhere(), before in steps(), steps in steps()) {
+        let mut old = Run::of(origin, &before);
+        prop_assume!(!old.ended);
+        old.take(&Step::Mirrored(1_000));
+        old.look_until_all_is_said();
+        old.gate.peer_acked = old.positions.end_sequence().wrapping_sub(1);
+        old.positions.restart(old.now);
+        let begins = old.positions.origin();
+        prop_assert_eq!(begins.received, origin.received.wrapping_add(old.read as u32));
+        let new = Run::of(begins, &steps);
+        let mut again = Run { positions: old.positions, gate: old.gate, now: old.now, ..Run::new(begins) };
+        steps.iter().for_each(|step| again.take(step));
+        let said = |run: &Run| run.answers.iter().map(|(answer, acked, out, _)| (*answer, *acked, *out)).collect::<Vec<_>>();
+        prop_assert_eq!(said(&again), said(&new));
+    }
+}
+
+#[test]
+fn a_request_is_acknowledged_whole_and_with_what_goes_the_other_way() {
+    let (mut positions, mut gate) = beginning();
+    positions.handle_read(700, START);
+    assert!(!positions.release(&mut gate, 700, START), "no packet for it alone");
+    assert_eq!((gate.committed, gate.sent_ack), (701, 1));
+    assert_eq!(positions.next_ack_check(&gate, false, START), Some(Look::Later));
+    let later = START + OWED_AFTER;
+    assert!(!positions.is_overdue(&gate, START + Micros(4_999)) && positions.is_overdue(&gate, later));
+    gate.speak();
+    assert!(!positions.is_overdue(&gate, later) && positions.next_ack_check(&gate, false, later).is_none());
+}
+
+#[test]
+fn of_a_stream_half_is_held_back_until_it_rests() {
+    let (mut positions, mut gate) = beginning();
+    positions.handle_read(20_000, START);
+    assert!(positions.release(&mut gate, 20_000, START), "it is much, and nothing waits here");
+    assert_eq!(gate.committed, 10_001);
+    assert_eq!(positions.next_ack_check(&gate, false, START), Some(Look::Soon));
+    assert!(!positions.ack_if_due(&mut gate, START + Micros(999)));
+    assert!(positions.ack_if_due(&mut gate, START + RIPE_AFTER));
+    assert_eq!(gate.committed, 20_001);
+    positions.handle_read(1_000_000, START);
+    positions.release(&mut gate, 1_020_000, START);
+    assert_eq!(gate.committed, 1_020_001 - HELD_BACK_MAX as u32);
+}
+
+#[test]
+fn a_few_segments_before_what_waits_stay_unacknowledged() {
+    let (mut positions, mut gate) = beginning();
+    let rested = START + RIPE_AFTER;
+    for (read, held, committed) in
+        [(100_000, 50_000, 50_000 - 4 * u64::from(MSS)), (1_000, 99_500, 98_000), (0, 101_000, 101_000)]
+    {
+        positions.handle_read(read, START);
+        positions.release(&mut gate, held, START);
+        positions.ack_if_due(&mut gate, rested);
+        assert_eq!(gate.committed, committed as u32 + 1);
+        gate.speak();
+        assert_ne!(
+            positions.next_ack_check(&gate, false, rested),
+            Some(Look::Soon),
+            "nothing ripens any more"
+        );
+    }
+}
+
+#[test]
+fn in_the_middle_of_a_stream_only_much_is_acknowledged_at_once() {
+    let (mut positions, mut gate) = beginning();
+    positions.handle_read(300_000, START);
+    assert!(!positions.release(&mut gate, 70_000, START), "more of it waits here");
+    assert!(positions.release(&mut gate, 65_536 + ACKED_AT_ONCE, START));
+}
+
+#[test]
+fn an_end_waits_for_all_that_came_before_it() {
+    let (mut positions, mut gate) = beginning();
+    positions.handle_read(100, START);
+    positions.handle_end();
+    assert!(!positions.release_end(&mut gate) && gate.committed == 1);
+    positions.release(&mut gate, 100, START);
+    assert!(positions.release_end(&mut gate) && !positions.release_end(&mut gate));
+    assert_eq!(gate.committed, 102);
+}
+
+#[test]
+fn who_goes_on_before_all_is_acknowledged_does_not_wait_for_that() {
+    let (mut positions, mut gate) = beginning();
+    positions.note_next(&gate);
+    positions.handle_read(100, START);
+    assert!(positions.is_patient(), "nothing was unacknowledged");
+    positions.note_next(&gate);
+    assert!(!positions.is_patient());
+    positions.note_silence();
+    positions.release(&mut gate, 100, START);
+    gate.speak();
+    positions.note_next(&gate);
+    assert!(positions.is_patient());
+}
+
+#[test]
+fn input_that_waits_is_stashed_and_looked_at_less_and_less() {
+    let (mut positions, gate) = beginning();
+    positions.handle_read(100, START);
+    let look = |inside, ms| positions.next_ack_check(&gate, inside, START + Micros::from_ms(ms));
+    assert_eq!([look(true, 0), look(false, 0)], [Some(Look::Soon), Some(Look::Later)]);
+    assert_eq!([look(true, 199), look(true, 200)], [Some(Look::Soon), Some(Look::AtLast)]);
+    for (extent, stalls_after) in
+        [(InputBoundary::Partial, 1), (InputBoundary::Open, 100), (InputBoundary::Whole, 1000)]
+    {
+        let stalls = |ms| positions.is_stalled(extent, START + Micros::from_ms(ms));
+        assert_eq!([stalls(stalls_after - 1), stalls(stalls_after)], [false, true], "{extent:?}");
+    }
+}
+
+#[test]
+fn what_the_peer_of_a_leg_taken_over_has_is_not_said_again() {
+    let origin = Origin { sent: u32::MAX - 10, received: u32::MAX };
+    let stands = ResumePoint { received: 50, ended: true, sent: 100, acked: 130 };
+    let mut positions = AckGate::resumed(origin, MSS, stands, START);
+    let end = origin.received.wrapping_add(51);
+    let mut gate = Model { committed: end, sent_ack: end, peer_acked: origin.sent.wrapping_add(130) };
+    positions.check_invariants();
+    assert!(positions.has_undelivered_skip() && positions.watched(true, START).is_none());
+    assert_eq!(
+        [positions.skip_delivered(20), positions.skip_delivered(20), positions.skip_delivered(20)],
+        [20, 10, 0]
+    );
+    assert!(!positions.release_end(&mut gate) && gate.committed == end, "its end counts as acknowledged");
+    positions.handle_written(5, START);
+    gate.peer_acked = origin.sent.wrapping_add(136);
+    assert_eq!((positions.newly_acked(&gate), positions.newly_acked(&gate)), (Some(135), None));
+}

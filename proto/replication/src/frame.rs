@@ -1,0 +1,275 @@
+//! What travels between the owner of a bucket and one of its backups.
+//!
+//! The channel below is reliable, ordered and authenticated, and belongs to one life of each node; frames are numbered
+//! by counting. The owner sends [`Frame`]s, the backup answers with how many it has taken in ([`Answer`]). A frame is
+//! length-prefixed (4 bytes, little endian) postcard.
+//!
+//! Invariants: a frame is at most [`FRAME_BYTES_MAX`] long; what does not parse ends the channel.
+
+use crate::codec::decode;
+use crate::validate::check_settings;
+use crate::{ConnectionId, ConnectionState, Entry, Urgency, WireError};
+use evergate_base::session::{KeptSession, SessionId};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+/// The longest frame, in bytes, without its length.
+pub const FRAME_BYTES_MAX: usize = 4 << 20;
+/// Length prefix.
+const PREFIX: usize = 4;
+const FRAME: &str = "mirror frame";
+
+/// An owner's time in office for a bucket, as a plain value with the order of the cluster protocol's terms.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+pub struct Office {
+    /// Epoch of the view.
+    pub epoch: u64,
+    /// Who proposed the view.
+    pub proposer: u8,
+    /// In which life.
+    pub incarnation: u64,
+    /// Moves of the bucket inside the view.
+    pub moves: u32,
+}
+
+/// What never changes of a TCP connection, and another node needs to continue it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct LegFacts {
+    /// Our end.
+    pub local: SocketAddr,
+    /// The peer's end.
+    pub remote: SocketAddr,
+    /// Sequence number of the byte that we send at position 0.
+    #[serde(with = "postcard::fixint::le")]
+    pub sent: u32,
+    /// Sequence number of the byte that we receive at position 0.
+    #[serde(with = "postcard::fixint::le")]
+    pub received: u32,
+    /// Up to where its peer has been acknowledged for certain: less than `received` when what was received on an earlier leg of
+    /// the same TCP connection is not, because not all backups know yet that they do not need it.
+    #[serde(with = "postcard::fixint::le")]
+    pub acknowledged: u32,
+    /// Largest segment, in bytes without options.
+    pub mss: u16,
+    /// Scales of the windows that the peer and we announce, when agreed on.
+    pub window_scales: Option<(u8, u8)>,
+    /// Selective acknowledgements are in use.
+    pub sack: bool,
+    /// Our timestamp and when it was taken, where timestamps are in use: in milliseconds of the node's own clock, which the
+    /// one that hears of it puts into its own ([`LegFacts::shift`]).
+    pub timestamp: Option<(u32, u64)>,
+    /// The node's interface: 0 is the outside, 1 the inside.
+    pub interface: u8,
+    /// Ethernet address that its packets go to.
+    pub next_hop: [u8; 6],
+}
+
+impl LegFacts {
+    /// Puts its times into the clock of a node that is so many milliseconds ahead of the one they are of.
+    pub fn shift(&mut self, ahead_ms: i64) {
+        if let Some((_, at_ms)) = &mut self.timestamp {
+            *at_ms = at_ms.saturating_add_signed(ahead_ms);
+        }
+    }
+}
+
+/// The owner's word to a backup.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Frame {
+    /// First of all: who speaks, and which worker of it.
+    Hello {
+        /// Version of the frames.
+        version: u8,
+        /// The node.
+        node: u8,
+        /// Its life.
+        incarnation: u64,
+        /// Its worker.
+        worker: u16,
+        /// How many workers it has.
+        workers: u16,
+        /// What its clock showed then, in milliseconds: times in what it says are of that clock.
+        clock_ms: u64,
+    },
+    /// Frames about this bucket that follow are said in this office.
+    Term {
+        /// The bucket.
+        bucket: u16,
+        /// The owner's time in office.
+        office: Office,
+    },
+    /// A connection begins, or begins anew from a whole state.
+    Begin {
+        /// The connection.
+        connection: ConnectionId,
+        /// Its bucket.
+        bucket: u16,
+        /// Everything about it so far; nothing when it was just accepted.
+        state: Option<Box<ConnectionState>>,
+        /// Its legs, by number: 0 is the client's.
+        legs: BTreeMap<u32, LegFacts>,
+    },
+    /// A further leg of the connection, or one of which more is known.
+    Leg {
+        /// The connection.
+        connection: ConnectionId,
+        /// Number of the leg.
+        leg: u32,
+        /// What is needed to continue it.
+        facts: LegFacts,
+    },
+    /// Entries, oldest first.
+    Entries {
+        /// The connection.
+        connection: ConnectionId,
+        /// What changed.
+        entries: Vec<Entry>,
+    },
+    /// The connection is over.
+    End {
+        /// The connection.
+        connection: ConnectionId,
+    },
+    /// Everything about the bucket has been said: connections that were not begun in this office are over.
+    Complete {
+        /// The bucket.
+        bucket: u16,
+    },
+    /// What happened to sessions that go by an id, oldest first. Belongs to no connection, and may be missing.
+    Sessions(Vec<SessionNews>),
+    /// Directly after `Hello`: settings of the node, by name. Those that its listener has too must have the same values.
+    Settings(BTreeMap<String, String>),
+    /// What the node's clock shows now, once a minute: clocks of two machines run apart.
+    Clock {
+        /// In milliseconds.
+        clock_ms: u64,
+    },
+}
+
+/// What a node tells all others of a session that goes by an id.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum SessionNews {
+    /// It can be resumed.
+    Kept(KeptSession),
+    /// It was aborted, and can be resumed no more.
+    Withdrawn(SessionId),
+}
+
+/// The backup's word to the owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Answer {
+    /// So many frames have been taken in since the channel began.
+    pub frames: u64,
+}
+
+/// Version of the frames.
+pub const FRAME_VERSION: u8 = 16;
+
+impl Frame {
+    /// How long it may wait for company. That of entries is known where they are queued ([`crate::Log::haste`]).
+    pub fn urgency(&self) -> Urgency {
+        match self {
+            Frame::Entries { .. } | Frame::Begin { state: None, .. } | Frame::End { .. } => Urgency::None,
+            _ => Urgency::Full,
+        }
+    }
+
+    /// Appends the frame with its length.
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), WireError> {
+        append(self, out)
+    }
+
+    /// Reads the frame at the front of `bytes`; how long it was, or nothing while it is incomplete. Entries are checked as
+    /// by [`Entry::decode`].
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Frame, usize)>, WireError> {
+        let Some(body) = body_of(bytes)? else { return Ok(None) };
+        let frame: Frame = decode(FRAME, body, FRAME_BYTES_MAX)?;
+        let checked = match &frame {
+            Frame::Entries { entries, .. } => entries.iter().try_for_each(Entry::check),
+            Frame::Begin { state: Some(state), .. } => state.check(),
+            Frame::Sessions(news) => news.iter().try_for_each(SessionNews::check),
+            Frame::Settings(all) => check_settings(all),
+            _ => Ok(()),
+        };
+        checked.map_err(|source| WireError::Value { what: FRAME, source })?;
+        Ok(Some((frame, PREFIX + body.len())))
+    }
+}
+
+impl Answer {
+    /// Appends the answer with its length.
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), WireError> {
+        append(self, out)
+    }
+
+    /// Reads the answer at the front of `bytes`.
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Answer, usize)>, WireError> {
+        let Some(body) = body_of(bytes)? else { return Ok(None) };
+        Ok(Some((decode(FRAME, body, FRAME_BYTES_MAX)?, PREFIX + body.len())))
+    }
+}
+
+fn too_long(length: usize) -> WireError {
+    WireError::TooLong { what: FRAME, length, max: FRAME_BYTES_MAX }
+}
+
+fn append<T: serde::Serialize>(value: &T, out: &mut Vec<u8>) -> Result<(), WireError> {
+    let start = out.len();
+    out.extend_from_slice(&[0; PREFIX]);
+    let taken = std::mem::take(out);
+    *out =
+        postcard::to_extend(value, taken).map_err(|source| WireError::Malformed { what: FRAME, source })?;
+    let length = out.len() - start - PREFIX;
+    if length > FRAME_BYTES_MAX {
+        out.truncate(start);
+        return Err(too_long(length));
+    }
+    out[start..start + PREFIX].copy_from_slice(&(length as u32).to_le_bytes());
+    Ok(())
+}
+
+fn body_of(bytes: &[u8]) -> Result<Option<&[u8]>, WireError> {
+    let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(None) };
+    let length = u32::from_le_bytes(*prefix) as usize;
+    if length > FRAME_BYTES_MAX {
+        return Err(too_long(length));
+    }
+    Ok(rest.get(..length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_put_into_the_clock_of_whoever_hears_of_them() {
+        let address = "192.0.2.1:1".parse().unwrap();
+        let mut facts = LegFacts {
+            local: address,
+            remote: address,
+            sent: 0,
+            received: 0,
+            acknowledged: 0,
+            mss: 0,
+            window_scales: None,
+            sack: false,
+            timestamp: Some((7, 1_000)),
+            interface: 0,
+            next_hop: [0; 6],
+        };
+        for (ahead_ms, at_ms) in [(500, 1_500), (-600, 900), (-2_000, 0)] {
+            facts.shift(ahead_ms);
+            assert_eq!(facts.timestamp, Some((7, at_ms)));
+        }
+    }
+
+    #[test]
+    fn only_frames_that_nobody_waits_for_wait() {
+        let connection = ConnectionId(1);
+        assert_eq!(Frame::Entries { connection, entries: Vec::new() }.urgency(), Urgency::None);
+        assert_eq!(Frame::End { connection }.urgency(), Urgency::None);
+        assert_eq!(Frame::Complete { bucket: 1 }.urgency(), Urgency::Full);
+    }
+}

@@ -1,0 +1,206 @@
+//! Packets between peers and nodes, and the gates that they pass.
+
+use super::{Event, World};
+use crate::event_queue::Time;
+use crate::host::Stamp;
+use crate::kernel::{Arrival, PORT};
+use crate::segment::{FIRST, Flow, Segment};
+use crate::tcp::Tcp;
+use crate::{Mutation, network::Link};
+use evergate_connection::Accepted;
+use evergate_membership::{Bucket, Role};
+use evergate_replication::ConnectionId;
+
+/// The first port of server legs; so many belong to a bucket.
+const LEGS: u16 = 20_000;
+const LEGS_EACH: u16 = 5_000;
+
+impl World {
+    pub(super) fn bucket(&self, flow: Flow) -> u16 {
+        match flow.ours.port() {
+            PORT => flow.theirs.port() % self.template.config.buckets,
+            port => (port - LEGS) / LEGS_EACH,
+        }
+    }
+
+    fn link(&self, flow: Flow) -> Link {
+        if flow.ours.port() == PORT { self.weather.outside } else { self.weather.inside }
+    }
+
+    fn is_off(&self, host: usize, flow: Flow) -> bool {
+        let cuts = self.hosts[host].cuts;
+        !self.hosts[host].up || self.now < if flow.ours.port() == PORT { cuts.outside } else { cuts.inside }
+    }
+
+    // ---- from a node ----
+
+    /// A segment that a node's kernel says: through the gate, onto the wire.
+    pub(super) fn leave_host(&mut self, id: usize, segment: Segment, left_at: Time) {
+        let flow = segment.flow;
+        let bucket = self.bucket(flow);
+        if !self.hosts[id].up || !self.may_speak(id, bucket) {
+            return;
+        }
+        let host = &mut self.hosts[id];
+        let passes = match host.kernel.slots.get_mut(&flow) {
+            Some(slot) => {
+                if self.mutation == Mutation::EndsPass {
+                    (slot.fin_allowed, slot.rst_allowed) = (true, true);
+                }
+                slot.egress(self.now, segment)
+            }
+            None => {
+                let known = segment.syn || segment.is_pure() || (segment.rst && host.agent.resets_unknown);
+                known.then_some(segment)
+            }
+        };
+        let Some(segment) = passes else { return };
+        self.say(|| format!("node {id} says {segment}"));
+        self.check_departure(id, &segment);
+        self.mark(left_at);
+        if self.is_off(id, flow) {
+            return;
+        }
+        let (stamp, early) = (self.hosts[id].stamp(left_at), left_at - self.now);
+        for delay in self.link(flow).carry(&mut self.random) {
+            self.plan(early + delay, Event::ToPeer { segment: segment.clone(), from: id, stamp });
+        }
+    }
+
+    pub(super) fn reach_peer(&mut self, segment: Segment, from: usize, stamp: Stamp) {
+        if !self.hosts[from].has_left(stamp, false) {
+            return;
+        }
+        let flow = segment.flow;
+        let Some(index) = self.by_flow.get(&flow).copied() else {
+            if segment.syn {
+                let pace = self.paces.server;
+                let mut tcp = Tcp::accept(flow, pace.buffer, segment.edge);
+                tcp.handle(self.now, &segment);
+                let app = (self.serve)();
+                self.answer_syn(flow);
+                self.add_peer(flow, tcp, app, pace);
+            }
+            return;
+        };
+        if segment.syn && segment.ack.is_none() {
+            return self.answer_syn(flow);
+        }
+        let now = self.now;
+        if self.peers[index].tcp.is_reset() && !segment.rst {
+            // Its kernel knows the connection no more.
+            let seq = segment.ack.unwrap_or_default();
+            return self
+                .leave_peer(Segment { rst: true, ..Segment::bare(flow, seq, Some(segment.end()), 0) });
+        }
+        self.peers[index].tcp.handle(now, &segment);
+        self.turn_peer(index);
+    }
+
+    fn answer_syn(&mut self, flow: Flow) {
+        let edge = FIRST + self.paces.server.buffer as u64;
+        let answer = Segment { syn: true, ..Segment::bare(flow, 0, Some(FIRST), edge) };
+        self.leave_peer(answer);
+    }
+
+    // ---- from a peer ----
+
+    /// A peer's application and endpoint do what they can.
+    pub(super) fn turn_peer(&mut self, index: usize) {
+        let now = self.now;
+        let Some(peer) = self.peers.get_mut(index) else { return };
+        let mut said = Vec::new();
+        if peer.turn(now) {
+            said.push(peer.tcp.abort());
+        }
+        peer.tcp.poll(now, &mut said);
+        if let Some(at) = peer.next_at() {
+            let at = at.max(now + 1);
+            if at < peer.timer_at {
+                peer.timer_at = at;
+                self.agenda.plan(at, Event::Peer { index, at });
+            }
+        }
+        if let Some(complaint) = self.peers.get(index).and_then(|peer| peer.app.complaint()) {
+            self.fail(|| complaint);
+        }
+        for segment in said {
+            self.leave_peer(segment);
+        }
+    }
+
+    fn leave_peer(&mut self, segment: Segment) {
+        self.say(|| format!("     peer says {segment}"));
+        for delay in self.link(segment.flow).carry(&mut self.random) {
+            self.plan(delay, Event::ToCluster { segment: segment.clone(), host: None });
+        }
+    }
+
+    /// A packet reaches the cluster: every node sees it, or one that passes it on.
+    pub(super) fn reach_cluster(&mut self, segment: Segment, host: Option<usize>) {
+        if let Some(host) = host {
+            return self.reach_host(host, segment);
+        }
+        if !self.weather.steers {
+            (0..self.hosts.len()).for_each(|host| self.reach_host(host, segment.clone()));
+            return;
+        }
+        let speaker = self.speaker;
+        let bucket = self.bucket(segment.flow);
+        if self.is_off(speaker, segment.flow) || self.hosts[speaker].owns(bucket) {
+            return self.reach_host(speaker, segment);
+        }
+        let owner = match self.hosts[speaker].node.role(Bucket(bucket)) {
+            Role::Backup { owner, .. } => Some(owner),
+            Role::Outside { owner, .. } => owner,
+            Role::Owner { .. } => None,
+        };
+        if let Some(owner) = owner.filter(|owner| usize::from(owner.0) < self.hosts.len()) {
+            let delay = self.weather.inside.delay(&mut self.random);
+            self.plan(delay, Event::ToCluster { segment, host: Some(usize::from(owner.0)) });
+        }
+    }
+
+    fn reach_host(&mut self, id: usize, segment: Segment) {
+        let flow = segment.flow;
+        let bucket = self.bucket(flow);
+        if self.is_off(id, flow) || !self.hosts[id].owns(bucket) {
+            return;
+        }
+        if self.hosts[id].halted {
+            // What its network card keeps it finds when it goes on; most is lost.
+            if self.random.chance(200) {
+                self.plan(10_000, Event::ToCluster { segment, host: Some(id) });
+            }
+            return;
+        }
+        let now = self.now;
+        // A first ACK that comes once more is no new connection: the model leaves out cookies of the past.
+        let stray = segment.seq == FIRST && segment.ack == Some(FIRST) && !self.ledger.is_untouched(flow);
+        let host = &mut self.hosts[id];
+        let known = host.kernel.sockets.contains_key(&flow) || host.kernel.slots.contains_key(&flow);
+        if stray && !known && !host.kernel.held.contains(&bucket) {
+            return;
+        }
+        let arrival = host.kernel.handle(now, bucket, segment, host.worker.is_some());
+        match arrival {
+            Arrival::Nothing => self.turn(id, |worker, now, kernel| worker.tick_rounds(now, kernel)),
+            Arrival::News(flow) => self.turn(id, |worker, now, kernel| worker.news(now, kernel, flow)),
+            Arrival::Accepted(flow) => self.accept(id, flow, bucket),
+        }
+    }
+
+    pub(super) fn accept(&mut self, id: usize, flow: Flow, bucket: u16) {
+        let number = u64::from(flow.theirs.port()) << 32 | (self.steps & 0xff_ffff) << 8 | id as u64;
+        let accepted = Accepted {
+            id: ConnectionId(number),
+            listener: self.listener,
+            client: flow.theirs,
+            local: flow.ours,
+            unix_s: 1_700_000_000 + self.now / 1_000_000,
+            secret: [1 + id as u8; 32],
+        };
+        self.say(|| format!("node {id} accepts {flow}"));
+        self.turn(id, |worker, now, kernel| worker.accept(now, kernel, flow, bucket, &accepted));
+    }
+}
