@@ -10,7 +10,7 @@ use crate::config::model::AccessLog;
 use crate::control::console;
 use anyhow::{Result, anyhow};
 use evergate_connection::{Connection, RequestLog};
-use evergate_sys::Patient;
+use evergate_sys::BlockingWriter;
 pub use open::make;
 use open::open;
 use serde::Serialize;
@@ -334,7 +334,7 @@ fn write_all(batches: &Receiver<Batch>, output: &mut Output, backlog: &Backlog, 
 
 struct Output {
     target: Target,
-    file: Patient,
+    file: BlockingWriter,
     lost: Arc<AtomicU64>,
     /// When the file is to be opened anew, if it is.
     reopen_at: Option<Instant>,
@@ -457,7 +457,7 @@ mod tests {
         assert_eq!((backlog.lines.load(Ordering::Relaxed), backlog.refused.load(Ordering::Relaxed)), (9, 3));
         drop(sender);
         let mut output = full();
-        output.file = Patient(File::create("/dev/null").unwrap());
+        output.file = BlockingWriter(File::create("/dev/null").unwrap());
         write_all(&batches, &mut output, &backlog, &AtomicBool::new(false));
         let left = (backlog.bytes.load(Ordering::Relaxed), backlog.lines.load(Ordering::Relaxed));
         assert_eq!(left, (0, 0));
@@ -501,7 +501,7 @@ mod tests {
         output.write(b"{3}\n");
         assert_eq!((output.lost.load(Ordering::Relaxed), output.failing), (3, 3));
         // Room again.
-        output.file = Patient(File::create("/dev/null").unwrap());
+        output.file = BlockingWriter(File::create("/dev/null").unwrap());
         output.write(b"{4}\n");
         assert_eq!((output.lost.load(Ordering::Relaxed), output.failing), (3, 0));
     }
@@ -510,7 +510,7 @@ mod tests {
     fn a_writer_that_is_stuck_is_not_waited_for_and_what_is_left_is_lost() {
         let (reader, writer) = io::pipe().unwrap();
         let mut output = full();
-        output.file = Patient(File::from(std::os::fd::OwnedFd::from(writer)));
+        output.file = BlockingWriter(File::from(std::os::fd::OwnedFd::from(writer)));
         let writer = Writer::start_with(output).unwrap();
         let mut sender = writer.sender();
         sender.batch = Batch { text: vec![b'\n'; 1 << 20], lines: 1 << 20 }; // more than any pipe holds
@@ -526,7 +526,7 @@ mod tests {
     fn a_line_that_was_cut_off_spoils_no_other() {
         let (reader, writer) = io::pipe().unwrap();
         let mut output = full();
-        output.file = Patient(File::from(std::os::fd::OwnedFd::from(writer)));
+        output.file = BlockingWriter(File::from(std::os::fd::OwnedFd::from(writer)));
         output.write(b"{1}\n{2");
         assert!(output.is_torn);
         output.write(b"{3}\n");

@@ -14,8 +14,8 @@ use crate::config::Config;
 use crate::config::model::{ListenAddress, Listener};
 use crate::generation::CarriedState;
 use crate::server_state::Generation;
-use crate::upgrade::{Offer, Offered, Progress, Told, offered_servers};
-use crate::worker::{Command, Counters, ListenerSocket, Pulse, Shared, end_stream};
+use crate::upgrade::{Offer, Offered, Progress, OperatorState, offered_servers};
+use crate::worker::{Command, Counters, ListenerSocket, Watchdog, Shared, end_stream};
 use anyhow::{Context, Result};
 use evergate_crypto::CertifiedName;
 use evergate_sys::Waker;
@@ -40,7 +40,7 @@ pub struct WorkerHandle {
     waker: Arc<Waker>,
     /// What it counts.
     pub counters: Arc<Counters>,
-    pulse: Arc<Pulse>,
+    pulse: Arc<Watchdog>,
     thread: Option<JoinHandle<std::io::Result<()>>>,
 }
 
@@ -96,7 +96,7 @@ impl Daemon {
 
     /// Takes connections from now on.
     pub fn listen(&self) -> Result<()> {
-        let all = self.copies()?;
+        let all = self.duplicate_sockets()?;
         for (worker, add) in self.workers.iter().zip(all) {
             worker.tell(Command::Listeners { add, remove: Vec::new() });
         }
@@ -104,7 +104,7 @@ impl Daemon {
     }
 
     /// The listening sockets once more, by worker.
-    fn copies(&self) -> Result<Vec<Vec<ListenerSocket>>> {
+    fn duplicate_sockets(&self) -> Result<Vec<Vec<ListenerSocket>>> {
         copies(&self.sockets())
     }
 
@@ -129,7 +129,7 @@ impl Daemon {
         self.keep.bequeath(&mut offer, rotated_unix_s);
         let (mut descriptors, mut ours) = (Vec::new(), Vec::new());
         let mut seen: HashMap<String, usize> = HashMap::new();
-        for (worker, sockets) in self.copies()?.into_iter().enumerate() {
+        for (worker, sockets) in self.duplicate_sockets()?.into_iter().enumerate() {
             for ListenerSocket { name, socket, .. } in sockets {
                 let bound = self.bound.iter().find(|(known, _)| *known == name);
                 let Some((_, address)) = bound else { continue };
@@ -150,13 +150,13 @@ impl Daemon {
     }
 
     /// What operators have said so far.
-    pub fn told(&self) -> Told {
+    pub fn operator_state(&self) -> OperatorState {
         let servers = offered_servers(&self.generation).into_iter().filter(|server| server.draining);
-        Told { draining: servers.map(|server| (server.pool, server.name)).collect() }
+        OperatorState { draining: servers.map(|server| (server.pool, server.name)).collect() }
     }
 
     /// What operators told the process before while this one was set up.
-    pub fn hear(&self, told: &Told) {
+    pub fn apply_operator_state(&self, told: &OperatorState) {
         for pool in &self.generation.pools {
             for server in &pool.servers {
                 let draining =
@@ -167,7 +167,7 @@ impl Daemon {
     }
 
     /// Passes everything to the new process over these streams.
-    pub fn hand_over(&self, streams: Vec<UnixStream>, progress: &Arc<Progress>) {
+    pub fn transfer(&self, streams: Vec<UnixStream>, progress: &Arc<Progress>) {
         for (worker, stream) in self.workers.iter().zip(streams) {
             match worker.is_finished() {
                 true => {
@@ -181,14 +181,14 @@ impl Daemon {
 
     /// Serves again: the new process is gone.
     pub fn take_back(&self) -> Result<()> {
-        for (worker, sockets) in self.workers.iter().zip(self.copies()?) {
+        for (worker, sockets) in self.workers.iter().zip(self.duplicate_sockets()?) {
             worker.tell(Command::TakeBack(sockets));
         }
         Ok(())
     }
 
     /// Ends what cannot go to the new process, as at the end of a drain. The listening sockets stay: it may still end.
-    pub fn end_rest(&self) {
+    pub fn end_remaining(&self) {
         self.workers.iter().for_each(|worker| worker.tell(Command::Drain));
     }
 

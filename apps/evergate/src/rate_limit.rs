@@ -63,7 +63,7 @@ impl Rates {
         let key = limit.key_of(client, host);
         let mut buckets = limit.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         if buckets.len() >= KEYS_MAX && !buckets.contains_key(&key) {
-            limit.forget_fullest(&mut buckets, now_us);
+            limit.evict_fullest(&mut buckets, now_us);
         }
         let bucket = buckets.entry(key).or_insert(TokenBucket { tokens: limit.burst, filled_us: now_us });
         *bucket = limit.refill(*bucket, now_us);
@@ -128,7 +128,7 @@ impl Limit {
 
     /// Forgets the buckets that are full again, or, if these are fewer than [`FORGOTTEN_MAX`], so many of the fullest.
     #[cold]
-    fn forget_fullest(&self, buckets: &mut HashMap<u64, TokenBucket>, now_us: u64) {
+    fn evict_fullest(&self, buckets: &mut HashMap<u64, TokenBucket>, now_us: u64) {
         let tokens_now = |bucket: &TokenBucket| self.refill(*bucket, now_us).tokens;
         let mut tokens: Vec<f64> = buckets.values().map(tokens_now).collect();
         let last = FORGOTTEN_MAX.min(tokens.len().saturating_sub(1));

@@ -1,7 +1,7 @@
 //! The forms of what programs say to each other: another form is refused. The changelog tells when one changes.
 
-use crate::upgrade::HANDOVER_VERSION;
-use evergate_connection::PARCEL_VERSION;
+use crate::upgrade::UPGRADE_VERSION;
+use evergate_connection::UPGRADE_STATE_VERSION;
 use serde::Serialize;
 
 /// The forms that this program speaks.
@@ -18,7 +18,7 @@ impl WireVersions {
         WireVersions {
             mirror_frames: evergate_replication::FRAME_VERSION,
             heartbeats: evergate_membership::VERSION,
-            connections: format!("{HANDOVER_VERSION}.{PARCEL_VERSION}"),
+            connections: format!("{UPGRADE_VERSION}.{UPGRADE_STATE_VERSION}"),
             tickets: evergate_crypto::TICKET_FORM,
         }
     }

@@ -21,7 +21,7 @@ pub struct Accept {
 
 /// What the stateless accept goes by that may change while the interface is up.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CardFacts {
+pub struct CardState {
     /// The segment size to offer, IPv4 and IPv6; from the interface's MTU.
     pub segment_bytes: [u16; 2],
     /// The networks on its link, addresses and their prefixes in bits: who is in one is answered where the SYN came from,
@@ -29,7 +29,7 @@ pub struct CardFacts {
     pub networks: Vec<(IpAddr, u8)>,
 }
 
-impl CardFacts {
+impl CardState {
     fn as_seen(&self) -> types::card {
         let mut card =
             types::card { segment_bytes: self.segment_bytes.map(u32::from), ..types::card::default() };
@@ -45,7 +45,7 @@ impl CardFacts {
 
 impl PacketGate {
     /// Loads the stateless accept beside this gate.
-    pub fn load_accept(&self, key: CookieKey, card: &CardFacts) -> Result<Accept, GateError> {
+    pub fn load_accept(&self, key: CookieKey, card: &CardState) -> Result<Accept, GateError> {
         self.load_accept_in(key, card, None)
     }
 
@@ -53,7 +53,7 @@ impl PacketGate {
     pub fn load_accept_in(
         &self,
         key: CookieKey,
-        card: &CardFacts,
+        card: &CardState,
         epoch: Option<NonZeroU32>,
     ) -> Result<Accept, GateError> {
         let loading = "loading the stateless accept (needs Linux 6.8)";
@@ -100,7 +100,7 @@ impl Accept {
     }
 
     /// The interface has changed; good from the next SYN on.
-    pub fn set_card(&self, card: &CardFacts) -> Result<(), GateError> {
+    pub fn set_card(&self, card: &CardState) -> Result<(), GateError> {
         self.card
             .update(&0u32.to_ne_bytes(), bytes(&card.as_seen()), MapFlags::ANY)
             .map_err(|error| GateError::bpf("telling the stateless accept of its interface", &error))

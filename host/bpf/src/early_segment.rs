@@ -2,7 +2,7 @@
 
 use crate::flow::address;
 use crate::skeleton::types;
-use crate::{Flow, Heard};
+use crate::{Flow, PeerPosition};
 use std::net::IpAddr;
 
 const TCP: u32 = 6;
@@ -14,19 +14,19 @@ const KEY_BYTES: usize = size_of::<types::flow_key>();
 
 /// One segment with data that came for a flow without a slot, in a bucket that is [pending](crate::Gate::set_pending).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Knock {
+pub struct DivertedSegment {
     /// Its flow.
     pub flow: Flow,
     /// What its header says.
-    pub heard: Heard,
+    pub heard: PeerPosition,
     /// What it carries; nothing when it was too long to be kept.
     pub data: Vec<u8>,
 }
 
-impl Knock {
+impl DivertedSegment {
     /// Reads a record of the ring: the flow's key and a segment from its TCP header on. `None` for what is none, and when the
     /// checksum is wrong: the kernel has not looked at it yet.
-    pub(crate) fn read(record: &[u8]) -> Option<Knock> {
+    pub(crate) fn read(record: &[u8]) -> Option<DivertedSegment> {
         let (key, segment) = record.split_at_checked(KEY_BYTES)?;
         let word = |at: usize| Some(u32::from_ne_bytes(*key.get(at..)?.first_chunk()?));
         let ip = |at: usize| Some(address([word(at)?, word(at + 4)?, word(at + 8)?, word(at + 12)?]));
@@ -38,10 +38,10 @@ impl Knock {
         let stamped = header >= FIXED_HEADER + 12 && field(FIXED_HEADER)? == STAMPED;
         let timestamps = if stamped { (field(24)?, field(28)?) } else { (0, 0) };
         let window = field(12)? & 0xffff;
-        let heard = Heard { seq: field(4)?, ack: field(8)?, window, count: 1, timestamps };
+        let heard = PeerPosition { seq: field(4)?, ack: field(8)?, window, count: 1, timestamps };
         let data = segment.get(header.max(FIXED_HEADER)..)?.to_vec();
         let whole = data.is_empty() || is_intact(segment, flow.local.ip(), flow.remote.ip());
-        whole.then_some(Knock { flow, heard, data })
+        whole.then_some(DivertedSegment { flow, heard, data })
     }
 }
 
@@ -96,25 +96,25 @@ mod tests {
         let flows = [("10.0.0.1:443", "10.0.0.2:5"), ("[fd00::1]:443", "[fd00::2]:5")];
         for (local, remote) in flows {
             let flow = Flow::new(local.parse().unwrap(), remote.parse().unwrap());
-            let heard = Heard { seq: 77, ack: 99, window: 500, count: 1, timestamps: (3, 4) };
+            let heard = PeerPosition { seq: 77, ack: 99, window: 500, count: 1, timestamps: (3, 4) };
             for payload in [&b"x"[..], b"GET / HTTP/1.1\r\n\r\n"] {
-                let expected = Some(Knock { flow, heard, data: payload.to_vec() });
-                assert_eq!(Knock::read(&record(&flow, payload, |_, sum| sum)), expected);
+                let expected = Some(DivertedSegment { flow, heard, data: payload.to_vec() });
+                assert_eq!(DivertedSegment::read(&record(&flow, payload, |_, sum| sum)), expected);
                 assert_eq!(
-                    Knock::read(&record(&flow, payload, |pseudo, _| fold(pseudo))),
+                    DivertedSegment::read(&record(&flow, payload, |pseudo, _| fold(pseudo))),
                     expected,
                     "to be filled in"
                 );
-                assert_eq!(Knock::read(&record(&flow, payload, |_, sum| sum ^ 4)), None);
+                assert_eq!(DivertedSegment::read(&record(&flow, payload, |_, sum| sum ^ 4)), None);
                 let mut damaged = record(&flow, payload, |_, sum| sum);
                 *damaged.last_mut().unwrap() ^= 1;
-                assert_eq!(Knock::read(&damaged), None);
+                assert_eq!(DivertedSegment::read(&damaged), None);
             }
             // Of one that was too long only the header came.
             let header = record(&flow, b"", |_, _| 1);
-            assert_eq!(Knock::read(&header), Some(Knock { flow, heard, data: Vec::new() }));
-            assert_eq!(Knock::read(&header[..60]), None);
+            assert_eq!(DivertedSegment::read(&header), Some(DivertedSegment { flow, heard, data: Vec::new() }));
+            assert_eq!(DivertedSegment::read(&header[..60]), None);
         }
-        assert_eq!(Knock::read(&[]), None);
+        assert_eq!(DivertedSegment::read(&[]), None);
     }
 }

@@ -5,7 +5,7 @@ use crate::flow::words;
 use crate::skeleton::gate::{GateSkel, GateSkelBuilder, OpenGateSkel};
 use crate::skeleton::types;
 use crate::table::{Table, bytes};
-use crate::worker_port::{Lane, LaneId};
+use crate::worker_port::{WorkerPort, WorkerPortId};
 use crate::{
     Bucket, BucketKey, CookieKey, Flow, GateError, Leases, NodeId, Owners, PortBlocks, bucket_of, clock,
     libbpf_log, pins,
@@ -338,7 +338,7 @@ impl PacketGate {
 
     /// Connections of the bucket are being continued: segments of flows that have no slot yet are handed to this lane
     /// ([`Knock`](crate::Knock)), whatever else becomes of them. `None`: all have one.
-    pub fn set_pending(&self, bucket: Bucket, lane: Option<LaneId>) {
+    pub fn set_pending(&self, bucket: Bucket, lane: Option<WorkerPortId>) {
         let word = lane.map_or(0, |lane| lane.number() as u64 + 1);
         self.pending.word(bucket.number()).store(word, Ordering::Release);
     }
@@ -364,8 +364,8 @@ impl PacketGate {
     }
 
     /// What one worker needs, to be used in its thread. A second lane of the same number takes the first one's events.
-    pub fn lane(&self, id: LaneId) -> Result<Lane, GateError> {
-        Lane::new(id, self.maps.clone(), self.programs.clone(), self.slots.clone(), self.batches.clone())
+    pub fn worker_port(&self, id: WorkerPortId) -> Result<WorkerPort, GateError> {
+        WorkerPort::new(id, self.maps.clone(), self.programs.clone(), self.slots.clone(), self.batches.clone())
     }
 
     /// What happened at the gate so far.

@@ -4,9 +4,9 @@ use libbpf_rs::{PrintLevel, set_print};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Most bytes of its words that an error repeats: the end, where the verifier says why.
-const SAID_MAX: usize = 2000;
+const LOG_BYTES_MAX: usize = 2000;
 
-static SAID: Mutex<String> = Mutex::new(String::new());
+static LOG: Mutex<String> = Mutex::new(String::new());
 static TURN: Mutex<()> = Mutex::new(());
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -14,19 +14,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn note(_: PrintLevel, text: String) {
-    lock(&SAID).push_str(&text);
+    lock(&LOG).push_str(&text);
 }
 
 /// Runs `call` with libbpf's warnings collected; returns the end of them. One caller at a time: the printer is global.
 pub(crate) fn quietly<T>(call: impl FnOnce() -> T) -> (T, String) {
     let _turn = lock(&TURN);
-    lock(&SAID).clear();
+    lock(&LOG).clear();
     let before = set_print(Some((PrintLevel::Warn, note)));
     let result = call();
     set_print(before);
-    let said = std::mem::take(&mut *lock(&SAID));
+    let said = std::mem::take(&mut *lock(&LOG));
     let said = said.trim();
-    let start = said.char_indices().rev().take(SAID_MAX).last().map_or(0, |(index, _)| index);
+    let start = said.char_indices().rev().take(LOG_BYTES_MAX).last().map_or(0, |(index, _)| index);
     let said = said.get(start..).unwrap_or_default();
     (result, if said.is_empty() { String::new() } else { format!("({said})") })
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 pub const BACKUPS_MAX: usize = 6;
 
 /// In the second byte of an owner's word: the bucket is on hold, is closed.
-const HELD: u8 = 1;
+const ON_HOLD: u8 = 1;
 const CLOSED: u8 = 2;
 
 /// A node of the cluster as the programs know it: 1 to 63.
@@ -55,7 +55,7 @@ impl Owner {
     }
 
     /// The same owner, recording and dropping what comes in: the moment of a take-over.
-    pub fn held(self) -> Owner {
+    pub fn on_hold(self) -> Owner {
         Owner { hold: true, ..self }
     }
 
@@ -75,7 +75,7 @@ impl Owner {
     }
 
     /// Whether incoming packets are held.
-    pub fn is_held(self) -> bool {
+    pub fn is_on_hold(self) -> bool {
         self.hold
     }
 
@@ -88,13 +88,13 @@ impl Owner {
     fn word(self) -> u64 {
         let [a, b, c, d, e, f] = self.backups;
         let node = self.node.map_or(0, NodeId::number);
-        let hold = if self.hold { HELD } else { 0 } | if self.closed { CLOSED } else { 0 };
+        let hold = if self.hold { ON_HOLD } else { 0 } | if self.closed { CLOSED } else { 0 };
         u64::from_le_bytes([node, hold, a, b, c, d, e, f])
     }
 
     fn from_word(word: u64) -> Owner {
         let [node, hold, backups @ ..] = word.to_le_bytes();
-        Owner { node: NodeId::new(node), hold: hold & HELD != 0, closed: hold & CLOSED != 0, backups }
+        Owner { node: NodeId::new(node), hold: hold & ON_HOLD != 0, closed: hold & CLOSED != 0, backups }
     }
 }
 
@@ -119,7 +119,7 @@ impl Owners {
 
     /// Ends the hold of a bucket and leaves the rest as it is, whoever changes it at the same time.
     pub fn release(&self, bucket: Bucket) {
-        self.clear(bucket, HELD);
+        self.clear(bucket, ON_HOLD);
     }
 
     /// Opens a bucket that is closed and leaves the rest as it is, whoever changes it at the same time.
@@ -133,7 +133,7 @@ impl Owners {
 
     /// Begins a hold of a bucket that `node` owns and leaves the rest as it is, whoever changes it at the same time.
     pub fn hold(&self, bucket: Bucket, node: NodeId) {
-        self.change(bucket, node, Owner::held);
+        self.change(bucket, node, Owner::on_hold);
     }
 
     /// Closes a bucket that `node` owns to clients whom its kernel would greet, and leaves the rest as it is.
@@ -200,17 +200,17 @@ mod tests {
         let node = |n| NodeId::new(n).unwrap();
         let owner = Owner::new(node(63), &[node(1), node(2), node(3), node(4), node(5), node(6)]).unwrap();
         assert_eq!(Owner::from_word(owner.word()), owner);
-        assert_eq!(Owner::from_word(owner.held().word()), owner.held());
-        assert_eq!(owner.held().released(), owner);
+        assert_eq!(Owner::from_word(owner.on_hold().word()), owner.on_hold());
+        assert_eq!(owner.on_hold().released(), owner);
         assert_eq!(Owner::from_word(owner.closed().word()), owner.closed());
-        assert_eq!(owner.held().closed().released(), owner.closed());
-        assert_eq!(owner.held().closed().word(), owner.word() | 0x300);
+        assert_eq!(owner.on_hold().closed().released(), owner.closed());
+        assert_eq!(owner.on_hold().closed().word(), owner.word() | 0x300);
         assert_eq!(Owner::new(node(1), &[node(2); 7]), None);
         let again = Owner::new(node(63), &[node(1)]).unwrap();
-        assert_eq!(again.after(owner.held()), again.held(), "the hold stays");
-        assert_eq!(Owner::new(node(2), &[]).unwrap().after(owner.held()), Owner::new(node(2), &[]).unwrap());
+        assert_eq!(again.after(owner.on_hold()), again.on_hold(), "the hold stays");
+        assert_eq!(Owner::new(node(2), &[]).unwrap().after(owner.on_hold()), Owner::new(node(2), &[]).unwrap());
         assert_eq!(again.after(owner.closed()), again.closed(), "it stays closed");
-        assert_eq!(again.held().after(owner), again.held());
+        assert_eq!(again.on_hold().after(owner), again.on_hold());
         assert_eq!((NodeId::new(0), NodeId::new(64)), (None, None));
     }
 }

@@ -4,7 +4,7 @@ use crate::Flow;
 use crate::Leases;
 use crate::skeleton::types;
 use crate::table::{Table, atomic};
-use crate::worker_port::LaneId;
+use crate::worker_port::WorkerPortId;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 pub(crate) const FLAG_FIN: u32 = 1;
 pub(crate) const FLAG_RST: u32 = 2;
-pub(crate) const FLAG_TAKEN: u32 = 4;
+pub(crate) const FLAG_RECOVERED: u32 = 4;
 pub(crate) const FLAG_RESTORED: u32 = 8;
 pub(crate) const FLAG_OPEN: u32 = 16;
 pub(crate) const FLAG_LEARN: u32 = 32;
@@ -20,7 +20,7 @@ const FLAG_ASLEEP: u32 = 64;
 const FLAG_GONE: u32 = 128;
 /// A link address that is not known.
 const UNKNOWN: [u8; 6] = [0; 6];
-const LANE_SHIFT: u32 = 24;
+const PORT_SHIFT: u32 = 24;
 
 /// The address of one field, without a reference to memory that the kernel writes.
 macro_rules! field {
@@ -86,14 +86,14 @@ pub struct Slot {
 }
 
 /// Most that a server has on its way through a node that has told its backups nothing of it: what its windows hold.
-const UNTOLD_MAX: u32 = 32 << 20;
+const UNREPORTED_MAX: u32 = 32 << 20;
 
 /// How much more than [`Restored::send`] the peer may turn out to have, in bytes: what the node before us can have sent, which
 /// is what the peer had room for, twice, because it may have taken that in and made room again; and as often as that happened
 /// before the backups were told, with all that the other end may say before it hears of it. Whoever acknowledges more is not
 /// the peer.
 pub fn ahead_max(peer_window_scale: u8) -> u32 {
-    (2 * (65_535 << peer_window_scale.min(13)) + UNTOLD_MAX).min(1 << 30)
+    (2 * (65_535 << peer_window_scale.min(13)) + UNREPORTED_MAX).min(1 << 30)
 }
 
 impl fmt::Debug for Slot {
@@ -114,8 +114,8 @@ impl Slot {
             return None;
         }
         let slot = Slot { table: table.clone(), index, flow };
-        let was = slot.flags().fetch_or(FLAG_TAKEN, Ordering::AcqRel);
-        (was & FLAG_TAKEN == 0).then_some(slot)
+        let was = slot.flags().fetch_or(FLAG_RECOVERED, Ordering::AcqRel);
+        (was & FLAG_RECOVERED == 0).then_some(slot)
     }
 
     /// Writes all of a restored flow. Its bucket must be on hold or not ours yet, or the flow asleep: the gate writes these lines
@@ -136,7 +136,7 @@ impl Slot {
         let value = types::slot {
             committed: from.receive,
             // With all else: what was asleep is so without a gap.
-            flags: FLAG_TAKEN | FLAG_RESTORED | learn | asleep,
+            flags: FLAG_RECOVERED | FLAG_RESTORED | learn | asleep,
             k_ack: from.receive,
             k_edge: edge,
             sent_ack: from.receive,
@@ -264,11 +264,11 @@ impl Slot {
 
     /// Asks for one event in `lane` when the peer has acknowledged up to `ack`. False when it has already: then no event
     /// may come.
-    pub fn wake_at(&self, lane: LaneId, ack: u32) -> bool {
+    pub fn wake_at(&self, lane: WorkerPortId, ack: u32) -> bool {
         let flags = self.flags();
-        if flags.load(Ordering::Relaxed) >> LANE_SHIFT != lane.number() as u32 {
-            flags.fetch_and((1 << LANE_SHIFT) - 1, Ordering::AcqRel);
-            flags.fetch_or((lane.number() as u32) << LANE_SHIFT, Ordering::AcqRel);
+        if flags.load(Ordering::Relaxed) >> PORT_SHIFT != lane.number() as u32 {
+            flags.fetch_and((1 << PORT_SHIFT) - 1, Ordering::AcqRel);
+            flags.fetch_or((lane.number() as u32) << PORT_SHIFT, Ordering::AcqRel);
         }
         self.field(|slot| field!(slot, wake_at)).store(ack, Ordering::Release);
         self.field(|slot| field!(slot, armed)).store(1, Ordering::SeqCst);

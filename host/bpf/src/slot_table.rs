@@ -2,7 +2,7 @@
 
 use crate::gate::{Maps, PacketGate};
 use crate::skeleton::types;
-use crate::slot::{FLAG_LEARN, FLAG_TAKEN, Restored, Slot};
+use crate::slot::{FLAG_LEARN, FLAG_RECOVERED, Restored, Slot};
 use crate::table::{Table, bytes};
 use crate::{Bucket, Flow, GateError};
 use libbpf_rs::{MapCore, MapFlags};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What the peer of a flow said while the flow was held or belonged to another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Heard {
+pub struct PeerPosition {
     /// Sequence number of the newest packet.
     pub seq: u32,
     /// The highest ACK: what the peer has of our stream.
@@ -44,7 +44,7 @@ impl PacketGate {
             )
         };
         let lives =
-            flags.load(Ordering::Acquire) & FLAG_TAKEN != 0 || established.load(Ordering::Acquire) != 0;
+            flags.load(Ordering::Acquire) & FLAG_RECOVERED != 0 || established.load(Ordering::Acquire) != 0;
         lives && born.load(Ordering::Acquire) >= since_ns
     }
 
@@ -97,7 +97,7 @@ impl PacketGate {
     }
 
     /// What the peer said on hold, or while we backed the flow up.
-    pub fn heard(&self, flow: &Flow) -> Option<Heard> {
+    pub fn peer_position(&self, flow: &Flow) -> Option<PeerPosition> {
         let mut value = [0; size_of::<types::heard>()];
         let found = self.maps.heard.lookup_into(bytes(&flow.key()), &mut value, MapFlags::ANY);
         let word = |index: usize| {
@@ -106,7 +106,7 @@ impl PacketGate {
                 .and_then(|bytes| bytes.try_into().ok())
                 .map_or(0, u32::from_ne_bytes)
         };
-        matches!(found, Ok(true)).then(|| Heard {
+        matches!(found, Ok(true)).then(|| PeerPosition {
             seq: word(0),
             ack: word(1),
             window: word(2),
@@ -116,7 +116,7 @@ impl PacketGate {
     }
 
     /// Forgets it, so that the next answer is known to be new.
-    pub fn forget_heard(&self, flow: &Flow) {
+    pub fn forget_peer_position(&self, flow: &Flow) {
         // Nothing heard is fine too.
         let _ = self.maps.heard.delete(bytes(&flow.key()));
     }
@@ -156,7 +156,7 @@ impl PacketGate {
             if born_ns == 0 || now_ns.saturating_sub(born_ns) < age_ns || !wanted(pointer) {
                 continue;
             }
-            let take = |free| flags.compare_exchange(free, FLAG_TAKEN, Ordering::AcqRel, Ordering::Acquire);
+            let take = |free| flags.compare_exchange(free, FLAG_RECOVERED, Ordering::AcqRel, Ordering::Acquire);
             if take(0).is_ok() || take(FLAG_LEARN).is_ok() {
                 // SAFETY: the key is written at registration only, and the slot is ours now.
                 let key = unsafe { (&raw const (*pointer).key).read_volatile() };

@@ -4,7 +4,7 @@ use crate::gate::{Maps, Programs};
 use crate::skeleton::types;
 use crate::slot::{FLAG_FIN, FLAG_OPEN, FLAG_RST, Slot};
 use crate::table::{Table, bytes};
-use crate::{Flow, GateError, Knock};
+use crate::{Flow, GateError, DivertedSegment};
 use libbpf_rs::libbpf_sys as sys;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, RingBuffer, RingBufferBuilder};
 use std::collections::VecDeque;
@@ -26,12 +26,12 @@ const FINISH_NS_MAX: u64 = 60_000_000_000;
 
 /// Number of a lane: one per worker, 0 to 63.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LaneId(u8);
+pub struct WorkerPortId(u8);
 
-impl LaneId {
+impl WorkerPortId {
     /// The lane of this worker.
-    pub fn new(worker: usize) -> Result<LaneId, GateError> {
-        if worker < LANES { Ok(LaneId(worker as u8)) } else { Err(GateError::Lane { lane: worker }) }
+    pub fn new(worker: usize) -> Result<WorkerPortId, GateError> {
+        if worker < LANES { Ok(WorkerPortId(worker as u8)) } else { Err(GateError::Lane { lane: worker }) }
     }
 
     /// Its number.
@@ -46,7 +46,7 @@ pub struct Events {
     /// Indexes of slots that were woken. One may be stale: look at the slot before acting.
     pub woken: Vec<u32>,
     /// Segments of flows that nobody knows yet, in buckets that are pending in this lane.
-    pub knocks: Vec<Knock>,
+    pub knocks: Vec<DivertedSegment>,
 }
 
 struct Finished {
@@ -56,8 +56,8 @@ struct Finished {
 }
 
 /// See the module.
-pub struct Lane {
-    id: LaneId,
+pub struct WorkerPort {
+    id: WorkerPortId,
     maps: Arc<Maps>,
     programs: Arc<Programs>,
     slots: Arc<Table<types::slot>>,
@@ -67,14 +67,14 @@ pub struct Lane {
     finished: VecDeque<Finished>,
 }
 
-impl Lane {
+impl WorkerPort {
     pub(crate) fn new(
-        id: LaneId,
+        id: WorkerPortId,
         maps: Arc<Maps>,
         programs: Arc<Programs>,
         slots: Arc<Table<types::slot>>,
         batches: Arc<Table<types::batch>>,
-    ) -> Result<Lane, GateError> {
+    ) -> Result<WorkerPort, GateError> {
         let failed =
             |error: libbpf_rs::Error| GateError::bpf(format!("making the ring of lane {}", id.0), &error);
         let options =
@@ -92,7 +92,7 @@ impl Lane {
             if let Ok(mut heard) = sink.lock() {
                 match <[u8; 4]>::try_from(data) {
                     Ok(index) => heard.woken.push(u32::from_ne_bytes(index)),
-                    Err(_) if heard.knocks.len() < EVENTS_MAX => heard.knocks.extend(Knock::read(data)),
+                    Err(_) if heard.knocks.len() < EVENTS_MAX => heard.knocks.extend(DivertedSegment::read(data)),
                     Err(_) => {} // said again
                 }
             }
@@ -100,11 +100,11 @@ impl Lane {
         };
         builder.add(&ring, take).map_err(failed)?;
         let ring = builder.build().map_err(failed)?;
-        Ok(Lane { id, maps, programs, slots, batches, ring, heard, finished: VecDeque::new() })
+        Ok(WorkerPort { id, maps, programs, slots, batches, ring, heard, finished: VecDeque::new() })
     }
 
     /// Its number.
-    pub fn id(&self) -> LaneId {
+    pub fn id(&self) -> WorkerPortId {
         self.id
     }
 

@@ -7,9 +7,9 @@ use std::os::fd::AsRawFd;
 /// A file that is written to as if it blocked. Standard output and error may be made non-blocking by whoever else has them, a
 /// parent above all: the flag belongs to what is open, not to one process.
 #[derive(Debug)]
-pub struct Patient(pub File);
+pub struct BlockingWriter(pub File);
 
-impl Write for Patient {
+impl Write for BlockingWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             match self.0.write(bytes) {
@@ -53,7 +53,7 @@ mod tests {
         while let Ok(count) = file.write(&[b'.'; 4096]) {
             filled += count;
         }
-        let writing = std::thread::spawn(move || Patient(file).write_all(&[b'x'; 1 << 20]));
+        let writing = std::thread::spawn(move || BlockingWriter(file).write_all(&[b'x'; 1 << 20]));
         let mut all = Vec::new();
         reader.read_to_end(&mut all).unwrap();
         writing.join().unwrap().unwrap();

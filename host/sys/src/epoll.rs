@@ -48,7 +48,7 @@ impl Epoll {
 
     /// Reports room to write, the end and errors of a descriptor that [`Epoll::add`] registered, but nothing that can be read;
     /// until [`Epoll::report_again`].
-    pub fn mute(&self, fd: RawFd, token: u64) -> io::Result<()> {
+    pub fn add_without_reads(&self, fd: RawFd, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_MOD, fd, token, BOTH_EDGES & !INPUT)
     }
 

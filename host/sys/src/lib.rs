@@ -31,7 +31,7 @@ pub use arp_ndp::{
     Announcer, Route, add_address, card_address, card_index, card_mtu, has_carrier, interfaces_with,
     is_on_link, neighbour, networks_of, route_prefix, route_to, set_neighbour,
 };
-pub use blocking_write::Patient;
+pub use blocking_write::BlockingWriter;
 pub use datagram::Datagrams;
 pub use epoll::{Epoll, Event, Waker};
 pub use fd_passing::{DESCRIPTORS_MAX, receive_descriptors, send_descriptors};
@@ -54,6 +54,6 @@ pub use splice::Pipe;
 pub use survivor::Survivor;
 pub use tcp_probe::{Loss, Probe, Prober};
 pub use tcp_repair::{
-    Restore, RestoreError, Restoring, Stamp, TcpFacts, bytes_received, facts, facts_between, timestamp,
+    Restore, RestoreError, Restoring, Stamp, TcpParams, bytes_received, tcp_params, tcp_params_between, timestamp,
 };
 pub use user::{Access, Account};

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 /// Capacity asked for, in bytes; the kernel's limit for unprivileged users is 1 MiB.
 const CAPACITY: i32 = 1 << 20;
 /// Room that every empty pipe has.
-const PIPE_ROOM: usize = libc::PIPE_BUF;
+const PIPE_BYTES: usize = libc::PIPE_BUF;
 
 /// A pipe that bytes pass through.
 #[derive(Debug)]
@@ -74,8 +74,8 @@ impl Pipe {
     /// `splice` finds nothing before an urgent byte, and an end when the stream ends behind it; a read goes on.
     #[cold]
     fn copy(&self, from: RawFd, bytes: usize) -> Transfer {
-        let mut buffer = [0; PIPE_ROOM];
-        let read = read(from, &mut buffer[..bytes.min(PIPE_ROOM)]);
+        let mut buffer = [0; PIPE_BYTES];
+        let read = read(from, &mut buffer[..bytes.min(PIPE_BYTES)]);
         if let Transfer::Moved(count) = read {
             // SAFETY: pointer and length describe what was read.
             let kept = unsafe { libc::write(self.writer.as_raw_fd(), buffer.as_ptr().cast(), count) };

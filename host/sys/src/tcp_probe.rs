@@ -14,7 +14,7 @@
 
 use crate::address::Raw;
 use crate::sockopt::send_beside_the_absent;
-use crate::tcp_repair::TcpFacts;
+use crate::tcp_repair::TcpParams;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -57,7 +57,7 @@ pub struct Loss {
 
 impl Loss {
     /// Whether a peer that agreed on this can be told: more than a segment is lost, and it understands.
-    pub fn is_worth_telling(&self, facts: &TcpFacts) -> bool {
+    pub fn is_worth_telling(&self, facts: &TcpParams) -> bool {
         self.named(facts, 0).is_some()
     }
 
@@ -65,7 +65,7 @@ impl Loss {
     /// what lies before the part that was named last. Linux passes over all that a block shares with the one before it, also a
     /// segment that neither of the two covers alone. When all but the first segment was named, the last one is named again: a
     /// notice may get lost.
-    fn named(&self, facts: &TcpFacts, before: u32) -> Option<(u32, u32)> {
+    fn named(&self, facts: &TcpParams, before: u32) -> Option<(u32, u32)> {
         let lost = self.until.wrapping_sub(self.receive);
         let most = u32::from(facts.mss);
         let in_window = lost <= self.window;
@@ -108,18 +108,18 @@ impl Prober {
     }
 
     /// Sends one question. It never blocks; a full queue is an error, and the question can be repeated.
-    pub fn ask(&self, facts: &TcpFacts, probe: &Probe) -> io::Result<()> {
+    pub fn ask(&self, facts: &TcpParams, probe: &Probe) -> io::Result<()> {
         self.deliver(facts, question(facts, probe))
     }
 
     /// Tells the peer what is lost, more of it the more often it was told `before`; false when there is nothing to tell: no more
     /// than one segment, or a peer that does not understand selective acknowledgements. It never blocks.
-    pub fn tell(&self, facts: &TcpFacts, loss: &Loss, before: u32) -> io::Result<bool> {
+    pub fn notify_loss(&self, facts: &TcpParams, loss: &Loss, before: u32) -> io::Result<bool> {
         let Some(named) = loss.named(facts, before) else { return Ok(false) };
         self.deliver(facts, notice(facts, loss, named)).map(|()| true)
     }
 
-    fn deliver(&self, facts: &TcpFacts, segment: Vec<u8>) -> io::Result<()> {
+    fn deliver(&self, facts: &TcpParams, segment: Vec<u8>) -> io::Result<()> {
         match (facts.local.ip(), facts.remote.ip()) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
                 let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, TCP, 0, 0]; // the kernel fills in the rest
@@ -150,7 +150,7 @@ fn send(fd: RawFd, packet: &[u8], to: SocketAddr) -> io::Result<()> {
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn question(facts: &TcpFacts, probe: &Probe) -> Vec<u8> {
+fn question(facts: &TcpParams, probe: &Probe) -> Vec<u8> {
     let mut options = Vec::with_capacity(12);
     if let Some(value) = probe.timestamp {
         options.extend(stamps(value, 0));
@@ -158,7 +158,7 @@ fn question(facts: &TcpFacts, probe: &Probe) -> Vec<u8> {
     segment(facts, [probe.acknowledged.wrapping_sub(2), probe.ack], probe.window, &options, &[0])
 }
 
-fn notice(facts: &TcpFacts, loss: &Loss, (first, end): (u32, u32)) -> Vec<u8> {
+fn notice(facts: &TcpParams, loss: &Loss, (first, end): (u32, u32)) -> Vec<u8> {
     let mut options = Vec::with_capacity(24);
     if let Some((own, newest)) = loss.timestamps {
         options.extend(stamps(own, newest));
@@ -174,7 +174,7 @@ fn stamps(own: u32, echo: u32) -> impl Iterator<Item = u8> {
 }
 
 /// A segment from its header on; `options` are a multiple of four bytes.
-fn segment(facts: &TcpFacts, [seq, ack]: [u32; 2], window: u32, options: &[u8], data: &[u8]) -> Vec<u8> {
+fn segment(facts: &TcpParams, [seq, ack]: [u32; 2], window: u32, options: &[u8], data: &[u8]) -> Vec<u8> {
     let window = (window >> facts.receive_scale()).min(65_535) as u16;
     let words = (FIXED_HEADER + options.len()) / 4;
     let mut tcp = Vec::with_capacity(FIXED_HEADER + options.len() + data.len());
@@ -213,7 +213,7 @@ fn checksum(tcp: &[u8], local: IpAddr, remote: IpAddr) -> u16 {
 mod tests {
     use super::*;
 
-    const FACTS: TcpFacts = TcpFacts {
+    const PARAMS: TcpParams = TcpParams {
         local: SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)), 443),
         remote: SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)), 50_000),
         mss: 1460,
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_loss_is_told_where_something_before_the_last_segment_is_lost() {
-        let told = |receive: u32, lost: u32| loss(receive, receive.wrapping_add(lost)).named(&FACTS, 0);
+        let told = |receive: u32, lost: u32| loss(receive, receive.wrapping_add(lost)).named(&PARAMS, 0);
         for receive in [0, 1000, u32::MAX - 2000, u32::MAX] {
             for none in [0, 1, 1460, 100_001, 1 << 31, u32::MAX] {
                 assert_eq!(told(receive, none), None, "{none} from {receive}");
@@ -238,13 +238,13 @@ mod tests {
                 assert_eq!(told(receive, lost), Some((until.wrapping_sub(1460), until)));
             }
         }
-        assert_eq!(loss(0, 20_000).named(&TcpFacts { sack: false, ..FACTS }, 0), None);
+        assert_eq!(loss(0, 20_000).named(&TcpParams { sack: false, ..PARAMS }, 0), None);
     }
 
     #[test]
     fn more_is_named_each_time_and_the_first_segment_never() {
         let named = |lost: u32, before| {
-            loss(1000, 1000 + lost).named(&FACTS, before).map(|(first, end)| [first, end])
+            loss(1000, 1000 + lost).named(&PARAMS, before).map(|(first, end)| [first, end])
         };
         let last = [91_980, 93_440];
         let blocks = [0, 1, 2, 3].map(|before| named(93_440, before).unwrap().map(|at| at - 1000));
@@ -265,7 +265,7 @@ mod tests {
     fn a_notice_acknowledges_what_came_in_order_and_the_last_segment() {
         for timestamps in [Some((8, 9)), None] {
             let loss = Loss { timestamps, ..loss(1000, 21_000) };
-            let segment = notice(&FACTS, &loss, loss.named(&FACTS, 0).unwrap());
+            let segment = notice(&PARAMS, &loss, loss.named(&PARAMS, 0).unwrap());
             let stamps: &[u8] =
                 if timestamps.is_some() { &[1, 1, 8, 10, 0, 0, 0, 8, 0, 0, 0, 9] } else { &[] };
             let block = [&[1, 1, 5, 10][..], &19_540u32.to_be_bytes(), &21_000u32.to_be_bytes()].concat();
@@ -273,7 +273,7 @@ mod tests {
             assert_eq!(usize::from(segment[12] >> 4) * 4, segment.len(), "no data");
             assert_eq!(segment[4..12], [[0, 0, 0, 7], 1000u32.to_be_bytes()].concat());
             assert_eq!(segment[13..16], [ACK, 3, 13], "a window of 100,000 bytes");
-            assert_eq!(checksum(&segment, FACTS.local.ip(), FACTS.remote.ip()), 0);
+            assert_eq!(checksum(&segment, PARAMS.local.ip(), PARAMS.remote.ip()), 0);
         }
     }
 }

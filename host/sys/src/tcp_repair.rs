@@ -71,7 +71,7 @@ impl Stamp {
 
 /// What a socket was agreed on with its peer; it never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TcpFacts {
+pub struct TcpParams {
     /// Our end.
     pub local: SocketAddr,
     /// The peer's end.
@@ -86,7 +86,7 @@ pub struct TcpFacts {
     pub stamp: Option<Stamp>,
 }
 
-impl TcpFacts {
+impl TcpParams {
     /// Scale of the peer's window.
     pub fn send_scale(&self) -> u8 {
         self.window_scales.map_or(0, |(send, _)| send)
@@ -111,16 +111,16 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 }
 
 /// The facts of an established socket. `now_ms` is what [`steady_clock_ms`](crate::steady_clock_ms) shows.
-pub fn facts(socket: RawFd, now_ms: u64) -> io::Result<TcpFacts> {
-    facts_between(socket, (local_address(socket)?, peer_address(socket)?), now_ms)
+pub fn tcp_params(socket: RawFd, now_ms: u64) -> io::Result<TcpParams> {
+    tcp_params_between(socket, (local_address(socket)?, peer_address(socket)?), now_ms)
 }
 
 /// The same for a socket whose ends, ours first, are known.
-pub fn facts_between(
+pub fn tcp_params_between(
     socket: RawFd,
     (local, remote): (SocketAddr, SocketAddr),
     now_ms: u64,
-) -> io::Result<TcpFacts> {
+) -> io::Result<TcpParams> {
     let mut info = [0u8; 24]; // a prefix of tcp_info: options at 5, both scales at 6, snd_mss at 16
     if get_bytes(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info)? < info.len() {
         return Err(io::Error::new(
@@ -136,7 +136,7 @@ pub fn facts_between(
         true => Some(Stamp { value: timestamp(socket)?, at_ms: now_ms }),
         false => None,
     };
-    Ok(TcpFacts {
+    Ok(TcpParams {
         local: canonical(local),
         remote: canonical(remote),
         mss: u16::try_from(mss).unwrap_or(u16::MAX),
@@ -165,7 +165,7 @@ pub fn timestamp(socket: RawFd) -> io::Result<u32> {
 #[derive(Debug, Clone, Copy)]
 pub struct Restore {
     /// What it was agreed on.
-    pub facts: TcpFacts,
+    pub facts: TcpParams,
     /// Sequence number of the next byte to send: what the peer has.
     pub send: u32,
     /// Sequence number of the next byte to receive: what was acknowledged or may be.
@@ -198,7 +198,7 @@ pub struct RestoreError {
 #[derive(Debug)]
 pub struct Restoring {
     socket: OwnedFd,
-    facts: TcpFacts,
+    facts: TcpParams,
 }
 
 impl Restore {
@@ -285,7 +285,7 @@ fn unlock_buffers(fd: RawFd) {
     }
 }
 
-fn agreed(facts: &TcpFacts) -> Vec<u32> {
+fn agreed(facts: &TcpParams) -> Vec<u32> {
     let mut options = vec![OPTION_MSS, u32::from(facts.mss)];
     if let Some((send, receive)) = facts.window_scales {
         options.extend([OPTION_WINDOW_SCALE, u32::from(send) | u32::from(receive) << 16]);
@@ -354,9 +354,9 @@ mod tests {
             let end = |port| SocketAddr::new(ip.parse().unwrap(), port);
             let (local, remote) = (end(9), end(10)); // nobody is there: only what the socket itself has matters
             let facts =
-                TcpFacts { local, remote, mss: 1460, window_scales: Some((7, 7)), sack: true, stamp: None };
+                TcpParams { local, remote, mss: 1460, window_scales: Some((7, 7)), sack: true, stamp: None };
             let restore = Restore {
-                facts,
+                tcp_params,
                 send: 1,
                 receive: 1,
                 timestamp: None,

@@ -150,14 +150,14 @@ fn a_muted_socket_tells_of_its_end_and_of_all_that_came_when_it_is_heard_again()
     let mut epoll = Epoll::new(1).unwrap();
     epoll.add(server.as_raw_fd(), 7).unwrap();
     assert_eq!((epoll.wait(5_000).unwrap(), epoll.event(0).readable), (1, false));
-    epoll.mute(server.as_raw_fd(), 7).unwrap();
+    epoll.add_without_reads(server.as_raw_fd(), 7).unwrap();
     assert_eq!((epoll.wait(5_000).unwrap(), epoll.event(0).readable), (1, false), "room to write");
     evergate_sys::write(client.as_raw_fd(), b"more");
     wait_readable(&server);
     assert_eq!(epoll.wait(0).unwrap(), 0, "it is muted");
     epoll.report_again(server.as_raw_fd(), 7).unwrap();
     assert_eq!((epoll.wait(0).unwrap(), epoll.event(0).readable, epoll.event(0).ended), (1, true, false));
-    epoll.mute(server.as_raw_fd(), 7).unwrap();
+    epoll.add_without_reads(server.as_raw_fd(), 7).unwrap();
     assert_eq!((epoll.wait(0).unwrap(), epoll.event(0).readable), (1, false));
     drop(client);
     assert_eq!((epoll.wait(5_000).unwrap(), epoll.event(0).ended), (1, true));

@@ -153,7 +153,7 @@ impl Replication {
         let point = point.or_else(|| self.last_point.take()).unwrap_or(base);
         self.last_point = Some(point.clone());
         self.server_input.drop_before(point.leg, point.input);
-        self.say_bound(end.plain);
+        self.record_bound(end.plain);
         self.log.push(Entry::Server(ServerCheckpoint {
             output: end.output,
             tx: end.tx,
@@ -306,17 +306,17 @@ impl Connection {
     }
 
     /// Nothing of the connection is looked at any more before its peers say something.
-    pub fn handle_rest(&mut self) {
+    pub fn on_idle(&mut self) {
         if let Some(remote) = &mut self.remote {
-            remote.rest();
+            remote.on_idle();
         }
     }
 
     /// All backups hold the entries up to `index`: what waited for them may leave. It answers with effects alone, ACKs of what is
     /// safe among them: perform them first, and the outlets take the ACKs along when they are flushed. All else follows with
     /// the next call.
-    pub fn learn_mirror_acked(&mut self, io: &mut Io<'_>, index: u64) {
-        let rests = self.rests();
+    pub fn on_replicated(&mut self, io: &mut Io<'_>, index: u64) {
+        let rests = self.is_idle();
         if let Some(remote) = &mut self.remote {
             remote.log.handle_acknowledged(index);
             remote.perform_released(io.effects);
@@ -325,7 +325,7 @@ impl Connection {
     }
 
     /// Nothing is under way, and nothing waits that what the backups hold could let go on.
-    fn rests(&self) -> bool {
+    fn is_idle(&self) -> bool {
         let holds = !self.raw.is_empty() || !self.plain.is_empty() || !self.down.is_empty();
         self.receiving == RequestState::Head
             && self.leg.is_none()
@@ -336,7 +336,7 @@ impl Connection {
 
     /// No backup is left to wait for: what was queued so far counts as held. What follows from it happens with the next
     /// call of [`Connection::learn_mirror_acked`].
-    pub fn count_as_mirrored(&mut self) {
+    pub fn count_as_replicated(&mut self) {
         if let Some(remote) = &mut self.remote {
             let newest = remote.log.last();
             remote.log.handle_acknowledged(newest);
@@ -345,7 +345,7 @@ impl Connection {
 
     /// What the client, and the server, have yet to say: how soon it is stashed that goes by
     /// ([`Positions::is_stalled`](evergate_replication::Positions::is_stalled)).
-    pub fn extents(&self) -> [InputBoundary; 2] {
+    pub fn input_boundaries(&self) -> [InputBoundary; 2] {
         let client = !self.raw.is_empty() || !self.plain.is_empty();
         let server = self.leg.as_ref().is_some_and(|leg| !leg.raw.is_empty() || !leg.held.is_empty());
         let held = self.remote.as_ref().is_some_and(|remote| self.is_held_up(remote));
@@ -377,7 +377,7 @@ impl Connection {
     /// A stall: the server's input has waited unacknowledged for too long.
     pub fn handle_server_stall(&mut self, io: &mut Io<'_>) {
         self.catch_up(io);
-        if self.send_held(io) {
+        if self.send_buffered(io) {
             self.note_server_point(); // the server may be unable to say more before this is acknowledged
         } else if let Some(remote) = &mut self.remote {
             remote.checkpoint_server_late();
@@ -401,8 +401,8 @@ impl Connection {
     }
 
     /// How long they may wait for company.
-    pub fn haste(&self) -> Urgency {
-        self.remote.as_ref().map_or(Urgency::None, |remote| remote.log.haste())
+    pub fn urgency(&self) -> Urgency {
+        self.remote.as_ref().map_or(Urgency::None, |remote| remote.log.urgency())
     }
 
     /// Index of the newest entry. 0 without backups.
@@ -494,7 +494,7 @@ impl Connection {
         }
     }
 
-    pub(crate) fn mirror_server_end(&mut self) {
+    pub(crate) fn replicate_server_end(&mut self) {
         if let (Some(remote), Some(leg)) = (&mut self.remote, &self.leg) {
             remote.log.push(Entry::ServerEnd { leg: leg.id, position: leg.in_pos });
         }

@@ -68,7 +68,7 @@ impl Connection {
     /// Goes on with input that was kept because it had nowhere to go.
     pub(crate) fn resume_client(&mut self, io: &mut Io<'_>) {
         if !self.plain.is_empty() {
-            self.consume_held(io);
+            self.consume_buffered(io);
         }
         if !self.plain_blocks() && !self.raw.is_empty() && matches!(self.tls, ClientTls::Open(_)) {
             self.take_leftover(io);
@@ -259,7 +259,7 @@ impl Connection {
             }
         } else {
             self.plain.extend_from_slice(data);
-            self.consume_held(io);
+            self.consume_buffered(io);
         }
         if self.plain.is_empty() {
             if self.plain.capacity() > 0 {
@@ -271,7 +271,7 @@ impl Connection {
         data.len()
     }
 
-    fn consume_held(&mut self, io: &mut Io<'_>) {
+    fn consume_buffered(&mut self, io: &mut Io<'_>) {
         let mut plain = std::mem::take(&mut self.plain);
         let used = self.consume(io, &plain, Place::Elsewhere);
         if used > 0 {

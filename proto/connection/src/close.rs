@@ -189,7 +189,7 @@ impl Connection {
     /// FIN to the client, once.
     pub(crate) fn shutdown_client(&mut self, io: &mut Io<'_>) {
         if !std::mem::replace(&mut self.down_ended, true) {
-            self.when_mirrored(io, Effect::ShutdownClient);
+            self.when_replicated(io, Effect::ShutdownClient);
         }
     }
 
@@ -200,12 +200,12 @@ impl Connection {
         }
         self.seal_end_up(io);
         if let Some(leg) = self.leg_id() {
-            self.when_mirrored(io, Effect::ShutdownServer { leg });
+            self.when_replicated(io, Effect::ShutdownServer { leg });
         }
     }
 
     /// An effect that the outside sees leaves when all backups hold what it depends on.
-    fn when_mirrored(&mut self, io: &mut Io<'_>, effect: Effect) {
+    fn when_replicated(&mut self, io: &mut Io<'_>, effect: Effect) {
         match &mut self.remote {
             Some(remote) => remote.defer(effect),
             None => io.effects.push(effect),
@@ -214,8 +214,8 @@ impl Connection {
 
     /// Everything of ours is said: FIN follows, input is dropped until the client ends or the time is up.
     pub(crate) fn end_after_alert(&mut self, io: &mut Io<'_>, reason: &'static str) {
-        self.forget_plan();
-        self.mirror_close(false);
+        self.forget_deterministic();
+        self.replicate_close(false);
         if self.is_handshaking() {
             self.begin_log_of_end(io, reason);
         }
@@ -299,14 +299,14 @@ impl Connection {
         }
     }
 
-    fn mirror_close(&mut self, abort: bool) {
+    fn replicate_close(&mut self, abort: bool) {
         let plain = self.plain_pos;
         if let Some(remote) = self.remote.as_mut().filter(|remote| abort || !remote.closed) {
             remote.flush_run();
             remote.closed = true;
             let close = Entry::Close { plain, abort };
             match remote.ends_as_planned {
-                true => remote.log.push_planned(close),
+                true => remote.log.push_deterministic(close),
                 false => remote.log.push(close),
             };
         }
@@ -317,7 +317,7 @@ impl Connection {
         if self.closed {
             return;
         }
-        self.mirror_close(true);
+        self.replicate_close(true);
         self.begin_log_of_end(io, reason);
         self.log_request(io, reason);
         self.break_tunnel(io);
@@ -402,7 +402,7 @@ impl Connection {
     /// The node drains: an idle connection ends, a busy one after its response.
     pub fn handle_drain(&mut self, io: &mut Io<'_>) {
         self.catch_up(io);
-        if !self.is_busy() && !self.is_handshaking() && self.receiving == RequestState::Head {
+        if !self.is_active() && !self.is_handshaking() && self.receiving == RequestState::Head {
             self.end_orderly(io, "");
         } else if self.answering != ResponseState::Tunnel {
             self.last_response = true;
@@ -431,7 +431,7 @@ impl Connection {
             self.checkpoint_server();
             self.end_unsettled_bound(io);
             self.release_acknowledgements(io);
-            self.settle(io);
+            self.finish_turn(io);
             if before == place(self) {
                 break;
             }
@@ -451,7 +451,7 @@ impl Connection {
         }
         self.release_acknowledgements(io);
         if self.timer == Timer::WriteStall && !self.closed {
-            self.note_taken(io.now); // what a peer has acknowledged may have been the last
+            self.record_progress(io.now); // what a peer has acknowledged may have been the last
         }
     }
 }

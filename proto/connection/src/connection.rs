@@ -5,7 +5,7 @@ use crate::replication::Replication;
 use crate::server_leg::ServerLeg;
 use crate::splice::TunnelModes;
 use crate::tls_info::TlsInfo;
-use crate::write_stall::Look;
+use crate::write_stall::AckedPositions;
 use crate::{FIRST_READ, Io, Outlet, Protocol, RequestLog, SLOTS, Slots, Snapshot};
 use evergate_base::Micros;
 use evergate_http::Body;
@@ -219,7 +219,7 @@ pub struct Connection {
     /// When the request head under way began; the end of a connection that is closing.
     pub(crate) began: Micros,
     /// What peers that take little had taken when they were looked at.
-    pub(crate) look: Option<Box<Look>>,
+    pub(crate) look: Option<Box<AckedPositions>>,
     /// Bytes inside the worker's pipes: for the client, and for the server.
     pub(crate) piped: (u64, u64),
     /// How a tunnel's bytes are moved.
@@ -290,7 +290,7 @@ impl Connection {
     }
 
     /// Starts mirroring; only directly after [`Connection::new`].
-    pub fn mirror_to_backups(&mut self) {
+    pub fn start_replication(&mut self) {
         let listener = self.listener();
         let open = Open {
             generation: self.snapshot.generation,
@@ -350,7 +350,7 @@ impl Connection {
     }
 
     /// Whether a request is under way, or a tunnel is open.
-    pub fn is_busy(&self) -> bool {
+    pub fn is_active(&self) -> bool {
         self.leg.is_some() || !self.plain.is_empty() || !self.raw.is_empty() || self.request != self.response
     }
 
@@ -364,7 +364,7 @@ impl Connection {
 
     /// Bytes of either peer that are kept for later: of a request that is not whole or may have to be repeated, of a response's head,
     /// and what backups may still need.
-    pub fn kept_bytes(&self) -> usize {
+    pub fn buffered_bytes(&self) -> usize {
         let of_leg = self.leg.as_ref().map_or(0, |leg| leg.sent.len() + leg.held.len() + leg.raw.len());
         let of_remote = self.remote.as_ref().map_or(0, |remote| remote.retained_bytes());
         self.plain.len() + self.raw.len() + of_leg + of_remote
@@ -382,7 +382,7 @@ impl Connection {
     }
 
     /// Whether nothing more comes from the server of a tunnel, whose client may still speak.
-    pub fn has_heard_server(&self) -> bool {
+    pub fn has_server_ended(&self) -> bool {
         self.leg.is_some() && self.answering == ResponseState::Ended
     }
 
@@ -459,7 +459,7 @@ impl Connection {
         {
             return ReadPlan::Nothing;
         }
-        if leg.is_tls() && !leg.is_resting() {
+        if leg.is_tls() && !leg.is_unconnected() {
             let held = leg.raw.len();
             scratch.input[..held].copy_from_slice(&leg.raw);
             return ReadPlan::Records { held };

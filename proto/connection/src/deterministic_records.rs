@@ -24,7 +24,7 @@ const RESERVED_RECORDS: u64 = 256;
 
 impl Replication {
     /// Whether a record may leave as planned: one of the first of its response, or one that the backups expect.
-    fn may_plan(&self, record: RecordPosition) -> bool {
+    fn may_be_deterministic(&self, record: RecordPosition) -> bool {
         let reserved = match self.reserving {
             Some((entry, until)) if entry <= self.log.acknowledged() => until,
             _ => self.reserved,
@@ -60,7 +60,7 @@ impl Replication {
 
 impl Connection {
     /// A response begins; `framed` says that its length is known.
-    pub(crate) fn begin_plan(&mut self, framed: bool) {
+    pub(crate) fn begin_deterministic(&mut self, framed: bool) {
         let sealed = matches!(self.tls, ClientTls::Open(_));
         let leg = self.leg.as_ref().filter(|leg| !leg.is_tls()).map_or(0, |leg| leg.id);
         if let Some(remote) = &mut self.remote {
@@ -72,7 +72,7 @@ impl Connection {
     }
 
     /// A restored connection goes on with the response that its server leg carries.
-    pub(crate) fn resume_plan(&mut self) {
+    pub(crate) fn resume_deterministic(&mut self) {
         let sealed = matches!(self.tls, ClientTls::Open(_));
         let within = matches!(self.answering, ResponseState::Body(Body::Length { .. }));
         if let Some(remote) = &mut self.remote {
@@ -82,14 +82,14 @@ impl Connection {
     }
 
     /// Whether a record of so many bytes is as planned. `last`: nothing of what is in hand follows it.
-    pub(crate) fn is_planned(&self, length: usize, last: bool) -> bool {
+    pub(crate) fn is_deterministic(&self, length: usize, last: bool) -> bool {
         let ends = last && self.answering == ResponseState::Body(Body::Done);
         (ends || length == PAYLOAD_MAX) && self.may_plan()
     }
 
     fn may_plan(&self) -> bool {
         let Some(remote) = self.remote.as_ref().filter(|remote| remote.planned) else { return false };
-        self.next_record().is_some_and(|next| remote.may_plan(next))
+        self.next_record().is_some_and(|next| remote.may_be_deterministic(next))
     }
 
     /// A fast response fills its records: more of them are to leave as planned.
@@ -118,7 +118,7 @@ impl Connection {
     pub(crate) fn is_still_resumed(&mut self) -> bool {
         let next = self.next_record();
         let Some(remote) = self.remote.as_mut().filter(|remote| remote.resumed) else { return false };
-        remote.resumed = next.is_some_and(|next| remote.may_plan(next));
+        remote.resumed = next.is_some_and(|next| remote.may_be_deterministic(next));
         remote.resumed
     }
 
@@ -130,7 +130,7 @@ impl Connection {
     }
 
     /// What was kept back is sent as a record of its own; whether there was something.
-    pub(crate) fn send_held(&mut self, io: &mut Io<'_>) -> bool {
+    pub(crate) fn send_buffered(&mut self, io: &mut Io<'_>) -> bool {
         let held = match &mut self.remote {
             Some(remote) if !remote.is_repeating() => std::mem::take(&mut remote.hold),
             _ => return false,
@@ -142,7 +142,7 @@ impl Connection {
     }
 
     /// A restored connection: the next record as planned, if it is full; whether it was.
-    pub(crate) fn repeat_planned(&mut self, io: &mut Io<'_>) -> bool {
+    pub(crate) fn repeat_deterministic(&mut self, io: &mut Io<'_>) -> bool {
         let Some(remote) = self.remote.as_mut().filter(|remote| remote.planned) else { return false };
         if remote.hold.len() < PAYLOAD_MAX {
             return false;
@@ -168,7 +168,7 @@ impl Connection {
     }
 
     /// The response under way is whole; whether the end of the connection is planned to follow it.
-    pub(crate) fn end_plan(&mut self, io: &mut Io<'_>) -> bool {
+    pub(crate) fn end_deterministic(&mut self, io: &mut Io<'_>) -> bool {
         self.is_still_resumed();
         let next = self.next_record();
         let closes = self.leg.as_ref().is_some_and(|leg| leg.route.flags.close) && self.may_plan();
@@ -198,7 +198,7 @@ impl Connection {
     }
 
     /// The connection ends after its last response.
-    pub(crate) fn end_as_planned(&mut self, io: &mut Io<'_>, planned: bool) {
+    pub(crate) fn end_deterministically(&mut self, io: &mut Io<'_>, planned: bool) {
         if let Some(remote) = &mut self.remote {
             remote.ends_as_planned = planned;
         }
@@ -209,7 +209,7 @@ impl Connection {
     }
 
     /// The connection ends: nothing is kept back any more.
-    pub(crate) fn forget_plan(&mut self) {
+    pub(crate) fn forget_deterministic(&mut self) {
         if let Some(remote) = &mut self.remote {
             remote.hold = Vec::new();
             (remote.planned, remote.resumed) = (false, false);
@@ -229,16 +229,16 @@ mod tests {
     fn what_may_leave_as_planned_is_bounded_and_grows_with_what_the_backups_expect() {
         let mut remote = Replication::default();
         remote.response_from = at(1, 10);
-        assert!(remote.may_plan(at(1, 15)) && !remote.may_plan(at(1, 16)));
+        assert!(remote.may_be_deterministic(at(1, 15)) && !remote.may_be_deterministic(at(1, 16)));
         remote.reserve(0, at(1, 16));
-        assert!(!remote.may_plan(at(1, 16)), "not before they know");
+        assert!(!remote.may_be_deterministic(at(1, 16)), "not before they know");
         remote.log.handle_acknowledged(1);
-        assert!(remote.may_plan(at(1, 271)) && !remote.may_plan(at(1, 272)));
+        assert!(remote.may_be_deterministic(at(1, 271)) && !remote.may_be_deterministic(at(1, 272)));
         remote.reserve(0, at(1, 100));
         assert_eq!(remote.log.last(), 1, "there is enough left");
         remote.reserve(0, at(2, 0));
         remote.log.handle_acknowledged(2);
-        assert!(remote.may_plan(at(2, 255)) && !remote.may_plan(at(2, 256)));
-        assert!(remote.may_plan(at(1, 50)), "whoever goes on from before the key update");
+        assert!(remote.may_be_deterministic(at(2, 255)) && !remote.may_be_deterministic(at(2, 256)));
+        assert!(remote.may_be_deterministic(at(1, 50)), "whoever goes on from before the key update");
     }
 }

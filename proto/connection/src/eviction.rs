@@ -234,7 +234,7 @@ impl Connection {
         let ends = self.closing || self.closed || self.client_ended;
         let waits = !self.down.is_empty() || !self.up.is_empty();
         let repeats = self.remote.as_ref().is_some_and(|remote| remote.is_repeating());
-        if ends || waits || repeats || self.is_busy() {
+        if ends || waits || repeats || self.is_active() {
             return Activity::Active;
         }
         match self.receiving {

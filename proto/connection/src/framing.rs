@@ -19,7 +19,7 @@ pub(crate) fn tag_of(record: &[u8]) -> u64 {
 }
 
 /// Folds one more tag into a digest.
-pub(crate) fn fold(digest: u64, tag: u64) -> u64 {
+pub(crate) fn mix_digest(digest: u64, tag: u64) -> u64 {
     (digest.rotate_left(5) ^ tag).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
@@ -48,7 +48,7 @@ impl Connection {
                 return self.frame_repeating(io, data);
             }
         }
-        self.send_held(io);
+        self.send_buffered(io);
         self.frame_fresh(io, data);
     }
 
@@ -86,7 +86,7 @@ impl Connection {
         let mut left = data.len();
         for chunk in data.chunks(PAYLOAD_MAX) {
             left -= chunk.len();
-            let planned = self.is_planned(chunk.len(), left == 0);
+            let planned = self.is_deterministic(chunk.len(), left == 0);
             if self.repeat_if(planned, |connection| connection.seal_copy(io, chunk)).is_none() {
                 return;
             }
@@ -116,7 +116,7 @@ impl Connection {
     /// Seals the payload at `range` of the slots where it lies and makes it ready.
     pub(crate) fn seal_in_place(&mut self, io: &mut Io<'_>, range: Range<usize>) {
         if !range.is_empty() {
-            let planned = self.is_planned(range.len(), true);
+            let planned = self.is_deterministic(range.len(), true);
             self.repeat_if(planned, |connection| connection.seal_slot(io, range));
         }
     }
@@ -172,14 +172,14 @@ impl Connection {
             let Some(remote) = &mut self.remote else { return };
             let Some(boundary) = remote.forced.front() else {
                 match self.is_still_resumed() {
-                    true if self.repeat_planned(io) => continue,
+                    true if self.repeat_deterministic(io) => continue,
                     true => return self.send_undecided(io),
                     false => break,
                 }
             };
             let (first, kind) = (boundary.first, boundary.kind);
             if next.is_some_and(|next| next < first) && self.is_still_resumed() {
-                match self.repeat_planned(io) {
+                match self.repeat_deterministic(io) {
                     true => continue,
                     false => return,
                 }
@@ -280,7 +280,7 @@ impl Connection {
         let before = io.scratch.down.extra().len();
         let tag = self.repeat(|connection| connection.seal_copy(io, chunk))?;
         let remote = self.remote.as_mut()?;
-        remote.digest = fold(remote.digest, tag);
+        remote.digest = mix_digest(remote.digest, tag);
         let boundary = remote.forced.front_mut()?;
         boundary.first.sequence += 1;
         let (_, count) = boundary.lengths.first_mut()?;
@@ -324,5 +324,5 @@ pub(crate) fn extend(boundary: &mut RecordLayout, length: usize, tag: u64) {
         Some((last, count)) if *last == length => *count += 1,
         _ => boundary.lengths.push((length, 1)),
     }
-    boundary.digest = fold(boundary.digest, tag);
+    boundary.digest = mix_digest(boundary.digest, tag);
 }

@@ -81,8 +81,8 @@ impl Connection {
         let after = if outcome.is_err() { given } else { handshake.consumed() };
         let had_hello = self.in_pos > 0;
         if let Some(remote) = &mut self.remote {
-            remote.mirror_handshake_input(before, after, had_hello);
-            remote.mirror_flight(&flight);
+            remote.replicate_handshake_input(before, after, had_hello);
+            remote.replicate_flight(&flight);
         }
         match outcome {
             Ok(Progress::NeedInput) => {
@@ -154,7 +154,7 @@ impl Connection {
     /// it lacks them the backups would have to make the handshake again, and it may wait for the acknowledgement that they take along.
     pub fn may_send_tickets(&self) -> bool {
         let all = self.acknowledged() >= self.newest_entry();
-        all && self.holds_tickets() && !self.is_busy() && !self.is_past_requests()
+        all && self.holds_tickets() && !self.is_active() && !self.is_past_requests()
     }
 
     /// The first response takes long: tickets leave without it, and the backups need not keep the handshake for it.
@@ -189,7 +189,7 @@ impl Connection {
 
 impl Replication {
     /// The client's handshake bytes between two positions, from the retained input.
-    fn mirror_handshake_input(&mut self, before: u64, after: u64, had_hello: bool) {
+    fn replicate_handshake_input(&mut self, before: u64, after: u64, had_hello: bool) {
         if had_hello && after > before {
             let bytes = self.client_input.slice(before, after);
             self.log.push(Entry::Input(bytes));
@@ -199,7 +199,7 @@ impl Replication {
     }
 
     /// What is answered to the input before. Whoever takes over makes it again, or ends the connection.
-    pub(crate) fn mirror_flight(&mut self, flight: &[u8]) {
+    pub(crate) fn replicate_flight(&mut self, flight: &[u8]) {
         if !flight.is_empty() {
             self.log.push(Entry::Flight(flight_of(flight)));
         }

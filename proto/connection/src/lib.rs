@@ -71,4 +71,4 @@ pub use restore::{RestoreError, ResumedLeg};
 pub use routing::undecided;
 pub use server_leg::Failure;
 pub use unacked_input::UNDECIDED_MAX;
-pub use upgrade_state::{PARCEL_BYTES_MAX, PARCEL_VERSION, ParcelError, ParcelLeg};
+pub use upgrade_state::{UPGRADE_STATE_BYTES_MAX, UPGRADE_STATE_VERSION, ParcelError, ParcelLeg};

@@ -281,8 +281,8 @@ impl Replication {
     }
 
     /// No message follows soon: an idle connection holds no buffer.
-    pub(crate) fn rest(&mut self) {
-        self.client_input.rest();
+    pub(crate) fn on_idle(&mut self) {
+        self.client_input.on_idle();
         self.server_input.rest();
     }
 
@@ -336,7 +336,7 @@ impl Replication {
         if self.ends_as_planned
             && let Some(run) = self.run.take()
         {
-            self.log.push_planned(Entry::Boundary(run)); // whoever knows of the end knows how it was said
+            self.log.push_deterministic(Entry::Boundary(run)); // whoever knows of the end knows how it was said
         }
     }
 
@@ -431,7 +431,7 @@ impl Replication {
     /// A checkpoint at plaintext position `plain` is about to be queued, behind which the backups know of idle
     /// bound legs by these entries alone. One whose server has not acknowledged the whole request cannot be gone on
     /// with.
-    pub(crate) fn say_bound(&mut self, plain: u64) {
+    pub(crate) fn record_bound(&mut self, plain: u64) {
         let found = self.partings.iter().position(|parting| {
             parting.after.is_none() && parting.plain <= plain && matches!(parting.idles, Idles::Unsaid(_))
         });

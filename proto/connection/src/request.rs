@@ -3,7 +3,7 @@
 use crate::bound::{Binding, Carrier};
 use crate::connection::{BodyPrefixScan, ClientTls, Connection, RequestState, ResponseState, Timer};
 use crate::request_log::{class_of, printable_target};
-use crate::routing::{self, Plan, Prefix};
+use crate::routing::{self, RouteDecision, Prefix};
 use crate::server_leg::ServerLeg;
 use crate::tls_info::TlsInfo;
 use crate::unacked_input::UNDECIDED_MAX;
@@ -167,7 +167,7 @@ impl Connection {
             _ => None,
         };
         let plan = if self.snapshot.rules.is_empty() {
-            Plan::default()
+            RouteDecision::default()
         } else {
             let body = match &prefix {
                 Some(Prefix { content, whole: true, .. }) => RuleBody::Complete(content),
@@ -211,7 +211,7 @@ impl Connection {
         path: &[u8],
         body: RuleBody<'_>,
         scratch: &mut evergate_rules::Scratch,
-    ) -> Option<Plan> {
+    ) -> Option<RouteDecision> {
         let listener = self.listener();
         let mut headers: [(&[u8], &[u8]); FOR_RULES_MAX] = [(b"", b""); FOR_RULES_MAX];
         let mut count = 0;
@@ -240,7 +240,7 @@ impl Connection {
         };
         match self.snapshot.rules.decide(&request, scratch) {
             Outcome::NeedBody => None,
-            Outcome::Decided(decision) => Some(plan_of(&decision)),
+            Outcome::Decided(decision) => Some(decision_of(&decision)),
         }
     }
 
@@ -251,25 +251,25 @@ impl Connection {
         head: &RequestHead<'_>,
         data: &[u8],
         looked_at: usize,
-        plan: Plan,
+        decision: RouteDecision,
     ) -> usize {
         let (looked_at, rest) = (&data[..head.head_len + looked_at], &data[head.head_len..]);
         let snapshot = self.snapshot.clone();
         if let Some(log) = &mut self.log {
-            log.rule = plan.rule;
-            log.audit = plan.audit;
-            log.class = class_of(&snapshot, &plan.matched).map(str::to_owned);
+            log.rule = decision.rule;
+            log.audit = decision.audit;
+            log.class = class_of(&snapshot, &decision.matched).map(str::to_owned);
         }
-        if !plan.matched.is_empty() {
-            io.effects.push(Effect::Matched(plan.matched.clone()));
+        if !decision.matched.is_empty() {
+            io.effects.push(Effect::Matched(decision.matched.clone()));
         }
         let mut host = [0u8; HOST_BYTES_MAX];
-        let host = if plan.limits.is_empty() { &[][..] } else { head.canonical_host(&mut host) };
+        let host = if decision.limits.is_empty() { &[][..] } else { head.canonical_host(&mut host) };
         let client = self.client.ip();
-        for (at, rule) in plan.limits.iter().enumerate() {
+        for (at, rule) in decision.limits.iter().enumerate() {
             if !io.node.allow(&snapshot, *rule, client, host) {
                 // What is refused uses up nothing of the other limits.
-                for passed in &plan.limits[..at] {
+                for passed in &decision.limits[..at] {
                     io.node.give_back(&snapshot, *passed, client, host);
                 }
                 if let Some(log) = &mut self.log {
@@ -281,11 +281,11 @@ impl Connection {
                     rest,
                     (429, "rate_limited"),
                     ("Retry-After", "1"),
-                    &plan.matched,
+                    &decision.matched,
                 );
             }
         }
-        let (pool, sticky) = match plan.terminal {
+        let (pool, sticky) = match decision.terminal {
             routing::Action::Deny(status) => {
                 return self.answer_by_rule(
                     io,
@@ -293,7 +293,7 @@ impl Connection {
                     rest,
                     (status, "denied_by_rule"),
                     ("", ""),
-                    &plan.matched,
+                    &decision.matched,
                 );
             }
             routing::Action::Redirect(status, location) => {
@@ -304,7 +304,7 @@ impl Connection {
                     rest,
                     (status, "redirected_by_rule"),
                     field,
-                    &plan.matched,
+                    &decision.matched,
                 );
             }
             routing::Action::Route(index, sticky) => {
@@ -315,7 +315,7 @@ impl Connection {
         let Some(pool) = pool else {
             return self.answer(io, head, rest, 404, "no_route", &[]);
         };
-        self.route(io, head, looked_at, pool, sticky, &plan.matched)
+        self.route(io, head, looked_at, pool, sticky, &decision.matched)
     }
 
     /// Opens a leg for the request and hands it the rewritten head.
@@ -541,7 +541,7 @@ impl Connection {
     }
 
     /// Queues the decision before the first byte reaches the server.
-    pub(crate) fn mirror_route(&mut self) {
+    pub(crate) fn replicate_route(&mut self) {
         let Some(leg) = &mut self.leg else { return };
         if leg.decided {
             return;
@@ -681,7 +681,7 @@ impl Connection {
     }
 }
 
-fn plan_of(decision: &Decision<'_>) -> Plan {
+fn decision_of(decision: &Decision<'_>) -> RouteDecision {
     let action = match &decision.terminal {
         Terminal::None => routing::Action::Default,
         Terminal::Route { pool_index, sticky, .. } => {
@@ -690,7 +690,7 @@ fn plan_of(decision: &Decision<'_>) -> Plan {
         Terminal::Deny(status) => routing::Action::Deny(*status),
         Terminal::Redirect { status, location } => routing::Action::Redirect(*status, location.clone()),
     };
-    Plan {
+    RouteDecision {
         rule: decision.rule,
         terminal: action,
         matched: decision.matched.to_vec(),

@@ -274,7 +274,7 @@ impl Connection {
                 self.receiving = RequestState::Tunnel;
             }
         }
-        self.begin_plan(framed);
+        self.begin_deterministic(framed);
         self.status.0 = head.status;
         if let Some(log) = &mut self.log {
             log.status = head.status;
@@ -476,7 +476,7 @@ impl Connection {
 
     /// The response is complete.
     pub(crate) fn end_response(&mut self, io: &mut Io<'_>) {
-        let closes = self.end_plan(io);
+        let closes = self.end_deterministic(io);
         if self.closing || self.closed {
             return;
         }
@@ -496,7 +496,7 @@ impl Connection {
         self.log_request(io, "");
         self.note_message_end();
         if self.last_response || unfinished {
-            return self.end_as_planned(io, closes);
+            return self.end_deterministically(io, closes);
         }
         self.arm(Timer::KeepAlive, io.now);
     }
@@ -571,16 +571,16 @@ impl Connection {
             ResponseState::Tunnel if leg.in_doubt => self.end_abruptly(io, "upstream_lost"),
             ResponseState::Head => {
                 if self.leg.as_ref().is_some_and(|leg| !leg.in_doubt) {
-                    self.begin_plan(false); // it ends in order and before a whole head: nothing of it can have been sent
+                    self.begin_deterministic(false); // it ends in order and before a whole head: nothing of it can have been sent
                 }
-                match self.speaks_no_http() {
+                match self.is_not_http() {
                     true => self.server_refused(io, "status_line_malformed"),
                     false => self.leg_failed(io, Failure::Lost),
                 }
             }
             ResponseState::Body(Body::UntilClose) if self.leg.as_ref().is_some_and(|leg| !leg.in_doubt) => {
                 self.last_response = true;
-                self.mirror_server_end();
+                self.replicate_server_end();
                 self.end_response(io);
             }
             ResponseState::Body(_) => {
@@ -588,7 +588,7 @@ impl Connection {
                 self.end_abruptly(io, "upstream_truncated")
             }
             ResponseState::Tunnel => {
-                self.mirror_server_end();
+                self.replicate_server_end();
                 self.stash_server_end();
                 self.answering = ResponseState::Ended;
                 self.half_close(io);
@@ -618,7 +618,7 @@ impl Connection {
             ResponseState::Tunnel | ResponseState::Ended => {}
         }
         match self.answering {
-            ResponseState::Head if self.speaks_no_http() => self.give_up(io, 502, "status_line_malformed"),
+            ResponseState::Head if self.is_not_http() => self.give_up(io, 502, "status_line_malformed"),
             ResponseState::Head => self.give_up(io, 502, "upstream_lost"),
             ResponseState::Ended => self.server_is_gone(io),
             _ => self.end_abruptly(io, "upstream_lost"),
@@ -626,7 +626,7 @@ impl Connection {
     }
 
     /// Whether what came before a head was whole begins none.
-    fn speaks_no_http(&self) -> bool {
+    fn is_not_http(&self) -> bool {
         const BEGINS: &[u8] = b"HTTP/1.";
         let held = self.leg.as_ref().map_or(&[][..], |leg| &leg.held);
         !held.is_empty() && !held.starts_with(BEGINS) && !BEGINS.starts_with(held)

@@ -158,7 +158,7 @@ impl Connection {
             return Ok(false);
         };
         if let Some(remote) = &mut self.remote {
-            remote.mirror_flight(more);
+            remote.replicate_flight(more);
         }
         self.send_wire(io, &flight);
         match outcome {
@@ -338,7 +338,7 @@ impl Connection {
         }
         self.continue_log(io, &route, &leg.rules);
         self.leg = Some(Box::new(leg));
-        self.resume_plan();
+        self.resume_deterministic();
         if route.flags.continued && !begun {
             self.frame(io, CONTINUE);
         }

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 /// What the rules decided, detached from them.
 #[derive(Debug, Default)]
-pub(crate) struct Plan {
+pub(crate) struct RouteDecision {
     pub(crate) rule: Option<RuleId>,
     pub(crate) terminal: Action,
     pub(crate) matched: Vec<RuleId>,

@@ -220,7 +220,7 @@ impl ServerLeg {
     }
 
     /// Nothing can be said to, or heard from, a server yet.
-    pub(crate) fn is_resting(&self) -> bool {
+    pub(crate) fn is_unconnected(&self) -> bool {
         matches!(self.state, LegState::Dialing)
     }
 
@@ -356,7 +356,7 @@ impl Connection {
 
     /// Request bytes may flow: the decision is mirrored first, then what waits is sent.
     pub(crate) fn leg_ready(&mut self, io: &mut Io<'_>) {
-        self.mirror_route();
+        self.replicate_route();
         let Some(leg) = &mut self.leg else { return };
         leg.state = LegState::Open;
         let tls = leg.is_tls();

@@ -118,7 +118,7 @@ impl Connection {
 
     fn note_spliced(&mut self, now: Micros, held: u64) {
         match held {
-            0 => self.note_taken(now),
+            0 => self.record_progress(now),
             _ => self.handle_blocked(now),
         }
     }

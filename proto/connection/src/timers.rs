@@ -2,7 +2,7 @@
 
 use crate::connection::{Connection, RequestState, ResponseState, Timer};
 use crate::server_leg::ServerLeg;
-use crate::write_stall::FIRST_LOOK_PART;
+use crate::write_stall::FIRST_CHECK_PART;
 use crate::{Effect, Io};
 use evergate_base::Micros;
 
@@ -15,7 +15,7 @@ impl Connection {
             return;
         }
         let span = self.span(timer, now);
-        let part = if self.is_looked_at_soon(timer) { FIRST_LOOK_PART } else { 1 };
+        let part = if self.is_looked_at_soon(timer) { FIRST_CHECK_PART } else { 1 };
         if timer == Timer::RequestHead {
             self.began = now;
         }
@@ -68,7 +68,7 @@ impl Connection {
 
     /// Some waiting bytes left; what waited for an outlet to be empty goes on.
     pub fn handle_flushed(&mut self, io: &mut Io<'_>) {
-        self.note_taken(io.now);
+        self.record_progress(io.now);
         self.finish_call(io);
     }
 
@@ -104,7 +104,7 @@ impl Connection {
     }
 
     /// Releases ACKs, closes what is finished, and goes on with input that waited.
-    pub(crate) fn settle(&mut self, io: &mut Io<'_>) {
+    pub(crate) fn finish_turn(&mut self, io: &mut Io<'_>) {
         if self.closed {
             return;
         }

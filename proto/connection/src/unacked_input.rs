@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 /// Memory that a stream may keep for what it retains: where something is retained, and between two messages that follow each
 /// other, in bytes.
-const RETAINED_KEPT: usize = 65_536;
+const IDLE_BYTES_MAX: usize = 65_536;
 const RETAINED_BETWEEN: usize = 4_096;
 /// Bytes of one stash entry at most; more becomes several entries.
 const STASH_BYTES: u64 = 65_536;
@@ -18,7 +18,7 @@ const STASH_MAX: u64 = 1 << 20;
 pub const UNDECIDED_MAX: usize = (STASH_MAX - STASH_MAX / 32) as usize;
 /// Of a body that is passed on in any case so much is kept for a stash: its server hears of it although the client is far away,
 /// and by then knows how long an acknowledgement takes.
-const KEPT_BYTES: u64 = 262_144;
+const STASH_BYTES_MAX: u64 = 262_144;
 /// ... and so much of its end, more than two records: of a lost segment that nothing follows no notice can tell a server
 /// (docs/adr/0023), and its timer has grown with its client's slowness.
 pub(crate) const TAIL_BYTES: u64 = 49_152;
@@ -67,7 +67,7 @@ impl Retained {
             self.bytes.drain(..cut);
             self.start = at;
         }
-        if self.bytes.capacity() > RETAINED_KEPT {
+        if self.bytes.capacity() > IDLE_BYTES_MAX {
             self.shrink_to(0);
         }
     }
@@ -94,7 +94,7 @@ impl Retained {
     }
 
     /// No message follows soon.
-    pub(crate) fn rest(&mut self) {
+    pub(crate) fn on_idle(&mut self) {
         self.shrink_to(0);
     }
 
@@ -143,7 +143,7 @@ impl ServerInput {
         if left.is_none() && follows && self.kept.bytes.is_empty() {
             (self.begun, self.unkept) = (at, 0);
         }
-        if self.passed_on == leg && self.kept.end() - self.begun >= KEPT_BYTES {
+        if self.passed_on == leg && self.kept.end() - self.begun >= STASH_BYTES_MAX {
             self.unkept = leg;
         }
         let ends = left.is_none_or(|left| left <= TAIL_BYTES + bytes.len() as u64);
@@ -193,8 +193,8 @@ impl ServerInput {
 
     /// No message follows soon.
     pub(crate) fn rest(&mut self) {
-        self.kept.rest();
-        self.tail.rest();
+        self.kept.on_idle();
+        self.tail.on_idle();
     }
 }
 
@@ -216,12 +216,12 @@ mod tests {
         let kept = |length: usize| {
             let mut retained = Retained::default();
             retained.append(0, &vec![7; length]);
-            retained.rest();
+            retained.on_idle();
             assert!(retained.bytes.capacity() >= length, "it is needed");
             retained.drop_before(length as u64);
             retained.shrink();
             let between = retained.bytes.capacity();
-            retained.rest();
+            retained.on_idle();
             (between >= length, retained.bytes.capacity())
         };
         assert_eq!([kept(1_300), kept(5_000)], [(true, 0), (false, 0)]);

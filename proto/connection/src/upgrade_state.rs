@@ -30,9 +30,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The form of parcels. Another form has another number: who does not know it must not get connections.
-pub const PARCEL_VERSION: u32 = 8;
+pub const UPGRADE_STATE_VERSION: u32 = 8;
 /// The longest parcel, in bytes: outlets, and a body that the rules have to see.
-pub const PARCEL_BYTES_MAX: usize = 1 << 24;
+pub const UPGRADE_STATE_BYTES_MAX: usize = 1 << 24;
 
 /// Why a parcel cannot be unpacked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -241,7 +241,7 @@ impl Connection {
             log: self.log.as_ref().map(|log| export_log(log)),
         };
         match postcard::to_allocvec(&parcel) {
-            Ok(bytes) if bytes.len() <= PARCEL_BYTES_MAX => Ok(bytes),
+            Ok(bytes) if bytes.len() <= UPGRADE_STATE_BYTES_MAX => Ok(bytes),
             _ => Err("too_large"),
         }
     }
@@ -264,7 +264,7 @@ impl Connection {
     }
 
     fn export_leg(&self, leg: &ServerLeg, newest: &Snapshot, older: bool) -> Result<Leg, &'static str> {
-        let waits = leg.is_resting() && leg.is_queued() && !leg.decided;
+        let waits = leg.is_unconnected() && leg.is_queued() && !leg.decided;
         if !(leg.is_open() || waits) || !leg.stashed.is_empty() || leg.awaits_head || leg.restored {
             return Err("connecting");
         }
@@ -328,7 +328,7 @@ impl Connection {
         snapshot: &Arc<Snapshot>,
         bytes: &[u8],
     ) -> Result<(Connection, Option<ParcelLeg>), ParcelError> {
-        if bytes.len() > PARCEL_BYTES_MAX {
+        if bytes.len() > UPGRADE_STATE_BYTES_MAX {
             return Err(ParcelError::Malformed);
         }
         let (parcel, rest): (UpgradeState, _) =

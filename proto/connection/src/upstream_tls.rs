@@ -7,7 +7,7 @@
 
 use crate::client_leg::seconds;
 use crate::connection::{Connection, ResponseState};
-use crate::framing::{fold, tag_of};
+use crate::framing::{mix_digest, tag_of};
 use crate::replication::position;
 use crate::restore::at;
 use crate::server_leg::{Failure, LegState, ServerLeg};
@@ -456,7 +456,7 @@ impl Connection {
             for _ in 0..*count {
                 let replay = self.leg.as_mut()?.replay.as_mut()?;
                 let chunk: Vec<u8> = replay.hold.drain(..usize::from(*length)).collect();
-                digest = fold(digest, self.seal_up_record(io, &chunk, true)?);
+                digest = mix_digest(digest, self.seal_up_record(io, &chunk, true)?);
             }
         }
         // Checkpoints lie between runs, so that no run comes without its digest.

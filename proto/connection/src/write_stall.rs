@@ -11,11 +11,11 @@ use evergate_base::Micros;
 /// A server may still be taking a request that is longer than this, in bytes on the wire, when all of it is written.
 const REQUEST_SMALL: u64 = 65_536;
 /// The first look comes after this part of the time that a peer has.
-pub(crate) const FIRST_LOOK_PART: u64 = 16;
+pub(crate) const FIRST_CHECK_PART: u64 = 16;
 
 /// What the peers had acknowledged at the last look.
 #[derive(Debug, Default)]
-pub(crate) struct Look {
+pub(crate) struct AckedPositions {
     at: Micros,
     /// Output positions of those that were waited for then, and have been since.
     client: Option<u64>,
@@ -27,7 +27,7 @@ pub(crate) struct Look {
 impl Connection {
     /// Whether it depends on the peers' acknowledgements what the next timeout means: the worker tells them before, by
     /// [`Connection::handle_unacknowledged`], or with backups as always.
-    pub fn looks_at_peers(&self) -> bool {
+    pub fn checks_peers(&self) -> bool {
         self.is_looked_at(self.timer)
     }
 
@@ -81,7 +81,7 @@ impl Connection {
     }
 
     /// Some of what waited has left: who waits for nobody any more has the time of its state.
-    pub(crate) fn note_taken(&mut self, now: Micros) {
+    pub(crate) fn record_progress(&mut self, now: Micros) {
         let (client, server) = (self.waits_for_client(), self.waits_for_server());
         if let Some(look) = &mut self.look {
             look.client = look.client.filter(|_| client);
@@ -95,7 +95,7 @@ impl Connection {
 
     /// Whether those that bytes wait for have taken enough since the last look. Extends the deadline if so.
     pub(crate) fn peers_go_on(&mut self, now: Micros) -> bool {
-        self.look_at((self.waits_for_client(), self.waits_for_server()), now)
+        self.check((self.waits_for_client(), self.waits_for_server()), now)
     }
 
     /// Whether records of before are yet to be made because peers take little, but enough: a slow client has all that it has
@@ -117,11 +117,11 @@ impl Connection {
     /// Whether the server is still taking the request, all of which is written, or waits for a client that takes the response.
     pub(crate) fn server_goes_on(&mut self, now: Micros) -> bool {
         if self.server_waits_for_client() {
-            return self.look_at((true, false), now);
+            return self.check((true, false), now);
         }
         // One whose client was waited for at the last look, and has all since, has its own time from now on.
         let was_client = self.look.as_ref().is_some_and(|look| look.client.is_some());
-        (was_client || self.is_large_request()) && self.look_at((false, true), now)
+        (was_client || self.is_large_request()) && self.check((false, true), now)
     }
 
     fn is_large_request(&self) -> bool {
@@ -135,15 +135,15 @@ impl Connection {
         owes && self.answering != ResponseState::Head
     }
 
-    fn look_at(&mut self, waits: (bool, bool), now: Micros) -> bool {
+    fn check(&mut self, waits: (bool, bool), now: Micros) -> bool {
         let mut look = self.look.take().unwrap_or_default();
         let held = look.held.take();
         let span = now.since(look.at).0;
         let owed = (self.listener().limits.rate_min.saturating_mul(span) / 1_000_000).max(1);
         let mut fine = true;
         for (waits, before, taken) in [
-            (waits.0, &mut look.client, self.taken_by_client(held)),
-            (waits.1, &mut look.server, self.taken_by_server(held)),
+            (waits.0, &mut look.client, self.acked_by_client(held)),
+            (waits.1, &mut look.server, self.acked_by_server(held)),
         ] {
             fine &= !waits || before.is_none_or(|before| taken.saturating_sub(before) >= owed);
             *before = waits.then_some(taken);
@@ -154,7 +154,7 @@ impl Connection {
         fine
     }
 
-    fn taken_by_client(&self, held: Option<(u64, u64)>) -> u64 {
+    fn acked_by_client(&self, held: Option<(u64, u64)>) -> u64 {
         match &self.remote {
             Some(remote) => remote.client_acked,
             None => {
@@ -163,7 +163,7 @@ impl Connection {
         }
     }
 
-    fn taken_by_server(&self, held: Option<(u64, u64)>) -> u64 {
+    fn acked_by_server(&self, held: Option<(u64, u64)>) -> u64 {
         let Some(leg) = &self.leg else { return 0 };
         match &self.remote {
             Some(remote) if remote.server_acked.0 == leg.id => remote.server_acked.1,

@@ -6,12 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::message::{Assignment, Claim, Held, Holds, Promise};
+use crate::message::{Assignment, Claim, ClaimedState, Holds, Promise};
 use crate::rendezvous::score;
 use crate::{DataEpoch, MemberSet, Members, NodeId, ViewId};
 
 /// What a decision rests on.
-pub(crate) struct Ground<'a> {
+pub(crate) struct AssignmentInput<'a> {
     pub(crate) view: ViewId,
     pub(crate) members: &'a Members,
     pub(crate) promises: &'a BTreeMap<NodeId, Promise>,
@@ -39,8 +39,8 @@ struct Candidate {
     claim: Claim,
 }
 
-pub(crate) fn decide(ground: &Ground<'_>) -> Result<Vec<Assignment>, Conflict> {
-    let established: Vec<(NodeId, &Held)> =
+pub(crate) fn decide(ground: &AssignmentInput<'_>) -> Result<Vec<Assignment>, Conflict> {
+    let established: Vec<(NodeId, &ClaimedState)> =
         ground.promises.iter().filter_map(|(id, promise)| Some((*id, promise.held.as_ref()?))).collect();
     if ground.quorum.is_some_and(|quorum| !established.is_empty() && established.len() < quorum) {
         return Err(Conflict::Forgotten);
@@ -63,13 +63,13 @@ pub(crate) fn decide(ground: &Ground<'_>) -> Result<Vec<Assignment>, Conflict> {
 
 /// Who goes on with a bucket that somebody holds.
 fn resume(
-    ground: &Ground<'_>,
-    established: &[(NodeId, &Held)],
-    base: &Held,
+    ground: &AssignmentInput<'_>,
+    established: &[(NodeId, &ClaimedState)],
+    base: &ClaimedState,
     bucket: usize,
 ) -> Result<Option<Assignment>, Conflict> {
     let listed = base.claims.get(bucket).map(|claim| claim.base_in_sync).unwrap_or_default();
-    let candidate = |(id, held): &(NodeId, &Held)| -> Option<Candidate> {
+    let candidate = |(id, held): &(NodeId, &ClaimedState)| -> Option<Candidate> {
         let claim = held.claims.get(bucket).filter(|claim| claim.holds != Holds::Nothing)?;
         Some(Candidate { id: *id, view: held.view, claim: *claim })
     };
@@ -103,7 +103,7 @@ struct Spread {
 }
 
 impl Spread {
-    fn new(ground: &Ground<'_>) -> Spread {
+    fn new(ground: &AssignmentInput<'_>) -> Spread {
         Spread { owned: ground.members.0.keys().map(|id| (*id, 0)).collect() }
     }
 
@@ -111,7 +111,7 @@ impl Spread {
         *self.owned.entry(id).or_default() += 1;
     }
 
-    fn complete(&mut self, ground: &Ground<'_>, bucket: u16, held: Option<Assignment>) -> Assignment {
+    fn complete(&mut self, ground: &AssignmentInput<'_>, bucket: u16, held: Option<Assignment>) -> Assignment {
         let mut assignment = held.unwrap_or_else(|| {
             let owner = self.fresh_owner(ground, bucket);
             self.count(owner);
@@ -126,7 +126,7 @@ impl Spread {
     }
 
     /// Weighted rendezvous among the members that own less than their share; any member when all weigh nothing.
-    fn fresh_owner(&self, ground: &Ground<'_>, bucket: u16) -> NodeId {
+    fn fresh_owner(&self, ground: &AssignmentInput<'_>, bucket: u16) -> NodeId {
         let total: u64 = ground.weights.values().map(|weight| u64::from(*weight)).sum();
         let has_room = |id: &NodeId| {
             let share = u64::from(weight(ground, *id)) * u64::from(ground.buckets);
@@ -140,6 +140,6 @@ impl Spread {
     }
 }
 
-fn weight(ground: &Ground<'_>, id: NodeId) -> u16 {
+fn weight(ground: &AssignmentInput<'_>, id: NodeId) -> u16 {
     ground.weights.get(&id).copied().unwrap_or(0)
 }

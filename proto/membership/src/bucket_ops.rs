@@ -107,12 +107,12 @@ impl Node {
             return;
         }
         office.quiet = Some(index);
-        self.hand_over(bucket);
+        self.hand_off(bucket);
     }
 
     /// Gives a bucket away that is quiet. Not while a backup is being added: it may or may not know that it is in sync, so it
     /// could neither be named to the next owner nor be left out.
-    fn hand_over(&mut self, bucket: Bucket) {
+    fn hand_off(&mut self, bucket: Bucket) {
         let (me, view, pending) = (self.me.id, self.view, self.pending.is_some());
         let Some(office) = self.offices.get_mut(usize::from(bucket.0)) else { return };
         let (Some((HandoffId { to, .. }, _)), Some(index)) = (office.freezing, office.quiet) else { return };
@@ -285,7 +285,7 @@ impl Node {
                 if office.is_owned_in(&asked) {
                     office.handle_answer(from, op.change);
                     self.note_change(op.bucket);
-                    self.hand_over(op.bucket);
+                    self.hand_off(op.bucket);
                 }
                 (false, None)
             }
@@ -326,7 +326,7 @@ impl Node {
             self.touch(bucket);
         }
         for bucket in buckets {
-            self.hand_over(Bucket(bucket)); // a promise may have kept it
+            self.hand_off(Bucket(bucket)); // a promise may have kept it
         }
         for (to, op) in queued {
             self.replies.entry(to).or_default().push(op);

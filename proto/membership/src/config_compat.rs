@@ -32,7 +32,7 @@ impl Node {
         if id == self.me.id {
             return newest(&self.configurations);
         }
-        let last = self.peers.get(&id)?.last.filter(|_| self.hears(id));
+        let last = self.peers.get(&id)?.last.filter(|_| self.is_reachable(id));
         last.and_then(|last| newest(&last.configurations))
     }
 
@@ -41,7 +41,7 @@ impl Node {
         if id == self.me.id {
             return Some(true);
         }
-        let last = self.peers.get(&id)?.last.filter(|_| self.hears(id))?;
+        let last = self.peers.get(&id)?.last.filter(|_| self.is_reachable(id))?;
         Some(self.is_had(&last.configurations))
     }
 

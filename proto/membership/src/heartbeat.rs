@@ -86,7 +86,7 @@ impl Node {
             }
             let one = Path::ALL.get(turn..=turn).filter(|_| calm && alternates);
             self.send_on(one.unwrap_or(&Path::ALL), id, incarnation, &Body::Heartbeat(heartbeat), calm);
-            if incarnation != Incarnation::UNKNOWN && !self.hears(id) {
+            if incarnation != Incarnation::UNKNOWN && !self.is_reachable(id) {
                 // Perhaps both of us live anew, each speaking to the other's former life.
                 let hello =
                     Heartbeat { grants: false, includes_you: false, excludes_you: false, ..heartbeat };
@@ -148,7 +148,7 @@ impl Node {
             witnessed: self.is_witnessed(),
             lapsed: self.lapsed_at.is_some() && self.pending.is_none(),
             promised: self.promised,
-            heard: Path::ALL.map(|path| self.heard_on(path)),
+            heard: Path::ALL.map(|path| self.reachable_on(path)),
             reach: self.reach,
             closed_from: if closed { self.born } else { Incarnation::UNKNOWN },
             closed_to: if closed {
@@ -168,7 +168,7 @@ impl Node {
     fn announced(&self) -> AnnouncedPhase {
         match self.standing() {
             NodePhase::Left => AnnouncedPhase::Left,
-            NodePhase::Listening if self.is_kept_out() => AnnouncedPhase::HeldDown,
+            NodePhase::Listening if self.is_rejoin_blocked() => AnnouncedPhase::HeldDown,
             NodePhase::Listening => AnnouncedPhase::Listen,
             NodePhase::Active => AnnouncedPhase::Active,
             NodePhase::Fenced => AnnouncedPhase::Fenced,
@@ -177,37 +177,37 @@ impl Node {
 
     /// Since how long nothing was heard of a node's adopted life; `None` if never.
     pub(crate) fn silence(&self, id: NodeId, now: Micros) -> Option<Micros> {
-        let heard_at = self.peers.get(&id)?.heard_last()?;
+        let heard_at = self.peers.get(&id)?.last_received()?;
         Some(now.since(heard_at.max(self.silence_floor)))
     }
 
     /// Whether a node was heard lately.
-    pub(crate) fn hears(&self, id: NodeId) -> bool {
+    pub(crate) fn is_reachable(&self, id: NodeId) -> bool {
         let now = self.last_timer_at.unwrap_or(self.now);
         self.silence(id, now).is_some_and(|silence| silence < self.config.timing.suspect)
     }
 
     /// Nodes heard lately, this one included.
-    pub(crate) fn heard_set(&self) -> MemberSet {
-        self.peers.keys().copied().filter(|id| self.hears(*id)).collect::<MemberSet>().with(self.me.id)
+    pub(crate) fn reachable_set(&self) -> MemberSet {
+        self.peers.keys().copied().filter(|id| self.is_reachable(*id)).collect::<MemberSet>().with(self.me.id)
     }
 
     /// Whether two nodes hear each other, as far as they told.
     pub(crate) fn mutual(&self, a: NodeId, b: NodeId) -> bool {
-        self.says_heard(a, b) && self.says_heard(b, a)
+        self.reports_reachable(a, b) && self.reports_reachable(b, a)
     }
 
-    fn says_heard(&self, who: NodeId, whom: NodeId) -> bool {
+    fn reports_reachable(&self, who: NodeId, whom: NodeId) -> bool {
         if who == self.me.id {
-            return self.hears(whom);
+            return self.is_reachable(whom);
         }
-        self.peers.get(&who).and_then(|peer| peer.last).is_some_and(|last| last.hears(whom))
+        self.peers.get(&who).and_then(|peer| peer.last).is_some_and(|last| last.reports_reachable(whom))
     }
 
     /// Whether exactly this life of a node was heard lately.
-    pub(crate) fn hears_life(&self, member: Member) -> bool {
+    pub(crate) fn is_incarnation_reachable(&self, member: Member) -> bool {
         member == self.me
-            || (self.hears(member.id)
+            || (self.is_reachable(member.id)
                 && self.peers.get(&member.id).is_some_and(|peer| peer.member() == member))
     }
 }

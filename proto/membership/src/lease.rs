@@ -88,9 +88,9 @@ impl Node {
     /// stays closed until this node grants or promises something. With a witness the latter may give its state up and begin anew, but not
     /// beside a node that it hears; nor does one found anything that is kept out.
     fn is_helpless(&self, peer: &crate::peer::Peer) -> bool {
-        let Some(last) = peer.last.filter(|_| self.hears(peer.member().id)) else { return false };
-        let idle = !last.witnessed || last.hears(self.me.id);
-        let kept_out = self.established && last.state == AnnouncedPhase::HeldDown && last.hears(self.me.id);
+        let Some(last) = peer.last.filter(|_| self.is_reachable(peer.member().id)) else { return false };
+        let idle = !last.witnessed || last.reports_reachable(self.me.id);
+        let kept_out = self.established && last.state == AnnouncedPhase::HeldDown && last.reports_reachable(self.me.id);
         last.is_powerless() || kept_out || (peer.has_lapsed_with_us() && idle)
     }
 

@@ -60,6 +60,6 @@ pub use ids::{
 pub use key::{KeyId, Keyring, TAG_BYTES};
 pub use message::{
     AnnouncedPhase, Assignment, Body, CALM_AT, Change, Claim, Commit, DATAGRAM_BYTES_MAX, DecodeError,
-    Header, Heartbeat, Held, Holds, Message, OPS_MAX, Op, Prepare, Promise, VERSION, is_calm,
+    Header, Heartbeat, ClaimedState, Holds, Message, OPS_MAX, Op, Prepare, Promise, VERSION, is_calm,
 };
 pub use node::{Node, TRANSMITS_MAX};

@@ -90,7 +90,7 @@ impl Node {
     /// The work that a node's buckets make, as it says; `None` while it is not heard.
     pub fn work_of(&self, id: NodeId) -> Option<u64> {
         let says = || self.peers.get(&id).and_then(|peer| peer.last).map(|last| last.work);
-        if id == self.me.id { Some(self.own_work()) } else { says().filter(|_| self.hears(id)) }
+        if id == self.me.id { Some(self.own_work()) } else { says().filter(|_| self.is_reachable(id)) }
     }
 
     /// The work of a bucket of which nothing is known: as that of those of which something is.

@@ -63,7 +63,7 @@ impl Node {
     pub(crate) fn advance_view(&mut self, now: Micros) {
         self.give_up_if_lost(now);
         self.give_way(now);
-        self.settle_hold_down(now);
+        self.shorten_rejoin_delay(now);
         self.note_unsettled(now);
         self.consider(now);
         self.advance_promise(now);
@@ -71,7 +71,7 @@ impl Node {
     }
 
     /// A node that stayed in its views long enough may be excluded once more without a long wait.
-    fn settle_hold_down(&mut self, now: Micros) {
+    fn shorten_rejoin_delay(&mut self, now: Micros) {
         let settled = self.established && now.since(self.installed_at) >= self.config.timing.hold_down_max;
         if settled {
             self.hold_down = self.config.timing.hold_down_min;
@@ -121,8 +121,8 @@ impl Node {
     /// What a node remembers that gave its life up is of use while somebody may go on with the view. Where a majority is heard and
     /// nobody of it does, it would keep the others from founding a cluster.
     fn forget_if_alone(&mut self, now: Micros) {
-        let many = self.heard_set().len() >= self.config.majority();
-        let goes_on = self.heard_that(crate::peer::Peer::has_state).len() > 1 && !self.are_most_empty();
+        let many = self.reachable_set().len() >= self.config.majority();
+        let goes_on = self.reachable_where(crate::peer::Peer::has_state).len() > 1 && !self.are_most_empty();
         let alone = self.remembered.is_some() && many && !goes_on;
         if self.is_forgotten_for_long(alone, now) {
             self.remembered = None;
@@ -134,7 +134,7 @@ impl Node {
         let Some(pending) = &self.pending else { return false };
         let proposer = Member { id: pending.view.proposer, incarnation: pending.view.incarnation };
         let long = pending.promised_at.is_some_and(|at| now.since(at) >= self.config.timing.listen_lapse);
-        long && !self.hears_life(proposer)
+        long && !self.is_incarnation_reachable(proposer)
     }
 
     /// Witness mode: a node that we hear, and that does not hear us, is about to replace us or acts without us. It cannot
@@ -144,11 +144,11 @@ impl Node {
     pub(crate) fn note_excluded(&mut self) {
         let greater = self.members.0.len() >= self.config.majority();
         let excludes = |peer: &crate::peer::Peer| {
-            let Some(last) = peer.last.filter(|_| self.hears(peer.member().id)) else { return false };
+            let Some(last) = peer.last.filter(|_| self.is_reachable(peer.member().id)) else { return false };
             if self.members.contains(peer.member()) {
                 return last.excludes_you;
             }
-            let deaf = !last.hears(self.me.id);
+            let deaf = !last.reports_reachable(self.me.id);
             deaf && !greater
                 && (last.excludes_you || last.state == AnnouncedPhase::Active && !last.includes_you)
         };
@@ -162,9 +162,9 @@ impl Node {
         let replaced = self.members.0.iter().any(|(id, incarnation)| {
             let member = Member { id: *id, incarnation: *incarnation };
             member != self.me
-                && self.peers.get(id).is_some_and(|peer| peer.member() != member && self.hears(*id))
+                && self.peers.get(id).is_some_and(|peer| peer.member() != member && self.is_reachable(*id))
         });
-        let missing = self.members.0.keys().any(|id| *id != self.me.id && !self.hears(*id));
+        let missing = self.members.0.keys().any(|id| *id != self.me.id && !self.is_reachable(*id));
         let witness = self.witness_since.is_some_and(|since| {
             self.witness_until > now && now.since(since) >= self.config.timing.listen_lapse
         });
@@ -175,7 +175,7 @@ impl Node {
     /// nothing for that reason. Where one with state has a witness, it may yet go on.
     fn keeps_others_waiting(&self) -> bool {
         let acts = |state| matches!(state, AnnouncedPhase::Active | AnnouncedPhase::Fenced);
-        let waits = |last: &Heartbeat| last.state == AnnouncedPhase::Listen && last.hears(self.me.id);
+        let waits = |last: &Heartbeat| last.state == AnnouncedPhase::Listen && last.reports_reachable(self.me.id);
         let witnessed = || self.words().map(|(_, last)| last).filter(|last| last.witnessed);
         self.lapsed_at.is_some()
             && self.witness_until <= self.now
@@ -189,7 +189,7 @@ impl Node {
         if self.lapsed_at.is_none() && self.unsettled_since.is_none() {
             return false;
         }
-        let heard = self.clique(self.heard_set());
+        let heard = self.clique(self.reachable_set());
         let remembers = |id: &NodeId| {
             *id == self.me.id || self.peers.get(id).is_some_and(|peer| peer.view != ViewId::NONE)
         };
@@ -201,7 +201,7 @@ impl Node {
     fn note_unsettled(&mut self, now: Micros) {
         let stuck = |peer: &crate::peer::Peer| {
             self.members.contains(peer.member())
-                && self.hears(peer.member().id)
+                && self.is_reachable(peer.member().id)
                 && peer.last.is_some_and(|last| {
                     peer.view != self.view
                         || last.promised > self.view
@@ -219,7 +219,7 @@ impl Node {
 
     /// When [`Node::consider`] must run again before the next heartbeat.
     pub(crate) fn proposal_due(&self) -> Option<Micros> {
-        self.wanted_since.map(|since| since + self.stagger(self.heard_set()))
+        self.wanted_since.map(|since| since + self.stagger(self.reachable_set()))
     }
 
     /// Proposes a view if the installed one is not right and it is our turn.
@@ -232,7 +232,7 @@ impl Node {
             self.note_reluctant(now);
             match self.target(now) {
                 Some(target) if target != members || outbid => self.propose(target),
-                None if now.since(accepted_at) >= self.patience() => {
+                None if now.since(accepted_at) >= self.proposal_timeout() => {
                     // It must not be proposed any more, and keeps this node from promising another one.
                     self.pending = None;
                     self.proposal = None;
@@ -245,7 +245,7 @@ impl Node {
         if let Some(pending) = &self.pending {
             let waited = now.since(pending.accepted_at);
             let proposer = Member { id: pending.view.proposer, incarnation: pending.view.incarnation };
-            if waited < self.patience() && self.hears_life(proposer) {
+            if waited < self.proposal_timeout() && self.is_incarnation_reachable(proposer) {
                 self.wanted_since = None;
                 return;
             }
@@ -254,7 +254,7 @@ impl Node {
             self.wanted_since = None;
             return;
         };
-        let settled = self.unsettled_since.is_none_or(|since| now.since(since) < self.patience());
+        let settled = self.unsettled_since.is_none_or(|since| now.since(since) < self.proposal_timeout());
         if self.established && target == self.members && settled {
             self.wanted_since = None;
             return;
@@ -269,10 +269,10 @@ impl Node {
     /// promise this one.
     fn is_outbid(&self, proposal: &Proposal, now: Micros) -> bool {
         let waits =
-            self.pending.as_ref().is_none_or(|pending| now.since(pending.accepted_at) < self.patience());
+            self.pending.as_ref().is_none_or(|pending| now.since(pending.accepted_at) < self.proposal_timeout());
         let later = |peer: &crate::peer::Peer| {
             proposal.members.contains(peer.member())
-                && self.hears(peer.member().id)
+                && self.is_reachable(peer.member().id)
                 && peer.last.is_some_and(|last| last.promised > proposal.view)
         };
         !waits && self.peers.values().any(later)
@@ -331,7 +331,7 @@ impl Node {
             return None;
         }
         let candidates = if self.established { self.candidates() } else { self.founders(now)? };
-        let members = self.lives(self.electable(candidates, now));
+        let members = self.incarnations(self.electable(candidates, now));
         let all = members.set() == self.config.nodes;
         let sure = self.config.mode == Mode::Majority || all || self.is_witnessed();
         (sure && self.may_promise(self.me.id, &members) && !self.leaves_out_the_living(&members))
@@ -346,7 +346,7 @@ impl Node {
                 let member = Member { id: *id, incarnation: *incarnation };
                 let peer = self.peers.get(id);
                 !members.contains(member)
-                    && self.hears_life(member)
+                    && self.is_incarnation_reachable(member)
                     && peer.is_some_and(|peer| {
                         let closed = peer.is_closed(*incarnation) || peer.is_past(self.view);
                         peer.state() != AnnouncedPhase::Fenced && !closed
@@ -368,17 +368,17 @@ impl Node {
     /// For a node without state: those with whom it may found a cluster. At once when every configured node is there
     /// and none remembers anything; else after listening long enough without hearing of a view that somebody may go on with.
     fn founders(&self, now: Micros) -> Option<MemberSet> {
-        let founders = self.heard_that(crate::peer::Peer::is_stateless);
+        let founders = self.reachable_where(crate::peer::Peer::is_stateless);
         if founders == self.config.nodes {
             return Some(founders);
         }
         // A lapsed node without a witness that does not hear this one can neither go on beside it nor give way to it.
         let is_heeded = |id: &NodeId| {
             let last = self.peers.get(id).and_then(|peer| peer.last);
-            let deaf = last.is_some_and(|last| last.is_powerless() && !last.hears(self.me.id));
+            let deaf = last.is_some_and(|last| last.is_powerless() && !last.reports_reachable(self.me.id));
             *id != self.me.id && (self.config.mode == Mode::Majority || !deaf)
         };
-        let heeded = self.heard_that(crate::peer::Peer::has_state).iter().any(|id| is_heeded(&id));
+        let heeded = self.reachable_where(crate::peer::Peer::has_state).iter().any(|id| is_heeded(&id));
         if heeded && !self.are_most_empty() {
             return None;
         }
@@ -397,12 +397,12 @@ impl Node {
     /// Majority mode: whether this node and others that listen as it does could be a majority. Then nobody goes on with what others have.
     fn are_most_empty(&self) -> bool {
         let majority = self.config.mode == Mode::Majority && !self.established;
-        majority && self.clique(self.heard_that(crate::peer::Peer::listens)).len() >= self.config.majority()
+        majority && self.clique(self.reachable_where(crate::peer::Peer::listens)).len() >= self.config.majority()
     }
 
     /// This node, and those that are heard to be so.
-    fn heard_that(&self, is_so: fn(&crate::peer::Peer) -> bool) -> MemberSet {
-        let heard = |peer: &&crate::peer::Peer| self.hears(peer.member().id) && is_so(peer);
+    fn reachable_where(&self, is_so: fn(&crate::peer::Peer) -> bool) -> MemberSet {
+        let heard = |peer: &&crate::peer::Peer| self.is_reachable(peer.member().id) && is_so(peer);
         self.peers.values().filter(heard).map(|peer| peer.member().id).collect::<MemberSet>().with(self.me.id)
     }
 

@@ -159,7 +159,7 @@ impl Heartbeat {
     }
 
     /// Whether the sender got a heartbeat of this node lately, on either network.
-    pub fn hears(&self, id: NodeId) -> bool {
+    pub fn reports_reachable(&self, id: NodeId) -> bool {
         self.heard.iter().any(|heard| heard.contains(id))
     }
 }
@@ -179,12 +179,12 @@ pub struct Promise {
     /// The proposed view.
     pub view: ViewId,
     /// What the promising node holds; `None` for one without state.
-    pub held: Option<Held>,
+    pub held: Option<ClaimedState>,
 }
 
 /// The state of a node that is in a view.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Held {
+pub struct ClaimedState {
     /// The installed view.
     pub view: ViewId,
     /// Its members.
@@ -378,14 +378,14 @@ impl Message {
 enum WireBody {
     Heartbeat(Heartbeat),
     Prepare(Prepare),
-    Promise { view: ViewId, held: Option<WireHeld> },
+    Promise { view: ViewId, held: Option<WireClaimedState> },
     Commit { view: ViewId, members: Members, generations: Vec<DataEpoch>, map: Vec<WireAssignment> },
     Ops(Vec<Op>),
     Yield(ViewId),
 }
 
 #[derive(Serialize, Deserialize)]
-struct WireHeld {
+struct WireClaimedState {
     view: ViewId,
     members: Members,
     generations: Vec<DataEpoch>,
@@ -429,7 +429,7 @@ impl WireBody {
             Body::Heartbeat(heartbeat) => WireBody::Heartbeat(*heartbeat),
             Body::Prepare(prepare) => WireBody::Prepare(prepare.clone()),
             Body::Promise(promise) => {
-                let held = promise.held.as_ref().map(WireHeld::close).transpose()?;
+                let held = promise.held.as_ref().map(WireClaimedState::close).transpose()?;
                 WireBody::Promise { view: promise.view, held }
             }
             Body::Commit(commit) => {
@@ -452,7 +452,7 @@ impl WireBody {
             WireBody::Heartbeat(heartbeat) => Body::Heartbeat(heartbeat),
             WireBody::Prepare(prepare) => Body::Prepare(prepare),
             WireBody::Promise { view, held } => {
-                Body::Promise(Promise { view, held: held.map(WireHeld::open).transpose()? })
+                Body::Promise(Promise { view, held: held.map(WireClaimedState::open).transpose()? })
             }
             WireBody::Commit { view, members, generations, map } => {
                 check_counts(&generations, map.len())?;
@@ -470,8 +470,8 @@ impl WireBody {
     }
 }
 
-impl WireHeld {
-    fn close(held: &Held) -> Result<WireHeld, DecodeError> {
+impl WireClaimedState {
+    fn close(held: &ClaimedState) -> Result<WireClaimedState, DecodeError> {
         let mut names = Names::default();
         let close = |c: &Claim| -> Result<WireClaim, DecodeError> {
             let generation = names.number(c.generation)?;
@@ -479,10 +479,10 @@ impl WireHeld {
             Ok(WireClaim { holds, moves, index, generation, base_in_sync })
         };
         let claims = held.claims.iter().map(close).collect::<Result<_, _>>()?;
-        Ok(WireHeld { view: held.view, members: held.members.clone(), generations: names.0, claims })
+        Ok(WireClaimedState { view: held.view, members: held.members.clone(), generations: names.0, claims })
     }
 
-    fn open(self) -> Result<Held, DecodeError> {
+    fn open(self) -> Result<ClaimedState, DecodeError> {
         check_counts(&self.generations, self.claims.len())?;
         let open = |c: WireClaim| -> Result<Claim, DecodeError> {
             let generation = generation_at(&self.generations, c.generation)?;
@@ -490,7 +490,7 @@ impl WireHeld {
             Ok(Claim { holds, moves, index, generation, base_in_sync })
         };
         let claims = self.claims.into_iter().map(open).collect::<Result<_, _>>()?;
-        Ok(Held { view: self.view, members: self.members, claims })
+        Ok(ClaimedState { view: self.view, members: self.members, claims })
     }
 }
 

@@ -18,7 +18,7 @@
 use evergate_base::Micros;
 
 use crate::config::Mode;
-use crate::message::{AnnouncedPhase, Heartbeat, Held, Holds};
+use crate::message::{AnnouncedPhase, Heartbeat, ClaimedState, Holds};
 use crate::{MemberSet, Node, NodeId, Path, Reach};
 
 /// How much longer a node waits that holds something alone.
@@ -38,7 +38,7 @@ impl Node {
 
     /// How long a network must be gone for this node alone before it gives its place up, where what it can tell is found out late, by
     /// others as well. As long as a word takes, until told otherwise.
-    pub fn set_patience(&mut self, path: Path, patience: Micros) {
+    pub fn set_loss_timeout(&mut self, path: Path, patience: Micros) {
         if let Some(known) = self.reach_patience.get_mut(path.index()) {
             *known = patience;
         }
@@ -55,7 +55,7 @@ impl Node {
     pub fn reach_of(&self, id: NodeId, path: Path) -> Option<Reach> {
         let reach = match id == self.me.id {
             true => self.reach,
-            false => self.peers.get(&id)?.last.filter(|_| self.hears(id))?.reach,
+            false => self.peers.get(&id)?.last.filter(|_| self.is_reachable(id))?.reach,
         };
         reach.get(path.index()).copied()
     }
@@ -108,7 +108,7 @@ impl Node {
     fn note_reach(&mut self, now: Micros) {
         let since = |before: Option<Micros>, is: bool| if is { before.or(Some(now)) } else { None };
         if self.words().next().is_none() {
-            return self.forget_reach(now);
+            return self.reset_network_loss(now);
         }
         for path in Path::ALL {
             let (deaf, unplugged) = (self.is_alone_on(path), self.is_unplugged(path));
@@ -127,8 +127,8 @@ impl Node {
 
     /// With nobody to compare with, a network is not gone for this node alone. A new life has heard no word yet: what was so still
     /// is, as long as a word may come, the carrier is not back, and nothing could be founded alone.
-    fn forget_reach(&mut self, now: Micros) {
-        let heard_at = self.peers.values().filter_map(|peer| peer.heard_last()).max();
+    fn reset_network_loss(&mut self, now: Micros) {
+        let heard_at = self.peers.values().filter_map(|peer| peer.last_received()).max();
         let silent_since = self.listen_since.max(self.silence_floor).max(heard_at.unwrap_or(Micros(0)));
         let founds = self.config.mode == Mode::Witness && self.is_witnessed();
         let alone = self.established || (founds && now.since(silent_since) >= self.listen_for);
@@ -153,14 +153,14 @@ impl Node {
             return; // nobody would go on with anything
         }
         // Those with the copies go on, if need be in a view in which this node only votes.
-        let held = (self.config.mode == Mode::Majority).then(|| self.held_by_nobody());
+        let held = (self.config.mode == Mode::Majority).then(|| self.empty_claim());
         self.void(!needed);
         self.remembered = held;
     }
 
     /// What a promise says of the installed view when nothing is held of it any more.
-    fn held_by_nobody(&self) -> Held {
-        let mut held = self.held();
+    fn empty_claim(&self) -> ClaimedState {
+        let mut held = self.claimed_state();
         held.claims.iter_mut().for_each(|claim| claim.holds = Holds::Nothing);
         held
     }
@@ -168,7 +168,7 @@ impl Node {
     /// Majority mode: how many nodes are heard, this one included, and how many a view needs.
     pub fn quorum(&self) -> Option<(usize, usize)> {
         let majority = self.config.mode == Mode::Majority;
-        majority.then(|| (self.heard_set().len(), self.config.majority()))
+        majority.then(|| (self.reachable_set().len(), self.config.majority()))
     }
 
     /// Majority mode: whether of the others that are heard too few hear each other to go on without this node. Of those that are cut
@@ -207,14 +207,14 @@ impl Node {
         let takes = |peer: &crate::peer::Peer| {
             let member = peer.member();
             self.members.contains(member)
-                && self.hears_life(member)
+                && self.is_incarnation_reachable(member)
                 && peer.last.is_some_and(|last| !last.draining)
         };
         self.peers.values().any(takes)
     }
 
     /// Nodes heard lately on one network.
-    pub(crate) fn heard_on(&self, path: Path) -> MemberSet {
+    pub(crate) fn reachable_on(&self, path: Path) -> MemberSet {
         let now = self.last_timer_at.unwrap_or(self.now);
         let lately = |id: &NodeId| {
             let at = self.peers.get(id).and_then(|peer| peer.heard_at.get(path.index()).copied().flatten());
@@ -227,7 +227,7 @@ impl Node {
     pub(crate) fn words(&self) -> impl Iterator<Item = (NodeId, &Heartbeat)> {
         self.peers
             .iter()
-            .filter(|(id, _)| self.hears(**id))
+            .filter(|(id, _)| self.is_reachable(**id))
             .filter_map(|(id, peer)| Some((*id, peer.last.as_ref()?)))
     }
 
@@ -257,7 +257,7 @@ impl Node {
     pub fn is_unheard_on(&self, path: Path) -> bool {
         let hears_us =
             |last: &Heartbeat| last.heard.get(path.index()).is_some_and(|heard| heard.contains(self.me.id));
-        let deaf = self.heard_on(path).is_empty();
+        let deaf = self.reachable_on(path).is_empty();
         let mute = self.words().all(|(_, last)| !hears_us(last));
         (deaf || mute) && self.words().next().is_some()
     }

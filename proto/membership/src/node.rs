@@ -76,7 +76,7 @@ pub struct Node {
     pub(crate) opened: bool,
     pub(crate) lapsed_at: Option<Micros>,
     /// The view that this life's predecessor gave up in order, because it was cut off, and of which nothing is held.
-    pub(crate) remembered: Option<crate::message::Held>,
+    pub(crate) remembered: Option<crate::message::ClaimedState>,
     /// Since when what this node remembers has only kept those from founding a cluster that are heard.
     pub(crate) memory_blocks_since: Option<Micros>,
     /// Since when this node has kept one that has a witness from going on without one that is fenced.
@@ -254,13 +254,13 @@ impl Node {
 
     /// For how long this node may not join yet: it has lost its place lately, and waits longer each time that this happens
     /// again soon.
-    pub fn held_down(&self, now: Micros) -> Option<Micros> {
+    pub fn rejoin_delay(&self, now: Micros) -> Option<Micros> {
         let waits = self.standing() == NodePhase::Listening && now < self.held_until && !self.is_needed();
         waits.then(|| self.held_until.since(now))
     }
 
     /// Whether this node may not join, though it could: others go on better without it.
-    pub(crate) fn is_kept_out(&self) -> bool {
+    pub(crate) fn is_rejoin_blocked(&self) -> bool {
         (self.now < self.held_until || self.cut_off().is_some()) && !self.is_needed()
     }
 
@@ -276,13 +276,13 @@ impl Node {
     }
 
     /// When a node was last heard on a path.
-    pub fn heard_at(&self, id: NodeId, path: Path) -> Option<Micros> {
+    pub fn last_received_at(&self, id: NodeId, path: Path) -> Option<Micros> {
         self.peers.get(&id).and_then(|peer| peer.heard_at.get(path.index()).copied().flatten())
     }
 
     /// The nodes heard lately, this one included.
     pub fn hearing(&self) -> MemberSet {
-        self.heard_set()
+        self.reachable_set()
     }
 
     /// When [`Node::handle_timer`] is next due.
@@ -537,7 +537,7 @@ impl Node {
             }
         }
         for peer in self.peers.values_mut() {
-            peer.forget_for_new_life();
+            peer.reset_for_new_incarnation();
         }
         self.listen_since = self.now;
         self.listen_for = self.config.timing.listen_lapse;

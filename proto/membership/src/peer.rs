@@ -132,7 +132,7 @@ impl Peer {
     }
 
     /// When it was last heard on any path.
-    pub(crate) fn heard_last(&self) -> Option<Micros> {
+    pub(crate) fn last_received(&self) -> Option<Micros> {
         self.heard_at.iter().flatten().max().copied()
     }
 
@@ -258,10 +258,10 @@ impl Peer {
         self.expiry = Micros(0);
         // It forgot what it held and begins anew. How soon it may do that after dying often is its own affair.
         (self.shunned_until, self.shunned_for) = (Micros(0), Micros(0));
-        self.forget_words();
+        self.reset_reports();
     }
 
-    fn forget_words(&mut self) {
+    fn reset_reports(&mut self) {
         self.said = None;
         self.heard_at = [None; 2];
         self.last = None;
@@ -271,9 +271,9 @@ impl Peer {
 
     /// Our life ended: what it said to that life counts no more. Its clock is kept, so that our new life is adopted
     /// by the first message, and so are the grants.
-    pub(crate) fn forget_for_new_life(&mut self) {
+    pub(crate) fn reset_for_new_incarnation(&mut self) {
         self.expiry = Micros(0);
-        self.forget_words();
+        self.reset_reports();
     }
 
     /// Notes an admitted heartbeat. Returns whether it is the newest.

@@ -36,7 +36,7 @@ impl Node {
         match self.config.mode {
             Mode::Majority => None,
             Mode::Witness if id == self.me.id => Some(self.is_witnessed()),
-            Mode::Witness => says().filter(|_| self.hears(id)),
+            Mode::Witness => says().filter(|_| self.is_reachable(id)),
         }
     }
 
@@ -50,7 +50,7 @@ impl Node {
         if id == self.me.id {
             return Some(self.draining);
         }
-        self.peers.get(&id)?.last.map(|last| last.draining).filter(|_| self.hears(id))
+        self.peers.get(&id)?.last.map(|last| last.draining).filter(|_| self.is_reachable(id))
     }
 
     /// A clique of those who would promise it.
@@ -61,7 +61,7 @@ impl Node {
             if self.config.mode == Mode::Majority {
                 return clique;
             }
-            let members = self.lives(clique);
+            let members = self.incarnations(clique);
             let refuses =
                 |id: &NodeId| self.peers.get(id).is_some_and(|peer| self.refuses(peer, &members, now));
             let unwilling: MemberSet = clique.iter().filter(refuses).collect();
@@ -73,7 +73,7 @@ impl Node {
     }
 
     /// These nodes in the lives that are known of them.
-    pub(crate) fn lives(&self, nodes: MemberSet) -> Members {
+    pub(crate) fn incarnations(&self, nodes: MemberSet) -> Members {
         let life = |id: NodeId| -> (NodeId, Incarnation) {
             let known = self.peers.get(&id).map(|peer| peer.incarnation);
             (id, if id == self.me.id { self.me.incarnation } else { known.unwrap_or_default() })
@@ -99,7 +99,7 @@ impl Node {
     }
 
     /// How long an unsettled view is watched before it is proposed anew, and somebody who may yet promise is waited for.
-    pub(crate) fn patience(&self) -> Micros {
+    pub(crate) fn proposal_timeout(&self) -> Micros {
         Micros(self.config.timing.take.0.saturating_mul(3))
     }
 
@@ -109,14 +109,14 @@ impl Node {
     /// not hear.
     pub(crate) fn unreachable_members(&self) -> MemberSet {
         let Some(since) = self.witness_since.filter(|_| self.is_witnessed()) else { return MemberSet::EMPTY };
-        let since = since + self.patience();
+        let since = since + self.proposal_timeout();
         let is_stranded = |(id, incarnation): (&NodeId, &Incarnation)| {
             let peer = self.peers.get(id).filter(|peer| peer.has_lapsed_with_us())?;
             let answers = peer.last.is_some_and(|last| {
-                let deaf = self.now >= since && !last.hears(self.me.id); // nor can it answer
+                let deaf = self.now >= since && !last.reports_reachable(self.me.id); // nor can it answer
                 !last.witnessed && (deaf || Micros(last.echo_us) >= since)
             });
-            let lives = self.hears_life(Member { id: *id, incarnation: *incarnation });
+            let lives = self.is_incarnation_reachable(Member { id: *id, incarnation: *incarnation });
             (answers && lives && peer.view == self.view).then_some(*id)
         };
         self.members.0.iter().filter_map(is_stranded).collect()
@@ -126,7 +126,7 @@ impl Node {
     /// none: it cannot promise that view, and is not left out as long as it acts.
     pub(crate) fn note_barring(&mut self, now: Micros) {
         let ours = |peer: &&Peer| peer.view == self.view && self.members.contains(peer.member());
-        let members = || self.peers.values().filter(ours).filter(|peer| self.hears(peer.member().id));
+        let members = || self.peers.values().filter(ours).filter(|peer| self.is_reachable(peer.member().id));
         let says = |what: fn(&Heartbeat) -> bool| members().any(|peer| peer.last.as_ref().is_some_and(what));
         let bars = !self.is_witnessed()
             && says(|last| last.state == AnnouncedPhase::Fenced)
@@ -142,7 +142,7 @@ impl Node {
     }
 
     fn is_impatient(&self, now: Micros) -> bool {
-        self.unsettled_since.is_some_and(|since| now.since(since) >= self.patience())
+        self.unsettled_since.is_some_and(|since| now.since(since) >= self.proposal_timeout())
     }
 
     /// Whoever has been asked for long, could be left out and has not promised is not asked again for a while: what keeps it
@@ -151,7 +151,7 @@ impl Node {
         let Some(proposal) = &self.proposal else { return };
         let pending = self.pending.as_ref().filter(|pending| pending.view == proposal.view);
         let Some(promised_at) = pending.and_then(|pending| pending.promised_at) else { return };
-        if now.since(promised_at) < self.patience() {
+        if now.since(promised_at) < self.proposal_timeout() {
             return;
         }
         let missing = |peer: &&Peer| {

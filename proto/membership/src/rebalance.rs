@@ -35,7 +35,7 @@ impl Node {
             return;
         }
         let steady = self.steady();
-        let mut room = Room::of(self);
+        let mut room = RebalanceBudget::of(self);
         let interval = self.config.timing.balance;
         if now.since(self.smoothed_at) >= interval {
             self.smooth_loads();
@@ -89,7 +89,7 @@ impl Node {
 
     /// Moves buckets from here to members that have less for their weight: first for the work that they make, then for their
     /// number, since what rests counts as well when it wakes up. Of those that fit, the ones go first that leave work most even.
-    fn even_load(&mut self, takers: MemberSet, room: &mut Room) {
+    fn even_load(&mut self, takers: MemberSet, room: &mut RebalanceBudget) {
         let me = self.me.id;
         let mut all = self.shares(takers);
         let Some(mut mine) = all.iter().position(|load| load.id == me).map(|at| all.swap_remove(at)) else {
@@ -157,7 +157,7 @@ impl Node {
 
     /// Gives one bucket whose work fits to a member: moves it if the member is in sync, else begins to mirror it there. Returns
     /// its work.
-    fn give(&mut self, to: NodeId, room: &mut Room, fits: impl Fn(u64) -> bool, pick: Pick) -> Option<u64> {
+    fn give(&mut self, to: NodeId, room: &mut RebalanceBudget, fits: impl Fn(u64) -> bool, pick: Pick) -> Option<u64> {
         let me = self.me.id;
         let draining = self.draining;
         let assumed = self.assumed_work();
@@ -238,18 +238,18 @@ impl Share {
 }
 
 /// How much more may be begun now.
-pub(crate) struct Room {
+pub(crate) struct RebalanceBudget {
     pub(crate) mirrors: u16,
     moves: u16,
 }
 
-impl Room {
-    fn of(node: &Node) -> Room {
+impl RebalanceBudget {
+    fn of(node: &Node) -> RebalanceBudget {
         let mine = || node.offices.iter().filter(|office| office.owner == Some(node.me.id));
         let count = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
         let syncing = mine().filter(|office| !office.listed.minus(office.backups).is_empty()).count();
         let moving = mine().filter(|office| office.freezing.is_some()).count();
-        Room {
+        RebalanceBudget {
             mirrors: node.config.pace.mirrors_max.saturating_sub(count(syncing)),
             moves: node.config.pace.moves_max.saturating_sub(count(moving)),
         }

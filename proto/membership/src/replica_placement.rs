@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::bucket_state::BucketState;
-use crate::rebalance::Room;
+use crate::rebalance::RebalanceBudget;
 use crate::rendezvous::score;
 use crate::{Bucket, MemberSet, Node, NodeId, ViewId};
 
@@ -20,7 +20,7 @@ impl Node {
     }
 
     /// Every owned bucket gets the backups it lacks, then those that rank higher for it, and loses those it does not need.
-    pub(crate) fn complete_backups(&mut self, steady: MemberSet, room: &mut Room) {
+    pub(crate) fn complete_backups(&mut self, steady: MemberSet, room: &mut RebalanceBudget) {
         let others = steady.without(self.me.id);
         let choice = Choice {
             others,
@@ -37,7 +37,7 @@ impl Node {
                 continue;
             }
             let step = choice
-                .step(Held { bucket, office, untold: self.changed.contains(&bucket) }, room.mirrors > 0);
+                .step(OwnedBucket { bucket, office, untold: self.changed.contains(&bucket) }, room.mirrors > 0);
             match step {
                 Step::None => {}
                 Step::Renewed => self.touch(Bucket(bucket)),
@@ -66,7 +66,7 @@ struct Choice {
 }
 
 /// A bucket owned here.
-struct Held<'a> {
+struct OwnedBucket<'a> {
     bucket: u16,
     office: &'a mut BucketState,
     /// Whether the shell has not polled its last change yet.
@@ -86,7 +86,7 @@ enum Step {
 
 impl Choice {
     /// `room`: whether one more copy may be begun.
-    fn step(&self, mut held: Held<'_>, room: bool) -> Step {
+    fn step(&self, mut held: OwnedBucket<'_>, room: bool) -> Step {
         if self.draining && self.is_barred(&held) && held.is_settled() && self.renew(held.office) {
             return Step::Renewed;
         }
@@ -106,7 +106,7 @@ impl Choice {
     }
 
     /// To whom nothing may be given in this term, it may be in the next one.
-    fn is_barred(&self, held: &Held<'_>) -> bool {
+    fn is_barred(&self, held: &OwnedBucket<'_>) -> bool {
         !held.office.gone.intersection(self.others).minus(self.shunned).is_empty()
     }
 
@@ -123,7 +123,7 @@ impl Choice {
     }
 
     /// Of those that were dropped one is tried again when there is nobody else.
-    fn list_best(&self, held: &mut Held<'_>) -> Step {
+    fn list_best(&self, held: &mut OwnedBucket<'_>) -> Step {
         let free = self.others.minus(held.office.listed);
         let (fresh, again) = (free.minus(held.office.gone), free.minus(self.shunned));
         let best = self
@@ -136,7 +136,7 @@ impl Choice {
     }
 
     /// The lowest of too many; where they are just enough, one of those that are on their way out of the members.
-    fn spare(&self, held: &Held<'_>, in_sync: MemberSet) -> Option<NodeId> {
+    fn spare(&self, held: &OwnedBucket<'_>, in_sync: MemberSet) -> Option<NodeId> {
         let office = &*held.office;
         if in_sync.len() > self.wanted {
             in_sync.iter().min_by_key(|id| self.liked(held.bucket, *id))
@@ -149,14 +149,14 @@ impl Choice {
 
     /// Copies follow a node that has joined: else those of a dead one would all be at the few that were there before.
     /// Or one that was drained and serves again: what was dropped in this term is listed in the next one.
-    fn better(&self, held: &Held<'_>, usable: MemberSet, in_sync: MemberSet) -> Option<NodeId> {
+    fn better(&self, held: &OwnedBucket<'_>, usable: MemberSet, in_sync: MemberSet) -> Option<NodeId> {
         let whole = in_sync == usable && held.office.destined.is_none() && !self.draining;
         let least = in_sync.iter().map(|id| self.liked(held.bucket, id)).min()?;
         let better = self.best(held.bucket, self.others.minus(held.office.listed).minus(self.shunned))?;
         (whole && self.liked(held.bucket, better) > least).then_some(better)
     }
 
-    fn list_better(&self, held: &mut Held<'_>, better: NodeId) -> Step {
+    fn list_better(&self, held: &mut OwnedBucket<'_>, better: NodeId) -> Step {
         let begun = match held.office.gone.contains(better) {
             true if held.untold => false,
             true => self.renew(held.office),
@@ -166,7 +166,7 @@ impl Choice {
     }
 }
 
-impl Held<'_> {
+impl OwnedBucket<'_> {
     /// Who is to own it, and has a copy for that.
     fn destined(&self) -> MemberSet {
         self.office.destined.map_or(MemberSet::EMPTY, MemberSet::of)

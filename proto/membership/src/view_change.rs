@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use evergate_base::Micros;
 
-use crate::assignment::{Conflict, Ground, decide};
+use crate::assignment::{Conflict, AssignmentInput, decide};
 use crate::config::Mode;
-use crate::message::{AnnouncedPhase, Body, Claim, Commit, Header, Held, Prepare, Promise};
+use crate::message::{AnnouncedPhase, Body, Claim, Commit, Header, ClaimedState, Prepare, Promise};
 use crate::{Member, Members, Node, NodeId, Rejected, ViewId};
 
 /// A view that this node accepted to be in.
@@ -64,7 +64,7 @@ impl Node {
         let heard = members
             .0
             .iter()
-            .all(|(id, incarnation)| self.hears_life(Member { id: *id, incarnation: *incarnation }));
+            .all(|(id, incarnation)| self.is_incarnation_reachable(Member { id: *id, incarnation: *incarnation }));
         if self.left || !heard {
             return false;
         }
@@ -114,7 +114,7 @@ impl Node {
 
     /// Whether a node was heard lately that says it acts in a view.
     pub(crate) fn acts(&self, member: Member) -> bool {
-        self.hears_life(member)
+        self.is_incarnation_reachable(member)
             && self.peers.get(&member.id).is_some_and(|peer| peer.state() == AnnouncedPhase::Active)
     }
 
@@ -165,13 +165,13 @@ impl Node {
             }
             due = due.max(from);
         }
-        let blocked = self.config.mode == Mode::Witness && self.outsider_lives(&pending.members);
+        let blocked = self.config.mode == Mode::Witness && self.has_live_outsider(&pending.members);
         (!blocked).then_some(due)
     }
 
     /// Rule 11: whether a member of the installed view outside `members` was heard within the drain, without saying
     /// that it is fenced.
-    pub(crate) fn outsider_lives(&self, members: &Members) -> bool {
+    pub(crate) fn has_live_outsider(&self, members: &Members) -> bool {
         let now = self.now;
         self.established
             && self.members.0.iter().any(|(id, incarnation)| {
@@ -197,7 +197,7 @@ impl Node {
             pending.promised_at = Some(now);
             Promise { view: pending.view, held: None }
         };
-        let held = if self.established { Some(self.held()) } else { self.remembered.clone() };
+        let held = if self.established { Some(self.claimed_state()) } else { self.remembered.clone() };
         let promise = Promise { held, ..promise };
         if promise.view.proposer == self.me.id {
             if let Some(proposal) = &mut self.proposal {
@@ -209,7 +209,7 @@ impl Node {
     }
 
     /// What this node holds, for a promise.
-    pub(crate) fn held(&self) -> Held {
+    pub(crate) fn claimed_state(&self) -> ClaimedState {
         let claim = |(office, assignment): (
             &crate::bucket_state::BucketState,
             &crate::message::Assignment,
@@ -221,7 +221,7 @@ impl Node {
             }
         };
         let claims = self.offices.iter().zip(&self.map).map(claim).collect();
-        Held { view: self.view, members: self.members.clone(), claims }
+        ClaimedState { view: self.view, members: self.members.clone(), claims }
     }
 
     /// Collects a promise for the own proposal.
@@ -251,7 +251,7 @@ impl Node {
             return;
         }
         let Some(Proposal { view, members, promises, .. }) = self.proposal.take() else { return };
-        let ground = Ground {
+        let ground = AssignmentInput {
             view,
             members: &members,
             promises: &promises,

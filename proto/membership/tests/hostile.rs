@@ -3,7 +3,7 @@
 use evergate_base::Micros;
 use evergate_membership::{
     AnnouncedPhase, Assignment, Body, Bucket, Change, Claim, ClusterId, Commit, Config, DATAGRAM_BYTES_MAX,
-    DataEpoch, Header, Heartbeat, Held, Holds, Incarnation, KeyId, Keyring, Member, MemberSet, Members,
+    DataEpoch, Header, Heartbeat, ClaimedState, Holds, Incarnation, KeyId, Keyring, Member, MemberSet, Members,
     Message, Mode, Node, NodeId, NodePhase, Op, Path, Prepare, Promise, Reach, Rejected, Role, VERSION,
     ViewId,
 };
@@ -431,7 +431,7 @@ fn the_largest_map_and_promise_fit_into_a_datagram() {
         base_in_sync: MemberSet(u32::MAX),
     };
     let claims = (0..1024).map(claim).collect();
-    let promise = Promise { view: view(9), held: Some(Held { view: view(8), members, claims }) };
+    let promise = Promise { view: view(9), held: Some(ClaimedState { view: view(8), members, claims }) };
     let keys = Keyring::new(KeyId(1), KEY);
     let commit = Message { header, body: Body::Commit(commit) };
     let promise = Message { header, body: Body::Promise(promise) };

@@ -9,7 +9,7 @@
 use evergate_base::Micros;
 
 /// Most that is held back of what may be acknowledged, in bytes.
-const HELD_BACK_MAX: u64 = 65_536;
+const WITHHELD_BYTES_MAX: u64 = 65_536;
 /// What is held back is let go when nothing came for so long,
 const RIPE_AFTER: Micros = Micros::from_ms(1);
 /// but for so many segments, while the peer said more that waits here: the first segment that it counts as unacknowledged is the one
@@ -25,7 +25,7 @@ const ACKED_AT_ONCE: u64 = 65_536;
 /// comes with the peer's next bytes.
 const FLIGHT_SMALL: u64 = 65_536;
 /// ... but no longer than this: a peer may never answer.
-const LOOK_FOR: Micros = Micros::from_ms(5);
+const CHECK_FOR: Micros = Micros::from_ms(5);
 /// Input that waits unacknowledged is stashed after so long without progress.
 const STASH_AFTER: Micros = Micros::from_ms(1);
 /// ... after so long even while more arrives,
@@ -78,7 +78,7 @@ pub enum InputBoundary {
 
 /// When a leg must be looked at again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Look {
+pub enum Delay {
     /// In a moment: something is held back, or may have to be stashed.
     Soon,
     /// In a while: an acknowledgement has yet to go, or to come.
@@ -87,13 +87,13 @@ pub enum Look {
     AtLast,
 }
 
-impl Look {
+impl Delay {
     /// After how long that is.
     pub const fn span(self) -> Micros {
         match self {
-            Look::Soon => Micros::from_ms(1),
-            Look::Later => Micros::from_ms(5),
-            Look::AtLast => Micros::from_ms(500),
+            Delay::Soon => Micros::from_ms(1),
+            Delay::Later => Micros::from_ms(5),
+            Delay::AtLast => Micros::from_ms(500),
         }
     }
 }
@@ -247,7 +247,7 @@ impl AckGate {
     }
 
     /// Whether the peer may wait for an acknowledgement before it says more.
-    pub fn is_patient(&self) -> bool {
+    pub fn can_wait_for_ack(&self) -> bool {
         !self.talks_ahead
     }
 
@@ -295,7 +295,7 @@ impl AckGate {
     /// A small flight, for as long as looking at it now and then is enough.
     fn is_looked_at(&self, now: Micros) -> bool {
         let flying = self.written.saturating_sub(self.acked);
-        flying > 0 && flying <= FLIGHT_SMALL && now.since(self.written_at) < LOOK_FOR
+        flying > 0 && flying <= FLIGHT_SMALL && now.since(self.written_at) < CHECK_FOR
     }
 
     // ---- acknowledgements ----
@@ -314,7 +314,7 @@ impl AckGate {
         self.target_at = now;
         self.waits_since = now;
         let open = self.read - self.committed;
-        let held_back = if open <= self.small() { 0 } else { (open / 2).min(HELD_BACK_MAX) };
+        let held_back = if open <= self.small() { 0 } else { (open / 2).min(WITHHELD_BYTES_MAX) };
         if !self.commit(gate, self.target.saturating_sub(held_back), now) {
             return false;
         }
@@ -364,7 +364,7 @@ impl AckGate {
     }
 
     /// Input up to this sequence number may be acknowledged, whatever the leg carries by now.
-    pub fn settle(&mut self, gate: &mut impl AckSlot, sequence: u32, now: Micros) {
+    pub fn allow_ack(&mut self, gate: &mut impl AckSlot, sequence: u32, now: Micros) {
         if is_after(sequence, gate.committed()) {
             self.note_owed(gate, now);
             gate.set_committed(sequence);
@@ -373,15 +373,15 @@ impl AckGate {
 
     /// When something is due that time alone brings. `inside`: the input ends inside something, so its peer has more to say and
     /// may wait for an acknowledgement before; what is whole is acknowledged most often with what goes the other way.
-    pub fn next_ack_check(&self, gate: &impl AckSlot, inside: bool, now: Micros) -> Option<Look> {
+    pub fn next_ack_check(&self, gate: &impl AckSlot, inside: bool, now: Micros) -> Option<Delay> {
         let waits = self.target < self.read;
         let polled = waits && now.since(self.waits_since.max(self.read_at)) < POLLED_FOR;
         if self.committed < self.ripe() || (polled && inside) {
-            Some(Look::Soon)
+            Some(Delay::Soon)
         } else if polled || self.is_looked_at(now) || gate.owes_ack() {
-            Some(Look::Later)
+            Some(Delay::Later)
         } else {
-            waits.then_some(Look::AtLast)
+            waits.then_some(Delay::AtLast)
         }
     }
 
@@ -424,7 +424,7 @@ impl AckGate {
             return false;
         }
         self.committed = position;
-        self.settle(gate, self.incoming(position), now);
+        self.allow_ack(gate, self.incoming(position), now);
         true
     }
 

@@ -6,7 +6,7 @@
 use evergate_base::Micros;
 
 /// Turns for which frames wait for company when the next ones begin at once.
-const HELD_TURNS_MAX: u32 = 2;
+const BATCHED_TURNS_MAX: u32 = 2;
 /// How long frames wait of streams' acknowledgements, and of others that nothing is sent after; and how many bytes of them.
 const STREAM_SPAN: Micros = Micros(300);
 const LONG_SPAN: Micros = Micros::from_ms(2);
@@ -58,7 +58,7 @@ impl FrameBatcher {
         let waits = match self.haste {
             Urgency::Full => match next {
                 NextTurn::Rest => false,
-                NextTurn::AtOnce => self.turns < HELD_TURNS_MAX,
+                NextTurn::AtOnce => self.turns < BATCHED_TURNS_MAX,
                 NextTurn::Gathered => self.turns == 0,
             },
             Urgency::Some => now.since(self.since) < STREAM_SPAN,

@@ -239,7 +239,7 @@ impl ConnectionState {
     }
 
     /// Whether nothing of it is on its way to anybody: it waits for its client's next request.
-    pub fn rests(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         let between = self.routes.is_empty() && self.hello.is_none() && self.closed.is_none();
         between && self.boundaries.is_empty() && self.generated.is_empty()
     }
@@ -539,7 +539,7 @@ mod tests {
         assert_eq!((state.leg_output(3), state.leg_input(3)), (0, 0), "its response is not over");
         state.apply(answered());
         state.check_invariants();
-        assert!(state.rests() && state.generation().is_none());
+        assert!(state.is_idle() && state.generation().is_none());
         assert_eq!((state.leg_in_use(), state.leg_output(3), state.server_frontier(3)), (Some(3), 90, 70));
         let idle = state.clone();
         let facts = LegFacts {

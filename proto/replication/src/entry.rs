@@ -363,7 +363,7 @@ impl Entry {
     }
 
     /// How long it may wait for company.
-    pub(crate) fn haste(&self) -> Urgency {
+    pub(crate) fn urgency(&self) -> Urgency {
         match self {
             Entry::Open(_) => Urgency::None,        // nothing is sent before more is said
             Entry::Bound(Some(_)) => Urgency::None, // it goes with the checkpoint behind it

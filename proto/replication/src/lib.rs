@@ -22,7 +22,7 @@ mod replica_store;
 mod sender;
 mod validate;
 
-pub use ack_gate::{AckGate, AckSlot, InputBoundary, Look, Origin, ResumePoint};
+pub use ack_gate::{AckGate, AckSlot, InputBoundary, Delay, Origin, ResumePoint};
 pub use batching::{FrameBatcher, NextTurn, Urgency};
 pub use codec::{ENTRY_BYTES_MAX, STATE_BYTES_MAX, WireError};
 pub use connection_state::{ConnectionState, Stash};
@@ -32,8 +32,8 @@ pub use entry::{
 };
 pub use frame::{Answer, FRAME_BYTES_MAX, FRAME_VERSION, Frame, LegFacts, Office, SessionNews};
 pub use log::{Log, OUTSTANDING_MAX};
-pub use replica_store::{Announced, HolderError, Recovered, ReplicaStore, ReplicatedConnection};
-pub use sender::{ANSWERS_WITHIN, FEED_BYTES_MAX, FEED_FRAMES_MAX, FeedError, Sender};
+pub use replica_store::{Announced, ReplicaError, Recovered, ReplicaStore, ReplicatedConnection};
+pub use sender::{ANSWERS_WITHIN, SENDER_BYTES_MAX, SENDER_FRAMES_MAX, SenderError, Sender};
 pub use validate::{
     FLIGHT_BYTES_MAX, GENERATION_MAX, NUMBER_MAX, OFFER_BYTES_MAX, OutOfRange, POSITION_MAX, RUN_BYTES_MAX,
 };

@@ -27,13 +27,13 @@ impl Log {
         if entry.decides_output() {
             self.decided = self.last;
         }
-        self.haste = self.haste.max(entry.haste());
+        self.haste = self.haste.max(entry.urgency());
         self.queued.push(entry);
         self.last
     }
 
     /// Queues an entry that says what every node does by itself: nothing waits for it.
-    pub fn push_planned(&mut self, entry: Entry) -> u64 {
+    pub fn push_deterministic(&mut self, entry: Entry) -> u64 {
         self.last += 1;
         self.queued.push(entry);
         self.last
@@ -60,7 +60,7 @@ impl Log {
     }
 
     /// How long what is queued may wait for company.
-    pub fn haste(&self) -> Urgency {
+    pub fn urgency(&self) -> Urgency {
         self.haste
     }
 
@@ -120,7 +120,7 @@ mod tests {
             for entry in entries {
                 log.push(entry);
             }
-            log.haste()
+            log.urgency()
         };
         let stash = Entry::Stash { side: Side::Client, position: 0, bytes: vec![1] };
         assert_eq!(haste(vec![server(Phase::Head), server(Phase::Ended)]), Urgency::None);
@@ -133,15 +133,15 @@ mod tests {
     #[test]
     fn the_haste_is_that_of_what_is_queued() {
         let mut log = Log::new();
-        log.push_planned(close(false));
-        assert_eq!(log.haste(), Urgency::None);
+        log.push_deterministic(close(false));
+        assert_eq!(log.urgency(), Urgency::None);
         log.push(close(false));
         log.calm(Urgency::Some);
-        assert_eq!(log.haste(), Urgency::Some);
+        assert_eq!(log.urgency(), Urgency::Some);
         log.push(server(Phase::Head));
-        assert_eq!(log.haste(), Urgency::Some);
+        assert_eq!(log.urgency(), Urgency::Some);
         log.push(close(false));
-        assert_eq!((log.haste(), log.drain().count(), log.haste()), (Urgency::Full, 4, Urgency::None));
+        assert_eq!((log.urgency(), log.drain().count(), log.urgency()), (Urgency::Full, 4, Urgency::None));
     }
 
     #[test]

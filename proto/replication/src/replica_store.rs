@@ -54,7 +54,7 @@ pub struct Recovered {
 
 /// What an owner says must not be believed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum HolderError {
+pub enum ReplicaError {
     /// A frame about a bucket for which the sender has announced no office, or an older one than is known.
     #[error("a frame about bucket {bucket} in office {said:?}, but {known:?} is known")]
     Office {
@@ -71,12 +71,12 @@ pub enum HolderError {
 }
 
 /// A process that speaks for buckets: a node and its incarnation.
-type Speaker = Option<(u8, u64)>;
+type SenderIncarnation = Option<(u8, u64)>;
 
 /// What one channel has announced: who speaks, and offices by bucket.
 #[derive(Clone, Debug, Default)]
 pub struct Announced {
-    speaker: Speaker,
+    speaker: SenderIncarnation,
     /// Which of the owner's workers speaks on it, and how many there are.
     worker: (u16, u16),
     /// By bucket the newest office, and the telling in which its connections are begun.
@@ -85,7 +85,7 @@ pub struct Announced {
 
 impl Announced {
     /// Who speaks, once it has said so: a node and its incarnation.
-    pub fn speaker(&self) -> Option<(u8, u64)> {
+    pub fn sender(&self) -> Option<(u8, u64)> {
         self.speaker
     }
 
@@ -102,7 +102,7 @@ impl Announced {
 /// Who speaks for a bucket.
 #[derive(Clone, Debug)]
 struct Known {
-    speaker: Speaker,
+    speaker: SenderIncarnation,
     /// What another one had announced before it: its own offices are newer.
     floor: Office,
     /// Its oldest office in a row, and its newest one.
@@ -113,7 +113,7 @@ struct Known {
 }
 
 impl Known {
-    fn begin(speaker: Speaker, office: Office) -> Known {
+    fn begin(speaker: SenderIncarnation, office: Office) -> Known {
         let complete = BTreeSet::new();
         Known { speaker, floor: Office::default(), since: office, newest: office, complete }
     }
@@ -128,12 +128,12 @@ struct Filed {
 
 impl Filed {
     fn new(held: ReplicatedConnection) -> Filed {
-        Filed { rests: held.state.rests(), held: Box::new(held) }
+        Filed { rests: held.state.is_idle(), held: Box::new(held) }
     }
 
     fn change(&mut self, change: impl FnOnce(&mut ReplicatedConnection)) {
         change(&mut self.held);
-        self.rests = self.held.state.rests();
+        self.rests = self.held.state.is_idle();
     }
 }
 
@@ -157,17 +157,17 @@ pub struct ReplicaStore {
 
 impl ReplicaStore {
     /// Takes a frame of a channel in; `announced` belongs to that channel.
-    pub fn handle(&mut self, announced: &mut Announced, frame: Frame) -> Result<(), HolderError> {
+    pub fn handle(&mut self, announced: &mut Announced, frame: Frame) -> Result<(), ReplicaError> {
         match frame {
             Frame::Hello { node, incarnation, worker, workers, .. } => {
                 announced.speaker = Some((node, incarnation));
                 announced.worker = (worker, workers);
             }
-            Frame::Term { bucket, office } => self.take_office(announced, bucket, office)?,
+            Frame::Term { bucket, office } => self.begin_term(announced, bucket, office)?,
             // Of no connection: the channel's owner takes them before.
             Frame::Sessions(_) | Frame::Settings(_) | Frame::Clock { .. } => {}
             Frame::Begin { connection, bucket, state, legs } => {
-                let office = self.office(announced, bucket)?;
+                let office = self.current_term(announced, bucket)?;
                 if self.counts(bucket, office) {
                     let state = state.map(|state| *state).unwrap_or_default();
                     self.insert(
@@ -202,12 +202,12 @@ impl ReplicaStore {
     }
 
     /// A process speaks for a bucket from this office on.
-    fn take_office(
+    fn begin_term(
         &mut self,
         announced: &mut Announced,
         bucket: u16,
         office: Office,
-    ) -> Result<(), HolderError> {
+    ) -> Result<(), ReplicaError> {
         let speaker = announced.speaker;
         let next = match self.known.get(&bucket) {
             // Another worker of the process may have been told of a newer one already.
@@ -216,7 +216,7 @@ impl ReplicaStore {
             }
             Some(known) if known.speaker == speaker || known.newest > office => {
                 let known = Some(known.newest);
-                return Err(HolderError::Office { bucket, said: Some(office), known });
+                return Err(ReplicaError::Office { bucket, said: Some(office), known });
             }
             before => Known {
                 floor: before.map(|before| before.newest).unwrap_or_default(),
@@ -237,8 +237,8 @@ impl ReplicaStore {
     }
 
     /// A worker has said all that it has of a bucket.
-    fn complete(&mut self, announced: &Announced, bucket: u16) -> Result<(), HolderError> {
-        let office = self.office(announced, bucket)?;
+    fn complete(&mut self, announced: &Announced, bucket: u16) -> Result<(), ReplicaError> {
+        let office = self.current_term(announced, bucket)?;
         let (worker, workers) = announced.worker;
         self.drop_unmentioned(bucket, announced.by(bucket));
         if let Some(known) = self.known.get_mut(&bucket) {
@@ -265,13 +265,13 @@ impl ReplicaStore {
         self.remove_if(bucket, |held| held.office >= since && held.by.0 == worker && held.by.1 < telling);
     }
 
-    fn office(&self, announced: &Announced, bucket: u16) -> Result<Office, HolderError> {
+    fn current_term(&self, announced: &Announced, bucket: u16) -> Result<Office, ReplicaError> {
         let (said, known) = (announced.of(bucket), self.known.get(&bucket));
         match (said, known) {
             (Some(said), Some(known)) if known.speaker == announced.speaker && known.since <= said => {
                 Ok(said)
             }
-            _ => Err(HolderError::Office { bucket, said, known: known.map(|known| known.newest) }),
+            _ => Err(ReplicaError::Office { bucket, said, known: known.map(|known| known.newest) }),
         }
     }
 
@@ -285,10 +285,10 @@ impl ReplicaStore {
         &mut self,
         announced: &Announced,
         connection: ConnectionId,
-    ) -> Result<Option<&mut Filed>, HolderError> {
+    ) -> Result<Option<&mut Filed>, ReplicaError> {
         let bucket = self.bucket_of(connection).or_else(|| self.forgotten.get(&connection).copied());
-        let bucket = bucket.ok_or(HolderError::Unknown(connection))?;
-        let office = self.office(announced, bucket)?;
+        let bucket = bucket.ok_or(ReplicaError::Unknown(connection))?;
+        let office = self.current_term(announced, bucket)?;
         if !self.counts(bucket, office) {
             return Ok(None);
         }
@@ -343,10 +343,10 @@ impl ReplicaStore {
 
     /// Takes everything of a bucket out: its owner is gone, and this node goes on. Frames of the old office are refused
     /// from now on.
-    pub fn take_over(&mut self, bucket: u16, office: Office) -> Vec<Recovered> {
+    pub fn recover(&mut self, bucket: u16, office: Office) -> Vec<Recovered> {
         self.known.insert(bucket, Known::begin(None, office));
         if !self.forgotten.is_empty() {
-            self.forget_for_good(bucket);
+            self.drop_all(bucket);
         }
         let all = self.buckets.remove(&bucket).unwrap_or_default();
         self.count -= all.len();
@@ -376,7 +376,7 @@ impl ReplicaStore {
     }
 
     /// By now its owner knows that it need not speak of what was given up.
-    pub fn forget_for_good(&mut self, bucket: u16) {
+    pub fn drop_all(&mut self, bucket: u16) {
         self.forgotten.retain(|_, of| *of != bucket);
     }
 
@@ -415,7 +415,7 @@ impl ReplicaStore {
                     (*bucket, Some(*bucket)),
                     "{id:?} is not found"
                 );
-                assert_eq!(*rests, held.state.rests(), "of {id:?} it is not known whether it rests");
+                assert_eq!(*rests, held.state.is_idle(), "of {id:?} it is not known whether it rests");
                 let counts = self.counts(held.bucket, held.office);
                 assert!(counts, "{id:?} is held in an office that was given up");
             }

@@ -8,21 +8,21 @@ use evergate_base::Micros;
 use std::collections::VecDeque;
 
 /// Bytes that may wait to be written to one backup.
-pub const FEED_BYTES_MAX: usize = 64 << 20;
+pub const SENDER_BYTES_MAX: usize = 64 << 20;
 /// Frames that may be unacknowledged by one backup.
-pub const FEED_FRAMES_MAX: u64 = 1 << 20;
+pub const SENDER_FRAMES_MAX: u64 = 1 << 20;
 /// A backup answers a frame within this time, from the first one on, or its channel counts as broken. A peer that is gone need
 /// not show: the RST of its kernel may be lost, and nothing of ours be left to be repeated.
 pub const ANSWERS_WITHIN: Micros = Micros::from_ms(2000);
 /// ... and is looked at so often meanwhile: after a long turn answers may lie in the socket.
-const LOOKS_MIN: u32 = 8;
+const CHECKS_MIN: u32 = 8;
 /// Bytes that were sent already, and room of an empty feed, that are kept: to give them back at once would be a copy for each
 /// write.
 const SPARE_BYTES: usize = 1 << 20;
 
 /// Why a feed cannot go on: the backup must be given up.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum FeedError {
+pub enum SenderError {
     /// The backup takes too little, or does not answer.
     #[error("the backup is behind by {frames} frames and {bytes} bytes")]
     Behind {
@@ -79,15 +79,15 @@ impl<T> Default for Sender<T> {
 
 impl<T> Sender<T> {
     /// Queues `frame`; `notice` comes back from [`Feed::handle_answer`] when the backup has it.
-    pub fn push(&mut self, frame: &Frame, notice: Option<T>) -> Result<(), FeedError> {
+    pub fn push(&mut self, frame: &Frame, notice: Option<T>) -> Result<(), SenderError> {
         frame.encode(&mut self.bytes)?;
         self.frames += 1;
         if let Some(notice) = notice {
             self.waiting.push_back((self.frames, notice));
         }
         let (frames, bytes) = (self.frames - self.acknowledged, self.bytes.len() - self.taken);
-        if frames > FEED_FRAMES_MAX || bytes > FEED_BYTES_MAX {
-            return Err(FeedError::Behind { frames, bytes });
+        if frames > SENDER_FRAMES_MAX || bytes > SENDER_BYTES_MAX {
+            return Err(SenderError::Behind { frames, bytes });
         }
         Ok(())
     }
@@ -122,9 +122,9 @@ impl<T> Sender<T> {
     }
 
     /// The backup has taken in so many frames; calls `heard` for each notice among them.
-    pub fn handle_answer(&mut self, frames: u64, mut heard: impl FnMut(T)) -> Result<(), FeedError> {
+    pub fn handle_answer(&mut self, frames: u64, mut heard: impl FnMut(T)) -> Result<(), SenderError> {
         if frames > self.frames {
-            return Err(FeedError::Ahead { claimed: frames, sent: self.frames });
+            return Err(SenderError::Ahead { claimed: frames, sent: self.frames });
         }
         self.acknowledged = self.acknowledged.max(frames);
         while self.waiting.front().is_some_and(|(frame, _)| *frame <= frames) {
@@ -136,13 +136,13 @@ impl<T> Sender<T> {
     }
 
     /// Whether the backup has answered nothing for too long although there is something to answer; to be asked from time to time.
-    pub fn is_mute(&mut self, now: Micros) -> bool {
+    pub fn is_unresponsive(&mut self, now: Micros) -> bool {
         let silence = &mut self.silence;
         if self.frames == self.acknowledged || self.acknowledged != silence.answered {
             *silence = Silence { answered: self.acknowledged, ..Silence::default() };
         }
         silence.looks = silence.looks.saturating_add(1);
-        let waits = self.frames > self.acknowledged && silence.looks >= LOOKS_MIN;
+        let waits = self.frames > self.acknowledged && silence.looks >= CHECKS_MIN;
         now.since(*silence.since.get_or_insert(now)) >= ANSWERS_WITHIN && waits
     }
 
@@ -176,7 +176,7 @@ mod tests {
         feed.handle_answer(3, |id| heard.push(id)).unwrap();
         feed.handle_answer(2, |id| heard.push(id)).unwrap();
         assert_eq!((heard, feed.lag()), (vec![1, 2], 2));
-        assert_eq!(feed.handle_answer(6, |_| ()), Err(FeedError::Ahead { claimed: 6, sent: 5 }));
+        assert_eq!(feed.handle_answer(6, |_| ()), Err(SenderError::Ahead { claimed: 6, sent: 5 }));
         assert_eq!(feed.abandon().collect::<Vec<_>>(), [4, 5]);
     }
 
@@ -227,7 +227,7 @@ mod tests {
         let mut now = Micros::from_ms(1);
         let mut look = |feed: &mut Sender<()>, ms| {
             now = now + Micros::from_ms(ms);
-            feed.is_mute(now)
+            feed.is_unresponsive(now)
         };
         assert!((0..20).all(|_| !look(&mut feed, 500)), "there is nothing to answer");
         feed.push(&end(1), None).unwrap();
@@ -250,9 +250,9 @@ mod tests {
             if let Err(error) = feed.push(&frame, None) {
                 break error;
             }
-            assert!(feed.unsent().len() <= FEED_BYTES_MAX);
+            assert!(feed.unsent().len() <= SENDER_BYTES_MAX);
         };
-        assert!(matches!(error, FeedError::Behind { frames, .. } if frames <= 32), "{error}");
+        assert!(matches!(error, SenderError::Behind { frames, .. } if frames <= 32), "{error}");
     }
 
     #[test]
@@ -266,6 +266,6 @@ mod tests {
                 Err(error) => break error,
             }
         };
-        assert!(matches!(error, FeedError::Behind { .. }) && count == FEED_FRAMES_MAX);
+        assert!(matches!(error, SenderError::Behind { .. }) && count == SENDER_FRAMES_MAX);
     }
 }

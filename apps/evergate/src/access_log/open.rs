@@ -2,7 +2,7 @@
 
 use super::Target;
 use crate::control::console;
-use evergate_sys::{Account, Patient};
+use evergate_sys::{Account, BlockingWriter};
 use std::fs::{File, FileType, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
@@ -10,13 +10,13 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Opens it for writing at its end; a file that is not there is made.
-pub(super) fn open(target: &Target) -> io::Result<Patient> {
+pub(super) fn open(target: &Target) -> io::Result<BlockingWriter> {
     let file = match target {
         // Not through the library's buffer: what it holds back when writing fails would be counted as written.
         Target::Stdout => File::from(io::stdout().as_fd().try_clone_to_owned()?),
         Target::File(path) => open_file(path)?,
     };
-    Ok(Patient(file))
+    Ok(BlockingWriter(file))
 }
 
 /// Makes a file that is not there for whoever the process becomes, who opens it, and later opens it anew. Not through a link, which that

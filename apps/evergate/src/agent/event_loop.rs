@@ -21,7 +21,7 @@ use super::housekeeping::{Housekeeper, Line};
 use super::instruction::{FrozenConnections, Instruction, term};
 use super::mailbox::Mailbox;
 use super::roles::{EVERYBODY, Roles};
-use super::routes::Strayed;
+use super::routes::RouteLost;
 use super::status::{ClusterCounts, ClusterStatus};
 use super::witness_ping::Witnesses;
 use super::worker_barrier::WorkerBarrier;
@@ -51,7 +51,7 @@ const AGAIN: Micros = Micros(500);
 /// The bucket whose owner speaks for the movable addresses.
 pub(crate) const SPEAKING: Bucket = Bucket(0);
 /// Between two lines about a network on which nothing can be sent.
-const MUTE_LINES: Micros = Micros::from_ms(10_000);
+const BLOCKED_SEND_LINES: Micros = Micros::from_ms(10_000);
 /// The length of a log, as the protocol compares them: workers say only that a mirror is complete. Those that are hold the
 /// same, because every commit waits for all of them.
 const COMPLETE: u64 = 1;
@@ -107,7 +107,7 @@ pub(crate) struct Agent {
     /// Whether the workers do their work; a node that only looks alive must be replaced.
     pub(crate) working: Box<dyn FnMut() -> bool + Send>,
     pub(crate) keeper: Housekeeper,
-    pub(crate) strayed: Strayed,
+    pub(crate) strayed: RouteLost,
     pub(crate) published: Arc<Mutex<ClusterStatus>>,
     /// What does not change of the published figures.
     pub(crate) status: ClusterStatus,
@@ -272,7 +272,7 @@ impl Agent {
         self.take_letters(state);
         for index in 0..self.links.len() {
             if self.drain_link(state, index, heard) {
-                self.settle(state);
+                self.apply_events(state);
             }
         }
         while let Some(witnesses) = self.witnesses.as_mut().filter(|all| heard || all.are_asked())
@@ -280,23 +280,23 @@ impl Agent {
         {
             let now = self.clock.now();
             self.node.set_witness(now, asked_at, true);
-            self.settle(state);
+            self.apply_events(state);
         }
         if before >= state.carriers_at {
             // With every heartbeat: who waits longer for the other end's word takes a broken network for its own cable.
             state.carriers_at = before + Micros(self.node.config().timing.heartbeat.0 / 2);
-            self.look_at_carriers(before);
+            self.check_carriers(before);
         }
         if (self.working)() {
             self.node.handle_progress(before);
         }
         self.node.handle_timer(before);
-        self.settle(state);
+        self.apply_events(state);
         let now = self.clock.now();
         self.ask_witnesses(state, now);
         self.speaker.tend(now, self.node.gate_open(SPEAKING, now));
         self.send(state);
-        self.keeper.hand_over();
+        self.keeper.flush_log();
         if now >= state.publish_at {
             self.publish(state, now);
         }
@@ -313,7 +313,7 @@ impl Agent {
         for order in orders {
             self.take_order(state, order);
         }
-        self.settle(state);
+        self.apply_events(state);
     }
 
     fn take_order(&mut self, state: &mut State, order: AgentCommand) {
@@ -416,13 +416,13 @@ impl Agent {
             link.mute = (link.mute && !sent.contains(&link.path)) || refused.contains_key(&link.path);
         }
         for (path, error) in refused {
-            self.tell_mute(state, path, &error);
+            self.log_blocked_send(state, path, &error);
         }
     }
 
-    fn tell_mute(&mut self, state: &mut State, path: Path, error: &std::io::Error) {
+    fn log_blocked_send(&mut self, state: &mut State, path: Path, error: &std::io::Error) {
         let now = self.clock.now();
-        if state.mute_told_at.get(&path).is_some_and(|at| now.since(*at) < MUTE_LINES) {
+        if state.mute_told_at.get(&path).is_some_and(|at| now.since(*at) < BLOCKED_SEND_LINES) {
             return;
         }
         state.mute_told_at.insert(path, now);
@@ -434,7 +434,7 @@ impl Agent {
         ));
     }
 
-    fn tell_handed(&mut self, state: &mut State, now: Micros) {
+    fn report_handed_off(&mut self, state: &mut State, now: Micros) {
         if let Some(handed) = state.rounds.take_handed(now) {
             self.info(format!(
                 "was handed {} buckets within {:.1} s: {} connections go on, {} are lost",
@@ -449,8 +449,8 @@ impl Agent {
     fn publish(&mut self, state: &mut State, now: Micros) {
         state.publish_at = now + PUBLISH;
         self.describe(state, now);
-        self.tell_handed(state, now);
-        self.worry(state, now);
+        self.report_handed_off(state, now);
+        self.warn_all(state, now);
         if let Some(last_words) = &mut state.last_words {
             last_words.leave(&self.links, &self.node.farewell(now));
         }
@@ -462,12 +462,12 @@ impl Agent {
 
     fn info(&mut self, text: impl AsRef<str>) {
         let line = self.line(text.as_ref());
-        self.keeper.say(Line::Info(line));
+        self.keeper.log(Line::Info(line));
     }
 
     fn warn(&mut self, text: String) {
         let line = self.line(&text);
-        self.keeper.say(Line::Warning(line));
+        self.keeper.log(Line::Warning(line));
     }
 
     fn line(&self, text: &str) -> String {

@@ -8,7 +8,7 @@
 
 use super::Resumed;
 use super::instruction::FailoverOrder;
-use super::status::{ClusterCounts, TAKE_OVERS_MAX, TakeOverStatus};
+use super::status::{ClusterCounts, TAKE_OVERS_MAX, FailoverStatus};
 use evergate_base::Micros;
 use std::collections::VecDeque;
 
@@ -41,7 +41,7 @@ struct Running {
     numbers: (u64, u64),
     began_at: Micros,
     missing: usize,
-    status: TakeOverStatus,
+    status: FailoverStatus,
 }
 
 /// All of them.
@@ -50,7 +50,7 @@ pub(crate) struct Failovers {
     /// Rounds that have begun.
     begun: u64,
     running: VecDeque<Running>,
-    last: VecDeque<TakeOverStatus>,
+    last: VecDeque<FailoverStatus>,
     handed: Option<Handed>,
 }
 
@@ -79,13 +79,13 @@ impl Failovers {
             newest.status.silent_ms = newest.status.silent_ms.max(silent.0 as f64 / 1000.0);
             return;
         }
-        let status = TakeOverStatus {
+        let status = FailoverStatus {
             began_unix_s: unix_s,
             running: true,
             taken_over: taken_over as u64,
             handed_over,
             silent_ms: silent.0 as f64 / 1000.0,
-            ..TakeOverStatus::default()
+            ..FailoverStatus::default()
         };
         let numbers = (round.number, round.number);
         self.running.push_back(Running { numbers, began_at: now, missing: workers, status });
@@ -97,7 +97,7 @@ impl Failovers {
         now: Micros,
         part: &Resumed,
         counts: &mut ClusterCounts,
-    ) -> Option<TakeOverStatus> {
+    ) -> Option<FailoverStatus> {
         counts.connections_continued += part.connections as u64;
         counts.connections_lost += part.lost as u64;
         let is_of = |running: &Running| (running.numbers.0..=running.numbers.1).contains(&part.round);
@@ -122,7 +122,7 @@ impl Failovers {
         Some(done.status)
     }
 
-    fn note_handed(&mut self, began_at: Micros, now: Micros, status: &TakeOverStatus) {
+    fn note_handed(&mut self, began_at: Micros, now: Micros, status: &FailoverStatus) {
         let handed = self.handed.get_or_insert(Handed {
             first_at: began_at,
             last_at: now,
@@ -155,7 +155,7 @@ impl Failovers {
     }
 
     /// The last ones and those under way.
-    pub(crate) fn list(&self) -> Vec<TakeOverStatus> {
+    pub(crate) fn list(&self) -> Vec<FailoverStatus> {
         let mut all = self.last.clone();
         for running in &self.running {
             add(&mut all, running.status.clone());
@@ -163,13 +163,13 @@ impl Failovers {
         all.into()
     }
 
-    fn keep(&mut self, status: TakeOverStatus) {
-        add(&mut self.last, TakeOverStatus { running: false, ..status });
+    fn keep(&mut self, status: FailoverStatus) {
+        add(&mut self.last, FailoverStatus { running: false, ..status });
     }
 }
 
 /// Adds one, with those before it where both were only handed over.
-fn add(all: &mut VecDeque<TakeOverStatus>, one: TakeOverStatus) {
+fn add(all: &mut VecDeque<FailoverStatus>, one: FailoverStatus) {
     if let Some(before) = all.back_mut()
         && before.taken_over == 0
         && one.taken_over == 0

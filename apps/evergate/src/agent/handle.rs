@@ -53,7 +53,7 @@ impl Handle {
         let owners = self.gate.owners();
         let held = |bucket: &Bucket| {
             let owner = owners.get(*bucket);
-            owner.is_held() && owner.node().is_some_and(|node| node.number() == status.node)
+            owner.is_on_hold() && owner.node().is_some_and(|node| node.number() == status.node)
         };
         status.buckets.held = Bucket::all().filter(held).count() as u64;
         let (flows, flows_max) = self.gate.slots_counted();

@@ -35,7 +35,7 @@ const TRACKING: (&str, &str, &str) = (
 const PORT_RANGE: &str = "net/ipv4/ip_local_port_range";
 
 /// Sets what is not as it must be, and says so.
-pub(crate) fn settle(ports: PortBlocks) -> Result<()> {
+pub(crate) fn apply_sysctls(ports: PortBlocks) -> Result<()> {
     for (name, value, why) in SETTINGS {
         if read(name)? != *value {
             write(name, value, why)?;

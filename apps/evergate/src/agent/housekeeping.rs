@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 const LINES_MAX: usize = 256;
 /// Between two looks at neighbours and routes, while some are unknown or gone, and when all are there; and between two at what else
 /// may have been taken away.
-const LOOK_SOON: Duration = Duration::from_millis(50);
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_SOON: Duration = Duration::from_millis(50);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// A connection request that has come to nothing for so long gives its place in the gate back: longer than the kernel
 /// repeats a SYN-ACK.
 const UNFINISHED_NS: u64 = 130_000_000_000;
@@ -85,7 +85,7 @@ impl Housekeeper {
     }
 
     /// Never waits. What cannot be handed over now goes with the next line, or with [`Keeper::hand_over`].
-    pub(crate) fn say(&mut self, line: Line) {
+    pub(crate) fn log(&mut self, line: Line) {
         if self.unsaid.len() < LINES_MAX {
             self.unsaid.push(line);
         } else {
@@ -94,7 +94,7 @@ impl Housekeeper {
     }
 
     /// Hands over what is to be said; once a turn.
-    pub(crate) fn hand_over(&mut self) {
+    pub(crate) fn flush_log(&mut self) {
         if self.lost > 0 && self.unsaid.len() < LINES_MAX {
             let lost = std::mem::take(&mut self.lost);
             self.unsaid
@@ -147,15 +147,15 @@ impl Work {
             }
             let now = Instant::now();
             if now >= look_at {
-                let (met, leads) = (self.look(), self.beyond.look());
-                look_at = now + if met && leads { LOOK } else { LOOK_SOON };
+                let (met, leads) = (self.update_neighbours(), self.beyond.check());
+                look_at = now + if met && leads { CHECK_EVERY } else { CHECK_SOON };
             }
             // Not as often as one looks for a machine that may never come.
             if now >= tend_at {
-                tend_at = now + LOOK;
+                tend_at = now + CHECK_EVERY;
                 self.keep_addresses();
                 self.keep_tracking();
-                self.witnesses.look();
+                self.witnesses.resolve();
                 self.filters.keep();
             }
             if now >= reclaim_at {
@@ -165,7 +165,7 @@ impl Work {
                     && self.gate.reclaim_unanswered(Leases::now_ns(), UNANSWERED_NS) > 0;
                 reclaim_at = now + if flooded { RECLAIM_SOON } else { RECLAIM };
                 let (in_use, max) = self.gate.slots_counted();
-                tell_room(&mut self.full, in_use, max).into_iter().for_each(warning);
+                slot_warning(&mut self.full, in_use, max).into_iter().for_each(warning);
             }
         }
     }
@@ -193,7 +193,7 @@ impl Work {
 
     /// Tells the gate the cards of the other nodes, which the kernel knows from sending heartbeats to them. Whether all are
     /// known.
-    fn look(&mut self) -> bool {
+    fn update_neighbours(&mut self) -> bool {
         let mut all = true;
         for place in &self.places {
             for (peer, ip) in &place.peers {
@@ -213,7 +213,7 @@ impl Work {
 }
 
 /// What the operator should hear: without a slot a connection does not start, and nobody is told.
-fn tell_room(told: &mut bool, in_use: usize, max: usize) -> Option<String> {
+fn slot_warning(told: &mut bool, in_use: usize, max: usize) -> Option<String> {
     let bound = if *told { NOT_FULL } else { FULL };
     let full = in_use * 100 >= max * bound;
     let known = std::mem::replace(told, full);
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn a_gate_that_fills_is_told_of_once_each_time() {
         let mut full = false;
-        let told = [89, 90, 95, 85, 99, 79, 90].map(|in_use| tell_room(&mut full, in_use, 100).is_some());
+        let told = [89, 90, 95, 85, 99, 79, 90].map(|in_use| slot_warning(&mut full, in_use, 100).is_some());
         assert_eq!(told, [false, true, false, false, false, false, true]);
     }
 }

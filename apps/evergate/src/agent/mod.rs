@@ -91,7 +91,7 @@ pub struct Layout {
 
 impl Layout {
     /// Where a worker of another node takes mirror channels.
-    pub fn mirror_address(&self, node: NodeId, worker: usize) -> Option<SocketAddr> {
+    pub fn replication_address(&self, node: NodeId, worker: usize) -> Option<SocketAddr> {
         let port = u16::try_from(worker).ok().and_then(|worker| self.mirror_port.checked_add(worker))?;
         self.peers.get(&node).map(|ip| SocketAddr::new(*ip, port))
     }

@@ -53,7 +53,7 @@ impl Roles {
         let arrived = arrives(before, role);
         if let Some(at) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
             let word = word(self.me, role, listed);
-            self.owners.update(at, if arrived { word.held() } else { word });
+            self.owners.update(at, if arrived { word.on_hold() } else { word });
         }
         if before != role {
             // Otherwise it is only about what the gate must know.
@@ -81,7 +81,7 @@ impl Roles {
     }
 
     /// How many buckets this node mirrors to `backup`, or is about to.
-    pub(crate) fn mirrored_to(&self, backup: NodeId) -> usize {
+    pub(crate) fn replicated_to(&self, backup: NodeId) -> usize {
         let mirrors = |role: &Role| match role {
             Role::Owner { required, syncing, .. } => required.union(*syncing).contains(backup),
             _ => false,

@@ -96,9 +96,9 @@ fn is_of(address: IpAddr, interface: u32) -> bool {
 
 /// Whether the way to whoever is not on the outside's link was there and is gone.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Strayed(Arc<AtomicBool>);
+pub(crate) struct RouteLost(Arc<AtomicBool>);
 
-impl Strayed {
+impl RouteLost {
     pub(crate) fn is(&self, path: Path) -> bool {
         path == Path::Outside && self.0.load(Ordering::Relaxed)
     }
@@ -125,7 +125,7 @@ impl DefaultRoute {
 pub(crate) struct DefaultRoutes {
     networks: Networks,
     routes: Vec<DefaultRoute>,
-    strayed: Strayed,
+    strayed: RouteLost,
 }
 
 impl DefaultRoutes {
@@ -137,16 +137,16 @@ impl DefaultRoutes {
             .filter(|(_, samples)| addresses.iter().any(|own| own.is_ipv4() == samples[0].is_ipv4()))
             .map(|(family, samples)| DefaultRoute { family, samples, known: false, leads: false })
             .collect();
-        DefaultRoutes { networks, routes, strayed: Strayed::default() }
+        DefaultRoutes { networks, routes, strayed: RouteLost::default() }
     }
 
     /// What it has found, for the agent.
-    pub(crate) fn strayed(&self) -> Strayed {
+    pub(crate) fn route_lost(&self) -> RouteLost {
         self.strayed.clone()
     }
 
     /// Looks. Whether nothing is gone.
-    pub(crate) fn look(&mut self) -> bool {
+    pub(crate) fn check(&mut self) -> bool {
         for route in &mut self.routes {
             // A question that fails says nothing new.
             let found = self.networks.of_default(route.samples);
@@ -229,7 +229,7 @@ mod tests {
             host.ip(&format!("{family} {step}")).unwrap();
             let found;
             (beyond, found) = host.run(move || {
-                let found = beyond.look();
+                let found = beyond.check();
                 (beyond, found)
             });
             missed.push(!found);

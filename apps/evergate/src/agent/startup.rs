@@ -11,7 +11,7 @@ use super::roles::gate_node;
 use super::routes::{DefaultRoutes, Networks};
 use super::secrets::Secrets;
 use super::status::{ClusterStatus, NodeStatus, WitnessStatus};
-use super::tc_filters::{Accepting, Filters, card_facts};
+use super::tc_filters::{Accepting, Filters, card_state};
 use super::witness_ping::Witnesses;
 use super::{Interface, Layout, Report, Reporter, Running, host_setup, required_settings};
 use crate::config::model::{
@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex};
 /// The name of the key that the key file holds.
 const KEY: KeyId = KeyId(1);
 /// Mirror channels that may wait to be accepted by a worker.
-const MIRROR_BACKLOG: i32 = 128;
+const REPLICATION_BACKLOG: i32 = 128;
 /// Real-time priority of the agent: before everything ordinary, behind the kernel's own threads.
 const PRIORITY: i32 = 40;
 /// The protocol and the packet filter speak of the same buckets.
@@ -72,7 +72,7 @@ impl Startup {
             .context("the ports of server legs do not fit")?;
         // Nobody else can have these, so a second process of this node ends here, before it takes the gate from the first.
         let links = place.links()?;
-        host_setup::settle(ports)?;
+        host_setup::apply_sysctls(ports)?;
         let gate = Arc::new(place.gate(config, ports, &secrets)?);
         let accept = accept_stateless(cluster, &gate, outside, secrets.cookies)?;
         let moving = moving(cluster);
@@ -158,11 +158,11 @@ impl Startup {
             vec![(Path::Inside, inside.index, own.inside), (Path::Outside, outside.index, own.outside)]
         });
         let networks = Networks::new(own.unwrap_or_default());
-        let whereabouts = witnesses.as_ref().map(|all| all.whereabouts(networks.clone())).unwrap_or_default();
-        whereabouts.look();
+        let whereabouts = witnesses.as_ref().map(|all| all.routes(networks.clone())).unwrap_or_default();
+        whereabouts.resolve();
         let mut beyond = DefaultRoutes::new(networks, &self.cluster.addresses);
-        beyond.look();
-        let strayed = beyond.strayed();
+        beyond.check();
+        let strayed = beyond.route_lost();
         let agent = Agent {
             node: self.node,
             keeper: Housekeeper::start(filters, places, moving(&self.cluster), whereabouts, beyond)?,
@@ -369,7 +369,7 @@ fn accept_stateless(
         return Ok(None);
     }
     let interface = cluster.outside_interface.clone();
-    let card = card_facts(&interface)
+    let card = card_state(&interface)
         .with_context(|| format!("cannot ask for the MTU and the networks of \"{interface}\""))?;
     let program = gate.load_accept(key, &card).context("connections cannot be accepted without state: use Linux 6.8 or newer, or set cluster.stateless_accept = false")?;
     program.attach(outside.index)?;
@@ -459,7 +459,7 @@ fn link(cluster: &Cluster, me: NodeNumber, path: Path, own: IpAddr, card: Interf
 fn listen(own: IpAddr, first: u16, worker: usize) -> Result<std::os::fd::OwnedFd> {
     let port = u16::try_from(worker).ok().and_then(|worker| first.checked_add(worker));
     let at = SocketAddr::new(own, port.context("there are more workers than ports")?);
-    evergate_sys::listen(at, MIRROR_BACKLOG).with_context(|| {
+    evergate_sys::listen(at, REPLICATION_BACKLOG).with_context(|| {
         format!("cannot take mirrored state on {at}: another process may have the port; see cluster.port")
     })
 }

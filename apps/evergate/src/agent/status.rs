@@ -52,7 +52,7 @@ pub struct ClusterStatus {
     pub witnesses: Vec<WitnessStatus>,
     /// Connections with copies elsewhere, and copies of others here, a second old at most.
     #[serde(default)]
-    pub mirroring: MirroringStatus,
+    pub mirroring: ReplicationStatus,
     /// How long connections of nodes that died stood still before they went on here.
     #[serde(default)]
     pub stalls: StallStatus,
@@ -65,7 +65,7 @@ pub struct ClusterStatus {
     /// What has happened since the start.
     pub counts: ClusterCounts,
     /// The last take-overs, newest last.
-    pub take_overs: Vec<TakeOverStatus>,
+    pub take_overs: Vec<FailoverStatus>,
     /// Datagrams that were dropped, by reason.
     pub rejected: BTreeMap<String, u64>,
     /// What happened to packets at the gate.
@@ -211,7 +211,7 @@ pub struct BucketStatus {
 
 /// What is mirrored from and to this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MirroringStatus {
+pub struct ReplicationStatus {
     /// Connections on the shared addresses that are served here.
     pub connections: u64,
     /// Of those: with a complete copy at another node.
@@ -293,7 +293,7 @@ pub struct ClusterCounts {
 
 /// One take-over or hand-over.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct TakeOverStatus {
+pub struct FailoverStatus {
     /// When it began, in seconds since 1970.
     pub began_unix_s: u64,
     /// Whether a worker is still at it.

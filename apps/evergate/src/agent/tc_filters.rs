@@ -3,7 +3,7 @@
 
 use super::Interface;
 use crate::control::console::warning;
-use evergate_bpf::{Accept, CardFacts, GateError, PacketGate};
+use evergate_bpf::{Accept, CardState, GateError, PacketGate};
 use std::io;
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use std::sync::Arc;
 pub(crate) struct Accepting {
     pub(crate) program: Accept,
     pub(crate) interface: String,
-    pub(crate) card: CardFacts,
+    pub(crate) card: CardState,
 }
 
 /// What an interface is like now.
-pub(crate) fn card_facts(interface: &str) -> io::Result<CardFacts> {
+pub(crate) fn card_state(interface: &str) -> io::Result<CardState> {
     let mtu = evergate_sys::card_mtu(interface)?;
     let segment = |headers: u32| u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX);
     let networks = evergate_sys::networks_of(interface)?.into_iter().collect();
     // Headers of IPv4 and IPv6, with that of TCP.
-    Ok(CardFacts { segment_bytes: [segment(40), segment(60)], networks })
+    Ok(CardState { segment_bytes: [segment(40), segment(60)], networks })
 }
 
 /// What is to stay attached, and where.
@@ -51,7 +51,7 @@ impl Filters {
         if evergate_sys::lacks_descriptors() {
             return; // nothing can be looked at
         }
-        self.tell_card();
+        self.update_card();
         let Some(attempts) = self.attach_missing() else {
             self.failures = 0;
             return;
@@ -74,9 +74,9 @@ impl Filters {
     }
 
     /// An interface that is gone is as it was: it may come back.
-    fn tell_card(&mut self) {
+    fn update_card(&mut self) {
         let Some(accept) = &mut self.accept else { return };
-        let Ok(card) = card_facts(&accept.interface) else { return };
+        let Ok(card) = card_state(&accept.interface) else { return };
         if card != accept.card && accept.program.set_card(&card).is_ok() {
             accept.card = card;
         }

@@ -59,7 +59,7 @@ impl Witnesses {
     }
 
     /// For whoever looks where they are.
-    pub(crate) fn whereabouts(&self, networks: Networks) -> WitnessRoutes {
+    pub(crate) fn routes(&self, networks: Networks) -> WitnessRoutes {
         let all = self.all.iter().map(|witness| (witness.ip, witness.path.clone()));
         WitnessRoutes { networks, witnesses: all.collect() }
     }
@@ -139,7 +139,7 @@ pub(crate) struct WitnessRoutes {
 
 impl WitnessRoutes {
     /// Looks for those of which it is not known yet.
-    pub(crate) fn look(&self) {
+    pub(crate) fn resolve(&self) {
         for (ip, place) in self.witnesses.iter().filter(|(_, place)| place.get().is_none()) {
             if let Ok(Some(path)) = self.networks.to(*ip) {
                 let _ = place.set(path); // nobody else does

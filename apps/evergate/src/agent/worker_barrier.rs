@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Who has spoken about one thing.
 #[derive(Debug)]
-struct Voices {
+struct Reports {
     office: Office,
     workers: BTreeSet<usize>,
 }
@@ -20,7 +20,7 @@ struct Voices {
 #[derive(Debug)]
 pub(crate) struct WorkerBarrier {
     workers: usize,
-    caught_up: BTreeMap<(Bucket, NodeId), Voices>,
+    caught_up: BTreeMap<(Bucket, NodeId), Reports>,
     frozen: BTreeMap<Bucket, ((Office, HandoffId), BTreeSet<usize>)>,
 }
 
@@ -31,7 +31,7 @@ impl WorkerBarrier {
 
     /// A worker says that `node` has caught up with its part. Whether all have said so.
     pub(crate) fn caught_up(&mut self, worker: usize, bucket: Bucket, node: NodeId, office: Office) -> bool {
-        hear(&mut self.caught_up, (bucket, node), office, worker) >= self.workers
+        count(&mut self.caught_up, (bucket, node), office, worker) >= self.workers
     }
 
     /// A worker says that its part of the bucket is quiet for a move. Whether all have said so of the one that is asked for.
@@ -79,13 +79,13 @@ impl WorkerBarrier {
 }
 
 /// How many workers have said it in this office.
-fn hear<K: Ord>(all: &mut BTreeMap<K, Voices>, key: K, office: Office, worker: usize) -> usize {
-    let voices = all.entry(key).or_insert_with(|| Voices { office, workers: BTreeSet::new() });
+fn count<K: Ord>(all: &mut BTreeMap<K, Reports>, key: K, office: Office, worker: usize) -> usize {
+    let voices = all.entry(key).or_insert_with(|| Reports { office, workers: BTreeSet::new() });
     if voices.office != office {
         if voices.office > office {
             return 0; // late
         }
-        *voices = Voices { office, workers: BTreeSet::new() };
+        *voices = Reports { office, workers: BTreeSet::new() };
     }
     voices.workers.insert(worker);
     voices.workers.len()

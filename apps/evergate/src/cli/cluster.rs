@@ -2,7 +2,7 @@
 
 use super::output::{self, Table};
 use super::{RemoteArgs, remote};
-use crate::agent::status::{ClusterStatus, CutOff, NodeStatus, Quorum, TakeOverStatus};
+use crate::agent::status::{ClusterStatus, CutOff, NodeStatus, Quorum, FailoverStatus};
 use crate::latency_histogram::TimesStatus;
 
 pub(super) fn key() -> u8 {
@@ -141,7 +141,7 @@ fn generation(node: &NodeStatus, own: bool) -> String {
     }
 }
 
-fn take_overs(all: &[TakeOverStatus]) -> String {
+fn take_overs(all: &[FailoverStatus]) -> String {
     let mut table = Table::new(&[
         "TAKE-OVER AT",
         "BUCKETS TAKEN",

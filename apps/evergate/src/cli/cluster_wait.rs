@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Between two looks at the node.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_EVERY: Duration = Duration::from_millis(200);
 /// Between two lines about what is missing.
 const LINE: Duration = Duration::from_secs(5);
 /// Buckets are copied some at a time: for so long no more must come.
@@ -68,12 +68,12 @@ fn wait(socket: &Path, seconds: u64, json: bool, mut look: impl FnMut(&ClusterSt
                 return output::failed(&anyhow!("not within {seconds} s: {why}"));
             }
             Found::Missing(why) if now >= next_line => {
-                output::tell(format_args!("waits for {} s: {why}", (now - began).as_secs()));
+                output::print_error(format_args!("waits for {} s: {why}", (now - began).as_secs()));
                 next_line = now + LINE;
             }
             Found::Missing(_) => {}
         }
-        std::thread::sleep(LOOK.min(until - now));
+        std::thread::sleep(POLL_EVERY.min(until - now));
     }
 }
 

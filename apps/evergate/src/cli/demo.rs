@@ -30,7 +30,7 @@ pub(super) fn cluster(args: &DemoClusterArgs) -> u8 {
     match cluster::run(&options) {
         Ok(good) => u8::from(!good),
         Err(error) if error.is::<cluster::Interrupted>() => {
-            output::tell(error);
+            output::print_error(error);
             INTERRUPTED
         }
         Err(error) => failed(&error),

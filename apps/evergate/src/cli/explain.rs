@@ -80,7 +80,7 @@ pub(super) fn explain(args: &ExplainArgs) -> u8 {
         Ok(loaded) => loaded.config,
         Err(problems) => {
             let code = refused(&problems);
-            problems.into_iter().for_each(output::tell);
+            problems.into_iter().for_each(output::print_error);
             return code;
         }
     };
@@ -88,11 +88,11 @@ pub(super) fn explain(args: &ExplainArgs) -> u8 {
         Ok(answer) if args.json => output::json(&answer),
         Ok(answer) => output::text(&shown(&answer)),
         Err(Wrong::Usage(what)) => {
-            output::tell(format_args!("error: {what}"));
+            output::print_error(format_args!("error: {what}"));
             WRONG
         }
         Err(Wrong::File(what)) => {
-            output::tell(format_args!("error: {what}"));
+            output::print_error(format_args!("error: {what}"));
             FAILED
         }
     }

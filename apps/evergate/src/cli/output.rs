@@ -13,7 +13,7 @@ pub(crate) fn text(text: &str) -> u8 {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            tell(format_args!("error: cannot write to standard output: {error}; the output is not complete"));
+            print_error(format_args!("error: cannot write to standard output: {error}; the output is not complete"));
             FAILED
         }
         _ => 0,
@@ -29,7 +29,7 @@ pub(crate) fn json(value: &impl Serialize) -> u8 {
             text(&line)
         }
         Err(error) => {
-            tell(format_args!("error: cannot print JSON: {error}"));
+            print_error(format_args!("error: cannot print JSON: {error}"));
             FAILED
         }
     }
@@ -42,13 +42,13 @@ pub(crate) fn done(as_json: bool, done: &Done) -> u8 {
 }
 
 /// Prints to standard error.
-pub(crate) fn tell(text: impl Display) {
+pub(crate) fn print_error(text: impl Display) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
 /// Says why it failed; the exit code.
 pub(crate) fn failed(error: &anyhow::Error) -> u8 {
-    tell(format_args!("error: {error:#}"));
+    print_error(format_args!("error: {error:#}"));
     FAILED
 }
 

@@ -153,7 +153,7 @@ pub(super) fn certificates(args: &RemoteArgs) -> u8 {
 
 pub(super) fn server(args: &ServerArgs, action: &str) -> u8 {
     let Some((pool, server)) = args.server.split_once('/') else {
-        output::tell(format_args!("error: {:?} is not POOL/SERVER, such as web/10.0.0.11:8080", args.server));
+        output::print_error(format_args!("error: {:?} is not POOL/SERVER, such as web/10.0.0.11:8080", args.server));
         return WRONG;
     };
     let path = format!("/v1/servers/{}/{}/{action}", percent_encoded(pool), percent_encoded(server));
@@ -199,7 +199,7 @@ pub(super) fn reload(args: &RemoteArgs) -> u8 {
             Err(error) => return output::failed(&error),
         };
     for problem in &reloaded.problems {
-        output::tell(format_args!("{}: {problem}", problem.severity));
+        output::print_error(format_args!("{}: {problem}", problem.severity));
     }
     let is_in_force = status == 200;
     let printed = if args.json {
@@ -207,7 +207,7 @@ pub(super) fn reload(args: &RemoteArgs) -> u8 {
     } else if is_in_force {
         output::text(&format!("reloaded: generation {} is in force\n", reloaded.generation))
     } else {
-        output::tell(format_args!("refused: generation {} stays in force", reloaded.generation));
+        output::print_error(format_args!("refused: generation {} stays in force", reloaded.generation));
         WRONG
     };
     if is_in_force { printed } else { WRONG }

@@ -34,14 +34,14 @@ fn serve(args: RunArgs, early: &EarlySignals) -> u8 {
     let origin = match origin(args) {
         Ok(origin) => origin,
         Err(what) => {
-            console::tell(format!(
+            console::print(format!(
                 "error: {what}\n\nUsage: {RUN_USAGE}\n\nFor more information, try '--help'."
             ));
             return WRONG;
         }
     };
     if let Err(error) = install_from_environment() {
-        console::tell(format!("error: {error:#}"));
+        console::print(format!("error: {error:#}"));
         return WRONG;
     }
     let source = Source { origin, socket, node };
@@ -53,7 +53,7 @@ fn serve(args: RunArgs, early: &EarlySignals) -> u8 {
         Ok(read) => read,
         Err(mut problems) => {
             let code = refused(&problems);
-            problems.iter().for_each(|problem| console::tell(problem.to_string()));
+            problems.iter().for_each(|problem| console::print(problem.to_string()));
             if let Some(before) = &mut before {
                 // Who asked for the upgrade reads what refuses it first.
                 problems.sort_by_key(|problem| problem.severity);
@@ -92,6 +92,6 @@ fn origin(args: RunArgs) -> Result<Origin, &'static str> {
 }
 
 fn failed(error: &anyhow::Error) -> u8 {
-    console::tell(format!("error: {error:#}"));
+    console::print(format!("error: {error:#}"));
     FAILED
 }

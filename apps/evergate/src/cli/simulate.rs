@@ -18,7 +18,7 @@ pub(super) fn simulate(args: &SimulateArgs) -> u8 {
     let (plan, text) = match read(args) {
         Ok(read) => read,
         Err(error) => {
-            output::tell(format_args!("{error}"));
+            output::print_error(format_args!("{error}"));
             return WRONG;
         }
     };
@@ -43,7 +43,7 @@ pub(super) fn simulate(args: &SimulateArgs) -> u8 {
     let Some(folder) = folder else { return printed };
     match write(&study, &text, args, &folder) {
         Ok(page) => {
-            output::tell(format_args!("figures and page: {}", page.display()));
+            output::print_error(format_args!("figures and page: {}", page.display()));
             printed
         }
         Err(error) => output::failed(&error),

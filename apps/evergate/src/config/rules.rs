@@ -47,7 +47,7 @@ pub(super) fn rules(config: &RawConfig, checks: &mut Checks<'_>) -> Rules {
             Rules { specs: config.rules.clone(), ruleset: Arc::new(ruleset) }
         }
         Err(errors) => {
-            let news: Vec<_> = errors.into_iter().filter(|error| !is_said(config, error, checks)).collect();
+            let news: Vec<_> = errors.into_iter().filter(|error| !is_reported(config, error, checks)).collect();
             news.iter().for_each(|error| compile_error(config, error, checks));
             Rules::none()
         }
@@ -174,7 +174,7 @@ fn place_of(config: &RawConfig, error: &RuleError) -> KeyPath {
 }
 
 /// Whether this module has found it too: names and references it checks with better guesses.
-fn is_said(config: &RawConfig, error: &RuleError, checks: &Checks<'_>) -> bool {
+fn is_reported(config: &RawConfig, error: &RuleError, checks: &Checks<'_>) -> bool {
     let at = place_of(config, error);
     if checks.report.has_error_at(&at) || checks.report.is_excused(&at) {
         return true;

@@ -5,7 +5,7 @@
 //! The end waits for those that are left for a moment only. Other commands write themselves.
 
 use evergate_base::terminal;
-use evergate_sys::Patient;
+use evergate_sys::BlockingWriter;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -39,11 +39,11 @@ pub fn error(text: impl Display) {
 
 fn line(weight: &str, text: &dyn Display) {
     let text = text.to_string().replace(['\n', '\r'], " ");
-    tell(format!("{weight}: {}", terminal::shown(&text)));
+    print(format!("{weight}: {}", terminal::shown(&text)));
 }
 
 /// Text as it is, on lines of its own.
-pub(crate) fn tell(text: String) {
+pub(crate) fn print(text: String) {
     if let Some(text) = QUEUE.push(text) {
         // Nobody can be told that nobody can be told.
         let _ = writeln!(std::io::stderr().lock(), "{text}");
@@ -57,10 +57,10 @@ pub(crate) struct Queued(());
 impl Queued {
     /// Starts the writer.
     pub(crate) fn start() -> std::io::Result<Queued> {
-        let mut file = Patient(File::from(std::io::stderr().as_fd().try_clone_to_owned()?));
+        let mut file = BlockingWriter(File::from(std::io::stderr().as_fd().try_clone_to_owned()?));
         std::thread::Builder::new().name("messages".to_owned()).spawn(move || QUEUE.write_to(&mut file))?;
         QUEUE.open();
-        tell_of_panics();
+        print_panics();
         Ok(Queued(()))
     }
 }
@@ -72,13 +72,13 @@ impl Drop for Queued {
 }
 
 /// A panic is a message too: the library would write it from the thread that panics, a worker perhaps.
-fn tell_of_panics() {
+fn print_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
         error(format_args!("thread {} {panic}", thread.name().unwrap_or("without a name")));
         let trace = Backtrace::capture();
         if trace.status() == BacktraceStatus::Captured {
-            tell(trace.to_string());
+            print(trace.to_string());
         }
     }));
 }

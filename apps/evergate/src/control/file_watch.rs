@@ -11,10 +11,10 @@ use std::path::PathBuf;
 
 /// What the files looked like at one time: nothing of their content. A file that cannot be seen looks like nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Fingerprint(Vec<(PathBuf, Option<Look>)>);
+pub(super) struct Fingerprint(Vec<(PathBuf, Option<Stamp>)>);
 
 /// Device, inode, modification time in seconds and nanoseconds, length.
-type Look = (u64, u64, i64, i64, u64);
+type Stamp = (u64, u64, i64, i64, u64);
 
 impl Fingerprint {
     /// Looks at the files.
@@ -121,20 +121,20 @@ pub(super) fn secrets(config: &Config) -> Vec<&PathBuf> {
 mod tests {
     use super::*;
 
-    fn look(inode: Option<u64>) -> Fingerprint {
+    fn stamp(inode: Option<u64>) -> Fingerprint {
         Fingerprint(vec![("a.pem".into(), inode.map(|inode| (1, inode, 0, 0, 10))), ("b.pem".into(), None)])
     }
 
     #[test]
     fn a_refused_set_of_files_is_tried_again_only_after_another_change() {
-        let mut watch = Watch::new(look(Some(1)));
-        assert_eq!(watch.sees(&look(Some(1))), None);
-        assert_eq!(watch.sees(&look(Some(2))), Some("a.pem".to_owned()));
-        watch.refused(look(Some(2)));
-        assert_eq!(watch.sees(&look(Some(2))), None);
-        assert_eq!(watch.sees(&look(None)), Some("a.pem".to_owned()));
-        watch.loaded(look(Some(3)));
-        assert_eq!(watch.sees(&look(Some(3))), None);
-        assert_eq!(watch.sees(&look(Some(2))), Some("a.pem".to_owned()));
+        let mut watch = Watch::new(stamp(Some(1)));
+        assert_eq!(watch.sees(&stamp(Some(1))), None);
+        assert_eq!(watch.sees(&stamp(Some(2))), Some("a.pem".to_owned()));
+        watch.refused(stamp(Some(2)));
+        assert_eq!(watch.sees(&stamp(Some(2))), None);
+        assert_eq!(watch.sees(&stamp(None)), Some("a.pem".to_owned()));
+        watch.loaded(stamp(Some(3)));
+        assert_eq!(watch.sees(&stamp(Some(3))), None);
+        assert_eq!(watch.sees(&stamp(Some(2))), Some("a.pem".to_owned()));
     }
 }

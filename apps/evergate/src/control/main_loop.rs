@@ -32,9 +32,9 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 /// Messages that may wait for the loop; beyond it their senders wait.
 const MESSAGES_MAX: usize = 64;
 /// How often the end of draining is looked for.
-const DRAIN_LOOK: Duration = Duration::from_millis(20);
+const DRAIN_POLL: Duration = Duration::from_millis(20);
 /// How long the access log is waited for after a second signal.
-const PATIENCE_LEFT: Duration = Duration::from_millis(100);
+const STOP_GRACE: Duration = Duration::from_millis(100);
 const METRICS_BACKLOG: i32 = 128;
 
 /// How to run.
@@ -95,8 +95,8 @@ async fn serve(
     let is_successor = inherited.is_some();
     if let Some(inherited) = inherited {
         // Before its first word the process before serves, and goes on when this one ends.
-        let told = inherited.take_over().context("the process before did not hand over")?;
-        main.daemon.hear(&told);
+        let told = inherited.start_serving().context("the process before did not hand over")?;
+        main.daemon.apply_operator_state(&told);
     }
     main.open(doors, is_successor)?;
     main.announce();
@@ -104,23 +104,23 @@ async fn serve(
         main.warn_of_certificates();
     }
     if reload_asked {
-        main.hear(Signal::Reload);
+        main.on_signal(Signal::Reload);
     }
     let mut second = ticker(Duration::from_secs(1));
     let mut look = ticker(options.watch_interval);
-    let mut drain_look = ticker(DRAIN_LOOK);
+    let mut drain_look = ticker(DRAIN_POLL);
     while !main.is_over()? {
         tokio::select! {
-            said = signals.next() => main.hear(said),
+            said = signals.next() => main.on_signal(said),
             Some(message) = main.inbox.recv() => main.handle(message),
             _ = second.tick() => main.every_second(),
-            _ = look.tick() => main.look_at_files(),
-            _ = drain_look.tick(), if main.drain_until.is_some() => main.look_at_upgrade(),
+            _ = look.tick() => main.check_files(),
+            _ = drain_look.tick(), if main.drain_until.is_some() => main.poll_upgrade(),
         }
     }
     let (admin, _pid_file) = main.end(&mut signals).await;
     if let Some((_, serving)) = &admin {
-        serving.settle().await; // who asked for the end hears of it
+        serving.drain().await; // who asked for the end hears of it
     }
     Ok(())
 }
@@ -246,7 +246,7 @@ impl Main {
             self.serve_metrics(listener);
         }
         if let Some(socket) = doors.admin {
-            self.serve_admin(socket.taken_over());
+            self.serve_admin(socket.into_owned());
         }
         if is_successor {
             self.take_pid_file(); // only now: it must name the process that serves
@@ -258,7 +258,7 @@ impl Main {
     fn take_pid_file(&mut self) {
         let Some(path) = self.daemon.config.node.pid_file.as_deref() else { return };
         // The user that the node became may not write there.
-        let written = PidFile::take_over(path).with_context(|| unwritten(path));
+        let written = PidFile::replace(path).with_context(|| unwritten(path));
         self.pid_file = written.map_err(|error| warning(format_args!("{error:#}"))).ok();
     }
 
@@ -319,13 +319,13 @@ impl Main {
         }
     }
 
-    fn hear(&mut self, said: Signal) {
+    fn on_signal(&mut self, said: Signal) {
         match said {
             Signal::Reload => {
                 self.daemon.reopen_logs();
                 self.ask_reload(None);
             }
-            Signal::Stop(by) => self.told_to_stop(by),
+            Signal::Stop(by) => self.on_stop(by),
             Signal::Nothing(signal) => warning(format_args!(
                 "{signal} does nothing here: SIGHUP reloads and opens the access log anew, `evergate upgrade` starts a new \
                  binary, SIGTERM drains"
@@ -333,7 +333,7 @@ impl Main {
         }
     }
 
-    fn told_to_stop(&mut self, by: &str) {
+    fn on_stop(&mut self, by: &str) {
         let is_first = !std::mem::replace(&mut self.told, true);
         if is_first && self.is_passing() {
             let open = self.open_connections();
@@ -407,10 +407,10 @@ impl Main {
         if let Some(upgrade) = &self.upgrade {
             upgrade.give_up();
         }
-        let patience = if self.stop_now { PATIENCE_LEFT } else { PATIENCE };
+        let patience = if self.stop_now { STOP_GRACE } else { PATIENCE };
         let writer = self.daemon.stop();
         if let Some(upgrade) = &mut self.upgrade {
-            upgrade.tell_end(open);
+            upgrade.log_end(open);
         }
         if let Some(writer) = writer {
             let finish = tokio::task::spawn_blocking(move || writer.finish(patience));
@@ -460,7 +460,7 @@ impl Main {
         self.summary() + &standing.unwrap_or_default()
     }
 
-    fn look_at_files(&mut self) {
+    fn check_files(&mut self) {
         if std::mem::replace(&mut self.looking, true) {
             return; // the last look has not come back: a file system that hangs
         }

@@ -15,7 +15,7 @@ pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
         .sample(&[], buckets.held);
     out.gauge("evergate_cluster_buckets_bare", "Owned buckets without a complete copy elsewhere.")
         .sample(&[], buckets.bare);
-    mirroring(out, status);
+    replication(out, status);
     let counts = &status.counts;
     out.counter("evergate_cluster_views_total", "Views installed.").sample(&[], counts.views);
     out.counter("evergate_cluster_fenced_total", "Times that this node was fenced.")
@@ -76,7 +76,7 @@ pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
     }
 }
 
-fn mirroring(out: &mut Exposition, status: &ClusterStatus) {
+fn replication(out: &mut Exposition, status: &ClusterStatus) {
     let mirroring = &status.mirroring;
     out.gauge("evergate_cluster_mirror_connections", "Connections by what is mirrored of them.")
         .sample(&[("role", "own")], mirroring.connections)

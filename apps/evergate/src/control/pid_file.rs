@@ -20,13 +20,13 @@ pub(super) struct PidFile {
 impl PidFile {
     /// Writes it, unless a living process holds it.
     pub(super) fn write(path: &Path) -> io::Result<PidFile> {
-        refuse_if_held(path)?;
-        PidFile::take_over(path)
+        refuse_if_locked(path)?;
+        PidFile::replace(path)
     }
 
     /// Writes it in the place of the process before, which may hold the old one still. Whole: a reader never sees half a
     /// number. Refused where the file is there and is no pid file.
-    pub(super) fn take_over(path: &Path) -> io::Result<PidFile> {
+    pub(super) fn replace(path: &Path) -> io::Result<PidFile> {
         refuse_if_foreign(path)?;
         let text = format!("{}\n", std::process::id());
         let mut partial = path.as_os_str().to_owned();
@@ -76,7 +76,7 @@ fn refuse_if_foreign(path: &Path) -> io::Result<()> {
     }
 }
 
-fn refuse_if_held(path: &Path) -> io::Result<()> {
+fn refuse_if_locked(path: &Path) -> io::Result<()> {
     // Whatever hinders reading it is no sign of life, and writing it will tell.
     if !std::fs::metadata(path).is_ok_and(|file| file.is_file()) {
         return Ok(());
@@ -112,7 +112,7 @@ mod tests {
         let path = folder.join("file");
         for content in ["-----BEGIN PRIVATE KEY-----\n", "12 13", &"1".repeat(100)] {
             std::fs::write(&path, content).unwrap();
-            for refused in [PidFile::write(&path), PidFile::take_over(&path)] {
+            for refused in [PidFile::write(&path), PidFile::replace(&path)] {
                 let error = refused.unwrap_err().to_string();
                 assert!(error.contains("something else than a process id"), "{error}");
             }

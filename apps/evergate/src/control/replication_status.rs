@@ -2,7 +2,7 @@
 
 use super::published::Control;
 use crate::agent::Handle;
-use crate::agent::status::{ClusterStatus, LagStatus, MirroringStatus, StallStatus};
+use crate::agent::status::{ClusterStatus, LagStatus, ReplicationStatus, StallStatus};
 use crate::latency_histogram::TimesStatus;
 use crate::worker::{Count, Counters, Lag};
 use std::collections::BTreeMap;
@@ -13,13 +13,13 @@ impl Control {
     pub(super) fn cluster_status(&self, cluster: &Handle) -> ClusterStatus {
         let sum =
             |of: fn(&Counters) -> &Count| self.workers.iter().map(|worker| of(&worker.counters).get()).sum();
-        let (mirroring, stalls) = (self.mirroring(), self.stalls());
+        let (mirroring, stalls) = (self.replication_status(), self.stalls());
         let (losses_told, losses_told_late) = (sum(|of| &of.losses_told), sum(|of| &of.losses_told_late));
         ClusterStatus { mirroring, stalls, losses_told, losses_told_late, ..cluster.status() }
     }
 
-    fn mirroring(&self) -> MirroringStatus {
-        let mut all = MirroringStatus::default();
+    fn replication_status(&self) -> ReplicationStatus {
+        let mut all = ReplicationStatus::default();
         let mut lags: BTreeMap<u8, Lag> = BTreeMap::new();
         for worker in &self.workers {
             let of = worker.counters.mirroring.lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,7 +37,7 @@ impl Control {
             unsent_bytes,
             behind_us,
         };
-        MirroringStatus { backups: lags.into_iter().map(status).collect(), ..all }
+        ReplicationStatus { backups: lags.into_iter().map(status).collect(), ..all }
     }
 
     fn stalls(&self) -> StallStatus {

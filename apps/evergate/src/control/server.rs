@@ -35,7 +35,7 @@ const METRICS_TIMEOUT: Duration = Duration::from_secs(20);
 /// A reload resolves host names, which may take its time.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// At the end of the process.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// After a failed accept, which is out of descriptors most likely.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often the listener looks for a place: a command that was being carried out may wait for its reader by then.
@@ -55,10 +55,10 @@ impl Serving {
     }
 
     /// Takes no further connections, and waits a moment until those that it has are answered.
-    pub(super) async fn settle(&self) {
+    pub(super) async fn drain(&self) {
         self.stop();
         let all = self.permits.acquire_many(CONNECTIONS_MAX as u32);
-        let _ = tokio::time::timeout(SETTLE_TIMEOUT, all).await; // else somebody does not take an answer
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, all).await; // else somebody does not take an answer
     }
 }
 

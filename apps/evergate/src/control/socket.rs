@@ -76,7 +76,7 @@ impl AdminSocket {
     }
 
     /// This process serves it from now on, and its file goes with it.
-    pub(super) fn taken_over(mut self) -> AdminSocket {
+    pub(super) fn into_owned(mut self) -> AdminSocket {
         self.left = false;
         self
     }

@@ -46,7 +46,7 @@ struct Passing {
 
 impl Upgrade {
     /// Tells who asked what came of it.
-    fn tell(&mut self) {
+    fn answer_callers(&mut self) {
         let (Some(passing), Some(asker)) = (&self.passing, self.asker.take()) else { return };
         let progress = &passing.progress;
         let waiting = progress.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,9 +66,9 @@ impl Upgrade {
     }
 
     /// This process has ended with so many connections open.
-    pub(super) fn tell_end(&mut self, open: usize) {
+    pub(super) fn log_end(&mut self, open: usize) {
         if open == 0 {
-            return self.tell();
+            return self.answer_callers();
         }
         let (Some(passing), Some(asker)) = (&self.passing, self.asker.take()) else { return };
         let (pid, passed) = (passing.successor.pid(), passing.progress.passed.load(Ordering::Relaxed));
@@ -159,7 +159,7 @@ impl Main {
             // The service manager listens to the main process only, so it is told before the new one speaks.
             self.notify.main_process(successor.pid());
             successor
-                .go(self.daemon.told())
+                .go(self.daemon.operator_state())
                 .map_err(|error| failure(format!("the new process is gone: {error}")))?;
             Ok(successor)
         });
@@ -186,7 +186,7 @@ impl Main {
             self.control.shared.connections.load(Ordering::Relaxed),
         ));
         let progress = Arc::new(Progress::default());
-        self.daemon.hand_over(std::mem::take(&mut upgrade.streams), &progress);
+        self.daemon.transfer(std::mem::take(&mut upgrade.streams), &progress);
         upgrade.passing = Some(Passing { progress, successor, broken_since: None, alone: false });
         if let Some((socket, serving)) = &mut self.admin {
             serving.stop();
@@ -200,9 +200,9 @@ impl Main {
     }
 
     /// Tells who asked once every connection has been looked at; takes everything back when the new process has ended.
-    pub(super) fn look_at_upgrade(&mut self) {
+    pub(super) fn poll_upgrade(&mut self) {
         if self.has_passed_all() {
-            return self.tell_upgraded();
+            return self.log_upgraded();
         }
         let workers = self.daemon.workers.len();
         let Some(passing) = self.upgrade.as_mut().and_then(|upgrade| upgrade.passing.as_mut()) else {
@@ -217,7 +217,7 @@ impl Main {
                 self.leave_alone();
             }
         } else if passing.progress.swept.load(Ordering::Relaxed) >= workers {
-            self.tell_upgraded();
+            self.log_upgraded();
         }
     }
 
@@ -233,9 +233,9 @@ impl Main {
         self.upgrade.as_ref().is_some_and(|upgrade| upgrade.passing.is_some())
     }
 
-    fn tell_upgraded(&mut self) {
+    fn log_upgraded(&mut self) {
         if let Some(upgrade) = &mut self.upgrade {
-            upgrade.tell();
+            upgrade.answer_callers();
         }
     }
 
@@ -254,7 +254,7 @@ impl Main {
             let remedy = "see what both said on standard error".to_owned();
             let _ = asker.send(Err(Refused { error: what, remedy }));
         }
-        self.daemon.end_rest();
+        self.daemon.end_remaining();
     }
 
     /// The new process was told to end, and with it the service: nobody takes its place.
@@ -294,7 +294,7 @@ impl Main {
     /// Operators come in here again.
     fn return_doors(&mut self) {
         if let Some((socket, _)) = self.admin.take() {
-            self.serve_admin(socket.taken_over());
+            self.serve_admin(socket.into_owned());
         }
         self.metrics = None;
         if let Some(listener) = self.metrics_socket.take() {

@@ -8,12 +8,12 @@ const FILES_BESIDE: u64 = 1024;
 
 /// `limits.connections_max` where the configuration does not say, and so many descriptors that nobody need hear that it cannot
 /// all be had.
-pub(crate) const CONNECTIONS_MAX_UNSAID: u64 = 100_000;
+pub(crate) const CONNECTIONS_MAX_DEFAULT: u64 = 100_000;
 const FILES_PLENTY: u64 = 16_384;
 
 /// Whether the operator hears that this process may have too few descriptors.
 fn is_worth_telling(connections: u64, needed: u64, limit: u64) -> bool {
-    needed > limit && (connections != CONNECTIONS_MAX_UNSAID || limit < FILES_PLENTY)
+    needed > limit && (connections != CONNECTIONS_MAX_DEFAULT || limit < FILES_PLENTY)
 }
 
 /// Descriptors for so many connections, and as many to servers: as far as the process may, and a table of 2 MB. How many it

@@ -24,7 +24,7 @@ impl Daemon {
         let assembled = assemble(&config, Some(&self.generation), &mut self.keep)?;
         let gone = self.listeners_gone(&config);
         let (bound, mut sockets) = self.bind_fresh(&config, &gone)?;
-        self.settle_fresh(&mut sockets);
+        self.reassign_unlistened(&mut sockets);
         let copies = copies(&sockets)?;
         if let Some(cluster) = &self.agent {
             cluster.change_listeners(&self.config, &config)?;

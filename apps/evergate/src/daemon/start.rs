@@ -12,7 +12,7 @@ use crate::listen::bind_all;
 use crate::server_state::Generation;
 use crate::upgrade::{Inheritance, adopt_servers, prefer_known};
 use crate::worker::replication::Joining;
-use crate::worker::{Bounds, Command, ListenerSocket, Pulse, Settings, Shared, Worker};
+use crate::worker::{Bounds, Command, ListenerSocket, Watchdog, Settings, Shared, Worker};
 use anyhow::{Context, Result};
 use evergate_sys::{Account, Keepalive};
 use std::mem::take;
@@ -213,7 +213,7 @@ fn start_worker(
     if let Some(joining) = joining {
         worker.join(joining);
     }
-    let (waker, counters, pulse) = (worker.waker(), worker.counters(), worker.pulse());
+    let (waker, counters, pulse) = (worker.waker(), worker.counters(), worker.watchdog());
     let end = End(pulse.clone());
     let run = move || {
         let _end = end;
@@ -224,7 +224,7 @@ fn start_worker(
 }
 
 /// Tells that a worker's thread has ended, however it did.
-struct End(Arc<Pulse>);
+struct End(Arc<Watchdog>);
 
 impl Drop for End {
     fn drop(&mut self) {

@@ -28,7 +28,7 @@ impl Daemon {
     }
 
     /// The same for sockets that nobody listens on yet.
-    pub(super) fn settle_fresh(&self, sockets: &mut [Vec<ListenerSocket>]) {
+    pub(super) fn reassign_unlistened(&self, sockets: &mut [Vec<ListenerSocket>]) {
         for index in 0..sockets.len() {
             inherit(sockets, index, self.heir(index));
         }

@@ -211,7 +211,7 @@ impl Check {
         let transition = self.record.observe(up, &self.health, result, begun.elapsed());
         if let Some(transition) = transition {
             self.server.handle_checked(transition.up);
-            self.tell(&transition);
+            self.log_transition(&transition);
         }
         drop(permit); // the result stands; the end of the connection keeps no other check waiting
         if let Some(rest) = rest {
@@ -221,7 +221,7 @@ impl Check {
         self.record.is_fresh()
     }
 
-    fn tell(&self, transition: &Transition) {
+    fn log_transition(&self, transition: &Transition) {
         let server = format!("server {}/{} ({})", self.pool, self.server.name, self.probe.address());
         let checks = match transition.in_a_row {
             1 => "1 check".to_owned(),

@@ -44,7 +44,7 @@ fn unconnected(error: &io::Error) -> Failure {
 }
 
 /// Bytes that are read behind an answer's head, at most; a longer answer is cut off by RST.
-const REST_BYTES_MAX: usize = 1 << 20;
+const REMAINDER_BYTES_MAX: usize = 1 << 20;
 
 /// What to do for a check.
 pub(super) struct Probe {
@@ -86,20 +86,20 @@ impl Probe {
     }
 
     /// What was seen, or why it is not good; and the connection that is left to be closed. The caller bounds the time.
-    pub(super) async fn run(&self) -> (Result<String, Failure>, Option<Rest>) {
+    pub(super) async fn run(&self) -> (Result<String, Failure>, Option<AnswerRemainder>) {
         let mut stream = match Stream::connect(self.address, self.tls.as_ref()).await {
             Ok(stream) => stream,
             Err(failure) => return (Err(failure), None),
         };
         let Some(http) = &self.http else {
             let seen = if self.tls.is_some() { "TLS handshake completed" } else { "connected" };
-            return (Ok(seen.to_owned()), Some(Rest { stream, body: Body::Done, received: Vec::new() }));
+            return (Ok(seen.to_owned()), Some(AnswerRemainder { stream, body: Body::Done, received: Vec::new() }));
         };
         match http.ask(&mut stream).await {
             Ok(Answer { status, body, received }) => {
-                (http.judge(status), Some(Rest { stream, body, received }))
+                (http.judge(status), Some(AnswerRemainder { stream, body, received }))
             }
-            Err(what) => (Err(what.into()), Some(Rest { stream, body: Body::Done, received: Vec::new() })),
+            Err(what) => (Err(what.into()), Some(AnswerRemainder { stream, body: Body::Done, received: Vec::new() })),
         }
     }
 }
@@ -126,17 +126,17 @@ impl Http {
 }
 
 /// The connection of a check whose result is known, and how much of the answer is still to come.
-pub(super) struct Rest {
+pub(super) struct AnswerRemainder {
     stream: Stream,
     body: Body,
     received: Vec<u8>,
 }
 
-impl Rest {
+impl AnswerRemainder {
     /// Reads the answer to its end and closes: close_notify, FIN, and what the server sends until its own FIN. The
     /// caller bounds the time; when that is over, the connection is closed as it is.
     pub(super) async fn close(mut self) {
-        let mut left = REST_BYTES_MAX;
+        let mut left = REMAINDER_BYTES_MAX;
         let limits = Limits::default();
         while !self.body.is_done() && self.body.advance(&self.received, &limits).is_ok() && left > 0 {
             if self.body.is_done() {

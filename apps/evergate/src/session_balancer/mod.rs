@@ -181,7 +181,7 @@ impl State {
 
 impl Handed {
     /// The server took the connection: from now on it has the client's session.
-    pub fn handle_taken(self) {
+    pub fn on_connected(self) {
         let now = self.sessions.now();
         let (key, choice) = (self.key, &self.choice);
         self.sessions.lock().distributor.handle_finished(now, key, choice, choice.resumed);
@@ -247,7 +247,7 @@ mod tests {
     /// Sends a request of a client, which the server takes.
     fn serve(sessions: &Arc<Sessions>, servers: &[Arc<ServerRuntime>], from: IpAddr) -> usize {
         let (server, handed) = sessions.choose(from, servers, &loads(servers), 0).unwrap();
-        handed.handle_taken();
+        handed.on_connected();
         server
     }
 

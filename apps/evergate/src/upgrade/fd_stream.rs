@@ -4,7 +4,7 @@
 //! come no later than their frame's first byte. Bounds: a frame has at most [`FRAME_BYTES_MAX`] bytes and
 //! [`DESCRIPTORS_MAX`] descriptors; one frame leaves at a time.
 
-use evergate_connection::PARCEL_BYTES_MAX;
+use evergate_connection::UPGRADE_STATE_BYTES_MAX;
 use evergate_sys::{DESCRIPTORS_MAX, Transfer, receive_descriptors, send_descriptors};
 use std::collections::VecDeque;
 use std::io;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 /// The longest frame, in bytes: a parcel and what goes before it.
-pub const FRAME_BYTES_MAX: usize = PARCEL_BYTES_MAX + 1024;
+pub const FRAME_BYTES_MAX: usize = UPGRADE_STATE_BYTES_MAX + 1024;
 const HEADER: usize = 5;
 const READ_BYTES: usize = 65_536;
 
@@ -64,7 +64,7 @@ impl Link {
     }
 
     /// A stream that blocks gives up after this long.
-    pub fn set_patience(&self, span: Duration) -> io::Result<()> {
+    pub fn set_timeout(&self, span: Duration) -> io::Result<()> {
         self.stream.set_read_timeout(Some(span))?;
         self.stream.set_write_timeout(Some(span))
     }

@@ -1,6 +1,6 @@
 //! The new process's side: what it gets from the one before.
 
-use super::{Hello, Link, Message, Offer, Offered, Told};
+use super::{Hello, Link, Message, Offer, Offered, OperatorState};
 use crate::config::Config;
 use crate::worker::ListenerSocket;
 use anyhow::{Context, Result, bail};
@@ -46,14 +46,14 @@ impl Predecessor {
             "standard input is no socket of an evergate: --successor is for `evergate upgrade`, leave it out",
         )?;
         let mut predecessor = Predecessor { link: Link::new(stream) };
-        predecessor.link.set_patience(PATIENCE)?;
-        predecessor.say(&Message::Hello(Hello::ours()))?;
+        predecessor.link.set_timeout(PATIENCE)?;
+        predecessor.send(&Message::Hello(Hello::ours()))?;
         Ok(predecessor)
     }
 
     /// Tells why this process does not go on.
     pub fn fail(&mut self, why: &str) {
-        let _ = self.say(&Message::Failed(why.to_owned())); // nobody listens any more: the log has it too
+        let _ = self.send(&Message::Failed(why.to_owned())); // nobody listens any more: the log has it too
     }
 
     /// Takes what is offered, if this process runs under the same configuration.
@@ -69,7 +69,7 @@ impl Predecessor {
     }
 
     fn take(&mut self, config: &Config) -> Result<(Offer, Vec<OwnedFd>)> {
-        let Message::Offer(offer) = self.hear()? else { bail!("the process before offers nothing") };
+        let Message::Offer(offer) = self.receive()? else { bail!("the process before offers nothing") };
         let mut descriptors = Vec::new();
         while descriptors.len() < offer.sockets.len() {
             let frame = self.link.receive().context("the sockets of the process before do not come")?;
@@ -100,12 +100,12 @@ impl Predecessor {
         Ok((*offer, descriptors))
     }
 
-    fn say(&mut self, message: &Message) -> Result<()> {
+    fn send(&mut self, message: &Message) -> Result<()> {
         let text = Zeroizing::new(serde_json::to_vec(message)?);
         self.link.send(&text, Vec::new()).context("the process before does not listen")
     }
 
-    fn hear(&mut self) -> Result<Message> {
+    fn receive(&mut self) -> Result<Message> {
         let frame = self.link.receive().context("the process before says nothing")?;
         serde_json::from_slice(&frame.bytes).context("the process before does not speak as expected")
     }
@@ -149,9 +149,9 @@ impl Inheritance {
     }
 
     /// Everything is set up: waits for the word. Afterwards this process serves.
-    pub fn take_over(mut self) -> Result<Told> {
-        self.predecessor.say(&Message::Ready)?;
-        match self.predecessor.hear()? {
+    pub fn start_serving(mut self) -> Result<OperatorState> {
+        self.predecessor.send(&Message::Ready)?;
+        match self.predecessor.receive()? {
             Message::Go(told) => Ok(told),
             _ => bail!("the process before does not let this one serve"),
         }

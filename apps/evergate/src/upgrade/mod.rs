@@ -36,7 +36,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// The form of what processes say to each other. Another form has another number.
-pub const HANDOVER_VERSION: u32 = 3;
+pub const UPGRADE_VERSION: u32 = 3;
 /// The option of `evergate run` that says: standard input is the process before.
 pub const SUCCESSOR_FLAG: &str = "--successor";
 
@@ -47,12 +47,12 @@ enum Message {
     Offer(Box<Offer>),
     Failed(String),
     Ready,
-    Go(Told),
+    Go(OperatorState),
 }
 
 /// What operators have said since the offer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
+pub struct OperatorState {
     /// Servers that are out, by pool and name.
     pub draining: Vec<(String, String)>,
 }
@@ -69,8 +69,8 @@ impl Hello {
     fn ours() -> Hello {
         Hello {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            handover: HANDOVER_VERSION,
-            parcel: evergate_connection::PARCEL_VERSION,
+            handover: UPGRADE_VERSION,
+            parcel: evergate_connection::UPGRADE_STATE_VERSION,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The old process's side: starting the new one.
 
-use super::{Hello, Link, Message, Offer, SUCCESSOR_FLAG, Told};
+use super::{Hello, Link, Message, Offer, SUCCESSOR_FLAG, OperatorState};
 use evergate_sys::DESCRIPTORS_MAX;
 use std::ffi::OsString;
 use std::io;
@@ -41,10 +41,10 @@ pub struct Order {
 
 /// A new process that was not told to go yet, once there is one.
 #[derive(Clone, Debug, Default)]
-pub struct Leash(Arc<Mutex<Held>>);
+pub struct Leash(Arc<Mutex<OutgoingState>>);
 
 #[derive(Debug, Default)]
-struct Held {
+struct OutgoingState {
     child: Option<Child>,
     is_over: bool,
 }
@@ -52,7 +52,7 @@ struct Held {
 impl Leash {
     /// Ends it. One that is not there yet will not be.
     pub fn end(&self) {
-        let mut held = self.held();
+        let mut held = self.state();
         held.is_over = true;
         if let Some(child) = &mut held.child {
             let _ = child.kill(); // what cannot be killed has ended
@@ -60,7 +60,7 @@ impl Leash {
     }
 
     fn start(&self, command: &mut Command) -> io::Result<u32> {
-        let mut held = self.held();
+        let mut held = self.state();
         if held.is_over {
             return Err(io::Error::other("this process ends"));
         }
@@ -69,17 +69,17 @@ impl Leash {
     }
 
     fn wait(&self) {
-        if let Some(child) = &mut self.held().child {
+        if let Some(child) = &mut self.state().child {
             let _ = child.wait();
         }
     }
 
     /// How it has ended, if it has.
     fn ended(&self) -> Option<ExitStatus> {
-        self.held().child.as_mut()?.try_wait().ok().flatten()
+        self.state().child.as_mut()?.try_wait().ok().flatten()
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn state(&self) -> MutexGuard<'_, OutgoingState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -125,7 +125,7 @@ impl Successor {
             Successor { leash, pid, link: Link::new(ours), version: String::new(), released: false };
         let prepared = match new.prepare(&offer, descriptors) {
             // It may have said why it ends while something was on its way to it.
-            Err(Stop::Broke(error)) if is_gone(&error) => match new.hear() {
+            Err(Stop::Broke(error)) if is_gone(&error) => match new.receive() {
                 Err(Stop::Said(why)) => Err(Stop::Said(why)),
                 _ => Err(Stop::Broke(error)),
             },
@@ -134,20 +134,20 @@ impl Successor {
         match prepared {
             Ok(()) => Ok(new),
             Err(Stop::Said(error)) => Err(Failure { error, remedy: "correct it and try again".to_owned() }),
-            Err(Stop::Stranger(hello)) => Err(stranger(&binary, &hello)),
+            Err(Stop::Stranger(hello)) => Err(version_mismatch(&binary, &hello)),
             Err(Stop::Broke(error)) => Err(new.broke(&binary, &error)),
         }
     }
 
     fn prepare(&mut self, offer: &Offer, descriptors: Vec<OwnedFd>) -> Result<(), Stop> {
-        self.link.set_patience(PATIENCE)?;
-        let Message::Hello(hello) = self.hear()? else { return Err(Stop::unexpected()) };
+        self.link.set_timeout(PATIENCE)?;
+        let Message::Hello(hello) = self.receive()? else { return Err(Stop::unexpected()) };
         let ours = Hello::ours();
         if (hello.handover, hello.parcel) != (ours.handover, ours.parcel) {
             return Err(Stop::Stranger(hello));
         }
         self.version = hello.version;
-        self.say(&Message::Offer(Box::new(offer.clone())))?;
+        self.send(&Message::Offer(Box::new(offer.clone())))?;
         let mut left = descriptors.into_iter();
         loop {
             let some: Vec<_> = left.by_ref().take(DESCRIPTORS_MAX).collect();
@@ -156,18 +156,18 @@ impl Successor {
             }
             self.link.send(&[], some)?;
         }
-        match self.hear()? {
+        match self.receive()? {
             Message::Ready => Ok(()),
             _ => Err(Stop::unexpected()),
         }
     }
 
-    fn say(&mut self, message: &Message) -> io::Result<()> {
+    fn send(&mut self, message: &Message) -> io::Result<()> {
         let text = Zeroizing::new(serde_json::to_vec(message)?);
         self.link.send(&text, Vec::new())
     }
 
-    fn hear(&mut self) -> Result<Message, Stop> {
+    fn receive(&mut self) -> Result<Message, Stop> {
         let frame = self.link.receive()?;
         match serde_json::from_slice(&frame.bytes).map_err(io::Error::from)? {
             // As a line of its own it begins so; here it is told within another one.
@@ -177,8 +177,8 @@ impl Successor {
     }
 
     /// The word: from now on the new process serves.
-    pub fn go(&mut self, told: Told) -> io::Result<()> {
-        self.say(&Message::Go(told))?;
+    pub fn go(&mut self, told: OperatorState) -> io::Result<()> {
+        self.send(&Message::Go(told))?;
         self.released = true;
         Ok(())
     }
@@ -226,7 +226,7 @@ fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
-fn stranger(binary: &std::path::Path, hello: &Hello) -> Failure {
+fn version_mismatch(binary: &std::path::Path, hello: &Hello) -> Failure {
     let ours = Hello::ours();
     Failure {
         error: format!(

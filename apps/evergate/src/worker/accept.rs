@@ -60,7 +60,7 @@ impl Worker {
     /// Listens again where no more connections could be taken a moment ago.
     pub(super) fn listen_again(&mut self) {
         if self.shared.room.is_short() {
-            self.look_for_room();
+            self.check_fd_reserve();
         }
         if self.shared.room.is_short() && !self.has_descriptor_to_make() {
             return;
@@ -75,10 +75,10 @@ impl Worker {
         }
     }
 
-    pub(super) fn look_for_room(&self) {
+    pub(super) fn check_fd_reserve(&self) {
         let Some(listener) = self.listeners.iter().flatten().next() else { return };
         let copy = listener.socket.try_clone();
-        self.shared.room.look(copy.map_or(RawFd::MAX, |copy| copy.as_raw_fd()));
+        self.shared.room.record_lowest_free(copy.map_or(RawFd::MAX, |copy| copy.as_raw_fd()));
     }
 
     /// Takes no connection of a listener for a moment: asked again at once, the kernel would say the same without end.
@@ -122,7 +122,7 @@ impl Worker {
     fn accept_up_to(&mut self, index: usize, batch: usize) -> bool {
         for _ in 0..batch {
             if self.shared.room.is_tight(self.now) {
-                self.look_for_room();
+                self.check_fd_reserve();
             }
             if self.shared.room.is_short() && !self.make_descriptor() {
                 self.pause(index);
@@ -137,7 +137,7 @@ impl Worker {
                             "{fd} file descriptors are in use, and the last ones are kept for servers, health \
                                                 checks and operators"
                         );
-                        self.shared.room.tell(self.now, &why);
+                        self.shared.room.log_shortage(self.now, &why);
                     }
                     self.accept(index, socket, address);
                 }
@@ -147,14 +147,14 @@ impl Worker {
                         && self.make_room(None, Otherwise::Waits) == Outcome::Evicted =>
                 {
                     // With backups an evicted connection has its descriptor until its client acknowledges the end.
-                    self.look_for_room();
+                    self.check_fd_reserve();
                     if self.shared.room.is_short() {
                         self.pause(index);
                         return false;
                     }
                 }
                 Err(error) => {
-                    self.shared.room.tell(self.now, &error);
+                    self.shared.room.log_shortage(self.now, &error);
                     self.pause(index);
                     return false;
                 }
@@ -241,7 +241,7 @@ impl Worker {
         let bucket = client.mirroring.as_ref().map(|mirroring| mirroring.bucket.0);
         let told = client.mirroring.is_some_and(|mirroring| self.end_mirroring(*mirroring, connection));
         if let Some(upstream) = client.unsettled {
-            self.forget_unsettled(key, upstream, told);
+            self.cancel_connecting(key, upstream, told);
         }
         match (client.upstream, client.left) {
             (Some(upstream), Some(left)) if told => self.keep_left(upstream, bucket, left),

@@ -45,7 +45,7 @@ impl Worker {
             cluster.rest_pooled(key, gated, now);
         }
         self.bound.insert(key);
-        self.unmute_upstream(key);
+        self.restore_upstream_interest(key);
         if !quiet {
             self.lose_bound(client_key);
         }

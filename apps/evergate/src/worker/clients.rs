@@ -36,7 +36,7 @@ pub(super) struct Client {
     pub(super) share: Share,
     pub(super) pipes: Option<Box<Pipes>>,
     /// In a cluster: what the backups know, and what may be acknowledged.
-    pub(super) mirroring: Option<Box<replication::Mirroring>>,
+    pub(super) mirroring: Option<Box<replication::ConnectionReplication>>,
 }
 
 /// Pipes of a connection that splices and was blocked with bytes inside.
@@ -48,7 +48,7 @@ pub(super) struct Pipes {
 
 impl Pipes {
     /// Bytes inside.
-    pub(super) fn held(&self) -> usize {
+    pub(super) fn buffered_bytes(&self) -> usize {
         [&self.down, &self.up].into_iter().flatten().map(Pipe::held).sum()
     }
 }

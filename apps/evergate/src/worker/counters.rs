@@ -95,7 +95,7 @@ pub struct Counters {
     /// Peers that were told, beside those, because they said nothing for a while after a take-over or a move (`unheard`); each time counts.
     pub losses_told_late: Count,
     /// What this worker mirrors and holds, in a cluster: a second old at most.
-    pub mirroring: Mutex<Mirrored>,
+    pub mirroring: Mutex<ReplicationCounts>,
     /// Connections that came from the process before.
     pub inherited: Count,
     /// Turns of the loop.
@@ -110,7 +110,7 @@ pub struct Counters {
 
 /// What a worker mirrors, and holds for others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Mirrored {
+pub struct ReplicationCounts {
     /// Own connections on the shared addresses, and those of them that some other node has a complete copy of.
     pub own: u64,
     /// See there.

@@ -268,7 +268,7 @@ impl Worker {
         };
         if let Some(idle) = idle {
             if let Some(handed) = handed {
-                handed.handle_taken();
+                handed.on_connected();
             }
             return self.reuse((key, leg), idle, index, counted);
         }

@@ -57,9 +57,9 @@ impl Worker {
     /// it has next to nothing of it.
     pub(super) fn count_buffered(&mut self, key: Key) {
         let Some(client) = self.clients.get_mut(key) else { return };
-        let pipes = client.pipes.as_ref().map_or(0, |pipes| pipes.held());
+        let pipes = client.pipes.as_ref().map_or(0, |pipes| pipes.buffered_bytes());
         let outlets = client.connection.down().memory() + client.connection.up().memory();
-        let waiting = outlets + pipes + client.connection.kept_bytes();
+        let waiting = outlets + pipes + client.connection.buffered_bytes();
         self.buffered = (self.buffered + waiting).saturating_sub(client.buffered);
         let grown = waiting > client.buffered && waiting > BUFFERED_FREE;
         client.buffered = waiting;

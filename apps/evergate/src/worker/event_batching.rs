@@ -15,7 +15,7 @@ use std::time::Duration;
 const WINDOW: Micros = Micros::from_ms(8);
 /// Parts of a thousand of the worker's time: from so busy on it gathers, below so busy it stops, and between them and so busy it
 /// waits the longer the busier it is.
-const BUSY: u64 = 550;
+const BUSY_PERCENT: u64 = 550;
 const CALM: u64 = 500;
 const FULL: u64 = 600;
 /// With fewer events than this in a turn it is worth waiting for more.
@@ -25,7 +25,7 @@ const FIRST: Micros = Micros::from_ms(64);
 const ROUND: Micros = Micros::from_ms(1000);
 const COMPARED: Micros = Micros::from_ms(32);
 /// Percent of the work without gathering that must be done with it; clocks and loads are not steadier than that.
-const KEPT: u64 = 90;
+const THROUGHPUT_MIN_PERCENT: u64 = 90;
 /// Where so many comparisons in a row say that less was done, it is so: one may have met a slow moment of the machine.
 const DOUBTS: u32 = 3;
 /// Then nothing is gathered for so long, twice as long the next time, and so on.
@@ -64,7 +64,7 @@ enum Phase {
 
 /// Decides for one worker.
 #[derive(Debug)]
-pub(super) struct Gather {
+pub(super) struct EventBatching {
     phase: Phase,
     window: Mark,
     /// How busy the worker is, in parts of a thousand, smoothed.
@@ -79,11 +79,11 @@ pub(super) struct Gather {
     found: usize,
 }
 
-impl Gather {
-    pub(super) fn new(at: Micros) -> Gather {
+impl EventBatching {
+    pub(super) fn new(at: Micros) -> EventBatching {
         let window = Mark { at, ..Mark::default() };
         let phase = Phase::Prompt(at);
-        Gather { phase, window, busy: 0, prompt_rate: 0, doubts: 0, pause: FIRST_BREAK, found: 0 }
+        EventBatching { phase, window, busy: 0, prompt_rate: 0, doubts: 0, pause: FIRST_BREAK, found: 0 }
     }
 
     /// How long to wait before looking for events; `most` is for a worker that is busy enough.
@@ -101,7 +101,7 @@ impl Gather {
     }
 
     /// A window is over.
-    pub(super) fn look(&mut self, mark: Mark) {
+    pub(super) fn end_window(&mut self, mark: Mark) {
         let took = mark.at.since(self.window.at);
         let busy = mark.cpu_ns.saturating_sub(self.window.cpu_ns) / took.0.max(1);
         // One event ended a long sleep: the past does not count.
@@ -112,7 +112,7 @@ impl Gather {
         self.phase = match self.phase {
             Phase::Prompt(until) => {
                 self.prompt_rate = (self.prompt_rate * 3 + rate) / 4;
-                if self.busy >= BUSY && mark.at >= until { Phase::Beginning(mark) } else { self.phase }
+                if self.busy >= BUSY_PERCENT && mark.at >= until { Phase::Beginning(mark) } else { self.phase }
             }
             Phase::Beginning(since) if self.busy < CALM || has_been(since, FIRST) => {
                 self.judge(mark.rate_since(since), mark)
@@ -131,7 +131,7 @@ impl Gather {
 
     /// What follows when so much work a second was done with gathering.
     fn judge(&mut self, gathered: u64, mark: Mark) -> Phase {
-        if gathered * 100 < self.prompt_rate * KEPT {
+        if gathered * 100 < self.prompt_rate * THROUGHPUT_MIN_PERCENT {
             self.doubts += 1;
             if self.doubts < DOUBTS {
                 return Phase::Prompt(mark.at + COMPARED); // and once more
@@ -162,7 +162,7 @@ mod tests {
     type Load = fn(u64) -> [(u64, u64); 2];
 
     /// Runs for so many milliseconds with 4 events a turn and a turn a millisecond; how many of them gathered.
-    fn run(gather: &mut Gather, mark: &mut Mark, ms: u64, load: Load) -> u64 {
+    fn run(gather: &mut EventBatching, mark: &mut Mark, ms: u64, load: Load) -> u64 {
         let mut gathered = 0;
         let mut random = 7_u64;
         for _ in 0..ms {
@@ -174,18 +174,18 @@ mod tests {
             mark.cpu_ns += busy * 1000;
             mark.work += work;
             if gather.note_turn(mark.at, 4) {
-                gather.look(*mark);
+                gather.end_window(*mark);
             }
         }
         gathered
     }
 
-    fn waits(gather: &Gather) -> bool {
+    fn waits(gather: &EventBatching) -> bool {
         gather.wait(Duration::from_micros(200)).is_some()
     }
 
     fn start(load: Load, ms: u64) -> u64 {
-        run(&mut Gather::new(Micros(0)), &mut Mark::default(), ms, load)
+        run(&mut EventBatching::new(Micros(0)), &mut Mark::default(), ms, load)
     }
 
     #[test]
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn it_ends_with_the_load_and_begins_with_the_next() {
-        let (mut gather, mut mark) = (Gather::new(Micros(0)), Mark::default());
+        let (mut gather, mut mark) = (EventBatching::new(Micros(0)), Mark::default());
         assert!(run(&mut gather, &mut mark, 1000, |_| [(600, 1000); 2]) > 700);
         assert!(run(&mut gather, &mut mark, 10_000, |_| [(100, 100); 2]) < 100, "the load is over");
         assert!(run(&mut gather, &mut mark, 2000, |_| [(600, 1000); 2]) > 700, "at most a second later");
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn with_many_events_there_is_no_need_to_wait_for_more() {
-        let (mut gather, mut mark) = (Gather::new(Micros(0)), Mark::default());
+        let (mut gather, mut mark) = (EventBatching::new(Micros(0)), Mark::default());
         run(&mut gather, &mut mark, 200, |_| [(900, 1000); 2]);
         for (found, expected) in [(0, false), (1, true), (FEW - 1, true), (FEW, false), (64, false)] {
             gather.note_turn(mark.at, found);

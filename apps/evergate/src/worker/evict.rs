@@ -9,7 +9,7 @@
 
 use super::limits::Share;
 use super::slab::{Key, Source};
-use super::{Counters, Held, Worker};
+use super::{Counters, LimitKey, Worker};
 use evergate_base::Micros;
 use evergate_connection::{Activity, GroupId, Otherwise};
 use evergate_sys::Waker;
@@ -56,7 +56,7 @@ pub(super) struct Peer {
 #[derive(Clone, Debug, PartialEq)]
 struct Order {
     /// The limit; none is the process's.
-    limit: Option<Held>,
+    limit: Option<LimitKey>,
     otherwise: Otherwise,
     /// The worker that needs the place.
     by: usize,
@@ -110,7 +110,7 @@ impl Orders {
 
 impl Worker {
     /// Evicts a connection that counts against this limit, of the process where none is named.
-    pub(super) fn make_room(&mut self, limit: Option<&Held>, otherwise: Otherwise) -> Outcome {
+    pub(super) fn make_room(&mut self, limit: Option<&LimitKey>, otherwise: Otherwise) -> Outcome {
         let group = self.group_of(limit);
         if group.is_some_and(|group| self.evict_from(group, otherwise)) {
             return Outcome::Evicted;
@@ -118,7 +118,7 @@ impl Worker {
         if self.order(limit, otherwise) { Outcome::Ordered } else { Outcome::None }
     }
 
-    fn group_of(&self, limit: Option<&Held>) -> Option<GroupId> {
+    fn group_of(&self, limit: Option<&LimitKey>) -> Option<GroupId> {
         match limit {
             None => Some(GroupId::ALL),
             Some(held) => self.limits.groups.get(held).map(|(group, _)| *group),
@@ -130,7 +130,7 @@ impl Worker {
         if self.make_room(None, Otherwise::Waits) == Outcome::Evicted {
             self.shared.room.prolong(self.now);
         }
-        self.look_for_room();
+        self.check_fd_reserve();
         !self.shared.room.is_short()
     }
 
@@ -206,7 +206,7 @@ impl Worker {
     }
 
     /// Connections of the other workers that count against this limit and could be evicted.
-    fn evictable_elsewhere(&self, limit: Option<&Held>) -> usize {
+    fn evictable_elsewhere(&self, limit: Option<&LimitKey>) -> usize {
         let all: usize = match limit {
             None => self.peers.iter().map(|peer| peer.counters.evictable.get() as usize).sum(),
             Some(held) => {
@@ -219,7 +219,7 @@ impl Worker {
     }
 
     /// Orders an eviction from the other workers.
-    fn order(&self, limit: Option<&Held>, otherwise: Otherwise) -> bool {
+    fn order(&self, limit: Option<&LimitKey>, otherwise: Otherwise) -> bool {
         let until = self.now + ORDER_TIME;
         let order = Order { limit: limit.cloned(), otherwise, by: self.number, until };
         let is_added = self.shared.orders.add(order, self.evictable_elsewhere(limit), self.now);
@@ -244,7 +244,7 @@ impl Worker {
                 return;
             }
             if self.shared.room.is_short() {
-                self.look_for_room();
+                self.check_fd_reserve();
             }
         }
     }

@@ -349,10 +349,10 @@ fn a_process_before_that_would_not_be_heard_is_not_waited_for() {
 }
 
 /// The streams on which a new process would get each worker's connections, and how far the old one is with that.
-fn hand_over(daemon: &Daemon) -> (Vec<Link>, Arc<Progress>) {
+fn transfer(daemon: &Daemon) -> (Vec<Link>, Arc<Progress>) {
     let (offer, descriptors, ours) = daemon.offer(&Default::default()).unwrap();
     let progress = Arc::new(Progress::default());
-    daemon.hand_over(ours, &progress);
+    daemon.transfer(ours, &progress);
     let stream = |socket: OwnedFd| {
         let stream = UnixStream::from(socket);
         stream.set_nonblocking(false).unwrap();
@@ -371,7 +371,7 @@ fn a_panic_over_a_connection_that_goes_to_a_new_process_ends_that_client_alone()
     answer(&mut scene.to_server);
     expect_answer(&mut victim);
     doom_at(victim.local_addr().unwrap(), "pack");
-    let (mut streams, progress) = hand_over(&scene.daemon);
+    let (mut streams, progress) = transfer(&scene.daemon);
     expect_reset(&mut victim);
     let bystander = streams[0].receive().unwrap();
     assert_eq!(bystander.descriptors.len(), 1);
@@ -404,7 +404,7 @@ fn a_panic_in_a_drain_ends_that_client_alone() {
 }
 
 /// Two workers, and these listeners, all of which answer 404.
-fn bare(names: &[&str]) -> Config {
+fn test_config(names: &[&str]) -> Config {
     let mut text = "[node]\nworkers = 2\n[logs]\naccess = \"off\"\n".to_owned();
     for (port, name) in (1..).zip(names) {
         text += &format!(
@@ -429,7 +429,7 @@ fn crowd(daemon: &Daemon, listener: usize, count: usize) -> Vec<TcpStream> {
 
 /// One whose first worker has ended, and clients, some of which were its.
 fn crippled() -> (Daemon, Vec<TcpStream>) {
-    let daemon = Daemon::start(bare(&["a"]), None).unwrap();
+    let daemon = Daemon::start(test_config(&["a"]), None).unwrap();
     daemon.listen().unwrap();
     let mut clients = Vec::new();
     while daemon.workers[0].counters.open.get() == 0 {
@@ -448,7 +448,7 @@ fn crippled() -> (Daemon, Vec<TcpStream>) {
 fn an_upgrade_is_over_when_the_living_workers_have_passed_everything() {
     let (daemon, mut clients) = crippled();
     clients.extend(crowd(&daemon, 0, 10));
-    let (mut streams, progress) = hand_over(&daemon);
+    let (mut streams, progress) = transfer(&daemon);
     assert_eq!(*streams[0].receive().unwrap().bytes, [END], "nothing comes of the one that has ended");
     while *streams[1].receive().unwrap().bytes != [END] {}
     streams[1].send(&[CONFIRMED], Vec::new()).unwrap();
@@ -457,9 +457,9 @@ fn an_upgrade_is_over_when_the_living_workers_have_passed_everything() {
 
 #[test]
 fn an_upgrade_is_over_when_a_worker_ends_before_it_has_passed_everything() {
-    let daemon = Daemon::start(bare(&["a"]), None).unwrap();
+    let daemon = Daemon::start(test_config(&["a"]), None).unwrap();
     daemon.listen().unwrap();
-    let (mut streams, progress) = hand_over(&daemon);
+    let (mut streams, progress) = transfer(&daemon);
     assert_eq!(*streams[1].receive().unwrap().bytes, [END]);
     streams[1].send(&[CONFIRMED], Vec::new()).unwrap();
     doomed().push((address_of(&daemon.workers[0].counters), "turn"));
@@ -477,7 +477,7 @@ fn expect_over(daemon: Daemon, progress: &Progress) {
 fn when_a_worker_has_ended_the_others_take_all_new_connections() {
     let (mut daemon, mut clients) = crippled();
     clients.extend(crowd(&daemon, 0, 50));
-    daemon.reload(bare(&["a", "b"])).unwrap();
+    daemon.reload(test_config(&["a", "b"])).unwrap();
     clients.extend(crowd(&daemon, 1, 50));
     assert_eq!(daemon.workers[0].counters.open.get(), 0);
     let open = daemon.workers[1].counters.open.get();

@@ -11,15 +11,15 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 /// Kept back: this part of the limit, within bounds.
-const KEPT_PART: u64 = 16;
-const KEPT_MIN: u64 = 16;
-const KEPT_MAX: u64 = 1024;
+const RESERVE_PART: u64 = 16;
+const RESERVE_MIN: u64 = 16;
+const RESERVE_MAX: u64 = 1024;
 /// A shortage is over, and the next one is told, when there was none for so long.
 const EPISODE: Micros = Micros::from_ms(60_000);
 
 /// Where the workers of a process stand with its descriptors.
 #[derive(Debug)]
-pub struct Room {
+pub struct FdReserve {
     /// Clients get no descriptor from this number on.
     clients_below: AtomicI32,
     /// So many of these are for connections that the process before still has.
@@ -29,9 +29,9 @@ pub struct Room {
     short_at: AtomicU64,
 }
 
-impl Default for Room {
-    fn default() -> Room {
-        Room {
+impl Default for FdReserve {
+    fn default() -> FdReserve {
+        FdReserve {
             clients_below: AtomicI32::new(i32::MAX),
             held_back: AtomicI32::new(0),
             is_short: AtomicBool::new(false),
@@ -42,10 +42,10 @@ impl Default for Room {
 
 /// How many of so many descriptors clients get.
 pub fn files_for_clients(limit: u64) -> u64 {
-    limit.saturating_sub((limit / KEPT_PART).clamp(KEPT_MIN, KEPT_MAX))
+    limit.saturating_sub((limit / RESERVE_PART).clamp(RESERVE_MIN, RESERVE_MAX))
 }
 
-impl Room {
+impl FdReserve {
     /// The process may have so many descriptors.
     pub fn set_limit(&self, limit: u64) {
         let below = i32::try_from(files_for_clients(limit)).unwrap_or(i32::MAX);
@@ -89,7 +89,7 @@ impl Room {
     }
 
     /// The lowest descriptor that is free now is this one.
-    pub(super) fn look(&self, free: RawFd) {
+    pub(super) fn record_lowest_free(&self, free: RawFd) {
         self.is_short.store(!self.is_for_clients(free), Ordering::Relaxed);
     }
 
@@ -107,7 +107,7 @@ impl Room {
     }
 
     /// Connections cannot be taken: the operator is told once an episode.
-    pub(super) fn tell(&self, now: Micros, why: &dyn Display) {
+    pub(super) fn log_shortage(&self, now: Micros, why: &dyn Display) {
         if self.begins(now) {
             console::warning(format_args!(
                 "accept_failed: no more connections can be taken: {why}; idle connections are closed for new clients, and \
@@ -129,23 +129,23 @@ mod tests {
 
     #[test]
     fn the_last_descriptors_are_kept_from_clients_until_there_is_room() {
-        let room = Room::default();
+        let room = FdReserve::default();
         assert!(!room.is_used_up_by(1_000_000), "without a limit");
         room.set_limit(1024);
         assert!(!room.is_used_up_by(959) && !room.is_short());
         assert!(room.allows(959) && !room.allows(960) && !room.is_short());
         assert!(room.is_used_up_by(960) && room.is_short());
-        room.look(961);
+        room.record_lowest_free(961);
         assert!(room.is_short());
-        room.look(17);
+        room.record_lowest_free(17);
         assert!(!room.is_short());
-        room.look(960);
+        room.record_lowest_free(960);
         assert!(room.is_short());
     }
 
     #[test]
     fn shortage_is_tight_for_a_minute_after_its_last_eviction() {
-        let room = Room::default();
+        let room = FdReserve::default();
         let at = |s: u64| Micros::from_ms(s * 1000);
         room.prolong(at(1));
         assert!(!room.is_tight(at(1)), "no shortage has begun");
@@ -156,15 +156,15 @@ mod tests {
 
     #[test]
     fn what_comes_from_the_process_before_has_its_descriptors() {
-        let room = Room::default();
+        let room = FdReserve::default();
         room.set_limit(1024);
         room.hold_back(900);
         assert!(room.is_used_up_by(60) && room.is_short());
         room.hold_back_less(400);
-        room.look(459);
+        room.record_lowest_free(459);
         assert!(!room.is_short() && room.is_used_up_by(460));
         room.hold_back_less(501);
-        room.look(959);
+        room.record_lowest_free(959);
         assert!(!room.is_short() && room.is_used_up_by(960));
     }
 
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_shortage_is_told_once_and_again_after_a_minute_without() {
-        let room = Room::default();
+        let room = FdReserve::default();
         let told = [1, 2, 50, 100, 161, 162].map(|s| room.begins(Micros::from_ms(s * 1000)));
         assert_eq!(told, [true, false, false, false, true, false]);
     }

@@ -9,7 +9,7 @@
 use super::evict::Outcome;
 use super::shared::Tally;
 use super::slab::Key;
-use super::{Held, Settings, Worker};
+use super::{LimitKey, Settings, Worker};
 use crate::rate_limit::source_of;
 use evergate_base::Micros;
 use evergate_connection::{Activity, EvictionQueue, GroupId, Otherwise};
@@ -31,7 +31,7 @@ const EVICTIONS_PER_ADMISSION: usize = 4;
 pub(super) struct Limits {
     pub(super) queue: EvictionQueue,
     /// Groups of the queue, with the number of their connections.
-    pub(super) groups: HashMap<Held, (GroupId, usize)>,
+    pub(super) groups: HashMap<LimitKey, (GroupId, usize)>,
     /// Evicted connections that have not ended yet.
     pub(super) ending: usize,
 }
@@ -48,7 +48,7 @@ pub(super) enum Share {
 /// One connection's part of a limit.
 #[derive(Debug)]
 pub(super) struct Hold {
-    held: Held,
+    held: LimitKey,
     max: usize,
     tally: Arc<Tally>,
     group: GroupId,
@@ -57,7 +57,7 @@ pub(super) struct Hold {
 /// A limit that a new connection would count against.
 #[derive(Clone, Debug)]
 struct Limit {
-    held: Held,
+    held: LimitKey,
     max: usize,
     reason: &'static str,
 }
@@ -125,7 +125,7 @@ impl Worker {
     }
 
     /// The first limit that is reached. A place that another worker is about to make is free already.
-    fn first_reached(&self, wanted: &[Limit], ordered: &[Held]) -> Option<Limit> {
+    fn first_reached(&self, wanted: &[Limit], ordered: &[LimitKey]) -> Option<Limit> {
         if wanted.is_empty() {
             return None;
         }
@@ -143,14 +143,14 @@ impl Worker {
         let mut wanted = Vec::new();
         if bounds.per_source_max > 0 {
             wanted.push(Limit {
-                held: Held::Source(listener.into(), source_of(source)),
+                held: LimitKey::Source(listener.into(), source_of(source)),
                 max: bounds.per_source_max as usize,
                 reason: "connections_per_source_max",
             });
         }
         if bounds.connections_max < self.settings.connections_max {
             wanted.push(Limit {
-                held: Held::Listener(listener.into()),
+                held: LimitKey::Listener(listener.into()),
                 max: bounds.connections_max,
                 reason: "connections_max",
             });
@@ -159,7 +159,7 @@ impl Worker {
     }
 
     /// Counts in a connection that was admitted elsewhere, whatever the limits.
-    pub(super) fn count_in(&mut self, listener: &str, source: IpAddr) -> Share {
+    pub(super) fn acquire_limits(&mut self, listener: &str, source: IpAddr) -> Share {
         self.shared.connections.fetch_add(1, Ordering::Relaxed);
         let wanted = self.limits_on(listener, source);
         Share::Counted(self.hold(wanted))

@@ -37,19 +37,19 @@ mod upstreams;
 mod watchdog;
 
 pub use command::{Bounds, Command, ListenerSocket, Settings};
-pub use counters::{Count, Counters, Lag, Mirrored};
+pub use counters::{Count, Counters, Lag, ReplicationCounts};
 pub use evict::Orders;
-pub use fd_reserve::{Room, files_for_clients};
+pub use fd_reserve::{FdReserve, files_for_clients};
 pub use session_id_cache::NamedSessions;
-pub use shared::{Held, Shared, Tally};
+pub use shared::{LimitKey, Shared, Tally};
 pub use upgrade::end_stream;
-pub use watchdog::Pulse;
+pub use watchdog::Watchdog;
 
 use crate::access_log::LineSender;
 use crate::server_state::Generation;
 use call_context::{CallContext, Crowd};
 use clients::{Client, Pipes};
-use event_batching::{Gather, Mark};
+use event_batching::{EventBatching, Mark};
 use evergate_balance::{Picker, ServerLoad};
 use evergate_base::Micros;
 use evergate_connection::{Connection, Effects, Io, Scratch};
@@ -70,9 +70,9 @@ use upstreams::{Upstream, Waiting};
 /// How often one connection may go round before others get their turn.
 const ROUNDS: usize = 8;
 /// While requests wait for room at a server, it is looked for so often, in milliseconds.
-const QUEUE_LOOK_MS: i32 = 10;
+const QUEUE_POLL_MS: i32 = 10;
 /// Generations that a worker of a cluster keeps although none of its connections is bound to them, the newest included.
-const GENERATIONS_KEPT: usize = evergate_membership::CONFIGURATIONS;
+const GENERATIONS_MAX: usize = evergate_membership::CONFIGURATIONS;
 /// Sleeps are not longer by more than this.
 const SLACK: Duration = Duration::from_micros(5);
 /// Events taken at once.
@@ -90,9 +90,9 @@ struct Current {
 /// A worker's state.
 pub struct Worker {
     epoll: Epoll,
-    gather: Gather,
+    gather: EventBatching,
     waker: Arc<Waker>,
-    pulse: Arc<Pulse>,
+    pulse: Arc<Watchdog>,
     commands: Receiver<Command>,
     listeners: Vec<Option<ListenerSocket>>,
     /// Listeners that are not listened to for a moment: no more connections could be taken.
@@ -156,7 +156,7 @@ impl Worker {
         let seed = u64::from_le_bytes(evergate_crypto::random_bytes::<8>());
         Ok(Worker {
             epoll,
-            gather: Gather::new(Micros(evergate_sys::monotonic_us())),
+            gather: EventBatching::new(Micros(evergate_sys::monotonic_us())),
             waker,
             pulse: Arc::default(),
             commands,
@@ -208,7 +208,7 @@ impl Worker {
     }
 
     /// Whether it gets on.
-    pub fn pulse(&self) -> Arc<Pulse> {
+    pub fn watchdog(&self) -> Arc<Watchdog> {
         self.pulse.clone()
     }
 
@@ -224,7 +224,7 @@ impl Worker {
         while !self.is_done() {
             self.turn()?;
         }
-        self.finish_handover();
+        self.finish_transfer();
         for key in self.clients.keys() {
             if self.clients.get(key).is_some_and(|client| client.mirroring.is_some()) {
                 continue; // nothing of it leaves: another node goes on with it
@@ -246,10 +246,10 @@ impl Worker {
         let wait = if self.again.is_empty() { self.wheel.wait_ms(self.now) } else { 0 };
         // Room at a server may be made by another worker, which says nothing.
         let queued = self.counters.queued.get() > 0 && !self.is_sweeping();
-        let wait = if queued { wait.min(QUEUE_LOOK_MS) } else { wait };
+        let wait = if queued { wait.min(QUEUE_POLL_MS) } else { wait };
         let wait = self.cluster.as_ref().map_or(wait, |cluster| wait.min(cluster.wait_ms(self.now)));
         let wait = self.successor.as_ref().map_or(wait, |successor| wait.min(successor.wait_ms()));
-        let hastens = self.cluster.as_ref().is_some_and(|cluster| cluster.is_in_haste());
+        let hastens = self.cluster.as_ref().is_some_and(|cluster| cluster.has_urgent_frames());
         self.pulse.rest();
         if wait > 0
             && let Some(pause) = self.gather.wait(self.settings.gather)
@@ -260,7 +260,7 @@ impl Worker {
         let count = self.epoll.wait(if hastens { 0 } else { wait })?;
         self.pulse.beat();
         self.tick();
-        self.look_at_events(count);
+        self.poll_events(count);
         for index in 0..count {
             self.note_idle(self.epoll.event(index));
         }
@@ -290,7 +290,7 @@ impl Worker {
             });
         }
         if self.successor.is_some() {
-            self.hand_over();
+            self.transfer();
         }
         if let Some(lines) = &mut self.lines {
             self.counters.log_lines_lost.add(lines.flush());
@@ -316,10 +316,10 @@ impl Worker {
     }
 
     /// Decides whether further ones should gather.
-    fn look_at_events(&mut self, count: usize) {
+    fn poll_events(&mut self, count: usize) {
         if self.gather.note_turn(self.now, count) && !self.settings.gather.is_zero() {
             let (cpu_ns, work) = (evergate_sys::thread_cpu_ns(), self.counters.work());
-            self.gather.look(Mark { at: self.now, cpu_ns, work });
+            self.gather.end_window(Mark { at: self.now, cpu_ns, work });
         }
     }
 
@@ -336,7 +336,7 @@ impl Worker {
         self.report_work();
         // A generation goes when no connection holds its snapshot any more; in a cluster the last ones stay, for connections of
         // other nodes whose requests began under them.
-        let kept = if self.cluster.is_some() { GENERATIONS_KEPT } else { 1 };
+        let kept = if self.cluster.is_some() { GENERATIONS_MAX } else { 1 };
         let first_kept = self.current.len().saturating_sub(kept);
         let mut index = 0;
         self.current.retain(|current| {
@@ -397,7 +397,7 @@ impl Worker {
             Command::Stop => self.stopping = true,
             Command::Cluster(instruction) => self.take_instruction(instruction),
             Command::Inherit(stream) => self.begin_inheriting(stream),
-            Command::HandOver(stream, progress) => self.begin_handover(stream, progress),
+            Command::HandOver(stream, progress) => self.begin_transfer(stream, progress),
             Command::TakeBack(listeners) => self.take_back(listeners),
         }
     }
@@ -457,7 +457,7 @@ impl Worker {
             let due = client.connection.deadline() <= self.now;
             if due && !self.is_frozen(key) {
                 self.guarded(Some(Source::Client(key)), |worker| {
-                    worker.look_at_peers(key);
+                    worker.check_peers(key);
                     worker.with(key, |connection, io| connection.handle_timeout(io));
                     worker.perform(key);
                     worker.pump(key);

@@ -18,7 +18,7 @@ fn wanted(muted: bool, readable: bool, ended: bool, full: bool) -> bool {
 
 fn set(epoll: &Epoll, (fd, token): (RawFd, u64), muted: &mut bool, wanted: bool) {
     if *muted != wanted {
-        let told = if wanted { epoll.mute(fd, token) } else { epoll.report_again(fd, token) };
+        let told = if wanted { epoll.add_without_reads(fd, token) } else { epoll.report_again(fd, token) };
         // Should the kernel refuse (it has no reason to), everything stays as it is.
         if told.is_ok() {
             *muted = wanted;
@@ -28,7 +28,7 @@ fn set(epoll: &Epoll, (fd, token): (RawFd, u64), muted: &mut bool, wanted: bool)
 
 impl Worker {
     /// Nothing of a connection moves: whom it need not listen to.
-    pub(super) fn mute(&mut self, key: Key) {
+    pub(super) fn drop_read_interest(&mut self, key: Key) {
         let Some(client) = self.clients.get_mut(key) else { return };
         let Some(upstream_key) = client.upstream else {
             let wanted = wanted(client.muted, client.readable, client.ended, false);
@@ -45,7 +45,7 @@ impl Worker {
     }
 
     /// A server connection that goes to the pool is listened to: it has nothing to say but its end.
-    pub(super) fn unmute_upstream(&mut self, key: Key) {
+    pub(super) fn restore_upstream_interest(&mut self, key: Key) {
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         let fd = upstream.fd();
         set(&self.epoll, (fd, Source::Upstream(key).token()), &mut upstream.muted, false);

@@ -39,7 +39,7 @@ impl Worker {
             moved |= self.read_server(key);
             moved |= self.run_deferred(key);
             if !moved {
-                return self.rest(key);
+                return self.on_idle(key);
             }
         }
         self.put_again(key);
@@ -65,7 +65,7 @@ impl Worker {
     }
 
     /// Nothing moves: a connection that broke meanwhile ends, the others get their timer.
-    fn rest(&mut self, key: Key) {
+    fn on_idle(&mut self, key: Key) {
         let Some(client) = self.clients.get_mut(key) else { return };
         if client.broken && !client.connection.wants_client() {
             self.with(key, |connection, io| connection.handle_abort(io, "client_reset"));
@@ -77,7 +77,7 @@ impl Worker {
             evergate_sys::acknowledge_now(client.fd());
         }
         self.file(key);
-        self.mute(key);
+        self.drop_read_interest(key);
         self.note_activity(key);
         if self.cluster.is_some() && self.arm_ack_event(key) {
             self.put_again(key);
@@ -85,8 +85,8 @@ impl Worker {
     }
 
     /// Tells a connection what its peers have acknowledged, where its timeout depends on it.
-    pub(super) fn look_at_peers(&mut self, key: Key) {
-        let Some(client) = self.clients.get_mut(key).filter(|client| client.connection.looks_at_peers())
+    pub(super) fn check_peers(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key).filter(|client| client.connection.checks_peers())
         else {
             return;
         };
@@ -236,7 +236,7 @@ impl Worker {
                 self.set_activity(key, Activity::Active);
                 let Some(client) = self.clients.get_mut(key) else { return false };
                 if let Some(mirroring) = &mut client.mirroring {
-                    if !client.connection.is_busy() {
+                    if !client.connection.is_active() {
                         mirroring.leg.note_next();
                     }
                     mirroring.leg.handle_read(count, self.now);
@@ -272,7 +272,7 @@ impl Worker {
         if let Some(resumed) = client.connection.session_resumed() {
             client.handshaking = false;
             // With backups nothing more is read before they have that, and its ACK is the gate's.
-            if !client.connection.is_busy() && client.mirroring.is_none() {
+            if !client.connection.is_active() && client.mirroring.is_none() {
                 // Its request may have come while we were at it; see `rest`.
                 client.owes_ack = true;
                 client.readable = true;

@@ -1,7 +1,7 @@
 //! What the workers of a process share.
 
 use super::evict::Orders;
-use super::{NamedSessions, Room};
+use super::{NamedSessions, FdReserve};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ pub struct Shared {
     /// Workers that still get connections of the process before.
     pub inheriting: AtomicUsize,
     /// Client connections of listeners that have a bound of their own, and by address where that is bounded.
-    pub held: std::sync::Mutex<HashMap<Held, Arc<Tally>>>,
+    pub held: std::sync::Mutex<HashMap<LimitKey, Arc<Tally>>>,
     /// Evictions that workers order from each other.
     pub orders: Orders,
     /// Sessions that clients resume by their ids.
     pub sessions: NamedSessions,
     /// How many descriptors are left.
-    pub room: Room,
+    pub room: FdReserve,
     /// Requests that wait for servers.
     pub waiting: AtomicUsize,
 }
@@ -37,7 +37,7 @@ pub struct Tally {
 
 /// Something that is counted against a bound.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Held {
+pub enum LimitKey {
     /// Connections of a listener.
     Listener(Arc<str>),
     /// Connections of a listener from one source ([`crate::rate::source_of`]).

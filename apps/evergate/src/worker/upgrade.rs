@@ -12,7 +12,7 @@
 
 use super::slab::{Key, Source};
 use super::upgrade_frames::{
-    CONFIRMED, Cargo, END, FIN_WAITS, HAS_PIPE_DOWN, HAS_PIPE_UP, HAS_SERVER, SERVER_FIN_WAITS,
+    CONFIRMED, UpgradeFrame, END, FIN_WAITS, HAS_PIPE_DOWN, HAS_PIPE_UP, HAS_SERVER, SERVER_FIN_WAITS,
 };
 use super::upstreams::Upstream;
 use super::{Client, Command, ListenerSocket, Pipes, Worker};
@@ -33,7 +33,7 @@ use std::time::Duration;
 /// Connections that go in one turn.
 const BATCH: usize = 64;
 /// From one look at those that have to stay to the next.
-const LOOK_EVERY: Micros = Micros::from_ms(5);
+const POLL_EVERY: Micros = Micros::from_ms(5);
 /// The longest that the loop sleeps meanwhile, in milliseconds.
 const WAIT_MS: i32 = 5;
 /// The longest pause of the new process while the last frame goes, when this one has to end.
@@ -76,7 +76,7 @@ impl Successor {
 
 impl Worker {
     /// Begins to pass everything to the new process; what waits in listeners' queues is there already.
-    pub(super) fn begin_handover(&mut self, stream: UnixStream, progress: Arc<Progress>) {
+    pub(super) fn begin_transfer(&mut self, stream: UnixStream, progress: Arc<Progress>) {
         for listener in std::mem::take(&mut self.listeners).into_iter().flatten() {
             let _ = self.epoll.remove(listener.socket.as_raw_fd()); // it stays open elsewhere
         }
@@ -151,7 +151,7 @@ impl Worker {
     }
 
     /// Passes on what can go; once a turn.
-    pub(super) fn hand_over(&mut self) {
+    pub(super) fn transfer(&mut self) {
         let Some(mut successor) = self.successor.take() else { return };
         if !successor.broken
             && let Err(error) = self.pass_some(&mut successor)
@@ -170,7 +170,7 @@ impl Worker {
     }
 
     /// What is on its way to the new process belongs to nobody else: its rest goes before this process ends.
-    pub(super) fn finish_handover(&mut self) {
+    pub(super) fn finish_transfer(&mut self) {
         if let Some(successor) = self.successor.as_mut().filter(|successor| !successor.broken)
             && let Err(error) = successor.link.finish(FINISHING)
         {
@@ -201,7 +201,7 @@ impl Worker {
                 Some(Ok((bytes, descriptors))) => {
                     successor.link.push(&bytes, descriptors)?;
                     successor.progress.passed.fetch_add(1, Ordering::Relaxed);
-                    self.let_go(key);
+                    self.release_client(key);
                 }
                 Some(Err(reason)) => *successor.waiting.entry(reason).or_default() += 1,
                 None => {}
@@ -223,7 +223,7 @@ impl Worker {
             successor.link.flush()?;
             successor.ended = true;
         } else if self.now >= successor.look_at {
-            successor.look_at = self.now + LOOK_EVERY;
+            successor.look_at = self.now + POLL_EVERY;
             successor.turn = self.clients.keys();
         }
         Ok(())
@@ -254,7 +254,7 @@ impl Worker {
     }
 
     /// The connection is on its way: its sockets close here and stay open there.
-    fn let_go(&mut self, key: Key) {
+    fn release_client(&mut self, key: Key) {
         let Some(client) = self.clients.get(key) else { return };
         let _ = self.epoll.remove(client.fd());
         if let Some(upstream) = client.upstream.and_then(|upstream| self.upstreams.get(upstream)) {
@@ -267,8 +267,8 @@ impl Worker {
     }
 }
 
-fn descriptors(client: &Client, upstream: Option<&Upstream>) -> io::Result<(Cargo, Vec<OwnedFd>)> {
-    let mut cargo = Cargo::default();
+fn descriptors(client: &Client, upstream: Option<&Upstream>) -> io::Result<(UpgradeFrame, Vec<OwnedFd>)> {
+    let mut cargo = UpgradeFrame::default();
     let mut descriptors = vec![client.socket.try_clone()?];
     if let Some(upstream) = upstream {
         descriptors.push(upstream.socket.try_clone()?);
@@ -360,7 +360,7 @@ impl Worker {
     /// A connection of the old process goes on here.
     fn adopt(&mut self, bytes: &[u8], descriptors: Vec<OwnedFd>) -> Result<(), String> {
         let missing = || "a descriptor is missing".to_owned();
-        let (cargo, parcel) = Cargo::decode(bytes).ok_or("the frame has another form")?;
+        let (cargo, parcel) = UpgradeFrame::decode(bytes).ok_or("the frame has another form")?;
         let snapshot = self.current[self.current.len() - 1].generation.snapshot.clone();
         let (connection, leg) =
             Connection::import(&snapshot, parcel).map_err(|error| format!("{error:?}"))?;
@@ -380,7 +380,7 @@ impl Worker {
         };
         pipes.down = pipe(HAS_PIPE_DOWN, cargo.down)?;
         pipes.up = pipe(HAS_PIPE_UP, cargo.up)?;
-        let held = self.count_in(connection.listener_name(), connection.client_address().ip());
+        let held = self.acquire_limits(connection.listener_name(), connection.client_address().ip());
         let mut client = Client::new(socket, connection, held);
         client.readable = true;
         client.fin_waits = cargo.has(FIN_WAITS);
@@ -418,7 +418,7 @@ impl Worker {
 
     /// A server connection goes on. One that leads elsewhere than those that are made here, or was made otherwise, serves its
     /// request and is never kept for others, as after a reload.
-    fn adopt_server(&mut self, key: Key, socket: OwnedFd, leg: ParcelLeg, cargo: Cargo) {
+    fn adopt_server(&mut self, key: Key, socket: OwnedFd, leg: ParcelLeg, cargo: UpgradeFrame) {
         let pools = &self.current[self.current.len() - 1].generation.pools;
         let pool = pools.get(leg.pool as usize);
         let known = pool.zip(leg.server).and_then(|(pool, index)| {

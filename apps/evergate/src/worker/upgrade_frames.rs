@@ -16,7 +16,7 @@ const CARGO_HEADER: usize = 2 + 5 * 8;
 
 /// What the worker knows of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Cargo {
+pub(super) struct UpgradeFrame {
     pub(super) flags: u8,
     /// When the connection got its server, and when that began to answer; 0 before it has.
     pub(super) used_since: u64,
@@ -28,7 +28,7 @@ pub(super) struct Cargo {
     pub(super) up: u64,
 }
 
-impl Cargo {
+impl UpgradeFrame {
     pub(super) fn encode(self, parcel: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(CARGO_HEADER + parcel.len());
         out.extend_from_slice(&[CONNECTION, self.flags]);
@@ -40,7 +40,7 @@ impl Cargo {
     }
 
     /// What it says, and the parcel behind it.
-    pub(super) fn decode(bytes: &[u8]) -> Option<(Cargo, &[u8])> {
+    pub(super) fn decode(bytes: &[u8]) -> Option<(UpgradeFrame, &[u8])> {
         let ([CONNECTION, flags], rest) = bytes.split_first_chunk()? else { return None };
         let mut rest = rest;
         let mut number = || {
@@ -48,7 +48,7 @@ impl Cargo {
             rest = behind;
             Some(u64::from_le_bytes(*bytes))
         };
-        let cargo = Cargo {
+        let cargo = UpgradeFrame {
             flags: *flags,
             used_since: number()?,
             answered_at: number()?,
@@ -75,16 +75,16 @@ mod tests {
     #[test]
     fn cargo_comes_back_as_it_was_and_is_never_cut_short() {
         let mut cargo =
-            Cargo { used_since: 1 << 40, answered_at: 5, way: 1 << 63, down: 77, up: u64::MAX, flags: 0 };
+            UpgradeFrame { used_since: 1 << 40, answered_at: 5, way: 1 << 63, down: 77, up: u64::MAX, flags: 0 };
         cargo.set(HAS_SERVER, true);
         cargo.set(FIN_WAITS, false);
         cargo.set(HAS_PIPE_UP, true);
         let bytes = cargo.encode(b"parcel");
-        assert_eq!(Cargo::decode(&bytes), Some((cargo, &b"parcel"[..])));
+        assert_eq!(UpgradeFrame::decode(&bytes), Some((cargo, &b"parcel"[..])));
         assert_eq!(bytes.len(), CARGO_HEADER + 6);
         for end in 0..CARGO_HEADER {
-            assert_eq!(Cargo::decode(&bytes[..end]), None);
+            assert_eq!(UpgradeFrame::decode(&bytes[..end]), None);
         }
-        assert_eq!(Cargo::decode(&[END]), None);
+        assert_eq!(UpgradeFrame::decode(&[END]), None);
     }
 }

@@ -144,13 +144,13 @@ impl Worker {
         if self.is_bound_idle(client, leg) {
             return self.bound_event(client, event);
         }
-        self.look_at_server(client);
+        self.check_server(client);
         self.pump(client);
     }
 
     /// Acts on what has become of a connection's server connection. Not while its bucket moves: the next owner connects anew, or
     /// this is done when the move is called off.
-    pub(super) fn look_at_server(&mut self, client: Key) {
+    pub(super) fn check_server(&mut self, client: Key) {
         let Some(key) = self.clients.get(client).and_then(|client| client.upstream) else { return };
         if self.is_frozen(client) {
             return;
@@ -163,7 +163,7 @@ impl Worker {
                 Ok(()) => {
                     upstream.connecting = false;
                     if let Some(handed) = upstream.handed.take() {
-                        handed.handle_taken();
+                        handed.on_connected();
                     }
                     let index = upstream.index;
                     self.gate_server(client, key, leg);
@@ -175,7 +175,7 @@ impl Worker {
             }
             self.perform(client);
         } else if broken
-            && self.clients.get(client).is_some_and(|client| client.connection.has_heard_server())
+            && self.clients.get(client).is_some_and(|client| client.connection.has_server_ended())
         {
             self.server_write_broke(client);
         }
@@ -274,7 +274,7 @@ impl Worker {
         match (&mut upstream.gated, &mut self.cluster, quiet) {
             (Some(gated), Some(cluster), true) => {
                 cluster.rest_pooled(key, gated, now);
-                gated.settle(gated.received().1, now); // nobody needs its last response any more
+                gated.allow_ack(gated.received().1, now); // nobody needs its last response any more
                 self.keep_idle(key, bucket);
             }
             _ => self.drop_upstream(key),
@@ -296,7 +296,7 @@ impl Worker {
         upstream.readable = false;
         upstream.idle_until = self.now + idle_span;
         idle.push(key);
-        self.unmute_upstream(key);
+        self.restore_upstream_interest(key);
     }
 
     /// The connection's server connection from now on. False when nothing would be heard of it: it is closed, and its leg has
@@ -322,7 +322,7 @@ impl Worker {
 
     /// The backups know that the last response of a leg that was given back has arrived: what was received on it, up to
     /// `position`, may be acknowledged. Whether there is such a leg.
-    pub(super) fn settle_upstream(&mut self, client_key: Key, leg: u32, position: u64) -> bool {
+    pub(super) fn finish_upstream(&mut self, client_key: Key, leg: u32, position: u64) -> bool {
         let Some(client) = self.clients.get_mut(client_key) else { return false };
         let Some(key) = client.unsettled else { return false };
         let Some(upstream) = self.upstreams.get_mut(key) else { return false };
@@ -336,7 +336,7 @@ impl Worker {
         let (settled, ends) = (first.wrapping_add(position as u32), *ends);
         let whole = settled.wrapping_sub(*end) as i32 >= 0;
         if let Some(gated) = &mut upstream.gated {
-            gated.settle(settled, self.now);
+            gated.allow_ack(settled, self.now);
         }
         if let Some(cluster) = self.cluster.as_mut().filter(|_| upstream.owner.is_none()) {
             cluster.look_at_pooled(key, self.now);
@@ -353,7 +353,7 @@ impl Worker {
 
     /// Nobody will say any more that the last response of a leg that was given back has arrived: what nobody uses yet is
     /// not kept, unless the backups were `told` that nobody will ask.
-    pub(super) fn forget_unsettled(&mut self, client_key: Key, key: Key, told: bool) {
+    pub(super) fn cancel_connecting(&mut self, client_key: Key, key: Key, told: bool) {
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         let Some(unsettled) = upstream.unsettled.take_if(|unsettled| unsettled.client == client_key) else {
             return;
@@ -362,7 +362,7 @@ impl Worker {
             return self.drop_upstream(key);
         }
         if let Some(gated) = &mut upstream.gated {
-            gated.settle(unsettled.received.1, self.now); // the connection that needed it is over
+            gated.allow_ack(unsettled.received.1, self.now); // the connection that needed it is over
         }
         if let Some(cluster) = self.cluster.as_mut().filter(|_| upstream.owner.is_none()) {
             cluster.look_at_pooled(key, self.now);

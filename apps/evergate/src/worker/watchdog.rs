@@ -9,9 +9,9 @@ const ENDED: u64 = u64::MAX;
 
 /// The pulse of one worker, which alone writes it.
 #[derive(Debug, Default)]
-pub struct Pulse(AtomicU64);
+pub struct Watchdog(AtomicU64);
 
-impl Pulse {
+impl Watchdog {
     /// The worker waits for events.
     pub(in crate::worker) fn rest(&self) {
         self.0.store((self.0.load(Ordering::Relaxed) | 1) + 1, Ordering::Relaxed);
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_waits_or_gets_on_is_well_and_one_that_is_stuck_or_ended_is_not() {
-        let (pulse, mut last) = (Pulse::default(), 0);
+        let (pulse, mut last) = (Watchdog::default(), 0);
         assert!(pulse.goes_on(&mut last) && pulse.goes_on(&mut last), "it waits for its first event");
         pulse.beat();
         assert!(pulse.goes_on(&mut last));

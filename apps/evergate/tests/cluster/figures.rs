@@ -7,7 +7,7 @@ use crate::resets::{dress, get_with, serve_all};
 use crate::support::eventually;
 use crate::traffic::{self, Carrier, PATIENCE, Server};
 use crate::world::{Node, World, privileged, settled};
-use evergate::agent::status::MirroringStatus;
+use evergate::agent::status::ReplicationStatus;
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use std::sync::Arc;
 const CLIENTS: u64 = 16;
 
 /// All nodes say together that so many connections live, are mirrored and held.
-fn all_are_mirrored(nodes: &[Node], connections: u64) -> Vec<MirroringStatus> {
+fn all_are_mirrored(nodes: &[Node], connections: u64) -> Vec<ReplicationStatus> {
     eventually(&format!("{connections} connections are mirrored once each"), || {
-        let all: Vec<MirroringStatus> = nodes.iter().map(|node| node.status().mirroring).collect();
+        let all: Vec<ReplicationStatus> = nodes.iter().map(|node| node.status().mirroring).collect();
         let sums = all.iter().fold((0, 0, 0), |(own, mirrored, held), of| {
             (own + of.connections, mirrored + of.mirrored, held + of.held)
         });

@@ -1,7 +1,7 @@
 //! Machines that are not there: the kernel keeps what is sent to them for seconds, and takes the room for it from whoever sends.
 
 use crate::world::{World, inside, privileged, settled};
-use evergate_sys::{Datagrams, Pinger, Probe, Prober, TcpFacts};
+use evergate_sys::{Datagrams, Pinger, Probe, Prober, TcpParams};
 use std::net::{IpAddr, SocketAddr};
 
 /// Who is not there, and who is; of both families.
@@ -35,7 +35,7 @@ fn who_is_not_there_takes_nobodys_room() {
             let asks = |to| {
                 let (local, remote) = (SocketAddr::new(own, 80), SocketAddr::new(to, 5000));
                 let (window_scales, stamp) = (None, None);
-                let facts = TcpFacts { local, remote, mss: 1460, window_scales, sack: false, stamp };
+                let facts = TcpParams { local, remote, mss: 1460, window_scales, sack: false, stamp };
                 prober.ask(&facts, &probe).is_ok()
             };
             assert!(has_room(asks, pair), "questions, {pair:?}");

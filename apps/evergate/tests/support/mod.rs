@@ -255,7 +255,7 @@ pub(crate) fn said(text: &str) -> String {
 pub(crate) fn hello() -> String {
     format!(
         r#"{{"Hello":{{"version":"9","handover":{},"parcel":{}}}}}"#,
-        evergate::upgrade::HANDOVER_VERSION,
-        evergate_connection::PARCEL_VERSION,
+        evergate::upgrade::UPGRADE_VERSION,
+        evergate_connection::UPGRADE_STATE_VERSION,
     )
 }

@@ -4,7 +4,7 @@ use crate::frame::{ACK, RST, SYN, Segment, Tap, Wire};
 use crate::relay::{NodeRef, Relay};
 use crate::stream::exchange;
 use crate::world::{PORT, VIRTUAL_MAC, World, at, eventually, mac, node, privileged, vip};
-use evergate_bpf::{Bucket, CardFacts, CookieKey, Counter, Flow, LaneId, Leases, Mode, Owner, Strange};
+use evergate_bpf::{Bucket, CardState, CookieKey, Counter, Flow, WorkerPortId, Leases, Mode, Owner, Strange};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroU32;
@@ -32,9 +32,9 @@ pub(crate) fn load(world: &World, key: [CookieKey; 2], epoch: [Option<NonZeroU32
     }
 }
 
-fn card_facts(mtu: u16) -> CardFacts {
+fn card_facts(mtu: u16) -> CardState {
     let networks = vec![("10.77.0.0".parse().unwrap(), 24), ("fd77::".parse().unwrap(), 64)];
-    CardFacts { segment_bytes: [mtu - 40, mtu - 60], networks }
+    CardState { segment_bytes: [mtu - 40, mtu - 60], networks }
 }
 
 /// A handshake may count twice as accepted from its cookie: its ACK and its data, on two processors at once.
@@ -499,7 +499,7 @@ fn a_cookie_is_known_by_whoever_has_its_key() {
         let (_socket, _) = accept(&listener);
         let flow = Flow::new(SocketAddr::new(vip(v6), PORT), client.local_addr().unwrap());
         let gate = world.nodes[1].gate.clone();
-        let mut lane = world.nodes[1].namespace.run(move || gate.lane(LaneId::new(0).unwrap()).unwrap());
+        let mut lane = world.nodes[1].namespace.run(move || gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap());
         let slot = lane.slot(&flow).unwrap();
         let origin = slot.origin();
         let first = Strange { seq: origin.received, ack: origin.sent };
@@ -682,7 +682,7 @@ fn a_client_comes_again_from_the_port_of_a_connection_that_we_closed() {
         let listener = world.nodes[0].namespace.run(move || TcpListener::bind(to).unwrap());
         listener.set_nonblocking(true).unwrap();
         let gate = world.nodes[0].gate.clone();
-        let mut lane = world.nodes[0].namespace.run(move || gate.lane(LaneId::new(0).unwrap()).unwrap());
+        let mut lane = world.nodes[0].namespace.run(move || gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap());
         let mut from_cookies = Vec::new();
         for said in [b"first", b"again"] {
             let mut client = world.client.run(move || {

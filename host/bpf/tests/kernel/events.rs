@@ -4,7 +4,7 @@ use crate::frame::{ACK, RST, SYN, Segment};
 use crate::packets::{DROP, accepted, client, enter, inward, leave, listener, out};
 use crate::restored::restored;
 use crate::world::{bench, privileged};
-use evergate_bpf::{Counter, Events, Flow, LaneId, Leases, Mode};
+use evergate_bpf::{Counter, Events, Flow, WorkerPortId, Leases, Mode};
 
 #[test]
 fn an_event_comes_once_and_only_when_asked_for() {
@@ -38,9 +38,9 @@ fn what_comes_before_its_socket_is_handed_to_who_makes_it() {
         bench(Mode::Steer, move |gate| {
             let flow = Flow::new(listener(v6), client(v6));
             let bucket = gate.bucket(&flow);
-            let mut lane = gate.lane(LaneId::new(3).unwrap()).unwrap();
+            let mut lane = gate.worker_port(WorkerPortId::new(3).unwrap()).unwrap();
             let request = Segment { seq: 700, ack: 1, data: b"GET /".to_vec(), ..inward(v6) };
-            let knocks = |lane: &mut evergate_bpf::Lane, segments: &[&Segment]| {
+            let knocks = |lane: &mut evergate_bpf::WorkerPort, segments: &[&Segment]| {
                 segments.iter().for_each(|segment| drop(enter(gate, segment)));
                 let mut events = Events::default();
                 lane.events(&mut events).unwrap();
@@ -60,7 +60,7 @@ fn what_comes_before_its_socket_is_handed_to_who_makes_it() {
             let kept = (flow, 700, request.data.clone());
             assert_eq!(knocks(&mut lane, &[&request]), std::slice::from_ref(&kept));
             let owner = gate.owners().get(bucket);
-            gate.owners().set(bucket, owner.held());
+            gate.owners().set(bucket, owner.on_hold());
             assert_eq!(knocks(&mut lane, &[&request, &request]), [kept.clone(), kept.clone()], "on hold too");
             gate.owners().set(bucket, owner);
             let empty = Segment { data: Vec::new(), ..request.clone() };
@@ -96,7 +96,7 @@ fn nothing_reaches_a_socket_that_is_being_made() {
     for v6 in [false, true] {
         bench(Mode::Steer, move |gate| {
             let from = restored(v6, None);
-            let mut lane = gate.lane(LaneId::new(0).unwrap()).unwrap();
+            let mut lane = gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap();
             let said = Segment { seq: 1000, ack: from.send, data: b"GET /".to_vec(), ..inward(v6) };
             let mut knocks = || {
                 let mut events = Events::default();
@@ -110,7 +110,7 @@ fn nothing_reaches_a_socket_that_is_being_made() {
             assert!(!gate.is_held(&from.flow, Leases::now_ns() + 1), "what was here before does not count");
             slot.set_asleep(true);
             assert_eq!((enter(gate, &said), knocks()), (Err(DROP), 0), "the bucket is not pending");
-            gate.set_pending(gate.bucket(&from.flow), Some(LaneId::new(0).unwrap()));
+            gate.set_pending(gate.bucket(&from.flow), Some(WorkerPortId::new(0).unwrap()));
             assert_eq!((enter(gate, &said), knocks()), (Err(DROP), 1));
             slot.set_asleep(false);
             assert_eq!((enter(gate, &said), knocks()), (Ok(said), 0));

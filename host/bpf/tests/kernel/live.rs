@@ -5,7 +5,7 @@ use crate::relay::{NodeRef, Relay};
 use crate::stream::exchange;
 use crate::world::{PORT, World, at, eventually, mac, node, options, privileged, vip};
 use evergate_bpf::netns::Namespace;
-use evergate_bpf::{Bucket, Counter, Events, Flow, LaneId, Mode, Options, Owner, PacketGate};
+use evergate_bpf::{Bucket, Counter, Events, Flow, WorkerPortId, Mode, Options, Owner, PacketGate};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -42,9 +42,9 @@ fn a_peer_sees_no_ack_beyond_what_is_committed() {
         let (mut client, socket) = connected(&world, v6);
         let gate = world.nodes[0].gate.clone();
         world.nodes[0].namespace.run(move || {
-            let mut lane = gate.lane(LaneId::new(3).unwrap()).unwrap();
+            let mut lane = gate.worker_port(WorkerPortId::new(3).unwrap()).unwrap();
             client.write_all(&[7; 5000]).unwrap();
-            let facts = evergate_sys::facts(socket.as_raw_fd(), 0).unwrap();
+            let facts = evergate_sys::tcp_params(socket.as_raw_fd(), 0).unwrap();
             let slot = lane.slot(&Flow::new(facts.local, facts.remote)).unwrap();
             let start = slot.origin().received;
             // Data that arrived before anybody looked at the slot is withheld too.
@@ -138,7 +138,7 @@ fn who_knocks_with_more_than_can_be_kept_is_told_without_it() {
         let (from, to) = (at(v6, 10, 50_000), SocketAddr::new(vip(v6), PORT));
         let flow = Flow::new(to, from);
         let gate = first.gate.clone();
-        let mut lane = first.namespace.run(move || gate.lane(LaneId::new(3).unwrap()).unwrap());
+        let mut lane = first.namespace.run(move || gate.worker_port(WorkerPortId::new(3).unwrap()).unwrap());
         first.gate.set_pending(first.gate.bucket(&flow), Some(lane.id()));
         client.run(move || {
             let (to_mac, from_mac) = (mac(1), mac(10));

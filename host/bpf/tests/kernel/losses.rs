@@ -3,7 +3,7 @@
 use crate::sockets::sequences;
 use crate::world::privileged;
 use evergate_bpf::netns::Namespace;
-use evergate_sys::{Loss, Prober, TcpFacts};
+use evergate_sys::{Loss, Prober, TcpParams};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -64,7 +64,7 @@ struct Lost {
     loss: Loss,
 }
 
-fn lose(client: &mut TcpStream, socket: &TcpStream, facts: &TcpFacts) -> Lost {
+fn lose(client: &mut TcpStream, socket: &TcpStream, facts: &TcpParams) -> Lost {
     let payload = usize::from(facts.mss) - if facts.stamp.is_some() { 12 } else { 0 };
     let bytes: Vec<u8> = (0..SEGMENTS * payload).map(|at| (at % 251) as u8).collect();
     client.write_all(&bytes).unwrap();
@@ -74,13 +74,13 @@ fn lose(client: &mut TcpStream, socket: &TcpStream, facts: &TcpFacts) -> Lost {
     Lost { bytes, loss: Loss { send, receive, until, window: WINDOW, timestamps: None } }
 }
 
-fn tell(node: &Namespace, socket: &TcpStream, facts: TcpFacts, loss: Loss, before: u32) {
+fn tell(node: &Namespace, socket: &TcpStream, facts: TcpParams, loss: Loss, before: u32) {
     let own = evergate_sys::timestamp(socket.as_raw_fd()).ok().filter(|_| facts.stamp.is_some());
     let loss = Loss { timestamps: own.map(|own| (own, 0)), ..loss };
-    assert!(node.run(move || Prober::new().unwrap().tell(&facts, &loss, before)).unwrap());
+    assert!(node.run(move || Prober::new().unwrap().notify_loss(&facts, &loss, before)).unwrap());
 }
 
-fn live(peer: &Namespace, node: &Namespace, to: SocketAddr) -> (TcpStream, TcpStream, TcpFacts) {
+fn live(peer: &Namespace, node: &Namespace, to: SocketAddr) -> (TcpStream, TcpStream, TcpParams) {
     let listener = node.run(move || TcpListener::bind(to).unwrap());
     let mut client = peer.run(move || TcpStream::connect(to).unwrap());
     let (mut socket, _) = listener.accept().unwrap();
@@ -88,7 +88,7 @@ fn live(peer: &Namespace, node: &Namespace, to: SocketAddr) -> (TcpStream, TcpSt
     socket.read_exact(&mut [0; 100]).unwrap();
     socket.write_all(&[2; 50]).unwrap();
     client.read_exact(&mut [0; 50]).unwrap();
-    let facts = evergate_sys::facts(socket.as_raw_fd(), 0).unwrap();
+    let facts = evergate_sys::tcp_params(socket.as_raw_fd(), 0).unwrap();
     (client, socket, facts)
 }
 

@@ -3,7 +3,7 @@
 use crate::frame::{ACK, SYN, Segment};
 use crate::packets::{DROP, PASS, REDIRECT, accepted, client, enter, inward, leave, listener, out, stamps};
 use crate::world::{VIRTUAL_MAC, at, bench, node, privileged, vip};
-use evergate_bpf::{Bucket, Flow, Hook, LaneId, Mode, Owner};
+use evergate_bpf::{Bucket, Flow, Hook, WorkerPortId, Mode, Owner};
 use std::net::SocketAddr;
 
 #[test]
@@ -104,7 +104,7 @@ fn a_closed_bucket_lets_in_whom_our_kernel_has_greeted_and_nobody_new() {
         let answer = Segment { seq: 100, ack: 800, ..inward(v6) };
         assert_eq!(enter(gate, &answer), Ok(answer));
         assert_eq!(gate.greeted_ns(bucket), Some(9), "nobody has accepted it");
-        let mut lane = gate.lane(LaneId::new(0).unwrap()).unwrap();
+        let mut lane = gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap();
         let slot = lane.slot(&flow).unwrap();
         assert_eq!(gate.greeted_ns(bucket), None);
         lane.finish(slot, None, 0);
@@ -130,17 +130,17 @@ fn on_hold_the_highest_ack_is_remembered_and_nothing_comes_in() {
     for v6 in [false, true] {
         bench(Mode::Steer, move |gate| {
             let flow = Flow::new(listener(v6), client(v6));
-            gate.owners().set_all(Owner::new(node(1), &[]).unwrap().held());
+            gate.owners().set_all(Owner::new(node(1), &[]).unwrap().on_hold());
             let options = stamps(77, 66);
             for ack in [u32::MAX - 5, 10, 4] {
                 let segment = Segment { seq: 1000, ack, window: 321, options: options.clone(), ..inward(v6) };
                 assert_eq!(enter(gate, &segment), Err(DROP));
             }
-            let heard = gate.heard(&flow).unwrap();
+            let heard = gate.peer_position(&flow).unwrap();
             assert_eq!((heard.seq, heard.ack, heard.window, heard.count), (1000, 10, 321, 3));
             assert_eq!(heard.timestamps, (77, 66));
-            gate.forget_heard(&flow);
-            assert_eq!(gate.heard(&flow), None);
+            gate.forget_peer_position(&flow);
+            assert_eq!(gate.peer_position(&flow), None);
         });
     }
 }
@@ -155,10 +155,10 @@ fn in_flood_mode_a_backup_remembers_and_others_drop() {
         let segment = Segment { to_mac: VIRTUAL_MAC, ack: 9, ..inward(false) };
         gate.owners().set_all(Owner::new(node(2), &[]).unwrap());
         assert_eq!(enter(gate, &segment), Err(DROP));
-        assert_eq!(gate.heard(&flow), None);
+        assert_eq!(gate.peer_position(&flow), None);
         gate.owners().set_all(Owner::new(node(2), &[node(3), node(1)]).unwrap());
         assert_eq!(enter(gate, &segment), Err(DROP));
-        assert_eq!(gate.heard(&flow).unwrap().ack, 9);
+        assert_eq!(gate.peer_position(&flow).unwrap().ack, 9);
     });
 }
 

@@ -2,7 +2,7 @@
 
 use crate::frame::{ACK, FIN, RST, SYN, Segment};
 use crate::world::{PORT, at, bench, privileged, vip};
-use evergate_bpf::{Counter, Flow, Hook, Lane, LaneId, Mode, PacketGate, Slot};
+use evergate_bpf::{Counter, Flow, Hook, WorkerPort, WorkerPortId, Mode, PacketGate, Slot};
 use std::net::{SocketAddr, TcpListener};
 
 pub(crate) const PASS: u32 = 0;
@@ -42,7 +42,7 @@ pub(crate) fn enter(gate: &PacketGate, segment: &Segment) -> Result<Segment, u32
 }
 
 /// Our SYN-ACK goes out with window scale 7, the client answers. Both sides start at the sequence numbers given.
-pub(crate) fn accepted(gate: &PacketGate, v6: bool, sent: u32, received: u32) -> (Lane, Slot) {
+pub(crate) fn accepted(gate: &PacketGate, v6: bool, sent: u32, received: u32) -> (WorkerPort, Slot) {
     let synack = Segment {
         seq: sent.wrapping_sub(1),
         ack: received,
@@ -54,7 +54,7 @@ pub(crate) fn accepted(gate: &PacketGate, v6: bool, sent: u32, received: u32) ->
     assert_eq!(leave(gate, &synack), Ok(synack));
     let answer = Segment { seq: received, ack: sent, ..inward(v6) };
     assert_eq!(enter(gate, &answer), Ok(answer));
-    let lane = gate.lane(LaneId::new(0).unwrap()).unwrap();
+    let lane = gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap();
     let slot = lane.slot(&Flow::new(listener(v6), client(v6))).expect("the flow is registered");
     assert!(slot.is_established());
     (lane, slot)
@@ -215,7 +215,7 @@ fn what_cannot_be_registered_does_not_start_and_what_is_unknown_stays_silent() {
         assert_eq!(leave(gate, &rst), Ok(rst.clone()));
         // Its connection may be one whose socket is yet to be made: who says that it is alive, or ends, is not refused.
         let bucket = gate.bucket(&Flow::new(listener(false), client(false)));
-        gate.set_pending(bucket, Some(LaneId::new(3).unwrap()));
+        gate.set_pending(bucket, Some(WorkerPortId::new(3).unwrap()));
         assert_eq!(leave(gate, &rst), Err(STOLEN));
         gate.set_pending(bucket, None);
         assert_eq!(leave(gate, &rst), Ok(rst));

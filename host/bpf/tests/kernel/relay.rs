@@ -4,8 +4,8 @@
 
 use crate::stream::connect_at;
 use crate::world::{Node, VIRTUAL_MAC};
-use evergate_bpf::{Flow, Lane, LaneId, Leases, Mode, Origin, Restored, Slot};
-use evergate_sys::{Announcer, Probe, Prober, Restore, TcpFacts, Transfer};
+use evergate_bpf::{Flow, WorkerPort, WorkerPortId, Leases, Mode, Origin, Restored, Slot};
+use evergate_sys::{Announcer, Probe, Prober, Restore, TcpParams, Transfer};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -19,7 +19,7 @@ const WINDOW: u32 = 65_535 << 6;
 /// What a backup must know of a leg.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LegFacts {
-    tcp: TcpFacts,
+    tcp: TcpParams,
     origin: Origin,
     next_hop: [u8; 6],
     window_scale: u8,
@@ -90,8 +90,8 @@ fn wait(fd: i32, events: i16, timeout_ms: i32) -> bool {
 }
 
 impl Leg {
-    fn new(socket: OwnedFd, lane: &Lane) -> Leg {
-        let tcp = evergate_sys::facts(socket.as_raw_fd(), wall_ms()).unwrap();
+    fn new(socket: OwnedFd, lane: &WorkerPort) -> Leg {
+        let tcp = evergate_sys::tcp_params(socket.as_raw_fd(), wall_ms()).unwrap();
         let slot = lane.slot(&Flow::new(tcp.local, tcp.remote)).expect("registered before any data");
         assert!(slot.is_established());
         let facts = LegFacts {
@@ -186,7 +186,7 @@ impl Leg {
 pub(crate) struct Relay {
     client: Leg,
     server: Leg,
-    lane: Lane,
+    lane: WorkerPort,
 }
 
 impl Relay {
@@ -198,7 +198,7 @@ impl Relay {
         server: SocketAddr,
         first: Option<u32>,
     ) -> Relay {
-        let lane = node.gate.lane(LaneId::new(0).unwrap()).unwrap();
+        let lane = node.gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap();
         let client = loop {
             assert!(wait(listener.as_raw_fd(), libc::POLLIN, 20_000), "nobody connects");
             if let Some((socket, _)) = evergate_sys::accept(listener.as_raw_fd()).unwrap() {
@@ -232,7 +232,7 @@ impl Relay {
         }
     }
 
-    pub(crate) fn client_facts(&self) -> TcpFacts {
+    pub(crate) fn client_facts(&self) -> TcpParams {
         self.client.facts.tcp
     }
 
@@ -311,7 +311,7 @@ fn ask(prober: &Prober, leg: &LegFacts, sent: u64, received: u64) {
 }
 
 fn answer(node: &NodeRef, leg: &LegFacts) -> Option<Answer> {
-    let heard = node.gate.heard(&Flow::new(leg.tcp.local, leg.tcp.remote))?;
+    let heard = node.gate.peer_position(&Flow::new(leg.tcp.local, leg.tcp.remote))?;
     let ours = leg.tcp.stamp.map(|stamp| stamp.after(wall_ms(), heard.timestamps.1));
     Some(Answer {
         acknowledged: heard.ack,
@@ -352,7 +352,7 @@ pub(crate) fn take_over(
     unhold: impl FnOnce(),
 ) -> Relay {
     let prober = Prober::new().unwrap();
-    let mut lane = node.gate.lane(LaneId::new(0).unwrap()).unwrap();
+    let mut lane = node.gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap();
     announcer.announce(mirror.client.tcp.local.ip()).unwrap();
     for leg in [&mirror.client, &mirror.server] {
         // Known since the leg was mirrored. Asking for it takes a second when the first question is lost.

@@ -3,7 +3,7 @@
 use crate::frame::{ACK, FIN, RST, Segment, Tap};
 use crate::packets::{DROP, PASS, STOLEN, accepted, client, enter, inward, leave, listener, out, stamps};
 use crate::world::{bench, eventually, node, privileged};
-use evergate_bpf::{Flow, GateError, Hook, LaneId, Mode, Owner, Restored, Slot, Strange, interface_index};
+use evergate_bpf::{Flow, GateError, Hook, WorkerPortId, Mode, Owner, Restored, Slot, Strange, interface_index};
 use std::net::SocketAddr;
 use std::process::Command;
 
@@ -140,11 +140,11 @@ fn what_a_peer_has_room_for_is_the_most_that_the_dead_node_can_have_sent() {
             assert_eq!((heard(more(2 * ROOM)), heard(more(3 * ROOM))), (from.send, from.send));
             assert_eq!(heard(more(3 * ROOM + 1)), more(3 * ROOM + 1));
             assert_eq!(said(), more(3 * ROOM), "what it has said stays so, however long our kernel takes");
-            gate.owners().set_all(Owner::new(node(1), &[]).unwrap().held());
+            gate.owners().set_all(Owner::new(node(1), &[]).unwrap().on_hold());
             let held = |ack| enter(gate, &Segment { seq: 1000, ack, ..inward(v6) });
             assert_eq!(held(more(3 * ROOM + 1)), Err(DROP));
             assert_eq!(
-                (gate.heard(&slot.flow()), slot.strange()),
+                (gate.peer_position(&slot.flow()), slot.strange()),
                 (None, Some(Strange { seq: 1000, ack: more(3 * ROOM + 1) }))
             );
             gate.owners().set_all(Owner::new(node(1), &[]).unwrap());
@@ -199,7 +199,7 @@ fn acks_leave_where_our_kernel_sends_packets_of_the_flow() {
             // It came in on the first card; our kernel's route leads to the second.
             let from = Restored { interface: first, next_hop: [0; 6], ..restored(v6, None) };
             let slot = gate.restore(&from).unwrap();
-            let mut lane = gate.lane(LaneId::new(0).unwrap()).unwrap();
+            let mut lane = gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap();
             let hop = [2, 0, 0, 0, 0, 8];
             let data = Segment { to_mac: hop, seq: from.send, ack: 1000, data: vec![7; 9], ..out(v6) };
             gate.run_on(second, Hook::Egress, &data.bytes(), 0).unwrap();
@@ -335,7 +335,7 @@ fn slots_of_restored_flows_are_bounded_and_come_back() {
         return;
     }
     bench(Mode::Steer, |gate| {
-        let mut lane = gate.lane(LaneId::new(63).unwrap()).unwrap();
+        let mut lane = gate.worker_port(WorkerPortId::new(63).unwrap()).unwrap();
         let port = |port| Restored {
             flow: Flow::new(listener(true), SocketAddr::new(client(true).ip(), port)),
             ..restored(true, None)
@@ -355,7 +355,7 @@ fn slots_of_restored_flows_are_bounded_and_come_back() {
             lane.sweep(60_000_000_000);
             assert_eq!((gate.slots_in_use(), lane.finishing()), (0, 0));
         }
-        assert!(LaneId::new(64).is_err());
+        assert!(WorkerPortId::new(64).is_err());
     });
 }
 
@@ -367,11 +367,11 @@ fn on_hold_only_the_peer_of_a_restored_flow_is_heard() {
     for v6 in [false, true] {
         bench(Mode::Steer, move |gate| {
             let from = restored(v6, None);
-            gate.owners().set_all(Owner::new(node(1), &[]).unwrap().held());
+            gate.owners().set_all(Owner::new(node(1), &[]).unwrap().on_hold());
             let slot = gate.restore(&from).unwrap();
             let say = |seq: u32, ack: u32| {
                 assert_eq!(enter(gate, &Segment { seq, ack, ..inward(v6) }), Err(DROP));
-                gate.heard(&slot.flow()).map(|heard| heard.ack.wrapping_sub(from.send))
+                gate.peer_position(&slot.flow()).map(|heard| heard.ack.wrapping_sub(from.send))
             };
             let sent = |ahead: u32| from.send.wrapping_add(ahead);
             let first = from.receive.wrapping_sub(65_536 + from.window);
@@ -402,7 +402,7 @@ fn of_what_begins_anew_the_first_segment_is_kept_whenever_it_comes() {
     bench(Mode::Steer, move |gate| {
         let from = restored(false, None);
         let slot = gate.restore(&from).unwrap();
-        gate.owners().set_all(Owner::new(node(1), &[]).unwrap().held());
+        gate.owners().set_all(Owner::new(node(1), &[]).unwrap().on_hold());
         let strange = |ahead: u32| from.send.wrapping_add((3 << 29) + ahead);
         let hear = |seq: u32, ack| {
             assert_eq!(enter(gate, &Segment { seq, ack, ..inward(false) }), Err(DROP));

@@ -5,7 +5,7 @@ use crate::frame::{SYN, Segment};
 use crate::path::{FarClient, Measured};
 use crate::stream::{read_all, write_all};
 use crate::world::{PORT, World, at, privileged, vip};
-use evergate_bpf::{CookieKey, Counter, Flow, LaneId, Leases, Mode};
+use evergate_bpf::{CookieKey, Counter, Flow, WorkerPortId, Leases, Mode};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -55,7 +55,7 @@ fn download(world: &World, far: &FarClient, v6: bool) -> (Measured, Measured) {
     let listener = world.nodes[0].namespace.run(move || TcpListener::bind(to).unwrap());
     listener.set_nonblocking(true).unwrap();
     let gate = world.nodes[0].gate.clone();
-    let mut lane = world.nodes[0].namespace.run(move || gate.lane(LaneId::new(0).unwrap()).unwrap());
+    let mut lane = world.nodes[0].namespace.run(move || gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap());
     let client = far.host.spawn(move || {
         let socket = TcpStream::connect(to).unwrap();
         read_all(&socket, 1, BYTES);

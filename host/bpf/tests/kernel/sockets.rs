@@ -101,7 +101,7 @@ fn a_restored_socket_may_not_take_the_name_of_a_living_one() {
     namespace.run(move || {
         let client = TcpStream::connect(to).unwrap();
         let _server = listener.accept().unwrap();
-        let facts = evergate_sys::facts(client.as_raw_fd(), 0).unwrap();
+        let facts = evergate_sys::tcp_params(client.as_raw_fd(), 0).unwrap();
         let restore = evergate_sys::Restore {
             facts,
             send: 1,
@@ -129,7 +129,7 @@ fn what_came_before_the_socket_can_be_read_from_it() {
         namespace.run(move || {
             let client = TcpStream::connect(to).unwrap();
             let (server, _) = listener.accept().unwrap();
-            let facts = evergate_sys::facts(client.as_raw_fd(), 0).unwrap();
+            let facts = evergate_sys::tcp_params(client.as_raw_fd(), 0).unwrap();
             drop((client, server)); // both ends are gone; nobody hears what follows
             evergate_sys::destroy(facts.local, facts.remote).unwrap();
             let restore = evergate_sys::Restore {
@@ -210,7 +210,7 @@ fn every_probe_is_answered_at_once_however_old_its_ack() {
                 peer.shutdown(Shutdown::Write).unwrap();
                 assert_eq!(node.read(&mut [0; 1]).unwrap(), 0);
             }
-            let facts = evergate_sys::facts(node.as_raw_fd(), 0).unwrap();
+            let facts = evergate_sys::tcp_params(node.as_raw_fd(), 0).unwrap();
             let prober = evergate_sys::Prober::new().unwrap();
             let [receive, send] = sequences(&node);
             for below in [1, 90, 100, 1 << 16, 1 << 20] {

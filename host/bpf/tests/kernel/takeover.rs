@@ -77,7 +77,7 @@ fn survive(scenario: Scenario) {
     let relay = world.nodes[1].namespace.spawn(move || {
         let announcer = announcer(&second);
         let owners = second.gate.owners();
-        owners.set_all(owner.held());
+        owners.set_all(owner.on_hold());
         let mut relay = take_over(&second, &mirror, &announcer, || owners.set_all(owner));
         assert!(relay.run(u64::MAX));
         relay.finish();

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use evergate_replication::ConnectionId;
 
-    fn parcel(tls: Tls) -> UpgradeState {
+    fn upgrade_state(tls: Tls) -> UpgradeState {
         UpgradeState {
             id: ConnectionId(1),
             listener: "l".to_owned(),
@@ -150,13 +150,13 @@ mod tests {
             ("length of the client's input", |parcel| parcel.raw = vec![0; INPUT_BYTES]),
         ];
         let hello = || Tls::Hello { secret: [7; 32], accepted_unix_s: 1 };
-        assert_eq!(parcel(hello()).check(), Ok(()));
+        assert_eq!(upgrade_state(hello()).check(), Ok(()));
         for (what, spoil) in spoils {
-            let mut parcel = parcel(hello());
+            let mut parcel = upgrade_state(hello());
             spoil(&mut parcel);
             assert_eq!(parcel.check(), Err(ParcelError::Inconsistent(what)));
         }
         // After the handshake a connection has a past.
-        assert_eq!(UpgradeState { receiving: Stage::Ended, ..parcel(Tls::Plain) }.check(), Ok(()));
+        assert_eq!(UpgradeState { receiving: Stage::Ended, ..upgrade_state(Tls::Plain) }.check(), Ok(()));
     }
 }

@@ -167,7 +167,7 @@ fn a_flight_is_named_with_the_input_that_it_answers() {
     let config = config(Wire::Plain);
     let (mut peer, hello) = Peer::ours_with(&with_strange_group(), 1);
     let mut conn = Connection::new(&config, &setup::accepted(setup::HTTPS), Micros(1_000_000));
-    conn.mirror_to_backups();
+    conn.start_replication();
     let mut alone = Alone { conn, node: TestNode::new(&config), scratch: Scratch::new() };
     let mut bytes = hello;
     for expected in ["Open Hello Flight", "Input Flight", "Input Flight Established"] {

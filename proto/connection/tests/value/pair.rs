@@ -33,7 +33,7 @@ impl Pair {
     pub(crate) fn new(config: &Arc<Snapshot>, listener: u32) -> Pair {
         let now = Micros(1_000_000);
         let mut conn = Connection::new(config, &setup::accepted(listener), now);
-        conn.mirror_to_backups();
+        conn.start_replication();
         let mut pair = Pair::around(conn, config, Scratch::new(), Effects::default());
         pair.call(|conn, io| conn.handle_accepted(io));
         pair
@@ -107,7 +107,7 @@ impl Pair {
         let entries = self.entries;
         if more && self.closed.is_none() {
             self.call(|conn, io| {
-                conn.learn_mirror_acked(io, entries);
+                conn.on_replicated(io, entries);
                 conn.handle_deferred(io);
             });
         }

@@ -212,7 +212,7 @@ impl<'a> World<'a> {
             world.change_sessions();
         }
         if world.mirrors {
-            world.conn.mirror_to_backups();
+            world.conn.start_replication();
         }
         world.call(|conn, io| conn.handle_accepted(io));
         world

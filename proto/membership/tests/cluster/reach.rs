@@ -114,7 +114,7 @@ fn a_node_that_gave_way_votes_again_when_it_is_needed() {
         };
         assert_eq!(world.run_until(2_000_000, away), Ok(true), "seed {seed}\n{}", world.describe());
         let clock = world.hosts[3].clock(world.now);
-        assert!(world.hosts[3].node.held_down(clock).is_some(), "seed {seed}");
+        assert!(world.hosts[3].node.rejoin_delay(clock).is_some(), "seed {seed}");
         let lives = [0, 1].map(|id| world.hosts[id].node.me());
         world.crash(2);
         let served = |world: &World| {
@@ -488,7 +488,7 @@ fn a_network_whose_loss_is_noticed_late_is_given_time_by_who_has_a_place() {
         for (id, after_ms) in notice_after_ms.iter().enumerate() {
             world.run_for(began + after_ms * 1000 - world.now).unwrap();
             let clock = world.hosts[id].clock(world.now);
-            world.hosts[id].node.set_patience(Path::Outside, PATIENCE);
+            world.hosts[id].node.set_loss_timeout(Path::Outside, PATIENCE);
             world.hosts[id].node.set_reach(clock, Path::Outside, Reach::Gone);
         }
         let kept = |world: &World| lives == [0, 1, 2].map(|id| world.hosts[id].node.me());

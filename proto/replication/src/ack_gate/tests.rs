@@ -100,7 +100,7 @@ struct Run {
     held: u64,
     ended: bool,
     end_held: bool,
-    answers: Vec<(bool, Option<u64>, u32, Option<Look>)>,
+    answers: Vec<(bool, Option<u64>, u32, Option<Delay>)>,
 }
 
 impl Run {
@@ -160,7 +160,7 @@ impl Run {
             Step::Ripens => return positions.ack_if_due(gate, *now),
             Step::Rests => return positions.on_idle(gate, *now),
             Step::Settles => {
-                positions.settle(gate, self.origin.received.wrapping_add(self.held as u32), *now)
+                positions.allow_ack(gate, self.origin.received.wrapping_add(self.held as u32), *now)
             }
             Step::Passes(span) => *now = *now + Micros(span),
         }
@@ -261,7 +261,7 @@ fn a_request_is_acknowledged_whole_and_with_what_goes_the_other_way() {
     positions.handle_read(700, START);
     assert!(!positions.release(&mut gate, 700, START), "no packet for it alone");
     assert_eq!((gate.committed, gate.sent_ack), (701, 1));
-    assert_eq!(positions.next_ack_check(&gate, false, START), Some(Look::Later));
+    assert_eq!(positions.next_ack_check(&gate, false, START), Some(Delay::Later));
     let later = START + OWED_AFTER;
     assert!(!positions.is_overdue(&gate, START + Micros(4_999)) && positions.is_overdue(&gate, later));
     gate.speak();
@@ -274,13 +274,13 @@ fn of_a_stream_half_is_held_back_until_it_rests() {
     positions.handle_read(20_000, START);
     assert!(positions.release(&mut gate, 20_000, START), "it is much, and nothing waits here");
     assert_eq!(gate.committed, 10_001);
-    assert_eq!(positions.next_ack_check(&gate, false, START), Some(Look::Soon));
+    assert_eq!(positions.next_ack_check(&gate, false, START), Some(Delay::Soon));
     assert!(!positions.ack_if_due(&mut gate, START + Micros(999)));
     assert!(positions.ack_if_due(&mut gate, START + RIPE_AFTER));
     assert_eq!(gate.committed, 20_001);
     positions.handle_read(1_000_000, START);
     positions.release(&mut gate, 1_020_000, START);
-    assert_eq!(gate.committed, 1_020_001 - HELD_BACK_MAX as u32);
+    assert_eq!(gate.committed, 1_020_001 - WITHHELD_BYTES_MAX as u32);
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn a_few_segments_before_what_waits_stay_unacknowledged() {
         gate.speak();
         assert_ne!(
             positions.next_ack_check(&gate, false, rested),
-            Some(Look::Soon),
+            Some(Delay::Soon),
             "nothing ripens any more"
         );
     }
@@ -327,14 +327,14 @@ fn who_goes_on_before_all_is_acknowledged_does_not_wait_for_that() {
     let (mut positions, mut gate) = beginning();
     positions.note_next(&gate);
     positions.handle_read(100, START);
-    assert!(positions.is_patient(), "nothing was unacknowledged");
+    assert!(positions.can_wait_for_ack(), "nothing was unacknowledged");
     positions.note_next(&gate);
-    assert!(!positions.is_patient());
+    assert!(!positions.can_wait_for_ack());
     positions.note_silence();
     positions.release(&mut gate, 100, START);
     gate.speak();
     positions.note_next(&gate);
-    assert!(positions.is_patient());
+    assert!(positions.can_wait_for_ack());
 }
 
 #[test]
@@ -342,8 +342,8 @@ fn input_that_waits_is_stashed_and_looked_at_less_and_less() {
     let (mut positions, gate) = beginning();
     positions.handle_read(100, START);
     let look = |inside, ms| positions.next_ack_check(&gate, inside, START + Micros::from_ms(ms));
-    assert_eq!([look(true, 0), look(false, 0)], [Some(Look::Soon), Some(Look::Later)]);
-    assert_eq!([look(true, 199), look(true, 200)], [Some(Look::Soon), Some(Look::AtLast)]);
+    assert_eq!([look(true, 0), look(false, 0)], [Some(Delay::Soon), Some(Delay::Later)]);
+    assert_eq!([look(true, 199), look(true, 200)], [Some(Delay::Soon), Some(Delay::AtLast)]);
     for (extent, stalls_after) in
         [(InputBoundary::Partial, 1), (InputBoundary::Open, 100), (InputBoundary::Whole, 1000)]
     {

@@ -81,13 +81,13 @@ fn an_owner_that_stays_need_not_repeat_itself() {
 #[test]
 fn what_was_handed_over_is_kept_until_the_next_owner_speaks() {
     let mut holder = ReplicaStore::default();
-    holder.take_over(7, OFFICE);
+    holder.recover(7, OFFICE);
     for id in 1..=2 {
         holder.keep(OFFICE, begin(id, 7));
     }
     holder.check_invariants();
     let mut silent = holder.clone();
-    assert_eq!(silent.take_over(7, later(2)).len(), 2, "nobody spoke");
+    assert_eq!(silent.recover(7, later(2)).len(), 2, "nobody spoke");
     let mut next = speaker(2);
     holder.handle(&mut next, Frame::Term { bucket: 7, office: later(1) }).unwrap();
     holder.handle(&mut next, begin(1, 7)).unwrap();
@@ -101,7 +101,7 @@ fn what_was_handed_over_is_kept_until_the_next_owner_speaks() {
 #[test]
 fn what_was_let_go_does_not_replace_what_a_later_owner_has_said() {
     let (mut holder, mut next) = (ReplicaStore::default(), speaker(2));
-    holder.take_over(7, OFFICE);
+    holder.recover(7, OFFICE);
     holder.handle(&mut next, Frame::Term { bucket: 7, office: later(1) }).unwrap();
     holder.handle(&mut next, begin(1, 7)).unwrap();
     holder.keep(OFFICE, begin(1, 7));
@@ -119,7 +119,7 @@ fn of_two_that_announce_one_office_only_the_last_is_believed() {
     assert!(holder.handle(&mut first, begin(1, 7)).is_err());
     holder.handle(&mut second, begin(2, 7)).unwrap();
     // Nor is anybody in the office of a node that has taken over itself.
-    holder.take_over(7, OFFICE);
+    holder.recover(7, OFFICE);
     assert!(holder.handle(&mut second, begin(3, 7)).is_err());
 }
 
@@ -214,12 +214,12 @@ fn an_owner_may_speak_for_a_moment_of_what_was_given_up() {
     holder.handle(&mut channel, entries(2)).unwrap();
     holder.check_invariants();
     assert!(holder.is_empty());
-    holder.forget_for_good(7);
+    holder.drop_all(7);
     assert!(holder.forgotten.is_empty());
-    assert_eq!(holder.handle(&mut channel, entries(1)), Err(HolderError::Unknown(ConnectionId(1))));
+    assert_eq!(holder.handle(&mut channel, entries(1)), Err(ReplicaError::Unknown(ConnectionId(1))));
     // Whom another node has replaced is not answered, in whatever it says.
     holder.handle(&mut channel, begin(3, 7)).unwrap();
-    holder.take_over(7, later(1));
+    holder.recover(7, later(1));
     assert!(holder.handle(&mut channel, Frame::End { connection: ConnectionId(3) }).is_err());
     assert!(holder.handle(&mut channel, begin(3, 7)).is_err());
 }
@@ -239,7 +239,7 @@ fn a_copy_that_is_filled_again_stands_when_the_news_of_its_drop_come_late() {
     holder.handle(&mut channel, begin(3, 7)).unwrap();
     holder.handle(&mut channel, entries(1)).unwrap();
     complete(&mut holder, &mut channel);
-    holder.forget_for_good(7);
+    holder.drop_all(7);
     holder.check_invariants();
     assert_eq!(holder.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [1, 3], "2 is over");
     for id in [1, 3] {
@@ -288,7 +288,7 @@ fn a_take_over_gets_the_fold_and_refuses_the_late_owner() {
     let entries = vec![Entry::Close { plain: 5, abort: true }];
     let connection = ConnectionId(1);
     holder.handle(&mut channel, Frame::Entries { connection, entries }).unwrap();
-    let taken = holder.take_over(7, later(1));
+    let taken = holder.recover(7, later(1));
     assert_eq!((taken.len(), taken[0].rests, taken[0].held.state.closed), (1, false, Some((5, true))));
     assert!(holder.is_empty());
     assert!(holder.handle(&mut channel, begin(2, 7)).is_err());
@@ -307,7 +307,7 @@ fn the_index_does_not_grow_with_what_was_taken_over() {
         // Also under another bucket than the one it was taken out of.
         holder.handle(&mut channel, begin((1000 * round).saturating_sub(1), bucket)).unwrap();
         holder.check_invariants();
-        let taken = holder.take_over(bucket, office);
+        let taken = holder.recover(bucket, office);
         assert!(taken.len() > 999 && taken.iter().all(|taken| taken.rests) && holder.is_empty());
         assert!(holder.index.len() <= 2 * taken.len() + STALE_MAX, "{}", holder.index.len());
     }

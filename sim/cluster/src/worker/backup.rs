@@ -15,7 +15,7 @@ impl Worker {
         }
         let incoming = self.incoming.entry((from, channel)).or_default();
         incoming.receive(number, bytes);
-        let knew = incoming.announced.speaker();
+        let knew = incoming.announced.sender();
         let mut at = 0;
         let result = loop {
             match Frame::decode(&incoming.input[at..]) {
@@ -30,10 +30,10 @@ impl Worker {
             }
         };
         incoming.input.drain(..at);
-        if knew.is_none() && incoming.announced.speaker().is_some() {
+        if knew.is_none() && incoming.announced.sender().is_some() {
             // What another channel still brings is older than what this one begins with.
             let others = self.incoming.extract_if(.., |(node, number), other| {
-                *node == from && *number != channel && other.announced.speaker().is_some()
+                *node == from && *number != channel && other.announced.sender().is_some()
             });
             self.closed.extend(others.map(|(of, _)| of));
         }
@@ -79,7 +79,7 @@ impl Worker {
             Role::Outside { since, .. } => self.holder.forget(bucket, office(since)),
             Role::Backup { term, in_sync: false, .. } => self.holder.forget(bucket, office(term)),
             Role::Owner { term, begin: OwnershipStart::Empty, .. } => {
-                drop(self.holder.take_over(bucket, office(term)))
+                drop(self.holder.recover(bucket, office(term)))
             }
             Role::Backup { .. } | Role::Owner { .. } => {}
         }

@@ -28,7 +28,7 @@ use evergate_base::seed::{Seed, scoped};
 use evergate_connection::{Accepted, Connection, ConnectionHost, Effects, Io, Scratch, Snapshot};
 use evergate_membership::{HandoffId, MemberSet, NodeId, Role};
 use evergate_replication::{
-    ConnectionId, ConnectionState, FrameBatcher, LegFacts, Look, Office, ReplicaStore,
+    ConnectionId, ConnectionState, FrameBatcher, LegFacts, Delay, Office, ReplicaStore,
 };
 use evergate_tls::Records;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -84,7 +84,7 @@ struct Client {
     queued: u64,
     acknowledged: BTreeMap<NodeId, u64>,
     /// When it is looked at, where that is due.
-    timed: Option<(Look, Time)>,
+    timed: Option<(Delay, Time)>,
     client_end: Option<u64>,
     server_end: Option<(u32, u64)>,
     upstream: Option<Upstream>,
@@ -267,7 +267,7 @@ impl Worker {
             return kernel.close(flow, true);
         }
         let mut connection = Connection::new(&self.config.0, accepted, Micros(now));
-        connection.mirror_to_backups();
+        connection.start_replication();
         let leg = Leg::new(flow, now);
         let facts = leg.facts();
         let client = Client::new(connection, leg, bucket, Box::default());
@@ -296,7 +296,7 @@ impl Worker {
         let late: Vec<ConnectionId> =
             self.clients.iter().filter(|(_, client)| due(client)).map(|(key, _)| *key).collect();
         for key in late.into_iter().filter(|key| !self.is_frozen(*key)).collect::<Vec<_>>() {
-            if self.clients.get(&key).is_some_and(|client| client.connection.looks_at_peers()) {
+            if self.clients.get(&key).is_some_and(|client| client.connection.checks_peers()) {
                 self.learn_from_peers(kernel, key);
                 self.tell_news(now, kernel, key);
             }

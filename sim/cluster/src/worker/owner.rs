@@ -13,7 +13,7 @@ use crate::segment::Flow;
 use evergate_base::Micros;
 use evergate_membership::{Bucket, MemberSet, NodeId, OwnershipStart, Role};
 use evergate_replication::{
-    ConnectionId, ConnectionState, Entry, Frame, LegFacts, Look, Office, Phase, Urgency,
+    ConnectionId, ConnectionState, Entry, Frame, LegFacts, Delay, Office, Phase, Urgency,
 };
 use std::collections::BTreeMap;
 
@@ -84,12 +84,12 @@ impl Worker {
     pub(super) fn mirror(&mut self, now: Time, key: ConnectionId) {
         let Some(Client { connection, bucket, leg, .. }) = self.clients.get(&key) else { return };
         // A client that has yet to ask again may wait for acknowledgements.
-        let may_wait = connection.haste() == Urgency::None && !leg.positions.is_patient();
+        let may_wait = connection.urgency() == Urgency::None && !leg.positions.can_wait_for_ack();
         let may_wait = may_wait && !connection.is_past_requests() && !self.freezing.contains_key(bucket);
         if !may_wait || !connection.has_entries() || self.awaited(*bucket).is_empty() {
             self.mirror_all(key);
         } else if let Some(client) = self.clients.get_mut(&key) {
-            client.look_at(Look::Later, now);
+            client.look_at(Delay::Later, now);
             self.entries_kept += 1;
         }
     }
@@ -97,14 +97,14 @@ impl Worker {
     /// The same for all entries that are queued.
     pub(super) fn mirror_all(&mut self, key: ConnectionId) {
         let Some(client) = self.clients.get_mut(&key) else { return };
-        let haste = client.connection.haste();
+        let haste = client.connection.urgency();
         let mut entries: Vec<Entry> = client.connection.drain_entries().collect();
         if entries.is_empty() {
             return;
         }
         // Some clients say nothing more before what they said is acknowledged; tickets see to that of the handshake's end.
         let connection = &client.connection;
-        let waits = client.leg.positions.is_patient()
+        let waits = client.leg.positions.can_wait_for_ack()
             && !connection.is_past_requests()
             && !connection.holds_tickets()
             && entries.iter().any(|entry| matches!(entry, Entry::Client(_)));
@@ -119,7 +119,7 @@ impl Worker {
         self.say(bucket, &Frame::Entries { connection: key, entries }, Some(Notice::Entry { key, index }));
         if self.awaited(bucket).is_empty() {
             if let Some(client) = self.clients.get_mut(&key) {
-                client.connection.count_as_mirrored(); // nobody else is left
+                client.connection.count_as_replicated(); // nobody else is left
             }
             self.acknowledged.insert(key);
         }
@@ -154,7 +154,7 @@ impl Worker {
                 self.dirty.insert(leg.flow);
             }
         }
-        self.call(now, kernel, key, |connection, io| connection.learn_mirror_acked(io, held));
+        self.call(now, kernel, key, |connection, io| connection.on_replicated(io, held));
         self.pump(now, kernel, key);
         if self.clients.get(&key).is_some_and(|client| client.connection.may_send_tickets()) {
             self.call(now, kernel, key, |connection, io| connection.handle_tickets_due(io));
@@ -430,7 +430,7 @@ impl Worker {
     fn lose_mute(&mut self, now: Time) {
         let channels = self.outgoing.iter_mut().filter(|_| self.mutation != Mutation::PatientForever);
         let mute = channels.filter_map(|(node, outgoing)| {
-            outgoing.feed.is_mute(Micros(now)).then_some((*node, outgoing.number))
+            outgoing.feed.is_unresponsive(Micros(now)).then_some((*node, outgoing.number))
         });
         let mute: Vec<(NodeId, u64)> = mute.collect();
         for (node, channel) in mute {

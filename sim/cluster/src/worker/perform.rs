@@ -447,7 +447,7 @@ impl Worker {
         let Some(client) = self.clients.get_mut(&key) else { return };
         // The answer takes the ACK along, or the end, or tickets.
         let connection = &client.connection;
-        let answers = connection.is_busy() || connection.is_past_requests() || connection.holds_tickets();
+        let answers = connection.is_active() || connection.is_past_requests() || connection.holds_tickets();
         let (leg, waits) = match side {
             Side::Client => (Some(&mut client.leg), !answers),
             Side::Server(number) => {
@@ -457,7 +457,7 @@ impl Worker {
         };
         let Some(leg) = leg else { return };
         let Some(slot) = kernel.slots.get_mut(&leg.flow) else { return };
-        if leg.positions.release(slot, position, Micros(now)) || (waits && leg.positions.is_patient()) {
+        if leg.positions.release(slot, position, Micros(now)) || (waits && leg.positions.can_wait_for_ack()) {
             self.dirty.insert(leg.flow);
         }
     }

@@ -150,7 +150,7 @@ impl Worker {
         let bytes = socket.read(READ_BYTES.min(INPUT_BYTES.saturating_sub(held)));
         if !bytes.is_empty() {
             self.scratch.input[held..held + bytes.len()].copy_from_slice(&bytes);
-            if let Some(slot) = kernel.slots.get(&client.leg.flow).filter(|_| !client.connection.is_busy()) {
+            if let Some(slot) = kernel.slots.get(&client.leg.flow).filter(|_| !client.connection.is_active()) {
                 client.leg.positions.note_next(slot);
             }
             client.leg.positions.handle_read(bytes.len(), Micros(now));
@@ -216,7 +216,7 @@ impl Worker {
         let server = client.upstream.as_mut().map(|upstream| &mut upstream.leg);
         for leg in server.into_iter().chain([&mut client.leg]) {
             if let Some(slot) = kernel.slots.get_mut(&leg.flow) {
-                leg.positions.settle(slot, leg.positions.received().1, Micros(now));
+                leg.positions.allow_ack(slot, leg.positions.received().1, Micros(now));
                 self.dirty.insert(leg.flow);
             }
         }

@@ -200,7 +200,7 @@ impl Worker {
             let bucket = bucket.0;
             // What comes before is dropped, and said again only after the client's timer.
             kernel.pending.insert(bucket);
-            let taken = self.holder.take_over(bucket, office);
+            let taken = self.holder.recover(bucket, office);
             let (resting, busy): (Vec<_>, Vec<_>) = taken.into_iter().partition(|taken| taken.rests);
             let takes = |of: Vec<Recovered>| -> Vec<Take> {
                 of.into_iter().filter_map(|taken| Take::of(taken.connection, *taken.held)).collect()

@@ -8,7 +8,7 @@ use crate::kernel::Kernel;
 use crate::leg::Leg;
 use crate::segment::{Flow, number};
 use evergate_base::Micros;
-use evergate_replication::{ConnectionId, InputBoundary, Look, Urgency};
+use evergate_replication::{ConnectionId, InputBoundary, Delay, Urgency};
 
 /// When a pooled server connection is acknowledged that owes an ACK, and how much later so that several are at once.
 const POOLED_AFTER: Time = 5_000;
@@ -16,7 +16,7 @@ const POOLED_TOGETHER: Time = 2_000;
 
 impl Client {
     /// It is looked at no later than this.
-    pub(super) fn look_at(&mut self, look: Look, now: Time) {
+    pub(super) fn look_at(&mut self, look: Delay, now: Time) {
         if self.timed.is_none_or(|(known, _)| known > look) {
             self.timed = Some((look, now + look.span().0));
         }
@@ -39,12 +39,12 @@ impl Worker {
         let Some(Client { connection, leg, .. }) = self.clients.get(&key) else { return false };
         // The next request of a client that did not wait for the answer waits for its acknowledgement.
         let (eager, server_partial) =
-            connection.extents().map(|extent| extent == InputBoundary::Partial).into();
+            connection.input_boundaries().map(|extent| extent == InputBoundary::Partial).into();
         let (client_inside, server_inside) = connection.expects_more();
         // ... or for what is on its way to the backups.
         let readable = kernel.sockets.get(&leg.flow).is_some_and(|socket| socket.has_input());
         let refuses = readable && !connection.wants_client();
-        if eager || (refuses && !connection.is_busy() && !connection.is_past_requests()) {
+        if eager || (refuses && !connection.is_active() && !connection.is_past_requests()) {
             self.company.hurry(Urgency::Full);
             self.mirror_all(key);
         }
@@ -101,7 +101,7 @@ impl Worker {
         {
             self.dirty.insert(server.flow);
         }
-        let [of_client, of_server] = client.connection.extents();
+        let [of_client, of_server] = client.connection.input_boundaries();
         let client_stalled = client.leg.positions.is_stalled(of_client, Micros(now));
         let stalls = |server: &Leg| server.positions.is_stalled(of_server, Micros(now));
         let server_stalled = client.server().is_some_and(stalls);
@@ -119,7 +119,7 @@ impl Worker {
         if self.tell_news(now, kernel, key) | self.watch(now, kernel, key) {
             self.again.insert(key);
         } else if let Some(client) = self.clients.get_mut(&key).filter(|client| client.timed.is_none()) {
-            client.connection.handle_rest();
+            client.connection.on_idle();
         }
     }
 
@@ -154,7 +154,7 @@ impl Worker {
     pub(super) fn settle(&mut self, now: Time, kernel: &mut Kernel, flow: Flow, ack: u64) {
         let Some(slot) = kernel.slots.get_mut(&flow) else { return };
         match self.server_leg(flow) {
-            Some(leg) => leg.positions.settle(slot, crate::segment::sequence(ack), Micros(now)),
+            Some(leg) => leg.positions.allow_ack(slot, crate::segment::sequence(ack), Micros(now)),
             None => slot.committed = slot.committed.max(ack), // it is to be closed
         }
         if self.idle.values().flatten().any(|upstream| upstream.leg.flow == flow) {
@@ -169,7 +169,7 @@ fn watch(kernel: &mut Kernel, leg: &Leg, eager: bool, now: Time) -> bool {
     ack.zip(slot).is_some_and(|(ack, slot)| !slot.wake_at(ack))
 }
 
-fn rests_on_time(kernel: &Kernel, leg: &Leg, inside: bool, now: Time) -> Option<Look> {
+fn rests_on_time(kernel: &Kernel, leg: &Leg, inside: bool, now: Time) -> Option<Delay> {
     leg.positions.next_ack_check(kernel.slots.get(&leg.flow)?, inside, Micros(now))
 }
 

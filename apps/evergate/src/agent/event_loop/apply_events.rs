@@ -16,7 +16,7 @@ const NOBODY_VOUCHES: &str = "nobody vouches for it, so it says nothing to clien
 
 impl Agent {
     /// Acts on what the protocol has concluded.
-    pub(super) fn settle(&mut self, state: &mut State) {
+    pub(super) fn apply_events(&mut self, state: &mut State) {
         while let Some(event) = self.node.poll_event() {
             match event {
                 Event::Voided => self.voided(state),
@@ -33,7 +33,7 @@ impl Agent {
         self.write_leases(state);
         let (changed, round) = state.roles.take();
         if !changed.is_empty() {
-            self.tell_roles(state, changed, round);
+            self.send_roles(state, changed, round);
         }
     }
 
@@ -56,7 +56,7 @@ impl Agent {
         }
     }
 
-    fn tell_roles(&mut self, state: &mut State, changed: Vec<(Bucket, Role)>, round: Option<FailoverOrder>) {
+    fn send_roles(&mut self, state: &mut State, changed: Vec<(Bucket, Role)>, round: Option<FailoverOrder>) {
         if round.is_some() {
             self.answer_unknown(false);
         }
@@ -144,7 +144,7 @@ impl Agent {
 
     /// How long nothing has been heard of a node; `None` if nothing ever was.
     fn silence(&self, now: Micros, id: NodeId) -> Option<Micros> {
-        let heard = Path::ALL.iter().filter_map(|path| self.node.heard_at(id, *path)).max();
+        let heard = Path::ALL.iter().filter_map(|path| self.node.last_received_at(id, *path)).max();
         heard.map(|at| now.since(at))
     }
 
@@ -162,7 +162,7 @@ impl Agent {
     fn stands(&mut self, state: &mut State, standing: NodePhase) {
         state.publish_at = Micros(0);
         match standing {
-            NodePhase::Listening => match (self.cut_off(), self.node.held_down(self.clock.now())) {
+            NodePhase::Listening => match (self.cut_off(), self.node.rejoin_delay(self.clock.now())) {
                 (Some(CutOff { network, .. }), _) => self.info(format!(
                     "listens for the others, and joins them when it is back on the {network} network"
                 )),

@@ -75,7 +75,7 @@ impl Agent {
 
     /// A pulled cable is known at once, where silence would have to last. A network on which neither other nodes are heard nor
     /// its witnesses answer is silent: of two nodes the one whose side works sees it otherwise, unless its witness is dead.
-    pub(super) fn look_at_carriers(&mut self, now: Micros) {
+    pub(super) fn check_carriers(&mut self, now: Micros) {
         let span = self.node.config().timing.suspect;
         let alone = self.node.hearing().len() < 2;
         for link in &mut self.links {
@@ -92,7 +92,7 @@ impl Agent {
                 _ => None,
             };
             let late = if link.lack == Some(Lack::Route) { ROUTE_PATIENCE } else { Micros(0) };
-            self.node.set_patience(link.path, late);
+            self.node.set_loss_timeout(link.path, late);
             self.node.set_reach(now, link.path, link.lack.map_or(Reach::Works, Lack::reach));
         }
     }
@@ -143,7 +143,7 @@ impl Agent {
             let ip = from.ip().to_canonical();
             let Some(sender) = link.peers.iter().find(|(_, at)| at.ip() == ip) else {
                 state.strangers += 1;
-                self.hear_stranger(state, index, from, length);
+                self.on_unlisted_address(state, index, from, length);
                 continue;
             };
             let (path, peer) = (link.path, (*sender.1 == from).then_some(*sender.0));
@@ -167,7 +167,7 @@ impl Agent {
 
     /// Somebody speaks from where no node of the list is. Whoever has the key is of this cluster by another list: neither side may
     /// found one beside the other's.
-    fn hear_stranger(&mut self, state: &mut State, index: usize, from: SocketAddr, length: usize) {
+    fn on_unlisted_address(&mut self, state: &mut State, index: usize, from: SocketAddr, length: usize) {
         let now = self.clock.now();
         if state.stranger_heard_at.is_some_and(|at| now.since(at) < STRANGERS) {
             return;
@@ -196,7 +196,7 @@ impl Agent {
         if state.estranged_told_at.is_none_or(|at| now.since(at) >= ESTRANGED_LINES) {
             state.estranged_told_at = Some(now);
             let number = peer.0.saturating_add(1);
-            let heard = Path::ALL.iter().filter_map(|path| self.node.heard_at(peer, *path)).max();
+            let heard = Path::ALL.iter().filter_map(|path| self.node.last_received_at(peer, *path)).max();
             let is_heard = heard.is_some_and(|at| now.since(at) < ESTRANGED);
             let why = match form.filter(|_| !is_heard) {
                 Some(form) => format!(

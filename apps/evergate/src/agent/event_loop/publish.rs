@@ -24,7 +24,7 @@ impl Agent {
         state.inactive_since = (!active).then(|| state.inactive_since.unwrap_or(now));
         status.inactive_ms = state.inactive_since.map(|since| now.since(since).as_ms());
         status.quorum = node.quorum().map(|(heard, needed)| Quorum { heard, needed });
-        status.held_down_ms = node.held_down(now).filter(|_| cut_off.is_none()).map(Micros::as_ms);
+        status.held_down_ms = node.rejoin_delay(now).filter(|_| cut_off.is_none()).map(Micros::as_ms);
         status.cut_off = cut_off;
         (status.draining, status.drained) = (state.draining, state.drained);
         status.view = node.view().map(|view| ViewStatus {
@@ -39,7 +39,7 @@ impl Agent {
         let in_view = node.view().is_some();
         for peer in &mut status.nodes {
             let id = NodeId(peer.number.saturating_sub(1));
-            let heard = |path| node.heard_at(id, path).map(|at| now.since(at).as_ms());
+            let heard = |path| node.last_received_at(id, path).map(|at| now.since(at).as_ms());
             peer.member = in_view && members.contains(id);
             peer.heard_inside_ms = heard(Path::Inside);
             peer.heard_outside_ms = heard(Path::Outside);

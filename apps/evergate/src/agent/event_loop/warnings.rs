@@ -111,25 +111,25 @@ impl Warnings {
 
 impl Agent {
     /// Tells what lasts; looked at each time that figures are published.
-    pub(super) fn worry(&mut self, state: &mut State, now: Micros) {
-        self.worry_about_view(state, now);
-        self.worry_about_channels(state, now);
-        self.worry_about_lists(state, now);
-        self.worry_about_majority(state, now);
-        self.worry_about_fence(state, now);
-        self.worry_about_being_cut_off(state, now);
+    pub(super) fn warn_all(&mut self, state: &mut State, now: Micros) {
+        self.warn_about_view(state, now);
+        self.warn_about_channels(state, now);
+        self.warn_about_lists(state, now);
+        self.warn_about_majority(state, now);
+        self.warn_about_fence(state, now);
+        self.warn_about_being_cut_off(state, now);
         let nodes = self.node.config().nodes;
         for id in nodes.iter().filter(|_| nodes.len() > 1) {
-            self.worry_about_witness(state, now, id);
-            self.worry_about_configuration(state, now, id);
-            self.worry_about_networks(state, now, id);
+            self.warn_about_witness(state, now, id);
+            self.warn_about_configuration(state, now, id);
+            self.warn_about_networks(state, now, id);
         }
         if nodes.len() == 2 {
-            Path::ALL.into_iter().for_each(|path| self.worry_about_vouching(state, now, path));
+            Path::ALL.into_iter().for_each(|path| self.warn_about_vouching(state, now, path));
         }
     }
 
-    fn worry_about_view(&mut self, state: &mut State, now: Micros) {
+    fn warn_about_view(&mut self, state: &mut State, now: Micros) {
         let told_at = state.worries.view_told_at;
         let Some(waits) = self.node.waits_for_view(now).filter(|waits| *waits >= LASTS) else { return };
         if told_at.is_some_and(|at| now.since(at) < AGAIN) {
@@ -146,20 +146,20 @@ impl Agent {
     }
 
     /// Whoever stops closes its channels before it says so, and one that died is missed first by them: that is said with the view.
-    fn worry_about_channels(&mut self, state: &mut State, now: Micros) {
+    fn warn_about_channels(&mut self, state: &mut State, now: Micros) {
         let node = &self.node;
         let ended = |id: NodeId| node.has_left(id) || !node.members().set().contains(id);
         let lines = state.worries.channel_lines(now, ended);
         for (id, why) in lines {
-            let (number, count) = (id.0.saturating_add(1), state.roles.mirrored_to(id));
+            let (number, count) = (id.0.saturating_add(1), state.roles.replicated_to(id));
             self.warn(format!(
                 "lost a mirror channel with node {number} ({count} buckets are copied there): {why}; see also what that node says"
             ));
         }
     }
 
-    fn worry_about_lists(&mut self, state: &mut State, now: Micros) {
-        let waits_by_itself = self.node.held_down(now).is_some() || self.node.cut_off().is_some();
+    fn warn_about_lists(&mut self, state: &mut State, now: Micros) {
+        let waits_by_itself = self.node.rejoin_delay(now).is_some() || self.node.cut_off().is_some();
         if self.node.standing() != NodePhase::Listening
             || waits_by_itself
             || !self.node.heard_active_cluster(now)
@@ -179,7 +179,7 @@ impl Agent {
     }
 
     /// A rollout takes its time; what lasts longer was forgotten, or differs by mistake.
-    fn worry_about_configuration(&mut self, state: &mut State, now: Micros, id: NodeId) {
+    fn warn_about_configuration(&mut self, state: &mut State, now: Micros, id: NodeId) {
         let number = id.0.saturating_add(1);
         if self.node.can_follow(id) != Some(false) {
             if let Some((_, true)) = state.worries.lacking.remove(&id) {
@@ -199,7 +199,7 @@ impl Agent {
     }
 
     /// The first line is about the moment, in which it is not known yet who is missing.
-    fn worry_about_fence(&mut self, state: &mut State, now: Micros) {
+    fn warn_about_fence(&mut self, state: &mut State, now: Micros) {
         if self.node.standing() != NodePhase::Fenced {
             state.worries.fence_due = None;
             return;
@@ -214,7 +214,7 @@ impl Agent {
     }
 
     /// It stays away for as long as that lasts, and nothing else tells of it.
-    fn worry_about_being_cut_off(&mut self, state: &mut State, now: Micros) {
+    fn warn_about_being_cut_off(&mut self, state: &mut State, now: Micros) {
         let cut_off = self.cut_off().filter(|_| self.node.standing() != NodePhase::Left);
         let Some(CutOff { network, why }) = cut_off else {
             if let Some((_, true)) = state.worries.cut_off_due.take() {
@@ -232,7 +232,7 @@ impl Agent {
     }
 
     /// One death more, and nobody serves.
-    fn worry_about_majority(&mut self, state: &mut State, now: Micros) {
+    fn warn_about_majority(&mut self, state: &mut State, now: Micros) {
         let scarce = self.node.quorum().filter(|(heard, needed)| heard == needed);
         let all = self.node.config().nodes.len();
         let Some((heard, _)) = scarce.filter(|_| all > 2 && self.node.standing() == NodePhase::Active) else {
@@ -247,13 +247,13 @@ impl Agent {
     }
 
     /// Whether one of two nodes is cut off from a network, or that network is broken in between, they cannot know.
-    fn worry_about_networks(&mut self, state: &mut State, now: Micros, id: NodeId) {
+    fn warn_about_networks(&mut self, state: &mut State, now: Micros, id: NodeId) {
         let number = id.0.saturating_add(1);
         let member = self.node.view().is_some() && self.node.members().set().contains(id);
         for (path, net, other) in
             [(Path::Inside, "inside", Path::Outside), (Path::Outside, "outside", Path::Inside)]
         {
-            let lately = |path| self.node.heard_at(id, path).is_some_and(|at| now.since(at) < LASTS);
+            let lately = |path| self.node.last_received_at(id, path).is_some_and(|at| now.since(at) < LASTS);
             let half = member && id != self.node.me().id && lately(other) && !lately(path);
             if !half {
                 if let Some((_, true)) = state.worries.half_heard.remove(&(id, path)) {
@@ -273,7 +273,7 @@ impl Agent {
     }
 
     /// Whose side of a network is broken its witnesses tell; of three nodes the third one does.
-    fn worry_about_vouching(&mut self, state: &mut State, now: Micros, path: Path) {
+    fn warn_about_vouching(&mut self, state: &mut State, now: Micros, path: Path) {
         let Some(witnesses) = &self.witnesses else { return };
         let there = |of: Option<Path>| witnesses.all.iter().filter(move |witness| witness.path() == of);
         if there(Some(path)).next().is_some() {
@@ -294,7 +294,7 @@ impl Agent {
         }
     }
 
-    fn worry_about_witness(&mut self, state: &mut State, now: Micros, id: NodeId) {
+    fn warn_about_witness(&mut self, state: &mut State, now: Micros, id: NodeId) {
         let whom = match id == self.node.me().id {
             true => "itself".to_owned(),
             false => format!("node {}", id.0.saturating_add(1)),

@@ -55,7 +55,7 @@ pub(super) fn remove<'a>(voice: &Voice, hosts: impl Iterator<Item = &'a str> + C
         }
     }
     if !removed.is_empty() {
-        voice.say(&format!("Removed what a killed demo left behind: {}\n", removed.join(", ")));
+        voice.print(&format!("Removed what a killed demo left behind: {}\n", removed.join(", ")));
     }
 }
 

@@ -21,11 +21,11 @@ pub(super) fn run(board: &Board, transfer: &Transfer, target: &Target) {
         Kind::Requests => requests(board, transfer, target),
         Kind::Visits => visits(board, transfer, target),
     };
-    transfer.ended(result.map_err(|error| said(&error)));
+    transfer.ended(result.map_err(|error| error_text(&error)));
 }
 
 /// An error as people say it.
-fn said(error: &io::Error) -> String {
+fn error_text(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::WouldBlock => format!("nothing came for {PATIENCE:?}"),
         io::ErrorKind::UnexpectedEof => "the connection ended too early".to_owned(),
@@ -140,8 +140,8 @@ fn visits(board: &Board, transfer: &Transfer, target: &Target) -> io::Result<()>
         });
         let result = match line {
             Ok(mut line) => request(&mut line, transfer, number, "Connection: close\r\n")
-                .map_err(|error| format!("after its request, {}", said(&error))),
-            Err(error) => Err(format!("while connecting, {}", said(&error))),
+                .map_err(|error| format!("after its request, {}", error_text(&error))),
+            Err(error) => Err(format!("while connecting, {}", error_text(&error))),
         };
         transfer.visited(began.elapsed(), result);
         board.pause(VISIT_TICKS);

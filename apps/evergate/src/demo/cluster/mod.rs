@@ -45,7 +45,7 @@ const TRANSFERS: [(Kind, usize); 5] =
     [(Kind::Download, 3), (Kind::Upload, 3), (Kind::WebSocket, 2), (Kind::Requests, 1), (Kind::Visits, 1)];
 const NODES: [&str; 3] = ["node-a", "node-b", "node-c"];
 /// Lines of a node's messages that are shown when something went wrong.
-const LAST_WORDS: usize = 40;
+const LAST_LINES: usize = 40;
 
 /// What kind of show it is to be.
 #[derive(Clone, Copy, Debug)]
@@ -122,7 +122,7 @@ pub fn run(options: &Options) -> Result<bool> {
     cleanup::remove(&voice, network::hosts(&names));
     let folder = Folder::new()?;
     let network = Network::build(&names)?;
-    voice.say(&format!("{}\n", output::picture(&names, &ADDRESS.to_string())));
+    voice.print(&format!("{}\n", output::picture(&names, &ADDRESS.to_string())));
     let certificate = node::prepare(&folder.path, names.len())?;
     let nodes = (1..).zip(&names).map(|(number, name)| Node::new(name, number, &folder.path)).collect();
     let seed = u64::from_le_bytes(evergate_crypto::random_bytes());
@@ -144,7 +144,7 @@ pub fn run(options: &Options) -> Result<bool> {
     if !good {
         complain(&show);
     }
-    voice.say(&format!("\n{}\n{}", report::table(&show.board, &show.kills), report.verdict()));
+    voice.print(&format!("\n{}\n{}", report::table(&show.board, &show.kills), report.verdict()));
     let printed = !options.json || crate::cli::output::text(&format!("{}\n", report.json())) == 0;
     result?;
     if !options.once {
@@ -191,7 +191,7 @@ fn perform(show: &mut Show<'_>, certificate: &str) -> Result<()> {
 /// What the nodes said last, for whoever looks for the reason.
 fn complain(show: &Show<'_>) {
     for node in &show.nodes {
-        eprintln!("\n{} said last:\n{}", node.name, node.last_words(LAST_WORDS));
+        eprintln!("\n{} said last:\n{}", node.name, node.last_lines(LAST_LINES));
     }
 }
 
@@ -200,7 +200,7 @@ fn stay(show: &mut Show<'_>, folder: &Path) -> Result<()> {
     let program = std::env::current_exe()?;
     let program = program.display();
     let running = show.nodes.iter().find(|node| node.runs()).context("no node is left")?;
-    show.voice.say(&format!(
+    show.voice.print(&format!(
         "\nIt stays up until Ctrl-C. In another terminal, as root:\n\
          \x20 ip netns exec {} curl --cacert {}/site.pem --resolve {SITE}:{PORT}:{ADDRESS} https://{SITE}/\n\
          \x20 ip netns exec {} {program} cluster status --socket {}\n\

@@ -161,7 +161,7 @@ impl Node {
     }
 
     /// The last lines that it said.
-    pub(super) fn last_words(&self, lines: usize) -> String {
+    pub(super) fn last_lines(&self, lines: usize) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let all: Vec<&str> = text.lines().collect();
         all[all.len().saturating_sub(lines)..].join("\n")

@@ -22,7 +22,7 @@ impl Voice {
     }
 
     /// Says it; a listener who has gone away is no failure.
-    pub(super) fn say(&self, text: &str) {
+    pub(super) fn print(&self, text: &str) {
         if self.json {
             let _ = writeln!(std::io::stderr().lock(), "{text}");
         } else {
@@ -32,7 +32,7 @@ impl Voice {
 
     /// Says it with the time.
     pub(super) fn event(&self, text: &str) {
-        self.say(&format!("{:6.1} s  {text}", self.elapsed_s()));
+        self.print(&format!("{:6.1} s  {text}", self.elapsed_s()));
     }
 }
 

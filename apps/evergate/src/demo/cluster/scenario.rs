@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// What takes longer than this has failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// From one look at the nodes to the next.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_EVERY: Duration = Duration::from_millis(5);
 /// From one line about the transfers to the next.
 const PROGRESS: Duration = Duration::from_secs(2);
 /// How long everything runs undisturbed before each kill, for whoever watches.
@@ -138,7 +138,7 @@ impl Show<'_> {
         self.voice.event(&format!("{name} killed (SIGKILL), with {open} connections"));
         let after = self.until("others serve the dead node's buckets", |show| show.served())?;
         let took = moment.elapsed();
-        self.voice.event(&taken(&before, &after, self, took));
+        self.voice.event(&failed_over(&before, &after, self, took));
         let since = Instant::now();
         self.until("every transfer goes on", |show| Ok(show.board.all_moved_since(since).then_some(())))?;
         self.until("every bucket has a copy again", |show| show.settled())?;
@@ -203,7 +203,7 @@ impl Show<'_> {
                 bail!("waited {PATIENCE:?} in vain until {what}: {}", self.situation());
             }
             self.progress();
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_EVERY);
         }
     }
 
@@ -275,7 +275,7 @@ impl Show<'_> {
 }
 
 /// Who serves how many of the dead node's buckets.
-fn taken(before: &[ClusterStatus], after: &[ClusterStatus], show: &Show<'_>, took: Duration) -> String {
+fn failed_over(before: &[ClusterStatus], after: &[ClusterStatus], show: &Show<'_>, took: Duration) -> String {
     let gain = |now: &ClusterStatus| {
         let then = before.iter().find(|then| then.node == now.node).map_or(0, |then| then.buckets.owned);
         let name =

@@ -7,7 +7,7 @@
 use super::failover::give_back;
 use super::loss_notice::LossNotice;
 use super::recovering::{Leg, RecoveringConnection};
-use super::{Cluster, GatedLeg, Mirroring};
+use super::{Cluster, GatedLeg, ConnectionReplication};
 use crate::agent::Resumed;
 use crate::control::console;
 use crate::worker::call_context::Crowd;
@@ -16,7 +16,7 @@ use crate::worker::faults;
 use crate::worker::panic_guard::catch_panic;
 use crate::worker::slab::{Key, Source};
 use crate::worker::upstreams::Upstream;
-use crate::worker::{CallContext, Client, Pulse, Worker, canonical};
+use crate::worker::{CallContext, Client, Watchdog, Worker, canonical};
 use evergate_base::Micros;
 use evergate_bpf::{Leases, Slot};
 use evergate_connection::{Accepted, Connection, Failure, Io, ResumedLeg};
@@ -29,7 +29,7 @@ use std::time::Duration;
 const GENERATION_LINES: Micros = Micros::from_ms(10_000);
 /// A peer that had less room than this is asked once more: it may have made more while nobody listened, and says so only
 /// once.
-const LITTLE_ROOM: u32 = 65_536;
+const SMALL_BUFFER: u32 = 65_536;
 
 /// After a shorter silence peers are about to notice by themselves what is lost, and more gently (RFC 8985, 7). A process that is
 /// killed is silent for some milliseconds only.
@@ -138,7 +138,7 @@ impl Worker {
         }
         let stands = ResumePoint { received, ended, sent: state.server.output, acked };
         let gated = GatedLeg::resumed(slot, &facts, stands, self.now);
-        let mut mirroring = Mirroring::new(bucket, gated, std::mem::take(state), counted);
+        let mut mirroring = ConnectionReplication::new(bucket, gated, std::mem::take(state), counted);
         mirroring.legs.insert(0, facts);
         if let (Some(server), Some(leg)) = (&legs.1, &leg) {
             mirroring.legs.insert(leg.route.leg, server.facts);
@@ -161,7 +161,7 @@ impl Worker {
     ) -> Option<(Connection, Option<ResumedLeg>)> {
         let Some(index) = self.generation_for(state) else {
             self.counters.reason("resume_generation");
-            self.tell_of_generation();
+            self.log_unknown_generation();
             return None;
         };
         let fresh = Accepted {
@@ -201,9 +201,9 @@ impl Worker {
     }
 
     /// Gives a connection its place in the worker.
-    fn insert(&mut self, socket: OwnedFd, connection: Connection, mirroring: Mirroring) -> Option<Key> {
+    fn insert(&mut self, socket: OwnedFd, connection: Connection, mirroring: ConnectionReplication) -> Option<Key> {
         let bucket = mirroring.bucket;
-        let counted = self.count_in(connection.listener_name(), connection.client_address().ip());
+        let counted = self.acquire_limits(connection.listener_name(), connection.client_address().ip());
         self.keep_alive(&socket, Duration::ZERO); // the other node's socket had it, and repair does not restore it
         let mut entry = Client::new(socket, connection, counted);
         entry.mirroring = Some(Box::new(mirroring));
@@ -254,7 +254,7 @@ impl Worker {
         })
     }
 
-    fn tell_of_generation(&mut self) {
+    fn log_unknown_generation(&mut self) {
         let Some(cluster) = &mut self.cluster else { return };
         if cluster.generation_told_at.is_some_and(|at| self.now.since(at) < GENERATION_LINES) {
             return;
@@ -359,7 +359,7 @@ impl Worker {
 /// notice by themselves.
 fn move_on(
     cluster: &mut Cluster,
-    pulse: &Pulse,
+    pulse: &Watchdog,
     awake: &[ActivatedConnection],
     silent: Micros,
     now: Micros,
@@ -374,14 +374,14 @@ fn move_on(
         let stays = !cluster.freezing.contains_key(&take.bucket); // else what comes again meets a bucket on hold
         let tells = died && stays && silent >= LONG_SILENCE;
         for (number, (leg, lives)) in take.asked.iter().zip(take.legs()).enumerate() {
-            if let Some(unsaid) = leg.unsaid() {
+            if let Some(unsaid) = leg.lost_segments() {
                 let socket = lives.socket.as_raw_fd();
-                let was_told = tells && unsaid.tell(cluster, socket, 0);
+                let was_told = tells && unsaid.notify_peer(cluster, socket, 0);
                 told += u64::from(was_told);
                 let (slot, is_client) = (lives.slot.index(), number == 0);
                 cluster.unheard.push(LossNotice::new(unsaid, slot, socket, is_client, was_told, now));
             }
-            if leg.room() < LITTLE_ROOM {
+            if leg.room() < SMALL_BUFFER {
                 leg.ask(cluster, now_ms);
             }
         }

@@ -9,7 +9,7 @@ use crate::worker::slab::Source;
 use evergate_base::Micros;
 use evergate_membership::{Bucket, NodeId, Role};
 use evergate_replication::{
-    Announced, Answer, FRAME_VERSION, Frame, HolderError, LegFacts, Office, SessionNews, WireError,
+    Announced, Answer, FRAME_VERSION, Frame, ReplicaError, LegFacts, Office, SessionNews, WireError,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -19,7 +19,7 @@ use std::os::fd::RawFd;
 const REFUSALS_EVERY: Micros = Micros::from_ms(10_000);
 
 /// The owner of a bucket that was given up here may speak of it for so long. Starved machines are late with such news.
-const FORGET_AFTER: Micros = Micros::from_ms(10_000);
+const DROP_AFTER: Micros = Micros::from_ms(10_000);
 
 /// A channel from the owner of some buckets.
 pub(crate) struct Incoming {
@@ -50,13 +50,13 @@ const APART_MS: i64 = 30;
 struct Ahead(i64);
 
 impl Ahead {
-    fn heard(clock_ms: u64, now_ms: u64) -> Ahead {
+    fn clock_offset(clock_ms: u64, now_ms: u64) -> Ahead {
         Ahead(now_ms.wrapping_sub(clock_ms) as i64)
     }
 
     /// It shows this now. A word that was long on its way makes this clock seem ahead; what clocks cannot have run apart is taken for that.
-    fn hear(&mut self, clock_ms: u64, now_ms: u64) {
-        self.0 = Ahead::heard(clock_ms, now_ms).0.min(self.0.saturating_add(APART_MS));
+    fn record_clock(&mut self, clock_ms: u64, now_ms: u64) {
+        self.0 = Ahead::clock_offset(clock_ms, now_ms).0.min(self.0.saturating_add(APART_MS));
     }
 }
 
@@ -81,7 +81,7 @@ struct Met {
 impl Newest {
     /// Notes a channel whose owner is known.
     fn meet(&mut self, channel: &Incoming) -> Result<(), Replaced> {
-        let Some((node, incarnation)) = channel.announced.speaker() else { return Ok(()) };
+        let Some((node, incarnation)) = channel.announced.sender() else { return Ok(()) };
         let place = (node, channel.worker);
         let last = self.0.get(&place);
         let before = match last {
@@ -148,11 +148,11 @@ impl Worker {
         let result = result.and_then(|()| Ok(ended?));
         let replaced = result.as_ref().is_err_and(|error| error.is::<Replaced>());
         cluster.work.note_frames(incoming.frames - frames);
-        let (speaker, worker) = (incoming.announced.speaker(), incoming.worker);
+        let (speaker, worker) = (incoming.announced.sender(), incoming.worker);
         if knew.is_none() && incoming.from.is_some() && !replaced {
             // What an earlier channel of the same worker still brings is older than what this one begins with. Of an earlier
             // life of that node nothing more comes, and its end need not have been heard.
-            let node = |announced: &Announced| announced.speaker().map(|(node, _)| node);
+            let node = |announced: &Announced| announced.sender().map(|(node, _)| node);
             let from = speaker.map(|(node, _)| node);
             let same = |other: &Incoming| node(&other.announced) == from && other.worker == worker;
             for (_, slot) in cluster.incoming.iter_mut().enumerate().filter(|(other, _)| *other != index) {
@@ -173,8 +173,8 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(incoming) = cluster.incoming.get_mut(index).and_then(Option::take) else { return };
         // What a node had said before it lost its buckets to this one may be read after that.
-        let late = error.is::<HolderError>()
-            && cluster.taken_at.is_some_and(|at| self.now.since(at) <= FORGET_AFTER);
+        let late = error.is::<ReplicaError>()
+            && cluster.taken_at.is_some_and(|at| self.now.since(at) <= DROP_AFTER);
         let ended = late || error.is::<Replaced>() || error.is::<io::Error>();
         match incoming.from.map(|node| node.0.saturating_add(1)) {
             _ if ended => {}
@@ -204,7 +204,7 @@ impl Worker {
                 }
                 self.poll_failovers();
             }
-            Instruction::TakeOver(round) => self.take_over(&round),
+            Instruction::TakeOver(round) => self.fail_over(&round),
             Instruction::Keep(kept) => {
                 if let Some(cluster) = &mut self.cluster {
                     cluster.kept.entry(kept.bucket).or_default().push(kept);
@@ -295,7 +295,7 @@ impl Incoming {
             match &mut frame {
                 Frame::Begin { legs, .. } => legs.values_mut().for_each(hear),
                 Frame::Leg { facts, .. } => hear(facts),
-                Frame::Clock { clock_ms } => self.ahead.hear(*clock_ms, evergate_sys::steady_clock_ms()),
+                Frame::Clock { clock_ms } => self.ahead.record_clock(*clock_ms, evergate_sys::steady_clock_ms()),
                 _ => {}
             }
             if let Frame::Sessions(more) = frame {
@@ -316,7 +316,7 @@ impl Incoming {
 
     /// Who speaks, and whether this node can hold its connections: the first two frames.
     fn meet(&mut self, frame: &Frame, layout: &crate::agent::Layout) -> anyhow::Result<()> {
-        match (frame, self.announced.speaker()) {
+        match (frame, self.announced.sender()) {
             (Frame::Hello { version: FRAME_VERSION, node, worker, workers, clock_ms, .. }, None) => {
                 anyhow::ensure!(
                     usize::from(*workers) == layout.workers,
@@ -325,7 +325,7 @@ impl Incoming {
                     layout.workers
                 );
                 (self.worker, self.made_ms) = (*worker, *clock_ms);
-                self.ahead = Ahead::heard(*clock_ms, evergate_sys::steady_clock_ms());
+                self.ahead = Ahead::clock_offset(*clock_ms, evergate_sys::steady_clock_ms());
             }
             (Frame::Hello { version, node, .. }, None) => anyhow::bail!(
                 "node {} speaks mirror frames of form {version}, and this one form {FRAME_VERSION}: run the same version on all nodes",
@@ -376,11 +376,11 @@ impl Cluster {
     }
 
     /// What was given up long enough ago is forgotten for good.
-    pub(super) fn forget_late(&mut self, now: Micros) {
+    pub(super) fn drop_late(&mut self, now: Micros) {
         let holder = &mut self.holder;
         self.forgetting.retain(|bucket, at| {
             if *at <= now {
-                holder.forget_for_good(bucket.0);
+                holder.drop_all(bucket.0);
             }
             *at > now
         });
@@ -398,14 +398,14 @@ impl Cluster {
     }
 
     /// What a change of role means for what is held for others.
-    pub(super) fn change_held(&mut self, bucket: Bucket, role: Role, now: Micros) {
+    pub(super) fn change_replicas(&mut self, bucket: Bucket, role: Role, now: Micros) {
         match role {
             Role::Outside { since: first, .. } | Role::Backup { term: first, in_sync: false, .. } => {
                 self.holder.forget(bucket.0, office(first));
-                self.forgetting.insert(bucket, now + FORGET_AFTER);
+                self.forgetting.insert(bucket, now + DROP_AFTER);
             }
             Role::Owner { term, begin: evergate_membership::OwnershipStart::Empty, .. } => {
-                self.holder.take_over(bucket.0, office(term));
+                self.holder.recover(bucket.0, office(term));
             }
             Role::Backup { .. } | Role::Owner { .. } => {}
         }
@@ -446,10 +446,10 @@ mod tests {
         // Theirs gains 50 parts in a million, and each hundredth word takes 1.5 s.
         let ours = |minute: u64| minute * 60_000;
         let theirs = |minute: u64| 7_000_000 + minute * 60_003;
-        let mut ahead = Ahead::heard(theirs(0), ours(0));
+        let mut ahead = Ahead::clock_offset(theirs(0), ours(0));
         for minute in 1..30 * 24 * 60 {
             let late = if minute % 100 == 0 { 1500 } else { 1 };
-            ahead.hear(theirs(minute), ours(minute) + late);
+            ahead.record_clock(theirs(minute), ours(minute) + late);
             let is = ours(minute) as i64 - theirs(minute) as i64;
             assert!((is..=is + 40).contains(&ahead.0), "minute {minute}: {} and not {is}", ahead.0);
         }

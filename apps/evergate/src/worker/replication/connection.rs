@@ -4,11 +4,11 @@ use super::GatedLeg;
 use super::stats::Counted;
 use evergate_base::Micros;
 use evergate_membership::{Bucket, MemberSet, NodeId};
-use evergate_replication::{ConnectionId, ConnectionState, Entry, Frame, LegFacts, Look, Phase};
+use evergate_replication::{ConnectionId, ConnectionState, Entry, Frame, LegFacts, Delay, Phase};
 use std::collections::BTreeMap;
 
 /// What a mirrored connection has beside its state machine.
-pub(crate) struct Mirroring {
+pub(crate) struct ConnectionReplication {
     pub(crate) bucket: Bucket,
     pub(crate) leg: GatedLeg,
     /// What the backups hold when they have everything that was queued.
@@ -20,7 +20,7 @@ pub(crate) struct Mirroring {
     /// What each backup has acknowledged.
     acknowledged: Vec<(NodeId, u64)>,
     /// When it is looked at, where that is due; whether it is in the list of acknowledged connections.
-    pub(super) timed: Option<(Look, Micros)>,
+    pub(super) timed: Option<(Delay, Micros)>,
     pub(super) listed: bool,
     /// The entry that tells of the client's end, of the server's.
     pub(super) client_end: Option<u64>,
@@ -30,9 +30,9 @@ pub(crate) struct Mirroring {
     _counted: Counted,
 }
 
-impl Mirroring {
-    pub(super) fn new(bucket: Bucket, leg: GatedLeg, fold: ConnectionState, counted: Counted) -> Mirroring {
-        Mirroring {
+impl ConnectionReplication {
+    pub(super) fn new(bucket: Bucket, leg: GatedLeg, fold: ConnectionState, counted: Counted) -> ConnectionReplication {
+        ConnectionReplication {
             bucket,
             leg,
             fold: Box::new(fold),
@@ -69,15 +69,15 @@ impl Mirroring {
     }
 
     /// Every node of `required` holds the entries up to here.
-    pub(super) fn held_by(&self, required: MemberSet) -> u64 {
+    pub(super) fn replicated_by(&self, required: MemberSet) -> u64 {
         let of =
             |node| self.acknowledged.iter().find(|(known, _)| *known == node).map_or(0, |(_, index)| *index);
         required.iter().map(of).min().unwrap_or(self.queued).min(self.queued)
     }
 
     /// Every node of `nodes` holds everything.
-    pub(super) fn is_held_by(&self, nodes: MemberSet) -> bool {
-        self.held_by(nodes) == self.queued
+    pub(super) fn is_replicated_by(&self, nodes: MemberSet) -> bool {
+        self.replicated_by(nodes) == self.queued
     }
 
     pub(super) fn note(&mut self, node: NodeId, index: u64) {

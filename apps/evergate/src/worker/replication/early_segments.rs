@@ -4,7 +4,7 @@
 //! before there is a socket would be lost, and said again by the client's kernel only after 0.2, 0.6, 1.4 and 3 seconds.
 //! So the gate hands it over, and it is put where the socket would have it ([`evergate_sys::Restoring::receive`]).
 
-use evergate_bpf::{Flow, Heard, Knock};
+use evergate_bpf::{Flow, PeerPosition, DivertedSegment};
 use std::collections::{HashMap, VecDeque};
 
 /// Bytes that are kept in all.
@@ -24,7 +24,7 @@ pub(super) struct EarlySegment {
 #[derive(Default)]
 pub(super) struct EarlyInput {
     /// Its newest word about its end.
-    pub(super) heard: Option<Heard>,
+    pub(super) heard: Option<PeerPosition>,
     pub(super) pieces: Vec<EarlySegment>,
 }
 
@@ -39,8 +39,8 @@ pub(super) struct EarlySegments {
 
 impl EarlySegments {
     /// Somebody speaks. What finds no room is dropped: its sender says it again.
-    pub(super) fn note(&mut self, knock: Knock) {
-        let Knock { flow, heard, data } = knock;
+    pub(super) fn note(&mut self, knock: DivertedSegment) {
+        let DivertedSegment { flow, heard, data } = knock;
         if !self.said.contains_key(&flow) {
             if self.said.len() >= FLOWS_MAX {
                 return;
@@ -106,16 +106,16 @@ mod tests {
         Flow::new(([10, 0, 0, 1], 443).into(), ([10, 0, 0, 2], port).into())
     }
 
-    fn knock(port: u16, seq: u32, data: &[u8]) -> Knock {
-        let heard = Heard { seq, ack: 1, window: u32::from(port), count: 1, timestamps: (0, 0) };
-        Knock { flow: flow(port), heard, data: data.to_vec() }
+    fn early_segment(port: u16, seq: u32, data: &[u8]) -> DivertedSegment {
+        let heard = PeerPosition { seq, ack: 1, window: u32::from(port), count: 1, timestamps: (0, 0) };
+        DivertedSegment { flow: flow(port), heard, data: data.to_vec() }
     }
 
     #[test]
     fn who_spoke_first_goes_first_and_is_named_once() {
         let mut knocks = EarlySegments::default();
         for (port, seq, data) in [(2, 5, "ab"), (1, 9, "x"), (2, 7, "cd"), (2, 5, "ab"), (3, 0, "")] {
-            knocks.note(knock(port, seq, data.as_bytes()));
+            knocks.note(early_segment(port, seq, data.as_bytes()));
         }
         assert_eq!(knocks.bytes, 5, "what was said again is not kept twice");
         knocks.take(&flow(1));
@@ -131,11 +131,11 @@ mod tests {
     fn nobody_can_fill_the_memory() {
         let mut knocks = EarlySegments::default();
         for seq in 0..100 {
-            knocks.note(knock(1, seq, b"x"));
+            knocks.note(early_segment(1, seq, b"x"));
         }
         assert_eq!(knocks.bytes, SEGMENTS_MAX);
         for port in 2..u16::MAX {
-            knocks.note(knock(port, 0, &[0; 4096]));
+            knocks.note(early_segment(port, 0, &[0; 4096]));
         }
         assert!(knocks.bytes <= BYTES_MAX && knocks.said.len() <= FLOWS_MAX);
     }

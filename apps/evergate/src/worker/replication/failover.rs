@@ -15,7 +15,7 @@ use crate::control::console;
 #[cfg(test)]
 use crate::worker::faults;
 use crate::worker::panic_guard::catch_panic;
-use crate::worker::{Counters, Pulse, Worker};
+use crate::worker::{Counters, Watchdog, Worker};
 use evergate_bpf::{Leases, Slot};
 use evergate_membership::Bucket;
 use evergate_replication::{Office, Recovered};
@@ -37,7 +37,7 @@ struct Found {
 
 impl Found {
     /// Those of the busy ones that get over this step; the others are lost.
-    fn keep_busy(&mut self, pulse: &Pulse, mut step: impl FnMut(&mut RecoveringConnection) -> bool) {
+    fn keep_active(&mut self, pulse: &Watchdog, mut step: impl FnMut(&mut RecoveringConnection) -> bool) {
         let before = self.busy.len();
         self.busy.retain_mut(|take| {
             pulse.beat();
@@ -48,7 +48,7 @@ impl Found {
 }
 
 /// What became of a connection that rests.
-enum Resting {
+enum IdleOutcome {
     Awake(Box<AwakeLegs>),
     /// Its client has begun another one here.
     BegunAnew,
@@ -58,7 +58,7 @@ enum Resting {
 impl Worker {
     /// Continues the connections of this worker's share of the buckets: at once those with something on its way to somebody,
     /// the others between all else ([`Worker::resume_resting`]).
-    pub(super) fn take_over(&mut self, round: &FailoverOrder) {
+    pub(super) fn fail_over(&mut self, round: &FailoverOrder) {
         let began = (Instant::now(), Leases::now_ns());
         let Some(cluster) = &mut self.cluster else { return };
         let worker = cluster.worker;
@@ -92,15 +92,15 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return };
         let (counters, pulse) = (&self.counters, &self.pulse);
         for (bucket, office) in mine {
-            let held = catch_panic(counters, || cluster.holder.take_over(bucket.0, *office));
+            let held = catch_panic(counters, || cluster.holder.recover(bucket.0, *office));
             let mut resting = Vec::new();
             for Recovered { connection, rests, held } in held.into_iter().flatten() {
                 pulse.beat();
                 if rests {
-                    resting.push(RecoveringConnection::resting(connection, *bucket, held));
+                    resting.push(RecoveringConnection::idle(connection, *bucket, held));
                     continue;
                 }
-                match catch_panic(counters, || RecoveringConnection::busy(connection, *bucket, held))
+                match catch_panic(counters, || RecoveringConnection::active(connection, *bucket, held))
                     .flatten()
                 {
                     Some(take) => found.busy.push(take),
@@ -111,13 +111,13 @@ impl Worker {
         }
         drop_superseded_closed(&mut found.busy, &found.resting);
         let now_ms = evergate_sys::steady_clock_ms();
-        found.keep_busy(pulse, |take| {
+        found.keep_active(pulse, |take| {
             attempt((cluster, counters), take, |cluster, take| gate(cluster, counters, take, now_ms))
         });
         catch_panic(counters, || ask_all(&**cluster, pulse, &mut found.busy));
         catch_panic(counters, || drop_superseded_reset(cluster, &mut found.busy));
         let now_ms = evergate_sys::steady_clock_ms();
-        found.keep_busy(pulse, |take| {
+        found.keep_active(pulse, |take| {
             attempt((cluster, counters), take, |cluster, take| build(cluster, counters, take, now_ms))
         });
     }
@@ -125,14 +125,14 @@ impl Worker {
     /// Continues one connection that rests. Its client need not be asked or told anything: nothing of it is on its way, and the
     /// client speaks first. If it has done so already, that is the first thing the connection reads. `since_ns`: when the
     /// take-over began; connections of the same ends that are younger stay.
-    pub(super) fn resume_resting(&mut self, mut take: RecoveringConnection, since_ns: u64) -> bool {
+    pub(super) fn resume_idle_connection(&mut self, mut take: RecoveringConnection, since_ns: u64) -> bool {
         let (bucket, connection) = (take.bucket, take.id);
-        let mut built = Resting::Lost;
-        self.guarded(None, |worker| built = worker.build_resting(&mut take, since_ns));
+        let mut built = IdleOutcome::Lost;
+        self.guarded(None, |worker| built = worker.build_idle(&mut take, since_ns));
         let goes_on = match built {
-            Resting::Awake(legs) => self.resume(ActivatedConnection::of(take, *legs)),
-            Resting::BegunAnew => true,
-            Resting::Lost => {
+            IdleOutcome::Awake(legs) => self.resume(ActivatedConnection::of(take, *legs)),
+            IdleOutcome::BegunAnew => true,
+            IdleOutcome::Lost => {
                 self.drop_takes(vec![take]);
                 false
             }
@@ -143,40 +143,40 @@ impl Worker {
         goes_on
     }
 
-    fn build_resting(&mut self, take: &mut RecoveringConnection, since_ns: u64) -> Resting {
-        let Some(cluster) = &mut self.cluster else { return Resting::Lost };
+    fn build_idle(&mut self, take: &mut RecoveringConnection, since_ns: u64) -> IdleOutcome {
+        let Some(cluster) = &mut self.cluster else { return IdleOutcome::Lost };
         let now_ms = evergate_sys::steady_clock_ms();
         take.find_legs();
-        let Some(flow) = take.client_flow() else { return Resting::Lost };
-        let Some(client) = take.legs.first_mut() else { return Resting::Lost };
+        let Some(flow) = take.client_flow() else { return IdleOutcome::Lost };
+        let Some(client) = take.legs.first_mut() else { return IdleOutcome::Lost };
         match cluster.gate.restore_unless_begun(&client.restored(cluster, now_ms), since_ns) {
             Ok(Some(slot)) => client.slot = Some(slot),
             Ok(None) => {
                 cluster.give_up_copies(take.bucket, take.id);
-                return Resting::BegunAnew; // nothing had been said on it
+                return IdleOutcome::BegunAnew; // nothing had been said on it
             }
-            Err(_) => return Resting::Lost,
+            Err(_) => return IdleOutcome::Lost,
         }
         if !gate(cluster, &self.counters, take, now_ms) {
-            return Resting::Lost;
+            return IdleOutcome::Lost;
         }
         // From here on all that comes knocks.
-        cluster.hear_knocks_of(&flow);
+        cluster.read_early_segments_of(&flow);
         let said = cluster.knocks.take(&flow);
         if let (Some(client), Some(heard)) = (take.legs.first_mut(), said.heard)
             && client.follows(&heard)
         {
-            client.hear(heard);
+            client.record_position(heard);
         }
         if !build(cluster, &self.counters, take, now_ms) {
-            return Resting::Lost;
+            return IdleOutcome::Lost;
         }
         if let Some(client) = take.legs.first() {
-            cluster.hear_knocks_of(&flow);
+            cluster.read_early_segments_of(&flow);
             let later = cluster.knocks.take(&flow).pieces;
             client.play(said.pieces.into_iter().chain(later).collect());
         }
-        activate(cluster, take).map_or(Resting::Lost, |legs| Resting::Awake(Box::new(legs)))
+        activate(cluster, take).map_or(IdleOutcome::Lost, |legs| IdleOutcome::Awake(Box::new(legs)))
     }
 
     /// Somebody else goes on with them, or nobody: nothing of them leaves.

@@ -4,14 +4,14 @@
 //! slot that the kernel's programs read.
 
 use evergate_base::Micros;
-use evergate_bpf::{LaneId, Slot};
-use evergate_replication::{AckGate, AckSlot, InputBoundary, LegFacts, Look, Origin, ResumePoint};
-use evergate_sys::{Stamp, TcpFacts};
+use evergate_bpf::{WorkerPortId, Slot};
+use evergate_replication::{AckGate, AckSlot, InputBoundary, LegFacts, Delay, Origin, ResumePoint};
+use evergate_sys::{Stamp, TcpParams};
 
 /// A leg whose acknowledgements wait for the backups. What its methods are for: see [`Positions`].
 pub(crate) struct GatedLeg {
     pub(crate) slot: Slot,
-    pub(crate) facts: TcpFacts,
+    pub(crate) facts: TcpParams,
     pub(crate) interface: u8,
     positions: AckGate,
 }
@@ -39,7 +39,7 @@ impl AckSlot for SlotRef<'_> {
 
 impl GatedLeg {
     /// A leg that was just established.
-    pub(crate) fn new(slot: Slot, facts: TcpFacts, interface: u8, now: Micros) -> GatedLeg {
+    pub(crate) fn new(slot: Slot, facts: TcpParams, interface: u8, now: Micros) -> GatedLeg {
         let evergate_bpf::Origin { sent, received } = slot.origin();
         let positions = AckGate::new(Origin { sent, received }, facts.mss, now);
         GatedLeg { slot, facts, interface, positions }
@@ -49,7 +49,7 @@ impl GatedLeg {
     pub(crate) fn resumed(slot: Slot, facts: &LegFacts, stands: ResumePoint, now: Micros) -> GatedLeg {
         let origin = Origin { sent: facts.sent, received: facts.received };
         let positions = AckGate::resumed(origin, facts.mss, stands, now);
-        GatedLeg { slot, facts: tcp_facts(facts), interface: facts.interface, positions }
+        GatedLeg { slot, facts: tcp_params(facts), interface: facts.interface, positions }
     }
 
     pub(crate) fn restart(&mut self, now: Micros) {
@@ -57,7 +57,7 @@ impl GatedLeg {
     }
 
     /// What another node needs to continue the leg.
-    pub(crate) fn mirrored(&self) -> LegFacts {
+    pub(crate) fn replicated_info(&self) -> LegFacts {
         let facts = &self.facts;
         let Origin { sent, received } = self.positions.origin();
         LegFacts {
@@ -87,8 +87,8 @@ impl GatedLeg {
         self.positions.note_silence();
     }
 
-    pub(crate) fn is_patient(&self) -> bool {
-        self.positions.is_patient()
+    pub(crate) fn can_wait_for_ack(&self) -> bool {
+        self.positions.can_wait_for_ack()
     }
 
     pub(crate) fn handle_end(&mut self) {
@@ -113,7 +113,7 @@ impl GatedLeg {
 
     /// Sees to it that what the peer acknowledges is noticed: by an event of the gate, or by a look before long.
     /// `eager`: something waits for it. True when it has acknowledged something meanwhile.
-    pub(crate) fn watch(&self, lane: LaneId, eager: bool, now: Micros) -> bool {
+    pub(crate) fn watch(&self, lane: WorkerPortId, eager: bool, now: Micros) -> bool {
         self.positions.watched(eager, now).is_some_and(|ack| !self.slot.wake_at(lane, ack))
     }
 
@@ -137,11 +137,11 @@ impl GatedLeg {
         self.positions.received()
     }
 
-    pub(crate) fn settle(&mut self, sequence: u32, now: Micros) {
-        self.positions.settle(&mut SlotRef(&self.slot), sequence, now);
+    pub(crate) fn allow_ack(&mut self, sequence: u32, now: Micros) {
+        self.positions.allow_ack(&mut SlotRef(&self.slot), sequence, now);
     }
 
-    pub(crate) fn next_ack_check(&self, inside: bool, now: Micros) -> Option<Look> {
+    pub(crate) fn next_ack_check(&self, inside: bool, now: Micros) -> Option<Delay> {
         self.positions.next_ack_check(&SlotRef(&self.slot), inside, now)
     }
 
@@ -163,8 +163,8 @@ impl GatedLeg {
 }
 
 /// The kernel's facts out of mirrored ones.
-pub(crate) fn tcp_facts(facts: &LegFacts) -> TcpFacts {
-    TcpFacts {
+pub(crate) fn tcp_params(facts: &LegFacts) -> TcpParams {
+    TcpParams {
         local: facts.local,
         remote: facts.remote,
         mss: facts.mss,

@@ -77,7 +77,7 @@ impl Worker {
                 }
             }
             (Role::Backup { in_sync: true, .. }, Some((freeze, office)))
-                if frozen && cluster.holds_copies_of(bucket) =>
+                if frozen && cluster.holds_replicas_of(bucket) =>
             {
                 self.keep_frozen(bucket, office, kept.iter().filter(|kept| kept.freeze == freeze))
             }
@@ -90,7 +90,7 @@ impl Worker {
         let thawed = self.cluster.as_mut().map(|cluster| std::mem::take(&mut cluster.thawed));
         for key in thawed.into_iter().flatten() {
             self.guarded(Some(Source::Client(key)), |worker| {
-                worker.look_at_server(key);
+                worker.check_server(key);
                 if worker.draining {
                     worker.drain_client(key);
                 }
@@ -167,7 +167,7 @@ impl Worker {
         }
         for (bucket, Closing { freeze, office, .. }) in ready {
             for key in self.connections_of(bucket) {
-                self.mirror_all(key); // what waits for others
+                self.replicate_all(key); // what waits for others
             }
             let Some(cluster) = &mut self.cluster else { return };
             cluster.closing.remove(&bucket);
@@ -189,13 +189,13 @@ impl Worker {
         let freezing = cluster.freezing.clone();
         for (bucket, (freeze, office)) in freezing {
             // Of connections that ended, and of copies that are whole, no entry speaks.
-            if self.cluster.as_ref().is_some_and(|cluster| !cluster.is_heard(bucket)) {
+            if self.cluster.as_ref().is_some_and(|cluster| !cluster.has_received_all(bucket)) {
                 continue;
             }
             let keys = self.connections_of(bucket);
             let to = MemberSet::of(freeze.to);
             let quiet = keys.iter().filter_map(|key| self.clients.get(*key)?.mirroring.as_ref());
-            let held = quiet.into_iter().all(|mirroring| mirroring.is_held_by(to));
+            let held = quiet.into_iter().all(|mirroring| mirroring.is_replicated_by(to));
             if !held || self.cluster.as_ref().is_some_and(|cluster| cluster.is_pending(bucket)) {
                 continue;
             }
@@ -203,7 +203,7 @@ impl Worker {
             if !cluster.frozen.insert(bucket) {
                 continue;
             }
-            let elsewhere = !cluster.holds_copies_of(bucket);
+            let elsewhere = !cluster.holds_replicas_of(bucket);
             let mine = if elsewhere { self.whole_of(bucket) } else { Vec::new() };
             if let Some(cluster) = &self.cluster {
                 cluster.report(Report::Frozen { bucket, office, freeze, mine });
@@ -241,16 +241,16 @@ impl Cluster {
     }
 
     /// Whether copies of the bucket would be this worker's.
-    fn holds_copies_of(&self, bucket: Bucket) -> bool {
+    fn holds_replicas_of(&self, bucket: Bucket) -> bool {
         self.worker_of(bucket) == self.worker
     }
 
     /// Whether everything that was said of a bucket has arrived: what comes after the next owner's first word is not believed.
-    fn is_heard(&self, bucket: Bucket) -> bool {
+    fn has_received_all(&self, bucket: Bucket) -> bool {
         let Role::Owner { required, .. } = self.role(bucket) else { return false };
         let channel = |node| self.outgoing.get(&(node, self.worker_of(bucket)));
         let mut channels = self.outgoing.values().filter(|outgoing| outgoing.follows(bucket));
         required.iter().all(|node| channel(node).is_some_and(|outgoing| outgoing.follows(bucket)))
-            && channels.all(|outgoing| outgoing.is_heard(bucket))
+            && channels.all(|outgoing| outgoing.has_answered(bucket))
     }
 }

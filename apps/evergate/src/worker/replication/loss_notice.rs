@@ -57,16 +57,16 @@ impl LossNotice {
     }
 
     /// Tells it once more; whether that has left.
-    fn tell(&mut self, cluster: &Cluster, socket: RawFd, now: Micros) -> bool {
+    fn send(&mut self, cluster: &Cluster, socket: RawFd, now: Micros) -> bool {
         let before = self.told;
         (self.since, self.told) = (now, before + 1);
-        self.times.next().is_some() && self.unsaid.tell(cluster, socket, before)
+        self.times.next().is_some() && self.unsaid.notify_peer(cluster, socket, before)
     }
 }
 
 impl Worker {
     /// Tells those whose time has come.
-    pub(super) fn tell_unheard(&mut self) {
+    pub(super) fn send_due_notices(&mut self) {
         let now = self.now;
         let Some(cluster) = &mut self.cluster else { return };
         if cluster.unheard.iter().all(|peer| peer.is_due(now) == Some(false)) {
@@ -74,7 +74,7 @@ impl Worker {
         }
         let mut all = std::mem::take(&mut cluster.unheard);
         all.retain_mut(|peer| match peer.is_due(now) {
-            Some(true) => self.tell_peer(peer).is_some() && peer.is_due(now).is_some(),
+            Some(true) => self.send_to_peer(peer).is_some() && peer.is_due(now).is_some(),
             Some(false) => true,
             None => false,
         });
@@ -84,7 +84,7 @@ impl Worker {
     }
 
     /// Tells the peer; `None` where nobody waits for it any more.
-    fn tell_peer(&self, peer: &mut LossNotice) -> Option<()> {
+    fn send_to_peer(&self, peer: &mut LossNotice) -> Option<()> {
         let cluster = self.cluster.as_ref()?;
         let client = self.clients.get(cluster.of_slot(peer.slot)?)?;
         let mirroring = client.mirroring.as_ref()?;
@@ -104,7 +104,7 @@ impl Worker {
         if evergate_sys::bytes_received(socket).ok()? != peer.received {
             return None;
         }
-        self.counters.losses_told_late.add(u64::from(peer.tell(cluster, socket, self.now)));
+        self.counters.losses_told_late.add(u64::from(peer.send(cluster, socket, self.now)));
         Some(())
     }
 }

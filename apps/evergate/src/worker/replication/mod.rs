@@ -47,7 +47,7 @@ mod stats;
 mod teardown;
 mod timers;
 
-pub(crate) use connection::Mirroring;
+pub(crate) use connection::ConnectionReplication;
 pub(crate) use gated_leg::GatedLeg;
 
 use super::Worker;
@@ -55,7 +55,7 @@ use super::slab::{Key, Source};
 use crate::agent::{FrozenConnections, Layout, Report, Reporter};
 use backup::Incoming;
 use evergate_base::Micros;
-use evergate_bpf::{Events, Flow, Lane, LaneId, PacketGate, Slot};
+use evergate_bpf::{Events, Flow, WorkerPort, WorkerPortId, PacketGate, Slot};
 use evergate_membership::{Bucket, HandoffId, MemberSet, NodeId, Role};
 use evergate_replication::{Entry, FrameBatcher, Office, ReplicaStore};
 use replication_channel::Outgoing;
@@ -97,7 +97,7 @@ pub struct Joining {
 /// One worker's part of the cluster.
 pub(crate) struct Cluster {
     pub(crate) gate: Arc<PacketGate>,
-    pub(crate) lane: Lane,
+    pub(crate) lane: WorkerPort,
     pub(crate) layout: Arc<Layout>,
     worker: usize,
     /// When the log was last told of connections under a configuration that is not here.
@@ -191,7 +191,7 @@ impl Worker {
         let Some(joining) = self.joining.take() else { return Ok(()) };
         let cluster = Cluster::new(joining)?;
         self.epoll.add_input(cluster.lane.events_fd(), Source::Lane.token())?;
-        if let Some(listener) = cluster.mirror_listener() {
+        if let Some(listener) = cluster.replication_listener() {
             self.epoll.add_input(listener, Source::Channels.token())?;
         }
         self.cluster = Some(Box::new(cluster));
@@ -201,7 +201,7 @@ impl Worker {
 
 impl Cluster {
     fn new(Joining { gate, layout, worker, reports }: Joining) -> anyhow::Result<Cluster> {
-        let lane = gate.lane(LaneId::new(worker)?)?;
+        let lane = gate.worker_port(WorkerPortId::new(worker)?)?;
         Ok(Cluster {
             gate,
             lane,
@@ -337,7 +337,7 @@ impl Cluster {
     /// Milliseconds that the loop may sleep.
     pub(crate) fn wait_ms(&self, now: Micros) -> i32 {
         let at_once = !self.acknowledged.is_empty() || !self.dirty.is_empty();
-        if at_once || !self.unawaited.is_empty() || self.has_resting() || self.has_news() {
+        if at_once || !self.unawaited.is_empty() || self.has_idle() || self.has_news() {
             0
         } else if self.company.is_expected() || !self.timed.is_empty() || !self.closing.is_empty() {
             1
@@ -354,7 +354,7 @@ impl Cluster {
     }
 
     /// Frames wait for the next turn only: it comes soon, whether there are events or not.
-    pub(crate) fn is_in_haste(&self) -> bool {
+    pub(crate) fn has_urgent_frames(&self) -> bool {
         self.company.is_urgent()
     }
 }

@@ -1,13 +1,13 @@
 //! The owner's side: entries go to the backups before what depends on them leaves, and acknowledgements come back.
 
 use super::replication_channel::Notice;
-use super::{End, GatedLeg, Mirroring};
+use super::{End, GatedLeg, ConnectionReplication};
 use crate::worker::Worker;
 use crate::worker::slab::{Key, Source};
 use crate::worker::upstreams::Upstream;
 use evergate_bpf::{Flow, Leases};
 use evergate_membership::{Bucket, NodeId};
-use evergate_replication::{ConnectionState, Entry, Frame, Look, NextTurn, Side, Urgency};
+use evergate_replication::{ConnectionState, Entry, Frame, Delay, NextTurn, Side, Urgency};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ impl Worker {
         fd: i32,
         local: SocketAddr,
         remote: SocketAddr,
-    ) -> Result<Option<Mirroring>, &'static str> {
+    ) -> Result<Option<ConnectionReplication>, &'static str> {
         let now = self.now;
         let Some(cluster) = &mut self.cluster else { return Ok(None) };
         if !cluster.is_movable(local) {
@@ -34,11 +34,11 @@ impl Worker {
             return Err("bucket_moves");
         }
         let slot = cluster.lane.slot(&Flow::new(local, remote)).ok_or("flow_not_gated")?;
-        match evergate_sys::facts_between(fd, (local, remote), evergate_sys::steady_clock_ms()) {
+        match evergate_sys::tcp_params_between(fd, (local, remote), evergate_sys::steady_clock_ms()) {
             Ok(facts) => {
                 let leg = GatedLeg::new(slot, facts, 0, now);
                 let counted = cluster.census.count(bucket);
-                Ok(Some(Mirroring::new(bucket, leg, ConnectionState::default(), counted)))
+                Ok(Some(ConnectionReplication::new(bucket, leg, ConnectionState::default(), counted)))
             }
             Err(_) => {
                 cluster.lane.finish(slot, None, Leases::now_ns());
@@ -75,10 +75,10 @@ impl Worker {
         let Some(client) = self.clients.get_mut(key) else { return };
         let connection = client.connection.id();
         let Some(mirroring) = &mut client.mirroring else { return };
-        client.connection.mirror_to_backups();
+        client.connection.start_replication();
         let Some(cluster) = &mut self.cluster else { return };
         cluster.note_slot(mirroring.leg.slot.index(), key);
-        let (bucket, facts) = (mirroring.bucket, mirroring.leg.mirrored());
+        let (bucket, facts) = (mirroring.bucket, mirroring.leg.replicated_info());
         mirroring.legs.insert(0, facts);
         let legs = mirroring.legs.clone();
         cluster.replicate(bucket, &Frame::Begin { connection, bucket: bucket.0, state: None, legs }, None);
@@ -101,7 +101,7 @@ impl Worker {
         if let Some(before) =
             unsettled.map(|unsettled| unsettled.client).filter(|before| *before != client_key)
         {
-            self.mirror_all(before);
+            self.replicate_all(before);
         }
         let Some(client) = self.clients.get_mut(client_key) else { return };
         let connection = client.connection.id();
@@ -111,7 +111,7 @@ impl Worker {
         match &mut upstream.gated {
             Some(gated) => gated.restart(now),
             None => {
-                let facts = evergate_sys::facts(upstream.fd(), evergate_sys::steady_clock_ms());
+                let facts = evergate_sys::tcp_params(upstream.fd(), evergate_sys::steady_clock_ms());
                 let gated = facts.ok().and_then(|facts| {
                     let slot = cluster.lane.slot(&Flow::new(facts.local, facts.remote))?;
                     Some(Box::new(GatedLeg::new(slot, facts, 1, now)))
@@ -124,7 +124,7 @@ impl Worker {
         }
         let Some(gated) = &upstream.gated else { return };
         cluster.note_slot(gated.slot.index(), client_key);
-        let facts = gated.mirrored();
+        let facts = gated.replicated_info();
         mirroring.fold.forget_legs(&mut mirroring.legs, leg);
         mirroring.legs.insert(leg, facts);
         cluster.replicate(mirroring.bucket, &Frame::Leg { connection, leg, facts }, None);
@@ -134,7 +134,7 @@ impl Worker {
     /// next ones of their connection, which a client that asks again makes soon.
     pub(in crate::worker) fn mirror(&mut self, key: Key) {
         if !self.keeps_entries(key) {
-            self.mirror_all(key);
+            self.replicate_all(key);
         }
     }
 
@@ -146,31 +146,31 @@ impl Worker {
         let Some(mirroring) = &mut client.mirroring else { return false };
         let (connection, bucket) = (&client.connection, mirroring.bucket);
         // A client that has yet to ask again may wait for acknowledgements, and requests for server connections.
-        let may = connection.haste() == Urgency::None && !mirroring.leg.is_patient() && queued == 0;
+        let may = connection.urgency() == Urgency::None && !mirroring.leg.can_wait_for_ack() && queued == 0;
         let may = may && !connection.is_past_requests() && !cluster.freezing.contains_key(&bucket);
         if !may || !connection.has_entries() || cluster.awaited(bucket).is_empty() {
             return false;
         }
-        cluster.schedule(mirroring, key, Look::Later, self.now);
+        cluster.schedule(mirroring, key, Delay::Later, self.now);
         true
     }
 
     /// The same for all entries that are queued.
-    pub(super) fn mirror_all(&mut self, key: Key) {
+    pub(super) fn replicate_all(&mut self, key: Key) {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(client) = self.clients.get_mut(key) else { return };
         let Some(mirroring) = &mut client.mirroring else { return };
         if !client.connection.has_entries() {
             return;
         }
-        cluster.company.hurry(client.connection.haste());
+        cluster.company.hurry(client.connection.urgency());
         let mut entries = std::mem::take(&mut cluster.entries);
         entries.extend(client.connection.drain_entries());
         let (bucket, index) = (mirroring.bucket, mirroring.queued + entries.len() as u64);
         // Some clients say nothing more before what they said is acknowledged; tickets see to that of the handshake's end.
         let connection = &client.connection;
         let waits =
-            mirroring.leg.is_patient() && !connection.is_past_requests() && !connection.holds_tickets();
+            mirroring.leg.can_wait_for_ack() && !connection.is_past_requests() && !connection.holds_tickets();
         if waits && entries.iter().any(|entry| matches!(entry, Entry::Client(_))) {
             cluster.company.hurry(Urgency::Full);
         }
@@ -185,7 +185,7 @@ impl Worker {
             cluster.entries = entries;
         }
         if cluster.awaited(bucket).is_empty() {
-            client.connection.count_as_mirrored(); // nobody else is left
+            client.connection.count_as_replicated(); // nobody else is left
             if !mirroring.listed {
                 mirroring.listed = true;
                 cluster.acknowledged.push(key);
@@ -206,12 +206,12 @@ impl Worker {
                 return;
             }
             for key in keys {
-                self.guarded(Some(Source::Client(key)), |worker| worker.handle_mirrored(key));
+                self.guarded(Some(Source::Client(key)), |worker| worker.on_replicated(key));
             }
         }
     }
 
-    fn handle_mirrored(&mut self, key: Key) {
+    fn on_replicated(&mut self, key: Key) {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(client) = self.clients.get_mut(key) else { return };
         let Some(mirroring) = &mut client.mirroring else { return };
@@ -219,7 +219,7 @@ impl Worker {
         if cluster.freezing.contains_key(&mirroring.bucket) {
             return; // acted on by the next owner
         }
-        let held = mirroring.held_by(cluster.awaited(mirroring.bucket));
+        let held = mirroring.replicated_by(cluster.awaited(mirroring.bucket));
         if mirroring.client_end.is_some_and(|index| index <= held) && mirroring.leg.release_end() {
             cluster.dirty.push((key, End::Client));
         }
@@ -233,7 +233,7 @@ impl Worker {
         }
         let tickets = client.connection.holds_tickets();
         client.readable |= tickets; // its request may be here by now
-        self.with(key, |connection, io| connection.learn_mirror_acked(io, held));
+        self.with(key, |connection, io| connection.on_replicated(io, held));
         self.carry_out_all(key);
         self.pump(key);
         if tickets {
@@ -272,7 +272,7 @@ impl Worker {
     pub(in crate::worker) fn release_input(&mut self, key: Key, side: Side, position: u64) {
         let now = self.now;
         if let Side::Server(leg) = side
-            && self.settle_upstream(key, leg, position)
+            && self.finish_upstream(key, leg, position)
         {
             return;
         }
@@ -283,10 +283,10 @@ impl Worker {
                 // The answer takes the ACK along, or the end, or tickets.
                 let connection = &client.connection;
                 let answers =
-                    connection.is_busy() || connection.is_past_requests() || connection.holds_tickets();
+                    connection.is_active() || connection.is_past_requests() || connection.holds_tickets();
                 let leg = client.mirroring.as_mut().map(|mirroring| &mut mirroring.leg);
                 let at_once =
-                    |leg: &mut GatedLeg| leg.release(position, now) || (!answers && leg.is_patient());
+                    |leg: &mut GatedLeg| leg.release(position, now) || (!answers && leg.can_wait_for_ack());
                 (leg.is_some_and(at_once), End::Client)
             }
             Side::Server(leg) => {
@@ -329,12 +329,12 @@ impl Worker {
         self.send_tickets_along();
         let Some(cluster) = &mut self.cluster else { return };
         cluster.answer();
-        cluster.tell_news();
+        cluster.send_new_sessions();
         if self.counters.queued.get() > 0 {
             cluster.company.hurry(Urgency::Full); // requests wait for server connections that are given back
         }
         cluster.flush(next, self.now);
-        if !cluster.say_last_words(self.now) {
+        if !cluster.send_final_acks(self.now) {
             self.counters.reason("emit_failed");
         }
         if cluster.dirty.is_empty() {
@@ -397,7 +397,7 @@ impl Worker {
                     }
                 }
                 Notice::Taken { bucket, stage, round } => {
-                    cluster.note_told(stage, Bucket(bucket), node, round);
+                    cluster.record_replicated(stage, Bucket(bucket), node, round);
                     told = true;
                 }
                 Notice::Told { bucket, office } => cluster.note_caught_up(Bucket(bucket), office, node),
@@ -429,10 +429,10 @@ impl Worker {
             }
         }
         let mirroring = client.mirroring.take();
-        leave_unsaid(&client.socket);
+        skip_replication(&client.socket);
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
         let gated = upstream.and_then(|upstream| {
-            leave_unsaid(&upstream.socket);
+            skip_replication(&upstream.socket);
             upstream.gated.take()
         });
         let unsettled = client.unsettled.and_then(|upstream| self.upstreams.get_mut(upstream));
@@ -440,7 +440,7 @@ impl Worker {
             |upstream: &&mut Upstream| upstream.unsettled.as_ref().is_some_and(|of| of.client == key);
         let unsettled = unsettled.filter(|upstream| upstream.owner.is_none()).filter(is_its);
         let unsettled = unsettled.and_then(|upstream| {
-            leave_unsaid(&upstream.socket);
+            skip_replication(&upstream.socket);
             upstream.records = None; // close_notify is not this node's to send either
             upstream.gated.take()
         });
@@ -473,7 +473,7 @@ impl Worker {
         for key in gone {
             let Some(mut upstream) = self.upstreams.remove(key) else { continue };
             let gated = upstream.gated.take();
-            leave_unsaid(&upstream.socket);
+            skip_replication(&upstream.socket);
             drop(upstream);
             if let (Some(gated), Some(cluster)) = (gated, &mut self.cluster) {
                 cluster.forget_slot(gated.slot.index());
@@ -485,6 +485,6 @@ impl Worker {
 
 /// The socket closes without a word: orphans with full queues would stay for minutes. Where the kernel refuses that, the gate
 /// stops what it says, as it does what it says until then.
-fn leave_unsaid(socket: &OwnedFd) {
+fn skip_replication(socket: &OwnedFd) {
     let _ = evergate_sys::forget_on_close(socket.as_raw_fd());
 }

@@ -54,7 +54,7 @@ impl Worker {
         } else if !matches!(role, Role::Owner { .. }) {
             cluster.arriving.remove(&bucket);
         }
-        cluster.change_held(bucket, role, now);
+        cluster.change_replicas(bucket, role, now);
         self.change_freezing(bucket, role);
         let (Role::Owner { required, syncing, .. }, was) = (role, before) else {
             if matches!(before, Role::Owner { .. }) {
@@ -140,7 +140,7 @@ impl Worker {
         if cluster.outgoing.contains_key(&peer) || cluster.broken.get(&peer).is_some_and(|at| *at > now) {
             return;
         }
-        let Some(to) = cluster.layout.mirror_address(node, peer.1) else { return };
+        let Some(to) = cluster.layout.replication_address(node, peer.1) else { return };
         let hello = Frame::Hello {
             version: FRAME_VERSION,
             node: cluster.layout.node.0,
@@ -161,7 +161,7 @@ impl Worker {
             return;
         }
         cluster.outgoing.insert(peer, outgoing);
-        self.tell_missed_sessions(node);
+        self.send_missed_sessions(node);
     }
 
     /// What a copy that is being filled has missed is said again. One that had to hold everything must be dropped, and filled
@@ -175,10 +175,10 @@ impl Worker {
         cluster.channels_at = now + RETRY;
         cluster.lane.sweep(Leases::now_ns());
         cluster.tend_endings(now);
-        cluster.forget_late(now);
-        cluster.lose_mute(now);
+        cluster.drop_late(now);
+        cluster.drop_silent_channels(now);
         cluster.publish_figures(&self.counters, now);
-        cluster.tell_time(now);
+        cluster.send_clock(now);
         self.end_nameless();
         let Some(cluster) = &mut self.cluster else { return };
         let worker = cluster.worker;
@@ -228,10 +228,10 @@ impl Worker {
         frames.extend(cluster.ending_frames(bucket).map(|frame| (frame, None)));
         for (frame, notice) in frames {
             self.pulse.beat();
-            cluster.say_to(node, bucket, &frame, notice);
+            cluster.send_to(node, bucket, &frame, notice);
         }
         if !cluster.is_pending(bucket) {
-            cluster.say_complete(bucket, node); // else when the last of them goes on
+            cluster.send_complete(bucket, node); // else when the last of them goes on
         }
     }
 }
@@ -334,11 +334,11 @@ impl Cluster {
         };
         outgoing.wait(bucket, true);
         let notice = Notice::Complete { bucket: bucket.0, office };
-        self.say_to(node, bucket, &Frame::Complete { bucket: bucket.0 }, Some(notice));
+        self.send_to(node, bucket, &Frame::Complete { bucket: bucket.0 }, Some(notice));
     }
 
     /// Says what this node's clock shows, once a minute.
-    fn tell_time(&mut self, now: Micros) {
+    fn send_clock(&mut self, now: Micros) {
         if now < self.clock_at {
             return;
         }
@@ -362,18 +362,18 @@ impl Cluster {
             return self.follow_only(bucket, MemberSet::EMPTY, true);
         }
         for node in required.union(syncing).iter() {
-            self.say_to(node, bucket, frame, notice);
+            self.send_to(node, bucket, frame, notice);
         }
     }
 
     /// All of the bucket has been said to this backup.
-    pub(super) fn say_complete(&mut self, bucket: Bucket, node: NodeId) {
+    pub(super) fn send_complete(&mut self, bucket: Bucket, node: NodeId) {
         let Role::Owner { term, .. } = self.role(bucket) else { return };
         let notice = Notice::Told { bucket: bucket.0, office: office(term) };
-        self.say_to(node, bucket, &Frame::Complete { bucket: bucket.0 }, Some(notice));
+        self.send_to(node, bucket, &Frame::Complete { bucket: bucket.0 }, Some(notice));
     }
 
-    pub(super) fn say_to(&mut self, node: NodeId, bucket: Bucket, frame: &Frame, notice: Option<Notice>) {
+    pub(super) fn send_to(&mut self, node: NodeId, bucket: Bucket, frame: &Frame, notice: Option<Notice>) {
         let Role::Owner { term, .. } = self.role(bucket) else { return };
         let peer = (node, self.worker_of(bucket));
         let Some(outgoing) = self.outgoing.get_mut(&peer).filter(|outgoing| outgoing.follows(bucket)) else {
@@ -392,10 +392,10 @@ impl Cluster {
     }
 
     /// Gives up channels on which nobody answers.
-    fn lose_mute(&mut self, now: Micros) {
+    fn drop_silent_channels(&mut self, now: Micros) {
         let channels = self.outgoing.iter_mut();
         let mute: Vec<_> =
-            channels.filter_map(|(peer, out)| out.feed.is_mute(now).then_some(*peer)).collect();
+            channels.filter_map(|(peer, out)| out.feed.is_unresponsive(now).then_some(*peer)).collect();
         for peer in mute {
             self.lose(peer, "it does not answer");
         }

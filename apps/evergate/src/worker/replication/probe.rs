@@ -2,8 +2,8 @@
 
 use super::Cluster;
 use super::recovering::{Leg, RecoveringConnection};
-use crate::worker::Pulse;
-use evergate_bpf::Heard;
+use crate::worker::Watchdog;
+use evergate_bpf::PeerPosition;
 use std::time::{Duration, Instant};
 
 /// Peers are asked so often at most, this far apart; those who have not answered in the time that this takes, or, where to ask
@@ -18,26 +18,26 @@ pub(super) trait Peers {
     /// What was heard of this one before counts no more.
     fn forget(&self, leg: &Leg);
     fn ask(&self, leg: &Leg, now_ms: u64);
-    fn heard(&self, leg: &Leg) -> Option<Heard>;
+    fn record_answer(&self, leg: &Leg) -> Option<PeerPosition>;
 }
 
 impl Peers for Cluster {
     fn forget(&self, leg: &Leg) {
-        self.gate.forget_heard(&leg.flow());
+        self.gate.forget_peer_position(&leg.flow());
     }
 
     fn ask(&self, leg: &Leg, now_ms: u64) {
         leg.ask(self, now_ms);
     }
 
-    fn heard(&self, leg: &Leg) -> Option<Heard> {
-        self.gate.heard(&leg.flow())
+    fn record_answer(&self, leg: &Leg) -> Option<PeerPosition> {
+        self.gate.peer_position(&leg.flow())
     }
 }
 
 /// Asks every peer what it has, until all have answered or time is up. There may be thousands, and each pass over them may take
 /// longer than others wait for a sign of life.
-pub(super) fn ask_all(peers: &impl Peers, pulse: &Pulse, takes: &mut [RecoveringConnection]) {
+pub(super) fn ask_all(peers: &impl Peers, pulse: &Watchdog, takes: &mut [RecoveringConnection]) {
     let began = Instant::now();
     for leg in legs(pulse, takes) {
         peers.forget(leg);
@@ -56,7 +56,7 @@ pub(super) fn ask_all(peers: &impl Peers, pulse: &Pulse, takes: &mut [Recovering
             break;
         }
         let until = Instant::now() + PROBE_EVERY;
-        while !all_heard(peers, pulse, takes) && Instant::now() < until {
+        while !all_answered(peers, pulse, takes) && Instant::now() < until {
             std::thread::yield_now();
         }
     }
@@ -66,7 +66,7 @@ pub(super) fn ask_all(peers: &impl Peers, pulse: &Pulse, takes: &mut [Recovering
 }
 
 /// Listens for those who have not answered; whether now all have.
-fn all_heard(peers: &impl Peers, pulse: &Pulse, takes: &mut [RecoveringConnection]) -> bool {
+fn all_answered(peers: &impl Peers, pulse: &Watchdog, takes: &mut [RecoveringConnection]) -> bool {
     let mut all = true;
     for leg in legs(pulse, takes).filter(|leg| leg.heard.is_none()) {
         all &= listen(leg, peers);
@@ -76,14 +76,14 @@ fn all_heard(peers: &impl Peers, pulse: &Pulse, takes: &mut [RecoveringConnectio
 
 /// Looks whether the peer has answered.
 fn listen(leg: &mut Leg, peers: &impl Peers) -> bool {
-    if let Some(heard) = peers.heard(leg) {
-        leg.hear(heard);
+    if let Some(heard) = peers.record_answer(leg) {
+        leg.record_position(heard);
     }
     leg.heard.is_some()
 }
 
 /// All legs, and a beat for each.
-fn legs<'a>(pulse: &'a Pulse, takes: &'a mut [RecoveringConnection]) -> impl Iterator<Item = &'a mut Leg> {
+fn legs<'a>(pulse: &'a Watchdog, takes: &'a mut [RecoveringConnection]) -> impl Iterator<Item = &'a mut Leg> {
     takes.iter_mut().flat_map(|take| &mut take.legs).inspect(|_| pulse.beat())
 }
 
@@ -97,7 +97,7 @@ mod tests {
 
     /// Peers that answer the `answers`th question, and how much was done for them without a beat.
     struct Slow<'a> {
-        pulse: &'a Pulse,
+        pulse: &'a Watchdog,
         answers: usize,
         asked: RefCell<BTreeMap<Flow, usize>>,
         /// The pulse as seen last, steps since it changed, and the most of them.
@@ -122,10 +122,10 @@ mod tests {
             *self.asked.borrow_mut().entry(leg.flow()).or_default() += 1;
         }
 
-        fn heard(&self, leg: &Leg) -> Option<Heard> {
+        fn record_answer(&self, leg: &Leg) -> Option<PeerPosition> {
             self.step();
             let asked = self.asked.borrow().get(&leg.flow()).copied().unwrap_or(0);
-            (asked >= self.answers).then_some(Heard {
+            (asked >= self.answers).then_some(PeerPosition {
                 seq: 1,
                 ack: 1,
                 window: 1000,
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn a_worker_that_asks_many_peers_shows_that_it_gets_on() {
         for (answers, heard) in [(1, 3000), (3, 3000), (usize::MAX, 0)] {
-            let pulse = Pulse::default();
+            let pulse = Watchdog::default();
             pulse.beat(); // it is at work
             let slow = Slow { pulse: &pulse, answers, asked: RefCell::default(), gap: Cell::new((0, 0, 0)) };
             let mut takes: Vec<RecoveringConnection> =

@@ -3,11 +3,11 @@
 
 use super::Cluster;
 use super::early_segments::{EarlySegment, in_order};
-use super::gated_leg::tcp_facts;
-use evergate_bpf::{Flow, Heard, Restored, Slot, ahead_max};
+use super::gated_leg::tcp_params;
+use evergate_bpf::{Flow, PeerPosition, Restored, Slot, ahead_max};
 use evergate_membership::Bucket;
 use evergate_replication::{ConnectionId, LegFacts, Phase, ReplicatedConnection};
-use evergate_sys::{Loss, Probe, Restore, Restoring, TcpFacts};
+use evergate_sys::{Loss, Probe, Restore, Restoring, TcpParams};
 use std::os::fd::RawFd;
 
 /// Receive window of a restored socket, before scaling.
@@ -22,7 +22,7 @@ const PROBE_BELOW: u32 = 256 << 10;
 /// One leg on its way to a socket.
 pub(super) struct Leg {
     pub(super) facts: LegFacts,
-    tcp: TcpFacts,
+    tcp: TcpParams,
     /// Positions that are mirrored: output that the peer has, input that we have.
     sent: u64,
     pub(super) received: u64,
@@ -35,7 +35,7 @@ pub(super) struct Leg {
     /// kernels drop what we say.
     pub(super) ended: bool,
     pub(super) slot: Option<Slot>,
-    pub(super) heard: Option<Heard>,
+    pub(super) heard: Option<PeerPosition>,
     pub(super) socket: Option<Restoring>,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct RecoveringConnection {
 
 /// What a peer sent while nobody listened, or to a node that did not acknowledge it.
 pub(super) struct LostSegments {
-    tcp: TcpFacts,
+    tcp: TcpParams,
     loss: Loss,
     /// The peer's newest timestamp.
     newest: u32,
@@ -63,11 +63,11 @@ impl LostSegments {
     }
 
     /// Tells the peer, which was told `before` so often. `socket`: the one that lives now. Whether it was told.
-    pub(super) fn tell(&self, cluster: &Cluster, socket: RawFd, before: u32) -> bool {
+    pub(super) fn notify_peer(&self, cluster: &Cluster, socket: RawFd, before: u32) -> bool {
         let own = evergate_sys::timestamp(socket).ok();
         let timestamps = self.tcp.stamp.and(own).map(|own| (own, self.newest));
         let loss = Loss { timestamps, ..self.loss };
-        cluster.prober.tell(&self.tcp, &loss, before).unwrap_or(false) // who does not hear it waits for its timer
+        cluster.prober.notify_loss(&self.tcp, &loss, before).unwrap_or(false) // who does not hear it waits for its timer
     }
 }
 
@@ -82,7 +82,7 @@ impl Leg {
         };
         Some(Leg {
             facts,
-            tcp: tcp_facts(&facts),
+            tcp: tcp_params(&facts),
             sent,
             received,
             acked: sent,
@@ -165,7 +165,7 @@ impl Leg {
     }
 
     /// What the peer has sent, as it says, and nobody has.
-    pub(super) fn unsaid(&self) -> Option<LostSegments> {
+    pub(super) fn lost_segments(&self) -> Option<LostSegments> {
         let heard = self.heard.filter(|heard| heard.seq != self.receive_sequence())?;
         let loss = Loss {
             send: self.send_sequence(), // the gate tells the peer's own number in its place
@@ -180,7 +180,7 @@ impl Leg {
 
     /// What the peer has, and how much room. Whoever has more than was ever sent is not the peer: his word would be skipped in
     /// what is made again.
-    pub(super) fn hear(&mut self, heard: Heard) {
+    pub(super) fn record_position(&mut self, heard: PeerPosition) {
         let ahead = heard.ack.wrapping_sub(self.facts.sent.wrapping_add(self.sent as u32)) as i32;
         if i64::from(ahead) > i64::from(ahead_max(self.tcp.send_scale())) {
             return;
@@ -193,7 +193,7 @@ impl Leg {
 
     /// Whether the peer of a connection that rests says this: it has everything, and goes on where it stopped. Whoever only
     /// guesses at the connection's ends does not know that.
-    pub(super) fn follows(&self, heard: &Heard) -> bool {
+    pub(super) fn follows(&self, heard: &PeerPosition) -> bool {
         let ahead = heard.seq.wrapping_sub(self.receive_sequence());
         heard.ack == self.send_sequence() && ahead < self.window()
     }
@@ -241,7 +241,7 @@ impl Leg {
 
 impl RecoveringConnection {
     /// Nothing of it is on its way: it is not looked at before its turn comes.
-    pub(super) fn resting(
+    pub(super) fn idle(
         id: ConnectionId,
         bucket: Bucket,
         held: Box<ReplicatedConnection>,
@@ -250,12 +250,12 @@ impl RecoveringConnection {
     }
 
     /// With something on its way; `None` when not even its client is known.
-    pub(super) fn busy(
+    pub(super) fn active(
         id: ConnectionId,
         bucket: Bucket,
         held: Box<ReplicatedConnection>,
     ) -> Option<RecoveringConnection> {
-        let mut take = RecoveringConnection::resting(id, bucket, held);
+        let mut take = RecoveringConnection::idle(id, bucket, held);
         take.find_legs();
         take.held.legs.contains_key(&0).then_some(take)
     }
@@ -298,21 +298,21 @@ pub(super) mod tests {
             legs: [(0, facts)].into(),
             by: (0, 0),
         };
-        RecoveringConnection::resting(ConnectionId(id), Bucket(1), Box::new(held))
+        RecoveringConnection::idle(ConnectionId(id), Bucket(1), Box::new(held))
     }
 
     #[test]
     fn who_has_more_than_was_ever_sent_is_not_heard() {
         let mut leg = Leg::of(&take(1, 50, false).held, 0).unwrap();
-        let heard = |ack| Heard { seq: 1, ack, window: 1000, count: 1, timestamps: (0, 0) };
+        let heard = |ack| PeerPosition { seq: 1, ack, window: 1000, count: 1, timestamps: (0, 0) };
         let most = ahead_max(leg.tcp.send_scale());
         for forged in [most + 2, 1 << 30, i32::MAX as u32] {
-            leg.hear(heard(forged));
+            leg.record_position(heard(forged));
             assert!(leg.heard.is_none() && leg.acked == 0, "{forged}");
         }
         for (ack, acked) in [(1u32.wrapping_sub(100), 0), (1, 0), (151, 149), (most + 1, u64::from(most) - 1)]
         {
-            leg.hear(heard(ack));
+            leg.record_position(heard(ack));
             assert_eq!((leg.heard, leg.acked), (Some(heard(ack)), acked));
         }
     }

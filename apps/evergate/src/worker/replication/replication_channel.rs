@@ -5,7 +5,7 @@
 
 use crate::worker::Lag;
 use evergate_base::Micros;
-use evergate_replication::{Answer, FeedError, Frame, Sender};
+use evergate_replication::{Answer, SenderError, Frame, Sender};
 use evergate_sys::Transfer;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -236,7 +236,7 @@ impl Outgoing {
         bucket: evergate_membership::Bucket,
         frame: &Frame,
         notice: Option<Notice>,
-    ) -> Result<(), FeedError> {
+    ) -> Result<(), SenderError> {
         self.feed.push(frame, notice)?;
         if let Some(said) = self.said.get_mut(usize::from(bucket.0)) {
             *said = self.feed.frames();
@@ -245,7 +245,7 @@ impl Outgoing {
     }
 
     /// Whether the backup has taken in all that was said of the bucket.
-    pub(crate) fn is_heard(&self, bucket: evergate_membership::Bucket) -> bool {
+    pub(crate) fn has_answered(&self, bucket: evergate_membership::Bucket) -> bool {
         let said = self.said.get(usize::from(bucket.0)).copied().unwrap_or(0);
         self.feed.frames() - self.feed.lag() >= said
     }

@@ -43,7 +43,7 @@ impl Worker {
     /// Other nodes' workers want to mirror their connections here. The listener is reported again if there are more.
     pub(in crate::worker) fn accept_channels(&mut self) {
         for _ in 0..BATCH {
-            let Some(listener) = self.cluster.as_ref().and_then(|cluster| cluster.mirror_listener()) else {
+            let Some(listener) = self.cluster.as_ref().and_then(|cluster| cluster.replication_listener()) else {
                 return;
             };
             match evergate_sys::accept(listener) {
@@ -77,16 +77,16 @@ impl Worker {
 
     /// Takes no channel for a moment: asked again at once, the kernel would say the same without end.
     fn pause_channels(&mut self, error: &io::Error) {
-        self.shared.room.tell(self.now, error);
+        self.shared.room.log_shortage(self.now, error);
         self.counters.reason("accept_failed");
         let Some(cluster) = &mut self.cluster else { return };
-        cluster.channels_paused = cluster.mirror_listener().is_some_and(|fd| self.epoll.remove(fd).is_ok());
+        cluster.channels_paused = cluster.replication_listener().is_some_and(|fd| self.epoll.remove(fd).is_ok());
     }
 
     /// Takes channels again when none could be taken a moment ago.
     pub(in crate::worker) fn resume_channels(&mut self) {
         let Some(cluster) = self.cluster.as_mut().filter(|cluster| cluster.channels_paused) else { return };
-        let Some(listener) = cluster.mirror_listener() else { return };
+        let Some(listener) = cluster.replication_listener() else { return };
         cluster.channels_paused = self.epoll.add_input(listener, Source::Channels.token()).is_err();
     }
 
@@ -106,7 +106,7 @@ impl Worker {
 
 impl Cluster {
     /// Where channels to this worker come in.
-    pub(super) fn mirror_listener(&self) -> Option<RawFd> {
+    pub(super) fn replication_listener(&self) -> Option<RawFd> {
         self.layout.mirror_listeners.get(self.worker).map(AsRawFd::as_raw_fd)
     }
 }

@@ -13,7 +13,7 @@ use crate::agent::{Report, Resumed};
 #[cfg(test)]
 use crate::worker::faults;
 use crate::worker::panic_guard::catch_panic;
-use crate::worker::{Pulse, Worker};
+use crate::worker::{Watchdog, Worker};
 use evergate_base::Micros;
 use evergate_bpf::Flow;
 use evergate_membership::{Bucket, MemberSet, NodeId, OwnershipStart, Role};
@@ -30,9 +30,9 @@ pub(super) enum Activity {
 
 /// How long a turn may be spent on connections that rest: with nothing else to do, or a thousandth of the time since the
 /// take-over within these bounds. A request takes several turns; who speaks to a connection that rests is heard at once.
-const RESTING_SPAN_IDLE: Duration = Duration::from_millis(1);
-const RESTING_SPAN_MIN: Duration = Duration::from_micros(500);
-const RESTING_SPAN_MAX: Duration = Duration::from_millis(4);
+const IDLE_SPAN_IDLE: Duration = Duration::from_millis(1);
+const IDLE_SPAN_MIN: Duration = Duration::from_micros(500);
+const IDLE_SPAN_MAX: Duration = Duration::from_millis(4);
 /// Connections that go on before it is looked at who has spoken meanwhile.
 const AT_A_TIME: usize = 16;
 
@@ -76,7 +76,7 @@ impl Failover {
     }
 
     /// Connections of the bucket that rest, and whether they may go on.
-    fn resting_of(&mut self, bucket: Bucket) -> Option<(&mut Vec<RecoveringConnection>, bool)> {
+    fn idle_of(&mut self, bucket: Bucket) -> Option<(&mut Vec<RecoveringConnection>, bool)> {
         let ready = self.resting.iter_mut().find(|(of, _)| *of == bucket).map(|(_, takes)| (takes, true));
         ready.or_else(|| self.left[Activity::Idle as usize].get_mut(&bucket).map(|takes| (takes, false)))
     }
@@ -138,11 +138,11 @@ impl Worker {
                 }
             }
         });
-        self.resume_awake();
+        self.resume_activated();
     }
 
     /// Restores the state machines of connections whose sockets live, a few at a time.
-    fn resume_awake(&mut self) {
+    fn resume_activated(&mut self) {
         let is_awake = |cluster: &Cluster| cluster.waiting.iter().any(|waiting| !waiting.awake.is_empty());
         while self.cluster.as_deref().is_some_and(is_awake) {
             self.with_waiting(|worker, all| {
@@ -165,11 +165,11 @@ impl Worker {
     /// Goes on with connections that rest, whose clients have spoken by now.
     fn poll_idle(&mut self) {
         // What came with the last one's words is heard also when none rests any more.
-        if !self.cluster.as_ref().is_some_and(|cluster| cluster.has_resting() || cluster.has_news()) {
+        if !self.cluster.as_ref().is_some_and(|cluster| cluster.has_idle() || cluster.has_news()) {
             return;
         }
         self.lane_event();
-        self.with_waiting(|worker, all| worker.resume_early_talkers(all, Instant::now() + RESTING_SPAN_MAX));
+        self.with_waiting(|worker, all| worker.resume_early_talkers(all, Instant::now() + IDLE_SPAN_MAX));
     }
 
     /// Goes on with some of the connections that rest: once a turn. `busy`: the turn had other work.
@@ -177,14 +177,14 @@ impl Worker {
         self.poll_idle(); // who has spoken by now goes first
         let now = Instant::now();
         let Some(cluster) = &mut self.cluster else { return };
-        if !cluster.has_resting() {
+        if !cluster.has_idle() {
             return;
         }
         self.with_waiting(|worker, all| {
             for waiting in all {
                 let share = now.duration_since(waiting.started) / 1000;
-                let span = if busy { RESTING_SPAN_MIN } else { RESTING_SPAN_IDLE };
-                let until = now + share.clamp(span, RESTING_SPAN_MAX);
+                let span = if busy { IDLE_SPAN_MIN } else { IDLE_SPAN_IDLE };
+                let until = now + share.clamp(span, IDLE_SPAN_MAX);
                 while let Some((bucket, takes)) = waiting.resting.front_mut()
                     && Instant::now() < until
                 {
@@ -192,13 +192,13 @@ impl Worker {
                     let ours = worker.cluster.as_ref().is_some_and(|cluster| cluster.owns(bucket));
                     match takes.pop().filter(|_| ours) {
                         Some(take) => {
-                            let goes_on = worker.resume_resting(take, waiting.since_ns);
+                            let goes_on = worker.resume_idle_connection(take, waiting.since_ns);
                             waiting.resumed.count(goes_on);
                             worker.note_stall(Activity::Idle, bucket, waiting.started, goes_on);
                         }
                         None => {
                             waiting.resting.pop_front();
-                            worker.end_resting(bucket, ours);
+                            worker.end_idle(bucket, ours);
                         }
                     }
                 }
@@ -220,12 +220,12 @@ impl Worker {
     }
 
     /// No connection of the bucket rests any more.
-    fn end_resting(&mut self, bucket: Bucket, ours: bool) {
+    fn end_idle(&mut self, bucket: Bucket, ours: bool) {
         let Some(cluster) = &mut self.cluster else { return };
         if ours {
             cluster.set_pending(bucket, false);
         }
-        self.tell_listed(bucket);
+        self.send_listed(bucket);
     }
 
     /// Everything there is of a bucket here, and where it ends, for those who back it up.
@@ -239,7 +239,7 @@ impl Worker {
     }
 
     /// Everything that was taken over has been said to the backups that are to hold it now.
-    fn tell_listed(&mut self, bucket: Bucket) {
+    fn send_listed(&mut self, bucket: Bucket) {
         let Some(cluster) = &self.cluster else { return };
         let Role::Owner { required, syncing, .. } = cluster.role(bucket) else { return };
         self.end_telling(bucket, required.union(syncing));
@@ -250,7 +250,7 @@ impl Worker {
     fn end_telling(&mut self, bucket: Bucket, to: MemberSet) {
         let Some(cluster) = &mut self.cluster else { return };
         for node in to.iter() {
-            cluster.say_complete(bucket, node);
+            cluster.send_complete(bucket, node);
         }
     }
 
@@ -265,14 +265,14 @@ impl Worker {
             let ours = cluster.owns(bucket);
             let found = all.iter_mut().find_map(|waiting| {
                 let (since_ns, started) = (waiting.since_ns, waiting.started);
-                let (takes, ready) = waiting.resting_of(bucket)?;
+                let (takes, ready) = waiting.idle_of(bucket)?;
                 let place = takes.iter().position(|take| take.client_flow() == Some(flow))?;
                 Some((ready && ours).then(|| takes.swap_remove(place)))
                     .map(|take| (take, since_ns, started, &mut waiting.resumed))
             });
             match found {
                 Some((Some(take), since_ns, started, resumed)) => {
-                    let goes_on = self.resume_resting(take, since_ns);
+                    let goes_on = self.resume_idle_connection(take, since_ns);
                     resumed.count(goes_on);
                     self.note_stall(Activity::Idle, bucket, started, goes_on);
                 }
@@ -331,7 +331,7 @@ impl Worker {
         for (bucket, takes) in std::mem::take(of) {
             let is_first = before.is_none_or(|before| !before.contains_key(&bucket));
             match cluster.role(bucket) {
-                Role::Owner { .. } if is_first && cluster.untold(stage, bucket).is_empty() => {
+                Role::Owner { .. } if is_first && cluster.unreplicated(stage, bucket).is_empty() => {
                     ready.push((bucket, takes))
                 }
                 Role::Owner { .. } => {
@@ -353,7 +353,7 @@ impl Cluster {
     }
 
     /// What has come for this flow by now is among the knocks; what came for others waits its turn.
-    pub(super) fn hear_knocks_of(&mut self, flow: &Flow) {
+    pub(super) fn read_early_segments_of(&mut self, flow: &Flow) {
         let _ = self.lane.events(&mut self.events); // lost ones are said again
         for knock in self.events.knocks.extract_if(.., |knock| knock.flow == *flow) {
             self.knocks.note(knock);
@@ -361,10 +361,10 @@ impl Cluster {
     }
 
     /// Whether it is the flow of a connection that rests and has no socket yet.
-    pub(super) fn is_resting(&mut self, flow: &Flow) -> bool {
+    pub(super) fn is_idle(&mut self, flow: &Flow) -> bool {
         let bucket = self.bucket(flow.local, flow.remote);
         let takes = |waiting: &mut Failover| {
-            let (takes, _) = waiting.resting_of(bucket)?;
+            let (takes, _) = waiting.idle_of(bucket)?;
             takes.iter().find(|take| take.client_flow() == Some(*flow)).map(drop)
         };
         self.waiting.iter_mut().any(|waiting| takes(waiting).is_some())
@@ -382,14 +382,14 @@ impl Cluster {
     }
 
     /// Whether connections that rest wait for their turn.
-    pub(super) fn has_resting(&self) -> bool {
+    pub(super) fn has_idle(&self) -> bool {
         self.waiting.iter().any(|waiting| !waiting.resting.is_empty())
     }
 
     /// Says where connections go on to those whose copies count already.
     fn replicate_recovered(
         &mut self,
-        pulse: &Pulse,
+        pulse: &Watchdog,
         of: (Activity, Bucket),
         takes: &[RecoveringConnection],
         round: u64,
@@ -409,7 +409,7 @@ impl Cluster {
                 let legs = take.held.legs.clone();
                 let begin = Frame::Begin { connection, bucket: bucket.0, state, legs };
                 let notice = last.then_some(Notice::Taken { bucket: bucket.0, stage, round });
-                self.say_to(node, bucket, &begin, notice);
+                self.send_to(node, bucket, &begin, notice);
             }
             let (_, nodes) = self.untold.entry(of).or_insert((round, MemberSet::EMPTY));
             *nodes = nodes.with(node);
@@ -425,13 +425,13 @@ impl Cluster {
     }
 
     /// Nodes that must still get the state of a bucket that is being taken over.
-    fn untold(&self, stage: Activity, bucket: Bucket) -> MemberSet {
+    fn unreplicated(&self, stage: Activity, bucket: Bucket) -> MemberSet {
         let Role::Owner { required, .. } = self.role(bucket) else { return MemberSet::EMPTY };
         self.untold.get(&(stage, bucket)).map_or(MemberSet::EMPTY, |(_, nodes)| nodes.intersection(required))
     }
 
     /// A node has the state of a bucket, as of this take-over.
-    pub(super) fn note_told(&mut self, stage: Activity, bucket: Bucket, node: NodeId, round: u64) {
+    pub(super) fn record_replicated(&mut self, stage: Activity, bucket: Bucket, node: NodeId, round: u64) {
         if let Some((of, nodes)) = self.untold.get_mut(&(stage, bucket))
             && *of == round
         {

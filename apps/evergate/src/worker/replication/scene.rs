@@ -159,7 +159,7 @@ impl Scene {
 
     fn continue_resting(&mut self) {
         self.worker.resume_idle(false);
-        while self.cluster().has_resting() {
+        while self.cluster().has_idle() {
             self.worker.resume_idle(false);
         }
     }
@@ -306,7 +306,7 @@ fn a_panic_in_a_take_over_ends_one_connection_and_the_others_go_on() {
             assert_eq!((connections, lost), (1, 1), "{step} {rests}");
             let flow = Flow::new(SocketAddr::from((SHARED, PORT)), SocketAddr::from((CLIENT, victim)));
             assert!(!scene.cluster().gate.is_held(&flow, 0), "{step} {rests}");
-            assert_eq!(tables.map(|table| owners.get(table).is_held()), [false; 2], "{step} {rests}");
+            assert_eq!(tables.map(|table| owners.get(table).is_on_hold()), [false; 2], "{step} {rests}");
             let reasons = scene.worker.counters.reasons.lock().unwrap().clone();
             assert_eq!(reasons.get("internal_panic"), Some(&1), "{step} {rests}: {reasons:?}");
         });

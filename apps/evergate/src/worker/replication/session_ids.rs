@@ -67,7 +67,7 @@ impl Worker {
 
     /// There is a new channel to this node. When it is the first, or news may have been lost with another, the node is told
     /// what it may have missed: of aborted sessions by every worker, of all others by one.
-    pub(super) fn tell_missed_sessions(&mut self, node: NodeId) {
+    pub(super) fn send_missed_sessions(&mut self, node: NodeId) {
         let Some(cluster) = &mut self.cluster else { return };
         let channels = cluster.outgoing.range((node, 0)..=(node, usize::MAX)).count();
         if !cluster.news.missed_by.remove(&node) && channels > 1 {
@@ -80,10 +80,10 @@ impl Worker {
             frame.bytes += news.as_ref().map_or(size_of::<SessionId>(), bytes_of);
             frame.list.push(news.map_or_else(SessionNews::Withdrawn, SessionNews::Kept));
             if frame.bytes >= FRAME_BYTES {
-                cluster.tell_sessions(node, std::mem::take(&mut frame).list);
+                cluster.send_sessions(node, std::mem::take(&mut frame).list);
             }
         }
-        cluster.tell_sessions(node, frame.list);
+        cluster.send_sessions(node, frame.list);
     }
 }
 
@@ -110,7 +110,7 @@ impl Cluster {
     }
 
     /// The news of the turn go to every node: once a turn, before its frames leave.
-    pub(super) fn tell_news(&mut self) {
+    pub(super) fn send_new_sessions(&mut self) {
         if self.news.list.is_empty() {
             return;
         }
@@ -119,11 +119,11 @@ impl Cluster {
         let mut nodes: Vec<NodeId> = self.outgoing.keys().map(|(node, _)| *node).collect();
         nodes.dedup(); // they are in order
         for node in nodes {
-            self.tell_sessions(node, list.clone());
+            self.send_sessions(node, list.clone());
         }
     }
 
-    fn tell_sessions(&mut self, node: NodeId, mut news: Vec<SessionNews>) {
+    fn send_sessions(&mut self, node: NodeId, mut news: Vec<SessionNews>) {
         let mut channels = self.outgoing.range_mut((node, 0)..=(node, usize::MAX));
         let Some((peer, outgoing)) = channels.next() else { return };
         if outgoing.feed.unsent().len() > BEHIND_BYTES_MAX {

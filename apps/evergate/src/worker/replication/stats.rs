@@ -4,7 +4,7 @@
 //! a complete copy elsewhere is looked up when it is asked. Nothing here costs anything per request.
 
 use super::Cluster;
-use crate::worker::{Count, Counters, Lag, Mirrored};
+use crate::worker::{Count, Counters, Lag, ReplicationCounts};
 use evergate_base::Micros;
 use evergate_membership::{BUCKETS, Bucket, Role};
 use std::collections::BTreeMap;
@@ -64,7 +64,7 @@ impl Cluster {
         let counts = || self.census.all.iter().map(Count::get);
         let mirrored =
             counts().zip(&self.roles).filter(|(_, role)| has_copy(role)).map(|(count, _)| count).sum();
-        let figures = Mirrored { own: counts().sum(), mirrored, held: self.holder.len() as u64, lags };
+        let figures = ReplicationCounts { own: counts().sum(), mirrored, held: self.holder.len() as u64, lags };
         *counters.mirroring.lock().unwrap_or_else(PoisonError::into_inner) = figures;
     }
 }

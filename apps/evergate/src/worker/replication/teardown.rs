@@ -5,7 +5,7 @@
 //! A connection that breaks, here or at its client, is over at once: a RST is said once, by whoever breaks it.
 
 use super::Cluster;
-use super::connection::Mirroring;
+use super::connection::ConnectionReplication;
 use crate::worker::Worker;
 use evergate_base::Micros;
 use evergate_bpf::{Leases, Slot};
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 const WAIT: Micros = Micros::from_ms(15_000);
 /// When the last ACK leaves, so that several do at once: well before a client's kernel says again what it said in two packets, its
 /// close_notify and its FIN, which may be after 8 ms (RFC 8985, 7).
-const LAST_WORDS_AFTER: Micros = Micros::from_ms(3);
+const FINAL_ACK_AFTER: Micros = Micros::from_ms(3);
 /// Endings of a worker; beyond it the oldest is over for the backups too.
 const ENDINGS_MAX: usize = 8192;
 
@@ -40,13 +40,13 @@ impl Worker {
     /// told already.
     pub(in crate::worker) fn end_mirroring(
         &mut self,
-        mirroring: Mirroring,
+        mirroring: ConnectionReplication,
         connection: ConnectionId,
     ) -> bool {
         let now = self.now;
         let Some(cluster) = &mut self.cluster else { return false };
         cluster.forget_slot(mirroring.leg.slot.index());
-        let Mirroring { bucket, mut leg, fold, legs, broken, .. } = mirroring;
+        let ConnectionReplication { bucket, mut leg, fold, legs, broken, .. } = mirroring;
         let end = leg.end_sequence();
         // As long as the client may lack our end it is told nothing that backups may not hold.
         let answers = !broken && leg.slot.is_over(end) && leg.finish_end();
@@ -94,13 +94,13 @@ impl Cluster {
         let Ending { connection, bucket, slot, end, answers, .. } = ending;
         self.replicate(bucket, &Frame::End { connection }, None);
         match answers {
-            true => self.last_words.push((now + LAST_WORDS_AFTER, slot, end)),
+            true => self.last_words.push((now + FINAL_ACK_AFTER, slot, end)),
             false => self.lane.finish(slot, Some(end), Leases::now_ns()),
         }
     }
 
     /// The last ACKs of connections that are over leave, several at once. False when they could not.
-    pub(super) fn say_last_words(&mut self, now: Micros) -> bool {
+    pub(super) fn send_final_acks(&mut self, now: Micros) -> bool {
         let due = self.last_words.first().is_some_and(|(due, ..)| *due <= now);
         if !due && self.last_words.len() < evergate_bpf::BATCH {
             return true;

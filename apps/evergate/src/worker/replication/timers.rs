@@ -1,10 +1,10 @@
 //! What is due at some time: ACKs that nothing took along, stalls, and what peers have acknowledged meanwhile.
 
-use super::{Cluster, End, GatedLeg, Mirroring, POOLED_AFTER_MS, POOLED_TOGETHER};
+use super::{Cluster, End, GatedLeg, ConnectionReplication, POOLED_AFTER_MS, POOLED_TOGETHER};
 use crate::worker::Worker;
 use crate::worker::slab::{Key, Source};
 use evergate_base::Micros;
-use evergate_replication::{InputBoundary, Look, Urgency};
+use evergate_replication::{InputBoundary, Delay, Urgency};
 
 impl Worker {
     /// Before the worker turns away from a connection: events for what its peers will acknowledge, and time for what
@@ -19,13 +19,13 @@ impl Worker {
         let lane = cluster.lane.id();
         // The next request of a client that did not wait for the answer waits for its acknowledgement.
         let (eager, server_partial) =
-            client.connection.extents().map(|extent| extent == InputBoundary::Partial).into();
+            client.connection.input_boundaries().map(|extent| extent == InputBoundary::Partial).into();
         let (client_inside, server_inside) = client.connection.expects_more();
         // ... or for what is on its way to the backups.
         let refuses = client.readable && !client.connection.wants_client();
-        if eager || (refuses && !client.connection.is_busy() && !client.connection.is_past_requests()) {
+        if eager || (refuses && !client.connection.is_active() && !client.connection.is_past_requests()) {
             cluster.company.hurry(Urgency::Full);
-            self.mirror_all(key);
+            self.replicate_all(key);
         }
         let Some(cluster) = &mut self.cluster else { return false };
         let Some(client) = self.clients.get_mut(key) else { return false };
@@ -50,7 +50,7 @@ impl Worker {
         let mut events = std::mem::take(&mut cluster.events);
         let _ = cluster.lane.events(&mut events); // lost events are made up for by timers
         for knock in events.knocks.drain(..) {
-            if cluster.is_resting(&knock.flow) {
+            if cluster.is_idle(&knock.flow) {
                 cluster.knocks.note(knock);
             }
         }
@@ -71,23 +71,23 @@ impl Worker {
         while let Some(cluster) = &mut self.cluster
             && let Some((due, key)) = cluster.timed.pop_front_if(|(due, _)| *due <= now)
         {
-            self.guarded(Some(Source::Client(key)), |worker| worker.run_timer(key, (Look::Soon, due)));
+            self.guarded(Some(Source::Client(key)), |worker| worker.run_timer(key, (Delay::Soon, due)));
         }
         // Requests may wait for server connections that are given back once clients have acknowledged responses.
         let ahead =
-            if self.counters.queued.get() > 0 { Look::Later.span() - Look::Soon.span() } else { Micros(0) };
+            if self.counters.queued.get() > 0 { Delay::Later.span() - Delay::Soon.span() } else { Micros(0) };
         while let Some(cluster) = &mut self.cluster
             && let Some((due, key)) = cluster.timed_later.pop_front_if(|(due, _)| *due <= now + ahead)
         {
-            self.guarded(Some(Source::Client(key)), |worker| worker.run_timer(key, (Look::Later, due)));
+            self.guarded(Some(Source::Client(key)), |worker| worker.run_timer(key, (Delay::Later, due)));
         }
         while let Some(cluster) = &mut self.cluster
             && let Some((due, key)) = cluster.timed_at_last.pop_front_if(|(due, _)| *due <= now)
         {
-            self.guarded(Some(Source::Client(key)), |worker| worker.run_timer(key, (Look::AtLast, due)));
+            self.guarded(Some(Source::Client(key)), |worker| worker.run_timer(key, (Delay::AtLast, due)));
         }
         self.acknowledge_pooled();
-        self.tell_unheard();
+        self.send_due_notices();
     }
 
     /// Pooled server connections that nothing takes an ACK along from: of several at once.
@@ -107,9 +107,9 @@ impl Worker {
         let _ = cluster.lane.emit_acks(slots); // who misses it asks again
     }
 
-    fn run_timer(&mut self, key: Key, look: (Look, Micros)) {
+    fn run_timer(&mut self, key: Key, look: (Delay, Micros)) {
         let now = self.now;
-        self.mirror_all(key);
+        self.replicate_all(key);
         let Some(cluster) = &mut self.cluster else { return };
         let Some(client) = self.clients.get_mut(key) else { return };
         let answered = client.connection.acknowledged() >= client.connection.newest_entry();
@@ -134,7 +134,7 @@ impl Worker {
         if answered && server.as_mut().is_some_and(|gated| gated.ack_if_due(now) || gated.is_overdue(now)) {
             cluster.dirty.push((key, End::Server));
         }
-        let [of_client, of_server] = client.connection.extents();
+        let [of_client, of_server] = client.connection.input_boundaries();
         let client_stalled = mirroring.leg.is_stalled(of_client, now);
         let server_stalled = server.is_some_and(|gated| gated.is_stalled(of_server, now));
         if tickets {
@@ -154,22 +154,22 @@ impl Worker {
         } else if let Some(client) = self.clients.get_mut(key)
             && client.mirroring.as_ref().is_some_and(|mirroring| mirroring.timed.is_none())
         {
-            client.connection.handle_rest();
+            client.connection.on_idle();
         }
     }
 }
 
 impl Cluster {
     /// A connection is looked at no later than this.
-    pub(super) fn schedule(&mut self, mirroring: &mut Mirroring, key: Key, look: Look, now: Micros) {
+    pub(super) fn schedule(&mut self, mirroring: &mut ConnectionReplication, key: Key, look: Delay, now: Micros) {
         let known = mirroring.timed.map(|(known, _)| known);
         if known.is_some_and(|known| known <= look) {
             return;
         }
         let queue = match look {
-            Look::Soon => &mut self.timed,
-            Look::Later => &mut self.timed_later,
-            Look::AtLast => &mut self.timed_at_last,
+            Delay::Soon => &mut self.timed,
+            Delay::Later => &mut self.timed_later,
+            Delay::AtLast => &mut self.timed_at_last,
         };
         queue.push_back((now + look.span(), key));
         mirroring.timed = Some((look, now + look.span()));

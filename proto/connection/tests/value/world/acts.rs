@@ -204,7 +204,7 @@ impl World<'_> {
         self.acked += more;
         let index = self.acked;
         if self.closed.is_none() {
-            self.call(|conn, io| conn.learn_mirror_acked(io, index));
+            self.call(|conn, io| conn.on_replicated(io, index));
             if !self.learns() {
                 self.tell_news();
             }

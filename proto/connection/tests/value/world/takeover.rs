@@ -108,7 +108,7 @@ impl World<'_> {
             self.client.read = 0;
             self.legs.clear();
             self.conn = Connection::new(&snapshot, &setup::accepted(self.scenario.listener()), self.now);
-            self.conn.mirror_to_backups();
+            self.conn.start_replication();
             return self.call(|conn, io| conn.handle_accepted(io));
         }
         let state = ConnectionState::decode(&self.mirrored.encode().unwrap()).unwrap();
