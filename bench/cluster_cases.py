@@ -418,7 +418,7 @@ def one_stall(stack: Stack, world: World, idle: int, unplugged: bool) -> Stall:
         calm["asked_ms"],
         broken,
         len(after["broken"]) + end["broken_count"],
-        (status["take_overs"] or [{}])[-1] | {"counts": status["counts"]},
+        (status["failovers"] or [{}])[-1] | {"counts": status["counts"]},
     )
 
 

@@ -401,7 +401,7 @@ def brief(status: dict[str, Any]) -> str:
 def unrest(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str | None:
     """What happened to the cluster in between that no load should cause."""
     for old, new in zip(before, after, strict=True):
-        for count in ("views", "fenced", "voided", "take_overs", "hand_overs", "channels_lost", "connections_lost"):
+        for count in ("views", "fenced", "voided", "failovers", "handoffs", "channels_lost", "connections_lost"):
             if new["counts"][count] != old["counts"][count]:
                 return f"node {new['node']}: {count} went from {old['counts'][count]} to {new['counts'][count]}"
     return None

@@ -172,7 +172,7 @@ class Results(unittest.TestCase):
 def status(node: int, owned: int, **buckets: int) -> dict[str, Any]:
     """A node of a cluster of two as the admin API shows it."""
     rest = {"syncing": 0, "bare": 0, "held": 0, "backed": 1024 - owned, "filling": 0, "unowned": 0}
-    names = ("views", "fenced", "voided", "take_overs", "hand_overs", "channels_lost", "connections_lost")
+    names = ("views", "fenced", "voided", "failovers", "handoffs", "channels_lost", "connections_lost")
     return {
         "node": node,
         "standing": "active",

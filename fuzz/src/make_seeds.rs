@@ -147,7 +147,7 @@ fn handshakes(put: &impl Fn(&str, &str, &[u8]), folder: &Path) {
         }
     }
     put("handshake", "plain", &join(&[0, 3], GET));
-    put("upgrade_state", "tls_hello", &hello_in_parcel(&fixture));
+    put("upgrade_state", "tls_hello", &hello_in_upgrade_state(&fixture));
     put("restore", "tls_hello", &restore_input(0x41, b"", b"", &hello_only(&fixture)));
 }
 
@@ -181,13 +181,13 @@ fn restore_input(flags: u8, client: &[u8], server: &[u8], entries: &[Entry]) -> 
 }
 
 /// Half of a ClientHello in the parcel, half of it still to come.
-fn hello_in_parcel(fixture: &Path) -> Vec<u8> {
+fn hello_in_upgrade_state(fixture: &Path) -> Vec<u8> {
     let flight = take(&mut client(&client_config(&rustls::version::TLS13, fixture)));
     let (first, second) = flight.split_at(flight.len() / 2);
     let mut world = World::accept(1, false);
     world.client.inbox.extend_from_slice(first);
     world.pump();
-    parcel_input(&world, second, b"")
+    upgrade_state_input(&world, second, b"")
 }
 
 fn hello_only(fixture: &Path) -> Vec<Entry> {
@@ -232,7 +232,7 @@ fn connections(put: &impl Fn(&str, &str, &[u8])) {
         world.call(|connection, io| connection.handle_client_acked(io, acked));
         world.call(evergate_connection::Connection::handle_client_stall);
         world.call(evergate_connection::Connection::handle_server_stall);
-        parcel(put, name, listener, &requests, &responses);
+        upgrade_state(put, name, listener, &requests, &responses);
         let entries = std::mem::take(&mut world.entries);
         put("restore", name, &restore_input(listener, &requests, &responses, &entries));
         let mut chunks = Vec::new();
@@ -247,7 +247,7 @@ fn connections(put: &impl Fn(&str, &str, &[u8])) {
 }
 
 /// A parcel input: what the peers say afterwards, and the parcel of the connection.
-fn parcel_input(world: &World, client: &[u8], server: &[u8]) -> Vec<u8> {
+fn upgrade_state_input(world: &World, client: &[u8], server: &[u8]) -> Vec<u8> {
     let mut rest = Vec::new();
     put_chunk(client, &mut rest);
     put_chunk(server, &mut rest);
@@ -256,18 +256,18 @@ fn parcel_input(world: &World, client: &[u8], server: &[u8]) -> Vec<u8> {
 }
 
 /// A connection that is packed in the middle of a conversation, with bytes that wait for both peers.
-fn parcel(put: &impl Fn(&str, &str, &[u8]), name: &str, listener: u8, requests: &[u8], responses: &[u8]) {
+fn upgrade_state(put: &impl Fn(&str, &str, &[u8]), name: &str, listener: u8, requests: &[u8], responses: &[u8]) {
     let mut world = World::accept(u32::from(listener), false);
-    let (said, answered) = (requests.len() * 2 / 3, responses.len() / 2);
-    world.server_window = said / 2;
-    world.client.inbox.extend_from_slice(&requests[..said]);
+    let (reported, answered) = (requests.len() * 2 / 3, responses.len() / 2);
+    world.server_window = reported / 2;
+    world.client.inbox.extend_from_slice(&requests[..reported]);
     world.pump();
     world.client.window = answered / 2;
     if let Some(upstream) = &mut world.upstream {
         upstream.socket.inbox.extend_from_slice(&responses[..answered]);
     }
     world.pump();
-    put("upgrade_state", name, &parcel_input(&world, &requests[said..], &responses[answered..]));
+    put("upgrade_state", name, &upgrade_state_input(&world, &requests[reported..], &responses[answered..]));
 }
 
 /// Both ends of a connection to a server that speaks TLS, after its handshake.
@@ -329,15 +329,15 @@ fn packed_behind_tls(put: &impl Fn(&str, &str, &[u8]), ours: &Records, answer: &
         upstream.socket.inbox.extend_from_slice(&answer[..answer.len() / 2]);
     }
     world.pump();
-    put("upgrade_state", "behind_tls", &parcel_input(&world, GET, &answer[answer.len() / 2..]));
+    put("upgrade_state", "behind_tls", &upgrade_state_input(&world, GET, &answer[answer.len() / 2..]));
 }
 
 /// A whole HTTPS conversation, and what a backup holds of it.
 fn secure(put: &impl Fn(&str, &str, &[u8])) {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixture");
-    for (name, mirrored) in [("https", false), ("https_mirrored", true)] {
+    for (name, replicated) in [("https", false), ("https_mirrored", true)] {
         let mut client = client(&client_config(&rustls::version::TLS13, &fixture));
-        let mut world = World::accept(1, mirrored);
+        let mut world = World::accept(1, replicated);
         client.writer().write_all(GET).expect("there is room");
         let (mut sent, mut given) = (Vec::new(), 0);
         for _ in 0..4 {
@@ -354,8 +354,8 @@ fn secure(put: &impl Fn(&str, &str, &[u8])) {
         }
         client.send_close_notify();
         let end = take(&mut client);
-        if !mirrored {
-            put("upgrade_state", "https", &parcel_input(&world, &end, OK));
+        if !replicated {
+            put("upgrade_state", "https", &upgrade_state_input(&world, &end, OK));
         }
         sent.extend_from_slice(&end);
         let mut streams = Vec::new();
@@ -364,9 +364,9 @@ fn secure(put: &impl Fn(&str, &str, &[u8])) {
         put(
             "connection",
             name,
-            &join(&[&[1 | if mirrored { 0x10 } else { 0 }], &SCRIPT[..]].concat(), &streams),
+            &join(&[&[1 | if replicated { 0x10 } else { 0 }], &SCRIPT[..]].concat(), &streams),
         );
-        if mirrored {
+        if replicated {
             put("restore", "https", &restore_input(1, b"", OK, &world.entries));
             let acked = world.client.written.len() as u64;
             world.call(|connection, io| connection.handle_client_acked(io, acked));

@@ -8,7 +8,7 @@ use evergate_membership::{
     Body, ClusterId, Config, Event, Incarnation, KeyId, Keyring, Message, Mode, Node, NodeId, Path, Role,
 };
 use evergate_replication::{
-    Answer, ConnectionId, Entry, FRAME_VERSION, Frame, LegFacts, Mirrored, Office, SessionNews,
+    Answer, ConnectionId, Entry, FRAME_VERSION, Frame, LegFacts, Replicated, Office, SessionNews,
 };
 use std::collections::BTreeMap;
 
@@ -74,7 +74,7 @@ fn record(datagram: &[u8], path: Path, kinds: &mut [usize; 6], input: &mut Vec<u
 /// concludes afterwards.
 pub(crate) fn frames(put: &impl Fn(&str, &str, &[u8]), name: &str, entries: &[Entry]) {
     let (connection, bucket) = (ConnectionId(7), 3);
-    let office = Office { epoch: 2, proposer: 1, incarnation: 101, moves: 0 };
+    let term_of = Office { epoch: 2, proposer: 1, incarnation: 101, moves: 0 };
     let facts = LegFacts {
         local: ([203, 0, 113, 10], 443).into(),
         remote: ([198, 51, 100, 7], 50_000).into(),
@@ -89,7 +89,7 @@ pub(crate) fn frames(put: &impl Fn(&str, &str, &[u8]), name: &str, entries: &[En
         next_hop: [2, 0, 0, 0, 0, 1],
     };
     let legs = BTreeMap::from([(0, facts)]);
-    let mut state = Mirrored::default();
+    let mut state = Replicated::default();
     entries.iter().cloned().for_each(|entry| state.apply(entry));
     let id = SessionId::from([9; 32]);
     let kept = KeptSession { id, until_unix_s: 1 << 31, sealed: Sealed(vec![1, 2, 3]) };
@@ -103,7 +103,7 @@ pub(crate) fn frames(put: &impl Fn(&str, &str, &[u8]), name: &str, entries: &[En
     };
     let mut all = vec![
         hello,
-        Frame::Office { bucket, office },
+        Frame::Office { bucket, term_of },
         Frame::Begin { connection, bucket, state: None, legs: legs.clone() },
         Frame::Leg { connection, leg: 1, facts },
     ];

@@ -46,8 +46,8 @@ struct Play<'a> {
 impl Play<'_> {
     fn step(&mut self, world: &mut World, step: u8, script: &mut Choices<'_>) {
         match step & 0x0f {
-            0..=2 => self.client_says(world, usize::from(script.byte()) << (step >> 4)),
-            3..=5 => self.server_says(world, usize::from(script.byte()) << (step >> 4)),
+            0..=2 => self.client_sends(world, usize::from(script.byte()) << (step >> 4)),
+            3..=5 => self.server_sends(world, usize::from(script.byte()) << (step >> 4)),
             6 => world.client.window = usize::from(script.byte()) << (step >> 4),
             7 => {
                 world.server_window = usize::from(script.byte()) << (step >> 4);
@@ -75,12 +75,12 @@ impl Play<'_> {
             },
             12 => world.acknowledge(),
             13 => self.peers_acknowledge(world, step, script),
-            14 => take_over(world),
-            _ => self.somebody_ends(world, step),
+            14 => fail_over(world),
+            _ => self.any_ends(world, step),
         }
     }
 
-    fn client_says(&mut self, world: &mut World, count: usize) {
+    fn client_sends(&mut self, world: &mut World, count: usize) {
         let (now, later) = self.client.split_at(count.min(self.client.len()));
         if !world.client.ended {
             world.client.inbox.extend_from_slice(now);
@@ -88,7 +88,7 @@ impl Play<'_> {
         }
     }
 
-    fn server_says(&mut self, world: &mut World, count: usize) {
+    fn server_sends(&mut self, world: &mut World, count: usize) {
         let Some(upstream) = world.upstream.as_mut().filter(|upstream| !upstream.socket.ended) else {
             return;
         };
@@ -114,7 +114,7 @@ impl Play<'_> {
         }
     }
 
-    fn somebody_ends(&mut self, world: &mut World, step: u8) {
+    fn any_ends(&mut self, world: &mut World, step: u8) {
         self.patient = false;
         match step >> 4 & 3 {
             0 => world.client.ended = true,
@@ -138,7 +138,7 @@ impl Play<'_> {
         world.next_dial = Answer::Open;
         world.server_window = usize::MAX;
         world.client.window = usize::MAX;
-        self.client_says(world, self.client.len());
+        self.client_sends(world, self.client.len());
         world.connect();
         world.pump();
         world.client.ended = true;
@@ -148,7 +148,7 @@ impl Play<'_> {
                 if let Some(upstream) = &mut world.upstream {
                     upstream.socket.window = usize::MAX;
                 }
-                self.server_says(world, left);
+                self.server_sends(world, left);
                 if let Some(upstream) = &mut world.upstream {
                     upstream.socket.ended = true;
                 }
@@ -178,7 +178,7 @@ impl Play<'_> {
 }
 
 /// A connection can be restored from what the backup holds, unless it has broken.
-fn take_over(world: &World) {
+fn fail_over(world: &World) {
     let Some(backup) = &world.backup else { return };
     let broken = matches!(backup.closed, Some((_, true)));
     let restored = World::restore(backup);

@@ -33,7 +33,7 @@ fuzz_target!(|data: &[u8]| {
                 }
             }
             2 => begun += conclude(&mut holder, bytes),
-            _ => owner.hear(bytes),
+            _ => owner.read_from(bytes),
         }
         holder.check_invariants();
         assert!(holder.len() <= begun, "{} connections of {begun} that were begun", holder.len());
@@ -74,19 +74,19 @@ fn survives(frame: &Frame, length: usize) {
 fn conclude(holder: &mut Holder, bytes: &[u8]) -> usize {
     let byte = |at: usize| bytes.get(at).copied().unwrap_or(0);
     let bucket = u16::from(byte(1));
-    let office = Office { epoch: u64::from(byte(2)), proposer: byte(3), incarnation: 1, moves: 0 };
+    let term_of = Office { epoch: u64::from(byte(2)), proposer: byte(3), incarnation: 1, moves: 0 };
     match byte(0) % 4 {
         0 => {
-            let taken = holder.take_over(bucket, office);
+            let taken = holder.fail_over(bucket, term_of);
             assert!(!holder.has(bucket) && taken.iter().all(|taken| taken.held.bucket == bucket));
         }
-        1 => holder.forget(bucket, office),
+        1 => holder.forget(bucket, term_of),
         2 => holder.forget_for_good(bucket),
         _ => {
             if let Ok(Some((frame @ Frame::Begin { .. }, _))) =
                 Frame::decode(bytes.get(4..).unwrap_or_default())
             {
-                holder.keep(office, frame);
+                holder.keep(term_of, frame);
                 return 1;
             }
         }
@@ -99,34 +99,34 @@ fn conclude(holder: &mut Holder, bytes: &[u8]) -> usize {
 struct Owner {
     feed: Feed<u64>,
     input: Vec<u8>,
-    heard: u64,
+    peer_input: u64,
 }
 
 impl Owner {
     /// Something more was said to the backup, and this has come from it.
-    fn hear(&mut self, bytes: &[u8]) {
-        let said = self.feed.frames() + 1;
+    fn read_from(&mut self, bytes: &[u8]) {
+        let reported = self.feed.frames() + 1;
         self.feed
-            .push(&Frame::End { connection: ConnectionId(said) }, Some(said))
+            .push(&Frame::End { connection: ConnectionId(reported) }, Some(reported))
             .expect("far below the bounds");
         self.input.extend_from_slice(bytes);
         let mut at = 0;
         while let Ok(Some((answer, length))) = Answer::decode(&self.input[at..]) {
             at += length;
-            let (heard, said) = (&mut self.heard, self.feed.frames());
+            let (peer_input, reported) = (&mut self.peer_input, self.feed.frames());
             let result = self.feed.handle_answer(answer.frames, |notice| {
-                assert_eq!(notice, *heard + 1, "out of order");
-                *heard = notice;
+                assert_eq!(notice, *peer_input + 1, "out of order");
+                *peer_input = notice;
             });
-            assert_eq!(result.is_ok(), answer.frames <= said);
-            assert!(self.heard <= said && self.feed.lag() <= said - self.heard);
+            assert_eq!(result.is_ok(), answer.frames <= reported);
+            assert!(self.peer_input <= reported && self.feed.lag() <= reported - self.peer_input);
         }
         self.input.drain(..at);
     }
 
     /// What was never acknowledged is given up, all of it.
     fn end(self) {
-        let said = self.feed.frames();
-        assert!(self.feed.abandon().eq(self.heard + 1..=said));
+        let reported = self.feed.frames();
+        assert!(self.feed.abandon().eq(self.peer_input + 1..=reported));
     }
 }

@@ -86,8 +86,8 @@ fn perform(node: &mut Node) {
         }
     }
     while let Some(transmit) = node.poll_transmit() {
-        let said = Message::decode(&transmit.bytes).expect("what is said can be read");
-        assert_eq!((said.header.from, said.header.to.id), (node.me(), transmit.to));
+        let reported = Message::decode(&transmit.bytes).expect("what is said can be read");
+        assert_eq!((reported.header.from, reported.header.to.id), (node.me(), transmit.to));
     }
     assert_eq!(node.transmits_dropped(), 0, "more than a queue takes");
 }

@@ -4,30 +4,30 @@
 #![no_main]
 
 use evergate_fuzz::input::chunks;
-use evergate_replication::{Entry, Mirrored};
+use evergate_replication::{Entry, Replicated};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     whole_state(data);
-    let mut state = Mirrored::default();
-    let mut said = 0;
+    let mut state = Replicated::default();
+    let mut reported = 0;
     for chunk in chunks(data) {
         let Ok(entry) = Entry::decode(chunk) else { continue };
         let encoded = entry.encode().expect("what was read can be written");
         assert_eq!(Entry::decode(&encoded).as_ref(), Ok(&entry));
         assert!(encoded.len() <= chunk.len(), "the encoding is not the shortest one");
         state.apply(entry);
-        said += encoded.len();
+        reported += encoded.len();
         let _ = (state.client_frontier(), state.server_frontier(1));
         // Positions take up to ten bytes where the entry needed one: hence the constants.
         let held = state.encode().expect("a folded state can be written").len();
-        assert!(held <= 256 + 32 * said, "{held} bytes are held of {said} that were said");
+        assert!(held <= 256 + 32 * reported, "{held} bytes are held of {reported} that were said");
     }
     survives(&state);
 });
 
 fn whole_state(bytes: &[u8]) {
-    if let Ok(mut state) = Mirrored::decode(bytes) {
+    if let Ok(mut state) = Replicated::decode(bytes) {
         survives(&state);
         let _ = (state.client_frontier(), state.server_frontier(0));
         state.apply(Entry::Server(state.server.clone()));
@@ -35,7 +35,7 @@ fn whole_state(bytes: &[u8]) {
     }
 }
 
-fn survives(state: &Mirrored) {
+fn survives(state: &Replicated) {
     let bytes = state.encode().expect("a state can be written");
-    assert_eq!(Mirrored::decode(&bytes).as_ref(), Ok(state));
+    assert_eq!(Replicated::decode(&bytes).as_ref(), Ok(state));
 }

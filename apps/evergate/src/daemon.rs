@@ -14,8 +14,8 @@ use crate::config::Config;
 use crate::config::model::{ListenAddress, Listener};
 use crate::generation::CarriedState;
 use crate::server_state::Generation;
-use crate::upgrade::{Offer, Offered, Progress, OperatorState, offered_servers};
-use crate::worker::{Command, Counters, ListenerSocket, Watchdog, Shared, end_stream};
+use crate::upgrade::{Offer, Offered, OperatorState, Progress, offered_servers};
+use crate::worker::{Command, Counters, ListenerSocket, Shared, Watchdog, end_stream};
 use anyhow::{Context, Result};
 use evergate_crypto::CertifiedName;
 use evergate_sys::Waker;
@@ -45,7 +45,7 @@ pub struct WorkerHandle {
 }
 
 impl WorkerHandle {
-    pub(crate) fn tell(&self, command: Command) {
+    pub(crate) fn notify(&self, command: Command) {
         // A worker that is gone hears nothing more.
         let _ = self.commands.send(command);
         self.waker.wake();
@@ -90,7 +90,7 @@ impl Daemon {
     /// Takes the connections of the process before from now on.
     pub fn inherit(&mut self) {
         for (worker, stream) in self.workers.iter().zip(std::mem::take(&mut self.streams)) {
-            worker.tell(Command::Inherit(stream));
+            worker.notify(Command::Inherit(stream));
         }
     }
 
@@ -98,7 +98,7 @@ impl Daemon {
     pub fn listen(&self) -> Result<()> {
         let all = self.duplicate_sockets()?;
         for (worker, add) in self.workers.iter().zip(all) {
-            worker.tell(Command::Listeners { add, remove: Vec::new() });
+            worker.notify(Command::Listeners { add, remove: Vec::new() });
         }
         Ok(())
     }
@@ -156,11 +156,11 @@ impl Daemon {
     }
 
     /// What operators told the process before while this one was set up.
-    pub fn apply_operator_state(&self, told: &OperatorState) {
+    pub fn apply_operator_state(&self, reported: &OperatorState) {
         for pool in &self.generation.pools {
             for server in &pool.servers {
                 let draining =
-                    told.draining.iter().any(|(of, name)| *of == pool.name && *name == server.name);
+                    reported.draining.iter().any(|(of, name)| *of == pool.name && *name == server.name);
                 server.draining.store(draining, Ordering::Relaxed);
             }
         }
@@ -174,7 +174,7 @@ impl Daemon {
                     end_stream(stream); // it has nothing any more
                     progress.skip();
                 }
-                false => worker.tell(Command::HandOver(stream, progress.clone())),
+                false => worker.notify(Command::Handoff(stream, progress.clone())),
             }
         }
     }
@@ -182,14 +182,14 @@ impl Daemon {
     /// Serves again: the new process is gone.
     pub fn take_back(&self) -> Result<()> {
         for (worker, sockets) in self.workers.iter().zip(self.duplicate_sockets()?) {
-            worker.tell(Command::TakeBack(sockets));
+            worker.notify(Command::TakeBack(sockets));
         }
         Ok(())
     }
 
     /// Ends what cannot go to the new process, as at the end of a drain. The listening sockets stay: it may still end.
     pub fn end_remaining(&self) {
-        self.workers.iter().for_each(|worker| worker.tell(Command::Drain));
+        self.workers.iter().for_each(|worker| worker.notify(Command::Drain));
     }
 
     /// Whether connections of the process before still come.
@@ -263,7 +263,7 @@ impl Daemon {
     fn drain_workers(&self) {
         self.sockets().iter_mut().for_each(Vec::clear); // the workers close theirs
         for worker in &self.workers {
-            worker.tell(Command::Drain);
+            worker.notify(Command::Drain);
         }
     }
 
@@ -295,7 +295,7 @@ impl Daemon {
             crate::control::console::error(format_args!("the agent of the cluster has ended: {error}"));
         }
         for worker in &self.workers {
-            worker.tell(Command::Stop);
+            worker.notify(Command::Stop);
         }
         for worker in &mut self.workers {
             if let Some(thread) = worker.thread.take() {

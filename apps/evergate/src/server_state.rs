@@ -66,8 +66,8 @@ impl ServerRuntime {
     /// What a connection to it leads to, and was made with, as one number: see [`PoolRuntime::tls_fingerprint`]. The same in
     /// every process.
     pub fn way(&self, tls_fingerprint: u64) -> u64 {
-        let said = format!("{} {} {tls_fingerprint}", self.host, self.address());
-        crate::generation::fnv(said.bytes())
+        let reported = format!("{} {} {tls_fingerprint}", self.host, self.address());
+        crate::generation::fnv(reported.bytes())
     }
 
     /// A server of which nothing is known yet: up, with one share of the load and no bound.

@@ -7,7 +7,7 @@ use serde::Serialize;
 /// The forms that this program speaks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct WireVersions {
-    mirror_frames: u8,
+    replication_frames: u8,
     heartbeats: u8,
     connections: String,
     tickets: u8,
@@ -16,7 +16,7 @@ pub(crate) struct WireVersions {
 impl WireVersions {
     pub(crate) fn ours() -> WireVersions {
         WireVersions {
-            mirror_frames: evergate_replication::FRAME_VERSION,
+            replication_frames: evergate_replication::FRAME_VERSION,
             heartbeats: evergate_membership::VERSION,
             connections: format!("{UPGRADE_VERSION}.{UPGRADE_STATE_VERSION}"),
             tickets: evergate_crypto::TICKET_FORM,
@@ -26,10 +26,10 @@ impl WireVersions {
 
 impl std::fmt::Display for WireVersions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let WireVersions { mirror_frames, heartbeats, connections, tickets } = self;
+        let WireVersions { replication_frames, heartbeats, connections, tickets } = self;
         write!(
             f,
-            "mirror frames {mirror_frames}, heartbeats {heartbeats}, connections {connections}, tickets {tickets}"
+            "mirror frames {replication_frames}, heartbeats {heartbeats}, connections {connections}, tickets {tickets}"
         )
     }
 }
@@ -43,9 +43,9 @@ mod tests {
     fn the_changelog_tells_the_forms_of_this_program() {
         let changelog = include_str!("../../../CHANGELOG.md");
         let (_, newest) = changelog.split_once("\n## ").unwrap();
-        let WireVersions { mirror_frames, heartbeats, connections, tickets } = WireVersions::ours();
+        let WireVersions { replication_frames, heartbeats, connections, tickets } = WireVersions::ours();
         for form in [
-            format!("\n- mirror frames {mirror_frames}: "),
+            format!("\n- mirror frames {replication_frames}: "),
             format!("\n- heartbeats {heartbeats}: "),
             format!("\n- connections that go to a new process {connections}: "),
             format!("\n- tickets {tickets}: "),

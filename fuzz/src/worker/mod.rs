@@ -13,7 +13,7 @@ use std::sync::Arc;
 use evergate_base::Micros;
 use evergate_base::session::{Sealed, SessionId};
 use evergate_connection::{Connection, Effects, Failure, Io, Node, RequestLog, Scratch, Snapshot};
-use evergate_replication::{Entry, Mirrored};
+use evergate_replication::{Entry, Replicated};
 use evergate_rules::RuleId;
 use evergate_tls::Records;
 
@@ -105,7 +105,7 @@ pub struct World {
     /// Plain bodies go past the connection.
     pub splices: bool,
     /// What a backup holds, if there is one.
-    pub backup: Option<Mirrored>,
+    pub backup: Option<Replicated>,
     /// Entries that the backup has got.
     pub entries: Vec<Entry>,
     /// Entries are acknowledged at once.
@@ -125,22 +125,22 @@ pub struct World {
 
 impl World {
     /// A connection that was just accepted on this listener; mirrored to a backup when asked.
-    pub fn accept(listener: u32, mirrored: bool) -> World {
+    pub fn accept(listener: u32, replicated: bool) -> World {
         let snapshot = fixture::snapshot();
         let now = Micros::from_ms(1000);
         let mut connection = Connection::new(snapshot, &fixture::accepted(listener), now);
-        if mirrored {
-            connection.mirror_to_backups();
+        if replicated {
+            connection.start_replication();
         }
         let mut world = World::around(connection, now);
-        world.backup = mirrored.then(Mirrored::default);
+        world.backup = replicated.then(Replicated::default);
         world.with(|connection, io| connection.handle_accepted(io));
         world.perform();
         world
     }
 
     /// A connection from what a backup holds; `None` when it cannot be restored.
-    pub fn restore(state: &Mirrored) -> Option<World> {
+    pub fn restore(state: &Replicated) -> Option<World> {
         let now = Micros::from_ms(1000);
         let (mut scratch, mut effects) = (Scratch::new(), Effects::default());
         let mut node = View::new();
@@ -170,8 +170,8 @@ impl World {
 
     /// A connection that came in a parcel, with its sockets; `None` when it is refused. What it says of its own past may be
     /// wrong, and costs it its sockets at most.
-    pub fn import(parcel: &[u8]) -> Option<World> {
-        let (connection, leg) = Connection::import(fixture::snapshot(), parcel).ok()?;
+    pub fn import(upgrade_state: &[u8]) -> Option<World> {
+        let (connection, leg) = Connection::import(fixture::snapshot(), upgrade_state).ok()?;
         let mut world = World::around(connection, Micros::from_ms(1000));
         world.upstream = leg.map(|leg| {
             let socket = Socket { window: usize::MAX, forgives: true, ..Socket::default() };
@@ -246,7 +246,7 @@ impl World {
         let entries = self.entries.len() as u64;
         if self.backup.is_some() && entries > self.connection.acknowledged() {
             self.call(|connection, io| {
-                connection.learn_mirror_acked(io, entries);
+                connection.on_replicated(io, entries);
                 connection.handle_news(io);
             });
         }

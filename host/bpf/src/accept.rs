@@ -71,8 +71,8 @@ impl PacketGate {
             constants.use_scaling = allowed("tcp_window_scaling")?;
         }
         pins::share(open.open_object_mut(), &self.folder, self.slots.entries() as u32).map_err(failed)?;
-        let (loaded, said) = libbpf_log::quietly(|| open.load());
-        let loaded = loaded.map_err(|error| GateError::bpf(format!("{loading} {said}"), &error))?;
+        let (loaded, reported) = libbpf_log::quietly(|| open.load());
+        let loaded = loaded.map_err(|error| GateError::bpf(format!("{loading} {reported}"), &error))?;
         let _ = self.cookies.set((key, epoch)); // those of a node do not change
         let program = loaded.progs.stateless_accept.as_fd().try_clone_to_owned();
         let accept = Accept {
@@ -88,8 +88,8 @@ impl PacketGate {
 impl Accept {
     /// Puts it behind the gate on an interface.
     pub fn attach(&self, interface: u32) -> Result<(), GateError> {
-        let (attached, said) = libbpf_log::quietly(|| self.hook(interface).attach());
-        let attempt = || format!("attaching the stateless accept to interface {interface} {said}");
+        let (attached, reported) = libbpf_log::quietly(|| self.hook(interface).attach());
+        let attempt = || format!("attaching the stateless accept to interface {interface} {reported}");
         attached.map(drop).map_err(|error| GateError::bpf(attempt(), &error))
     }
 

@@ -18,7 +18,7 @@ pub struct DivertedSegment {
     /// Its flow.
     pub flow: Flow,
     /// What its header says.
-    pub heard: PeerPosition,
+    pub peer_input: PeerPosition,
     /// What it carries; nothing when it was too long to be kept.
     pub data: Vec<u8>,
 }
@@ -38,10 +38,10 @@ impl DivertedSegment {
         let stamped = header >= FIXED_HEADER + 12 && field(FIXED_HEADER)? == STAMPED;
         let timestamps = if stamped { (field(24)?, field(28)?) } else { (0, 0) };
         let window = field(12)? & 0xffff;
-        let heard = PeerPosition { seq: field(4)?, ack: field(8)?, window, count: 1, timestamps };
+        let peer_input = PeerPosition { seq: field(4)?, ack: field(8)?, window, count: 1, timestamps };
         let data = segment.get(header.max(FIXED_HEADER)..)?.to_vec();
         let whole = data.is_empty() || is_intact(segment, flow.local.ip(), flow.remote.ip());
-        whole.then_some(DivertedSegment { flow, heard, data })
+        whole.then_some(DivertedSegment { flow, peer_input, data })
     }
 }
 
@@ -96,9 +96,9 @@ mod tests {
         let flows = [("10.0.0.1:443", "10.0.0.2:5"), ("[fd00::1]:443", "[fd00::2]:5")];
         for (local, remote) in flows {
             let flow = Flow::new(local.parse().unwrap(), remote.parse().unwrap());
-            let heard = PeerPosition { seq: 77, ack: 99, window: 500, count: 1, timestamps: (3, 4) };
+            let peer_input = PeerPosition { seq: 77, ack: 99, window: 500, count: 1, timestamps: (3, 4) };
             for payload in [&b"x"[..], b"GET / HTTP/1.1\r\n\r\n"] {
-                let expected = Some(DivertedSegment { flow, heard, data: payload.to_vec() });
+                let expected = Some(DivertedSegment { flow, peer_input, data: payload.to_vec() });
                 assert_eq!(DivertedSegment::read(&record(&flow, payload, |_, sum| sum)), expected);
                 assert_eq!(
                     DivertedSegment::read(&record(&flow, payload, |pseudo, _| fold(pseudo))),
@@ -112,7 +112,10 @@ mod tests {
             }
             // Of one that was too long only the header came.
             let header = record(&flow, b"", |_, _| 1);
-            assert_eq!(DivertedSegment::read(&header), Some(DivertedSegment { flow, heard, data: Vec::new() }));
+            assert_eq!(
+                DivertedSegment::read(&header),
+                Some(DivertedSegment { flow, peer_input, data: Vec::new() })
+            );
             assert_eq!(DivertedSegment::read(&header[..60]), None);
         }
         assert_eq!(DivertedSegment::read(&[]), None);

@@ -10,22 +10,22 @@ use std::time::Duration;
 pub enum GateError {
     /// The pin folder is not on a BPF file system and none could be mounted.
     #[error(
-        "pinning maps under {path:?}: this is not a BPF file system, and mounting one failed: {said} \
+        "pinning maps under {path:?}: this is not a BPF file system, and mounting one failed: {reported} \
              (mount -t bpf bpf /sys/fs/bpf; needs CAP_SYS_ADMIN)"
     )]
     Pins {
         /// The folder.
         path: PathBuf,
         /// What the kernel said. Part of the message, so no cause of its own: chains of causes would say it twice.
-        said: io::Error,
+        reported: io::Error,
     },
     /// A kernel object could not be made or attached.
-    #[error("{attempt}: {said}")]
+    #[error("{attempt}: {reported}")]
     Kernel {
         /// What was attempted, with its values.
         attempt: String,
         /// What the kernel said, likewise.
-        said: io::Error,
+        reported: io::Error,
     },
     /// This process sees another time than the programs that compare its leases.
     #[error(
@@ -61,7 +61,7 @@ pub enum GateError {
 
 impl GateError {
     pub(crate) fn kernel(attempt: impl Into<String>, source: impl Into<io::Error>) -> GateError {
-        GateError::Kernel { attempt: attempt.into(), said: source.into() }
+        GateError::Kernel { attempt: attempt.into(), reported: source.into() }
     }
 
     /// Wraps an error of libbpf: its message carries the verifier's last words, its kind the errno.
@@ -72,6 +72,6 @@ impl GateError {
             libbpf_rs::ErrorKind::AlreadyExists => io::ErrorKind::AlreadyExists,
             _ => io::ErrorKind::Other,
         };
-        GateError::Kernel { attempt: attempt.into(), said: io::Error::new(kind, format!("{source:#}")) }
+        GateError::Kernel { attempt: attempt.into(), reported: io::Error::new(kind, format!("{source:#}")) }
     }
 }

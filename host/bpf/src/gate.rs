@@ -80,7 +80,7 @@ pub(crate) struct Maps {
     pub(crate) free_slots: MapHandle,
     pub(crate) events: MapHandle,
     pub(crate) greetings: Table<types::greeting>,
-    pub(crate) heard: MapHandle,
+    pub(crate) peer_input: MapHandle,
     addresses: MapHandle,
     listeners: MapHandle,
     peers: MapHandle,
@@ -112,7 +112,7 @@ impl Maps {
             free_slots: handle(&loaded.maps.free_slots)?,
             events: handle(&loaded.maps.events)?,
             greetings: Table::map(&handle(&loaded.maps.greetings)?)?,
-            heard: handle(&loaded.maps.heard)?,
+            peer_input: handle(&loaded.maps.peer_input)?,
             addresses: handle(&loaded.maps.addresses)?,
             listeners: handle(&loaded.maps.listeners)?,
             peers: handle(&loaded.maps.peers)?,
@@ -136,7 +136,9 @@ impl Programs {
 /// Gives maps their sizes and where they are pinned.
 fn size_and_pin(open: &mut OpenGateSkel<'_>, flows_max: u32, folder: &Path) -> Result<(), GateError> {
     let failed = |error| GateError::bpf(LOADING, &error);
-    for map in [&mut open.maps.slots, &mut open.maps.flows, &mut open.maps.free_slots, &mut open.maps.heard] {
+    for map in
+        [&mut open.maps.slots, &mut open.maps.flows, &mut open.maps.free_slots, &mut open.maps.peer_input]
+    {
         map.set_max_entries(flows_max).map_err(failed)?;
     }
     for mut map in open.open_object_mut().maps_mut() {
@@ -182,7 +184,8 @@ impl PacketGate {
     pub fn load_with_clock(options: &Options<'_>, test_clock: bool) -> Result<PacketGate, GateError> {
         let folder = pins::folder(options.pins, options.flows_max)?;
         if !options.keep {
-            pins::clear(&folder).map_err(|said| GateError::Pins { path: options.pins.to_owned(), said })?;
+            pins::clear(&folder)
+                .map_err(|reported| GateError::Pins { path: options.pins.to_owned(), reported })?;
         }
         let mut storage = MaybeUninit::uninit();
         let mut open = GateSkelBuilder::default()
@@ -197,8 +200,8 @@ impl PacketGate {
             constants.test_clock = u32::from(test_clock);
         }
         size_and_pin(&mut open, options.flows_max, &folder)?;
-        let (loaded, said) = libbpf_log::quietly(|| open.load());
-        let loaded = loaded.map_err(|error| GateError::bpf(format!("{LOADING} {said}"), &error))?;
+        let (loaded, reported) = libbpf_log::quietly(|| open.load());
+        let loaded = loaded.map_err(|error| GateError::bpf(format!("{LOADING} {reported}"), &error))?;
         if !options.keep {
             // What cannot be removed takes memory, and nothing else.
             let _ = pins::clear_others(&folder);
@@ -248,8 +251,8 @@ impl PacketGate {
             let attempt = || format!("attaching the gate to interface {interface} (tc clsact)");
             // The queue discipline may be there already.
             libbpf_log::quietly(|| hook.create()).0.map_err(|error| GateError::bpf(attempt(), &error))?;
-            let (attached, said) = libbpf_log::quietly(|| hook.attach());
-            attached.map_err(|error| GateError::bpf(format!("{} {said}", attempt()), &error))?;
+            let (attached, reported) = libbpf_log::quietly(|| hook.attach());
+            attached.map_err(|error| GateError::bpf(format!("{} {reported}", attempt()), &error))?;
         }
         Ok(())
     }
@@ -365,7 +368,13 @@ impl PacketGate {
 
     /// What one worker needs, to be used in its thread. A second lane of the same number takes the first one's events.
     pub fn worker_port(&self, id: WorkerPortId) -> Result<WorkerPort, GateError> {
-        WorkerPort::new(id, self.maps.clone(), self.programs.clone(), self.slots.clone(), self.batches.clone())
+        WorkerPort::new(
+            id,
+            self.maps.clone(),
+            self.programs.clone(),
+            self.slots.clone(),
+            self.batches.clone(),
+        )
     }
 
     /// What happened at the gate so far.

@@ -24,9 +24,9 @@ pub(crate) fn quietly<T>(call: impl FnOnce() -> T) -> (T, String) {
     let before = set_print(Some((PrintLevel::Warn, note)));
     let result = call();
     set_print(before);
-    let said = std::mem::take(&mut *lock(&LOG));
-    let said = said.trim();
-    let start = said.char_indices().rev().take(LOG_BYTES_MAX).last().map_or(0, |(index, _)| index);
-    let said = said.get(start..).unwrap_or_default();
-    (result, if said.is_empty() { String::new() } else { format!("({said})") })
+    let reported = std::mem::take(&mut *lock(&LOG));
+    let reported = reported.trim();
+    let start = reported.char_indices().rev().take(LOG_BYTES_MAX).last().map_or(0, |(index, _)| index);
+    let reported = reported.get(start..).unwrap_or_default();
+    (result, if reported.is_empty() { String::new() } else { format!("({reported})") })
 }

@@ -40,7 +40,7 @@ pub struct Owner {
 
 impl Owner {
     /// Nobody: all packets of the bucket are dropped.
-    pub const NOBODY: Owner = Owner { node: None, hold: false, closed: false, backups: [0; BACKUPS_MAX] };
+    pub const NONE: Owner = Owner { node: None, hold: false, closed: false, backups: [0; BACKUPS_MAX] };
 
     /// Owned by `node`, with backups whose grants must hold. `None` for more than [`BACKUPS_MAX`] of them.
     pub fn new(node: NodeId, backups: &[NodeId]) -> Option<Owner> {
@@ -208,7 +208,10 @@ mod tests {
         assert_eq!(Owner::new(node(1), &[node(2); 7]), None);
         let again = Owner::new(node(63), &[node(1)]).unwrap();
         assert_eq!(again.after(owner.on_hold()), again.on_hold(), "the hold stays");
-        assert_eq!(Owner::new(node(2), &[]).unwrap().after(owner.on_hold()), Owner::new(node(2), &[]).unwrap());
+        assert_eq!(
+            Owner::new(node(2), &[]).unwrap().after(owner.on_hold()),
+            Owner::new(node(2), &[]).unwrap()
+        );
         assert_eq!(again.after(owner.closed()), again.closed(), "it stays closed");
         assert_eq!(again.on_hold().after(owner), again.on_hold());
         assert_eq!((NodeId::new(0), NodeId::new(64)), (None, None));

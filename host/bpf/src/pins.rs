@@ -50,7 +50,7 @@ fn is_ours(name: &OsStr) -> bool {
 /// place when it is missing there.
 pub(crate) fn folder(pins: &Path, flows_max: u32) -> Result<PathBuf, GateError> {
     let folder = pins.join(name(LAYOUT, flows_max));
-    let failed = |said| GateError::Pins { path: pins.to_owned(), said };
+    let failed = |reported| GateError::Pins { path: pins.to_owned(), reported };
     let usual = Path::new(BPF_FS);
     if pins.starts_with(usual) && !is_bpf(usual).map_err(failed)? {
         mount(usual).map_err(failed)?;

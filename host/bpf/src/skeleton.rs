@@ -32,5 +32,5 @@ const _: () = assert!(size_of::<types::slot>() == 256);
 const _: () = assert!(size_of::<types::flow_key>() == 40);
 const _: () = assert!(size_of::<types::address>() == 16);
 const _: () = assert!(size_of::<types::address_info>() == 16);
-const _: () = assert!(size_of::<types::heard>() == 24);
+const _: () = assert!(size_of::<types::peer_input>() == 24);
 const _: () = assert!(size_of::<types::batch>() == 4 + 4 * crate::BATCH);

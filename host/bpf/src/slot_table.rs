@@ -98,8 +98,8 @@ impl PacketGate {
 
     /// What the peer said on hold, or while we backed the flow up.
     pub fn peer_position(&self, flow: &Flow) -> Option<PeerPosition> {
-        let mut value = [0; size_of::<types::heard>()];
-        let found = self.maps.heard.lookup_into(bytes(&flow.key()), &mut value, MapFlags::ANY);
+        let mut value = [0; size_of::<types::peer_input>()];
+        let found = self.maps.peer_input.lookup_into(bytes(&flow.key()), &mut value, MapFlags::ANY);
         let word = |index: usize| {
             value
                 .get(index * 4..index * 4 + 4)
@@ -118,7 +118,7 @@ impl PacketGate {
     /// Forgets it, so that the next answer is known to be new.
     pub fn forget_peer_position(&self, flow: &Flow) {
         // Nothing heard is fine too.
-        let _ = self.maps.heard.delete(bytes(&flow.key()));
+        let _ = self.maps.peer_input.delete(bytes(&flow.key()));
     }
 
     /// Frees slots of connections that never came to be: older than `age_ns` and taken by no program. Returns how many. Looks
@@ -156,7 +156,8 @@ impl PacketGate {
             if born_ns == 0 || now_ns.saturating_sub(born_ns) < age_ns || !wanted(pointer) {
                 continue;
             }
-            let take = |free| flags.compare_exchange(free, FLAG_RECOVERED, Ordering::AcqRel, Ordering::Acquire);
+            let take =
+                |free| flags.compare_exchange(free, FLAG_RECOVERED, Ordering::AcqRel, Ordering::Acquire);
             if take(0).is_ok() || take(FLAG_LEARN).is_ok() {
                 // SAFETY: the key is written at registration only, and the slot is ours now.
                 let key = unsafe { (&raw const (*pointer).key).read_volatile() };

@@ -4,7 +4,7 @@ use crate::gate::{Maps, Programs};
 use crate::skeleton::types;
 use crate::slot::{FLAG_FIN, FLAG_OPEN, FLAG_RST, Slot};
 use crate::table::{Table, bytes};
-use crate::{Flow, GateError, DivertedSegment};
+use crate::{DivertedSegment, Flow, GateError};
 use libbpf_rs::libbpf_sys as sys;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, RingBuffer, RingBufferBuilder};
 use std::collections::VecDeque;
@@ -46,7 +46,7 @@ pub struct Events {
     /// Indexes of slots that were woken. One may be stale: look at the slot before acting.
     pub woken: Vec<u32>,
     /// Segments of flows that nobody knows yet, in buckets that are pending in this lane.
-    pub knocks: Vec<DivertedSegment>,
+    pub early: Vec<DivertedSegment>,
 }
 
 struct Finished {
@@ -63,7 +63,7 @@ pub struct WorkerPort {
     slots: Arc<Table<types::slot>>,
     batches: Arc<Table<types::batch>>,
     ring: RingBuffer<'static>,
-    heard: Arc<Mutex<Events>>,
+    peer_input: Arc<Mutex<Events>>,
     finished: VecDeque<Finished>,
 }
 
@@ -85,14 +85,16 @@ impl WorkerPort {
         maps.events
             .update(&u32::from(id.0).to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
             .map_err(failed)?;
-        let heard = Arc::new(Mutex::new(Events::default()));
-        let sink = heard.clone();
+        let peer_input = Arc::new(Mutex::new(Events::default()));
+        let sink = peer_input.clone();
         let mut builder = RingBufferBuilder::new();
         let take = move |data: &[u8]| {
-            if let Ok(mut heard) = sink.lock() {
+            if let Ok(mut peer_input) = sink.lock() {
                 match <[u8; 4]>::try_from(data) {
-                    Ok(index) => heard.woken.push(u32::from_ne_bytes(index)),
-                    Err(_) if heard.knocks.len() < EVENTS_MAX => heard.knocks.extend(DivertedSegment::read(data)),
+                    Ok(index) => peer_input.woken.push(u32::from_ne_bytes(index)),
+                    Err(_) if peer_input.early.len() < EVENTS_MAX => {
+                        peer_input.early.extend(DivertedSegment::read(data))
+                    }
                     Err(_) => {} // said again
                 }
             }
@@ -100,7 +102,7 @@ impl WorkerPort {
         };
         builder.add(&ring, take).map_err(failed)?;
         let ring = builder.build().map_err(failed)?;
-        Ok(WorkerPort { id, maps, programs, slots, batches, ring, heard, finished: VecDeque::new() })
+        Ok(WorkerPort { id, maps, programs, slots, batches, ring, peer_input, finished: VecDeque::new() })
     }
 
     /// Its number.
@@ -133,9 +135,9 @@ impl WorkerPort {
         if taken < 0 {
             return Err(io::Error::from_raw_os_error(-taken));
         }
-        if let Ok(mut heard) = self.heard.lock() {
-            into.woken.append(&mut heard.woken);
-            into.knocks.append(&mut heard.knocks);
+        if let Ok(mut peer_input) = self.peer_input.lock() {
+            into.woken.append(&mut peer_input.woken);
+            into.early.append(&mut peer_input.early);
         }
         Ok(())
     }

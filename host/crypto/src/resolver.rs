@@ -26,14 +26,14 @@ pub struct SniResolver {
     wildcard: BTreeMap<String, Candidates>,
     default: Candidates,
     /// Whether clients that can speak TLS 1.3 do.
-    speaks_tls13: bool,
+    uses_tls13: bool,
 }
 
 impl SniResolver {
     /// A resolver over `certificates`; the first, and those that share a name with it, are the default.
-    pub fn new(certificates: &[CertifiedName], speaks_tls13: bool) -> SniResolver {
+    pub fn new(certificates: &[CertifiedName], uses_tls13: bool) -> SniResolver {
         let (exact, wildcard) = (BTreeMap::new(), BTreeMap::new());
-        let mut resolver = SniResolver { exact, wildcard, default: Vec::new(), speaks_tls13 };
+        let mut resolver = SniResolver { exact, wildcard, default: Vec::new(), uses_tls13 };
         let default_names = certificates.first().map(|first| first.names.as_slice()).unwrap_or_default();
         for (index, certificate) in certificates.iter().enumerate() {
             for name in &certificate.names {
@@ -77,7 +77,7 @@ impl SniResolver {
 
     /// The groups that say something of certificates: those of a client with which TLS 1.2 will be spoken.
     fn groups<'a>(&self, hello: &ClientHello<'a>) -> Option<&'a [NamedGroup]> {
-        let tls13 = self.speaks_tls13 && with_current(|seed| seed.offers_tls13) == Some(true);
+        let tls13 = self.uses_tls13 && with_current(|seed| seed.offers_tls13) == Some(true);
         hello.named_groups().filter(|_| !tls13)
     }
 }

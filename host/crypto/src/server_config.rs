@@ -100,10 +100,10 @@ pub fn server_config(settings: ServerSettings) -> Result<Arc<ServerConfig>, Conf
             if anchors.is_empty() {
                 return Err(ConfigError::NoAuthority);
             }
-            let is_told = names_bytes(&anchors) <= NAMES_BYTES_MAX;
+            let is_reported = names_bytes(&anchors) <= NAMES_BYTES_MAX;
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(anchors), client_provider());
             // Without names "the client MAY send any certificate" (RFC 5246 section 7.4.4; RFC 8446 section 4.2.4 is optional).
-            let verifier = if is_told { verifier } else { verifier.clear_root_hint_subjects() };
+            let verifier = if is_reported { verifier } else { verifier.clear_root_hint_subjects() };
             let verifier = match settings.client_auth {
                 ClientAuth::Optional(_) => verifier.allow_unauthenticated(),
                 _ => verifier,
@@ -112,9 +112,9 @@ pub fn server_config(settings: ServerSettings) -> Result<Arc<ServerConfig>, Conf
             builder.with_client_cert_verifier(Arc::new(NotingClients(verifier)))
         }
     };
-    let speaks_tls13 = settings.version_max == Version::Tls13;
+    let uses_tls13 = settings.version_max == Version::Tls13;
     let mut config =
-        builder.with_cert_resolver(Arc::new(SniResolver::new(&settings.certificates, speaks_tls13)));
+        builder.with_cert_resolver(Arc::new(SniResolver::new(&settings.certificates, uses_tls13)));
     config.alpn_protocols = settings.alpn;
     // The handshake driver looks at the order of a client that is not ignored, and at that of no other.
     config.ignore_client_order = !settings.prefer_chacha_when_client_does;

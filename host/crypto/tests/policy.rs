@@ -79,17 +79,17 @@ fn asking(auth: ClientAuth, policy: &str) -> Arc<rustls::ServerConfig> {
 
 #[test]
 fn client_certificates_are_none_optional_or_required_and_flights_stay_identical() {
-    let (ours, strangers) = (clients(), clients());
+    let (ours, unlisted) = (clients(), clients());
     let roots = || vec![ours.root.clone()];
     for version in [&TLS13, &TLS12] {
         for (auth, client, accepted, shown) in [
             (ClientAuth::None, Some(&ours), true, false),
             (ClientAuth::Optional(roots()), None, true, false),
             (ClientAuth::Optional(roots()), Some(&ours), true, true),
-            (ClientAuth::Optional(roots()), Some(&strangers), false, false),
+            (ClientAuth::Optional(roots()), Some(&unlisted), false, false),
             (ClientAuth::Required(roots()), None, false, false),
             (ClientAuth::Required(roots()), Some(&ours), true, true),
-            (ClientAuth::Required(roots()), Some(&strangers), false, false),
+            (ClientAuth::Required(roots()), Some(&unlisted), false, false),
         ] {
             let what = format!("{:?} {auth:?} {}", version.version, client.is_some());
             match connect(&asking(auth.clone(), ""), &showing(client, version), &params(1)) {
@@ -149,9 +149,9 @@ fn clients_are_let_in_by_authorities_whose_names_do_not_fit_into_the_request_too
     };
     let mut roots: Vec<_> = (0..190).map(other).collect();
     roots.push(ours.root.clone());
-    let told = evergate_crypto::authorities(&roots);
-    let (bytes, bytes_max) = told.names_bytes;
-    assert!(told.count == 191 && bytes <= bytes_max && bytes_max < 1 << 14, "{told:?}");
+    let reported = evergate_crypto::authorities(&roots);
+    let (bytes, bytes_max) = reported.names_bytes;
+    assert!(reported.count == 191 && bytes <= bytes_max && bytes_max < 1 << 14, "{reported:?}");
     // Neither the 16 bits of the length nor the memory of clients are filled.
     let mut sizes = Vec::new();
     for more in [0, 50, 900] {
@@ -493,9 +493,10 @@ fn certificates_are_described_and_wrong_files_say_what_is_wrong() {
         key.replacen("-----BEGIN PRIVATE KEY-----\n", "-----BEGIN ", 1),
         key.replacen("-----BEGIN PRIVATE KEY-----\n", "", 1),
     ];
-    let told = |chain: &str, key: &str| load(chain, key).to_string();
-    for text in
-        spoiled.iter().flat_map(|bad| [told(&chain, bad), told(bad, &key), told(&(chain.clone() + bad), bad)])
+    let reported = |chain: &str, key: &str| load(chain, key).to_string();
+    for text in spoiled
+        .iter()
+        .flat_map(|bad| [reported(&chain, bad), reported(bad, &key), reported(&(chain.clone() + bad), bad)])
     {
         assert!(
             secret.as_bytes().windows(8).all(|part| !text.as_bytes().windows(8).any(|w| w == part)),

@@ -401,8 +401,8 @@ fn a_servers_own_certificate_is_trusted_for_that_server_alone() {
             server.handle_input(&std::mem::take(&mut up), &mut down).unwrap();
             let outcome = client.handle_input(&down, &mut up);
             assert_eq!(outcome.is_ok(), accepted, "{outcome:?}");
-            let said = outcome.err().map(|error| error.to_string());
-            assert!(said.is_none_or(|said| said.contains("unknown issuer")));
+            let reported = outcome.err().map(|error| error.to_string());
+            assert!(reported.is_none_or(|reported| reported.contains("unknown issuer")));
         }
     }
 }

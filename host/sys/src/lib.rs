@@ -54,6 +54,7 @@ pub use splice::Pipe;
 pub use survivor::Survivor;
 pub use tcp_probe::{Loss, Probe, Prober};
 pub use tcp_repair::{
-    Restore, RestoreError, Restoring, Stamp, TcpParams, bytes_received, tcp_params, tcp_params_between, timestamp,
+    Restore, RestoreError, Restoring, Stamp, TcpParams, bytes_received, tcp_params, tcp_params_between,
+    timestamp,
 };
 pub use user::{Access, Account};

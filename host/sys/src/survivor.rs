@@ -160,7 +160,7 @@ fn ignore_signals() {
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
     // SAFETY: a terminated string of less than 16 bytes.
-    unsafe { libc::prctl(libc::PR_SET_NAME, c"evergate-last".as_ptr()) };
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"evergate-watchdog".as_ptr()) };
 }
 
 #[cfg(test)]
@@ -180,10 +180,10 @@ mod tests {
         (survivor.unwrap(), reader)
     }
 
-    fn heard(mut reader: PipeReader) -> Vec<u8> {
-        let mut heard = Vec::new();
-        reader.read_to_end(&mut heard).unwrap();
-        heard
+    fn peer_input(mut reader: PipeReader) -> Vec<u8> {
+        let mut peer_input = Vec::new();
+        reader.read_to_end(&mut peer_input).unwrap();
+        peer_input
     }
 
     #[test]
@@ -193,7 +193,7 @@ mod tests {
             survivor.leave_word(word).unwrap();
         }
         drop(survivor);
-        assert_eq!(heard(reader), b"last");
+        assert_eq!(peer_input(reader), b"last");
     }
 
     #[test]
@@ -204,7 +204,7 @@ mod tests {
             std::mem::forget(survivor);
             reader
         });
-        assert_eq!(heard(maker.join().unwrap()), b"word");
+        assert_eq!(peer_input(maker.join().unwrap()), b"word");
     }
 
     #[test]
@@ -212,11 +212,11 @@ mod tests {
         let (mut survivor_a, reader_a) = survivor();
         survivor_a.leave_word(b"word").unwrap();
         survivor_a.dismiss();
-        assert_eq!(heard(reader_a), b"");
+        assert_eq!(peer_input(reader_a), b"");
         let (mut survivor_b, reader_b) = survivor();
         assert!(survivor_b.leave_word(b"").is_err());
         assert!(survivor_b.leave_word(&[0; LAST_WORD_BYTES_MAX + 1]).is_err());
         drop(survivor_b);
-        assert_eq!(heard(reader_b), b"");
+        assert_eq!(peer_input(reader_b), b"");
     }
 }

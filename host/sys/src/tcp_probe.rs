@@ -228,14 +228,14 @@ mod tests {
 
     #[test]
     fn a_loss_is_told_where_something_before_the_last_segment_is_lost() {
-        let told = |receive: u32, lost: u32| loss(receive, receive.wrapping_add(lost)).named(&PARAMS, 0);
+        let reported = |receive: u32, lost: u32| loss(receive, receive.wrapping_add(lost)).named(&PARAMS, 0);
         for receive in [0, 1000, u32::MAX - 2000, u32::MAX] {
             for none in [0, 1, 1460, 100_001, 1 << 31, u32::MAX] {
-                assert_eq!(told(receive, none), None, "{none} from {receive}");
+                assert_eq!(reported(receive, none), None, "{none} from {receive}");
             }
             for lost in [1461, 20_000, 100_000] {
                 let until = receive.wrapping_add(lost);
-                assert_eq!(told(receive, lost), Some((until.wrapping_sub(1460), until)));
+                assert_eq!(reported(receive, lost), Some((until.wrapping_sub(1460), until)));
             }
         }
         assert_eq!(loss(0, 20_000).named(&TcpParams { sack: false, ..PARAMS }, 0), None);

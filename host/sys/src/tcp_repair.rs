@@ -326,18 +326,18 @@ mod tests {
         let hour_ms = 3_600_000;
         for (delay_ms, slow_ppm) in [(0, 0), (1000, 0), (0, 450), (900, 450)] {
             // Of a node's clock that shows `ahead` at a moment; the next one's is slower.
-            let mut told = Stamp { value: 2_000, at_ms: 50_000_000 };
+            let mut reported = Stamp { value: 2_000, at_ms: 50_000_000 };
             let mut began_ms = 0; // by the true clock
             for _ in 0..4 {
                 let dies_ms = began_ms + 5 * hour_ms;
-                let newest = told.value.wrapping_add((dies_ms - began_ms) as u32); // what its kernel said last
+                let newest = reported.value.wrapping_add((dies_ms - began_ms) as u32); // what its kernel said last
                 // The next node takes all times of the channel for later than they are, and its own clock is slow.
-                let heard = Stamp { at_ms: told.at_ms + delay_ms, ..told };
+                let peer_input = Stamp { at_ms: reported.at_ms + delay_ms, ..reported };
                 let elapsed_ms = (dies_ms - began_ms) - (dies_ms - began_ms) * slow_ppm / 1_000_000;
-                let now_ms = told.at_ms + elapsed_ms;
-                let value = heard.at(now_ms);
+                let now_ms = reported.at_ms + elapsed_ms;
+                let value = peer_input.at(now_ms);
                 assert!(value.wrapping_sub(newest) as i32 >= 0, "{value} after {newest}");
-                (told, began_ms) = (Stamp { value, at_ms: now_ms }, dies_ms);
+                (reported, began_ms) = (Stamp { value, at_ms: now_ms }, dies_ms);
             }
         }
     }
@@ -356,7 +356,7 @@ mod tests {
             let facts =
                 TcpParams { local, remote, mss: 1460, window_scales: Some((7, 7)), sack: true, stamp: None };
             let restore = Restore {
-                tcp_params,
+                facts,
                 send: 1,
                 receive: 1,
                 timestamp: None,

@@ -45,7 +45,7 @@ fn scattered_reads_stay_inside_their_regions() {
     assert!(matches!(outside, Transfer::Broken(_)));
 }
 
-fn say_urgently(socket: &OwnedFd, byte: u8) {
+fn send_urgently(socket: &OwnedFd, byte: u8) {
     // SAFETY: the pointer is to one byte.
     let sent = unsafe { libc::send(socket.as_raw_fd(), (&raw const byte).cast(), 1, libc::MSG_OOB) };
     assert_eq!(sent, 1);
@@ -61,22 +61,22 @@ fn an_urgent_byte_is_one_of_the_stream_and_what_follows_is_told() {
         epoll.add(to.as_raw_fd(), 0).unwrap();
         assert_eq!((epoll.wait(5_000).unwrap(), epoll.event(0).ended), (1, false), "it can be written");
         evergate_sys::write(from.as_raw_fd(), b"before");
-        say_urgently(&from, b'!');
+        send_urgently(&from, b'!');
         evergate_sys::write(from.as_raw_fd(), b"behind");
         let mut got = Vec::new();
-        let mut goes_on = false;
+        let mut continues = false;
         while got.len() < 13 {
             assert_eq!(epoll.wait(5_000).unwrap(), 1, "{got:?}");
-            goes_on |= epoll.event(0).ended;
+            continues |= epoll.event(0).ended;
             let mut buffer = [0; 64];
             while let Transfer::Moved(count) = evergate_sys::read(to.as_raw_fd(), &mut buffer) {
                 got.extend_from_slice(&buffer[..count]);
-                if !goes_on {
+                if !continues {
                     break; // as one does who has read less than there was room for
                 }
             }
         }
-        assert_eq!((got.as_slice(), goes_on), (b"before!behind".as_slice(), true));
+        assert_eq!((got.as_slice(), continues), (b"before!behind".as_slice(), true));
     }
 }
 
@@ -86,7 +86,7 @@ fn a_pipe_takes_what_is_urgent_and_what_is_behind_it_before_the_end() {
     let mut pipe = Pipe::new().unwrap();
     let (out, server) = pair();
     evergate_sys::write(client.as_raw_fd(), b"before");
-    say_urgently(&client, b'!');
+    send_urgently(&client, b'!');
     evergate_sys::write(client.as_raw_fd(), &[b'x'; 10_000]);
     evergate_sys::shutdown_write(client.as_raw_fd());
     let (mut got, mut ended) = (Vec::new(), false);

@@ -273,11 +273,11 @@ impl Connection {
 
     /// The client of a connection that was restored with this leg has not said how much it has: of a response in clear it may have
     /// a part, until it acknowledges something. Of one to a request that was decided on only here it has nothing.
-    pub fn note_unheard_client(&mut self, resumed: &ResumedLeg) {
-        let goes_on = self.leg.as_ref().is_some_and(|leg| leg.id == resumed.route.leg);
-        let in_clear = goes_on && !self.listener().protocol.is_tls();
+    pub fn record_loss_notice(&mut self, resumed: &ResumedLeg) {
+        let continues = self.leg.as_ref().is_some_and(|leg| leg.id == resumed.route.leg);
+        let in_clear = continues && !self.listener().protocol.is_tls();
         if let Some(remote) = self.remote.as_mut().filter(|_| in_clear) {
-            remote.unheard = Some(remote.client_acked);
+            remote.loss_notices = Some(remote.client_acked);
         }
     }
 
@@ -316,11 +316,11 @@ impl Connection {
     /// safe among them: perform them first, and the outlets take the ACKs along when they are flushed. All else follows with
     /// the next call.
     pub fn on_replicated(&mut self, io: &mut Io<'_>, index: u64) {
-        let rests = self.is_idle();
+        let idle = self.is_idle();
         if let Some(remote) = &mut self.remote {
             remote.log.handle_acknowledged(index);
             remote.perform_released(io.effects);
-            remote.has_news |= !rests;
+            remote.has_news |= !idle;
         }
     }
 
@@ -335,7 +335,7 @@ impl Connection {
     }
 
     /// No backup is left to wait for: what was queued so far counts as held. What follows from it happens with the next
-    /// call of [`Connection::learn_mirror_acked`].
+    /// call of [`Connection::on_replicated`].
     pub fn count_as_replicated(&mut self) {
         if let Some(remote) = &mut self.remote {
             let newest = remote.log.last();

@@ -31,18 +31,18 @@ impl Connection {
         let to_head = unread && self.plain.starts_with(b"HEAD ");
         if self.log.is_none() {
             self.begin_log(io, None);
-            let said = std::mem::take(&mut self.plain);
-            self.log_line_of(&said);
-            self.plain = said;
+            let reported = std::mem::take(&mut self.plain);
+            self.log_line_of(&reported);
+            self.plain = reported;
         }
         self.refuse_to(io, (status, reason), to_head);
     }
 
     /// The same for a request of which nothing is known but how it begins.
-    pub(crate) fn refuse_line(&mut self, io: &mut Io<'_>, why: (u16, &'static str), said: &[u8]) {
+    pub(crate) fn refuse_line(&mut self, io: &mut Io<'_>, why: (u16, &'static str), reported: &[u8]) {
         self.begin_log(io, None);
-        self.log_line_of(said);
-        self.refuse_to(io, why, said.starts_with(b"HEAD "));
+        self.log_line_of(reported);
+        self.refuse_to(io, why, reported.starts_with(b"HEAD "));
     }
 
     fn refuse_to(&mut self, io: &mut Io<'_>, (status, reason): (u16, &'static str), to_head: bool) {
@@ -178,7 +178,7 @@ impl Connection {
     pub(crate) fn half_close(&mut self, io: &mut Io<'_>) {
         if self.is_repeating() {
             // It said more the first time: an alert now would use a nonce of what it said.
-            return self.end_abruptly(io, "replay_differs");
+            return self.end_abruptly(io, "response_replay_mismatch");
         }
         if !self.down_ended {
             self.send_alert(io, alert::CLOSE_NOTIFY);
@@ -373,7 +373,7 @@ impl Connection {
             Timer::Queue => self.give_up(io, 503, "queue_timeout"),
             Timer::Connect => self.leg_failed(io, Failure::TimedOut),
             Timer::Response => {
-                if !self.server_goes_on(io.now) {
+                if !self.server_continues(io.now) {
                     self.note_server_failure(io);
                     self.give_up(io, 504, "response_timeout");
                 }
@@ -385,7 +385,7 @@ impl Connection {
                 let timer = self.natural_timer();
                 self.arm(timer, io.now);
             }
-            Timer::WriteStall => match (self.peers_go_on(io.now), self.waits_for_server_alone()) {
+            Timer::WriteStall => match (self.peers_continue(io.now), self.waits_for_server_alone()) {
                 (true, _) => {}
                 (false, true) => {
                     self.note_server_failure(io);

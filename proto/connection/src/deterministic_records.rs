@@ -95,9 +95,9 @@ impl Connection {
     /// A fast response fills its records: more of them are to leave as planned.
     pub(crate) fn reserve_records(&mut self) {
         let (request, next) = (self.response, self.next_record());
-        let goes_on =
+        let continues =
             matches!(self.answering, ResponseState::Body(Body::Length { left }) if left > PAYLOAD_MAX as u64);
-        if let (Some(remote), Some(next), true) = (&mut self.remote, next, goes_on)
+        if let (Some(remote), Some(next), true) = (&mut self.remote, next, continues)
             && remote.planned
             && !remote.is_repeating()
         {
@@ -124,9 +124,9 @@ impl Connection {
 
     /// Whether so many bytes, the newest of a body, are kept back until more fills their record.
     pub(crate) fn waits_for_more(&self, length: usize) -> bool {
-        let goes_on =
+        let continues =
             matches!(self.answering, ResponseState::Body(Body::Length { left }) if left > length as u64);
-        goes_on && self.may_plan() && self.remote.as_ref().is_some_and(|remote| !remote.is_repeating())
+        continues && self.may_plan() && self.remote.as_ref().is_some_and(|remote| !remote.is_repeating())
     }
 
     /// What was kept back is sent as a record of its own; whether there was something.
@@ -185,7 +185,7 @@ impl Connection {
         let decided = remote.forced.front().is_some_and(|boundary| Some(boundary.first) == next);
         if !held.is_empty() {
             if !planned || decided {
-                self.end_abruptly(io, "replay_differs"); // the first time it was longer
+                self.end_abruptly(io, "response_replay_mismatch"); // the first time it was longer
                 return false;
             }
             self.repeat(|connection| connection.seal_copy(io, &held));

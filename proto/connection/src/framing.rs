@@ -199,20 +199,20 @@ impl Connection {
                     }
                     let chunk: Vec<u8> = remote.hold.drain(..usize::from(length)).collect();
                     if self.next_record() != Some(first) || self.repeat_record(io, &chunk).is_none() {
-                        return self.end_abruptly(io, "replay_differs");
+                        return self.end_abruptly(io, "response_replay_mismatch");
                     }
                 }
                 RecordKind::KeyUpdate(answers) => {
                     remote.forced.pop_front();
                     if self.next_record() != Some(first) {
-                        return self.end_abruptly(io, "replay_differs");
+                        return self.end_abruptly(io, "response_replay_mismatch");
                     }
                     self.repeat(|connection| connection.send_key_update(io, answers));
                 }
                 RecordKind::Alert(description) if !ends(description) => {
                     remote.forced.pop_front();
                     if self.next_record() != Some(first) {
-                        return self.end_abruptly(io, "replay_differs");
+                        return self.end_abruptly(io, "response_replay_mismatch");
                     }
                     self.repeat(|connection| connection.send_alert(io, description));
                 }

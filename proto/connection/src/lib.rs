@@ -5,7 +5,7 @@
 //! clock or thread, so the simulator and the property tests run the very code that serves traffic.
 //!
 //! # A connection is a value
-//! With backups ([`Connection::mirror_to_backups`]) every output has its entry queued first where `docs/failover.md`
+//! With backups ([`Connection::start_replication`]) every output has its entry queued first where `docs/failover.md`
 //! ("What waits for what") names one, and waits in an [`Outlet`] until the entry is acknowledged. [`Connection::restore`]
 //! builds a connection from nothing but the fold of those entries; fed with the input that was never acknowledged, it
 //! writes the very same bytes at the very same positions. Without backups nothing is queued and nothing waits: same code.
@@ -71,4 +71,4 @@ pub use restore::{RestoreError, ResumedLeg};
 pub use routing::undecided;
 pub use server_leg::Failure;
 pub use unacked_input::UNDECIDED_MAX;
-pub use upgrade_state::{UPGRADE_STATE_BYTES_MAX, UPGRADE_STATE_VERSION, ParcelError, ParcelLeg};
+pub use upgrade_state::{UPGRADE_STATE_BYTES_MAX, UPGRADE_STATE_VERSION, UpgradeLeg, UpgradeStateError};

@@ -89,9 +89,9 @@ enum Idles {
     /// It is released.
     No,
     /// It belongs to the client's connection and idles, which the backups have yet to know.
-    Unsaid(Box<BoundLeg>),
+    LostSegments(Box<BoundLeg>),
     /// The entry is queued. `tls`: its records are in use again only when the backups hold that.
-    Said { tls: bool },
+    Sent { tls: bool },
 }
 
 #[derive(Debug, Default)]
@@ -116,7 +116,7 @@ pub(crate) struct Replication {
     /// Output positions that the peers acknowledged: the client, and the server leg.
     pub(crate) client_acked: u64,
     /// The client of a connection in clear did not say how much it has, which may be more than this.
-    pub(crate) unheard: Option<u64>,
+    pub(crate) loss_notices: Option<u64>,
     pub(crate) server_acked: (u32, u64),
     /// Something was learned since the last call.
     pub(crate) has_news: bool,
@@ -229,13 +229,13 @@ impl Replication {
     /// Whether the node before us has, or may have, sent more than this: the client has acknowledged it, or says nothing. In
     /// clear no entry need say so.
     pub(crate) fn has_sent(&self, output: u64) -> bool {
-        self.client_acked > output || self.unheard.is_some()
+        self.client_acked > output || self.loss_notices.is_some()
     }
 
     /// The client has so much.
     pub(crate) fn note_client_acked(&mut self, output: u64) {
         self.client_acked = self.client_acked.max(output);
-        self.unheard = self.unheard.filter(|known| output <= *known);
+        self.loss_notices = self.loss_notices.filter(|known| output <= *known);
         self.has_news = true;
     }
 
@@ -248,7 +248,7 @@ impl Replication {
     /// is sent on it then waits for a later entry, and whoever knows that one knows the earlier too; what was received on it
     /// is acknowledged only when they have ([`Remote::is_unsettled`]).
     fn may_part_early(&self, parting: &LegRelease) -> bool {
-        let busy = parting.records.is_some() || matches!(parting.idles, Idles::Said { tls: true });
+        let busy = parting.records.is_some() || matches!(parting.idles, Idles::Sent { tls: true });
         parting.after.is_some() && !busy && !parting.spent && self.is_clean(parting)
     }
 
@@ -411,7 +411,7 @@ impl Replication {
     pub(crate) fn part_bound(&mut self, leg: &ServerLeg, state: BoundLeg, uplink: Uplink, plain: u64) {
         self.part(leg, (true, false), None, uplink, plain);
         if let Some(parting) = self.partings.last_mut() {
-            parting.idles = Idles::Unsaid(Box::new(state));
+            parting.idles = Idles::LostSegments(Box::new(state));
         }
     }
 
@@ -422,7 +422,7 @@ impl Replication {
         parting.spent = true;
         match std::mem::replace(&mut parting.idles, Idles::No) {
             // The backups could seal a request under the nonce of close_notify until they know this entry.
-            Idles::Said { .. } => _ = self.log.push(Entry::Bound(None)),
+            Idles::Sent { .. } => _ = self.log.push(Entry::Bound(None)),
             _ => parting.records = records.take(),
         }
         true
@@ -433,14 +433,16 @@ impl Replication {
     /// with.
     pub(crate) fn record_bound(&mut self, plain: u64) {
         let found = self.partings.iter().position(|parting| {
-            parting.after.is_none() && parting.plain <= plain && matches!(parting.idles, Idles::Unsaid(_))
+            parting.after.is_none()
+                && parting.plain <= plain
+                && matches!(parting.idles, Idles::LostSegments(_))
         });
         let Some(index) = found else { return };
         let clean = self.partings.get(index).is_some_and(|parting| self.is_clean(parting));
         let Some(parting) = self.partings.get_mut(index) else { return };
-        let Idles::Unsaid(state) = std::mem::replace(&mut parting.idles, Idles::No) else { return };
+        let Idles::LostSegments(state) = std::mem::replace(&mut parting.idles, Idles::No) else { return };
         if clean {
-            parting.idles = Idles::Said { tls: state.route.tls.is_some() };
+            parting.idles = Idles::Sent { tls: state.route.tls.is_some() };
             self.log.push(Entry::Bound(Some(state)));
         } else {
             parting.spent = true;
@@ -608,7 +610,7 @@ mod tests {
             uplink: Uplink::default(),
             plain: 10,
             after: None,
-            idles: Idles::Said { tls: false },
+            idles: Idles::Sent { tls: false },
         };
         parting.after = Some(remote.log.push(Entry::Server(ServerCheckpoint::default())));
         remote.partings.push(parting);
@@ -647,8 +649,8 @@ mod tests {
             assert_eq!(remote.server_input.len(), 0);
         }
         remote.server_input.retain(2, 5_000, b"more", None);
-        let of_who_goes_on = (5_000, b"more".to_vec());
-        assert_eq!(remote.server_input.next_stash(2, u64::MAX), Some(of_who_goes_on));
+        let of_resumed = (5_000, b"more".to_vec());
+        assert_eq!(remote.server_input.next_stash(2, u64::MAX), Some(of_resumed));
     }
 
     #[test]

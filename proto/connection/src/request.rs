@@ -3,7 +3,7 @@
 use crate::bound::{Binding, Carrier};
 use crate::connection::{BodyPrefixScan, ClientTls, Connection, RequestState, ResponseState, Timer};
 use crate::request_log::{class_of, printable_target};
-use crate::routing::{self, RouteDecision, Prefix};
+use crate::routing::{self, Prefix, RouteDecision};
 use crate::server_leg::ServerLeg;
 use crate::tls_info::TlsInfo;
 use crate::unacked_input::UNDECIDED_MAX;
@@ -27,11 +27,11 @@ impl Connection {
         if !self.head_is_due() {
             return 0; // the previous response is still under way
         }
-        let may_go_on = match self.receiving {
+        let may_continue = match self.receiving {
             RequestState::Head => self.head_may_end(data),
             _ => self.prefix_may_do(data, io.now),
         };
-        if !may_go_on {
+        if !may_continue {
             return 0;
         }
         if self.timer == Timer::KeepAlive {
@@ -413,10 +413,10 @@ impl Connection {
         self.prefix = None;
         io.scratch.path.clear();
         let key = self.snapshot.request_key.0;
-        let same = data.get(..looked_at).is_some_and(|said| sip_hash(key, said) == known.hash)
+        let same = data.get(..looked_at).is_some_and(|reported| sip_hash(key, reported) == known.hash)
             && evergate_http::canonical_path(head.path, &mut io.scratch.path).is_ok();
         let Some(mut leg) = self.leg.take().filter(|leg| same && leg.awaits_head) else {
-            self.end_abruptly(io, "head_changed");
+            self.end_abruptly(io, "request_replay_mismatch");
             return data.len();
         };
         leg.awaits_head = false;
@@ -436,10 +436,10 @@ impl Connection {
     /// Waits for what was looked at of a body before. False when no more of it comes.
     fn await_repeated(&mut self, head: &RequestHead<'_>, data: &[u8], enough: usize) -> bool {
         let limits = &self.listener().limits;
-        let (mut body, said) = (head.body(), &data[head.head_len..]);
-        let goes_on = body.advance(said, &limits.http).is_ok() && !body.is_done();
+        let (mut body, reported) = (head.body(), &data[head.head_len..]);
+        let continues = body.advance(reported, &limits.http).is_ok() && !body.is_done();
         // The other node may have looked at more than this one would.
-        if !goes_on || enough > UNDECIDED_MAX {
+        if !continues || enough > UNDECIDED_MAX {
             return false;
         }
         let at = data.len();
@@ -451,7 +451,7 @@ impl Connection {
     /// Whether its server must take what follows the request for nothing. The next node passes on what the client says again of a
     /// chunked body, behind what the server has: where its chunks begin elsewhere then, a server that goes on reading in clear
     /// would find a request that no rule has seen. Records to TLS servers must be the same.
-    fn may_be_framed_anew(&self, head: &RequestHead<'_>, leg: &ServerLeg) -> bool {
+    fn may_be_reframed(&self, head: &RequestHead<'_>, leg: &ServerLeg) -> bool {
         let pool = self.snapshot.pools.get(leg.pool as usize);
         self.remote.is_some()
             && head.framing == RequestFraming::Chunked
@@ -476,7 +476,7 @@ impl Connection {
             remove: &remove,
             offer: &leg.route.offer,
             continued: leg.route.flags.continued,
-            close: self.may_be_framed_anew(head, leg),
+            close: self.may_be_reframed(head, leg),
         };
         leg.closes = edits.close;
         write_request_head(&mut leg.sent, head, &edits);

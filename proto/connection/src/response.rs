@@ -179,7 +179,7 @@ impl Connection {
         };
         let refuse = |reason| Err(evergate_http::Refusal { status: 502, reason });
         if head.is_upgrade && !head.switches_within(&leg.route.offer) {
-            return refuse("upstream_unasked_upgrade");
+            return refuse("upstream_unrequested_upgrade");
         }
         let interim = head.is_interim() && !head.is_upgrade;
         let auth = head.connection_auth();
@@ -480,8 +480,8 @@ impl Connection {
         if self.closing || self.closed {
             return;
         }
-        let rests = |leg: &ServerLeg| leg.keep_alive || leg.closes;
-        let clean = self.leg.as_deref().is_some_and(rests) && self.request > self.response;
+        let idle = |leg: &ServerLeg| leg.keep_alive || leg.closes;
+        let clean = self.leg.as_deref().is_some_and(idle) && self.request > self.response;
         let mut unfinished = self.request <= self.response;
         if unfinished && self.leg.as_ref().is_some_and(|leg| leg.restored) {
             // The node before us may have received all of the request: the rest comes again and is passed over.

@@ -28,7 +28,7 @@ pub enum RestoreError {
     /// Its listener does not exist here, or speaks something else.
     Listener(String),
     /// A handshake or a request can only be continued under the configuration that it began with: see
-    /// [`Mirrored::generation`].
+    /// [`Replicated::generation`].
     Generation {
         /// The connection's.
         theirs: u64,
@@ -154,7 +154,7 @@ impl Connection {
         let outcome = handshake.handle_input(&hello.bytes, &mut flight);
         let whole = state.established.is_some() || state.closed.is_some();
         let Some(more) = beyond_flights(&flight, &hello.flights, whole) else {
-            self.end_abruptly(io, "handshake_differs"); // it would share nonces with what may have left
+            self.end_abruptly(io, "handshake_replay_mismatch"); // it would share nonces with what may have left
             return Ok(false);
         };
         if let Some(remote) = &mut self.remote {

@@ -182,7 +182,7 @@ impl ServerLeg {
 
     /// See [`crate::parcel`].
     #[rustfmt::skip]
-    pub(crate) fn has_no_field_that_parcels_lack(&self) {
+    pub(crate) fn all_fields_are_exported(&self) {
         let ServerLeg {
             id: _, pool: _, state: _, route: _, rules: _, hint: _, decided: _, reuse: _, connects: _,
             queued_until: _, trying: _, tried: _, retries: _, idempotent: _, sent: _, head_bytes: _, written: _,

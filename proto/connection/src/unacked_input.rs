@@ -82,7 +82,7 @@ impl Retained {
     }
 
     /// Nothing so far is needed any more: what comes next is at `at`.
-    fn begin_anew(&mut self, at: u64) {
+    fn begin_again(&mut self, at: u64) {
         self.bytes.clear();
         self.start = at;
         self.shrink();
@@ -151,7 +151,7 @@ impl ServerInput {
             self.kept.append(at, bytes);
         } else if ends {
             if at != self.tail.end() {
-                self.tail.begin_anew(at);
+                self.tail.begin_again(at);
             }
             self.tail.append(at, bytes);
         }
@@ -173,8 +173,8 @@ impl ServerInput {
     /// The client has what this leg has said so far, which ends at `at`.
     pub(crate) fn forget(&mut self, leg: u32, at: u64) {
         if leg == self.leg {
-            self.kept.begin_anew(at.max(self.kept.end()));
-            self.tail.begin_anew(0);
+            self.kept.begin_again(at.max(self.kept.end()));
+            self.tail.begin_again(0);
         }
     }
 

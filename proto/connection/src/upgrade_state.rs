@@ -36,7 +36,7 @@ pub const UPGRADE_STATE_BYTES_MAX: usize = 1 << 24;
 
 /// Why a parcel cannot be unpacked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ParcelError {
+pub enum UpgradeStateError {
     /// Not a parcel of this form.
     Malformed,
     /// The configuration here lacks what it names.
@@ -47,7 +47,7 @@ pub enum ParcelError {
 
 /// The server leg of a connection that came in a parcel: that of a request under way, or the idle bound one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParcelLeg {
+pub struct UpgradeLeg {
     /// Number of the leg.
     pub leg: u32,
     /// Pool, as an index of the snapshot.
@@ -183,7 +183,7 @@ impl Connection {
     /// The connection as a parcel for a process that serves the configuration `newest`; it must be dropped afterwards,
     /// without a call. An error says, as a key, why it has to stay for now.
     pub fn export(&self, newest: &Snapshot) -> Result<Vec<u8>, &'static str> {
-        self.has_no_field_that_parcels_lack();
+        self.all_fields_are_exported();
         if self.remote.is_some() {
             return Err("mirrored");
         }
@@ -204,7 +204,7 @@ impl Connection {
             ClientTls::Open(records) => Tls::Open(exported(records)),
         };
         let leg = self.leg.as_ref().map(|leg| self.export_leg(leg, newest, older)).transpose()?;
-        let parcel = UpgradeState {
+        let upgrade_state = UpgradeState {
             id: self.id,
             listener: self.listener().name.clone(),
             client: self.client,
@@ -240,7 +240,7 @@ impl Connection {
             status: self.status.0,
             log: self.log.as_ref().map(|log| export_log(log)),
         };
-        match postcard::to_allocvec(&parcel) {
+        match postcard::to_allocvec(&upgrade_state) {
             Ok(bytes) if bytes.len() <= UPGRADE_STATE_BYTES_MAX => Ok(bytes),
             _ => Err("too_large"),
         }
@@ -249,7 +249,7 @@ impl Connection {
     /// Does not compile when a connection or a leg has another field: it must be put into the parcel too, and
     /// [`PARCEL_VERSION`] raised.
     #[rustfmt::skip]
-    fn has_no_field_that_parcels_lack(&self) {
+    fn all_fields_are_exported(&self) {
         let Connection {
             id: _, snapshot: _, listener: _, client: _, local: _, tls: _, facts: _, raw: _, plain: _, scanned: _,
             receiving: _, answering: _, request: _, response: _, leg, next_leg: _, tickets: _, bound: _, down: _, up: _, in_pos: _,
@@ -260,7 +260,7 @@ impl Connection {
             piped: _, // the worker says so: the pipes go along
         } = self;
         let Some(leg) = leg else { return };
-        leg.has_no_field_that_parcels_lack();
+        leg.all_fields_are_exported();
     }
 
     fn export_leg(&self, leg: &ServerLeg, newest: &Snapshot, older: bool) -> Result<Leg, &'static str> {
@@ -327,74 +327,81 @@ impl Connection {
     pub fn import(
         snapshot: &Arc<Snapshot>,
         bytes: &[u8],
-    ) -> Result<(Connection, Option<ParcelLeg>), ParcelError> {
+    ) -> Result<(Connection, Option<UpgradeLeg>), UpgradeStateError> {
         if bytes.len() > UPGRADE_STATE_BYTES_MAX {
-            return Err(ParcelError::Malformed);
+            return Err(UpgradeStateError::Malformed);
         }
-        let (parcel, rest): (UpgradeState, _) =
-            postcard::take_from_bytes(bytes).map_err(|_| ParcelError::Malformed)?;
+        let (upgrade_state, rest): (UpgradeState, _) =
+            postcard::take_from_bytes(bytes).map_err(|_| UpgradeStateError::Malformed)?;
         if !rest.is_empty() {
-            return Err(ParcelError::Malformed);
+            return Err(UpgradeStateError::Malformed);
         }
-        parcel.check()?;
+        upgrade_state.check()?;
         let listener = snapshot
-            .listener_index(&parcel.listener)
-            .ok_or_else(|| ParcelError::Missing(format!("listener \"{}\"", parcel.listener)))?;
+            .listener_index(&upgrade_state.listener)
+            .ok_or_else(|| UpgradeStateError::Missing(format!("listener \"{}\"", upgrade_state.listener)))?;
         let secure = snapshot.listeners[listener as usize].protocol.is_tls();
-        let (secret, unix_s) = match &parcel.tls {
+        let (secret, unix_s) = match &upgrade_state.tls {
             Tls::Hello { secret, accepted_unix_s } => (*secret, *accepted_unix_s),
             _ => ([0; 32], 0),
         };
-        let accepted =
-            Accepted { id: parcel.id, listener, client: parcel.client, local: parcel.local, unix_s, secret };
+        let accepted = Accepted {
+            id: upgrade_state.id,
+            listener,
+            client: upgrade_state.client,
+            local: upgrade_state.local,
+            unix_s,
+            secret,
+        };
         let mut connection = Connection::new(snapshot, &accepted, Micros(0));
-        match &parcel.tls {
+        match &upgrade_state.tls {
             Tls::Plain => connection.tls = ClientTls::Plain,
             Tls::Hello { .. } if secure => {}
             Tls::Open(state) if secure => connection.tls = ClientTls::Open(imported(state)?),
-            _ => return Err(ParcelError::Inconsistent("TLS on a listener without it")),
+            _ => return Err(UpgradeStateError::Inconsistent("TLS on a listener without it")),
         }
-        let leg = parcel.leg.as_ref().map(|leg| import_leg(snapshot, leg)).transpose()?;
-        let resumed = leg.as_ref().map(|leg| ParcelLeg { leg: leg.id, pool: leg.pool, server: leg.trying });
+        let leg = upgrade_state.leg.as_ref().map(|leg| import_leg(snapshot, leg)).transpose()?;
+        let resumed = leg.as_ref().map(|leg| UpgradeLeg { leg: leg.id, pool: leg.pool, server: leg.trying });
         connection.leg = leg.map(Box::new);
-        let idle = parcel.bound.as_ref().map(|idle| import_idle(snapshot, idle)).transpose()?;
+        let idle = upgrade_state.bound.as_ref().map(|idle| import_idle(snapshot, idle)).transpose()?;
         let (idle, bound) = idle.unzip();
         connection.bound = idle.map(Box::new);
-        connection.unpack(parcel)?;
+        connection.unpack(upgrade_state)?;
         Ok((connection, resumed.or(bound)))
     }
 
-    fn unpack(&mut self, parcel: UpgradeState) -> Result<(), ParcelError> {
-        let facts =
-            parcel.facts.map(|facts| TlsInfo::decode(&facts).ok_or(ParcelError::Inconsistent("session")));
+    fn unpack(&mut self, upgrade_state: UpgradeState) -> Result<(), UpgradeStateError> {
+        let facts = upgrade_state
+            .facts
+            .map(|facts| TlsInfo::decode(&facts).ok_or(UpgradeStateError::Inconsistent("session")));
         self.facts = facts.transpose()?.map(Box::new);
-        self.raw = parcel.raw;
-        self.plain = parcel.plain;
-        self.scanned = parcel.scanned;
-        self.receiving = receiving_of(&parcel.receiving)?;
-        self.answering = answering_of(&parcel.answering)?;
-        self.request = parcel.request;
-        self.response = parcel.response;
-        self.next_leg = parcel.next_leg;
-        self.tickets = parcel.tickets;
-        self.down.push(parcel.down, 0);
-        self.up.push(parcel.up, 0);
-        self.in_pos = parcel.in_pos;
-        self.out_pos = parcel.out_pos;
-        self.plain_pos = parcel.plain_pos;
-        self.answered = parcel.answered;
-        self.client_ended = parcel.client_ended;
-        self.last_response = parcel.last_response;
-        self.closing = parcel.closing;
-        self.ignores_input = parcel.deaf;
-        self.down_ended = parcel.down_ended;
-        self.continued = parcel.continued;
-        self.timer = parcel.timer;
-        self.deadline = Micros(parcel.deadline);
-        self.moved = parcel.moved;
+        self.raw = upgrade_state.raw;
+        self.plain = upgrade_state.plain;
+        self.scanned = upgrade_state.scanned;
+        self.receiving = receiving_of(&upgrade_state.receiving)?;
+        self.answering = answering_of(&upgrade_state.answering)?;
+        self.request = upgrade_state.request;
+        self.response = upgrade_state.response;
+        self.next_leg = upgrade_state.next_leg;
+        self.tickets = upgrade_state.tickets;
+        self.down.push(upgrade_state.down, 0);
+        self.up.push(upgrade_state.up, 0);
+        self.in_pos = upgrade_state.in_pos;
+        self.out_pos = upgrade_state.out_pos;
+        self.plain_pos = upgrade_state.plain_pos;
+        self.answered = upgrade_state.answered;
+        self.client_ended = upgrade_state.client_ended;
+        self.last_response = upgrade_state.last_response;
+        self.closing = upgrade_state.closing;
+        self.ignores_input = upgrade_state.deaf;
+        self.down_ended = upgrade_state.down_ended;
+        self.continued = upgrade_state.continued;
+        self.timer = upgrade_state.timer;
+        self.deadline = Micros(upgrade_state.deadline);
+        self.moved = upgrade_state.moved;
         self.began = self.deadline - self.span(self.timer, Micros(0));
-        self.status = (parcel.status, "");
-        self.log = parcel.log.map(|log| Box::new(import_log(&self.snapshot, log)));
+        self.status = (upgrade_state.status, "");
+        self.log = upgrade_state.log.map(|log| Box::new(import_log(&self.snapshot, log)));
         Ok(())
     }
 }
@@ -414,9 +421,9 @@ fn exported(records: &Records) -> Vec<u8> {
     state
 }
 
-fn imported(state: &[u8]) -> Result<Box<Records>, ParcelError> {
-    let state = RecordsState::decode(state).map_err(|_| ParcelError::Inconsistent("record state"))?;
-    let records = Records::import(&state).map_err(|_| ParcelError::Inconsistent("record keys"))?;
+fn imported(state: &[u8]) -> Result<Box<Records>, UpgradeStateError> {
+    let state = RecordsState::decode(state).map_err(|_| UpgradeStateError::Inconsistent("record state"))?;
+    let records = Records::import(&state).map_err(|_| UpgradeStateError::Inconsistent("record keys"))?;
     Ok(Box::new(records))
 }
 
@@ -433,43 +440,43 @@ fn find(snapshot: &Snapshot, pool: &str, server: Option<&str>) -> Option<(u32, O
     Some((index as u32, Some(server as u32)))
 }
 
-fn import_leg(snapshot: &Snapshot, parcel: &Leg) -> Result<ServerLeg, ParcelError> {
-    let name = parcel.server.as_deref();
-    let (pool, server) = find(snapshot, &parcel.pool, name).ok_or_else(|| {
-        ParcelError::Missing(format!("server {}/{}", parcel.pool, name.unwrap_or_default()))
+fn import_leg(snapshot: &Snapshot, upgrade_state: &Leg) -> Result<ServerLeg, UpgradeStateError> {
+    let name = upgrade_state.server.as_deref();
+    let (pool, server) = find(snapshot, &upgrade_state.pool, name).ok_or_else(|| {
+        UpgradeStateError::Missing(format!("server {}/{}", upgrade_state.pool, name.unwrap_or_default()))
     })?;
-    let mut route = parcel.route.clone();
+    let mut route = upgrade_state.route.clone();
     (route.pool, route.server, route.generation) = (pool, server.unwrap_or(u32::MAX), snapshot.generation);
     let rules = snapshot.find_rules(&route);
-    let mut leg = ServerLeg::new(route, rules, parcel.hint, parcel.idempotent);
+    let mut leg = ServerLeg::new(route, rules, upgrade_state.hint, upgrade_state.idempotent);
     if server.is_some() {
         leg.state = LegState::Open;
         leg.decided = true;
     } else {
-        leg.queued_until = Some(Micros(parcel.queued_until));
+        leg.queued_until = Some(Micros(upgrade_state.queued_until));
     }
-    leg.reuse = parcel.reuse;
-    leg.connects = parcel.connects;
+    leg.reuse = upgrade_state.reuse;
+    leg.connects = upgrade_state.connects;
     leg.trying = server;
-    leg.tried = parcel.tried.clone();
-    leg.retries = parcel.retries;
-    leg.sent = parcel.sent.clone();
-    leg.head_bytes = parcel.head_bytes;
-    leg.written = parcel.written;
-    leg.body_bytes = parcel.body_bytes;
-    leg.held = parcel.held.clone();
-    leg.answered = parcel.answered;
-    leg.keep_alive = parcel.keep_alive;
-    leg.ended = parcel.ended;
-    leg.in_pos = parcel.in_pos;
-    leg.out_pos = parcel.out_pos;
-    leg.raw = parcel.raw.clone();
-    leg.records = parcel.records.as_deref().map(imported).transpose()?;
-    leg.answered_keys = parcel.answered_keys;
-    leg.up_ended = parcel.up_ended;
-    leg.never_left = parcel.never_left;
-    leg.in_doubt = parcel.in_doubt;
-    (leg.binding, leg.carrier) = (parcel.binding, parcel.carrier);
+    leg.tried = upgrade_state.tried.clone();
+    leg.retries = upgrade_state.retries;
+    leg.sent = upgrade_state.sent.clone();
+    leg.head_bytes = upgrade_state.head_bytes;
+    leg.written = upgrade_state.written;
+    leg.body_bytes = upgrade_state.body_bytes;
+    leg.held = upgrade_state.held.clone();
+    leg.answered = upgrade_state.answered;
+    leg.keep_alive = upgrade_state.keep_alive;
+    leg.ended = upgrade_state.ended;
+    leg.in_pos = upgrade_state.in_pos;
+    leg.out_pos = upgrade_state.out_pos;
+    leg.raw = upgrade_state.raw.clone();
+    leg.records = upgrade_state.records.as_deref().map(imported).transpose()?;
+    leg.answered_keys = upgrade_state.answered_keys;
+    leg.up_ended = upgrade_state.up_ended;
+    leg.never_left = upgrade_state.never_left;
+    leg.in_doubt = upgrade_state.in_doubt;
+    (leg.binding, leg.carrier) = (upgrade_state.binding, upgrade_state.carrier);
     Ok(leg)
 }
 
@@ -480,17 +487,20 @@ fn export_idle(idle: &IdleLeg, newest: &Snapshot) -> Option<Idle> {
     Some(Idle { leg: idle.id, place: idle.place, binding: idle.binding, records })
 }
 
-fn import_idle(snapshot: &Snapshot, parcel: &Idle) -> Result<(IdleLeg, ParcelLeg), ParcelError> {
-    let Idle { leg: id, place, binding, records } = parcel;
+fn import_idle(
+    snapshot: &Snapshot,
+    upgrade_state: &Idle,
+) -> Result<(IdleLeg, UpgradeLeg), UpgradeStateError> {
+    let Idle { leg: id, place, binding, records } = upgrade_state;
     let (pool, server) = snapshot
         .find_place(*place)
-        .ok_or_else(|| ParcelError::Missing(format!("server of bound leg {id}")))?;
+        .ok_or_else(|| UpgradeStateError::Missing(format!("server of bound leg {id}")))?;
     if records.is_some() != snapshot.pools[pool as usize].tls.is_some() {
-        return Err(ParcelError::Inconsistent("TLS of a bound leg"));
+        return Err(UpgradeStateError::Inconsistent("TLS of a bound leg"));
     }
     let records = records.as_deref().map(imported).transpose()?;
     let idle = IdleLeg { id: *id, place: *place, binding: *binding, records };
-    Ok((idle, ParcelLeg { leg: *id, pool, server: Some(server) }))
+    Ok((idle, UpgradeLeg { leg: *id, pool, server: Some(server) }))
 }
 
 fn export_log(log: &RequestLog) -> Log {
@@ -566,11 +576,11 @@ fn stage_of_answering(answering: ResponseState) -> Stage {
     }
 }
 
-fn body_of(mut code: &[u8]) -> Result<Body, ParcelError> {
-    Body::decode(&mut code).ok_or(ParcelError::Inconsistent("body position"))
+fn body_of(mut code: &[u8]) -> Result<Body, UpgradeStateError> {
+    Body::decode(&mut code).ok_or(UpgradeStateError::Inconsistent("body position"))
 }
 
-fn receiving_of(stage: &Stage) -> Result<RequestState, ParcelError> {
+fn receiving_of(stage: &Stage) -> Result<RequestState, UpgradeStateError> {
     Ok(match stage {
         Stage::Head => RequestState::Head,
         Stage::Prefix => RequestState::Prefix,
@@ -581,12 +591,14 @@ fn receiving_of(stage: &Stage) -> Result<RequestState, ParcelError> {
     })
 }
 
-fn answering_of(stage: &Stage) -> Result<ResponseState, ParcelError> {
+fn answering_of(stage: &Stage) -> Result<ResponseState, UpgradeStateError> {
     Ok(match stage {
         Stage::Head => ResponseState::Head,
         Stage::Body(code) => ResponseState::Body(body_of(code)?),
         Stage::Tunnel => ResponseState::Tunnel,
         Stage::Ended => ResponseState::Ended,
-        Stage::Prefix | Stage::Skip(_) => return Err(ParcelError::Inconsistent("state of the response")),
+        Stage::Prefix | Stage::Skip(_) => {
+            return Err(UpgradeStateError::Inconsistent("state of the response"));
+        }
     })
 }

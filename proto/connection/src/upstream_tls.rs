@@ -393,7 +393,7 @@ impl Connection {
         };
         match leg.replay {
             // The client said more the first time: an alert now would use a nonce of what it said.
-            Some(_) => self.end_abruptly(io, "replay_differs"),
+            Some(_) => self.end_abruptly(io, "response_replay_mismatch"),
             None => self.seal_alert_up(io, alert::CLOSE_NOTIFY, false),
         }
     }
@@ -434,12 +434,12 @@ impl Connection {
             }
             let Some(boundary) = replay.forced.pop_front() else { return };
             if self.leg.as_ref().map(|leg| leg.uplink().tx) != Some(boundary.first) {
-                return self.end_abruptly(io, "replay_differs");
+                return self.end_abruptly(io, "response_replay_mismatch");
             }
             match boundary.kind {
                 RecordKind::Data => {
                     if self.repeat_run_up(io, &boundary).is_none() {
-                        return self.end_abruptly(io, "replay_differs");
+                        return self.end_abruptly(io, "response_replay_mismatch");
                     }
                 }
                 RecordKind::KeyUpdate(answers) => self.update_up_keys(io, answers, true),

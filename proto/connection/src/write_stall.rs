@@ -94,7 +94,7 @@ impl Connection {
     }
 
     /// Whether those that bytes wait for have taken enough since the last look. Extends the deadline if so.
-    pub(crate) fn peers_go_on(&mut self, now: Micros) -> bool {
+    pub(crate) fn peers_continue(&mut self, now: Micros) -> bool {
         self.check((self.waits_for_client(), self.waits_for_server()), now)
     }
 
@@ -108,14 +108,14 @@ impl Connection {
                 self.arm(timer, now);
                 true
             }
-            Timer::WriteStall => self.peers_go_on(now),
-            Timer::Response => self.server_goes_on(now),
+            Timer::WriteStall => self.peers_continue(now),
+            Timer::Response => self.server_continues(now),
             _ => false,
         }
     }
 
     /// Whether the server is still taking the request, all of which is written, or waits for a client that takes the response.
-    pub(crate) fn server_goes_on(&mut self, now: Micros) -> bool {
+    pub(crate) fn server_continues(&mut self, now: Micros) -> bool {
         if self.server_waits_for_client() {
             return self.check((true, false), now);
         }

@@ -155,8 +155,8 @@ fn push_forwarding(out: &mut Vec<u8>, head: &RequestHead<'_>, edits: &RequestEdi
         out.extend_from_slice(b"\r\n");
     }
     // A trusted hop in front of us knows how the client reached it; we only know how the hop reached us.
-    let told = edits.trust_forwarded && head.headers.of(Name::XForwardedProto).next().is_some();
-    if !told && ours("x-forwarded-proto") {
+    let reported = edits.trust_forwarded && head.headers.of(Name::XForwardedProto).next().is_some();
+    if !reported && ours("x-forwarded-proto") {
         push_field(out, "X-Forwarded-Proto", edits.scheme.as_bytes());
     }
     if !edits.request_id.is_empty() && ours("x-request-id") {

@@ -111,7 +111,12 @@ impl Spread {
         *self.owned.entry(id).or_default() += 1;
     }
 
-    fn complete(&mut self, ground: &AssignmentInput<'_>, bucket: u16, held: Option<Assignment>) -> Assignment {
+    fn complete(
+        &mut self,
+        ground: &AssignmentInput<'_>,
+        bucket: u16,
+        held: Option<Assignment>,
+    ) -> Assignment {
         let mut assignment = held.unwrap_or_else(|| {
             let owner = self.fresh_owner(ground, bucket);
             self.count(owner);

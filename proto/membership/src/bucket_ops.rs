@@ -18,27 +18,27 @@ const REPLIES_MAX: usize = 2 * BUCKETS as usize;
 impl Node {
     /// What this node is to a bucket.
     pub fn role(&self, bucket: Bucket) -> Role {
-        let Some(office) = self.offices.get(usize::from(bucket.0)) else {
+        let Some(term_of) = self.terms.get(usize::from(bucket.0)) else {
             return Role::NOTHING;
         };
-        let term = Term { view: self.view, moves: office.moves };
-        let generation = office.generation;
-        match office.owner {
+        let term = Term { view: self.view, moves: term_of.moves };
+        let generation = term_of.generation;
+        match term_of.owner {
             Some(owner) if owner == self.me.id => Role::Owner {
                 term,
                 generation,
-                begin: office.begin.unwrap_or(OwnershipStart::Unchanged),
-                required: office.required(),
-                syncing: office.listed.minus(office.required()),
-                freeze_for: office.freezing.map(|(freeze, _)| freeze),
+                begin: term_of.begin.unwrap_or(OwnershipStart::Unchanged),
+                required: term_of.required(),
+                syncing: term_of.listed.minus(term_of.required()),
+                freeze_for: term_of.freezing.map(|(freeze, _)| freeze),
             },
-            Some(owner) if office.in_sync || !office.dropped && self.is_being_filled(bucket) => {
-                Role::Backup { term, owner, generation, in_sync: office.in_sync }
+            Some(owner) if term_of.in_sync || !term_of.dropped && self.is_being_filled(bucket) => {
+                Role::Backup { term, owner, generation, in_sync: term_of.in_sync }
             }
             None => Role::NOTHING,
             // Whoever lists a node again that it dropped begins another term first.
             owner => {
-                let moves = office.moves.saturating_add(u32::from(office.dropped));
+                let moves = term_of.moves.saturating_add(u32::from(term_of.dropped));
                 Role::Outside { owner, since: Term { moves, ..term } }
             }
         }
@@ -46,15 +46,15 @@ impl Node {
 
     /// Listed by the map, or fed by an owner that listed this node later.
     fn is_being_filled(&self, bucket: Bucket) -> bool {
-        let Some(office) = self.offices.get(usize::from(bucket.0)) else { return false };
+        let Some(term_of) = self.terms.get(usize::from(bucket.0)) else { return false };
         let listed = self.map.get(usize::from(bucket.0)).is_some_and(|a| a.listed.contains(self.me.id));
-        self.established && (listed && office.moves == 0 || office.stored.term.view == self.view)
+        self.established && (listed && term_of.moves == 0 || term_of.stored.term.view == self.view)
     }
 
     /// The backups whose leases the gate checks for a bucket; `None` when this node does not own it.
     pub fn gate_listed(&self, bucket: Bucket) -> Option<MemberSet> {
-        let office = self.offices.get(usize::from(bucket.0))?;
-        (self.established && office.owner == Some(self.me.id)).then_some(office.listed)
+        let term_of = self.terms.get(usize::from(bucket.0))?;
+        (self.established && term_of.owner == Some(self.me.id)).then_some(term_of.listed)
     }
 
     /// Whether the gate would let a bucket emit at this clock: the rule that the kernel applies.
@@ -68,28 +68,28 @@ impl Node {
     /// any other call of a `handle_*` that follows an acknowledgement: a promise states what was acknowledged.
     /// A snapshot counts when it is complete; until then the former mirror is kept.
     pub fn handle_stored(&mut self, bucket: Bucket, term: Term, index: u64) {
-        let Some(office) = self.offices.get_mut(usize::from(bucket.0)) else { return };
+        let Some(term_of) = self.terms.get_mut(usize::from(bucket.0)) else { return };
         if !self.established || term.view > self.view {
-            office.early = office.early.filter(|early| early.term > term).or(Some(Stored { term, index }));
+            term_of.early = term_of.early.filter(|early| early.term > term).or(Some(Stored { term, index }));
             return;
         }
         if term.view != self.view
-            || term < office.stored.term
-            || (office.dropped && office.moves == term.moves)
+            || term < term_of.stored.term
+            || (term_of.dropped && term_of.moves == term.moves)
         {
             return;
         }
-        office.stored = Stored { term, index };
+        term_of.stored = Stored { term, index };
     }
 
     /// As the owner: `backup` has acknowledged everything up to `index`, and from here on every commit waits for it.
     pub fn handle_caught_up(&mut self, now: Micros, bucket: Bucket, term: Term, backup: NodeId, index: u64) {
         self.note_now(now);
         let (me, view) = (self.me.id, self.view);
-        let Some(office) = self.offices.get_mut(usize::from(bucket.0)) else { return };
-        let mine = office.owner == Some(me) && term == Term { view, moves: office.moves };
-        if mine && office.listed.contains(backup) && !office.required().contains(backup) {
-            office.adding.insert(backup, index);
+        let Some(term_of) = self.terms.get_mut(usize::from(bucket.0)) else { return };
+        let mine = term_of.owner == Some(me) && term == Term { view, moves: term_of.moves };
+        if mine && term_of.listed.contains(backup) && !term_of.required().contains(backup) {
+            term_of.adding.insert(backup, index);
             self.touch(bucket);
         }
     }
@@ -100,13 +100,13 @@ impl Node {
     pub fn handle_frozen(&mut self, now: Micros, bucket: Bucket, term: Term, freeze: HandoffId, index: u64) {
         self.note_now(now);
         let (me, view) = (self.me.id, self.view);
-        let Some(office) = self.offices.get_mut(usize::from(bucket.0)) else { return };
-        let Some((asked, _)) = office.freezing else { return };
-        let stale = asked != freeze || term != (Term { view, moves: office.moves });
-        if stale || office.owner != Some(me) {
+        let Some(term_of) = self.terms.get_mut(usize::from(bucket.0)) else { return };
+        let Some((asked, _)) = term_of.freezing else { return };
+        let stale = asked != freeze || term != (Term { view, moves: term_of.moves });
+        if stale || term_of.owner != Some(me) {
             return;
         }
-        office.quiet = Some(index);
+        term_of.quiet = Some(index);
         self.hand_off(bucket);
     }
 
@@ -114,21 +114,24 @@ impl Node {
     /// could neither be named to the next owner nor be left out.
     fn hand_off(&mut self, bucket: Bucket) {
         let (me, view, pending) = (self.me.id, self.view, self.pending.is_some());
-        let Some(office) = self.offices.get_mut(usize::from(bucket.0)) else { return };
-        let (Some((HandoffId { to, .. }, _)), Some(index)) = (office.freezing, office.quiet) else { return };
-        if pending || office.owner != Some(me) || !office.adding.is_empty() || !office.backups.contains(to) {
+        let Some(term_of) = self.terms.get_mut(usize::from(bucket.0)) else { return };
+        let (Some((HandoffId { to, .. }, _)), Some(index)) = (term_of.freezing, term_of.quiet) else {
+            return;
+        };
+        if pending || term_of.owner != Some(me) || !term_of.adding.is_empty() || !term_of.backups.contains(to)
+        {
             return;
         }
-        let (in_sync, listed) = (office.backups.with(me), office.listed.with(me));
-        office.stored = Stored { term: Term { view, moves: office.moves }, index };
-        let work = std::mem::take(&mut office.load).rate();
-        office.handing = Some(PendingHandoff { to, index, in_sync, listed, work });
-        office.freezing = None;
-        office.owner = Some(to);
-        office.in_sync = true;
-        office.begin = None;
-        office.dropping = MemberSet::EMPTY;
-        office.destined = None;
+        let (in_sync, listed) = (term_of.backups.with(me), term_of.listed.with(me));
+        term_of.stored = Stored { term: Term { view, moves: term_of.moves }, index };
+        let work = std::mem::take(&mut term_of.load).rate();
+        term_of.handing = Some(PendingHandoff { to, index, in_sync, listed, work });
+        term_of.freezing = None;
+        term_of.owner = Some(to);
+        term_of.in_sync = true;
+        term_of.begin = None;
+        term_of.dropping = MemberSet::EMPTY;
+        term_of.destined = None;
         self.touch(bucket);
     }
 
@@ -142,9 +145,10 @@ impl Node {
     /// it. The backup is listed again when it has been left alone for a while, longer each time.
     pub fn drop_backup(&mut self, now: Micros, bucket: Bucket, term: Term, backup: NodeId) {
         self.note_now(now);
-        let Some(office) = self.offices.get(usize::from(bucket.0)) else { return };
-        let mine = office.owner == Some(self.me.id) && term == Term { view: self.view, moves: office.moves };
-        if !mine || !office.listed.contains(backup) || office.dropping.contains(backup) {
+        let Some(term_of) = self.terms.get(usize::from(bucket.0)) else { return };
+        let mine =
+            term_of.owner == Some(self.me.id) && term == Term { view: self.view, moves: term_of.moves };
+        if !mine || !term_of.listed.contains(backup) || term_of.dropping.contains(backup) {
             return;
         }
         let (least, most) = (self.config.timing.hold_down_min, self.config.timing.hold_down_max);
@@ -160,16 +164,16 @@ impl Node {
         if self.pending.is_some() || !self.established {
             return false;
         }
-        let Some(office) = self.offices.get_mut(usize::from(bucket.0)) else { return false };
-        let can = office.owner == Some(me)
-            && office.freezing.is_none()
-            && office.adding.is_empty()
-            && office.backups.contains(to)
-            && office.dropping.is_empty();
+        let Some(term_of) = self.terms.get_mut(usize::from(bucket.0)) else { return false };
+        let can = term_of.owner == Some(me)
+            && term_of.freezing.is_none()
+            && term_of.adding.is_empty()
+            && term_of.backups.contains(to)
+            && term_of.dropping.is_empty();
         if can {
-            office.freezes = office.freezes.wrapping_add(1);
-            office.freezing = Some((HandoffId { to, number: office.freezes }, now));
-            office.quiet = None;
+            term_of.freezes = term_of.freezes.wrapping_add(1);
+            term_of.freezing = Some((HandoffId { to, number: term_of.freezes }, now));
+            term_of.quiet = None;
             self.touch(bucket);
         }
         can
@@ -177,20 +181,20 @@ impl Node {
 
     pub(crate) fn begin_drop(&mut self, bucket: Bucket, backup: NodeId) {
         let me = self.me.id;
-        let Some(office) = self.offices.get_mut(usize::from(bucket.0)) else { return };
-        if !self.established || office.owner != Some(me) {
+        let Some(term_of) = self.terms.get_mut(usize::from(bucket.0)) else { return };
+        if !self.established || term_of.owner != Some(me) {
             return;
         }
         // A move waits for every backup: without this one it would only end by its time limit, and nobody asks again.
-        if office.freezing.take().is_some() || office.destined == Some(backup) {
-            office.destined = None;
+        if term_of.freezing.take().is_some() || term_of.destined == Some(backup) {
+            term_of.destined = None;
         }
-        if office.required().contains(backup) {
-            office.dropping = office.dropping.with(backup);
-        } else if office.listed.contains(backup) {
+        if term_of.required().contains(backup) {
+            term_of.dropping = term_of.dropping.with(backup);
+        } else if term_of.listed.contains(backup) {
             // It was never waited for.
-            office.listed = office.listed.without(backup);
-            office.gone = office.gone.with(backup);
+            term_of.listed = term_of.listed.without(backup);
+            term_of.gone = term_of.gone.with(backup);
         }
         self.touch(bucket);
     }
@@ -207,7 +211,7 @@ impl Node {
     /// Notes that a bucket's role or outstanding operations changed.
     fn note_change(&mut self, bucket: Bucket) {
         self.changed.insert(bucket.0);
-        if self.offices.get(usize::from(bucket.0)).is_some_and(BucketState::is_busy) {
+        if self.terms.get(usize::from(bucket.0)).is_some_and(BucketState::is_busy) {
             self.busy.insert(bucket.0);
         } else {
             self.busy.remove(&bucket.0);
@@ -253,37 +257,37 @@ impl Node {
             term: Term { view: self.view, moves: op.moves },
             pending: self.pending.is_some(),
         };
-        let office = self.offices.get_mut(usize::from(op.bucket.0)).ok_or(Rejected::Unexpected)?;
+        let term_of = self.terms.get_mut(usize::from(op.bucket.0)).ok_or(Rejected::Unexpected)?;
         let (done, answer) = match op.change {
             Change::Add { generation, index } => {
-                let done = office.on_add(&asked, generation, index);
+                let done = term_of.on_add(&asked, generation, index);
                 (done, done.then_some(Change::Added))
             }
             Change::Move { generation, index, in_sync, listed, work } => {
-                if office.is_owned_in(&asked) {
+                if term_of.is_owned_in(&asked) {
                     return Ok(Some(Change::Own));
                 }
-                let done = office.on_handoff(&asked, generation, index);
+                let done = term_of.on_handoff(&asked, generation, index);
                 if done {
-                    office.load = work.map_or(Load::default(), Load::carried);
-                    office.backups = in_sync.without(asked.me);
-                    office.listed = listed.union(in_sync).without(asked.me);
-                    office.unaware = self.members.set().without(asked.me);
+                    term_of.load = work.map_or(Load::default(), Load::carried);
+                    term_of.backups = in_sync.without(asked.me);
+                    term_of.listed = listed.union(in_sync).without(asked.me);
+                    term_of.unaware = self.members.set().without(asked.me);
                 }
                 (done, None)
             }
-            Change::Own if op.moves < office.moves => (false, None),
+            Change::Own if op.moves < term_of.moves => (false, None),
             Change::Own => {
-                let news = office.on_owner(&asked);
-                (news, (office.owner == Some(from)).then_some(Change::Owned))
+                let news = term_of.on_owner(&asked);
+                (news, (term_of.owner == Some(from)).then_some(Change::Owned))
             }
             Change::Drop => {
-                let done = office.on_drop(&asked);
+                let done = term_of.on_drop(&asked);
                 (done, done.then_some(Change::Dropped))
             }
             Change::Added | Change::Owned | Change::Dropped => {
-                if office.is_owned_in(&asked) {
-                    office.handle_answer(from, op.change);
+                if term_of.is_owned_in(&asked) {
+                    term_of.handle_answer(from, op.change);
                     self.note_change(op.bucket);
                     self.hand_off(op.bucket);
                 }
@@ -313,14 +317,14 @@ impl Node {
         let mut queued: Vec<(NodeId, Op)> = Vec::new();
         let mut thawed = Vec::new();
         for bucket in &buckets {
-            let Some(office) = self.offices.get_mut(usize::from(*bucket)) else { continue };
+            let Some(term_of) = self.terms.get_mut(usize::from(*bucket)) else { continue };
             let stale = |at: Micros| self.now.since(at) > self.config.timing.freeze_max;
-            if office.freezing.is_some_and(|(_, at)| stale(at)) {
-                office.freezing = None;
-                office.destined = None;
+            if term_of.freezing.is_some_and(|(_, at)| stale(at)) {
+                term_of.freezing = None;
+                term_of.destined = None;
                 thawed.push(Bucket(*bucket));
             }
-            office.outstanding(Bucket(*bucket), self.pending.is_some(), &mut queued);
+            term_of.outstanding(Bucket(*bucket), self.pending.is_some(), &mut queued);
         }
         for bucket in thawed {
             self.touch(bucket);

@@ -109,13 +109,13 @@ impl BucketState {
         me: NodeId,
         view: ViewId,
         was_established: bool,
-        untold: bool,
+        unreported: bool,
     ) {
         let owned = was_established && self.owner == Some(me) && self.generation == to.generation;
         let held = was_established && self.in_sync && self.generation == to.generation;
         let begin = match self.begin {
             _ if to.generation.0 == view => OwnershipStart::Empty,
-            Some(begin) if owned && untold => begin,
+            Some(begin) if owned && unreported => begin,
             _ if owned => OwnershipStart::Unchanged,
             _ => OwnershipStart::Failover,
         };
@@ -288,10 +288,10 @@ mod tests {
             generation: DataEpoch(view(1)),
         };
         for (early, counts) in [(stored(2), true), (stored(3), false)] {
-            let mut office = BucketState { early: Some(early), ..BucketState::default() };
-            office.assign(&to, me, view(2), true, false);
-            assert_eq!(office.stored == early, counts);
-            assert_eq!(office.early, Some(early).filter(|_| !counts));
+            let mut term_of = BucketState { early: Some(early), ..BucketState::default() };
+            term_of.assign(&to, me, view(2), true, false);
+            assert_eq!(term_of.stored == early, counts);
+            assert_eq!(term_of.early, Some(early).filter(|_| !counts));
         }
     }
 }

@@ -37,7 +37,7 @@ impl Node {
     }
 
     /// Whether a node says that it has this node's newest configuration. `None` for a node that is not heard.
-    pub fn can_follow(&self, id: NodeId) -> Option<bool> {
+    pub fn config_compatible(&self, id: NodeId) -> Option<bool> {
         if id == self.me.id {
             return Some(true);
         }
@@ -59,8 +59,8 @@ impl Node {
     }
 
     pub(crate) fn note_lack(&mut self, id: NodeId) {
-        let said = self.peers.get(&id).and_then(|peer| peer.last).map(|last| last.configurations);
-        let (lacks, now) = (said.is_some_and(|said| !self.is_had(&said)), self.now);
+        let reported = self.peers.get(&id).and_then(|peer| peer.last).map(|last| last.configurations);
+        let (lacks, now) = (reported.is_some_and(|reported| !self.is_had(&reported)), self.now);
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.lacks_since = lacks.then(|| peer.lacks_since.unwrap_or(now));
         }

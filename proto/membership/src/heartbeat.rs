@@ -79,7 +79,7 @@ impl Node {
             let heartbeat = self.heartbeat(id, clock_us);
             let calm = self.is_calm(id, &heartbeat);
             if let Some(peer) = self.peers.get_mut(&id) {
-                peer.said = Some(heartbeat.substance());
+                peer.reported = Some(heartbeat.substance());
                 if heartbeat.grants {
                     peer.note_grant(self.now);
                 }
@@ -120,16 +120,16 @@ impl Node {
         let Some(last) = &peer.last else { return false };
         let lately = Micros(self.config.timing.heartbeat.0.saturating_mul(CALM_BEATS));
         let reached = Path::ALL.iter().all(|path| {
-            let heard = peer.heard_at.get(path.index()).copied().flatten();
-            heard.is_some_and(|at| self.now.since(at) < lately)
-                && last.heard.get(path.index()).is_some_and(|heard| heard.contains(self.me.id))
+            let peer_input = peer.received_at.get(path.index()).copied().flatten();
+            peer_input.is_some_and(|at| self.now.since(at) < lately)
+                && last.peer_input.get(path.index()).is_some_and(|peer_input| peer_input.contains(self.me.id))
         });
         reached
             && heartbeat.state == AnnouncedPhase::Active
             && last.state == AnnouncedPhase::Active
             && last.includes_you
             && peer.view == self.view
-            && peer.said == Some(heartbeat.substance())
+            && peer.reported == Some(heartbeat.substance())
     }
 
     /// What we say to a node. Grants only to a member of the installed view whom no pending promise replaces.
@@ -148,7 +148,7 @@ impl Node {
             witnessed: self.is_witnessed(),
             lapsed: self.lapsed_at.is_some() && self.pending.is_none(),
             promised: self.promised,
-            heard: Path::ALL.map(|path| self.reachable_on(path)),
+            peer_input: Path::ALL.map(|path| self.reachable_on(path)),
             reach: self.reach,
             closed_from: if closed { self.born } else { Incarnation::UNKNOWN },
             closed_to: if closed {
@@ -177,8 +177,8 @@ impl Node {
 
     /// Since how long nothing was heard of a node's adopted life; `None` if never.
     pub(crate) fn silence(&self, id: NodeId, now: Micros) -> Option<Micros> {
-        let heard_at = self.peers.get(&id)?.last_received()?;
-        Some(now.since(heard_at.max(self.silence_floor)))
+        let received_at = self.peers.get(&id)?.last_received()?;
+        Some(now.since(received_at.max(self.silence_floor)))
     }
 
     /// Whether a node was heard lately.

@@ -7,8 +7,8 @@ impl Node {
     pub fn check_invariants(&self) -> Result<(), String> {
         let fail = |what: String| Err(format!("{} in {}: {what}", self.me().id, self.view));
         let buckets = usize::from(self.config().buckets);
-        if self.offices.len() != buckets {
-            return fail(format!("{} offices for {buckets} buckets", self.offices.len()));
+        if self.terms.len() != buckets {
+            return fail(format!("{} offices for {buckets} buckets", self.terms.len()));
         }
         if self.established {
             if !self.members.contains(self.me()) || self.map.len() != buckets {
@@ -31,29 +31,29 @@ impl Node {
         {
             return fail("proposes what it does not promise".into());
         }
-        for (bucket, office) in self.offices.iter().enumerate() {
-            let what = |what: &str| fail(format!("bucket {bucket}: {what}: {office:?}"));
-            let owns = office.owner == Some(self.me().id);
-            if !self.established && (office.owner.is_some() || office.in_sync) {
+        for (bucket, term_of) in self.terms.iter().enumerate() {
+            let what = |what: &str| fail(format!("bucket {bucket}: {what}: {term_of:?}"));
+            let owns = term_of.owner == Some(self.me().id);
+            if !self.established && (term_of.owner.is_some() || term_of.in_sync) {
                 return what("a role without a view");
             }
-            if !office.listed.is_superset(office.required()) {
+            if !term_of.listed.is_superset(term_of.required()) {
                 return what("a commit waits for a backup whose lease the gate ignores");
             }
-            if owns && office.in_sync && office.moves == 0 {
+            if owns && term_of.in_sync && term_of.moves == 0 {
                 return what("owner and backup at once");
             }
-            if !owns && (office.freezing.is_some() || office.begin.is_some()) {
+            if !owns && (term_of.freezing.is_some() || term_of.begin.is_some()) {
                 return what("an owner's work without the office");
             }
-            if office.listed.contains(self.me().id) {
+            if term_of.listed.contains(self.me().id) {
                 return what("its own backup");
             }
             let members = if self.established { self.members.set() } else { MemberSet::EMPTY };
-            if !members.is_superset(office.listed) {
+            if !members.is_superset(term_of.listed) {
                 return what("lists a node outside the view");
             }
-            if self.established && office.generation == DataEpoch::default() {
+            if self.established && term_of.generation == DataEpoch::default() {
                 return what("no generation");
             }
         }

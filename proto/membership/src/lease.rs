@@ -90,7 +90,8 @@ impl Node {
     fn is_helpless(&self, peer: &crate::peer::Peer) -> bool {
         let Some(last) = peer.last.filter(|_| self.is_reachable(peer.member().id)) else { return false };
         let idle = !last.witnessed || last.reports_reachable(self.me.id);
-        let kept_out = self.established && last.state == AnnouncedPhase::HeldDown && last.reports_reachable(self.me.id);
+        let kept_out =
+            self.established && last.state == AnnouncedPhase::HeldDown && last.reports_reachable(self.me.id);
         last.is_powerless() || kept_out || (peer.has_lapsed_with_us() && idle)
     }
 

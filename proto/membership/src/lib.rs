@@ -59,7 +59,7 @@ pub use ids::{
 };
 pub use key::{KeyId, Keyring, TAG_BYTES};
 pub use message::{
-    AnnouncedPhase, Assignment, Body, CALM_AT, Change, Claim, Commit, DATAGRAM_BYTES_MAX, DecodeError,
-    Header, Heartbeat, ClaimedState, Holds, Message, OPS_MAX, Op, Prepare, Promise, VERSION, is_calm,
+    AnnouncedPhase, Assignment, Body, CALM_AT, Change, Claim, ClaimedState, Commit, DATAGRAM_BYTES_MAX,
+    DecodeError, Header, Heartbeat, Holds, Message, OPS_MAX, Op, Prepare, Promise, VERSION, is_calm,
 };
 pub use node::{Node, TRANSMITS_MAX};

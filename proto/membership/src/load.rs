@@ -69,35 +69,35 @@ impl Node {
     /// As the owner: a bucket has cost this node's workers `work` of their time since the last call. To be told about as often as [`crate::Timing::balance`].
     pub fn handle_work(&mut self, bucket: Bucket, work: Micros) {
         let me = self.me.id;
-        let office = self.offices.get_mut(usize::from(bucket.0)).filter(|office| office.owner == Some(me));
-        if let Some(office) = office {
-            office.load.add(work);
+        let term_of = self.terms.get_mut(usize::from(bucket.0)).filter(|term_of| term_of.owner == Some(me));
+        if let Some(term_of) = term_of {
+            term_of.load.add(work);
         }
     }
 
     /// The work that the buckets make which this node owns.
     pub fn own_work(&self) -> u64 {
         let assumed = self.assumed_work();
-        let owned = self.offices.iter().filter(|office| office.owner == Some(self.me.id));
-        owned.fold(0, |sum: u64, office| sum.saturating_add(office.work(assumed)))
+        let owned = self.terms.iter().filter(|term_of| term_of.owner == Some(self.me.id));
+        owned.fold(0, |sum: u64, term_of| sum.saturating_add(term_of.work(assumed)))
     }
 
     /// How many buckets this node owns.
     pub(crate) fn owned(&self) -> u64 {
-        self.offices.iter().filter(|office| office.owner == Some(self.me.id)).count() as u64
+        self.terms.iter().filter(|term_of| term_of.owner == Some(self.me.id)).count() as u64
     }
 
     /// The work that a node's buckets make, as it says; `None` while it is not heard.
     pub fn work_of(&self, id: NodeId) -> Option<u64> {
-        let says = || self.peers.get(&id).and_then(|peer| peer.last).map(|last| last.work);
-        if id == self.me.id { Some(self.own_work()) } else { says().filter(|_| self.is_reachable(id)) }
+        let reports = || self.peers.get(&id).and_then(|peer| peer.last).map(|last| last.work);
+        if id == self.me.id { Some(self.own_work()) } else { reports().filter(|_| self.is_reachable(id)) }
     }
 
     /// The work of a bucket of which nothing is known: as that of those of which something is.
     pub(crate) fn assumed_work(&self) -> u64 {
-        let owned = self.offices.iter().filter(|office| office.owner == Some(self.me.id));
+        let owned = self.terms.iter().filter(|term_of| term_of.owner == Some(self.me.id));
         let (sum, count) = owned
-            .filter_map(|office| office.load.rate())
+            .filter_map(|term_of| term_of.load.rate())
             .fold((0_u64, 0_u64), |(sum, count), rate| (sum.saturating_add(rate), count + 1));
         sum.checked_div(count).unwrap_or(0)
     }
@@ -107,8 +107,8 @@ impl Node {
         let span = self.now.since(self.smoothed_at);
         self.smoothed_at = self.now;
         let me = self.me.id;
-        for office in self.offices.iter_mut().filter(|office| office.owner == Some(me)) {
-            office.load.smooth(span);
+        for term_of in self.terms.iter_mut().filter(|term_of| term_of.owner == Some(me)) {
+            term_of.load.smooth(span);
         }
     }
 }

@@ -28,7 +28,7 @@ impl Node {
     pub(crate) fn learn_views(&mut self, header: &Header, heartbeat: &Heartbeat) {
         let in_view = self.established && header.view == self.view;
         if heartbeat.state == AnnouncedPhase::Active && !in_view {
-            self.active_heard_at = Some(self.now);
+            self.active_received_at = Some(self.now);
         }
         let newer = header.view > self.view && header.view != ViewId::NONE;
         if self.established && newer && !heartbeat.includes_you {
@@ -122,8 +122,9 @@ impl Node {
     /// nobody of it does, it would keep the others from founding a cluster.
     fn forget_if_alone(&mut self, now: Micros) {
         let many = self.reachable_set().len() >= self.config.majority();
-        let goes_on = self.reachable_where(crate::peer::Peer::has_state).len() > 1 && !self.are_most_empty();
-        let alone = self.remembered.is_some() && many && !goes_on;
+        let continues =
+            self.reachable_where(crate::peer::Peer::has_state).len() > 1 && !self.are_most_empty();
+        let alone = self.remembered.is_some() && many && !continues;
         if self.is_forgotten_for_long(alone, now) {
             self.remembered = None;
         }
@@ -175,7 +176,8 @@ impl Node {
     /// nothing for that reason. Where one with state has a witness, it may yet go on.
     fn keeps_others_waiting(&self) -> bool {
         let acts = |state| matches!(state, AnnouncedPhase::Active | AnnouncedPhase::Fenced);
-        let waits = |last: &Heartbeat| last.state == AnnouncedPhase::Listen && last.reports_reachable(self.me.id);
+        let waits =
+            |last: &Heartbeat| last.state == AnnouncedPhase::Listen && last.reports_reachable(self.me.id);
         let witnessed = || self.words().map(|(_, last)| last).filter(|last| last.witnessed);
         self.lapsed_at.is_some()
             && self.witness_until <= self.now
@@ -189,12 +191,12 @@ impl Node {
         if self.lapsed_at.is_none() && self.unsettled_since.is_none() {
             return false;
         }
-        let heard = self.clique(self.reachable_set());
+        let peer_input = self.clique(self.reachable_set());
         let remembers = |id: &NodeId| {
             *id == self.me.id || self.peers.get(id).is_some_and(|peer| peer.view != ViewId::NONE)
         };
-        let remembering = heard.iter().filter(remembers).count();
-        heard.len() >= self.config.majority() && remembering < self.config.majority()
+        let remembering = peer_input.iter().filter(remembers).count();
+        peer_input.len() >= self.config.majority() && remembering < self.config.majority()
     }
 
     /// Notes whether the members of the view disagree about it.
@@ -268,8 +270,10 @@ impl Node {
     /// Whether a member has promised a later view than the one that is proposed, and nothing has come of that: it will never
     /// promise this one.
     fn is_outbid(&self, proposal: &Proposal, now: Micros) -> bool {
-        let waits =
-            self.pending.as_ref().is_none_or(|pending| now.since(pending.accepted_at) < self.proposal_timeout());
+        let waits = self
+            .pending
+            .as_ref()
+            .is_none_or(|pending| now.since(pending.accepted_at) < self.proposal_timeout());
         let later = |peer: &crate::peer::Peer| {
             proposal.members.contains(peer.member())
                 && self.is_reachable(peer.member().id)
@@ -294,10 +298,10 @@ impl Node {
     }
 
     fn propose(&mut self, members: Members) {
-        let heard = |peer: &crate::peer::Peer| {
+        let peer_input = |peer: &crate::peer::Peer| {
             peer.last.map_or(peer.stray_view, |last| last.promised.max(peer.view).max(peer.stray_view))
         };
-        let highest = self.peers.values().map(heard).fold(self.promised.max(self.view), ViewId::max);
+        let highest = self.peers.values().map(peer_input).fold(self.promised.max(self.view), ViewId::max);
         let view = ViewId {
             epoch: highest.epoch.saturating_add(1),
             proposer: self.me.id,
@@ -383,11 +387,11 @@ impl Node {
             return None;
         }
         let wait = self.listen_for + if heeded { self.config.timing.listen_lapse } else { Micros(0) };
-        let heard_of = match self.config.mode {
-            Mode::Witness => self.active_heard_at.max(self.stray_at),
-            Mode::Majority => self.active_heard_at,
+        let received_of = match self.config.mode {
+            Mode::Witness => self.active_received_at.max(self.stray_at),
+            Mode::Majority => self.active_received_at,
         };
-        let since = heard_of.map_or(self.listen_since, |at| at.max(self.listen_since));
+        let since = received_of.map_or(self.listen_since, |at| at.max(self.listen_since));
         // More than half of the nodes are a cluster, whatever those say that they do not understand.
         let estranged = self.config.mode == Mode::Witness && now < self.foreign_until;
         let listened = now.since(since.max(self.silence_floor)) >= wait && !estranged;
@@ -397,13 +401,19 @@ impl Node {
     /// Majority mode: whether this node and others that listen as it does could be a majority. Then nobody goes on with what others have.
     fn are_most_empty(&self) -> bool {
         let majority = self.config.mode == Mode::Majority && !self.established;
-        majority && self.clique(self.reachable_where(crate::peer::Peer::listens)).len() >= self.config.majority()
+        majority
+            && self.clique(self.reachable_where(crate::peer::Peer::listens)).len() >= self.config.majority()
     }
 
     /// This node, and those that are heard to be so.
     fn reachable_where(&self, is_so: fn(&crate::peer::Peer) -> bool) -> MemberSet {
-        let heard = |peer: &&crate::peer::Peer| self.is_reachable(peer.member().id) && is_so(peer);
-        self.peers.values().filter(heard).map(|peer| peer.member().id).collect::<MemberSet>().with(self.me.id)
+        let peer_input = |peer: &&crate::peer::Peer| self.is_reachable(peer.member().id) && is_so(peer);
+        self.peers
+            .values()
+            .filter(peer_input)
+            .map(|peer| peer.member().id)
+            .collect::<MemberSet>()
+            .with(self.me.id)
     }
 
     /// A set of nodes that all hear each other, this one included.

@@ -121,7 +121,7 @@ pub struct Heartbeat {
     /// The highest view that the sender promised.
     pub promised: ViewId,
     /// Nodes from which the sender got heartbeats lately, inside and outside.
-    pub heard: [MemberSet; 2],
+    pub peer_input: [MemberSet; 2],
     /// What the sender can tell of its networks, inside and outside.
     pub reach: [Reach; 2],
     /// The gates of the sender's lives from this one..
@@ -160,7 +160,7 @@ impl Heartbeat {
 
     /// Whether the sender got a heartbeat of this node lately, on either network.
     pub fn reports_reachable(&self, id: NodeId) -> bool {
-        self.heard.iter().any(|heard| heard.contains(id))
+        self.peer_input.iter().any(|peer_input| peer_input.contains(id))
     }
 }
 

@@ -18,7 +18,7 @@
 use evergate_base::Micros;
 
 use crate::config::Mode;
-use crate::message::{AnnouncedPhase, Heartbeat, ClaimedState, Holds};
+use crate::message::{AnnouncedPhase, ClaimedState, Heartbeat, Holds};
 use crate::{MemberSet, Node, NodeId, Path, Reach};
 
 /// How much longer a node waits that holds something alone.
@@ -67,8 +67,8 @@ impl Node {
 
     /// Whether whoever said this can work with a network, as far as it can see, or at least better than this node.
     fn is_of_use(&self, last: &Heartbeat, path: Path) -> bool {
-        let said = last.reach.get(path.index()).copied().unwrap_or_default();
-        said == Reach::Works || said > self.own_reach(path)
+        let reported = last.reach.get(path.index()).copied().unwrap_or_default();
+        reported == Reach::Works || reported > self.own_reach(path)
     }
 
     /// The network that this node is cut off from, while others use it.
@@ -98,10 +98,10 @@ impl Node {
             let last = self.peers.get(&id).and_then(|peer| peer.last.as_ref());
             last.is_none_or(|last| self.is_of_use(last, path))
         };
-        let bare = |office: &crate::bucket_state::BucketState| {
-            office.owner == Some(self.me.id) && !office.backups.iter().any(works)
+        let bare = |term_of: &crate::bucket_state::BucketState| {
+            term_of.owner == Some(self.me.id) && !term_of.backups.iter().any(works)
         };
-        self.established && self.offices.iter().any(bare)
+        self.established && self.terms.iter().any(bare)
     }
 
     /// Notes since when a network works for others only.
@@ -118,9 +118,9 @@ impl Node {
             if let Some(at) = self.unplugged_since.get_mut(path.index()) {
                 *at = since(*at, unplugged);
             }
-            let said = self.is_contradicted(path);
+            let reported = self.is_contradicted(path);
             if let Some(alone) = self.unplugged_alone.get_mut(path.index()) {
-                *alone = unplugged && (*alone || said);
+                *alone = unplugged && (*alone || reported);
             }
         }
     }
@@ -128,8 +128,8 @@ impl Node {
     /// With nobody to compare with, a network is not gone for this node alone. A new life has heard no word yet: what was so still
     /// is, as long as a word may come, the carrier is not back, and nothing could be founded alone.
     fn reset_network_loss(&mut self, now: Micros) {
-        let heard_at = self.peers.values().filter_map(|peer| peer.last_received()).max();
-        let silent_since = self.listen_since.max(self.silence_floor).max(heard_at.unwrap_or(Micros(0)));
+        let received_at = self.peers.values().filter_map(|peer| peer.last_received()).max();
+        let silent_since = self.listen_since.max(self.silence_floor).max(received_at.unwrap_or(Micros(0)));
         let founds = self.config.mode == Mode::Witness && self.is_witnessed();
         let alone = self.established || (founds && now.since(silent_since) >= self.listen_for);
         for (path, reach) in self.reach.into_iter().enumerate() {
@@ -178,10 +178,13 @@ impl Node {
             return false;
         }
         let lost = self.cut_off();
-        let goes_on = |(id, last): &(NodeId, &Heartbeat)| {
+        let continues = |(id, last): &(NodeId, &Heartbeat)| {
             let works = |path: Path| {
                 self.is_of_use(last, path)
-                    && last.heard.get(path.index()).is_some_and(|heard| !heard.without(*id).is_empty())
+                    && last
+                        .peer_input
+                        .get(path.index())
+                        .is_some_and(|peer_input| !peer_input.without(*id).is_empty())
             };
             let votes = matches!(
                 last.state,
@@ -189,7 +192,7 @@ impl Node {
             );
             votes && lost.is_none_or(works)
         };
-        let others: MemberSet = self.words().filter(goes_on).map(|(id, _)| id).collect();
+        let others: MemberSet = self.words().filter(continues).map(|(id, _)| id).collect();
         self.joined(MemberSet::EMPTY, others).len() < self.config.majority()
     }
 
@@ -199,7 +202,7 @@ impl Node {
     }
 
     fn owns_any(&self) -> bool {
-        self.offices.iter().any(|office| office.owner == Some(self.me.id))
+        self.terms.iter().any(|term_of| term_of.owner == Some(self.me.id))
     }
 
     /// Whether another member takes buckets.
@@ -217,7 +220,8 @@ impl Node {
     pub(crate) fn reachable_on(&self, path: Path) -> MemberSet {
         let now = self.last_timer_at.unwrap_or(self.now);
         let lately = |id: &NodeId| {
-            let at = self.peers.get(id).and_then(|peer| peer.heard_at.get(path.index()).copied().flatten());
+            let at =
+                self.peers.get(id).and_then(|peer| peer.received_at.get(path.index()).copied().flatten());
             at.is_some_and(|at| now.since(at.max(self.silence_floor)) < self.config.timing.suspect)
         };
         self.peers.keys().copied().filter(lately).collect()
@@ -237,8 +241,9 @@ impl Node {
     fn is_contradicted(&self, path: Path) -> bool {
         let span = self.unplugged_for(path);
         let Some(since) = self.unplugged_since.get(path.index()).copied().flatten() else { return false };
-        let said = |last: &Heartbeat| self.is_of_use(last, path) && Micros(last.echo_us).since(since) >= span;
-        self.peers.values().any(|peer| peer.last.as_ref().is_some_and(said))
+        let reported =
+            |last: &Heartbeat| self.is_of_use(last, path) && Micros(last.echo_us).since(since) >= span;
+        self.peers.values().any(|peer| peer.last.as_ref().is_some_and(reported))
     }
 
     fn is_unplugged(&self, path: Path) -> bool {
@@ -247,18 +252,19 @@ impl Node {
 
     /// Nobody is heard on a network, or nobody there hears this node, and somebody hears a third one there.
     fn is_alone_on(&self, path: Path) -> bool {
-        let on = |last: &Heartbeat| last.heard.get(path.index()).copied().unwrap_or_default();
+        let on = |last: &Heartbeat| last.peer_input.get(path.index()).copied().unwrap_or_default();
         let third = |(id, last): (NodeId, &Heartbeat)| !on(last).without(self.me.id).without(id).is_empty();
-        self.is_unheard_on(path) && self.words().any(third)
+        self.is_unreachable_on(path) && self.words().any(third)
     }
 
     /// Whether other nodes are heard, but none on this network, or none of them hears this node there. Whose side is broken does
     /// not follow from that alone.
-    pub fn is_unheard_on(&self, path: Path) -> bool {
-        let hears_us =
-            |last: &Heartbeat| last.heard.get(path.index()).is_some_and(|heard| heard.contains(self.me.id));
+    pub fn is_unreachable_on(&self, path: Path) -> bool {
+        let receives_us = |last: &Heartbeat| {
+            last.peer_input.get(path.index()).is_some_and(|peer_input| peer_input.contains(self.me.id))
+        };
         let deaf = self.reachable_on(path).is_empty();
-        let mute = self.words().all(|(_, last)| !hears_us(last));
+        let mute = self.words().all(|(_, last)| !receives_us(last));
         (deaf || mute) && self.words().next().is_some()
     }
 }

@@ -47,7 +47,7 @@ pub struct Node {
     pub(crate) members: Members,
     pub(crate) map: Vec<Assignment>,
     pub(crate) installed_at: Micros,
-    pub(crate) offices: Vec<BucketState>,
+    pub(crate) terms: Vec<BucketState>,
 
     // The next one.
     pub(crate) promised: ViewId,
@@ -88,7 +88,7 @@ pub struct Node {
     // Listening.
     pub(crate) listen_since: Micros,
     pub(crate) listen_for: Micros,
-    pub(crate) active_heard_at: Option<Micros>,
+    pub(crate) active_received_at: Option<Micros>,
     /// When a heartbeat that was not for this life told of a view.
     pub(crate) stray_at: Option<Micros>,
     pub(crate) hold_down: Micros,
@@ -101,7 +101,7 @@ pub struct Node {
     pub(crate) draining: bool,
     /// What this node has, newest first.
     pub(crate) configurations: [u64; CONFIGURATIONS],
-    pub(crate) drained_told: bool,
+    pub(crate) drained_logged: bool,
     /// Number and work of the own buckets, and when they were summed up.
     pub(crate) load: (u16, u64),
     pub(crate) load_at: Option<Micros>,
@@ -128,8 +128,8 @@ pub struct Node {
     voided: bool,
     installed: bool,
     pub(crate) changed: BTreeSet<u16>,
-    told_roles: BTreeMap<u16, Role>,
-    told: Option<NodePhase>,
+    reported_roles: BTreeMap<u16, Role>,
+    reported: Option<NodePhase>,
     pub(crate) drained: bool,
 }
 
@@ -158,7 +158,7 @@ impl Node {
             members: Members::default(),
             map: Vec::new(),
             installed_at: now,
-            offices: vec![BucketState::default(); buckets],
+            terms: vec![BucketState::default(); buckets],
             promised: ViewId::NONE,
             pending: None,
             proposal: None,
@@ -182,7 +182,7 @@ impl Node {
             left: false,
             listen_since: now,
             listen_for: config.timing.listen_start,
-            active_heard_at: None,
+            active_received_at: None,
             stray_at: None,
             hold_down: config.timing.hold_down_min,
             held_until: Micros(0),
@@ -190,7 +190,7 @@ impl Node {
             progress_at: None,
             draining: config.weight == 0,
             configurations: [0; CONFIGURATIONS],
-            drained_told: false,
+            drained_logged: false,
             load: (0, 0),
             load_at: None,
             smoothed_at: now,
@@ -209,8 +209,8 @@ impl Node {
             voided: false,
             installed: false,
             changed: BTreeSet::new(),
-            told_roles: BTreeMap::new(),
-            told: None,
+            reported_roles: BTreeMap::new(),
+            reported: None,
             drained: false,
             config,
             keys,
@@ -277,7 +277,7 @@ impl Node {
 
     /// When a node was last heard on a path.
     pub fn last_received_at(&self, id: NodeId, path: Path) -> Option<Micros> {
-        self.peers.get(&id).and_then(|peer| peer.heard_at.get(path.index()).copied().flatten())
+        self.peers.get(&id).and_then(|peer| peer.received_at.get(path.index()).copied().flatten())
     }
 
     /// The nodes heard lately, this one included.
@@ -347,11 +347,11 @@ impl Node {
         // It says nothing of buckets, which are most of what there is to copy.
         let buckets = (
             std::mem::take(&mut self.map),
-            std::mem::take(&mut self.offices),
-            std::mem::take(&mut self.told_roles),
+            std::mem::take(&mut self.terms),
+            std::mem::take(&mut self.reported_roles),
         );
         let mut gone = self.clone();
-        (self.map, self.offices, self.told_roles) = buckets;
+        (self.map, self.terms, self.reported_roles) = buckets;
         gone.progress_at = None;
         gone.outbox.clear();
         gone.leave(now);
@@ -369,7 +369,7 @@ impl Node {
     /// The next event. To be polled until `None` after every call of a `handle_*`, before transmits.
     pub fn poll_event(&mut self) -> Option<Event> {
         if std::mem::take(&mut self.voided) {
-            self.told_roles.clear();
+            self.reported_roles.clear();
             return Some(Event::Voided);
         }
         if std::mem::take(&mut self.installed) && self.established {
@@ -377,12 +377,12 @@ impl Node {
         }
         while let Some(bucket) = self.changed.pop_first() {
             let role = self.role(crate::Bucket(bucket));
-            if self.told_roles.insert(bucket, role) != Some(role) {
+            if self.reported_roles.insert(bucket, role) != Some(role) {
                 return Some(Event::Role { bucket: crate::Bucket(bucket), role });
             }
         }
-        if self.told != Some(self.standing()) {
-            self.told = Some(self.standing());
+        if self.reported != Some(self.standing()) {
+            self.reported = Some(self.standing());
             return Some(Event::Standing(self.standing()));
         }
         std::mem::take(&mut self.drained).then_some(Event::Drained)
@@ -531,8 +531,8 @@ impl Node {
         self.busy.clear();
         self.urgent.clear();
         self.replies.clear();
-        for (bucket, office) in (0u16..).zip(self.offices.iter_mut()) {
-            if office.forget() {
+        for (bucket, term_of) in (0u16..).zip(self.terms.iter_mut()) {
+            if term_of.forget() {
                 self.changed.insert(bucket);
             }
         }
@@ -541,7 +541,7 @@ impl Node {
         }
         self.listen_since = self.now;
         self.listen_for = self.config.timing.listen_lapse;
-        self.active_heard_at = None;
+        self.active_received_at = None;
         if hold {
             self.held_until = self.now + self.hold_down;
             let doubled = Micros(self.hold_down.0.saturating_mul(2));

@@ -48,12 +48,12 @@ pub(crate) struct Peer {
     /// Until when views are made without it, because it did not promise one.
     pub(crate) proposal_backoff_until: Micros,
     /// When it was last heard on each path.
-    pub(crate) heard_at: [Option<Micros>; 2],
+    pub(crate) received_at: [Option<Micros>; 2],
     /// Its newest heartbeat and the view in that heartbeat's header.
     pub(crate) last: Option<Heartbeat>,
     pub(crate) view: ViewId,
     /// What our last heartbeat to it said.
-    pub(crate) said: Option<Heartbeat>,
+    pub(crate) reported: Option<Heartbeat>,
     /// For how long its grants are good, as it said last in any life.
     pub(crate) lease: Option<Micros>,
     /// Since when it says that it lacks this node's configuration.
@@ -88,10 +88,10 @@ impl Peer {
             sign_at: None,
             adopted_at: None,
             proposal_backoff_until: Micros(0),
-            heard_at: [None; 2],
+            received_at: [None; 2],
             last: None,
             view: ViewId::NONE,
-            said: None,
+            reported: None,
             lease: None,
             lacks_since: None,
             clock_us: 0,
@@ -133,7 +133,7 @@ impl Peer {
 
     /// When it was last heard on any path.
     pub(crate) fn last_received(&self) -> Option<Micros> {
-        self.heard_at.iter().flatten().max().copied()
+        self.received_at.iter().flatten().max().copied()
     }
 
     pub(crate) fn state(&self) -> AnnouncedPhase {
@@ -262,8 +262,8 @@ impl Peer {
     }
 
     fn reset_reports(&mut self) {
-        self.said = None;
-        self.heard_at = [None; 2];
+        self.reported = None;
+        self.received_at = [None; 2];
         self.last = None;
         self.view = ViewId::NONE;
         self.commit_sent_at = None;
@@ -284,7 +284,7 @@ impl Peer {
         path: Path,
         now: Micros,
     ) -> bool {
-        if let Some(at) = self.heard_at.get_mut(path.index()) {
+        if let Some(at) = self.received_at.get_mut(path.index()) {
             *at = Some(at.map_or(now, |at| at.max(now)));
         }
         if heartbeat.clock_us <= self.clock_us && self.last.is_some() {

@@ -32,11 +32,11 @@ impl Node {
     /// Whether a witness vouches for a node: this one, or one that is heard, as it says. `None` in majority mode, and for a
     /// node that is not heard.
     pub fn witnessed(&self, id: NodeId) -> Option<bool> {
-        let says = || self.peers.get(&id).and_then(|peer| peer.last).map(|last| last.witnessed);
+        let reports = || self.peers.get(&id).and_then(|peer| peer.last).map(|last| last.witnessed);
         match self.config.mode {
             Mode::Majority => None,
             Mode::Witness if id == self.me.id => Some(self.is_witnessed()),
-            Mode::Witness => says().filter(|_| self.is_reachable(id)),
+            Mode::Witness => reports().filter(|_| self.is_reachable(id)),
         }
     }
 
@@ -127,10 +127,11 @@ impl Node {
     pub(crate) fn note_barring(&mut self, now: Micros) {
         let ours = |peer: &&Peer| peer.view == self.view && self.members.contains(peer.member());
         let members = || self.peers.values().filter(ours).filter(|peer| self.is_reachable(peer.member().id));
-        let says = |what: fn(&Heartbeat) -> bool| members().any(|peer| peer.last.as_ref().is_some_and(what));
+        let reports =
+            |what: fn(&Heartbeat) -> bool| members().any(|peer| peer.last.as_ref().is_some_and(what));
         let bars = !self.is_witnessed()
-            && says(|last| last.state == AnnouncedPhase::Fenced)
-            && says(|last| last.witnessed);
+            && reports(|last| last.state == AnnouncedPhase::Fenced)
+            && reports(|last| last.witnessed);
         self.blocks_majority_since = bars.then(|| self.blocks_majority_since.unwrap_or(now));
     }
 

@@ -14,7 +14,7 @@ impl Node {
     pub fn set_draining(&mut self, now: Micros, draining: bool) {
         self.note_now(now);
         self.draining = draining || self.config.weight == 0;
-        self.drained_told = false;
+        self.drained_logged = false;
         self.balance_at = self.now;
         self.due = true;
     }
@@ -52,9 +52,9 @@ impl Node {
         self.complete_backups(steady, &mut room);
         let hurries = self.draining || self.lacks_backups(steady);
         self.balance_at = now + if hurries { Micros(interval.0 / 10) } else { interval };
-        let owns = self.offices.iter().any(|office| office.owner == Some(self.me.id));
-        if self.draining && !owns && self.busy.is_empty() && !self.drained_told {
-            self.drained_told = true;
+        let owns = self.terms.iter().any(|term_of| term_of.owner == Some(self.me.id));
+        if self.draining && !owns && self.busy.is_empty() && !self.drained_logged {
+            self.drained_logged = true;
             self.drained = true;
         }
     }
@@ -79,10 +79,11 @@ impl Node {
 
     /// A bucket that was mirrored to be moved, and was not although it could be, is not needed there any more.
     fn forget_plans(&mut self, steady: MemberSet) {
-        for office in &mut self.offices {
-            let idle = office.owner == Some(self.me.id) && office.freezing.is_none();
-            if idle && office.destined.is_some_and(|id| office.backups.contains(id) || !steady.contains(id)) {
-                office.destined = None;
+        for term_of in &mut self.terms {
+            let idle = term_of.owner == Some(self.me.id) && term_of.freezing.is_none();
+            if idle && term_of.destined.is_some_and(|id| term_of.backups.contains(id) || !steady.contains(id))
+            {
+                term_of.destined = None;
             }
         }
     }
@@ -125,7 +126,7 @@ impl Node {
         let mut weights = self.weights(&self.members);
         weights.retain(|id, _| *id == self.me.id || takers.contains(*id));
         let weight_of = |id: NodeId| u64::from(weights.get(&id).copied().unwrap_or(0));
-        let said = |id: NodeId| match self.peers.get(&id).and_then(|peer| peer.last) {
+        let reported = |id: NodeId| match self.peers.get(&id).and_then(|peer| peer.last) {
             _ if id == self.me.id => (self.owned(), self.own_work()),
             Some(last) => (u64::from(last.owned), last.work.min(WORK_MAX)),
             None => (0, 0),
@@ -135,7 +136,7 @@ impl Node {
             .set()
             .iter()
             .map(|id| {
-                let (owned, work) = said(id);
+                let (owned, work) = reported(id);
                 let tolerance_percent = u64::from(self.config.pace.tolerance_percent);
                 Share { id, owned, work, fair_owned: 0, fair_work: 0, tolerance_percent }
             })
@@ -157,28 +158,35 @@ impl Node {
 
     /// Gives one bucket whose work fits to a member: moves it if the member is in sync, else begins to mirror it there. Returns
     /// its work.
-    fn give(&mut self, to: NodeId, room: &mut RebalanceBudget, fits: impl Fn(u64) -> bool, pick: Pick) -> Option<u64> {
+    fn give(
+        &mut self,
+        to: NodeId,
+        room: &mut RebalanceBudget,
+        fits: impl Fn(u64) -> bool,
+        pick: Pick,
+    ) -> Option<u64> {
         let me = self.me.id;
         let draining = self.draining;
         let assumed = self.assumed_work();
-        let free = |office: &crate::bucket_state::BucketState| {
-            office.owner == Some(me)
-                && office.freezing.is_none()
-                && office.adding.is_empty()
-                && office.dropping.is_empty()
-                && (draining || office.destined.is_none_or(|id| id == to))
-                && fits(office.work(assumed))
+        let free = |term_of: &crate::bucket_state::BucketState| {
+            term_of.owner == Some(me)
+                && term_of.freezing.is_none()
+                && term_of.adding.is_empty()
+                && term_of.dropping.is_empty()
+                && (draining || term_of.destined.is_none_or(|id| id == to))
+                && fits(term_of.work(assumed))
         };
-        let ready = |office: &crate::bucket_state::BucketState| free(office) && office.backups.contains(to);
-        let mirrorable = |office: &crate::bucket_state::BucketState| {
-            free(office) && !office.listed.contains(to) && !office.gone.contains(to)
+        let ready =
+            |term_of: &crate::bucket_state::BucketState| free(term_of) && term_of.backups.contains(to);
+        let mirrorable = |term_of: &crate::bucket_state::BucketState| {
+            free(term_of) && !term_of.listed.contains(to) && !term_of.gone.contains(to)
         };
         let best = |suits: &dyn Fn(&crate::bucket_state::BucketState) -> bool| {
-            let offices = (0u16..).zip(&self.offices).filter(|(_, office)| suits(office));
-            let offices = offices.map(|(bucket, office)| (office.work(assumed), bucket));
+            let terms = (0u16..).zip(&self.terms).filter(|(_, term_of)| suits(term_of));
+            let terms = terms.map(|(bucket, term_of)| (term_of.work(assumed), bucket));
             let found = match pick {
-                Pick::Heaviest => offices.max_by_key(|(work, bucket)| (*work, std::cmp::Reverse(*bucket))),
-                Pick::Lightest => offices.min(),
+                Pick::Heaviest => terms.max_by_key(|(work, bucket)| (*work, std::cmp::Reverse(*bucket))),
+                Pick::Lightest => terms.min(),
             };
             found.map(|(_, bucket)| bucket)
         };
@@ -187,15 +195,15 @@ impl Node {
             None if room.mirrors > 0 => (best(&mirrorable)?, false),
             None => return None,
         };
-        let office = self.offices.get_mut(usize::from(bucket))?;
-        office.destined = Some(to);
-        let work = office.work(assumed);
+        let term_of = self.terms.get_mut(usize::from(bucket))?;
+        term_of.destined = Some(to);
+        let work = term_of.work(assumed);
         if moves {
             room.moves -= 1;
             self.begin_move(Bucket(bucket), to);
         } else {
             room.mirrors -= 1;
-            office.list(to);
+            term_of.list(to);
             self.touch(Bucket(bucket));
         }
         Some(work)
@@ -245,10 +253,10 @@ pub(crate) struct RebalanceBudget {
 
 impl RebalanceBudget {
     fn of(node: &Node) -> RebalanceBudget {
-        let mine = || node.offices.iter().filter(|office| office.owner == Some(node.me.id));
+        let mine = || node.terms.iter().filter(|term_of| term_of.owner == Some(node.me.id));
         let count = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-        let syncing = mine().filter(|office| !office.listed.minus(office.backups).is_empty()).count();
-        let moving = mine().filter(|office| office.freezing.is_some()).count();
+        let syncing = mine().filter(|term_of| !term_of.listed.minus(term_of.backups).is_empty()).count();
+        let moving = mine().filter(|term_of| term_of.freezing.is_some()).count();
         RebalanceBudget {
             mirrors: node.config.pace.mirrors_max.saturating_sub(count(syncing)),
             moves: node.config.pace.moves_max.saturating_sub(count(moving)),

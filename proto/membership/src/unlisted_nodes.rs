@@ -44,7 +44,7 @@ impl Node {
     }
 
     /// Whether a node that acts was heard just now that speaks to no life of this one in particular.
-    pub fn heard_active_cluster(&self, now: Micros) -> bool {
+    pub fn saw_active_cluster(&self, now: Micros) -> bool {
         self.stray_at.is_some_and(|at| now.since(at) < LATELY)
     }
 }

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use evergate_base::Micros;
 
-use crate::assignment::{Conflict, AssignmentInput, decide};
+use crate::assignment::{AssignmentInput, Conflict, decide};
 use crate::config::Mode;
-use crate::message::{AnnouncedPhase, Body, Claim, Commit, Header, ClaimedState, Prepare, Promise};
+use crate::message::{AnnouncedPhase, Body, Claim, ClaimedState, Commit, Header, Prepare, Promise};
 use crate::{Member, Members, Node, NodeId, Rejected, ViewId};
 
 /// A view that this node accepted to be in.
@@ -61,11 +61,10 @@ impl Node {
     /// Whether a view of these members, proposed by that node, may be promised.
     pub(crate) fn may_promise(&self, proposer: NodeId, members: &Members) -> bool {
         let all = members.set() == self.config.nodes;
-        let heard = members
-            .0
-            .iter()
-            .all(|(id, incarnation)| self.is_incarnation_reachable(Member { id: *id, incarnation: *incarnation }));
-        if self.left || !heard {
+        let peer_input = members.0.iter().all(|(id, incarnation)| {
+            self.is_incarnation_reachable(Member { id: *id, incarnation: *incarnation })
+        });
+        if self.left || !peer_input {
             return false;
         }
         if self.config.mode == Mode::Majority {
@@ -120,7 +119,7 @@ impl Node {
 
     /// Whether no active view was heard of since `since`, for as long as a lapse asks for.
     fn is_quiet_since(&self, since: Micros) -> bool {
-        let since = self.active_heard_at.map_or(since, |at| at.max(since));
+        let since = self.active_received_at.map_or(since, |at| at.max(since));
         self.now.since(since) >= self.config.timing.listen_lapse
     }
 
@@ -210,17 +209,17 @@ impl Node {
 
     /// What this node holds, for a promise.
     pub(crate) fn claimed_state(&self) -> ClaimedState {
-        let claim = |(office, assignment): (
+        let claim = |(term_of, assignment): (
             &crate::bucket_state::BucketState,
             &crate::message::Assignment,
         )|
          -> Claim {
             Claim {
                 base_in_sync: assignment.in_sync.with(assignment.owner),
-                ..office.claim(self.me.id, self.view)
+                ..term_of.claim(self.me.id, self.view)
             }
         };
-        let claims = self.offices.iter().zip(&self.map).map(claim).collect();
+        let claims = self.terms.iter().zip(&self.map).map(claim).collect();
         ClaimedState { view: self.view, members: self.members.clone(), claims }
     }
 
@@ -332,7 +331,7 @@ impl Node {
         self.excluded = false;
         for peer in self.peers.values_mut() {
             peer.expiry = Micros(0);
-            peer.said = None; // the first grant of a view is news
+            peer.reported = None; // the first grant of a view is news
             peer.commit_sent_at = None;
         }
         let was_established = self.established;
@@ -347,10 +346,10 @@ impl Node {
         self.busy.clear();
         self.urgent.clear();
         self.replies.clear();
-        self.drained_told = false;
-        for ((bucket, office), assignment) in (0u16..).zip(self.offices.iter_mut()).zip(&map) {
-            let untold = self.changed.contains(&bucket);
-            office.assign(assignment, self.me.id, view, was_established, untold);
+        self.drained_logged = false;
+        for ((bucket, term_of), assignment) in (0u16..).zip(self.terms.iter_mut()).zip(&map) {
+            let unreported = self.changed.contains(&bucket);
+            term_of.assign(assignment, self.me.id, view, was_established, unreported);
             self.changed.insert(bucket);
         }
         self.members = members;

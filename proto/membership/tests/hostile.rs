@@ -2,10 +2,10 @@
 
 use evergate_base::Micros;
 use evergate_membership::{
-    AnnouncedPhase, Assignment, Body, Bucket, Change, Claim, ClusterId, Commit, Config, DATAGRAM_BYTES_MAX,
-    DataEpoch, Header, Heartbeat, ClaimedState, Holds, Incarnation, KeyId, Keyring, Member, MemberSet, Members,
-    Message, Mode, Node, NodeId, NodePhase, Op, Path, Prepare, Promise, Reach, Rejected, Role, VERSION,
-    ViewId,
+    AnnouncedPhase, Assignment, Body, Bucket, Change, Claim, ClaimedState, ClusterId, Commit, Config,
+    DATAGRAM_BYTES_MAX, DataEpoch, Header, Heartbeat, Holds, Incarnation, KeyId, Keyring, Member, MemberSet,
+    Members, Message, Mode, Node, NodeId, NodePhase, Op, Path, Prepare, Promise, Reach, Rejected, Role,
+    VERSION, ViewId,
 };
 use proptest::prelude::*;
 
@@ -181,10 +181,10 @@ fn wrong_keys_wrong_clusters_and_flipped_bits_are_told_apart() {
     let ours = Header { cluster: ClusterId(5), ..header };
     expect(&sealed(ours, &Keyring::new(KeyId(1), [8; 32])), Rejected::Forged);
     expect(&sealed(Header { key: KeyId(2), ..ours }, &Keyring::new(KeyId(2), KEY)), Rejected::UnknownKey);
-    let stranger = Member { id: NodeId(7), incarnation: Incarnation(1) };
-    expect(&sealed(Header { from: stranger, ..ours }, &right), Rejected::UnknownSender);
+    let unlisted = Member { id: NodeId(7), incarnation: Incarnation(1) };
+    expect(&sealed(Header { from: unlisted, ..ours }, &right), Rejected::UnknownSender);
     expect(&sealed(Header { from: pair_me(0), ..ours }, &right), Rejected::UnknownSender);
-    expect(&sealed(Header { to: stranger, ..ours }, &right), Rejected::WrongReceiver);
+    expect(&sealed(Header { to: unlisted, ..ours }, &right), Rejected::WrongReceiver);
     let reborn = Member { id: NodeId(1), incarnation: Incarnation(5) };
     expect(&sealed(Header { from: reborn, ..ours }, &right), Rejected::StaleSender);
     let mut version = good.clone();
@@ -221,7 +221,7 @@ fn an_authentic_message_that_makes_no_sense_is_refused() {
     let assignment = Assignment { owner: NodeId(0), ..Assignment::default() };
     let odd_owner = Assignment { owner: NodeId(3), ..assignment };
     let own_backup = Assignment { listed: MemberSet::of(NodeId(0)), ..assignment };
-    let strangers = Members([(NodeId(9), Incarnation(1)), (me.id, me.incarnation)].into());
+    let unlisted = Members([(NodeId(9), Incarnation(1)), (me.id, me.incarnation)].into());
     let none = MemberSet::EMPTY;
     let handing = |in_sync, listed| {
         let generation = DataEpoch(pair.nodes[0].view().unwrap());
@@ -231,8 +231,8 @@ fn an_authentic_message_that_makes_no_sense_is_refused() {
         Body::Commit(Commit { view, members: members.clone(), map: vec![assignment; 3] }),
         Body::Commit(Commit { view, members: members.clone(), map: vec![odd_owner; 4] }),
         Body::Commit(Commit { view, members: members.clone(), map: vec![own_backup; 4] }),
-        Body::Commit(Commit { view, members: strangers.clone(), map: vec![assignment; 4] }),
-        Body::Prepare(Prepare { view, members: strangers }),
+        Body::Commit(Commit { view, members: unlisted.clone(), map: vec![assignment; 4] }),
+        Body::Prepare(Prepare { view, members: unlisted }),
         Body::Prepare(Prepare { view: ViewId { proposer: NodeId(0), ..view }, members: members.clone() }),
         Body::Prepare(Prepare { view, members: Members([(them.id, them.incarnation)].into()) }),
         Body::Ops(vec![Op { bucket: Bucket(900), moves: 0, change: Change::Own }]),
@@ -258,11 +258,11 @@ fn a_lease_is_counted_from_a_clock_that_was_ours_and_in_our_view() {
     let pair = joined_in(Mode::Witness);
     let (me, clock) = (&pair.nodes[0], pair.clock(0));
     let last = pair.recorded.iter().rev().find(|(to, ..)| *to == 0).unwrap();
-    let said = Message::decode(&last.2).unwrap();
-    let Body::Heartbeat(said_last) = said.body else { panic!("{said:?}") };
-    assert!(said_last.grants);
+    let reported = Message::decode(&last.2).unwrap();
+    let Body::Heartbeat(last_sent) = reported.body else { panic!("{reported:?}") };
+    assert!(last_sent.grants);
     let lease = |later_us: u64, echo_us: u64, view: ViewId| {
-        let (mut node, mut header, mut heartbeat) = (me.clone(), said.header, said_last);
+        let (mut node, mut header, mut heartbeat) = (me.clone(), reported.header, last_sent);
         heartbeat.clock_us += 1;
         heartbeat.echo_us = echo_us;
         header.sequence += 1;
@@ -310,7 +310,7 @@ fn a_copy_that_lacks_entries_neither_counts_nor_takes_over() {
     let clock = pair.clock(0);
     let node = &mut pair.nodes[0];
     let mut sequence = 1_000_000;
-    let mut hear = |node: &mut Node, moves: u32, change: Change| {
+    let mut read_from = |node: &mut Node, moves: u32, change: Change| {
         sequence += 1;
         let header = header((them, me), view, sequence);
         let body = Body::Ops(vec![Op { bucket: Bucket(bucket), moves, change }]);
@@ -321,15 +321,15 @@ fn a_copy_that_lacks_entries_neither_counts_nor_takes_over() {
     let mine = MemberSet::of(me.id);
     let handing = |index| Change::Move { generation, index, in_sync: mine, listed: mine, work: None };
     node.handle_stored(Bucket(bucket), term, 5);
-    hear(node, 0, Change::Add { generation, index: 6 });
+    read_from(node, 0, Change::Add { generation, index: 6 });
     assert!(matches!(role(node, bucket), Role::Backup { in_sync: false, .. }), "entry 6 is not here");
-    hear(node, 1, handing(5));
+    read_from(node, 1, handing(5));
     assert!(matches!(role(node, bucket), Role::Backup { in_sync: false, .. }), "it has not been added");
-    hear(node, 0, Change::Add { generation, index: 5 });
+    read_from(node, 0, Change::Add { generation, index: 5 });
     assert!(matches!(role(node, bucket), Role::Backup { in_sync: true, .. }));
-    hear(node, 1, handing(6));
+    read_from(node, 1, handing(6));
     assert!(matches!(role(node, bucket), Role::Backup { .. }), "entry 6 is still not here");
-    hear(node, 1, handing(5));
+    read_from(node, 1, handing(5));
     assert!(matches!(role(node, bucket), Role::Owner { .. }));
 }
 
@@ -345,8 +345,8 @@ fn a_node_that_was_paused_holds_nobody_for_silent() {
             node.set_witness(clock, clock, true);
             node.handle_timer(clock);
             while let Some(transmit) = node.poll_transmit() {
-                let said = Message::decode(&transmit.bytes).unwrap().body;
-                assert!(!matches!(said, Body::Prepare(_)), "{mode:?} {pause} us");
+                let reported = Message::decode(&transmit.bytes).unwrap().body;
+                assert!(!matches!(reported, Body::Prepare(_)), "{mode:?} {pause} us");
             }
             assert!(node.hearing().contains(NodeId(1)), "{mode:?} {pause} us");
         }
@@ -358,14 +358,14 @@ fn what_is_meant_for_another_node_is_refused() {
     let mut pair = joined();
     let (me, them) = (pair.nodes[0].me(), pair.nodes[1].me());
     let (to, path, bytes) = pair.recorded.iter().rev().find(|(to, ..)| *to == 0).unwrap();
-    let said = Message::decode(bytes).unwrap();
-    assert_eq!((*to, said.header.to, said.header.from), (0, me, them));
+    let reported = Message::decode(bytes).unwrap();
+    assert_eq!((*to, reported.header.to, reported.header.from), (0, me, them));
     let (clock, path) = (pair.clock(0), *path);
     for (count, incarnation) in (1..).zip([me.incarnation, Incarnation::UNKNOWN]) {
-        let mut header = said.header;
+        let mut header = reported.header;
         header.to = Member { id: NodeId(1), incarnation };
         header.sequence += count;
-        let message = Message { header, body: said.body.clone() };
+        let message = Message { header, body: reported.body.clone() };
         let bytes = message.encode(&Keyring::new(KeyId(1), KEY)).unwrap();
         pair.nodes[0].handle_datagram(clock, path, &bytes);
         assert_eq!(pair.nodes[0].rejected(Rejected::WrongReceiver), count, "{incarnation:?}");
@@ -391,13 +391,16 @@ fn what_a_node_has_promised_never_goes_back() {
         let clock = pair.clock(0);
         pair.nodes[0].handle_datagram(clock, Path::Inside, &bytes);
         pair.nodes[0].handle_timer(clock);
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         while let Some(transmit) = pair.nodes[0].poll_transmit() {
             if let Body::Heartbeat(heartbeat) = Message::decode(&transmit.bytes).unwrap().body {
-                told.push(heartbeat.promised);
+                reported.push(heartbeat.promised);
             }
         }
-        assert!(!told.is_empty() && told.iter().all(|told| *told == view(promised)), "{asked}: {told:?}");
+        assert!(
+            !reported.is_empty() && reported.iter().all(|reported| *reported == view(promised)),
+            "{asked}: {reported:?}"
+        );
     }
 }
 
@@ -443,32 +446,34 @@ fn the_largest_map_and_promise_fit_into_a_datagram() {
 }
 
 fn any_heartbeat() -> impl Strategy<Value = Heartbeat> {
-    (any::<[u64; 4]>(), any::<[bool; 6]>(), 0u8..5, any::<u32>()).prop_map(|(n, b, state, heard)| Heartbeat {
-        clock_us: n[0],
-        echo_us: n[1],
-        grants: b[0],
-        includes_you: b[1],
-        excludes_you: b[2],
-        state: [
-            AnnouncedPhase::Listen,
-            AnnouncedPhase::HeldDown,
-            AnnouncedPhase::Active,
-            AnnouncedPhase::Fenced,
-            AnnouncedPhase::Left,
-        ][usize::from(state)],
-        witnessed: b[4],
-        lapsed: b[5],
-        promised: ViewId { epoch: n[2] % 8, proposer: NodeId(1), incarnation: Incarnation(n[3] % 4) },
-        heard: [MemberSet(heard), MemberSet(heard.rotate_left(7))],
-        reach: [b[1], b[2]].map(|works| if works { Reach::Works } else { Reach::Silent }),
-        closed_from: Incarnation(n[2]),
-        closed_to: Incarnation(n[3]),
-        owned: heard as u16,
-        work: n[0],
-        weight: heard as u16,
-        draining: b[3],
-        lease_us: n[1],
-        configurations: n,
+    (any::<[u64; 4]>(), any::<[bool; 6]>(), 0u8..5, any::<u32>()).prop_map(|(n, b, state, peer_input)| {
+        Heartbeat {
+            clock_us: n[0],
+            echo_us: n[1],
+            grants: b[0],
+            includes_you: b[1],
+            excludes_you: b[2],
+            state: [
+                AnnouncedPhase::Listen,
+                AnnouncedPhase::HeldDown,
+                AnnouncedPhase::Active,
+                AnnouncedPhase::Fenced,
+                AnnouncedPhase::Left,
+            ][usize::from(state)],
+            witnessed: b[4],
+            lapsed: b[5],
+            promised: ViewId { epoch: n[2] % 8, proposer: NodeId(1), incarnation: Incarnation(n[3] % 4) },
+            peer_input: [MemberSet(peer_input), MemberSet(peer_input.rotate_left(7))],
+            reach: [b[1], b[2]].map(|works| if works { Reach::Works } else { Reach::Silent }),
+            closed_from: Incarnation(n[2]),
+            closed_to: Incarnation(n[3]),
+            owned: peer_input as u16,
+            work: n[0],
+            weight: peer_input as u16,
+            draining: b[3],
+            lease_us: n[1],
+            configurations: n,
+        }
     })
 }
 

@@ -282,7 +282,7 @@ impl AckGate {
     }
 
     /// The sequence number of which the gate must tell when the peer acknowledges it, unless looking at it before long is
-    /// enough ([`Positions::rests_on_time`]). `eager`: something waits for it.
+    /// enough ([`Positions::next_ack_check`]). `eager`: something waits for it.
     pub fn watched(&self, eager: bool, now: Micros) -> Option<u32> {
         let flying = self.written.saturating_sub(self.acked);
         if flying == 0 || (!eager && self.is_looked_at(now)) {

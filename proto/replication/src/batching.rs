@@ -41,13 +41,13 @@ pub struct FrameBatcher {
     /// Turns for which frames have waited, since when, and how much haste there is.
     turns: u32,
     since: Micros,
-    haste: Urgency,
+    urgency: Urgency,
 }
 
 impl FrameBatcher {
     /// Among what waits is something that may wait for so long only.
-    pub fn hurry(&mut self, haste: Urgency) {
-        self.haste = self.haste.max(haste);
+    pub fn hurry(&mut self, urgency: Urgency) {
+        self.urgency = self.urgency.max(urgency);
     }
 
     /// The end of a turn: whether the frames leave, of which so many bytes wait.
@@ -55,7 +55,7 @@ impl FrameBatcher {
         if self.turns == 0 {
             self.since = now;
         }
-        let waits = match self.haste {
+        let waits = match self.urgency {
             Urgency::Full => match next {
                 NextTurn::Rest => false,
                 NextTurn::AtOnce => self.turns < BATCHED_TURNS_MAX,
@@ -64,14 +64,14 @@ impl FrameBatcher {
             Urgency::Some => now.since(self.since) < STREAM_SPAN,
             Urgency::None => now.since(self.since) < LONG_SPAN,
         };
-        let waits = waits && waiting > 0 && (self.haste == Urgency::Full || waiting < WAITING_BYTES_MAX);
+        let waits = waits && waiting > 0 && (self.urgency == Urgency::Full || waiting < WAITING_BYTES_MAX);
         self.turns = if waits { self.turns + 1 } else { 0 };
         !waits
     }
 
     /// All of them have left: whoever comes next begins without haste. What is left otherwise goes with the next turn.
     pub fn note_gone(&mut self) {
-        self.haste = Urgency::None;
+        self.urgency = Urgency::None;
     }
 
     /// Whether frames wait.
@@ -81,12 +81,12 @@ impl FrameBatcher {
 
     /// Whether somebody waits for some of them, if only for an acknowledgement.
     pub fn is_expected(&self) -> bool {
-        self.turns > 0 && self.haste != Urgency::None
+        self.turns > 0 && self.urgency != Urgency::None
     }
 
     /// Whether some of them wait for the next turn only, which must not wait for events.
     pub fn is_urgent(&self) -> bool {
-        self.turns > 0 && self.haste == Urgency::Full
+        self.turns > 0 && self.urgency == Urgency::Full
     }
 }
 
@@ -95,9 +95,9 @@ mod tests {
     use super::*;
 
     /// When frames of that haste leave that began to wait at 1 ms, looked at once in 100 us; in microseconds.
-    fn waits_for(haste: Urgency, next: NextTurn, waiting: usize) -> u64 {
+    fn waits_for(urgency: Urgency, next: NextTurn, waiting: usize) -> u64 {
         let mut company = FrameBatcher::default();
-        company.hurry(haste);
+        company.hurry(urgency);
         (0..)
             .map(|turn| turn * 100)
             .find(|at| company.may_leave(next, waiting, Micros(1_000 + at)))

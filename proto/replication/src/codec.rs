@@ -71,7 +71,7 @@ impl Entry {
 }
 
 impl ConnectionState {
-    /// The wire form of the whole state, for a new backup; fails where [`Mirrored::decode`] would refuse the length.
+    /// The wire form of the whole state, for a new backup; fails where [`Replicated::decode`] would refuse the length.
     pub fn encode(&self) -> Result<Vec<u8>, WireError> {
         encode(STATE, self, STATE_BYTES_MAX)
     }

@@ -474,10 +474,10 @@ mod tests {
         let movable = |state: &ConnectionState| state.movable().map(|(route, made)| (route.place, made));
         assert_eq!(movable(&opened(Kind::Raw)), Some((9, false)), "a tunnel, whoever has spoken");
         let body = || Phase::Body(vec![1]);
-        let http = |(asked, sent): (u32, Phase), (leg, said): (u32, Phase)| {
+        let http = |(asked, sent): (u32, Phase), (leg, reported): (u32, Phase)| {
             let mut state = opened(Kind::Http);
             state.client = ClientCheckpoint { request: asked, phase: sent, ..Default::default() };
-            state.server = ServerCheckpoint { request: 1, leg, phase: said, ..Default::default() };
+            state.server = ServerCheckpoint { request: 1, leg, phase: reported, ..Default::default() };
             state
         };
         let answered = || (3, body());
@@ -492,8 +492,8 @@ mod tests {
             ((2, Phase::Head), (0, body()), None, "an answer of another leg"),
             ((1, Phase::Head), (3, Phase::Head), None, "both heads"),
         ];
-        for (sent, said, expected, why) in cases {
-            assert_eq!(movable(&http(sent, said)), expected, "{why}");
+        for (sent, reported, expected, why) in cases {
+            assert_eq!(movable(&http(sent, reported)), expected, "{why}");
         }
         let mut state = http((2, Phase::Head), answered());
         assert_eq!(state.generation(), Some(7));

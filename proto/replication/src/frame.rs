@@ -98,7 +98,7 @@ pub enum Frame {
         /// The bucket.
         bucket: u16,
         /// The owner's time in office.
-        office: Office,
+        term_of: Office,
     },
     /// A connection begins, or begins anew from a whole state.
     Begin {

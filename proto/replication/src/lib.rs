@@ -1,6 +1,6 @@
 //! What a backup holds of a connection, and the entries it is made of.
 //!
-//! A connection is a value that can move: [`Mirrored`] is that value as a backup knows it, [`Entry`] one change of it.
+//! A connection is a value that can move: [`Replicated`] is that value as a backup knows it, [`Entry`] one change of it.
 //! The owner queues entries in a [`Log`]; an output that depends on an entry leaves only after every backup of the
 //! bucket acknowledged it. Which output waits for which entry, and the laws behind that, are in `docs/failover.md`; the
 //! connection crate applies them, this crate keeps the state and its invariants. What backups hold of a peer's stream may be
@@ -22,7 +22,7 @@ mod replica_store;
 mod sender;
 mod validate;
 
-pub use ack_gate::{AckGate, AckSlot, InputBoundary, Delay, Origin, ResumePoint};
+pub use ack_gate::{AckGate, AckSlot, Delay, InputBoundary, Origin, ResumePoint};
 pub use batching::{FrameBatcher, NextTurn, Urgency};
 pub use codec::{ENTRY_BYTES_MAX, STATE_BYTES_MAX, WireError};
 pub use connection_state::{ConnectionState, Stash};
@@ -32,8 +32,8 @@ pub use entry::{
 };
 pub use frame::{Answer, FRAME_BYTES_MAX, FRAME_VERSION, Frame, LegFacts, Office, SessionNews};
 pub use log::{Log, OUTSTANDING_MAX};
-pub use replica_store::{Announced, ReplicaError, Recovered, ReplicaStore, ReplicatedConnection};
-pub use sender::{ANSWERS_WITHIN, SENDER_BYTES_MAX, SENDER_FRAMES_MAX, SenderError, Sender};
+pub use replica_store::{Announced, Recovered, ReplicaError, ReplicaStore, ReplicatedConnection};
+pub use sender::{ANSWERS_WITHIN, SENDER_BYTES_MAX, SENDER_FRAMES_MAX, Sender, SenderError};
 pub use validate::{
     FLIGHT_BYTES_MAX, GENERATION_MAX, NUMBER_MAX, OFFER_BYTES_MAX, OutOfRange, POSITION_MAX, RUN_BYTES_MAX,
 };

@@ -12,7 +12,7 @@ pub struct Log {
     last: u64,
     decided: u64,
     acknowledged: u64,
-    haste: Urgency,
+    urgency: Urgency,
 }
 
 impl Log {
@@ -27,7 +27,7 @@ impl Log {
         if entry.decides_output() {
             self.decided = self.last;
         }
-        self.haste = self.haste.max(entry.urgency());
+        self.urgency = self.urgency.max(entry.urgency());
         self.queued.push(entry);
         self.last
     }
@@ -61,17 +61,17 @@ impl Log {
 
     /// How long what is queued may wait for company.
     pub fn urgency(&self) -> Urgency {
-        self.haste
+        self.urgency
     }
 
     /// What waits for the entries queued so far is in no greater haste.
-    pub fn calm(&mut self, haste: Urgency) {
-        self.haste = self.haste.min(haste);
+    pub fn calm(&mut self, urgency: Urgency) {
+        self.urgency = self.urgency.min(urgency);
     }
 
     /// Takes the entries queued since the last call, oldest first.
     pub fn drain(&mut self) -> std::vec::Drain<'_, Entry> {
-        self.haste = Urgency::None;
+        self.urgency = Urgency::None;
         self.queued.drain(..)
     }
 
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn only_entries_that_nobody_waits_for_wait() {
-        let haste = |entries: Vec<Entry>| {
+        let urgency = |entries: Vec<Entry>| {
             let mut log = Log::new();
             for entry in entries {
                 log.push(entry);
@@ -123,11 +123,11 @@ mod tests {
             log.urgency()
         };
         let stash = Entry::Stash { side: Side::Client, position: 0, bytes: vec![1] };
-        assert_eq!(haste(vec![server(Phase::Head), server(Phase::Ended)]), Urgency::None);
-        assert_eq!(haste(vec![server(Phase::Head), server(Phase::Body(vec![1]))]), Urgency::Some);
-        assert_eq!(haste(vec![close(false), server(Phase::Head)]), Urgency::Full);
-        assert_eq!(haste(vec![close(true)]), Urgency::None);
-        assert_eq!(haste(vec![close(true), stash]), Urgency::Full);
+        assert_eq!(urgency(vec![server(Phase::Head), server(Phase::Ended)]), Urgency::None);
+        assert_eq!(urgency(vec![server(Phase::Head), server(Phase::Body(vec![1]))]), Urgency::Some);
+        assert_eq!(urgency(vec![close(false), server(Phase::Head)]), Urgency::Full);
+        assert_eq!(urgency(vec![close(true)]), Urgency::None);
+        assert_eq!(urgency(vec![close(true), stash]), Urgency::Full);
     }
 
     #[test]

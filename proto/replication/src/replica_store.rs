@@ -32,7 +32,7 @@ pub struct ReplicatedConnection {
     /// Its bucket.
     pub bucket: u16,
     /// In which office it was said last.
-    pub office: Office,
+    pub term_of: Office,
     /// The fold of its entries.
     pub state: ConnectionState,
     /// Its legs that may still be needed, by number; 0 is the client's.
@@ -46,8 +46,8 @@ pub struct ReplicatedConnection {
 pub struct Recovered {
     /// Which one.
     pub connection: ConnectionId,
-    /// Whether nothing of it is on its way to anybody ([`Mirrored::rests`]).
-    pub rests: bool,
+    /// Whether nothing of it is on its way to anybody ([`Replicated::rests`]).
+    pub idle: bool,
     /// All that is known of it.
     pub held: Box<ReplicatedConnection>,
 }
@@ -56,12 +56,12 @@ pub struct Recovered {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ReplicaError {
     /// A frame about a bucket for which the sender has announced no office, or an older one than is known.
-    #[error("a frame about bucket {bucket} in office {said:?}, but {known:?} is known")]
+    #[error("a frame about bucket {bucket} in office {reported:?}, but {known:?} is known")]
     Office {
         /// The bucket.
         bucket: u16,
         /// What the sender announced, if anything.
-        said: Option<Office>,
+        reported: Option<Office>,
         /// What is known.
         known: Option<Office>,
     },
@@ -76,33 +76,33 @@ type SenderIncarnation = Option<(u8, u64)>;
 /// What one channel has announced: who speaks, and offices by bucket.
 #[derive(Clone, Debug, Default)]
 pub struct Announced {
-    speaker: SenderIncarnation,
+    announcer: SenderIncarnation,
     /// Which of the owner's workers speaks on it, and how many there are.
     worker: (u16, u16),
     /// By bucket the newest office, and the telling in which its connections are begun.
-    offices: BTreeMap<u16, (Office, u64)>,
+    terms: BTreeMap<u16, (Office, u64)>,
 }
 
 impl Announced {
     /// Who speaks, once it has said so: a node and its incarnation.
     pub fn sender(&self) -> Option<(u8, u64)> {
-        self.speaker
+        self.announcer
     }
 
     /// The office last announced for a bucket.
     pub fn of(&self, bucket: u16) -> Option<Office> {
-        self.offices.get(&bucket).map(|(office, _)| *office)
+        self.terms.get(&bucket).map(|(term_of, _)| *term_of)
     }
 
     fn by(&self, bucket: u16) -> (u16, u64) {
-        (self.worker.0, self.offices.get(&bucket).map_or(0, |(_, telling)| *telling))
+        (self.worker.0, self.terms.get(&bucket).map_or(0, |(_, telling)| *telling))
     }
 }
 
 /// Who speaks for a bucket.
 #[derive(Clone, Debug)]
 struct Known {
-    speaker: SenderIncarnation,
+    announcer: SenderIncarnation,
     /// What another one had announced before it: its own offices are newer.
     floor: Office,
     /// Its oldest office in a row, and its newest one.
@@ -113,27 +113,27 @@ struct Known {
 }
 
 impl Known {
-    fn begin(speaker: SenderIncarnation, office: Office) -> Known {
+    fn begin(announcer: SenderIncarnation, term_of: Office) -> Known {
         let complete = BTreeSet::new();
-        Known { speaker, floor: Office::default(), since: office, newest: office, complete }
+        Known { announcer, floor: Office::default(), since: term_of, newest: term_of, complete }
     }
 }
 
 /// One connection, and whether it rests.
 #[derive(Clone, Debug)]
 struct Filed {
-    rests: bool,
+    idle: bool,
     held: Box<ReplicatedConnection>,
 }
 
 impl Filed {
     fn new(held: ReplicatedConnection) -> Filed {
-        Filed { rests: held.state.is_idle(), held: Box::new(held) }
+        Filed { idle: held.state.is_idle(), held: Box::new(held) }
     }
 
     fn change(&mut self, change: impl FnOnce(&mut ReplicatedConnection)) {
         change(&mut self.held);
-        self.rests = self.held.state.is_idle();
+        self.idle = self.held.state.is_idle();
     }
 }
 
@@ -160,19 +160,19 @@ impl ReplicaStore {
     pub fn handle(&mut self, announced: &mut Announced, frame: Frame) -> Result<(), ReplicaError> {
         match frame {
             Frame::Hello { node, incarnation, worker, workers, .. } => {
-                announced.speaker = Some((node, incarnation));
+                announced.announcer = Some((node, incarnation));
                 announced.worker = (worker, workers);
             }
-            Frame::Term { bucket, office } => self.begin_term(announced, bucket, office)?,
+            Frame::Term { bucket, term_of } => self.begin_term(announced, bucket, term_of)?,
             // Of no connection: the channel's owner takes them before.
             Frame::Sessions(_) | Frame::Settings(_) | Frame::Clock { .. } => {}
             Frame::Begin { connection, bucket, state, legs } => {
-                let office = self.current_term(announced, bucket)?;
-                if self.counts(bucket, office) {
+                let term_of = self.current_term(announced, bucket)?;
+                if self.counts(bucket, term_of) {
                     let state = state.map(|state| *state).unwrap_or_default();
                     self.insert(
                         connection,
-                        ReplicatedConnection { bucket, office, state, legs, by: announced.by(bucket) },
+                        ReplicatedConnection { bucket, term_of, state, legs, by: announced.by(bucket) },
                     );
                 } else if self.get(connection).is_none() && self.forgotten.len() < FORGOTTEN_MAX {
                     self.forgotten.insert(connection, bucket);
@@ -206,45 +206,45 @@ impl ReplicaStore {
         &mut self,
         announced: &mut Announced,
         bucket: u16,
-        office: Office,
+        term_of: Office,
     ) -> Result<(), ReplicaError> {
-        let speaker = announced.speaker;
+        let announcer = announced.announcer;
         let next = match self.known.get(&bucket) {
             // Another worker of the process may have been told of a newer one already.
-            Some(known) if known.speaker == speaker && known.floor <= office => {
-                Known { since: known.since.min(office), newest: known.newest.max(office), ..known.clone() }
+            Some(known) if known.announcer == announcer && known.floor <= term_of => {
+                Known { since: known.since.min(term_of), newest: known.newest.max(term_of), ..known.clone() }
             }
-            Some(known) if known.speaker == speaker || known.newest > office => {
+            Some(known) if known.announcer == announcer || known.newest > term_of => {
                 let known = Some(known.newest);
-                return Err(ReplicaError::Office { bucket, said: Some(office), known });
+                return Err(ReplicaError::Office { bucket, reported: Some(term_of), known });
             }
             before => Known {
                 floor: before.map(|before| before.newest).unwrap_or_default(),
-                ..Known::begin(speaker, office)
+                ..Known::begin(announcer, term_of)
             },
         };
         self.known.insert(bucket, next);
-        let telling = match announced.offices.get(&bucket) {
+        let telling = match announced.terms.get(&bucket) {
             // Who stays in office need not repeat itself.
-            Some((before, telling)) if *before != office => *telling,
+            Some((before, telling)) if *before != term_of => *telling,
             _ => {
                 self.tellings += 1;
                 self.tellings
             }
         };
-        announced.offices.insert(bucket, (office, telling));
+        announced.terms.insert(bucket, (term_of, telling));
         Ok(())
     }
 
     /// A worker has said all that it has of a bucket.
     fn complete(&mut self, announced: &Announced, bucket: u16) -> Result<(), ReplicaError> {
-        let office = self.current_term(announced, bucket)?;
+        let term_of = self.current_term(announced, bucket)?;
         let (worker, workers) = announced.worker;
         self.drop_unmentioned(bucket, announced.by(bucket));
         if let Some(known) = self.known.get_mut(&bucket) {
             known.complete.insert(worker);
             let (all, since) = (known.complete.len() >= usize::from(workers), known.since);
-            if all && self.counts(bucket, office) {
+            if all && self.counts(bucket, term_of) {
                 self.drop_older(bucket, since);
             }
         }
@@ -255,29 +255,31 @@ impl ReplicaStore {
     /// to this node alone, and never went into effect.
     fn drop_older(&mut self, bucket: u16, since: Office) {
         // What the process itself said in an earlier office stands.
-        self.remove_if(bucket, |held| held.office < since);
+        self.remove_if(bucket, |held| held.term_of < since);
     }
 
     /// A worker of the bucket's owner has said all it has: what it began in an earlier telling, and not again, is over.
     fn drop_unmentioned(&mut self, bucket: u16, (worker, telling): (u16, u64)) {
         let Some(since) = self.known.get(&bucket).map(|known| known.since) else { return };
         // Of this process, that is.
-        self.remove_if(bucket, |held| held.office >= since && held.by.0 == worker && held.by.1 < telling);
+        self.remove_if(bucket, |held| held.term_of >= since && held.by.0 == worker && held.by.1 < telling);
     }
 
     fn current_term(&self, announced: &Announced, bucket: u16) -> Result<Office, ReplicaError> {
-        let (said, known) = (announced.of(bucket), self.known.get(&bucket));
-        match (said, known) {
-            (Some(said), Some(known)) if known.speaker == announced.speaker && known.since <= said => {
-                Ok(said)
+        let (reported, known) = (announced.of(bucket), self.known.get(&bucket));
+        match (reported, known) {
+            (Some(reported), Some(known))
+                if known.announcer == announced.announcer && known.since <= reported =>
+            {
+                Ok(reported)
             }
-            _ => Err(ReplicaError::Office { bucket, said, known: known.map(|known| known.newest) }),
+            _ => Err(ReplicaError::Office { bucket, reported, known: known.map(|known| known.newest) }),
         }
     }
 
     /// Whether what is said of a bucket in this office is held.
-    pub fn counts(&self, bucket: u16, office: Office) -> bool {
-        self.since.get(&bucket).is_none_or(|since| *since <= office)
+    pub fn counts(&self, bucket: u16, term_of: Office) -> bool {
+        self.since.get(&bucket).is_none_or(|since| *since <= term_of)
     }
 
     /// What is held of a connection; nothing for what was given up while its owner still speaks of it.
@@ -288,8 +290,8 @@ impl ReplicaStore {
     ) -> Result<Option<&mut Filed>, ReplicaError> {
         let bucket = self.bucket_of(connection).or_else(|| self.forgotten.get(&connection).copied());
         let bucket = bucket.ok_or(ReplicaError::Unknown(connection))?;
-        let office = self.current_term(announced, bucket)?;
-        if !self.counts(bucket, office) {
+        let term_of = self.current_term(announced, bucket)?;
+        if !self.counts(bucket, term_of) {
             return Ok(None);
         }
         Ok(self.buckets.get_mut(&bucket).and_then(|all| all.get_mut(&connection)))
@@ -343,26 +345,26 @@ impl ReplicaStore {
 
     /// Takes everything of a bucket out: its owner is gone, and this node goes on. Frames of the old office are refused
     /// from now on.
-    pub fn recover(&mut self, bucket: u16, office: Office) -> Vec<Recovered> {
-        self.known.insert(bucket, Known::begin(None, office));
+    pub fn recover(&mut self, bucket: u16, term_of: Office) -> Vec<Recovered> {
+        self.known.insert(bucket, Known::begin(None, term_of));
         if !self.forgotten.is_empty() {
             self.drop_all(bucket);
         }
         let all = self.buckets.remove(&bucket).unwrap_or_default();
         self.count -= all.len();
         all.into_iter()
-            .map(|(connection, Filed { rests, held })| Recovered { connection, rests, held })
+            .map(|(connection, Filed { idle, held })| Recovered { connection, idle, held })
             .collect()
     }
 
     /// Keeps a connection ([`Frame::Begin`]) that this node itself carried in this office and has just let go: it counts as a
     /// backup from now on, and the next owner may never say its first word.
-    pub fn keep(&mut self, office: Office, frame: Frame) {
+    pub fn keep(&mut self, term_of: Office, frame: Frame) {
         let Frame::Begin { connection, bucket, state, legs } = frame else { return };
-        let is_newer = self.get(connection).is_some_and(|held| held.office > office);
-        if self.counts(bucket, office) && !is_newer {
+        let is_newer = self.get(connection).is_some_and(|held| held.term_of > term_of);
+        if self.counts(bucket, term_of) && !is_newer {
             let state = state.map(|state| *state).unwrap_or_default();
-            self.insert(connection, ReplicatedConnection { bucket, office, state, legs, by: (0, 0) });
+            self.insert(connection, ReplicatedConnection { bucket, term_of, state, legs, by: (0, 0) });
         }
     }
 
@@ -371,7 +373,7 @@ impl ReplicaStore {
         let since = self.since.entry(bucket).or_default();
         *since = before.max(*since);
         let since = *since;
-        let gone = self.remove_if(bucket, |held| held.office < since);
+        let gone = self.remove_if(bucket, |held| held.term_of < since);
         self.forgotten.extend(gone.into_iter().map(|connection| (connection, bucket)));
     }
 
@@ -409,14 +411,14 @@ impl ReplicaStore {
     pub fn check_invariants(&self) {
         for (bucket, all) in &self.buckets {
             assert!(!all.is_empty(), "bucket {bucket} has nothing");
-            for (id, Filed { rests, held }) in all {
+            for (id, Filed { idle, held }) in all {
                 assert_eq!(
                     (held.bucket, self.bucket_of(*id)),
                     (*bucket, Some(*bucket)),
                     "{id:?} is not found"
                 );
-                assert_eq!(*rests, held.state.is_idle(), "of {id:?} it is not known whether it rests");
-                let counts = self.counts(held.bucket, held.office);
+                assert_eq!(*idle, held.state.is_idle(), "of {id:?} it is not known whether it rests");
+                let counts = self.counts(held.bucket, held.term_of);
                 assert!(counts, "{id:?} is held in an office that was given up");
             }
         }

@@ -122,14 +122,14 @@ impl<T> Sender<T> {
     }
 
     /// The backup has taken in so many frames; calls `heard` for each notice among them.
-    pub fn handle_answer(&mut self, frames: u64, mut heard: impl FnMut(T)) -> Result<(), SenderError> {
+    pub fn handle_answer(&mut self, frames: u64, mut peer_input: impl FnMut(T)) -> Result<(), SenderError> {
         if frames > self.frames {
             return Err(SenderError::Ahead { claimed: frames, sent: self.frames });
         }
         self.acknowledged = self.acknowledged.max(frames);
         while self.waiting.front().is_some_and(|(frame, _)| *frame <= frames) {
             if let Some((_, notice)) = self.waiting.pop_front() {
-                heard(notice);
+                peer_input(notice);
             }
         }
         Ok(())
@@ -172,10 +172,10 @@ mod tests {
         for id in 1..=5 {
             feed.push(&end(id), (id != 3).then_some(id)).unwrap();
         }
-        let mut heard = Vec::new();
-        feed.handle_answer(3, |id| heard.push(id)).unwrap();
-        feed.handle_answer(2, |id| heard.push(id)).unwrap();
-        assert_eq!((heard, feed.lag()), (vec![1, 2], 2));
+        let mut peer_input = Vec::new();
+        feed.handle_answer(3, |id| peer_input.push(id)).unwrap();
+        feed.handle_answer(2, |id| peer_input.push(id)).unwrap();
+        assert_eq!((peer_input, feed.lag()), (vec![1, 2], 2));
         assert_eq!(feed.handle_answer(6, |_| ()), Err(SenderError::Ahead { claimed: 6, sent: 5 }));
         assert_eq!(feed.abandon().collect::<Vec<_>>(), [4, 5]);
     }

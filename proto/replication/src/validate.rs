@@ -401,7 +401,7 @@ mod tests {
         };
         let (most, over) = (SEALED_BYTES_MAX, SEALED_BYTES_MAX + 1);
         limit("length of a session", hello(most), hello(over), over as u64);
-        let told = |length| {
+        let reported = |length| {
             let sealed = Sealed(vec![0; length]);
             let kept = SessionNews::Kept(KeptSession { id: [1; 32], until_unix_s: u64::MAX, sealed });
             let frame = Frame::Sessions(vec![SessionNews::Withdrawn([2; 32]), kept]);
@@ -409,8 +409,8 @@ mod tests {
             frame.encode(&mut wire).unwrap();
             Frame::decode(&wire).map(|read| assert_eq!(read, Some((frame, wire.len()))))
         };
-        assert_eq!(told(most), Ok(()));
-        assert!(matches!(told(over), Err(WireError::Value { .. })));
+        assert_eq!(reported(most), Ok(()));
+        assert!(matches!(reported(over), Err(WireError::Value { .. })));
     }
 
     #[test]

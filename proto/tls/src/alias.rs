@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use evergate_base::seed::Alias;
 
-use crate::hello_facts::{message_of, name_range};
+use crate::hello_info::{message_of, name_range};
 
 /// Puts an alias into a whole ClientHello, given as raw records; `None`, and nothing changes, when it needs none.
 pub(crate) fn show_alias(raw: &mut [u8]) -> Option<Alias> {
@@ -55,7 +55,7 @@ fn write(mut records: &mut [u8], offset: usize, bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hello_facts::read_hello;
+    use crate::hello_info::read_hello;
 
     /// A ClientHello with this name, in records of so many bytes.
     fn hello(name: &[u8], fragment: usize) -> Vec<u8> {

@@ -22,7 +22,7 @@ use crate::driver::Input;
 use crate::error::{HandshakeError, RecordError};
 use crate::extract::{Finished, NamedSession, SessionFacts, records};
 use crate::hello::{HelloScan, HelloStatus};
-use crate::hello_facts::{HelloFacts, read_hello};
+use crate::hello_info::{HelloFacts, read_hello};
 use crate::keys::Role;
 
 /// Most raw bytes of a ClientHello; `rustls` takes no longer message either.
@@ -144,7 +144,7 @@ impl Handshake {
     pub fn session_wanted(&mut self, hello: &[u8]) -> Option<SessionId> {
         let facts = read_hello(hello)?;
         // Clients of TLS 1.3 send noise in the place of an id (RFC 8446 section 4.1.2), and a ticket comes before an id.
-        let tls13 = facts.offers_tls13() && speaks_tls13(&self.config);
+        let tls13 = facts.offers_tls13() && uses_tls13(&self.config);
         let ticket = facts.ticket_bytes.is_some_and(|bytes| bytes > 0);
         let id = facts.session_id.as_slice().try_into().ok().filter(|_| !tls13 && !ticket);
         self.hello = Some(facts);
@@ -249,7 +249,8 @@ impl Running {
         let tls13 = conn.protocol_version() == Some(ProtocolVersion::TLSv1_3);
         let captured = seed.0.as_ref().map_or(&[][..], |seed| &seed.captured);
         let protected = tls13 && captured.iter().any(|captured| captured.kind == SecretKind::ServerTraffic);
-        let clear = out.get(start..).and_then(|said| said.last_chunk()).copied().and_then(clear_description);
+        let clear =
+            out.get(start..).and_then(|reported| reported.last_chunk()).copied().and_then(clear_description);
         let sent = if protected { (out.len() > start).then_some(alert::INTERNAL_ERROR) } else { clear };
         let named = scoped(&mut seed.0, || flight.alert_for(&error, conn, sent));
         let Some(named) = named else { return error };
@@ -307,11 +308,11 @@ fn refusal(config: &ServerConfig, hello: &HelloFacts) -> Option<HandshakeError> 
     if hello.is_too_old() {
         return Some(HandshakeError::TooOld); // RFC 8446 appendix D.2, RFC 5246 appendix E.1
     }
-    let tls13 = hello.offers_tls13() && speaks_tls13(config);
+    let tls13 = hello.offers_tls13() && uses_tls13(config);
     hello.missing_extension().filter(|_| tls13).map(HandshakeError::MissingExtension)
 }
 
-fn speaks_tls13(config: &ServerConfig) -> bool {
+fn uses_tls13(config: &ServerConfig) -> bool {
     config.crypto_provider().cipher_suites.iter().any(|suite| suite.tls13().is_some())
 }
 

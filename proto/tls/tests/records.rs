@@ -458,13 +458,13 @@ fn a_servers_messages_may_be_cut_anywhere_even_in_their_types_and_lengths() {
         let whole = messages.concat();
         for cut in 1..whole.len() {
             let (mut server, mut client) = pair(true, 0);
-            let mut say = |client: &mut Records, part: &[u8]| {
+            let mut state_text = |client: &mut Records, part: &[u8]| {
                 client.open(&mut sealed(&mut server, ContentType::Handshake, part).unwrap())
             };
-            assert_eq!(say(&mut client, &whole[..cut]), Ok(Opened::Ignored), "{cut}");
+            assert_eq!(state_text(&mut client, &whole[..cut]), Ok(Opened::Ignored), "{cut}");
             let is_end = messages.len() == 2 && cut == messages[0].len();
             assert_eq!(client.is_between_messages(), is_end, "{cut}");
-            assert_eq!(say(&mut client, &whole[cut..]), Ok(opened.clone()), "{cut}");
+            assert_eq!(state_text(&mut client, &whole[cut..]), Ok(opened.clone()), "{cut}");
             assert!(client.is_between_messages(), "{cut}");
             if let Opened::KeyUpdate { requested } = opened {
                 server.seal_key_update(!requested, &mut Vec::new()); // its keys follow

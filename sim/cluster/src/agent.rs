@@ -16,7 +16,7 @@ const COMPLETE: u64 = 1;
 #[derive(Clone, Debug)]
 pub(crate) enum Instruction {
     Roles(Vec<(Bucket, Role)>),
-    TakeOver(Vec<(Bucket, Office)>),
+    Failover(Vec<(Bucket, Office)>),
     Void,
 }
 
@@ -26,22 +26,22 @@ pub(crate) enum Report {
     CaughtUp {
         bucket: Bucket,
         node: NodeId,
-        office: Office,
+        term_of: Office,
     },
     Complete {
         bucket: Bucket,
-        office: Office,
+        term_of: Office,
     },
     Frozen {
         bucket: Bucket,
-        office: Office,
+        term_of: Office,
         freeze: HandoffId,
     },
     /// The copy at this node has a gap.
     Incomplete {
         bucket: Bucket,
         node: NodeId,
-        office: Office,
+        term_of: Office,
     },
     /// A frame on this channel was not believed: the channel ends.
     Refused {
@@ -69,7 +69,7 @@ impl Agent {
         &mut self,
         node: &mut Node,
         kernel: &mut Kernel,
-        told: &mut Vec<Event>,
+        reported: &mut Vec<Event>,
     ) -> Vec<Instruction> {
         let (mut changed, mut arrived, mut instructions) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(event) = node.poll_event() {
@@ -88,13 +88,13 @@ impl Agent {
                 Event::Standing(NodePhase::Active) => self.resets_unknown = true,
                 Event::Standing(_) | Event::Installed { .. } | Event::Drained => {}
             }
-            told.push(event);
+            reported.push(event);
         }
         if !changed.is_empty() {
             instructions.push(Instruction::Roles(changed));
         }
         if !arrived.is_empty() {
-            instructions.push(Instruction::TakeOver(arrived));
+            instructions.push(Instruction::Failover(arrived));
         }
         instructions
     }
@@ -111,7 +111,7 @@ impl Agent {
         let before = self.known.insert(bucket, role).unwrap_or(Role::NOTHING);
         if let (true, Role::Owner { term, .. }) = (arrives(before, role), role) {
             kernel.held.insert(bucket.0);
-            arrived.push((bucket, office(term)));
+            arrived.push((bucket, term_of(term)));
         }
         if before != role {
             changed.push((bucket, role));
@@ -125,15 +125,15 @@ impl Agent {
     /// Takes in what the worker says. A channel that must be closed comes back.
     pub(crate) fn take(&mut self, node: &mut Node, now: Micros, report: Report) -> Option<(NodeId, u64)> {
         match report {
-            Report::CaughtUp { bucket, node: backup, office } => {
-                node.handle_caught_up(now, bucket, term(office), backup, COMPLETE);
+            Report::CaughtUp { bucket, node: backup, term_of } => {
+                node.handle_caught_up(now, bucket, term(term_of), backup, COMPLETE);
             }
-            Report::Complete { bucket, office } => node.handle_stored(bucket, term(office), COMPLETE),
-            Report::Frozen { bucket, office, freeze } => {
-                node.handle_frozen(now, bucket, term(office), freeze, COMPLETE);
+            Report::Complete { bucket, term_of } => node.handle_stored(bucket, term(term_of), COMPLETE),
+            Report::Frozen { bucket, term_of, freeze } => {
+                node.handle_frozen(now, bucket, term(term_of), freeze, COMPLETE);
             }
-            Report::Incomplete { bucket, node: peer, office } => {
-                node.drop_backup(now, bucket, term(office), peer);
+            Report::Incomplete { bucket, node: peer, term_of } => {
+                node.drop_backup(now, bucket, term(term_of), peer);
             }
             Report::Refused { node: peer, channel } => return Some((peer, channel)),
         }
@@ -150,7 +150,7 @@ fn arrives(before: Role, now: Role) -> bool {
 }
 
 /// The owner's term as the mirror frames carry it.
-pub(crate) fn office(term: Term) -> Office {
+pub(crate) fn term_of(term: Term) -> Office {
     Office {
         epoch: term.view.epoch,
         proposer: term.view.proposer.0,
@@ -159,11 +159,11 @@ pub(crate) fn office(term: Term) -> Office {
     }
 }
 
-fn term(office: Office) -> Term {
+fn term(term_of: Office) -> Term {
     let view = ViewId {
-        epoch: office.epoch,
-        proposer: NodeId(office.proposer),
-        incarnation: Incarnation(office.incarnation),
+        epoch: term_of.epoch,
+        proposer: NodeId(term_of.proposer),
+        incarnation: Incarnation(term_of.incarnation),
     };
-    Term { view, moves: office.moves }
+    Term { view, moves: term_of.moves }
 }

@@ -17,9 +17,9 @@ pub(crate) enum Notice {
     /// The whole state of a connection that is being taken over is held.
     Taken { key: ConnectionId },
     /// All of a bucket was said; what follows from newer entries waits for this backup from now on.
-    Told { bucket: u16, office: Office },
+    Reported { bucket: u16, term_of: Office },
     /// It lacks nothing that anything followed from.
-    Complete { bucket: u16, office: Office },
+    Complete { bucket: u16, term_of: Office },
 }
 
 /// The owner's end.
@@ -39,7 +39,7 @@ pub(crate) struct Outgoing {
     /// Those of them for which the backup has heard all that was said when this began: it is waited for.
     pub(crate) awaited: BTreeSet<u16>,
     /// By bucket: how many frames had been said with the newest of it.
-    pub(crate) said: BTreeMap<u16, u64>,
+    pub(crate) reported: BTreeMap<u16, u64>,
 }
 
 impl Outgoing {
@@ -64,14 +64,14 @@ impl Outgoing {
             announced: BTreeMap::new(),
             follows: BTreeSet::new(),
             awaited: BTreeSet::new(),
-            said: BTreeMap::new(),
+            reported: BTreeMap::new(),
         }
     }
 
     /// Whether the backup has taken in all that was said of the bucket.
-    pub(crate) fn is_heard(&self, bucket: u16) -> bool {
-        let said = self.said.get(&bucket).copied().unwrap_or(0);
-        self.feed.frames() - self.feed.lag() >= said
+    pub(crate) fn is_received(&self, bucket: u16) -> bool {
+        let reported = self.reported.get(&bucket).copied().unwrap_or(0);
+        self.feed.frames() - self.feed.lag() >= reported
     }
 }
 

@@ -6,7 +6,7 @@ use crate::tcp::Tcp;
 
 /// What an application says.
 #[derive(Clone, Debug, Default)]
-pub struct Said {
+pub struct Sent {
     /// Bytes.
     pub bytes: Vec<u8>,
     /// Nothing follows: FIN.
@@ -33,7 +33,7 @@ pub struct Seen<'a> {
 /// A client's or a server's side of one connection: a function of bytes and pauses, never of the time.
 pub trait Application {
     /// Reacts to what has come; called once at the start with nothing.
-    fn react(&mut self, seen: Seen<'_>) -> Said;
+    fn react(&mut self, seen: Seen<'_>) -> Sent;
 
     /// It has seen all it waits for.
     fn is_done(&self) -> bool;
@@ -87,9 +87,9 @@ pub(crate) struct Peer {
     waiting: Vec<u8>,
     end_waits: bool,
     /// Everything it will ever say has this length, once it has ended.
-    pub(crate) said: u64,
-    pub(crate) end_said: bool,
-    told_end: bool,
+    pub(crate) reported: u64,
+    pub(crate) end_sent: bool,
+    reported_end: bool,
     wakes_at: Option<Time>,
     pace: Pace,
     takes_at: Time,
@@ -105,9 +105,9 @@ impl Peer {
             app,
             waiting: Vec::new(),
             end_waits: false,
-            said: 0,
-            end_said: false,
-            told_end: false,
+            reported: 0,
+            end_sent: false,
+            reported_end: false,
             wakes_at: None,
             pace,
             takes_at: 0,
@@ -127,11 +127,11 @@ impl Peer {
         let (ended, reset) = (self.tcp.is_ended(), self.tcp.is_reset() && !self.tcp.has_end());
         let mut broken = false;
         let woken = self.wakes_at.take_if(|at| *at <= now).is_some();
-        if !bytes.is_empty() || woken || ((ended || reset) && !self.told_end) {
-            self.told_end |= ended || reset;
-            let said = self.app.react(Seen { bytes: &bytes, ended, reset, woken });
-            broken = said.reset;
-            self.take(said, now);
+        if !bytes.is_empty() || woken || ((ended || reset) && !self.reported_end) {
+            self.reported_end |= ended || reset;
+            let reported = self.app.react(Seen { bytes: &bytes, ended, reset, woken });
+            broken = reported.reset;
+            self.take(reported, now);
         }
         let written = self.tcp.write(&self.waiting);
         self.waiting.drain(..written);
@@ -147,11 +147,11 @@ impl Peer {
         [self.tcp.next_at(), self.wakes_at, takes_at].into_iter().flatten().min()
     }
 
-    fn take(&mut self, said: Said, now: Time) {
-        self.wakes_at = said.pause.map(|span| now + span).or(self.wakes_at);
-        self.said += said.bytes.len() as u64;
-        self.waiting.extend_from_slice(&said.bytes);
-        self.end_waits |= said.end;
-        self.end_said |= said.end;
+    fn take(&mut self, reported: Sent, now: Time) {
+        self.wakes_at = reported.pause.map(|span| now + span).or(self.wakes_at);
+        self.reported += reported.bytes.len() as u64;
+        self.waiting.extend_from_slice(&reported.bytes);
+        self.end_waits |= reported.end;
+        self.end_sent |= reported.end;
     }
 }

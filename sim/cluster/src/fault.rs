@@ -70,7 +70,7 @@ pub enum Mutation {
     /// Sockets are restored as if their peers had more than they have.
     SendAbove,
     /// Who takes over goes on before the other backups have its state.
-    EagerTakeOver,
+    EagerFailover,
     /// What is said after a lost channel follows whatever the backup has.
     GapsFollow,
     /// A backup that was told everything counts as one in sync, whatever was let go without it meanwhile.

@@ -117,7 +117,7 @@ impl Slot {
             // The peer may be ahead of our kernel and would ignore our ACKs as old.
             segment.seq = self.peer_ack;
         }
-        if out < ack && segment.is_pure() && out == self.sent_ack && self.says_nothing(now, &segment, again) {
+        if out < ack && segment.is_pure() && out == self.sent_ack && self.is_silent(now, &segment, again) {
             return None;
         }
         segment.ack = Some(out);
@@ -129,7 +129,7 @@ impl Slot {
     }
 
     /// A lowered ACK that says nothing new is dropped, unless the peer runs short of credit or waits for an answer.
-    fn says_nothing(&mut self, now: Time, segment: &Segment, again: bool) -> bool {
+    fn is_silent(&mut self, now: Time, segment: &Segment, again: bool) -> bool {
         let ack = segment.ack.unwrap_or_default();
         let left = self.sent_edge.saturating_sub(ack);
         if segment.edge > self.sent_edge && 2 * left < segment.edge - ack {
@@ -161,7 +161,7 @@ impl Slot {
 
 /// What a peer said to a bucket on hold.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Heard {
+pub(crate) struct PeerPosition {
     /// Number after all that it has said.
     pub(crate) seq: u64,
     pub(crate) ack: u64,

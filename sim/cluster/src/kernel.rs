@@ -1,7 +1,7 @@
 //! A node's kernel: sockets, the gate's slots, and buckets on hold. It outlives the process.
 
 use crate::event_queue::Time;
-use crate::gate::{Heard, Slot};
+use crate::gate::{PeerPosition, Slot};
 use crate::segment::{FIRST, Flow, Segment};
 use crate::tcp::Tcp;
 use evergate_replication::AckSlot;
@@ -18,14 +18,14 @@ pub(crate) struct Kernel {
     /// Sockets of which nobody has a descriptor: closed, or of a process that died.
     orphans: BTreeSet<Flow>,
     pub(crate) held: BTreeSet<u16>,
-    pub(crate) heard: BTreeMap<Flow, Heard>,
+    pub(crate) peer_input: BTreeMap<Flow, PeerPosition>,
     /// Buckets of which connections are yet to get sockets: what is said to those is handed over, not answered.
     pub(crate) pending: BTreeSet<u16>,
-    pub(crate) knocks: Vec<Segment>,
+    pub(crate) early: Vec<Segment>,
     /// The mutation that answers it.
     pub(crate) resets_pending: bool,
     /// Said, and not yet looked at by the gate.
-    said: Vec<Segment>,
+    reported: Vec<Segment>,
     /// Socket buffers in bytes.
     pub(crate) buffer: usize,
 }
@@ -51,7 +51,7 @@ impl Kernel {
     pub(crate) fn handle(&mut self, now: Time, bucket: u16, mut segment: Segment, runs: bool) -> Arrival {
         let flow = segment.flow;
         if self.held.contains(&bucket) {
-            self.hear(&segment);
+            self.read_from(&segment);
             return Arrival::Nothing;
         }
         if let Some(slot) = self.slots.get_mut(&flow) {
@@ -74,13 +74,13 @@ impl Kernel {
         let accepts = runs && flow.ours.port() == PORT;
         let pending = accepts && self.pending.contains(&bucket) && !self.slots.contains_key(&flow);
         if pending && segment.ack.is_some() && !segment.data.is_empty() && !segment.syn && !segment.rst {
-            self.knocks.push(segment);
+            self.early.push(segment);
             return Arrival::Nothing;
         }
         if segment.syn && segment.ack.is_none() {
             if accepts {
                 let edge = FIRST + self.buffer as u64;
-                self.said.push(Segment { syn: true, ..Segment::bare(flow, 0, Some(FIRST), edge) });
+                self.reported.push(Segment { syn: true, ..Segment::bare(flow, 0, Some(FIRST), edge) });
             }
             return Arrival::Nothing;
         }
@@ -97,33 +97,33 @@ impl Kernel {
         let early = accepts && segment.ack == Some(FIRST);
         let stays = pending && !self.resets_pending;
         if let (Some(ack), false) = (segment.ack, segment.rst || first || early || stays || !runs) {
-            self.said.push(Segment { rst: true, ..Segment::bare(flow, ack, Some(segment.end()), 0) });
+            self.reported.push(Segment { rst: true, ..Segment::bare(flow, ack, Some(segment.end()), 0) });
         }
         Arrival::Nothing
     }
 
     /// Remembers what the peer of a held flow, or of another node's, says.
-    pub(crate) fn hear(&mut self, segment: &Segment) {
+    pub(crate) fn read_from(&mut self, segment: &Segment) {
         if let (Some(ack), false) = (segment.ack, segment.syn || segment.rst) {
-            let heard = self.heard.entry(segment.flow).or_default();
-            heard.seq = heard.seq.max(segment.end());
-            heard.ack = heard.ack.max(ack);
-            heard.edge = heard.edge.max(segment.edge);
+            let peer_input = self.peer_input.entry(segment.flow).or_default();
+            peer_input.seq = peer_input.seq.max(segment.end());
+            peer_input.ack = peer_input.ack.max(ack);
+            peer_input.edge = peer_input.edge.max(segment.edge);
         }
     }
 
     /// Everything that sockets have to say now, before the gate.
     pub(crate) fn poll(&mut self, now: Time) -> Vec<Segment> {
-        let mut said = std::mem::take(&mut self.said);
+        let mut reported = std::mem::take(&mut self.reported);
         for socket in self.sockets.values_mut() {
-            socket.poll(now, &mut said);
+            socket.poll(now, &mut reported);
         }
         let done: Vec<Flow> = self.orphans.iter().copied().filter(|flow| self.is_done(*flow)).collect();
         for flow in done {
             self.orphans.remove(&flow);
             self.sockets.remove(&flow);
         }
-        said
+        reported
     }
 
     fn is_done(&self, flow: Flow) -> bool {
@@ -135,8 +135,8 @@ impl Kernel {
     }
 
     /// Says something past the sockets.
-    pub(crate) fn say(&mut self, segment: Segment) {
-        self.said.push(segment);
+    pub(crate) fn state_text(&mut self, segment: Segment) {
+        self.reported.push(segment);
     }
 
     pub(crate) fn socket(&mut self, flow: Flow) -> Option<&mut Tcp> {
@@ -146,7 +146,7 @@ impl Kernel {
     /// Sends the ACK that is owed, if one is.
     pub(crate) fn emit_ack(&mut self, flow: Flow) {
         if let Some(slot) = self.slots.get(&flow).filter(|slot| slot.owes_ack()) {
-            self.said.push(slot.template(flow));
+            self.reported.push(slot.template(flow));
         }
     }
 
@@ -176,7 +176,7 @@ impl Kernel {
         if let Some(mut socket) = self.sockets.remove(&flow)
             && socket.is_open()
         {
-            self.said.push(socket.abort());
+            self.reported.push(socket.abort());
         }
     }
 
@@ -185,16 +185,16 @@ impl Kernel {
         self.orphans.remove(&flow);
         self.sockets.remove(&flow);
         self.slots.remove(&flow);
-        self.said.retain(|segment| segment.flow != flow);
+        self.reported.retain(|segment| segment.flow != flow);
     }
 
     /// A new process begins, with a gate of its own: what the one before left is cleared away.
-    pub(crate) fn begin_anew(&mut self) {
+    pub(crate) fn begin_again(&mut self) {
         for flow in std::mem::take(&mut self.orphans) {
             self.silence(flow);
         }
         self.slots.clear();
-        self.heard.clear();
+        self.peer_input.clear();
         self.pending.clear();
     }
 

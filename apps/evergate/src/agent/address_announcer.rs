@@ -21,7 +21,7 @@ pub(crate) struct AddressAnnouncer {
     /// Keeps the cards listening to questions for our IPv6 addresses.
     _listens: Option<UdpSocket>,
     since: Option<Micros>,
-    said: usize,
+    reported: usize,
     next_at: Micros,
 }
 
@@ -38,7 +38,7 @@ impl AddressAnnouncer {
             Ok((Announcer::new(interface.index, virtual_mac, source)?, addresses))
         };
         let places = places.into_iter().map(open).collect::<io::Result<Vec<_>>>()?;
-        Ok(AddressAnnouncer { places, _listens: listens, since: None, said: 0, next_at: Micros(0) })
+        Ok(AddressAnnouncer { places, _listens: listens, since: None, reported: 0, next_at: Micros(0) })
     }
 
     /// When there is something to say; `None` while this node does not answer for the addresses.
@@ -53,7 +53,7 @@ impl AddressAnnouncer {
             return;
         }
         if self.since.is_none() {
-            (self.since, self.said, self.next_at) = (Some(now), 0, now);
+            (self.since, self.reported, self.next_at) = (Some(now), 0, now);
         }
         if now < self.next_at {
             return;
@@ -64,9 +64,10 @@ impl AddressAnnouncer {
                 let _ = announcer.announce(*ip);
             }
         }
-        self.said += 1;
+        self.reported += 1;
         let since = self.since.unwrap_or(now);
-        self.next_at = REPEATS_MS.get(self.said).map_or(now + INTERVAL, |ms| since + Micros::from_ms(*ms));
+        self.next_at =
+            REPEATS_MS.get(self.reported).map_or(now + INTERVAL, |ms| since + Micros::from_ms(*ms));
     }
 }
 

@@ -98,15 +98,15 @@ pub(crate) struct Agent {
     pub(crate) gate: Arc<PacketGate>,
     pub(crate) links: [Link; 2],
     pub(crate) witnesses: Option<Witnesses>,
-    pub(crate) speaker: AddressAnnouncer,
+    pub(crate) announcer: AddressAnnouncer,
     pub(crate) workers: usize,
     pub(crate) orders: Arc<Mailbox<AgentCommand>>,
     /// From which worker, and what.
     pub(crate) reports: Arc<Mailbox<(usize, Report)>>,
-    pub(crate) tell: Box<dyn Fn(usize, Instruction) + Send>,
+    pub(crate) notify: Box<dyn Fn(usize, Instruction) + Send>,
     /// Whether the workers do their work; a node that only looks alive must be replaced.
     pub(crate) working: Box<dyn FnMut() -> bool + Send>,
-    pub(crate) keeper: Housekeeper,
+    pub(crate) housekeeper: Housekeeper,
     pub(crate) strayed: RouteLost,
     pub(crate) published: Arc<Mutex<ClusterStatus>>,
     /// What does not change of the published figures.
@@ -142,18 +142,18 @@ struct State {
     expects: bool,
     roles: Roles,
     leases: Leases,
-    last_words: Option<DeathNotifier>,
+    final_acks: Option<DeathNotifier>,
     /// As written last, by the gate's numbers.
     written: [u64; EVERYBODY as usize + 1],
     rounds: Failovers,
-    chorus: WorkerBarrier,
+    barrier: WorkerBarrier,
     counts: ClusterCounts,
-    strangers: u64,
-    estranged_told_at: Option<Micros>,
-    stranger_heard_at: Option<Micros>,
-    stranger_told_at: Option<Micros>,
-    mute_told_at: BTreeMap<Path, Micros>,
-    worries: warnings::Warnings,
+    unlisted: u64,
+    foreign_logged_at: Option<Micros>,
+    unlisted_received_at: Option<Micros>,
+    unlisted_logged_at: Option<Micros>,
+    blocked_send_logged_at: BTreeMap<Path, Micros>,
+    warnings: warnings::Warnings,
     installed_at: Micros,
     /// Since when this node has not been active.
     inactive_since: Option<Micros>,
@@ -183,8 +183,8 @@ impl Agent {
         epoll.add_input(self.reports.waker().fd(), REPORTS)?;
         let leases = self.gate.leases();
         leases.revoke_all();
-        let last_words = DeathNotifier::new(&self.links, &leases);
-        if let Err(error) = &last_words {
+        let final_acks = DeathNotifier::new(&self.links, &leases);
+        if let Err(error) = &final_acks {
             self.warn(format!(
                 "cannot start the process that would tell the others of its end: {error}; they will find out by silence"
             ));
@@ -195,17 +195,17 @@ impl Agent {
             expects: false,
             roles: Roles::new(self.node.me().id, self.gate.owners()),
             leases,
-            last_words: last_words.ok(),
+            final_acks: final_acks.ok(),
             written: [0; EVERYBODY as usize + 1],
             rounds: Failovers::default(),
-            chorus: WorkerBarrier::new(self.workers),
+            barrier: WorkerBarrier::new(self.workers),
             counts: ClusterCounts::default(),
-            strangers: 0,
-            estranged_told_at: None,
-            stranger_heard_at: None,
-            stranger_told_at: None,
-            mute_told_at: BTreeMap::new(),
-            worries: warnings::Warnings::default(),
+            unlisted: 0,
+            foreign_logged_at: None,
+            unlisted_received_at: None,
+            unlisted_logged_at: None,
+            blocked_send_logged_at: BTreeMap::new(),
+            warnings: warnings::Warnings::default(),
             silent: Micros(0),
             installed_at: Micros(0),
             inactive_since: None,
@@ -221,10 +221,10 @@ impl Agent {
         };
         let outcome = self.turns(&mut state);
         state.leases.revoke_all();
-        if let Some(last_words) = state.last_words.take().filter(|_| outcome.is_ok()) {
-            last_words.dismiss();
+        if let Some(final_acks) = state.final_acks.take().filter(|_| outcome.is_ok()) {
+            final_acks.dismiss();
         }
-        self.keeper.finish();
+        self.housekeeper.finish();
         outcome
     }
 
@@ -239,15 +239,15 @@ impl Agent {
             let woken_at = self.clock.now();
             let late = woken_at.since(now + wait);
             // A wait that was interrupted, as by a pause of the process, says of no socket that it has something.
-            let mut heard = late >= LATE;
+            let mut peer_input = late >= LATE;
             for index in 0..count {
                 match state.epoll.event(index).token {
                     ORDERS => self.orders.waker().drain(),
                     REPORTS => self.reports.waker().drain(),
-                    _ => heard = true,
+                    _ => peer_input = true,
                 }
             }
-            self.turn(state, heard);
+            self.turn(state, peer_input);
             self.check_cards(state)?;
             state.note_turn(late, self.clock.now().since(woken_at));
         }
@@ -257,7 +257,7 @@ impl Agent {
         let others = [
             Some(self.node.poll_timeout()),
             self.node.witness_wanted().filter(|from| state.asked_for != Some(*from)),
-            self.speaker.next_at(),
+            self.announcer.next_at(),
             Some(state.publish_at),
             state.stop_at,
             state.again.then(|| now + AGAIN),
@@ -266,16 +266,16 @@ impl Agent {
     }
 
     /// One turn of the loop. `heard`: something may wait in a socket that wakes the agent.
-    fn turn(&mut self, state: &mut State, heard: bool) {
+    fn turn(&mut self, state: &mut State, peer_input: bool) {
         let before = self.clock.now();
         // Reports first: what is acknowledged must be known before anything that follows from it is answered.
         self.take_letters(state);
         for index in 0..self.links.len() {
-            if self.drain_link(state, index, heard) {
+            if self.drain_link(state, index, peer_input) {
                 self.apply_events(state);
             }
         }
-        while let Some(witnesses) = self.witnesses.as_mut().filter(|all| heard || all.are_asked())
+        while let Some(witnesses) = self.witnesses.as_mut().filter(|all| peer_input || all.are_asked())
             && let Some(asked_at) = witnesses.answer(self.clock.now())
         {
             let now = self.clock.now();
@@ -294,9 +294,9 @@ impl Agent {
         self.apply_events(state);
         let now = self.clock.now();
         self.ask_witnesses(state, now);
-        self.speaker.tend(now, self.node.gate_open(SPEAKING, now));
+        self.announcer.tend(now, self.node.gate_open(SPEAKING, now));
         self.send(state);
-        self.keeper.flush_log();
+        self.housekeeper.flush_log();
         if now >= state.publish_at {
             self.publish(state, now);
         }
@@ -346,30 +346,30 @@ impl Agent {
     fn take_report(&mut self, state: &mut State, worker: usize, report: Report) {
         let now = self.clock.now();
         match report {
-            Report::CaughtUp { bucket, node, office } => {
-                if state.chorus.caught_up(worker, bucket, node, office) {
-                    self.node.handle_caught_up(now, bucket, term(office), node, COMPLETE);
+            Report::CaughtUp { bucket, node, term_of } => {
+                if state.barrier.caught_up(worker, bucket, node, term_of) {
+                    self.node.handle_caught_up(now, bucket, term(term_of), node, COMPLETE);
                 }
             }
-            Report::Complete { bucket, office } => self.node.handle_stored(bucket, term(office), COMPLETE),
-            Report::Frozen { bucket, office, freeze, mine } => {
+            Report::Complete { bucket, term_of } => self.node.handle_stored(bucket, term(term_of), COMPLETE),
+            Report::Frozen { bucket, term_of, freeze, mine } => {
                 if !mine.is_empty() {
                     // Before the role that may follow: letters to a worker stay in order.
                     let kept = FrozenConnections { bucket, freeze, frames: mine };
-                    (self.tell)(usize::from(bucket.0) % self.workers, Instruction::Keep(Arc::new(kept)));
+                    (self.notify)(usize::from(bucket.0) % self.workers, Instruction::Keep(Arc::new(kept)));
                 }
-                if state.chorus.frozen(worker, bucket, office, freeze) {
-                    self.node.handle_frozen(now, bucket, term(office), freeze, COMPLETE);
+                if state.barrier.frozen(worker, bucket, term_of, freeze) {
+                    self.node.handle_frozen(now, bucket, term(term_of), freeze, COMPLETE);
                 }
             }
             Report::Incomplete { node, buckets } => {
-                for (bucket, office) in buckets {
-                    self.node.drop_backup(now, bucket, term(office), node);
+                for (bucket, term_of) in buckets {
+                    self.node.drop_backup(now, bucket, term(term_of), node);
                 }
             }
             Report::ChannelLost { node, why } => {
                 state.counts.channels_lost += 1;
-                state.worries.note_channel_lost(now, node, why);
+                state.warnings.note_channel_lost(now, node, why);
             }
             Report::Worked(work) => {
                 work.into_iter().for_each(|(bucket, work)| self.node.handle_work(bucket, work));
@@ -382,7 +382,7 @@ impl Agent {
                 if let Some(done) = done {
                     self.info(format!(
                         "took {} buckets over and was handed {}: {} connections go on, {} are lost, {:.1} ms",
-                        done.taken_over, done.handed_over, done.connections, done.lost, done.took_ms
+                        done.failed_over, done.handed_off, done.connections, done.lost, done.took_ms
                     ));
                     state.publish_at = now;
                 }
@@ -422,10 +422,10 @@ impl Agent {
 
     fn log_blocked_send(&mut self, state: &mut State, path: Path, error: &std::io::Error) {
         let now = self.clock.now();
-        if state.mute_told_at.get(&path).is_some_and(|at| now.since(*at) < BLOCKED_SEND_LINES) {
+        if state.blocked_send_logged_at.get(&path).is_some_and(|at| now.since(*at) < BLOCKED_SEND_LINES) {
             return;
         }
-        state.mute_told_at.insert(path, now);
+        state.blocked_send_logged_at.insert(path, now);
         let Some(link) = self.links.iter().find(|link| link.path == path) else { return };
         self.warn(format!(
             "cannot send on {} as this node ({error}), which counts as a pulled cable: does the interface still have the address of \
@@ -451,8 +451,8 @@ impl Agent {
         self.describe(state, now);
         self.report_handed_off(state, now);
         self.warn_all(state, now);
-        if let Some(last_words) = &mut state.last_words {
-            last_words.leave(&self.links, &self.node.farewell(now));
+        if let Some(final_acks) = &mut state.final_acks {
+            final_acks.leave(&self.links, &self.node.farewell(now));
         }
         // A reader that is at it is no reason to wait.
         if let Ok(mut published) = self.published.try_lock() {
@@ -462,12 +462,12 @@ impl Agent {
 
     fn info(&mut self, text: impl AsRef<str>) {
         let line = self.line(text.as_ref());
-        self.keeper.log(Line::Info(line));
+        self.housekeeper.log(Line::Info(line));
     }
 
     fn warn(&mut self, text: String) {
         let line = self.line(&text);
-        self.keeper.log(Line::Warning(line));
+        self.housekeeper.log(Line::Warning(line));
     }
 
     fn line(&self, text: &str) -> String {

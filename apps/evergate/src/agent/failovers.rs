@@ -8,7 +8,7 @@
 
 use super::Resumed;
 use super::instruction::FailoverOrder;
-use super::status::{ClusterCounts, TAKE_OVERS_MAX, FailoverStatus};
+use super::status::{ClusterCounts, FAILOVERS_MAX, FailoverStatus};
 use evergate_base::Micros;
 use std::collections::VecDeque;
 
@@ -55,35 +55,35 @@ pub(crate) struct Failovers {
 }
 
 impl Failovers {
-    /// One begins, and gets its number. `taken_over` of its buckets lost their owner, of which nothing had been heard for
+    /// One begins, and gets its number. `failed_over` of its buckets lost their owner, of which nothing had been heard for
     /// `silent`; the others were handed over.
     pub(crate) fn begin(
         &mut self,
         now: Micros,
         unix_s: u64,
         round: &mut FailoverOrder,
-        taken_over: usize,
+        failed_over: usize,
         silent: Micros,
         workers: usize,
     ) {
         self.begun += 1;
         (round.number, round.silent) = (self.begun, silent);
-        let handed_over = round.buckets.len().saturating_sub(taken_over) as u64;
+        let handed_off = round.buckets.len().saturating_sub(failed_over) as u64;
         if self.running.len() >= RUNNING_MAX
             && let Some(newest) = self.running.back_mut()
         {
             newest.numbers.1 = round.number;
             newest.missing += workers;
-            newest.status.taken_over += taken_over as u64;
-            newest.status.handed_over += handed_over;
+            newest.status.failed_over += failed_over as u64;
+            newest.status.handed_off += handed_off;
             newest.status.silent_ms = newest.status.silent_ms.max(silent.0 as f64 / 1000.0);
             return;
         }
         let status = FailoverStatus {
             began_unix_s: unix_s,
             running: true,
-            taken_over: taken_over as u64,
-            handed_over,
+            failed_over: failed_over as u64,
+            handed_off,
             silent_ms: silent.0 as f64 / 1000.0,
             ..FailoverStatus::default()
         };
@@ -115,7 +115,7 @@ impl Failovers {
         done.status.running = false;
         done.status.took_ms = now.since(done.began_at).0 as f64 / 1000.0;
         self.keep(done.status.clone());
-        if done.status.taken_over == 0 {
+        if done.status.failed_over == 0 {
             self.note_handed(done.began_at, now, &done.status);
             return None;
         }
@@ -131,7 +131,7 @@ impl Failovers {
             lost: 0,
         });
         handed.last_at = now;
-        handed.buckets += status.handed_over;
+        handed.buckets += status.handed_off;
         handed.connections += status.connections;
         handed.lost += status.lost;
     }
@@ -171,18 +171,18 @@ impl Failovers {
 /// Adds one, with those before it where both were only handed over.
 fn add(all: &mut VecDeque<FailoverStatus>, one: FailoverStatus) {
     if let Some(before) = all.back_mut()
-        && before.taken_over == 0
-        && one.taken_over == 0
+        && before.failed_over == 0
+        && one.failed_over == 0
     {
         before.running |= one.running;
-        before.handed_over += one.handed_over;
+        before.handed_off += one.handed_off;
         before.connections += one.connections;
         before.lost += one.lost;
         before.took_ms = before.took_ms.max(one.took_ms);
         before.worker_ms = before.worker_ms.max(one.worker_ms);
         return;
     }
-    if all.len() >= TAKE_OVERS_MAX {
+    if all.len() >= FAILOVERS_MAX {
         all.pop_front();
     }
     all.push_back(one);
@@ -206,12 +206,12 @@ mod tests {
             assert_eq!(rounds.resumed(at, &part(round.number, 3, 500), &mut counts), None);
             assert!(rounds.list().last().is_some_and(|last| last.running));
             let done = rounds.resumed(at + Micros(1500), &part(round.number, 4, 900), &mut counts).unwrap();
-            let figures = (done.taken_over, done.handed_over, done.connections, done.lost);
+            let figures = (done.failed_over, done.handed_off, done.connections, done.lost);
             assert_eq!(figures, (2, 1, 7, 2));
             assert_eq!((done.took_ms, done.worker_ms, done.running), (1.5, 0.9, false));
             assert_eq!(done.silent_ms, 40.5);
         }
-        assert_eq!(rounds.list().len(), TAKE_OVERS_MAX);
+        assert_eq!(rounds.list().len(), FAILOVERS_MAX);
         assert_eq!((counts.connections_continued, counts.connections_lost), (280, 80));
         assert_eq!(
             rounds.resumed(Micros(0), &part(round.number, 1, 1), &mut counts),
@@ -234,19 +234,19 @@ mod tests {
         assert!((0..300).all(|ms| !play(&mut rounds, ms, 0)));
         assert!(play(&mut rounds, 300, 1), "a death is told at once");
         assert!(!play(&mut rounds, 301, 0));
-        let told: Vec<_> =
-            rounds.list().iter().map(|one| (one.taken_over, one.handed_over, one.connections)).collect();
-        assert_eq!(told, [(0, 300, 600), (1, 0, 2), (0, 1, 2)]);
+        let reported: Vec<_> =
+            rounds.list().iter().map(|one| (one.failed_over, one.handed_off, one.connections)).collect();
+        assert_eq!(reported, [(0, 300, 600), (1, 0, 2), (0, 1, 2)]);
         assert_eq!(rounds.take_handed(Micros::from_ms(1305)), None, "more may come");
         let handed = rounds.take_handed(Micros::from_ms(1306)).unwrap();
         assert_eq!((handed.buckets, handed.connections, handed.took()), (301, 602, Micros::from_ms(306)));
         assert_eq!(rounds.take_handed(Micros::from_ms(9000)), None);
-        let told = (0..30).filter(|n| {
+        let reported = (0..30).filter(|n| {
             let at_ms = 10_000 + n * 500;
             play(&mut rounds, at_ms, 0);
             rounds.take_handed(Micros::from_ms(at_ms)).is_some()
         });
-        assert_eq!(told.count(), 1, "they do not end, and are told now and then");
+        assert_eq!(reported.count(), 1, "they do not end, and are told now and then");
     }
 
     #[test]

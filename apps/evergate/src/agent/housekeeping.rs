@@ -49,7 +49,7 @@ pub(crate) enum Line {
 /// The agent's end.
 pub(crate) struct Housekeeper {
     mailbox: Arc<Mailbox<Line>>,
-    unsaid: Vec<Line>,
+    unsent: Vec<Line>,
     lost: u64,
     thread: Option<JoinHandle<()>>,
 }
@@ -80,14 +80,14 @@ impl Housekeeper {
             Work { gate, filters, places, addresses, witnesses, beyond, known, full, bare, strict }
                 .run(&mut epoll, &read)
         };
-        let thread = std::thread::Builder::new().name("cluster-keeper".to_owned()).spawn(work)?;
-        Ok(Housekeeper { mailbox, unsaid: Vec::new(), lost: 0, thread: Some(thread) })
+        let thread = std::thread::Builder::new().name("housekeeping".to_owned()).spawn(work)?;
+        Ok(Housekeeper { mailbox, unsent: Vec::new(), lost: 0, thread: Some(thread) })
     }
 
     /// Never waits. What cannot be handed over now goes with the next line, or with [`Keeper::hand_over`].
     pub(crate) fn log(&mut self, line: Line) {
-        if self.unsaid.len() < LINES_MAX {
-            self.unsaid.push(line);
+        if self.unsent.len() < LINES_MAX {
+            self.unsent.push(line);
         } else {
             self.lost += 1;
         }
@@ -95,17 +95,17 @@ impl Housekeeper {
 
     /// Hands over what is to be said; once a turn.
     pub(crate) fn flush_log(&mut self) {
-        if self.lost > 0 && self.unsaid.len() < LINES_MAX {
+        if self.lost > 0 && self.unsent.len() < LINES_MAX {
             let lost = std::mem::take(&mut self.lost);
-            self.unsaid
+            self.unsent
                 .push(Line::Warning(format!("cluster: {lost} messages were lost: they came too fast")));
         }
-        self.mailbox.try_post(&mut self.unsaid);
+        self.mailbox.try_post(&mut self.unsent);
     }
 
     /// Waits until everything is said.
     pub(crate) fn finish(mut self) {
-        for line in self.unsaid.drain(..).chain([Line::End]) {
+        for line in self.unsent.drain(..).chain([Line::End]) {
             self.mailbox.post(line);
         }
         if let Some(thread) = self.thread.take() {
@@ -213,10 +213,10 @@ impl Work {
 }
 
 /// What the operator should hear: without a slot a connection does not start, and nobody is told.
-fn slot_warning(told: &mut bool, in_use: usize, max: usize) -> Option<String> {
-    let bound = if *told { NOT_FULL } else { FULL };
+fn slot_warning(reported: &mut bool, in_use: usize, max: usize) -> Option<String> {
+    let bound = if *reported { NOT_FULL } else { FULL };
     let full = in_use * 100 >= max * bound;
-    let known = std::mem::replace(told, full);
+    let known = std::mem::replace(reported, full);
     (full && !known).then(|| {
         format!(
             "cluster: {in_use} of {max} TCP connections that the packet filter can carry are in use; beyond that new ones \
@@ -232,7 +232,8 @@ mod tests {
     #[test]
     fn a_gate_that_fills_is_told_of_once_each_time() {
         let mut full = false;
-        let told = [89, 90, 95, 85, 99, 79, 90].map(|in_use| slot_warning(&mut full, in_use, 100).is_some());
-        assert_eq!(told, [false, true, false, false, false, false, true]);
+        let reported =
+            [89, 90, 95, 85, 99, 79, 90].map(|in_use| slot_warning(&mut full, in_use, 100).is_some());
+        assert_eq!(reported, [false, true, false, false, false, false, true]);
     }
 }

@@ -11,7 +11,7 @@ pub enum Instruction {
     /// Roles that changed.
     Roles(Vec<(Bucket, Role)>),
     /// The buckets are ours and on hold: continue their connections.
-    TakeOver(Arc<FailoverOrder>),
+    Failover(Arc<FailoverOrder>),
     /// Connections of a frozen bucket that another worker carries: they are kept here should the bucket be handed over.
     Keep(Arc<FrozenConnections>),
     /// Drop everything that is held or mirrored: this node has lost its place in the cluster.
@@ -41,7 +41,7 @@ pub struct FailoverOrder {
 }
 
 /// The owner's term as the mirror frames carry it.
-pub(crate) fn office(term: Term) -> Office {
+pub(crate) fn term_of(term: Term) -> Office {
     Office {
         epoch: term.view.epoch,
         proposer: term.view.proposer.0,
@@ -51,11 +51,11 @@ pub(crate) fn office(term: Term) -> Office {
 }
 
 /// The way back.
-pub(crate) fn term(office: Office) -> Term {
+pub(crate) fn term(term_of: Office) -> Term {
     let view = ViewId {
-        epoch: office.epoch,
-        proposer: NodeId(office.proposer),
-        incarnation: Incarnation(office.incarnation),
+        epoch: term_of.epoch,
+        proposer: NodeId(term_of.proposer),
+        incarnation: Incarnation(term_of.incarnation),
     };
-    Term { view, moves: office.moves }
+    Term { view, moves: term_of.moves }
 }

@@ -31,7 +31,7 @@ mod worker_barrier;
 
 pub use event_loop::AgentCommand;
 pub use handle::{Handle, Running};
-pub(crate) use instruction::office;
+pub(crate) use instruction::term_of;
 pub use instruction::{FailoverOrder, FrozenConnections, Instruction};
 pub use neighbour_cache::Neighbours;
 pub(crate) use roles::{arrives, gate_node};
@@ -78,9 +78,9 @@ pub struct Layout {
     /// Inside address of every other node.
     pub peers: BTreeMap<NodeId, IpAddr>,
     /// Mirror channels of worker 0 come to this port, of worker 1 to the next, and so on.
-    pub mirror_port: u16,
+    pub replication_port: u16,
     /// One listening socket per worker for mirror channels.
-    pub mirror_listeners: Vec<OwnedFd>,
+    pub replication_listeners: Vec<OwnedFd>,
     /// TLS of mirror channels.
     pub server_tls: Arc<rustls::ServerConfig>,
     /// The same from the other end.
@@ -92,7 +92,7 @@ pub struct Layout {
 impl Layout {
     /// Where a worker of another node takes mirror channels.
     pub fn replication_address(&self, node: NodeId, worker: usize) -> Option<SocketAddr> {
-        let port = u16::try_from(worker).ok().and_then(|worker| self.mirror_port.checked_add(worker))?;
+        let port = u16::try_from(worker).ok().and_then(|worker| self.replication_port.checked_add(worker))?;
         self.peers.get(&node).map(|ip| SocketAddr::new(*ip, port))
     }
 
@@ -140,10 +140,10 @@ pub struct Reporter {
 impl Reporter {
     /// One, and what takes all that was reported.
     #[cfg(test)]
-    pub(crate) fn heard() -> (Reporter, impl Fn() -> Vec<Report>) {
+    pub(crate) fn peer_input() -> (Reporter, impl Fn() -> Vec<Report>) {
         let mailbox = Arc::new(Mailbox::new().unwrap());
-        let heard = mailbox.clone();
-        let take = move || heard.take().into_iter().map(|(_, report)| report).collect();
+        let peer_input = mailbox.clone();
+        let take = move || peer_input.take().into_iter().map(|(_, report)| report).collect();
         (Reporter { worker: 0, mailbox }, take)
     }
 
@@ -163,14 +163,14 @@ pub enum Report {
         /// The backup.
         node: NodeId,
         /// In which office.
-        office: Office,
+        term_of: Office,
     },
     /// As a backup: everything about the bucket has come.
     Complete {
         /// The bucket.
         bucket: Bucket,
         /// In which office.
-        office: Office,
+        term_of: Office,
     },
     /// A mirror channel broke or is too slow; `node` is at the other end.
     ChannelLost {
@@ -195,7 +195,7 @@ pub enum Report {
         /// The bucket.
         bucket: Bucket,
         /// In which office.
-        office: Office,
+        term_of: Office,
         /// For which move.
         freeze: HandoffId,
         /// Its connections here, as they are, for the worker that holds copies of the bucket.
@@ -227,8 +227,8 @@ pub struct Resumed {
 
 impl Resumed {
     /// One more connection goes on, or does not.
-    pub fn count(&mut self, goes_on: bool) {
-        *if goes_on { &mut self.connections } else { &mut self.lost } += 1;
+    pub fn count(&mut self, continues: bool) {
+        *if continues { &mut self.connections } else { &mut self.lost } += 1;
     }
 }
 

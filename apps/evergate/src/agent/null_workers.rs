@@ -2,7 +2,7 @@
 //!
 //! For tests of the agent alone.
 
-use super::instruction::{FailoverOrder, Instruction, office};
+use super::instruction::{FailoverOrder, Instruction, term_of};
 use super::{Report, Reporter, Resumed};
 use evergate_bpf::Owners;
 use evergate_membership::{Bucket, Role};
@@ -28,7 +28,7 @@ impl Idle {
                     play(reporter, *bucket, *role, self.is_of(worker, *bucket));
                 }
             }
-            Instruction::TakeOver(round) => reporter.send(Report::Resumed(self.resume(worker, round))),
+            Instruction::Failover(round) => reporter.send(Report::Resumed(self.resume(worker, round))),
             Instruction::Void | Instruction::Keep(_) => {}
         }
     }
@@ -53,16 +53,16 @@ impl Idle {
 fn play(reporter: &Reporter, bucket: Bucket, role: Role, holds: bool) {
     match role {
         Role::Owner { term, syncing, freeze_for, .. } => {
-            let office = office(term);
+            let term_of = term_of(term);
             for node in syncing.iter() {
-                reporter.send(Report::CaughtUp { bucket, node, office });
+                reporter.send(Report::CaughtUp { bucket, node, term_of });
             }
             if let Some(freeze) = freeze_for {
-                reporter.send(Report::Frozen { bucket, office, freeze, mine: Vec::new() });
+                reporter.send(Report::Frozen { bucket, term_of, freeze, mine: Vec::new() });
             }
         }
         Role::Backup { term, .. } if holds => {
-            reporter.send(Report::Complete { bucket, office: office(term) });
+            reporter.send(Report::Complete { bucket, term_of: term_of(term) });
         }
         Role::Backup { .. } | Role::Outside { .. } => {}
     }

@@ -3,7 +3,7 @@
 //! Invariants: a bucket that was taken over is on hold in the gate before any worker hears of it, and stays so, through
 //! other changes of its role, until the workers release it; an owner's word lists every backup whose lease must hold.
 
-use super::instruction::{FailoverOrder, office};
+use super::instruction::{FailoverOrder, term_of};
 use evergate_base::Micros;
 use evergate_bpf::{BACKUPS_MAX, NodeId as GateNode, Owner, Owners};
 use evergate_membership::{Bucket, MemberSet, NodeId, OwnershipStart, Role};
@@ -41,7 +41,7 @@ impl Roles {
     /// At the start: nobody owns anything.
     pub(crate) fn new(me: NodeId, owners: Owners) -> Roles {
         let nothing = Role::NOTHING;
-        owners.set_all(Owner::NOBODY);
+        owners.set_all(Owner::NONE);
         let known = vec![nothing; usize::from(evergate_membership::BUCKETS)];
         Roles { me, owners, known, changed: Vec::new(), arrived: Vec::new() }
     }
@@ -60,13 +60,13 @@ impl Roles {
             self.changed.push((bucket, role));
         }
         if let (true, Role::Owner { term, .. }) = (arrived, role) {
-            self.arrived.push((bucket, office(term)));
+            self.arrived.push((bucket, term_of(term)));
         }
     }
 
     /// All state is gone.
     pub(crate) fn void(&mut self) {
-        self.owners.set_all(Owner::NOBODY);
+        self.owners.set_all(Owner::NONE);
         self.known.fill(Role::NOTHING);
         self.changed.clear();
         self.arrived.clear();
@@ -128,7 +128,7 @@ fn word(me: NodeId, role: Role, listed: MemberSet) -> Owner {
         0..=BACKUPS_MAX => listed.iter().filter_map(gate_node).collect(),
         _ => GateNode::new(EVERYBODY).into_iter().collect(),
     };
-    owner.and_then(gate_node).and_then(|owner| Owner::new(owner, &listed)).unwrap_or(Owner::NOBODY)
+    owner.and_then(gate_node).and_then(|owner| Owner::new(owner, &listed)).unwrap_or(Owner::NONE)
 }
 
 #[cfg(test)]
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(word(me, backup(2), MemberSet::EMPTY), Owner::new(gate(3), &[gate(1)]).unwrap());
         let elsewhere = Role::Outside { owner: Some(NodeId(31)), since: term(1, 0) };
         assert_eq!(word(me, elsewhere, listed), Owner::new(gate(32), &[]).unwrap());
-        assert_eq!(word(me, Role::NOTHING, listed), Owner::NOBODY);
+        assert_eq!(word(me, Role::NOTHING, listed), Owner::NONE);
         let many: MemberSet = (1..=7).map(NodeId).collect();
         let all = word(me, owner(term(1, 0), OwnershipStart::Unchanged), many);
         assert_eq!(all, Owner::new(gate(1), &[gate(EVERYBODY)]).unwrap(), "more than there is room for");

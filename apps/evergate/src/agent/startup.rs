@@ -17,7 +17,7 @@ use super::{Interface, Layout, Report, Reporter, Running, host_setup, required_s
 use crate::config::model::{
     Cluster, ClusterMode, ClusterNode, ClusterTiming, Config, NodeNumber, Protocol, Steering,
 };
-use crate::control::console::{error as say_error, warning};
+use crate::control::console::{error as log_error, warning};
 use anyhow::{Context, Result, ensure};
 use evergate_base::Micros;
 use evergate_bpf::{Address, CookieKey, Options, PacketGate, PortBlocks};
@@ -48,7 +48,7 @@ pub struct Startup {
     node: Node,
     links: [Link; 2],
     accept: Option<Accepting>,
-    speaker: AddressAnnouncer,
+    announcer: AddressAnnouncer,
     tickets: [u8; 32],
     requests: RequestKey,
     reports: Arc<Mailbox<(usize, Report)>>,
@@ -81,7 +81,7 @@ impl Startup {
         let incarnation = Incarnation(u64::from_le_bytes(evergate_crypto::random_bytes()).max(1));
         let layout = place.layout(incarnation, config.node.worker_count().get(), &secrets)?;
         let places = [(outside, cluster.addresses.clone()), (inside, cluster.server_source.clone())];
-        let speaker = AddressAnnouncer::new(places, place.virtual_mac, cluster.steering == Steering::Flood)
+        let announcer = AddressAnnouncer::new(places, place.virtual_mac, cluster.steering == Steering::Flood)
             .context("cannot announce addresses: this needs CAP_NET_RAW")?;
         let keys = Keyring::new(KEY, secrets.heartbeats);
         Ok(Startup {
@@ -91,7 +91,7 @@ impl Startup {
             cluster: cluster.clone(),
             links,
             accept,
-            speaker,
+            announcer,
             tickets: secrets.tickets,
             requests: secrets.requests,
             reports: Arc::new(Mailbox::new()?),
@@ -127,7 +127,7 @@ impl Startup {
     /// Starts the agent. `tell` brings instructions to the workers; `working` says whether they do their work.
     pub fn start(
         self,
-        tell: impl Fn(usize, Instruction) + Send + 'static,
+        notify: impl Fn(usize, Instruction) + Send + 'static,
         working: impl FnMut() -> bool + Send + 'static,
     ) -> Result<Running> {
         let orders = Arc::new(Mailbox::new()?);
@@ -158,23 +158,23 @@ impl Startup {
             vec![(Path::Inside, inside.index, own.inside), (Path::Outside, outside.index, own.outside)]
         });
         let networks = Networks::new(own.unwrap_or_default());
-        let whereabouts = witnesses.as_ref().map(|all| all.routes(networks.clone())).unwrap_or_default();
-        whereabouts.resolve();
+        let witness_routes = witnesses.as_ref().map(|all| all.routes(networks.clone())).unwrap_or_default();
+        witness_routes.resolve();
         let mut beyond = DefaultRoutes::new(networks, &self.cluster.addresses);
         beyond.check();
         let strayed = beyond.route_lost();
         let agent = Agent {
             node: self.node,
-            keeper: Housekeeper::start(filters, places, moving(&self.cluster), whereabouts, beyond)?,
+            housekeeper: Housekeeper::start(filters, places, moving(&self.cluster), witness_routes, beyond)?,
             strayed,
             gate: self.gate,
             links: self.links,
             witnesses,
-            speaker: self.speaker,
+            announcer: self.announcer,
             workers: self.layout.workers,
             orders,
             reports: self.reports,
-            tell: Box::new(tell),
+            notify: Box::new(notify),
             working: Box::new(working),
             published,
             status,
@@ -183,7 +183,7 @@ impl Startup {
         let timing = self.cluster.timing;
         let thread = std::thread::Builder::new().name("cluster-agent".to_owned()).spawn(move || {
             be_punctual(timing);
-            agent.run().inspect_err(|error| say_error(format_args!("cluster: {error}")))
+            agent.run().inspect_err(|error| log_error(format_args!("cluster: {error}")))
         })?;
         Ok(running.with_thread(thread))
     }
@@ -231,8 +231,9 @@ impl<'a> Place<'a> {
     }
 
     fn layout(&self, incarnation: Incarnation, workers: usize, secrets: &Secrets) -> Result<Layout> {
-        let mirror_port = self.cluster.port.get() + 1; // the checks keep it in range
-        let mirror_listeners = (0..workers).map(|worker| listen(self.entry.inside, mirror_port, worker));
+        let replication_port = self.cluster.port.get() + 1; // the checks keep it in range
+        let replication_listeners =
+            (0..workers).map(|worker| listen(self.entry.inside, replication_port, worker));
         let (server_tls, client_tls) = evergate_crypto::channel_configs(&secrets.channels)?;
         Ok(Layout {
             node: node_id(self.number),
@@ -243,8 +244,8 @@ impl<'a> Place<'a> {
             sources: self.cluster.server_source.clone(),
             interfaces: self.interfaces,
             peers: peers(self.cluster, self.number, |node| node.inside),
-            mirror_port,
-            mirror_listeners: mirror_listeners.collect::<Result<_>>()?,
+            replication_port,
+            replication_listeners: replication_listeners.collect::<Result<_>>()?,
             server_tls,
             client_tls,
             neighbours: Mutex::default(),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Take-overs that are remembered.
-pub const TAKE_OVERS_MAX: usize = 16;
+pub const FAILOVERS_MAX: usize = 16;
 
 /// `GET /v1/cluster`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -20,7 +20,7 @@ pub struct ClusterStatus {
     pub standing: String,
     /// How long it waits before it joins again, because it lost its place lately; the longer the more often.
     #[serde(default)]
-    pub held_down_ms: Option<u64>,
+    pub rejoin_delay_ms: Option<u64>,
     /// The network that it is cut off from while others use it, if any: it joins when it is back there.
     #[serde(default)]
     pub cut_off: Option<CutOff>,
@@ -52,20 +52,20 @@ pub struct ClusterStatus {
     pub witnesses: Vec<WitnessStatus>,
     /// Connections with copies elsewhere, and copies of others here, a second old at most.
     #[serde(default)]
-    pub mirroring: ReplicationStatus,
+    pub replicated_state: ReplicationStatus,
     /// How long connections of nodes that died stood still before they went on here.
     #[serde(default)]
     pub stalls: StallStatus,
     /// Peers that were told what they had sent to a node that was silent, so that they send it again at once.
     #[serde(default)]
-    pub losses_told: u64,
+    pub loss_notices: u64,
     /// Peers that were told because they did not send it again by themselves: servers of slow clients.
     #[serde(default)]
-    pub losses_told_late: u64,
+    pub loss_notices_late: u64,
     /// What has happened since the start.
     pub counts: ClusterCounts,
     /// The last take-overs, newest last.
-    pub take_overs: Vec<FailoverStatus>,
+    pub failovers: Vec<FailoverStatus>,
     /// Datagrams that were dropped, by reason.
     pub rejected: BTreeMap<String, u64>,
     /// What happened to packets at the gate.
@@ -115,7 +115,7 @@ impl ClusterStatus {
     }
 
     /// Why nobody should be sent to this node now, if so: its standing, or that it gives everything away.
-    pub fn serves_nobody(&self) -> Option<String> {
+    pub fn serves_none(&self) -> Option<String> {
         match self.standing.as_str() {
             "active" => self.draining.then(|| "draining".to_owned()),
             other => Some(other.to_owned()),
@@ -127,7 +127,7 @@ impl ClusterStatus {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quorum {
     /// Nodes that are heard, this one included.
-    pub heard: usize,
+    pub peer_input: usize,
     /// More than half of all nodes.
     pub needed: usize,
 }
@@ -166,9 +166,9 @@ pub struct NodeStatus {
     /// Whether it is a member of the view.
     pub member: bool,
     /// How long ago it was heard on the inside; null for never, and for this node.
-    pub heard_inside_ms: Option<u64>,
+    pub silent_inside_ms: Option<u64>,
     /// The same on the outside.
-    pub heard_outside_ms: Option<u64>,
+    pub silent_outside_ms: Option<u64>,
     /// Networks that do not work as far as it can see, as it says: `inside`, `outside`. Empty while it is not heard.
     #[serde(default)]
     pub lost: Vec<String>,
@@ -187,7 +187,7 @@ pub struct NodeStatus {
     /// Whether it has this node's newest generation too, and can go on with requests that are under way here; null while it is
     /// not heard.
     #[serde(default)]
-    pub can_follow: Option<bool>,
+    pub config_compatible: Option<bool>,
 }
 
 /// Buckets by what they are to this node.
@@ -215,7 +215,7 @@ pub struct ReplicationStatus {
     /// Connections on the shared addresses that are served here.
     pub connections: u64,
     /// Of those: with a complete copy at another node.
-    pub mirrored: u64,
+    pub replicated: u64,
     /// Connections of other nodes that this one holds copies of, complete or not.
     pub held: u64,
     /// Nodes that copies go to, in the order of their numbers.
@@ -243,7 +243,7 @@ pub struct StallStatus {
     /// Of connections with something on its way to somebody.
     pub busy: TimesStatus,
     /// Of those that rested.
-    pub resting: TimesStatus,
+    pub idle_connections: TimesStatus,
 }
 
 /// One witness.
@@ -270,9 +270,9 @@ pub struct ClusterCounts {
     /// Times that it dropped all its state.
     pub voided: u64,
     /// Take-overs of buckets whose owner died.
-    pub take_overs: u64,
+    pub failovers: u64,
     /// Buckets that moved here by plan.
-    pub hand_overs: u64,
+    pub handoffs: u64,
     /// Connections that were continued here.
     pub connections_continued: u64,
     /// Connections that could not be.
@@ -299,9 +299,9 @@ pub struct FailoverStatus {
     /// Whether a worker is still at it.
     pub running: bool,
     /// Buckets whose owner died.
-    pub taken_over: u64,
+    pub failed_over: u64,
     /// Buckets that were handed over by plan.
-    pub handed_over: u64,
+    pub handed_off: u64,
     /// Connections that go on.
     pub connections: u64,
     /// Connections that could not be continued.

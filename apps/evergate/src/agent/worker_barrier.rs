@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Who has spoken about one thing.
 #[derive(Debug)]
 struct Reports {
-    office: Office,
+    term_of: Office,
     workers: BTreeSet<usize>,
 }
 
@@ -30,8 +30,8 @@ impl WorkerBarrier {
     }
 
     /// A worker says that `node` has caught up with its part. Whether all have said so.
-    pub(crate) fn caught_up(&mut self, worker: usize, bucket: Bucket, node: NodeId, office: Office) -> bool {
-        count(&mut self.caught_up, (bucket, node), office, worker) >= self.workers
+    pub(crate) fn caught_up(&mut self, worker: usize, bucket: Bucket, node: NodeId, term_of: Office) -> bool {
+        count(&mut self.caught_up, (bucket, node), term_of, worker) >= self.workers
     }
 
     /// A worker says that its part of the bucket is quiet for a move. Whether all have said so of the one that is asked for.
@@ -39,10 +39,10 @@ impl WorkerBarrier {
         &mut self,
         worker: usize,
         bucket: Bucket,
-        office: Office,
+        term_of: Office,
         freeze: HandoffId,
     ) -> bool {
-        let asked = self.frozen.get_mut(&bucket).filter(|(asked, _)| *asked == (office, freeze));
+        let asked = self.frozen.get_mut(&bucket).filter(|(asked, _)| *asked == (term_of, freeze));
         let Some((_, voices)) = asked else { return false }; // it was called off
         voices.insert(worker);
         voices.len() >= self.workers
@@ -79,13 +79,13 @@ impl WorkerBarrier {
 }
 
 /// How many workers have said it in this office.
-fn count<K: Ord>(all: &mut BTreeMap<K, Reports>, key: K, office: Office, worker: usize) -> usize {
-    let voices = all.entry(key).or_insert_with(|| Reports { office, workers: BTreeSet::new() });
-    if voices.office != office {
-        if voices.office > office {
+fn count<K: Ord>(all: &mut BTreeMap<K, Reports>, key: K, term_of: Office, worker: usize) -> usize {
+    let voices = all.entry(key).or_insert_with(|| Reports { term_of, workers: BTreeSet::new() });
+    if voices.term_of != term_of {
+        if voices.term_of > term_of {
             return 0; // late
         }
-        *voices = Reports { office, workers: BTreeSet::new() };
+        *voices = Reports { term_of, workers: BTreeSet::new() };
     }
     voices.workers.insert(worker);
     voices.workers.len()
@@ -99,43 +99,43 @@ mod tests {
     const NODE: NodeId = NodeId(2);
     const FREEZE: HandoffId = HandoffId { to: NODE, number: 1 };
 
-    fn office(moves: u32) -> Office {
+    fn term_of(moves: u32) -> Office {
         Office { epoch: 1, proposer: 0, incarnation: 1, moves }
     }
 
     #[test]
     fn it_takes_every_worker_in_the_same_office() {
-        let mut chorus = WorkerBarrier::new(2);
-        assert!(!chorus.caught_up(0, BUCKET, NODE, office(0)));
-        assert!(!chorus.caught_up(0, BUCKET, NODE, office(0)), "the same worker again");
-        assert!(!chorus.caught_up(1, BUCKET, NODE, office(1)), "in another office");
-        assert!(!chorus.caught_up(0, BUCKET, NODE, office(0)), "of an office that is over");
-        assert!(chorus.caught_up(0, BUCKET, NODE, office(1)));
-        assert!(!chorus.caught_up(0, BUCKET, NodeId(3), office(1)), "about another node");
-        assert!(!chorus.frozen(1, BUCKET, office(1), FREEZE), "nobody asked");
-        chorus.expect(BUCKET, MemberSet::of(NODE), Some((office(1), FREEZE)));
-        assert!(!chorus.frozen(1, BUCKET, office(1), FREEZE));
-        assert!(!chorus.frozen(0, BUCKET, office(0), FREEZE), "in another office");
-        assert!(chorus.frozen(0, BUCKET, office(1), FREEZE));
+        let mut barrier = WorkerBarrier::new(2);
+        assert!(!barrier.caught_up(0, BUCKET, NODE, term_of(0)));
+        assert!(!barrier.caught_up(0, BUCKET, NODE, term_of(0)), "the same worker again");
+        assert!(!barrier.caught_up(1, BUCKET, NODE, term_of(1)), "in another office");
+        assert!(!barrier.caught_up(0, BUCKET, NODE, term_of(0)), "of an office that is over");
+        assert!(barrier.caught_up(0, BUCKET, NODE, term_of(1)));
+        assert!(!barrier.caught_up(0, BUCKET, NodeId(3), term_of(1)), "about another node");
+        assert!(!barrier.frozen(1, BUCKET, term_of(1), FREEZE), "nobody asked");
+        barrier.expect(BUCKET, MemberSet::of(NODE), Some((term_of(1), FREEZE)));
+        assert!(!barrier.frozen(1, BUCKET, term_of(1), FREEZE));
+        assert!(!barrier.frozen(0, BUCKET, term_of(0), FREEZE), "in another office");
+        assert!(barrier.frozen(0, BUCKET, term_of(1), FREEZE));
     }
 
     #[test]
     fn voices_of_an_attempt_that_was_given_up_do_not_count_for_the_next() {
-        let mut chorus = WorkerBarrier::new(2);
-        chorus.caught_up(0, BUCKET, NODE, office(0));
-        chorus.expect(BUCKET, MemberSet::of(NODE), Some((office(0), FREEZE)));
-        chorus.frozen(0, BUCKET, office(0), FREEZE);
-        assert!(chorus.caught_up(1, BUCKET, NODE, office(0)), "still the same attempt");
-        chorus.expect(BUCKET, MemberSet::EMPTY, None);
-        assert!(!chorus.caught_up(1, BUCKET, NODE, office(0)));
-        assert!(!chorus.frozen(1, BUCKET, office(0), FREEZE));
+        let mut barrier = WorkerBarrier::new(2);
+        barrier.caught_up(0, BUCKET, NODE, term_of(0));
+        barrier.expect(BUCKET, MemberSet::of(NODE), Some((term_of(0), FREEZE)));
+        barrier.frozen(0, BUCKET, term_of(0), FREEZE);
+        assert!(barrier.caught_up(1, BUCKET, NODE, term_of(0)), "still the same attempt");
+        barrier.expect(BUCKET, MemberSet::EMPTY, None);
+        assert!(!barrier.caught_up(1, BUCKET, NODE, term_of(0)));
+        assert!(!barrier.frozen(1, BUCKET, term_of(0), FREEZE));
         // The next move in the same office is another one, also when nobody heard that the first was called off.
         let next = HandoffId { number: 2, ..FREEZE };
-        chorus.expect(BUCKET, MemberSet::EMPTY, Some((office(0), FREEZE)));
-        chorus.frozen(0, BUCKET, office(0), FREEZE);
-        chorus.expect(BUCKET, MemberSet::EMPTY, Some((office(0), next)));
-        assert!(!chorus.frozen(1, BUCKET, office(0), next));
-        assert!(!chorus.frozen(0, BUCKET, office(0), FREEZE), "late");
-        assert!(chorus.frozen(0, BUCKET, office(0), next));
+        barrier.expect(BUCKET, MemberSet::EMPTY, Some((term_of(0), FREEZE)));
+        barrier.frozen(0, BUCKET, term_of(0), FREEZE);
+        barrier.expect(BUCKET, MemberSet::EMPTY, Some((term_of(0), next)));
+        assert!(!barrier.frozen(1, BUCKET, term_of(0), next));
+        assert!(!barrier.frozen(0, BUCKET, term_of(0), FREEZE), "late");
+        assert!(barrier.frozen(0, BUCKET, term_of(0), next));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::output::{self, Table};
 use super::{RemoteArgs, remote};
-use crate::agent::status::{ClusterStatus, CutOff, NodeStatus, Quorum, FailoverStatus};
+use crate::agent::status::{ClusterStatus, CutOff, FailoverStatus, NodeStatus, Quorum};
 use crate::latency_histogram::TimesStatus;
 
 pub(super) fn key() -> u8 {
@@ -15,8 +15,8 @@ pub(super) fn status(args: &RemoteArgs) -> u8 {
         text += &carried(status);
         text += &surroundings(status);
         text += &format!("\n{}", nodes(status).show(""));
-        if !status.take_overs.is_empty() {
-            text += &format!("\n{}", take_overs(&status.take_overs));
+        if !status.failovers.is_empty() {
+            text += &format!("\n{}", failovers(&status.failovers));
         }
         text
     })
@@ -28,7 +28,7 @@ fn standing(status: &ClusterStatus) -> String {
     if status.draining {
         text += if status.drained { ", drained" } else { ", draining" };
     }
-    if let Some(wait) = status.held_down_ms {
+    if let Some(wait) = status.rejoin_delay_ms {
         text += &format!(", waits {:.1} s before it joins again", seconds(wait));
     }
     text += "\n";
@@ -53,12 +53,12 @@ fn carried(status: &ClusterStatus) -> String {
         "buckets:       {} owned ({} held, {} without a copy), {} backed up, {} being copied here, {} unowned\n",
         buckets.owned, buckets.held, buckets.bare, buckets.backed, buckets.filling, buckets.unowned
     );
-    let mirroring = &status.mirroring;
+    let replicated_state = &status.replicated_state;
     text += &format!(
         "connections:   {}, mirrored {}, copies of other nodes' held {}\n",
-        mirroring.connections, mirroring.mirrored, mirroring.held
+        replicated_state.connections, replicated_state.replicated, replicated_state.held
     );
-    for lag in &mirroring.backups {
+    for lag in &replicated_state.backups {
         let behind_ms = lag.behind_us as f64 / 1000.0;
         text += &format!(
             "mirror lag:    node {}: {} frames, {} bytes unsent, {behind_ms:.1} ms\n",
@@ -68,19 +68,21 @@ fn carried(status: &ClusterStatus) -> String {
     let counts = &status.counts;
     text += &format!(
         "take-overs:    {}, buckets handed over {}, connections continued {}, lost {}\n",
-        counts.take_overs, counts.hand_overs, counts.connections_continued, counts.connections_lost
+        counts.failovers, counts.handoffs, counts.connections_continued, counts.connections_lost
     );
     text += &stalls("busy", &status.stalls.busy);
-    text += &stalls("resting", &status.stalls.resting);
+    text += &stalls("resting", &status.stalls.idle_connections);
     text + &format!("fenced:        {} times, {} times voided\n", counts.fenced, counts.voided)
 }
 
 /// Whom it hears, and what it refused.
 fn surroundings(status: &ClusterStatus) -> String {
     let mut text = String::new();
-    if let Some(Quorum { heard, needed }) = status.quorum {
+    if let Some(Quorum { peer_input, needed }) = status.quorum {
         let all = status.nodes.len();
-        text += &format!("majority:      {heard} of {all} nodes heard, this one included; {needed} needed\n");
+        text += &format!(
+            "majority:      {peer_input} of {all} nodes heard, this one included; {needed} needed\n"
+        );
     }
     for witness in &status.witnesses {
         let network = witness.network.as_deref().unwrap_or("on neither network");
@@ -100,7 +102,7 @@ fn nodes(status: &ClusterStatus) -> Table {
 }
 
 fn row(node: &NodeStatus, own: bool) -> Vec<String> {
-    let heard = |ms, network: &str| {
+    let peer_input = |ms, network: &str| {
         let at = if own { "this node".to_owned() } else { ago(ms) };
         let lost = node.lost.iter().any(|lost| lost == network);
         if lost { format!("{at} (down there)") } else { at }
@@ -118,9 +120,9 @@ fn row(node: &NodeStatus, own: bool) -> Vec<String> {
         generation(node, own),
         node.load.map_or_else(|| "-".to_owned(), |load| format!("{:.1} %", load as f64 / 10_000.0)),
         node.inside.clone(),
-        heard(node.heard_inside_ms, "inside"),
+        peer_input(node.silent_inside_ms, "inside"),
         node.outside.clone(),
-        heard(node.heard_outside_ms, "outside"),
+        peer_input(node.silent_outside_ms, "outside"),
     ]
 }
 
@@ -134,14 +136,14 @@ fn numbers(nodes: &[u8]) -> String {
 
 /// What a node has, and whether it can follow this one.
 fn generation(node: &NodeStatus, own: bool) -> String {
-    match (node.generation, node.can_follow) {
+    match (node.generation, node.config_compatible) {
         (None, _) => "-".to_owned(),
         (Some(generation), Some(false)) if !own => format!("{generation} (lacks ours)"),
         (Some(generation), _) => generation.to_string(),
     }
 }
 
-fn take_overs(all: &[FailoverStatus]) -> String {
+fn failovers(all: &[FailoverStatus]) -> String {
     let mut table = Table::new(&[
         "TAKE-OVER AT",
         "BUCKETS TAKEN",
@@ -154,11 +156,11 @@ fn take_overs(all: &[FailoverStatus]) -> String {
     for one in all {
         table.row(vec![
             crate::control::rfc3339(one.began_unix_s.cast_signed()),
-            one.taken_over.to_string(),
-            one.handed_over.to_string(),
+            one.failed_over.to_string(),
+            one.handed_off.to_string(),
             one.connections.to_string(),
             one.lost.to_string(),
-            if one.taken_over > 0 { format!("{:.1} ms", one.silent_ms) } else { "-".to_owned() },
+            if one.failed_over > 0 { format!("{:.1} ms", one.silent_ms) } else { "-".to_owned() },
             if one.running { "under way".to_owned() } else { format!("{:.1} ms", one.took_ms) },
         ]);
     }

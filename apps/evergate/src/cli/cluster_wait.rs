@@ -54,7 +54,8 @@ fn wait(socket: &Path, seconds: u64, json: bool, mut look: impl FnMut(&ClusterSt
     let (until, mut next_line) = (began + Duration::from_secs(seconds), began + LINE);
     loop {
         let asked = ("GET", "/v1/cluster");
-        let found = match request(socket, PATIENCE_TO_READ, asked).map(|said| understood(said, asked, &[200]))
+        let found = match request(socket, PATIENCE_TO_READ, asked)
+            .map(|reported| understood(reported, asked, &[200]))
         {
             Ok(Ok((_, status))) => look(&status),
             Ok(Err(error)) => Found::Never(format!("{error:#}")), // a node on its own

@@ -13,7 +13,9 @@ pub(crate) fn text(text: &str) -> u8 {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            print_error(format_args!("error: cannot write to standard output: {error}; the output is not complete"));
+            print_error(format_args!(
+                "error: cannot write to standard output: {error}; the output is not complete"
+            ));
             FAILED
         }
         _ => 0,

@@ -153,7 +153,10 @@ pub(super) fn certificates(args: &RemoteArgs) -> u8 {
 
 pub(super) fn server(args: &ServerArgs, action: &str) -> u8 {
     let Some((pool, server)) = args.server.split_once('/') else {
-        output::print_error(format_args!("error: {:?} is not POOL/SERVER, such as web/10.0.0.11:8080", args.server));
+        output::print_error(format_args!(
+            "error: {:?} is not POOL/SERVER, such as web/10.0.0.11:8080",
+            args.server
+        ));
         return WRONG;
     };
     let path = format!("/v1/servers/{}/{}/{action}", percent_encoded(pool), percent_encoded(server));

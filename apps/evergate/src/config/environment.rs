@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn names_are_looked_up_side_by_side_and_answered_in_their_order() {
-        let (tell, told) = channel();
+        let (notify, reported) = channel();
         std::thread::spawn(move || {
             let together = Barrier::new(LOOKUPS_MAX); // one after the other they would wait for ever
             let names: Vec<usize> = (0..2 * LOOKUPS_MAX).collect();
@@ -250,9 +250,9 @@ mod tests {
                 together.wait();
                 name * 2
             });
-            tell.send(found).unwrap();
+            notify.send(found).unwrap();
         });
-        let found = told.recv_timeout(Duration::from_secs(60)).unwrap();
+        let found = reported.recv_timeout(Duration::from_secs(60)).unwrap();
         assert_eq!(found, (0..2 * LOOKUPS_MAX).map(|name| name * 2).collect::<Vec<_>>());
         assert!(side_by_side(&[], |name: &usize| *name).is_empty());
     }

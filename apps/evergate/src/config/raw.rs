@@ -65,7 +65,7 @@ pub(super) struct RawLimits {
     pub(super) connections_max: Option<u32>,
     pub(super) connections_per_source_max: Option<u32>,
     pub(super) handshakes_per_turn: Option<u32>,
-    pub(super) gather_us: Option<u32>,
+    pub(super) event_batching_us: Option<u32>,
     pub(super) head_bytes_max: Option<u32>,
     pub(super) headers_max: Option<u32>,
     pub(super) body_bytes_max: Option<u64>,

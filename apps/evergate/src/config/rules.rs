@@ -47,7 +47,8 @@ pub(super) fn rules(config: &RawConfig, checks: &mut Checks<'_>) -> Rules {
             Rules { specs: config.rules.clone(), ruleset: Arc::new(ruleset) }
         }
         Err(errors) => {
-            let news: Vec<_> = errors.into_iter().filter(|error| !is_reported(config, error, checks)).collect();
+            let news: Vec<_> =
+                errors.into_iter().filter(|error| !is_reported(config, error, checks)).collect();
             news.iter().for_each(|error| compile_error(config, error, checks));
             Rules::none()
         }
@@ -139,9 +140,9 @@ fn denials(config: &RawConfig, checks: &mut Checks<'_>) {
     let sets = |rule: &RuleSpec, field: &str| {
         rule.set_response_headers.keys().any(|k| k.eq_ignore_ascii_case(field))
     };
-    let goes_on = |rule: &RuleSpec| rule.route.is_none() && rule.deny.is_none() && rule.redirect.is_none();
+    let continues = |rule: &RuleSpec| rule.route.is_none() && rule.deny.is_none() && rule.redirect.is_none();
     for (status, field, example, section) in REQUIRED {
-        if config.rules.iter().any(|rule| goes_on(rule) && sets(rule, field)) {
+        if config.rules.iter().any(|rule| continues(rule) && sets(rule, field)) {
             continue;
         }
         for (i, rule) in config.rules.iter().enumerate() {

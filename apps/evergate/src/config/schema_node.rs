@@ -109,7 +109,7 @@ pub(super) static LIMITS: Section = Section {
             "TLS handshakes a worker computes before it serves established connections again.",
         ),
         with_default(
-            "gather_us",
+            "event_batching_us",
             Kind::Integer(0, 1000),
             "200",
             "How long a worker that is more than half busy lets events gather before it looks for more, in microseconds, as long as at least 90 % of the work is done that is done without it; 0 = never. Saves about a tenth of the worker's processor time, and delays an answer by up to twice this time.",

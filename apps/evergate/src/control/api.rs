@@ -88,7 +88,7 @@ pub(super) async fn answer<B>(control: &Arc<Control>, surface: Surface, request:
 fn healthz(control: &Control) -> Answer {
     let reason = match (control.is_draining(), &control.cluster) {
         (true, _) => Some("draining".to_owned()),
-        (false, Some(cluster)) => cluster.status().serves_nobody(),
+        (false, Some(cluster)) => cluster.status().serves_none(),
         (false, None) => None,
     };
     let (status, text) = match reason {

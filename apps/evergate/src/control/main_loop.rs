@@ -95,8 +95,8 @@ async fn serve(
     let is_successor = inherited.is_some();
     if let Some(inherited) = inherited {
         // Before its first word the process before serves, and goes on when this one ends.
-        let told = inherited.start_serving().context("the process before did not hand over")?;
-        main.daemon.apply_operator_state(&told);
+        let reported = inherited.start_serving().context("the process before did not hand over")?;
+        main.daemon.apply_operator_state(&reported);
     }
     main.open(doors, is_successor)?;
     main.announce();
@@ -111,7 +111,7 @@ async fn serve(
     let mut drain_look = ticker(DRAIN_POLL);
     while !main.is_over()? {
         tokio::select! {
-            said = signals.next() => main.on_signal(said),
+            reported = signals.next() => main.on_signal(reported),
             Some(message) = main.inbox.recv() => main.handle(message),
             _ = second.tick() => main.every_second(),
             _ = look.tick() => main.check_files(),
@@ -151,7 +151,7 @@ pub(super) struct Main {
     pub(super) drain_until: Option<Instant>,
     pub(super) stop_now: bool,
     /// By a signal.
-    pub(super) told: bool,
+    pub(super) reported: bool,
     looking: bool,
     /// In its cluster, a second ago; a node alone always.
     was_active: bool,
@@ -230,7 +230,7 @@ impl Main {
             inbox,
             drain_until: None,
             stop_now: false,
-            told: false,
+            reported: false,
             looking: false,
             was_active: true,
             rotated,
@@ -319,8 +319,8 @@ impl Main {
         }
     }
 
-    fn on_signal(&mut self, said: Signal) {
-        match said {
+    fn on_signal(&mut self, reported: Signal) {
+        match reported {
             Signal::Reload => {
                 self.daemon.reopen_logs();
                 self.ask_reload(None);
@@ -334,7 +334,7 @@ impl Main {
     }
 
     fn on_stop(&mut self, by: &str) {
-        let is_first = !std::mem::replace(&mut self.told, true);
+        let is_first = !std::mem::replace(&mut self.reported, true);
         if is_first && self.is_passing() {
             let open = self.open_connections();
             info(format_args!(

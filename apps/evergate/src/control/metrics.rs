@@ -36,7 +36,7 @@ fn process(out: &mut Exposition, control: &Control, status: &Status) {
         .sample(&[], status.resident_bytes);
     out.gauge("evergate_draining", "1 while the process lets its connections finish.")
         .sample(&[], u8::from(control.is_draining()));
-    out.gauge("evergate_generation", "Generation of the configuration in force.")
+    out.gauge("evergate_config_generation", "Generation of the configuration in force.")
         .sample(&[], status.generation);
     out.counter("evergate_reloads_total", "Reloads by result.")
         .sample(&[("result", "success")], status.reloads.succeeded)
@@ -56,7 +56,7 @@ fn process(out: &mut Exposition, control: &Control, status: &Status) {
         turns.sample(&[("worker", &worker.index.to_string())], worker.counts.turns);
     }
     let about = "Turns for which a busy worker let events gather.";
-    let mut gathered = out.counter("evergate_worker_turns_gathered_total", about);
+    let mut gathered = out.counter("evergate_worker_turns_batched_total", about);
     for worker in &status.workers {
         gathered.sample(&[("worker", &worker.index.to_string())], worker.counts.gathered);
     }
@@ -92,7 +92,7 @@ fn traffic(out: &mut Exposition, status: &Status) {
         .sample(&[("kind", "resumed")], total.handshakes_resumed);
     out.gauge("evergate_session_ids", "TLS 1.2 sessions kept for clients that resume them by their ids.")
         .sample(&[], status.session_ids);
-    out.counter("evergate_session_ids_named_total", "TLS 1.2 clients that named a session by its id.")
+    out.counter("evergate_session_id_lookups_total", "TLS 1.2 clients that named a session by its id.")
         .sample(&[("result", "found")], total.session_ids_found)
         .sample(&[("result", "missed")], total.session_ids_missed);
     let mut responses =

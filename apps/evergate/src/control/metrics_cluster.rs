@@ -11,46 +11,46 @@ pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
         .sample(&[("role", "backed")], buckets.backed)
         .sample(&[("role", "filling")], buckets.filling)
         .sample(&[("role", "unowned")], buckets.unowned);
-    out.gauge("evergate_cluster_buckets_held", "Owned buckets that were taken over and do not yet go on.")
+    out.gauge("evergate_cluster_buckets_recovering", "Owned buckets that were taken over and do not yet go on.")
         .sample(&[], buckets.held);
-    out.gauge("evergate_cluster_buckets_bare", "Owned buckets without a complete copy elsewhere.")
+    out.gauge("evergate_cluster_buckets_without_backup", "Owned buckets without a complete copy elsewhere.")
         .sample(&[], buckets.bare);
     replication(out, status);
     let counts = &status.counts;
     out.counter("evergate_cluster_views_total", "Views installed.").sample(&[], counts.views);
     out.counter("evergate_cluster_fenced_total", "Times that this node was fenced.")
         .sample(&[], counts.fenced);
-    out.counter("evergate_cluster_voided_total", "Times that this node dropped all state.")
+    out.counter("evergate_cluster_state_dropped_total", "Times that this node dropped all state.")
         .sample(&[], counts.voided);
-    out.counter("evergate_cluster_take_overs_total", "Take-overs from nodes that died.")
-        .sample(&[], counts.take_overs);
-    out.counter("evergate_cluster_hand_overs_total", "Buckets that were handed to this node by plan.")
-        .sample(&[], counts.hand_overs);
+    out.counter("evergate_cluster_failovers_total", "Take-overs from nodes that died.")
+        .sample(&[], counts.failovers);
+    out.counter("evergate_cluster_handoffs_total", "Buckets that were handed to this node by plan.")
+        .sample(&[], counts.handoffs);
     out.counter(
         "evergate_cluster_connections_total",
         "Connections of other nodes, by what became of them here.",
     )
     .sample(&[("result", "continued")], counts.connections_continued)
     .sample(&[("result", "lost")], counts.connections_lost);
-    let ended = || status.take_overs.iter().rev().filter(|one| !one.running);
+    let ended = || status.failovers.iter().rev().filter(|one| !one.running);
     let newest = ended().next();
-    out.gauge("evergate_cluster_take_over_seconds", "How long the last take-over or hand-over took.")
+    out.gauge("evergate_cluster_failover_seconds", "How long the last take-over or hand-over took.")
         .sample(&[], newest.map_or(0.0, |one| one.took_ms / 1000.0));
     out.gauge(
-        "evergate_cluster_take_over_silent_seconds",
+        "evergate_cluster_failover_detection_seconds",
         "How long nothing had been heard of the node that died when the last take-over began.",
     )
-    .sample(&[], ended().find(|one| one.taken_over > 0).map_or(0.0, |one| one.silent_ms / 1000.0));
+    .sample(&[], ended().find(|one| one.failed_over > 0).map_or(0.0, |one| one.silent_ms / 1000.0));
     out.counter(
-        "evergate_cluster_losses_told_total",
+        "evergate_cluster_loss_notices_total",
         "Peers that were told what they had sent to a node that was silent.",
     )
-    .sample(&[], status.losses_told);
+    .sample(&[], status.loss_notices);
     out.counter(
-        "evergate_cluster_losses_told_late_total",
+        "evergate_cluster_loss_notices_late_total",
         "Peers that were told what nobody has of what they had sent, because they said nothing for a while after a take-over or a move.",
     )
-    .sample(&[], status.losses_told_late);
+    .sample(&[], status.loss_notices_late);
     out.counter("evergate_cluster_channels_lost_total", "Mirror channels that broke or were too slow.")
         .sample(&[], counts.channels_lost);
     out.counter("evergate_cluster_datagrams_total", "Datagrams of the agent, by direction.")
@@ -77,44 +77,44 @@ pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
 }
 
 fn replication(out: &mut Exposition, status: &ClusterStatus) {
-    let mirroring = &status.mirroring;
-    out.gauge("evergate_cluster_mirror_connections", "Connections by what is mirrored of them.")
-        .sample(&[("role", "own")], mirroring.connections)
-        .sample(&[("role", "mirrored")], mirroring.mirrored)
-        .sample(&[("role", "held")], mirroring.held);
+    let replicated_state = &status.replicated_state;
+    out.gauge("evergate_cluster_replication_connections", "Connections by what is mirrored of them.")
+        .sample(&[("role", "own")], replicated_state.connections)
+        .sample(&[("role", "mirrored")], replicated_state.replicated)
+        .sample(&[("role", "held")], replicated_state.held);
     let node = |lag: &LagStatus| lag.node.to_string();
     let mut frames =
-        out.gauge("evergate_cluster_mirror_lag_frames", "Frames that a backup has not acknowledged.");
-    for lag in &mirroring.backups {
+        out.gauge("evergate_cluster_replication_lag_frames", "Frames that a backup has not acknowledged.");
+    for lag in &replicated_state.backups {
         frames.sample(&[("node", &node(lag))], lag.frames);
     }
     let mut unsent = out
-        .gauge("evergate_cluster_mirror_unsent_bytes", "Bytes of frames that wait to be sent to a backup.");
-    for lag in &mirroring.backups {
+        .gauge("evergate_cluster_replication_unsent_bytes", "Bytes of frames that wait to be sent to a backup.");
+    for lag in &replicated_state.backups {
         unsent.sample(&[("node", &node(lag))], lag.unsent_bytes);
     }
     let mut behind = out.gauge(
-        "evergate_cluster_mirror_lag_seconds",
+        "evergate_cluster_replication_lag_seconds",
         "The longest that a backup took to acknowledge a frame, of those timed in a second.",
     );
-    for lag in &mirroring.backups {
+    for lag in &replicated_state.backups {
         behind.sample(&[("node", &node(lag))], lag.behind_us as f64 / 1e6);
     }
     let mut stalls = out.histogram(
         "evergate_cluster_stall_seconds",
         "How long connections of nodes that died stood still once they were known to be this node's.",
     );
-    for (name, of) in [("busy", &status.stalls.busy), ("resting", &status.stalls.resting)] {
+    for (name, of) in [("busy", &status.stalls.busy), ("resting", &status.stalls.idle_connections)] {
         stalls.times(&[("connection", name)], of);
     }
 }
 
 fn members(out: &mut Exposition, status: &ClusterStatus) {
-    let mut standing = out.gauge("evergate_cluster_standing", "1 for the standing of this node.");
+    let mut standing = out.gauge("evergate_cluster_phase", "1 for the standing of this node.");
     for name in ["listening", "active", "fenced", "left"] {
         standing.sample(&[("standing", name)], u8::from(status.standing == name));
     }
-    out.gauge("evergate_cluster_epoch", "Epoch of the view in force here; 0 without one.")
+    out.gauge("evergate_cluster_view", "Epoch of the view in force here; 0 without one.")
         .sample(&[], status.view.as_ref().map_or(0, |view| view.epoch));
     out.gauge("evergate_cluster_draining", "1 while this node gives its buckets away.")
         .sample(&[], u8::from(status.draining));
@@ -129,17 +129,18 @@ fn members(out: &mut Exposition, status: &ClusterStatus) {
         }
     }
     let mut follows =
-        out.gauge("evergate_cluster_can_follow", "Whether a node has this node's newest configuration too.");
+        out.gauge("evergate_cluster_config_compatible", "Whether a node has this node's newest configuration too.");
     for node in &status.nodes {
-        if let Some(can_follow) = node.can_follow {
-            follows.sample(&[("node", &node.number.to_string())], u8::from(can_follow));
+        if let Some(config_compatible) = node.config_compatible {
+            follows.sample(&[("node", &node.number.to_string())], u8::from(config_compatible));
         }
     }
-    let mut heard = out.gauge("evergate_cluster_heard_seconds", "How long ago a node was heard, by network.");
+    let mut peer_input =
+        out.gauge("evergate_cluster_silence_seconds", "How long ago a node was heard, by network.");
     for node in status.nodes.iter().filter(|node| node.number != status.node) {
-        for (network, ms) in [("inside", node.heard_inside_ms), ("outside", node.heard_outside_ms)] {
+        for (network, ms) in [("inside", node.silent_inside_ms), ("outside", node.silent_outside_ms)] {
             let labels = [("node", &node.number.to_string()[..]), ("network", network)];
-            heard.sample(&labels, ago_s(ms));
+            peer_input.sample(&labels, ago_s(ms));
         }
     }
     let mut witness = out.gauge("evergate_cluster_witness_seconds", "How long ago a witness answered.");

@@ -13,18 +13,18 @@ impl Control {
     pub(super) fn cluster_status(&self, cluster: &Handle) -> ClusterStatus {
         let sum =
             |of: fn(&Counters) -> &Count| self.workers.iter().map(|worker| of(&worker.counters).get()).sum();
-        let (mirroring, stalls) = (self.replication_status(), self.stalls());
-        let (losses_told, losses_told_late) = (sum(|of| &of.losses_told), sum(|of| &of.losses_told_late));
-        ClusterStatus { mirroring, stalls, losses_told, losses_told_late, ..cluster.status() }
+        let (replicated_state, stalls) = (self.replication_status(), self.stalls());
+        let (loss_notices, loss_notices_late) = (sum(|of| &of.loss_notices), sum(|of| &of.loss_notices_late));
+        ClusterStatus { replicated_state, stalls, loss_notices, loss_notices_late, ..cluster.status() }
     }
 
     fn replication_status(&self) -> ReplicationStatus {
         let mut all = ReplicationStatus::default();
         let mut lags: BTreeMap<u8, Lag> = BTreeMap::new();
         for worker in &self.workers {
-            let of = worker.counters.mirroring.lock().unwrap_or_else(PoisonError::into_inner);
+            let of = worker.counters.replicated_state.lock().unwrap_or_else(PoisonError::into_inner);
             all.connections += of.own;
-            all.mirrored += of.mirrored;
+            all.replicated += of.replicated;
             all.held += of.held;
             for (node, lag) in &of.lags {
                 let known = lags.entry(*node).or_default();
@@ -41,10 +41,10 @@ impl Control {
     }
 
     fn stalls(&self) -> StallStatus {
-        let [busy, resting] = [0, 1].map(|which| {
+        let [busy, idle_connections] = [0, 1].map(|which| {
             let of = self.workers.iter().map(|worker| &worker.counters.stalls[which]);
             TimesStatus::of(&of.collect::<Vec<_>>())
         });
-        StallStatus { busy, resting }
+        StallStatus { busy, idle_connections }
     }
 }

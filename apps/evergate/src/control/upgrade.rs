@@ -151,7 +151,7 @@ impl Main {
     pub(super) fn handle_started(&mut self, started: Result<Successor, Failure>) {
         let Some(upgrade) = &mut self.upgrade else { return };
         let draining = self.drain_until.is_some();
-        let told = started.and_then(|mut successor| {
+        let reported = started.and_then(|mut successor| {
             let failure = |error: String| Failure { error, remedy: "try again".to_owned() };
             if draining {
                 return Err(failure("the node has begun to drain meanwhile".to_owned()));
@@ -163,7 +163,7 @@ impl Main {
                 .map_err(|error| failure(format!("the new process is gone: {error}")))?;
             Ok(successor)
         });
-        match told {
+        match reported {
             Ok(successor) => self.pass_on(successor),
             Err(Failure { error: why, remedy }) => {
                 self.notify.main_process(std::process::id());
@@ -277,7 +277,7 @@ impl Main {
             "the new process ended while it got connections ({status}): {passed} are lost, this one serves again"
         );
         error(&what);
-        (self.drain_until, self.told) = (None, false);
+        (self.drain_until, self.reported) = (None, false);
         self.control.draining.store(false, Ordering::Relaxed);
         self.notify.main_process(std::process::id());
         self.return_pid_file();

@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn a_limit_that_nobody_set_is_told_of_only_where_little_can_be_had() {
-        for (connections, limit, told) in [
+        for (connections, limit, reported) in [
             (100_000, 20_000, false),
             (100_000, 4096, true),
             (50_000, 20_000, true),
@@ -50,7 +50,7 @@ mod tests {
         ] {
             assert_eq!(
                 is_worth_telling(connections, 2 * connections + 1024, limit),
-                told,
+                reported,
                 "{connections} {limit}"
             );
         }

@@ -36,10 +36,10 @@ impl Daemon {
         let settings = settings(&config, self.workers.len());
         for (worker, add) in self.workers.iter().zip(copies) {
             // What waits in the queue of a listener that goes is served by the configuration that knows it.
-            worker.tell(Command::Listeners { add: Vec::new(), remove: gone.clone() });
-            worker.tell(Command::Reload(assembled.generation.clone()));
-            worker.tell(Command::Settings(settings.clone()));
-            worker.tell(Command::Listeners { add, remove: Vec::new() });
+            worker.notify(Command::Listeners { add: Vec::new(), remove: gone.clone() });
+            worker.notify(Command::Reload(assembled.generation.clone()));
+            worker.notify(Command::Settings(settings.clone()));
+            worker.notify(Command::Listeners { add, remove: Vec::new() });
         }
         let max = config.limits.listener.connections_max;
         if max > self.config.limits.listener.connections_max {

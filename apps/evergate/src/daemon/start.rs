@@ -12,7 +12,7 @@ use crate::listen::bind_all;
 use crate::server_state::Generation;
 use crate::upgrade::{Inheritance, adopt_servers, prefer_known};
 use crate::worker::replication::Joining;
-use crate::worker::{Bounds, Command, ListenerSocket, Watchdog, Settings, Shared, Worker};
+use crate::worker::{Bounds, Command, ListenerSocket, Settings, Shared, Watchdog, Worker};
 use anyhow::{Context, Result};
 use evergate_sys::{Account, Keepalive};
 use std::mem::take;
@@ -187,15 +187,15 @@ fn start_workers(
 fn start_agent(ground: Startup, workers: &[WorkerHandle]) -> Result<agent::Running> {
     let ways: Vec<_> = workers.iter().map(|worker| (worker.commands.clone(), worker.waker.clone())).collect();
     let mut pulses: Vec<_> = workers.iter().map(|worker| (worker.pulse.clone(), 0)).collect();
-    let working = move || pulses.iter_mut().fold(true, |well, (pulse, last)| pulse.goes_on(last) && well);
-    let tell = move |worker: usize, instruction| {
+    let working = move || pulses.iter_mut().fold(true, |well, (pulse, last)| pulse.continues(last) && well);
+    let notify = move |worker: usize, instruction| {
         if let Some((commands, waker)) = ways.get(worker) {
             // A worker that is gone hears nothing more.
             let _ = commands.send(Command::Cluster(instruction));
             waker.wake();
         }
     };
-    ground.start(tell, working)
+    ground.start(notify, working)
 }
 
 fn start_worker(

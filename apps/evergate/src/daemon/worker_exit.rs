@@ -21,7 +21,7 @@ impl Daemon {
                 continue;
             }
             let copies = copies(&sockets[index..=index])?.into_iter().flatten().collect();
-            self.workers[heir].tell(Command::Listeners { add: copies, remove: Vec::new() });
+            self.workers[heir].notify(Command::Listeners { add: copies, remove: Vec::new() });
             inherit(&mut sockets, index, heir);
         }
         Ok(())

@@ -45,9 +45,9 @@ pub(super) fn pool_runtime(
 fn tls_fingerprint(pool: &PoolConfig) -> u64 {
     let Some(tls) = &pool.tls else { return 0 };
     let client = tls.client.iter().flat_map(|identity| [&identity.chain, &identity.key]);
-    let said = format!("{tls:?}").into_bytes();
+    let reported = format!("{tls:?}").into_bytes();
     let files = tls.ca.iter().chain(client).map(|path| Machine.read(path).unwrap_or_default());
-    fnv(std::iter::once(said).chain(files).flatten()).max(1)
+    fnv(std::iter::once(reported).chain(files).flatten()).max(1)
 }
 
 /// A reload keeps the sessions, unless it changes the policy.

@@ -233,6 +233,6 @@ fn what_was_counted_goes_on_until_the_rules_change() {
 fn the_bound_on_connections_that_nobody_set_is_known_as_such() {
     let text = listener("in", 1, "http", "web")
         + "[[pools]]\nname = \"web\"\nservers = [{ address = \"10.0.0.1:1\" }]\n";
-    let unsaid = config(&text).limits.listener.connections_max;
-    assert_eq!(unsaid as u64, crate::daemon::fd_limit::CONNECTIONS_MAX_DEFAULT);
+    let unsent = config(&text).limits.listener.connections_max;
+    assert_eq!(unsent as u64, crate::daemon::fd_limit::CONNECTIONS_MAX_DEFAULT);
 }

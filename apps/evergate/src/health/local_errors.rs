@@ -57,10 +57,10 @@ mod tests {
     #[test]
     fn beginning_and_end_are_told_once_however_many_servers_there_are() {
         let shortage = Shortage::default();
-        let told = [1, 2, 1, 3].map(|server| shortage.note(server));
-        assert_eq!(told, [true, false, false, false]);
-        let told = [9, 1, 3, 2, 2].map(|server| shortage.note_checked(server));
-        assert_eq!(told, [false, false, false, true, false]);
+        let reported = [1, 2, 1, 3].map(|server| shortage.note(server));
+        assert_eq!(reported, [true, false, false, false]);
+        let reported = [9, 1, 3, 2, 2].map(|server| shortage.note_checked(server));
+        assert_eq!(reported, [false, false, false, true, false]);
         assert!(shortage.note(1), "another episode");
     }
 }

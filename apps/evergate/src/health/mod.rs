@@ -119,7 +119,7 @@ impl Checks {
     pub fn ask_again(&self, generation: &Generation) {
         let servers = generation.pools.iter().flat_map(|pool| &pool.servers);
         let down = servers.filter(|server| !server.healthy.load(Ordering::Relaxed));
-        down.filter_map(|server| self.records.get(&server.id)).for_each(|record| record.begin_anew());
+        down.filter_map(|server| self.records.get(&server.id)).for_each(|record| record.begin_again());
         self.again.notify_waiters();
     }
 

@@ -93,13 +93,18 @@ impl Probe {
         };
         let Some(http) = &self.http else {
             let seen = if self.tls.is_some() { "TLS handshake completed" } else { "connected" };
-            return (Ok(seen.to_owned()), Some(AnswerRemainder { stream, body: Body::Done, received: Vec::new() }));
+            return (
+                Ok(seen.to_owned()),
+                Some(AnswerRemainder { stream, body: Body::Done, received: Vec::new() }),
+            );
         };
         match http.ask(&mut stream).await {
             Ok(Answer { status, body, received }) => {
                 (http.judge(status), Some(AnswerRemainder { stream, body, received }))
             }
-            Err(what) => (Err(what.into()), Some(AnswerRemainder { stream, body: Body::Done, received: Vec::new() })),
+            Err(what) => {
+                (Err(what.into()), Some(AnswerRemainder { stream, body: Body::Done, received: Vec::new() }))
+            }
         }
     }
 }
@@ -203,7 +208,7 @@ struct Stream {
     socket: TcpStream,
     tls: Option<Box<ClientConnection>>,
     /// Nothing was received yet.
-    unheard: bool,
+    loss_notices: bool,
 }
 
 fn invalid(what: String) -> io::Error {
@@ -223,7 +228,7 @@ impl Stream {
                 Some(Box::new(made.map_err(|error| format!("TLS: {}", error_text(&error)))?))
             }
         };
-        let mut stream = Stream { socket, tls, unheard: true };
+        let mut stream = Stream { socket, tls, loss_notices: true };
         stream.shake_hands().await.map_err(|error| format!("TLS handshake: {error}"))?;
         Ok(stream)
     }
@@ -288,7 +293,7 @@ impl Stream {
         let length = self.socket.read(&mut buffer).await?;
         let Some(tls) = &mut self.tls else { return Ok(length > 0) };
         let mut records = &buffer[..length];
-        if std::mem::take(&mut self.unheard)
+        if std::mem::take(&mut self.loss_notices)
             && let Some(error) = foreign_answer(records)
         {
             return Err(invalid(error.to_string()));

@@ -15,7 +15,7 @@ struct Tally {
     /// Checks of the process before have led to the state.
     inherited: bool,
     /// What was seen is worth nothing any more: the next result decides alone.
-    anew: bool,
+    fresh_start: bool,
     /// Results in a row that contradict the state.
     against: u32,
     last: Option<HealthStatus>,
@@ -44,8 +44,8 @@ impl Record {
     }
 
     /// The next result decides alone, as the first did.
-    pub fn begin_anew(&self) {
-        self.lock().anew = true;
+    pub fn begin_again(&self) {
+        self.lock().fresh_start = true;
     }
 
     /// The last check.
@@ -69,7 +69,7 @@ impl Record {
         let detail = printable(&detail); // a server's certificate may be in it
         let (passed, failed) = tally.last.as_ref().map_or((0, 0), |last| (last.passed, last.failed));
         let is_first = tally.is_fresh();
-        tally.anew = false;
+        tally.fresh_start = false;
         tally.last = Some(HealthStatus {
             ok,
             detail: detail.clone(),
@@ -98,7 +98,7 @@ impl Record {
 
 impl Tally {
     fn is_fresh(&self) -> bool {
-        self.anew || (self.last.is_none() && !self.inherited)
+        self.fresh_start || (self.last.is_none() && !self.inherited)
     }
 }
 
@@ -144,10 +144,10 @@ mod tests {
     fn the_next_result_decides_alone_where_checks_begin_anew() {
         let record = Record::default();
         assert_eq!(states_of(&record, "+---"), "UUUd");
-        record.begin_anew();
+        record.begin_again();
         assert!(record.is_fresh());
         assert_eq!(states_of(&record, "-+-"), "ddd");
-        record.begin_anew();
+        record.begin_again();
         assert_eq!(states_of(&record, "+--"), "UUU");
     }
 

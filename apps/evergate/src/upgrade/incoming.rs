@@ -152,7 +152,7 @@ impl Inheritance {
     pub fn start_serving(mut self) -> Result<OperatorState> {
         self.predecessor.send(&Message::Ready)?;
         match self.predecessor.receive()? {
-            Message::Go(told) => Ok(told),
+            Message::Go(reported) => Ok(reported),
             _ => bail!("the process before does not let this one serve"),
         }
     }

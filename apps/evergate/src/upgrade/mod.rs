@@ -61,16 +61,16 @@ pub struct OperatorState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Hello {
     version: String,
-    handover: u32,
-    parcel: u32,
+    upgrade: u32,
+    upgrade_state: u32,
 }
 
 impl Hello {
     fn ours() -> Hello {
         Hello {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            handover: UPGRADE_VERSION,
-            parcel: evergate_connection::UPGRADE_STATE_VERSION,
+            upgrade: UPGRADE_VERSION,
+            upgrade_state: evergate_connection::UPGRADE_STATE_VERSION,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The old process's side: starting the new one.
 
-use super::{Hello, Link, Message, Offer, SUCCESSOR_FLAG, OperatorState};
+use super::{Hello, Link, Message, Offer, OperatorState, SUCCESSOR_FLAG};
 use evergate_sys::DESCRIPTORS_MAX;
 use std::ffi::OsString;
 use std::io;
@@ -126,15 +126,15 @@ impl Successor {
         let prepared = match new.prepare(&offer, descriptors) {
             // It may have said why it ends while something was on its way to it.
             Err(Stop::Broke(error)) if is_gone(&error) => match new.receive() {
-                Err(Stop::Said(why)) => Err(Stop::Said(why)),
+                Err(Stop::Sent(why)) => Err(Stop::Sent(why)),
                 _ => Err(Stop::Broke(error)),
             },
             prepared => prepared,
         };
         match prepared {
             Ok(()) => Ok(new),
-            Err(Stop::Said(error)) => Err(Failure { error, remedy: "correct it and try again".to_owned() }),
-            Err(Stop::Stranger(hello)) => Err(version_mismatch(&binary, &hello)),
+            Err(Stop::Sent(error)) => Err(Failure { error, remedy: "correct it and try again".to_owned() }),
+            Err(Stop::Unlisted(hello)) => Err(version_mismatch(&binary, &hello)),
             Err(Stop::Broke(error)) => Err(new.broke(&binary, &error)),
         }
     }
@@ -143,8 +143,8 @@ impl Successor {
         self.link.set_timeout(PATIENCE)?;
         let Message::Hello(hello) = self.receive()? else { return Err(Stop::unexpected()) };
         let ours = Hello::ours();
-        if (hello.handover, hello.parcel) != (ours.handover, ours.parcel) {
-            return Err(Stop::Stranger(hello));
+        if (hello.upgrade, hello.upgrade_state) != (ours.upgrade, ours.upgrade_state) {
+            return Err(Stop::Unlisted(hello));
         }
         self.version = hello.version;
         self.send(&Message::Offer(Box::new(offer.clone())))?;
@@ -171,14 +171,14 @@ impl Successor {
         let frame = self.link.receive()?;
         match serde_json::from_slice(&frame.bytes).map_err(io::Error::from)? {
             // As a line of its own it begins so; here it is told within another one.
-            Message::Failed(why) => Err(Stop::Said(why.strip_prefix("error: ").unwrap_or(&why).to_owned())),
+            Message::Failed(why) => Err(Stop::Sent(why.strip_prefix("error: ").unwrap_or(&why).to_owned())),
             message => Ok(message),
         }
     }
 
     /// The word: from now on the new process serves.
-    pub fn go(&mut self, told: OperatorState) -> io::Result<()> {
-        self.send(&Message::Go(told))?;
+    pub fn go(&mut self, reported: OperatorState) -> io::Result<()> {
+        self.send(&Message::Go(reported))?;
         self.released = true;
         Ok(())
     }
@@ -233,11 +233,11 @@ fn version_mismatch(binary: &std::path::Path, hello: &Hello) -> Failure {
             "{} is evergate {} and takes connections in form {}.{}; this process, evergate {}, gives them in form {}.{}",
             binary.display(),
             hello.version,
-            hello.handover,
-            hello.parcel,
+            hello.upgrade,
+            hello.upgrade_state,
             ours.version,
-            ours.handover,
-            ours.parcel,
+            ours.upgrade,
+            ours.upgrade_state,
         ),
         remedy: "drain this node and start the new program instead".to_owned(),
     }
@@ -246,9 +246,9 @@ fn version_mismatch(binary: &std::path::Path, hello: &Hello) -> Failure {
 /// Why it does not go on.
 enum Stop {
     /// In the new process's words.
-    Said(String),
+    Sent(String),
     /// Other forms.
-    Stranger(Hello),
+    Unlisted(Hello),
     Broke(io::Error),
 }
 

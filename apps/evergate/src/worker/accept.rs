@@ -187,8 +187,8 @@ impl Worker {
             return self.reset_unmirrored(socket, local, address);
         };
         self.counters.accepted.add(1);
-        let mirroring = match self.gate_client(socket.as_raw_fd(), local, address) {
-            Ok(mirroring) => mirroring,
+        let replicated_state = match self.gate_client(socket.as_raw_fd(), local, address) {
+            Ok(replicated_state) => replicated_state,
             Err(reason) => {
                 self.counters.reason(reason);
                 self.counters.refused.add(1);
@@ -211,10 +211,10 @@ impl Worker {
         let snapshot = self.current[self.current.len() - 1].generation.snapshot.clone();
         let connection = Connection::new(&snapshot, &accepted, self.now);
         let mut client = Client::new(socket, connection, share);
-        client.mirroring = mirroring.map(Box::new);
+        client.replicated_state = replicated_state.map(Box::new);
         let key = self.clients.insert(client);
         self.list(key);
-        self.begin_mirroring(key);
+        self.begin_replication(key);
         let fd = self.clients.get_mut(key).map_or(-1, |client| client.fd());
         self.counters.open.set(self.clients.len() as u64);
         if self.register(fd, Source::Client(key)).is_err() {
@@ -234,17 +234,19 @@ impl Worker {
         self.counters.open.set(self.clients.len() as u64);
         self.give_back(&client.share);
         let connection = client.connection.id();
-        if let Some(mirroring) = &client.mirroring {
-            mirroring.leg.slot.open(); // before the socket closes: what it says then is said once
+        if let Some(replicated_state) = &client.replicated_state {
+            replicated_state.leg.slot.open(); // before the socket closes: what it says then is said once
         }
         drop(client.socket);
-        let bucket = client.mirroring.as_ref().map(|mirroring| mirroring.bucket.0);
-        let told = client.mirroring.is_some_and(|mirroring| self.end_mirroring(*mirroring, connection));
+        let bucket = client.replicated_state.as_ref().map(|replicated_state| replicated_state.bucket.0);
+        let reported = client
+            .replicated_state
+            .is_some_and(|replicated_state| self.end_replication(*replicated_state, connection));
         if let Some(upstream) = client.unsettled {
-            self.cancel_connecting(key, upstream, told);
+            self.cancel_connecting(key, upstream, reported);
         }
         match (client.upstream, client.left) {
-            (Some(upstream), Some(left)) if told => self.keep_left(upstream, bucket, left),
+            (Some(upstream), Some(left)) if reported => self.keep_left(upstream, bucket, left),
             (Some(upstream), _) => self.drop_upstream(upstream),
             (None, _) => {}
         }

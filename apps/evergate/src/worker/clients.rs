@@ -36,7 +36,7 @@ pub(super) struct Client {
     pub(super) share: Share,
     pub(super) pipes: Option<Box<Pipes>>,
     /// In a cluster: what the backups know, and what may be acknowledged.
-    pub(super) mirroring: Option<Box<replication::ConnectionReplication>>,
+    pub(super) replicated_state: Option<Box<replication::ConnectionReplication>>,
 }
 
 /// Pipes of a connection that splices and was blocked with bytes inside.
@@ -76,7 +76,7 @@ impl Client {
             filed: Micros(u64::MAX),
             share,
             pipes: None,
-            mirroring: None,
+            replicated_state: None,
         }
     }
 

@@ -32,7 +32,7 @@ pub enum Command {
     /// Connections of the process before come on this stream, which does not block.
     Inherit(UnixStream),
     /// Take no new connections, and pass all that there are to the new process over this stream, which does not block.
-    HandOver(UnixStream, Arc<Progress>),
+    Handoff(UnixStream, Arc<Progress>),
     /// The new process is gone: serve again, on these sockets.
     TakeBack(Vec<ListenerSocket>),
 }

@@ -91,11 +91,11 @@ pub struct Counters {
     /// How long connections of nodes that died stood still, those with something under way and those that rested.
     pub stalls: [LatencyHistogram; 2],
     /// Peers that were told what they had sent to a node that was silent.
-    pub losses_told: Count,
+    pub loss_notices: Count,
     /// Peers that were told, beside those, because they said nothing for a while after a take-over or a move (`unheard`); each time counts.
-    pub losses_told_late: Count,
+    pub loss_notices_late: Count,
     /// What this worker mirrors and holds, in a cluster: a second old at most.
-    pub mirroring: Mutex<ReplicationCounts>,
+    pub replicated_state: Mutex<ReplicationCounts>,
     /// Connections that came from the process before.
     pub inherited: Count,
     /// Turns of the loop.
@@ -114,7 +114,7 @@ pub struct ReplicationCounts {
     /// Own connections on the shared addresses, and those of them that some other node has a complete copy of.
     pub own: u64,
     /// See there.
-    pub mirrored: u64,
+    pub replicated: u64,
     /// Connections of other nodes that this one holds copies of, complete or not.
     pub held: u64,
     /// How far other nodes are behind, by their numbers.

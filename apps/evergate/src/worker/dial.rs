@@ -260,7 +260,7 @@ impl Worker {
             self.clients.get(key).map(|client| client.connection.client_address()),
         );
         server.handle_request(self.now);
-        let bucket = self.clients.get(key).and_then(|client| Some(client.mirroring.as_ref()?.bucket));
+        let bucket = self.clients.get(key).and_then(|client| Some(client.replicated_state.as_ref()?.bucket));
         let idle = if reuse {
             self.take_idle(server.id, bucket.map(|bucket| bucket.0), pool.tls_fingerprint)
         } else {

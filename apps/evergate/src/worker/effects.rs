@@ -17,13 +17,13 @@ impl Worker {
         // A server connection that is there already adds entries to those of this call: they go in one frame.
         let dials = self.effects.list.iter().any(|effect| matches!(effect, Effect::Dial { .. }));
         if self.cluster.is_some() && !dials {
-            self.mirror(key);
+            self.replication(key);
         }
         self.send_down(key);
         self.send_up(key);
         self.carry_out_all(key);
         if self.cluster.is_some() && dials {
-            self.mirror(key);
+            self.replication(key);
         }
         self.send_fins(key);
         self.count_buffered(key);
@@ -78,7 +78,10 @@ impl Worker {
         let after = client.connection.newest_decision();
         let free = after <= client.connection.acknowledged()
             && client.connection.down().is_empty()
-            && client.mirroring.as_ref().is_none_or(|mirroring| !mirroring.leg.has_undelivered_skip());
+            && client
+                .replicated_state
+                .as_ref()
+                .is_none_or(|replicated_state| !replicated_state.leg.has_undelivered_skip());
         let (first, second) = self.scratch.down.ready();
         let total = first.len() + second.len();
         let fd = client.fd();
@@ -99,8 +102,8 @@ impl Worker {
             }
         };
         self.counters.client_bytes_out.add(written as u64);
-        if let Some(mirroring) = &mut client.mirroring {
-            mirroring.leg.handle_written(written, self.now);
+        if let Some(replicated_state) = &mut client.replicated_state {
+            replicated_state.leg.handle_written(written, self.now);
         }
         if written < total {
             client.writable &= !free;
@@ -227,8 +230,8 @@ impl Worker {
                     && abort
                 {
                     evergate_sys::reset_on_close(client.fd());
-                    if let Some(mirroring) = &mut client.mirroring {
-                        mirroring.break_off();
+                    if let Some(replicated_state) = &mut client.replicated_state {
+                        replicated_state.break_off();
                     }
                 }
                 self.forget(key);
@@ -259,8 +262,8 @@ impl Worker {
         let Some(client) = self.clients.get_mut(key) else { return };
         if client.fin_waits && client.connection.down().is_empty() {
             client.fin_waits = false;
-            if let Some(mirroring) = &client.mirroring {
-                mirroring.leg.slot.allow_fin();
+            if let Some(replicated_state) = &client.replicated_state {
+                replicated_state.leg.slot.allow_fin();
             }
             evergate_sys::shutdown_write(client.fd());
             if client.connection.closes_at_once() && !self.draining && evergate_sys::is_drained(client.fd()) {

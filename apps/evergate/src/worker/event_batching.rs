@@ -112,7 +112,11 @@ impl EventBatching {
         self.phase = match self.phase {
             Phase::Prompt(until) => {
                 self.prompt_rate = (self.prompt_rate * 3 + rate) / 4;
-                if self.busy >= BUSY_PERCENT && mark.at >= until { Phase::Beginning(mark) } else { self.phase }
+                if self.busy >= BUSY_PERCENT && mark.at >= until {
+                    Phase::Beginning(mark)
+                } else {
+                    self.phase
+                }
             }
             Phase::Beginning(since) if self.busy < CALM || has_been(since, FIRST) => {
                 self.judge(mark.rate_since(since), mark)

@@ -97,11 +97,11 @@ impl Orders {
         is_added
     }
 
-    /// Takes the first order of another worker that `can_follow`.
-    fn take(&self, me: usize, now: Micros, can_follow: impl Fn(&Order) -> bool) -> Option<Order> {
+    /// Takes the first order of another worker that `config_compatible`.
+    fn take(&self, me: usize, now: Micros, config_compatible: impl Fn(&Order) -> bool) -> Option<Order> {
         let mut list = self.list();
         list.retain(|order| order.until > now);
-        let index = list.iter().position(|order| order.by != me && can_follow(order));
+        let index = list.iter().position(|order| order.by != me && config_compatible(order));
         let order = index.and_then(|index| list.remove(index));
         self.count.store(list.len(), Ordering::Relaxed);
         order
@@ -182,7 +182,7 @@ impl Worker {
             return false;
         }
         let Some(client) = self.clients.get_mut(key) else { return true };
-        let is_alone = client.mirroring.is_none() && client.connection.down().is_empty();
+        let is_alone = client.replicated_state.is_none() && client.connection.down().is_empty();
         if is_alone && evergate_sys::is_drained(client.fd()) {
             self.forget(key); // the kernel sends the rest
         } else {
@@ -233,11 +233,11 @@ impl Worker {
     /// Follows orders of other workers for which this one has candidates.
     pub(super) fn follow_orders(&mut self) {
         for _ in 0..ORDERS_MAX {
-            let can_follow = |order: &Order| {
+            let config_compatible = |order: &Order| {
                 let group = self.group_of(order.limit.as_ref());
                 group.is_some_and(|group| self.limits.queue.next(group, order.otherwise, self.now).is_some())
             };
-            let Some(order) = self.shared.orders.take(self.number, self.now, can_follow) else { return };
+            let Some(order) = self.shared.orders.take(self.number, self.now, config_compatible) else { return };
             let group = self.group_of(order.limit.as_ref());
             if !group.is_some_and(|group| self.evict_from(group, order.otherwise)) {
                 self.shared.orders.add(order, usize::MAX, self.now); // perhaps another worker can

@@ -160,7 +160,7 @@ impl Scene {
     }
 
     /// The bystander is served on a new connection to the server.
-    fn serve_anew(&mut self) {
+    fn serve_again(&mut self) {
         ask(&mut self.bystander);
         self.to_server = self.backend.accept().unwrap().0;
         answer(&mut self.to_server);
@@ -304,7 +304,7 @@ fn a_panic_over_a_request_for_which_another_worker_made_room_ends_that_client_al
     doom_at(victim.local_addr().unwrap(), "connect");
     server.leave();
     expect_reset(&mut victim);
-    scene.serve_anew();
+    scene.serve_again();
     scene.expect_unharmed();
 }
 
@@ -334,7 +334,7 @@ fn a_server_connection_that_would_not_be_heard_fails_at_once() {
         let (mut server, _) = scene.backend.accept().unwrap();
         assert_eq!(server.read(&mut [0]).unwrap_or(0), 0, "it is closed");
     }
-    scene.serve_anew();
+    scene.serve_again();
     scene.expect_going_on();
 }
 
@@ -343,7 +343,7 @@ fn a_process_before_that_would_not_be_heard_is_not_waited_for() {
     let scene = Scene::new();
     let never_ready = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
     scene.daemon.shared.inheriting.store(1, Ordering::Relaxed);
-    scene.daemon.workers[0].tell(Command::Inherit(UnixStream::from(never_ready)));
+    scene.daemon.workers[0].notify(Command::Inherit(UnixStream::from(never_ready)));
     eventually("nothing is waited for", || !scene.daemon.is_inheriting());
     scene.expect_going_on();
 }

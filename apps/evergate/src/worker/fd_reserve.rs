@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn a_shortage_is_told_once_and_again_after_a_minute_without() {
         let room = FdReserve::default();
-        let told = [1, 2, 50, 100, 161, 162].map(|s| room.begins(Micros::from_ms(s * 1000)));
-        assert_eq!(told, [true, false, false, false, true, false]);
+        let reported = [1, 2, 50, 100, 161, 162].map(|s| room.begins(Micros::from_ms(s * 1000)));
+        assert_eq!(reported, [true, false, false, false, true, false]);
     }
 }

@@ -226,7 +226,7 @@ impl Worker {
         }
         self.finish_transfer();
         for key in self.clients.keys() {
-            if self.clients.get(key).is_some_and(|client| client.mirroring.is_some()) {
+            if self.clients.get(key).is_some_and(|client| client.replicated_state.is_some()) {
                 continue; // nothing of it leaves: another node goes on with it
             }
             self.guarded(Some(Source::Client(key)), |worker| {
@@ -397,7 +397,7 @@ impl Worker {
             Command::Stop => self.stopping = true,
             Command::Cluster(instruction) => self.take_instruction(instruction),
             Command::Inherit(stream) => self.begin_inheriting(stream),
-            Command::HandOver(stream, progress) => self.begin_transfer(stream, progress),
+            Command::Handoff(stream, progress) => self.begin_transfer(stream, progress),
             Command::TakeBack(listeners) => self.take_back(listeners),
         }
     }
@@ -432,7 +432,7 @@ impl Worker {
 
     /// Connections that had more to do than one turn allows.
     fn run_pending(&mut self) {
-        self.go_on_thawed();
+        self.resume_thawed();
         let mut again = std::mem::take(&mut self.again);
         for key in again.drain(..) {
             if let Some(client) = self.clients.get_mut(key) {

@@ -41,8 +41,8 @@ impl Worker {
     pub(super) fn break_off(&mut self, key: Key) {
         if let Some(client) = self.clients.get_mut(key) {
             evergate_sys::reset_on_close(client.fd());
-            if let Some(mirroring) = &mut client.mirroring {
-                mirroring.break_off();
+            if let Some(replicated_state) = &mut client.replicated_state {
+                replicated_state.break_off();
             }
         }
         self.stop_waiting(key);

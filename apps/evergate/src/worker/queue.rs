@@ -109,11 +109,11 @@ impl Worker {
         }
         let (Some(at), Some(first)) = (at, first) else { return false };
         let key = first.client;
-        let mut goes_on = true; // also behind one that reaches a defect
+        let mut continues = true; // also behind one that reaches a defect
         self.guarded(Some(Source::Client(key)), |worker| {
-            goes_on = worker.serve_at(index, pool, runtime, at);
+            continues = worker.serve_at(index, pool, runtime, at);
         });
-        goes_on
+        continues
     }
 
     /// The request at this place of the queue gets a server; false when there is none for it. It is in the queue until then.

@@ -18,9 +18,10 @@ fn wanted(muted: bool, readable: bool, ended: bool, full: bool) -> bool {
 
 fn set(epoll: &Epoll, (fd, token): (RawFd, u64), muted: &mut bool, wanted: bool) {
     if *muted != wanted {
-        let told = if wanted { epoll.add_without_reads(fd, token) } else { epoll.report_again(fd, token) };
+        let reported =
+            if wanted { epoll.add_without_reads(fd, token) } else { epoll.report_again(fd, token) };
         // Should the kernel refuse (it has no reason to), everything stays as it is.
-        if told.is_ok() {
+        if reported.is_ok() {
             *muted = wanted;
         }
     }

@@ -86,11 +86,10 @@ impl Worker {
 
     /// Tells a connection what its peers have acknowledged, where its timeout depends on it.
     pub(super) fn check_peers(&mut self, key: Key) {
-        let Some(client) = self.clients.get_mut(key).filter(|client| client.connection.checks_peers())
-        else {
+        let Some(client) = self.clients.get_mut(key).filter(|client| client.connection.checks_peers()) else {
             return;
         };
-        if client.mirroring.is_some() {
+        if client.replicated_state.is_some() {
             self.note_peers(key);
             return;
         }
@@ -112,8 +111,8 @@ impl Worker {
         if waiting.is_empty() {
             return false;
         }
-        if let Some(mirroring) = &mut client.mirroring
-            && let skipped @ 1.. = mirroring.leg.skip_delivered(waiting.len())
+        if let Some(replicated_state) = &mut client.replicated_state
+            && let skipped @ 1.. = replicated_state.leg.skip_delivered(waiting.len())
         {
             client.connection.down().advance(skipped);
             self.with(key, |connection, io| connection.handle_flushed(io));
@@ -127,8 +126,8 @@ impl Worker {
         match result {
             Transfer::Moved(count) => {
                 client.writable = count == waiting.len();
-                if let Some(mirroring) = &mut client.mirroring {
-                    mirroring.leg.handle_written(count, self.now);
+                if let Some(replicated_state) = &mut client.replicated_state {
+                    replicated_state.leg.handle_written(count, self.now);
                 }
                 client.connection.down().advance(count);
                 if let Some(buffer) = client.connection.down().take_spent() {
@@ -235,11 +234,11 @@ impl Worker {
                 self.counters.client_bytes_in.add(count as u64);
                 self.set_activity(key, Activity::Active);
                 let Some(client) = self.clients.get_mut(key) else { return false };
-                if let Some(mirroring) = &mut client.mirroring {
+                if let Some(replicated_state) = &mut client.replicated_state {
                     if !client.connection.is_active() {
-                        mirroring.leg.note_next();
+                        replicated_state.leg.note_next();
                     }
-                    mirroring.leg.handle_read(count, self.now);
+                    replicated_state.leg.handle_read(count, self.now);
                 }
                 let handshaking = client.handshaking;
                 self.with(key, |connection, io| connection.handle_client_data(io, held + count));
@@ -251,8 +250,8 @@ impl Worker {
             }
             Transfer::End => {
                 client.readable = false;
-                if let Some(mirroring) = &mut client.mirroring {
-                    mirroring.leg.handle_end();
+                if let Some(replicated_state) = &mut client.replicated_state {
+                    replicated_state.leg.handle_end();
                 }
                 self.with(key, |connection, io| connection.handle_client_end(io));
                 self.perform(key);
@@ -272,7 +271,7 @@ impl Worker {
         if let Some(resumed) = client.connection.session_resumed() {
             client.handshaking = false;
             // With backups nothing more is read before they have that, and its ACK is the gate's.
-            if !client.connection.is_active() && client.mirroring.is_none() {
+            if !client.connection.is_active() && client.replicated_state.is_none() {
                 // Its request may have come while we were at it; see `rest`.
                 client.owes_ack = true;
                 client.readable = true;

@@ -1,7 +1,7 @@
 //! What the workers of a process share.
 
 use super::evict::Orders;
-use super::{NamedSessions, FdReserve};
+use super::{FdReserve, NamedSessions};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -12,14 +12,14 @@
 
 use super::slab::{Key, Source};
 use super::upgrade_frames::{
-    CONFIRMED, UpgradeFrame, END, FIN_WAITS, HAS_PIPE_DOWN, HAS_PIPE_UP, HAS_SERVER, SERVER_FIN_WAITS,
+    CONFIRMED, END, FIN_WAITS, HAS_PIPE_DOWN, HAS_PIPE_UP, HAS_SERVER, SERVER_FIN_WAITS, UpgradeFrame,
 };
 use super::upstreams::Upstream;
 use super::{Client, Command, ListenerSocket, Pipes, Worker};
 use crate::control::console;
 use crate::upgrade::{Link, Progress};
 use evergate_base::Micros;
-use evergate_connection::{Connection, ParcelLeg};
+use evergate_connection::{Connection, UpgradeLeg};
 use evergate_sys::Pipe;
 use std::collections::BTreeMap;
 use std::io;
@@ -59,7 +59,7 @@ pub(super) struct Successor {
     /// Nothing goes over the stream any more.
     broken: bool,
     /// The control plane knows that nothing is left here.
-    told: bool,
+    reported: bool,
 }
 
 impl Successor {
@@ -96,7 +96,7 @@ impl Worker {
             confirmed: false,
             gone: false,
             broken: false,
-            told: false,
+            reported: false,
         }));
     }
 
@@ -124,16 +124,16 @@ impl Worker {
 
     /// The worker ends: nobody waits for it.
     pub(super) fn end_transfers(&mut self) {
-        if let Some(Successor { progress, swept, told, .. }) = self.successor.take().as_deref() {
+        if let Some(Successor { progress, swept, reported, .. }) = self.successor.take().as_deref() {
             progress.swept.fetch_add(usize::from(!swept), Ordering::Relaxed);
-            progress.done.fetch_add(usize::from(!told), Ordering::Relaxed);
+            progress.done.fetch_add(usize::from(!reported), Ordering::Relaxed);
         }
         if let Some(predecessor) = self.predecessor.take() {
             self.end_inheriting(&predecessor.link);
         }
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::HandOver(stream, progress) => {
+                Command::Handoff(stream, progress) => {
                     end_stream(stream);
                     progress.skip();
                 }
@@ -163,7 +163,7 @@ impl Worker {
         // Only draining says that the new process lives without the stream.
         let ended = successor.broken && self.draining && self.clients.len() == 0;
         let done = successor.confirmed || ended;
-        if done && !std::mem::replace(&mut successor.told, true) {
+        if done && !std::mem::replace(&mut successor.reported, true) {
             successor.progress.done.fetch_add(1, Ordering::Relaxed);
         }
         self.successor = Some(successor);
@@ -236,8 +236,8 @@ impl Worker {
         #[cfg(test)]
         super::faults::strike_at("pack", Some(client.connection.client_address()));
         let newest = &self.current.last()?.generation.snapshot;
-        let parcel = match client.connection.export(newest) {
-            Ok(parcel) => parcel,
+        let upgrade_state = match client.connection.export(newest) {
+            Ok(upgrade_state) => upgrade_state,
             Err(reason) => return Some(Err(reason)),
         };
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get(upstream));
@@ -248,7 +248,7 @@ impl Worker {
         }
         let packed = descriptors(client, upstream);
         Some(match packed {
-            Ok((cargo, descriptors)) => Ok((cargo.encode(&parcel), descriptors)),
+            Ok((cargo, descriptors)) => Ok((cargo.encode(&upgrade_state), descriptors)),
             Err(_) => Err("descriptors"), // none is left; some will be when others have gone
         })
     }
@@ -349,7 +349,7 @@ impl Worker {
             self.guarded(None, |worker| {
                 let whole = if frame.lost == 0 { Ok(()) } else { Err(NO_DESCRIPTORS.to_owned()) };
                 if let Err(why) = whole.and_then(|()| worker.adopt(&frame.bytes, frame.descriptors)) {
-                    worker.counters.reason("handover_failed");
+                    worker.counters.reason("upgrade_transfer_failed");
                     console::warning(format_args!("a connection of the process before is lost: {why}"));
                 }
             });
@@ -360,10 +360,10 @@ impl Worker {
     /// A connection of the old process goes on here.
     fn adopt(&mut self, bytes: &[u8], descriptors: Vec<OwnedFd>) -> Result<(), String> {
         let missing = || "a descriptor is missing".to_owned();
-        let (cargo, parcel) = UpgradeFrame::decode(bytes).ok_or("the frame has another form")?;
+        let (cargo, upgrade_state) = UpgradeFrame::decode(bytes).ok_or("the frame has another form")?;
         let snapshot = self.current[self.current.len() - 1].generation.snapshot.clone();
         let (connection, leg) =
-            Connection::import(&snapshot, parcel).map_err(|error| format!("{error:?}"))?;
+            Connection::import(&snapshot, upgrade_state).map_err(|error| format!("{error:?}"))?;
         let mut descriptors = descriptors.into_iter();
         let socket = descriptors.next().ok_or_else(missing)?;
         let server = cargo.has(HAS_SERVER).then(|| descriptors.next().ok_or_else(missing)).transpose()?;
@@ -418,7 +418,7 @@ impl Worker {
 
     /// A server connection goes on. One that leads elsewhere than those that are made here, or was made otherwise, serves its
     /// request and is never kept for others, as after a reload.
-    fn adopt_server(&mut self, key: Key, socket: OwnedFd, leg: ParcelLeg, cargo: UpgradeFrame) {
+    fn adopt_server(&mut self, key: Key, socket: OwnedFd, leg: UpgradeLeg, cargo: UpgradeFrame) {
         let pools = &self.current[self.current.len() - 1].generation.pools;
         let pool = pools.get(leg.pool as usize);
         let known = pool.zip(leg.server).and_then(|(pool, index)| {

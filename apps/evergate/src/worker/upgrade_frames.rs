@@ -29,13 +29,13 @@ pub(super) struct UpgradeFrame {
 }
 
 impl UpgradeFrame {
-    pub(super) fn encode(self, parcel: &[u8]) -> Vec<u8> {
-        let mut out = Vec::with_capacity(CARGO_HEADER + parcel.len());
+    pub(super) fn encode(self, upgrade_state: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(CARGO_HEADER + upgrade_state.len());
         out.extend_from_slice(&[CONNECTION, self.flags]);
         for number in [self.used_since, self.answered_at, self.way, self.down, self.up] {
             out.extend_from_slice(&number.to_le_bytes());
         }
-        out.extend_from_slice(parcel);
+        out.extend_from_slice(upgrade_state);
         out
     }
 
@@ -74,8 +74,14 @@ mod tests {
 
     #[test]
     fn cargo_comes_back_as_it_was_and_is_never_cut_short() {
-        let mut cargo =
-            UpgradeFrame { used_since: 1 << 40, answered_at: 5, way: 1 << 63, down: 77, up: u64::MAX, flags: 0 };
+        let mut cargo = UpgradeFrame {
+            used_since: 1 << 40,
+            answered_at: 5,
+            way: 1 << 63,
+            down: 77,
+            up: u64::MAX,
+            flags: 0,
+        };
         cargo.set(HAS_SERVER, true);
         cargo.set(FIN_WAITS, false);
         cargo.set(HAS_PIPE_UP, true);

@@ -237,7 +237,7 @@ impl Worker {
                 quiet &= whole;
             }
         }
-        let bucket = client.mirroring.as_ref().map(|mirroring| mirroring.bucket.0);
+        let bucket = client.replicated_state.as_ref().map(|replicated_state| replicated_state.bucket.0);
         upstream.records = records;
         match clean && quiet {
             true => self.keep_idle(key, bucket),
@@ -353,12 +353,12 @@ impl Worker {
 
     /// Nobody will say any more that the last response of a leg that was given back has arrived: what nobody uses yet is
     /// not kept, unless the backups were `told` that nobody will ask.
-    pub(super) fn cancel_connecting(&mut self, client_key: Key, key: Key, told: bool) {
+    pub(super) fn cancel_connecting(&mut self, client_key: Key, key: Key, reported: bool) {
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         let Some(unsettled) = upstream.unsettled.take_if(|unsettled| unsettled.client == client_key) else {
             return;
         };
-        if unsettled.ends || (upstream.owner.is_none() && !told) {
+        if unsettled.ends || (upstream.owner.is_none() && !reported) {
             return self.drop_upstream(key);
         }
         if let Some(gated) = &mut upstream.gated {

@@ -28,7 +28,7 @@ impl Watchdog {
     }
 
     /// Whether it got on since this was asked with the same `last`, or has nothing to do.
-    pub fn goes_on(&self, last: &mut u64) -> bool {
+    pub fn continues(&self, last: &mut u64) -> bool {
         let now = self.0.load(Ordering::Relaxed);
         let before = std::mem::replace(last, now);
         now != ENDED && (now.is_multiple_of(2) || now != before)
@@ -42,16 +42,16 @@ mod tests {
     #[test]
     fn a_worker_that_waits_or_gets_on_is_well_and_one_that_is_stuck_or_ended_is_not() {
         let (pulse, mut last) = (Watchdog::default(), 0);
-        assert!(pulse.goes_on(&mut last) && pulse.goes_on(&mut last), "it waits for its first event");
+        assert!(pulse.continues(&mut last) && pulse.continues(&mut last), "it waits for its first event");
         pulse.beat();
-        assert!(pulse.goes_on(&mut last));
-        assert!(!pulse.goes_on(&mut last), "the same step as before");
+        assert!(pulse.continues(&mut last));
+        assert!(!pulse.continues(&mut last), "the same step as before");
         pulse.beat();
-        assert!(pulse.goes_on(&mut last));
+        assert!(pulse.continues(&mut last));
         pulse.rest();
-        assert!(pulse.goes_on(&mut last) && pulse.goes_on(&mut last));
+        assert!(pulse.continues(&mut last) && pulse.continues(&mut last));
         pulse.beat();
         pulse.end();
-        assert!(!pulse.goes_on(&mut last));
+        assert!(!pulse.continues(&mut last));
     }
 }

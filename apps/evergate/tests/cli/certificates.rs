@@ -135,13 +135,13 @@ fn check_warns_of_what_servers_are_shown_when_it_is_not_valid() {
     let folder = Folder::new("shown-validity");
     let path = folder.write("evergate.toml", &pool_tls(SHOWN));
     authority(&folder, "other.pem");
-    for (end, is_told) in [(2 * 86_400, true), (u64::from(u32::MAX), false)] {
+    for (end, is_reported) in [(2 * 86_400, true), (u64::from(u32::MAX), false)] {
         issue(&folder, 86_400, end);
         let output = evergate(&["check", &path]);
         assert_eq!(output.code, Some(0), "{}", output.out);
-        let told = "14:16: pools[0].tls.client_chain = \"site.pem\"\n  problem:     the certificate has expired, on 1970-01-03";
-        assert_eq!(output.out.contains(told), is_told, "{}", output.out);
-        assert_eq!(output.out.contains("consequence: servers refuse it"), is_told, "{}", output.out);
+        let reported = "14:16: pools[0].tls.client_chain = \"site.pem\"\n  problem:     the certificate has expired, on 1970-01-03";
+        assert_eq!(output.out.contains(reported), is_reported, "{}", output.out);
+        assert_eq!(output.out.contains("consequence: servers refuse it"), is_reported, "{}", output.out);
     }
 }
 
@@ -173,7 +173,7 @@ fn check_says_which_certificates_vouch_for_no_client() {
     let path = folder.write("evergate.toml", &asking());
     let authority = issuer("authority", rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained));
     let (one, two) = (issuer("one", rcgen::IsCa::NoCa), issuer("two", rcgen::IsCa::ExplicitNoCa));
-    for (content, code, told) in [
+    for (content, code, reported) in [
         (authority.clone(), 0, None),
         (authority.clone() + &one, 0, Some("problem:     \"CN=one\" in ")),
         (one.clone() + &authority + &two, 0, Some("problem:     \"CN=one\" and 1 more in ")),
@@ -182,8 +182,13 @@ fn check_says_which_certificates_vouch_for_no_client() {
         folder.write("ca.pem", &content);
         let output = evergate(&["check", &path]);
         assert_eq!(output.code, Some(code), "{}", output.out);
-        assert!(output.out.contains(told.unwrap_or("")), "{}", output.out);
-        assert_eq!(output.out.contains(": tls.t.client_ca = \"ca.pem\""), told.is_some(), "{}", output.out);
+        assert!(output.out.contains(reported.unwrap_or("")), "{}", output.out);
+        assert_eq!(
+            output.out.contains(": tls.t.client_ca = \"ca.pem\""),
+            reported.is_some(),
+            "{}",
+            output.out
+        );
     }
 }
 
@@ -194,12 +199,12 @@ fn check_warns_of_more_authorities_than_clients_can_be_told() {
     let ca = || rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let names = (0..300).map(|index| issuer(&format!("{index:0>60}"), ca()));
     let all: Vec<String> = names.collect();
-    for (count, is_told) in [(100, false), (300, true)] {
+    for (count, is_reported) in [(100, false), (300, true)] {
         folder.write("ca.pem", &all[..count].concat());
         let output = evergate(&["check", &path]);
         assert_eq!(output.code, Some(0), "{}", output.out);
-        let told = "bytes, more than the 16128 that clients are told";
-        assert_eq!(output.out.contains(told), is_told, "{}", output.out);
+        let reported = "bytes, more than the 16128 that clients are told";
+        assert_eq!(output.out.contains(reported), is_reported, "{}", output.out);
     }
 }
 
@@ -210,8 +215,8 @@ fn check_warns_of_authorities_when_none_of_a_file_is_valid() {
     issue(&folder, 86_400, 2 * 86_400);
     let output = evergate(&["check", &path]);
     assert_eq!(output.code, Some(0), "{}", output.out);
-    let told = "evergate.toml:14:6: pools[0].tls.ca = \"site.pem\"\n  problem:     the authority's certificate has expired";
-    assert!(output.out.contains(told), "{}", output.out);
+    let reported = "evergate.toml:14:6: pools[0].tls.ca = \"site.pem\"\n  problem:     the authority's certificate has expired";
+    assert!(output.out.contains(reported), "{}", output.out);
     authority(&folder, "new.pem");
     let read = |name: &str| std::fs::read_to_string(folder.0.join(name)).unwrap();
     folder.write("site.pem", &(read("site.pem") + &read("new.pem")));

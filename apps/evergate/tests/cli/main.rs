@@ -196,9 +196,9 @@ fn check_shows_rules_that_cannot_be_meant_with_a_witness() {
     let never = shadow.replace("path.starts_with(\"/ab\")", "path == \"/a\" && path == \"/b\"");
     let output = evergate(&["check", &folder.write("never.toml", &format!("{BASE}{never}"))]);
     assert_eq!(output.code, Some(2));
-    let said = "problem:     rule \"hidden\": the condition never holds\n  consequence: it never decides anything\n  \
+    let reported = "problem:     rule \"hidden\": the condition never holds\n  consequence: it never decides anything\n  \
                 remedy:      correct or remove it\n";
-    assert!(output.out.contains(said), "{}", output.out);
+    assert!(output.out.contains(reported), "{}", output.out);
     assert!(output.out.contains("never.toml has rules that cannot be meant ("), "{}", output.out);
 }
 

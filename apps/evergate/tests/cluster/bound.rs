@@ -21,11 +21,11 @@ fn serve(world: &World, server: Server) {
                     let mut stream = dressed(stream, tls);
                     let (mut challenged, mut user) = (false, "nobody");
                     while let Ok(asked) = head(&mut stream) {
-                        let says = |token: &str| asked.contains(&format!("Authorization: NTLM {token}\r\n"));
+                        let reports = |token: &str| asked.contains(&format!("Authorization: NTLM {token}\r\n"));
                         let mut challenge = "";
-                        if says("one") {
+                        if reports("one") {
                             (challenged, challenge) = (true, " dHdv");
-                        } else if std::mem::take(&mut challenged) && says("three") {
+                        } else if std::mem::take(&mut challenged) && reports("three") {
                             user = "alice";
                         }
                         let status = if user == "nobody" { 401 } else { 200 };
@@ -51,7 +51,7 @@ struct Client {
 impl Client {
     fn new(world: &World, wire: Carrier, server: Server) -> Client {
         let (tokens, asked) = channel::<&'static str>();
-        let (said, users) = channel();
+        let (reported, users) = channel();
         let roots = Arc::new(traffic::roots(world));
         let to = SocketAddr::new(world.family.address(), wire.port(server));
         world.switch.spawn(move || {
@@ -62,7 +62,7 @@ impl Client {
                 write!(stream, "GET / HTTP/1.1\r\nHost: shop.test\r\n{credentials}\r\n").unwrap();
                 let answer = head(&mut stream).unwrap();
                 let (_, user) = answer.split_once("X-User: ").expect("an answer of the server");
-                said.send(user.split("\r\n").next().unwrap_or_default().to_owned()).unwrap();
+                reported.send(user.split("\r\n").next().unwrap_or_default().to_owned()).unwrap();
             }
         });
         Client { tokens, users }

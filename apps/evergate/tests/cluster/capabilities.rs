@@ -113,8 +113,8 @@ fn a_node_with_exactly_the_rights_of_the_drop_in_continues_connections_of_anothe
     all_echo(b"more");
     let status = nodes[0].eventually("went on with some", |status| status.counts.connections_continued > 0);
     assert_eq!(status.counts.connections_lost, 0);
-    let said = nodes[0].process.lines();
-    assert!(!said.iter().any(|line| line.contains("CAP_")), "{said:#?}");
+    let reported = nodes[0].process.lines();
+    assert!(!reported.iter().any(|line| line.contains("CAP_")), "{reported:#?}");
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn a_channel_on_which_nobody_answers_is_made_anew() {
 #[test]
 fn a_backup_is_filled_with_more_than_its_channel_may_hold() {
     const CLIENTS: usize = 170;
-    const SAID: usize = 480_000;
+    const SENT: usize = 480_000;
     if !privileged() {
         return;
     }
@@ -58,7 +58,7 @@ fn a_backup_is_filled_with_more_than_its_channel_may_hold() {
         let client = |_| {
             let mut client = TcpStream::connect(at).unwrap();
             let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1500000\r\n\r\n";
-            client.write_all(format!("{head}[{}", " ".repeat(SAID)).as_bytes()).unwrap();
+            client.write_all(format!("{head}[{}", " ".repeat(SENT)).as_bytes()).unwrap();
             client
         };
         (0..CLIENTS).map(client).collect()

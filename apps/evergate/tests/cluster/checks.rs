@@ -21,12 +21,12 @@ fn a_node_that_comes_back_asks_servers_that_are_down_before_it_serves_clients() 
     );
     let nodes: Vec<Node> = (1..=2).map(|number| world.start(number, &config)).collect();
     settled(&nodes);
-    let told = |what: &str| nodes[1].process.lines().iter().any(|line| line.contains(what));
-    eventually("the server is down", || told("server plain/").then_some(()));
+    let reported = |what: &str| nodes[1].process.lines().iter().any(|line| line.contains(what));
+    eventually("the server is down", || reported("server plain/").then_some(()));
     let _server = world.switch.run(move || TcpListener::bind(at).unwrap());
     nodes[1].process.signal("STOP");
     nodes[0].eventually("is alone", |status| status.buckets.owned == 1024);
     nodes[1].process.signal("CONT");
     settled(&nodes);
-    eventually("the server is up", || told(" is up: ").then_some(()));
+    eventually("the server is up", || reported(" is up: ").then_some(()));
 }

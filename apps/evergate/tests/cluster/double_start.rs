@@ -58,6 +58,9 @@ fn interfaces_that_were_interchanged_are_told_before_anything_is_done() {
         .host(1)
         .run(move || evergate(&["run", &file, "--node", "1", "--socket", "/nonexistent/admin.sock"]));
     assert_eq!(output.code, Some(1), "{output:?}");
-    let said = output.err;
-    assert!(said.contains("is an address of in, and not of out") && said.contains("interchanged"), "{said}");
+    let reported = output.err;
+    assert!(
+        reported.contains("is an address of in, and not of out") && reported.contains("interchanged"),
+        "{reported}"
+    );
 }

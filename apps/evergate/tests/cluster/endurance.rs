@@ -109,7 +109,7 @@ impl Cluster<'_> {
         eventually("nobody waits", || {
             let waits = |node: &Option<Node>| {
                 node.as_ref()
-                    .is_none_or(|node| node.status().held_down_ms.is_some_and(|wait| wait > PATIENCE_MS))
+                    .is_none_or(|node| node.status().rejoin_delay_ms.is_some_and(|wait| wait > PATIENCE_MS))
             };
             let waiting: Vec<u8> =
                 (1..).zip(&self.nodes).filter(|(_, node)| waits(node)).map(|(n, _)| n).collect();
@@ -153,7 +153,7 @@ fn endure(family: Family, mode: &str, lossy: bool) {
             std::thread::sleep((began + turn.at).saturating_duration_since(Instant::now()));
             cluster.carry_out(turn);
         }
-        traffic.goes_on_or("after a round", || println!("{}", world.sockets()));
+        traffic.continues_or("after a round", || println!("{}", world.sockets()));
         cluster.settle();
         let longest = traffic.silences().into_iter().max().unwrap();
         println!("round {round}: {:.1} s, longest silence {longest:?}", began.elapsed().as_secs_f64());

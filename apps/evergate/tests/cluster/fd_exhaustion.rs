@@ -48,24 +48,24 @@ fn a_reload_that_is_refused_for_want_of_descriptors_leaves_the_listener_that_it_
     let new = old + 100;
     assert!(answers(&world, old));
     world.write_config(1, &config.replace(&format!(":{old}\""), &format!(":{new}\"")));
-    let told = |what: &str| node.process.lines().iter().filter(|line| line.contains(what)).count();
+    let reported = |what: &str| node.process.lines().iter().filter(|line| line.contains(what)).count();
     let mut copied = false;
     for more in 0.. {
-        let before = told("reload");
+        let before = reported("reload");
         spare(&node, Some(more));
         node.process.signal("HUP");
-        eventually("the reload is refused or done", || (told("reload") > before).then_some(()));
+        eventually("the reload is refused or done", || (reported("reload") > before).then_some(()));
         spare(&node, None);
-        if told("reloaded ") > 0 {
+        if reported("reloaded ") > 0 {
             break;
         }
         assert!(answers(&world, old), "with {more} to spare: {:#?}", node.process.lines());
-        copied |= told("cannot copy the listening sockets") > 0;
+        copied |= reported("cannot copy the listening sockets") > 0;
     }
     assert!(copied, "{:#?}", node.process.lines());
     assert!(answers(&world, new));
     // That nothing could be opened is no reason to think that something is gone.
-    assert_eq!(told("packet filter is off"), 0, "{:#?}", node.process.lines());
+    assert_eq!(reported("packet filter is off"), 0, "{:#?}", node.process.lines());
 }
 
 #[test]
@@ -91,14 +91,15 @@ fn who_takes_over_and_has_no_descriptors_says_what_is_lost_and_serves_on() {
         clients.collect::<Vec<_>>()
     });
     nodes[0].eventually("its connections are mirrored", |status| {
-        status.mirroring.connections > 4 && status.mirroring.mirrored == status.mirroring.connections
+        status.replicated_state.connections > 4
+            && status.replicated_state.replicated == status.replicated_state.connections
     });
     spare(&nodes[1], Some(3));
     nodes.remove(0).kill();
     let node = &nodes[0];
-    let told = |what: &str| node.process.lines().iter().any(|line| line.contains(what));
-    eventually("it says what it lacks", || told("(`resume_socket`)").then_some(()));
-    assert!(!told("packet filter is off"), "{:#?}", node.process.lines());
+    let reported = |what: &str| node.process.lines().iter().any(|line| line.contains(what));
+    eventually("it says what it lacks", || reported("(`failover_socket_failed`)").then_some(()));
+    assert!(!reported("packet filter is off"), "{:#?}", node.process.lines());
     spare(node, None);
     eventually("it serves", || answers(&world, port).then_some(()));
     assert!(node.status().counts.connections_lost > 0);

@@ -15,11 +15,11 @@ use std::sync::Arc;
 const CLIENTS: u64 = 16;
 
 /// All nodes say together that so many connections live, are mirrored and held.
-fn all_are_mirrored(nodes: &[Node], connections: u64) -> Vec<ReplicationStatus> {
+fn all_are_replicated(nodes: &[Node], connections: u64) -> Vec<ReplicationStatus> {
     eventually(&format!("{connections} connections are mirrored once each"), || {
-        let all: Vec<ReplicationStatus> = nodes.iter().map(|node| node.status().mirroring).collect();
-        let sums = all.iter().fold((0, 0, 0), |(own, mirrored, held), of| {
-            (own + of.connections, mirrored + of.mirrored, held + of.held)
+        let all: Vec<ReplicationStatus> = nodes.iter().map(|node| node.status().replicated_state).collect();
+        let sums = all.iter().fold((0, 0, 0), |(own, replicated, held), of| {
+            (own + of.connections, replicated + of.replicated, held + of.held)
         });
         (sums == (connections, connections, connections)).then_some(all)
     })
@@ -46,14 +46,14 @@ fn connections_are_mirrored_once_and_those_of_a_node_that_dies_have_stood_still(
         };
         (0..CLIENTS).map(|_| client()).collect::<Vec<_>>()
     });
-    let before = all_are_mirrored(&nodes, CLIENTS);
+    let before = all_are_replicated(&nodes, CLIENTS);
     for (status, node) in before.iter().zip(&nodes) {
         let backups: Vec<u8> = status.backups.iter().map(|lag| lag.node).collect();
         let others: Vec<u8> = nodes.iter().map(|node| node.number).filter(|of| *of != node.number).collect();
         assert_eq!(backups, others);
     }
     let shown = nodes[0].cli(&["cluster", "status"]).out;
-    let line = format!("connections:   {}, mirrored {}, ", before[0].connections, before[0].mirrored);
+    let line = format!("connections:   {}, mirrored {}, ", before[0].connections, before[0].replicated);
     assert!(shown.contains(&line) && shown.contains("mirror lag:    node 2: "), "{shown}");
     // The longest of a second is shown, and forgotten with the next.
     eventually("a backup's lag is seen", || {
@@ -61,24 +61,27 @@ fn connections_are_mirrored_once_and_those_of_a_node_that_dies_have_stood_still(
         clients[0].read_exact(&mut [0; 2]).unwrap();
         nodes
             .iter()
-            .any(|node| node.status().mirroring.backups.iter().any(|lag| lag.behind_us > 0))
+            .any(|node| node.status().replicated_state.backups.iter().any(|lag| lag.behind_us > 0))
             .then_some(())
     });
 
     let dead = carrier(&mut nodes);
-    let lost = dead.status().mirroring.connections;
+    let lost = dead.status().replicated_state.connections;
     assert!(lost > 0);
     dead.kill();
     settled(&nodes);
-    all_are_mirrored(&nodes, CLIENTS);
+    all_are_replicated(&nodes, CLIENTS);
     let stalls: Vec<_> = nodes.iter().map(|node| node.status()).collect();
     let counted = |status: &evergate::agent::status::ClusterStatus| {
-        (status.stalls.resting.count + status.stalls.busy.count, status.stalls.resting.sum_us > 0)
+        (
+            status.stalls.idle_connections.count + status.stalls.busy.count,
+            status.stalls.idle_connections.sum_us > 0,
+        )
     };
     assert_eq!(stalls.iter().map(|status| counted(status).0).sum::<u64>(), lost);
     assert!(stalls.iter().any(|status| counted(status).1));
     for status in &stalls {
-        let one = status.take_overs.iter().find(|one| one.taken_over > 0).unwrap();
+        let one = status.failovers.iter().find(|one| one.failed_over > 0).unwrap();
         assert!(one.silent_ms > 0.0, "a node that died had said something before: {one:?}");
     }
     drop(clients);

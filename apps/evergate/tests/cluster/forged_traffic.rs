@@ -46,12 +46,12 @@ fn what_is_forged_replayed_or_noise_is_counted_and_changes_nothing() {
         assert_eq!(epoch(&now), epoch(&before), "{:#?}", node.process.lines());
         assert_eq!((now.counts.voided, now.counts.fenced), (before.counts.voided, before.counts.fenced));
         assert_eq!(now.buckets.owned, before.buckets.owned);
-        let heard = now
+        let peer_input = now
             .nodes
             .iter()
             .find(|other| other.number != node.number)
-            .and_then(|other| other.heard_outside_ms);
-        assert!(heard.is_some(), "{:?}", now.nodes);
+            .and_then(|other| other.silent_outside_ms);
+        assert!(peer_input.is_some(), "{:?}", now.nodes);
     }
 }
 
@@ -84,7 +84,7 @@ fn strangers_on_the_mirror_ports_keep_nobody_out() {
     let config = world.config(&World::entries(2), "");
     let mut nodes: Vec<_> = (1..=2).map(|number| world.start(number, &config)).collect();
     settled(&nodes);
-    let strangers = world.switch.run(|| {
+    let unlisted = world.switch.run(|| {
         let ports = [PORT + 1, PORT + 2]; // one for each worker
         let to = ports.into_iter().flat_map(|port| std::iter::repeat_n(port, MORE_THAN_CHANNELS));
         let connect = |port| std::net::TcpStream::connect((inside(2), port)).unwrap();
@@ -94,7 +94,7 @@ fn strangers_on_the_mirror_ports_keep_nobody_out() {
     nodes[0].eventually("is alone", |status| status.nodes.iter().filter(|node| node.member).count() == 1);
     nodes.insert(0, world.start(1, &config));
     settled(&nodes); // with copies of everything at both
-    drop(strangers);
+    drop(streams);
 }
 
 #[test]
@@ -110,10 +110,11 @@ fn a_node_of_another_shape_is_told_of() {
     drop(other);
     let other = config.replace("[cluster]\n", "[cluster]\nsteering = \"flood\"\nports_per_bucket = 26\n");
     let other = world.start(2, &other);
-    let (said, _) = other.process.line_after(0, "refuses a mirror channel: `[cluster]` of node 1 differs");
+    let (reported, _) =
+        other.process.line_after(0, "refuses a mirror channel: `[cluster]` of node 1 differs");
     assert!(
-        said.contains(r#"`ports_per_bucket` is "27" there and "26" here, `steering` is "steer" there"#),
-        "{said}"
+        reported.contains(r#"`ports_per_bucket` is "27" there and "26" here, `steering` is "steer" there"#),
+        "{reported}"
     );
     let status = one.eventually("counts it", |status| status.counts.channels_lost > 0);
     assert_eq!((status.buckets.owned, status.buckets.bare), (1024, 1024), "{:?}", status.buckets);
@@ -159,15 +160,15 @@ fn a_node_with_another_key_never_joins_and_never_founds_a_second_cluster() {
 /// What must not change while nothing happens to a node: its view, and whatever counts losses. Buckets may move for their load.
 fn calm(node: &Node) -> (Option<u64>, [u64; 6]) {
     let status = node.status();
-    let ClusterCounts { views, fenced, voided, take_overs, .. } = status.counts;
+    let ClusterCounts { views, fenced, voided, failovers, .. } = status.counts;
     let ClusterCounts { connections_lost, channels_lost, .. } = status.counts;
-    (epoch(&status), [views, fenced, voided, take_overs, connections_lost, channels_lost])
+    (epoch(&status), [views, fenced, voided, failovers, connections_lost, channels_lost])
 }
 
 /// How often a node has refused a mirror channel, or ended one for another one.
 fn refused(node: &Node) -> u64 {
     let status: serde_json::Value = serde_json::from_str(&node.cli(&["status", "--json"]).out).unwrap();
-    let reasons = ["mirror_channel_refused", "mirror_channels_max"];
+    let reasons = ["replication_channel_refused", "replication_channels_max"];
     reasons.iter().filter_map(|reason| status["reasons"][reason].as_u64()).sum()
 }
 
@@ -187,22 +188,22 @@ fn strangers_on_the_mirror_ports_disturb_no_transfer() {
     tls.write_tls(&mut hello).unwrap();
     hello.truncate(hello.len() / 2);
     let noise: Vec<u8> = (0..3000).map(traffic::byte).collect();
-    let strangers = world.switch.run(move || {
-        let mut strangers = Vec::new();
+    let streams = world.switch.run(move || {
+        let mut streams = Vec::new();
         for (host, port) in (1..=3).flat_map(|host| [(host, PORT + 1), (host, PORT + 2)]) {
             for number in 0..2 * NOISY {
-                let mut stranger = TcpStream::connect((inside(host), port)).unwrap();
+                let mut stream = TcpStream::connect((inside(host), port)).unwrap();
                 // It may have been refused already.
-                let _ = stranger.write_all(if number < NOISY { &noise } else { &hello });
-                strangers.push(stranger);
+                let _ = stream.write_all(if number < NOISY { &noise } else { &hello });
+                streams.push(stream);
             }
         }
-        strangers
+        streams
     });
     for node in &nodes {
         eventually("noise is refused", || (refused(node) >= 2 * NOISY as u64).then_some(()));
     }
-    traffic.goes_on("beside noise");
+    traffic.continues("beside noise");
     // One node at a time: this process has so many files.
     for host in 1..=3 {
         let flood = world.switch.run(move || {
@@ -210,15 +211,15 @@ fn strangers_on_the_mirror_ports_disturb_no_transfer() {
             let to = ports.flat_map(|port| std::iter::repeat_n(port, MORE_THAN_CHANNELS));
             to.map(|port| TcpStream::connect((inside(host), port)).unwrap()).collect::<Vec<_>>()
         });
-        traffic.goes_on("beside a flood");
+        traffic.continues("beside a flood");
         drop(flood);
     }
     let after: Vec<_> = nodes.iter().map(calm).collect();
     assert_eq!(after, before, "view and counts");
     // Copies are what they were.
     carrier(&mut nodes).kill();
-    traffic.goes_on("after a death");
-    drop(strangers);
+    traffic.continues("after a death");
+    drop(streams);
     traffic.end();
 }
 
@@ -249,7 +250,7 @@ fn forged_and_replayed_datagrams_disturb_no_transfer() {
     for node in &nodes {
         node.process.line_after(0, "and the rest it does");
     }
-    traffic.goes_on("beside forgeries");
+    traffic.continues("beside forgeries");
     let after: Vec<_> = nodes.iter().map(calm).collect();
     assert_eq!(after, before, "view and counts");
     traffic.end();

@@ -141,8 +141,8 @@ fn a_node_whose_default_route_is_gone_serves_nobody_until_it_is_back() {
     let (_, seen) = nodes[0].process.line_after(0, "default route (IPv4) over the outside network is gone");
     nodes[1].eventually("serves all", |status| status.buckets.owned == 1024);
     // The two hear each other again, and nothing moves to where clients hear nothing from.
-    let heard = |status: &ClusterStatus| status.nodes[1].heard_outside_ms.is_some_and(|ago| ago < 50);
-    nodes[0].eventually("hears the other one", heard);
+    let peer_input = |status: &ClusterStatus| status.nodes[1].silent_outside_ms.is_some_and(|ago| ago < 50);
+    nodes[0].eventually("hears the other one", peer_input);
     assert_eq!((owned(&nodes[0]), owned(&nodes[1])), (0, 1024));
     route(1);
     settled(&nodes);

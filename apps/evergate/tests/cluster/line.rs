@@ -66,7 +66,7 @@ fn echo(mut stream: TcpStream) -> Option<ErrorKind> {
 /// The client's end.
 pub(crate) struct Line {
     pub(crate) stream: TcpStream,
-    said: u8,
+    reported: u8,
 }
 
 impl Line {
@@ -74,35 +74,35 @@ impl Line {
     pub(crate) fn open(world: &World) -> std::io::Result<Line> {
         let to = SocketAddr::new(world.family.address(), Carrier::Tcp.port(Server::Plain));
         let stream = world.switch.run(move || TcpStream::connect_timeout(&to, SILENCE))?;
-        Ok(Line { stream, said: 0 })
+        Ok(Line { stream, reported: 0 })
     }
 
     /// Something is said and comes back.
-    pub(crate) fn goes_on(&mut self, when: &str) {
-        self.say();
-        self.hears(when);
+    pub(crate) fn continues(&mut self, when: &str) {
+        self.state_text();
+        self.is_reachable_from(when);
     }
 
-    fn say(&mut self) {
-        self.said = self.said % 200 + 1;
-        self.stream.write_all(&[self.said]).unwrap();
+    fn state_text(&mut self) {
+        self.reported = self.reported % 200 + 1;
+        self.stream.write_all(&[self.reported]).unwrap();
     }
 
     /// What was said last comes back.
-    pub(crate) fn hears(&mut self, when: &str) {
+    pub(crate) fn is_reachable_from(&mut self, when: &str) {
         self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut heard = [0];
-        while heard[0] != self.said {
-            self.stream.read_exact(&mut heard).unwrap_or_else(|error| panic!("{when}: {error}"));
+        let mut peer_input = [0];
+        while peer_input[0] != self.reported {
+            self.stream.read_exact(&mut peer_input).unwrap_or_else(|error| panic!("{when}: {error}"));
         }
     }
 
     /// Something is said, and neither an answer nor an end comes.
     pub(crate) fn is_silent(&mut self, when: &str) {
-        self.say();
+        self.state_text();
         self.stream.set_read_timeout(Some(SILENCE)).unwrap();
-        let heard = self.stream.read(&mut [0]).map_err(|error| error.kind());
-        assert_eq!(heard, Err(ErrorKind::WouldBlock), "{when}");
+        let peer_input = self.stream.read(&mut [0]).map_err(|error| error.kind());
+        assert_eq!(peer_input, Err(ErrorKind::WouldBlock), "{when}");
     }
 }
 

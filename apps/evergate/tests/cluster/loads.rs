@@ -118,14 +118,14 @@ fn busy_connections_move_to_the_nodes_that_have_less_to_do() {
     });
     let before: Vec<u64> = busy.iter().map(|one| one.answers.load(Ordering::Relaxed)).collect();
     eventually("all go on", || {
-        let goes_on = |(one, before): (&Busy, &u64)| one.answers.load(Ordering::Relaxed) > *before;
-        busy.iter().zip(&before).all(goes_on).then_some(())
+        let continues = |(one, before): (&Busy, &u64)| one.answers.load(Ordering::Relaxed) > *before;
+        busy.iter().zip(&before).all(continues).then_some(())
     });
     busy.iter().for_each(|one| one.stop.store(true, Ordering::Relaxed));
     busy.into_iter().for_each(|one| one.thread.join().unwrap());
     println!("{counts:?}, {before:?} answers");
     for status in settled(&nodes) {
-        assert_eq!(status.counts.connections_lost + status.counts.take_overs, 0, "{:?}", status.counts);
+        assert_eq!(status.counts.connections_lost + status.counts.failovers, 0, "{:?}", status.counts);
         assert!(status.nodes.iter().all(|node| node.load.is_some_and(|load| load > 0)), "{status:?}");
     }
 }

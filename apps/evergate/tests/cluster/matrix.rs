@@ -30,7 +30,7 @@ enum Fate {
     /// A node joins under load.
     Joins,
     /// Another one dies during the take-over of the first.
-    DiesDuringTakeOver,
+    DiesDuringFailover,
 }
 
 const FATES: [Fate; 10] = [
@@ -43,7 +43,7 @@ const FATES: [Fate; 10] = [
     Fate::Paused,
     Fate::Sequence,
     Fate::Joins,
-    Fate::DiesDuringTakeOver,
+    Fate::DiesDuringFailover,
 ];
 
 impl Fate {
@@ -108,7 +108,7 @@ fn lose(world: &World, nodes: &mut Vec<Node>, traffic: &Traffic, fate: Fate, pau
         }
         _ => links(world, number, nets, "down"),
     }
-    traffic.goes_on("without the node");
+    traffic.continues("without the node");
     settled(nodes);
     match fate {
         Fate::Paused => lost.process.signal("CONT"),
@@ -123,7 +123,7 @@ fn lose(world: &World, nodes: &mut Vec<Node>, traffic: &Traffic, fate: Fate, pau
 fn kill(world: &World, nodes: &mut Vec<Node>, traffic: &Traffic) {
     std::thread::sleep(world.chance.moment(50));
     carrier(nodes).kill();
-    traffic.goes_on("after a death");
+    traffic.continues("after a death");
     settled(nodes);
 }
 
@@ -147,8 +147,8 @@ fn join(world: &World, nodes: &mut Vec<Node>, traffic: &Traffic, config: &str) {
     let joined = nodes[2].eventually("has its share of the buckets and of the connections", |status| {
         (250..=400).contains(&status.buckets.owned) && status.counts.connections_continued > 0
     });
-    assert!(joined.counts.hand_overs > 0 && joined.counts.take_overs == 0, "{:?}", joined.counts);
-    traffic.goes_on("while it joins");
+    assert!(joined.counts.handoffs > 0 && joined.counts.failovers == 0, "{:?}", joined.counts);
+    traffic.continues("while it joins");
     for (request, stream) in (KEPT..).zip(&mut kept) {
         traffic::ask(stream, request, "").unwrap();
     }
@@ -157,7 +157,7 @@ fn join(world: &World, nodes: &mut Vec<Node>, traffic: &Traffic, config: &str) {
 
 /// A node takes over and must die before it is done: nothing goes on before the third node has what was taken over, and for so
 /// long the third one hears none of it.
-fn die_during_take_over(world: &World, nodes: &mut Vec<Node>) {
+fn die_during_failover(world: &World, nodes: &mut Vec<Node>) {
     let ports = format!("{}-{}", PORT + 1, PORT + 2);
     world.filter(&format!(
         "table bridge late {{\nchain forward {{\ntype filter hook forward priority 0;\n\
@@ -165,8 +165,8 @@ fn die_during_take_over(world: &World, nodes: &mut Vec<Node>) {
     ));
     carrier(nodes).kill();
     let takes_over = |node: &Node| {
-        let all = node.status().take_overs;
-        all.last().is_some_and(|last| last.running && last.taken_over > 0)
+        let all = node.status().failovers;
+        all.last().is_some_and(|last| last.running && last.failed_over > 0)
     };
     let place = eventually("a node takes over, and still does after a moment", || {
         let place = nodes.iter().position(takes_over)?;
@@ -186,16 +186,16 @@ enum Weather {
 }
 
 /// What peers send to a silent node is lost, and they hear of it; where there was no such silence nobody is told of a loss.
-fn hear_of_losses(fate: Fate, nodes: &[Node]) {
+fn on_losses(fate: Fate, nodes: &[Node]) {
     let all: Vec<_> = nodes.iter().map(Node::status).collect();
-    let told: u64 = all.iter().map(|status| status.losses_told).sum();
+    let reported: u64 = all.iter().map(|status| status.loss_notices).sum();
     let silent_ms =
-        all.iter().flat_map(|status| &status.take_overs).map(|one| one.silent_ms).fold(0.0, f64::max);
+        all.iter().flat_map(|status| &status.failovers).map(|one| one.silent_ms).fold(0.0, f64::max);
     if fate == Fate::HostDead {
-        assert!(told > 0, "nobody was told what is lost after a silence of {silent_ms} ms");
+        assert!(reported > 0, "nobody was told what is lost after a silence of {silent_ms} ms");
     }
     if silent_ms < 30.0 {
-        assert_eq!(told, 0, "peers were told of a loss after a silence of {silent_ms} ms");
+        assert_eq!(reported, 0, "peers were told of a loss after a silence of {silent_ms} ms");
     }
 }
 
@@ -227,7 +227,7 @@ fn run_with(
     let name = format!("{fate:?} {steering:?} {family:?} {weather:?}, {servers} servers, {spread:?}");
     let world = World::of(family, 3);
     let mode = if steering == Steering::Flood { "steering = \"flood\"" } else { "" };
-    let backups = if fate == Fate::DiesDuringTakeOver { "backups = 2" } else { "" };
+    let backups = if fate == Fate::DiesDuringFailover { "backups = 2" } else { "" };
     let config = traffic::config(&world, 3, &format!("{mode}\n{backups}\n"));
     let first = if fate == Fate::Joins { 2 } else { 3 };
     let copies_only = config.replace("[cluster]\n", "[cluster]\nweight = 0\n");
@@ -239,7 +239,7 @@ fn run_with(
     }
     let traffic = Traffic::start(&world, transfers);
     if spread == Spread::OnOne {
-        let carried = |status: &ClusterStatus| status.mirroring.mirrored == transfers.len() as u64;
+        let carried = |status: &ClusterStatus| status.replicated_state.replicated == transfers.len() as u64;
         nodes[0].eventually("carries all, and another node has copies", carried);
     }
     traffic.silences();
@@ -263,10 +263,10 @@ fn run_with(
             kill(&world, &mut nodes, &traffic);
         }
         Fate::Joins => join(&world, &mut nodes, &traffic, &config),
-        Fate::DiesDuringTakeOver => die_during_take_over(&world, &mut nodes),
+        Fate::DiesDuringFailover => die_during_failover(&world, &mut nodes),
     }
-    traffic.goes_on("afterwards");
-    hear_of_losses(fate, &nodes);
+    traffic.continues("afterwards");
+    on_losses(fate, &nodes);
     let silences = traffic.silences();
     let longest = silences.iter().max().unwrap();
     println!(
@@ -298,7 +298,7 @@ fates! {
     a_node_pauses_for_ten_seconds: Paused,
     nodes_die_one_after_the_other: Sequence,
     a_node_joins_under_load: Joins,
-    a_node_dies_during_a_take_over: DiesDuringTakeOver,
+    a_node_dies_during_a_take_over: DiesDuringFailover,
 }
 
 /// The same before servers that speak TLS.
@@ -344,7 +344,7 @@ fates_before_tls_servers! {
     a_node_before_tls_servers_is_cut_off_outside: CutOutside,
     a_node_before_tls_servers_pauses: Paused,
     nodes_before_tls_servers_die_one_after_the_other: Sequence,
-    a_node_before_tls_servers_dies_during_a_take_over: DiesDuringTakeOver,
+    a_node_before_tls_servers_dies_during_a_take_over: DiesDuringFailover,
 }
 
 /// All of it, where that is asked for; else these.

@@ -23,9 +23,9 @@ fn buckets_are_spread_move_when_nodes_die_and_come_back_with_them() {
     for node in &nodes {
         node.process.line_after(0, "nodes 2, 3; node 1 has left, or its process has ended");
         let status = node
-            .eventually("goes on with everything", |status| status.take_overs.iter().all(|one| !one.running));
-        let taken: u64 = status.take_overs.iter().map(|one| one.taken_over).sum();
-        assert!(taken > 0 && status.counts.take_overs == 1, "{:?}", status.take_overs);
+            .eventually("goes on with everything", |status| status.failovers.iter().all(|one| !one.running));
+        let taken: u64 = status.failovers.iter().map(|one| one.failed_over).sum();
+        assert!(taken > 0 && status.counts.failovers == 1, "{:?}", status.failovers);
         assert_eq!(status.counts.connections_lost, 0);
     }
 
@@ -36,7 +36,7 @@ fn buckets_are_spread_move_when_nodes_die_and_come_back_with_them() {
     let config = world.config(&World::entries(3), "backups = 2");
     nodes.insert(0, world.start(1, &config));
     let back = nodes[0].eventually("gets buckets back", |status| status.buckets.owned > 0);
-    assert!(back.counts.hand_overs > 0 && back.counts.take_overs == 0, "{:?}", back.counts);
+    assert!(back.counts.handoffs > 0 && back.counts.failovers == 0, "{:?}", back.counts);
     assert_eq!(back.view.map(|view| view.members), Some(vec![1, 2]));
 }
 
@@ -49,10 +49,10 @@ fn the_address_lives_at_the_owner_of_its_bucket_and_moves_with_it() {
     let mut nodes = world.cluster(2, "");
     assert_eq!(question(&world.switch).as_deref(), Some(VIRTUAL_MAC));
     let place = crate::world::eventually("the switch knows where", || place(&world.switch));
-    let speaker: u8 = place.trim_start_matches("out").parse().unwrap();
-    assert!((1..=2).contains(&speaker), "{place}");
+    let announcer: u8 = place.trim_start_matches("out").parse().unwrap();
+    assert!((1..=2).contains(&announcer), "{place}");
 
-    nodes.remove(usize::from(speaker) - 1).kill();
+    nodes.remove(usize::from(announcer) - 1).kill();
     settled(&nodes);
     let survivor = format!("out{}", nodes[0].number);
     crate::world::eventually("the switch sends to the survivor", || {
@@ -82,7 +82,7 @@ fn copies_come_back_when_mirror_channels_are_lost() {
     }
     let after = nodes[0].status();
     assert_eq!(after.counts.views, before.counts.views);
-    assert_eq!(after.counts.take_overs + after.counts.hand_overs, 0);
+    assert_eq!(after.counts.failovers + after.counts.handoffs, 0);
 }
 
 /// Ends all mirror channels from this host to others; how many.

@@ -16,8 +16,8 @@ fn without_privileges(adjust: impl FnOnce(&mut Command) -> &mut Command) -> (Out
     let mut command = Command::new("unshare");
     command.arg("--user").arg(std::env::current_exe().unwrap()).args(["--exact", TEST]);
     let output = adjust(&mut command).output().unwrap();
-    let said = [&output.stdout[..], &output.stderr[..]].concat();
-    (output, String::from_utf8(said).unwrap())
+    let reported = [&output.stdout[..], &output.stderr[..]].concat();
+    (output, String::from_utf8(reported).unwrap())
 }
 
 #[test]
@@ -25,8 +25,11 @@ fn a_test_without_its_privileges_says_that_it_is_skipped_and_fails_in_ci() {
     if !privileged() {
         return;
     }
-    let (output, said) = without_privileges(|command| command.env_remove("CI"));
-    assert!(output.status.success() && said.contains(&format!("skipped {TEST}: it needs root")), "{said}");
-    let (output, said) = without_privileges(|command| command.env("CI", "1"));
-    assert!(!output.status.success() && said.contains("in CI no test is skipped"), "{said}");
+    let (output, reported) = without_privileges(|command| command.env_remove("CI"));
+    assert!(
+        output.status.success() && reported.contains(&format!("skipped {TEST}: it needs root")),
+        "{reported}"
+    );
+    let (output, reported) = without_privileges(|command| command.env("CI", "1"));
+    assert!(!output.status.success() && reported.contains("in CI no test is skipped"), "{reported}");
 }

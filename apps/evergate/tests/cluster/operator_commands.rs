@@ -20,7 +20,7 @@ fn a_drained_node_gives_its_buckets_away_and_takes_them_back_when_told() {
     let never = nodes[0].cli(&["cluster", "wait"]);
     assert!(never.code == Some(1) && never.err.contains("`evergate node undrain`"), "{never:?}");
     let other = nodes[1].eventually("has everything", |status| status.buckets.owned == 1024);
-    assert!(other.counts.hand_overs > 0 && other.counts.take_overs == 0, "{:?}", other.counts);
+    assert!(other.counts.handoffs > 0 && other.counts.failovers == 0, "{:?}", other.counts);
     assert_eq!(other.counts.voided + drained.counts.voided, 0);
 
     assert_eq!(nodes[0].healthz(), (503, "draining\n".to_owned()));
@@ -65,16 +65,16 @@ fn connections_that_come_back_to_a_host_that_drops_invalid_packets_go_on() {
     }
     let traffic = Traffic::start(&world, &traffic::PLAIN);
     for round in ["first", "second"] {
-        traffic.goes_on("before");
+        traffic.continues("before");
         for node in &nodes {
             assert_eq!(node.cli(&["node", "drain", "--wait", "60"]).code, Some(0), "{round}");
-            traffic.goes_on("while they are at the other node");
+            traffic.continues("while they are at the other node");
             assert_eq!(node.cli(&["node", "undrain"]).code, Some(0), "{round}");
             node.eventually("has buckets again", |status| status.buckets.owned > 0);
             settled(&nodes);
         }
     }
-    traffic.goes_on("afterwards");
+    traffic.continues("afterwards");
     traffic.end();
 }
 
@@ -111,7 +111,7 @@ fn a_node_that_leaves_is_replaced_at_once_and_stays_out() {
     leaver.eventually("has left", |status| status.standing == "left" && status.view.is_none());
     let rest = settled(&nodes).remove(0);
     assert_eq!(rest.view.unwrap().members, [2]);
-    assert_eq!(rest.counts.take_overs, 1);
+    assert_eq!(rest.counts.failovers, 1);
     nodes[0].process.line_after(0, "nodes 2; node 1 has left");
     assert_eq!(leaver.status().standing, "left");
     assert_eq!(leaver.healthz(), (503, "left\n".to_owned()));
@@ -134,7 +134,7 @@ fn a_node_told_to_stop_hands_over_first() {
     stopped.process.signal("TERM");
     assert!(stopped.process.wait().success());
     let rest = settled(&nodes).remove(0);
-    assert!(rest.counts.hand_overs > 0, "{:?}", rest.counts);
+    assert!(rest.counts.handoffs > 0, "{:?}", rest.counts);
     let lines = stopped.process.lines();
     assert!(lines.iter().any(|line| line.contains("is drained")), "{lines:#?}");
 }
@@ -198,11 +198,11 @@ fn a_service_manager_is_told_how_a_node_stands_in_its_cluster() {
     });
     let ready = next();
     assert!(ready.starts_with("READY=1\nSTATUS=1 listener on 2 workers"), "{ready}");
-    let standing = |said: &str| said.rsplit("; in its cluster: ").next().unwrap().trim().to_owned();
-    let mut said = vec![standing(&ready)];
-    while said.last().unwrap() != "active" {
-        said.push(standing(&next()));
+    let standing = |reported: &str| reported.rsplit("; in its cluster: ").next().unwrap().trim().to_owned();
+    let mut reported = vec![standing(&ready)];
+    while reported.last().unwrap() != "active" {
+        reported.push(standing(&next()));
     }
-    assert_eq!(said.first().unwrap(), "listening", "{said:?}");
+    assert_eq!(reported.first().unwrap(), "listening", "{reported:?}");
     drop(process);
 }

@@ -28,9 +28,9 @@ fn the_next_node_begins_server_connections_from_other_ports() {
             for mut stream in listener.incoming().flatten() {
                 let from = stream.peer_addr().unwrap().port();
                 if head(&mut stream).is_ok() {
-                    let said = stream
+                    let reported = stream
                         .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
-                    said.unwrap();
+                    reported.unwrap();
                     seen.send(from).unwrap();
                 }
             }

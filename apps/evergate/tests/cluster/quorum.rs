@@ -12,7 +12,7 @@ fn stops(node: &Node) {
 }
 
 /// Nobody answers, on this connection or a new one.
-fn nobody_answers(world: &World, line: &mut Line, when: &str) {
+fn no_answer(world: &World, line: &mut Line, when: &str) {
     line.is_silent(when);
     assert!(Line::open(world).is_err(), "{when}: a new connection was answered");
 }
@@ -23,19 +23,19 @@ fn network_of(net: &str) -> &'static str {
 }
 
 /// It says which network it is cut off, in all the ways that there are, and does not say that it joins soon.
-fn says_what_it_lacks(node: &Node, net: &str, why: &str) {
+fn reports_what_it_lacks(node: &Node, net: &str, why: &str) {
     let network = network_of(net);
     node.eventually("is cut off", |status| {
-        let told =
+        let reported =
             status.cut_off.as_ref().is_some_and(|lost| lost.network == network && lost.why.contains(why));
-        told && status.held_down_ms.is_none()
+        reported && status.rejoin_delay_ms.is_none()
     });
     let shown = node.cli(&["cluster", "status"]).out;
     assert!(shown.contains(&format!("cut off:       the {network} network: {why}")), "{shown}");
     let line = format!("is cut off the {network} network: {why}");
     node.process.line_after(0, &line);
-    let said = node.process.lines();
-    assert!(!said.iter().any(|line| line.contains("joins them in")), "{said:#?}");
+    let reported = node.process.lines();
+    assert!(!reported.iter().any(|line| line.contains("joins them in")), "{reported:#?}");
 }
 
 fn plug(world: &World, number: u8, nets: &[&str], state: &str) {
@@ -51,22 +51,22 @@ fn two_of_three_go_on_by_majority_and_the_last_one_stops() {
     }
     let (world, mut nodes, config, _ends) = prepare(3, MAJORITY);
     let mut line = Line::open(&world).unwrap();
-    line.goes_on("three nodes");
+    line.continues("three nodes");
     let first = carrier(&mut nodes);
     let number = first.number;
     first.kill();
-    line.goes_on("two nodes of three");
+    line.continues("two nodes of three");
     settled(&nodes);
 
     carrier(&mut nodes).kill();
     stops(&nodes[0]);
-    nobody_answers(&world, &mut line, "one node of three");
+    no_answer(&world, &mut line, "one node of three");
 
     // With another node there is a majority again; what only one remembers is given up.
     let at = if number < nodes[0].number { 0 } else { 1 };
     nodes.insert(at, world.start(number, &config));
     settled(&nodes);
-    Line::open(&world).unwrap().goes_on("two nodes again");
+    Line::open(&world).unwrap().continues("two nodes again");
 }
 
 /// Two of three are left, and one of them has lost a cable: it votes for the other one, which has everything.
@@ -78,7 +78,7 @@ fn a_cut_off_node_votes_for_the_one_that_is_whole() {
     for net in ["in", "out"] {
         let (world, mut nodes, _config, _ends) = prepare(3, MAJORITY);
         let mut line = Line::open(&world).unwrap();
-        line.goes_on("three nodes");
+        line.continues("three nodes");
         let lonely = carrier(&mut nodes);
         nodes.remove(0).kill();
         let whole = nodes.remove(0);
@@ -89,9 +89,9 @@ fn a_cut_off_node_votes_for_the_one_that_is_whole() {
 
         plug(&world, lonely.number, &[net], "down");
         whole.eventually("has everything", |status| status.buckets.owned == 1024);
-        line.goes_on("the whole one");
+        line.continues("the whole one");
         let lives = |node: &Node| node.status().counts.voided;
-        says_what_it_lacks(&lonely, net, "its card has no carrier");
+        reports_what_it_lacks(&lonely, net, "its card has no carrier");
         let network = network_of(net);
         let of_lonely = |status: &ClusterStatus| status.nodes[usize::from(lonely.number) - 1].lost.clone();
         whole.eventually("tells what the other one lacks", |status| of_lonely(status) == [network]);
@@ -100,14 +100,14 @@ fn a_cut_off_node_votes_for_the_one_that_is_whole() {
         let before = (lives(&whole), lives(&lonely));
         assert_eq!(before, (0, 1), "only the one that is cut off gave its state up");
         for _ in 0..20 {
-            Line::open(&world).unwrap().goes_on("the whole one and a vote");
-            line.goes_on("the whole one and a vote");
+            Line::open(&world).unwrap().continues("the whole one and a vote");
+            line.continues("the whole one and a vote");
         }
         assert_eq!((lives(&whole), lives(&lonely)), before);
         plug(&world, lonely.number, &[net], "up");
         lonely.eventually("has its share again", |status| status.buckets.owned > 400);
         assert!(of_lonely(&whole.status()).is_empty());
-        line.goes_on("two whole ones");
+        line.continues("two whole ones");
     }
 }
 
@@ -120,8 +120,8 @@ fn who_is_needed_for_a_majority_says_so_before_it_goes_and_a_fenced_node_stops_a
     nodes.remove(0).kill();
     settled(&nodes);
     let why = "only 1 of 3 nodes would be left, of which 2 are needed";
-    let told = nodes[0].cli(&["node", "drain"]);
-    assert!(told.code == Some(0) && told.out.contains(why), "{told:?}");
+    let reported = nodes[0].cli(&["node", "drain"]);
+    assert!(reported.code == Some(0) && reported.out.contains(why), "{reported:?}");
     let waited = nodes[0].cli(&["node", "drain", "--wait", "30"]);
     assert!(waited.code == Some(1) && waited.err.contains(&format!("is drained, but {why}")), "{waited:?}");
 
@@ -132,8 +132,8 @@ fn who_is_needed_for_a_majority_says_so_before_it_goes_and_a_fenced_node_stops_a
     assert!(last.cli(&["cluster", "status"]).out.contains("majority:      1 of 3 nodes heard"));
     last.process.signal("TERM");
     assert!(last.process.wait().success());
-    let said = last.process.lines();
-    assert!(!said.iter().any(|line| line.contains("draining took too long")), "{said:#?}");
+    let reported = last.process.lines();
+    assert!(!reported.iter().any(|line| line.contains("draining took too long")), "{reported:#?}");
 }
 
 #[test]
@@ -144,11 +144,11 @@ fn the_larger_part_goes_on_by_majority_and_the_smaller_one_stops() {
     for nets in [&["in"][..], &["in", "out"]] {
         let (world, mut nodes, _config, _ends) = prepare(3, MAJORITY);
         let mut line = Line::open(&world).unwrap();
-        line.goes_on("three nodes");
+        line.continues("three nodes");
         let lonely = carrier(&mut nodes);
         plug(&world, lonely.number, nets, "down");
         stops(&lonely);
-        line.goes_on("the larger part");
+        line.continues("the larger part");
         settled(&nodes);
         assert_ne!(lonely.status().standing, "active");
 
@@ -156,7 +156,7 @@ fn the_larger_part_goes_on_by_majority_and_the_smaller_one_stops() {
         nodes.push(lonely);
         nodes.sort_by_key(|node| node.number);
         settled(&nodes);
-        line.goes_on("together again");
+        line.continues("together again");
     }
 }
 
@@ -167,20 +167,20 @@ fn one_of_two_goes_on_with_a_witness_and_stops_without() {
     }
     let (world, mut nodes, _config, _ends) = prepare(2, "");
     let mut line = Line::open(&world).unwrap();
-    line.goes_on("two nodes");
+    line.continues("two nodes");
     // Cut off everything, the witness too.
     let lonely = carrier(&mut nodes);
     plug(&world, lonely.number, &["in", "out"], "down");
     stops(&lonely);
-    line.goes_on("the one that reaches the witness");
+    line.continues("the one that reaches the witness");
     plug(&world, lonely.number, &["in", "out"], "up");
     nodes.push(lonely);
     nodes.sort_by_key(|node| node.number);
     settled(&nodes);
-    line.goes_on("two nodes again");
+    line.continues("two nodes again");
 
     carrier(&mut nodes).kill();
-    line.goes_on("one node of two");
+    line.continues("one node of two");
     let witness = outside(254);
     let rule = format!("ip daddr {witness} icmp type echo-request counter drop");
     world.filter(&format!(
@@ -188,9 +188,9 @@ fn one_of_two_goes_on_with_a_witness_and_stops_without() {
     ));
     stops(&nodes[0]);
     assert!(world.counted() > 0);
-    nobody_answers(&world, &mut line, "nobody vouches for it");
+    no_answer(&world, &mut line, "nobody vouches for it");
     world.filter("delete table inet quorum\n");
-    line.hears("the witness is back");
+    line.is_reachable_from("the witness is back");
     settled(&nodes);
 }
 
@@ -202,22 +202,28 @@ fn one_of_two_that_has_lost_its_own_address_gives_way_until_it_has_it_again() {
     }
     let (world, mut nodes, _config, _ends) = prepare(2, "");
     let mut line = Line::open(&world).unwrap();
-    line.goes_on("two nodes");
+    line.continues("two nodes");
     for (net, address) in [("out", outside as fn(u8) -> IpAddr), ("in", inside)] {
         let lonely = carrier(&mut nodes);
         let own = address(lonely.number);
         world.host(lonely.number).ip(&format!("addr del {own}/24 dev {net}")).unwrap();
         stops(&lonely);
-        line.goes_on("the one that has its addresses");
-        assert!(lonely.process.lines().iter().any(|said| said.contains(&format!("cannot send on {net} "))));
+        line.continues("the one that has its addresses");
+        assert!(
+            lonely
+                .process
+                .lines()
+                .iter()
+                .any(|reported| reported.contains(&format!("cannot send on {net} ")))
+        );
         if net == "out" {
-            says_what_it_lacks(&lonely, net, "nothing can be sent there as this node");
+            reports_what_it_lacks(&lonely, net, "nothing can be sent there as this node");
         }
         world.host(lonely.number).ip(&format!("addr add {own}/24 dev {net}")).unwrap();
         nodes.push(lonely);
         nodes.sort_by_key(|node| node.number);
         settled(&nodes);
-        line.goes_on("two nodes again");
+        line.continues("two nodes again");
     }
 }
 
@@ -231,24 +237,24 @@ fn one_of_two_whose_network_is_silent_gives_way_to_the_one_that_reaches_the_witn
         let witnesses = format!("witness = [\"{}\", \"{}\"]", outside(254), inside(254));
         let (world, mut nodes, _config, _ends) = prepare(2, &witnesses);
         let mut line = Line::open(&world).unwrap();
-        line.goes_on("two nodes");
+        line.continues("two nodes");
         let lonely = carrier(&mut nodes);
         world.mute(lonely.number, &[net]);
         stops(&lonely);
-        line.goes_on("the one whose networks work");
-        says_what_it_lacks(
+        line.continues("the one whose networks work");
+        reports_what_it_lacks(
             &lonely,
             net,
             "it hears no node there, or none hears it, and no witness of it answers",
         );
         nodes[0].eventually("has everything", |status| status.buckets.owned == 1024);
-        Line::open(&world).unwrap().goes_on("a new one");
+        Line::open(&world).unwrap().continues("a new one");
         world.clear("mute");
         lonely.process.line_after(0, "is no longer cut off a network");
         nodes.push(lonely);
         nodes.sort_by_key(|node| node.number);
         settled(&nodes);
-        line.goes_on("two nodes again");
+        line.continues("two nodes again");
     }
 }
 
@@ -277,19 +283,19 @@ fn a_witness_is_on_the_network_that_the_route_to_it_leads_over() {
     let known = |name: &str| Some(name.to_owned());
     for node in &nodes {
         assert_eq!(networks(&node.status()), [known("outside"), None]);
-        let (told, _) = node.process.line_after(0, "has no witness on the inside network");
-        assert!(told.contains(&format!("no route leads to {behind}")), "{told}");
+        let (reported, _) = node.process.line_after(0, "has no witness on the inside network");
+        assert!(reported.contains(&format!("no route leads to {behind}")), "{reported}");
         world.host(node.number).ip(&format!("route add {behind} via {}", inside(254))).unwrap();
         node.eventually("knows both", |status| networks(status) == [known("outside"), known("inside")]);
         let shown = node.cli(&["cluster", "status"]).out;
         assert!(shown.contains(&format!("witness:       {behind} (inside) ")), "{shown}");
     }
     let mut line = Line::open(&world).unwrap();
-    line.goes_on("two nodes");
+    line.continues("two nodes");
     let lonely = carrier(&mut nodes);
     world.mute(lonely.number, &["in"]);
     stops(&lonely);
-    line.goes_on("the one whose networks work");
+    line.continues("the one whose networks work");
 }
 
 /// Nothing shows while all agree, and then it could not promise anything to the other one.
@@ -300,7 +306,7 @@ fn one_of_three_goes_on_beside_one_that_has_lost_its_witness() {
     }
     let (world, mut nodes, _config, _ends) = prepare(3, "backups = 2");
     let mut line = Line::open(&world).unwrap();
-    line.goes_on("three nodes");
+    line.continues("three nodes");
     let dying = carrier(&mut nodes);
     let (well, ailing) = (nodes[0].number, nodes[1].number);
     let rule =
@@ -313,7 +319,7 @@ fn one_of_three_goes_on_beside_one_that_has_lost_its_witness() {
     });
     assert!(world.counted() > 0);
     plug(&world, dying.number, &["in", "out"], "down"); // without a word
-    line.goes_on("the one that is well");
+    line.continues("the one that is well");
     let status = nodes[0].eventually("serves", |status| status.standing == "active");
     assert!(
         status.view.is_some_and(|view| view.members.contains(&well) && !view.members.contains(&dying.number))
@@ -327,8 +333,8 @@ fn one_of_two_stops_by_majority() {
     }
     let (world, mut nodes, _config, _ends) = prepare(2, MAJORITY);
     let mut line = Line::open(&world).unwrap();
-    line.goes_on("two nodes");
+    line.continues("two nodes");
     carrier(&mut nodes).kill();
     stops(&nodes[0]);
-    nobody_answers(&world, &mut line, "half of two is no majority");
+    no_answer(&world, &mut line, "half of two is no majority");
 }

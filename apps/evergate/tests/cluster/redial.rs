@@ -43,8 +43,8 @@ fn a_handshake_with_a_server_that_was_not_over_is_made_anew() {
         let client = world.switch.spawn(move || {
             let mut stream = traffic::connect(wire, to, &roots).unwrap();
             stream.write_all(b"GET /only-once HTTP/1.1\r\nHost: shop.test\r\n\r\n").unwrap();
-            let said = head(&mut stream).unwrap();
-            assert!(said.starts_with("HTTP/1.1 200"), "{said}");
+            let reported = head(&mut stream).unwrap();
+            assert!(reported.starts_with("HTTP/1.1 200"), "{reported}");
             let mut body = [0; 6];
             stream.read_exact(&mut body).unwrap();
             assert_eq!(&body, b"served");

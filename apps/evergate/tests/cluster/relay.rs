@@ -73,14 +73,14 @@ impl Drop for Relay {
 fn pass(from: &UdpSocket, by: &UdpSocket, to: SocketAddr, shared: &Shared) {
     let mut kept: Vec<Vec<u8>> = Vec::new();
     let mut buffer = vec![0; 65_536];
-    let mut said = 0usize;
+    let mut reported = 0usize;
     while !shared.ends.load(Ordering::Relaxed) {
         let Ok((length, _)) = from.recv_from(&mut buffer) else { continue };
         let datagram = buffer[..length].to_vec();
         let _ = by.send_to(&datagram, to);
-        said += 1;
+        reported += 1;
         if shared.hostile.load(Ordering::Relaxed) {
-            for attack in attacks(&datagram, &kept, said) {
+            for attack in attacks(&datagram, &kept, reported) {
                 let _ = by.send_to(&attack, to);
                 shared.attacks.fetch_add(1, Ordering::Relaxed);
             }
@@ -92,14 +92,14 @@ fn pass(from: &UdpSocket, by: &UdpSocket, to: SocketAddr, shared: &Shared) {
 }
 
 /// The same again, something old, one bit wrong, cut, and noise.
-fn attacks(datagram: &[u8], kept: &[Vec<u8>], said: usize) -> Vec<Vec<u8>> {
+fn attacks(datagram: &[u8], kept: &[Vec<u8>], reported: usize) -> Vec<Vec<u8>> {
     let mut all = vec![datagram.to_vec()];
-    all.extend(kept.get(said / 8 % kept.len().max(1)).cloned());
+    all.extend(kept.get(reported / 8 % kept.len().max(1)).cloned());
     let mut flipped = datagram.to_vec();
-    let bit = said * 7 % (flipped.len() * 8);
+    let bit = reported * 7 % (flipped.len() * 8);
     flipped[bit / 8] ^= 1 << (bit % 8);
     all.push(flipped);
-    all.push(datagram[..said % datagram.len()].to_vec());
-    all.push((0..said % 200).map(|at| (at * 31 + said) as u8).collect());
+    all.push(datagram[..reported % datagram.len()].to_vec());
+    all.push((0..reported % 200).map(|at| (at * 31 + reported) as u8).collect());
     all
 }

@@ -44,8 +44,8 @@ pub(crate) fn get_with(stream: &mut impl Stream, path: &str, fields: &str) {
     // In one piece: of several in a row the last is said again after few milliseconds (RFC 8985, 7).
     let request = format!("GET {path} HTTP/1.1\r\nHost: shop.test\r\n{fields}\r\n");
     stream.write_all(request.as_bytes()).unwrap();
-    let said = head(stream).unwrap();
-    assert!(said.starts_with("HTTP/1.1 200"), "{said}");
+    let reported = head(stream).unwrap();
+    assert!(reported.starts_with("HTTP/1.1 200"), "{reported}");
 }
 
 /// A brief answer in one piece, or a long one in several.
@@ -129,7 +129,7 @@ fn a_server_connection_that_a_broken_off_client_left_outlives_its_node_with_the_
 }
 
 /// How many TCP segments this thread's network namespace has retransmitted.
-fn segments_said_again() -> usize {
+fn segments_resent() -> usize {
     let text = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
     let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
@@ -166,13 +166,13 @@ fn a_client_that_was_closed_comes_again_from_the_same_port_and_outlives_two_node
                 assert_eq!(stream.read(&mut [0]).unwrap(), 0, "{wire:?}: it ends in order");
                 assert_eq!(socket.read(&mut [0]).unwrap(), 0, "{wire:?}: we are the first to close");
             };
-            let before = segments_said_again();
+            let before = segments_resent();
             for deaths in 0..3 {
                 for _ in 0..BRIEF {
                     ask("/brief", 2, &|| {});
                 }
                 if deaths == 0 {
-                    let again = segments_said_again() - before;
+                    let again = segments_resent() - before;
                     assert!(again < BRIEF / 2, "{wire:?}: {again} segments again, such as clients' ends");
                     let accepted = accepted.load(Ordering::Relaxed);
                     assert!(accepted <= BRIEF / 4, "{wire:?}: {accepted} connections to the server");
@@ -190,7 +190,7 @@ fn a_client_that_was_closed_comes_again_from_the_same_port_and_outlives_two_node
 }
 
 /// Clients that break off and begin anew, all at once, from the same ports.
-const ANEW: u16 = 96;
+const AGAIN: u16 = 96;
 
 /// The new connections' segments come while the next node looks for the peers of the old ones.
 #[test]
@@ -210,7 +210,7 @@ fn clients_that_begin_anew_from_the_same_ports_while_their_node_is_dead_are_serv
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream
     };
-    let ports = PORT..PORT + ANEW;
+    let ports = PORT..PORT + AGAIN;
     let old: Vec<TcpStream> = world.switch.run({
         let ports = ports.clone();
         move || {

@@ -15,13 +15,13 @@ fn a_reset_of_either_end_reaches_the_other() {
     for dies in [false, true] {
         let (mut client, mut server) = (Line::open(&world).unwrap(), Line::open(&world).unwrap());
         for line in [&mut client, &mut server] {
-            line.goes_on("before");
+            line.continues("before");
         }
         if dies {
             carrier(&mut nodes).kill();
             settled(&nodes);
             for line in [&mut client, &mut server] {
-                line.goes_on("after its node has died");
+                line.continues("after its node has died");
             }
         }
         evergate_sys::reset_on_close(client.stream.as_raw_fd());
@@ -29,8 +29,8 @@ fn a_reset_of_either_end_reaches_the_other() {
         let end = ends.recv_timeout(PATIENCE).expect("the server hears of it");
         assert_eq!(end, Some(ErrorKind::ConnectionReset), "died before: {dies}");
         server.stream.write_all(&[0]).unwrap();
-        let heard = server.stream.read(&mut [0]).map_err(|error| error.kind());
-        assert_eq!(heard, Err(ErrorKind::ConnectionReset), "died before: {dies}");
+        let peer_input = server.stream.read(&mut [0]).map_err(|error| error.kind());
+        assert_eq!(peer_input, Err(ErrorKind::ConnectionReset), "died before: {dies}");
         assert_eq!(ends.recv_timeout(PATIENCE).unwrap(), None);
     }
 }

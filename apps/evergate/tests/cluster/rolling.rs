@@ -1,4 +1,4 @@
-//! A new program on every node, one after the other, as docs/operating.md says: nothing breaks.
+//! A new program on every node, one after the other, as docs/reference/log-reasons.md says: nothing breaks.
 
 use crate::traffic::{self, Carrier, PATIENCE, Server, Traffic};
 use crate::world::{Node, World, privileged, settled};
@@ -29,7 +29,7 @@ fn transfers_from_before_a_reload_survive_new_processes_on_all_nodes() {
     let world = World::new(3);
     let (nodes, config) = traffic::three(&world);
     let traffic = Traffic::start(&world, &traffic::PLAIN);
-    traffic.goes_on("before the reload");
+    traffic.continues("before the reload");
     let config = format!("[[rules]]\nname = \"new\"\nwhen = 'path == \"/new\"'\ndeny = 403\n{config}");
     for node in &nodes {
         world.write_config(node.number, &config);
@@ -47,7 +47,7 @@ fn replace_all(world: &World, mut nodes: Vec<Node>, config: &str, traffic: &Traf
         let mut old = nodes.remove(usize::from(number) - 1);
         let before = old.process.id();
         assert_eq!(old.cli(&["node", "drain", "--wait", "60"]).code, Some(0));
-        traffic.goes_on("without the drained node");
+        traffic.continues("without the drained node");
         old.process.signal("TERM");
         assert!(old.process.wait().success(), "{:#?}", old.process.lines());
         let new = world.start(number, config);
@@ -55,19 +55,19 @@ fn replace_all(world: &World, mut nodes: Vec<Node>, config: &str, traffic: &Traf
         let waited = new.cli(&["cluster", "wait"]);
         assert_eq!(waited.code, Some(0), "{waited:?}");
         nodes.insert(usize::from(number) - 1, new);
-        traffic.goes_on("with the new process");
+        traffic.continues("with the new process");
     }
     let silences = traffic.silences();
     println!("longest silences {silences:?}");
     for status in settled(&nodes) {
-        assert_eq!(status.counts.connections_lost + status.counts.take_overs, 0, "{:?}", status.counts);
+        assert_eq!(status.counts.connections_lost + status.counts.failovers, 0, "{:?}", status.counts);
     }
     nodes
 }
 
 /// A request that its server has not answered yet, before a reload. The node that it came to is killed, and the other one was
 /// started with the new configuration: other rules, and this listener.
-fn is_taken_over_with(rules: [&str; 2], listener: &str) -> (TcpStream, TcpStream, Vec<Node>, World) {
+fn is_failed_over_with(rules: [&str; 2], listener: &str) -> (TcpStream, TcpStream, Vec<Node>, World) {
     let world = World::new(2);
     let plain = traffic::config(&world, 2, "");
     let [old, new] = rules.map(|rules| format!("{rules}{plain}"));
@@ -110,13 +110,16 @@ fn a_request_is_reset_where_what_decided_about_it_is_not_known() {
     }
     let limits = format!("{LISTENER}limits = {{ head_bytes_max = 2048 }}\n");
     for (new, listener) in [(NEW, LISTENER), (MARKS, &limits), (MARKS, &LISTENER.replace("http", "tcp"))] {
-        let (mut client, mut server, nodes, _world) = is_taken_over_with([MARKS, new], listener);
+        let (mut client, mut server, nodes, _world) = is_failed_over_with([MARKS, new], listener);
         for end in [&mut client, &mut server] {
             assert_eq!(end.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
         }
         settled(&nodes);
-        let said = nodes[0].process.lines();
-        assert!(said.iter().any(|line| line.contains("(`resume_generation`)")), "{listener}: {said:#?}");
+        let reported = nodes[0].process.lines();
+        assert!(
+            reported.iter().any(|line| line.contains("(`failover_config_unknown`)")),
+            "{listener}: {reported:#?}"
+        );
     }
 }
 
@@ -127,7 +130,7 @@ fn a_request_from_before_a_reload_is_answered_where_the_rules_that_matched_it_ar
         return;
     }
     let (mut client, mut server, nodes, _world) =
-        is_taken_over_with([MARKS, &format!("{NEW}{MARKS}")], LISTENER);
+        is_failed_over_with([MARKS, &format!("{NEW}{MARKS}")], LISTENER);
     server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
     let head = traffic::head(&mut client).unwrap();
     assert!(head.to_lowercase().contains("\r\nx-mark: set\r\n"), "{head}");
@@ -151,14 +154,14 @@ fn a_node_with_a_new_configuration_gets_buckets_when_the_others_have_it_too() {
     let aged = |status: &ClusterStatus| status.view.as_ref().is_some_and(|view| view.age_ms > BALANCED_MS);
     let first = nodes[0].eventually("would have given buckets away", aged);
     let (one, two) = (&first.nodes[0], &first.nodes[1]);
-    assert_eq!((one.can_follow, two.can_follow), (Some(true), Some(false)));
+    assert_eq!((one.config_compatible, two.config_compatible), (Some(true), Some(false)));
     assert!(one.generation.is_some() && two.generation.is_some() && one.generation != two.generation);
     assert!(nodes[0].cli(&["cluster", "status"]).out.contains("(lacks ours)"));
     assert_eq!(nodes[1].status().buckets.owned, 0);
     world.write_config(1, &new);
     assert_eq!(nodes[0].cli(&["reload"]).code, Some(0));
     let second = nodes[1].eventually("has its share", |status| status.buckets.owned > 400);
-    assert!(second.nodes.iter().all(|node| node.can_follow == Some(true)), "{:?}", second.nodes);
+    assert!(second.nodes.iter().all(|node| node.config_compatible == Some(true)), "{:?}", second.nodes);
     assert_eq!(second.nodes[0].generation, second.nodes[1].generation);
 }
 

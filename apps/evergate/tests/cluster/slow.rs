@@ -67,8 +67,8 @@ fn servers_of_slow_clients_are_told_what_is_lost_when_a_node_is_drained() {
     assert_eq!(carrier.cli(&["node", "drain"]).code, Some(0));
     carrier.eventually("has given everything away", |status| status.drained);
     eventually("servers are told", || {
-        let told: u64 = nodes.iter().map(|node| node.status().losses_told_late).sum();
-        (told > 0).then_some(())
+        let reported: u64 = nodes.iter().map(|node| node.status().loss_notices_late).sum();
+        (reported > 0).then_some(())
     });
     have(KNOWN / 4);
     enough.store(true, Ordering::Relaxed);
@@ -108,19 +108,19 @@ fn a_server_that_has_said_all_is_acknowledged_although_its_client_takes_nothing(
         let config = config(&world);
         let mut nodes: Vec<Node> = (1..=3).map(|number| world.start(number, &config)).collect();
         settled(&nodes);
-        let (tell, go_on) = channel();
+        let (notify, proceed) = channel();
         let client = world.switch.spawn(move || {
             let mut stream = connect(kind);
             stream.write_all(b"GET / HTTP/1.1\r\nHost: shop.test\r\n\r\n").unwrap();
             assert!(head(&mut stream).unwrap().starts_with("HTTP/1.1 200"));
             check(&mut stream, 0, LONG - LEFT);
-            go_on.recv().unwrap();
+            proceed.recv().unwrap();
             check(&mut stream, LONG - LEFT, LONG);
         });
         let _server = server.join().unwrap();
         let carrier = nodes.iter().position(|node| open(node) > 0).unwrap();
         nodes.remove(carrier).kill();
-        tell.send(()).unwrap();
+        notify.send(()).unwrap();
         client.join().unwrap();
         let continued: u64 = nodes.iter().map(|node| node.status().counts.connections_continued).sum();
         assert_eq!(continued, 1, "{kind:?}");

@@ -106,11 +106,11 @@ pub(crate) fn connect(listener: Listener) -> Box<dyn Stream> {
 }
 
 /// The client: says when a quarter is through, and waits for a word.
-fn transfer(listener: Listener, way: Way, quarter: &Sender<()>, go_on: &Receiver<()>) {
+fn transfer(listener: Listener, way: Way, quarter: &Sender<()>, proceed: &Receiver<()>) {
     let mut stream = connect(listener);
     let pause = || {
         quarter.send(()).unwrap();
-        go_on.recv().unwrap();
+        proceed.recv().unwrap();
     };
     match way {
         Way::Down => {
@@ -126,9 +126,9 @@ fn transfer(listener: Listener, way: Way, quarter: &Sender<()>, go_on: &Receiver
             pause();
             stream.write_all(&content(SO_FAR, BYTES)).unwrap();
             assert!(head(&mut stream).unwrap().starts_with("HTTP/1.1 200"));
-            let mut said = [0; 5];
-            stream.read_exact(&mut said).unwrap();
-            assert_eq!(&said, b"whole");
+            let mut reported = [0; 5];
+            stream.read_exact(&mut reported).unwrap();
+            assert_eq!(&reported, b"whole");
         }
     }
 }
@@ -187,8 +187,8 @@ fn crosses_after(listener: Listener, way: Way, fate: Fate, rest: Duration) {
     let mut nodes: Vec<Node> = (1..=3).map(|number| world.start(number, &config)).collect();
     settled(&nodes);
     let (quarter, is_through) = channel();
-    let (tell, go_on) = channel();
-    let client: JoinHandle<()> = world.switch.spawn(move || transfer(listener, way, &quarter, &go_on));
+    let (notify, proceed) = channel();
+    let client: JoinHandle<()> = world.switch.spawn(move || transfer(listener, way, &quarter, &proceed));
     if is_through.recv_timeout(PATIENCE).is_err() {
         client.join().unwrap();
         panic!("{listener:?} {way:?}: nothing moved");
@@ -216,7 +216,7 @@ fn crosses_after(listener: Listener, way: Way, fate: Fate, rest: Duration) {
         }
     }
     std::thread::sleep(rest);
-    tell.send(()).unwrap();
+    notify.send(()).unwrap();
     if client.join().is_err() {
         let lines: Vec<_> = nodes.iter().map(|node| node.process.lines()).collect();
         panic!("{listener:?} {way:?}: {lines:#?}");

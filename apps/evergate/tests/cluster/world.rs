@@ -200,8 +200,8 @@ impl World {
     /// Every TCP socket of the switch and of all hosts, as the kernel sees it.
     pub(crate) fn sockets(&self) -> String {
         let of = |namespace: &Namespace| {
-            let said = namespace.run(|| Command::new("ss").arg("-tino").output().unwrap());
-            String::from_utf8_lossy(&said.stdout).into_owned()
+            let reported = namespace.run(|| Command::new("ss").arg("-tino").output().unwrap());
+            String::from_utf8_lossy(&reported.stdout).into_owned()
         };
         let hosts = (1..).zip(&self.hosts).map(|(number, host)| format!("node {number}\n{}", of(host)));
         std::iter::once(format!("switch\n{}", of(&self.switch))).chain(hosts).collect()

@@ -116,11 +116,11 @@ fn failure(severity: Severity, (text, key, advice): &Case<'_>) -> Option<String>
     let (text, place) = unmark(text);
     let problems = problems_of(&text);
     let found: Vec<&Problem> = problems.iter().filter(|p| p.severity == severity).collect();
-    let said = |p: &Problem| format!("{} {} {}", p.what, p.consequence, p.remedy);
+    let reported = |p: &Problem| format!("{} {} {}", p.what, p.consequence, p.remedy);
     let complaint = match found[..] {
         [p] if p.key != *key => format!("the key is {:?}, not {key:?}", p.key),
         [p] if (p.line, p.column) != place => format!("the place is {}:{}, not {place:?}", p.line, p.column),
-        [p] if !said(p).contains(advice) => format!("{advice:?} is not said"),
+        [p] if !reported(p).contains(advice) => format!("{advice:?} is not said"),
         [p] if p.remedy.is_empty() || p.consequence.is_empty() => "consequence or remedy is empty".to_owned(),
         [_] if severity == Severity::Warning && problems.len() > 1 => "there are errors".to_owned(),
         [_] => return None,

@@ -90,8 +90,8 @@ fn what_a_cluster_lacks_is_named_with_an_example() {
         let problems = problems_of(&CLUSTER.replacen(line, "", 1));
         let errors: Vec<&Problem> = problems.iter().filter(|p| p.severity == Severity::Error).collect();
         assert_eq!(errors.iter().map(|p| p.key.as_str()).collect::<Vec<_>>(), [key], "{errors:#?}");
-        let said = format!("{} {} {}", errors[0].what, errors[0].consequence, errors[0].remedy);
-        assert!(said.contains(advice), "{said}");
+        let reported = format!("{} {} {}", errors[0].what, errors[0].consequence, errors[0].remedy);
+        assert!(reported.contains(advice), "{reported}");
     }
     let nodes = CLUSTER.split("[[cluster.nodes]]").next().unwrap();
     assert_eq!(problems_of(nodes).iter().map(|p| p.key.as_str()).collect::<Vec<_>>(), ["cluster.nodes"]);

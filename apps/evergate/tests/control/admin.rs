@@ -185,7 +185,7 @@ fn the_metrics_address_serves_metrics_and_nothing_else() {
     let admin = format!("[admin]\nsocket = \"admin.sock\"\nmetrics_listen = \"{}\"\n", metrics.address());
     let node = Node::with_config(&folder, &(admin + &plain(&port, &demo.addresses)));
     let (status, text) = get(metrics.address(), "/metrics");
-    assert!(status == 200 && text.contains("evergate_generation 1\n"));
+    assert!(status == 200 && text.contains("evergate_config_generation 1\n"));
     assert_eq!(get(metrics.address(), "/healthz"), (200, "ok\n".to_owned()));
     for path in ["/", "/v1/status", "/v1/reload", "/v1/drain", "/v1/servers/web/s0/drain"] {
         assert_eq!(get(metrics.address(), path).0, 404, "{path}");
@@ -223,8 +223,8 @@ fn a_node_that_does_not_answer_is_not_waited_for_by_who_only_looks() {
     for args in [&["status"][..], &["metrics"]] {
         let output = node.cli(args);
         assert_eq!(output.code, Some(1), "{output:?}");
-        let told = output.err.contains("admin.sock does not answer within 5 s: is its process stopped");
-        assert!(told && !output.err.contains("may still do"), "{output:?}");
+        let reported = output.err.contains("admin.sock does not answer within 5 s: is its process stopped");
+        assert!(reported && !output.err.contains("may still do"), "{output:?}");
     }
     node.signal("CONT");
     assert_eq!(node.cli(&["status"]).code, Some(0));
@@ -253,7 +253,10 @@ fn a_status_that_cannot_be_printed_is_a_failure() {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_evergate"));
         let output = command.args(args).arg("--socket").arg(&node.socket).stdout(full).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(1) && said.contains("standard output"), "{args:?}: {said}");
+        let reported = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.status.code() == Some(1) && reported.contains("standard output"),
+            "{args:?}: {reported}"
+        );
     }
 }

@@ -41,9 +41,9 @@ fn a_server_that_dies_gets_no_requests_until_it_returns() {
 
 #[test]
 fn a_server_that_is_dead_at_start_is_down_after_one_check() {
-    let (folder, port, nobody, alive) = (Folder::new(), Port::new(), Port::new(), Backend::new("alive"));
+    let (folder, port, no_node, alive) = (Folder::new(), Port::new(), Port::new(), Backend::new("alive"));
     let slow = "health = { path = \"/\", interval_ms = 3600000, timeout_ms = 1000, fall = 5 }\n";
-    let node = Node::with_config(&folder, &(plain(&port, &[nobody.address(), alive.address()]) + slow));
+    let node = Node::with_config(&folder, &(plain(&port, &[no_node.address(), alive.address()]) + slow));
     assert!(node.line("server web/s0").contains("(1 check)"));
     in_state(&node, "web/s0", "down");
     assert_eq!(get(port.address(), "/").1, "alive");
@@ -54,12 +54,12 @@ fn a_wrong_status_counts_as_failure_and_says_so() {
     let (folder, port, backend) = (Folder::new(), Port::new(), Backend::new("one"));
     let node = Node::with_config(&folder, &(plain(&port, &[backend.address()]) + HTTP));
     eventually("it is checked", || node.server("web/s0").health);
-    backend.say(503);
+    backend.state_text(503);
     let (line, seen) = node.line_after(0, "is down");
     assert!(line.contains("status 503, expected 200-399"), "{line}");
     assert_eq!(get(port.address(), "/").0, 503); // evergate's own: no server is up
     assert_eq!(node.status().pools[0].unavailable, 1);
-    backend.say(204);
+    backend.state_text(204);
     node.line_after(seen, "is up");
 }
 

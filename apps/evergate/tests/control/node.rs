@@ -40,7 +40,7 @@ impl Node {
     }
 
     /// Starts one whose messages go to a pipe that is full and stays so, and waits until it answers operators.
-    pub(crate) fn start_unheard(folder: &Folder, text: &str) -> (Node, PipeReader) {
+    pub(crate) fn start_loss_notices(folder: &Folder, text: &str) -> (Node, PipeReader) {
         let path = folder.write("evergate.toml", &config(text));
         let (reader, writer) = std::io::pipe().unwrap();
         let mut filler = writer.try_clone().unwrap();
@@ -175,7 +175,7 @@ impl Backend {
     }
 
     /// Answers with this status from now on.
-    pub(crate) fn say(&self, status: u16) {
+    pub(crate) fn state_text(&self, status: u16) {
         self.state.status.store(status, Ordering::SeqCst);
     }
 

@@ -180,11 +180,11 @@ fn an_access_log_that_should_go_elsewhere_is_told_at_every_reload_until_it_goes_
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let base = plain(&port, &demo.addresses);
     let node = Node::with_config(&folder, &base);
-    for (access, is_told) in [("access.log", true), ("access.log", true), ("off", false)] {
+    for (access, is_reported) in [("access.log", true), ("access.log", true), ("off", false)] {
         folder.write("evergate.toml", &config(&format!("[logs]\naccess = \"{access}\"\n{base}")));
         let reloaded: Reloaded = node.json(&["reload"]);
-        let told = reloaded.problems.iter().any(|problem| problem.what.contains("`logs.access`"));
-        assert_eq!((reloaded.ok, told), (true, is_told), "{access}");
+        let reported = reloaded.problems.iter().any(|problem| problem.what.contains("`logs.access`"));
+        assert_eq!((reloaded.ok, reported), (true, is_reported), "{access}");
     }
 }
 

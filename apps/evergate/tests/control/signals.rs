@@ -217,7 +217,7 @@ fn a_standard_output_that_nobody_reads_does_not_keep_the_node() {
 #[test]
 fn a_standard_error_that_nobody_reads_stops_neither_clients_nor_operators_nor_the_end() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
-    let (mut node, unread) = Node::start_unheard(&folder, &plain(&port, &demo.addresses));
+    let (mut node, unread) = Node::start_loss_notices(&folder, &plain(&port, &demo.addresses));
     for command in ["drain", "ready"] {
         assert_eq!(node.cli(&["servers", command, "web/s0"]).code, Some(0));
     }
@@ -267,7 +267,7 @@ fn a_pid_file_does_not_take_the_place_of_another_file() {
     let secret = folder.write("secret.key", "-----BEGIN PRIVATE KEY-----\n");
     let output = crate::node::evergate(&["run", config.to_str().unwrap()]);
     assert_eq!(output.code, Some(1), "{output:?}");
-    let told = "secret.key: the file is there and holds something else than a process id";
-    assert!(output.err.contains(told) && output.err.contains("node.pid_file"), "{output:?}");
+    let reported = "secret.key: the file is there and holds something else than a process id";
+    assert!(output.err.contains(reported) && output.err.contains("node.pid_file"), "{output:?}");
     assert_eq!(text_of(&secret), "-----BEGIN PRIVATE KEY-----\n");
 }

@@ -34,8 +34,8 @@ fn asked(drop_in: bool, command: &[&str]) -> Option<(String, String)> {
 #[test]
 fn systemd_finds_nothing_wrong_with_the_service_and_its_drop_in() {
     for drop_in in [false, true] {
-        let Some(said) = asked(drop_in, &["verify", "--man=no"]) else { return };
-        assert_eq!(said, (String::new(), String::new()));
+        let Some(reported) = asked(drop_in, &["verify", "--man=no"]) else { return };
+        assert_eq!(reported, (String::new(), String::new()));
     }
 }
 

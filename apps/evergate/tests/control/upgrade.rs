@@ -4,7 +4,7 @@ use crate::node::{
     Backend, Demo, Folder, Node, Port, config, eventually, evergate, get, plain, read_response, text_of,
 };
 use crate::service_manager::ServiceManager;
-use crate::support::{Process, can_run, hello, said, script};
+use crate::support::{Process, can_run, hello, reported, script};
 use evergate::control::status::Upgraded;
 use std::io::Write;
 use std::net::TcpStream;
@@ -64,7 +64,7 @@ fn the_metrics_come_back_with_the_old_process_when_the_new_one_ends_too_early() 
     let (folder, port, metrics, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
     let admin = format!("[admin]\nsocket = \"admin.sock\"\nmetrics_listen = \"{}\"\n", metrics.address());
     let node = Node::with_config(&folder, &(admin + &plain(&port, &demo.addresses)));
-    let text = format!("{}\n{}\nsleep 0.5; exit 1", said(&hello()), said("\"Ready\""));
+    let text = format!("{}\n{}\nsleep 0.5; exit 1", reported(&hello()), reported("\"Ready\""));
     let ends = script(&folder, "ends", &text);
     let _ = node.cli(&["upgrade", "--binary", &ends]); // it went, or it broke: both may be said
     node.line("this one serves again");
@@ -142,12 +142,12 @@ fn a_node_that_became_a_user_is_upgraded_with_a_log_that_it_made_as_root() {
     if !becomes_others(&log) {
         return;
     }
-    let Ok(nobody) = evergate_sys::Account::named("nobody", None) else { panic!("there is no user nobody") };
-    nobody.own(&std::fs::File::open(&log).unwrap()).unwrap();
+    let Ok(no_node) = evergate_sys::Account::named("nobody", None) else { panic!("there is no user nobody") };
+    no_node.own(&std::fs::File::open(&log).unwrap()).unwrap();
     let text =
         "[node]\nuser = \"nobody\"\n[logs]\naccess = \"logs/access.log\"\n[admin]\nsocket = \"admin.sock\"\n";
     let node = Node::with_config(&folder, &(text.to_owned() + &plain(&port, &demo.addresses)));
-    assert!(nobody.may(evergate_sys::Access::Write, &log.join("access.log")).unwrap());
+    assert!(no_node.may(evergate_sys::Access::Write, &log.join("access.log")).unwrap());
     // Where the program was built that user need not get to.
     let program = folder.path("program");
     std::fs::copy(env!("CARGO_BIN_EXE_evergate"), &program).unwrap();
@@ -195,8 +195,8 @@ fn a_link_that_the_user_put_in_the_place_of_the_access_log_leads_nowhere_that_th
     if !becomes_others(&log) {
         return;
     }
-    let nobody = evergate_sys::Account::named("nobody", None).unwrap();
-    nobody.own(&std::fs::File::open(&log).unwrap()).unwrap();
+    let no_node = evergate_sys::Account::named("nobody", None).unwrap();
+    no_node.own(&std::fs::File::open(&log).unwrap()).unwrap();
     std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o700)).unwrap();
     let there = folder.write("own/there", "mine");
     std::fs::set_permissions(&there, std::fs::Permissions::from_mode(0o600)).unwrap();
@@ -206,8 +206,9 @@ fn a_link_that_the_user_put_in_the_place_of_the_access_log_leads_nowhere_that_th
         std::os::unix::fs::symlink(own.join(target), log.join("access.log")).unwrap();
         let mut refused = Process::spawn(|command| command.arg(&path));
         assert_eq!(refused.wait().code(), Some(1), "{:?}", refused.lines());
-        let (told, _) = refused.line_after(0, "access.log as user \"nobody\" (node.user): Permission denied");
-        assert!(told.contains("if it is a link"), "{told}");
+        let (reported, _) =
+            refused.line_after(0, "access.log as user \"nobody\" (node.user): Permission denied");
+        assert!(reported.contains("if it is a link"), "{reported}");
         std::fs::remove_file(log.join("access.log")).unwrap();
     }
     assert_eq!(text_of(&there), "mine");

@@ -65,9 +65,9 @@ fn ten_thousand_idle_connections_leave_room_for_work() {
         (BufReader::new(child.stdout.take().unwrap()), Holder(child))
     };
     let mut holders: Vec<_> = (0..HOLDERS).map(start).collect();
-    for (said, _) in &mut holders {
+    for (reported, _) in &mut holders {
         assert!(
-            said.lines().map_while(Result::ok).any(|line| line.contains("holding")),
+            reported.lines().map_while(Result::ok).any(|line| line.contains("holding")),
             "a holder ended early"
         );
     }

@@ -70,8 +70,8 @@ fn curl_gets_its_100_continue_and_its_answer() {
         .arg(format!("http://{}/echo", node.address("in")))
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.stdout == body.as_bytes() && said.contains("< HTTP/1.1 100"), "{said}");
+    let reported = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.stdout == body.as_bytes() && reported.contains("< HTTP/1.1 100"), "{reported}");
     assert_eq!(backend.requests(), 1);
 }
 

@@ -103,7 +103,7 @@ fn library_of_each_suite_is_shown_at_start_and_in_the_status() {
     let list: Vec<String> = aead.iter().map(|(suite, library)| format!("{suite} {library}")).collect();
     let list = list.join(", ");
     let line = format!("encryption of TLS records: {list}");
-    assert!(node.lines().iter().any(|said| said.ends_with(&line)), "{line}: {:?}", node.lines());
+    assert!(node.lines().iter().any(|reported| reported.ends_with(&line)), "{line}: {:?}", node.lines());
     let (ok, text) = node.cli(&["status"]);
     assert!(ok && text.contains(&format!("\nencryption:    {list}\n")), "{text}");
 }
@@ -114,8 +114,8 @@ fn unknown_library_in_the_environment_refuses_the_start() {
     let path = folder.write("evergate.toml", "");
     let mut process = Process::spawn(|command| command.arg(path).env("EVERGATE_AEAD", "openssl"));
     assert_eq!(process.wait().code(), Some(2));
-    let (said, _) = process.line_after(0, "EVERGATE_AEAD=openssl");
-    assert!(said.contains("`aws-lc` or `ring`"), "{said}");
+    let (reported, _) = process.line_after(0, "EVERGATE_AEAD=openssl");
+    assert!(reported.contains("`aws-lc` or `ring`"), "{reported}");
 }
 
 #[test]

@@ -50,9 +50,9 @@ impl Scene {
 
     fn openssl(&self, more: &[&str]) -> String {
         let all = [&["-no_ticket", "-servername", "site.example"], more].concat();
-        let said = s_client(&self.node, &all, CLOSING);
-        assert!(said.contains("\r\n\r\none"), "{said}");
-        said
+        let reported = s_client(&self.node, &all, CLOSING);
+        assert!(reported.contains("\r\n\r\none"), "{reported}");
+        reported
     }
 }
 
@@ -64,8 +64,8 @@ fn openssl_without_tickets_resumes_by_id_with_every_worker_also_after_a_reload_a
     assert_eq!(scene.node.metric("evergate_session_ids"), 1);
     let again = |times: u64| {
         for _ in 0..times {
-            let said = scene.openssl(&["-tls1_2", "-sess_in", "session"]);
-            assert!(said.contains("Reused, TLSv1.2"), "{said}");
+            let reported = scene.openssl(&["-tls1_2", "-sess_in", "session"]);
+            assert!(reported.contains("Reused, TLSv1.2"), "{reported}");
         }
     };
     let by_worker = || scene.node.status().workers.into_iter().map(|worker| worker.counts.handshakes_resumed);
@@ -94,10 +94,10 @@ fn sessions_have_ids_also_where_tickets_are_off_and_newer_clients_use_them_befor
     for takes_tickets in [true, false] {
         let more: &[&str] = if takes_tickets { &[] } else { &["-no_ticket"] };
         let args = |last: &'static str| [more, &["-servername", "site.example", last, "session"]].concat();
-        let said = s_client(&scene.node, &args("-sess_out"), CLOSING);
-        assert!(said.contains("New, TLSv1.2"), "{said}");
-        let said = s_client(&scene.node, &args("-sess_in"), CLOSING);
-        assert!(said.contains("Reused, TLSv1.2"), "{said}");
+        let reported = s_client(&scene.node, &args("-sess_out"), CLOSING);
+        assert!(reported.contains("New, TLSv1.2"), "{reported}");
+        let reported = s_client(&scene.node, &args("-sess_in"), CLOSING);
+        assert!(reported.contains("Reused, TLSv1.2"), "{reported}");
     }
 }
 

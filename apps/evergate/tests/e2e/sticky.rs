@@ -104,8 +104,8 @@ fn who_waits_for_a_server_that_is_taken_out_goes_elsewhere() {
     let (backends, node) = start("sticky = \"cookie\"", Some(1));
     let (at, mut first, mut second) = one_waits(&backends, &node);
     let name = NAMES[at];
-    let (done, said) = node.cli(&["servers", "drain", &format!("web/s{at}")]);
-    assert!(done, "{said}");
+    let (done, reported) = node.cli(&["servers", "drain", &format!("web/s{at}")]);
+    assert!(done, "{reported}");
     let answer = second.response().unwrap();
     assert_ne!(answer.text(), name);
     assert!(answer.head.field("set-cookie").is_some());

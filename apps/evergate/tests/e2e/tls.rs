@@ -45,13 +45,16 @@ fn openssl_gets_the_certificate_of_its_sni_in_both_versions() {
     let (_backend, node) = start(folder, &["ecdsa", "rsa", "ed25519"], "");
     for name in ["ecdsa", "rsa", "ed25519"] {
         for (version, shows) in [("-tls1_2", "TLSv1.2"), ("-tls1_3", "TLSv1.3")] {
-            let said = s_client(&node, &[version, "-servername", &format!("{name}.example")], CLOSING);
-            assert!(said.contains(&format!("CN = {name}.example")), "{name} {version}: {said}");
-            assert!(said.contains(shows) && said.contains("\r\n\r\none"), "{name} {version}: {said}");
+            let reported = s_client(&node, &[version, "-servername", &format!("{name}.example")], CLOSING);
+            assert!(reported.contains(&format!("CN = {name}.example")), "{name} {version}: {reported}");
+            assert!(
+                reported.contains(shows) && reported.contains("\r\n\r\none"),
+                "{name} {version}: {reported}"
+            );
         }
     }
-    let said = s_client(&node, &["-noservername"], CLOSING);
-    assert!(said.contains("CN = ecdsa.example"), "the first certificate without SNI: {said}");
+    let reported = s_client(&node, &["-noservername"], CLOSING);
+    assert!(reported.contains("CN = ecdsa.example"), "the first certificate without SNI: {reported}");
 }
 
 #[test]
@@ -60,9 +63,10 @@ fn clients_choose_either_version_of_http_by_its_name() {
     issue(&folder, "ecdsa", "ecdsa", "a", None);
     let (_backend, node) = start(folder, &["ecdsa"], "");
     for (offered, chosen) in [("http/1.0", "http/1.0"), ("http/1.0,http/1.1", "http/1.1"), ("h2", "")] {
-        let said = s_client(&node, &["-alpn", offered], "GET /x HTTP/1.0\r\n\r\n");
-        let answered = said.contains(&format!("ALPN protocol: {chosen}\n")) && said.contains("\r\n\r\none");
-        assert_eq!(answered, !chosen.is_empty(), "{offered}: {said}");
+        let reported = s_client(&node, &["-alpn", offered], "GET /x HTTP/1.0\r\n\r\n");
+        let answered =
+            reported.contains(&format!("ALPN protocol: {chosen}\n")) && reported.contains("\r\n\r\none");
+        assert_eq!(answered, !chosen.is_empty(), "{offered}: {reported}");
     }
 }
 
@@ -103,9 +107,9 @@ fn every_offered_group_completes_a_handshake() {
             if version == "-tls1_2" && key == "secp384r1" {
                 continue; // it would take no certificate of P-256
             }
-            let said = s_client(&node, &[version, "-groups", groups], CLOSING);
-            let used = said.lines().find(|line| line.contains("Temp Key")).unwrap_or_default();
-            assert!(used.contains(key) && said.contains("\r\n\r\none"), "{groups} {version}: {said}");
+            let reported = s_client(&node, &[version, "-groups", groups], CLOSING);
+            let used = reported.lines().find(|line| line.contains("Temp Key")).unwrap_or_default();
+            assert!(used.contains(key) && reported.contains("\r\n\r\none"), "{groups} {version}: {reported}");
         }
     }
 }
@@ -175,8 +179,8 @@ fn client_certificate_under_a_hyphened_name_is_checked() {
         for (own, status) in [("bob", "200"), ("alice", "418")] {
             let (certificate, key) = (format!("{own}.pem"), format!("{own}.key"));
             let args = [version, "-servername", "-a.site.example", "-cert", &certificate, "-key", &key];
-            let said = s_client(&node, &args, CLOSING);
-            assert!(said.contains(&format!("HTTP/1.1 {status} ")), "{version} {own}: {said}");
+            let reported = s_client(&node, &args, CLOSING);
+            assert!(reported.contains(&format!("HTTP/1.1 {status} ")), "{version} {own}: {reported}");
         }
     }
 }
@@ -283,8 +287,11 @@ fn a_certificate_with_a_p521_key_is_served_in_both_versions() {
     issue(&folder, "site", "p521", "site.example", None);
     let (_backend, node) = start(folder, &["site"], "");
     for version in ["-tls1_2", "-tls1_3"] {
-        let said = s_client(&node, &[version], CLOSING);
-        assert!(said.contains("CN = site.example") && said.contains("\r\n\r\none"), "{version}: {said}");
+        let reported = s_client(&node, &[version], CLOSING);
+        assert!(
+            reported.contains("CN = site.example") && reported.contains("\r\n\r\none"),
+            "{version}: {reported}"
+        );
     }
 }
 

@@ -118,9 +118,10 @@ fn a_break_of_either_end_of_a_raw_stream_is_a_break_at_the_other() {
             client.write_all(b"?").unwrap();
             let (mut theirs, _) = listener.accept().unwrap();
             theirs.read_exact(&mut [0]).unwrap();
-            let (mut breaks, mut hears) = if from_client { (client, theirs) } else { (theirs, client) };
+            let (mut breaks, mut is_reachable_from) =
+                if from_client { (client, theirs) } else { (theirs, client) };
             if half_closed {
-                hears.shutdown(Shutdown::Write).unwrap();
+                is_reachable_from.shutdown(Shutdown::Write).unwrap();
                 assert_eq!(breaks.read(&mut [0]).unwrap(), 0);
             }
             let writer = std::thread::spawn(move || {
@@ -128,11 +129,11 @@ fn a_break_of_either_end_of_a_raw_stream_is_a_break_at_the_other() {
                 breaks
             });
             let mut all = vec![0; size];
-            hears.read_exact(&mut all).unwrap();
+            is_reachable_from.read_exact(&mut all).unwrap();
             evergate_sys::reset_on_close(writer.join().unwrap().as_raw_fd());
-            let heard = hears.read(&mut [0]).map_err(|error| error.kind());
+            let peer_input = is_reachable_from.read(&mut [0]).map_err(|error| error.kind());
             assert_eq!(
-                heard,
+                peer_input,
                 Err(ErrorKind::ConnectionReset),
                 "{size} bytes, half closed {half_closed}, from the client {from_client}"
             );

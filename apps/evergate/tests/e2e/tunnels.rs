@@ -22,7 +22,7 @@ fn node(server: SocketAddr, pool: &str, more: &str) -> Node {
 }
 
 /// Writes until that fails: into a stream that swallows everything it does not.
-fn hears_that_nobody_takes(mut stream: impl Write) -> bool {
+fn on_peer_window_closed(mut stream: impl Write) -> bool {
     let until = Instant::now() + DEADLINE;
     let mut writes = || stream.write_all(&[b'x'; 16_384]).and_then(|()| stream.flush());
     while writes().is_ok() {
@@ -48,11 +48,11 @@ fn a_client_hears_of_it_when_nobody_takes_what_it_sends_into_a_tunnel() {
         let mut client_side = tcp(node.address("in"));
         client_side.write_all(b"hello").unwrap();
         gone(reset);
-        assert!(hears_that_nobody_takes(client_side), "reset {reset}");
+        assert!(on_peer_window_closed(client_side), "reset {reset}");
         let mut client_side = tls(node.address("secure"), &Arc::new(client(None)), "site.example").stream;
         client_side.write_all(b"hello").unwrap();
         gone(reset);
-        assert!(hears_that_nobody_takes(client_side), "reset {reset}");
+        assert!(on_peer_window_closed(client_side), "reset {reset}");
     }
 }
 
@@ -76,7 +76,7 @@ fn a_servers_reset_during_an_upload_is_a_reset_for_the_client() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let node = node(listener.local_addr().unwrap(), "", "");
     let upload = |up: Box<dyn Write + Send>| {
-        let writer = std::thread::spawn(move || hears_that_nobody_takes(up));
+        let writer = std::thread::spawn(move || on_peer_window_closed(up));
         let (mut server, _) = listener.accept().unwrap();
         let mut piece = vec![0; 65_536];
         (0..20).for_each(|_| assert!(server.read(&mut piece).unwrap() > 0));
@@ -235,21 +235,21 @@ fn plain_tunnel_half_closes_behind_mixed_sizes() {
     for last in [1, 125, 16_384, 1_000_000] {
         for from_client in [true, false] {
             let (client_side, server) = tunnel(&node, &listener);
-            let (mut ends, mut hears) =
+            let (mut ends, mut is_reachable_from) =
                 if from_client { (client_side, server) } else { (server, client_side) };
             for size in [125, 500_000, 125, last] {
-                carry(&ends, &hears, &pattern(size));
+                carry(&ends, &is_reachable_from, &pattern(size));
             }
             ends.write_all(b"last").unwrap();
             ends.shutdown(Shutdown::Write).unwrap();
             let mut rest = Vec::new();
-            hears.read_to_end(&mut rest).unwrap();
+            is_reachable_from.read_to_end(&mut rest).unwrap();
             assert_eq!(rest, b"last", "behind {last} bytes, from the client {from_client}");
             // The other direction goes on.
             for size in [125, 500_000, 125] {
-                carry(&hears, &ends, &pattern(size));
+                carry(&is_reachable_from, &ends, &pattern(size));
             }
-            hears.shutdown(Shutdown::Write).unwrap();
+            is_reachable_from.shutdown(Shutdown::Write).unwrap();
             assert_eq!(ends.read(&mut [0]).unwrap(), 0);
         }
     }

@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 
 /// The user and group `nobody`.
-const NOBODY: [&str; 8] = [
+const NONE: [&str; 8] = [
     "setpriv",
     "--reuid=65534",
     "--regid=65534",
@@ -22,7 +22,7 @@ const NOBODY: [&str; 8] = [
 
 #[test]
 fn a_node_of_its_own_serves_reloads_and_is_upgraded_without_any_privilege() {
-    let drops = Command::new(NOBODY[0]).args(&NOBODY[1..]).arg("true").status();
+    let drops = Command::new(NONE[0]).args(&NONE[1..]).arg("true").status();
     let drops = drops.is_ok_and(|status| status.success());
     if !crate::support::can_run(drops, "setpriv, and root to drop rights from") {
         return;
@@ -36,7 +36,7 @@ fn a_node_of_its_own_serves_reloads_and_is_upgraded_without_any_privilege() {
     let file = folder.write("evergate.toml", &config);
     std::fs::set_permissions(folder.path(""), std::fs::Permissions::from_mode(0o777)).unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
-    let node = Process::spawn_under(&NOBODY, |command| command.arg(&file));
+    let node = Process::spawn_under(&NONE, |command| command.arg(&file));
     node.line_after(0, "ready: ");
 
     let rights = std::fs::read_to_string(format!("/proc/{}/status", node.id())).unwrap();
@@ -51,17 +51,17 @@ fn a_node_of_its_own_serves_reloads_and_is_upgraded_without_any_privilege() {
     assert_eq!(get(listen, "/x").status, 200);
 
     let socket = folder.path("admin.sock").display().to_string();
-    let told = |args: &[&str]| {
+    let reported = |args: &[&str]| {
         let output = evergate(&[args, &["--socket", &socket]].concat());
         assert_eq!(output.code, Some(0), "{output:?} {:#?}", node.lines());
         output.out
     };
-    told(&["reload"]);
-    assert!(told(&["metrics"]).contains("evergate_generation 2"));
-    told(&["upgrade"]);
+    reported(&["reload"]);
+    assert!(reported(&["metrics"]).contains("evergate_config_generation 2"));
+    reported(&["upgrade"]);
     eventually("the new process serves", || (get(listen, "/y").status == 200).then_some(()));
     assert_eq!(backend.requests(), 2);
-    told(&["drain"]);
+    reported(&["drain"]);
     let log = std::fs::read_to_string(folder.path("access.log")).unwrap();
     assert!(log.contains("\"target\":\"/x\""), "{log}");
 }

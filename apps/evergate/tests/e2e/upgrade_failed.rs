@@ -4,7 +4,7 @@ use super::backend::Backend;
 use super::client::{Wire, connect, get, tcp};
 use super::node::{Folder, Node, eventually, plain, web};
 use super::pki::{certificate, client, https, issue};
-use crate::support::{hello, said};
+use crate::support::{hello, reported};
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 
@@ -53,7 +53,7 @@ fn a_program_that_is_not_there_or_ends_changes_nothing() {
 fn a_program_that_takes_connections_in_another_form_is_refused() {
     let mut scene = scene();
     let hello = r#"{"Hello":{"version":"9.9.9","handover":99,"parcel":1}}"#;
-    let other = scene.node.script("other", &format!("{}\ncat > /dev/null", said(hello)));
+    let other = scene.node.script("other", &format!("{}\ncat > /dev/null", reported(hello)));
     scene.expect_refusal(&["--binary", &other], "is evergate 9.9.9 and takes connections in form 99.1");
 }
 
@@ -61,11 +61,12 @@ fn a_program_that_takes_connections_in_another_form_is_refused() {
 #[test]
 fn a_program_that_says_why_before_it_hears_anything_is_heard() {
     let mut scene = scene();
-    let says = scene
-        .node
-        .script("says", &format!("{}\n{}", said(&hello()), said(r#"{"Failed":"error: no such luck"}"#)));
+    let reports = scene.node.script(
+        "says",
+        &format!("{}\n{}", reported(&hello()), reported(r#"{"Failed":"error: no such luck"}"#)),
+    );
     for _ in 0..5 {
-        scene.expect_refusal(&["--binary", &says], "no such luck");
+        scene.expect_refusal(&["--binary", &reports], "no such luck");
     }
 }
 
@@ -89,8 +90,9 @@ fn a_configuration_that_is_broken_or_another_one_is_refused_in_the_new_process_w
 #[test]
 fn the_old_process_serves_again_when_the_new_one_ends_too_early() {
     let mut scene = scene();
-    let ends =
-        scene.node.script("ends", &format!("{}\n{}\nsleep 0.5; exit 1", said(&hello()), said("\"Ready\"")));
+    let ends = scene
+        .node
+        .script("ends", &format!("{}\n{}\nsleep 0.5; exit 1", reported(&hello()), reported("\"Ready\"")));
     let before = scene.node.serving();
     let _ = scene.node.cli(&["upgrade", "--binary", &ends]); // it went, or it broke: both may be said
     scene.node.line("this one serves again");
@@ -151,8 +153,9 @@ fn the_old_process_serves_again_whole_when_the_new_one_dies_before_it_has_everyt
 #[test]
 fn the_old_process_does_not_serve_beside_a_new_one_that_lives() {
     let mut scene = scene();
-    let lives =
-        scene.node.script("lives", &format!("{}\n{}\ncat > /dev/null", said(&hello()), said("\"Ready\"")));
+    let lives = scene
+        .node
+        .script("lives", &format!("{}\n{}\ncat > /dev/null", reported(&hello()), reported("\"Ready\"")));
     let _ = scene.node.cli(&["upgrade", "--binary", &lives]); // it went, or it broke: both may be said
     scene.node.line("the way to it is broken");
     assert!(scene.node.wait().success());
@@ -164,7 +167,7 @@ fn the_old_process_does_not_serve_beside_a_new_one_that_lives() {
 fn every_reason_to_stay_is_in_the_documents() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
     let read = |path: &str| std::fs::read_to_string(format!("{root}{path}")).unwrap();
-    let documents = read("docs/operating.md");
+    let documents = read("docs/reference/log-reasons.md");
     let code = read("proto/connection/src/parcel.rs") + &read("apps/evergate/src/worker/handover.rs");
     let of_clusters = "mirrored"; // a node of a cluster is not upgraded
     let mut keys: Vec<&str> = code

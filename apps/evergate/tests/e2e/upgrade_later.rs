@@ -113,8 +113,8 @@ fn the_answer_says_what_was_passed_also_when_the_time_is_over_at_once() {
     let first = node.pid();
     let (ok, text) = node.cli(&["upgrade"]);
     eventually("the old process ends", || has_ended(first).then_some(()));
-    let said = if ok { "serves now: it has 300 connections" } else { "were ended" };
-    assert!(text.contains(said), "{text}");
+    let reported = if ok { "serves now: it has 300 connections" } else { "were ended" };
+    assert!(text.contains(reported), "{text}");
     drop(idle);
     node.adopt();
 }

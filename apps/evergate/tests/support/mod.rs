@@ -245,7 +245,7 @@ pub(crate) fn script(folder: &Folder, name: &str, text: &str) -> String {
 }
 
 /// What a new process says: for `printf` of a shell.
-pub(crate) fn said(text: &str) -> String {
+pub(crate) fn reported(text: &str) -> String {
     let length = text.len();
     assert!(length < 256);
     format!("printf '\\{length:03o}\\000\\000\\000\\000{text}' >&0")

@@ -243,7 +243,7 @@ static __always_inline void withdraw(const struct packet *p)
 {
 	__u32 index;
 	struct slot *s = slot_of(&p->key, &index);
-	if (s && !(READ(s->flags) & FLAG_TAKEN) && !bpf_map_delete_elem(&flows, &p->key))
+	if (s && !(READ(s->flags) & FLAG_RECOVERED) && !bpf_map_delete_elem(&flows, &p->key))
 		unregister(s, index);
 }
 
@@ -252,7 +252,7 @@ static __always_inline enum registration register_accepted(struct __sk_buff *skb
 {
 	__u32 index;
 	struct slot *s = slot_of(&p->key, &index);
-	bool known = s, fresh = !s || READ(s->flags) & FLAG_TAKEN;
+	bool known = s, fresh = !s || READ(s->flags) & FLAG_RECOVERED;
 	__u32 seq = bpf_ntohl(p->tcp.seq), ack = bpf_ntohl(p->tcp.ack_seq);
 	/* Two segments of one handshake on two processors: the second leaves alone what a worker may have taken since. */
 	if (!fresh && s->committed == seq && s->snd_una == ack && s->established)

@@ -13,7 +13,7 @@ enum {
 	BATCH = 64,		/* ACKs per system call */
 	HELD_BACK_MAX = 65536,	/* bytes that may be mirrored but not acknowledged, so that a new owner has news for the peer */
 	PEER_WINDOW_MAX = 65535 << 14,
-	KNOCK_MAX = 4096,	/* bytes of a segment that is kept for a socket to come; a power of two */
+	EARLY_MAX = 4096,	/* bytes of a segment that is kept for a socket to come; a power of two */
 };
 
 /* 40 bytes; IPv4 as ::ffff:a.b.c.d */
@@ -26,7 +26,7 @@ struct flow_key {
 enum slot_flag {
 	FLAG_FIN = 1,		/* FIN may leave */
 	FLAG_RST = 2,		/* RST may leave */
-	FLAG_TAKEN = 4,		/* a program holds the slot: never reuse it under its feet */
+	FLAG_RECOVERED = 4,		/* a program holds the slot: never reuse it under its feet */
 	FLAG_RESTORED = 8,	/* the peer may acknowledge more than our kernel remembers to have sent */
 	FLAG_OPEN = 16,		/* nothing is withheld any more */
 	FLAG_LEARN = 32,	/* where packets go next is not known before our kernel says one */
@@ -63,7 +63,7 @@ struct slot {
 	__u32 strange_ack;	/* on hold: what was acknowledged last that this connection's peer would not; 0: nothing */
 	__u32 room;		/* of a restored flow, once its peer was heard: the right edge of its window */
 	__u32 room_known;	/* that is all that the peer had ever offered to the node before us */
-	__u64 heard_ns;		/* of a restored flow: when its peer was heard first; 0: not yet */
+	__u64 received_ns;		/* of a restored flow: when its peer was heard first; 0: not yet */
 	__u32 strange_seq;	/* the least number of a segment that acknowledged this */
 	__u32 ingress_pad[5];
 	/* 3: written at registration; egress writes where packets go next when it learns that, or it changes */
@@ -95,7 +95,7 @@ struct listener {
 };
 
 /* What the peer of a flow said while it was held or belonged to another node. */
-struct heard {
+struct peer_input {
 	__u32 seq, ack, window, count;	/* ack: the highest */
 	__u32 tsval, tsecr;
 };
@@ -106,7 +106,7 @@ struct mac { __u8 mac[6]; __u16 pad; };
 struct batch { __u32 count, slot[BATCH]; };
 
 /* A segment whose socket is yet to be made; `segment` is as long as it is, from the TCP header on. */
-struct knock { struct flow_key key; __u8 segment[KNOCK_MAX]; };
+struct early_segment { struct flow_key key; __u8 segment[EARLY_MAX]; };
 
 struct settings { __u32 reset_unknown, pad; };
 
@@ -148,14 +148,14 @@ MAP(BPF_MAP_TYPE_ARRAY, slots, 1024, __u32, struct slot, BPF_F_MMAPABLE);
 MAP(BPF_MAP_TYPE_HASH, flows, 1024, struct flow_key, __u32, 0);
 struct { __uint(type, BPF_MAP_TYPE_QUEUE); __uint(max_entries, 1024); __uint(key_size, 0); __uint(value_size, 4); }
 	free_slots SEC(".maps");
-MAP(BPF_MAP_TYPE_LRU_HASH, heard, 1024, struct flow_key, struct heard, 0);
+MAP(BPF_MAP_TYPE_LRU_HASH, peer_input, 1024, struct flow_key, struct peer_input, 0);
 MAP(BPF_MAP_TYPE_HASH, addresses, 1024, struct address, struct address_info, 0);
 MAP(BPF_MAP_TYPE_HASH, listeners, 4096, struct listener, __u32, 0);
 MAP(BPF_MAP_TYPE_ARRAY, owners, BUCKETS, __u32, __u64, BPF_F_MMAPABLE);
 MAP(BPF_MAP_TYPE_ARRAY, leases, NODES, __u32, __u64, BPF_F_MMAPABLE);	/* by now_ns(); [0] is our own */
 MAP(BPF_MAP_TYPE_ARRAY, pending, BUCKETS, __u32, __u64, BPF_F_MMAPABLE);	/* lane + 1 that makes sockets of the bucket */
 MAP(BPF_MAP_TYPE_ARRAY, greetings, BUCKETS, __u32, struct greeting, BPF_F_MMAPABLE);
-MAP(BPF_MAP_TYPE_PERCPU_ARRAY, knock_room, 1, __u32, struct knock, 0);
+MAP(BPF_MAP_TYPE_PERCPU_ARRAY, early_buffer, 1, __u32, struct early_segment, 0);
 MAP(BPF_MAP_TYPE_HASH, peers, 1024, struct peer, struct mac, 0);
 MAP(BPF_MAP_TYPE_ARRAY, batches, LANES, __u32, struct batch, BPF_F_MMAPABLE);
 MAP(BPF_MAP_TYPE_ARRAY, settings, 1, __u32, struct settings, BPF_F_MMAPABLE);

@@ -57,7 +57,7 @@ static __always_inline int register_flow(struct __sk_buff *skb, const struct pac
 	struct slot *s = slot_of(&p->key, &index);
 	if (s && s->snd_nxt == bpf_ntohl(p->tcp.seq) + 1 && !s->established)
 		return TC_ACT_OK;				/* sent again */
-	if (s && !(READ(s->flags) & FLAG_TAKEN)) {		/* an attempt that nobody waits for any more */
+	if (s && !(READ(s->flags) & FLAG_RECOVERED)) {		/* an attempt that nobody waits for any more */
 		__u32 greeted = s->greeted;
 		fill_slot(skb, p, s, bucket, s->generation + 1);
 		s->greeted = greeted;
@@ -160,7 +160,7 @@ static __always_inline void hide_sack(struct __sk_buff *skb, const struct packet
 /* A RST ends the flow for whoever accepts it. A slot that no program holds stays as it is, for the sweep to find. */
 static __always_inline void note_reset(struct slot *s)
 {
-	if (READ(s->flags) & FLAG_TAKEN)
+	if (READ(s->flags) & FLAG_RECOVERED)
 		__sync_fetch_and_or(&s->flags, FLAG_GONE);
 }
 
@@ -390,7 +390,7 @@ static __always_inline void wake(struct slot *s, __u32 index, __u32 ack)
  * socket is told, and gets it along. Events of live flows come first: at most half of the ring is for this. False for any
  * other segment; one for which it is true must not go on to the kernel, which may find the socket by then: it would have
  * the same bytes twice. */
-static __always_inline bool knock(struct __sk_buff *skb, const struct packet *p, __u32 bucket)
+static __always_inline bool divert(struct __sk_buff *skb, const struct packet *p, __u32 bucket)
 {
 	__u64 *lane_word = bpf_map_lookup_elem(&pending, &bucket);
 	__u32 zero = 0, len = p->tcp.doff * 4 + p->data_len;
@@ -398,16 +398,16 @@ static __always_inline bool knock(struct __sk_buff *skb, const struct packet *p,
 		return false;
 	__u32 lane = READ(*lane_word) - 1;
 	void *ring = bpf_map_lookup_elem(&events, &lane);
-	struct knock *k = bpf_map_lookup_elem(&knock_room, &zero);
+	struct early_segment *k = bpf_map_lookup_elem(&early_buffer, &zero);
 	if (!ring || !k || (owner_word(bucket) & 0xff) != node)
 		return false;
-	if (len > KNOCK_MAX)
-		len = p->tcp.doff * 4;		/* too long to keep: who knocked is told, and says it again */
+	if (len > EARLY_MAX)
+		len = p->tcp.doff * 4;		/* too long to keep: who diverted is told, and says it again */
 	if (2 * bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) > bpf_ringbuf_query(ring, BPF_RB_RING_SIZE)) {
 		count(EVENT_LOST);
 		return true;		/* said again before long */
 	}
-	len = ((len - 1) & (KNOCK_MAX - 1)) + 1;	/* what the verifier wants to see */
+	len = ((len - 1) & (EARLY_MAX - 1)) + 1;	/* what the verifier wants to see */
 	k->key = p->key;
 	if (bpf_skb_load_bytes(skb, p->l4, k->segment, len)
 	    || bpf_ringbuf_output(ring, k, sizeof k->key + len, 0)) {
@@ -429,12 +429,12 @@ static __always_inline void note_room(const struct packet *p, struct slot *s, __
 	}
 	/* rounded down on the wire; and an end takes no room */
 	__u32 edge = ack + ((bpf_ntohs(p->tcp.window) + 1) << (READ(s->peer_wscale) & 15));
-	__u64 now = now_ns(), first = s->heard_ns;
+	__u64 now = now_ns(), first = s->received_ns;
 	if (before(edge, first ? s->room : s->peer_ack))
 		edge = first ? s->room : s->peer_ack;
 	WRITE(s->room, edge);
 	if (!first)
-		WRITE(s->heard_ns, now);
+		WRITE(s->received_ns, now);
 	else if (now - first > room_ns)
 		s->room_known = 1;
 }
@@ -544,11 +544,11 @@ SEC("tc") int gate_ingress(struct __sk_buff *skb)
 	if (!accept_frame(skb, &p, &stray))
 		return TC_ACT_OK;
 	bool asleep = s && READ(s->flags) & FLAG_ASLEEP;
-	bool knocked = (asleep || (!s && role == ROLE_LISTENER)) && knock(skb, &p, bucket);
+	bool diverted = (asleep || (!s && role == ROLE_LISTENER)) && divert(skb, &p, bucket);
 	int verdict = steer(skb, &p, bucket, stray, s);
 	if (verdict >= 0)
 		return verdict;
-	if (asleep || knocked) {
+	if (asleep || diverted) {
 		/* The kernel finds a socket in repair mode, and would put this where what came before is put now. */
 		count(HELD);
 		return TC_ACT_SHOT;
@@ -558,7 +558,7 @@ SEC("tc") int gate_ingress(struct __sk_buff *skb)
 	else
 		verdict = TC_ACT_OK;
 	/* Nobody has accepted it yet: the stateless accept, if it is there, looks at it next. */
-	bool young = s ? !(READ(s->flags) & FLAG_TAKEN) : role == ROLE_LISTENER;
+	bool young = s ? !(READ(s->flags) & FLAG_RECOVERED) : role == ROLE_LISTENER;
 	return young ? TC_ACT_UNSPEC : verdict;
 }
 

@@ -105,7 +105,7 @@ static __always_inline __u32 peer_max(struct slot *s)
 	if (!(READ(s->flags) & FLAG_RESTORED))
 		return next;
 	__u32 most = READ(s->ahead_max);
-	if (READ(s->heard_ns) && before(READ(s->room), most))
+	if (READ(s->received_ns) && before(READ(s->room), most))
 		most = READ(s->room);
 	return before(most, next) ? next : most;
 }
@@ -125,9 +125,9 @@ static __always_inline void hear(struct __sk_buff *skb, const struct packet *p)
 {
 	if (!p->tcp.ack || p->tcp.syn || p->tcp.rst)
 		return;
-	struct heard n = { .seq = bpf_ntohl(p->tcp.seq), .ack = bpf_ntohl(p->tcp.ack_seq),
+	struct peer_input n = { .seq = bpf_ntohl(p->tcp.seq), .ack = bpf_ntohl(p->tcp.ack_seq),
 			   .window = bpf_ntohs(p->tcp.window), .count = 1 };
-	struct heard *old = bpf_map_lookup_elem(&heard, &p->key);
+	struct peer_input *old = bpf_map_lookup_elem(&peer_input, &p->key);
 	if (old) {
 		n.count = old->count + 1;
 		if (before(n.ack, old->ack))
@@ -138,7 +138,7 @@ static __always_inline void hear(struct __sk_buff *skb, const struct packet *p)
 		n.tsval = bpf_ntohl(ts[1]);
 		n.tsecr = bpf_ntohl(ts[2]);
 	}
-	bpf_map_update_elem(&heard, &p->key, &n, BPF_ANY);
+	bpf_map_update_elem(&peer_input, &p->key, &n, BPF_ANY);
 }
 
 static __always_inline bool spend_hop(struct __sk_buff *skb)

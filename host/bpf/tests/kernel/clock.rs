@@ -41,9 +41,12 @@ fn inside(monotonic_s: i64, boottime_s: i64, expected: &str) {
         .env(EXPECTED, expected)
         .output()
         .unwrap();
-    let said =
+    let reported =
         [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-    assert!(output.status.success() && said.contains("1 passed"), "{monotonic_s} {boottime_s}: {said}");
+    assert!(
+        output.status.success() && reported.contains("1 passed"),
+        "{monotonic_s} {boottime_s}: {reported}"
+    );
 }
 
 #[test]

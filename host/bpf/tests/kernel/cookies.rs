@@ -4,7 +4,7 @@ use crate::frame::{ACK, RST, SYN, Segment, Tap, Wire};
 use crate::relay::{NodeRef, Relay};
 use crate::stream::exchange;
 use crate::world::{PORT, VIRTUAL_MAC, World, at, eventually, mac, node, privileged, vip};
-use evergate_bpf::{Bucket, CardState, CookieKey, Counter, Flow, WorkerPortId, Leases, Mode, Owner, Strange};
+use evergate_bpf::{Bucket, CardState, CookieKey, Counter, Flow, Leases, Mode, Owner, Strange, WorkerPortId};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroU32;
@@ -105,26 +105,26 @@ impl Bare {
         Bare { wire: Wire::of("eth0"), tap: Tap::of("eth0"), template }
     }
 
-    pub(crate) fn say(&self, segment: Segment) {
+    pub(crate) fn state_text(&self, segment: Segment) {
         self.wire.send(&segment);
     }
 
     /// Sends a SYN with number 999 that allows segments of so many bytes, and returns what acknowledges the answer.
     fn connect(&self, takes: u16) -> u32 {
         let options = segment_size(takes);
-        self.say(Segment { seq: 999, flags: SYN, options, ..self.template.clone() });
+        self.state_text(Segment { seq: 999, flags: SYN, options, ..self.template.clone() });
         let (from, to) = (self.template.from, self.template.to);
-        self.hear(|segment| segment.from == to && segment.to == from).seq.wrapping_add(1)
+        self.read_from(|segment| segment.from == to && segment.to == from).seq.wrapping_add(1)
     }
 
     /// The next segment for it that `wanted` wants.
-    pub(crate) fn hear(&self, wanted: impl Fn(&Segment) -> bool) -> Segment {
-        hear(&self.tap, mac(11), wanted)
+    pub(crate) fn read_from(&self, wanted: impl Fn(&Segment) -> bool) -> Segment {
+        read_from(&self.tap, mac(11), wanted)
     }
 }
 
 /// The next segment for a card that `wanted` wants.
-fn hear(tap: &Tap, card: [u8; 6], wanted: impl Fn(&Segment) -> bool) -> Segment {
+fn read_from(tap: &Tap, card: [u8; 6], wanted: impl Fn(&Segment) -> bool) -> Segment {
     loop {
         let frame = tap.next();
         let is_tcp = match frame[12..14] {
@@ -171,8 +171,8 @@ fn timestamps_are_found_wherever_they_stand() {
                 let client = Bare::new(from, to);
                 let syn =
                     Segment { seq: 999, ack: 0, flags: SYN, options: stamps(0), ..client.template.clone() };
-                client.say(syn);
-                let answer = client.hear(|segment| segment.from == to && segment.to == from);
+                client.state_text(syn);
+                let answer = client.read_from(|segment| segment.from == to && segment.to == from);
                 let echo = u32::from_be_bytes(answer.options[8..12].try_into().unwrap());
                 let options = stamps(echo);
                 let hello = Segment {
@@ -182,16 +182,16 @@ fn timestamps_are_found_wherever_they_stand() {
                     data: b"hello".to_vec(),
                     ..client.template.clone()
                 };
-                client.say(hello);
+                client.state_text(hello);
                 (client, answer)
             });
             assert_eq!(answer.flags, SYN | ACK);
             let (mut socket, _) = accept(&listener);
             socket.write_all(b"welcome").unwrap();
-            let said = client.hear(|segment| segment.to == from && !segment.data.is_empty());
-            assert_eq!(said.data, b"welcome");
-            assert_eq!(said.options.get(..4), Some(&[1, 1, 8, 10][..]), "IPv6 {v6}, {before:?}");
-            assert_eq!(said.options[8..], 7000u32.to_be_bytes());
+            let reported = client.read_from(|segment| segment.to == from && !segment.data.is_empty());
+            assert_eq!(reported.data, b"welcome");
+            assert_eq!(reported.options.get(..4), Some(&[1, 1, 8, 10][..]), "IPv6 {v6}, {before:?}");
+            assert_eq!(reported.options[8..], 7000u32.to_be_bytes());
         }
     }
 }
@@ -236,18 +236,18 @@ fn who_is_on_the_link_is_answered_where_it_came_from_and_others_by_the_routes() 
         let ask = move |from| {
             let client = Bare::new(from, to);
             let syn = Segment { seq: 999, flags: SYN, to_mac: VIRTUAL_MAC, ..client.template.clone() };
-            client.say(syn);
+            client.state_text(syn);
             client
         };
         let near = at(v6, 99, 40_000);
-        let answer = world.client.run(move || ask(near).hear(|segment| segment.to == near));
+        let answer = world.client.run(move || ask(near).read_from(|segment| segment.to == near));
         assert_eq!((answer.from, answer.from_mac, answer.flags), (to, mac(1), SYN | ACK));
         let known = node.run(move || evergate_sys::neighbour(card, near.ip()).unwrap());
         assert_eq!(known, None);
         let far = SocketAddr::new(if v6 { "fd78::9" } else { "10.78.0.9" }.parse().unwrap(), 40_000);
         let router = world.server.run(|| Tap::of("eth0"));
         world.client.run(move || drop(ask(far)));
-        hear(&router, mac(20), |segment| segment.to == far);
+        read_from(&router, mac(20), |segment| segment.to == far);
     }
 }
 
@@ -270,8 +270,8 @@ fn the_segment_size_that_is_offered_follows_the_card() {
             let from = at(v6, 11, 40_000 + number as u16);
             let answer = world.client.run(move || {
                 let client = Bare::new(from, to);
-                client.say(Segment { seq: 999, flags: SYN, ..client.template.clone() });
-                client.hear(|segment| segment.from == to && segment.to == from)
+                client.state_text(Segment { seq: 999, flags: SYN, ..client.template.clone() });
+                client.read_from(|segment| segment.from == to && segment.to == from)
             });
             assert_eq!(answer.options[..4], segment_size(mtu - if v6 { 60 } else { 40 }));
         }
@@ -305,7 +305,7 @@ fn nobody_gets_segments_that_are_larger_than_it_takes() {
         let client = world.client.run(move || {
             let client = Bare::new(from, to);
             let ack = client.connect(takes);
-            client.say(Segment {
+            client.state_text(Segment {
                 seq: 1000,
                 ack,
                 window: 20_000,
@@ -319,9 +319,10 @@ fn nobody_gets_segments_that_are_larger_than_it_takes() {
         socket.write_all(&vec![7; bytes]).unwrap();
         let mut got = 0;
         while got < bytes {
-            let said = client.hear(|segment| segment.to == from && !segment.data.is_empty()).data.len();
-            assert!(said <= usize::from(takes), "IPv6 {v6}: {said} bytes, of {takes}");
-            got += said;
+            let reported =
+                client.read_from(|segment| segment.to == from && !segment.data.is_empty()).data.len();
+            assert!(reported <= usize::from(takes), "IPv6 {v6}: {reported} bytes, of {takes}");
+            got += reported;
         }
     }
 }
@@ -345,13 +346,13 @@ fn a_flood_of_clients_with_small_segments_takes_one_slot_of_a_bucket() {
                 let (client, mut last) = (Bare::new(at(v6, 11, 0), to), 0);
                 for port in ports {
                     let from = at(v6, 11, port);
-                    client.say(Segment {
+                    client.state_text(Segment {
                         from,
                         flags: SYN,
                         options: segment_size(takes),
                         ..client.template.clone()
                     });
-                    last = client.hear(|segment| segment.to == from && segment.flags == SYN | ACK).seq;
+                    last = client.read_from(|segment| segment.to == from && segment.flags == SYN | ACK).seq;
                 }
                 (client, last)
             })
@@ -367,7 +368,7 @@ fn a_flood_of_clients_with_small_segments_takes_one_slot_of_a_bucket() {
         let from = at(v6, 11, of_it[0]);
         world.client.run(move || {
             let client = Bare::new(from, to);
-            client.say(Segment { flags: SYN, options: segment_size(256), ..client.template.clone() });
+            client.state_text(Segment { flags: SYN, options: segment_size(256), ..client.template.clone() });
         });
         assert_eq!((gate.slots_in_use(), count(&world, 0, Counter::CookieSent)), (0, 10));
         gate.owners().set(bucket, Owner::new(node(1), &[]).unwrap());
@@ -377,7 +378,7 @@ fn a_flood_of_clients_with_small_segments_takes_one_slot_of_a_bucket() {
         let from = at(v6, 11, of_it[19]);
         let hello =
             Segment { from, seq: 1, ack: last.wrapping_add(1), data: vec![7; 5], ..client.template.clone() };
-        client.say(hello);
+        client.state_text(hello);
         assert_eq!(accept(&listener).1, from);
     }
 }
@@ -472,14 +473,14 @@ pub(crate) fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
 }
 
 /// A client whose handshake was answered by node 1, where its ACK was lost, and `said` too; its owner now is node 2.
-fn unheard(v6: bool, said: &[u8]) -> (World, TcpListener, TcpStream) {
+fn loss_notices(v6: bool, reported: &[u8]) -> (World, TcpListener, TcpStream) {
     let world = with_cookies([CookieKey([5, 6]); 2]);
     let to = SocketAddr::new(vip(v6), PORT);
     let listener = world.nodes[1].namespace.run(move || TcpListener::bind(to).unwrap());
     listener.set_nonblocking(true).unwrap();
     let mut client = connect_to(&world, to);
     client.set_nodelay(true).unwrap();
-    client.write_all(said).unwrap(); // to node 1, where nobody listens
+    client.write_all(reported).unwrap(); // to node 1, where nobody listens
     for node_of in &world.nodes {
         node_of.gate.set_reset_unknown(true).unwrap();
         node_of.gate.owners().set_all(Owner::new(node(2), &[]).unwrap());
@@ -495,11 +496,12 @@ fn a_cookie_is_known_by_whoever_has_its_key() {
         return;
     }
     for v6 in [false, true] {
-        let (world, listener, client) = unheard(v6, b"first");
+        let (world, listener, client) = loss_notices(v6, b"first");
         let (_socket, _) = accept(&listener);
         let flow = Flow::new(SocketAddr::new(vip(v6), PORT), client.local_addr().unwrap());
         let gate = world.nodes[1].gate.clone();
-        let mut lane = world.nodes[1].namespace.run(move || gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap());
+        let mut lane =
+            world.nodes[1].namespace.run(move || gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap());
         let slot = lane.slot(&flow).unwrap();
         let origin = slot.origin();
         let first = Strange { seq: origin.received, ack: origin.sent };
@@ -526,7 +528,7 @@ fn a_later_segment_that_comes_first_does_not_end_the_connection() {
     if !privileged() {
         return;
     }
-    let (world, listener, mut client) = unheard(false, b"first");
+    let (world, listener, mut client) = loss_notices(false, b"first");
     client.write_all(b" second").unwrap();
     let (mut socket, _) = accept(&listener);
     let mut got = [0; 12];
@@ -559,23 +561,24 @@ fn no_later_segment_of_a_window_is_taken_for_the_first() {
             (client, first)
         });
         for by in 1..=65_535 {
-            client.say(Segment { seq: first.seq + by, ..first.clone() });
+            client.state_text(Segment { seq: first.seq + by, ..first.clone() });
             if by % 257 == 0 {
-                let heard =
+                let peer_input =
                     || count(&world, 0, Counter::CookieWrong) + count(&world, 0, Counter::CookieAccepted);
-                eventually("all of them are judged", || heard() >= u64::from(by));
+                eventually("all of them are judged", || peer_input() >= u64::from(by));
             }
         }
         assert_eq!(count(&world, 0, Counter::CookieAccepted), 0, "IPv6 {v6}");
-        client.say(first.clone());
+        client.state_text(first.clone());
         let (mut socket, _) = accept(&listener);
         let mut got = [0; 5];
         socket.read_exact(&mut got).unwrap();
         assert_eq!(&got, b"first");
         socket.write_all(b"bye").unwrap();
-        let said = client
-            .hear(|segment| segment.to == from && (segment.flags & RST != 0 || !segment.data.is_empty()));
-        assert_eq!(said.data, b"bye", "IPv6 {v6}: it was reset");
+        let reported = client.read_from(|segment| {
+            segment.to == from && (segment.flags & RST != 0 || !segment.data.is_empty())
+        });
+        assert_eq!(reported.data, b"bye", "IPv6 {v6}: it was reset");
     }
 }
 
@@ -593,17 +596,18 @@ fn an_acknowledgement_that_overtakes_the_first_segment_does_not_end_the_connecti
         let client = world.client.run(move || {
             let client = Bare::new(from, to);
             let ack = client.connect(1400);
-            client.say(Segment { seq: 1005, ack, window: 20_000, ..client.template.clone() });
+            client.state_text(Segment { seq: 1005, ack, window: 20_000, ..client.template.clone() });
             let first = Segment { seq: 1000, ack, window: 20_000, ..client.template.clone() };
-            client.say(Segment { data: b"hello".to_vec(), ..first });
+            client.state_text(Segment { data: b"hello".to_vec(), ..first });
             client
         });
         let (mut socket, _) = accept(&listener);
         socket.read_exact(&mut [0; 5]).unwrap();
         socket.write_all(b"bye").unwrap();
-        let said = client
-            .hear(|segment| segment.to == from && (segment.flags & RST != 0 || !segment.data.is_empty()));
-        assert_eq!(said.data, b"bye", "IPv6 {v6}: it was reset");
+        let reported = client.read_from(|segment| {
+            segment.to == from && (segment.flags & RST != 0 || !segment.data.is_empty())
+        });
+        assert_eq!(reported.data, b"bye", "IPv6 {v6}: it was reset");
     }
 }
 
@@ -628,7 +632,7 @@ fn an_end_that_comes_first_does_not_reset_the_client() {
         (true, "", ""),
         (true, "first ", "last"),
     ] {
-        let (world, listener, mut client) = unheard(v6, lost.as_bytes());
+        let (world, listener, mut client) = loss_notices(v6, lost.as_bytes());
         cork(&client);
         client.write_all(last.as_bytes()).unwrap();
         client.shutdown(Shutdown::Write).unwrap();
@@ -682,15 +686,16 @@ fn a_client_comes_again_from_the_port_of_a_connection_that_we_closed() {
         let listener = world.nodes[0].namespace.run(move || TcpListener::bind(to).unwrap());
         listener.set_nonblocking(true).unwrap();
         let gate = world.nodes[0].gate.clone();
-        let mut lane = world.nodes[0].namespace.run(move || gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap());
+        let mut lane =
+            world.nodes[0].namespace.run(move || gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap());
         let mut from_cookies = Vec::new();
-        for said in [b"first", b"again"] {
+        for reported in [b"first", b"again"] {
             let mut client = world.client.run(move || {
                 let socket = evergate_sys::connect_from(from.ip(), from.port()..=from.port(), to).unwrap();
                 TcpStream::from(socket)
             });
             client.set_nonblocking(false).unwrap();
-            client.write_all(said).unwrap();
+            client.write_all(reported).unwrap();
             let (mut accepted, peer) = accept(&listener);
             assert_eq!(peer, from);
             let slot = lane.slot(&Flow::new(to, from)).expect("gated before any data");
@@ -698,7 +703,7 @@ fn a_client_comes_again_from_the_port_of_a_connection_that_we_closed() {
             accepted.set_nonblocking(false).unwrap();
             let mut got = [0; 5];
             accepted.read_exact(&mut got).unwrap();
-            assert_eq!(&got, said);
+            assert_eq!(&got, reported);
             accepted.shutdown(Shutdown::Write).unwrap();
             assert_eq!(client.read(&mut got).unwrap(), 0);
             drop(client);

@@ -67,7 +67,8 @@ fn whoever_has_the_connection_hears_that_its_segments_are_too_large() {
         socket.read_exact(&mut [0; 5]).unwrap();
         let (local, remote) = (socket.local_addr().unwrap(), client.local_addr().unwrap());
         let gate = world.nodes[1].gate.clone();
-        let lane = world.nodes[1].namespace.run(move || gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap());
+        let lane =
+            world.nodes[1].namespace.run(move || gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap());
         let slot = lane.slot(&Flow::new(local, remote)).expect("gated");
         assert!(segment_bytes(socket.as_raw_fd()) > i32::from(NARROW));
         let passed_on = count(&world, 0, Counter::Steered);

@@ -4,7 +4,7 @@ use crate::frame::{ACK, RST, SYN, Segment};
 use crate::packets::{DROP, accepted, client, enter, inward, leave, listener, out};
 use crate::restored::restored;
 use crate::world::{bench, privileged};
-use evergate_bpf::{Counter, Events, Flow, WorkerPortId, Leases, Mode};
+use evergate_bpf::{Counter, Events, Flow, Leases, Mode, WorkerPortId};
 
 #[test]
 fn an_event_comes_once_and_only_when_asked_for() {
@@ -25,7 +25,7 @@ fn an_event_comes_once_and_only_when_asked_for() {
         }
         lane.events(&mut events).unwrap();
         assert_eq!(events.woken, [slot.index()]);
-        assert!(events.knocks.is_empty());
+        assert!(events.early.is_empty());
     });
 }
 
@@ -40,38 +40,38 @@ fn what_comes_before_its_socket_is_handed_to_who_makes_it() {
             let bucket = gate.bucket(&flow);
             let mut lane = gate.worker_port(WorkerPortId::new(3).unwrap()).unwrap();
             let request = Segment { seq: 700, ack: 1, data: b"GET /".to_vec(), ..inward(v6) };
-            let knocks = |lane: &mut evergate_bpf::WorkerPort, segments: &[&Segment]| {
+            let early = |lane: &mut evergate_bpf::WorkerPort, segments: &[&Segment]| {
                 segments.iter().for_each(|segment| drop(enter(gate, segment)));
                 let mut events = Events::default();
                 lane.events(&mut events).unwrap();
                 assert!(events.woken.is_empty());
                 events
-                    .knocks
+                    .early
                     .into_iter()
-                    .map(|knock| (knock.flow, knock.heard.seq, knock.data))
+                    .map(|diverted| (diverted.flow, diverted.peer_input.seq, diverted.data))
                     .collect::<Vec<_>>()
             };
-            assert_eq!(knocks(&mut lane, &[&request]), [], "the bucket is not pending");
+            assert_eq!(early(&mut lane, &[&request]), [], "the bucket is not pending");
             assert_ne!(enter(gate, &request), Err(DROP));
             gate.set_pending(bucket, Some(lane.id()));
             // The kernel may find its socket by the time, which must not have it twice.
             assert_eq!(enter(gate, &request), Err(DROP));
-            assert_eq!(knocks(&mut lane, &[]).len(), 1);
+            assert_eq!(early(&mut lane, &[]).len(), 1);
             let kept = (flow, 700, request.data.clone());
-            assert_eq!(knocks(&mut lane, &[&request]), std::slice::from_ref(&kept));
+            assert_eq!(early(&mut lane, &[&request]), std::slice::from_ref(&kept));
             let owner = gate.owners().get(bucket);
             gate.owners().set(bucket, owner.on_hold());
-            assert_eq!(knocks(&mut lane, &[&request, &request]), [kept.clone(), kept.clone()], "on hold too");
+            assert_eq!(early(&mut lane, &[&request, &request]), [kept.clone(), kept.clone()], "on hold too");
             gate.owners().set(bucket, owner);
             let empty = Segment { data: Vec::new(), ..request.clone() };
             let refused = Segment { flags: RST | ACK, ..request.clone() };
             let fresh = Segment { flags: SYN, ..request.clone() };
-            assert_eq!(knocks(&mut lane, &[&empty, &refused, &fresh]), []);
+            assert_eq!(early(&mut lane, &[&empty, &refused, &fresh]), []);
             assert_ne!(enter(gate, &empty), Err(DROP));
             let longest = Segment { data: vec![7; 3400], ..request.clone() };
-            assert_eq!(knocks(&mut lane, &[&longest]), [(flow, 700, longest.data.clone())]);
+            assert_eq!(early(&mut lane, &[&longest]), [(flow, 700, longest.data.clone())]);
             let elsewhere = Segment { seq: 9, ..Segment::new(client(!v6), listener(!v6)) };
-            assert_eq!(knocks(&mut lane, &[&elsewhere]), [], "another bucket");
+            assert_eq!(early(&mut lane, &[&elsewhere]), [], "another bucket");
             assert_eq!(gate.counters().unwrap().get(Counter::Knocked), 5);
             // Events of live flows must find room: knocks stop when half of the ring is full.
             for _ in 0..1000 {
@@ -80,10 +80,10 @@ fn what_comes_before_its_socket_is_handed_to_who_makes_it() {
             }
             assert!(gate.counters().unwrap().get(Counter::EventLost) > 0);
             assert_eq!(enter(gate, &request), Err(DROP), "nor when nobody is told");
-            assert!(!knocks(&mut lane, &[]).is_empty());
-            assert_eq!(knocks(&mut lane, &[&request]), [kept]);
+            assert!(!early(&mut lane, &[]).is_empty());
+            assert_eq!(early(&mut lane, &[&request]), [kept]);
             gate.set_pending(bucket, None);
-            assert_eq!(knocks(&mut lane, &[&request]), []);
+            assert_eq!(early(&mut lane, &[&request]), []);
         });
     }
 }
@@ -97,11 +97,11 @@ fn nothing_reaches_a_socket_that_is_being_made() {
         bench(Mode::Steer, move |gate| {
             let from = restored(v6, None);
             let mut lane = gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap();
-            let said = Segment { seq: 1000, ack: from.send, data: b"GET /".to_vec(), ..inward(v6) };
-            let mut knocks = || {
+            let reported = Segment { seq: 1000, ack: from.send, data: b"GET /".to_vec(), ..inward(v6) };
+            let mut early = || {
                 let mut events = Events::default();
                 lane.events(&mut events).unwrap();
-                events.knocks.len()
+                events.early.len()
             };
             let since_ns = Leases::now_ns();
             assert!(!gate.is_held(&from.flow, since_ns));
@@ -109,11 +109,11 @@ fn nothing_reaches_a_socket_that_is_being_made() {
             assert!(gate.is_held(&from.flow, since_ns));
             assert!(!gate.is_held(&from.flow, Leases::now_ns() + 1), "what was here before does not count");
             slot.set_asleep(true);
-            assert_eq!((enter(gate, &said), knocks()), (Err(DROP), 0), "the bucket is not pending");
+            assert_eq!((enter(gate, &reported), early()), (Err(DROP), 0), "the bucket is not pending");
             gate.set_pending(gate.bucket(&from.flow), Some(WorkerPortId::new(0).unwrap()));
-            assert_eq!((enter(gate, &said), knocks()), (Err(DROP), 1));
+            assert_eq!((enter(gate, &reported), early()), (Err(DROP), 1));
             slot.set_asleep(false);
-            assert_eq!((enter(gate, &said), knocks()), (Ok(said), 0));
+            assert_eq!((enter(gate, &reported), early()), (Ok(reported), 0));
         });
     }
 }

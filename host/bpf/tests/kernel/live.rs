@@ -5,7 +5,7 @@ use crate::relay::{NodeRef, Relay};
 use crate::stream::exchange;
 use crate::world::{PORT, World, at, eventually, mac, node, options, privileged, vip};
 use evergate_bpf::netns::Namespace;
-use evergate_bpf::{Bucket, Counter, Events, Flow, WorkerPortId, Mode, Options, Owner, PacketGate};
+use evergate_bpf::{Bucket, Counter, Events, Flow, Mode, Options, Owner, PacketGate, WorkerPortId};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -148,10 +148,10 @@ fn who_knocks_with_more_than_can_be_kept_is_told_without_it() {
         let mut events = Events::default();
         eventually("it knocks", || {
             lane.events(&mut events).unwrap();
-            !events.knocks.is_empty()
+            !events.early.is_empty()
         });
-        let knock = &events.knocks[0];
-        assert_eq!((knock.flow, knock.heard.seq, knock.data.len()), (flow, 700, 0));
+        let diverted = &events.early[0];
+        assert_eq!((diverted.flow, diverted.peer_input.seq, diverted.data.len()), (flow, 700, 0));
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const NODE: &str = "02:00:00:00:00:02";
 /// Nobody has this address: what is sent there gets lost.
-const NOBODY: &str = "02:00:00:00:00:03";
+const NONE: &str = "02:00:00:00:00:03";
 const WINDOW: u32 = 32_768;
 /// What a congestion window takes at the beginning, less some.
 const SEGMENTS: usize = 8;
@@ -74,7 +74,7 @@ fn lose(client: &mut TcpStream, socket: &TcpStream, facts: &TcpParams) -> Lost {
     Lost { bytes, loss: Loss { send, receive, until, window: WINDOW, timestamps: None } }
 }
 
-fn tell(node: &Namespace, socket: &TcpStream, facts: TcpParams, loss: Loss, before: u32) {
+fn notify(node: &Namespace, socket: &TcpStream, facts: TcpParams, loss: Loss, before: u32) {
     let own = evergate_sys::timestamp(socket.as_raw_fd()).ok().filter(|_| facts.stamp.is_some());
     let loss = Loss { timestamps: own.map(|own| (own, 0)), ..loss };
     assert!(node.run(move || Prober::new().unwrap().notify_loss(&facts, &loss, before)).unwrap());
@@ -101,10 +101,10 @@ fn what_was_sent_to_nobody_comes_again_without_a_timer() {
         let (peer, node, to) = pair(v6, timestamps);
         let (mut client, mut socket, facts) = live(&peer, &node, to);
         assert_eq!(facts.stamp.is_some(), timestamps);
-        send_to(&peer, to, NOBODY);
+        send_to(&peer, to, NONE);
         let Lost { bytes: lost, loss } = lose(&mut client, &socket, &facts);
         send_to(&peer, to, NODE);
-        tell(&node, &socket, facts, loss, 0);
+        notify(&node, &socket, facts, loss, 0);
         socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let mut got = vec![0; lost.len()];
         socket.read_exact(&mut got).unwrap();
@@ -127,12 +127,12 @@ fn what_was_lost_twice_comes_again_when_more_is_named_each_time() {
     for (v6, timestamps) in [(false, true), (false, false), (true, true)] {
         let (peer, node, to) = pair(v6, timestamps);
         let (mut client, mut socket, facts) = live(&peer, &node, to);
-        send_to(&peer, to, NOBODY);
+        send_to(&peer, to, NONE);
         let Lost { bytes, loss } = lose(&mut client, &socket, &facts);
-        tell(&node, &socket, facts, loss, 0);
-        let told_at = Instant::now();
+        notify(&node, &socket, facts, loss, 0);
+        let logged_at = Instant::now();
         while counted(&peer, "TCPSackRecovery") == 0 {
-            assert!(told_at.elapsed() < Duration::from_secs(10), "it sends again, to nobody");
+            assert!(logged_at.elapsed() < Duration::from_secs(10), "it sends again, to nobody");
             std::thread::sleep(Duration::from_millis(1));
         }
         send_to(&peer, to, NODE);
@@ -141,7 +141,7 @@ fn what_was_lost_twice_comes_again_when_more_is_named_each_time() {
         socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
         for before in [0, 1, 2, 3] {
             if taken == 0 {
-                tell(&node, &socket, facts, loss, before);
+                notify(&node, &socket, facts, loss, before);
             }
             while let Ok(count @ 1..) = socket.read(&mut got[taken..]) {
                 taken += count;
@@ -170,10 +170,10 @@ fn whose_first_segment_is_acknowledged_sends_the_others_again_whatever_it_has_co
         let hold = |mac: &str| {
             node.ip(&format!("neigh replace {} lladdr {mac} dev eth0 nud permanent", from.ip())).unwrap();
         };
-        hold(NOBODY);
+        hold(NONE);
         client.write_all(&vec![3; payload]).unwrap();
         socket.read_exact(&mut vec![0; payload]).unwrap();
-        send_to(&peer, to, NOBODY);
+        send_to(&peer, to, NONE);
         let bytes: Vec<u8> = (0..SEGMENTS * payload).map(|at| (at % 251) as u8).collect();
         client.write_all(&bytes).unwrap();
         let ([receive, send], [_, until]) = (sequences(&socket), sequences(&client));
@@ -191,7 +191,7 @@ fn whose_first_segment_is_acknowledged_sends_the_others_again_whatever_it_has_co
             client.read_exact(&mut [0]).unwrap();
             loss.send = loss.send.wrapping_add(1);
         }
-        tell(&node, &socket, facts, loss, 0);
+        notify(&node, &socket, facts, loss, 0);
         let mut got = vec![0; bytes.len()];
         socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         socket.read_exact(&mut got).unwrap();

@@ -21,5 +21,5 @@ mod restored;
 mod round_trip;
 mod sockets;
 mod stream;
-mod takeover;
+mod failover;
 mod world;

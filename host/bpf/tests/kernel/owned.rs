@@ -3,7 +3,7 @@
 use crate::frame::{ACK, SYN, Segment};
 use crate::packets::{DROP, PASS, REDIRECT, accepted, client, enter, inward, leave, listener, out, stamps};
 use crate::world::{VIRTUAL_MAC, at, bench, node, privileged, vip};
-use evergate_bpf::{Bucket, Flow, Hook, WorkerPortId, Mode, Owner};
+use evergate_bpf::{Bucket, Flow, Hook, Mode, Owner, WorkerPortId};
 use std::net::SocketAddr;
 
 #[test]
@@ -35,7 +35,7 @@ fn nothing_leaves_when_a_lease_is_over() {
         assert!(at(200, 200, 0, 150), "a node that is no backup has no say");
         owners.set(bucket, Owner::new(node(2), &[]).unwrap());
         assert!(!at(200, 200, 200, 150), "another node's bucket");
-        owners.set(bucket, Owner::NOBODY);
+        owners.set(bucket, Owner::NONE);
         assert!(!at(200, 200, 200, 150));
     });
 }
@@ -92,9 +92,9 @@ fn a_closed_bucket_lets_in_whom_our_kernel_has_greeted_and_nobody_new() {
         assert_eq!(enter(gate, &syn), Ok(syn.clone()));
         let synack = Segment { seq: 499, ack: 100, flags: SYN | ACK, window: 65_535, ..out(v6) };
         let again = Segment { seq: 799, ..synack.clone() };
-        for (now_ns, said) in [(7, &synack), (8, &synack), (9, &again)] {
+        for (now_ns, reported) in [(7, &synack), (8, &synack), (9, &again)] {
             gate.set_test_clock_ns(now_ns);
-            assert_eq!(leave(gate, said), Ok(said.clone()));
+            assert_eq!(leave(gate, reported), Ok(reported.clone()));
         }
         assert_eq!(gate.greeted_ns(bucket), Some(9), "an attempt that begins anew counts once");
         gate.owners().close(bucket, node(2));
@@ -136,9 +136,12 @@ fn on_hold_the_highest_ack_is_remembered_and_nothing_comes_in() {
                 let segment = Segment { seq: 1000, ack, window: 321, options: options.clone(), ..inward(v6) };
                 assert_eq!(enter(gate, &segment), Err(DROP));
             }
-            let heard = gate.peer_position(&flow).unwrap();
-            assert_eq!((heard.seq, heard.ack, heard.window, heard.count), (1000, 10, 321, 3));
-            assert_eq!(heard.timestamps, (77, 66));
+            let peer_input = gate.peer_position(&flow).unwrap();
+            assert_eq!(
+                (peer_input.seq, peer_input.ack, peer_input.window, peer_input.count),
+                (1000, 10, 321, 3)
+            );
+            assert_eq!(peer_input.timestamps, (77, 66));
             gate.forget_peer_position(&flow);
             assert_eq!(gate.peer_position(&flow), None);
         });

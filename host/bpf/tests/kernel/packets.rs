@@ -2,7 +2,7 @@
 
 use crate::frame::{ACK, FIN, RST, SYN, Segment};
 use crate::world::{PORT, at, bench, privileged, vip};
-use evergate_bpf::{Counter, Flow, Hook, WorkerPort, WorkerPortId, Mode, PacketGate, Slot};
+use evergate_bpf::{Counter, Flow, Hook, Mode, PacketGate, Slot, WorkerPort, WorkerPortId};
 use std::net::{SocketAddr, TcpListener};
 
 pub(crate) const PASS: u32 = 0;
@@ -332,7 +332,7 @@ fn nobody_waits_for_the_acknowledgement_of_a_peer_that_has_refused() {
     if !privileged() {
         return;
     }
-    for (v6, told) in [(false, true), (true, true), (false, false)] {
+    for (v6, reported) in [(false, true), (true, true), (false, false)] {
         bench(Mode::Steer, move |gate| {
             let (mut lane, slot) = accepted(gate, v6, 500, 1000);
             leave(gate, &Segment { seq: 500, ack: 1025, data: vec![7; 100], ..out(v6) }).unwrap();
@@ -340,7 +340,7 @@ fn nobody_waits_for_the_acknowledgement_of_a_peer_that_has_refused() {
             let refusal = Segment { seq: 1010, ack: 0, flags: RST, ..inward(v6) };
             enter(gate, &refusal).unwrap();
             assert!(!slot.is_over(601), "a guess");
-            enter(gate, &Segment { seq: if told { 1000 } else { 1025 }, ..refusal }).unwrap();
+            enter(gate, &Segment { seq: if reported { 1000 } else { 1025 }, ..refusal }).unwrap();
             assert!(slot.is_over(601));
             lane.finish(slot, Some(601), 0);
             assert_eq!((gate.slots_in_use(), lane.finishing()), (0, 0));

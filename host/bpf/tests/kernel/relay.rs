@@ -4,7 +4,7 @@
 
 use crate::stream::connect_at;
 use crate::world::{Node, VIRTUAL_MAC};
-use evergate_bpf::{Flow, WorkerPort, WorkerPortId, Leases, Mode, Origin, Restored, Slot};
+use evergate_bpf::{Flow, Leases, Mode, Origin, Restored, Slot, WorkerPort, WorkerPortId};
 use evergate_sys::{Announcer, Probe, Prober, Restore, TcpParams, Transfer};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -27,7 +27,7 @@ pub(crate) struct LegFacts {
 
 /// What a backup must know of the connection.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Mirror {
+pub(crate) struct Replicate {
     pub(crate) client: LegFacts,
     pub(crate) server: LegFacts,
     /// Bytes of the client that the server has, and the other way round.
@@ -56,7 +56,7 @@ impl std::fmt::Debug for Leg {
     }
 }
 
-impl Mirror {
+impl Replicate {
     /// First sequence numbers of the client's stream, and of ours to the server.
     pub(crate) fn starts(&self) -> [u32; 2] {
         [self.client.origin.received, self.server.origin.sent]
@@ -222,8 +222,8 @@ impl Relay {
         Relay { client, server, lane }
     }
 
-    pub(crate) fn mirror(&self) -> Mirror {
-        Mirror {
+    pub(crate) fn replication(&self) -> Replicate {
+        Replicate {
             client: self.client.facts,
             server: self.server.facts,
             up: self.client.target.min(self.client.read),
@@ -311,12 +311,12 @@ fn ask(prober: &Prober, leg: &LegFacts, sent: u64, received: u64) {
 }
 
 fn answer(node: &NodeRef, leg: &LegFacts) -> Option<Answer> {
-    let heard = node.gate.peer_position(&Flow::new(leg.tcp.local, leg.tcp.remote))?;
-    let ours = leg.tcp.stamp.map(|stamp| stamp.after(wall_ms(), heard.timestamps.1));
+    let peer_input = node.gate.peer_position(&Flow::new(leg.tcp.local, leg.tcp.remote))?;
+    let ours = leg.tcp.stamp.map(|stamp| stamp.after(wall_ms(), peer_input.timestamps.1));
     Some(Answer {
-        acknowledged: heard.ack,
-        peer_window: heard.window << leg.tcp.send_scale(),
-        timestamps: ours.map(|ours| (ours, heard.timestamps.0)),
+        acknowledged: peer_input.ack,
+        peer_window: peer_input.window << leg.tcp.send_scale(),
+        timestamps: ours.map(|ours| (ours, peer_input.timestamps.0)),
     })
 }
 
@@ -345,21 +345,24 @@ fn slot_of(
 
 /// Continues a connection whose node has died. The bucket is on hold; the caller lets go of it with `unhold` at the
 /// right moment.
-pub(crate) fn take_over(
+pub(crate) fn fail_over(
     node: &NodeRef,
-    mirror: &Mirror,
+    replication: &Replicate,
     announcer: &Announcer,
     unhold: impl FnOnce(),
 ) -> Relay {
     let prober = Prober::new().unwrap();
     let mut lane = node.gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap();
-    announcer.announce(mirror.client.tcp.local.ip()).unwrap();
-    for leg in [&mirror.client, &mirror.server] {
+    announcer.announce(replication.client.tcp.local.ip()).unwrap();
+    for leg in [&replication.client, &replication.server] {
         // Known since the leg was mirrored. Asking for it takes a second when the first question is lost.
         evergate_sys::set_neighbour(node.card, leg.tcp.remote.ip(), leg.next_hop).unwrap();
     }
     // (facts, sent, received) of both legs as mirrored: what one peer sent is what the other has.
-    let legs = [(&mirror.client, mirror.down, mirror.up), (&mirror.server, mirror.up, mirror.down)];
+    let legs = [
+        (&replication.client, replication.down, replication.up),
+        (&replication.server, replication.up, replication.down),
+    ];
     let slots = legs.map(|(leg, sent, received)| {
         let stamp = leg.tcp.stamp.map(|stamp| (stamp.at(wall_ms()), 0));
         let sent = leg.origin.sent.wrapping_add(sent as u32);
@@ -367,8 +370,8 @@ pub(crate) fn take_over(
     });
     let start_ns = Leases::now_ns();
     let answers = loop {
-        let heard = legs.map(|(leg, ..)| answer(node, leg).is_some());
-        assert!(Leases::now_ns() - start_ns < HANG_NS, "no answer to probes: {heard:?}");
+        let peer_input = legs.map(|(leg, ..)| answer(node, leg).is_some());
+        assert!(Leases::now_ns() - start_ns < HANG_NS, "no answer to probes: {peer_input:?}");
         for (leg, sent, received) in legs {
             ask(&prober, leg, sent, received);
         }
@@ -380,8 +383,8 @@ pub(crate) fn take_over(
     };
     let has = [0, 1].map(|side| {
         let (leg, sent, _) = legs[side];
-        let mirrored = leg.origin.sent.wrapping_add(sent as u32);
-        let ahead = answers[side].acknowledged.wrapping_sub(mirrored) as i32;
+        let replicated = leg.origin.sent.wrapping_add(sent as u32);
+        let ahead = answers[side].acknowledged.wrapping_sub(replicated) as i32;
         sent + u64::try_from(ahead).expect("a peer never has less than was mirrored")
     });
     let mut slots = slots.into_iter();
@@ -407,8 +410,8 @@ pub(crate) fn take_over(
         let (socket, slot) = restored.next().unwrap();
         let mut leg = Leg::at(socket.finish().unwrap(), slot, *legs[side].0, has[1 - side], has[side]);
         // An end counts one: who has it will never hear it again, and who sent it will never send more.
-        leg.ended = mirror.ends[side].is_some_and(|end| has[1 - side] > end);
-        leg.closed = mirror.ends[1 - side].is_some_and(|end| has[side] > end);
+        leg.ended = replication.ends[side].is_some_and(|end| has[1 - side] > end);
+        leg.closed = replication.ends[1 - side].is_some_and(|end| has[side] > end);
         leg.read -= u64::from(leg.ended);
         leg.written -= u64::from(leg.closed);
         leg

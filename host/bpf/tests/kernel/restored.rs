@@ -3,7 +3,9 @@
 use crate::frame::{ACK, FIN, RST, Segment, Tap};
 use crate::packets::{DROP, PASS, STOLEN, accepted, client, enter, inward, leave, listener, out, stamps};
 use crate::world::{bench, eventually, node, privileged};
-use evergate_bpf::{Flow, GateError, Hook, WorkerPortId, Mode, Owner, Restored, Slot, Strange, interface_index};
+use evergate_bpf::{
+    Flow, GateError, Hook, Mode, Owner, Restored, Slot, Strange, WorkerPortId, interface_index,
+};
 use std::net::SocketAddr;
 use std::process::Command;
 
@@ -86,14 +88,14 @@ fn after_a_take_over_nobody_has_more_than_the_dead_node_can_have_sent() {
             let slot = gate.restore(&from).unwrap();
             let more = |by: u32| from.send.wrapping_add(by);
             let ours = Segment { seq: from.send, ack: 1000, window: 4000, ..out(v6) };
-            let heard = |ack| enter(gate, &Segment { seq: 1000, ack, ..inward(v6) }).unwrap().ack;
-            let said = |seq| leave(gate, &Segment { seq, ..ours.clone() }).unwrap().seq;
+            let peer_input = |ack| enter(gate, &Segment { seq: 1000, ack, ..inward(v6) }).unwrap().ack;
+            let reported = |seq| leave(gate, &Segment { seq, ..ours.clone() }).unwrap().seq;
             for by in [AHEAD_MAX + 1, 1 << 30, i32::MAX as u32] {
-                assert_eq!(heard(more(by)), more(by), "our kernel refuses it");
-                assert_eq!((slot.peer_acked(), said(from.send)), (from.send, from.send));
+                assert_eq!(peer_input(more(by)), more(by), "our kernel refuses it");
+                assert_eq!((slot.peer_acked(), reported(from.send)), (from.send, from.send));
             }
-            assert_eq!(heard(more(AHEAD_MAX)), from.send);
-            assert_eq!(said(from.send), more(AHEAD_MAX));
+            assert_eq!(peer_input(more(AHEAD_MAX)), from.send);
+            assert_eq!(reported(from.send), more(AHEAD_MAX));
             // Once our kernel has sent more than that it knows best, for the rest of the flow's life.
             let (step, mut sent) = (1u32 << 30, from.send);
             for _ in 0..9 {
@@ -101,8 +103,8 @@ fn after_a_take_over_nobody_has_more_than_the_dead_node_can_have_sent() {
                 leave(gate, &Segment { seq: sent, data: vec![7; 10], ..ours.clone() }).unwrap();
                 sent = sent.wrapping_add(10);
                 let forged = sent.wrapping_add(1);
-                assert_eq!((heard(forged), heard(sent)), (forged, sent));
-                assert_eq!((slot.peer_acked(), said(sent)), (sent, sent));
+                assert_eq!((peer_input(forged), peer_input(sent)), (forged, sent));
+                assert_eq!((slot.peer_acked(), reported(sent)), (sent, sent));
             }
         });
     }
@@ -122,24 +124,28 @@ fn what_a_peer_has_room_for_is_the_most_that_the_dead_node_can_have_sent() {
             let slot = gate.restore(&from).unwrap();
             let more = |by: u32| from.send.wrapping_add(by);
             let ours = Segment { seq: from.send, ack: 1000, window: 4000, ..out(v6) };
-            let heard = |ack| enter(gate, &Segment { seq: 1000, ack, ..inward(v6) }).unwrap().ack;
-            let said = || leave(gate, &ours).unwrap().seq;
+            let peer_input = |ack| enter(gate, &Segment { seq: 1000, ack, ..inward(v6) }).unwrap().ack;
+            let reported = || leave(gate, &ours).unwrap().seq;
             // It was silent for minutes.
             gate.set_test_clock_ns(300_000_000_000);
-            assert_eq!(heard(from.send), from.send);
+            assert_eq!(peer_input(from.send), from.send);
             for by in [ROOM + 1, 1 << 24, AHEAD_MAX] {
-                assert_eq!(heard(more(by)), more(by), "our kernel refuses it");
-                assert_eq!((slot.peer_acked(), said()), (from.send, from.send));
+                assert_eq!(peer_input(more(by)), more(by), "our kernel refuses it");
+                assert_eq!((slot.peer_acked(), reported()), (from.send, from.send));
             }
             // What was lost has come, and behind it all that waited for it.
-            assert_eq!((heard(more(ROOM)), said()), (from.send, more(ROOM)));
+            assert_eq!((peer_input(more(ROOM)), reported()), (from.send, more(ROOM)));
             // What was said first comes last.
-            assert_eq!((heard(from.send), heard(more(2 * ROOM))), (from.send, from.send));
+            assert_eq!((peer_input(from.send), peer_input(more(2 * ROOM))), (from.send, from.send));
             // The first word after a silence counts, then no other.
             gate.set_test_clock_ns(310_000_000_000);
-            assert_eq!((heard(more(2 * ROOM)), heard(more(3 * ROOM))), (from.send, from.send));
-            assert_eq!(heard(more(3 * ROOM + 1)), more(3 * ROOM + 1));
-            assert_eq!(said(), more(3 * ROOM), "what it has said stays so, however long our kernel takes");
+            assert_eq!((peer_input(more(2 * ROOM)), peer_input(more(3 * ROOM))), (from.send, from.send));
+            assert_eq!(peer_input(more(3 * ROOM + 1)), more(3 * ROOM + 1));
+            assert_eq!(
+                reported(),
+                more(3 * ROOM),
+                "what it has said stays so, however long our kernel takes"
+            );
             gate.owners().set_all(Owner::new(node(1), &[]).unwrap().on_hold());
             let held = |ack| enter(gate, &Segment { seq: 1000, ack, ..inward(v6) });
             assert_eq!(held(more(3 * ROOM + 1)), Err(DROP));
@@ -152,14 +158,14 @@ fn what_a_peer_has_room_for_is_the_most_that_the_dead_node_can_have_sent() {
             let data = Segment { seq: more(3 * ROOM), data: vec![7; 10], ..ours.clone() };
             leave(gate, &data).unwrap();
             let sent = more(3 * ROOM + 10);
-            assert_eq!((heard(sent), heard(sent.wrapping_add(1))), (sent, sent.wrapping_add(1)));
+            assert_eq!((peer_input(sent), peer_input(sent.wrapping_add(1))), (sent, sent.wrapping_add(1)));
             assert_eq!(
                 (slot.peer_acked(), leave(gate, &Segment { seq: sent, ..ours.clone() }).unwrap().seq),
                 (sent, sent)
             );
             // Another node had it meanwhile.
             let slot = gate.restore_again(slot, &from);
-            assert_eq!((heard(more(AHEAD_MAX)), slot.peer_acked()), (from.send, from.send));
+            assert_eq!((peer_input(more(AHEAD_MAX)), slot.peer_acked()), (from.send, from.send));
         });
     }
 }
@@ -225,15 +231,15 @@ fn acks_follow_when_the_gateway_or_the_route_changes() {
             let data = Segment { data: vec![7; 9], ..ours.clone() };
             // An ACK that the peer is not to get yet: a client that only sends is told nothing else.
             let withheld = Segment { seq: 509, ack: 3000, ..ours };
-            let said = [(first, &data, PASS), (second, &data, PASS), (first, &withheld, STOLEN)];
-            for (number, (card, said, action)) in said.into_iter().enumerate() {
+            let reported = [(first, &data, PASS), (second, &data, PASS), (first, &withheld, STOLEN)];
+            for (number, (card, reported, action)) in reported.into_iter().enumerate() {
                 let hop = [2, 0, 0, 0, 0, 20 + number as u8];
-                let frame = Segment { to_mac: hop, ..said.clone() }.bytes();
+                let frame = Segment { to_mac: hop, ..reported.clone() }.bytes();
                 assert_eq!(gate.run_on(card, Hook::Egress, &frame, 0).unwrap().action, action);
                 assert_eq!(slot.next_hop(), hop);
-                let heard = Tap::of(if card == first { "eth1" } else { "eth0" });
+                let peer_input = Tap::of(if card == first { "eth1" } else { "eth0" });
                 lane.emit_acks([&slot]).unwrap();
-                let ack = Segment::read(&heard.next());
+                let ack = Segment::read(&peer_input.next());
                 assert_eq!((ack.to_mac, ack.from_mac, ack.from), (hop, data.from_mac, data.from));
             }
             lane.finish(slot, None, 0);
@@ -283,7 +289,7 @@ fn a_timestamp_counts_only_with_an_ack_that_can_be_the_peers_and_a_segment_that_
                 ..out(v6)
             };
             leave(gate, &data).unwrap();
-            let said = |stamp, ahead: u32| Segment {
+            let reported = |stamp, ahead: u32| Segment {
                 seq: 1000,
                 ack: from.send.wrapping_add(ahead),
                 options: stamps(stamp, 12),
@@ -291,15 +297,15 @@ fn a_timestamp_counts_only_with_an_ack_that_can_be_the_peers_and_a_segment_that_
             };
             let far = theirs.wrapping_add(1 << 30);
             for ahead in [AHEAD_MAX + 1, 1 << 31, u32::MAX] {
-                enter(gate, &said(far, ahead)).unwrap();
+                enter(gate, &reported(far, ahead)).unwrap();
             }
             // A right ACK on top of bytes that are not all there.
-            let mut frame = Segment { data: vec![7; 100], ..said(far, 0) }.bytes();
+            let mut frame = Segment { data: vec![7; 100], ..reported(far, 0) }.bytes();
             frame.truncate(frame.len() - 1);
             assert_eq!(gate.run(Hook::Ingress, &frame, 0).unwrap().action, DROP);
-            enter(gate, &said(theirs + 1, 40)).unwrap();
+            enter(gate, &reported(theirs + 1, 40)).unwrap();
             assert_eq!(slot.peer_acked(), from.send.wrapping_add(40), "the peer's own word");
-            enter(gate, &said(theirs, 60)).unwrap();
+            enter(gate, &reported(theirs, 60)).unwrap();
             assert_eq!(slot.peer_acked(), from.send.wrapping_add(40), "its timestamp is older");
         });
     }
@@ -369,9 +375,9 @@ fn on_hold_only_the_peer_of_a_restored_flow_is_heard() {
             let from = restored(v6, None);
             gate.owners().set_all(Owner::new(node(1), &[]).unwrap().on_hold());
             let slot = gate.restore(&from).unwrap();
-            let say = |seq: u32, ack: u32| {
+            let state_text = |seq: u32, ack: u32| {
                 assert_eq!(enter(gate, &Segment { seq, ack, ..inward(v6) }), Err(DROP));
-                gate.peer_position(&slot.flow()).map(|heard| heard.ack.wrapping_sub(from.send))
+                gate.peer_position(&slot.flow()).map(|peer_input| peer_input.ack.wrapping_sub(from.send))
             };
             let sent = |ahead: u32| from.send.wrapping_add(ahead);
             let first = from.receive.wrapping_sub(65_536 + from.window);
@@ -381,14 +387,14 @@ fn on_hold_only_the_peer_of_a_restored_flow_is_heard() {
                 .into_iter()
                 .chain([(first.wrapping_sub(1), 0), (last + 1, 0)]);
             for (seq, ahead) in forged.clone() {
-                assert_eq!(say(seq, sent(ahead)), None, "sequence number {seq}, {ahead} ahead");
+                assert_eq!(state_text(seq, sent(ahead)), None, "sequence number {seq}, {ahead} ahead");
             }
-            assert_eq!(say(1000, sent(old)), Some(old));
-            assert_eq!(say(first, sent(150)), Some(150), "the peer's own word");
+            assert_eq!(state_text(1000, sent(old)), Some(old));
+            assert_eq!(state_text(first, sent(150)), Some(150), "the peer's own word");
             for (seq, ahead) in forged {
-                assert_eq!(say(seq, sent(ahead)), Some(150));
+                assert_eq!(state_text(seq, sent(ahead)), Some(150));
             }
-            assert_eq!(say(last, sent(AHEAD_MAX)), Some(AHEAD_MAX));
+            assert_eq!(state_text(last, sent(AHEAD_MAX)), Some(AHEAD_MAX));
         });
     }
 }
@@ -404,14 +410,14 @@ fn of_what_begins_anew_the_first_segment_is_kept_whenever_it_comes() {
         let slot = gate.restore(&from).unwrap();
         gate.owners().set_all(Owner::new(node(1), &[]).unwrap().on_hold());
         let strange = |ahead: u32| from.send.wrapping_add((3 << 29) + ahead);
-        let hear = |seq: u32, ack| {
+        let read_from = |seq: u32, ack| {
             assert_eq!(enter(gate, &Segment { seq, ack, ..inward(false) }), Err(DROP));
             slot.strange()
         };
         let kept = |seq, ack| Some(Strange { seq, ack });
-        assert_eq!(hear(u32::MAX, strange(0)), kept(u32::MAX, strange(0)));
-        assert_eq!(hear(1400, strange(0)), kept(u32::MAX, strange(0)));
-        assert_eq!(hear(u32::MAX - 1400, strange(0)), kept(u32::MAX - 1400, strange(0)));
-        assert_eq!(hear(7000, strange(1)), kept(7000, strange(1)));
+        assert_eq!(read_from(u32::MAX, strange(0)), kept(u32::MAX, strange(0)));
+        assert_eq!(read_from(1400, strange(0)), kept(u32::MAX, strange(0)));
+        assert_eq!(read_from(u32::MAX - 1400, strange(0)), kept(u32::MAX - 1400, strange(0)));
+        assert_eq!(read_from(7000, strange(1)), kept(7000, strange(1)));
     });
 }

@@ -5,7 +5,7 @@ use crate::frame::{SYN, Segment};
 use crate::path::{FarClient, Measured};
 use crate::stream::{read_all, write_all};
 use crate::world::{PORT, World, at, privileged, vip};
-use evergate_bpf::{CookieKey, Counter, Flow, WorkerPortId, Leases, Mode};
+use evergate_bpf::{CookieKey, Counter, Flow, Leases, Mode, WorkerPortId};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -55,7 +55,8 @@ fn download(world: &World, far: &FarClient, v6: bool) -> (Measured, Measured) {
     let listener = world.nodes[0].namespace.run(move || TcpListener::bind(to).unwrap());
     listener.set_nonblocking(true).unwrap();
     let gate = world.nodes[0].gate.clone();
-    let mut lane = world.nodes[0].namespace.run(move || gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap());
+    let mut lane =
+        world.nodes[0].namespace.run(move || gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap());
     let client = far.host.spawn(move || {
         let socket = TcpStream::connect(to).unwrap();
         read_all(&socket, 1, BYTES);
@@ -116,19 +117,19 @@ fn echoed_timestamp_is_a_round_trip_up_to_three_seconds() {
             };
             let (client, echo) = world.client.run(move || {
                 let client = Bare::new(from, to);
-                client.say(Segment {
+                client.state_text(Segment {
                     seq: 999,
                     ack: 0,
                     flags: SYN,
                     options: stamps(0),
                     ..client.template.clone()
                 });
-                let answer = client.hear(|segment| segment.from == to && segment.to == from);
+                let answer = client.read_from(|segment| segment.from == to && segment.to == from);
                 let stamp = u32::from_be_bytes(answer.options[8..12].try_into().unwrap());
                 let echo = stamp.wrapping_add_signed(-age_ms);
                 let (ack, options) = (answer.seq.wrapping_add(1), stamps(echo));
                 let data = b"hello".to_vec();
-                client.say(Segment { seq: 1000, ack, options, data, ..client.template.clone() });
+                client.state_text(Segment { seq: 1000, ack, options, data, ..client.template.clone() });
                 (client, echo)
             });
             let (mut socket, _) = accept(&listener);
@@ -141,8 +142,8 @@ fn echoed_timestamp_is_a_round_trip_up_to_three_seconds() {
                 _ => assert_eq!(measured, None, "{what}"),
             }
             socket.write_all(b"welcome").unwrap();
-            let said = client.hear(|segment| segment.to == from && !segment.data.is_empty());
-            let own = u32::from_be_bytes(said.options[4..8].try_into().unwrap());
+            let reported = client.read_from(|segment| segment.to == from && !segment.data.is_empty());
+            let own = u32::from_be_bytes(reported.options[4..8].try_into().unwrap());
             let ahead = own.wrapping_sub(echo);
             assert!(ahead < 5000, "{what}: our timestamp is {ahead} ms ahead of the one that the client has");
         }

@@ -243,21 +243,21 @@ fn neighbours_are_known_before_anybody_asks_and_what_they_said_themselves_stays(
             String::from_utf8(output.stdout).unwrap()
         };
         for ip in ["10.77.0.9", "fd77::9"] {
-            let tell = |last| {
+            let notify = |last| {
                 evergate_sys::set_neighbour(card, ip.parse().unwrap(), [2, 0, 0, 0, 0, last]).unwrap();
             };
             let known = || evergate_sys::neighbour(card, ip.parse().unwrap()).unwrap();
-            tell(8);
+            notify(8);
             let text = ip_command(&["neigh", "show", ip]);
             assert!(text.contains("02:00:00:00:00:08") && text.contains("STALE"), "{text}");
             for state in ["stale", "reachable", "delay", "probe", "permanent"] {
                 let mac = "02:00:00:00:00:07";
                 ip_command(&["neigh", "replace", ip, "lladdr", mac, "dev", "eth0", "nud", state]);
-                tell(8);
+                notify(8);
                 assert_eq!(known(), Some([2, 0, 0, 0, 0, 7]), "{state}");
             }
             ip_command(&["neigh", "del", ip, "dev", "eth0"]);
-            tell(9);
+            notify(9);
             assert_eq!(known(), Some([2, 0, 0, 0, 0, 9]), "nobody knew it any more");
         }
         assert!(evergate_sys::set_neighbour(9999, "10.77.0.9".parse().unwrap(), [0; 6]).is_err());

@@ -1,16 +1,16 @@
 //! The ranges of what a parcel says. Within them the connection that is made from it can add without overflow, reads into
 //! buffers that are large enough, and comes to its end; that it is the connection it says cannot be seen.
 
-use super::{Leg, ParcelError, Stage, Tls, UpgradeState};
+use super::{Leg, Stage, Tls, UpgradeState, UpgradeStateError};
 use crate::INPUT_BYTES;
 use crate::connection::Timer;
 use evergate_replication::{NUMBER_MAX, POSITION_MAX};
 use evergate_tls::PAYLOAD_MAX;
 
-type Checked = Result<(), ParcelError>;
+type Checked = Result<(), UpgradeStateError>;
 
 fn wrong(what: &'static str) -> Checked {
-    Err(ParcelError::Inconsistent(what))
+    Err(UpgradeStateError::Inconsistent(what))
 }
 
 impl UpgradeState {
@@ -140,21 +140,21 @@ mod tests {
     fn what_no_connection_says_is_refused() {
         type Spoil = fn(&mut UpgradeState);
         let spoils: [(&str, Spoil); 8] = [
-            ("status", |parcel| parcel.status = 13),
-            ("deadline", |parcel| parcel.timer = Timer::None),
-            ("deadline", |parcel| parcel.deadline = u64::MAX),
-            ("request and response", |parcel| parcel.request = 5),
-            ("number of a request or leg", |parcel| parcel.next_leg = u32::MAX),
-            ("position in the client's stream", |parcel| parcel.out_pos = u64::MAX),
-            ("what came before the handshake", |parcel| parcel.receiving = Stage::Ended),
-            ("length of the client's input", |parcel| parcel.raw = vec![0; INPUT_BYTES]),
+            ("status", |upgrade_state| upgrade_state.status = 13),
+            ("deadline", |upgrade_state| upgrade_state.timer = Timer::None),
+            ("deadline", |upgrade_state| upgrade_state.deadline = u64::MAX),
+            ("request and response", |upgrade_state| upgrade_state.request = 5),
+            ("number of a request or leg", |upgrade_state| upgrade_state.next_leg = u32::MAX),
+            ("position in the client's stream", |upgrade_state| upgrade_state.out_pos = u64::MAX),
+            ("what came before the handshake", |upgrade_state| upgrade_state.receiving = Stage::Ended),
+            ("length of the client's input", |upgrade_state| upgrade_state.raw = vec![0; INPUT_BYTES]),
         ];
         let hello = || Tls::Hello { secret: [7; 32], accepted_unix_s: 1 };
         assert_eq!(upgrade_state(hello()).check(), Ok(()));
         for (what, spoil) in spoils {
-            let mut parcel = upgrade_state(hello());
-            spoil(&mut parcel);
-            assert_eq!(parcel.check(), Err(ParcelError::Inconsistent(what)));
+            let mut upgrade_state = upgrade_state(hello());
+            spoil(&mut upgrade_state);
+            assert_eq!(upgrade_state.check(), Err(UpgradeStateError::Inconsistent(what)));
         }
         // After the handshake a connection has a past.
         assert_eq!(UpgradeState { receiving: Stage::Ended, ..upgrade_state(Tls::Plain) }.check(), Ok(()));

@@ -117,7 +117,7 @@ impl ServerTls {
     }
 
     /// Seals what the application says.
-    pub(crate) fn say(&mut self, data: &[u8], out: &mut Vec<u8>) {
+    pub(crate) fn state_text(&mut self, data: &[u8], out: &mut Vec<u8>) {
         let Some(records) = self.records.as_mut().filter(|_| !data.is_empty()) else { return };
         if self.updates && self.answered + self.owed < UPDATES_MAX {
             let before = out.len();

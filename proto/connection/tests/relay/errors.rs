@@ -485,12 +485,13 @@ fn no_header_is_out_of_the_rules_sight() {
 
 #[test]
 fn a_client_of_http10_is_told_that_its_connection_stays() {
-    for (line, says) in [("Connection: keep-alive\r\n", "Connection: keep-alive"), ("", "Connection: close")]
+    for (line, reports) in
+        [("Connection: keep-alive\r\n", "Connection: keep-alive"), ("", "Connection: close")]
     {
         let mut rig = plain(|snapshot| snapshot.listeners[1].pool = None);
         rig.send(format!("GET /a HTTP/1.0\r\n{line}\r\n").as_bytes());
         let got = rig.received();
-        assert!(text(&got).contains(&format!("\r\n{says}\r\n")), "{}", text(&got));
+        assert!(text(&got).contains(&format!("\r\n{reports}\r\n")), "{}", text(&got));
         assert_eq!(rig.client_fin, line.is_empty());
     }
 }
@@ -693,8 +694,8 @@ fn a_parcel_carries_the_number_of_executions() {
             snapshot.generation = generation;
             snapshot.pools[0].retries = 1;
         });
-        let parcel = rig.conn.export(&newest).unwrap();
-        rig.conn = Connection::import(&newest, &parcel).unwrap().0;
+        let upgrade_state = rig.conn.export(&newest).unwrap();
+        rig.conn = Connection::import(&newest, &upgrade_state).unwrap().0;
         rig.reset_server(2);
         assert_eq!((status_of(&rig.received()), rig.dials.len()), (502, 0), "generation {generation}");
     }

@@ -212,8 +212,8 @@ fn a_session_that_its_client_ends_with_a_fatal_alert_is_resumed_no_more() {
         rig.wire(&hello);
         rig.run();
         assert_eq!(rig.node.sessions.len(), 1);
-        let said = rig.peer.as_ours().warn(description);
-        rig.wire(&said);
+        let reported = rig.peer.as_ours().warn(description);
+        rig.wire(&reported);
         rig.run();
         assert_eq!(rig.node.sessions.len(), kept, "alert {description}");
         assert_eq!(rig.closed == Some(true), kept == 0, "alert {description}");
@@ -392,14 +392,14 @@ fn records_behind_a_response_cost_a_tls_server_its_connection() {
         let mut server = TlsServer::new();
         rig.send(format!("{GET}\r\n").as_bytes());
         server.turn(&mut rig, 1);
-        let mut said = Vec::new();
+        let mut reported = Vec::new();
         for part in [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", surplus] {
             server.send(part);
             while server.0.wants_write() {
-                server.0.write_tls(&mut said).unwrap();
+                server.0.write_tls(&mut reported).unwrap();
             }
         }
-        rig.serve(1, &said[..said.len() - cut]);
+        rig.serve(1, &reported[..reported.len() - cut]);
         same(&rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
         assert_eq!(rig.legs[&1].released, Some(surplus.is_empty()), "{surplus:?}, without {cut}");
     }

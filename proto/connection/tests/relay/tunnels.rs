@@ -319,8 +319,8 @@ fn a_tunnel_whose_server_has_ended_is_not_kept_as_long_as_one_that_is_quiet() {
 fn another_process_knows_that_a_write_to_the_server_failed() {
     let mut rig = Rig::new(&snapshot(|_| {}), setup::TCP, Peer::plain());
     rig.call(|conn, io| conn.handle_server_write_error(io));
-    let parcel = rig.conn.export(&rig.node.snapshot).unwrap();
-    rig.conn = Connection::import(&rig.node.snapshot, &parcel).unwrap().0;
+    let upgrade_state = rig.conn.export(&rig.node.snapshot).unwrap();
+    rig.conn = Connection::import(&rig.node.snapshot, &upgrade_state).unwrap().0;
     rig.end_server(1);
     assert_eq!((rig.closed, rig.client_fin), (Some(true), false), "no end in order");
 }

@@ -15,41 +15,41 @@ use std::sync::Arc;
 fn greeted(config: &Arc<Snapshot>, listener: u32) -> (Peer, Pair) {
     let (mut peer, hello) = Peer::ours(&rustls::version::TLS13, 1);
     let mut pair = Pair::new(config, listener);
-    pair.client_says(&hello);
+    pair.client_sends(&hello);
     let finished = peer.receive(&std::mem::take(&mut pair.to_client));
-    pair.client_says(&finished);
+    pair.client_sends(&finished);
     (peer, pair)
 }
 
 /// A tunnel inside TLS whose server has said `said`, in records that the client has not acknowledged.
-fn tunnel(config: &Arc<Snapshot>, said: &[u8]) -> ConnectionState {
-    tunnel_in_pieces(config, &[said])
+fn tunnel(config: &Arc<Snapshot>, reported: &[u8]) -> ConnectionState {
+    tunnel_in_pieces(config, &[reported])
 }
 
-fn tunnel_in_pieces(config: &Arc<Snapshot>, said: &[&[u8]]) -> ConnectionState {
+fn tunnel_in_pieces(config: &Arc<Snapshot>, reported: &[&[u8]]) -> ConnectionState {
     let (_, mut pair) = greeted(config, setup::TLS);
     // What the client has of the handshake, it has acknowledged.
     let output = pair.conn.output_position();
     pair.call(|conn, io| conn.handle_client_acked(io, output));
     pair.open();
-    said.iter().for_each(|piece| pair.server_says(piece));
-    assert!(!pair.mirrored.boundaries.is_empty(), "records are decided");
-    pair.mirrored
+    reported.iter().for_each(|piece| pair.server_sends(piece));
+    assert!(!pair.replicated.boundaries.is_empty(), "records are decided");
+    pair.replicated
 }
 
 #[test]
 fn a_replay_that_nobody_feeds_breaks_off_at_the_next_deadline() {
-    let (config, said) = (config(Wire::Plain), noise(3000, 1));
-    let state = tunnel(&config, &said);
-    for share in [0, 1, said.len() - 1] {
+    let (config, reported) = (config(Wire::Plain), noise(3000, 1));
+    let state = tunnel(&config, &reported);
+    for share in [0, 1, reported.len() - 1] {
         let mut pair = Pair::restore(&state, &config);
-        pair.server_says(&said[..share]);
+        pair.server_sends(&reported[..share]);
         pair.expire();
         assert_eq!((pair.closed, &pair.reasons[..]), (Some(true), &["replay_stalled"][..]), "after {share}");
         assert_eq!(pair.to_client, b"", "nothing can be made of {share} bytes");
     }
     let mut pair = Pair::restore(&state, &config);
-    pair.server_says(&said);
+    pair.server_sends(&reported);
     pair.expire();
     assert_eq!(
         (pair.closed, &pair.reasons[..]),
@@ -61,12 +61,12 @@ fn a_replay_that_nobody_feeds_breaks_off_at_the_next_deadline() {
 /// A deadline that is only a look at a slow client does not mean that nobody feeds the replay.
 #[test]
 fn a_replay_waits_for_a_client_that_takes_some_and_for_no_other() {
-    let (config, said) = (config(Wire::Plain), noise(9000, 1));
-    let state = tunnel_in_pieces(&config, &[&said[..5000], &said[5000..]]);
+    let (config, reported) = (config(Wire::Plain), noise(9000, 1));
+    let state = tunnel_in_pieces(&config, &[&reported[..5000], &reported[5000..]]);
     for takes in [0, 1, 3] {
         let mut pair = Pair::restore(&state, &config);
         let before = pair.conn.output_position();
-        pair.server_says(&said[..5000]);
+        pair.server_sends(&reported[..5000]);
         let made = pair.conn.output_position();
         assert!(made > before + 5000, "the first run is repeated");
         // The client has no room for the last byte.
@@ -86,13 +86,13 @@ fn a_replay_waits_for_a_client_that_takes_some_and_for_no_other() {
 
 #[test]
 fn a_server_that_ends_earlier_the_second_time_gets_no_alert_in_place_of_a_decided_record() {
-    let (config, said) = (config(Wire::Plain), noise(3000, 1));
-    let state = tunnel(&config, &said);
+    let (config, reported) = (config(Wire::Plain), noise(3000, 1));
+    let state = tunnel(&config, &reported);
     for share in [0, 2999] {
         let mut pair = Pair::restore(&state, &config);
-        pair.server_says(&said[..share]);
+        pair.server_sends(&reported[..share]);
         pair.call(|conn, io| conn.handle_server_end(io, conn.leg_id().unwrap()));
-        assert_eq!((pair.closed, &pair.reasons[..]), (Some(true), &["replay_differs"][..]), "after {share}");
+        assert_eq!((pair.closed, &pair.reasons[..]), (Some(true), &["response_replay_mismatch"][..]), "after {share}");
         assert_eq!(pair.to_client, b"");
     }
 }
@@ -106,26 +106,26 @@ fn a_replay_holds_no_more_than_one_run_of_records() {
     let lengths = vec![(16384, 17)];
     state.boundaries.push_back(RecordLayout { first, kind: RecordKind::Data, lengths, digest: 1 });
     let mut pair = Pair::restore(&state, &config);
-    pair.server_says(&[b"first", &noise(RUN_BYTES_MAX, 2)[..]].concat());
+    pair.server_sends(&[b"first", &noise(RUN_BYTES_MAX, 2)[..]].concat());
     assert_eq!(pair.closed, None);
-    pair.server_says(b"x");
+    pair.server_sends(b"x");
     assert_eq!((pair.closed, &pair.reasons[..]), (Some(true), &["replay_too_long"][..]));
 }
 
 #[test]
 fn runs_that_are_mirrored_can_be_read_and_repeated_whatever_the_amount() {
     let config = config(Wire::Plain);
-    let said = noise(5 * RUN_BYTES_MAX + 77, 3);
-    let state = tunnel(&config, &said);
+    let reported = noise(5 * RUN_BYTES_MAX + 77, 3);
+    let state = tunnel(&config, &reported);
     let state = ConnectionState::decode(&state.encode().unwrap()).unwrap();
     let mut expected = Pair::restore(&state, &config);
-    expected.server_says(&said);
+    expected.server_sends(&reported);
     assert_eq!((expected.closed, expected.conn.down().len()), (None, 0));
     // Stashed, everything comes at once.
     let mut stashed = state.clone();
     let leg = *stashed.routes.values().map(|route| &route.leg).next().unwrap();
     let position = if stashed.server.leg == leg { stashed.server.input } else { 0 };
-    let stash = evergate_replication::Stash { position, bytes: said.clone() };
+    let stash = evergate_replication::Stash { position, bytes: reported.clone() };
     stashed.server_stash.insert(leg, stash);
     let pair = Pair::restore(&stashed, &config);
     assert_eq!(pair.closed, None);
@@ -133,7 +133,7 @@ fn runs_that_are_mirrored_can_be_read_and_repeated_whatever_the_amount() {
     // Once more: what is decided now must be bearable to the next node too.
     let mut fresh = stashed.clone();
     fresh.boundaries.clear();
-    let next = Pair::restore(&fresh, &config).mirrored;
+    let next = Pair::restore(&fresh, &config).replicated;
     assert_eq!(ConnectionState::decode(&next.encode().unwrap()), Ok(next));
 }
 
@@ -141,23 +141,23 @@ fn runs_that_are_mirrored_can_be_read_and_repeated_whatever_the_amount() {
 #[test]
 fn a_stash_that_is_full_and_ends_inside_a_run_makes_room_as_the_client_acknowledges() {
     let config = config(Wire::Plain);
-    let said = noise(6 * RUN_BYTES_MAX, 4);
-    let decided = tunnel_in_pieces(&config, &[&said[..5000], &said[5000..]]);
+    let reported = noise(6 * RUN_BYTES_MAX, 4);
+    let decided = tunnel_in_pieces(&config, &[&reported[..5000], &reported[5000..]]);
     let mut state = decided.clone();
     let leg = state.routes.values().next().unwrap().leg;
-    let bytes = said[..1 << 20].to_vec(); // as much as is stashed of one direction
+    let bytes = reported[..1 << 20].to_vec(); // as much as is stashed of one direction
     state.server_stash.insert(leg, evergate_replication::Stash { position: 0, bytes });
     let mut pair = Pair::restore(&state, &config);
-    for segment in said[1 << 20..].chunks(1428) {
+    for segment in reported[1 << 20..].chunks(1428) {
         let output = pair.conn.output_position();
         pair.call(|conn, io| conn.handle_client_acked(io, output));
-        let before = pair.mirrored.server_frontier(leg);
-        pair.server_says(segment);
+        let before = pair.replicated.server_frontier(leg);
+        pair.server_sends(segment);
         pair.call(|conn, io| conn.handle_server_stall(io));
-        assert_eq!(pair.mirrored.server_frontier(leg), before + segment.len() as u64, "acknowledged");
+        assert_eq!(pair.replicated.server_frontier(leg), before + segment.len() as u64, "acknowledged");
     }
     let mut expected = Pair::restore(&decided, &config);
-    expected.server_says(&said);
+    expected.server_sends(&reported);
     assert!(pair.to_client == expected.to_client, "the same records");
 }
 
@@ -168,23 +168,23 @@ fn the_end_of_a_long_response_is_stashed_when_a_slow_client_has_the_rest() {
     let config = config(Wire::Plain);
     for read in [10_000, 50_000, 200_000] {
         let (mut peer, mut pair) = greeted(&config, setup::HTTPS);
-        pair.client_says(&peer.send(b"GET /page HTTP/1.1\r\nHost: h\r\n\r\n"));
+        pair.client_sends(&peer.send(b"GET /page HTTP/1.1\r\nHost: h\r\n\r\n"));
         pair.open();
-        let leg = pair.mirrored.routes.values().next().unwrap().leg;
+        let leg = pair.replicated.routes.values().next().unwrap().leg;
         let head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n";
-        pair.server_says(head);
-        noise(1_000_000, 5).chunks(read).for_each(|piece| pair.server_says(piece));
-        let said = pair.conn.output_position();
-        pair.call(|conn, io| conn.handle_client_acked(io, said - LEFT));
-        let frontier = |pair: &Pair| pair.mirrored.server_frontier(leg);
+        pair.server_sends(head);
+        noise(1_000_000, 5).chunks(read).for_each(|piece| pair.server_sends(piece));
+        let reported = pair.conn.output_position();
+        pair.call(|conn, io| conn.handle_client_acked(io, reported - LEFT));
+        let frontier = |pair: &Pair| pair.replicated.server_frontier(leg);
         let all = head.len() as u64 + 1_000_000;
-        assert!(frontier(&pair) < all && pair.mirrored.server_stash.is_empty());
+        assert!(frontier(&pair) < all && pair.replicated.server_stash.is_empty());
         pair.call(|conn, io| conn.handle_server_stall(io));
         assert_eq!(frontier(&pair), all, "acknowledged, in reads of {read}");
         // Who goes on says the same to the client, whose last record is with nobody else.
-        let state = pair.mirrored.clone();
+        let state = pair.replicated.clone();
         let next = Pair::restore(&state, &config);
-        assert_eq!((next.conn.output_position(), next.to_client.len() as u64 >= LEFT), (said, true));
+        assert_eq!((next.conn.output_position(), next.to_client.len() as u64 >= LEFT), (reported, true));
         let rest = &pair.to_client[pair.to_client.len() - next.to_client.len()..];
         assert!(next.to_client == rest, "the same records");
     }
@@ -193,8 +193,8 @@ fn the_end_of_a_long_response_is_stashed_when_a_slow_client_has_the_rest() {
 #[test]
 fn a_second_answer_of_ours_never_waits_behind_one_that_the_client_does_not_acknowledge() {
     let mut pair = Pair::new(&config(Wire::Plain), setup::HTTP);
-    pair.client_says(b"GET /deny HTTP/1.1\r\nHost: h\r\n\r\nGET /deny HTTP/1.1\r\nHo");
-    assert_eq!((pair.closed, pair.mirrored.generated.len()), (None, 1));
+    pair.client_sends(b"GET /deny HTTP/1.1\r\nHost: h\r\n\r\nGET /deny HTTP/1.1\r\nHo");
+    assert_eq!((pair.closed, pair.replicated.generated.len()), (None, 1));
     let answer = pair.to_client.clone();
     assert!(answer.starts_with(b"HTTP/1.1 403 "));
     pair.expire(); // checks the backup's laws
@@ -205,7 +205,7 @@ fn a_second_answer_of_ours_never_waits_behind_one_that_the_client_does_not_ackno
 #[test]
 fn an_acknowledged_answer_of_ours_may_be_followed_by_another() {
     let mut pair = Pair::new(&config(Wire::Plain), setup::HTTP);
-    pair.client_says(b"GET /deny HTTP/1.1\r\nHost: h\r\n\r\nGET /deny HTTP/1.1\r\nHo");
+    pair.client_sends(b"GET /deny HTTP/1.1\r\nHost: h\r\n\r\nGET /deny HTTP/1.1\r\nHo");
     let output = pair.conn.output_position();
     pair.call(|conn, io| conn.handle_client_acked(io, output));
     pair.expire();
@@ -217,15 +217,15 @@ fn an_acknowledged_answer_of_ours_may_be_followed_by_another() {
 fn no_answer_of_ours_takes_the_place_of_one_that_may_have_left() {
     let config = config(Wire::Plain);
     let (mut peer, mut pair) = greeted(&config, setup::HTTPS);
-    pair.client_says(&peer.send(b"GET /len/5 HTTP/1.1\r\nHost: h\r\n\r\n"));
+    pair.client_sends(&peer.send(b"GET /len/5 HTTP/1.1\r\nHost: h\r\n\r\n"));
     pair.open();
-    let state = pair.mirrored;
+    let state = pair.replicated;
     // An end in order says that there was no answer. After a failed write it may be a RST, which says nothing.
     for (in_doubt, closed, reason) in [(false, None, "upstream_lost"), (true, Some(true), "upstream_lost")] {
         let (mut pair, leg) = restore(&state, &config).unwrap();
         let (resumed, sent) = (leg.unwrap(), pair.to_client.len());
         let leg = resumed.route.leg;
-        pair.call(|conn, _| conn.note_unheard_client(&resumed)); // entries tell what may have left in records
+        pair.call(|conn, _| conn.record_loss_notice(&resumed)); // entries tell what may have left in records
         if in_doubt {
             pair.call(|conn, io| conn.handle_server_write_error(io));
         }
@@ -240,9 +240,9 @@ fn no_answer_of_ours_takes_the_place_of_one_that_may_have_left() {
 fn no_answer_of_ours_follows_part_of_a_response_in_clear() {
     let config = config(Wire::Plain);
     let mut pair = Pair::new(&config, setup::HTTP);
-    pair.client_says(b"GET /len/5 HTTP/1.1\r\nHost: h\r\n\r\n");
+    pair.client_sends(b"GET /len/5 HTTP/1.1\r\nHost: h\r\n\r\n");
     pair.open();
-    let state = pair.mirrored;
+    let state = pair.replicated;
     for (acked, closed, answered) in [(0, None, true), (1, Some(true), false), (40, Some(true), false)] {
         let mut pair = Pair::restore(&state, &config);
         let leg = pair.conn.leg_id().unwrap();
@@ -259,37 +259,37 @@ fn no_answer_of_ours_follows_part_of_a_response_in_clear() {
 fn who_does_not_say_what_he_has_of_a_response_in_clear_gets_no_answer_of_ours() {
     let config = config(Wire::Plain);
     let mut pair = Pair::new(&config, setup::HTTP);
-    pair.client_says(b"GET /len/5 HTTP/1.1\r\nHost: h\r\n\r\n");
+    pair.client_sends(b"GET /len/5 HTTP/1.1\r\nHost: h\r\n\r\n");
     pair.open();
-    let state = pair.mirrored;
-    let unheard = || {
+    let state = pair.replicated;
+    let loss_notices = || {
         let (mut pair, leg) = restore(&state, &config).unwrap();
         let leg = leg.unwrap();
-        pair.call(|conn, _| conn.note_unheard_client(&leg));
+        pair.call(|conn, _| conn.record_loss_notice(&leg));
         pair.call(|conn, io| conn.handle_leg_open(io, leg.route.leg, leg.route.server, None));
         pair.call(|conn, io| conn.handle_client_acked(io, 0));
         (pair.conn.leg_id().unwrap(), pair)
     };
-    let (leg, mut pair) = unheard();
+    let (leg, mut pair) = loss_notices();
     pair.call(|conn, io| conn.handle_leg_failed(io, leg, Failure::Lost));
     assert_eq!(
         (&pair.to_client[..], pair.closed, &pair.reasons[..]),
         (&b""[..], Some(true), &["upstream_lost"][..])
     );
     // What is asked for after it is another matter.
-    let (leg, mut pair) = unheard();
+    let (leg, mut pair) = loss_notices();
     pair.call(|conn, io| conn.handle_server_acked(io, leg, u64::MAX));
-    pair.server_says(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+    pair.server_sends(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
     let output = pair.conn.output_position();
     pair.call(|conn, io| conn.handle_client_acked(io, output));
-    pair.client_says(b"GET /len/5 HTTP/1.1\r\nHost: h\r\n\r\nGET /deny HTTP/1.1\r\nHost: h\r\n\r\n");
+    pair.client_sends(b"GET /len/5 HTTP/1.1\r\nHost: h\r\n\r\nGET /deny HTTP/1.1\r\nHost: h\r\n\r\n");
     assert!(pair.to_client[output as usize..].starts_with(b"HTTP/1.1 403 "), "{:?}", pair.reasons);
 }
 
 #[test]
 fn a_request_after_our_end_is_refused() {
     let config = config(Wire::Plain);
-    let mut state = Pair::new(&config, setup::HTTP).mirrored;
+    let mut state = Pair::new(&config, setup::HTTP).replicated;
     assert!(restore(&state, &config).is_ok());
     state.server.phase = Phase::Ended;
     let refused = restore(&state, &config).map(|_| ());
@@ -302,18 +302,18 @@ fn a_tunnel_whose_server_has_ended_goes_on_when_its_request_comes_again() {
     const AGREED: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
     let config = config(Wire::Plain);
     let mut pair = Pair::new(&config, setup::HTTP);
-    pair.client_says(ASKED);
+    pair.client_sends(ASKED);
     let leg = pair.open();
     let head = pair.to_server.clone();
-    pair.server_says(&[AGREED, b"bye"].concat());
+    pair.server_sends(&[AGREED, b"bye"].concat());
     pair.call(|conn, io| conn.handle_server_end(io, leg));
     // The client acknowledges all; the server never does.
     let output = pair.conn.output_position();
     pair.call(|conn, io| conn.handle_client_acked(io, output));
-    let state = pair.mirrored;
+    let state = pair.replicated;
     assert_eq!((&state.server.phase, &state.client.phase), (&Phase::Ended, &Phase::Head));
     let mut pair = Pair::restore(&state, &config);
-    pair.client_says(&[ASKED, b"and more"].concat());
+    pair.client_sends(&[ASKED, b"and more"].concat());
     assert_eq!((pair.to_server, pair.to_client), ([&head, &b"and more"[..]].concat(), Vec::new()));
     assert_eq!((pair.closed, pair.reasons), (None, Vec::new()));
 }
@@ -324,19 +324,19 @@ fn a_restored_connection_knows_what_the_client_offered() {
     const ASKED: &[u8] = b"GET /ws HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: echo, chat\r\n\r\n";
     let config = config(Wire::Plain);
     let mut pair = Pair::new(&config, setup::HTTP);
-    pair.client_says(ASKED);
+    pair.client_sends(ASKED);
     pair.open();
-    let state = pair.mirrored;
+    let state = pair.replicated;
     for (taken, status) in [("chat", "101"), ("ECHO", "101"), ("other", "502"), ("chat, other", "502")] {
         for head_first in [false, true] {
             let mut pair = Pair::restore(&state, &config);
             if head_first {
-                pair.client_says(ASKED);
+                pair.client_sends(ASKED);
             }
             let switched = format!("HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: {taken}\r\n\r\n");
-            pair.server_says(switched.as_bytes());
-            let said = String::from_utf8_lossy(&pair.to_client).into_owned();
-            assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{taken}, {head_first}: {said:?}");
+            pair.server_sends(switched.as_bytes());
+            let reported = String::from_utf8_lossy(&pair.to_client).into_owned();
+            assert!(reported.starts_with(&format!("HTTP/1.1 {status} ")), "{taken}, {head_first}: {reported:?}");
         }
     }
 }
@@ -346,7 +346,7 @@ fn a_route_without_the_handshake_that_it_needs_is_refused() {
     let config = config(Wire::Plain);
     let (_, mut pair) = greeted(&config, setup::TLS);
     pair.open();
-    let mut state = pair.mirrored;
+    let mut state = pair.replicated;
     let consumed = state.established.take().unwrap().consumed;
     assert_eq!((state.client.input, state.routes.len(), state.hello.is_some()), (consumed, 1, true));
     let refused = restore(&state, &config).map(|_| ());
@@ -356,13 +356,13 @@ fn a_route_without_the_handshake_that_it_needs_is_refused() {
 }
 
 /// A client in clear has said `said` to a server behind TLS, which has acknowledged nothing but its handshake.
-fn upload(config: &Arc<Snapshot>, said: &[u8]) -> (ConnectionState, Vec<u8>) {
-    upload_in_pieces(config, &mut [said].into_iter())
+fn upload(config: &Arc<Snapshot>, reported: &[u8]) -> (ConnectionState, Vec<u8>) {
+    upload_in_pieces(config, &mut [reported].into_iter())
 }
 
 fn upload_in_pieces(
     config: &Arc<Snapshot>,
-    said: &mut dyn Iterator<Item = &[u8]>,
+    reported: &mut dyn Iterator<Item = &[u8]>,
 ) -> (ConnectionState, Vec<u8>) {
     let mut server = ServerTls::new(16_384, false, 1);
     let mut pair = Pair::new(config, setup::TCP);
@@ -370,36 +370,36 @@ fn upload_in_pieces(
     while !server.is_open() {
         let mut answer = Vec::new();
         server.take(&std::mem::take(&mut pair.to_server), &mut answer);
-        pair.server_says(&answer);
+        pair.server_sends(&answer);
     }
     pair.to_server.clear();
-    said.for_each(|piece| pair.client_says(piece));
-    let tls = pair.mirrored.leg_tls(1).expect("secrets are mirrored").clone();
-    assert!(!pair.mirrored.leg_boundaries.is_empty(), "records are decided");
-    (pair.mirrored, [tls.flight, pair.to_server].concat())
+    reported.for_each(|piece| pair.client_sends(piece));
+    let tls = pair.replicated.leg_tls(1).expect("secrets are mirrored").clone();
+    assert!(!pair.replicated.leg_boundaries.is_empty(), "records are decided");
+    (pair.replicated, [tls.flight, pair.to_server].concat())
 }
 
 #[test]
 fn a_client_that_says_something_else_the_second_time_gets_no_nonce_used_twice() {
     for behind in [Wire::Tls12, Wire::Tls13] {
-        let (config, said) = (config(behind), noise(3000, 1));
-        let (state, sent) = upload(&config, &said);
+        let (config, reported) = (config(behind), noise(3000, 1));
+        let (state, sent) = upload(&config, &reported);
         let mut same = Pair::restore(&state, &config);
         let flight = same.to_server.len();
-        same.client_says(&said[..2999]);
+        same.client_sends(&reported[..2999]);
         assert_eq!(same.to_server.len(), flight, "a run leaves as a whole or not at all");
-        same.client_says(&said[2999..]);
+        same.client_sends(&reported[2999..]);
         assert_eq!((same.closed, same.to_server == sent), (None, true));
-        let mut other = said.clone();
+        let mut other = reported.clone();
         other[2999] ^= 1;
         let mut pair = Pair::restore(&state, &config);
-        pair.client_says(&other);
-        assert_eq!((pair.closed, &pair.reasons[..]), (Some(true), &["replay_differs"][..]));
+        pair.client_sends(&other);
+        assert_eq!((pair.closed, &pair.reasons[..]), (Some(true), &["response_replay_mismatch"][..]));
         assert_eq!(pair.to_server.len(), flight, "nothing of the other bytes leaves");
         let mut pair = Pair::restore(&state, &config);
-        pair.client_says(&said[..2999]);
+        pair.client_sends(&reported[..2999]);
         pair.call(|conn, io| conn.handle_client_end(io));
-        assert_eq!((pair.closed, &pair.reasons[..]), (Some(true), &["replay_differs"][..]));
+        assert_eq!((pair.closed, &pair.reasons[..]), (Some(true), &["response_replay_mismatch"][..]));
         assert_eq!(pair.to_server.len(), flight, "no alert in place of a decided record");
     }
 }
@@ -408,17 +408,17 @@ fn a_client_that_says_something_else_the_second_time_gets_no_nonce_used_twice() 
 #[test]
 fn a_clients_stash_that_is_full_and_ends_inside_a_run_makes_room_as_the_server_acknowledges() {
     for behind in [Wire::Tls12, Wire::Tls13] {
-        let (config, said) = (config(behind), noise(6 * RUN_BYTES_MAX, 4));
-        let mut pieces = [&said[..5000]].into_iter().chain(said[5000..].chunks(50_000));
+        let (config, reported) = (config(behind), noise(6 * RUN_BYTES_MAX, 4));
+        let mut pieces = [&reported[..5000]].into_iter().chain(reported[5000..].chunks(50_000));
         let (mut state, sent) = upload_in_pieces(&config, &mut pieces);
-        state.client_stash = evergate_replication::Stash { position: 0, bytes: said[..1 << 20].to_vec() };
+        state.client_stash = evergate_replication::Stash { position: 0, bytes: reported[..1 << 20].to_vec() };
         let mut pair = Pair::restore(&state, &config);
-        for segment in said[1 << 20..].chunks(1428) {
+        for segment in reported[1 << 20..].chunks(1428) {
             pair.call(|conn, io| conn.handle_server_acked(io, 1, u64::MAX));
-            let before = pair.mirrored.client_frontier();
-            pair.client_says(segment);
+            let before = pair.replicated.client_frontier();
+            pair.client_sends(segment);
             pair.call(|conn, io| conn.handle_client_stall(io));
-            assert_eq!(pair.mirrored.client_frontier(), before + segment.len() as u64, "acknowledged");
+            assert_eq!(pair.replicated.client_frontier(), before + segment.len() as u64, "acknowledged");
         }
         assert!(pair.to_server == sent, "the same records");
     }
@@ -435,13 +435,13 @@ fn a_handshake_that_is_refused_counts_as_read() {
         [(unreadable, vec![22, 3]), (too_old, vec![22, 3]), (hello, vec![22, 9, 9, 0, 4, 1, 22])]
     {
         let mut pair = Pair::new(&config, setup::HTTPS);
-        pair.client_says(&hello);
-        pair.client_says(&then);
+        pair.client_sends(&hello);
+        pair.client_sends(&then);
         pair.call(|conn, io| conn.handle_client_stall(io));
-        pair.mirrored.check_invariants();
-        assert_eq!(pair.mirrored.client_frontier(), (hello.len() + then.len()) as u64);
+        pair.replicated.check_invariants();
+        assert_eq!(pair.replicated.client_frontier(), (hello.len() + then.len()) as u64);
         assert_eq!(pair.to_client[pair.to_client.len() - 7], 21, "an alert");
-        let (again, _) = restore(&pair.mirrored, &config).unwrap();
+        let (again, _) = restore(&pair.replicated, &config).unwrap();
         assert!(again.to_client == pair.to_client, "{:?}", again.reasons);
     }
 }
@@ -473,19 +473,19 @@ fn a_key_that_is_almost_used_up_ends_its_connection_in_order() {
         let config = config(Wire::Plain);
         let (mut peer, hello) = Peer::ours(&rustls::version::TLS12, 1);
         let mut pair = Pair::new(&config, setup::HTTPS);
-        pair.client_says(&hello);
+        pair.client_sends(&hello);
         let finished = peer.receive(&std::mem::take(&mut pair.to_client));
-        pair.client_says(&finished);
+        pair.client_sends(&finished);
         peer.receive(&std::mem::take(&mut pair.to_client));
         let output = pair.conn.output_position();
         pair.call(|conn, io| conn.handle_client_acked(io, output));
-        let mut state = pair.mirrored;
+        let mut state = pair.replicated;
         state.server.tx.sequence = sequence;
         let (mut pair, _) = restore(&state, &config).unwrap();
         let request = peer.send(b"GET / HTTP/1.1\r\nHost: test.example\r\n\r\n");
-        pair.client_says(&request);
+        pair.client_sends(&request);
         pair.open();
-        let routes: Vec<_> = pair.mirrored.routes.values().map(|route| route.flags.close).collect();
+        let routes: Vec<_> = pair.replicated.routes.values().map(|route| route.flags.close).collect();
         assert_eq!(routes, [ends]);
     }
 }
@@ -495,10 +495,10 @@ fn a_key_that_is_almost_used_up_ends_its_connection_in_order() {
 fn a_slow_client_of_a_connection_that_ends_has_as_long_as_it_goes_on() {
     let config = config(Wire::Plain);
     let mut pair = Pair::new(&config, setup::HTTP);
-    pair.client_says(b"GET / HTTP/1.1\r\nHost: test.example\r\nConnection: close\r\n\r\n");
+    pair.client_sends(b"GET / HTTP/1.1\r\nHost: test.example\r\nConnection: close\r\n\r\n");
     pair.open();
     let body = noise(1_000_000, 1);
-    pair.server_says(&[b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", &body[..]].concat());
+    pair.server_sends(&[b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", &body[..]].concat());
     let all = pair.conn.output_position();
     for output in (0..all).step_by(100_000) {
         assert_eq!(pair.closed, None, "after {output} bytes");
@@ -517,9 +517,9 @@ fn a_server_is_not_late_while_its_slow_client_takes_what_was_sent() {
     let config = config(Wire::Plain);
     for takes in [true, false] {
         let mut pair = Pair::new(&config, setup::HTTP);
-        pair.client_says(b"GET / HTTP/1.1\r\nHost: test.example\r\n\r\n");
+        pair.client_sends(b"GET / HTTP/1.1\r\nHost: test.example\r\n\r\n");
         pair.open();
-        pair.server_says(
+        pair.server_sends(
             &[b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", &noise(300_000, 1)[..]].concat(),
         );
         let sent = pair.conn.output_position();

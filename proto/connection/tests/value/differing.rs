@@ -16,7 +16,7 @@ use evergate_tls::flight_digest;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-const DIFFERS: &str = "handshake_differs";
+const DIFFERS: &str = "handshake_replay_mismatch";
 
 /// What a node ends a connection with that it cannot go on with.
 const ENDS: &[&str] = &[DIFFERS];
@@ -69,7 +69,7 @@ impl Pair {
         if outcome == self.expected.1 {
             ends.same += 1;
         } else if world.reasons == ENDS {
-            assert!(outcome.aborted && world.flights_were_mirrored > 0, "{context}");
+            assert!(outcome.aborted && world.flights_were_replicated > 0, "{context}");
             ends.differing += 1;
         } else {
             assert!(world.alert().is_some() && world.reasons == ["tls_handshake"], "{context}");
@@ -143,7 +143,7 @@ struct Alone {
 }
 
 impl Alone {
-    fn hear(&mut self, bytes: &[u8]) -> (Vec<Entry>, Vec<u8>) {
+    fn read_from(&mut self, bytes: &[u8]) -> (Vec<Entry>, Vec<u8>) {
         let Alone { conn, node, scratch } = self;
         let held = conn.begin_client_read(&mut scratch.input);
         scratch.input[held..held + bytes.len()].copy_from_slice(bytes);
@@ -155,9 +155,9 @@ impl Alone {
         }
         let entries = conn.drain_entries().filter(Entry::decides_output).collect(); // what is said waits for them
         let (first, second) = scratch.down.ready();
-        let said = [first, second].concat();
+        let reported = [first, second].concat();
         scratch.down.clear();
-        (entries, said)
+        (entries, reported)
     }
 }
 
@@ -171,19 +171,19 @@ fn a_flight_is_named_with_the_input_that_it_answers() {
     let mut alone = Alone { conn, node: TestNode::new(&config), scratch: Scratch::new() };
     let mut bytes = hello;
     for expected in ["Open Hello Flight", "Input Flight", "Input Flight Established"] {
-        let (entries, said) = alone.hear(&bytes);
+        let (entries, reported) = alone.read_from(&bytes);
         let kinds = entries.iter().map(|entry| match entry {
             Entry::Open(_) => "Open",
             Entry::Hello(_) => "Hello",
             Entry::Input(_) => "Input",
             Entry::Flight(flight) => {
-                assert_eq!((flight.length as usize, flight.digest), (said.len(), flight_digest(&said)));
+                assert_eq!((flight.length as usize, flight.digest), (reported.len(), flight_digest(&reported)));
                 "Flight"
             }
             Entry::Established(_) => "Established",
             other => panic!("{other:?}"),
         });
         assert_eq!(kinds.collect::<Vec<_>>().join(" "), expected);
-        bytes = peer.receive(&said);
+        bytes = peer.receive(&reported);
     }
 }

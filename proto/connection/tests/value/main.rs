@@ -15,7 +15,7 @@ mod differing;
 mod exhaustive;
 mod mutations;
 mod pair;
-mod parcels;
+mod upgrade_states;
 mod random;
 mod repeated;
 mod scenario;

@@ -17,7 +17,7 @@ pub(crate) struct Pair {
     pub(crate) scratch: Scratch,
     pub(crate) effects: Effects,
     pub(crate) now: Micros,
-    pub(crate) mirrored: ConnectionState,
+    pub(crate) replicated: ConnectionState,
     pub(crate) entries: u64,
     pub(crate) to_client: Vec<u8>,
     pub(crate) to_server: Vec<u8>,
@@ -59,7 +59,7 @@ impl Pair {
             scratch,
             effects,
             now: Micros(1_000_000),
-            mirrored: ConnectionState::default(),
+            replicated: ConnectionState::default(),
             entries: 0,
             to_client: Vec::new(),
             to_server: Vec::new(),
@@ -80,11 +80,11 @@ impl Pair {
     pub(crate) fn perform(&mut self) {
         let before = self.entries;
         for entry in self.conn.drain_entries() {
-            self.mirrored.apply(entry);
+            self.replicated.apply(entry);
             self.entries += 1;
         }
         let more = self.entries > before;
-        self.mirrored.check_invariants();
+        self.replicated.check_invariants();
         let (first, second) = self.scratch.down.ready();
         self.to_client.extend_from_slice(&[first, second].concat());
         self.scratch.down.clear();
@@ -119,14 +119,14 @@ impl Pair {
         leg
     }
 
-    pub(crate) fn client_says(&mut self, bytes: &[u8]) {
+    pub(crate) fn client_sends(&mut self, bytes: &[u8]) {
         let held = self.conn.begin_client_read(&mut self.scratch.input);
         self.scratch.input[held..held + bytes.len()].copy_from_slice(bytes);
         self.call(|conn, io| conn.handle_client_data(io, held + bytes.len()));
     }
 
     /// The server's bytes, as long as they are wanted.
-    pub(crate) fn server_says(&mut self, mut bytes: &[u8]) {
+    pub(crate) fn server_sends(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() && self.closed.is_none() {
             let plan = self.conn.begin_server_read(&mut self.scratch);
             let count = fill(&mut self.scratch, plan, bytes);
@@ -155,7 +155,7 @@ pub(crate) fn restore(
     let fresh = setup::accepted(setup::TLS);
     let (conn, leg) = Connection::restore(config, state, &fresh, &mut io)?;
     let mut pair = Pair::around(conn, config, scratch, effects);
-    pair.mirrored = state.clone();
+    pair.replicated = state.clone();
     pair.perform();
     Ok((pair, leg))
 }

@@ -34,15 +34,15 @@ fn a_body_that_rules_saw_is_the_same_when_it_is_said_again() {
     let length = "Content-Length: 10";
     let [good, bad] = ["0", "1"].map(|no| ask(length, &format!("{{\"no\":\"{no}\"}}")));
     let mut refused = Pair::new(&config, setup::HTTP);
-    refused.client_says(bad.as_bytes());
+    refused.client_sends(bad.as_bytes());
     assert!(refused.to_client.starts_with(b"HTTP/1.1 406 "));
     let mut pair = Pair::new(&config, setup::HTTP);
-    pair.client_says(good.as_bytes());
+    pair.client_sends(good.as_bytes());
     pair.open();
-    let (state, said) = (pair.mirrored, pair.to_server);
+    let (state, reported) = (pair.replicated, pair.to_server);
     assert_eq!(state.client_frontier(), 0, "nothing is acknowledged");
     let chunked = |body: &str| ask("Transfer-Encoding: chunked", body);
-    for (again, goes_on) in [
+    for (again, continues) in [
         (good.clone(), true),
         (bad.clone(), false),
         (ask("Content-Length: 11", "{\"no\":\"0\"} "), false),
@@ -54,15 +54,15 @@ fn a_body_that_rules_saw_is_the_same_when_it_is_said_again() {
             let mut pair = Pair::restore(&state, &config);
             for piece in again.as_bytes().chunks(step) {
                 assert!(pair.to_server.is_empty(), "it is not whole yet");
-                pair.client_says(piece);
+                pair.client_sends(piece);
                 if pair.closed.is_some() {
                     break;
                 }
             }
-            match goes_on {
-                true => assert_eq!((pair.closed, &pair.to_server), (None, &said), "by {step}"),
+            match continues {
+                true => assert_eq!((pair.closed, &pair.to_server), (None, &reported), "by {step}"),
                 false => {
-                    assert_eq!((pair.closed, pair.reasons.last()), (Some(true), Some(&"head_changed")));
+                    assert_eq!((pair.closed, pair.reasons.last()), (Some(true), Some(&"request_replay_mismatch")));
                     assert!(pair.to_server.is_empty(), "{again:?} by {step}");
                 }
             }
@@ -76,14 +76,14 @@ fn a_body_that_goes_on_behind_what_rules_saw_is_not_waited_for() {
     let config = form(100);
     let head = [FORM, "1000\r\n\r\n"].concat();
     let mut pair = Pair::new(&config, setup::HTTP);
-    pair.client_says([&head, &*"a".repeat(100)].concat().as_bytes());
+    pair.client_sends([&head, &*"a".repeat(100)].concat().as_bytes());
     assert!(pair.dialled.is_some());
     pair.open();
-    let state = pair.mirrored;
+    let state = pair.replicated;
     let mut next = Pair::restore(&state, &config);
-    next.client_says([&head, &*"a".repeat(99)].concat().as_bytes());
+    next.client_sends([&head, &*"a".repeat(99)].concat().as_bytes());
     assert!(next.to_server.is_empty() && next.closed.is_none());
-    next.client_says(b"ab");
+    next.client_sends(b"ab");
     assert!(next.to_server.ends_with(b"ab") && next.closed.is_none());
 }
 
@@ -92,11 +92,11 @@ fn a_body_that_goes_on_behind_what_rules_saw_is_not_waited_for() {
 fn a_node_that_shows_its_rules_less_of_bodies_waits_for_what_the_other_had_looked_at() {
     let ask = [FORM, "60000\r\n\r\n", &"a".repeat(60_000)].concat();
     let mut pair = Pair::new(&form(65_536), setup::HTTP);
-    pair.client_says(ask.as_bytes());
+    pair.client_sends(ask.as_bytes());
     pair.open();
-    let mut next = Pair::restore(&pair.mirrored, &form(4_096));
+    let mut next = Pair::restore(&pair.replicated, &form(4_096));
     for piece in ask.as_bytes().chunks(1_448) {
-        next.client_says(piece);
+        next.client_sends(piece);
     }
     assert_eq!((next.closed, next.to_server == pair.to_server), (None, true));
 }
@@ -113,17 +113,17 @@ fn a_server_takes_no_request_behind_a_body_whose_chunks_may_be_said_otherwise() 
     ] {
         let head = format!("POST /page HTTP/1.1\r\nHost: h\r\n{framing}\r\n\r\n");
         let mut pair = Pair::new(&config, setup::HTTP);
-        pair.client_says([&head, body].concat().as_bytes());
+        pair.client_sends([&head, body].concat().as_bytes());
         let leg = pair.open();
-        let said = String::from_utf8(pair.to_server.clone()).unwrap();
-        assert_eq!((said.contains(close), said.ends_with(body)), (closes, true), "{said}");
-        let mut next = Pair::restore(&pair.mirrored, &config);
-        next.client_says([&head, body].concat().as_bytes());
+        let reported = String::from_utf8(pair.to_server.clone()).unwrap();
+        assert_eq!((reported.contains(close), reported.ends_with(body)), (closes, true), "{reported}");
+        let mut next = Pair::restore(&pair.replicated, &config);
+        next.client_sends([&head, body].concat().as_bytes());
         assert_eq!(next.to_server, pair.to_server, "the next node makes the same head");
         // Nor does another client's request follow it.
-        let sent = said.len() as u64;
+        let sent = reported.len() as u64;
         pair.call(|conn, io| conn.handle_server_acked(io, leg, sent));
-        pair.server_says(response.as_bytes());
+        pair.server_sends(response.as_bytes());
         let output = pair.conn.output_position();
         pair.call(|conn, io| conn.handle_client_acked(io, output));
         assert_eq!(pair.released, [(leg, true, closes)]);

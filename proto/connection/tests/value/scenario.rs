@@ -285,7 +285,7 @@ pub(crate) const WHO: usize = 23;
 pub(crate) const WHO_POSTS: usize = 24;
 
 /// Kinds of [`request`] after which the connection goes on.
-pub(crate) const GOES_ON: usize = 10; // 10 ends it: an answer of ours to a request with a body
+pub(crate) const CONTINUES: usize = 10; // 10 ends it: an answer of ours to a request with a body
 pub(crate) const ENDS: [usize; 7] = [10, 11, 12, 13, 14, 15, 16];
 pub(crate) const EARLY: usize = 18;
 pub(crate) const FLAKY: usize = 19;
@@ -323,7 +323,7 @@ pub(crate) fn random(rng: &mut Rng) -> Scenario {
     let mut tunnel = !http;
     if http {
         for _ in 0..rng.below(4) {
-            let (first, second) = request(rng.below(GOES_ON), size(rng));
+            let (first, second) = request(rng.below(CONTINUES), size(rng));
             send(&mut scenario.steps, first, !pipelines);
             if let Some(second) = second {
                 send(&mut scenario.steps, second, true);

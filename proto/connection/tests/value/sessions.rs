@@ -57,7 +57,7 @@ fn what_the_first_node_found_is_resumed_and_a_new_session_is_kept_by_whoever_end
     for (session, resumes) in [(Session::New, false), (Session::Known, true), (Session::Forgotten, false)] {
         looked_at(&short(session), |world| {
             // A hello that nobody has been told of is decided anew, by another cache.
-            let decided = if world.crashes == 0 || world.hello_was_mirrored { resumes } else { !resumes };
+            let decided = if world.crashes == 0 || world.hello_was_replicated { resumes } else { !resumes };
             let decided = decided && session != Session::New;
             assert_eq!(world.is_resumed(), Some(decided), "{session:?}: {}", world.describe());
             assert_eq!(world.kept.is_empty(), decided, "{session:?}");

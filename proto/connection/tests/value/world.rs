@@ -2,8 +2,8 @@
 
 mod acts;
 mod leg;
-mod parcel;
-mod takeover;
+mod upgrade_state;
+mod failover;
 
 pub(crate) use acts::reference;
 
@@ -81,7 +81,7 @@ struct Client {
     pace: Pace,
     /// Read by the present node.
     read: u64,
-    end_told: bool,
+    end_reported: bool,
 }
 
 pub(crate) struct World<'a> {
@@ -97,7 +97,7 @@ pub(crate) struct World<'a> {
     scratch: &'a mut Scratch,
     effects: Effects,
     conn: Connection,
-    mirrored: ConnectionState,
+    replicated: ConnectionState,
     pending: VecDeque<Vec<u8>>,
     queued: u64,
     applied: u64,
@@ -107,7 +107,7 @@ pub(crate) struct World<'a> {
     wire: Vec<u8>,
     written: u64,
     delivered: u64,
-    told: u64,
+    reported: u64,
     fin_waits: bool,
     fin_at: Option<u64>,
     fin_seen: bool,
@@ -128,8 +128,8 @@ pub(crate) struct World<'a> {
     pub(crate) kept: Vec<SessionId>,
     pub(crate) withdrawn: Vec<SessionId>,
     /// When the node died, the backup had the hello, and so many of our flights.
-    pub(crate) hello_was_mirrored: bool,
-    pub(crate) flights_were_mirrored: usize,
+    pub(crate) hello_was_replicated: bool,
+    pub(crate) flights_were_replicated: usize,
     /// The configuration of every other node, where it differs.
     other: Option<Arc<Snapshot>>,
     /// Why the present node answered, or ended the connection.
@@ -167,7 +167,7 @@ impl<'a> World<'a> {
             scratch,
             effects: Effects::default(),
             conn: Connection::new(config, &setup::accepted(scenario.listener()), now),
-            mirrored: ConnectionState::default(),
+            replicated: ConnectionState::default(),
             pending: VecDeque::new(),
             queued: 0,
             applied: 0,
@@ -181,12 +181,12 @@ impl<'a> World<'a> {
                 acked: 0,
                 pace: Pace::default(),
                 read: 0,
-                end_told: false,
+                end_reported: false,
             },
             wire: Vec::new(),
             written: 0,
             delivered: 0,
-            told: 0,
+            reported: 0,
             fin_waits: false,
             fin_at: None,
             fin_seen: false,
@@ -201,8 +201,8 @@ impl<'a> World<'a> {
             named,
             kept: Vec::new(),
             withdrawn: Vec::new(),
-            hello_was_mirrored: false,
-            flights_were_mirrored: 0,
+            hello_was_replicated: false,
+            flights_were_replicated: 0,
             other: None,
             reasons: Vec::new(),
             now,
@@ -388,7 +388,7 @@ impl<'a> World<'a> {
                 assert!(position <= self.client.read, "ACK of what the client has not sent");
                 self.client.acked = self.client.acked.max(position);
                 if self.mutation == Mutation::None {
-                    let frontier = self.mirrored.client_frontier();
+                    let frontier = self.replicated.client_frontier();
                     assert!(
                         frontier >= position,
                         "ACK {position} to the client, but the backup needs {frontier} on"
@@ -401,13 +401,13 @@ impl<'a> World<'a> {
                 let position = if all { leg.sent.len() as u64 } else { position };
                 assert!(position <= leg.read, "ACK of what the server has not sent");
                 leg.acked = leg.acked.max(position);
-                let server = &self.mirrored.server;
-                let over = self.mirrored.closed.is_some_and(|(end, _)| server.plain >= end);
-                let answered = |request| self.mirrored.generated.contains_key(&request); // by ourselves
+                let server = &self.replicated.server;
+                let over = self.replicated.closed.is_some_and(|(end, _)| server.plain >= end);
+                let answered = |request| self.replicated.generated.contains_key(&request); // by ourselves
                 let needs = |route: &Route| route.leg == id && !answered(route.request);
-                let needed = !over && self.mirrored.routes.values().any(needs);
+                let needed = !over && self.replicated.routes.values().any(needs);
                 if needed && self.mutation == Mutation::None {
-                    let frontier = self.mirrored.server_frontier(id);
+                    let frontier = self.replicated.server_frontier(id);
                     assert!(
                         frontier >= position,
                         "ACK {position} to leg {id}, but the backup needs {frontier} on"
@@ -444,13 +444,13 @@ impl<'a> World<'a> {
             self.conn.down().len() < 600_000 && self.conn.up().len() < 300_000,
             "an outlet without bound"
         );
-        let held = self.mirrored.client_stash.bytes.len()
-            + self.mirrored.server_stash.values().map(|stash| stash.bytes.len()).sum::<usize>();
+        let held = self.replicated.client_stash.bytes.len()
+            + self.replicated.server_stash.values().map(|stash| stash.bytes.len()).sum::<usize>();
         assert!(held <= 2 * self.scenario.window + 80_000, "{held} bytes stashed");
-        let decided = self.mirrored.leg_boundaries.values().map(|boundaries| boundaries.len());
+        let decided = self.replicated.leg_boundaries.values().map(|boundaries| boundaries.len());
         assert!(decided.sum::<usize>() < 4000, "a mirror without bound");
-        assert!(self.mirrored.boundaries.len() < 4000 && self.queued < 100_000, "a mirror without bound");
-        let state = &self.mirrored;
+        assert!(self.replicated.boundaries.len() < 4000 && self.queued < 100_000, "a mirror without bound");
+        let state = &self.replicated;
         let idle =
             state.routes.is_empty() && state.boundaries.is_empty() && state.hello.is_none() && held == 0;
         if idle && state.generated.is_empty() {
@@ -468,8 +468,8 @@ impl<'a> World<'a> {
             if std::env::var_os("TRACE").is_some() {
                 eprintln!("{}: {entry:?}", self.step);
             }
-            self.mirrored.apply(entry);
-            self.mirrored.check_invariants();
+            self.replicated.apply(entry);
+            self.replicated.check_invariants();
             self.applied += 1;
         }
     }
@@ -518,7 +518,7 @@ impl<'a> World<'a> {
             self.written,
             self.client.next,
             self.scenario.steps.len(),
-            self.mirrored
+            self.replicated
         )
     }
 }

@@ -202,7 +202,7 @@ fn a_majority_founds_a_cluster_whatever_the_rest_says() {
 fn fall_ill(world: &mut World, id: usize, random: &mut Random) {
     let others: Vec<usize> = (0..world.hosts.len()).filter(|other| *other != id).collect();
     let ailment = random.below(4);
-    world.say(format_args!("node {id} has ailment {ailment}"));
+    world.state_text(format_args!("node {id} has ailment {ailment}"));
     world.hosts[id].witness = false;
     match ailment {
         0 => {}
@@ -218,7 +218,7 @@ fn decline(seed: u64, nodes: u8, cold: bool) -> Result<u64, String> {
     let mut random = Random::new(seed.wrapping_mul(37) + u64::from(nodes));
     let template = config(nodes, 4, nodes - 1, Mode::Witness);
     let mut world = World::new(seed, nodes, template.clone());
-    let (keeper, ill) = (0, 1 + random.below(u64::from(nodes) - 1) as usize);
+    let (housekeeper, ill) = (0, 1 + random.below(u64::from(nodes) - 1) as usize);
     if random.chance(1, 3) {
         world.weather = Weather { loss_per_mille: random.below(30), late_one_in: 50, ..FAIR };
     }
@@ -249,10 +249,10 @@ fn decline(seed: u64, nodes: u8, cold: bool) -> Result<u64, String> {
         (1..usize::from(nodes)).filter(|id| *id != ill).for_each(|id| world.crash(id));
         // Whoever has just begun listens first, and whoever was just replaced waits.
         let patient = template.timing.listen_start.0 + template.timing.hold_down_max.0;
-        let span = if world.hosts[keeper].node.view().is_some() { bound(&template) } else { patient };
-        match world.run_until(span + bound(&template), |world| serves(world, keeper, 4))? {
+        let span = if world.hosts[housekeeper].node.view().is_some() { bound(&template) } else { patient };
+        match world.run_until(span + bound(&template), |world| serves(world, housekeeper, 4))? {
             true => Ok(()),
-            false => Err(format!("node {keeper}, the last one that is well, does not serve")),
+            false => Err(format!("node {housekeeper}, the last one that is well, does not serve")),
         }
     };
     let outcome = run(&mut world);

@@ -41,7 +41,7 @@ impl Group {
 
     /// What was said in the meantime, and by whom. A calm datagram waits for its receiver's next turn.
     fn run(&mut self, span_us: u64) -> Vec<(usize, Transmit)> {
-        let (mut said, mut inboxes) = (Vec::new(), vec![Vec::<Transmit>::new(); self.nodes.len()]);
+        let (mut reported, mut inboxes) = (Vec::new(), vec![Vec::<Transmit>::new(); self.nodes.len()]);
         for _ in 0..span_us / STEP_US {
             self.now += STEP_US;
             for id in (0..self.nodes.len()).filter(|id| self.alive[*id]) {
@@ -56,11 +56,11 @@ impl Group {
                 node.handle_timer(now);
                 while let Some(event) = node.poll_event() {
                     if matches!(event, Event::Installed { .. }) {
-                        self.installed.push((id, said.len()));
+                        self.installed.push((id, reported.len()));
                     }
                 }
                 while let Some(transmit) = node.poll_transmit() {
-                    said.push((id, transmit.clone()));
+                    reported.push((id, transmit.clone()));
                     let to = usize::from(transmit.to.0);
                     if self.cut != Some(transmit.path) && self.alive[to] {
                         inboxes[to].push(transmit);
@@ -68,7 +68,7 @@ impl Group {
                 }
             }
         }
-        said
+        reported
     }
 }
 
@@ -85,12 +85,12 @@ fn beats(timing: Timing) -> usize {
 fn what_is_not_new_wakes_nobody_and_goes_on_one_network_after_the_other_where_leases_are_long() {
     for (timing, networks) in [(Timing::BARE_METAL, 2), (Timing::VIRTUAL_MACHINE, 1)] {
         let mut group = Group::joined(2, timing);
-        let said = group.run(1_000_000);
-        assert!(said.iter().all(|(_, transmit)| is_calm(&transmit.bytes)), "nothing new happened");
-        assert!(said.len().abs_diff(networks * beats(timing)) <= 8, "{} heartbeats", said.len());
+        let reported = group.run(1_000_000);
+        assert!(reported.iter().all(|(_, transmit)| is_calm(&transmit.bytes)), "nothing new happened");
+        assert!(reported.len().abs_diff(networks * beats(timing)) <= 8, "{} heartbeats", reported.len());
         for path in Path::ALL {
-            let count = said.iter().filter(|(_, transmit)| transmit.path == path).count();
-            assert!(count.abs_diff(said.len() / 2) <= 2, "{count} of {} on {path:?}", said.len());
+            let count = reported.iter().filter(|(_, transmit)| transmit.path == path).count();
+            assert!(count.abs_diff(reported.len() / 2) <= 2, "{count} of {} on {path:?}", reported.len());
         }
     }
 }
@@ -102,10 +102,10 @@ fn when_one_network_is_silent_the_other_carries_every_heartbeat() {
         let mut group = Group::joined(2, timing);
         group.cut = Some(cut);
         group.run(100_000);
-        let said = group.run(1_000_000);
-        assert!(said.iter().all(|(_, transmit)| !is_calm(&transmit.bytes)));
+        let reported = group.run(1_000_000);
+        assert!(reported.iter().all(|(_, transmit)| !is_calm(&transmit.bytes)));
         for path in Path::ALL {
-            let count = said.iter().filter(|(_, transmit)| transmit.path == path).count();
+            let count = reported.iter().filter(|(_, transmit)| transmit.path == path).count();
             assert!(count.abs_diff(beats(timing)) <= 4, "{count} on {path:?} without {cut:?}");
         }
         assert!(group.all_active(), "without {cut:?}");
@@ -121,8 +121,9 @@ fn what_is_new_goes_on_both_at_once_and_wakes() {
     group.run(3_000);
     let now = Micros(group.now);
     group.nodes[0].set_reach(now, Path::Outside, Reach::Gone);
-    let said = group.run(10_000);
-    let news: Vec<&Transmit> = said.iter().filter(|(id, _)| *id == 0).map(|(_, transmit)| transmit).collect();
+    let reported = group.run(10_000);
+    let news: Vec<&Transmit> =
+        reported.iter().filter(|(id, _)| *id == 0).map(|(_, transmit)| transmit).collect();
     assert_eq!(news.iter().map(|transmit| transmit.path).collect::<Vec<_>>(), Path::ALL);
     assert!(news.iter().all(|transmit| !is_calm(&transmit.bytes)));
     assert!(!is_calm(b"\x03\x01") && !is_calm(b""), "what is not a message is looked at");
@@ -134,13 +135,13 @@ fn the_first_heartbeats_of_a_view_are_news() {
     let mut group = Group::joined(3, Timing::VIRTUAL_MACHINE);
     group.installed.clear();
     group.alive[2] = false;
-    let said = group.run(600_000);
+    let reported = group.run(600_000);
     assert!(group.all_active() && group.installed.len() >= 2, "{:?}", group.installed);
     for (id, from) in &group.installed {
         let to_other = |(by, transmit): &&(usize, Transmit)| {
             by == id && transmit.to != NodeId(2) && is_heartbeat(transmit)
         };
-        let first: Vec<_> = said[*from..].iter().filter(to_other).take(2).collect();
+        let first: Vec<_> = reported[*from..].iter().filter(to_other).take(2).collect();
         assert!(first.iter().all(|(_, transmit)| !is_calm(&transmit.bytes)), "node {id}");
         assert_eq!(first.iter().map(|(_, transmit)| transmit.path).collect::<Vec<_>>(), Path::ALL);
     }

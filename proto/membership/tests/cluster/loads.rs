@@ -47,9 +47,9 @@ fn buckets_move_from_who_has_more_work_than_the_others_and_then_stay() {
         assert_eq!(done, Ok(true), "seed {seed}: {:?}\n{}", loads(&world), world.describe());
         // What every second brings differs by half, and that moves next to nothing.
         world.run_for(20_000_000).unwrap();
-        let handovers = world.handovers;
+        let upgrades = world.upgrades;
         world.run_for(60_000_000).unwrap();
-        let moved = world.handovers - handovers;
+        let moved = world.upgrades - upgrades;
         assert!(moved <= 3 && within(&world, 130), "seed {seed}: {moved} moves, {:?}", loads(&world));
     }
 }
@@ -67,9 +67,9 @@ fn one_bucket_with_most_of_the_work_stays_and_its_neighbours_leave() {
         let done = world.run_until(60_000_000, alone);
         assert_eq!(done, Ok(true), "seed {seed}: {:?}\n{}", loads(&world), world.describe());
         assert_eq!(owner(&world, 7), before, "seed {seed}: it was of no use to move it");
-        let handovers = world.handovers;
+        let upgrades = world.upgrades;
         world.run_for(60_000_000).unwrap();
-        assert!(world.handovers - handovers <= 3, "seed {seed}: {} moves", world.handovers - handovers);
+        assert!(world.upgrades - upgrades <= 3, "seed {seed}: {} moves", world.upgrades - upgrades);
     }
 }
 
@@ -77,12 +77,12 @@ fn one_bucket_with_most_of_the_work_stays_and_its_neighbours_leave() {
 fn little_work_moves_nothing() {
     for seed in 0..4 {
         let mut world = busy_and_idle(seed);
-        let handovers = world.handovers;
+        let upgrades = world.upgrades;
         // All of it at one node.
         world.work =
             (0..BUCKETS).map(|bucket| if owner(&world, bucket) == Some(1) { 1000 } else { 0 }).collect();
         world.run_for(30_000_000).unwrap();
-        assert_eq!(world.handovers, handovers, "seed {seed}: {:?}", loads(&world));
+        assert_eq!(world.upgrades, upgrades, "seed {seed}: {:?}", loads(&world));
     }
 }
 
@@ -99,9 +99,9 @@ fn work_counts_at_a_node_that_took_over_and_at_one_that_was_given_a_bucket() {
         };
         assert_eq!(world.run_until(60_000_000, two), Ok(true), "seed {seed}: {:?}", loads(&world));
         world.run_for(20_000_000).unwrap();
-        let handovers = world.handovers;
+        let upgrades = world.upgrades;
         world.run_for(30_000_000).unwrap();
-        assert!(world.handovers - handovers <= 2, "seed {seed}: {:?}", loads(&world));
+        assert!(world.upgrades - upgrades <= 2, "seed {seed}: {:?}", loads(&world));
     }
 }
 
@@ -110,9 +110,9 @@ fn a_node_says_what_work_its_buckets_make() {
     let mut world = busy_and_idle(1);
     world.work = vec![20_000; usize::from(BUCKETS)];
     world.run_for(30_000_000).unwrap();
-    let told: Vec<u64> = world.hosts.iter().map(|host| host.node.own_work()).collect();
-    for (told, really) in told.iter().zip(loads(&world)) {
-        assert!(told.abs_diff(really) * 10 < really, "{told} of {really}");
+    let reported: Vec<u64> = world.hosts.iter().map(|host| host.node.own_work()).collect();
+    for (reported, really) in reported.iter().zip(loads(&world)) {
+        assert!(reported.abs_diff(really) * 10 < really, "{reported} of {really}");
     }
     // Nobody owns what does not exist, and what is not ours is not our work.
     let node = &mut world.hosts[0].node;
@@ -165,9 +165,9 @@ fn what_a_bucket_weighs_goes_along_and_is_assumed_after_a_death() {
         world.crash(0);
         let taken = world.run_until(500_000, |world| served(world, BUCKETS));
         assert_eq!(taken, Ok(true), "seed {seed}");
-        let told: u64 = (1..3).map(|id| world.hosts[id].node.own_work()).sum();
+        let reported: u64 = (1..3).map(|id| world.hosts[id].node.own_work()).sum();
         let really: u64 = loads(&world).iter().sum();
-        assert!(told.abs_diff(really) * 5 < really, "seed {seed}: {told} of {really}");
+        assert!(reported.abs_diff(really) * 5 < really, "seed {seed}: {reported} of {really}");
     }
 }
 

@@ -93,7 +93,7 @@ pub(crate) struct State {
     losses: u8,
     pub(crate) bad: Option<String>,
     takeovers: bool,
-    handovers: bool,
+    upgrades: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -189,7 +189,7 @@ impl Bounded {
             losses: 0,
             bad: None,
             takeovers: false,
-            handovers: false,
+            upgrades: false,
         };
         if !self.cold {
             for _ in 0..12 {
@@ -290,10 +290,10 @@ impl Bounded {
         }
         for (path, bytes) in std::mem::take(&mut machine.inbox) {
             state.machines[id].node.handle_datagram(clock, path, &bytes);
-            self.tell(state, id);
+            self.notify(state, id);
         }
         state.machines[id].node.handle_timer(clock);
-        self.tell(state, id);
+        self.notify(state, id);
         let machine = &mut state.machines[id];
         if let Err(what) = machine.node.check_invariants() {
             state.bad = Some(what);
@@ -318,7 +318,7 @@ impl Bounded {
         true
     }
 
-    fn tell(&self, state: &mut State, id: usize) {
+    fn notify(&self, state: &mut State, id: usize) {
         let machine = &mut state.machines[id];
         while let Some(event) = machine.node.poll_event() {
             if let Err(what) = machine.replica.handle_event(&event) {
@@ -327,7 +327,7 @@ impl Bounded {
         }
         for (_, begin) in std::mem::take(&mut machine.replica.resumed) {
             state.takeovers |= begin == OwnershipStart::Failover;
-            state.handovers |= begin == OwnershipStart::Handoff;
+            state.upgrades |= begin == OwnershipStart::Handoff;
         }
     }
 
@@ -528,7 +528,7 @@ impl Bounded {
     }
 
     /// A node has lost its witness, and of the others all die now but one that is active and well: everything must be served.
-    fn goes_on(&self, state: &State) -> bool {
+    fn continues(&self, state: &State) -> bool {
         let Some(state) = self.alone(state) else { return true };
         let open = |machine: &Machine, bucket| {
             let runs = machine.process == Process::Runs;
@@ -665,10 +665,10 @@ impl Model for Bounded {
             Property::always("goes on", |model: &Bounded, state: &State| {
                 let mut hasher = std::collections::hash_map::DefaultHasher::new();
                 state.hash(&mut hasher);
-                state.bad.is_some() || hasher.finish() % model.heal_one_in != 1 || model.goes_on(state)
+                state.bad.is_some() || hasher.finish() % model.heal_one_in != 1 || model.continues(state)
             }),
             Property::sometimes("takes over", |_: &Bounded, state: &State| state.takeovers),
-            Property::sometimes("hands over", |_: &Bounded, state: &State| state.handovers),
+            Property::sometimes("hands over", |_: &Bounded, state: &State| state.upgrades),
         ]
     }
 }

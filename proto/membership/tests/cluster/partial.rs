@@ -11,13 +11,13 @@ fn part(world: &mut World, pairs: &[(usize, usize)]) {
 }
 
 /// Five nodes of which 0 and 2 were dead, and then 3, come back to 4 only: 1 hears nobody but 4.
-fn apart_from_one(seed: u64, one_is_heard: bool) -> World {
+fn apart_from_one(seed: u64, one_is_received: bool) -> World {
     let mut world = settled(seed, default_timers(5, 4, 1, Mode::Majority));
     [0, 2].iter().for_each(|id| world.crash(*id));
     world.run_for(3_000_000).unwrap();
     world.crash(3);
     world.run_for(1_000_000).unwrap();
-    world.cut_between(&[0, 2], &[1], &Path::ALL, !one_is_heard);
+    world.cut_between(&[0, 2], &[1], &Path::ALL, !one_is_received);
     [0, 2].iter().for_each(|id| world.restart(*id));
     world
 }

@@ -51,7 +51,7 @@ fn a_node_that_lacks_the_configuration_gets_buckets_when_it_has_it() {
         assert!((15..=25).contains(&owned(&world, 2)), "seed {seed}: {}", owned(&world, 2));
         let mut world = replaced(seed, NEW);
         assert_eq!(owned(&world, 2), 0, "seed {seed}");
-        assert_eq!(world.hosts[0].node.can_follow(NodeId(2)), Some(false));
+        assert_eq!(world.hosts[0].node.config_compatible(NodeId(2)), Some(false));
         assert_eq!(world.hosts[0].node.configuration_of(NodeId(2)), Some(2));
         // It can follow who has what it has; the old one beside it is no matter.
         gets(&mut world, 0, BOTH);

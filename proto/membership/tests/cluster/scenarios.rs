@@ -86,7 +86,7 @@ fn a_farewell_left_before_the_end_saves_the_wait_and_an_old_one_harms_nobody() {
         world.run_for(Random::new(seed).below(100_000)).unwrap();
         let died_at = world.now;
         world.crash(1);
-        world.say_farewell(1, &farewell);
+        world.send_leave(1, &farewell);
         let again = world.run_until(400_000, |world| served(world, 16));
         assert_eq!(again, Ok(true), "seed {seed}\n{}", world.describe());
         let stall = world.now - died_at;
@@ -94,7 +94,7 @@ fn a_farewell_left_before_the_end_saves_the_wait_and_an_old_one_harms_nobody() {
         world.restart(1);
         assert_eq!(world.run_until(8_000_000, World::is_settled), Ok(true), "seed {seed}");
         let takeovers = world.takeovers;
-        world.say_farewell(1, &farewell);
+        world.send_leave(1, &farewell);
         world.run_for(500_000).unwrap();
         assert!(world.is_settled() && world.takeovers == takeovers, "seed {seed}\n{}", world.describe());
     }
@@ -115,13 +115,13 @@ fn a_drained_node_ends_with_nothing_and_no_bucket_stalls() {
                 && (0..16).all(|b| matches!(world.hosts[2].node.role(Bucket(b)), Role::Outside { .. }))
         };
         assert_eq!(world.run_until(8_000_000, alone), Ok(true), "seed {seed}\n{}", world.describe());
-        let (handovers, takeovers) = (world.handovers, world.takeovers);
+        let (upgrades, takeovers) = (world.upgrades, world.takeovers);
         assert!(
-            handovers >= 4 && takeovers == 0,
-            "seed {seed}: {handovers} hand-overs, {takeovers} take-overs"
+            upgrades >= 4 && takeovers == 0,
+            "seed {seed}: {upgrades} hand-overs, {takeovers} take-overs"
         );
-        let told = world.events.iter().any(|(id, event)| *id == 2 && *event == Event::Drained);
-        assert!(told, "seed {seed}: not told that it is drained");
+        let reported = world.events.iter().any(|(id, event)| *id == 2 && *event == Event::Drained);
+        assert!(reported, "seed {seed}: not told that it is drained");
     }
 }
 
@@ -162,9 +162,9 @@ fn a_drained_node_that_serves_again_gets_its_share_of_buckets_and_copies() {
             }
         }
         world.run_for(5_000_000).unwrap();
-        let handovers = world.handovers;
+        let upgrades = world.upgrades;
         world.run_for(5_000_000).unwrap();
-        assert_eq!(world.handovers, handovers, "seed {seed}: moves without end");
+        assert_eq!(world.upgrades, upgrades, "seed {seed}: moves without end");
         assert_eq!(world.hosts[0].node.view(), view, "seed {seed}");
     }
 }
@@ -218,9 +218,9 @@ fn a_node_that_joins_gets_its_share_and_load_is_evened() {
         assert_eq!(done, Ok(true), "seed {seed}: {counts:?}\n{}", world.describe());
         // And it stays so: nothing swings back and forth.
         world.run_for(1_000_000).unwrap();
-        let handovers = world.handovers;
+        let upgrades = world.upgrades;
         world.run_for(5_000_000).unwrap();
-        assert_eq!(world.handovers, handovers, "seed {seed}: moves without end");
+        assert_eq!(world.upgrades, upgrades, "seed {seed}: moves without end");
     }
 }
 
@@ -465,8 +465,8 @@ fn a_backup_that_fails_again_and_again_is_tried_less_and_less() {
     world.run_for(50_000).unwrap();
     world.restart(1 - owner);
     assert_eq!(world.run_until(3_000_000, World::is_settled), Ok(true), "{}", world.describe());
-    let anew = wait(&mut world);
-    assert!(anew < 2 * waits[0], "{anew} after {waits:?}");
+    let fresh_start = wait(&mut world);
+    assert!(fresh_start < 2 * waits[0], "{fresh_start} after {waits:?}");
 }
 
 #[test]

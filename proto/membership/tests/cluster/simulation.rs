@@ -62,14 +62,14 @@ fn for_seeds(
 #[derive(Debug, Default)]
 struct Totals {
     takeovers: u64,
-    handovers: u64,
+    upgrades: u64,
     emitted: u64,
 }
 
 impl Totals {
     fn add(&mut self, world: &World) {
         self.takeovers += world.takeovers;
-        self.handovers += world.handovers;
+        self.upgrades += world.upgrades;
         self.emitted += world.emitted;
     }
 }
@@ -103,7 +103,7 @@ fn inflict(world: &mut World, mode: Mode, random: &mut Random) -> Result<(), Str
             world.cut_between(&a, &b, &Path::ALL, true);
             let lonely = if random.chance(1, 2) { &a } else { &b };
             if mode == Mode::Witness || random.chance(1, 2) {
-                world.say(format_args!("without a witness: {lonely:?}"));
+                world.state_text(format_args!("without a witness: {lonely:?}"));
                 lonely.iter().for_each(|id| world.hosts[*id].witness = false);
             }
             world.run_for(span)?;
@@ -167,7 +167,7 @@ fn split(nodes: usize, random: &mut Random) -> (Vec<usize>, Vec<usize>) {
 }
 
 fn heal(world: &mut World) {
-    world.say("healed");
+    world.state_text("healed");
     world.cut.clear();
     world.hosts.iter_mut().for_each(|host| host.witness = true);
 }
@@ -223,14 +223,14 @@ fn two_nodes_never_both_serve_and_always_recover() {
 fn three_nodes_with_a_witness_never_both_serve_and_always_recover() {
     let totals = for_seeds("three_nodes_with_a_witness", 500, |seed| storm(seed, 3, 1, Mode::Witness));
     println!("{totals:?}");
-    assert!(totals.takeovers > 100 && totals.handovers > 100, "{totals:?}");
+    assert!(totals.takeovers > 100 && totals.upgrades > 100, "{totals:?}");
 }
 
 #[test]
 fn three_nodes_by_majority_never_both_serve_and_always_recover() {
     let totals = for_seeds("three_nodes_by_majority", 500, |seed| storm(seed, 3, 1, Mode::Majority));
     println!("{totals:?}");
-    assert!(totals.takeovers > 100 && totals.handovers > 100, "{totals:?}");
+    assert!(totals.takeovers > 100 && totals.upgrades > 100, "{totals:?}");
 }
 
 #[test]
@@ -239,12 +239,12 @@ fn four_nodes_with_two_backups_never_both_serve_and_always_recover() {
         storm(seed, 4, 2, if seed % 2 == 0 { Mode::Witness } else { Mode::Majority })
     });
     println!("{totals:?}");
-    assert!(totals.takeovers > 100 && totals.handovers > 100, "{totals:?}");
+    assert!(totals.takeovers > 100 && totals.upgrades > 100, "{totals:?}");
 }
 
 /// A cable of a node, pulled or put back.
 fn plug(world: &mut World, id: usize, path: Path, up: bool) {
-    world.say(format_args!("node {id}: {path:?} plugged {up}"));
+    world.state_text(format_args!("node {id}: {path:?} plugged {up}"));
     for other in (0..world.hosts.len()).filter(|other| *other != id) {
         for way in [(id, other, path), (other, id, path)] {
             if up {

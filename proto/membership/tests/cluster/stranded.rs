@@ -50,10 +50,10 @@ fn who_has_its_witness_back_does_not_wait_for_one_that_has_not() {
             [1, 2].iter().for_each(|id| world.hosts[*id].witness = false);
             world.run_for(dark).unwrap();
             world.hosts[2].witness = true;
-            let goes_on = |world: &World| world.is_served_by(&[2]);
+            let continues = |world: &World| world.is_served_by(&[2]);
             let serves = world.run_until(3_000_000, |world| world.is_served_by(&[1, 2])).unwrap();
             assert!(serves, "seed {seed}, {dark}: {}", world.describe());
-            if goes_on(&world) && world.hosts[2].node.members().0.len() == 1 {
+            if continues(&world) && world.hosts[2].node.members().0.len() == 1 {
                 assert_eq!(world.hosts[2].node.me(), life, "seed {seed}: with all its state");
                 assert!(world.takeovers > takeovers, "seed {seed}: and the other's, of which it has copies");
             }

@@ -77,7 +77,7 @@ pub(crate) struct World {
     /// What the world outside saw: bucket, generation, position.
     wire: BTreeMap<(u16, DataEpoch), Vec<Option<u64>>>,
     pub(crate) takeovers: u64,
-    pub(crate) handovers: u64,
+    pub(crate) upgrades: u64,
     pub(crate) emitted: u64,
     pub(crate) traffic: bool,
     /// What each bucket costs its owner, in microseconds a second, and by how much one second differs from it.
@@ -108,7 +108,7 @@ impl World {
             tags: 0,
             wire: BTreeMap::new(),
             takeovers: 0,
-            handovers: 0,
+            upgrades: 0,
             emitted: 0,
             traffic: true,
             work: Vec::new(),
@@ -164,14 +164,14 @@ impl World {
     // ---- faults ----
 
     /// With `CLUSTER_TRACE` set: what was done to the nodes.
-    pub(crate) fn say(&self, what: impl std::fmt::Display) {
+    pub(crate) fn state_text(&self, what: impl std::fmt::Display) {
         if self.trace {
             println!("{} {what}", self.now);
         }
     }
 
     pub(crate) fn crash(&mut self, id: usize) {
-        self.say(format_args!("node {id} dies"));
+        self.state_text(format_args!("node {id} dies"));
         self.hosts[id].up = false;
         self.hosts[id].paused = false;
         self.hosts[id].inbox.clear();
@@ -179,7 +179,7 @@ impl World {
     }
 
     /// Somebody says a node's farewell, which may be old by now; if the node is gone, after closing its gate for good.
-    pub(crate) fn say_farewell(&mut self, id: usize, farewell: &[Transmit]) {
+    pub(crate) fn send_leave(&mut self, id: usize, farewell: &[Transmit]) {
         let clock = self.hosts[id].clock(self.now);
         if !self.hosts[id].up {
             self.hosts[id].node.leave(clock);
@@ -190,7 +190,7 @@ impl World {
     }
 
     pub(crate) fn restart(&mut self, id: usize) {
-        self.say(format_args!("node {id} starts"));
+        self.state_text(format_args!("node {id} starts"));
         let clock = self.hosts[id].clock(self.now).0;
         let node = self.fresh_node(id, clock);
         let host = &mut self.hosts[id];
@@ -206,7 +206,7 @@ impl World {
 
     /// The mirror channel from one node to another is lost.
     pub(crate) fn drop_backup(&mut self, id: usize, other: usize) {
-        self.say(format_args!("node {id} drops {other} as a backup"));
+        self.state_text(format_args!("node {id} drops {other} as a backup"));
         let (now, host) = (self.now, &mut self.hosts[id]);
         if !host.up || host.paused {
             return;
@@ -220,12 +220,12 @@ impl World {
     }
 
     pub(crate) fn pause(&mut self, id: usize) {
-        self.say(format_args!("node {id} is paused"));
+        self.state_text(format_args!("node {id} is paused"));
         self.hosts[id].paused = true;
     }
 
     pub(crate) fn resume(&mut self, id: usize) -> Result<(), String> {
-        self.say(format_args!("node {id} resumes"));
+        self.state_text(format_args!("node {id} resumes"));
         if !self.hosts[id].paused || !self.hosts[id].up {
             return Ok(());
         }
@@ -236,7 +236,7 @@ impl World {
 
     /// Cuts or mends everything between two groups. `both` directions, or only from the first to the second.
     pub(crate) fn cut_between(&mut self, a: &[usize], b: &[usize], paths: &[Path], both: bool) {
-        self.say(format_args!("cut {a:?} to {b:?} on {paths:?}, both {both}"));
+        self.state_text(format_args!("cut {a:?} to {b:?} on {paths:?}, both {both}"));
         for (x, y) in a.iter().flat_map(|x| b.iter().map(move |y| (*x, *y))) {
             for path in paths {
                 self.cut.insert((x, y, *path));
@@ -394,7 +394,7 @@ impl World {
         for (_, begin) in host.replica.resumed.drain(..) {
             match begin {
                 OwnershipStart::Failover => self.takeovers += 1,
-                _ => self.handovers += 1,
+                _ => self.upgrades += 1,
             }
         }
         let mut out = Vec::new();

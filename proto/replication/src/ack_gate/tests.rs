@@ -38,7 +38,7 @@ impl Model {
     }
 
     /// Something goes to the peer, or an ACK alone.
-    fn speak(&mut self) {
+    fn use_for(&mut self) {
         self.sent_ack = self.committed;
     }
 }
@@ -55,17 +55,17 @@ fn beginning() -> (AckGate, Model) {
 enum Step {
     Read(usize),
     /// Backups hold so many of a thousand bytes of what they lack.
-    Mirrored(u64),
+    Replicated(u64),
     /// Nobody needs to hold anything.
     Alone,
     End,
-    EndMirrored,
-    Speaks,
+    EndReplicated,
+    Uses,
     Writes(usize),
     /// The peer acknowledges so many of a thousand bytes of what it has not, or our FIN too.
     PeerAcks(u32),
     Ripens,
-    Rests,
+    Idle,
     Settles,
     Passes(u64),
 }
@@ -74,15 +74,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let bytes = || prop_oneof![1..1_500_usize, 1..200_000_usize];
     let step = prop_oneof![
         4 => bytes().prop_map(Step::Read),
-        4 => (0..=1_000_u64).prop_map(Step::Mirrored),
+        4 => (0..=1_000_u64).prop_map(Step::Replicated),
         1 => Just(Step::Alone),
         1 => Just(Step::End),
-        1 => Just(Step::EndMirrored),
-        2 => Just(Step::Speaks),
+        1 => Just(Step::EndReplicated),
+        2 => Just(Step::Uses),
         2 => bytes().prop_map(Step::Writes),
         3 => (0..=1_100_u32).prop_map(Step::PeerAcks),
         2 => Just(Step::Ripens),
-        1 => Just(Step::Rests),
+        1 => Just(Step::Idle),
         1 => Just(Step::Settles),
         3 => (0..8_000_u64).prop_map(Step::Passes),
     ];
@@ -134,7 +134,7 @@ impl Run {
                 positions.handle_read(bytes, *now);
             }
             Step::Read(_) => {}
-            Step::Mirrored(part) => {
+            Step::Replicated(part) => {
                 self.held += (self.read - self.held) * part / 1_000;
                 return positions.release(gate, self.held, *now);
             }
@@ -146,11 +146,11 @@ impl Run {
                 self.ended = true;
                 positions.handle_end();
             }
-            Step::EndMirrored => {
+            Step::EndReplicated => {
                 self.end_held |= self.ended && self.held == self.read;
                 return positions.release_end(gate);
             }
-            Step::Speaks => gate.speak(),
+            Step::Uses => gate.use_for(),
             Step::Writes(bytes) => positions.handle_written(bytes, *now),
             Step::PeerAcks(part) => {
                 let flying = positions.end_sequence().wrapping_sub(gate.peer_acked);
@@ -158,7 +158,7 @@ impl Run {
                 gate.peer_acked = gate.peer_acked.wrapping_add((more as u32).min(flying));
             }
             Step::Ripens => return positions.ack_if_due(gate, *now),
-            Step::Rests => return positions.on_idle(gate, *now),
+            Step::Idle => return positions.on_idle(gate, *now),
             Step::Settles => {
                 positions.allow_ack(gate, self.origin.received.wrapping_add(self.held as u32), *now)
             }
@@ -180,14 +180,14 @@ impl Run {
     }
 
     /// A worker looks again as it is told to, until nothing is due any more.
-    fn look_until_all_is_said(&mut self) {
+    fn poll_until_all_is_sent(&mut self) {
         for looks in 0.. {
             assert!(looks < 100, "{:?} {:?}", self.positions, self.gate);
             let Some(look) = self.positions.next_ack_check(&self.gate, false, self.now) else { return };
             self.now = self.now + look.span();
             let ripe = self.positions.ack_if_due(&mut self.gate, self.now);
             if ripe || self.positions.is_overdue(&self.gate, self.now) {
-                self.gate.speak();
+                self.gate.use_for();
             }
         }
     }
@@ -213,9 +213,9 @@ proptest! {
     #[test]
     fn all_that_backups_hold_is_acknowledged_at_last(origin in anywhere(), steps in steps()) {
         let mut run = Run::of(origin, &steps);
-        run.take(&Step::Mirrored(1_000));
-        run.take(&Step::EndMirrored);
-        run.look_until_all_is_said();
+        run.take(&Step::Replicated(1_000));
+        run.take(&Step::EndReplicated);
+        run.poll_until_all_is_sent();
         let all = run.read as u32 + u32::from(run.ended);
         prop_assert_eq!(run.gate.sent_ack.wrapping_sub(origin.received), all);
     }
@@ -241,8 +241,8 @@ proptest! {
     fn a_leg_that_begins_anew_is_like_a_new_one(origin in anywhere(), before in steps(), steps in steps()) {
         let mut old = Run::of(origin, &before);
         prop_assume!(!old.ended);
-        old.take(&Step::Mirrored(1_000));
-        old.look_until_all_is_said();
+        old.take(&Step::Replicated(1_000));
+        old.poll_until_all_is_sent();
         old.gate.peer_acked = old.positions.end_sequence().wrapping_sub(1);
         old.positions.restart(old.now);
         let begins = old.positions.origin();
@@ -250,8 +250,8 @@ proptest! {
         let new = Run::of(begins, &steps);
         let mut again = Run { positions: old.positions, gate: old.gate, now: old.now, ..Run::new(begins) };
         steps.iter().for_each(|step| again.take(step));
-        let said = |run: &Run| run.answers.iter().map(|(answer, acked, out, _)| (*answer, *acked, *out)).collect::<Vec<_>>();
-        prop_assert_eq!(said(&again), said(&new));
+        let reported = |run: &Run| run.answers.iter().map(|(answer, acked, out, _)| (*answer, *acked, *out)).collect::<Vec<_>>();
+        prop_assert_eq!(reported(&again), reported(&new));
     }
 }
 
@@ -264,7 +264,7 @@ fn a_request_is_acknowledged_whole_and_with_what_goes_the_other_way() {
     assert_eq!(positions.next_ack_check(&gate, false, START), Some(Delay::Later));
     let later = START + OWED_AFTER;
     assert!(!positions.is_overdue(&gate, START + Micros(4_999)) && positions.is_overdue(&gate, later));
-    gate.speak();
+    gate.use_for();
     assert!(!positions.is_overdue(&gate, later) && positions.next_ack_check(&gate, false, later).is_none());
 }
 
@@ -294,7 +294,7 @@ fn a_few_segments_before_what_waits_stay_unacknowledged() {
         positions.release(&mut gate, held, START);
         positions.ack_if_due(&mut gate, rested);
         assert_eq!(gate.committed, committed as u32 + 1);
-        gate.speak();
+        gate.use_for();
         assert_ne!(
             positions.next_ack_check(&gate, false, rested),
             Some(Delay::Soon),
@@ -332,7 +332,7 @@ fn who_goes_on_before_all_is_acknowledged_does_not_wait_for_that() {
     assert!(!positions.can_wait_for_ack());
     positions.note_silence();
     positions.release(&mut gate, 100, START);
-    gate.speak();
+    gate.use_for();
     positions.note_next(&gate);
     assert!(positions.can_wait_for_ack());
 }

@@ -116,8 +116,8 @@ impl Media<'_> {
             return taken_for(value);
         };
         // Some look for these anywhere in the text.
-        let says_json = finds(parameters, b"/json") || finds(parameters, b"+json");
-        if says_json && media != Media::Json {
+        let reports_json = finds(parameters, b"/json") || finds(parameters, b"+json");
+        if reports_json && media != Media::Json {
             return Media::Opaque;
         }
         match (Charset::of(parameters), media, media.format()) {

@@ -1,7 +1,7 @@
 //! The backup's side: frames of other nodes' connections come in and are answered by how many have been taken.
 
 use super::Worker;
-use crate::agent::{Report, office};
+use crate::agent::{Report, term_of};
 use crate::channel::Incoming;
 use crate::kernel::Kernel;
 use evergate_membership::{Bucket, NodeId, OwnershipStart, Role};
@@ -9,7 +9,7 @@ use evergate_replication::Frame;
 
 impl Worker {
     /// Bytes of an owner's channel.
-    pub(crate) fn hear_frames(&mut self, from: NodeId, channel: u64, number: u64, bytes: Vec<u8>) {
+    pub(crate) fn read_frames(&mut self, from: NodeId, channel: u64, number: u64, bytes: Vec<u8>) {
         if self.closed.contains(&(from, channel)) {
             return self.reports.push(Report::Refused { node: from, channel });
         }
@@ -68,7 +68,7 @@ impl Worker {
         for round in std::mem::take(&mut self.rounds) {
             round.drop_all(kernel);
         }
-        self.knocks.clear();
+        self.early.clear();
         kernel.pending.clear();
         kernel.held.clear();
     }
@@ -76,10 +76,10 @@ impl Worker {
     /// What a change of role means for what is held for others.
     pub(super) fn change_held(&mut self, bucket: u16, role: Role) {
         match role {
-            Role::Outside { since, .. } => self.holder.forget(bucket, office(since)),
-            Role::Backup { term, in_sync: false, .. } => self.holder.forget(bucket, office(term)),
+            Role::Outside { since, .. } => self.holder.forget(bucket, term_of(since)),
+            Role::Backup { term, in_sync: false, .. } => self.holder.forget(bucket, term_of(term)),
             Role::Owner { term, begin: OwnershipStart::Empty, .. } => {
-                drop(self.holder.recover(bucket, office(term)))
+                drop(self.holder.recover(bucket, term_of(term)))
             }
             Role::Backup { .. } | Role::Owner { .. } => {}
         }
@@ -99,9 +99,9 @@ fn take_in(
     let completes = if let Frame::Complete { bucket } = &frame { Some(*bucket) } else { None };
     holder.handle(&mut incoming.announced, frame).map_err(|error| error.to_string())?;
     if let Some(bucket) = completes
-        && let Some(office) = incoming.announced.of(bucket)
+        && let Some(term_of) = incoming.announced.of(bucket)
     {
-        reports.push(Report::Complete { bucket: Bucket(bucket), office });
+        reports.push(Report::Complete { bucket: Bucket(bucket), term_of });
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 //! - [`pump`]: flushes, reads, and tells what peers acknowledged;
 //! - [`owner`]: entries go to the backups before what depends on them leaves;
 //! - [`backup`]: entries of others come in;
-//! - [`take_over`]: connections of other nodes go on here;
+//! - [`fail_over`]: connections of other nodes go on here;
 //! - [`tending`]: what time brings.
 //!
 //! What it leaves out of the daemon's: splicing, several workers, logs and figures.
@@ -13,7 +13,7 @@ mod backup;
 mod owner;
 mod perform;
 mod pump;
-mod take_over;
+mod failover;
 mod tending;
 
 use crate::agent::{Instruction, Report};
@@ -34,7 +34,7 @@ use evergate_tls::Records;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use take_over::Round;
+use failover::Round;
 
 /// What a connection may ask of its node.
 struct Config(Arc<Snapshot>);
@@ -90,7 +90,7 @@ struct Client {
     upstream: Option<Upstream>,
     fin_waits: bool,
     server_fin_waits: bool,
-    end_told: bool,
+    end_reported: bool,
     /// The connection is over and done with its server connection, whose record layer this is.
     left: Option<Option<Box<Records>>>,
 }
@@ -146,7 +146,7 @@ pub(crate) struct Worker {
     /// Frames that wait for others.
     pub(crate) company: FrameBatcher,
     /// What clients said to connections that have no socket yet.
-    knocks: BTreeMap<Flow, Vec<Segment>>,
+    early: BTreeMap<Flow, Vec<Segment>>,
     /// Connections that are over but for our FIN, which their clients have not acknowledged.
     ending: BTreeMap<Flow, Ending>,
     pub(crate) reports: Vec<Report>,
@@ -207,7 +207,7 @@ impl Worker {
             named: BTreeSet::new(),
             rounds: Vec::new(),
             company: FrameBatcher::default(),
-            knocks: BTreeMap::new(),
+            early: BTreeMap::new(),
             ending: BTreeMap::new(),
             reports: Vec::new(),
             failures: Vec::new(),
@@ -242,8 +242,8 @@ impl Worker {
 
     /// The backups that may go on with the bucket: those that the role names, and those of which the agent was told.
     pub(crate) fn relied_on(&self, bucket: u16) -> MemberSet {
-        let told = self.named.iter().filter(|(of, _)| *of == bucket).map(|(_, node)| *node);
-        told.fold(self.required(bucket), MemberSet::with)
+        let reported = self.named.iter().filter(|(of, _)| *of == bucket).map(|(_, node)| *node);
+        reported.fold(self.required(bucket), MemberSet::with)
     }
 
     /// The backups that the role names.
@@ -298,14 +298,14 @@ impl Worker {
         for key in late.into_iter().filter(|key| !self.is_frozen(*key)).collect::<Vec<_>>() {
             if self.clients.get(&key).is_some_and(|client| client.connection.checks_peers()) {
                 self.learn_from_peers(kernel, key);
-                self.tell_news(now, kernel, key);
+                self.run_deferred(now, kernel, key);
             }
             self.call(now, kernel, key, |connection, io| connection.handle_timeout(io));
             self.pump(now, kernel, key);
         }
         self.tend_timed(now, kernel);
         self.tend_channels(now);
-        self.go_on(now, kernel);
+        self.proceed(now, kernel);
     }
 
     /// The end of a turn: what was acknowledged is acted on, and ACKs leave.
@@ -361,7 +361,7 @@ impl Worker {
                     self.change_role(now, kernel, bucket, role);
                 }
             }
-            Instruction::TakeOver(buckets) => self.take_over(now, kernel, buckets),
+            Instruction::Failover(buckets) => self.fail_over(now, kernel, buckets),
             Instruction::Void => self.void(kernel),
         }
     }
@@ -393,7 +393,7 @@ impl Worker {
 
     /// Take-overs that are under way look whether they can go on.
     pub(crate) fn tick_rounds(&mut self, now: Time, kernel: &mut Kernel) {
-        self.go_on(now, kernel);
+        self.proceed(now, kernel);
     }
 
     /// Where its connections stand.
@@ -411,7 +411,7 @@ impl Worker {
             );
         }
         for (key, held) in self.holder.iter() {
-            text += &format!("    holds {key:?} of {:?}\n", held.office);
+            text += &format!("    holds {key:?} of {:?}\n", held.term_of);
         }
         for round in &self.rounds {
             text += &format!("    takes over {round:?}\n");
@@ -455,7 +455,7 @@ impl Client {
             fin_waits: false,
             server_fin_waits: false,
             left: None,
-            end_told: false,
+            end_reported: false,
         }
     }
 }

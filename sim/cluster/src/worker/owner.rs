@@ -4,7 +4,7 @@
 
 use super::perform::open_slot;
 use super::{Client, Ending, Worker};
-use crate::agent::{Report, office};
+use crate::agent::{Report, term_of};
 use crate::channel::{Notice, Outgoing};
 use crate::event_queue::Time;
 use crate::fault::Mutation;
@@ -48,15 +48,15 @@ impl Worker {
         let Some(client) = self.clients.get_mut(&key) else { return };
         client.legs.insert(0, facts);
         let (bucket, legs) = (client.bucket, client.legs.clone());
-        self.say(bucket, &Frame::Begin { connection: key, bucket, state: None, legs }, None);
+        self.state_text(bucket, &Frame::Begin { connection: key, bucket, state: None, legs }, None);
     }
 
-    pub(super) fn tell_leg(&mut self, key: ConnectionId, number: u32, facts: LegFacts) {
+    pub(super) fn replicate_leg(&mut self, key: ConnectionId, number: u32, facts: LegFacts) {
         let Some(client) = self.clients.get_mut(&key) else { return };
         client.fold.forget_legs(&mut client.legs, number);
         client.legs.insert(number, facts);
         let bucket = client.bucket;
-        self.say(bucket, &Frame::Leg { connection: key, leg: number, facts }, None);
+        self.state_text(bucket, &Frame::Leg { connection: key, leg: number, facts }, None);
     }
 
     /// Connections whose clients have everything, our FIN included, are over for the backups too.
@@ -74,20 +74,20 @@ impl Worker {
         for flow in ended {
             if let Some(Ending { key: connection, bucket, .. }) = self.ending.remove(&flow) {
                 open_slot(kernel, flow);
-                self.say(bucket, &Frame::End { connection }, None);
+                self.state_text(bucket, &Frame::End { connection }, None);
             }
         }
     }
 
     /// Sends the entries of the last call to the backups. What depends on them waits. Those that nobody waits for go with later
     /// ones of their connection, or with the next look at it.
-    pub(super) fn mirror(&mut self, now: Time, key: ConnectionId) {
+    pub(super) fn replication(&mut self, now: Time, key: ConnectionId) {
         let Some(Client { connection, bucket, leg, .. }) = self.clients.get(&key) else { return };
         // A client that has yet to ask again may wait for acknowledgements.
         let may_wait = connection.urgency() == Urgency::None && !leg.positions.can_wait_for_ack();
         let may_wait = may_wait && !connection.is_past_requests() && !self.freezing.contains_key(bucket);
         if !may_wait || !connection.has_entries() || self.awaited(*bucket).is_empty() {
-            self.mirror_all(key);
+            self.replicate_all(key);
         } else if let Some(client) = self.clients.get_mut(&key) {
             client.look_at(Delay::Later, now);
             self.entries_kept += 1;
@@ -95,9 +95,9 @@ impl Worker {
     }
 
     /// The same for all entries that are queued.
-    pub(super) fn mirror_all(&mut self, key: ConnectionId) {
+    pub(super) fn replicate_all(&mut self, key: ConnectionId) {
         let Some(client) = self.clients.get_mut(&key) else { return };
-        let haste = client.connection.urgency();
+        let urgency = client.connection.urgency();
         let mut entries: Vec<Entry> = client.connection.drain_entries().collect();
         if entries.is_empty() {
             return;
@@ -115,8 +115,8 @@ impl Worker {
             Mutation::LostRoute => entries.retain(|entry| !matches!(entry, Entry::Route(_))),
             _ => {}
         }
-        self.company.hurry(if waits { Urgency::Full } else { haste });
-        self.say(bucket, &Frame::Entries { connection: key, entries }, Some(Notice::Entry { key, index }));
+        self.company.hurry(if waits { Urgency::Full } else { urgency });
+        self.state_text(bucket, &Frame::Entries { connection: key, entries }, Some(Notice::Entry { key, index }));
         if self.awaited(bucket).is_empty() {
             if let Some(client) = self.clients.get_mut(&key) {
                 client.connection.count_as_replicated(); // nobody else is left
@@ -128,11 +128,11 @@ impl Worker {
     /// Delivers what the backups have acknowledged, until nothing follows from it.
     pub(super) fn deliver_acknowledged(&mut self, now: Time, kernel: &mut Kernel) {
         while let Some(key) = self.acknowledged.pop_first() {
-            self.handle_mirrored(now, kernel, key);
+            self.on_replicated(now, kernel, key);
         }
     }
 
-    fn handle_mirrored(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
+    fn on_replicated(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
         let Some(bucket) = self.clients.get(&key).map(|client| client.bucket) else { return };
         if self.freezing.contains_key(&bucket) {
             return; // acted on by the next owner
@@ -160,7 +160,7 @@ impl Worker {
             self.call(now, kernel, key, |connection, io| connection.handle_tickets_due(io));
             self.pump(now, kernel, key);
         }
-        self.tell_news(now, kernel, key); // of one whose bucket is about to move
+        self.run_deferred(now, kernel, key); // of one whose bucket is about to move
     }
 
     /// Tickets of clients whose request is acknowledged before it is answered leave with that.
@@ -177,7 +177,7 @@ impl Worker {
     }
 
     /// A backup has taken in so many frames.
-    pub(crate) fn hear_answer(&mut self, node: NodeId, channel: u64, frames: u64) {
+    pub(crate) fn read_answer(&mut self, node: NodeId, channel: u64, frames: u64) {
         let Some(outgoing) = self.outgoing.get_mut(&node).filter(|outgoing| outgoing.number == channel)
         else {
             return;
@@ -196,8 +196,8 @@ impl Worker {
                     }
                 }
                 Notice::Taken { key } => self.note_taken(key, node),
-                Notice::Told { bucket, office } => self.note_caught_up(bucket, office, node),
-                Notice::Complete { bucket, office } => self.note_named(bucket, office, node),
+                Notice::Reported { bucket, term_of } => self.note_caught_up(bucket, term_of, node),
+                Notice::Complete { bucket, term_of } => self.note_named(bucket, term_of, node),
             }
         }
     }
@@ -239,14 +239,14 @@ impl Worker {
                 outgoing.follows.insert(bucket.0); // nothing has been said to anybody, so nothing is missing
             }
         }
-        let told = match before {
+        let reported = match before {
             Role::Owner { term: was, required, syncing, .. } if was == term => required.union(syncing),
             _ => MemberSet::EMPTY,
         };
         // What is about to be taken over is said when it goes on.
         let comes = matches!(begin, OwnershipStart::Failover | OwnershipStart::Handoff) && !owned;
-        for node in syncing.minus(told).iter().filter(|_| !comes) {
-            self.tell_everything(bucket.0, node);
+        for node in syncing.minus(reported).iter().filter(|_| !comes) {
+            self.send_full_state(bucket.0, node);
         }
         // Fewer backups may be left to wait for.
         self.acknowledged.extend(self.keys_of(bucket.0));
@@ -298,7 +298,7 @@ impl Worker {
                 |node: &NodeId| self.outgoing.get(node).is_some_and(|out| out.follows.contains(&bucket));
             let lacks = required.union(*syncing);
             let lacks = lacks.iter().filter(|node| !follows(node));
-            gaps.extend(lacks.map(|node| (bucket, node, syncing.contains(node), office(*term))));
+            gaps.extend(lacks.map(|node| (bucket, node, syncing.contains(node), term_of(*term))));
         }
         gaps
     }
@@ -316,7 +316,7 @@ impl Worker {
         }
         self.channels_at = now + RETRY;
         self.lose_mute(now);
-        for (bucket, node, syncing, office) in self.gaps() {
+        for (bucket, node, syncing, term_of) in self.gaps() {
             if self.mutation == Mutation::GapsFollow {
                 self.reach(now, node);
                 self.outgoing.entry(node).and_modify(|outgoing| {
@@ -324,15 +324,15 @@ impl Worker {
                 });
             } else if syncing {
                 self.reach(now, node);
-                self.tell_everything(bucket, node);
+                self.send_full_state(bucket, node);
             } else {
-                self.reports.push(Report::Incomplete { bucket: Bucket(bucket), node, office });
+                self.reports.push(Report::Incomplete { bucket: Bucket(bucket), node, term_of });
             }
         }
     }
 
     /// Everything about a bucket for a backup that knows nothing: what is said afterwards follows it.
-    fn tell_everything(&mut self, bucket: u16, node: NodeId) {
+    fn send_full_state(&mut self, bucket: u16, node: NodeId) {
         let Some(outgoing) = self.outgoing.get_mut(&node) else { return };
         outgoing.follows.insert(bucket);
         outgoing.awaited.remove(&bucket);
@@ -347,54 +347,54 @@ impl Worker {
             frames.push((whole(ending.key, bucket, &ending.fold, &ending.legs), None));
         }
         for (frame, notice) in frames {
-            self.say_to(node, bucket, &frame, notice);
+            self.send_to(node, bucket, &frame, notice);
         }
         if !self.is_taking(bucket) {
-            self.say_complete(bucket, node); // else when the last of them goes on
+            self.send_complete(bucket, node); // else when the last of them goes on
         }
     }
 
     /// All of the bucket has been said to this backup.
-    pub(super) fn say_complete(&mut self, bucket: u16, node: NodeId) {
+    pub(super) fn send_complete(&mut self, bucket: u16, node: NodeId) {
         let Role::Owner { term, .. } = self.role(bucket) else { return };
-        let notice = Notice::Told { bucket, office: office(term) };
-        self.say_to(node, bucket, &Frame::Complete { bucket }, Some(notice));
+        let notice = Notice::Reported { bucket, term_of: term_of(term) };
+        self.send_to(node, bucket, &Frame::Complete { bucket }, Some(notice));
     }
 
     /// A backup that is waited for has that too: the agent may name it from now on. Should its channel break before this
     /// worker hears what the agent has done, it is waited for nevertheless, until the role changes.
-    fn note_named(&mut self, bucket: u16, office: Office, node: NodeId) {
+    fn note_named(&mut self, bucket: u16, term_of: Office, node: NodeId) {
         let Role::Owner { term, syncing, .. } = self.role(bucket) else { return };
         let awaited = self
             .outgoing
             .get(&node)
             .is_some_and(|outgoing| outgoing.follows.contains(&bucket) && outgoing.awaited.contains(&bucket));
-        if office != self::office(term) || !syncing.contains(node) || !awaited {
+        if term_of != self::term_of(term) || !syncing.contains(node) || !awaited {
             return;
         }
         self.named.insert((bucket, node));
-        self.reports.push(Report::CaughtUp { bucket: Bucket(bucket), node, office });
+        self.reports.push(Report::CaughtUp { bucket: Bucket(bucket), node, term_of });
     }
 
     /// A backup has taken in all that was said of a bucket so far. What was let go meanwhile without it is on its way: once it
     /// has that too, it lacks nothing.
-    fn note_caught_up(&mut self, bucket: u16, office: Office, node: NodeId) {
+    fn note_caught_up(&mut self, bucket: u16, term_of: Office, node: NodeId) {
         let Role::Owner { term, syncing, .. } = self.role(bucket) else { return };
-        if office != self::office(term) || !syncing.contains(node) {
+        if term_of != self::term_of(term) || !syncing.contains(node) {
             return; // its office is another one, in which it is told everything again
         }
         let outgoing = self.outgoing.get_mut(&node).filter(|outgoing| outgoing.follows.contains(&bucket));
         let Some(outgoing) = outgoing else { return };
         if self.mutation == Mutation::HastyBackup {
-            return self.reports.push(Report::CaughtUp { bucket: Bucket(bucket), node, office });
+            return self.reports.push(Report::CaughtUp { bucket: Bucket(bucket), node, term_of });
         }
         outgoing.awaited.insert(bucket);
-        let notice = Notice::Complete { bucket, office };
-        self.say_to(node, bucket, &Frame::Complete { bucket }, Some(notice));
+        let notice = Notice::Complete { bucket, term_of };
+        self.send_to(node, bucket, &Frame::Complete { bucket }, Some(notice));
     }
 
     /// Says something to everybody who mirrors the bucket.
-    pub(super) fn say(&mut self, bucket: u16, frame: &Frame, notice: Option<Notice>) {
+    pub(super) fn state_text(&mut self, bucket: u16, frame: &Frame, notice: Option<Notice>) {
         let Role::Owner { required, syncing, .. } = self.role(bucket) else { return };
         if self.frozen.contains(&bucket) {
             // The next owner may have it already. Should the move be called off, there is a gap.
@@ -405,22 +405,22 @@ impl Worker {
             return;
         }
         for node in required.union(syncing).iter() {
-            self.say_to(node, bucket, frame, notice);
+            self.send_to(node, bucket, frame, notice);
         }
     }
 
-    pub(super) fn say_to(&mut self, node: NodeId, bucket: u16, frame: &Frame, notice: Option<Notice>) {
+    pub(super) fn send_to(&mut self, node: NodeId, bucket: u16, frame: &Frame, notice: Option<Notice>) {
         let Role::Owner { term, .. } = self.role(bucket) else { return };
         let outgoing = self.outgoing.get_mut(&node).filter(|outgoing| outgoing.follows.contains(&bucket));
         let Some(outgoing) = outgoing else { return };
-        let now = office(term);
+        let now = term_of(term);
         let mut result = Ok(());
         if outgoing.announced.insert(bucket, now) != Some(now) {
-            result = outgoing.feed.push(&Frame::Term { bucket, office: now }, None);
+            result = outgoing.feed.push(&Frame::Term { bucket, term_of: now }, None);
         }
         self.company.hurry(frame.urgency());
         let result = result.and_then(|()| outgoing.feed.push(frame, notice));
-        outgoing.said.insert(bucket, outgoing.feed.frames());
+        outgoing.reported.insert(bucket, outgoing.feed.frames());
         if let Err(error) = result {
             self.failures.push(format!("channel to {node}: {error}"));
         }
@@ -451,11 +451,11 @@ impl Worker {
         if self.mutation == Mutation::GapsFollow {
             return;
         }
-        for (bucket, _, syncing, office) in self.gaps().into_iter().filter(|gap| gap.1 == node) {
+        for (bucket, _, syncing, term_of) in self.gaps().into_iter().filter(|gap| gap.1 == node) {
             if syncing && !hopeless && !self.named.contains(&(bucket, node)) {
                 self.acknowledged.extend(self.keys_of(bucket)); // it is not waited for any more
             } else {
-                self.reports.push(Report::Incomplete { bucket: Bucket(bucket), node, office });
+                self.reports.push(Report::Incomplete { bucket: Bucket(bucket), node, term_of });
             }
         }
     }
@@ -467,10 +467,10 @@ impl Worker {
         let frozen = self.frozen.remove(&bucket);
         match (role, before) {
             (Role::Owner { term, freeze_for: Some(freeze), .. }, _) => {
-                let wanted = (freeze, office(term));
+                let wanted = (freeze, term_of(term));
                 if before.is_none() {
                     for key in self.keys_of(bucket) {
-                        self.mirror_all(key); // what waits for others
+                        self.replicate_all(key); // what waits for others
                     }
                 }
                 self.freezing.insert(bucket, wanted);
@@ -485,10 +485,10 @@ impl Worker {
                 kernel.held.remove(&bucket);
                 self.again.extend(self.keys_of(bucket));
             }
-            (Role::Backup { in_sync: true, .. }, Some((_, office)))
+            (Role::Backup { in_sync: true, .. }, Some((_, term_of)))
                 if frozen && self.mutation != Mutation::ForgetsFrozen =>
             {
-                self.keep_frozen(bucket, office)
+                self.keep_frozen(bucket, term_of)
             }
             _ => {}
         }
@@ -496,22 +496,22 @@ impl Worker {
 
     /// The bucket is handed over, but its new owner may die before it has said anything: until it speaks this node counts as
     /// one that has everything.
-    fn keep_frozen(&mut self, bucket: u16, office: Office) {
+    fn keep_frozen(&mut self, bucket: u16, term_of: Office) {
         let mine = self.clients.iter().filter(|(_, client)| client.bucket == bucket);
         let mut frames: Vec<Frame> =
             mine.map(|(key, client)| whole(*key, bucket, &client.fold, &client.legs)).collect();
         let over = self.ending.values().filter(|ending| ending.bucket == bucket);
         frames.extend(over.map(|ending| whole(ending.key, bucket, &ending.fold, &ending.legs)));
         for frame in frames {
-            self.holder.keep(office, frame);
+            self.holder.keep(term_of, frame);
         }
     }
 
     /// Whether everything that was said of a bucket has arrived: what comes after the next owner's first word is not believed.
-    fn is_heard(&self, bucket: u16) -> bool {
+    fn is_received(&self, bucket: u16) -> bool {
         let mut channels = self.outgoing.values().filter(|outgoing| outgoing.follows.contains(&bucket));
         let follows = |node| self.outgoing.get(&node).is_some_and(|out| out.follows.contains(&bucket));
-        self.required(bucket).iter().all(follows) && channels.all(|outgoing| outgoing.is_heard(bucket))
+        self.required(bucket).iter().all(follows) && channels.all(|outgoing| outgoing.is_received(bucket))
     }
 
     pub(super) fn is_frozen(&self, key: ConnectionId) -> bool {
@@ -520,14 +520,14 @@ impl Worker {
 
     /// Reports buckets of which the next owner has everything.
     pub(super) fn report_frozen(&mut self) {
-        for (bucket, (freeze, office)) in self.freezing.clone() {
+        for (bucket, (freeze, term_of)) in self.freezing.clone() {
             let to = MemberSet::of(freeze.to);
             // Of connections that ended, and of copies that are whole, no entry speaks.
-            let busy = self.is_taking(bucket) || !self.is_heard(bucket);
+            let busy = self.is_taking(bucket) || !self.is_received(bucket);
             let all = self.clients.values().filter(|client| client.bucket == bucket);
             let quiet = !busy && all.into_iter().all(|client| client.held_by(to) == client.queued);
             if quiet && self.frozen.insert(bucket) {
-                self.reports.push(Report::Frozen { bucket: Bucket(bucket), office, freeze });
+                self.reports.push(Report::Frozen { bucket: Bucket(bucket), term_of, freeze });
             }
         }
     }

@@ -27,7 +27,7 @@ impl Worker {
         // A server connection that is there already adds entries to those of this call: they go in one frame.
         let dials = self.effects.list.iter().any(|effect| matches!(effect, Effect::Dial { .. }));
         if !dials {
-            self.mirror(now, key);
+            self.replication(now, key);
         }
         self.send_down(now, kernel, key);
         self.send_up(now, kernel, key);
@@ -36,7 +36,7 @@ impl Worker {
             self.carry_out(now, kernel, key, effect);
         }
         if dials {
-            self.mirror(now, key);
+            self.replication(now, key);
         }
         self.send_fins(kernel, key);
     }
@@ -238,14 +238,14 @@ impl Worker {
             && before != key
             && self.mutation != Mutation::SharesEarly
         {
-            self.mirror_all(before);
+            self.replicate_all(before);
         }
         let Some(client) = self.clients.get_mut(&key) else { return };
         let Some(upstream) = &mut client.upstream else { return };
         upstream.connecting = false;
         let (facts, server, number) = (upstream.leg.facts(), upstream.server, upstream.number);
         let records = upstream.records.take();
-        self.tell_leg(key, number, facts);
+        self.replicate_leg(key, number, facts);
         self.call(now, kernel, key, |connection, io| connection.handle_leg_open(io, number, server, records));
     }
 
@@ -356,7 +356,7 @@ impl Worker {
             return false;
         };
         let (bucket, flow) = (client.bucket, upstream.leg.flow);
-        self.say(bucket, &Frame::End { connection: key }, None);
+        self.state_text(bucket, &Frame::End { connection: key }, None);
         self.by_flow.remove(&flow);
         let quiet = kernel.socket(flow).is_some_and(|socket| !socket.has_input() && !socket.is_ended());
         if !quiet || upstream.ended || upstream.connecting {
@@ -378,14 +378,14 @@ impl Worker {
     /// The client's connection is over.
     pub(super) fn forget(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId, abort: bool) {
         let over = abort || self.has_our_end(kernel, key);
-        let told = over && self.keep_left(now, kernel, key);
+        let reported = over && self.keep_left(now, kernel, key);
         self.release_server(now, kernel, key, false, None);
         // Nobody will say any more that its last response has arrived: what nobody uses yet is not kept.
         let left: Vec<Flow> =
             self.unsettled.iter().filter(|(_, left)| left.key == key).map(|(flow, _)| *flow).collect();
         for flow in left {
             let Some(Unsettled { end, ends, .. }) = self.unsettled.remove(&flow) else { continue };
-            if told && !ends {
+            if reported && !ends {
                 self.settle(now, kernel, flow, end);
                 continue;
             }
@@ -416,7 +416,7 @@ impl Worker {
         kernel.close(flow, abort);
         let end = if abort { 0 } else { client.leg.end() };
         let Client { bucket, fold, legs, .. } = client;
-        if !told {
+        if !reported {
             self.ending.insert(flow, Ending { key, bucket, end, fold, legs });
         }
     }

@@ -26,7 +26,7 @@ impl Worker {
             moved |= self.flush_up(now, kernel, key);
             moved |= self.read_client(now, kernel, key);
             moved |= self.read_server(now, kernel, key);
-            moved |= self.tell_news(now, kernel, key);
+            moved |= self.run_deferred(now, kernel, key);
             if !moved {
                 return self.rest(now, kernel, key);
             }
@@ -79,12 +79,12 @@ impl Worker {
     }
 
     /// What the connection has learned and no other call has followed up; whether there was something.
-    pub(super) fn tell_news(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) -> bool {
-        let told = self.clients.get(&key).is_some_and(|client| client.connection.has_deferred());
-        if told {
+    pub(super) fn run_deferred(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) -> bool {
+        let reported = self.clients.get(&key).is_some_and(|client| client.connection.has_deferred());
+        if reported {
             self.call(now, kernel, key, |connection, io| connection.handle_deferred(io));
         }
-        told
+        reported
     }
 
     fn flush_down(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) -> bool {
@@ -159,8 +159,8 @@ impl Worker {
             self.acknowledge_early(now, kernel, key);
             return true;
         }
-        if socket.is_ended() && !client.end_told {
-            client.end_told = true;
+        if socket.is_ended() && !client.end_reported {
+            client.end_reported = true;
             client.leg.positions.handle_end();
             self.call(now, kernel, key, |connection, io| connection.handle_client_end(io));
             return true;
@@ -175,8 +175,8 @@ impl Worker {
         };
         if client.connection.bound_leg() == Some(upstream.number) {
             let socket = kernel.sockets.get(&upstream.leg.flow);
-            let says = |socket: &Tcp| socket.has_input() || socket.is_ended() || socket.is_reset();
-            let lost = socket.is_none_or(says);
+            let reports = |socket: &Tcp| socket.has_input() || socket.is_ended() || socket.is_reset();
+            let lost = socket.is_none_or(reports);
             if lost {
                 self.call(now, kernel, key, |connection, io| connection.handle_bound_lost(io));
             }

@@ -46,14 +46,14 @@ impl Worker {
         let refuses = readable && !connection.wants_client();
         if eager || (refuses && !connection.is_active() && !connection.is_past_requests()) {
             self.company.hurry(Urgency::Full);
-            self.mirror_all(key);
+            self.replicate_all(key);
         }
         let Some(client) = self.clients.get_mut(&key) else { return false };
         let mut happened = watch(kernel, &client.leg, eager, now);
-        let mut due = rests_on_time(kernel, &client.leg, eager || client_inside, now);
+        let mut due = next_ack_check(kernel, &client.leg, eager || client_inside, now);
         if let Some(server) = client.server() {
             happened |= watch(kernel, server, false, now);
-            let of_server = rests_on_time(kernel, server, server_partial || server_inside, now);
+            let of_server = next_ack_check(kernel, server, server_partial || server_inside, now);
             due = [due, of_server].into_iter().flatten().min();
         }
         if let Some(look) = due {
@@ -80,7 +80,7 @@ impl Worker {
     }
 
     fn tend(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
-        self.mirror_all(key);
+        self.replicate_all(key);
         let Some(client) = self.clients.get_mut(&key) else { return };
         client.timed = None;
         if self.freezing.contains_key(&client.bucket) {
@@ -92,12 +92,12 @@ impl Worker {
             client.leg.positions.note_silence();
         }
         let tickets = overdue && client.connection.holds_tickets();
-        if answered && (ripen(kernel, &mut client.leg, now) || overdue) && !tickets {
+        if answered && (ack_if_due(kernel, &mut client.leg, now) || overdue) && !tickets {
             self.dirty.insert(client.leg.flow);
         }
         if answered
             && let Some(server) = client.server_mut()
-            && (ripen(kernel, server, now) || is_overdue(kernel, server, now))
+            && (ack_if_due(kernel, server, now) || is_overdue(kernel, server, now))
         {
             self.dirty.insert(server.flow);
         }
@@ -116,7 +116,7 @@ impl Worker {
             self.call(now, kernel, key, |connection, io| connection.handle_server_stall(io));
         }
         self.learn_from_peers(kernel, key);
-        if self.tell_news(now, kernel, key) | self.watch(now, kernel, key) {
+        if self.run_deferred(now, kernel, key) | self.watch(now, kernel, key) {
             self.again.insert(key);
         } else if let Some(client) = self.clients.get_mut(&key).filter(|client| client.timed.is_none()) {
             client.connection.on_idle();
@@ -169,7 +169,7 @@ fn watch(kernel: &mut Kernel, leg: &Leg, eager: bool, now: Time) -> bool {
     ack.zip(slot).is_some_and(|(ack, slot)| !slot.wake_at(ack))
 }
 
-fn rests_on_time(kernel: &Kernel, leg: &Leg, inside: bool, now: Time) -> Option<Delay> {
+fn next_ack_check(kernel: &Kernel, leg: &Leg, inside: bool, now: Time) -> Option<Delay> {
     leg.positions.next_ack_check(kernel.slots.get(&leg.flow)?, inside, Micros(now))
 }
 
@@ -177,6 +177,6 @@ fn is_overdue(kernel: &Kernel, leg: &Leg, now: Time) -> bool {
     kernel.slots.get(&leg.flow).is_some_and(|slot| leg.positions.is_overdue(slot, Micros(now)))
 }
 
-fn ripen(kernel: &mut Kernel, leg: &mut Leg, now: Time) -> bool {
+fn ack_if_due(kernel: &mut Kernel, leg: &mut Leg, now: Time) -> bool {
     kernel.slots.get_mut(&leg.flow).is_some_and(|slot| leg.positions.ack_if_due(slot, Micros(now)))
 }

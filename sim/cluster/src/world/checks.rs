@@ -12,7 +12,7 @@ const HELD_MAX: usize = 2 << 20;
 
 impl World {
     /// Whether the gate lets the bucket's packets out: owner word and leases, as the kernel has them.
-    pub(super) fn may_speak(&self, host: usize, bucket: u16) -> bool {
+    pub(super) fn may_transmit(&self, host: usize, bucket: u16) -> bool {
         let it = &self.hosts[host];
         match self.mutation {
             Mutation::NoFence => it.owns(bucket),
@@ -50,7 +50,7 @@ impl World {
         let Some(worker) = it.worker.as_ref() else { return };
         let Some((key, bucket, leg, origin)) = worker.holds(segment.flow) else { return };
         let peer_end = self.by_flow.get(&segment.flow).map(|index| &self.peers[*index]);
-        let ends = peer_end.is_some_and(|peer| peer.end_said && ack == FIRST + peer.said + 1);
+        let ends = peer_end.is_some_and(|peer| peer.end_sent && ack == FIRST + peer.reported + 1);
         let position = ack.saturating_sub(origin + u64::from(ends));
         // The agent may know of a backup that can resume before the worker does.
         let named = match it.node.role(Bucket(bucket)) {

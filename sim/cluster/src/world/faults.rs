@@ -11,7 +11,7 @@ impl World {
         let bucket = 40_001 % self.template.config.buckets;
         let nodes = self.hosts.len();
         let owners = (0..nodes).filter(|id| self.hosts[*id].up && self.hosts[*id].owns(bucket));
-        let owner = owners.max_by_key(|id| (self.may_speak(*id, bucket), self.hosts[*id].runs()));
+        let owner = owners.max_by_key(|id| (self.may_transmit(*id, bucket), self.hosts[*id].runs()));
         match whom {
             Whom::Owner => owner,
             Whom::Node(id) => Some(usize::from(id)),
@@ -27,7 +27,7 @@ impl World {
     /// Something goes wrong, or back to order.
     pub(super) fn inflict(&mut self, whom: Whom, fault: Fault) {
         let Some(id) = self.whom(whom) else { return };
-        self.say(|| format!("node {id}: {fault:?}"));
+        self.state_text(|| format!("node {id}: {fault:?}"));
         let now = self.now;
         match fault {
             Fault::Power { lossy } if self.hosts[id].up => {
@@ -117,7 +117,7 @@ impl World {
 
     pub(super) fn resume(&mut self, host: usize, process: u64) {
         if self.hosts[host].process() == process && self.hosts[host].paused {
-            self.say(|| format!("node {host} goes on"));
+            self.state_text(|| format!("node {host} goes on"));
             let it = &mut self.hosts[host];
             (it.paused, it.halted) = (false, false);
             self.tally.resumptions += 1;

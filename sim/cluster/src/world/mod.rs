@@ -184,7 +184,7 @@ pub struct World {
     /// When the last bytes of a channel, or the last word between agent and worker, arrive.
     in_order: BTreeMap<(usize, usize, u64), Time>,
     processes: u64,
-    speaker: usize,
+    announcer: usize,
     trace: Option<VecDeque<String>>,
     moments: Vec<Time>,
     resumed_before: u64,
@@ -225,7 +225,7 @@ impl World {
             ledger: Ledger::default(),
             in_order: BTreeMap::new(),
             processes: 0,
-            speaker: 0,
+            announcer: 0,
             trace: setup.trace.then(VecDeque::new),
             moments: Vec::new(),
             resumed_before: 0,
@@ -327,7 +327,7 @@ impl World {
                     return self.plan(after, Event::Answer { to, from, stamp, channel, frames });
                 }
                 if self.hosts[from].has_left(stamp, true) {
-                    self.turn(to, |worker, _, _| worker.hear_answer(NodeId(from as u8), channel, frames));
+                    self.turn(to, |worker, _, _| worker.read_answer(NodeId(from as u8), channel, frames));
                 }
             }
             Event::Hangup { to, .. } if self.hosts[to].paused => self.plan(2_000, event),
@@ -440,7 +440,7 @@ impl World {
         self.trace.iter().flatten().map(String::as_str)
     }
 
-    fn say(&mut self, line: impl FnOnce() -> String) {
+    fn state_text(&mut self, line: impl FnOnce() -> String) {
         let at = self.now - self.started;
         if let Some(trace) = &mut self.trace {
             if trace.len() >= TRACE_LINES {

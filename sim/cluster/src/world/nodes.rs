@@ -7,7 +7,7 @@ use crate::kernel::Kernel;
 use crate::network::Cuts;
 use crate::worker::Worker;
 use evergate_base::Micros;
-use evergate_membership::{Event as Told, NodeId, Path, is_calm};
+use evergate_membership::{Event as Reported, NodeId, Path, is_calm};
 use evergate_replication::{Answer, NextTurn};
 
 /// Datagrams that a socket keeps.
@@ -53,26 +53,26 @@ impl World {
         let now = host.clock.at(self.now);
         // The clock is read again after the sockets are drained; a little later.
         let after = Micros(now.0 + 20);
-        let (mut told, mut instructions) = (Vec::new(), Vec::new());
+        let (mut reported, mut instructions) = (Vec::new(), Vec::new());
         while let Some((path, bytes)) = host.inbox.pop_front() {
             host.node.handle_datagram(after, path, &bytes);
-            instructions.extend(host.agent.settle(&mut host.node, &mut host.kernel, &mut told));
+            instructions.extend(host.agent.settle(&mut host.node, &mut host.kernel, &mut reported));
         }
         host.node.handle_timer(now);
-        instructions.extend(host.agent.settle(&mut host.node, &mut host.kernel, &mut told));
+        instructions.extend(host.agent.settle(&mut host.node, &mut host.kernel, &mut reported));
         if let Err(what) = host.node.check_invariants() {
             self.fail(|| what);
         }
-        self.after_agent(id, told, instructions);
+        self.after_agent(id, reported, instructions);
         self.note_drained(id);
         self.send_datagrams(id);
         self.check_owners();
         self.schedule(id);
     }
 
-    fn after_agent(&mut self, id: usize, told: Vec<Told>, instructions: Vec<Instruction>) {
-        for event in told {
-            self.say(|| format!("node {id}: {event:?}"));
+    fn after_agent(&mut self, id: usize, reported: Vec<Reported>, instructions: Vec<Instruction>) {
+        for event in reported {
+            self.state_text(|| format!("node {id}: {event:?}"));
         }
         if !instructions.is_empty() {
             self.note_moment();
@@ -81,8 +81,8 @@ impl World {
             let delay = self.in_order(host, host, 0, delay);
             self.plan(delay, Event::Instruct { host, process, instructions });
         }
-        if self.may_speak(id, 0) {
-            self.speaker = id;
+        if self.may_transmit(id, 0) {
+            self.announcer = id;
         }
     }
 
@@ -137,7 +137,7 @@ impl World {
         }
         let now = it.clock.at(self.now);
         let refused = it.agent.take(&mut it.node, now, report);
-        self.say(|| format!("node {host}: {report:?}"));
+        self.state_text(|| format!("node {host}: {report:?}"));
         if let Some((peer, channel)) = refused {
             let (to, from) = (usize::from(peer.0), host);
             self.plan(200, Event::Hangup { to, from, channel, outgoing: true });
@@ -302,8 +302,8 @@ impl World {
             return self.plan(200, Event::Hangup { to: from, from: to, channel, outgoing: true });
         }
         let Event::Frames { number, bytes, .. } = event else { return };
-        self.say(|| format!("node {to}: {} bytes of frames from node {from}", bytes.len()));
-        self.turn(to, |worker, _, _| worker.hear_frames(NodeId(from as u8), channel, number, bytes));
+        self.state_text(|| format!("node {to}: {} bytes of frames from node {from}", bytes.len()));
+        self.turn(to, |worker, _, _| worker.read_frames(NodeId(from as u8), channel, number, bytes));
     }
 
     /// Timers of the host: the agent's, and those of worker and kernel.

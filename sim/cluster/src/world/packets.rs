@@ -38,7 +38,7 @@ impl World {
     pub(super) fn leave_host(&mut self, id: usize, segment: Segment, left_at: Time) {
         let flow = segment.flow;
         let bucket = self.bucket(flow);
-        if !self.hosts[id].up || !self.may_speak(id, bucket) {
+        if !self.hosts[id].up || !self.may_transmit(id, bucket) {
             return;
         }
         let host = &mut self.hosts[id];
@@ -55,7 +55,7 @@ impl World {
             }
         };
         let Some(segment) = passes else { return };
-        self.say(|| format!("node {id} says {segment}"));
+        self.state_text(|| format!("node {id} says {segment}"));
         self.check_departure(id, &segment);
         self.mark(left_at);
         if self.is_off(id, flow) {
@@ -109,11 +109,11 @@ impl World {
     pub(super) fn turn_peer(&mut self, index: usize) {
         let now = self.now;
         let Some(peer) = self.peers.get_mut(index) else { return };
-        let mut said = Vec::new();
+        let mut reported = Vec::new();
         if peer.turn(now) {
-            said.push(peer.tcp.abort());
+            reported.push(peer.tcp.abort());
         }
-        peer.tcp.poll(now, &mut said);
+        peer.tcp.poll(now, &mut reported);
         if let Some(at) = peer.next_at() {
             let at = at.max(now + 1);
             if at < peer.timer_at {
@@ -124,13 +124,13 @@ impl World {
         if let Some(complaint) = self.peers.get(index).and_then(|peer| peer.app.complaint()) {
             self.fail(|| complaint);
         }
-        for segment in said {
+        for segment in reported {
             self.leave_peer(segment);
         }
     }
 
     fn leave_peer(&mut self, segment: Segment) {
-        self.say(|| format!("     peer says {segment}"));
+        self.state_text(|| format!("     peer says {segment}"));
         for delay in self.link(segment.flow).carry(&mut self.random) {
             self.plan(delay, Event::ToCluster { segment: segment.clone(), host: None });
         }
@@ -145,12 +145,12 @@ impl World {
             (0..self.hosts.len()).for_each(|host| self.reach_host(host, segment.clone()));
             return;
         }
-        let speaker = self.speaker;
+        let announcer = self.announcer;
         let bucket = self.bucket(segment.flow);
-        if self.is_off(speaker, segment.flow) || self.hosts[speaker].owns(bucket) {
-            return self.reach_host(speaker, segment);
+        if self.is_off(announcer, segment.flow) || self.hosts[announcer].owns(bucket) {
+            return self.reach_host(announcer, segment);
         }
-        let owner = match self.hosts[speaker].node.role(Bucket(bucket)) {
+        let owner = match self.hosts[announcer].node.role(Bucket(bucket)) {
             Role::Backup { owner, .. } => Some(owner),
             Role::Outside { owner, .. } => owner,
             Role::Owner { .. } => None,
@@ -200,7 +200,7 @@ impl World {
             unix_s: 1_700_000_000 + self.now / 1_000_000,
             secret: [1 + id as u8; 32],
         };
-        self.say(|| format!("node {id} accepts {flow}"));
+        self.state_text(|| format!("node {id} accepts {flow}"));
         self.turn(id, |worker, now, kernel| worker.accept(now, kernel, flow, bucket, &accepted));
     }
 }

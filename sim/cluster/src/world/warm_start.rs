@@ -99,7 +99,7 @@ impl World {
         let together = living.iter().all(|id| self.hosts[*id].node.members().set() == set);
         together
             && (0..self.template.config.buckets).all(|bucket| {
-                let mut open = living.iter().filter(|id| self.may_speak(**id, bucket));
+                let mut open = living.iter().filter(|id| self.may_transmit(**id, bucket));
                 let (Some(owner), None) = (open.next(), open.next()) else { return false };
                 match self.hosts[*owner].node.role(Bucket(bucket)) {
                     Role::Owner { required, syncing, freeze_for: None, .. } => {
@@ -131,7 +131,7 @@ impl World {
         let incarnation = self.random.bits() >> 1;
         self.hosts[host].node = fresh_node(&self.template.config, host as u8, incarnation, clock);
         self.hosts[host].agent = Default::default();
-        self.hosts[host].kernel.begin_anew();
+        self.hosts[host].kernel.begin_again();
         self.start_process(host);
         self.plan(0, Event::Work { host, at: self.now });
         self.hosts[host].work_at = self.now;

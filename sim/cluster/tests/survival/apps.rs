@@ -4,7 +4,7 @@ use crate::harness::peer::Peer;
 use crate::harness::secure::ServerTls;
 use crate::reference::Expected;
 use crate::scenario::{Act, App, Scenario, Wire};
-use evergate_sim_cluster::{Application, Said, Seen, Time};
+use evergate_sim_cluster::{Application, Seen, Sent, Time};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -29,7 +29,7 @@ pub(crate) struct Client {
     /// Nodes fail in this run.
     faults: bool,
     /// What it says when it breaks the connection off may be lost, and is said again only to who speaks to it.
-    unheard: bool,
+    loss_notices: bool,
     broke: bool,
     /// How long it waits after its handshake, and before it goes on; whether it does so now, and whether it has.
     asks_after: Time,
@@ -63,7 +63,7 @@ impl Client {
             hello,
             lenient,
             faults: false,
-            unheard: false,
+            loss_notices: false,
             broke: false,
             asks_after: 0,
             thinks_for: 0,
@@ -97,12 +97,12 @@ impl Client {
     }
 
     pub(crate) fn in_bad_weather(mut self, lossy: bool) -> Client {
-        self.unheard = lossy;
+        self.loss_notices = lossy;
         self
     }
 
     /// Does what the script has next, as long as it need not wait.
-    fn go_on(&mut self, said: &mut Said) {
+    fn proceed(&mut self, reported: &mut Sent) {
         while let Some(step) = self.scenario.steps.get(self.next) {
             let answered = self.peer.received().len() >= self.expected.marks[self.next];
             let pause = match self.next {
@@ -115,16 +115,16 @@ impl Client {
                 return;
             }
             if pause > 0 && !self.thought {
-                said.pause = (!self.thinks).then_some(pause);
+                reported.pause = (!self.thinks).then_some(pause);
                 self.thinks = true;
                 return;
             }
             self.thought = false;
-            said.bytes.extend_from_slice(&perform(&mut self.peer, &self.scenario, &step.act));
-            said.reset |= matches!(step.act, Act::Reset);
-            self.broke |= said.reset;
+            reported.bytes.extend_from_slice(&perform(&mut self.peer, &self.scenario, &step.act));
+            reported.reset |= matches!(step.act, Act::Reset);
+            self.broke |= reported.reset;
             self.finished |= matches!(step.act, Act::Close | Act::Cut | Act::Reset);
-            said.end |= self.finished && !said.reset;
+            reported.end |= self.finished && !reported.reset;
             self.next += 1;
         }
     }
@@ -173,19 +173,19 @@ impl Client {
         let wanted: usize = self.expected.servers.iter().map(|served| served.bytes.len()).sum();
         let ends = self.expected.servers.iter().filter(|served| served.tunnel_end == Some(true)).count();
         served.iter().map(|served| served.bytes.len()).sum::<usize>() >= wanted * self.clients
-            && (self.unheard && self.scenario.breaks()
+            && (self.loss_notices && self.scenario.breaks()
                 || served.iter().filter(|served| served.tunnel_end == Some(true)).count()
                     >= ends * self.clients)
     }
 }
 
 impl Application for Client {
-    fn react(&mut self, seen: Seen<'_>) -> Said {
-        let mut said = Said { bytes: std::mem::take(&mut self.hello), ..Said::default() };
+    fn react(&mut self, seen: Seen<'_>) -> Sent {
+        let mut reported = Sent { bytes: std::mem::take(&mut self.hello), ..Sent::default() };
         if !seen.bytes.is_empty() {
             let answer = self.peer.receive(seen.bytes);
             if !self.finished {
-                said.bytes.extend_from_slice(&answer);
+                reported.bytes.extend_from_slice(&answer);
             }
         }
         self.ended |= seen.ended;
@@ -193,13 +193,13 @@ impl Application for Client {
         if seen.woken {
             (self.thinks, self.thought) = (false, true);
         }
-        self.go_on(&mut said);
+        self.proceed(&mut reported);
         self.check();
         if self.ended && !self.finished {
-            said.end = true; // nothing more to say to somebody who has gone
+            reported.end = true; // nothing more to say to somebody who has gone
             self.finished = true;
         }
-        said
+        reported
     }
 
     fn is_done(&self) -> bool {
@@ -280,26 +280,26 @@ impl Server {
     }
 
     /// What the application sees: the wire, or what its TLS makes of it.
-    fn unseal(&mut self, seen: Seen<'_>, said: &mut Vec<u8>) -> (Vec<u8>, bool) {
+    fn unseal(&mut self, seen: Seen<'_>, reported: &mut Vec<u8>) -> (Vec<u8>, bool) {
         let Some(tls) = &mut self.tls else { return (seen.bytes.to_vec(), seen.ended) };
-        tls.take(seen.bytes, said);
+        tls.take(seen.bytes, reported);
         (std::mem::take(&mut tls.plain), seen.ended || tls.ended)
     }
 
     /// What goes on the wire of an answer.
-    fn seal(&mut self, answer: &[u8], said: &mut Vec<u8>) {
-        let Some(tls) = &mut self.tls else { return said.extend_from_slice(answer) };
-        tls.say(answer, said);
+    fn seal(&mut self, answer: &[u8], reported: &mut Vec<u8>) {
+        let Some(tls) = &mut self.tls else { return reported.extend_from_slice(answer) };
+        tls.state_text(answer, reported);
         if self.app.fin {
-            tls.end(said);
+            tls.end(reported);
         }
     }
 }
 
 impl Application for Server {
-    fn react(&mut self, seen: Seen<'_>) -> Said {
-        let mut said = Said::default();
-        let (bytes, ended) = self.unseal(seen, &mut said.bytes);
+    fn react(&mut self, seen: Seen<'_>) -> Sent {
+        let mut reported = Sent::default();
+        let (bytes, ended) = self.unseal(seen, &mut reported.bytes);
         if self.app.stage == 2 && !bytes.is_empty() {
             self.app = App::known(&self.scenario, self.app.login);
             self.received.clear();
@@ -318,7 +318,7 @@ impl Application for Server {
         if !self.over && !seen.reset && open {
             let mut answer = Vec::new();
             self.app.react(&self.received, ended, &mut answer);
-            self.seal(&answer, &mut said.bytes);
+            self.seal(&answer, &mut reported.bytes);
         }
         if let Some(entry) = self.entry.filter(|_| self.app.stage >= 10) {
             self.served.borrow_mut()[entry].tunnel_end.get_or_insert(false);
@@ -329,10 +329,10 @@ impl Application for Server {
             }
         }
         // A server of one request also ends when its peer does.
-        said.end = self.app.fin || ended;
-        said.reset = self.app.reset && !self.over;
-        self.over |= said.end || said.reset;
-        said
+        reported.end = self.app.fin || ended;
+        reported.reset = self.app.reset && !self.over;
+        self.over |= reported.end || reported.reset;
+        reported
     }
 
     fn is_done(&self) -> bool {

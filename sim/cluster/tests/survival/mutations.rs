@@ -131,7 +131,7 @@ fn going_on_before_the_other_backup_knows_is_found() {
     let mut complaints = Vec::new();
     for at in moments.iter().copied().filter(|at| *at > 7_000) {
         let first = (at, Whom::Owner, Fault::Power { lossy: false });
-        for mutation in [Mutation::None, Mutation::EagerTakeOver] {
+        for mutation in [Mutation::None, Mutation::EagerFailover] {
             let once = Plan { faults: vec![first], mutation, ..plan.clone() };
             let resumed_at = match run_quietly(&script, &once) {
                 Ok(ran) => ran.resumed_at,

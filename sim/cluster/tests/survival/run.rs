@@ -213,7 +213,7 @@ fn attempt(script: &Script, plan: &Plan, trace: bool) -> Result<Ran, String> {
     let mut result = match outcome {
         Ok(Err(what)) if plan.lenient && what.starts_with("not done") => Ok(()),
         Ok(result) => result,
-        Err(panic) => Err(said(&*panic)),
+        Err(panic) => Err(reported(&*panic)),
     };
     if result.is_ok() && !plan.lenient {
         result = compare(script, plan, &served);
@@ -235,7 +235,7 @@ fn attempt(script: &Script, plan: &Plan, trace: bool) -> Result<Ran, String> {
     })
 }
 
-fn said(panic: &(dyn std::any::Any + Send)) -> String {
+fn reported(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
 }
@@ -243,8 +243,8 @@ fn said(panic: &(dyn std::any::Any + Send)) -> String {
 /// Servers have seen the requests of the undisturbed run, each once.
 fn compare(script: &Script, plan: &Plan, served: &Log) -> Result<(), String> {
     // That the client broke off may not have been heard.
-    let unheard = script.scenario.breaks() && plan.loses();
-    let key = |bytes: &[u8], end: Option<bool>| (masked(bytes), end.filter(|_| !unheard));
+    let loss_notices = script.scenario.breaks() && plan.loses();
+    let key = |bytes: &[u8], end: Option<bool>| (masked(bytes), end.filter(|_| !loss_notices));
     let served = served.borrow();
     let mut got: Vec<_> = served.iter().map(|served| key(&served.bytes, served.tunnel_end)).collect();
     let once = script.expected.servers.iter().map(|served| key(&served.bytes, served.tunnel_end));

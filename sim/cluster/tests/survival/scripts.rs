@@ -1,7 +1,7 @@
 //! The fixed set of scenarios, and random ones.
 
 use crate::scenario::{
-    Act, ENDS, GOES_ON, LOGIN, LOGIN_ENDS, Scenario, Session, Step, UPGRADE, WHO, WHO_POSTS, Wire, noise,
+    Act, CONTINUES, ENDS, LOGIN, LOGIN_ENDS, Scenario, Session, Step, UPGRADE, WHO, WHO_POSTS, Wire, noise,
     request,
 };
 use evergate_sim_cluster::Random;
@@ -139,7 +139,7 @@ pub(crate) fn random(random: &mut Random, size_max: u64) -> Scenario {
     let mut tunnels = !scenario.http;
     if scenario.http {
         for _ in 0..1 + random.below(3) {
-            let kind = random.below(GOES_ON as u64) as usize;
+            let kind = random.below(CONTINUES as u64) as usize;
             let size = size(random);
             ask(&mut scenario, kind, size, !pipelined);
             if random.chance(150) {

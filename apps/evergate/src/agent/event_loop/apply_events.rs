@@ -2,7 +2,7 @@
 
 use super::inputs::Lack;
 use super::{Agent, COMPLETE, State};
-use crate::agent::instruction::{FailoverOrder, Instruction, office};
+use crate::agent::instruction::{FailoverOrder, Instruction, term_of};
 use crate::agent::roles::{EVERYBODY, gate_node};
 use crate::agent::routes::net;
 use crate::agent::status::CutOff;
@@ -42,11 +42,11 @@ impl Agent {
         state.roles.change(bucket, role, listed);
         let (syncing, freeze) = match role {
             Role::Owner { term, syncing, freeze_for, .. } => {
-                (syncing, freeze_for.map(|freeze| (office(term), freeze)))
+                (syncing, freeze_for.map(|freeze| (term_of(term), freeze)))
             }
             _ => (MemberSet::EMPTY, None),
         };
-        state.chorus.expect(bucket, syncing, freeze);
+        state.barrier.expect(bucket, syncing, freeze);
         if matches!(role, Role::Owner { .. }) && std::mem::take(&mut state.drained) {
             state.publish_at = Micros(0); // it took over from another one meanwhile: who ends it now must wait again
         }
@@ -64,27 +64,27 @@ impl Agent {
             let died = |bucket: &Bucket| {
                 matches!(self.node.role(*bucket), Role::Owner { begin: OwnershipStart::Failover, .. })
             };
-            let taken_over = round.buckets.iter().filter(|(bucket, _)| died(bucket)).count();
-            state.counts.take_overs += u64::from(taken_over > 0);
-            state.counts.hand_overs += (round.buckets.len() - taken_over) as u64;
-            let silent = if taken_over > 0 { std::mem::take(&mut state.silent) } else { Micros(0) };
+            let failed_over = round.buckets.iter().filter(|(bucket, _)| died(bucket)).count();
+            state.counts.failovers += u64::from(failed_over > 0);
+            state.counts.handoffs += (round.buckets.len() - failed_over) as u64;
+            let silent = if failed_over > 0 { std::mem::take(&mut state.silent) } else { Micros(0) };
             state.rounds.begin(
                 self.clock.now(),
                 evergate_sys::wall_clock_s(),
                 &mut round,
-                taken_over,
+                failed_over,
                 silent,
                 self.workers,
             );
             Arc::new(round)
         });
         for worker in 0..self.workers {
-            (self.tell)(worker, Instruction::Roles(changed.clone()));
+            (self.notify)(worker, Instruction::Roles(changed.clone()));
         }
         // Behind all roles: the first worker that is done lets clients in, which another one may have to accept.
         for worker in 0..self.workers {
             if let Some(round) = &round {
-                (self.tell)(worker, Instruction::TakeOver(round.clone()));
+                (self.notify)(worker, Instruction::Failover(round.clone()));
             }
         }
     }
@@ -101,11 +101,11 @@ impl Agent {
         state.revoke_all();
         state.roles.void();
         state.rounds.void();
-        state.chorus.clear();
+        state.barrier.clear();
         state.counts.voided += 1;
         state.publish_at = Micros(0);
         for worker in 0..self.workers {
-            (self.tell)(worker, Instruction::Void);
+            (self.notify)(worker, Instruction::Void);
         }
         self.answer_unknown(false);
         if self.node.standing() != NodePhase::Left {
@@ -122,7 +122,7 @@ impl Agent {
         state.counts.views += 1;
         state.installed_at = self.clock.now();
         let lost = self.lost(members);
-        lost.iter().for_each(|id| state.worries.forget_channels_lost(*id));
+        lost.iter().for_each(|id| state.warnings.forget_channels_lost(*id));
         let silence = |id: &NodeId| self.silence(state.installed_at, *id);
         state.silent = lost.iter().filter_map(silence).max().unwrap_or_default();
         let lost: String = lost.iter().map(|id| self.why_lost(*id, silence(id))).collect();
@@ -144,8 +144,8 @@ impl Agent {
 
     /// How long nothing has been heard of a node; `None` if nothing ever was.
     fn silence(&self, now: Micros, id: NodeId) -> Option<Micros> {
-        let heard = Path::ALL.iter().filter_map(|path| self.node.last_received_at(id, *path)).max();
-        heard.map(|at| now.since(at))
+        let peer_input = Path::ALL.iter().filter_map(|path| self.node.last_received_at(id, *path)).max();
+        peer_input.map(|at| now.since(at))
     }
 
     fn why_lost(&self, id: NodeId, silence: Option<Micros>) -> String {
@@ -202,8 +202,8 @@ impl Agent {
     pub(super) fn why_fenced(&self) -> String {
         let all = self.node.config().nodes.len();
         match self.node.quorum() {
-            Some((heard, needed)) if heard < needed => format!(
-                "is still fenced: it hears {heard} of {all} nodes, itself included, and a majority is {needed}; until it hears so many it \
+            Some((peer_input, needed)) if peer_input < needed => format!(
+                "is still fenced: it hears {peer_input} of {all} nodes, itself included, and a majority is {needed}; until it hears so many it \
                  says nothing to clients and servers"
             ),
             _ => format!("is still fenced: {NOBODY_VOUCHES}"),

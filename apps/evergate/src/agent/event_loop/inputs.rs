@@ -20,7 +20,7 @@ const ESTRANGED: Micros = Micros::from_ms(2000);
 /// Between two lines about it.
 const ESTRANGED_LINES: Micros = Micros::from_ms(10_000);
 /// Between two looks at what strangers say: whoever floods the port must not cost a check of the tag each time.
-const STRANGERS: Micros = Micros::from_ms(50);
+const UNLISTED: Micros = Micros::from_ms(50);
 
 /// What a network lacks as far as this machine can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Agent {
         let alone = self.node.hearing().len() < 2;
         for link in &mut self.links {
             let silent = self.witnesses.as_ref().is_some_and(|all| all.are_silent_on(link.path, now, span));
-            let dead = silent && self.node.is_unheard_on(link.path);
+            let dead = silent && self.node.is_unreachable_on(link.path);
             // An interface that is gone has no carrier either, and one without this node's address is of no more use.
             let up = evergate_sys::has_carrier(link.datagrams.urgent.as_raw_fd(), &link.interface)
                 .unwrap_or(false);
@@ -142,7 +142,7 @@ impl Agent {
             state.counts.datagrams_received += 1;
             let ip = from.ip().to_canonical();
             let Some(sender) = link.peers.iter().find(|(_, at)| at.ip() == ip) else {
-                state.strangers += 1;
+                state.unlisted += 1;
                 self.on_unlisted_address(state, index, from, length);
                 continue;
             };
@@ -169,17 +169,17 @@ impl Agent {
     /// found one beside the other's.
     fn on_unlisted_address(&mut self, state: &mut State, index: usize, from: SocketAddr, length: usize) {
         let now = self.clock.now();
-        if state.stranger_heard_at.is_some_and(|at| now.since(at) < STRANGERS) {
+        if state.unlisted_received_at.is_some_and(|at| now.since(at) < UNLISTED) {
             return;
         }
-        state.stranger_heard_at = Some(now);
+        state.unlisted_received_at = Some(now);
         let Some(id) = self.node.sender_of(state.buffer.get(..length).unwrap_or_default()) else { return };
         self.node.set_estranged(now, now + ESTRANGED);
         if let (Some(link), Some(word)) = (self.links.get(index), self.node.notify_unlisted(now, id)) {
             let _ = link.datagrams.urgent.send_to(&word, from); // it speaks again
         }
-        if state.stranger_told_at.is_none_or(|at| now.since(at) >= ESTRANGED_LINES) {
-            state.stranger_told_at = Some(now);
+        if state.unlisted_logged_at.is_none_or(|at| now.since(at) >= ESTRANGED_LINES) {
+            state.unlisted_logged_at = Some(now);
             self.warn(format!(
                 "{} speaks as node {} of this cluster and has its key, but no node of [[cluster.nodes]] has that address here: \
                  is the list the same on all nodes?",
@@ -193,17 +193,18 @@ impl Agent {
     fn estrange(&mut self, state: &mut State, peer: NodeId, form: Option<u8>) {
         let now = self.clock.now();
         self.node.set_estranged(now, now + ESTRANGED);
-        if state.estranged_told_at.is_none_or(|at| now.since(at) >= ESTRANGED_LINES) {
-            state.estranged_told_at = Some(now);
+        if state.foreign_logged_at.is_none_or(|at| now.since(at) >= ESTRANGED_LINES) {
+            state.foreign_logged_at = Some(now);
             let number = peer.0.saturating_add(1);
-            let heard = Path::ALL.iter().filter_map(|path| self.node.last_received_at(peer, *path)).max();
-            let is_heard = heard.is_some_and(|at| now.since(at) < ESTRANGED);
-            let why = match form.filter(|_| !is_heard) {
+            let peer_input =
+                Path::ALL.iter().filter_map(|path| self.node.last_received_at(peer, *path)).max();
+            let is_received = peer_input.is_some_and(|at| now.since(at) < ESTRANGED);
+            let why = match form.filter(|_| !is_received) {
                 Some(form) => format!(
                     "does not understand node {number}, which speaks heartbeats of form {form}, and this one form {VERSION}: run the same version \
                      on all nodes; nodes of different forms do not serve beside each other"
                 ),
-                None if is_heard => format!(
+                None if is_received => format!(
                     "does not understand some of what comes from node {number}'s address, and the rest it does: somebody else sends that, or did"
                 ),
                 None => format!(

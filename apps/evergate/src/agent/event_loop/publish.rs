@@ -23,8 +23,8 @@ impl Agent {
         let active = node.standing() == NodePhase::Active;
         state.inactive_since = (!active).then(|| state.inactive_since.unwrap_or(now));
         status.inactive_ms = state.inactive_since.map(|since| now.since(since).as_ms());
-        status.quorum = node.quorum().map(|(heard, needed)| Quorum { heard, needed });
-        status.held_down_ms = node.rejoin_delay(now).filter(|_| cut_off.is_none()).map(Micros::as_ms);
+        status.quorum = node.quorum().map(|(peer_input, needed)| Quorum { peer_input, needed });
+        status.rejoin_delay_ms = node.rejoin_delay(now).filter(|_| cut_off.is_none()).map(Micros::as_ms);
         status.cut_off = cut_off;
         (status.draining, status.drained) = (state.draining, state.drained);
         status.view = node.view().map(|view| ViewStatus {
@@ -39,17 +39,17 @@ impl Agent {
         let in_view = node.view().is_some();
         for peer in &mut status.nodes {
             let id = NodeId(peer.number.saturating_sub(1));
-            let heard = |path| node.last_received_at(id, path).map(|at| now.since(at).as_ms());
+            let peer_input = |path| node.last_received_at(id, path).map(|at| now.since(at).as_ms());
             peer.member = in_view && members.contains(id);
-            peer.heard_inside_ms = heard(Path::Inside);
-            peer.heard_outside_ms = heard(Path::Outside);
+            peer.silent_inside_ms = peer_input(Path::Inside);
+            peer.silent_outside_ms = peer_input(Path::Outside);
             let lost = |path: &Path| node.reach_of(id, *path).is_some_and(|reach| reach != Reach::Works);
             peer.lost = Path::ALL.into_iter().filter(lost).map(|path| net(path).to_owned()).collect();
             peer.witnessed = node.witnessed(id);
             peer.draining = node.drains(id);
             peer.load = node.work_of(id);
             peer.generation = node.configuration_of(id);
-            peer.can_follow = node.can_follow(id);
+            peer.config_compatible = node.config_compatible(id);
         }
         let tally = state.roles.tally();
         status.buckets = BucketStatus {
@@ -69,11 +69,11 @@ impl Agent {
             }
         }
         status.counts = state.counts;
-        status.take_overs = state.rounds.list();
+        status.failovers = state.rounds.list();
         for reason in Rejected::ALL {
             status.rejected.insert(name_of(reason).to_owned(), node.rejected(reason));
         }
-        status.rejected.insert("stranger".to_owned(), state.strangers);
+        status.rejected.insert("stranger".to_owned(), state.unlisted);
     }
 }
 

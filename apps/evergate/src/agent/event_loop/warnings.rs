@@ -34,8 +34,8 @@ struct Channels {
     /// Of those that are untold the first, and why the last one was lost.
     since: Micros,
     why: String,
-    untold: u64,
-    told_at: Option<Micros>,
+    unreported: u64,
+    logged_at: Option<Micros>,
     /// Until the next line.
     pause: Micros,
 }
@@ -43,16 +43,16 @@ struct Channels {
 /// What there is to worry about, and what was told of it.
 #[derive(Debug, Default)]
 pub(super) struct Warnings {
-    view_told_at: Option<Micros>,
+    view_logged_at: Option<Micros>,
     channels: BTreeMap<NodeId, Channels>,
     /// Since when this node has listened to others that do not know it, and when that was told.
-    overhears: Option<(Micros, Option<Micros>)>,
+    heard_active_cluster: Option<(Micros, Option<Micros>)>,
     /// Since when nodes have lacked this node's configuration, and whether that was told.
     lacking: BTreeMap<NodeId, (Micros, bool)>,
     /// Since when nodes have had no witness, and whether that was told.
     unwitnessed: BTreeMap<NodeId, (Micros, bool)>,
     /// Since when members have been heard on the other network only, and whether that was told.
-    half_heard: BTreeMap<(NodeId, Path), (Micros, bool)>,
+    half_received: BTreeMap<(NodeId, Path), (Micros, bool)>,
     /// Since when no node more may be missing, and whether that was told.
     scarce: Option<(Micros, bool)>,
     /// When it is told next why this node is fenced.
@@ -65,20 +65,25 @@ pub(super) struct Warnings {
 
 impl Warnings {
     pub(super) fn note_channel_lost(&mut self, now: Micros, node: NodeId, why: String) {
-        let fresh =
-            Channels { since: now, why: String::new(), untold: 0, told_at: None, pause: CHANNEL_LINES[0] };
+        let fresh = Channels {
+            since: now,
+            why: String::new(),
+            unreported: 0,
+            logged_at: None,
+            pause: CHANNEL_LINES[0],
+        };
         let channels = self.channels.entry(node).or_insert(fresh);
-        if channels.untold == 0 {
+        if channels.unreported == 0 {
             channels.since = now;
         }
-        channels.untold += 1;
+        channels.unreported += 1;
         channels.why = why;
     }
 
     /// The line about the view that comes says more of what was lost with this node, which may be back before it is looked at.
     pub(super) fn forget_channels_lost(&mut self, node: NodeId) {
         if let Some(channels) = self.channels.get_mut(&node) {
-            channels.untold = 0;
+            channels.unreported = 0;
         }
     }
 
@@ -86,24 +91,27 @@ impl Warnings {
     fn channel_lines(&mut self, now: Micros, ended: impl Fn(NodeId) -> bool) -> Vec<(NodeId, String)> {
         let mut lines = Vec::new();
         for (node, channels) in &mut self.channels {
-            if channels.untold == 0 || now.since(channels.since) < CHANNEL_WAITS {
+            if channels.unreported == 0 || now.since(channels.since) < CHANNEL_WAITS {
                 continue;
             }
             if ended(*node) {
-                channels.untold = 0;
+                channels.unreported = 0;
                 continue;
             }
-            let quiet = channels.told_at.map(|at| now.since(at));
+            let quiet = channels.logged_at.map(|at| now.since(at));
             if quiet.is_some_and(|quiet| quiet < channels.pause) {
                 continue;
             }
-            let goes_on = quiet.is_some_and(|quiet| quiet.0 < channels.pause.0 * 4);
-            let times =
-                if channels.untold > 1 { format!(" ({} times)", channels.untold) } else { String::new() };
+            let continues = quiet.is_some_and(|quiet| quiet.0 < channels.pause.0 * 4);
+            let times = if channels.unreported > 1 {
+                format!(" ({} times)", channels.unreported)
+            } else {
+                String::new()
+            };
             lines.push((*node, format!("{}{times}", channels.why)));
             channels.pause =
-                if goes_on { CHANNEL_LINES[1].min(Micros(channels.pause.0 * 2)) } else { CHANNEL_LINES[0] };
-            (channels.told_at, channels.untold) = (Some(now), 0);
+                if continues { CHANNEL_LINES[1].min(Micros(channels.pause.0 * 2)) } else { CHANNEL_LINES[0] };
+            (channels.logged_at, channels.unreported) = (Some(now), 0);
         }
         lines
     }
@@ -130,12 +138,12 @@ impl Agent {
     }
 
     fn warn_about_view(&mut self, state: &mut State, now: Micros) {
-        let told_at = state.worries.view_told_at;
+        let logged_at = state.warnings.view_logged_at;
         let Some(waits) = self.node.waits_for_view(now).filter(|waits| *waits >= LASTS) else { return };
-        if told_at.is_some_and(|at| now.since(at) < AGAIN) {
+        if logged_at.is_some_and(|at| now.since(at) < AGAIN) {
             return;
         }
-        state.worries.view_told_at = Some(now);
+        state.warnings.view_logged_at = Some(now);
         let awaited: Vec<String> = self.node.awaited().iter().map(|id| (id.0 + 1).to_string()).collect();
         let whom = match awaited.is_empty() {
             true => String::new(),
@@ -149,7 +157,7 @@ impl Agent {
     fn warn_about_channels(&mut self, state: &mut State, now: Micros) {
         let node = &self.node;
         let ended = |id: NodeId| node.has_left(id) || !node.members().set().contains(id);
-        let lines = state.worries.channel_lines(now, ended);
+        let lines = state.warnings.channel_lines(now, ended);
         for (id, why) in lines {
             let (number, count) = (id.0.saturating_add(1), state.roles.replicated_to(id));
             self.warn(format!(
@@ -162,14 +170,14 @@ impl Agent {
         let waits_by_itself = self.node.rejoin_delay(now).is_some() || self.node.cut_off().is_some();
         if self.node.standing() != NodePhase::Listening
             || waits_by_itself
-            || !self.node.heard_active_cluster(now)
+            || !self.node.saw_active_cluster(now)
         {
-            state.worries.overhears = None;
+            state.warnings.heard_active_cluster = None;
             return;
         }
-        let (since, told_at) = state.worries.overhears.get_or_insert((now, None));
-        if now.since(*since) >= LASTS && told_at.is_none_or(|at| now.since(at) >= AGAIN) {
-            *told_at = Some(now);
+        let (since, logged_at) = state.warnings.heard_active_cluster.get_or_insert((now, None));
+        if now.since(*since) >= LASTS && logged_at.is_none_or(|at| now.since(at) >= AGAIN) {
+            *logged_at = Some(now);
             self.warn(
                 "listens, because there is a cluster whose nodes do not answer this one: is it in [[cluster.nodes]] there, and \
                  under the same addresses?"
@@ -181,15 +189,15 @@ impl Agent {
     /// A rollout takes its time; what lasts longer was forgotten, or differs by mistake.
     fn warn_about_configuration(&mut self, state: &mut State, now: Micros, id: NodeId) {
         let number = id.0.saturating_add(1);
-        if self.node.can_follow(id) != Some(false) {
-            if let Some((_, true)) = state.worries.lacking.remove(&id) {
+        if self.node.config_compatible(id) != Some(false) {
+            if let Some((_, true)) = state.warnings.lacking.remove(&id) {
                 self.info(format!("node {number} has this node's configuration now, or is gone"));
             }
             return;
         }
-        let (since, told) = state.worries.lacking.entry(id).or_insert((now, false));
-        if !*told && now.since(*since) >= ROLLOUT_LASTS {
-            *told = true;
+        let (since, reported) = state.warnings.lacking.entry(id).or_insert((now, false));
+        if !*reported && now.since(*since) >= ROLLOUT_LASTS {
+            *reported = true;
             self.warn(format!(
                 "node {number} lacks this node's configuration: it gets no buckets from here for {} minutes, and should this node \
                  die, requests without a response are reset there; give all nodes the same file, and reload them",
@@ -201,11 +209,11 @@ impl Agent {
     /// The first line is about the moment, in which it is not known yet who is missing.
     fn warn_about_fence(&mut self, state: &mut State, now: Micros) {
         if self.node.standing() != NodePhase::Fenced {
-            state.worries.fence_due = None;
+            state.warnings.fence_due = None;
             return;
         }
         let first = if self.node.quorum().is_some() { LASTS } else { FENCED_AGAIN };
-        let due = state.worries.fence_due.get_or_insert(now + first);
+        let due = state.warnings.fence_due.get_or_insert(now + first);
         if now >= *due {
             *due = now + FENCED_AGAIN;
             let why = self.why_fenced();
@@ -217,14 +225,14 @@ impl Agent {
     fn warn_about_being_cut_off(&mut self, state: &mut State, now: Micros) {
         let cut_off = self.cut_off().filter(|_| self.node.standing() != NodePhase::Left);
         let Some(CutOff { network, why }) = cut_off else {
-            if let Some((_, true)) = state.worries.cut_off_due.take() {
+            if let Some((_, true)) = state.warnings.cut_off_due.take() {
                 self.info("is no longer cut off a network, as far as it can see");
             }
             return;
         };
-        let (due, told) = state.worries.cut_off_due.get_or_insert((now + LASTS, false));
+        let (due, reported) = state.warnings.cut_off_due.get_or_insert((now + LASTS, false));
         if now >= *due {
-            (*due, *told) = (now + CUT_OFF_AGAIN, true);
+            (*due, *reported) = (now + CUT_OFF_AGAIN, true);
             self.warn(format!(
                 "is cut off the {network} network: {why}; it takes no buckets until it is back there"
             ));
@@ -233,16 +241,17 @@ impl Agent {
 
     /// One death more, and nobody serves.
     fn warn_about_majority(&mut self, state: &mut State, now: Micros) {
-        let scarce = self.node.quorum().filter(|(heard, needed)| heard == needed);
+        let scarce = self.node.quorum().filter(|(peer_input, needed)| peer_input == needed);
         let all = self.node.config().nodes.len();
-        let Some((heard, _)) = scarce.filter(|_| all > 2 && self.node.standing() == NodePhase::Active) else {
-            state.worries.scarce = None;
+        let Some((peer_input, _)) = scarce.filter(|_| all > 2 && self.node.standing() == NodePhase::Active)
+        else {
+            state.warnings.scarce = None;
             return;
         };
-        let (since, told) = state.worries.scarce.get_or_insert((now, false));
-        if !*told && now.since(*since) >= LASTS {
-            *told = true;
-            self.warn(format!("hears {heard} of {all} nodes, itself included, and a majority is no less: with one fewer nobody serves"));
+        let (since, reported) = state.warnings.scarce.get_or_insert((now, false));
+        if !*reported && now.since(*since) >= LASTS {
+            *reported = true;
+            self.warn(format!("hears {peer_input} of {all} nodes, itself included, and a majority is no less: with one fewer nobody serves"));
         }
     }
 
@@ -256,14 +265,14 @@ impl Agent {
             let lately = |path| self.node.last_received_at(id, path).is_some_and(|at| now.since(at) < LASTS);
             let half = member && id != self.node.me().id && lately(other) && !lately(path);
             if !half {
-                if let Some((_, true)) = state.worries.half_heard.remove(&(id, path)) {
+                if let Some((_, true)) = state.warnings.half_received.remove(&(id, path)) {
                     self.info(format!("hears node {number} on the {net} network again, or no more at all"));
                 }
                 continue;
             }
-            let (since, told) = state.worries.half_heard.entry((id, path)).or_insert((now, false));
-            if !*told && now.since(*since) >= LASTS {
-                *told = true;
+            let (since, reported) = state.warnings.half_received.entry((id, path)).or_insert((now, false));
+            if !*reported && now.since(*since) >= LASTS {
+                *reported = true;
                 self.warn(format!(
                     "does not hear node {number} on the {net} network, only on the other one: that network is broken at one of the two or \
                      between them; where they cannot know at which, both stay, and clients of either may wait: look at both"
@@ -277,15 +286,15 @@ impl Agent {
         let Some(witnesses) = &self.witnesses else { return };
         let there = |of: Option<Path>| witnesses.all.iter().filter(move |witness| witness.path() == of);
         if there(Some(path)).next().is_some() {
-            state.worries.unvouched.remove(&path);
+            state.warnings.unvouched.remove(&path);
             return;
         }
         let lost: String = there(None)
             .map(|witness| format!("; no route leads to {} over either interface", witness.ip))
             .collect();
-        let (since, told) = state.worries.unvouched.entry(path).or_insert((now, false));
-        if !*told && now.since(*since) >= ROUTES_LAST {
-            *told = true;
+        let (since, reported) = state.warnings.unvouched.entry(path).or_insert((now, false));
+        if !*reported && now.since(*since) >= ROUTES_LAST {
+            *reported = true;
             self.warn(format!(
                 "has no witness on the {} network: where that loses packets and no card its carrier, the two nodes cannot know whose side is \
                  broken, and both stay; name one there, if it is lost together with the link between the nodes (docs/cluster.md){lost}",
@@ -302,16 +311,16 @@ impl Agent {
         match self.node.witnessed(id) {
             Some(false) => {}
             Some(true) => {
-                if let Some((_, true)) = state.worries.unwitnessed.remove(&id) {
+                if let Some((_, true)) = state.warnings.unwitnessed.remove(&id) {
                     self.info(format!("no longer misses a witness for {whom}"));
                 }
                 return;
             }
             None => return, // it is not heard: nothing is new
         }
-        let (since, told) = state.worries.unwitnessed.entry(id).or_insert((now, false));
-        if !*told && now.since(*since) >= LASTS {
-            *told = true;
+        let (since, reported) = state.warnings.unwitnessed.entry(id).or_insert((now, false));
+        if !*reported && now.since(*since) >= LASTS {
+            *reported = true;
             self.warn(format!(
                 "finds no witness for {whom}: without one a node cannot go on when another one is missing"
             ));
@@ -326,35 +335,35 @@ mod tests {
     const PEER: NodeId = NodeId(1);
     const SECOND: u64 = 1_000_000;
 
-    fn lines(worries: &mut Warnings, at_s: u64) -> Vec<String> {
-        let lines = worries.channel_lines(Micros(at_s * SECOND), |_| false);
+    fn lines(warnings: &mut Warnings, at_s: u64) -> Vec<String> {
+        let lines = warnings.channel_lines(Micros(at_s * SECOND), |_| false);
         lines.into_iter().map(|(_, line)| line).collect()
     }
 
     #[test]
     fn a_lost_channel_is_told_once_it_is_known_that_its_node_goes_on() {
-        let mut worries = Warnings::default();
-        worries.note_channel_lost(Micros(SECOND), PEER, "eof".to_owned());
-        assert!(worries.channel_lines(Micros(SECOND + 100_000), |_| false).is_empty());
-        assert_eq!(lines(&mut worries, 2), ["eof"]);
-        assert!(lines(&mut worries, 3).is_empty());
-        worries.note_channel_lost(Micros(20 * SECOND), PEER, "eof".to_owned());
-        assert!(worries.channel_lines(Micros(21 * SECOND), |_| true).is_empty());
-        assert!(lines(&mut worries, 22).is_empty(), "it has ended");
-        worries.note_channel_lost(Micros(40 * SECOND), PEER, "eof".to_owned());
-        worries.forget_channels_lost(PEER);
-        assert!(lines(&mut worries, 41).is_empty(), "it has ended, and is back");
+        let mut warnings = Warnings::default();
+        warnings.note_channel_lost(Micros(SECOND), PEER, "eof".to_owned());
+        assert!(warnings.channel_lines(Micros(SECOND + 100_000), |_| false).is_empty());
+        assert_eq!(lines(&mut warnings, 2), ["eof"]);
+        assert!(lines(&mut warnings, 3).is_empty());
+        warnings.note_channel_lost(Micros(20 * SECOND), PEER, "eof".to_owned());
+        assert!(warnings.channel_lines(Micros(21 * SECOND), |_| true).is_empty());
+        assert!(lines(&mut warnings, 22).is_empty(), "it has ended");
+        warnings.note_channel_lost(Micros(40 * SECOND), PEER, "eof".to_owned());
+        warnings.forget_channels_lost(PEER);
+        assert!(lines(&mut warnings, 41).is_empty(), "it has ended, and is back");
     }
 
     #[test]
     fn channels_that_are_lost_again_and_again_are_told_more_and_more_rarely() {
-        let mut worries = Warnings::default();
-        let mut told = Vec::new();
+        let mut warnings = Warnings::default();
+        let mut reported = Vec::new();
         for at in 1..7200 {
-            worries.note_channel_lost(Micros(at * SECOND), PEER, "eof".to_owned());
-            told.extend(lines(&mut worries, at + 1));
+            warnings.note_channel_lost(Micros(at * SECOND), PEER, "eof".to_owned());
+            reported.extend(lines(&mut warnings, at + 1));
         }
-        assert!((20..40).contains(&told.len()), "{}", told.len());
-        assert!(told.last().unwrap().ends_with(" times)"), "{told:?}");
+        assert!((20..40).contains(&reported.len()), "{}", reported.len());
+        assert!(reported.last().unwrap().ends_with(" times)"), "{reported:?}");
     }
 }

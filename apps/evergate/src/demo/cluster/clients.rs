@@ -67,12 +67,12 @@ fn upload(board: &Board, transfer: &Transfer, target: &Target) -> io::Result<()>
         at += piece.len() as u64;
         board.pause(1);
     }
-    let said = line.response(200)?;
-    let said = String::from_utf8_lossy(&said).trim().to_owned();
-    if said == board.bytes_each.to_string() {
+    let reported = line.response(200)?;
+    let reported = String::from_utf8_lossy(&reported).trim().to_owned();
+    if reported == board.bytes_each.to_string() {
         return Ok(());
     }
-    Err(io::Error::other(format!("the server has {said} of {} bytes", board.bytes_each)))
+    Err(io::Error::other(format!("the server has {reported} of {} bytes", board.bytes_each)))
 }
 
 fn messages(board: &Board, transfer: &Transfer, target: &Target) -> io::Result<()> {
@@ -153,8 +153,8 @@ fn visits(board: &Board, transfer: &Transfer, target: &Target) -> io::Result<()>
 fn request(line: &mut Line, transfer: &Transfer, number: u64, more: &str) -> io::Result<()> {
     line.ask("GET", &format!("/hello?n={number}"), more)?;
     let body = line.response(200)?;
-    let said: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
-    let right = said["target"] == format!("/hello?n={number}");
+    let reported: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+    let right = reported["target"] == format!("/hello?n={number}");
     let length = body.len() as u64;
     transfer.moved(length, if right { 0 } else { length });
     Ok(())

@@ -237,8 +237,7 @@ impl Show<'_> {
         let Some(all) = self.members() else { return Ok(None) };
         let owned: u64 = all.iter().map(|status| status.buckets.owned).sum();
         let busy = |status: &ClusterStatus| {
-            status.buckets.held + status.buckets.unowned > 0
-                || status.take_overs.iter().any(|one| one.running)
+            status.buckets.held + status.buckets.unowned > 0 || status.failovers.iter().any(|one| one.running)
         };
         Ok((owned == BUCKETS && !all.iter().any(busy)).then_some(all))
     }

@@ -55,8 +55,8 @@ pub(in crate::demo) fn take(
         at += count;
         right += count - wrong;
     }
-    let said = format!("{right}\n");
+    let reported = format!("{right}\n");
     let head =
-        format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n", said.len());
-    stream.write_all((head + &said).as_bytes())
+        format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n", reported.len());
+    stream.write_all((head + &reported).as_bytes())
 }

@@ -7,7 +7,7 @@
 use super::failover::give_back;
 use super::loss_notice::LossNotice;
 use super::recovering::{Leg, RecoveringConnection};
-use super::{Cluster, GatedLeg, ConnectionReplication};
+use super::{Cluster, ConnectionReplication, GatedLeg};
 use crate::agent::Resumed;
 use crate::control::console;
 use crate::worker::call_context::Crowd;
@@ -36,13 +36,13 @@ const SMALL_BUFFER: u32 = 65_536;
 const LONG_SILENCE: Micros = Micros::from_ms(30);
 
 /// A leg with a living socket.
-pub(super) struct AwakeLeg {
+pub(super) struct ActivatedLeg {
     facts: LegFacts,
     received: u64,
     ended: bool,
     acked: u64,
     /// Its peer has said how much it has.
-    heard: bool,
+    peer_input: bool,
     slot: Slot,
     socket: OwnedFd,
 }
@@ -52,20 +52,20 @@ pub(super) struct ActivatedConnection {
     pub(super) id: ConnectionId,
     pub(super) bucket: Bucket,
     held: Box<ReplicatedConnection>,
-    legs: AwakeLegs,
+    legs: ActivatedLegs,
     /// How its peers are asked.
     asked: Vec<Leg>,
 }
 
 /// The client's, and the server's if there is one.
-pub(super) type AwakeLegs = (AwakeLeg, Option<AwakeLeg>);
+pub(super) type ActivatedLegs = (ActivatedLeg, Option<ActivatedLeg>);
 
 impl ActivatedConnection {
-    pub(super) fn of(take: RecoveringConnection, legs: AwakeLegs) -> ActivatedConnection {
+    pub(super) fn of(take: RecoveringConnection, legs: ActivatedLegs) -> ActivatedConnection {
         ActivatedConnection { id: take.id, bucket: take.bucket, held: take.held, legs, asked: take.legs }
     }
 
-    fn legs(&self) -> impl Iterator<Item = &AwakeLeg> {
+    fn legs(&self) -> impl Iterator<Item = &ActivatedLeg> {
         std::iter::once(&self.legs.0).chain(&self.legs.1)
     }
 }
@@ -89,11 +89,11 @@ impl Worker {
             }
             takes.extend(of);
         }
-        let mut awake = Vec::with_capacity(takes.len());
+        let mut activated = Vec::with_capacity(takes.len());
         for mut take in takes {
             self.pulse.beat();
             match catch_panic(&self.counters, || activate(cluster, &mut take)).flatten() {
-                Some(legs) => awake.push(ActivatedConnection::of(take, legs)),
+                Some(legs) => activated.push(ActivatedConnection::of(take, legs)),
                 None => {
                     resumed.lost += 1;
                     give_back(cluster, &mut take);
@@ -102,19 +102,19 @@ impl Worker {
             }
         }
         let (pulse, now) = (&self.pulse, self.now);
-        let told = catch_panic(&self.counters, || move_on(cluster, pulse, &awake, silent, now)); // who does not hear it asks again
-        self.counters.losses_told.add(told.unwrap_or(0));
-        awake
+        let reported = catch_panic(&self.counters, || move_on(cluster, pulse, &activated, silent, now)); // who does not hear it asks again
+        self.counters.loss_notices.add(reported.unwrap_or(0));
+        activated
     }
 
     /// One connection goes on. False when it does not, also for a defect that it reaches: the others must not notice, and
     /// its peers are reset.
     pub(super) fn resume(&mut self, take: ActivatedConnection) -> bool {
         let ActivatedConnection { id, bucket, mut held, legs: (client, server), .. } = take;
-        let (mut goes_on, mut legs) = (false, (Some(client), server));
-        self.guarded(None, |worker| goes_on = worker.rebuild((id, bucket), &mut held.state, &mut legs));
+        let (mut continues, mut legs) = (false, (Some(client), server));
+        self.guarded(None, |worker| continues = worker.rebuild((id, bucket), &mut held.state, &mut legs));
         self.drop_legs(legs.0.into_iter().chain(legs.1)); // those that nobody has
-        goes_on
+        continues
     }
 
     /// State machine, sockets and backups of one connection. Takes the legs that it has a place for.
@@ -122,7 +122,7 @@ impl Worker {
         &mut self,
         (id, bucket): (ConnectionId, Bucket),
         state: &mut ConnectionState,
-        legs: &mut (Option<AwakeLeg>, Option<AwakeLeg>),
+        legs: &mut (Option<ActivatedLeg>, Option<ActivatedLeg>),
     ) -> bool {
         let Some(client) = &legs.0 else { return false };
         #[cfg(test)]
@@ -130,26 +130,27 @@ impl Worker {
         let Some((mut connection, leg)) = self.restore(id, state, &client.facts) else { return false };
         let Some(cluster) = &self.cluster else { return false };
         let counted = cluster.census.count(bucket);
-        let Some(AwakeLeg { facts, received, ended, acked, heard, slot, socket }) = legs.0.take() else {
+        let Some(ActivatedLeg { facts, received, ended, acked, peer_input, slot, socket }) = legs.0.take()
+        else {
             return false;
         };
-        if let Some(leg) = leg.as_ref().filter(|_| !heard) {
-            connection.note_unheard_client(leg);
+        if let Some(leg) = leg.as_ref().filter(|_| !peer_input) {
+            connection.record_loss_notice(leg);
         }
         let stands = ResumePoint { received, ended, sent: state.server.output, acked };
         let gated = GatedLeg::resumed(slot, &facts, stands, self.now);
-        let mut mirroring = ConnectionReplication::new(bucket, gated, std::mem::take(state), counted);
-        mirroring.legs.insert(0, facts);
+        let mut replicated_state = ConnectionReplication::new(bucket, gated, std::mem::take(state), counted);
+        replicated_state.legs.insert(0, facts);
         if let (Some(server), Some(leg)) = (&legs.1, &leg) {
-            mirroring.legs.insert(leg.route.leg, server.facts);
+            replicated_state.legs.insert(leg.route.leg, server.facts);
         }
-        let Some(key) = self.insert(socket, connection, mirroring) else { return false };
-        let mut goes_on = false;
+        let Some(key) = self.insert(socket, connection, replicated_state) else { return false };
+        let mut continues = false;
         self.guarded(Some(Source::Client(key)), |worker| {
             worker.start(key, (&mut legs.1, leg), stands);
-            goes_on = true;
+            continues = true;
         });
-        goes_on
+        continues
     }
 
     /// The state machine, and where its server's leg stands. What it says waits for the sockets.
@@ -160,7 +161,7 @@ impl Worker {
         facts: &LegFacts,
     ) -> Option<(Connection, Option<ResumedLeg>)> {
         let Some(index) = self.generation_for(state) else {
-            self.counters.reason("resume_generation");
+            self.counters.reason("failover_config_unknown");
             self.log_unknown_generation();
             return None;
         };
@@ -193,7 +194,7 @@ impl Worker {
             Io { now: self.now, scratch: &mut self.scratch, effects: &mut self.effects, node: &mut view };
         let restored = Connection::restore(&snapshot, state, &fresh, &mut io).ok();
         if restored.is_none() {
-            self.counters.reason("resume_failed");
+            self.counters.reason("failover_failed");
             self.scratch.down.clear();
             self.effects.clear();
         }
@@ -201,12 +202,17 @@ impl Worker {
     }
 
     /// Gives a connection its place in the worker.
-    fn insert(&mut self, socket: OwnedFd, connection: Connection, mirroring: ConnectionReplication) -> Option<Key> {
-        let bucket = mirroring.bucket;
+    fn insert(
+        &mut self,
+        socket: OwnedFd,
+        connection: Connection,
+        replicated_state: ConnectionReplication,
+    ) -> Option<Key> {
+        let bucket = replicated_state.bucket;
         let counted = self.acquire_limits(connection.listener_name(), connection.client_address().ip());
         self.keep_alive(&socket, Duration::ZERO); // the other node's socket had it, and repair does not restore it
         let mut entry = Client::new(socket, connection, counted);
-        entry.mirroring = Some(Box::new(mirroring));
+        entry.replicated_state = Some(Box::new(replicated_state));
         let key = self.clients.insert(entry);
         self.list(key);
         self.index_by_bucket(key, bucket);
@@ -221,7 +227,7 @@ impl Worker {
     fn start(
         &mut self,
         key: Key,
-        (server, leg): (&mut Option<AwakeLeg>, Option<ResumedLeg>),
+        (server, leg): (&mut Option<ActivatedLeg>, Option<ResumedLeg>),
         stands: ResumePoint,
     ) {
         self.begin_again(key);
@@ -256,13 +262,13 @@ impl Worker {
 
     fn log_unknown_generation(&mut self) {
         let Some(cluster) = &mut self.cluster else { return };
-        if cluster.generation_told_at.is_some_and(|at| self.now.since(at) < GENERATION_LINES) {
+        if cluster.generation_logged_at.is_some_and(|at| self.now.since(at) < GENERATION_LINES) {
             return;
         }
-        cluster.generation_told_at = Some(self.now);
+        cluster.generation_logged_at = Some(self.now);
         console::warning(format_args!(
             "cluster: resets connections that came from another node in the middle of a handshake or request, under a configuration that this node has not \
-             (`resume_generation`): give all nodes the same file, and reload them, before one gives its connections away"
+             (`failover_config_unknown`): give all nodes the same file, and reload them, before one gives its connections away"
         ));
     }
 
@@ -272,8 +278,8 @@ impl Worker {
         let Some(client) = self.clients.get_mut(key) else { return false };
         client.readable = true;
         let fd = client.fd();
-        if let (Some(cluster), Some(mirroring)) = (&mut self.cluster, &client.mirroring) {
-            cluster.note_slot(mirroring.leg.slot.index(), key);
+        if let (Some(cluster), Some(replicated_state)) = (&mut self.cluster, &client.replicated_state) {
+            cluster.note_slot(replicated_state.leg.slot.index(), key);
         }
         self.register(fd, Source::Client(key)).is_ok()
     }
@@ -282,7 +288,7 @@ impl Worker {
     fn attach_server(
         &mut self,
         key: Key,
-        server: &mut Option<AwakeLeg>,
+        server: &mut Option<ActivatedLeg>,
         leg: &ResumedLeg,
         client_acked: u64,
     ) {
@@ -296,7 +302,7 @@ impl Worker {
         });
         let number = leg.route.leg;
         let Some((runtime, tls_fingerprint, response)) = runtime else {
-            self.counters.reason("resume_server");
+            self.counters.reason("failover_server_unknown");
             self.with(key, |connection, io| {
                 connection.learn_client_acked(client_acked);
                 match connection.bound_leg() {
@@ -306,7 +312,7 @@ impl Worker {
             });
             return;
         };
-        let Some(AwakeLeg { facts, received, ended, acked, slot, socket, .. }) = server.take() else {
+        let Some(ActivatedLeg { facts, received, ended, acked, slot, socket, .. }) = server.take() else {
             return;
         };
         self.keep_alive(&socket, response);
@@ -343,9 +349,9 @@ impl Worker {
     }
 
     /// Resets what cannot go on: its peers may wait for an answer, and would not ask.
-    fn drop_legs(&mut self, legs: impl IntoIterator<Item = AwakeLeg>) {
+    fn drop_legs(&mut self, legs: impl IntoIterator<Item = ActivatedLeg>) {
         let Some(cluster) = &mut self.cluster else { return };
-        for AwakeLeg { slot, socket, .. } in legs {
+        for ActivatedLeg { slot, socket, .. } in legs {
             evergate_sys::reset_on_close(socket.as_raw_fd());
             slot.open();
             drop(socket);
@@ -360,58 +366,73 @@ impl Worker {
 fn move_on(
     cluster: &mut Cluster,
     pulse: &Watchdog,
-    awake: &[ActivatedConnection],
+    activated: &[ActivatedConnection],
     silent: Micros,
     now: Micros,
 ) -> u64 {
-    let mut told = 0;
+    let mut reported = 0;
     let now_ms = evergate_sys::steady_clock_ms();
-    let legs = awake.iter().flat_map(ActivatedConnection::legs);
+    let legs = activated.iter().flat_map(ActivatedConnection::legs);
     let _ = cluster.lane.emit_acks(legs.map(|leg| &leg.slot)); // what is lost is made up for by the peers' timers
-    for take in awake {
+    for take in activated {
         pulse.beat();
         let died = matches!(cluster.role(take.bucket), Role::Owner { begin: OwnershipStart::Failover, .. });
         let stays = !cluster.freezing.contains_key(&take.bucket); // else what comes again meets a bucket on hold
-        let tells = died && stays && silent >= LONG_SILENCE;
+        let reports = died && stays && silent >= LONG_SILENCE;
         for (number, (leg, lives)) in take.asked.iter().zip(take.legs()).enumerate() {
-            if let Some(unsaid) = leg.lost_segments() {
+            if let Some(unsent) = leg.lost_segments() {
                 let socket = lives.socket.as_raw_fd();
-                let was_told = tells && unsaid.notify_peer(cluster, socket, 0);
-                told += u64::from(was_told);
+                let was_reported = reports && unsent.notify_peer(cluster, socket, 0);
+                reported += u64::from(was_reported);
                 let (slot, is_client) = (lives.slot.index(), number == 0);
-                cluster.unheard.push(LossNotice::new(unsaid, slot, socket, is_client, was_told, now));
+                cluster.loss_notices.push(LossNotice::new(
+                    unsent,
+                    slot,
+                    socket,
+                    is_client,
+                    was_reported,
+                    now,
+                ));
             }
             if leg.room() < SMALL_BUFFER {
                 leg.ask(cluster, now_ms);
             }
         }
     }
-    told
+    reported
 }
 
 /// Sockets leave repair. `None` when one of them cannot: nothing is left of any then.
-pub(super) fn activate(cluster: &mut Cluster, take: &mut RecoveringConnection) -> Option<AwakeLegs> {
+pub(super) fn activate(cluster: &mut Cluster, take: &mut RecoveringConnection) -> Option<ActivatedLegs> {
     #[cfg(test)]
     faults::strike_take("wake", take.client_flow());
-    let mut awake = Vec::new();
+    let mut activated = Vec::new();
     for leg in &mut take.legs {
         let (Some(slot), Some(socket)) = (leg.slot.take(), leg.socket.take()) else { continue };
         match socket.finish() {
             Ok(socket) => {
                 slot.set_asleep(false);
-                let Leg { facts, received, ended, acked, heard, .. } = *leg;
-                awake.push(AwakeLeg { facts, received, ended, acked, heard: heard.is_some(), slot, socket });
+                let Leg { facts, received, ended, acked, peer_input, .. } = *leg;
+                activated.push(ActivatedLeg {
+                    facts,
+                    received,
+                    ended,
+                    acked,
+                    peer_input: peer_input.is_some(),
+                    slot,
+                    socket,
+                });
             }
             Err(_) => cluster.lane.finish(slot, None, Leases::now_ns()),
         }
     }
-    if awake.len() < take.legs.len() {
-        for AwakeLeg { slot, socket, .. } in awake {
+    if activated.len() < take.legs.len() {
+        for ActivatedLeg { slot, socket, .. } in activated {
             drop(socket);
             cluster.lane.finish(slot, None, Leases::now_ns());
         }
         return None;
     }
-    let mut legs = awake.into_iter();
+    let mut legs = activated.into_iter();
     Some((legs.next()?, legs.next()))
 }

@@ -2,14 +2,14 @@
 
 use super::Cluster;
 use super::replication_channel::Channel;
-use crate::agent::{Instruction, Report, office, required_settings};
+use crate::agent::{Instruction, Report, required_settings, term_of};
 use crate::control::console;
 use crate::worker::Worker;
 use crate::worker::slab::Source;
 use evergate_base::Micros;
 use evergate_membership::{Bucket, NodeId, Role};
 use evergate_replication::{
-    Announced, Answer, FRAME_VERSION, Frame, ReplicaError, LegFacts, Office, SessionNews, WireError,
+    Announced, Answer, FRAME_VERSION, Frame, LegFacts, Office, ReplicaError, SessionNews, WireError,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -148,19 +148,19 @@ impl Worker {
         let result = result.and_then(|()| Ok(ended?));
         let replaced = result.as_ref().is_err_and(|error| error.is::<Replaced>());
         cluster.work.note_frames(incoming.frames - frames);
-        let (speaker, worker) = (incoming.announced.sender(), incoming.worker);
+        let (announcer, worker) = (incoming.announced.sender(), incoming.worker);
         if knew.is_none() && incoming.from.is_some() && !replaced {
             // What an earlier channel of the same worker still brings is older than what this one begins with. Of an earlier
             // life of that node nothing more comes, and its end need not have been heard.
             let node = |announced: &Announced| announced.sender().map(|(node, _)| node);
-            let from = speaker.map(|(node, _)| node);
+            let from = announcer.map(|(node, _)| node);
             let same = |other: &Incoming| node(&other.announced) == from && other.worker == worker;
             for (_, slot) in cluster.incoming.iter_mut().enumerate().filter(|(other, _)| *other != index) {
                 slot.take_if(|other| same(other));
             }
         }
-        for (bucket, office) in complete {
-            cluster.note_complete(bucket, office, worker);
+        for (bucket, term_of) in complete {
+            cluster.note_complete(bucket, term_of, worker);
         }
         self.take_session_news(news);
         if let Err(error) = result {
@@ -173,8 +173,8 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(incoming) = cluster.incoming.get_mut(index).and_then(Option::take) else { return };
         // What a node had said before it lost its buckets to this one may be read after that.
-        let late = error.is::<ReplicaError>()
-            && cluster.taken_at.is_some_and(|at| self.now.since(at) <= DROP_AFTER);
+        let late =
+            error.is::<ReplicaError>() && cluster.taken_at.is_some_and(|at| self.now.since(at) <= DROP_AFTER);
         let ended = late || error.is::<Replaced>() || error.is::<io::Error>();
         match incoming.from.map(|node| node.0.saturating_add(1)) {
             _ if ended => {}
@@ -189,9 +189,9 @@ impl Worker {
             None => {}
         }
         self.counters.reason(match (incoming.from.is_some(), ended) {
-            (true, true) => "mirror_channel_ended",
-            (true, false) => "mirror_channel_disbelieved",
-            (false, _) => "mirror_channel_refused",
+            (true, true) => "replication_channel_ended",
+            (true, false) => "replication_channel_invalid",
+            (false, _) => "replication_channel_refused",
         });
     }
 
@@ -204,7 +204,7 @@ impl Worker {
                 }
                 self.poll_failovers();
             }
-            Instruction::TakeOver(round) => self.fail_over(&round),
+            Instruction::Failover(round) => self.fail_over(&round),
             Instruction::Keep(kept) => {
                 if let Some(cluster) = &mut self.cluster {
                     cluster.kept.entry(kept.bucket).or_default().push(kept);
@@ -224,7 +224,7 @@ impl Worker {
             }
             cluster.holder.clear();
             cluster.complete.clear();
-            cluster.untold.clear();
+            cluster.unreported.clear();
             cluster.arriving.clear();
             cluster.forgetting.clear();
             cluster.closing.clear();
@@ -238,7 +238,7 @@ impl Worker {
             cluster.drop_endings(None);
         }
         for key in self.clients.keys() {
-            if self.clients.get_mut(key).is_some_and(|client| client.mirroring.is_some()) {
+            if self.clients.get_mut(key).is_some_and(|client| client.replicated_state.is_some()) {
                 self.abandon(key);
             }
         }
@@ -288,14 +288,16 @@ impl Incoming {
                     newest.meet(self)?;
                 }
             }
-            let hear = |facts: &mut LegFacts| {
+            let read_from = |facts: &mut LegFacts| {
                 facts.shift(self.ahead.0);
                 layout.know_neighbour(facts);
             };
             match &mut frame {
-                Frame::Begin { legs, .. } => legs.values_mut().for_each(hear),
-                Frame::Leg { facts, .. } => hear(facts),
-                Frame::Clock { clock_ms } => self.ahead.record_clock(*clock_ms, evergate_sys::steady_clock_ms()),
+                Frame::Begin { legs, .. } => legs.values_mut().for_each(read_from),
+                Frame::Leg { facts, .. } => read_from(facts),
+                Frame::Clock { clock_ms } => {
+                    self.ahead.record_clock(*clock_ms, evergate_sys::steady_clock_ms())
+                }
                 _ => {}
             }
             if let Frame::Sessions(more) = frame {
@@ -305,9 +307,9 @@ impl Incoming {
             let completes = if let Frame::Complete { bucket } = &frame { Some(*bucket) } else { None };
             holder.handle(&mut self.announced, frame)?;
             if let Some(bucket) = completes
-                && let Some(office) = self.announced.of(bucket)
+                && let Some(term_of) = self.announced.of(bucket)
             {
-                complete.push((Bucket(bucket), office));
+                complete.push((Bucket(bucket), term_of));
             }
         }
         self.channel.input.drain(..at);
@@ -358,20 +360,20 @@ impl Incoming {
 
 impl Cluster {
     /// One worker of the owner has said everything about a bucket: the copy is complete when all of them have.
-    fn note_complete(&mut self, bucket: Bucket, office: Office, worker: u16) {
-        let older = self.complete.get(&bucket).is_some_and(|(known, _)| office < *known);
-        if older || !self.holder.counts(bucket.0, office) {
+    fn note_complete(&mut self, bucket: Bucket, term_of: Office, worker: u16) {
+        let older = self.complete.get(&bucket).is_some_and(|(known, _)| term_of < *known);
+        if older || !self.holder.counts(bucket.0, term_of) {
             return; // of a fill that was given up
         }
-        let (known, workers) = self.complete.entry(bucket).or_insert_with(|| (office, BTreeSet::new()));
-        if *known != office {
-            *known = office;
+        let (known, workers) = self.complete.entry(bucket).or_insert_with(|| (term_of, BTreeSet::new()));
+        if *known != term_of {
+            *known = term_of;
             workers.clear();
         }
         workers.insert(worker);
         if workers.len() >= self.layout.workers {
             self.complete.remove(&bucket);
-            self.report(Report::Complete { bucket, office });
+            self.report(Report::Complete { bucket, term_of });
         }
     }
 
@@ -401,11 +403,11 @@ impl Cluster {
     pub(super) fn change_replicas(&mut self, bucket: Bucket, role: Role, now: Micros) {
         match role {
             Role::Outside { since: first, .. } | Role::Backup { term: first, in_sync: false, .. } => {
-                self.holder.forget(bucket.0, office(first));
+                self.holder.forget(bucket.0, term_of(first));
                 self.forgetting.insert(bucket, now + DROP_AFTER);
             }
             Role::Owner { term, begin: evergate_membership::OwnershipStart::Empty, .. } => {
-                self.holder.recover(bucket.0, office(term));
+                self.holder.recover(bucket.0, term_of(term));
             }
             Role::Backup { .. } | Role::Owner { .. } => {}
         }

@@ -4,7 +4,7 @@ use super::GatedLeg;
 use super::stats::Counted;
 use evergate_base::Micros;
 use evergate_membership::{Bucket, MemberSet, NodeId};
-use evergate_replication::{ConnectionId, ConnectionState, Entry, Frame, LegFacts, Delay, Phase};
+use evergate_replication::{ConnectionId, ConnectionState, Delay, Entry, Frame, LegFacts, Phase};
 use std::collections::BTreeMap;
 
 /// What a mirrored connection has beside its state machine.
@@ -31,7 +31,12 @@ pub(crate) struct ConnectionReplication {
 }
 
 impl ConnectionReplication {
-    pub(super) fn new(bucket: Bucket, leg: GatedLeg, fold: ConnectionState, counted: Counted) -> ConnectionReplication {
+    pub(super) fn new(
+        bucket: Bucket,
+        leg: GatedLeg,
+        fold: ConnectionState,
+        counted: Counted,
+    ) -> ConnectionReplication {
         ConnectionReplication {
             bucket,
             leg,

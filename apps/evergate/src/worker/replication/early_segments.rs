@@ -4,7 +4,7 @@
 //! before there is a socket would be lost, and said again by the client's kernel only after 0.2, 0.6, 1.4 and 3 seconds.
 //! So the gate hands it over, and it is put where the socket would have it ([`evergate_sys::Restoring::receive`]).
 
-use evergate_bpf::{Flow, PeerPosition, DivertedSegment};
+use evergate_bpf::{DivertedSegment, Flow, PeerPosition};
 use std::collections::{HashMap, VecDeque};
 
 /// Bytes that are kept in all.
@@ -24,14 +24,14 @@ pub(super) struct EarlySegment {
 #[derive(Default)]
 pub(super) struct EarlyInput {
     /// Its newest word about its end.
-    pub(super) heard: Option<PeerPosition>,
+    pub(super) peer_input: Option<PeerPosition>,
     pub(super) pieces: Vec<EarlySegment>,
 }
 
 /// What clients said whose connections have no socket yet.
 #[derive(Default)]
 pub(super) struct EarlySegments {
-    said: HashMap<Flow, EarlyInput>,
+    reported: HashMap<Flow, EarlyInput>,
     bytes: usize,
     /// Flows in the order in which they spoke, and some that are gone.
     order: VecDeque<Flow>,
@@ -39,37 +39,37 @@ pub(super) struct EarlySegments {
 
 impl EarlySegments {
     /// Somebody speaks. What finds no room is dropped: its sender says it again.
-    pub(super) fn note(&mut self, knock: DivertedSegment) {
-        let DivertedSegment { flow, heard, data } = knock;
-        if !self.said.contains_key(&flow) {
-            if self.said.len() >= FLOWS_MAX {
+    pub(super) fn note(&mut self, diverted: DivertedSegment) {
+        let DivertedSegment { flow, peer_input, data } = diverted;
+        if !self.reported.contains_key(&flow) {
+            if self.reported.len() >= FLOWS_MAX {
                 return;
             }
             self.order.push_back(flow);
         }
-        let said = self.said.entry(flow).or_default();
-        said.heard = Some(heard);
-        let (seq, pieces) = (heard.seq, &mut said.pieces);
+        let reported = self.reported.entry(flow).or_default();
+        reported.peer_input = Some(peer_input);
+        let (seq, pieces) = (peer_input.seq, &mut reported.pieces);
         let is_known = pieces.iter().any(|piece| piece.seq == seq && piece.data.len() >= data.len());
         if data.is_empty() || is_known || pieces.len() >= SEGMENTS_MAX || self.bytes + data.len() > BYTES_MAX
         {
             return;
         }
         self.bytes += data.len();
-        pieces.push(EarlySegment { seq, ack: heard.ack, data });
+        pieces.push(EarlySegment { seq, ack: peer_input.ack, data });
     }
 
     /// What was said in a flow, which has its socket now, or never will.
     pub(super) fn take(&mut self, flow: &Flow) -> EarlyInput {
-        let said = self.said.remove(flow).unwrap_or_default();
-        self.bytes -= said.pieces.iter().map(|piece| piece.data.len()).sum::<usize>();
-        said
+        let reported = self.reported.remove(flow).unwrap_or_default();
+        self.bytes -= reported.pieces.iter().map(|piece| piece.data.len()).sum::<usize>();
+        reported
     }
 
     /// Who spoke first and waits, of those that have not been taken; each is named once.
     pub(super) fn next(&mut self) -> Option<Flow> {
         while let Some(flow) = self.order.pop_front() {
-            if self.said.contains_key(&flow) {
+            if self.reported.contains_key(&flow) {
                 return Some(flow);
             }
         }
@@ -107,37 +107,40 @@ mod tests {
     }
 
     fn early_segment(port: u16, seq: u32, data: &[u8]) -> DivertedSegment {
-        let heard = PeerPosition { seq, ack: 1, window: u32::from(port), count: 1, timestamps: (0, 0) };
-        DivertedSegment { flow: flow(port), heard, data: data.to_vec() }
+        let peer_input = PeerPosition { seq, ack: 1, window: u32::from(port), count: 1, timestamps: (0, 0) };
+        DivertedSegment { flow: flow(port), peer_input, data: data.to_vec() }
     }
 
     #[test]
     fn who_spoke_first_goes_first_and_is_named_once() {
-        let mut knocks = EarlySegments::default();
+        let mut early = EarlySegments::default();
         for (port, seq, data) in [(2, 5, "ab"), (1, 9, "x"), (2, 7, "cd"), (2, 5, "ab"), (3, 0, "")] {
-            knocks.note(early_segment(port, seq, data.as_bytes()));
+            early.note(early_segment(port, seq, data.as_bytes()));
         }
-        assert_eq!(knocks.bytes, 5, "what was said again is not kept twice");
-        knocks.take(&flow(1));
-        assert_eq!(knocks.next(), Some(flow(2)));
-        knocks.put_back(vec![flow(2)]);
-        assert_eq!((knocks.next(), knocks.next(), knocks.next()), (Some(flow(3)), Some(flow(2)), None));
-        let said = knocks.take(&flow(2));
-        assert_eq!((said.pieces.len(), said.heard.map(|heard| heard.window)), (2, Some(2)));
-        assert!(knocks.take(&flow(3)).pieces.is_empty() && knocks.said.is_empty() && knocks.bytes == 0);
+        assert_eq!(early.bytes, 5, "what was said again is not kept twice");
+        early.take(&flow(1));
+        assert_eq!(early.next(), Some(flow(2)));
+        early.put_back(vec![flow(2)]);
+        assert_eq!((early.next(), early.next(), early.next()), (Some(flow(3)), Some(flow(2)), None));
+        let reported = early.take(&flow(2));
+        assert_eq!(
+            (reported.pieces.len(), reported.peer_input.map(|peer_input| peer_input.window)),
+            (2, Some(2))
+        );
+        assert!(early.take(&flow(3)).pieces.is_empty() && early.reported.is_empty() && early.bytes == 0);
     }
 
     #[test]
     fn nobody_can_fill_the_memory() {
-        let mut knocks = EarlySegments::default();
+        let mut early = EarlySegments::default();
         for seq in 0..100 {
-            knocks.note(early_segment(1, seq, b"x"));
+            early.note(early_segment(1, seq, b"x"));
         }
-        assert_eq!(knocks.bytes, SEGMENTS_MAX);
+        assert_eq!(early.bytes, SEGMENTS_MAX);
         for port in 2..u16::MAX {
-            knocks.note(early_segment(port, 0, &[0; 4096]));
+            early.note(early_segment(port, 0, &[0; 4096]));
         }
-        assert!(knocks.bytes <= BYTES_MAX && knocks.said.len() <= FLOWS_MAX);
+        assert!(early.bytes <= BYTES_MAX && early.reported.len() <= FLOWS_MAX);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! every peer on. All steps, with the files that do them: `docs/failover.md`, "Take-over, step by step".
 
 use super::Cluster;
-use super::activate::{ActivatedConnection, AwakeLegs, activate};
+use super::activate::{ActivatedConnection, ActivatedLegs, activate};
 use super::probe::ask_all;
 use super::recovering::RecoveringConnection;
 use super::reprotect::Failover;
@@ -30,7 +30,7 @@ const LOST_LINES_MS: u64 = 10_000;
 struct Found {
     /// With something on its way.
     busy: Vec<RecoveringConnection>,
-    resting: BTreeMap<Bucket, Vec<RecoveringConnection>>,
+    idle_connections: BTreeMap<Bucket, Vec<RecoveringConnection>>,
     /// How many do not go on.
     lost: usize,
 }
@@ -49,15 +49,15 @@ impl Found {
 
 /// What became of a connection that rests.
 enum IdleOutcome {
-    Awake(Box<AwakeLegs>),
+    Activated(Box<ActivatedLegs>),
     /// Its client has begun another one here.
-    BegunAnew,
+    BegunAgain,
     Lost,
 }
 
 impl Worker {
     /// Continues the connections of this worker's share of the buckets: at once those with something on its way to somebody,
-    /// the others between all else ([`Worker::resume_resting`]).
+    /// the others between all else ([`Worker::resume_idle`]).
     pub(super) fn fail_over(&mut self, round: &FailoverOrder) {
         let began = (Instant::now(), Leases::now_ns());
         let Some(cluster) = &mut self.cluster else { return };
@@ -75,10 +75,17 @@ impl Worker {
         let counters = self.counters.clone();
         // Whatever a defect makes of it, the take-over has an end, and its buckets do not stay on hold.
         catch_panic(&counters, || self.take(&mine, &mut found));
-        let Found { busy, resting, lost } = found;
+        let Found { busy, idle_connections, lost } = found;
         let resumed = Resumed { round: round.number, buckets: mine.len(), lost, ..Resumed::default() };
         let buckets: Vec<Bucket> = mine.iter().map(|(bucket, _)| *bucket).collect();
-        self.start_reprotection(Failover::new(began, round.silent, resumed, &buckets, busy, resting));
+        self.start_reprotection(Failover::new(
+            began,
+            round.silent,
+            resumed,
+            &buckets,
+            busy,
+            idle_connections,
+        ));
         // Of the other buckets this worker has nothing, or what it accepted meanwhile: a copy needs its word too.
         for (bucket, _) in round.buckets.iter().filter(|bucket| !mine.contains(bucket)) {
             self.pulse.beat();
@@ -91,13 +98,13 @@ impl Worker {
     fn take(&mut self, mine: &[(Bucket, Office)], found: &mut Found) {
         let Some(cluster) = &mut self.cluster else { return };
         let (counters, pulse) = (&self.counters, &self.pulse);
-        for (bucket, office) in mine {
-            let held = catch_panic(counters, || cluster.holder.recover(bucket.0, *office));
-            let mut resting = Vec::new();
-            for Recovered { connection, rests, held } in held.into_iter().flatten() {
+        for (bucket, term_of) in mine {
+            let held = catch_panic(counters, || cluster.holder.recover(bucket.0, *term_of));
+            let mut idle_connections = Vec::new();
+            for Recovered { connection, idle, held } in held.into_iter().flatten() {
                 pulse.beat();
-                if rests {
-                    resting.push(RecoveringConnection::idle(connection, *bucket, held));
+                if idle {
+                    idle_connections.push(RecoveringConnection::idle(connection, *bucket, held));
                     continue;
                 }
                 match catch_panic(counters, || RecoveringConnection::active(connection, *bucket, held))
@@ -107,9 +114,9 @@ impl Worker {
                     None => found.lost += 1,
                 }
             }
-            found.resting.insert(*bucket, resting);
+            found.idle_connections.insert(*bucket, idle_connections);
         }
-        drop_superseded_closed(&mut found.busy, &found.resting);
+        drop_superseded_closed(&mut found.busy, &found.idle_connections);
         let now_ms = evergate_sys::steady_clock_ms();
         found.keep_active(pulse, |take| {
             attempt((cluster, counters), take, |cluster, take| gate(cluster, counters, take, now_ms))
@@ -129,18 +136,18 @@ impl Worker {
         let (bucket, connection) = (take.bucket, take.id);
         let mut built = IdleOutcome::Lost;
         self.guarded(None, |worker| built = worker.build_idle(&mut take, since_ns));
-        let goes_on = match built {
-            IdleOutcome::Awake(legs) => self.resume(ActivatedConnection::of(take, *legs)),
-            IdleOutcome::BegunAnew => true,
+        let continues = match built {
+            IdleOutcome::Activated(legs) => self.resume(ActivatedConnection::of(take, *legs)),
+            IdleOutcome::BegunAgain => true,
             IdleOutcome::Lost => {
                 self.drop_takes(vec![take]);
                 false
             }
         };
-        if !goes_on && let Some(cluster) = &mut self.cluster {
+        if !continues && let Some(cluster) = &mut self.cluster {
             cluster.give_up_copies(bucket, connection);
         }
-        goes_on
+        continues
     }
 
     fn build_idle(&mut self, take: &mut RecoveringConnection, since_ns: u64) -> IdleOutcome {
@@ -153,7 +160,7 @@ impl Worker {
             Ok(Some(slot)) => client.slot = Some(slot),
             Ok(None) => {
                 cluster.give_up_copies(take.bucket, take.id);
-                return IdleOutcome::BegunAnew; // nothing had been said on it
+                return IdleOutcome::BegunAgain; // nothing had been said on it
             }
             Err(_) => return IdleOutcome::Lost,
         }
@@ -162,21 +169,21 @@ impl Worker {
         }
         // From here on all that comes knocks.
         cluster.read_early_segments_of(&flow);
-        let said = cluster.knocks.take(&flow);
-        if let (Some(client), Some(heard)) = (take.legs.first_mut(), said.heard)
-            && client.follows(&heard)
+        let reported = cluster.early.take(&flow);
+        if let (Some(client), Some(peer_input)) = (take.legs.first_mut(), reported.peer_input)
+            && client.follows(&peer_input)
         {
-            client.record_position(heard);
+            client.record_position(peer_input);
         }
         if !build(cluster, &self.counters, take, now_ms) {
             return IdleOutcome::Lost;
         }
         if let Some(client) = take.legs.first() {
             cluster.read_early_segments_of(&flow);
-            let later = cluster.knocks.take(&flow).pieces;
-            client.play(said.pieces.into_iter().chain(later).collect());
+            let later = cluster.early.take(&flow).pieces;
+            client.play(reported.pieces.into_iter().chain(later).collect());
         }
-        activate(cluster, take).map_or(IdleOutcome::Lost, |legs| IdleOutcome::Awake(Box::new(legs)))
+        activate(cluster, take).map_or(IdleOutcome::Lost, |legs| IdleOutcome::Activated(Box::new(legs)))
     }
 
     /// Somebody else goes on with them, or nobody: nothing of them leaves.
@@ -192,27 +199,27 @@ impl Worker {
 /// says now belongs to the connection that is not over.
 fn drop_superseded_closed(
     busy: &mut Vec<RecoveringConnection>,
-    resting: &BTreeMap<Bucket, Vec<RecoveringConnection>>,
+    idle_connections: &BTreeMap<Bucket, Vec<RecoveringConnection>>,
 ) {
     let is_over = |take: &RecoveringConnection| take.held.state.closed.is_some();
     let all_over = || busy.iter().filter(|take| is_over(take));
     let mut over: HashSet<_> = all_over().filter_map(RecoveringConnection::client_flow).collect();
     // Connections between the same ends are of one bucket.
     let buckets: BTreeSet<Bucket> = all_over().map(|take| take.bucket).collect();
-    let resting = buckets.iter().filter_map(|bucket| resting.get(bucket)).flatten();
-    let others = busy.iter().filter(|take| !is_over(take)).chain(resting);
-    let anew: HashSet<_> =
+    let idle_connections = buckets.iter().filter_map(|bucket| idle_connections.get(bucket)).flatten();
+    let others = busy.iter().filter(|take| !is_over(take)).chain(idle_connections);
+    let fresh_start: HashSet<_> =
         others.filter_map(RecoveringConnection::client_flow).filter(|flow| over.remove(flow)).collect();
-    busy.retain(|take| !is_over(take) || take.client_flow().is_none_or(|flow| !anew.contains(&flow)));
+    busy.retain(|take| !is_over(take) || take.client_flow().is_none_or(|flow| !fresh_start.contains(&flow)));
 }
 
 /// A client that reset its connection and came again from the same port while nobody listened answers for the new one: the old one
 /// would only be in its way.
 fn drop_superseded_reset(cluster: &mut Cluster, busy: &mut Vec<RecoveringConnection>) {
     let is_old = |take: &RecoveringConnection| {
-        let said = take.legs.first().and_then(|client| client.slot.as_ref()).and_then(Slot::strange);
+        let reported = take.legs.first().and_then(|client| client.slot.as_ref()).and_then(Slot::strange);
         let flow = take.client_flow();
-        said.zip(flow).is_some_and(|(said, flow)| cluster.gate.has_answered_syn(&flow, said))
+        reported.zip(flow).is_some_and(|(reported, flow)| cluster.gate.has_answered_syn(&flow, reported))
     };
     for mut take in busy.extract_if(.., |take| is_old(take)).collect::<Vec<_>>() {
         give_back(cluster, &mut take);
@@ -237,7 +244,7 @@ fn gate(cluster: &mut Cluster, counters: &Counters, take: &mut RecoveringConnect
         leg.slot = Some(cluster.gate.restore(&leg.restored(cluster, now_ms))?);
         anyhow::Ok(())
     });
-    gated.inspect_err(|error| cluster.log_lost(counters, "flow_not_gated", error, now_ms)).is_ok()
+    gated.inspect_err(|error| cluster.log_lost(counters, "gate_table_full", error, now_ms)).is_ok()
         || give_back(cluster, take)
 }
 
@@ -246,7 +253,7 @@ fn build(cluster: &mut Cluster, counters: &Counters, take: &mut RecoveringConnec
     #[cfg(test)]
     faults::strike_take("build", take.client_flow());
     let built: anyhow::Result<()> = take.legs.iter_mut().try_for_each(|leg| leg.build(cluster, now_ms));
-    built.inspect_err(|error| cluster.log_lost(counters, "resume_socket", error, now_ms)).is_ok()
+    built.inspect_err(|error| cluster.log_lost(counters, "failover_socket_failed", error, now_ms)).is_ok()
         || give_back(cluster, take)
 }
 
@@ -254,10 +261,10 @@ impl Cluster {
     /// A connection is lost that was held: that is counted, and said now and then.
     fn log_lost(&mut self, counters: &Counters, reason: &'static str, error: &anyhow::Error, now_ms: u64) {
         counters.reason(reason);
-        if self.lost_told_ms.is_some_and(|at| now_ms.saturating_sub(at) < LOST_LINES_MS) {
+        if self.lost_logged_ms.is_some_and(|at| now_ms.saturating_sub(at) < LOST_LINES_MS) {
             return;
         }
-        self.lost_told_ms = Some(now_ms);
+        self.lost_logged_ms = Some(now_ms);
         let advice = match is_without_route(error) {
             true => "has this host lost a route, or an interface?",
             false => "each node needs descriptors and places in the packet filter for the clients of all",
@@ -291,8 +298,8 @@ mod tests {
     #[test]
     fn what_is_over_gives_way_to_its_client_coming_again_and_to_nobody_else() {
         let mut busy = vec![take(1, 50, true), take(2, 51, true), take(3, 52, true), take(4, 51, false)];
-        let resting = vec![take(5, 50, false), take(6, 53, false)];
-        drop_superseded_closed(&mut busy, &[(Bucket(1), resting)].into());
+        let idle_connections = vec![take(5, 50, false), take(6, 53, false)];
+        drop_superseded_closed(&mut busy, &[(Bucket(1), idle_connections)].into());
         assert_eq!(busy.iter().map(|take| take.id.0).collect::<Vec<_>>(), [3, 4]);
     }
 }

@@ -4,8 +4,8 @@
 //! slot that the kernel's programs read.
 
 use evergate_base::Micros;
-use evergate_bpf::{WorkerPortId, Slot};
-use evergate_replication::{AckGate, AckSlot, InputBoundary, LegFacts, Delay, Origin, ResumePoint};
+use evergate_bpf::{Slot, WorkerPortId};
+use evergate_replication::{AckGate, AckSlot, Delay, InputBoundary, LegFacts, Origin, ResumePoint};
 use evergate_sys::{Stamp, TcpParams};
 
 /// A leg whose acknowledgements wait for the backups. What its methods are for: see [`Positions`].

@@ -7,7 +7,7 @@
 
 use super::super::slab::{Key, Source};
 use super::Cluster;
-use crate::agent::{FrozenConnections, Report, gate_node, office};
+use crate::agent::{FrozenConnections, Report, gate_node, term_of};
 use crate::worker::Worker;
 use evergate_base::Micros;
 use evergate_bpf::Leases;
@@ -26,7 +26,7 @@ const CLOSED_FOR: Micros = Micros::from_ms(1);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Closing {
     freeze: HandoffId,
-    office: Office,
+    term_of: Office,
     since: Micros,
     /// Its idle server connections are closed.
     tidied: bool,
@@ -37,19 +37,19 @@ impl Worker {
     pub(super) fn change_freezing(&mut self, bucket: Bucket, role: Role) {
         let Some(cluster) = &mut self.cluster else { return };
         let wanted = match role {
-            Role::Owner { term, freeze_for: Some(freeze), .. } => Some((freeze, office(term))),
+            Role::Owner { term, freeze_for: Some(freeze), .. } => Some((freeze, term_of(term))),
             _ => None,
         };
         let before = cluster.freezing.remove(&bucket);
         let frozen = cluster.frozen.remove(&bucket);
         let closing = cluster.closing.remove(&bucket);
-        if let Some((freeze, office)) = wanted {
+        if let Some((freeze, term_of)) = wanted {
             if before.is_some() {
-                cluster.freeze(bucket, (freeze, office));
+                cluster.freeze(bucket, (freeze, term_of));
             } else {
                 let since = closing.map_or(self.now, |closing| closing.since);
                 let tidied = closing.is_some_and(|closing| closing.tidied);
-                cluster.close(bucket, Closing { freeze, office, since, tidied });
+                cluster.close(bucket, Closing { freeze, term_of, since, tidied });
             }
             if frozen && before == wanted {
                 cluster.frozen.insert(bucket); // it was reported, and the next owner may go on at any moment
@@ -62,7 +62,7 @@ impl Worker {
             cluster.gate.owners().open(table);
         }
         let kept = cluster.kept.remove(&bucket).unwrap_or_default();
-        match (role, before.or(closing.map(|closing| (closing.freeze, closing.office)))) {
+        match (role, before.or(closing.map(|closing| (closing.freeze, closing.term_of)))) {
             (Role::Owner { .. }, Some(_)) => {
                 // The move was called off: what waited goes on.
                 if let Some(table) = table {
@@ -76,17 +76,17 @@ impl Worker {
                     }
                 }
             }
-            (Role::Backup { in_sync: true, .. }, Some((freeze, office)))
+            (Role::Backup { in_sync: true, .. }, Some((freeze, term_of)))
                 if frozen && cluster.holds_replicas_of(bucket) =>
             {
-                self.keep_frozen(bucket, office, kept.iter().filter(|kept| kept.freeze == freeze))
+                self.keep_frozen(bucket, term_of, kept.iter().filter(|kept| kept.freeze == freeze))
             }
             _ => {}
         }
     }
 
     /// Connections whose moves were called off take up what has come meanwhile.
-    pub(in crate::worker) fn go_on_thawed(&mut self) {
+    pub(in crate::worker) fn resume_thawed(&mut self) {
         let thawed = self.cluster.as_mut().map(|cluster| std::mem::take(&mut cluster.thawed));
         for key in thawed.into_iter().flatten() {
             self.guarded(Some(Source::Client(key)), |worker| {
@@ -103,13 +103,13 @@ impl Worker {
     fn keep_frozen<'a>(
         &mut self,
         bucket: Bucket,
-        office: Office,
+        term_of: Office,
         others: impl Iterator<Item = &'a Arc<FrozenConnections>>,
     ) {
         let mine = self.whole_of(bucket);
         let Some(cluster) = &mut self.cluster else { return };
         for frame in others.flat_map(|kept| kept.frames.iter().cloned()).chain(mine) {
-            cluster.holder.keep(office, frame);
+            cluster.holder.keep(term_of, frame);
         }
     }
 
@@ -117,8 +117,8 @@ impl Worker {
     fn whole_of(&mut self, bucket: Bucket) -> Vec<Frame> {
         let keys = self.connections_of(bucket);
         let mine = keys.into_iter().filter_map(|key| self.clients.get(key)).filter_map(|client| {
-            let mirroring = client.mirroring.as_ref()?;
-            Some(mirroring.whole(client.connection.id()))
+            let replicated_state = client.replicated_state.as_ref()?;
+            Some(replicated_state.whole(client.connection.id()))
         });
         let ending = self.cluster.iter().flat_map(|cluster| cluster.ending_frames(bucket));
         mine.chain(ending).collect()
@@ -129,8 +129,9 @@ impl Worker {
         let Some(cluster) = self.cluster.as_ref().filter(|cluster| !cluster.freezing.is_empty()) else {
             return false;
         };
-        let mirroring = self.clients.get(key).and_then(|client| client.mirroring.as_ref());
-        mirroring.is_some_and(|mirroring| cluster.freezing.contains_key(&mirroring.bucket))
+        let replicated_state = self.clients.get(key).and_then(|client| client.replicated_state.as_ref());
+        replicated_state
+            .is_some_and(|replicated_state| cluster.freezing.contains_key(&replicated_state.bucket))
     }
 
     /// Closes idle server connections of buckets that are to move, while what they say still leaves: the next owner knows
@@ -165,13 +166,13 @@ impl Worker {
             // Those that were given back while clients were waited for: from now on nothing of theirs leaves.
             self.close_idle_of(&ready.iter().map(|(bucket, _)| bucket.0).collect());
         }
-        for (bucket, Closing { freeze, office, .. }) in ready {
+        for (bucket, Closing { freeze, term_of, .. }) in ready {
             for key in self.connections_of(bucket) {
                 self.replicate_all(key); // what waits for others
             }
             let Some(cluster) = &mut self.cluster else { return };
             cluster.closing.remove(&bucket);
-            cluster.freeze(bucket, (freeze, office));
+            cluster.freeze(bucket, (freeze, term_of));
         }
     }
 
@@ -187,15 +188,15 @@ impl Worker {
             return;
         };
         let freezing = cluster.freezing.clone();
-        for (bucket, (freeze, office)) in freezing {
+        for (bucket, (freeze, term_of)) in freezing {
             // Of connections that ended, and of copies that are whole, no entry speaks.
             if self.cluster.as_ref().is_some_and(|cluster| !cluster.has_received_all(bucket)) {
                 continue;
             }
             let keys = self.connections_of(bucket);
             let to = MemberSet::of(freeze.to);
-            let quiet = keys.iter().filter_map(|key| self.clients.get(*key)?.mirroring.as_ref());
-            let held = quiet.into_iter().all(|mirroring| mirroring.is_replicated_by(to));
+            let quiet = keys.iter().filter_map(|key| self.clients.get(*key)?.replicated_state.as_ref());
+            let held = quiet.into_iter().all(|replicated_state| replicated_state.is_replicated_by(to));
             if !held || self.cluster.as_ref().is_some_and(|cluster| cluster.is_pending(bucket)) {
                 continue;
             }
@@ -206,7 +207,7 @@ impl Worker {
             let elsewhere = !cluster.holds_replicas_of(bucket);
             let mine = if elsewhere { self.whole_of(bucket) } else { Vec::new() };
             if let Some(cluster) = &self.cluster {
-                cluster.report(Report::Frozen { bucket, office, freeze, mine });
+                cluster.report(Report::Frozen { bucket, term_of, freeze, mine });
             }
         }
     }

@@ -77,7 +77,7 @@ fn cost(counters: &Counters) -> u64 {
 impl Worker {
     /// Before a turn of a mirrored connection, which may not survive it.
     pub(in crate::worker) fn before_turn(&self, key: Key) -> Option<Before> {
-        let bucket = self.clients.get(key)?.mirroring.as_ref()?.bucket;
+        let bucket = self.clients.get(key)?.replicated_state.as_ref()?.bucket;
         Some(Before { bucket, cost: cost(&self.counters) })
     }
 

@@ -25,30 +25,30 @@ const CLIENTS: [Micros; 3] = [Micros::from_ms(1000), Micros::from_ms(2000), Micr
 
 /// A peer that is waited for.
 pub(super) struct LossNotice {
-    unsaid: LostSegments,
+    unsent: LostSegments,
     slot: u32,
     /// What its socket had received when it began to live.
     received: u64,
     /// How often it was told.
-    told: u32,
+    reported: u32,
     /// The times that are left.
     times: std::slice::Iter<'static, Micros>,
     since: Micros,
 }
 
 impl LossNotice {
-    /// `socket`, whose peer is a client or a server, lives since now, in this slot of the gate; the peer `was_told` what is lost, or not.
+    /// `socket`, whose peer is a client or a server, lives since now, in this slot of the gate; the peer `was_reported` what is lost, or not.
     pub(super) fn new(
-        unsaid: LostSegments,
+        unsent: LostSegments,
         slot: u32,
         socket: RawFd,
         is_client: bool,
-        was_told: bool,
+        was_reported: bool,
         now: Micros,
     ) -> LossNotice {
         let received = evergate_sys::bytes_received(socket).unwrap_or(0);
         let times = if is_client { CLIENTS.iter() } else { SERVERS.iter() };
-        LossNotice { unsaid, slot, received, told: u32::from(was_told), times, since: now }
+        LossNotice { unsent, slot, received, reported: u32::from(was_reported), times, since: now }
     }
 
     /// Whether the next time has come; `None` after the last one.
@@ -58,9 +58,9 @@ impl LossNotice {
 
     /// Tells it once more; whether that has left.
     fn send(&mut self, cluster: &Cluster, socket: RawFd, now: Micros) -> bool {
-        let before = self.told;
-        (self.since, self.told) = (now, before + 1);
-        self.times.next().is_some() && self.unsaid.notify_peer(cluster, socket, before)
+        let before = self.reported;
+        (self.since, self.reported) = (now, before + 1);
+        self.times.next().is_some() && self.unsent.notify_peer(cluster, socket, before)
     }
 }
 
@@ -69,17 +69,17 @@ impl Worker {
     pub(super) fn send_due_notices(&mut self) {
         let now = self.now;
         let Some(cluster) = &mut self.cluster else { return };
-        if cluster.unheard.iter().all(|peer| peer.is_due(now) == Some(false)) {
+        if cluster.loss_notices.iter().all(|peer| peer.is_due(now) == Some(false)) {
             return;
         }
-        let mut all = std::mem::take(&mut cluster.unheard);
+        let mut all = std::mem::take(&mut cluster.loss_notices);
         all.retain_mut(|peer| match peer.is_due(now) {
             Some(true) => self.send_to_peer(peer).is_some() && peer.is_due(now).is_some(),
             Some(false) => true,
             None => false,
         });
         if let Some(cluster) = &mut self.cluster {
-            cluster.unheard.append(&mut all);
+            cluster.loss_notices.append(&mut all);
         }
     }
 
@@ -87,15 +87,15 @@ impl Worker {
     fn send_to_peer(&self, peer: &mut LossNotice) -> Option<()> {
         let cluster = self.cluster.as_ref()?;
         let client = self.clients.get(cluster.of_slot(peer.slot)?)?;
-        let mirroring = client.mirroring.as_ref()?;
-        if cluster.freezing.contains_key(&mirroring.bucket) {
+        let replicated_state = client.replicated_state.as_ref()?;
+        if cluster.freezing.contains_key(&replicated_state.bucket) {
             return None; // what came again would meet a bucket on hold
         }
         let is_it =
-            |slot: &evergate_bpf::Slot| slot.index() == peer.slot && slot.flow() == peer.unsaid.flow();
+            |slot: &evergate_bpf::Slot| slot.index() == peer.slot && slot.flow() == peer.unsent.flow();
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get(upstream));
         let socket = match upstream {
-            _ if is_it(&mirroring.leg.slot) => client.fd(),
+            _ if is_it(&replicated_state.leg.slot) => client.fd(),
             Some(upstream) if upstream.gated.as_ref().is_some_and(|gated| is_it(&gated.slot)) => {
                 upstream.fd()
             }
@@ -104,7 +104,7 @@ impl Worker {
         if evergate_sys::bytes_received(socket).ok()? != peer.received {
             return None;
         }
-        self.counters.losses_told_late.add(u64::from(peer.send(cluster, socket, self.now)));
+        self.counters.loss_notices_late.add(u64::from(peer.send(cluster, socket, self.now)));
         Some(())
     }
 }

@@ -55,7 +55,7 @@ use super::slab::{Key, Source};
 use crate::agent::{FrozenConnections, Layout, Report, Reporter};
 use backup::Incoming;
 use evergate_base::Micros;
-use evergate_bpf::{Events, Flow, WorkerPort, WorkerPortId, PacketGate, Slot};
+use evergate_bpf::{Events, Flow, PacketGate, Slot, WorkerPort, WorkerPortId};
 use evergate_membership::{Bucket, HandoffId, MemberSet, NodeId, Role};
 use evergate_replication::{Entry, FrameBatcher, Office, ReplicaStore};
 use replication_channel::Outgoing;
@@ -101,9 +101,9 @@ pub(crate) struct Cluster {
     pub(crate) layout: Arc<Layout>,
     worker: usize,
     /// When the log was last told of connections under a configuration that is not here.
-    generation_told_at: Option<Micros>,
+    generation_logged_at: Option<Micros>,
     /// The same of connections that could not be continued, by the steady clock in milliseconds.
-    lost_told_ms: Option<u64>,
+    lost_logged_ms: Option<u64>,
     roles: Vec<Role>,
     outgoing: BTreeMap<(NodeId, usize), Outgoing>,
     /// Channels that broke: when to try again.
@@ -120,7 +120,7 @@ pub(crate) struct Cluster {
     holder: ReplicaStore,
     /// Take-overs that are not done, and nodes that must get the state of their buckets first.
     waiting: Vec<reprotect::Failover>,
-    untold: BTreeMap<(reprotect::Activity, Bucket), (u64, MemberSet)>,
+    unreported: BTreeMap<(reprotect::Activity, Bucket), (u64, MemberSet)>,
     /// Buckets that this node has got, whose take-over is yet to come: this worker may hold connections of them.
     arriving: BTreeSet<Bucket>,
     /// Take-overs that have begun, and when the last one did.
@@ -138,7 +138,7 @@ pub(crate) struct Cluster {
     endings: VecDeque<teardown::Ending>,
     /// Slots of connections that are over, whose clients wait for the ACK of their end: when it leaves at the latest, and the
     /// sequence number after our own end.
-    last_words: Vec<(Micros, Slot, u32)>,
+    final_acks: Vec<(Micros, Slot, u32)>,
     /// Legs of which more may be acknowledged.
     dirty: Vec<(Key, End)>,
     /// Server connections that went to the pool: when each is looked at, for the next request may have taken along the ACK
@@ -149,14 +149,14 @@ pub(crate) struct Cluster {
     /// Buckets that a backup is not waited for any more: what waited for it goes on.
     unawaited: BTreeSet<Bucket>,
     /// Peers that may not notice by themselves what is lost.
-    unheard: Vec<loss_notice::LossNotice>,
+    loss_notices: Vec<loss_notice::LossNotice>,
     /// Connections of which something is due in a moment, in a while, or at last, and when each is looked at.
     timed: VecDeque<(Micros, Key)>,
     timed_later: VecDeque<(Micros, Key)>,
     timed_at_last: VecDeque<(Micros, Key)>,
     /// What the gate said, and connections without a socket whose clients have spoken.
     events: Events,
-    knocks: early_segments::EarlySegments,
+    early: early_segments::EarlySegments,
     news: session_ids::News,
     census: stats::Census,
     /// Frames that wait for others.
@@ -207,8 +207,8 @@ impl Cluster {
             lane,
             layout,
             worker,
-            generation_told_at: None,
-            lost_told_ms: None,
+            generation_logged_at: None,
+            lost_logged_ms: None,
             roles: vec![Role::NOTHING; usize::from(evergate_membership::BUCKETS)],
             outgoing: BTreeMap::new(),
             broken: BTreeMap::new(),
@@ -220,7 +220,7 @@ impl Cluster {
             channels_paused: false,
             holder: ReplicaStore::default(),
             waiting: Vec::new(),
-            untold: BTreeMap::new(),
+            unreported: BTreeMap::new(),
             arriving: BTreeSet::new(),
             rounds: 0,
             taken_at: None,
@@ -228,9 +228,9 @@ impl Cluster {
             forgetting: BTreeMap::new(),
             by_bucket: vec![Vec::new(); usize::from(evergate_membership::BUCKETS)],
             by_slot: Vec::new(),
-            unheard: Vec::new(),
+            loss_notices: Vec::new(),
             endings: VecDeque::new(),
-            last_words: Vec::new(),
+            final_acks: Vec::new(),
             dirty: Vec::new(),
             pooled: VecDeque::new(),
             acknowledged: Vec::new(),
@@ -239,7 +239,7 @@ impl Cluster {
             timed_later: VecDeque::new(),
             timed_at_last: VecDeque::new(),
             events: Events::default(),
-            knocks: early_segments::EarlySegments::default(),
+            early: early_segments::EarlySegments::default(),
             news: session_ids::News::default(),
             census: stats::Census::default(),
             company: FrameBatcher::default(),
@@ -345,8 +345,8 @@ impl Cluster {
             let wait_ms = |due: Micros, least| due.since(now).0.div_ceil(1000).clamp(least, WAIT_MAX_MS);
             // Peers say what they said again when their last ACK is late: a probe follows after 8 ms (RFC 8985, 7).
             let pooled = self.pooled.front().map(|(due, _)| *due + POOLED_TOGETHER);
-            let last_words = self.last_words.first().map(|(due, ..)| *due);
-            let expected = pooled.into_iter().chain(last_words).map(|due| wait_ms(due, 1));
+            let final_acks = self.final_acks.first().map(|(due, ..)| *due);
+            let expected = pooled.into_iter().chain(final_acks).map(|due| wait_ms(due, 1));
             let later = self.timed_later.front().map(|(due, _)| wait_ms(*due, WAIT_MIN_MS));
             let held = self.company.is_waiting().then_some(WAIT_MIN_MS);
             expected.chain(later).chain(held).min().unwrap_or(WAIT_MAX_MS) as i32

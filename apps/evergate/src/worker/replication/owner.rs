@@ -1,13 +1,13 @@
 //! The owner's side: entries go to the backups before what depends on them leaves, and acknowledgements come back.
 
 use super::replication_channel::Notice;
-use super::{End, GatedLeg, ConnectionReplication};
+use super::{ConnectionReplication, End, GatedLeg};
 use crate::worker::Worker;
 use crate::worker::slab::{Key, Source};
 use crate::worker::upstreams::Upstream;
 use evergate_bpf::{Flow, Leases};
 use evergate_membership::{Bucket, NodeId};
-use evergate_replication::{ConnectionState, Entry, Frame, Delay, NextTurn, Side, Urgency};
+use evergate_replication::{ConnectionState, Delay, Entry, Frame, NextTurn, Side, Urgency};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -27,13 +27,13 @@ impl Worker {
         }
         let bucket = cluster.bucket(local, remote);
         if !cluster.owns(bucket) {
-            return Err("bucket_not_ours");
+            return Err("bucket_not_owned");
         }
         if cluster.frozen.contains(&bucket) {
             // The next owner may have all there is to say of the bucket, and accepts the client when it speaks.
-            return Err("bucket_moves");
+            return Err("bucket_handoff");
         }
-        let slot = cluster.lane.slot(&Flow::new(local, remote)).ok_or("flow_not_gated")?;
+        let slot = cluster.lane.slot(&Flow::new(local, remote)).ok_or("gate_table_full")?;
         match evergate_sys::tcp_params_between(fd, (local, remote), evergate_sys::steady_clock_ms()) {
             Ok(facts) => {
                 let leg = GatedLeg::new(slot, facts, 0, now);
@@ -42,7 +42,7 @@ impl Worker {
             }
             Err(_) => {
                 cluster.lane.finish(slot, None, Leases::now_ns());
-                Err("facts_failed")
+                Err("tcp_info_failed")
             }
         }
     }
@@ -71,16 +71,16 @@ impl Worker {
     }
 
     /// Tells the backups of a new connection; directly after its slot in the worker is known.
-    pub(in crate::worker) fn begin_mirroring(&mut self, key: Key) {
+    pub(in crate::worker) fn begin_replication(&mut self, key: Key) {
         let Some(client) = self.clients.get_mut(key) else { return };
         let connection = client.connection.id();
-        let Some(mirroring) = &mut client.mirroring else { return };
+        let Some(replicated_state) = &mut client.replicated_state else { return };
         client.connection.start_replication();
         let Some(cluster) = &mut self.cluster else { return };
-        cluster.note_slot(mirroring.leg.slot.index(), key);
-        let (bucket, facts) = (mirroring.bucket, mirroring.leg.replicated_info());
-        mirroring.legs.insert(0, facts);
-        let legs = mirroring.legs.clone();
+        cluster.note_slot(replicated_state.leg.slot.index(), key);
+        let (bucket, facts) = (replicated_state.bucket, replicated_state.leg.replicated_info());
+        replicated_state.legs.insert(0, facts);
+        let legs = replicated_state.legs.clone();
         cluster.replicate(bucket, &Frame::Begin { connection, bucket: bucket.0, state: None, legs }, None);
         self.index_by_bucket(key, bucket);
     }
@@ -89,8 +89,8 @@ impl Worker {
     pub(super) fn begin_again(&mut self, key: Key) {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(client) = self.clients.get(key) else { return };
-        let Some(mirroring) = &client.mirroring else { return };
-        cluster.replicate(mirroring.bucket, &mirroring.whole(client.connection.id()), None);
+        let Some(replicated_state) = &client.replicated_state else { return };
+        cluster.replicate(replicated_state.bucket, &replicated_state.whole(client.connection.id()), None);
     }
 
     /// A server leg is open (or used again): the backups must know it before any entry names it.
@@ -105,7 +105,7 @@ impl Worker {
         }
         let Some(client) = self.clients.get_mut(client_key) else { return };
         let connection = client.connection.id();
-        let Some(mirroring) = &mut client.mirroring else { return };
+        let Some(replicated_state) = &mut client.replicated_state else { return };
         let Some(cluster) = &mut self.cluster else { return };
         let Some(upstream) = self.upstreams.get_mut(upstream_key) else { return };
         match &mut upstream.gated {
@@ -117,7 +117,7 @@ impl Worker {
                     Some(Box::new(GatedLeg::new(slot, facts, 1, now)))
                 });
                 if gated.is_none() {
-                    self.counters.reason("flow_not_gated");
+                    self.counters.reason("gate_table_full");
                 }
                 upstream.gated = gated;
             }
@@ -125,14 +125,14 @@ impl Worker {
         let Some(gated) = &upstream.gated else { return };
         cluster.note_slot(gated.slot.index(), client_key);
         let facts = gated.replicated_info();
-        mirroring.fold.forget_legs(&mut mirroring.legs, leg);
-        mirroring.legs.insert(leg, facts);
-        cluster.replicate(mirroring.bucket, &Frame::Leg { connection, leg, facts }, None);
+        replicated_state.fold.forget_legs(&mut replicated_state.legs, leg);
+        replicated_state.legs.insert(leg, facts);
+        cluster.replicate(replicated_state.bucket, &Frame::Leg { connection, leg, facts }, None);
     }
 
     /// Sends the entries of the last call to the backups. What depends on them waits. Entries that nobody waits for go with the
     /// next ones of their connection, which a client that asks again makes soon.
-    pub(in crate::worker) fn mirror(&mut self, key: Key) {
+    pub(in crate::worker) fn replication(&mut self, key: Key) {
         if !self.keeps_entries(key) {
             self.replicate_all(key);
         }
@@ -143,15 +143,16 @@ impl Worker {
         let queued = self.shared.waiting.load(Ordering::Relaxed);
         let Some(cluster) = &mut self.cluster else { return false };
         let Some(client) = self.clients.get_mut(key) else { return false };
-        let Some(mirroring) = &mut client.mirroring else { return false };
-        let (connection, bucket) = (&client.connection, mirroring.bucket);
+        let Some(replicated_state) = &mut client.replicated_state else { return false };
+        let (connection, bucket) = (&client.connection, replicated_state.bucket);
         // A client that has yet to ask again may wait for acknowledgements, and requests for server connections.
-        let may = connection.urgency() == Urgency::None && !mirroring.leg.can_wait_for_ack() && queued == 0;
+        let may =
+            connection.urgency() == Urgency::None && !replicated_state.leg.can_wait_for_ack() && queued == 0;
         let may = may && !connection.is_past_requests() && !cluster.freezing.contains_key(&bucket);
         if !may || !connection.has_entries() || cluster.awaited(bucket).is_empty() {
             return false;
         }
-        cluster.schedule(mirroring, key, Delay::Later, self.now);
+        cluster.schedule(replicated_state, key, Delay::Later, self.now);
         true
     }
 
@@ -159,35 +160,36 @@ impl Worker {
     pub(super) fn replicate_all(&mut self, key: Key) {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(client) = self.clients.get_mut(key) else { return };
-        let Some(mirroring) = &mut client.mirroring else { return };
+        let Some(replicated_state) = &mut client.replicated_state else { return };
         if !client.connection.has_entries() {
             return;
         }
         cluster.company.hurry(client.connection.urgency());
         let mut entries = std::mem::take(&mut cluster.entries);
         entries.extend(client.connection.drain_entries());
-        let (bucket, index) = (mirroring.bucket, mirroring.queued + entries.len() as u64);
+        let (bucket, index) = (replicated_state.bucket, replicated_state.queued + entries.len() as u64);
         // Some clients say nothing more before what they said is acknowledged; tickets see to that of the handshake's end.
         let connection = &client.connection;
-        let waits =
-            mirroring.leg.can_wait_for_ack() && !connection.is_past_requests() && !connection.holds_tickets();
+        let waits = replicated_state.leg.can_wait_for_ack()
+            && !connection.is_past_requests()
+            && !connection.holds_tickets();
         if waits && entries.iter().any(|entry| matches!(entry, Entry::Client(_))) {
             cluster.company.hurry(Urgency::Full);
         }
         let connection = client.connection.id();
-        if let Some(facts) = mirroring.learn_next_hop() {
+        if let Some(facts) = replicated_state.learn_next_hop() {
             cluster.replicate(bucket, &Frame::Leg { connection, leg: 0, facts }, None);
         }
         let frame = Frame::Entries { connection, entries };
         cluster.replicate(bucket, &frame, Some(Notice::Entry { key, index }));
         if let Frame::Entries { mut entries, .. } = frame {
-            entries.drain(..).for_each(|entry| mirroring.apply(entry));
+            entries.drain(..).for_each(|entry| replicated_state.apply(entry));
             cluster.entries = entries;
         }
         if cluster.awaited(bucket).is_empty() {
             client.connection.count_as_replicated(); // nobody else is left
-            if !mirroring.listed {
-                mirroring.listed = true;
+            if !replicated_state.listed {
+                replicated_state.listed = true;
                 cluster.acknowledged.push(key);
             }
         }
@@ -214,16 +216,18 @@ impl Worker {
     fn on_replicated(&mut self, key: Key) {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(client) = self.clients.get_mut(key) else { return };
-        let Some(mirroring) = &mut client.mirroring else { return };
-        mirroring.listed = false;
-        if cluster.freezing.contains_key(&mirroring.bucket) {
+        let Some(replicated_state) = &mut client.replicated_state else { return };
+        replicated_state.listed = false;
+        if cluster.freezing.contains_key(&replicated_state.bucket) {
             return; // acted on by the next owner
         }
-        let held = mirroring.replicated_by(cluster.awaited(mirroring.bucket));
-        if mirroring.client_end.is_some_and(|index| index <= held) && mirroring.leg.release_end() {
+        let held = replicated_state.replicated_by(cluster.awaited(replicated_state.bucket));
+        if replicated_state.client_end.is_some_and(|index| index <= held)
+            && replicated_state.leg.release_end()
+        {
             cluster.dirty.push((key, End::Client));
         }
-        if let Some((_, index)) = mirroring.server_end
+        if let Some((_, index)) = replicated_state.server_end
             && index <= held
             && let Some(upstream) = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream))
             && let Some(gated) = &mut upstream.gated
@@ -284,7 +288,7 @@ impl Worker {
                 let connection = &client.connection;
                 let answers =
                     connection.is_active() || connection.is_past_requests() || connection.holds_tickets();
-                let leg = client.mirroring.as_mut().map(|mirroring| &mut mirroring.leg);
+                let leg = client.replicated_state.as_mut().map(|replicated_state| &mut replicated_state.leg);
                 let at_once =
                     |leg: &mut GatedLeg| leg.release(position, now) || (!answers && leg.can_wait_for_ack());
                 (leg.is_some_and(at_once), End::Client)
@@ -310,7 +314,7 @@ impl Worker {
     /// The same before other calls, with which the connection does what follows.
     pub(in crate::worker) fn learn_from_peers(&mut self, key: Key) {
         let Some(client) = self.clients.get_mut(key) else { return };
-        let Some(mirroring) = &mut client.mirroring else { return };
+        let Some(replicated_state) = &mut client.replicated_state else { return };
         // A server has the request before its client has the answer.
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
         if let Some(upstream) = upstream
@@ -319,7 +323,7 @@ impl Worker {
         {
             client.connection.learn_server_acked(leg, output);
         }
-        if let Some(output) = mirroring.leg.newly_acked() {
+        if let Some(output) = replicated_state.leg.newly_acked() {
             client.connection.learn_client_acked(output);
         }
     }
@@ -335,7 +339,7 @@ impl Worker {
         }
         cluster.flush(next, self.now);
         if !cluster.send_final_acks(self.now) {
-            self.counters.reason("emit_failed");
+            self.counters.reason("ack_send_failed");
         }
         if cluster.dirty.is_empty() {
             return;
@@ -344,7 +348,7 @@ impl Worker {
         let slots = dirty.iter().filter_map(|(key, end)| {
             let client = self.clients.get(*key)?;
             match end {
-                End::Client => Some(&client.mirroring.as_ref()?.leg.slot),
+                End::Client => Some(&client.replicated_state.as_ref()?.leg.slot),
                 End::Server => {
                     let upstream = self.upstreams.get(client.upstream?)?;
                     Some(&upstream.gated.as_ref()?.slot)
@@ -352,7 +356,7 @@ impl Worker {
             }
         });
         if cluster.lane.emit_acks(slots.filter(|slot| slot.owes_ack())).is_err() {
-            self.counters.reason("emit_failed");
+            self.counters.reason("ack_send_failed");
         }
         cluster.dirty = dirty;
         cluster.dirty.clear();
@@ -383,28 +387,29 @@ impl Worker {
     /// A backup has taken in what these were waiting for.
     pub(super) fn take_notices(&mut self, node: NodeId, notices: Vec<Notice>) {
         let Some(cluster) = &mut self.cluster else { return };
-        let mut told = false;
+        let mut reported = false;
         for notice in notices {
             match notice {
                 Notice::Entry { key, index } => {
-                    let mirroring = self.clients.get_mut(key).and_then(|client| client.mirroring.as_mut());
-                    if let Some(mirroring) = mirroring {
-                        mirroring.note(node, index);
-                        if !mirroring.listed {
-                            mirroring.listed = true;
+                    let replicated_state =
+                        self.clients.get_mut(key).and_then(|client| client.replicated_state.as_mut());
+                    if let Some(replicated_state) = replicated_state {
+                        replicated_state.note(node, index);
+                        if !replicated_state.listed {
+                            replicated_state.listed = true;
                             cluster.acknowledged.push(key);
                         }
                     }
                 }
                 Notice::Taken { bucket, stage, round } => {
                     cluster.record_replicated(stage, Bucket(bucket), node, round);
-                    told = true;
+                    reported = true;
                 }
-                Notice::Told { bucket, office } => cluster.note_caught_up(Bucket(bucket), office, node),
-                Notice::Complete { bucket, office } => cluster.note_named(Bucket(bucket), office, node),
+                Notice::Reported { bucket, term_of } => cluster.note_caught_up(Bucket(bucket), term_of, node),
+                Notice::Complete { bucket, term_of } => cluster.note_named(Bucket(bucket), term_of, node),
             }
         }
-        if told {
+        if reported {
             self.poll_failovers();
         }
     }
@@ -428,7 +433,7 @@ impl Worker {
                 lines.push(&log, &client.connection);
             }
         }
-        let mirroring = client.mirroring.take();
+        let replicated_state = client.replicated_state.take();
         skip_replication(&client.socket);
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
         let gated = upstream.and_then(|upstream| {
@@ -446,8 +451,11 @@ impl Worker {
         });
         let Some(cluster) = &mut self.cluster else { return };
         let servers = [gated, unsettled].into_iter().flatten().map(|gated| gated.slot);
-        let slots: Vec<_> =
-            mirroring.map(|mirroring| mirroring.leg.slot).into_iter().chain(servers).collect();
+        let slots: Vec<_> = replicated_state
+            .map(|replicated_state| replicated_state.leg.slot)
+            .into_iter()
+            .chain(servers)
+            .collect();
         for slot in &slots {
             cluster.forget_slot(slot.index());
         }

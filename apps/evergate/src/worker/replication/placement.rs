@@ -6,7 +6,7 @@
 use super::Cluster;
 use super::backup::CLOCK_EVERY;
 use super::replication_channel::{Notice, Outgoing};
-use crate::agent::{Report, arrives, office};
+use crate::agent::{Report, arrives, term_of};
 use crate::worker::slab::{Key, Slab, Source};
 use crate::worker::{Client, Worker};
 use evergate_base::Micros;
@@ -28,7 +28,7 @@ const BREAKS_AGAIN: Micros = Micros::from_ms(10_000);
 struct Gap {
     bucket: Bucket,
     node: NodeId,
-    office: Office,
+    term_of: Office,
     /// It is only being filled.
     syncing: bool,
 }
@@ -71,7 +71,7 @@ impl Worker {
         if let Some(cluster) = &mut self.cluster {
             cluster.follow_only(bucket, listed, owned);
         }
-        let told = match was {
+        let reported = match was {
             Role::Owner { term, required, syncing, .. } if matches!(role, Role::Owner { term: now, .. } if now == term) => {
                 required.union(syncing)
             }
@@ -81,7 +81,7 @@ impl Worker {
         let comes =
             matches!(role, Role::Owner { begin: OwnershipStart::Failover | OwnershipStart::Handoff, .. })
                 && !owned;
-        for node in syncing.minus(told).iter().filter(|_| !comes) {
+        for node in syncing.minus(reported).iter().filter(|_| !comes) {
             self.send_full_state(bucket, node);
         }
         self.mark_all_dirty(bucket); // fewer backups may be left to wait for
@@ -91,10 +91,10 @@ impl Worker {
     pub(super) fn mark_all_dirty(&mut self, bucket: Bucket) {
         for key in self.connections_of(bucket) {
             if let (Some(cluster), Some(client)) = (&mut self.cluster, self.clients.get_mut(key))
-                && let Some(mirroring) = client.mirroring.as_mut()
-                && !mirroring.listed
+                && let Some(replicated_state) = client.replicated_state.as_mut()
+                && !replicated_state.listed
             {
-                mirroring.listed = true;
+                replicated_state.listed = true;
                 cluster.acknowledged.push(key);
             }
         }
@@ -152,7 +152,7 @@ impl Worker {
         let first = [hello, Frame::Settings(cluster.layout.settings.clone())];
         cluster.broken.insert(peer, now + RETRY);
         let Ok(outgoing) = Outgoing::connect(to, &cluster.layout.client_tls, &first) else {
-            self.counters.reason("mirror_unreachable");
+            self.counters.reason("replication_unreachable");
             return;
         };
         let token = Source::Outgoing(node.0, peer.1 as u16).token();
@@ -194,7 +194,7 @@ impl Worker {
                     self.reach((gap.node, worker));
                     self.send_full_state(gap.bucket, gap.node);
                 }
-                false => broken.entry(gap.node).or_default().push((gap.bucket, gap.office)),
+                false => broken.entry(gap.node).or_default().push((gap.bucket, gap.term_of)),
             }
         }
         let Some(cluster) = &mut self.cluster else { return };
@@ -214,15 +214,15 @@ impl Worker {
             return outgoing.follow(bucket, false);
         }
         outgoing.follow(bucket, true);
-        outgoing.begin_anew(bucket);
+        outgoing.begin_again(bucket);
         let mut frames = Vec::new();
         for key in self.connections_of(bucket) {
             self.pulse.beat();
             let Some(client) = self.clients.get(key) else { continue };
-            let Some(mirroring) = &client.mirroring else { continue };
+            let Some(replicated_state) = &client.replicated_state else { continue };
             let connection = client.connection.id();
-            let notice = Notice::Entry { key, index: mirroring.queued };
-            frames.push((mirroring.whole(connection), Some(notice)));
+            let notice = Notice::Entry { key, index: replicated_state.queued };
+            frames.push((replicated_state.whole(connection), Some(notice)));
         }
         let Some(cluster) = &mut self.cluster else { return };
         frames.extend(cluster.ending_frames(bucket).map(|frame| (frame, None)));
@@ -247,8 +247,8 @@ fn begun_between(before: Role, role: Role) -> Option<OwnershipStart> {
 }
 
 fn is_of(clients: &Slab<Client>, key: Key, bucket: Bucket) -> bool {
-    let mirroring = clients.get(key).and_then(|client| client.mirroring.as_ref());
-    mirroring.is_some_and(|mirroring| mirroring.bucket == bucket)
+    let replicated_state = clients.get(key).and_then(|client| client.replicated_state.as_ref());
+    replicated_state.is_some_and(|replicated_state| replicated_state.bucket == bucket)
 }
 
 impl Cluster {
@@ -310,30 +310,30 @@ impl Cluster {
 
     /// A backup that is waited for has that too: the agent may name it from now on. Should its channel break before this
     /// worker hears what the agent has done, it is waited for nevertheless, until the role changes.
-    pub(super) fn note_named(&mut self, bucket: Bucket, office: Office, node: NodeId) {
+    pub(super) fn note_named(&mut self, bucket: Bucket, term_of: Office, node: NodeId) {
         let peer = (node, self.worker_of(bucket));
         let Role::Owner { term, syncing, .. } = self.role(bucket) else { return };
         let awaited = self.outgoing.get(&peer).is_some_and(|outgoing| outgoing.is_awaited(bucket));
-        if office != self::office(term) || !syncing.contains(node) || !awaited {
+        if term_of != self::term_of(term) || !syncing.contains(node) || !awaited {
             return;
         }
         self.named.insert((bucket, node));
-        self.report(Report::CaughtUp { bucket, node, office });
+        self.report(Report::CaughtUp { bucket, node, term_of });
     }
 
     /// A backup has taken in all that was said of a bucket so far. What was let go meanwhile without it is on its way: once it
     /// has that too, it lacks nothing.
-    pub(super) fn note_caught_up(&mut self, bucket: Bucket, office: Office, node: NodeId) {
+    pub(super) fn note_caught_up(&mut self, bucket: Bucket, term_of: Office, node: NodeId) {
         let peer = (node, self.worker_of(bucket));
         let Role::Owner { term, syncing, .. } = self.role(bucket) else { return };
-        if office != self::office(term) || !syncing.contains(node) {
+        if term_of != self::term_of(term) || !syncing.contains(node) {
             return; // its office is another one, in which it is told everything again
         }
         let Some(outgoing) = self.outgoing.get_mut(&peer).filter(|outgoing| outgoing.follows(bucket)) else {
             return;
         };
         outgoing.wait(bucket, true);
-        let notice = Notice::Complete { bucket: bucket.0, office };
+        let notice = Notice::Complete { bucket: bucket.0, term_of };
         self.send_to(node, bucket, &Frame::Complete { bucket: bucket.0 }, Some(notice));
     }
 
@@ -369,7 +369,7 @@ impl Cluster {
     /// All of the bucket has been said to this backup.
     pub(super) fn send_complete(&mut self, bucket: Bucket, node: NodeId) {
         let Role::Owner { term, .. } = self.role(bucket) else { return };
-        let notice = Notice::Told { bucket: bucket.0, office: office(term) };
+        let notice = Notice::Reported { bucket: bucket.0, term_of: term_of(term) };
         self.send_to(node, bucket, &Frame::Complete { bucket: bucket.0 }, Some(notice));
     }
 
@@ -379,12 +379,12 @@ impl Cluster {
         let Some(outgoing) = self.outgoing.get_mut(&peer).filter(|outgoing| outgoing.follows(bucket)) else {
             return;
         };
-        let now = office(term);
+        let now = term_of(term);
         let mut result = Ok(());
         let Some(announced) = outgoing.announced.get_mut(usize::from(bucket.0)) else { return };
         self.company.hurry(frame.urgency());
         if announced.replace(now) != Some(now) {
-            result = outgoing.push(bucket, &Frame::Term { bucket: bucket.0, office: now }, None);
+            result = outgoing.push(bucket, &Frame::Term { bucket: bucket.0, term_of: now }, None);
         }
         if let Err(error) = result.and_then(|()| outgoing.push(bucket, frame, notice)) {
             self.give_up(peer, &error.to_string());
@@ -425,7 +425,7 @@ impl Cluster {
         let gaps = self.gaps().into_iter().filter(|gap| gap.node == peer.0);
         let (lost, filled): (Vec<Gap>, Vec<Gap>) = gaps.partition(is_lost);
         self.unawaited.extend(filled.iter().map(|gap| gap.bucket));
-        let buckets: Vec<_> = lost.iter().map(|gap| (gap.bucket, gap.office)).collect();
+        let buckets: Vec<_> = lost.iter().map(|gap| (gap.bucket, gap.term_of)).collect();
         if !buckets.is_empty() {
             self.report(Report::Incomplete { node: peer.0, buckets });
         }
@@ -438,8 +438,8 @@ impl Cluster {
         for (_, outgoing) in self.outgoing.iter_mut().filter(|((node, _), _)| !nodes.contains(*node)) {
             outgoing.follow(bucket, false);
         }
-        let heard = nodes.iter().filter(|_| !owned);
-        for node in heard {
+        let peer_input = nodes.iter().filter(|_| !owned);
+        for node in peer_input {
             if let Some(outgoing) = self.outgoing.get_mut(&(node, worker)) {
                 outgoing.follow(bucket, true);
             }
@@ -457,8 +457,8 @@ impl Cluster {
                 |node| self.outgoing.get(&(node, worker)).is_some_and(|outgoing| outgoing.follows(bucket));
             let lacking = required.union(*syncing);
             let lacking = lacking.iter().filter(|node| !follows(*node));
-            let office = office(*term);
-            gaps.extend(lacking.map(|node| Gap { bucket, node, office, syncing: syncing.contains(node) }));
+            let term_of = term_of(*term);
+            gaps.extend(lacking.map(|node| Gap { bucket, node, term_of, syncing: syncing.contains(node) }));
         }
         gaps
     }

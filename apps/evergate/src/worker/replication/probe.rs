@@ -48,7 +48,7 @@ pub(super) fn ask_all(peers: &impl Peers, pulse: &Watchdog, takes: &mut [Recover
         }
         let now_ms = evergate_sys::steady_clock_ms();
         let mut open = false;
-        for leg in legs(pulse, takes).filter(|leg| leg.heard.is_none()) {
+        for leg in legs(pulse, takes).filter(|leg| leg.peer_input.is_none()) {
             peers.ask(leg, now_ms);
             open = true;
         }
@@ -68,7 +68,7 @@ pub(super) fn ask_all(peers: &impl Peers, pulse: &Watchdog, takes: &mut [Recover
 /// Listens for those who have not answered; whether now all have.
 fn all_answered(peers: &impl Peers, pulse: &Watchdog, takes: &mut [RecoveringConnection]) -> bool {
     let mut all = true;
-    for leg in legs(pulse, takes).filter(|leg| leg.heard.is_none()) {
+    for leg in legs(pulse, takes).filter(|leg| leg.peer_input.is_none()) {
         all &= listen(leg, peers);
     }
     all
@@ -76,10 +76,10 @@ fn all_answered(peers: &impl Peers, pulse: &Watchdog, takes: &mut [RecoveringCon
 
 /// Looks whether the peer has answered.
 fn listen(leg: &mut Leg, peers: &impl Peers) -> bool {
-    if let Some(heard) = peers.record_answer(leg) {
-        leg.record_position(heard);
+    if let Some(peer_input) = peers.record_answer(leg) {
+        leg.record_position(peer_input);
     }
-    leg.heard.is_some()
+    leg.peer_input.is_some()
 }
 
 /// All legs, and a beat for each.
@@ -107,7 +107,7 @@ mod tests {
     impl Slow<'_> {
         fn step(&self) {
             let (mut last, steps, most) = self.gap.get();
-            let steps = if self.pulse.goes_on(&mut last) { 0 } else { steps + 1 };
+            let steps = if self.pulse.continues(&mut last) { 0 } else { steps + 1 };
             self.gap.set((last, steps, most.max(steps)));
         }
     }
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_asks_many_peers_shows_that_it_gets_on() {
-        for (answers, heard) in [(1, 3000), (3, 3000), (usize::MAX, 0)] {
+        for (answers, peer_input) in [(1, 3000), (3, 3000), (usize::MAX, 0)] {
             let pulse = Watchdog::default();
             pulse.beat(); // it is at work
             let slow = Slow { pulse: &pulse, answers, asked: RefCell::default(), gap: Cell::new((0, 0, 0)) };
@@ -145,7 +145,10 @@ mod tests {
                 (0..3000).map(|number| busy(number, number as u16 + 1)).collect();
             ask_all(&slow, &pulse, &mut takes);
             let legs = || takes.iter().flat_map(|take| &take.legs);
-            assert_eq!((legs().count(), legs().filter(|leg| leg.heard.is_some()).count()), (3000, heard));
+            assert_eq!(
+                (legs().count(), legs().filter(|leg| leg.peer_input.is_some()).count()),
+                (3000, peer_input)
+            );
             assert!(
                 slow.asked.borrow().values().all(|asked| (PROBES_MIN.min(answers)..=PROBES).contains(asked))
             );

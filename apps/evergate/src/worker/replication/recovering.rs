@@ -35,7 +35,7 @@ pub(super) struct Leg {
     /// kernels drop what we say.
     pub(super) ended: bool,
     pub(super) slot: Option<Slot>,
-    pub(super) heard: Option<PeerPosition>,
+    pub(super) peer_input: Option<PeerPosition>,
     pub(super) socket: Option<Restoring>,
 }
 
@@ -89,7 +89,7 @@ impl Leg {
             whole,
             ended: false,
             slot: None,
-            heard: None,
+            peer_input: None,
             socket: None,
         })
     }
@@ -104,7 +104,7 @@ impl Leg {
 
     /// How much room the peer had when it was heard, in bytes.
     pub(super) fn room(&self) -> u32 {
-        self.heard.map_or(0, |heard| heard.window << self.tcp.send_scale().min(14))
+        self.peer_input.map_or(0, |peer_input| peer_input.window << self.tcp.send_scale().min(14))
     }
 
     fn send_sequence(&self) -> u32 {
@@ -114,7 +114,10 @@ impl Leg {
     /// What the peer has said that it has, if that is more than is sent from.
     fn peer_has(&self) -> u32 {
         let send = self.send_sequence();
-        self.heard.map(|heard| heard.ack).filter(|ack| ack.wrapping_sub(send) as i32 > 0).unwrap_or(send)
+        self.peer_input
+            .map(|peer_input| peer_input.ack)
+            .filter(|ack| ack.wrapping_sub(send) as i32 > 0)
+            .unwrap_or(send)
     }
 
     fn receive_sequence(&self) -> u32 {
@@ -122,8 +125,8 @@ impl Leg {
     }
 
     fn stamp(&self, now_ms: u64) -> Option<u32> {
-        let seen = self.heard.map_or(0, |heard| heard.timestamps.1);
-        self.tcp.stamp.map(|stamp| match self.heard {
+        let seen = self.peer_input.map_or(0, |peer_input| peer_input.timestamps.1);
+        self.tcp.stamp.map(|stamp| match self.peer_input {
             Some(_) => stamp.after(now_ms, seen),
             None => stamp.at(now_ms),
         })
@@ -131,7 +134,7 @@ impl Leg {
 
     pub(super) fn restored(&self, cluster: &Cluster, now_ms: u64) -> Restored {
         let interface = cluster.layout.interfaces[usize::from(self.facts.interface).min(1)];
-        let newest = self.heard.map_or(0, |heard| heard.timestamps.0);
+        let newest = self.peer_input.map_or(0, |peer_input| peer_input.timestamps.0);
         Restored {
             flow: self.flow(),
             send: self.send_sequence(),
@@ -166,43 +169,43 @@ impl Leg {
 
     /// What the peer has sent, as it says, and nobody has.
     pub(super) fn lost_segments(&self) -> Option<LostSegments> {
-        let heard = self.heard.filter(|heard| heard.seq != self.receive_sequence())?;
+        let peer_input = self.peer_input.filter(|peer_input| peer_input.seq != self.receive_sequence())?;
         let loss = Loss {
             send: self.send_sequence(), // the gate tells the peer's own number in its place
             receive: self.receive_sequence(),
-            until: heard.seq,
+            until: peer_input.seq,
             window: self.window(),
             timestamps: None,
         };
-        let unsaid = LostSegments { tcp: self.tcp, loss, newest: heard.timestamps.0 };
-        unsaid.loss.is_worth_telling(&self.tcp).then_some(unsaid)
+        let unsent = LostSegments { tcp: self.tcp, loss, newest: peer_input.timestamps.0 };
+        unsent.loss.is_worth_telling(&self.tcp).then_some(unsent)
     }
 
     /// What the peer has, and how much room. Whoever has more than was ever sent is not the peer: his word would be skipped in
     /// what is made again.
-    pub(super) fn record_position(&mut self, heard: PeerPosition) {
-        let ahead = heard.ack.wrapping_sub(self.facts.sent.wrapping_add(self.sent as u32)) as i32;
+    pub(super) fn record_position(&mut self, peer_input: PeerPosition) {
+        let ahead = peer_input.ack.wrapping_sub(self.facts.sent.wrapping_add(self.sent as u32)) as i32;
         if i64::from(ahead) > i64::from(ahead_max(self.tcp.send_scale())) {
             return;
         }
-        self.heard = Some(heard);
+        self.peer_input = Some(peer_input);
         self.acked = self.sent + u64::try_from(ahead - 1).unwrap_or(0);
         let end = self.facts.received.wrapping_add(self.received as u32).wrapping_add(1);
-        self.ended |= self.whole && heard.seq == end;
+        self.ended |= self.whole && peer_input.seq == end;
     }
 
     /// Whether the peer of a connection that rests says this: it has everything, and goes on where it stopped. Whoever only
     /// guesses at the connection's ends does not know that.
-    pub(super) fn follows(&self, heard: &PeerPosition) -> bool {
-        let ahead = heard.seq.wrapping_sub(self.receive_sequence());
-        heard.ack == self.send_sequence() && ahead < self.window()
+    pub(super) fn follows(&self, peer_input: &PeerPosition) -> bool {
+        let ahead = peer_input.seq.wrapping_sub(self.receive_sequence());
+        peer_input.ack == self.send_sequence() && ahead < self.window()
     }
 
     /// What the peer said while there was no socket is there as if it came now.
-    pub(super) fn play(&self, mut said: Vec<EarlySegment>) {
+    pub(super) fn play(&self, mut reported: Vec<EarlySegment>) {
         let Some(socket) = self.socket.as_ref().filter(|_| !self.whole) else { return };
-        said.retain(|piece| piece.ack == self.send_sequence());
-        for data in in_order(&said, self.receive_sequence()) {
+        reported.retain(|piece| piece.ack == self.send_sequence());
+        for data in in_order(&reported, self.receive_sequence()) {
             if !socket.receive(data).is_ok_and(|taken| taken == data.len()) {
                 break; // said again before long
             }
@@ -217,7 +220,7 @@ impl Leg {
         let slot = self.slot.take().ok_or_else(|| anyhow::anyhow!("no slot"))?;
         self.slot = Some(cluster.gate.restore_again(slot, &restored));
         // Of a peer that has not said it: sockets do not send into a window that is too small before seconds have passed.
-        let peer_window = if self.heard.is_some() { self.room() } else { PEER_WINDOW };
+        let peer_window = if self.peer_input.is_some() { self.room() } else { PEER_WINDOW };
         let restore = Restore {
             facts: self.tcp,
             send: restored.send,
@@ -293,7 +296,7 @@ pub(super) mod tests {
         let state = ConnectionState { closed: closed.then_some((0, false)), ..ConnectionState::default() };
         let held = ReplicatedConnection {
             bucket: 1,
-            office: Office::default(),
+            term_of: Office::default(),
             state,
             legs: [(0, facts)].into(),
             by: (0, 0),
@@ -304,16 +307,16 @@ pub(super) mod tests {
     #[test]
     fn who_has_more_than_was_ever_sent_is_not_heard() {
         let mut leg = Leg::of(&take(1, 50, false).held, 0).unwrap();
-        let heard = |ack| PeerPosition { seq: 1, ack, window: 1000, count: 1, timestamps: (0, 0) };
+        let peer_input = |ack| PeerPosition { seq: 1, ack, window: 1000, count: 1, timestamps: (0, 0) };
         let most = ahead_max(leg.tcp.send_scale());
         for forged in [most + 2, 1 << 30, i32::MAX as u32] {
-            leg.record_position(heard(forged));
-            assert!(leg.heard.is_none() && leg.acked == 0, "{forged}");
+            leg.record_position(peer_input(forged));
+            assert!(leg.peer_input.is_none() && leg.acked == 0, "{forged}");
         }
         for (ack, acked) in [(1u32.wrapping_sub(100), 0), (1, 0), (151, 149), (most + 1, u64::from(most) - 1)]
         {
-            leg.record_position(heard(ack));
-            assert_eq!((leg.heard, leg.acked), (Some(heard(ack)), acked));
+            leg.record_position(peer_input(ack));
+            assert_eq!((leg.peer_input, leg.acked), (Some(peer_input(ack)), acked));
         }
     }
 

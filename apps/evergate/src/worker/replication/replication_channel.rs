@@ -5,7 +5,7 @@
 
 use crate::worker::Lag;
 use evergate_base::Micros;
-use evergate_replication::{Answer, SenderError, Frame, Sender};
+use evergate_replication::{Answer, Frame, Sender, SenderError};
 use evergate_sys::Transfer;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -21,14 +21,14 @@ pub(crate) enum Notice {
         index: u64,
     },
     /// All of a bucket was said; what follows from newer entries waits for this backup from now on.
-    Told {
+    Reported {
         bucket: u16,
-        office: evergate_replication::Office,
+        term_of: evergate_replication::Office,
     },
     /// It lacks nothing that anything followed from.
     Complete {
         bucket: u16,
-        office: evergate_replication::Office,
+        term_of: evergate_replication::Office,
     },
     /// The state of connections that were taken over.
     Taken {
@@ -166,7 +166,7 @@ pub(crate) struct Outgoing {
     /// By bucket: it has heard all that was said when this began, and nothing is let go any more that it lacks.
     pub(crate) awaited: Vec<bool>,
     /// By bucket: how many frames had been said with the newest of it.
-    said: Vec<u64>,
+    reported: Vec<u64>,
     /// How many frames had been said with the one that is timed, and when that was; one at a time is.
     timed: Option<(u64, Micros)>,
     /// The longest that one took since somebody asked.
@@ -193,7 +193,7 @@ impl Outgoing {
             announced: vec![None; usize::from(evergate_membership::BUCKETS)],
             follows: vec![false; usize::from(evergate_membership::BUCKETS)],
             awaited: vec![false; usize::from(evergate_membership::BUCKETS)],
-            said: vec![0; usize::from(evergate_membership::BUCKETS)],
+            reported: vec![0; usize::from(evergate_membership::BUCKETS)],
             timed: None,
             slowest: Micros(0),
         })
@@ -213,7 +213,7 @@ impl Outgoing {
     }
 
     /// The office is announced once more, by which the backup knows that everything is said anew.
-    pub(crate) fn begin_anew(&mut self, bucket: evergate_membership::Bucket) {
+    pub(crate) fn begin_again(&mut self, bucket: evergate_membership::Bucket) {
         if let Some(announced) = self.announced.get_mut(usize::from(bucket.0)) {
             *announced = None;
         }
@@ -238,16 +238,16 @@ impl Outgoing {
         notice: Option<Notice>,
     ) -> Result<(), SenderError> {
         self.feed.push(frame, notice)?;
-        if let Some(said) = self.said.get_mut(usize::from(bucket.0)) {
-            *said = self.feed.frames();
+        if let Some(reported) = self.reported.get_mut(usize::from(bucket.0)) {
+            *reported = self.feed.frames();
         }
         Ok(())
     }
 
     /// Whether the backup has taken in all that was said of the bucket.
     pub(crate) fn has_answered(&self, bucket: evergate_membership::Bucket) -> bool {
-        let said = self.said.get(usize::from(bucket.0)).copied().unwrap_or(0);
-        self.feed.frames() - self.feed.lag() >= said
+        let reported = self.reported.get(usize::from(bucket.0)).copied().unwrap_or(0);
+        self.feed.frames() - self.feed.lag() >= reported
     }
 
     /// Times the newest frame, unless another one is.
@@ -280,11 +280,11 @@ impl Outgoing {
     /// The answers that have come, each with what it covers. `ends`: see [`Channel::receive`].
     pub(crate) fn answers(&mut self, ends: bool, now: Micros) -> anyhow::Result<Vec<Notice>> {
         let ended = self.channel.receive(ends);
-        let mut heard = Vec::new();
+        let mut peer_input = Vec::new();
         let mut at = 0;
         while let Some((answer, length)) = Answer::decode(&self.channel.input[at..])? {
             at += length;
-            self.feed.handle_answer(answer.frames, |notice| heard.push(notice))?;
+            self.feed.handle_answer(answer.frames, |notice| peer_input.push(notice))?;
         }
         self.channel.input.drain(..at);
         let answered = self.feed.frames() - self.feed.lag();
@@ -292,6 +292,6 @@ impl Outgoing {
             self.slowest = self.slowest.max(now.since(since));
         }
         ended?;
-        Ok(heard)
+        Ok(peer_input)
     }
 }

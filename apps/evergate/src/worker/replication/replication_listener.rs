@@ -1,7 +1,7 @@
 //! Channels that other nodes' workers make: they are taken here, and have a few seconds to say whose they are.
 //!
 //! Until then a channel may be anybody's. Bounds: from one node's address there are at most [`NAMELESS_PER_WORKER`] for each of its
-//! workers, from all other addresses together [`STRANGERS_MAX`], and none of those gets one of the last descriptors. One more
+//! workers, from all other addresses together [`UNLISTED_MAX`], and none of those gets one of the last descriptors. One more
 //! takes the place of the oldest of its kind: nobody is kept out by who came first and says nothing.
 
 use super::Cluster;
@@ -18,7 +18,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 /// Channels from other nodes at a time.
 const INCOMING_MAX: usize = 1024;
 /// Those without a name from addresses that are no node's.
-const STRANGERS_MAX: usize = 16;
+const UNLISTED_MAX: usize = 16;
 /// ... and from a node's address, for each of its workers: it may come again before the end of its last one is heard.
 const NAMELESS_PER_WORKER: usize = 2;
 /// A TLS handshake and the first frame take so long at most.
@@ -29,7 +29,7 @@ const BATCH: usize = 64;
 /// Where another channel from the address of `host` has its place: a free one, or that of whoever has waited longest among its
 /// like without saying who it is.
 fn place(all: &[Option<Incoming>], host: Option<NodeId>, workers: usize) -> Option<usize> {
-    let max = host.map_or(STRANGERS_MAX, |_| NAMELESS_PER_WORKER * workers);
+    let max = host.map_or(UNLISTED_MAX, |_| NAMELESS_PER_WORKER * workers);
     let taken = all.iter().enumerate().filter_map(|(index, of)| Some((index, of.as_ref()?)));
     let nameless = taken.filter(|(_, incoming)| incoming.from.is_none() && incoming.host == host);
     let free = all.iter().position(Option::is_none).unwrap_or(all.len());
@@ -43,7 +43,8 @@ impl Worker {
     /// Other nodes' workers want to mirror their connections here. The listener is reported again if there are more.
     pub(in crate::worker) fn accept_channels(&mut self) {
         for _ in 0..BATCH {
-            let Some(listener) = self.cluster.as_ref().and_then(|cluster| cluster.replication_listener()) else {
+            let Some(listener) = self.cluster.as_ref().and_then(|cluster| cluster.replication_listener())
+            else {
                 return;
             };
             match evergate_sys::accept(listener) {
@@ -59,7 +60,7 @@ impl Worker {
         let host = cluster.layout.node_at(canonical(address).ip());
         let has_descriptor = host.is_some() || self.shared.room.allows(socket.as_raw_fd());
         let place = place(&cluster.incoming, host, cluster.layout.workers).filter(|_| has_descriptor);
-        let Some(index) = place else { return self.counters.reason("mirror_channels_max") };
+        let Some(index) = place else { return self.counters.reason("replication_channels_max") };
         let Ok(tls) = rustls::ServerConnection::new(cluster.layout.server_tls.clone()) else { return };
         let incoming = Incoming::new(Channel::new(socket, tls), host, self.now);
         if self.epoll.add(incoming.fd(), Source::Incoming(index as u32).token()).is_err() {
@@ -68,7 +69,7 @@ impl Worker {
         match cluster.incoming.get_mut(index) {
             Some(place) => {
                 if place.replace(incoming).is_some() {
-                    self.counters.reason("mirror_channels_max");
+                    self.counters.reason("replication_channels_max");
                 }
             }
             None => cluster.incoming.push(Some(incoming)),
@@ -80,7 +81,8 @@ impl Worker {
         self.shared.room.log_shortage(self.now, error);
         self.counters.reason("accept_failed");
         let Some(cluster) = &mut self.cluster else { return };
-        cluster.channels_paused = cluster.replication_listener().is_some_and(|fd| self.epoll.remove(fd).is_ok());
+        cluster.channels_paused =
+            cluster.replication_listener().is_some_and(|fd| self.epoll.remove(fd).is_ok());
     }
 
     /// Takes channels again when none could be taken a moment ago.
@@ -98,7 +100,7 @@ impl Worker {
             |incoming: &mut Incoming| incoming.from.is_none() && now.since(incoming.since) >= NAMELESS_FOR;
         for slot in &mut cluster.incoming {
             if slot.take_if(is_late).is_some() {
-                self.counters.reason("mirror_channel_refused");
+                self.counters.reason("replication_channel_refused");
             }
         }
     }
@@ -107,6 +109,6 @@ impl Worker {
 impl Cluster {
     /// Where channels to this worker come in.
     pub(super) fn replication_listener(&self) -> Option<RawFd> {
-        self.layout.mirror_listeners.get(self.worker).map(AsRawFd::as_raw_fd)
+        self.layout.replication_listeners.get(self.worker).map(AsRawFd::as_raw_fd)
     }
 }

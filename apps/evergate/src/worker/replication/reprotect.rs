@@ -47,9 +47,9 @@ pub(super) struct Failover {
     /// Connections of which others must hear first, by stage and bucket.
     left: [BTreeMap<Bucket, Vec<RecoveringConnection>>; 2],
     /// Connections whose peers have heard of them, and whose state machines are yet to be restored.
-    awake: VecDeque<ActivatedConnection>,
+    activated: VecDeque<ActivatedConnection>,
     /// Connections that rest, whose turn comes.
-    resting: VecDeque<(Bucket, Vec<RecoveringConnection>)>,
+    idle_connections: VecDeque<(Bucket, Vec<RecoveringConnection>)>,
 }
 
 impl Failover {
@@ -61,30 +61,31 @@ impl Failover {
         resumed: Resumed,
         buckets: &[Bucket],
         busy: Vec<RecoveringConnection>,
-        mut resting: BTreeMap<Bucket, Vec<RecoveringConnection>>,
+        mut idle_connections: BTreeMap<Bucket, Vec<RecoveringConnection>>,
     ) -> Failover {
         let mut by_bucket: BTreeMap<Bucket, Vec<RecoveringConnection>> =
             buckets.iter().map(|bucket| (*bucket, Vec::new())).collect();
         for bucket in buckets {
-            resting.entry(*bucket).or_default();
+            idle_connections.entry(*bucket).or_default();
         }
         for take in busy {
             by_bucket.entry(take.bucket).or_default().push(take);
         }
-        let (awake, left) = (VecDeque::new(), [by_bucket, resting]);
-        Failover { started, since_ns, silent, resumed, left, awake, resting: VecDeque::new() }
+        let (activated, left) = (VecDeque::new(), [by_bucket, idle_connections]);
+        Failover { started, since_ns, silent, resumed, left, activated, idle_connections: VecDeque::new() }
     }
 
     /// Connections of the bucket that rest, and whether they may go on.
     fn idle_of(&mut self, bucket: Bucket) -> Option<(&mut Vec<RecoveringConnection>, bool)> {
-        let ready = self.resting.iter_mut().find(|(of, _)| *of == bucket).map(|(_, takes)| (takes, true));
+        let ready =
+            self.idle_connections.iter_mut().find(|(of, _)| *of == bucket).map(|(_, takes)| (takes, true));
         ready.or_else(|| self.left[Activity::Idle as usize].get_mut(&bucket).map(|takes| (takes, false)))
     }
 
     fn has(&self, bucket: Bucket) -> bool {
         let left = self.left.iter().any(|left| left.contains_key(&bucket));
-        let awake = self.awake.iter().any(|take| take.bucket == bucket);
-        left || awake || self.resting.iter().any(|(of, _)| *of == bucket)
+        let activated = self.activated.iter().any(|take| take.bucket == bucket);
+        left || activated || self.idle_connections.iter().any(|(of, _)| *of == bucket)
     }
 }
 
@@ -93,22 +94,22 @@ impl Worker {
     pub(super) fn start_reprotection(&mut self, waiting: Failover) {
         let Some(cluster) = &mut self.cluster else { return };
         cluster.rounds += 1;
-        let (round, mut waiting, mut untold) = (cluster.rounds, waiting, Vec::new());
+        let (round, mut waiting, mut unreported) = (cluster.rounds, waiting, Vec::new());
         for (stage, left) in [Activity::Active, Activity::Idle].into_iter().zip(&mut waiting.left) {
             for (bucket, takes) in left {
-                let told = || cluster.replicate_recovered(&self.pulse, (stage, *bucket), takes, round);
-                if catch_panic(&self.counters, told).is_none() {
+                let reported = || cluster.replicate_recovered(&self.pulse, (stage, *bucket), takes, round);
+                if catch_panic(&self.counters, reported).is_none() {
                     // What backups may not have does not go on.
                     waiting.resumed.lost += takes.len();
-                    untold.append(takes);
+                    unreported.append(takes);
                 }
             }
         }
-        for take in &untold {
+        for take in &unreported {
             cluster.give_up_copies(take.bucket, take.id);
         }
         cluster.waiting.push(waiting);
-        self.drop_takes(untold);
+        self.drop_takes(unreported);
         self.poll_failovers();
     }
 
@@ -129,10 +130,10 @@ impl Worker {
                     let (ready, gone) = worker.split_ready(stage, &mut waiting.left);
                     match stage {
                         Activity::Active => {
-                            let awake = worker.activate_all(ready, waiting.silent, &mut waiting.resumed);
-                            waiting.awake.extend(awake);
+                            let activated = worker.activate_all(ready, waiting.silent, &mut waiting.resumed);
+                            waiting.activated.extend(activated);
                         }
-                        Activity::Idle => waiting.resting.extend(ready),
+                        Activity::Idle => waiting.idle_connections.extend(ready),
                     }
                     worker.drop_takes(gone);
                 }
@@ -143,17 +144,20 @@ impl Worker {
 
     /// Restores the state machines of connections whose sockets live, a few at a time.
     fn resume_activated(&mut self) {
-        let is_awake = |cluster: &Cluster| cluster.waiting.iter().any(|waiting| !waiting.awake.is_empty());
-        while self.cluster.as_deref().is_some_and(is_awake) {
+        let is_active =
+            |cluster: &Cluster| cluster.waiting.iter().any(|waiting| !waiting.activated.is_empty());
+        while self.cluster.as_deref().is_some_and(is_active) {
             self.with_waiting(|worker, all| {
-                let Some(waiting) = all.iter_mut().find(|waiting| !waiting.awake.is_empty()) else { return };
-                let some = waiting.awake.len().min(AT_A_TIME);
-                for take in waiting.awake.drain(..some) {
+                let Some(waiting) = all.iter_mut().find(|waiting| !waiting.activated.is_empty()) else {
+                    return;
+                };
+                let some = waiting.activated.len().min(AT_A_TIME);
+                for take in waiting.activated.drain(..some) {
                     let (bucket, connection) = (take.bucket, take.id);
-                    let goes_on = worker.resume(take);
-                    waiting.resumed.count(goes_on);
-                    worker.note_stall(Activity::Active, bucket, waiting.started, goes_on);
-                    if !goes_on && let Some(cluster) = &mut worker.cluster {
+                    let continues = worker.resume(take);
+                    waiting.resumed.count(continues);
+                    worker.note_stall(Activity::Active, bucket, waiting.started, continues);
+                    if !continues && let Some(cluster) = &mut worker.cluster {
                         cluster.give_up_copies(bucket, connection);
                     }
                 }
@@ -185,19 +189,19 @@ impl Worker {
                 let share = now.duration_since(waiting.started) / 1000;
                 let span = if busy { IDLE_SPAN_MIN } else { IDLE_SPAN_IDLE };
                 let until = now + share.clamp(span, IDLE_SPAN_MAX);
-                while let Some((bucket, takes)) = waiting.resting.front_mut()
+                while let Some((bucket, takes)) = waiting.idle_connections.front_mut()
                     && Instant::now() < until
                 {
                     let bucket = *bucket;
                     let ours = worker.cluster.as_ref().is_some_and(|cluster| cluster.owns(bucket));
                     match takes.pop().filter(|_| ours) {
                         Some(take) => {
-                            let goes_on = worker.resume_idle_connection(take, waiting.since_ns);
-                            waiting.resumed.count(goes_on);
-                            worker.note_stall(Activity::Idle, bucket, waiting.started, goes_on);
+                            let continues = worker.resume_idle_connection(take, waiting.since_ns);
+                            waiting.resumed.count(continues);
+                            worker.note_stall(Activity::Idle, bucket, waiting.started, continues);
                         }
                         None => {
-                            waiting.resting.pop_front();
+                            waiting.idle_connections.pop_front();
                             worker.end_idle(bucket, ours);
                         }
                     }
@@ -214,7 +218,7 @@ impl Worker {
             for left in &mut waiting.left {
                 gone.extend(left.remove(&bucket).unwrap_or_default());
             }
-            waiting.resting.retain(|(of, _)| *of != bucket);
+            waiting.idle_connections.retain(|(of, _)| *of != bucket);
         }
         self.drop_takes(gone);
     }
@@ -259,7 +263,7 @@ impl Worker {
         let mut too_early = Vec::new();
         while let Some(cluster) = &mut self.cluster
             && Instant::now() < until
-            && let Some(flow) = cluster.knocks.next()
+            && let Some(flow) = cluster.early.next()
         {
             let bucket = cluster.bucket(flow.local, flow.remote);
             let ours = cluster.owns(bucket);
@@ -272,23 +276,23 @@ impl Worker {
             });
             match found {
                 Some((Some(take), since_ns, started, resumed)) => {
-                    let goes_on = self.resume_idle_connection(take, since_ns);
-                    resumed.count(goes_on);
-                    self.note_stall(Activity::Idle, bucket, started, goes_on);
+                    let continues = self.resume_idle_connection(take, since_ns);
+                    resumed.count(continues);
+                    self.note_stall(Activity::Idle, bucket, started, continues);
                 }
                 Some((None, ..)) if ours => too_early.push(flow),
-                _ => drop(cluster.knocks.take(&flow)),
+                _ => drop(cluster.early.take(&flow)),
             }
         }
         if let Some(cluster) = &mut self.cluster {
-            cluster.knocks.put_back(too_early);
+            cluster.early.put_back(too_early);
         }
     }
 
     /// A connection of a node that died goes on: so long it had nobody, once it was known to be ours.
-    fn note_stall(&self, stage: Activity, bucket: Bucket, started: Instant, goes_on: bool) {
+    fn note_stall(&self, stage: Activity, bucket: Bucket, started: Instant, continues: bool) {
         let role = self.cluster.as_ref().map(|cluster| cluster.role(bucket));
-        if goes_on && matches!(role, Some(Role::Owner { begin: OwnershipStart::Failover, .. })) {
+        if continues && matches!(role, Some(Role::Owner { begin: OwnershipStart::Failover, .. })) {
             self.counters.stalls[stage as usize].note(Micros(started.elapsed().as_micros() as u64));
         }
     }
@@ -297,8 +301,8 @@ impl Worker {
     fn put_waiting_back(&mut self, mut all: Vec<Failover>) {
         let Some(cluster) = &mut self.cluster else { return };
         let is_done = |waiting: &Failover| {
-            let told = waiting.left.iter().all(BTreeMap::is_empty);
-            told && waiting.awake.is_empty() && waiting.resting.is_empty()
+            let reported = waiting.left.iter().all(BTreeMap::is_empty);
+            reported && waiting.activated.is_empty() && waiting.idle_connections.is_empty()
         };
         let done = all.iter().take_while(|waiting| is_done(waiting)).count();
         for mut waiting in all.drain(..done) {
@@ -310,7 +314,7 @@ impl Worker {
         all.append(&mut cluster.waiting);
         cluster.waiting = all;
         if cluster.waiting.is_empty() {
-            cluster.knocks = EarlySegments::default();
+            cluster.early = EarlySegments::default();
         }
     }
 
@@ -322,11 +326,11 @@ impl Worker {
     ) -> (Vec<(Bucket, Vec<RecoveringConnection>)>, Vec<RecoveringConnection>) {
         let (mut ready, mut gone) = (Vec::new(), Vec::new());
         let Some(cluster) = &self.cluster else { return (ready, gone) };
-        let [busy, resting] = left;
+        let [busy, idle_connections] = left;
         // That a bucket is done is said after its resting connections: all others of it must have been said before.
         let (of, before) = match stage {
             Activity::Active => (busy, None),
-            Activity::Idle => (resting, Some(&*busy)),
+            Activity::Idle => (idle_connections, Some(&*busy)),
         };
         for (bucket, takes) in std::mem::take(of) {
             let is_first = before.is_none_or(|before| !before.contains_key(&bucket));
@@ -355,8 +359,8 @@ impl Cluster {
     /// What has come for this flow by now is among the knocks; what came for others waits its turn.
     pub(super) fn read_early_segments_of(&mut self, flow: &Flow) {
         let _ = self.lane.events(&mut self.events); // lost ones are said again
-        for knock in self.events.knocks.extract_if(.., |knock| knock.flow == *flow) {
-            self.knocks.note(knock);
+        for diverted in self.events.early.extract_if(.., |diverted| diverted.flow == *flow) {
+            self.early.note(diverted);
         }
     }
 
@@ -378,12 +382,12 @@ impl Cluster {
 
     /// Whether the gate said something that nobody has acted on.
     pub(super) fn has_news(&self) -> bool {
-        !self.events.woken.is_empty() || !self.events.knocks.is_empty()
+        !self.events.woken.is_empty() || !self.events.early.is_empty()
     }
 
     /// Whether connections that rest wait for their turn.
     pub(super) fn has_idle(&self) -> bool {
-        self.waiting.iter().any(|waiting| !waiting.resting.is_empty())
+        self.waiting.iter().any(|waiting| !waiting.idle_connections.is_empty())
     }
 
     /// Says where connections go on to those whose copies count already.
@@ -396,7 +400,7 @@ impl Cluster {
     ) {
         let (stage, bucket) = of;
         // What was left of an earlier take-over is not waited for: whoever was told of that may never answer.
-        self.untold.remove(&of);
+        self.unreported.remove(&of);
         let Role::Owner { required, .. } = self.role(bucket) else { return };
         for node in required.iter().filter(|_| !takes.is_empty()) {
             // Without a channel it hears nothing, and the bucket stays on hold until the cluster has dropped it.
@@ -411,7 +415,7 @@ impl Cluster {
                 let notice = last.then_some(Notice::Taken { bucket: bucket.0, stage, round });
                 self.send_to(node, bucket, &begin, notice);
             }
-            let (_, nodes) = self.untold.entry(of).or_insert((round, MemberSet::EMPTY));
+            let (_, nodes) = self.unreported.entry(of).or_insert((round, MemberSet::EMPTY));
             *nodes = nodes.with(node);
         }
     }
@@ -427,17 +431,19 @@ impl Cluster {
     /// Nodes that must still get the state of a bucket that is being taken over.
     fn unreplicated(&self, stage: Activity, bucket: Bucket) -> MemberSet {
         let Role::Owner { required, .. } = self.role(bucket) else { return MemberSet::EMPTY };
-        self.untold.get(&(stage, bucket)).map_or(MemberSet::EMPTY, |(_, nodes)| nodes.intersection(required))
+        self.unreported
+            .get(&(stage, bucket))
+            .map_or(MemberSet::EMPTY, |(_, nodes)| nodes.intersection(required))
     }
 
     /// A node has the state of a bucket, as of this take-over.
     pub(super) fn record_replicated(&mut self, stage: Activity, bucket: Bucket, node: NodeId, round: u64) {
-        if let Some((of, nodes)) = self.untold.get_mut(&(stage, bucket))
+        if let Some((of, nodes)) = self.unreported.get_mut(&(stage, bucket))
             && *of == round
         {
             *nodes = nodes.without(node);
             if nodes.is_empty() {
-                self.untold.remove(&(stage, bucket));
+                self.unreported.remove(&(stage, bucket));
             }
         }
     }

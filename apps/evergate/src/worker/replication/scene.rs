@@ -6,7 +6,7 @@ mod moves;
 
 use super::{Cluster, Joining, Worker};
 use crate::agent::{
-    FailoverOrder, Instruction, Interface, Layout, Report, Reporter, Resumed, gate_node, office,
+    FailoverOrder, Instruction, Interface, Layout, Report, Reporter, Resumed, gate_node, term_of,
 };
 use crate::config::parse;
 use crate::daemon::settings;
@@ -40,9 +40,9 @@ const PORT: u16 = 4430;
 const WEB: u16 = 4431;
 static CLIENT_PORTS: AtomicU16 = AtomicU16::new(10_000);
 const LOOPBACK: Interface = Interface { index: 1, mac: [0; 6] };
-const MIRROR_PORT: u16 = 7401;
+const REPLICATION_PORT: u16 = 7401;
 /// The worker takes channels at this address; the backups take theirs at 127.0.0.1.
-const MIRROR: [u8; 4] = [127, 0, 0, 2];
+const REPLICATION: [u8; 4] = [127, 0, 0, 2];
 const ME: NodeId = NodeId(0);
 const BACKUP: NodeId = NodeId(1);
 
@@ -97,9 +97,9 @@ impl Scene {
         let shared = Arc::new(Shared::default());
         let mut worker =
             Worker::new(&generation, settings(&config, workers), shared, received, None).unwrap();
-        let (reporter, reports) = Reporter::heard();
+        let (reporter, reports) = Reporter::peer_input();
         let backups =
-            (0..workers as u16).map(|worker| TcpListener::bind(("127.0.0.1", MIRROR_PORT + worker)));
+            (0..workers as u16).map(|worker| TcpListener::bind(("127.0.0.1", REPLICATION_PORT + worker)));
         let backups = backups.collect::<Result<_, _>>().unwrap();
         worker.join(Joining { gate: gate(), layout: layout(workers), worker: 0, reports: reporter });
         worker.join_cluster().unwrap();
@@ -116,17 +116,17 @@ impl Scene {
         self.worker.cluster.as_mut().unwrap()
     }
 
-    fn tell(&mut self, roles: impl IntoIterator<Item = (Bucket, Role)>) {
+    fn notify(&mut self, roles: impl IntoIterator<Item = (Bucket, Role)>) {
         self.worker.take_instruction(Instruction::Roles(roles.into_iter().collect()));
     }
 
-    fn take_over(&mut self, number: u64, buckets: &[(Bucket, Role)]) {
+    fn fail_over(&mut self, number: u64, buckets: &[(Bucket, Role)]) {
         let of = |(bucket, role): &(Bucket, Role)| match role {
-            Role::Owner { term, .. } => (*bucket, office(*term)),
+            Role::Owner { term, .. } => (*bucket, term_of(*term)),
             _ => panic!("not ours"),
         };
         let round = FailoverOrder { number, buckets: buckets.iter().map(of).collect(), silent: Micros(0) };
-        self.worker.take_instruction(Instruction::TakeOver(Arc::new(round)));
+        self.worker.take_instruction(Instruction::Failover(Arc::new(round)));
     }
 
     /// Buckets of which a backup was told that it has heard everything.
@@ -157,7 +157,7 @@ impl Scene {
         }
     }
 
-    fn continue_resting(&mut self) {
+    fn resume_idle(&mut self) {
         self.worker.resume_idle(false);
         while self.cluster().has_idle() {
             self.worker.resume_idle(false);
@@ -177,7 +177,7 @@ impl Scene {
     }
 
     /// A connection from this port is held; nothing of it is on its way, or its end is.
-    fn hold(&mut self, port: u16, rests: bool) -> Bucket {
+    fn hold(&mut self, port: u16, idle: bool) -> Bucket {
         let remote = SocketAddr::from((CLIENT, port));
         let bucket = self.bucket_of(remote);
         let facts = LegFacts {
@@ -196,7 +196,7 @@ impl Scene {
         let open = Open { generation: 1, listener: "in".to_owned(), kind: Kind::Raw, tls: false };
         let state = ConnectionState {
             open: Some(open),
-            closed: (!rests).then_some((0, false)),
+            closed: (!idle).then_some((0, false)),
             ..ConnectionState::default()
         };
         let begin = Frame::Begin {
@@ -205,7 +205,7 @@ impl Scene {
             state: Some(Box::new(state)),
             legs: BTreeMap::from([(0, facts)]),
         };
-        self.cluster().holder.keep(office(term(1)), begin);
+        self.cluster().holder.keep(term_of(term(1)), begin);
         bucket
     }
 }
@@ -244,8 +244,10 @@ fn layout(workers: usize) -> Arc<Layout> {
         sources: vec![SHARED.into()],
         interfaces: [LOOPBACK; 2],
         peers: BTreeMap::from([(BACKUP, IpAddr::from([127, 0, 0, 1]))]),
-        mirror_port: MIRROR_PORT,
-        mirror_listeners: vec![evergate_sys::listen((MIRROR, MIRROR_PORT).into(), 128).unwrap()],
+        replication_port: REPLICATION_PORT,
+        replication_listeners: vec![
+            evergate_sys::listen((REPLICATION, REPLICATION_PORT).into(), 128).unwrap(),
+        ],
         server_tls,
         client_tls,
         neighbours: Mutex::default(),
@@ -266,16 +268,16 @@ fn no_copy_is_called_whole_before_what_comes_with_the_bucket_was_taken_over() {
     play(2, |mut scene| {
         // Of the first one's connections this worker holds the copies, of the second one's another worker.
         let buckets = [Bucket(4), Bucket(5)];
-        let nobody = MemberSet::EMPTY;
-        scene.tell(buckets.map(|bucket| (bucket, owner(1, OwnershipStart::Empty, nobody, nobody))));
+        let no_node = MemberSet::EMPTY;
+        scene.notify(buckets.map(|bucket| (bucket, owner(1, OwnershipStart::Empty, no_node, no_node))));
         // They were lost and won again before this worker heard of it.
-        let won =
-            buckets.map(|bucket| (bucket, owner(3, OwnershipStart::Failover, nobody, MemberSet::of(BACKUP))));
-        scene.tell(won);
+        let won = buckets
+            .map(|bucket| (bucket, owner(3, OwnershipStart::Failover, no_node, MemberSet::of(BACKUP))));
+        scene.notify(won);
         scene.answer();
         assert_eq!(scene.called_complete(), BTreeSet::new());
-        scene.take_over(1, &won);
-        scene.continue_resting();
+        scene.fail_over(1, &won);
+        scene.resume_idle();
         assert_eq!(scene.called_complete(), buckets.into());
         assert_eq!(scene.resumed().len(), 1);
     });
@@ -284,31 +286,31 @@ fn no_copy_is_called_whole_before_what_comes_with_the_bucket_was_taken_over() {
 #[test]
 fn a_panic_in_a_take_over_ends_one_connection_and_the_others_go_on() {
     let busy = ["gate", "build", "tell", "wake", "resume"].map(|step| (step, false));
-    let resting = ["gate", "build", "wake", "resume"].map(|step| (step, true));
-    for (step, rests) in busy.into_iter().chain(resting) {
+    let idle_connections = ["gate", "build", "wake", "resume"].map(|step| (step, true));
+    for (step, idle) in busy.into_iter().chain(idle_connections) {
         play(1, move |mut scene| {
             let (victim, other) = (20_001, 20_002);
-            let buckets = [victim, other].map(|port| scene.hold(port, rests));
+            let buckets = [victim, other].map(|port| scene.hold(port, idle));
             let owners = scene.cluster().gate.owners();
             let tables = buckets.map(|bucket| evergate_bpf::Bucket::new(usize::from(bucket.0)).unwrap());
             tables.iter().for_each(|table| owners.hold(*table, gate_node(ME).unwrap()));
             let role = owner(2, OwnershipStart::Failover, MemberSet::of(BACKUP), MemberSet::EMPTY);
             let roles = buckets.map(|bucket| (bucket, role));
-            scene.tell(roles);
+            scene.notify(roles);
             faults::doom_at(SocketAddr::from((CLIENT, victim)), step);
-            scene.take_over(7, &roles);
+            scene.fail_over(7, &roles);
             scene.answer();
-            scene.continue_resting();
+            scene.resume_idle();
             let resumed = scene.resumed();
             let [Resumed { round: 7, connections, lost, .. }] = resumed[..] else {
-                panic!("{step} {rests}: {resumed:?}")
+                panic!("{step} {idle}: {resumed:?}")
             };
-            assert_eq!((connections, lost), (1, 1), "{step} {rests}");
+            assert_eq!((connections, lost), (1, 1), "{step} {idle}");
             let flow = Flow::new(SocketAddr::from((SHARED, PORT)), SocketAddr::from((CLIENT, victim)));
-            assert!(!scene.cluster().gate.is_held(&flow, 0), "{step} {rests}");
-            assert_eq!(tables.map(|table| owners.get(table).is_on_hold()), [false; 2], "{step} {rests}");
+            assert!(!scene.cluster().gate.is_held(&flow, 0), "{step} {idle}");
+            assert_eq!(tables.map(|table| owners.get(table).is_on_hold()), [false; 2], "{step} {idle}");
             let reasons = scene.worker.counters.reasons.lock().unwrap().clone();
-            assert_eq!(reasons.get("internal_panic"), Some(&1), "{step} {rests}: {reasons:?}");
+            assert_eq!(reasons.get("internal_panic"), Some(&1), "{step} {idle}: {reasons:?}");
         });
     }
 }
@@ -318,11 +320,11 @@ fn a_connection_that_would_not_be_heard_is_reset_instead_of_taken_over() {
     play(1, |mut scene| {
         let bucket = scene.hold(20_003, false);
         let role = owner(2, OwnershipStart::Failover, MemberSet::of(BACKUP), MemberSet::EMPTY);
-        scene.tell([(bucket, role)]);
+        scene.notify([(bucket, role)]);
         faults::refuse_next(&scene.worker.counters, "Client");
-        scene.take_over(7, &[(bucket, role)]);
+        scene.fail_over(7, &[(bucket, role)]);
         scene.answer();
-        scene.continue_resting();
+        scene.resume_idle();
         let resumed = scene.resumed();
         let [Resumed { connections, lost, .. }] = resumed[..] else { panic!("{resumed:?}") };
         assert_eq!((connections, lost), (0, 1));
@@ -341,7 +343,7 @@ fn connect(from: u16, port: u16) -> TcpStream {
 #[test]
 fn a_client_beyond_a_limit_is_reset_and_keeps_no_place_in_the_gate() {
     play(1, |mut scene| {
-        scene.tell(all_ours(|_| false));
+        scene.notify(all_ours(|_| false));
         let (_tunnel, _) = scene.client(PORT); // never idle
         let in_use = scene.cluster().gate.slots_in_use();
         scene.worker.settings.connections_max = 1;
@@ -360,7 +362,7 @@ fn a_client_beyond_a_limit_is_reset_and_keeps_no_place_in_the_gate() {
 #[test]
 fn evicted_client_ends_when_its_backup_knows_of_it() {
     play(1, |mut scene| {
-        scene.tell(all_ours(|_| false));
+        scene.notify(all_ours(|_| false));
         let (first, key) = scene.client(WEB);
         scene.worker.settings.connections_max = 1;
         let (_second, newest) = scene.client(WEB);
@@ -386,7 +388,7 @@ fn evicted_client_ends_when_its_backup_knows_of_it() {
 #[test]
 fn a_server_whose_client_breaks_off_while_it_is_asked_is_reset_and_keeps_no_place_in_the_gate() {
     play(1, |mut scene| {
-        scene.tell(all_ours(|_| false));
+        scene.notify(all_ours(|_| false));
         let in_use = scene.cluster().gate.slots_in_use();
         let (_client, key) = scene.client(PORT);
         // The server's answer to our connect is there, and not yet heard.
@@ -405,7 +407,7 @@ fn a_server_whose_client_breaks_off_while_it_is_asked_is_reset_and_keeps_no_plac
 #[test]
 fn a_client_that_resets_before_it_is_accepted_keeps_no_place_in_the_gate() {
     play(1, |mut scene| {
-        scene.tell(all_ours(|_| false));
+        scene.notify(all_ours(|_| false));
         let in_use = scene.cluster().gate.slots_in_use();
         for _ in 0..3 {
             let mut client = connect(CLIENT_PORTS.fetch_add(1, Ordering::Relaxed), WEB);
@@ -423,7 +425,7 @@ fn a_client_that_resets_before_it_is_accepted_keeps_no_place_in_the_gate() {
 #[test]
 fn the_kernel_keeps_nothing_of_a_connection_that_is_another_nodes() {
     play(1, |mut scene| {
-        scene.tell(all_ours(|_| false));
+        scene.notify(all_ours(|_| false));
         let (_client, key) = scene.client(PORT);
         let (_server, _) = scene.server.accept().unwrap();
         scene.worker.turn().unwrap();
@@ -444,7 +446,7 @@ fn the_kernel_keeps_nothing_of_a_connection_that_is_another_nodes() {
 #[test]
 fn who_waits_for_a_server_leaves_the_queue_with_its_bucket() {
     play(1, |mut scene| {
-        scene.tell(all_ours(|_| false));
+        scene.notify(all_ours(|_| false));
         let (_first, _) = scene.client(PORT);
         let (_second, key) = scene.client(PORT);
         assert_eq!(scene.worker.counters.queued.get(), 1);
@@ -486,7 +488,7 @@ impl Scene {
 
     /// These buckets become quiet, and the next owner has everything.
     fn freeze(&mut self, moves: impl Fn(Bucket) -> bool) {
-        self.tell(all_ours(&moves));
+        self.notify(all_ours(&moves));
         self.worker.now = self.worker.now + Micros::from_ms(300); // an answer to a SYN is counted by then
         for _ in 0..2 {
             self.worker.report_frozen();
@@ -498,7 +500,7 @@ impl Scene {
 
     /// The move is called off, and nothing was missing in the copies.
     fn call_off(&mut self) {
-        self.tell(all_ours(|_| false));
+        self.notify(all_ours(|_| false));
         assert!(self.cluster().outgoing[&(BACKUP, 0)].follows.iter().all(|follows| *follows));
         self.worker.turn().unwrap();
     }
@@ -512,7 +514,7 @@ impl Scene {
     }
 
     /// Frames that were said to backups.
-    fn said(&mut self) -> u64 {
+    fn reported(&mut self) -> u64 {
         self.cluster().outgoing.values().map(|outgoing| outgoing.feed.frames()).sum()
     }
 
@@ -526,7 +528,7 @@ impl Scene {
 #[test]
 fn a_panic_over_what_waits_too_long_ends_that_client_alone() {
     play(1, |mut scene| {
-        scene.tell(all_ours(|_| false));
+        scene.notify(all_ours(|_| false));
         let (mut client, key) = scene.client(WEB);
         client.write_all(b"GET / HT").unwrap();
         scene.worker.turn().unwrap();
@@ -542,7 +544,7 @@ fn a_panic_over_what_waits_too_long_ends_that_client_alone() {
 #[test]
 fn an_instruction_that_cannot_be_followed_does_not_keep_the_worker_from_the_next() {
     play(1, |mut scene| {
-        scene.tell(all_ours(|_| false));
+        scene.notify(all_ours(|_| false));
         let (client, _) = scene.client(WEB);
         faults::doom(client.local_addr().unwrap());
         for command in [Command::Drain, Command::Stop] {

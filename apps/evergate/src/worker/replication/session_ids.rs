@@ -40,7 +40,7 @@ impl Worker {
                 cluster.news.bytes += bytes;
                 cluster.news.list.push(SessionNews::Kept(session.clone()));
             } else {
-                self.counters.reason("session_untold");
+                self.counters.reason("session_id_not_replicated");
             }
         }
         self.shared.sessions.keep(session);
@@ -73,10 +73,10 @@ impl Worker {
         if !cluster.news.missed_by.remove(&node) && channels > 1 {
             return;
         }
-        let tells_all = cluster.worker == 0;
+        let reports_all = cluster.worker == 0;
         let mut frame = News::default();
         let newest = self.shared.sessions.newest(NEWEST_BYTES_MAX).into_iter();
-        for news in newest.filter(|news| tells_all || news.is_err()) {
+        for news in newest.filter(|news| reports_all || news.is_err()) {
             frame.bytes += news.as_ref().map_or(size_of::<SessionId>(), bytes_of);
             frame.list.push(news.map_or_else(SessionNews::Withdrawn, SessionNews::Kept));
             if frame.bytes >= FRAME_BYTES {

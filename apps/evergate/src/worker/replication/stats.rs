@@ -62,9 +62,10 @@ impl Cluster {
         }
         let has_copy = |role: &Role| matches!(role, Role::Owner { required, .. } if !required.is_empty());
         let counts = || self.census.all.iter().map(Count::get);
-        let mirrored =
+        let replicated =
             counts().zip(&self.roles).filter(|(_, role)| has_copy(role)).map(|(count, _)| count).sum();
-        let figures = ReplicationCounts { own: counts().sum(), mirrored, held: self.holder.len() as u64, lags };
-        *counters.mirroring.lock().unwrap_or_else(PoisonError::into_inner) = figures;
+        let figures =
+            ReplicationCounts { own: counts().sum(), replicated, held: self.holder.len() as u64, lags };
+        *counters.replicated_state.lock().unwrap_or_else(PoisonError::into_inner) = figures;
     }
 }

@@ -38,15 +38,15 @@ pub(super) struct Ending {
 impl Worker {
     /// A mirrored connection is gone from this worker: its slots go too, and the backups hear of it in time. Whether they were
     /// told already.
-    pub(in crate::worker) fn end_mirroring(
+    pub(in crate::worker) fn end_replication(
         &mut self,
-        mirroring: ConnectionReplication,
+        replicated_state: ConnectionReplication,
         connection: ConnectionId,
     ) -> bool {
         let now = self.now;
         let Some(cluster) = &mut self.cluster else { return false };
-        cluster.forget_slot(mirroring.leg.slot.index());
-        let ConnectionReplication { bucket, mut leg, fold, legs, broken, .. } = mirroring;
+        cluster.forget_slot(replicated_state.leg.slot.index());
+        let ConnectionReplication { bucket, mut leg, fold, legs, broken, .. } = replicated_state;
         let end = leg.end_sequence();
         // As long as the client may lack our end it is told nothing that backups may not hold.
         let answers = !broken && leg.slot.is_over(end) && leg.finish_end();
@@ -65,7 +65,7 @@ impl Worker {
         if cluster.endings.len() >= ENDINGS_MAX
             && let Some(oldest) = cluster.endings.pop_front()
         {
-            self.counters.reason("endings_max");
+            self.counters.reason("teardowns_max");
             cluster.finish_ending(oldest, now);
         }
         cluster.endings.push_back(ending);
@@ -94,20 +94,20 @@ impl Cluster {
         let Ending { connection, bucket, slot, end, answers, .. } = ending;
         self.replicate(bucket, &Frame::End { connection }, None);
         match answers {
-            true => self.last_words.push((now + FINAL_ACK_AFTER, slot, end)),
+            true => self.final_acks.push((now + FINAL_ACK_AFTER, slot, end)),
             false => self.lane.finish(slot, Some(end), Leases::now_ns()),
         }
     }
 
     /// The last ACKs of connections that are over leave, several at once. False when they could not.
     pub(super) fn send_final_acks(&mut self, now: Micros) -> bool {
-        let due = self.last_words.first().is_some_and(|(due, ..)| *due <= now);
-        if !due && self.last_words.len() < evergate_bpf::BATCH {
+        let due = self.final_acks.first().is_some_and(|(due, ..)| *due <= now);
+        if !due && self.final_acks.len() < evergate_bpf::BATCH {
             return true;
         }
-        let slots = self.last_words.iter().map(|(_, slot, _)| slot);
+        let slots = self.final_acks.iter().map(|(_, slot, _)| slot);
         let done = self.lane.emit_acks(slots.filter(|slot| slot.owes_ack())).is_ok();
-        for (_, slot, end) in self.last_words.drain(..) {
+        for (_, slot, end) in self.final_acks.drain(..) {
             self.lane.finish(slot, Some(end), Leases::now_ns());
         }
         done

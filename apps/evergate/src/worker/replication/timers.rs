@@ -1,10 +1,10 @@
 //! What is due at some time: ACKs that nothing took along, stalls, and what peers have acknowledged meanwhile.
 
-use super::{Cluster, End, GatedLeg, ConnectionReplication, POOLED_AFTER_MS, POOLED_TOGETHER};
+use super::{Cluster, ConnectionReplication, End, GatedLeg, POOLED_AFTER_MS, POOLED_TOGETHER};
 use crate::worker::Worker;
 use crate::worker::slab::{Key, Source};
 use evergate_base::Micros;
-use evergate_replication::{InputBoundary, Delay, Urgency};
+use evergate_replication::{Delay, InputBoundary, Urgency};
 
 impl Worker {
     /// Before the worker turns away from a connection: events for what its peers will acknowledge, and time for what
@@ -13,7 +13,7 @@ impl Worker {
         let now = self.now;
         let Some(cluster) = &mut self.cluster else { return false };
         let Some(client) = self.clients.get_mut(key) else { return false };
-        if client.mirroring.is_none() {
+        if client.replicated_state.is_none() {
             return false;
         }
         let lane = cluster.lane.id();
@@ -29,9 +29,9 @@ impl Worker {
         }
         let Some(cluster) = &mut self.cluster else { return false };
         let Some(client) = self.clients.get_mut(key) else { return false };
-        let Some(mirroring) = &mut client.mirroring else { return false };
-        let mut happened = mirroring.leg.watch(lane, eager, now);
-        let mut due = mirroring.leg.next_ack_check(eager || client_inside, now);
+        let Some(replicated_state) = &mut client.replicated_state else { return false };
+        let mut happened = replicated_state.leg.watch(lane, eager, now);
+        let mut due = replicated_state.leg.next_ack_check(eager || client_inside, now);
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
         if let Some(gated) = upstream.and_then(|upstream| upstream.gated.as_mut()) {
             happened |= gated.watch(lane, false, now);
@@ -39,7 +39,7 @@ impl Worker {
                 [due, gated.next_ack_check(server_partial || server_inside, now)].into_iter().flatten().min();
         }
         if let Some(look) = due {
-            cluster.schedule(mirroring, key, look, now);
+            cluster.schedule(replicated_state, key, look, now);
         }
         happened
     }
@@ -49,9 +49,9 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return };
         let mut events = std::mem::take(&mut cluster.events);
         let _ = cluster.lane.events(&mut events); // lost events are made up for by timers
-        for knock in events.knocks.drain(..) {
-            if cluster.is_idle(&knock.flow) {
-                cluster.knocks.note(knock);
+        for diverted in events.early.drain(..) {
+            if cluster.is_idle(&diverted.flow) {
+                cluster.early.note(diverted);
             }
         }
         for index in events.woken.drain(..) {
@@ -113,29 +113,29 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(client) = self.clients.get_mut(key) else { return };
         let answered = client.connection.acknowledged() >= client.connection.newest_entry();
-        let Some(mirroring) = &mut client.mirroring else { return };
-        if mirroring.timed != Some(look) {
+        let Some(replicated_state) = &mut client.replicated_state else { return };
+        if replicated_state.timed != Some(look) {
             return; // it is looked at sooner, or was
         }
-        mirroring.timed = None;
-        if cluster.freezing.contains_key(&mirroring.bucket) {
+        replicated_state.timed = None;
+        if cluster.freezing.contains_key(&replicated_state.bucket) {
             return;
         }
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
         let mut server = upstream.and_then(|upstream| upstream.gated.as_mut());
-        let overdue = mirroring.leg.is_overdue(now);
+        let overdue = replicated_state.leg.is_overdue(now);
         if overdue {
-            mirroring.leg.note_silence();
+            replicated_state.leg.note_silence();
         }
         let tickets = overdue && client.connection.holds_tickets();
-        if answered && (mirroring.leg.ack_if_due(now) || overdue) && !tickets {
+        if answered && (replicated_state.leg.ack_if_due(now) || overdue) && !tickets {
             cluster.dirty.push((key, End::Client));
         }
         if answered && server.as_mut().is_some_and(|gated| gated.ack_if_due(now) || gated.is_overdue(now)) {
             cluster.dirty.push((key, End::Server));
         }
         let [of_client, of_server] = client.connection.input_boundaries();
-        let client_stalled = mirroring.leg.is_stalled(of_client, now);
+        let client_stalled = replicated_state.leg.is_stalled(of_client, now);
         let server_stalled = server.is_some_and(|gated| gated.is_stalled(of_server, now));
         if tickets {
             self.with(key, |connection, io| connection.handle_tickets_due(io)); // they take the ACK along
@@ -152,7 +152,10 @@ impl Worker {
         if self.note_peers(key) | self.arm_ack_event(key) {
             self.put_again(key);
         } else if let Some(client) = self.clients.get_mut(key)
-            && client.mirroring.as_ref().is_some_and(|mirroring| mirroring.timed.is_none())
+            && client
+                .replicated_state
+                .as_ref()
+                .is_some_and(|replicated_state| replicated_state.timed.is_none())
         {
             client.connection.on_idle();
         }
@@ -161,8 +164,14 @@ impl Worker {
 
 impl Cluster {
     /// A connection is looked at no later than this.
-    pub(super) fn schedule(&mut self, mirroring: &mut ConnectionReplication, key: Key, look: Delay, now: Micros) {
-        let known = mirroring.timed.map(|(known, _)| known);
+    pub(super) fn schedule(
+        &mut self,
+        replicated_state: &mut ConnectionReplication,
+        key: Key,
+        look: Delay,
+        now: Micros,
+    ) {
+        let known = replicated_state.timed.map(|(known, _)| known);
         if known.is_some_and(|known| known <= look) {
             return;
         }
@@ -172,7 +181,7 @@ impl Cluster {
             Delay::AtLast => &mut self.timed_at_last,
         };
         queue.push_back((now + look.span(), key));
-        mirroring.timed = Some((look, now + look.span()));
+        replicated_state.timed = Some((look, now + look.span()));
     }
 
     /// A server connection goes to the pool. False when the backups lack some of what was read from it.

@@ -64,8 +64,8 @@ pub(super) fn client(world: &World, desk: &Arc<Desk>) -> Running {
                 break check(report, &desk);
             }
             if let Some(status) = child.try_wait().unwrap() {
-                let said = std::fs::read_to_string(&log).unwrap_or_default();
-                break Err(format!("no report: {status}: {said}"));
+                let reported = std::fs::read_to_string(&log).unwrap_or_default();
+                break Err(format!("no report: {status}: {reported}"));
             }
             std::thread::park_timeout(Duration::from_millis(20));
         };

@@ -44,13 +44,13 @@ struct Desk {
 
 impl Desk {
     /// Waits a little, unless everything may end.
-    fn goes_on(&self, pauses: &Chance) -> bool {
+    fn continues(&self, pauses: &Chance) -> bool {
         self.moved.fetch_add(1, Ordering::Relaxed);
-        let goes_on = !self.over.load(Ordering::Relaxed);
-        if goes_on {
+        let continues = !self.over.load(Ordering::Relaxed);
+        if continues {
             std::thread::sleep(pauses.moment(PAUSE_MS));
         }
-        goes_on
+        continues
     }
 
     /// Waits until some pieces and answers more have gone.
@@ -113,7 +113,7 @@ fn feed(desk: &Arc<Desk>, name: &str) -> impl FnOnce(&mut dyn Write) -> Result<u
     let (desk, pauses) = (desk.clone(), desk.chance.of(name));
     move |input| {
         let mut at = 0;
-        while desk.goes_on(&pauses) {
+        while desk.continues(&pauses) {
             input.write_all(&content(at, at + PIECE))?;
             at += PIECE;
         }

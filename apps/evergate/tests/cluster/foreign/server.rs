@@ -40,7 +40,7 @@ fn converse(mut output: &TcpStream, desk: &Desk, asked: &mut String) -> Result<(
         match path.rsplit_once('/').unwrap_or_default() {
             ("/stream", name) => stream(name, desk, &pauses, &mut output)?,
             ("/n", number) => {
-                desk.goes_on(&pauses);
+                desk.continues(&pauses);
                 if number.parse::<usize>().is_ok_and(|number| number >= LAST_EARLY_REQUEST) {
                     while !desk.over.load(Ordering::Relaxed) {
                         std::thread::park_timeout(Duration::from_millis(5));
@@ -70,7 +70,7 @@ fn answer(output: &mut impl Write, kind: &str, text: &str) -> Result<()> {
 fn stream(name: &str, desk: &Desk, pauses: &Chance, output: &mut impl Write) -> Result<()> {
     output.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
     let mut at = 0;
-    while desk.goes_on(pauses) {
+    while desk.continues(pauses) {
         write!(output, "{PIECE:x}\r\n")?;
         output.write_all(&content(at, at + PIECE))?;
         output.write_all(b"\r\n")?;
@@ -105,7 +105,7 @@ struct Slow<'a, R> {
 impl<R: Read> Read for Slow<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         if buffer.len() >= PIECE {
-            self.desk.goes_on(&self.pauses);
+            self.desk.continues(&self.pauses);
         }
         let most = buffer.len().min(PIECE);
         self.input.read(&mut buffer[..most])

@@ -110,7 +110,7 @@ fn outlive(victims: &[u8], when: When) {
     let tunnels = stopped.iter().filter(|(name, _)| name.starts_with("half_open")).count();
     let mut going = Vec::new();
     if when == When::GoingOn {
-        going = go_on(&desk, std::mem::take(&mut stopped));
+        going = proceed(&desk, std::mem::take(&mut stopped));
         std::thread::sleep(world.chance.moment(40));
     }
     for (number, victim) in victims.iter().enumerate() {
@@ -120,7 +120,7 @@ fn outlive(victims: &[u8], when: When) {
         let place = nodes.iter().position(|node| node.number == *victim).unwrap();
         nodes.remove(place).kill();
     }
-    going.extend(go_on(&desk, stopped));
+    going.extend(proceed(&desk, stopped));
     let mut broken = Vec::new();
     for (name, thread) in going {
         if let Err(error) = thread.join().unwrap() {
@@ -134,8 +134,8 @@ fn outlive(victims: &[u8], when: When) {
 }
 
 /// Lets the server and these clients go on.
-fn go_on(desk: &Desk, stopped: Vec<Stopped>) -> Vec<Going> {
-    desk.go_on();
+fn proceed(desk: &Desk, stopped: Vec<Stopped>) -> Vec<Going> {
+    desk.proceed();
     stopped.into_iter().map(|(name, rest)| (name, std::thread::spawn(rest))).collect()
 }
 

@@ -16,7 +16,7 @@ pub(super) const HUGE: usize = 10 << 20;
 /// What the server and the test share.
 #[derive(Default)]
 pub(super) struct Desk {
-    goes_on: Mutex<bool>,
+    continues: Mutex<bool>,
     changed: Condvar,
     wrong: Mutex<Vec<String>>,
     /// Tunnels whose client's bytes came whole after the server's end.
@@ -25,14 +25,14 @@ pub(super) struct Desk {
 
 impl Desk {
     /// Halves of answers that wait may go.
-    pub(super) fn go_on(&self) {
-        *self.goes_on.lock().unwrap() = true;
+    pub(super) fn proceed(&self) {
+        *self.continues.lock().unwrap() = true;
         self.changed.notify_all();
     }
 
     fn wait(&self) {
-        let guard = self.goes_on.lock().unwrap();
-        drop(self.changed.wait_while(guard, |goes_on| !*goes_on).unwrap());
+        let guard = self.continues.lock().unwrap();
+        drop(self.changed.wait_while(guard, |continues| !*continues).unwrap());
     }
 
     /// What the server found to be wrong.
@@ -142,8 +142,8 @@ pub(crate) fn take(head: &str, input: &mut impl Read, output: &mut impl Write) -
     if body != content(0, body.len()) {
         return Err(Error::other(format!("a body of {} other bytes", body.len())));
     }
-    let said = format!("whole {}", body.len());
-    write!(output, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{said}", said.len())
+    let reported = format!("whole {}", body.len());
+    write!(output, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{reported}", reported.len())
 }
 
 /// The body of the request with this head.

@@ -158,9 +158,9 @@ impl Wire {
         if !head.contains(&format!("content-length: {}\r\n", text.len())) {
             return Err(Error::other(format!("another length than that of {text:?}: {head}")));
         }
-        let mut said = vec![0; text.len()];
-        self.read_exact(&mut said)?;
-        if said == text.as_bytes() {
+        let mut reported = vec![0; text.len()];
+        self.read_exact(&mut reported)?;
+        if reported == text.as_bytes() {
             Ok(())
         } else {
             Err(Error::other(format!("another answer than {text:?}")))

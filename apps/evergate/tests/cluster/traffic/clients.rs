@@ -18,7 +18,7 @@ pub(super) fn transfer(
             stream.write_all(b"GET /down HTTP/1.1\r\nHost: shop.test\r\n\r\n")?;
             expect(&mut stream, "HTTP/1.1 200")?;
             let (mut buffer, mut at) = (vec![0; PIECE], 0);
-            while board.goes_on() {
+            while board.continues() {
                 at = compare(&mut stream, &mut buffer, at)?;
                 board.moved(number);
                 std::thread::sleep(PAUSE);
@@ -26,7 +26,7 @@ pub(super) fn transfer(
             Ok(())
         }
         Doing::Upload => {
-            while board.goes_on() {
+            while board.continues() {
                 upload(&mut stream, number, board)?;
             }
             Ok(())
@@ -37,11 +37,11 @@ pub(super) fn transfer(
             )?;
             expect(&mut stream, "HTTP/1.1 101")?;
             let mut at = 0;
-            while board.goes_on() {
-                let (said, mut back) = (content(at, at + 1000), [0; 1000]);
-                stream.write_all(&said)?;
+            while board.continues() {
+                let (reported, mut back) = (content(at, at + 1000), [0; 1000]);
+                stream.write_all(&reported)?;
                 stream.read_exact(&mut back)?;
-                if back[..] != said {
+                if back[..] != reported {
                     return Err(std::io::Error::other(format!("another echo at {at}")));
                 }
                 at += 1000;
@@ -53,7 +53,7 @@ pub(super) fn transfer(
         Doing::Requests | Doing::Fresh => {
             let fresh = doing == Doing::Fresh;
             for request in 0u64.. {
-                if !board.goes_on() {
+                if !board.continues() {
                     break;
                 }
                 ask(&mut stream, request, if fresh { "Connection: close\r\n" } else { "" })?;
@@ -77,28 +77,28 @@ fn upload(stream: &mut impl Stream, number: usize, board: &Board) -> std::io::Re
     for at in (0..UPLOAD).step_by(PIECE) {
         stream.write_all(&content(at, at + PIECE))?;
         board.count(number, End::Sent, PIECE);
-        if board.goes_on() {
+        if board.continues() {
             std::thread::sleep(PAUSE);
         }
     }
-    hear(stream, &UPLOAD.to_string())
+    read_from(stream, &UPLOAD.to_string())
 }
 
 /// A request with these fields, and the answer that belongs to it.
 pub(crate) fn ask(stream: &mut impl Stream, request: u64, fields: &str) -> std::io::Result<()> {
     write!(stream, "GET /n/{request} HTTP/1.1\r\nHost: shop.test\r\n{fields}\r\n")?;
-    hear(stream, &request.to_string())
+    read_from(stream, &request.to_string())
 }
 
 /// Exactly this answer.
-fn hear(stream: &mut impl Read, text: &str) -> std::io::Result<()> {
+fn read_from(stream: &mut impl Read, text: &str) -> std::io::Result<()> {
     expect(stream, "HTTP/1.1 200")?;
-    let mut said = vec![0; text.len()];
-    stream.read_exact(&mut said)?;
-    if said == text.as_bytes() {
+    let mut reported = vec![0; text.len()];
+    stream.read_exact(&mut reported)?;
+    if reported == text.as_bytes() {
         return Ok(());
     }
-    Err(std::io::Error::other(format!("{:?} instead of {text:?}", String::from_utf8_lossy(&said))))
+    Err(std::io::Error::other(format!("{:?} instead of {text:?}", String::from_utf8_lossy(&reported))))
 }
 
 fn expect(stream: &mut impl Read, start: &str) -> std::io::Result<()> {

@@ -222,12 +222,12 @@ impl Board {
 
     /// Something broke. Whatever does not end in order breaks when all is stopped.
     fn wrong(&self, ends_in_order: bool, what: String) {
-        if ends_in_order || self.goes_on() {
+        if ends_in_order || self.continues() {
             self.wrong.lock().unwrap().push(what);
         }
     }
 
-    fn goes_on(&self) -> bool {
+    fn continues(&self) -> bool {
         !self.stop.load(Ordering::Relaxed)
     }
 
@@ -274,17 +274,17 @@ impl Traffic {
             }));
         }
         let traffic = Traffic { board, transfers, threads };
-        traffic.goes_on("at the beginning");
+        traffic.continues("at the beginning");
         traffic
     }
 
     /// Waits until every transfer has moved on from here.
-    pub(crate) fn goes_on(&self, when: &str) {
-        self.goes_on_or(when, || {});
+    pub(crate) fn continues(&self, when: &str) {
+        self.continues_or(when, || {});
     }
 
     /// The same; `look` is called once when a transfer is silent for long.
-    pub(crate) fn goes_on_or(&self, when: &str, look: impl FnOnce()) {
+    pub(crate) fn continues_or(&self, when: &str, look: impl FnOnce()) {
         let (mut look, look_at) = (Some(look), Instant::now() + LOOKED_AT);
         let since: Vec<u64> = self.board.moved.iter().map(|moved| moved.load(Ordering::Relaxed)).collect();
         let until = Instant::now() + PATIENCE;

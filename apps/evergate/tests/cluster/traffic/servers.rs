@@ -68,7 +68,7 @@ fn respond(head: &str, stream: &mut BufReader<Box<dyn Stream>>, board: &Board) -
             b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
         )?;
         let mut buffer = vec![0; PIECE];
-        while board.goes_on() {
+        while board.continues() {
             let count = stream.read(&mut buffer)?;
             if count == 0 {
                 return Ok(());
@@ -79,18 +79,18 @@ fn respond(head: &str, stream: &mut BufReader<Box<dyn Stream>>, board: &Board) -
     }
     let output = stream.get_mut();
     if let Some(number) = path.strip_prefix("/n/") {
-        return say(output, number);
+        return state_text(output, number);
     }
     write!(output, "HTTP/1.1 200 OK\r\nContent-Length: {ENDLESS}\r\n\r\n")?;
     let mut at = 0;
-    while board.goes_on() {
+    while board.continues() {
         output.write_all(&content(at, at + PIECE))?;
         at += PIECE;
     }
     Ok(())
 }
 
-fn say(output: &mut impl Write, text: &str) -> std::io::Result<()> {
+fn state_text(output: &mut impl Write, text: &str) -> std::io::Result<()> {
     write!(output, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}", text.len())
 }
 
@@ -104,5 +104,5 @@ fn take_upload(number: usize, stream: &mut BufReader<Box<dyn Stream>>, board: &B
         board.moved(number);
     }
     board.count(number, End::Taken, at);
-    say(stream.get_mut(), &at.to_string())
+    state_text(stream.get_mut(), &at.to_string())
 }

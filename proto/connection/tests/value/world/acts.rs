@@ -50,15 +50,15 @@ impl World<'_> {
             0 => self.act_client(),
             1 | 2 => self.read_client(),
             3 | 4 => self.read_server(),
-            5 => self.mirror(),
-            6 => self.mirror_ack(),
+            5 => self.replication(),
+            6 => self.replication_ack(),
             7 => self.flush(),
             8 => self.deliver_client(),
-            9 => self.tell_client_ack(),
+            9 => self.send_client_ack(),
             10 => self.deliver_server(),
-            11 => self.tell_server_ack(),
+            11 => self.send_server_ack(),
             12 => self.dial(),
-            _ => self.tell_news(),
+            _ => self.run_deferred(),
         }
     }
 
@@ -134,8 +134,8 @@ impl World<'_> {
         let most = client.pace.limit(window, (client.acked, client.read, client.sent.len() as u64)) as usize;
         if most == 0 {
             let ended = self.client.fin && self.client.read == self.client.sent.len() as u64;
-            if ended && !self.client.end_told {
-                self.client.end_told = true;
+            if ended && !self.client.end_reported {
+                self.client.end_reported = true;
                 self.call(|conn, io| conn.handle_client_end(io));
                 return true;
             }
@@ -166,9 +166,9 @@ impl World<'_> {
         }
         let most = leg.pace.limit(window, (leg.acked, leg.read, leg.sent.len() as u64)) as usize;
         if most == 0 {
-            let over = leg.read == leg.sent.len() as u64 && !leg.end_told;
+            let over = leg.read == leg.sent.len() as u64 && !leg.end_reported;
             if over && (leg.app.fin || leg.app.reset) {
-                leg.end_told = true;
+                leg.end_reported = true;
                 let reset = leg.app.reset;
                 self.call(|conn, io| match reset {
                     true => conn.handle_server_reset(io, id),
@@ -187,7 +187,7 @@ impl World<'_> {
         true
     }
 
-    fn mirror(&mut self) -> bool {
+    fn replication(&mut self) -> bool {
         if self.pending.is_empty() {
             return false;
         }
@@ -196,7 +196,7 @@ impl World<'_> {
         true
     }
 
-    fn mirror_ack(&mut self) -> bool {
+    fn replication_ack(&mut self) -> bool {
         if self.acked == self.applied {
             return false;
         }
@@ -206,7 +206,7 @@ impl World<'_> {
         if self.closed.is_none() {
             self.call(|conn, io| conn.on_replicated(io, index));
             if !self.learns() {
-                self.tell_news();
+                self.run_deferred();
             }
         }
         true
@@ -217,12 +217,12 @@ impl World<'_> {
         self.varies && self.mirrors && self.rng.chance(50)
     }
 
-    fn tell_news(&mut self) -> bool {
-        let told = self.closed.is_none() && self.conn.has_deferred();
-        if told {
+    fn run_deferred(&mut self) -> bool {
+        let reported = self.closed.is_none() && self.conn.has_deferred();
+        if reported {
             self.call(|conn, io| conn.handle_deferred(io));
         }
-        told
+        reported
     }
 
     fn flush(&mut self) -> bool {
@@ -269,13 +269,13 @@ impl World<'_> {
         }
     }
 
-    fn tell_client_ack(&mut self) -> bool {
-        if self.told == self.delivered || self.closed.is_some() {
+    fn send_client_ack(&mut self) -> bool {
+        if self.reported == self.delivered || self.closed.is_some() {
             return false;
         }
-        while self.tell_server_ack() {} // a server has the request before its client has the answer
-        self.told = self.delivered;
-        let output = self.told;
+        while self.send_server_ack() {} // a server has the request before its client has the answer
+        self.reported = self.delivered;
+        let output = self.reported;
         match self.learns() {
             true => self.conn.learn_client_acked(output),
             false => self.call(|conn, io| conn.handle_client_acked(io, output)),
@@ -298,15 +298,15 @@ impl World<'_> {
         false
     }
 
-    fn tell_server_ack(&mut self) -> bool {
+    fn send_server_ack(&mut self) -> bool {
         if self.closed.is_some() {
             return false;
         }
         let waiting =
-            self.legs.iter_mut().find(|(_, leg)| leg.told < leg.delivered && (leg.held || leg.released));
+            self.legs.iter_mut().find(|(_, leg)| leg.reported < leg.delivered && (leg.held || leg.released));
         let Some((id, leg)) = waiting else { return false };
-        leg.told = leg.delivered;
-        let (id, output) = (*id, leg.told);
+        leg.reported = leg.delivered;
+        let (id, output) = (*id, leg.reported);
         match self.learns() {
             true => self.conn.learn_server_acked(id, output),
             false => self.call(|conn, io| conn.handle_server_acked(io, id, output)),
@@ -330,7 +330,7 @@ impl World<'_> {
                 let leg = self.legs.get_mut(&id).unwrap();
                 (leg.held, leg.released, leg.retained) = (false, true, true);
             }
-            while self.tell_server_ack() {} // what it has is asked before it is listened to
+            while self.send_server_ack() {} // what it has is asked before it is listened to
             return true;
         }
         let Some(Dial { leg: id, pool, hint, first, reuse, bound }) = self.dials.pop() else { return false };
@@ -395,11 +395,11 @@ impl World<'_> {
             acked: 0,
             pace: Pace::default(),
             read: 0,
-            end_told: false,
+            end_reported: false,
             wire: Vec::new(),
             written: 0,
             delivered: 0,
-            told: 0,
+            reported: 0,
             fin_waits: false,
             fin_at: None,
             fin_seen: false,

@@ -27,11 +27,11 @@ pub(super) struct Pace {
 impl Pace {
     /// How much more can be read of a peer that has `said` so much. One that waits says nothing new before all that was read is
     /// acknowledged: it repeats the first segment only.
-    pub(super) fn limit(&mut self, window: Option<(u64, bool)>, (acked, read, said): (u64, u64, u64)) -> u64 {
-        let Some((window, loses)) = window else { return said - read };
+    pub(super) fn limit(&mut self, window: Option<(u64, bool)>, (acked, read, reported): (u64, u64, u64)) -> u64 {
+        let Some((window, loses)) = window else { return reported - read };
         self.waits = (self.waits || loses) && acked < read;
         let limit = if self.waits { read } else { acked + window };
-        limit.min(said).saturating_sub(read)
+        limit.min(reported).saturating_sub(read)
     }
 }
 
@@ -52,12 +52,12 @@ pub(super) struct Leg {
     pub(super) acked: u64,
     pub(super) pace: Pace,
     pub(super) read: u64,
-    pub(super) end_told: bool,
+    pub(super) end_reported: bool,
     /// Everything ever written to it, by position.
     pub(super) wire: Vec<u8>,
     pub(super) written: u64,
     pub(super) delivered: u64,
-    pub(super) told: u64,
+    pub(super) reported: u64,
     pub(super) fin_waits: bool,
     pub(super) fin_at: Option<u64>,
     pub(super) fin_seen: bool,
@@ -88,9 +88,9 @@ impl Leg {
         match &mut self.tls {
             None => self.app.react(received, fin, &mut self.sent),
             Some(tls) if tls.is_open() => {
-                let mut said = Vec::new();
-                self.app.react(&tls.plain, fin || tls.ended, &mut said);
-                tls.say(&said, &mut self.sent);
+                let mut reported = Vec::new();
+                self.app.react(&tls.plain, fin || tls.ended, &mut reported);
+                tls.state_text(&reported, &mut self.sent);
                 if self.app.fin {
                     tls.end(&mut self.sent);
                 }

@@ -6,7 +6,7 @@ use std::net::Shutdown;
 
 /// Another node's address has so many places before it has said whose the channels are, any other address as many as these.
 const OF_A_NODE: usize = 2;
-const OF_STRANGERS: usize = 16;
+const OF_UNLISTED: usize = 16;
 const MORE: usize = 100;
 /// So long is waited for a name.
 const PATIENCE: Micros = Micros::from_ms(5_000);
@@ -14,7 +14,7 @@ const PATIENCE: Micros = Micros::from_ms(5_000);
 impl Scene {
     /// Somebody at this address makes so many channels, one after the other, and says nothing.
     fn silent(&mut self, from: [u8; 4], count: usize) -> Vec<TcpStream> {
-        let to = SocketAddr::from((MIRROR, MIRROR_PORT));
+        let to = SocketAddr::from((REPLICATION, REPLICATION_PORT));
         let connect = |_| {
             let socket = evergate_sys::connect_from(from.into(), 20_000..=60_000, to).unwrap();
             self.worker.now = self.worker.now + Micros(1); // who was first is older
@@ -48,7 +48,7 @@ impl Scene {
         };
         let layout = self.cluster().layout.clone();
         let settings = Frame::Settings(layout.settings.clone());
-        let mut frames = vec![hello, settings, Frame::Term { bucket, office: office(term(3)) }];
+        let mut frames = vec![hello, settings, Frame::Term { bucket, term_of: term_of(term(3)) }];
         frames.extend(connections.iter().map(|number| Frame::Begin {
             connection: ConnectionId(*number),
             bucket,
@@ -56,7 +56,7 @@ impl Scene {
             legs: BTreeMap::new(),
         }));
         frames.push(Frame::Complete { bucket });
-        let to = SocketAddr::from((MIRROR, MIRROR_PORT));
+        let to = SocketAddr::from((REPLICATION, REPLICATION_PORT));
         let mut channel = Outgoing::connect(to, &layout.client_tls, &frames).unwrap();
         channel.connecting = false;
         self.worker.accept_channels();
@@ -64,7 +64,7 @@ impl Scene {
     }
 
     /// What was to be told on this channel is read; false when its end is.
-    fn hear(&mut self, channel: &mut Outgoing) -> bool {
+    fn read_from(&mut self, channel: &mut Outgoing) -> bool {
         while channel.feed.lag() > 0 {
             let now = self.worker.now;
             if channel.flush().is_err() || channel.answers(false, now).is_err() {
@@ -89,17 +89,17 @@ fn strangers_have_few_places_for_a_short_time_and_none_that_is_a_nodes() {
         let _strangers = scene.silent(CLIENT, MORE);
         assert_eq!(
             scene.channels(None),
-            (OF_STRANGERS, at(1 + MORE - OF_STRANGERS + 1)),
+            (OF_UNLISTED, at(1 + MORE - OF_UNLISTED + 1)),
             "the oldest give way"
         );
-        assert_eq!(scene.counted("mirror_channels_max"), (MORE - OF_STRANGERS) as u64);
+        assert_eq!(scene.counted("replication_channels_max"), (MORE - OF_UNLISTED) as u64);
         assert_eq!(scene.channels(Some(BACKUP)), (1, at(1)));
         let _again = scene.silent([127, 0, 0, 1], OF_A_NODE);
         assert_eq!(scene.channels(Some(BACKUP)), (OF_A_NODE, at(1 + MORE + 1)));
         scene.worker.now = scene.worker.now + PATIENCE;
         scene.worker.tend_channels();
         assert_eq!((scene.channels(None).0, scene.channels(Some(BACKUP)).0), (0, 0));
-        assert_eq!(scene.counted("mirror_channel_refused"), (OF_STRANGERS + OF_A_NODE) as u64);
+        assert_eq!(scene.counted("replication_channel_refused"), (OF_UNLISTED + OF_A_NODE) as u64);
     });
 }
 
@@ -108,7 +108,7 @@ fn strangers_get_none_of_the_last_descriptors() {
     play(1, |mut scene| {
         scene.worker.shared.room.set_limit(0); // clients get none
         let _stranger = scene.silent(CLIENT, 1);
-        assert_eq!((scene.channels(None).0, scene.counted("mirror_channels_max")), (0, 1));
+        assert_eq!((scene.channels(None).0, scene.counted("replication_channels_max")), (0, 1));
         let _node = scene.silent([127, 0, 0, 1], 1);
         assert_eq!(scene.channels(Some(BACKUP)).0, 1);
     });
@@ -117,7 +117,7 @@ fn strangers_get_none_of_the_last_descriptors() {
 #[test]
 fn a_worker_that_can_take_no_channel_asks_again_once_a_second() {
     play(1, |mut scene| {
-        let listener = scene.cluster().layout.mirror_listeners[0].try_clone().unwrap();
+        let listener = scene.cluster().layout.replication_listeners[0].try_clone().unwrap();
         // Ready without end, and whoever accepts gets an error.
         TcpStream::from(listener).shutdown(Shutdown::Both).unwrap();
         scene.worker.next_second = Micros(u64::MAX);
@@ -138,13 +138,13 @@ fn an_older_channel_that_is_read_after_the_newer_one_has_ended_changes_nothing()
     play(1, |mut scene| {
         let mut older = scene.channel_with(1000, &[1]);
         let mut newer = scene.channel_with(3000, &[1, 2]);
-        assert!(scene.hear(&mut newer));
+        assert!(scene.read_from(&mut newer));
         drop(newer); // its process dies
         for _ in 0..3 {
             scene.worker.turn().unwrap();
         }
         assert_eq!(scene.cluster().incoming.iter().flatten().count(), 1, "its end was read");
-        assert!(!scene.hear(&mut older));
+        assert!(!scene.read_from(&mut older));
         let held: Vec<u64> = scene.cluster().holder.iter().map(|(id, _)| id.0).collect();
         assert_eq!(held, [1, 2], "what was acknowledged");
     });
@@ -154,13 +154,13 @@ fn an_older_channel_that_is_read_after_the_newer_one_has_ended_changes_nothing()
 fn a_channel_of_an_earlier_life_that_is_read_late_changes_nothing() {
     play(1, |mut scene| {
         let mut first = scene.channel_of(9, 1000, &[1]);
-        assert!(scene.hear(&mut first));
+        assert!(scene.read_from(&mut first));
         let mut late = scene.channel_of(9, 2000, &[1]);
         let mut newer = scene.channel_of(10, 500, &[1, 2]); // it was booted anew, and its clock began again
-        assert!(scene.hear(&mut newer));
-        assert!(!scene.hear(&mut late));
+        assert!(scene.read_from(&mut newer));
+        assert!(!scene.read_from(&mut late));
         newer.feed.push(&Frame::End { connection: ConnectionId(1) }, None).unwrap();
-        assert!(scene.hear(&mut newer), "it goes on");
+        assert!(scene.read_from(&mut newer), "it goes on");
         let held: Vec<u64> = scene.cluster().holder.iter().map(|(id, _)| id.0).collect();
         assert_eq!(held, [2], "what was acknowledged");
     });
@@ -173,14 +173,14 @@ fn of_two_channels_of_a_worker_the_one_made_last_counts_whichever_is_read_first(
             let mut older = scene.channel_with(1000, &[1]);
             let mut newer = scene.channel_with(3000, &[1, 2]);
             let (first, second) = if late { (&mut newer, &mut older) } else { (&mut older, &mut newer) };
-            assert!(scene.hear(first));
-            assert_eq!(scene.hear(second), !late);
+            assert!(scene.read_from(first));
+            assert_eq!(scene.read_from(second), !late);
             let held: Vec<u64> = scene.cluster().holder.iter().map(|(id, _)| id.0).collect();
             assert_eq!(held, [1, 2], "what was acknowledged: {late}");
             newer.feed.push(&Frame::End { connection: ConnectionId(2) }, None).unwrap();
-            assert!(scene.hear(&mut newer));
+            assert!(scene.read_from(&mut newer));
             assert_eq!(scene.cluster().holder.iter().count(), 1, "it goes on: {late}");
-            assert_eq!(scene.counted("mirror_channel_ended"), u64::from(late));
+            assert_eq!(scene.counted("replication_channel_ended"), u64::from(late));
         });
     }
 }

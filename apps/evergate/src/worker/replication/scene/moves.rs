@@ -6,18 +6,22 @@ use evergate_tls::{Opened, Records, RecordsState};
 #[test]
 fn what_a_server_says_to_a_connection_whose_bucket_moves_is_heard_when_the_move_is_called_off() {
     play(1, |mut scene| {
-        scene.tell(all_ours(|_| false));
+        scene.notify(all_ours(|_| false));
         let (_client, key) = scene.client(PORT);
         // The server's answer to our connect is there, and not yet heard.
         let (_server, _) = scene.server.accept().unwrap();
         assert_eq!(scene.connecting(key), Some(true));
         scene.freeze(|_| true);
-        let said = scene.said();
+        let reported = scene.reported();
         scene.worker.turn().unwrap();
-        assert_eq!((scene.connecting(key), scene.said()), (Some(true), said), "it is the next owner's");
+        assert_eq!(
+            (scene.connecting(key), scene.reported()),
+            (Some(true), reported),
+            "it is the next owner's"
+        );
         scene.call_off();
         assert_eq!(scene.connecting(key), Some(false));
-        assert!(scene.said() > said);
+        assert!(scene.reported() > reported);
     });
 }
 
@@ -42,14 +46,14 @@ impl Scene {
 #[test]
 fn a_kept_server_connection_ends_when_its_bucket_moves() {
     play(1, |mut scene| {
-        scene.tell(all_ours(|_| false));
+        scene.notify(all_ours(|_| false));
         let (_client, mut server) = scene.kept_server();
-        scene.tell(all_ours(|_| true));
+        scene.notify(all_ours(|_| true));
         scene.worker.report_frozen();
-        let mut said = Vec::new();
-        let ended = server.read_to_end(&mut said).unwrap_err();
+        let mut reported = Vec::new();
+        let ended = server.read_to_end(&mut reported).unwrap_err();
         assert_eq!(ended.kind(), ErrorKind::ConnectionReset, "it keeps the port, or waits for an ACK");
-        assert!(said.starts_with(b"GET / HTTP/1.1\r\n"), "{said:?}");
+        assert!(reported.starts_with(b"GET / HTTP/1.1\r\n"), "{reported:?}");
     });
 }
 
@@ -63,17 +67,17 @@ fn records(role: u8, tx: u8, rx: u8) -> Records {
 #[test]
 fn kept_tls_server_connection_gets_close_notify_before_rst() {
     play(1, |mut scene| {
-        scene.tell(all_ours(|_| false));
+        scene.notify(all_ours(|_| false));
         let (_client, mut server) = scene.kept_server();
         let key = *scene.worker.idle.values().flatten().next().unwrap();
         let upstream = scene.worker.upstreams.get_mut(key).unwrap();
         upstream.records = Some(Box::new(records(1, 7, 9)));
-        scene.tell(all_ours(|_| true));
+        scene.notify(all_ours(|_| true));
         scene.worker.report_frozen();
-        let mut said = Vec::new();
-        assert_eq!(server.read_to_end(&mut said).unwrap_err().kind(), ErrorKind::ConnectionReset);
-        let start = said.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap() + 4;
-        let opened = records(0, 9, 7).open(&mut said[start..]);
+        let mut reported = Vec::new();
+        assert_eq!(server.read_to_end(&mut reported).unwrap_err().kind(), ErrorKind::ConnectionReset);
+        let start = reported.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap() + 4;
+        let opened = records(0, 9, 7).open(&mut reported[start..]);
         assert_eq!(opened, Ok(Opened::Alert { fatal: false, description: 0 }));
     });
 }
@@ -81,7 +85,7 @@ fn kept_tls_server_connection_gets_close_notify_before_rst() {
 #[test]
 fn entries_that_nobody_waits_for_wait_for_others_but_not_for_long_and_not_for_a_move() {
     play(1, |mut scene| {
-        scene.tell(all_ours(|_| false));
+        scene.notify(all_ours(|_| false));
         let (mut client, key) = scene.client(WEB);
         let kept = |scene: &Scene| scene.worker.clients.get(key).is_some_and(|c| c.connection.has_entries());
         let mut server = None;
@@ -94,8 +98,8 @@ fn entries_that_nobody_waits_for_wait_for_others_but_not_for_long_and_not_for_a_
             assert!(server.read(&mut [0; 4096]).unwrap() > 0);
             server.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
             while !kept(scene) {
-                let mirroring = scene.worker.clients.get_mut(key).unwrap().mirroring.as_mut();
-                mirroring.unwrap().leg.note_next(); // as one that does not wait for acknowledgements
+                let replicated_state = scene.worker.clients.get_mut(key).unwrap().replicated_state.as_mut();
+                replicated_state.unwrap().leg.note_next(); // as one that does not wait for acknowledgements
                 scene.worker.turn().unwrap();
                 scene.answer();
             }
@@ -111,15 +115,15 @@ fn entries_that_nobody_waits_for_wait_for_others_but_not_for_long_and_not_for_a_
 #[test]
 fn who_waits_for_a_server_gets_none_while_its_bucket_moves() {
     play(1, |mut scene| {
-        scene.tell(all_ours(|_| false));
+        scene.notify(all_ours(|_| false));
         let (_first, _) = scene.client(PORT);
         let (_second, key) = scene.client(PORT);
         assert_eq!((scene.connecting(key), scene.worker.counters.queued.get()), (None, 1));
         scene.freeze(|_| true);
-        let said = scene.said();
+        let reported = scene.reported();
         scene.generation.pools[0].servers[0].leave(); // the first one's place, as if it was another node's
         scene.worker.serve_all_waiting();
-        assert_eq!((scene.connecting(key), scene.said()), (None, said));
+        assert_eq!((scene.connecting(key), scene.reported()), (None, reported));
         scene.call_off();
         scene.worker.serve_all_waiting();
         assert!(scene.connecting(key).is_some());
@@ -129,10 +133,10 @@ fn who_waits_for_a_server_gets_none_while_its_bucket_moves() {
 #[test]
 fn who_waits_for_a_server_makes_no_room_for_another_while_its_bucket_moves() {
     play(1, |mut scene| {
-        scene.tell(all_ours(|_| false));
+        scene.notify(all_ours(|_| false));
         let (_first, _) = scene.client(PORT);
         let (_second, key) = scene.client(PORT);
-        let bucket = scene.worker.clients.get(key).unwrap().mirroring.as_ref().unwrap().bucket;
+        let bucket = scene.worker.clients.get(key).unwrap().replicated_state.as_ref().unwrap().bucket;
         scene.freeze(|of| of == bucket);
         let (mut better, _) = scene.client(WEB);
         better.write_all(b"GET /gold HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
@@ -148,15 +152,15 @@ fn who_waits_for_a_server_makes_no_room_for_another_while_its_bucket_moves() {
 #[test]
 fn a_drain_ends_a_connection_whose_bucket_moves_when_the_move_is_called_off() {
     play(1, |mut scene| {
-        scene.tell(all_ours(|_| false));
+        scene.notify(all_ours(|_| false));
         let (_client, key) = scene.client(WEB);
         scene.worker.turn().unwrap();
         scene.freeze(|_| true);
-        let said = scene.said();
+        let reported = scene.reported();
         scene.worker.drain();
         assert!(scene.worker.clients.get(key).is_some());
-        assert_eq!(scene.said(), said, "it is the next owner's");
+        assert_eq!(scene.reported(), reported, "it is the next owner's");
         scene.call_off();
-        assert!(scene.said() > said);
+        assert!(scene.reported() > reported);
     });
 }

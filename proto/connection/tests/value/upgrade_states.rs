@@ -5,7 +5,7 @@
 
 use crate::exhaustive::{requests, tunnel};
 use crate::scenario::{
-    ENDS, GOES_ON, LOGIN, LOGIN_ENDS, Rng, Scenario, WHO, WHO_POSTS, Wire, config, random,
+    ENDS, CONTINUES, LOGIN, LOGIN_ENDS, Rng, Scenario, WHO, WHO_POSTS, Wire, config, random,
 };
 use crate::world::{Mutation, Outcome, World, reference};
 use evergate_connection::{Scratch, Snapshot};
@@ -67,7 +67,7 @@ fn no_bits_of_a_parcel_make_it_panic() {
         let (marks, _) = reference(&scenario, &config, &mut scratch);
         let mut world = World::new(&scenario, &config, Some(&marks), seed, Mutation::Alone, &mut scratch);
         while world.advance() && world.step < 200 {
-            world.spoil_parcel(20);
+            world.spoil_upgrade_state(20);
         }
     }
 }
@@ -77,7 +77,7 @@ fn requests_and_tunnels_move_at_every_step() {
     let (config, mut scratch) = (config(Wire::Plain), Scratch::new());
     for wire in [Wire::Plain, Wire::Tls12, Wire::Tls13] {
         for seed in 0..3 {
-            for kind in 0..GOES_ON {
+            for kind in 0..CONTINUES {
                 let scenario = requests(wire, &[(kind, 3000), (kind, 40_000), (0, 10)]);
                 assert!(compare(&scenario, &config, seed, &mut scratch) > 0);
             }

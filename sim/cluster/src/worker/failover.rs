@@ -28,7 +28,7 @@ const PROBE_EVERY: Time = 2_000;
 /// A restored socket's buffer in those of others: its window must not end before the one that its peer knows.
 const BUFFERS: usize = 4;
 /// Between two connections that rest.
-const RESTING_EVERY: Time = 2_000;
+const IDLE_EVERY: Time = 2_000;
 /// Window of a peer that has not said how much room it has, in bytes.
 const PEER_WINDOW: u64 = 65_535;
 /// Segments of one client that are kept for its socket.
@@ -50,7 +50,7 @@ struct TakenLeg {
     /// The peer has said its FIN: it is taken as received.
     ended: bool,
     edge: u64,
-    heard: bool,
+    peer_input: bool,
 }
 
 #[derive(Debug)]
@@ -61,7 +61,7 @@ struct Take {
     client: TakenLeg,
     server: Option<TakenLeg>,
     /// Who holds the state as it is here.
-    told: MemberSet,
+    reported: MemberSet,
 }
 
 /// A bucket that came to this node.
@@ -70,9 +70,9 @@ pub(super) struct Round {
     bucket: u16,
     /// Connections with something on its way to somebody, until they go on, and those that rest.
     busy: Vec<Take>,
-    resting: Vec<Take>,
+    idle_connections: Vec<Take>,
     /// The former go on.
-    awake: bool,
+    activated: bool,
     asked: u32,
     asked_at: Time,
     pub(super) next_at: Time,
@@ -89,7 +89,7 @@ impl TakenLeg {
             _ => state.server_ends.get(&leg) == Some(&received),
         };
         let (acked, edge) = (sent, 0);
-        Some(TakenLeg { flow, facts, sent, received, acked, whole, ended: false, edge, heard: false })
+        Some(TakenLeg { flow, facts, sent, received, acked, whole, ended: false, edge, peer_input: false })
     }
 
     fn send(&self) -> u64 {
@@ -108,29 +108,29 @@ impl TakenLeg {
     fn ask(&self, kernel: &mut Kernel) {
         let below = PROBE_BELOW.min(self.received);
         let edge = self.receive() + (BUFFERS * kernel.buffer) as u64;
-        kernel.say(Segment::probe(self.flow, self.send(), self.receive() - below, edge));
+        kernel.state_text(Segment::probe(self.flow, self.send(), self.receive() - below, edge));
     }
 
     fn listen(&mut self, kernel: &Kernel) -> bool {
-        if let Some(heard) = kernel.heard.get(&self.flow) {
-            self.acked = heard.ack.saturating_sub(number(self.facts.sent)).max(self.sent);
-            self.ended |= self.whole && heard.seq == number(self.facts.received) + self.received + 1;
-            self.edge = heard.edge;
-            self.heard = true;
+        if let Some(peer_input) = kernel.peer_input.get(&self.flow) {
+            self.acked = peer_input.ack.saturating_sub(number(self.facts.sent)).max(self.sent);
+            self.ended |= self.whole && peer_input.seq == number(self.facts.received) + self.received + 1;
+            self.edge = peer_input.edge;
+            self.peer_input = true;
         }
-        self.heard
+        self.peer_input
     }
 
     /// Where the peer goes on from is known, and its room: it is one that rests.
-    fn rise(&self, kernel: &mut Kernel, said: &[Segment]) {
+    fn rise(&self, kernel: &mut Kernel, reported: &[Segment]) {
         self.gate(kernel);
         let follows = |segment: &&Segment| segment.ack == Some(self.send()) && segment.seq >= self.receive();
-        let edge = said.iter().rfind(follows).map_or(self.send() + PEER_WINDOW, |segment| segment.edge);
+        let edge = reported.iter().rfind(follows).map_or(self.send() + PEER_WINDOW, |segment| segment.edge);
         let mut socket = Tcp::restored(self.flow, BUFFERS * kernel.buffer, self.send(), self.receive(), edge);
-        let mut said: Vec<_> = said.iter().filter(|segment| segment.ack == Some(self.send())).collect();
-        said.sort_by_key(|segment| segment.seq);
+        let mut reported: Vec<_> = reported.iter().filter(|segment| segment.ack == Some(self.send())).collect();
+        reported.sort_by_key(|segment| segment.seq);
         let mut next = self.receive();
-        for Segment { seq, data, .. } in said {
+        for Segment { seq, data, .. } in reported {
             let Some(fresh) = next.checked_sub(*seq).and_then(|known| data.get(known as usize..)) else {
                 continue;
             };
@@ -154,7 +154,7 @@ impl TakenLeg {
         kernel.restore(self.flow, socket);
         if let Some(slot) = kernel.slots.get(&self.flow) {
             let segment = slot.template(self.flow);
-            kernel.say(segment);
+            kernel.state_text(segment);
         }
         self.ask(kernel);
     }
@@ -164,7 +164,7 @@ impl Take {
     fn of(id: ConnectionId, held: ReplicatedConnection) -> Option<Take> {
         let client = TakenLeg::of(&held, 0)?;
         let server = held.state.leg_in_use().and_then(|leg| TakenLeg::of(&held, leg));
-        Some(Take { id, bucket: held.bucket, held, client, server, told: MemberSet::EMPTY })
+        Some(Take { id, bucket: held.bucket, held, client, server, reported: MemberSet::EMPTY })
     }
 
     fn legs(&mut self) -> impl Iterator<Item = &mut TakenLeg> {
@@ -189,71 +189,71 @@ impl Round {
     }
 
     fn takes(&mut self) -> impl Iterator<Item = &mut Take> {
-        self.busy.iter_mut().chain(&mut self.resting)
+        self.busy.iter_mut().chain(&mut self.idle_connections)
     }
 }
 
 impl Worker {
     /// The buckets are ours and on hold: gate, ask, and tell.
-    pub(super) fn take_over(&mut self, now: Time, kernel: &mut Kernel, buckets: Vec<(Bucket, Office)>) {
-        for (bucket, office) in buckets {
+    pub(super) fn fail_over(&mut self, now: Time, kernel: &mut Kernel, buckets: Vec<(Bucket, Office)>) {
+        for (bucket, term_of) in buckets {
             let bucket = bucket.0;
             // What comes before is dropped, and said again only after the client's timer.
             kernel.pending.insert(bucket);
-            let taken = self.holder.recover(bucket, office);
-            let (resting, busy): (Vec<_>, Vec<_>) = taken.into_iter().partition(|taken| taken.rests);
+            let taken = self.holder.recover(bucket, term_of);
+            let (idle_connections, busy): (Vec<_>, Vec<_>) = taken.into_iter().partition(|taken| taken.idle);
             let takes = |of: Vec<Recovered>| -> Vec<Take> {
                 of.into_iter().filter_map(|taken| Take::of(taken.connection, *taken.held)).collect()
             };
-            let (resting, mut busy) = (takes(resting), takes(busy));
+            let (idle_connections, mut busy) = (takes(idle_connections), takes(busy));
             for leg in busy.iter_mut().flat_map(Take::legs) {
                 leg.gate(kernel);
-                kernel.heard.remove(&leg.flow);
+                kernel.peer_input.remove(&leg.flow);
             }
-            if self.mutation != Mutation::EagerTakeOver {
-                busy.iter().for_each(|take| self.tell(take));
+            if self.mutation != Mutation::EagerFailover {
+                busy.iter().for_each(|take| self.notify(take));
             }
-            resting.iter().for_each(|take| self.tell(take));
+            idle_connections.iter().for_each(|take| self.notify(take));
             self.rounds.push(Round {
                 bucket,
                 busy,
-                resting,
-                awake: false,
+                idle_connections,
+                activated: false,
                 asked: 0,
                 asked_at: 0,
                 next_at: now,
             });
         }
-        self.go_on(now, kernel);
+        self.proceed(now, kernel);
     }
 
     /// Those whose copies count hear everything about a connection, before any further entry of it.
-    fn tell(&mut self, take: &Take) {
+    fn notify(&mut self, take: &Take) {
         let (frame, notice) = take.frame();
         for node in self.required(take.bucket).iter() {
-            self.say_to(node, take.bucket, &frame, notice);
+            self.send_to(node, take.bucket, &frame, notice);
         }
     }
 
     /// Takes the rounds that are under way as far as they go now.
-    pub(super) fn go_on(&mut self, now: Time, kernel: &mut Kernel) {
-        for knock in std::mem::take(&mut kernel.knocks) {
-            let rests = |take: &Take| take.client.flow == knock.flow;
-            if self.rounds.iter().any(|round| round.resting.iter().any(rests)) {
-                let said = self.knocks.entry(knock.flow).or_default();
-                if said.len() < SEGMENTS_MAX {
-                    said.push(knock);
+    pub(super) fn proceed(&mut self, now: Time, kernel: &mut Kernel) {
+        for diverted in std::mem::take(&mut kernel.early) {
+            let idle = |take: &Take| take.client.flow == diverted.flow;
+            if self.rounds.iter().any(|round| round.idle_connections.iter().any(idle)) {
+                let reported = self.early.entry(diverted.flow).or_default();
+                if reported.len() < SEGMENTS_MAX {
+                    reported.push(diverted);
                 }
             }
         }
         for mut round in std::mem::take(&mut self.rounds) {
-            if !round.awake && self.is_ready(now, kernel, &mut round) {
+            if !round.activated && self.is_ready(now, kernel, &mut round) {
                 self.wake(now, kernel, &mut round);
             }
-            if round.awake {
-                self.continue_resting(now, kernel, &mut round);
+            if round.activated {
+                self.resume_idle(now, kernel, &mut round);
             }
-            match round.awake && round.resting.is_empty() {
+            match round.activated && round.idle_connections.is_empty() {
                 true => self.end_round(kernel, round.bucket),
                 false => self.rounds.push(round),
             }
@@ -264,30 +264,30 @@ impl Worker {
     fn end_round(&mut self, kernel: &mut Kernel, bucket: u16) {
         kernel.pending.remove(&bucket);
         let Role::Owner { required, syncing, .. } = self.role(bucket) else { return };
-        required.union(syncing).iter().for_each(|node| self.say_complete(bucket, node));
+        required.union(syncing).iter().for_each(|node| self.send_complete(bucket, node));
     }
 
     /// Whether those that commits wait for have the state of all these.
-    fn is_told(&self, takes: &[Take]) -> bool {
-        takes.iter().all(|take| take.told.is_superset(self.required(take.bucket)))
+    fn is_reported(&self, takes: &[Take]) -> bool {
+        takes.iter().all(|take| take.reported.is_superset(self.required(take.bucket)))
     }
 
     fn is_ready(&self, now: Time, kernel: &mut Kernel, round: &mut Round) -> bool {
-        let mut unheard = 0;
+        let mut loss_notices = 0;
         for leg in round.busy.iter_mut().flat_map(Take::legs) {
-            unheard += usize::from(!leg.listen(kernel));
+            loss_notices += usize::from(!leg.listen(kernel));
         }
-        let may_ask = unheard > 0 && round.asked < PROBES;
+        let may_ask = loss_notices > 0 && round.asked < PROBES;
         if may_ask && now >= round.asked_at + PROBE_EVERY {
             round.asked += 1;
             round.asked_at = now;
-            for leg in round.busy.iter_mut().flat_map(Take::legs).filter(|leg| !leg.heard) {
+            for leg in round.busy.iter_mut().flat_map(Take::legs).filter(|leg| !leg.peer_input) {
                 leg.ask(kernel);
             }
         }
         round.next_at = now + PROBE_EVERY / 4;
-        let patient = unheard > 0 && (round.asked < PROBES || now < round.asked_at + PROBE_EVERY);
-        (self.mutation == Mutation::EagerTakeOver || self.is_told(&round.busy)) && !patient
+        let patient = loss_notices > 0 && (round.asked < PROBES || now < round.asked_at + PROBE_EVERY);
+        (self.mutation == Mutation::EagerFailover || self.is_reported(&round.busy)) && !patient
     }
 
     fn wake(&mut self, now: Time, kernel: &mut Kernel, round: &mut Round) {
@@ -295,7 +295,7 @@ impl Worker {
         if !self.freezing.contains_key(&round.bucket) {
             kernel.held.remove(&round.bucket);
         }
-        round.awake = true;
+        round.activated = true;
         for take in &mut round.busy {
             let mutation = self.mutation;
             take.legs().for_each(|leg| leg.wake(kernel, mutation));
@@ -306,33 +306,33 @@ impl Worker {
     }
 
     /// Those whose clients have spoken, and from time to time another one.
-    fn continue_resting(&mut self, now: Time, kernel: &mut Kernel, round: &mut Round) {
-        if !self.is_told(&round.resting) {
-            round.next_at = now + RESTING_EVERY;
+    fn resume_idle(&mut self, now: Time, kernel: &mut Kernel, round: &mut Round) {
+        if !self.is_reported(&round.idle_connections) {
+            round.next_at = now + IDLE_EVERY;
             return;
         }
-        let knocks = |take: &mut Take| self.knocks.contains_key(&take.client.flow);
-        let spoken: Vec<Take> = round.resting.extract_if(.., knocks).collect();
-        let turn = (now >= round.next_at).then(|| round.resting.pop()).flatten();
+        let early = |take: &mut Take| self.early.contains_key(&take.client.flow);
+        let spoken: Vec<Take> = round.idle_connections.extract_if(.., early).collect();
+        let turn = (now >= round.next_at).then(|| round.idle_connections.pop()).flatten();
         if now >= round.next_at {
-            round.next_at = now + RESTING_EVERY;
+            round.next_at = now + IDLE_EVERY;
         }
         for take in spoken.into_iter().chain(turn) {
-            self.resume_resting(now, kernel, take);
+            self.resume_idle_connection(now, kernel, take);
         }
     }
 
     /// Nothing of it is on its way, and the client speaks first. If it has done so already, that is the first thing that the
     /// connection reads.
-    fn resume_resting(&mut self, now: Time, kernel: &mut Kernel, take: Take) {
-        let said = self.knocks.remove(&take.client.flow).unwrap_or_default();
+    fn resume_idle_connection(&mut self, now: Time, kernel: &mut Kernel, take: Take) {
+        let reported = self.early.remove(&take.client.flow).unwrap_or_default();
         if kernel.slots.contains_key(&take.client.flow) {
             return self.give_up_copies(&take); // its client has begun anew here: nothing had been said on it
         }
-        take.client.rise(kernel, &said);
+        take.client.rise(kernel, &reported);
         take.server.iter().for_each(|bound| bound.rise(kernel, &[]));
         self.rested += 1;
-        self.knocked += u64::from(!said.is_empty());
+        self.knocked += u64::from(!reported.is_empty());
         self.resume(now, kernel, take);
     }
 
@@ -340,8 +340,8 @@ impl Worker {
     fn give_up_copies(&mut self, take: &Take) {
         let (connection, bucket) = (take.id, take.bucket);
         let begin = Frame::Begin { connection, bucket, state: None, legs: Default::default() };
-        self.say(bucket, &begin, None);
-        self.say(bucket, &Frame::End { connection }, None);
+        self.state_text(bucket, &begin, None);
+        self.state_text(bucket, &Frame::End { connection }, None);
     }
 
     /// One connection goes on.
@@ -361,8 +361,8 @@ impl Worker {
         let restored = Connection::restore(&snapshot, &take.held.state, &fresh, &mut io);
         let (connection, resumed) = match restored {
             Ok((mut connection, resumed)) => {
-                if let Some(leg) = resumed.as_ref().filter(|_| !take.client.heard) {
-                    connection.note_unheard_client(leg);
+                if let Some(leg) = resumed.as_ref().filter(|_| !take.client.peer_input) {
+                    connection.record_loss_notice(leg);
                 }
                 (connection, resumed)
             }
@@ -377,7 +377,7 @@ impl Worker {
             }
         };
         self.resumed += 1;
-        self.say(take.bucket, &take.frame().0, None);
+        self.state_text(take.bucket, &take.frame().0, None);
         let TakenLeg { facts, received, acked, ended, .. } = take.client;
         let stands = ResumePoint { received, ended, sent: take.held.state.server.output, acked };
         let leg = Leg::resumed(client_flow, &facts, stands, now);
@@ -432,7 +432,7 @@ impl Worker {
     /// A backup holds the state of a connection that is being taken over.
     pub(super) fn note_taken(&mut self, key: ConnectionId, node: NodeId) {
         for take in self.rounds.iter_mut().flat_map(Round::takes).filter(|take| take.id == key) {
-            take.told = take.told.with(node);
+            take.reported = take.reported.with(node);
         }
     }
 

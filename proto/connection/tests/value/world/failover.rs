@@ -33,15 +33,15 @@ impl World<'_> {
             leg.delivered += count;
             leg.held = false;
             leg.open = false;
-            leg.end_told = false;
+            leg.end_reported = false;
             leg.fin_waits = false;
             if count > 0 {
                 leg.react(false, &mut self.flaked);
             }
         }
         self.mutate();
-        self.hello_was_mirrored = self.mirrored.client.input > 0;
-        self.flights_were_mirrored = self.mirrored.hello.as_ref().map_or(0, |hello| hello.flights.len());
+        self.hello_was_replicated = self.replicated.client.input > 0;
+        self.flights_were_replicated = self.replicated.hello.as_ref().map_or(0, |hello| hello.flights.len());
         self.reasons.clear();
         if let Some(other) = &mut self.other {
             std::mem::swap(other, &mut self.node.snapshot);
@@ -56,7 +56,7 @@ impl World<'_> {
         self.idle.clear();
         (self.resumed, self.retained) = (None, None);
         self.fin_waits = false;
-        self.client.end_told = false;
+        self.client.end_reported = false;
         self.effects.clear();
         self.scratch.down.clear();
         self.scratch.up.clear();
@@ -76,18 +76,18 @@ impl World<'_> {
 
     fn mutate(&mut self) {
         match self.mutation {
-            Mutation::LostBoundary => drop(self.mirrored.boundaries.pop_back()),
+            Mutation::LostBoundary => drop(self.replicated.boundaries.pop_back()),
             Mutation::LostLegBoundary => {
-                self.mirrored.leg_boundaries.values_mut().for_each(|runs| drop(runs.pop_back()))
+                self.replicated.leg_boundaries.values_mut().for_each(|runs| drop(runs.pop_back()))
             }
-            Mutation::LostRoute => self.mirrored.routes.clear(),
-            Mutation::LostBound => self.mirrored.bound = None,
-            Mutation::LostReserve => self.mirrored.reserved = None,
+            Mutation::LostRoute => self.replicated.routes.clear(),
+            Mutation::LostBound => self.replicated.bound = None,
+            Mutation::LostReserve => self.replicated.reserved = None,
             Mutation::LostFlights => {
-                if let Some(hello) = &mut self.mirrored.hello {
+                if let Some(hello) = &mut self.replicated.hello {
                     hello.flights.clear();
-                    self.mirrored.established = None; // it says that there were some, as does what came after it
-                    self.mirrored.routes.clear();
+                    self.replicated.established = None; // it says that there were some, as does what came after it
+                    self.replicated.routes.clear();
                 }
             }
             _ => {}
@@ -98,7 +98,7 @@ impl World<'_> {
         let mut fresh = setup::accepted(self.scenario.listener());
         fresh.secret = [9; 32];
         let snapshot = self.node.snapshot.clone();
-        if self.mirrored.open.is_none() {
+        if self.replicated.open.is_none() {
             // Nothing of it is known: it is accepted anew.
             assert_eq!(
                 (self.written, self.client.acked),
@@ -111,7 +111,7 @@ impl World<'_> {
             self.conn.start_replication();
             return self.call(|conn, io| conn.handle_accepted(io));
         }
-        let state = ConnectionState::decode(&self.mirrored.encode().unwrap()).unwrap();
+        let state = ConnectionState::decode(&self.replicated.encode().unwrap()).unwrap();
         let mut io =
             Io { now: self.now, scratch: self.scratch, effects: &mut self.effects, node: &mut self.node };
         let (conn, resumed) = match Connection::restore(&snapshot, &state, &fresh, &mut io) {
@@ -134,12 +134,12 @@ impl World<'_> {
         let start = self.conn.output_position() - self.scratch.down.len() as u64;
         assert!(start <= self.delivered, "output goes on at {start}, but the client has {}", self.delivered);
         self.written = start;
-        self.told = start;
+        self.reported = start;
         let kept = resumed.as_ref().map(|resumed| resumed.route.leg);
         for (_, leg) in self.legs.iter_mut().filter(|(id, leg)| Some(**id) != kept && !leg.released) {
             leg.released = true; // nobody answers this server any more
             leg.fin_seen = true;
-            leg.told = u64::MAX; // what it acknowledges is no leg's of this node, though one may get its number
+            leg.reported = u64::MAX; // what it acknowledges is no leg's of this node, though one may get its number
         }
         if let Some(resumed) = resumed {
             let id = resumed.route.leg;
@@ -177,11 +177,11 @@ impl World<'_> {
             let leg = self.legs.get_mut(&id).unwrap();
             leg.read = resumed.input;
             leg.written = resumed.output;
-            leg.told = resumed.output;
+            leg.reported = resumed.output;
             self.resumed = Some(id);
         }
         self.perform();
-        if self.reasons.contains(&"handshake_differs") {
+        if self.reasons.contains(&"handshake_replay_mismatch") {
             assert_eq!(
                 (self.written, self.closed),
                 (start, Some(true)),

@@ -1,6 +1,6 @@
 //! A connection crosses from a dead node to a living one.
 
-use crate::relay::{NodeRef, Relay, announcer, take_over};
+use crate::relay::{NodeRef, Relay, announcer, fail_over};
 use crate::stream::{connect_at, exchange};
 use crate::world::{PORT, World, at, node, privileged, vip};
 use evergate_bpf::{Counter, Mode, Owner};
@@ -53,10 +53,10 @@ fn survive(scenario: Scenario) {
         let listener = evergate_sys::listen(to, 16).unwrap();
         let mut relay = Relay::accept(&dying, &listener, origin, first);
         assert!(!relay.run(stop), "the exchange ended before the node died");
-        let mirror = relay.mirror();
+        let replication = relay.replication();
         // Dying: the kernel closes both sockets, with unread data in them. FIN and RST must not leave.
         drop(relay);
-        mirror
+        replication
     });
     let client = world.client.spawn(move || {
         let socket = match first {
@@ -65,9 +65,9 @@ fn survive(scenario: Scenario) {
         };
         exchange(&socket, (1, up), (2, down), up < down && !half_closed);
     });
-    let mirror = relay.join().unwrap();
+    let replication = relay.join().unwrap();
     if let Some(first) = first {
-        assert_eq!(mirror.starts(), [first.wrapping_add(1); 2]);
+        assert_eq!(replication.starts(), [first.wrapping_add(1); 2]);
     }
     world.nodes[0].gate.leases().revoke_all();
     let counters = world.nodes[0].gate.counters().unwrap();
@@ -78,7 +78,7 @@ fn survive(scenario: Scenario) {
         let announcer = announcer(&second);
         let owners = second.gate.owners();
         owners.set_all(owner.on_hold());
-        let mut relay = take_over(&second, &mirror, &announcer, || owners.set_all(owner));
+        let mut relay = fail_over(&second, &replication, &announcer, || owners.set_all(owner));
         assert!(relay.run(u64::MAX));
         relay.finish();
     });

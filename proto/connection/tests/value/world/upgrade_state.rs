@@ -1,7 +1,7 @@
 //! The connection goes to another process in a parcel, with its sockets.
 
 use super::World;
-use evergate_connection::{Connection, ParcelLeg};
+use evergate_connection::{Connection, UpgradeLeg};
 
 impl World<'_> {
     /// Goes on with what a parcel of the connection holds. False when it has to stay.
@@ -23,7 +23,7 @@ impl World<'_> {
         let expected = self.conn.leg_id().zip(self.conn.leg_server());
         let idles = self.conn.bound_leg().map(|leg| (leg, (0, self.legs[&leg].server)));
         let expected = expected.or(idles);
-        let expected = expected.map(|(leg, (pool, server))| ParcelLeg { leg, pool, server: Some(server) });
+        let expected = expected.map(|(leg, (pool, server))| UpgradeLeg { leg, pool, server: Some(server) });
         assert_eq!(leg, expected);
         assert!(connection.export(&snapshot).as_ref() == Ok(&bytes), "another parcel of the same connection");
         for end in (0..bytes.len()).step_by(bytes.len() / 16 + 1) {
@@ -34,7 +34,7 @@ impl World<'_> {
     }
 
     /// Parcels with other bits are refused or unpacked; what comes out can be looked at and packed again.
-    pub(crate) fn spoil_parcel(&mut self, spoils: usize) {
+    pub(crate) fn spoil_upgrade_state(&mut self, spoils: usize) {
         let snapshot = self.node.snapshot.clone();
         let Ok(bytes) = self.conn.export(&snapshot) else { return };
         for _ in 0..spoils {
