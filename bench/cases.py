@@ -129,7 +129,7 @@ IDLE_CASE = "idle_rss"
 # Rows of clusters: `cluster_cases` says how they are measured, those of one line together.
 CLUSTER_NAMES = (
     *("cluster_requests", "cluster_bulk", "cluster_handshakes"),
-    *("cluster_latency_us", "cluster_mirror_share_of_bulk"),
+    *("cluster_latency_us", "cluster_replication_share_of_bulk"),
     *("cluster_stall_p99_ms", "cluster_stall_max_ms", "cluster_next_request_ms", "cluster_next_request_max_ms"),
     *("cluster_host_dead_p99_ms", "cluster_host_dead_max_ms"),
     "cluster_bytes_per_idle_connection",
@@ -171,7 +171,7 @@ AIMS = {
     "cluster_bulk": Aim(ratio_min=0.95),
     "cluster_handshakes": Aim(ratio_min=0.85),
     "cluster_latency_us": Aim(value=200),
-    "cluster_mirror_share_of_bulk": Aim(value=0.005),
+    "cluster_replication_share_of_bulk": Aim(value=0.005),
     "cluster_stall_p99_ms": Aim(value=100),
     "cluster_stall_max_ms": Aim(value=300),
     "cluster_next_request_ms": Aim(value=10),

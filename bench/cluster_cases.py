@@ -94,7 +94,7 @@ COST_CASES = (
     ),
 )
 LATENCY = "cluster_latency_us"
-SHARE = "cluster_mirror_share_of_bulk"
+SHARE = "cluster_replication_share_of_bulk"
 STALL_P99, STALL_MAX = "cluster_stall_p99_ms", "cluster_stall_max_ms"
 NEXT, NEXT_MAX = "cluster_next_request_ms", "cluster_next_request_max_ms"
 DEAD_P99, DEAD_MAX = "cluster_host_dead_p99_ms", "cluster_host_dead_max_ms"

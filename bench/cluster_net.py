@@ -381,9 +381,9 @@ def settled(found: list[dict[str, Any]], shape: Shape) -> bool:
     members = [status["node"] for status in found]
     for status in found:
         buckets, view = status["buckets"], status["view"]
-        if status["standing"] != "active" or not view or sorted(view["members"]) != members:
+        if status["phase"] != "active" or not view or sorted(view["members"]) != members:
             return False
-        if buckets["unowned"] or buckets["held"] or buckets["syncing"] or (buckets["bare"] and len(found) > 1):
+        if buckets["unowned"] or buckets["recovering"] or buckets["syncing"] or (buckets["without_backup"] and len(found) > 1):
             return False
         if (buckets["owned"] == 0) != (shape.weight(status["node"]) == 0):
             return False
@@ -395,13 +395,13 @@ def settled(found: list[dict[str, Any]], shape: Shape) -> bool:
 
 def brief(status: dict[str, Any]) -> str:
     members = status["view"]["members"] if status["view"] else None
-    return f"{status['standing']}, members {members}, buckets {status['buckets']}"
+    return f"{status['phase']}, members {members}, buckets {status['buckets']}"
 
 
 def unrest(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str | None:
     """What happened to the cluster in between that no load should cause."""
     for old, new in zip(before, after, strict=True):
-        for count in ("views", "fenced", "voided", "failovers", "handoffs", "channels_lost", "connections_lost"):
+        for count in ("views", "fenced", "state_dropped", "failovers", "handoffs", "channels_lost", "connections_lost"):
             if new["counts"][count] != old["counts"][count]:
                 return f"node {new['node']}: {count} went from {old['counts'][count]} to {new['counts'][count]}"
     return None

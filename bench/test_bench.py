@@ -171,11 +171,11 @@ class Results(unittest.TestCase):
 
 def status(node: int, owned: int, **buckets: int) -> dict[str, Any]:
     """A node of a cluster of two as the admin API shows it."""
-    rest = {"syncing": 0, "bare": 0, "held": 0, "backed": 1024 - owned, "filling": 0, "unowned": 0}
-    names = ("views", "fenced", "voided", "failovers", "handoffs", "channels_lost", "connections_lost")
+    rest = {"syncing": 0, "without_backup": 0, "recovering": 0, "backup": 1024 - owned, "catching_up": 0, "unowned": 0}
+    names = ("views", "fenced", "state_dropped", "failovers", "handoffs", "channels_lost", "connections_lost")
     return {
         "node": node,
-        "standing": "active",
+        "phase": "active",
         "view": {"epoch": 3, "members": [1, 2]},
         "buckets": {"owned": owned, **rest, **buckets},
         "counts": dict.fromkeys(names, 0),
@@ -221,7 +221,7 @@ class Clusters(unittest.TestCase):
             [status(1, 1024, bare=1), status(2, 0)],
             [status(1, 1024, syncing=1), status(2, 0)],
             [status(1, 1024, held=1), status(2, 0)],
-            [status(1, 1024), status(2, 0) | {"standing": "fenced"}],
+            [status(1, 1024), status(2, 0) | {"phase": "fenced"}],
             [status(1, 1024), status(2, 0) | {"view": None}],
             [status(1, 1024), status(2, 0) | {"view": {"epoch": 2, "members": [1, 2]}}],
         ):

@@ -8,7 +8,7 @@ use evergate_membership::{
     Body, ClusterId, Config, Event, Incarnation, KeyId, Keyring, Message, Mode, Node, NodeId, Path, Role,
 };
 use evergate_replication::{
-    Answer, ConnectionId, Entry, FRAME_VERSION, Frame, LegFacts, Replicated, Office, SessionNews,
+    Answer, ConnectionId, Entry, FRAME_VERSION, Frame, LegFacts, ConnectionState, Office, SessionNews,
 };
 use std::collections::BTreeMap;
 
@@ -89,7 +89,7 @@ pub(crate) fn frames(put: &impl Fn(&str, &str, &[u8]), name: &str, entries: &[En
         next_hop: [2, 0, 0, 0, 0, 1],
     };
     let legs = BTreeMap::from([(0, facts)]);
-    let mut state = Replicated::default();
+    let mut state = ConnectionState::default();
     entries.iter().cloned().for_each(|entry| state.apply(entry));
     let id = SessionId::from([9; 32]);
     let kept = KeptSession { id, until_unix_s: 1 << 31, sealed: Sealed(vec![1, 2, 3]) };

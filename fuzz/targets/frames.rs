@@ -6,7 +6,7 @@
 #![no_main]
 
 use evergate_fuzz::input::chunks;
-use evergate_replication::{Announced, Answer, ConnectionId, FRAME_VERSION, Feed, Frame, Holder, Office};
+use evergate_replication::{Announced, Answer, ConnectionId, FRAME_VERSION, Sender, Frame, ReplicaStore, Office};
 use libfuzzer_sys::fuzz_target;
 
 /// One owner's worker, as the backup hears it.
@@ -18,7 +18,7 @@ struct Incoming {
 }
 
 fuzz_target!(|data: &[u8]| {
-    let mut holder = Holder::default();
+    let mut holder = ReplicaStore::default();
     let mut channels = [Incoming::default(), Incoming::default()];
     let mut owner = Owner::default();
     let mut begun = 0;
@@ -43,7 +43,7 @@ fuzz_target!(|data: &[u8]| {
 
 impl Incoming {
     /// As a worker does it: who speaks comes first, and once. Connections that are begun are counted.
-    fn take_in(&mut self, holder: &mut Holder, begun: &mut usize) -> Result<(), ()> {
+    fn take_in(&mut self, holder: &mut ReplicaStore, begun: &mut usize) -> Result<(), ()> {
         let mut at = 0;
         while let Some((frame, length)) = Frame::decode(&self.input[at..]).map_err(drop)? {
             survives(&frame, length);
@@ -71,7 +71,7 @@ fn survives(frame: &Frame, length: usize) {
 }
 
 /// What the backup's own node has concluded about a bucket. How many connections it adds.
-fn conclude(holder: &mut Holder, bytes: &[u8]) -> usize {
+fn conclude(holder: &mut ReplicaStore, bytes: &[u8]) -> usize {
     let byte = |at: usize| bytes.get(at).copied().unwrap_or(0);
     let bucket = u16::from(byte(1));
     let term_of = Office { epoch: u64::from(byte(2)), proposer: byte(3), incarnation: 1, moves: 0 };
@@ -81,7 +81,7 @@ fn conclude(holder: &mut Holder, bytes: &[u8]) -> usize {
             assert!(!holder.has(bucket) && taken.iter().all(|taken| taken.held.bucket == bucket));
         }
         1 => holder.forget(bucket, term_of),
-        2 => holder.forget_for_good(bucket),
+        2 => holder.drop_all(bucket),
         _ => {
             if let Ok(Some((frame @ Frame::Begin { .. }, _))) =
                 Frame::decode(bytes.get(4..).unwrap_or_default())
@@ -97,7 +97,7 @@ fn conclude(holder: &mut Holder, bytes: &[u8]) -> usize {
 /// The owner's end of a channel.
 #[derive(Default)]
 struct Owner {
-    feed: Feed<u64>,
+    feed: Sender<u64>,
     input: Vec<u8>,
     peer_input: u64,
 }

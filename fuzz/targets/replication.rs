@@ -4,12 +4,12 @@
 #![no_main]
 
 use evergate_fuzz::input::chunks;
-use evergate_replication::{Entry, Replicated};
+use evergate_replication::{Entry, ConnectionState};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     whole_state(data);
-    let mut state = Replicated::default();
+    let mut state = ConnectionState::default();
     let mut reported = 0;
     for chunk in chunks(data) {
         let Ok(entry) = Entry::decode(chunk) else { continue };
@@ -27,7 +27,7 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fn whole_state(bytes: &[u8]) {
-    if let Ok(mut state) = Replicated::decode(bytes) {
+    if let Ok(mut state) = ConnectionState::decode(bytes) {
         survives(&state);
         let _ = (state.client_frontier(), state.server_frontier(0));
         state.apply(Entry::Server(state.server.clone()));
@@ -35,7 +35,7 @@ fn whole_state(bytes: &[u8]) {
     }
 }
 
-fn survives(state: &Replicated) {
+fn survives(state: &ConnectionState) {
     let bytes = state.encode().expect("a state can be written");
-    assert_eq!(Replicated::decode(&bytes).as_ref(), Ok(state));
+    assert_eq!(ConnectionState::decode(&bytes).as_ref(), Ok(state));
 }

@@ -6,7 +6,7 @@
 use evergate_fuzz::fixture::LISTENERS;
 use evergate_fuzz::input::{chunks, split};
 use evergate_fuzz::worker::World;
-use evergate_replication::{Entry, Replicated};
+use evergate_replication::{Entry, ConnectionState};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -14,9 +14,9 @@ fuzz_target!(|data: &[u8]| {
     let flags = choices.byte();
     let mut rest = chunks(rest);
     let (client, server) = (rest.next().unwrap_or_default(), rest.next().unwrap_or_default());
-    let mut state = Replicated::default();
+    let mut state = ConnectionState::default();
     if flags & 0x80 != 0 {
-        let Some(Ok(whole)) = rest.next().map(Replicated::decode) else { return };
+        let Some(Ok(whole)) = rest.next().map(ConnectionState::decode) else { return };
         state = whole;
     }
     for entry in rest.filter_map(|chunk| Entry::decode(chunk).ok()) {

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use evergate_base::Micros;
 use evergate_base::session::{Sealed, SessionId};
-use evergate_connection::{Connection, Effects, Failure, Io, Node, RequestLog, Scratch, Snapshot};
-use evergate_replication::{Entry, Replicated};
+use evergate_connection::{Connection, Effects, Failure, Io, ConnectionHost, RequestLog, Scratch, Snapshot};
+use evergate_replication::{Entry, ConnectionState};
 use evergate_rules::RuleId;
 use evergate_tls::Records;
 
@@ -66,7 +66,7 @@ pub struct View {
     pub allows: bool,
 }
 
-impl Node for View {
+impl ConnectionHost for View {
     fn snapshot(&self) -> &Arc<Snapshot> {
         &self.snapshot
     }
@@ -105,7 +105,7 @@ pub struct World {
     /// Plain bodies go past the connection.
     pub splices: bool,
     /// What a backup holds, if there is one.
-    pub backup: Option<Replicated>,
+    pub backup: Option<ConnectionState>,
     /// Entries that the backup has got.
     pub entries: Vec<Entry>,
     /// Entries are acknowledged at once.
@@ -133,14 +133,14 @@ impl World {
             connection.start_replication();
         }
         let mut world = World::around(connection, now);
-        world.backup = replicated.then(Replicated::default);
+        world.backup = replicated.then(ConnectionState::default);
         world.with(|connection, io| connection.handle_accepted(io));
         world.perform();
         world
     }
 
     /// A connection from what a backup holds; `None` when it cannot be restored.
-    pub fn restore(state: &Replicated) -> Option<World> {
+    pub fn restore(state: &ConnectionState) -> Option<World> {
         let now = Micros::from_ms(1000);
         let (mut scratch, mut effects) = (Scratch::new(), Effects::default());
         let mut node = View::new();
@@ -247,7 +247,7 @@ impl World {
         if self.backup.is_some() && entries > self.connection.acknowledged() {
             self.call(|connection, io| {
                 connection.on_replicated(io, entries);
-                connection.handle_news(io);
+                connection.handle_deferred(io);
             });
         }
     }

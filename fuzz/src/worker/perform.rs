@@ -1,7 +1,7 @@
 //! Carrying out what a connection answered: bytes first, then effects, in order.
 
 use evergate_base::Micros;
-use evergate_connection::{Connection, Effect, Failure, Hint, Source};
+use evergate_connection::{Connection, Effect, Failure, ServerHint, Source};
 use evergate_replication::Side;
 use evergate_tls::Records;
 
@@ -128,11 +128,11 @@ impl World {
         }
     }
 
-    fn dial(&mut self, leg: u32, pool: u32, hint: Hint, tried: &[u32]) {
+    fn dial(&mut self, leg: u32, pool: u32, hint: ServerHint, tried: &[u32]) {
         assert!(self.dialing.is_none() && self.upstream.is_none(), "dialled twice");
         assert!((pool as usize) < self.connection.snapshot().pools.len(), "pool {pool}");
         let server = match hint {
-            Hint::Server(server) if server < fixture::SERVERS && !tried.contains(&server) => server,
+            ServerHint::Server(server) if server < fixture::SERVERS && !tried.contains(&server) => server,
             _ => leg % fixture::SERVERS,
         };
         match self.next_dial {
@@ -185,7 +185,7 @@ impl World {
     fn send_fins(&mut self) {
         if self.client.fin_waits && self.connection.down().is_empty() {
             (self.client.fin_waits, self.client.fin) = (false, true);
-            if self.connection.parts_at_once() {
+            if self.connection.closes_at_once() {
                 self.closed = Some(false); // as a worker does whose client has nothing more to say
             }
         }

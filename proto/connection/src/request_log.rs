@@ -55,7 +55,7 @@ impl Connection {
     pub fn part(&mut self, now: Micros) -> Option<Box<RequestLog>> {
         let mut log = self.log.take()?;
         log.total = now.since(log.started);
-        log.reason = "moved";
+        log.reason = "handoff_interrupted";
         Some(log)
     }
 

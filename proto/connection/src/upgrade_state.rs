@@ -185,7 +185,7 @@ impl Connection {
     pub fn export(&self, newest: &Snapshot) -> Result<Vec<u8>, &'static str> {
         self.all_fields_are_exported();
         if self.remote.is_some() {
-            return Err("mirrored");
+            return Err("replicated");
         }
         if self.closed {
             return Err("closed");

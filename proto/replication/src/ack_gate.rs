@@ -80,20 +80,20 @@ pub enum InputBoundary {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Delay {
     /// In a moment: something is held back, or may have to be stashed.
-    Soon,
+    Short,
     /// In a while: an acknowledgement has yet to go, or to come.
-    Later,
+    Medium,
     /// Now and then: a peer has taken nothing for long, and what it does is heard of at once.
-    AtLast,
+    Long,
 }
 
 impl Delay {
     /// After how long that is.
     pub const fn span(self) -> Micros {
         match self {
-            Delay::Soon => Micros::from_ms(1),
-            Delay::Later => Micros::from_ms(5),
-            Delay::AtLast => Micros::from_ms(500),
+            Delay::Short => Micros::from_ms(1),
+            Delay::Medium => Micros::from_ms(5),
+            Delay::Long => Micros::from_ms(500),
         }
     }
 }
@@ -377,11 +377,11 @@ impl AckGate {
         let waits = self.target < self.read;
         let polled = waits && now.since(self.waits_since.max(self.read_at)) < POLLED_FOR;
         if self.committed < self.ripe() || (polled && inside) {
-            Some(Delay::Soon)
+            Some(Delay::Short)
         } else if polled || self.is_looked_at(now) || gate.owes_ack() {
-            Some(Delay::Later)
+            Some(Delay::Medium)
         } else {
-            waits.then_some(Delay::AtLast)
+            waits.then_some(Delay::Long)
         }
     }
 

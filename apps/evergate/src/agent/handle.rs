@@ -55,7 +55,7 @@ impl Handle {
             let owner = owners.get(*bucket);
             owner.is_on_hold() && owner.node().is_some_and(|node| node.number() == status.node)
         };
-        status.buckets.held = Bucket::all().filter(held).count() as u64;
+        status.buckets.recovering = Bucket::all().filter(held).count() as u64;
         let (flows, flows_max) = self.gate.slots_counted();
         (status.flows, status.flows_max) = (flows as u64, flows_max as u64);
         if let Ok(counters) = self.gate.counters() {
@@ -71,7 +71,7 @@ impl Handle {
 
     /// Whether this node has a place in its cluster.
     pub fn is_active(&self) -> bool {
-        self.published.lock().unwrap_or_else(PoisonError::into_inner).standing == "active"
+        self.published.lock().unwrap_or_else(PoisonError::into_inner).phase == "active"
     }
 
     /// Why the others could not go on without this node now, if so.

@@ -476,7 +476,7 @@ fn first_status(cluster: &Cluster, me: NodeId) -> ClusterStatus {
     ClusterStatus {
         name: cluster.name.clone(),
         node: me.0.saturating_add(1),
-        standing: "listening".to_owned(),
+        phase: "listening".to_owned(),
         mode: match cluster.mode {
             ClusterMode::Witness => "witness",
             ClusterMode::Majority => "majority",

@@ -17,7 +17,7 @@ pub struct ClusterStatus {
     /// Number of this node.
     pub node: u8,
     /// `listening`, `active`, `fenced` or `left`.
-    pub standing: String,
+    pub phase: String,
     /// How long it waits before it joins again, because it lost its place lately; the longer the more often.
     #[serde(default)]
     pub rejoin_delay_ms: Option<u64>,
@@ -52,7 +52,7 @@ pub struct ClusterStatus {
     pub witnesses: Vec<WitnessStatus>,
     /// Connections with copies elsewhere, and copies of others here, a second old at most.
     #[serde(default)]
-    pub replicated_state: ReplicationStatus,
+    pub replication: ReplicationStatus,
     /// How long connections of nodes that died stood still before they went on here.
     #[serde(default)]
     pub stalls: StallStatus,
@@ -98,7 +98,7 @@ impl ClusterStatus {
         if let Some(Quorum { needed, .. }) = self.quorum {
             let others = self.nodes.iter().filter(|node| node.member && node.number != self.node).count();
             let all = self.nodes.len();
-            let serves = self.standing == "active" && others > 0 && others < needed;
+            let serves = self.phase == "active" && others > 0 && others < needed;
             return serves.then(|| {
                 format!("only {others} of {all} nodes would be left, of which {needed} are needed: nobody goes on there once this node has ended")
             });
@@ -116,7 +116,7 @@ impl ClusterStatus {
 
     /// Why nobody should be sent to this node now, if so: its standing, or that it gives everything away.
     pub fn serves_none(&self) -> Option<String> {
-        match self.standing.as_str() {
+        match self.phase.as_str() {
             "active" => self.draining.then(|| "draining".to_owned()),
             other => Some(other.to_owned()),
         }
@@ -127,7 +127,7 @@ impl ClusterStatus {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quorum {
     /// Nodes that are heard, this one included.
-    pub peer_input: usize,
+    pub reachable: usize,
     /// More than half of all nodes.
     pub needed: usize,
 }
@@ -198,13 +198,13 @@ pub struct BucketStatus {
     /// Of those: being copied to one more backup.
     pub syncing: u64,
     /// Of those: without any complete copy elsewhere.
-    pub bare: u64,
+    pub without_backup: u64,
     /// Of those: taken over, and not yet going on.
-    pub held: u64,
+    pub recovering: u64,
     /// Copied here completely.
-    pub backed: u64,
+    pub backup: u64,
     /// Being copied here.
-    pub filling: u64,
+    pub catching_up: u64,
     /// Served by nobody, as far as this node knows.
     pub unowned: u64,
 }
@@ -217,7 +217,7 @@ pub struct ReplicationStatus {
     /// Of those: with a complete copy at another node.
     pub replicated: u64,
     /// Connections of other nodes that this one holds copies of, complete or not.
-    pub held: u64,
+    pub replicas: u64,
     /// Nodes that copies go to, in the order of their numbers.
     pub backups: Vec<LagStatus>,
 }
@@ -241,9 +241,9 @@ pub struct LagStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StallStatus {
     /// Of connections with something on its way to somebody.
-    pub busy: TimesStatus,
+    pub active: TimesStatus,
     /// Of those that rested.
-    pub idle_connections: TimesStatus,
+    pub idle: TimesStatus,
 }
 
 /// One witness.
@@ -268,7 +268,7 @@ pub struct ClusterCounts {
     /// Times that this node was fenced.
     pub fenced: u64,
     /// Times that it dropped all its state.
-    pub voided: u64,
+    pub state_dropped: u64,
     /// Take-overs of buckets whose owner died.
     pub failovers: u64,
     /// Buckets that moved here by plan.

@@ -24,7 +24,7 @@ pub(super) fn status(args: &RemoteArgs) -> u8 {
 
 /// What the node is to the others.
 fn standing(status: &ClusterStatus) -> String {
-    let mut text = format!("cluster {}, node {}: {}", status.name, status.node, status.standing);
+    let mut text = format!("cluster {}, node {}: {}", status.name, status.node, status.phase);
     if status.draining {
         text += if status.drained { ", drained" } else { ", draining" };
     }
@@ -51,12 +51,12 @@ fn carried(status: &ClusterStatus) -> String {
     let buckets = &status.buckets;
     let mut text = format!(
         "buckets:       {} owned ({} held, {} without a copy), {} backed up, {} being copied here, {} unowned\n",
-        buckets.owned, buckets.held, buckets.bare, buckets.backed, buckets.filling, buckets.unowned
+        buckets.owned, buckets.recovering, buckets.without_backup, buckets.backup, buckets.catching_up, buckets.unowned
     );
-    let replicated_state = &status.replicated_state;
+    let replicated_state = &status.replication;
     text += &format!(
         "connections:   {}, mirrored {}, copies of other nodes' held {}\n",
-        replicated_state.connections, replicated_state.replicated, replicated_state.held
+        replicated_state.connections, replicated_state.replicated, replicated_state.replicas
     );
     for lag in &replicated_state.backups {
         let behind_ms = lag.behind_us as f64 / 1000.0;
@@ -70,15 +70,15 @@ fn carried(status: &ClusterStatus) -> String {
         "take-overs:    {}, buckets handed over {}, connections continued {}, lost {}\n",
         counts.failovers, counts.handoffs, counts.connections_continued, counts.connections_lost
     );
-    text += &stalls("busy", &status.stalls.busy);
-    text += &stalls("resting", &status.stalls.idle_connections);
-    text + &format!("fenced:        {} times, {} times voided\n", counts.fenced, counts.voided)
+    text += &stalls("active", &status.stalls.active);
+    text += &stalls("idle", &status.stalls.idle);
+    text + &format!("fenced:        {} times, {} times voided\n", counts.fenced, counts.state_dropped)
 }
 
 /// Whom it hears, and what it refused.
 fn surroundings(status: &ClusterStatus) -> String {
     let mut text = String::new();
-    if let Some(Quorum { peer_input, needed }) = status.quorum {
+    if let Some(Quorum { reachable: peer_input, needed }) = status.quorum {
         let all = status.nodes.len();
         text += &format!(
             "majority:      {peer_input} of {all} nodes heard, this one included; {needed} needed\n"

@@ -112,18 +112,18 @@ fn takes_part(status: &ClusterStatus, whole_since: &mut Option<Instant>, now: In
             "node {node} is told to drain; `evergate node undrain` takes that back"
         ));
     }
-    if status.standing == "left" {
+    if status.phase == "left" {
         return Found::Never(format!("node {node} has left its cluster; start its process anew"));
     }
     let alone = !status.has_takers();
-    let moving = buckets.unowned + buckets.held + buckets.syncing + buckets.filling;
-    let bare = if alone { 0 } else { buckets.bare };
-    if status.standing != "active" {
+    let moving = buckets.unowned + buckets.recovering + buckets.syncing + buckets.catching_up;
+    let bare = if alone { 0 } else { buckets.without_backup };
+    if status.phase != "active" {
         *whole_since = None;
-        let standing = &status.standing;
+        let standing = &status.phase;
         return Found::Missing(format!("node {node} is no member of its cluster: {standing}"));
     }
-    if !alone && buckets.owned + buckets.backed + moving == 0 {
+    if !alone && buckets.owned + buckets.backup + moving == 0 {
         let takes_none = status.nodes.iter().any(|own| own.number == node && own.draining == Some(true));
         if takes_none {
             return Found::Done(format!(
@@ -136,12 +136,12 @@ fn takes_part(status: &ClusterStatus, whole_since: &mut Option<Instant>, now: In
              logs say why"
         ));
     }
-    if moving + bare > 0 || buckets.owned + buckets.backed == 0 {
+    if moving + bare > 0 || buckets.owned + buckets.backup == 0 {
         *whole_since = None;
         return Found::Missing(format!(
             "node {node} is a member; of its buckets {} are without a copy, {} being copied from it, {} being copied to it, {} \
              taken over and not going on yet, {} served by nobody",
-            buckets.bare, buckets.syncing, buckets.filling, buckets.held, buckets.unowned
+            buckets.without_backup, buckets.syncing, buckets.catching_up, buckets.recovering, buckets.unowned
         ));
     }
     let since = *whole_since.get_or_insert(now);

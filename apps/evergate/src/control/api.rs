@@ -157,7 +157,7 @@ fn cluster(control: &Control, answer: impl FnOnce(&Handle) -> Answer) -> Answer 
 fn order(control: &Control, order: AgentCommand, done: &str) -> Answer {
     cluster(control, |cluster| {
         let status = cluster.status();
-        if status.standing == "left" {
+        if status.phase == "left" {
             return refused(
                 StatusCode::CONFLICT,
                 "this node has left the cluster, which is for good".to_owned(),

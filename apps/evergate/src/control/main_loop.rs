@@ -391,10 +391,10 @@ impl Main {
         if !self.has_ended() && !self.stop_now {
             let copied = self.daemon.agent().filter(|cluster| cluster.has_takers());
             let left = match copied.map(|cluster| cluster.status().buckets) {
-                Some(buckets) if buckets.owned > 0 && buckets.bare == buckets.owned => {
+                Some(buckets) if buckets.owned > 0 && buckets.without_backup == buckets.owned => {
                     "end: no other node has copies"
                 }
-                Some(buckets) if buckets.bare > 0 => {
+                Some(buckets) if buckets.without_backup > 0 => {
                     "are left to the copies at the other nodes, and end where there are none"
                 }
                 Some(_) => "are left to the copies at the other nodes",
@@ -455,7 +455,7 @@ impl Main {
 
     /// For a service manager: what there is, and whether this node serves in its cluster.
     pub(super) fn status_line(&self) -> String {
-        let standing = self.control.cluster.as_ref().map(|cluster| cluster.status().standing);
+        let standing = self.control.cluster.as_ref().map(|cluster| cluster.status().phase);
         let standing = standing.map(|standing| format!("; in its cluster: {standing}"));
         self.summary() + &standing.unwrap_or_default()
     }

@@ -8,20 +8,20 @@ pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
     let buckets = &status.buckets;
     out.gauge("evergate_cluster_buckets", "Buckets by what they are to this node.")
         .sample(&[("role", "owned")], buckets.owned)
-        .sample(&[("role", "backed")], buckets.backed)
-        .sample(&[("role", "filling")], buckets.filling)
+        .sample(&[("role", "backup")], buckets.backup)
+        .sample(&[("role", "catching_up")], buckets.catching_up)
         .sample(&[("role", "unowned")], buckets.unowned);
     out.gauge("evergate_cluster_buckets_recovering", "Owned buckets that were taken over and do not yet go on.")
-        .sample(&[], buckets.held);
+        .sample(&[], buckets.recovering);
     out.gauge("evergate_cluster_buckets_without_backup", "Owned buckets without a complete copy elsewhere.")
-        .sample(&[], buckets.bare);
+        .sample(&[], buckets.without_backup);
     replication(out, status);
     let counts = &status.counts;
     out.counter("evergate_cluster_views_total", "Views installed.").sample(&[], counts.views);
     out.counter("evergate_cluster_fenced_total", "Times that this node was fenced.")
         .sample(&[], counts.fenced);
     out.counter("evergate_cluster_state_dropped_total", "Times that this node dropped all state.")
-        .sample(&[], counts.voided);
+        .sample(&[], counts.state_dropped);
     out.counter("evergate_cluster_failovers_total", "Take-overs from nodes that died.")
         .sample(&[], counts.failovers);
     out.counter("evergate_cluster_handoffs_total", "Buckets that were handed to this node by plan.")
@@ -77,11 +77,11 @@ pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
 }
 
 fn replication(out: &mut Exposition, status: &ClusterStatus) {
-    let replicated_state = &status.replicated_state;
+    let replicated_state = &status.replication;
     out.gauge("evergate_cluster_replication_connections", "Connections by what is mirrored of them.")
         .sample(&[("role", "own")], replicated_state.connections)
-        .sample(&[("role", "mirrored")], replicated_state.replicated)
-        .sample(&[("role", "held")], replicated_state.held);
+        .sample(&[("role", "replicated")], replicated_state.replicated)
+        .sample(&[("role", "replica")], replicated_state.replicas);
     let node = |lag: &LagStatus| lag.node.to_string();
     let mut frames =
         out.gauge("evergate_cluster_replication_lag_frames", "Frames that a backup has not acknowledged.");
@@ -104,7 +104,7 @@ fn replication(out: &mut Exposition, status: &ClusterStatus) {
         "evergate_cluster_stall_seconds",
         "How long connections of nodes that died stood still once they were known to be this node's.",
     );
-    for (name, of) in [("busy", &status.stalls.busy), ("resting", &status.stalls.idle_connections)] {
+    for (name, of) in [("active", &status.stalls.active), ("idle", &status.stalls.idle)] {
         stalls.times(&[("connection", name)], of);
     }
 }
@@ -112,7 +112,7 @@ fn replication(out: &mut Exposition, status: &ClusterStatus) {
 fn members(out: &mut Exposition, status: &ClusterStatus) {
     let mut standing = out.gauge("evergate_cluster_phase", "1 for the standing of this node.");
     for name in ["listening", "active", "fenced", "left"] {
-        standing.sample(&[("standing", name)], u8::from(status.standing == name));
+        standing.sample(&[("phase", name)], u8::from(status.phase == name));
     }
     out.gauge("evergate_cluster_view", "Epoch of the view in force here; 0 without one.")
         .sample(&[], status.view.as_ref().map_or(0, |view| view.epoch));

@@ -15,7 +15,7 @@ impl Control {
             |of: fn(&Counters) -> &Count| self.workers.iter().map(|worker| of(&worker.counters).get()).sum();
         let (replicated_state, stalls) = (self.replication_status(), self.stalls());
         let (loss_notices, loss_notices_late) = (sum(|of| &of.loss_notices), sum(|of| &of.loss_notices_late));
-        ClusterStatus { replicated_state, stalls, loss_notices, loss_notices_late, ..cluster.status() }
+        ClusterStatus { replication: replicated_state, stalls, loss_notices, loss_notices_late, ..cluster.status() }
     }
 
     fn replication_status(&self) -> ReplicationStatus {
@@ -25,7 +25,7 @@ impl Control {
             let of = worker.counters.replicated_state.lock().unwrap_or_else(PoisonError::into_inner);
             all.connections += of.own;
             all.replicated += of.replicated;
-            all.held += of.held;
+            all.replicas += of.held;
             for (node, lag) in &of.lags {
                 let known = lags.entry(*node).or_default();
                 *known = known.with(*lag);
@@ -45,6 +45,6 @@ impl Control {
             let of = self.workers.iter().map(|worker| &worker.counters.stalls[which]);
             TimesStatus::of(&of.collect::<Vec<_>>())
         });
-        StallStatus { busy, idle_connections }
+        StallStatus { active: busy, idle: idle_connections }
     }
 }

@@ -45,7 +45,7 @@ fn a_tunnel_that_moves_has_a_line_at_each_of_its_nodes() {
     echoes(b"more");
     drop(client);
     let ended = eventually("the second one has its line", || lines(&world, nodes[0].number).pop());
-    for (line, reason, continued) in [(&moved, "moved", None), (&ended, "", Some(true))] {
+    for (line, reason, continued) in [(&moved, "handoff_interrupted", None), (&ended, "", Some(true))] {
         assert_eq!(line["id"], moved["id"], "{line}");
         assert_eq!((&line["client"], &line["pool"]), (&client_at.as_str().into(), &"web".into()), "{line}");
         assert_eq!((line["reason"].as_str().unwrap_or(""), line["continued"].as_bool()), (reason, continued));

@@ -24,9 +24,9 @@ fn nodes_whose_clocks_differ_by_a_minute_agree() {
         let views: Vec<_> =
             all.iter().filter_map(|status| Some(status.view.as_ref()?.members.clone())).collect();
         let owned: u64 = all.iter().map(|status| status.buckets.owned).sum();
-        let bare: u64 = all.iter().map(|status| status.buckets.bare).sum();
+        let bare: u64 = all.iter().map(|status| status.buckets.without_backup).sum();
         let agreed = views == [vec![1, 2], vec![1, 2]] && owned == 1024 && bare == 0;
-        (agreed && all.iter().all(|status| status.standing == "active")).then_some(())
+        (agreed && all.iter().all(|status| status.phase == "active")).then_some(())
     });
     for node in nodes {
         node.stop().unwrap();

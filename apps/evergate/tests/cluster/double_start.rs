@@ -39,7 +39,7 @@ fn a_second_process_of_a_node_is_refused_and_the_first_ones_connections_go_on() 
     assert!(echoed(&mut open, b"more"));
     assert!(echoed(&mut world.switch.run(connect), b"anew"));
     for node in &nodes {
-        assert_eq!(node.status().standing, "active");
+        assert_eq!(node.status().phase, "active");
     }
 }
 

@@ -121,7 +121,7 @@ impl Cluster<'_> {
                 *node = Some(self.world.start(*number, &self.config));
             }
             let joined =
-                |node: &Option<Node>| node.as_ref().is_some_and(|node| node.status().standing == "active");
+                |node: &Option<Node>| node.as_ref().is_some_and(|node| node.status().phase == "active");
             self.nodes.iter().all(joined).then_some(())
         });
         let nodes: Vec<Node> = self.nodes.drain(..).map(Option::unwrap).collect();

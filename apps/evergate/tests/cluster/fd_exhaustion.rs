@@ -91,8 +91,8 @@ fn who_takes_over_and_has_no_descriptors_says_what_is_lost_and_serves_on() {
         clients.collect::<Vec<_>>()
     });
     nodes[0].eventually("its connections are mirrored", |status| {
-        status.replicated_state.connections > 4
-            && status.replicated_state.replicated == status.replicated_state.connections
+        status.replication.connections > 4
+            && status.replication.replicated == status.replication.connections
     });
     spare(&nodes[1], Some(3));
     nodes.remove(0).kill();

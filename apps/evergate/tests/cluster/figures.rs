@@ -17,9 +17,9 @@ const CLIENTS: u64 = 16;
 /// All nodes say together that so many connections live, are mirrored and held.
 fn all_are_replicated(nodes: &[Node], connections: u64) -> Vec<ReplicationStatus> {
     eventually(&format!("{connections} connections are mirrored once each"), || {
-        let all: Vec<ReplicationStatus> = nodes.iter().map(|node| node.status().replicated_state).collect();
+        let all: Vec<ReplicationStatus> = nodes.iter().map(|node| node.status().replication).collect();
         let sums = all.iter().fold((0, 0, 0), |(own, replicated, held), of| {
-            (own + of.connections, replicated + of.replicated, held + of.held)
+            (own + of.connections, replicated + of.replicated, held + of.replicas)
         });
         (sums == (connections, connections, connections)).then_some(all)
     })
@@ -61,12 +61,12 @@ fn connections_are_mirrored_once_and_those_of_a_node_that_dies_have_stood_still(
         clients[0].read_exact(&mut [0; 2]).unwrap();
         nodes
             .iter()
-            .any(|node| node.status().replicated_state.backups.iter().any(|lag| lag.behind_us > 0))
+            .any(|node| node.status().replication.backups.iter().any(|lag| lag.behind_us > 0))
             .then_some(())
     });
 
     let dead = carrier(&mut nodes);
-    let lost = dead.status().replicated_state.connections;
+    let lost = dead.status().replication.connections;
     assert!(lost > 0);
     dead.kill();
     settled(&nodes);
@@ -74,8 +74,8 @@ fn connections_are_mirrored_once_and_those_of_a_node_that_dies_have_stood_still(
     let stalls: Vec<_> = nodes.iter().map(|node| node.status()).collect();
     let counted = |status: &evergate::agent::status::ClusterStatus| {
         (
-            status.stalls.idle_connections.count + status.stalls.busy.count,
-            status.stalls.idle_connections.sum_us > 0,
+            status.stalls.idle.count + status.stalls.active.count,
+            status.stalls.idle.sum_us > 0,
         )
     };
     assert_eq!(stalls.iter().map(|status| counted(status).0).sum::<u64>(), lost);

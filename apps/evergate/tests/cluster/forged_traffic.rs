@@ -44,7 +44,7 @@ fn what_is_forged_replayed_or_noise_is_counted_and_changes_nothing() {
     for (node, before) in nodes.iter().zip(before) {
         let now = node.status();
         assert_eq!(epoch(&now), epoch(&before), "{:#?}", node.process.lines());
-        assert_eq!((now.counts.voided, now.counts.fenced), (before.counts.voided, before.counts.fenced));
+        assert_eq!((now.counts.state_dropped, now.counts.fenced), (before.counts.state_dropped, before.counts.fenced));
         assert_eq!(now.buckets.owned, before.buckets.owned);
         let peer_input = now
             .nodes
@@ -68,8 +68,8 @@ fn strangers_are_counted_without_a_look_at_what_they_say() {
             let _ = socket.send_to(&vec![1; length], (outside(1), PORT));
         }
     });
-    let status = node.eventually("counts strangers", |status| status.rejected["stranger"] == 500);
-    let others = status.rejected.iter().filter(|(reason, _)| *reason != "stranger");
+    let status = node.eventually("counts strangers", |status| status.rejected["unlisted_address"] == 500);
+    let others = status.rejected.iter().filter(|(reason, _)| *reason != "unlisted_address");
     assert_eq!(others.map(|(_, count)| count).sum::<u64>(), 0, "{:?}", status.rejected);
 }
 
@@ -94,7 +94,7 @@ fn strangers_on_the_mirror_ports_keep_nobody_out() {
     nodes[0].eventually("is alone", |status| status.nodes.iter().filter(|node| node.member).count() == 1);
     nodes.insert(0, world.start(1, &config));
     settled(&nodes); // with copies of everything at both
-    drop(streams);
+    drop(unlisted);
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_node_of_another_shape_is_told_of() {
         "{reported}"
     );
     let status = one.eventually("counts it", |status| status.counts.channels_lost > 0);
-    assert_eq!((status.buckets.owned, status.buckets.bare), (1024, 1024), "{:?}", status.buckets);
+    assert_eq!((status.buckets.owned, status.buckets.without_backup), (1024, 1024), "{:?}", status.buckets);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_node_with_another_key_never_joins_and_never_founds_a_second_cluster() {
     eventually("it has heard much and understood nothing", || {
         let status = other.status();
         assert_eq!(
-            (status.standing.as_str(), epoch(&status)),
+            (status.phase.as_str(), epoch(&status)),
             ("listening", None),
             "{:#?}",
             other.process.lines()
@@ -160,7 +160,7 @@ fn a_node_with_another_key_never_joins_and_never_founds_a_second_cluster() {
 /// What must not change while nothing happens to a node: its view, and whatever counts losses. Buckets may move for their load.
 fn calm(node: &Node) -> (Option<u64>, [u64; 6]) {
     let status = node.status();
-    let ClusterCounts { views, fenced, voided, failovers, .. } = status.counts;
+    let ClusterCounts { views, fenced, state_dropped: voided, failovers, .. } = status.counts;
     let ClusterCounts { connections_lost, channels_lost, .. } = status.counts;
     (epoch(&status), [views, fenced, voided, failovers, connections_lost, channels_lost])
 }

@@ -239,7 +239,7 @@ fn run_with(
     }
     let traffic = Traffic::start(&world, transfers);
     if spread == Spread::OnOne {
-        let carried = |status: &ClusterStatus| status.replicated_state.replicated == transfers.len() as u64;
+        let carried = |status: &ClusterStatus| status.replication.replicated == transfers.len() as u64;
         nodes[0].eventually("carries all, and another node has copies", carried);
     }
     traffic.silences();

@@ -14,7 +14,7 @@ fn buckets_are_spread_move_when_nodes_die_and_come_back_with_them() {
     let mut nodes = world.cluster(3, "backups = 2");
     for status in settled(&nodes) {
         assert!((300..=400).contains(&status.buckets.owned), "{:?}", status.buckets);
-        assert_eq!(status.buckets.owned + status.buckets.backed, 1024, "{:?}", status.buckets);
+        assert_eq!(status.buckets.owned + status.buckets.backup, 1024, "{:?}", status.buckets);
         assert!(status.gate.contains_key("fenced"));
     }
 
@@ -31,7 +31,7 @@ fn buckets_are_spread_move_when_nodes_die_and_come_back_with_them() {
 
     nodes.remove(1).kill();
     let last = settled(&nodes).remove(0);
-    assert_eq!((last.buckets.owned, last.buckets.bare), (1024, 1024));
+    assert_eq!((last.buckets.owned, last.buckets.without_backup), (1024, 1024));
 
     let config = world.config(&World::entries(3), "backups = 2");
     nodes.insert(0, world.start(1, &config));
@@ -142,9 +142,9 @@ fn a_node_that_the_others_have_no_entry_of_founds_no_cluster_beside_theirs() {
     let (_, seen) = third.process.line_after(0, "is it in [[cluster.nodes]] there");
     third.process.line_after(seen, "is it in [[cluster.nodes]] there");
     let status = third.status();
-    assert!(status.standing == "listening" && status.view.is_none(), "{status:?}");
+    assert!(status.phase == "listening" && status.view.is_none(), "{status:?}");
     for status in settled(&nodes) {
-        assert_eq!(status.counts.voided, 0);
+        assert_eq!(status.counts.state_dropped, 0);
     }
     nodes.remove(0).kill();
     settled(&nodes);
@@ -172,7 +172,7 @@ fn a_node_whose_list_has_another_address_for_the_one_that_serves_founds_no_clust
     let (_, seen) = first.process.line_after(0, "speaks as node 2 of this cluster and has its key");
     let (_, seen) = first.process.line_after(seen, "speaks as node 2 of this cluster and has its key");
     let status = first.status();
-    assert!(status.standing == "listening" && status.view.is_none(), "{status:?}");
+    assert!(status.phase == "listening" && status.view.is_none(), "{status:?}");
     assert_eq!(second.status().buckets.owned, 1024);
     assert!(seen > 0);
     first.kill();

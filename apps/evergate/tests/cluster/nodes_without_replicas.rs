@@ -37,7 +37,7 @@ fn every_node_is_told_of_sessions_and_their_ends_also_where_no_copies_go() {
     for node in &nodes {
         // Figures are a second old at most.
         node.eventually("a channel to each of the others", |status| {
-            status.replicated_state.backups.len() == 2
+            status.replication.backups.len() == 2
         });
     }
 }

@@ -21,7 +21,7 @@ fn a_drained_node_gives_its_buckets_away_and_takes_them_back_when_told() {
     assert!(never.code == Some(1) && never.err.contains("`evergate node undrain`"), "{never:?}");
     let other = nodes[1].eventually("has everything", |status| status.buckets.owned == 1024);
     assert!(other.counts.handoffs > 0 && other.counts.failovers == 0, "{:?}", other.counts);
-    assert_eq!(other.counts.voided + drained.counts.voided, 0);
+    assert_eq!(other.counts.state_dropped + drained.counts.state_dropped, 0);
 
     assert_eq!(nodes[0].healthz(), (503, "draining\n".to_owned()));
     assert_eq!(nodes[0].cli(&["node", "undrain"]).code, Some(0));
@@ -30,7 +30,7 @@ fn a_drained_node_gives_its_buckets_away_and_takes_them_back_when_told() {
     let waited = nodes[0].cli(&["cluster", "wait", "--json"]);
     assert!(waited.code == Some(0) && waited.out.contains("is at another node too"), "{waited:?}");
     let status = nodes[0].status();
-    assert_eq!((status.buckets.bare, status.buckets.filling), (0, 0), "{status:?}");
+    assert_eq!((status.buckets.without_backup, status.buckets.catching_up), (0, 0), "{status:?}");
 }
 
 #[test]
@@ -108,12 +108,12 @@ fn a_node_that_leaves_is_replaced_at_once_and_stays_out() {
     let mut nodes = world.cluster(2, "");
     let leaver = nodes.remove(0);
     assert_eq!(leaver.cli(&["node", "leave"]).code, Some(0));
-    leaver.eventually("has left", |status| status.standing == "left" && status.view.is_none());
+    leaver.eventually("has left", |status| status.phase == "left" && status.view.is_none());
     let rest = settled(&nodes).remove(0);
     assert_eq!(rest.view.unwrap().members, [2]);
     assert_eq!(rest.counts.failovers, 1);
     nodes[0].process.line_after(0, "nodes 2; node 1 has left");
-    assert_eq!(leaver.status().standing, "left");
+    assert_eq!(leaver.status().phase, "left");
     assert_eq!(leaver.healthz(), (503, "left\n".to_owned()));
     for order in ["drain", "undrain", "leave"] {
         let refused = leaver.cli(&["node", order]);

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 const MAJORITY: &str = "mode = \"majority\"";
 
 fn stops(node: &Node) {
-    node.eventually("does not serve", |status| status.standing != "active");
+    node.eventually("does not serve", |status| status.phase != "active");
 }
 
 /// Nobody answers, on this connection or a new one.
@@ -83,14 +83,14 @@ fn a_cut_off_node_votes_for_the_one_that_is_whole() {
         nodes.remove(0).kill();
         let whole = nodes.remove(0);
         whole.process.line_after(0, "hears 2 of 3 nodes, itself included, and a majority is no less");
-        let two = |status: &ClusterStatus| status.buckets.bare == 0 && status.buckets.syncing == 0;
+        let two = |status: &ClusterStatus| status.buckets.without_backup == 0 && status.buckets.syncing == 0;
         whole.eventually("has copies at the other one", two);
         lonely.eventually("has copies at the other one", two);
 
         plug(&world, lonely.number, &[net], "down");
         whole.eventually("has everything", |status| status.buckets.owned == 1024);
         line.continues("the whole one");
-        let lives = |node: &Node| node.status().counts.voided;
+        let lives = |node: &Node| node.status().counts.state_dropped;
         reports_what_it_lacks(&lonely, net, "its card has no carrier");
         let network = network_of(net);
         let of_lonely = |status: &ClusterStatus| status.nodes[usize::from(lonely.number) - 1].lost.clone();
@@ -150,7 +150,7 @@ fn the_larger_part_goes_on_by_majority_and_the_smaller_one_stops() {
         stops(&lonely);
         line.continues("the larger part");
         settled(&nodes);
-        assert_ne!(lonely.status().standing, "active");
+        assert_ne!(lonely.status().phase, "active");
 
         plug(&world, lonely.number, nets, "up");
         nodes.push(lonely);
@@ -320,7 +320,7 @@ fn one_of_three_goes_on_beside_one_that_has_lost_its_witness() {
     assert!(world.counted() > 0);
     plug(&world, dying.number, &["in", "out"], "down"); // without a word
     line.continues("the one that is well");
-    let status = nodes[0].eventually("serves", |status| status.standing == "active");
+    let status = nodes[0].eventually("serves", |status| status.phase == "active");
     assert!(
         status.view.is_some_and(|view| view.members.contains(&well) && !view.members.contains(&dying.number))
     );

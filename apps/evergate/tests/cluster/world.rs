@@ -411,13 +411,13 @@ pub(crate) fn settled(nodes: &[Node]) -> Vec<ClusterStatus> {
     let members: Vec<u8> = nodes.iter().map(|node| node.number).collect();
     let copied = members.len() > 1;
     let whole = |status: &ClusterStatus| {
-        status.standing == "active"
+        status.phase == "active"
             && status.view.as_ref().is_some_and(|view| view.members == members)
             && status.buckets.unowned == 0
-            && status.buckets.held == 0
+            && status.buckets.recovering == 0
             && status.buckets.syncing == 0
-            && status.buckets.filling == 0
-            && (status.buckets.bare == 0 || !copied)
+            && status.buckets.catching_up == 0
+            && (status.buckets.without_backup == 0 || !copied)
     };
     eventually(&format!("nodes {members:?} are a cluster"), || {
         let all: Vec<ClusterStatus> =

@@ -169,7 +169,7 @@ fn every_reason_to_stay_is_in_the_documents() {
     let read = |path: &str| std::fs::read_to_string(format!("{root}{path}")).unwrap();
     let documents = read("docs/reference/log-reasons.md");
     let code = read("proto/connection/src/parcel.rs") + &read("apps/evergate/src/worker/handover.rs");
-    let of_clusters = "mirrored"; // a node of a cluster is not upgraded
+    let of_clusters = "replicated"; // a node of a cluster is not upgraded
     let mut keys: Vec<&str> = code
         .split("Err(\"")
         .skip(1)

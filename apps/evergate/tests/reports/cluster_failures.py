@@ -102,7 +102,7 @@ socket = "%s/%s.sock"
             ["nsenter", "--net=/run/netns/" + self.ns[k], BIN, "run", self.dir + "/%s.toml" % k], stdout=f, stderr=f
         )
         if wait:
-            until(lambda: self.st(k) and self.st(k)["standing"] == "active", 15, 0.1)
+            until(lambda: self.st(k) and self.st(k)["phase"] == "active", 15, 0.1)
 
     def st(self, k):
         r = subprocess.run(
@@ -117,10 +117,10 @@ socket = "%s/%s.sock"
         return until(
             lambda: all(
                 (s := self.st(k))
-                and s["standing"] == "active"
+                and s["phase"] == "active"
                 and s["view"]
                 and len(s["view"]["members"]) == 2
-                and s["buckets"]["bare"] == 0
+                and s["buckets"]["without_backup"] == 0
                 and s["buckets"]["syncing"] == 0
                 and s["buckets"]["owned"] > 0
                 for k in "12"

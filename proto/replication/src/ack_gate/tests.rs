@@ -261,7 +261,7 @@ fn a_request_is_acknowledged_whole_and_with_what_goes_the_other_way() {
     positions.handle_read(700, START);
     assert!(!positions.release(&mut gate, 700, START), "no packet for it alone");
     assert_eq!((gate.committed, gate.sent_ack), (701, 1));
-    assert_eq!(positions.next_ack_check(&gate, false, START), Some(Delay::Later));
+    assert_eq!(positions.next_ack_check(&gate, false, START), Some(Delay::Medium));
     let later = START + OWED_AFTER;
     assert!(!positions.is_overdue(&gate, START + Micros(4_999)) && positions.is_overdue(&gate, later));
     gate.use_for();
@@ -274,7 +274,7 @@ fn of_a_stream_half_is_held_back_until_it_rests() {
     positions.handle_read(20_000, START);
     assert!(positions.release(&mut gate, 20_000, START), "it is much, and nothing waits here");
     assert_eq!(gate.committed, 10_001);
-    assert_eq!(positions.next_ack_check(&gate, false, START), Some(Delay::Soon));
+    assert_eq!(positions.next_ack_check(&gate, false, START), Some(Delay::Short));
     assert!(!positions.ack_if_due(&mut gate, START + Micros(999)));
     assert!(positions.ack_if_due(&mut gate, START + RIPE_AFTER));
     assert_eq!(gate.committed, 20_001);
@@ -297,7 +297,7 @@ fn a_few_segments_before_what_waits_stay_unacknowledged() {
         gate.use_for();
         assert_ne!(
             positions.next_ack_check(&gate, false, rested),
-            Some(Delay::Soon),
+            Some(Delay::Short),
             "nothing ripens any more"
         );
     }
@@ -342,8 +342,8 @@ fn input_that_waits_is_stashed_and_looked_at_less_and_less() {
     let (mut positions, gate) = beginning();
     positions.handle_read(100, START);
     let look = |inside, ms| positions.next_ack_check(&gate, inside, START + Micros::from_ms(ms));
-    assert_eq!([look(true, 0), look(false, 0)], [Some(Delay::Soon), Some(Delay::Later)]);
-    assert_eq!([look(true, 199), look(true, 200)], [Some(Delay::Soon), Some(Delay::AtLast)]);
+    assert_eq!([look(true, 0), look(false, 0)], [Some(Delay::Short), Some(Delay::Medium)]);
+    assert_eq!([look(true, 199), look(true, 200)], [Some(Delay::Short), Some(Delay::Long)]);
     for (extent, stalls_after) in
         [(InputBoundary::Partial, 1), (InputBoundary::Open, 100), (InputBoundary::Whole, 1000)]
     {

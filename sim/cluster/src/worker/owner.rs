@@ -89,7 +89,7 @@ impl Worker {
         if !may_wait || !connection.has_entries() || self.awaited(*bucket).is_empty() {
             self.replicate_all(key);
         } else if let Some(client) = self.clients.get_mut(&key) {
-            client.look_at(Delay::Later, now);
+            client.look_at(Delay::Medium, now);
             self.entries_kept += 1;
         }
     }

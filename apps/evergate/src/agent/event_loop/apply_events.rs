@@ -102,7 +102,7 @@ impl Agent {
         state.roles.void();
         state.rounds.void();
         state.barrier.clear();
-        state.counts.voided += 1;
+        state.counts.state_dropped += 1;
         state.publish_at = Micros(0);
         for worker in 0..self.workers {
             (self.notify)(worker, Instruction::Void);

@@ -13,7 +13,7 @@ impl Agent {
         let node = &self.node;
         let members = node.members().set();
         let status = &mut self.status;
-        status.standing = match node.standing() {
+        status.phase = match node.standing() {
             NodePhase::Listening => "listening",
             NodePhase::Active => "active",
             NodePhase::Fenced => "fenced",
@@ -23,7 +23,7 @@ impl Agent {
         let active = node.standing() == NodePhase::Active;
         state.inactive_since = (!active).then(|| state.inactive_since.unwrap_or(now));
         status.inactive_ms = state.inactive_since.map(|since| now.since(since).as_ms());
-        status.quorum = node.quorum().map(|(peer_input, needed)| Quorum { peer_input, needed });
+        status.quorum = node.quorum().map(|(peer_input, needed)| Quorum { reachable: peer_input, needed });
         status.rejoin_delay_ms = node.rejoin_delay(now).filter(|_| cut_off.is_none()).map(Micros::as_ms);
         status.cut_off = cut_off;
         (status.draining, status.drained) = (state.draining, state.drained);
@@ -55,10 +55,10 @@ impl Agent {
         status.buckets = BucketStatus {
             owned: tally.owned,
             syncing: tally.syncing,
-            bare: tally.bare,
-            held: 0, // read from the gate by whoever asks
-            backed: tally.backed,
-            filling: tally.filling,
+            without_backup: tally.bare,
+            recovering: 0, // read from the gate by whoever asks
+            backup: tally.backed,
+            catching_up: tally.filling,
             unowned: tally.unowned,
         };
         if let Some(witnesses) = &self.witnesses {
@@ -73,7 +73,7 @@ impl Agent {
         for reason in Rejected::ALL {
             status.rejected.insert(name_of(reason).to_owned(), node.rejected(reason));
         }
-        status.rejected.insert("stranger".to_owned(), state.unlisted);
+        status.rejected.insert("unlisted_address".to_owned(), state.unlisted);
     }
 }
 

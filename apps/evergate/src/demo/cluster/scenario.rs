@@ -227,7 +227,7 @@ impl Show<'_> {
         let all = self.statuses().ok()?;
         let running: Vec<u8> = self.nodes.iter().filter(|node| node.runs()).map(|node| node.number).collect();
         let agrees = |status: &ClusterStatus| {
-            status.standing == "active" && status.view.as_ref().is_some_and(|view| view.members == running)
+            status.phase == "active" && status.view.as_ref().is_some_and(|view| view.members == running)
         };
         all.iter().all(agrees).then_some(all)
     }
@@ -237,7 +237,7 @@ impl Show<'_> {
         let Some(all) = self.members() else { return Ok(None) };
         let owned: u64 = all.iter().map(|status| status.buckets.owned).sum();
         let busy = |status: &ClusterStatus| {
-            status.buckets.held + status.buckets.unowned > 0 || status.failovers.iter().any(|one| one.running)
+            status.buckets.recovering + status.buckets.unowned > 0 || status.failovers.iter().any(|one| one.running)
         };
         Ok((owned == BUCKETS && !all.iter().any(busy)).then_some(all))
     }
@@ -246,7 +246,7 @@ impl Show<'_> {
     fn settled(&self) -> Result<Option<()>> {
         let Some(all) = self.served()? else { return Ok(None) };
         let copied = |status: &ClusterStatus| {
-            status.buckets.syncing == 0 && (status.buckets.bare == 0 || all.len() == 1)
+            status.buckets.syncing == 0 && (status.buckets.without_backup == 0 || all.len() == 1)
         };
         Ok(all.iter().all(copied).then_some(()))
     }
@@ -257,7 +257,7 @@ impl Show<'_> {
             Ok(status) => format!(
                 "{} is {} with {:?}, {:?}",
                 node.name,
-                status.standing,
+                status.phase,
                 status.view.map(|view| view.members),
                 status.buckets
             ),

@@ -152,7 +152,7 @@ impl Worker {
         if !may || !connection.has_entries() || cluster.awaited(bucket).is_empty() {
             return false;
         }
-        cluster.schedule(replicated_state, key, Delay::Later, self.now);
+        cluster.schedule(replicated_state, key, Delay::Medium, self.now);
         true
     }
 

@@ -71,20 +71,20 @@ impl Worker {
         while let Some(cluster) = &mut self.cluster
             && let Some((due, key)) = cluster.timed.pop_front_if(|(due, _)| *due <= now)
         {
-            self.guarded(Some(Source::Client(key)), |worker| worker.run_timer(key, (Delay::Soon, due)));
+            self.guarded(Some(Source::Client(key)), |worker| worker.run_timer(key, (Delay::Short, due)));
         }
         // Requests may wait for server connections that are given back once clients have acknowledged responses.
         let ahead =
-            if self.counters.queued.get() > 0 { Delay::Later.span() - Delay::Soon.span() } else { Micros(0) };
+            if self.counters.queued.get() > 0 { Delay::Medium.span() - Delay::Short.span() } else { Micros(0) };
         while let Some(cluster) = &mut self.cluster
             && let Some((due, key)) = cluster.timed_later.pop_front_if(|(due, _)| *due <= now + ahead)
         {
-            self.guarded(Some(Source::Client(key)), |worker| worker.run_timer(key, (Delay::Later, due)));
+            self.guarded(Some(Source::Client(key)), |worker| worker.run_timer(key, (Delay::Medium, due)));
         }
         while let Some(cluster) = &mut self.cluster
             && let Some((due, key)) = cluster.timed_at_last.pop_front_if(|(due, _)| *due <= now)
         {
-            self.guarded(Some(Source::Client(key)), |worker| worker.run_timer(key, (Delay::AtLast, due)));
+            self.guarded(Some(Source::Client(key)), |worker| worker.run_timer(key, (Delay::Long, due)));
         }
         self.acknowledge_pooled();
         self.send_due_notices();
@@ -176,9 +176,9 @@ impl Cluster {
             return;
         }
         let queue = match look {
-            Delay::Soon => &mut self.timed,
-            Delay::Later => &mut self.timed_later,
-            Delay::AtLast => &mut self.timed_at_last,
+            Delay::Short => &mut self.timed,
+            Delay::Medium => &mut self.timed_later,
+            Delay::Long => &mut self.timed_at_last,
         };
         queue.push_back((now + look.span(), key));
         replicated_state.timed = Some((look, now + look.span()));
