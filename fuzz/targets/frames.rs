@@ -77,7 +77,7 @@ fn conclude(holder: &mut ReplicaStore, bytes: &[u8]) -> usize {
     let term_of = Office { epoch: u64::from(byte(2)), proposer: byte(3), incarnation: 1, moves: 0 };
     match byte(0) % 4 {
         0 => {
-            let taken = holder.fail_over(bucket, term_of);
+            let taken = holder.recover(bucket, term_of);
             assert!(!holder.has(bucket) && taken.iter().all(|taken| taken.held.bucket == bucket));
         }
         1 => holder.forget(bucket, term_of),
