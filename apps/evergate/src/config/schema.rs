@@ -106,7 +106,7 @@ pub(super) const COUNT_MAX: i64 = 10_000_000;
 /// The whole file.
 pub static ROOT: Section = Section {
     header: "",
-    about: "The whole file. Every table may be absent except that a node without a listener serves nobody.",
+    about: "The whole file. Every table is optional, but a node needs a listener to serve.",
     keys: &[
         table("node", Kind::Table(&schema_node::NODE), "The process on this machine."),
         table("listeners", Kind::Tables(&schema_edge::LISTENER), "Where clients connect."),
@@ -122,7 +122,7 @@ pub static ROOT: Section = Section {
             meaning: "Several nodes that share addresses.",
         },
         table("timeouts", Kind::Table(&schema_node::TIMEOUTS), "How long each state may last."),
-        table("limits", Kind::Table(&schema_node::LIMITS), "How much of everything there may be."),
+        table("limits", Kind::Table(&schema_node::LIMITS), "Bounds on connections, sizes and memory."),
         table("logs", Kind::Table(&schema_node::LOGS), "The access log."),
         table("admin", Kind::Table(&schema_node::ADMIN), "The admin API and the metrics."),
     ],

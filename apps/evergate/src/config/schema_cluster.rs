@@ -5,100 +5,111 @@ use super::schema::{Kind, Section, optional, required, with_default};
 /// `[cluster]`
 pub(super) static CLUSTER: Section = Section {
     header: "[cluster]",
-    about: "Several nodes that share addresses; a connection outlives the node that carries it. The same file serves all nodes. The presence of the table switches it on.",
+    about: "Several nodes that share addresses; a connection survives the failure of its node. All nodes \
+        use the same file. The presence of the table enables the cluster.",
     keys: &[
         required(
             "name",
             Kind::Text,
             "\"edge\"",
-            "Tells clusters on one network apart. The same on all nodes.",
+            "Name of the cluster, the same on all nodes. It separates clusters on one network.",
         ),
         optional(
             "node",
             Kind::Integer(1, NODES_MAX),
             "`--node` of the command line",
             "1",
-            "Number of this node in `[[cluster.nodes]]`. `evergate run FILE --node N` goes before it, so that all nodes can have the same file.",
+            "Number of this node in `[[cluster.nodes]]`. `evergate run FILE --node N` takes precedence, \
+                so that all nodes can use the same file.",
         ),
         required(
             "key_file",
             Kind::Text,
             "\"cluster.key\"",
-            "File with 64 hexadecimal digits, the secret of the cluster, the same on all nodes. `evergate cluster key` prints a fresh one.",
+            "File with 64 hexadecimal digits: the secret of the cluster, the same on all nodes. `evergate \
+                cluster key` prints a new one.",
         ),
         required("nodes", Kind::Tables(&NODE), "", "All nodes, see `[[cluster.nodes]]`."),
         required(
             "addresses",
             Kind::Texts,
             "[\"203.0.113.10\"]",
-            "Addresses that move between the nodes. Connections to listeners on them, or on all addresses, outlive a node. Each node gives them to its loopback interface.",
+            "Addresses that move between the nodes. Connections to listeners on them, or on all \
+                addresses, survive the failure of a node. Each node adds them to its loopback interface.",
         ),
         required(
             "server_source",
             Kind::Texts,
             "[\"10.0.1.100\"]",
-            "Addresses that connections to servers start from, at most one per family; they move too.",
+            "Source addresses of connections to servers, at most one per family. They move too.",
         ),
         required(
             "inside_interface",
             Kind::Text,
             "\"eth1\"",
-            "Network interface towards the servers and the other nodes. It carries heartbeats and mirrored state.",
+            "Network interface towards the servers and the other nodes. It carries heartbeats and \
+                replicated state.",
         ),
         required(
             "outside_interface",
             Kind::Text,
             "\"eth0\"",
-            "Network interface that clients come from. It carries heartbeats too.",
+            "Network interface towards the clients. It carries heartbeats too.",
         ),
         optional(
             "virtual_mac",
             Kind::Text,
             "derived from `name`",
             "\"02:00:5e:00:00:0a\"",
-            "Ethernet address that `addresses` and `server_source` have for the network.",
+            "Ethernet address of `addresses` and `server_source` on the network.",
         ),
         with_default(
             "backups",
             Kind::IntegerOr(1, BACKUPS_MAX, "all"),
             "1",
-            "Nodes that hold a copy of each connection besides the one that carries it; `\"all\"` = every other node. So many nodes may die at once.",
+            "Nodes that store a replica of each connection besides its owner; `\"all\"` = every other \
+                node. This many nodes may fail at once.",
         ),
         with_default(
             "mode",
             Kind::Choice(&["witness", "majority"]),
             "\"witness\"",
-            "How a node knows that it is not cut off: a `witness` answers, or more than half of all nodes agree. `witness` survives down to one node; `majority` is safe under every partition, and of two nodes none goes on alone; four nodes tolerate no more failures than three.",
+            "How a node verifies that it is not cut off: a `witness` answers, or more than half of all \
+                nodes agree (`majority`). See below.",
         ),
         with_default(
             "witness",
             Kind::Texts,
             "[]",
-            "IP addresses that answer pings: the gateway, servers. One answer is enough, so nodes that reach any of them must hear each other: several must be lost together with the link between the nodes, such as all on the nodes' own switch. Where that is so, name one on each network: of two nodes the one whose network works goes on. For `mode = \"witness\"`.",
+            "IP addresses that answer pings, such as the gateway and servers; one answer is enough. For \
+                `mode = \"witness\"`. See below.",
         ),
         with_default(
             "steering",
             Kind::Choice(&["steer", "flood"]),
             "\"steer\"",
-            "How packets find their node: one node gets them and passes them on (`steer`), or the switch floods the virtual address and each node takes its own (`flood`).",
+            "How packets reach their node: one node receives and forwards them (`steer`), or the switch \
+                floods the virtual address and each node accepts its own (`flood`).",
         ),
         with_default(
             "port",
             Kind::Integer(1, 65_535),
             "7400",
-            "UDP port of the heartbeats, on both interfaces. Mirrored state uses this port + 1 (TCP, inside) for the first worker, + 2 for the second, and so on.",
+            "UDP port of the heartbeats, on both interfaces. Replication uses TCP on the inside: this \
+                port + 1 for the first worker, + 2 for the second, and so on.",
         ),
         with_default(
             "server_ports_first",
             Kind::Integer(1024, 65_535),
             "32768",
-            "First of the local ports of connections to servers.",
+            "First local port of connections to servers.",
         ),
         with_default(
             "ports_per_bucket",
             Kind::Integer(1, 62),
             "27",
-            "Ports of each of the 1024 buckets; so many connections at a time from one bucket to one server, with those that the node closed within the last minute (idle ones leave their port at once). A request for which none is left gets 502 (`connect_failed`).",
+            "Local ports of each of the 1024 buckets: so many connections at a time from one bucket to \
+                one server. Without a free port the answer is 502 (`connect_failed`). See below.",
         ),
         with_default(
             "pins",
@@ -110,25 +121,31 @@ pub(super) static CLUSTER: Section = Section {
             "timing",
             Kind::Choice(&["bare_metal", "virtual_machine"]),
             "\"bare_metal\"",
-            "How exactly threads of this machine run on time. `bare_metal`: silence of 30 ms is suspicious, and a take-over begins after 40 ms. `virtual_machine`: 120 ms and 150 ms.",
+            "How punctually the threads of this machine run. It sets the silence after which a node is \
+                suspected. See below.",
         ),
         with_default(
             "flows_max",
             Kind::Integer(1024, 16_777_216),
             "262144",
-            "TCP connections of clients and to servers together that can be carried at a time; about 450 bytes of kernel memory each, taken at start.",
+            "TCP connections of clients and to servers together, at a time. Each needs about 450 bytes of \
+                kernel memory, allocated at start.",
         ),
         with_default(
             "stateless_accept",
             Kind::Bool,
             "true",
-            "Whether SYNs are answered without keeping state, so that any node can go on from them: a connection survives its node from the first packet on, and a flood of SYNs costs no memory. Not for `protocol = \"tcp\"`, where the server may speak first. The segment size that is offered is that of the outside interface's MTU, also when that changes; a route's `advmss` and a netfilter rule that clamps the MSS change nothing of it.",
+            "Whether SYNs are answered without keeping state. A connection then survives its node from \
+                the first packet on, and a flood of SYNs costs no memory. Not for `protocol = \"tcp\"`, \
+                where the server may send first. See below.",
         ),
         with_default(
             "weight",
             Kind::Integer(0, 1000),
             "100",
-            "Share of the connections that this node takes, relative to the others' weights; 0 = none, and no copies either while the others are enough for `backups`, as if it were drained for good.",
+            "Share of the connections for this node, relative to the weights of the other nodes. 0 = \
+                none, as after a permanent drain; and no replicas while the other nodes are enough for \
+                `backups`.",
         ),
     ],
 };
@@ -136,16 +153,11 @@ pub(super) static CLUSTER: Section = Section {
 /// `[[cluster.nodes]]`
 pub(super) static NODE: Section = Section {
     header: "[[cluster.nodes]]",
-    about: "One node of the cluster.",
+    about: "One node of the cluster. Its addresses do not move.",
     keys: &[
-        required("number", Kind::Integer(1, NODES_MAX), "1", "Its number."),
-        required("inside", Kind::Text, "\"10.0.1.1\"", "Its own address on the inside; it does not move."),
-        required(
-            "outside",
-            Kind::Text,
-            "\"203.0.113.1\"",
-            "Its own address on the outside; it does not move.",
-        ),
+        required("number", Kind::Integer(1, NODES_MAX), "1", "Number of the node."),
+        required("inside", Kind::Text, "\"10.0.1.1\"", "Own inside address of the node."),
+        required("outside", Kind::Text, "\"203.0.113.1\"", "Own outside address of the node."),
     ],
 };
 

@@ -19,14 +19,16 @@ pub(super) static LISTENER: Section = Section {
             "protocol",
             Kind::Choice(&["https", "http", "tls", "tcp"]),
             "\"https\"",
-            "`https` and `http` route each request; `tls` terminates TLS and passes bytes on, `tcp` passes bytes on.",
+            "`https` and `http` route each request. `tls` terminates TLS and forwards bytes; `tcp` \
+                forwards bytes.",
         ),
         optional(
             "certificates",
             Kind::Texts,
             "all certificates",
             "[\"example\"]",
-            "Names of `[[certificates]]` to choose from by SNI. The first is used for clients without a matching SNI.",
+            "Names of `[[certificates]]`, chosen by SNI. The first one serves clients without a matching \
+                SNI.",
         ),
         optional("tls", Kind::Text, "built-in settings", "\"modern\"", "Name of a `[tls.NAME]` table."),
         optional(
@@ -34,19 +36,22 @@ pub(super) static LISTENER: Section = Section {
             Kind::Text,
             "none: 404 without a matching rule",
             "\"web\"",
-            "Pool for what no rule routes. Required for `tcp` and `tls`.",
+            "Pool for requests that no rule routes. Required for `tcp` and `tls`.",
         ),
         with_default(
             "trust_forwarded",
             Kind::Bool,
             "false",
-            "Whether `X-Forwarded-For`, `Forwarded` and their like are passed on as the client sent them, and seen by rules as headers. Only behind another proxy: anyone else can write what they like. `client.ip`, `sticky = \"source\"`, rate limits and limits per source stay those of who connected.",
+            "Whether `X-Forwarded-For`, `Forwarded` and similar headers are forwarded as the client sent \
+                them, and visible to rules. Only behind another proxy: any client can forge them. See \
+                below.",
         ),
         with_default(
             "redirect_to_https",
             Kind::Bool,
             "false",
-            "Answer every request with a redirect (308) to the https listener (`http` only), before any rule is asked. Where some requests are to be answered otherwise, see [rules](rules.md#redirects).",
+            "Answer every request with a redirect (308) to the https listener, before any rule (`http` \
+                only). To answer some requests differently, see [rules](rules.md#redirects).",
         ),
         optional(
             "limits",
@@ -61,7 +66,7 @@ pub(super) static LISTENER: Section = Section {
 /// `[listeners.limits]`
 pub(super) static LISTENER_LIMITS: Section = Section {
     header: "[listeners.limits]",
-    about: "Limits of one listener, in the place of those in `[limits]`.",
+    about: "Limits of one listener, in place of those in `[limits]`.",
     keys: &[
         inherited(node::CONNECTIONS_MAX),
         inherited(node::CONNECTIONS_PER_SOURCE_MAX),
@@ -109,7 +114,7 @@ pub(super) static CERTIFICATE: Section = Section {
             Kind::Texts,
             "none",
             "[\"localhost\"]",
-            "Make a certificate for these names at start, for tests. Clients will not trust it.",
+            "Create a certificate for these names at start, for tests. Clients do not trust it.",
         ),
     ],
 };
@@ -135,20 +140,22 @@ pub(super) static TLS: Section = Section {
             "alpn",
             Kind::Texts,
             "[\"http/1.1\", \"http/1.0\"]",
-            "Application protocols offered, preferred first; `[]` offers none. `https` listeners speak these two only.",
+            "Offered application protocols, preferred first; `[]` offers none. `https` listeners support \
+                these two only.",
         ),
         with_default(
             "client_certificates",
             Kind::Choice(&["none", "optional", "required"]),
             "\"none\"",
-            "Whether clients are asked for a certificate. A session that is resumed has that of its full handshake, while it is good and for 12 hours at most.",
+            "Whether clients are asked for a certificate. A resumed session keeps that of its full \
+                handshake while it is valid, at most 12 hours.",
         ),
         optional(
             "client_ca",
             Kind::Text,
             "none",
             "\"certs/clients-ca.pem\"",
-            "PEM file of the authorities that issue client certificates. A certificate in it that is no authority's (basicConstraints CA:TRUE, keyCertSign where there is a keyUsage) is passed over: it vouches neither for others nor for itself. Clients are told the authorities' names if these have no more than 16128 bytes in all.",
+            "PEM file of the authorities that issue client certificates. See below.",
         ),
         with_default(
             "tickets",
@@ -161,19 +168,23 @@ pub(super) static TLS: Section = Section {
             Kind::Text,
             "random keys of this process; in a cluster, keys that all nodes derive",
             "\"certs/ticket.keys\"",
-            "File with the keys that tickets are encrypted with, the newest first, at most 3: 64 random bytes each, as `(umask 077; openssl rand -out FILE 64)` makes them, or a line each with these bytes in base64 and, optionally, the unix time from which the key encrypts. Nodes that share it resume each other's sessions.",
+            "File with the keys that encrypt tickets, the newest first, at most 3. Nodes with the same \
+                keys resume each other's sessions. See below.",
         ),
         with_default(
             "ticket_rotate_s",
             Kind::Integer(60, 604_800),
             "43200",
-            "How long a ticket key encrypts new tickets. It decrypts for as long again. Keys of a file stay until the file changes.",
+            "How long a ticket key encrypts new tickets. It decrypts for as long again. Keys of a file \
+                stay until the file changes.",
         ),
         with_default(
             "session_id_lifetime_s",
             Kind::Integer(0, 43_200),
             "3600",
-            "How long a TLS 1.2 client without tickets can resume a session by its id; 0 = not at all. A session ends with its client's certificate in any case. Sessions are kept in `limits.session_cache_mb`.",
+            "How long a TLS 1.2 client without tickets can resume a session by id; 0 = not at all. A \
+                session always ends with its client's certificate. `limits.session_cache_mb` bounds the \
+                memory.",
         ),
     ],
 };
@@ -181,7 +192,8 @@ pub(super) static TLS: Section = Section {
 /// `[[rules]]`
 pub(super) static RULE: Section = Section {
     header: "[[rules]]",
-    about: "A condition with what to do when it holds. [rules.md](rules.md) describes conditions, and how a request is decided.",
+    about: "A condition, with the action to perform when it matches. [rules.md](rules.md) describes \
+        conditions and the evaluation.",
     keys: &[
         required("name", Kind::Text, "\"api\"", "The name used in logs, metrics and explanations."),
         rule(
@@ -189,29 +201,29 @@ pub(super) static RULE: Section = Section {
             Kind::Text,
             "always",
             "'path.path_prefix(\"/api\")'",
-            "The condition, in the language of [rules.md](rules.md). Single quotes spare escapes.",
+            "The condition, in the language of [rules.md](rules.md). Single quotes need no escapes.",
         ),
         rule(
             "priority",
             Kind::Integer(i64::MIN, i64::MAX),
             "`0`",
             "10",
-            "Rules with a higher priority are tried first; with the same, the one earlier in the file.",
+            "Rules with a higher priority are evaluated first; rules of equal priority in file order.",
         ),
         rule(
             "listeners",
             Kind::Texts,
             "all",
             "[\"public\"]",
-            "Names of the `https` and `http` listeners it is for.",
+            "Names of the `https` and `http` listeners that the rule applies to.",
         ),
         rule("route", Kind::Text, "none", "\"web\"", "Send the request to this pool."),
         rule(
             "sticky",
             Kind::Choice(&["none", "cookie", "source"]),
-            "as the pool says",
+            "as in the pool",
             "\"cookie\"",
-            "With `route`: how the client is kept on its server.",
+            "With `route`: how the client returns to its server.",
         ),
         rule("deny", Kind::Integer(400, 599), "none", "403", "Answer with this status."),
         rule(
@@ -219,7 +231,7 @@ pub(super) static RULE: Section = Section {
             Kind::Text,
             "none",
             "\"https://example.com${path}\"",
-            "Answer with a redirect to this location; `${host}`, `${path}` and `${query}` are filled in.",
+            "Answer with a redirect to this location. `${host}`, `${path}` and `${query}` are filled in.",
         ),
         rule(
             "redirect_status",
@@ -233,7 +245,7 @@ pub(super) static RULE: Section = Section {
             Kind::TextTable,
             "none",
             "{ X-Tenant = \"a\" }",
-            "Headers set on the request, in the place of those with the same name.",
+            "Headers set on the request, in place of those with the same name.",
         ),
         rule(
             "remove_request_headers",
@@ -247,7 +259,7 @@ pub(super) static RULE: Section = Section {
             Kind::TextTable,
             "none",
             "{ Cache-Control = \"no-store\" }",
-            "Headers set on the response, in the place of those with the same name.",
+            "Headers set on the response, in place of those with the same name.",
         ),
         rule(
             "remove_response_headers",
@@ -282,7 +294,7 @@ pub(super) static RULE: Section = Section {
             Kind::Choice(&["no_match", "match", "deny"]),
             "`\"no_match\"`",
             "\"deny\"",
-            "What holds when the condition cannot be decided (body malformed, or larger than rules look at).",
+            "Result of a condition that cannot be decided: the body is malformed, or longer than rules read.",
         ),
     ],
 };
@@ -293,13 +305,14 @@ pub(super) static RATE_LIMIT: Section = Section {
     about: "A token bucket per value of `key`.",
     keys: &[
         required("requests_per_s", Kind::Integer(1, 4_294_967_295), "10", "Sustained rate."),
-        required("burst", Kind::Integer(1, 4_294_967_295), "20", "Requests that may come at once."),
+        required("burst", Kind::Integer(1, 4_294_967_295), "20", "Requests that may arrive at once."),
         rule(
             "key",
             Kind::Choice(&["source", "host", "global"]),
             "`\"source\"`",
             "\"source\"",
-            "What has a bucket of its own: each client (an IPv4 address or an IPv6 network of 64 bits), each host, or the rule.",
+            "Owner of a bucket: each client (an IPv4 address or an IPv6 network of 64 bits), each host, \
+                or the rule.",
         ),
     ],
 };

@@ -17,28 +17,31 @@ pub(super) static NODE: Section = Section {
             Kind::Integer(1, 1024),
             "number of cores",
             "4",
-            "Worker threads; each owns its connections and its listening sockets.",
+            "Worker threads. Each one owns its connections and its listening sockets.",
         ),
         optional(
             "user",
             Kind::Text,
             "user of the process",
             "\"evergate\"",
-            "User to become after the sockets are bound and the keys are read, with all of its groups.",
+            "User of the process after it has bound its sockets and read its keys, with all groups of \
+                that user.",
         ),
         optional(
             "group",
             Kind::Text,
             "group of `user`",
             "\"evergate\"",
-            "Group to become, together with `user`; it takes the place of the user's first group, the others stay.",
+            "Group of the process, together with `user`. It replaces the user's first group; the other \
+                groups stay.",
         ),
         optional(
             "pid_file",
             Kind::Text,
             "none",
             "\"/run/evergate/pid\"",
-            "File to write the process id to. One that is there and holds anything else than a number is left alone, and the node does not start.",
+            "File for the process id. If it exists with other content than a number, it stays unchanged \
+                and the node does not start.",
         ),
     ],
 };
@@ -60,25 +63,30 @@ pub(super) static TIMEOUTS: Section = Section {
             "keep_alive_ms",
             TIME_MS,
             "75000",
-            "Longest wait for a request on an open connection: the first one, counted from accept or the end of the TLS handshake, or the next one.",
+            "Longest wait for a request on an open connection. For the first request it counts from the \
+                accept or the end of the TLS handshake.",
         ),
         with_default(
             "response_ms",
             TIME_MS,
             "60000",
-            "From the end of the request to the whole response head, or from an interim response (1xx, at most 100) to what follows, and the longest pause in the body. Answered with 504.",
+            "From the end of the request to the whole response head, and the longest pause in the body. \
+                An interim response (1xx, at most 100) restarts it. Answered with 504.",
         ),
         with_default(
             "tunnel_idle_ms",
             TIME_MS,
             "14400000",
-            "Longest silence in both directions of a WebSocket, `tcp` or `tls` connection. Four hours, because such connections are quiet by design; once the server has ended, no longer than `keep_alive_ms`.",
+            "Longest silence in both directions of a WebSocket, `tcp` or `tls` connection. Four hours, \
+                because such connections are quiet by design. After the server's end at most \
+                `keep_alive_ms`.",
         ),
         with_default(
             "write_stall_ms",
             TIME_MS,
             "30000",
-            "Longest time a peer that bytes wait for may take none, or fewer than `limits.bytes_per_s_min`. What counts is what it acknowledges.",
+            "Longest time without progress while bytes wait for a peer: it acknowledges none, or fewer \
+                than `limits.bytes_per_s_min`.",
         ),
         with_default(
             "drain_ms",
@@ -90,7 +98,8 @@ pub(super) static TIMEOUTS: Section = Section {
             "tcp_keepalive_s",
             Kind::Integer(0, 32_767),
             "60",
-            "Silence of a client or server, in seconds, after which TCP keep-alive probes it; a quarter of it lies between two probes. A peer that acknowledges neither probes nor data for twice this time is gone: its connection breaks. Where a peer may take nothing for longer (`write_stall_ms`, for servers also `response_ms`), it is that time and this one. 0 = off. A reload changes it for new connections.",
+            "Silence of a client or server, in seconds, before TCP keep-alive probes it; 0 = off. A peer \
+                without an answer for twice this time is gone. See below.",
         ),
     ],
 };
@@ -98,7 +107,7 @@ pub(super) static TIMEOUTS: Section = Section {
 /// `[limits]`
 pub(super) static LIMITS: Section = Section {
     header: "[limits]",
-    about: "How much of everything there may be. A listener can override the limits of one connection.",
+    about: "Bounds on connections, sizes and memory. A listener can override the limits of one connection.",
     keys: &[
         CONNECTIONS_MAX,
         CONNECTIONS_PER_SOURCE_MAX,
@@ -106,13 +115,14 @@ pub(super) static LIMITS: Section = Section {
             "handshakes_per_turn",
             Kind::Integer(1, 1024),
             "8",
-            "TLS handshakes a worker computes before it serves established connections again.",
+            "TLS handshakes that a worker computes before it serves established connections again.",
         ),
         with_default(
             "event_batching_us",
             Kind::Integer(0, 1000),
             "200",
-            "How long a worker that is more than half busy lets events gather before it looks for more, in microseconds, as long as at least 90 % of the work is done that is done without it; 0 = never. Saves about a tenth of the worker's processor time, and delays an answer by up to twice this time.",
+            "Longest time, in microseconds, for which a worker above half load batches events; 0 = never. \
+                See below.",
         ),
         HEAD_BYTES_MAX,
         HEADERS_MAX,
@@ -124,13 +134,16 @@ pub(super) static LIMITS: Section = Section {
             "buffers_max_mb",
             Kind::Integer(16, 1_048_576),
             "512",
-            "Memory for bytes that wait to be written or are kept (requests that are not whole or may be repeated), all workers together. From half of it on workers read less for each connection; at the bound a connection that has more than 16 KB and needs more is closed and counted.",
+            "Memory of all workers for bytes that wait to be written or are stored (incomplete or \
+                repeatable requests). From half of it on, workers read less for each connection. At the \
+                bound a connection with more than 16 KB that needs more is closed and counted.",
         ),
         with_default(
             "session_cache_mb",
             Kind::Integer(0, 1024),
             "8",
-            "Memory for TLS 1.2 sessions that are resumed by their ids, of the whole process (about 2,500 a megabyte). At the bound the oldest are forgotten; 0 keeps none.",
+            "Memory of the process for TLS 1.2 sessions that are resumed by id (about 2,500 per \
+                megabyte). At the bound the oldest are dropped; 0 stores none.",
         ),
     ],
 };
@@ -139,19 +152,23 @@ pub(super) const CONNECTIONS_MAX: Key = with_default(
     "connections_max",
     Kind::Integer(1, COUNT_MAX),
     "100000",
-    "Client connections at a time. At the bound a new one takes the place of the one that has been idle for the longest time; without any it is reset and counted.",
+    "Client connections at a time. At the bound a new one evicts the connection that has been idle \
+        longest. Without an idle one it is reset and counted.",
 );
 pub(super) const CONNECTIONS_PER_SOURCE_MAX: Key = with_default(
     "connections_per_source_max",
     COUNT_OR_NONE,
     "0",
-    "Client connections at a time from one IPv4 address or one IPv6 network of 64 bits; 0 = no limit, because many users may share one address. At the bound a new one takes the place of an idle one of the same source.",
+    "Client connections at a time from one IPv4 address or one IPv6 network of 64 bits. 0 = no limit, \
+        because many users may share one address. At the bound a new one evicts an idle one of the same \
+        source.",
 );
 pub(super) const HEAD_BYTES_MAX: Key = with_default(
     "head_bytes_max",
     Kind::Integer(1024, 1_048_576),
     "16384",
-    "Size of a request or response head. Larger requests are answered with 431; a response head has 16384 bytes at most in any case, or 502 is the answer.",
+    "Size of a request or response head. Larger requests are answered with 431. A response head has at \
+        most 16384 bytes in any case; otherwise the answer is 502.",
 );
 pub(super) const HEADERS_MAX: Key = with_default(
     "headers_max",
@@ -169,7 +186,8 @@ pub(super) const BODY_PREFIX_BYTES: Key = with_default(
     "body_prefix_bytes",
     Kind::Integer(0, 16_777_216),
     "65536",
-    "How much of a body rules may look at. What lies behind is `unknown` to them. With `[cluster]`, twice this and a head (`head_bytes_max`) must fit into 1,011,712 bytes.",
+    "Bytes of a body that rules read; the rest is `unknown` to them. With `[cluster]`, twice this and a \
+        head (`head_bytes_max`) must fit into 1,011,712 bytes.",
 );
 pub(super) const REQUESTS_PER_CONNECTION_MAX: Key = with_default(
     "requests_per_connection_max",
@@ -181,7 +199,9 @@ pub(super) const BYTES_PER_S_MIN: Key = with_default(
     "bytes_per_s_min",
     Kind::Integer(0, 1_000_000_000),
     "100",
-    "Slowest average at which a request body may arrive, counted after its first `timeouts.request_body_ms`, or a peer take bytes that wait for it longer than `timeouts.write_stall_ms`; 0 = no floor. A client that sends one byte now and then would pass the pause limit for ever.",
+    "Slowest average rate; 0 = no floor. It applies to a request body after its first \
+        `timeouts.request_body_ms`, and to bytes that wait for a peer longer than \
+        `timeouts.write_stall_ms`. Without it, one byte now and then passes the pause limits forever.",
 );
 
 /// `[logs]`
@@ -193,9 +213,10 @@ pub(super) static LOGS: Section = Section {
             "access",
             Kind::Text,
             "\"stdout\"",
-            "`\"stdout\"`, `\"off\"` or the path of a file, which may be a character device but no pipe. The file is reopened on SIGHUP, for log rotation.",
+            "`\"stdout\"`, `\"off\"` or the path of a file, which may be a character device but no pipe. \
+                `evergate log reopen` and SIGUSR1 reopen the file, for log rotation.",
         ),
-        with_default("format", Kind::Choice(&["json"]), "\"json\"", "Form of a line."),
+        with_default("format", Kind::Choice(&["json"]), "\"json\"", "Format of a line."),
     ],
 };
 
@@ -208,7 +229,9 @@ pub(super) static ADMIN: Section = Section {
             "socket",
             Kind::Text,
             "\"/run/evergate/admin.sock\"",
-            "Path of the admin API's Unix socket, or `\"off\"`. Its folder is made, with mode 0750 and the group that the process gets, if only that is missing. Whoever may open it may change this node.",
+            "Path of the Unix socket of the admin API, or `\"off\"`. If only its folder is missing, it is \
+                created with mode 0750 and the group of the process. Access to the socket allows changes \
+                of this node.",
         ),
         optional(
             "metrics_listen",

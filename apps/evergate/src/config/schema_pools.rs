@@ -23,13 +23,14 @@ pub(super) static POOL: Section = Section {
                 "sslsard",
             ]),
             "\"power_of_two\"",
-            "How a server is chosen: in turn, the one with the fewest outstanding requests, the better of two random ones, or the one that should answer first by its late response times and what it has to do. All respect weights but the last, which goes by what it measures. The other five send a client back to the server that has its TLS session, see `[pools.sessions]`.",
+            "How a server is chosen. See below.",
         ),
         with_default(
             "sticky",
             Kind::Choice(&["none", "cookie", "source"]),
             "\"none\"",
-            "Whether a client returns to its server: by a cookie that evergate sets, or by a hash of its address. While that server is at its `connections_max` the request waits for it, up to `queue_timeout_ms`, unless `queue_max` is 0 or `sticky_load_percent_max` is set; while it is down or drained another one gets the client.",
+            "Whether a client returns to its server: by a cookie of evergate, or by a hash of its \
+                address. See below.",
         ),
         with_default("sticky_cookie", Kind::Text, "\"EVERGATE\"", "Name of that cookie."),
         optional(
@@ -37,44 +38,52 @@ pub(super) static POOL: Section = Section {
             Kind::Integer(100, 100_000),
             "no bound",
             "125",
-            "By address: a server with more than this percentage of its share of the outstanding requests is passed over for the client's next best (consistent hashing with bounded loads). The share is rounded up: on a quiet site it is one or two, and a client with several at once is spread.",
+            "With `sticky = \"source\"`: a server above this percentage of its share of the outstanding \
+                requests is skipped for the client's next best. See below.",
         ),
         required("servers", Kind::Tables(&SERVER), "", "The servers, see `[[pools.servers]]`."),
         with_default(
             "queue_max",
             Kind::Integer(0, 1_000_000),
             "1024",
-            "Requests that may wait in each worker while all servers, or the one that their client returns to, are at their `connections_max`; beyond it 503. With 4 workers, four times as many may wait for the pool in all.",
+            "Requests that may wait in each worker while all servers, or the client's own server, are at \
+                their `connections_max`; beyond it 503. With 4 workers, four times as many may wait for \
+                the pool in all.",
         ),
         with_default(
             "queue_timeout_ms",
             Kind::Integer(1, TIME_MS_MAX),
             "5000",
-            "Longest wait there; then 503.",
+            "Longest wait in the queue; then 503.",
         ),
         with_default(
             "queue_classes",
             Kind::Texts,
             "[]",
-            "Service classes (see `rules.class`) in the order in which they leave a worker's queue; requests of other classes and of none come after them. In a full queue the last one makes room for one of a better class, and gets its 503.",
+            "Service classes (see `rules.class`) in the order in which they leave a worker's queue; all \
+                other requests follow. In a full queue the last request makes room for one of a better \
+                class, and is answered with 503.",
         ),
         with_default(
             "keep_alive_idle_max",
             Kind::Integer(0, 100_000),
             "256",
-            "Idle connections kept per server and worker; 0 = a new connection for each request. Those that are authenticated for one client (NTLM, Negotiate) are kept for that client, and not counted here.",
+            "Idle connections per server and worker; 0 = a new connection for each request. Connections \
+                authenticated for one client (NTLM, Negotiate) stay with that client and do not count.",
         ),
         with_default(
             "keep_alive_idle_ms",
             Kind::Integer(1, TIME_MS_MAX),
             "4000",
-            "How long they are kept. Below the 5 s after which common servers close, so that a request seldom meets a closing connection.",
+            "How long an idle connection stays open. Below the 5 s after which common servers close, so \
+                that few requests meet a closing connection.",
         ),
         with_default(
             "retries",
             Kind::Integer(0, 10),
             "2",
-            "How often a request is tried again, at another server where there is one: with 2, at most three servers execute it, or one does three times. Tried again is a request of which nothing was sent, or whose method is idempotent (RFC 9110) and whose response has not begun. A kept connection that ends under a request counts too, unless no byte of the request had left: then the request goes out once more on a new connection, uncounted. Of idempotent ones up to 64 KiB are kept for that: one of which more was sent, head and body, is not tried again.",
+            "Further tries of a request, at another server if there is one. With 2, at most three servers \
+                execute it, or one does three times. See below.",
         ),
         with_default(
             "connect_timeout_ms",
@@ -89,7 +98,7 @@ pub(super) static POOL: Section = Section {
             "60000",
             "`timeouts.response_ms` for this pool.",
         ),
-        table("sessions", Kind::Table(&SESSIONS), "For policies that go by session, see `[pools.sessions]`."),
+        table("sessions", Kind::Table(&SESSIONS), "For session policies, see `[pools.sessions]`."),
         optional(
             "tls",
             Kind::OptionalTable(&POOL_TLS),
@@ -123,7 +132,8 @@ pub(super) static SERVER: Section = Section {
             "address",
             Kind::Text,
             "\"127.0.0.1:8080\"",
-            "IP address or host name, and port. Names are resolved when the file is loaded and at reload. The first address is used; a reload stays with it while the name has it.",
+            "IP address or host name, and port. Names are resolved at load and reload. The first address \
+                is used; a reload keeps it while the name has it.",
         ),
         with_default(
             "weight",
@@ -135,21 +145,24 @@ pub(super) static SERVER: Section = Section {
             "connections_max",
             Kind::Integer(0, 1_000_000),
             "0",
-            "Requests at a time, from all workers together; 0 = no limit. An idle server connection that is authenticated for one client (NTLM, Negotiate) counts as one. Further ones wait in the pool's queue.",
+            "Requests at a time, from all workers together; 0 = no limit. Further ones wait in the pool's \
+                queue. An idle connection authenticated for one client (NTLM, Negotiate) counts as one.",
         ),
         optional(
             "full_us",
             Kind::Integer(1, COST_US_MAX),
             "that of `[pools.sessions]` divided by the weight",
             "471",
-            "What a request with a full handshake costs this server, for `policy = \"sslsard\"`. All servers of a pool have it, or none.",
+            "Cost of a request with a full handshake at this server, for `policy = \"sslsard\"`. Either \
+                all servers of a pool have it, or none.",
         ),
         optional(
             "resumed_us",
             Kind::Integer(1, COST_US_MAX),
             "that of `[pools.sessions]` divided by the weight",
             "20",
-            "What a request with a resumed session costs this server, for `policy = \"sslsard\"`. All servers of a pool have it, or none.",
+            "Cost of a request with a resumed session at this server, for `policy = \"sslsard\"`. Either \
+                all servers of a pool have it, or none.",
         ),
     ],
 };
@@ -157,27 +170,31 @@ pub(super) static SERVER: Section = Section {
 /// `[pools.tls]`
 pub(super) static POOL_TLS: Section = Section {
     header: "[pools.tls]",
-    about: "TLS from this node to the servers of the pool. The presence of the table switches it on. `http/1.1` is offered as application protocol, unless only `tls` and `tcp` listeners use the pool: then none is.",
+    about: "TLS from this node to the servers of the pool. The presence of the table enables it. The \
+        offered application protocol is `http/1.1`; if only `tls` and `tcp` listeners use the pool, none \
+        is offered.",
     keys: &[
         with_default(
             "verify",
             Kind::Bool,
             "true",
-            "Whether the server's certificate must be valid. `false` protects against listening only, not against an impostor.",
+            "Whether the server's certificate must be valid. `false` protects against eavesdropping only, \
+                not against an impostor.",
         ),
         optional(
             "server_name",
             Kind::Text,
             "host of each server's own address",
             "\"app.internal\"",
-            "Name sent as SNI and expected in the certificate, for all servers of the pool. Health checks go by the same name.",
+            "Name sent as SNI and expected in the certificate, for all servers of the pool. Health checks \
+                use the same name.",
         ),
         optional(
             "ca",
             Kind::Text,
             "system roots",
             "\"certs/internal-ca.pem\"",
-            "PEM file of the authorities to trust. A server's own certificate may be among them: it is taken as it is, self-signed or not, and vouches for others only where it is an authority's (basicConstraints CA:TRUE, keyCertSign where there is a keyUsage).",
+            "PEM file of the trusted authorities. See below.",
         ),
         optional(
             "client_chain",
@@ -193,13 +210,13 @@ pub(super) static POOL_TLS: Section = Section {
 /// `[pools.health]`
 pub(super) static HEALTH: Section = Section {
     header: "[pools.health]",
-    about: "Active checks of the pool's servers. The presence of the table switches them on.",
+    about: "Active checks of the pool's servers. The presence of the table enables them.",
     keys: &[
         with_default(
             "kind",
             Kind::Choice(&["http", "tcp"]),
             "\"http\"",
-            "`http` sends a GET and looks at the status; `tcp` only connects.",
+            "`http` sends a GET and checks the status; `tcp` only connects.",
         ),
         with_default("path", Kind::Text, "\"/\"", "Path of the GET."),
         optional("host", Kind::Text, "the server's address", "\"app.internal\"", "Host header of the GET."),
@@ -220,8 +237,8 @@ pub(super) static HEALTH: Section = Section {
             "rise",
             Kind::Integer(1, 100),
             "2",
-            "Successes in a row after which a server gets requests again.",
+            "Consecutive successes after which a server receives requests again.",
         ),
-        with_default("fall", Kind::Integer(1, 100), "3", "Failures in a row after which it gets none."),
+        with_default("fall", Kind::Integer(1, 100), "3", "Consecutive failures after which it gets none."),
     ],
 };

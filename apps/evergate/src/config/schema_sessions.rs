@@ -8,37 +8,42 @@ pub(super) const COST_US_MAX: i64 = 60_000_000;
 /// `[pools.sessions]`
 pub(super) static SESSIONS: Section = Section {
     header: "[pools.sessions]",
-    about: "What policies that go by session know of sessions: `session_only`, `sticky_least_outstanding`, `lard`, `bounded_hash` and `sslsard`.",
+    about: "Settings of the session policies: `session_only`, `sticky_least_outstanding`, `lard`, \
+        `bounded_hash` and `sslsard`.",
     keys: &[
         with_default(
             "lifetime_s",
             Kind::Integer(1, 604_800),
             "300",
-            "How long the servers resume a session; a client that was not there for so long is a newcomer.",
+            "How long the servers resume a session. A client that returns later counts as new.",
         ),
         with_default(
             "renewal",
             Kind::Choice(&["fixed", "sliding"]),
             "\"fixed\"",
-            "Whether that counts from the full handshake or from the last use, for `sslsard`. The other policies keep a client that comes back in time. With TLS 1.3 most servers give a new ticket at each resumption, and `fixed` forgets sessions that would still resume: take `sliding` in front of them.",
+            "Whether `lifetime_s` counts from the full handshake (`fixed`) or from the last use \
+                (`sliding`), for `sslsard`. See below.",
         ),
         with_default(
             "remembered_max",
             Kind::Integer(1, 100_000_000),
             "200000",
-            "Sessions remembered, about 100 bytes each; beyond it the one that would expire first is forgotten.",
+            "Remembered sessions, about 100 bytes each. Beyond it the session that expires first is dropped.",
         ),
         with_default(
             "full_us",
             Kind::Integer(1, COST_US_MAX),
             "471",
-            "What a request with a full handshake costs a server of weight 1, in microseconds of its processor. Only the ratios between costs matter. The default is TLS 1.2 with RSA; `evergate bench crypto` measures others.",
+            "Cost of a request with a full handshake at a server of weight 1, in microseconds of CPU \
+                time. Only the ratios between costs matter. The default is TLS 1.2 with RSA; `evergate \
+                bench crypto` measures others.",
         ),
         with_default(
             "resumed_us",
             Kind::Integer(1, COST_US_MAX),
             "20",
-            "What a request with a resumed session costs it. When it is near `full_us`, `sslsard` gives up sessions to balance load.",
+            "Cost of a request with a resumed session. Near `full_us`, `sslsard` gives up sessions to \
+                balance load.",
         ),
         with_default(
             "slice_ms",
@@ -62,19 +67,21 @@ pub(super) static SESSIONS: Section = Section {
             "lard_low",
             Kind::Integer(0, 1_000_000),
             "25",
-            "`lard`: outstanding requests below which a server may take over clients of one above `lard_high`.",
+            "`lard`: a server with fewer outstanding requests may receive clients of one above `lard_high`.",
         ),
         with_default(
             "lard_high",
             Kind::Integer(1, 1_000_000),
             "65",
-            "`lard`: outstanding requests above which a server gives clients away; at twice as many it always does.",
+            "`lard`: a server with more outstanding requests gives clients away; at twice as many it \
+                always does.",
         ),
         with_default(
             "bounded_load_percent",
             Kind::Integer(100, 100_000),
             "125",
-            "`bounded_hash`: a server with more than this percentage of its share of the outstanding requests is passed over. The share is rounded up: on a quiet site it is one or two, and a client with several at once is spread.",
+            "`bounded_hash`: a server above this percentage of its share of the outstanding requests is \
+                skipped. The share is rounded up ([why](#load-bounds)).",
         ),
     ],
 };
