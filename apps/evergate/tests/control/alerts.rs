@@ -1,4 +1,4 @@
-//! Metrics are as docs/reference/log-reasons.md describes them; the alerts in dist/ are about metrics and labels that there are, and each metric whose description asks for an alert has one.
+//! Metrics are as docs/reference/metrics.md describes them; the alerts in dist/ are about metrics and labels that there are, and each metric whose description asks for an alert has one.
 
 use crate::metrics::{Metrics, agree, documented, exposed};
 use crate::node::{Demo, Folder, Node, Port, get, plain};
@@ -46,7 +46,8 @@ fn in_alerts(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn alerts_are_about_metrics_that_there_are_and_none_that_is_asked_for_is_missing() {
-    let (alerts, documents) = (in_alerts(&file("dist/evergate.rules.yml")), file("docs/reference/log-reasons.md"));
+    let (alerts, documents) =
+        (in_alerts(&file("dist/evergate.rules.yml")), file("docs/reference/metrics.md"));
     let rows = documents.lines().filter(|line| line.starts_with("| `evergate_"));
     let name = |row: &str| row.split('`').nth(1).unwrap().to_owned();
     let known: BTreeSet<String> = rows.clone().map(name).collect();

@@ -1,4 +1,4 @@
-//! What a node's metrics are called, as docs/reference/log-reasons.md has it and as they are exposed.
+//! What a node's metrics are called, as docs/reference/metrics.md has it and as they are exposed.
 #![allow(dead_code)] // each test binary uses its part
 
 use crate::support::eventually;
@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Metrics by name: the type, and the labels.
 pub(crate) type Metrics = BTreeMap<String, (String, BTreeSet<String>)>;
 
-/// The rows of docs/reference/log-reasons.md.
+/// The rows of docs/reference/metrics.md.
 pub(crate) fn documented() -> Metrics {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/log-reasons.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/metrics.md");
     let text = std::fs::read_to_string(path).unwrap();
     let rows =
         text.lines().filter(|line| line.starts_with("| `evergate_") || line.starts_with("| `process_"));
@@ -55,14 +55,14 @@ pub(crate) fn agree(documented: &Metrics, mut exposed: impl FnMut() -> Metrics) 
         let differs = from.iter().filter(|(name, what)| to.get(*name) != Some(*what));
         differs.map(|(name, (kind, labels))| format!("{name} {kind} {labels:?}")).collect()
     };
-    let mut reported = Vec::new();
+    let mut told = Vec::new();
     eventually("metrics are as documented", || {
         let exposed = exposed();
         let differences = [lacks(documented, &exposed), lacks(&exposed, documented)].concat();
-        if differences != reported {
+        if differences != told {
             eprintln!("documented and not exposed, or exposed and not documented: {differences:#?}");
         }
-        reported = differences;
-        reported.is_empty().then_some(())
+        told = differences;
+        told.is_empty().then_some(())
     });
 }
