@@ -13,7 +13,7 @@ use std::sync::Arc;
 use evergate_fuzz::fixture::{TLS_POOL, handshake_params, server_configs, snapshot};
 use evergate_fuzz::input::{join, put_chunk};
 use evergate_fuzz::worker::{Answer, World};
-use evergate_replication::{Boundary, Entry, LegTls, RecordKind, RecordPosition};
+use evergate_replication::{RecordLayout, Entry, LegTls, RecordKind, RecordPosition};
 use evergate_tls::{ClientHandshake, ContentType, Handshake, Progress, Records};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -313,7 +313,7 @@ fn behind_tls(put: &impl Fn(&str, &str, &[u8])) {
     }
     put("restore", "behind_tls", &restore_input(0, GET, &answer, &entries));
     let first = RecordPosition::default();
-    let boundary = Boundary { first, kind: RecordKind::Data, lengths: vec![(140, 1)], digest: 1 };
+    let boundary = RecordLayout { first, kind: RecordKind::Data, lengths: vec![(140, 1)], digest: 1 };
     entries.push(Entry::LegBoundary { leg: 1, boundary });
     put("restore", "behind_tls_decided", &restore_input(0, GET, &answer, &entries));
 }

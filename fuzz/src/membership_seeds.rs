@@ -103,7 +103,7 @@ pub(crate) fn frames(put: &impl Fn(&str, &str, &[u8]), name: &str, entries: &[En
     };
     let mut all = vec![
         hello,
-        Frame::Office { bucket, term_of },
+        Frame::Term { bucket, term_of },
         Frame::Begin { connection, bucket, state: None, legs: legs.clone() },
         Frame::Leg { connection, leg: 1, facts },
     ];
