@@ -1,4 +1,4 @@
-"""The cluster rows: what mirroring costs, and what clients see when a node dies. See docs/benchmarks.md."""
+"""The cluster rows: what mirroring costs, and what clients see when a node dies. See docs/measurements/benchmarks.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a handshake costs in clusters of two to seven nodes. See docs/benchmarks.md."""
+"""What a handshake costs in clusters of two to seven nodes. See docs/measurements/benchmarks.md."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env -S python3 -B
-"""Side by side with nginx and HAProxy: `make bench`, or `bench/run.py --only https_1k`. See docs/benchmarks.md."""
+"""Side by side with nginx and HAProxy: `make bench`, or `bench/run.py --only https_1k`. See docs/measurements/benchmarks.md."""
 
 from __future__ import annotations
 

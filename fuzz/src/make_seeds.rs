@@ -1,4 +1,4 @@
-//! Writes the committed seeds: real conversations and messages, few and small. See docs/fuzzing.md.
+//! Writes the committed seeds: real conversations and messages, few and small. See docs/internals/fuzzing.md.
 //!
 //! Certificates, secrets and clocks of the fixture are constants, so that the client bytes recorded here lead through
 //! a whole handshake again when a target replays them.

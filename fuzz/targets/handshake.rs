@@ -1,5 +1,5 @@
 //! A server's handshake depends on the client's bytes and not on their segmentation: the same flight, the same end, the
-//! same record layer. That is law 0 of `docs/failover.md`, on which taking over a connection in its handshake rests.
+//! same record layer. That is law 0 of `docs/internals/failover.md`, on which taking over a connection in its handshake rests.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Echo clients and servers of the benchmark: `bench/run.py` starts them. See docs/benchmarks.md.
+//! Echo clients and servers of the benchmark: `bench/run.py` starts them. See docs/measurements/benchmarks.md.
 //!
 //! - `evergate-bench serve RAW HTTP` listens on two ports of 127.0.0.1: a raw echo, and HTTP/1.1 with WebSocket echoes
 //!   and uploads.

@@ -1,4 +1,4 @@
-//! Law 0 (`docs/failover.md`): two nodes with the same parameters and the same client bytes write the same flights.
+//! Law 0 (`docs/internals/failover.md`): two nodes with the same parameters and the same client bytes write the same flights.
 
 mod common;
 

@@ -10,7 +10,7 @@
 //! last segment, and while its congestion window is full it says nothing else that could be missed. A [`Loss`] acknowledges its
 //! last segment selectively, so that it takes all before that for lost at once (RFC 8985). That segment is lost too: the peer may not forget
 //! it until it is acknowledged in order (RFC 2018, 8), and sends it again when that does not happen. Who loses what it sends again, too, is
-//! told more each time (docs/adr/0023).
+//! told more each time (docs/decisions/0023).
 
 use crate::address::Raw;
 use crate::sockopt::send_beside_the_absent;

@@ -6,7 +6,7 @@
 //!
 //! Invariants: loads are finite and never negative; time does not go back (an earlier `now` counts as the latest one).
 //! What it does not do: know of work that waits. A node that has fallen behind looks no busier than its share of the
-//! arrivals; see `docs/sslsard.md`.
+//! arrivals; see `docs/measurements/sslsard.md`.
 
 use evergate_base::Micros;
 

@@ -3,7 +3,7 @@
 //! `rustls` asks its provider for random bytes through `&'static` objects and always synchronously, inside the call
 //! that processes input. So the handshake driver installs the connection's [`Seed`] on this thread for exactly that
 //! call, and the provider (in `host/crypto`) draws from it. Two nodes with the same seed and the same client bytes
-//! therefore write the same flight (law 0 of `docs/failover.md`).
+//! therefore write the same flight (law 0 of `docs/internals/failover.md`).
 //!
 //! Invariants: outside [`scoped`] there is no seed, and a draw fails instead of falling back to other randomness;
 //! a draw never repeats a counter value. This module does no cryptography: the provider turns (key, counter, label)

@@ -5,7 +5,7 @@
 //! So does the close_notify of one whose request asked for the connection's end. Every other record is decided by an entry,
 //! also one inside such a response that could not wait until it is full.
 //!
-//! The law of plans (`docs/failover.md`): a record of a planned response that no entry names is full or the last, and one
+//! The law of plans (`docs/internals/failover.md`): a record of a planned response that no entry names is full or the last, and one
 //! of the response's first, or reserved.
 //! What follows from it: as far as that reaches, a restored connection sends nothing else, because it does not know what was
 //! sent. Bodies without a length are not planned: a restored one might wait for ever for what fills its record.

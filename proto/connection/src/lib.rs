@@ -5,7 +5,7 @@
 //! clock or thread, so the simulator and the property tests run the very code that serves traffic.
 //!
 //! # A connection is a value
-//! With backups ([`Connection::start_replication`]) every output has its entry queued first where `docs/failover.md`
+//! With backups ([`Connection::start_replication`]) every output has its entry queued first where `docs/internals/failover.md`
 //! ("What waits for what") names one, and waits in an [`Outlet`] until the entry is acknowledged. [`Connection::restore`]
 //! builds a connection from nothing but the fold of those entries; fed with the input that was never acknowledged, it
 //! writes the very same bytes at the very same positions. Without backups nothing is queued and nothing waits: same code.

@@ -1,7 +1,7 @@
 //! What a connection with backups keeps beside its state: the log, candidates for checkpoints, input that may have to be
 //! stashed, legs that a take-over might still need, and the decisions that a restored connection must repeat.
 //!
-//! Kept here of the laws (`docs/failover.md`): an ACK is released only when the entry that makes it safe is acknowledged; a
+//! Kept here of the laws (`docs/internals/failover.md`): an ACK is released only when the entry that makes it safe is acknowledged; a
 //! boundary is queued before its record leaves; a leg goes only when the client has its response, as far as all backups know.
 //! When checkpoints are made is in `checkpoint`, what is kept of input in `retained`.
 

@@ -20,7 +20,7 @@ pub const UNDECIDED_MAX: usize = (STASH_MAX - STASH_MAX / 32) as usize;
 /// and by then knows how long an acknowledgement takes.
 const STASH_BYTES_MAX: u64 = 262_144;
 /// ... and so much of its end, more than two records: of a lost segment that nothing follows no notice can tell a server
-/// (docs/adr/0023), and its timer has grown with its client's slowness.
+/// (docs/decisions/0023), and its timer has grown with its client's slowness.
 pub(crate) const TAIL_BYTES: u64 = 49_152;
 
 /// Input of one peer. Bound: what it may send beyond our ACKs.

@@ -2,7 +2,7 @@
 //!
 //! The next view is a clique of nodes that hear each other. Everyone may propose; the stagger lets the lowest living id
 //! go first. Invariants: a node proposes only what it would promise; in witness mode it never leaves out a node that it
-//! hears and that has not said that it is fenced (rule 11 of `docs/failover.md`, as 8 and 9). Who would not promise is not
+//! hears and that has not said that it is fenced (rule 11 of `docs/internals/failover.md`, as 8 and 9). Who would not promise is not
 //! asked ([`crate::willing`]).
 
 use evergate_base::Micros;

@@ -13,7 +13,7 @@ const WITHHELD_BYTES_MAX: u64 = 65_536;
 /// What is held back is let go when nothing came for so long,
 const RIPE_AFTER: Micros = Micros::from_ms(1);
 /// but for so many segments, while the peer said more that waits here: the first segment that it counts as unacknowledged is the one
-/// that its timer has sent again, for nothing, and that it would not send again when it hears what is lost (docs/adr/0023).
+/// that its timer has sent again, for nothing, and that it would not send again when it hears what is lost (docs/decisions/0023).
 const SPARED_SEGMENTS: u64 = 4;
 /// Input of less than so many segments is acknowledged with what goes the other way soon (RFC 9293, 3.8.6.3).
 const SMALL_SEGMENTS: u64 = 2;

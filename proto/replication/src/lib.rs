@@ -2,7 +2,7 @@
 //!
 //! A connection is a value that can move: [`Replicated`] is that value as a backup knows it, [`Entry`] one change of it.
 //! The owner queues entries in a [`Log`]; an output that depends on an entry leaves only after every backup of the
-//! bucket acknowledged it. Which output waits for which entry, and the laws behind that, are in `docs/failover.md`; the
+//! bucket acknowledged it. Which output waits for which entry, and the laws behind that, are in `docs/internals/failover.md`; the
 //! connection crate applies them, this crate keeps the state and its invariants. What backups hold of a peer's stream may be
 //! acknowledged: how much of it is, and when, [`Positions`] decides.
 //!

@@ -236,7 +236,7 @@ impl Records {
         self.inner.is_between_messages()
     }
 
-    /// Moves sending to another position. Law 3 (`docs/failover.md`) is the caller's: what is sealed there must be what was
+    /// Moves sending to another position. Law 3 (`docs/internals/failover.md`) is the caller's: what is sealed there must be what was
     /// sealed there.
     pub fn seek_tx(&mut self, to: Position) -> Result<(), RecordError> {
         self.inner.tx.seek(self.inner.suite, to)

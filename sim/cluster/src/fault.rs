@@ -1,4 +1,4 @@
-//! What goes wrong, and laws (`docs/failover.md`) broken on purpose.
+//! What goes wrong, and laws (`docs/internals/failover.md`) broken on purpose.
 
 use crate::event_queue::Time;
 

@@ -12,7 +12,7 @@
 //! Whether both ends saw the right streams to their end is for the applications that a test brings to say.
 //!
 //! What it is not: a model of the daemon's threads, of the kernel beyond what `host/bpf` and `tcp` say, or of time that
-//! computations take. See `docs/simulator.md`.
+//! computations take. See `docs/internals/simulator.md`.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! What has left the cluster, and what must hold of it.
 //!
 //! Looked at where segments leave a node's gate, also those that the network then loses: whoever listens there has them.
-//! One byte at one position of a stream, whichever node says it: that is law 0 of `docs/failover.md`, and because a record's
+//! One byte at one position of a stream, whichever node says it: that is law 0 of `docs/internals/failover.md`, and because a record's
 //! sequence number is a function of its place in the stream, it is law 3 as well, "one nonce, one plaintext".
 
 use crate::segment::{FIRST, Flow, Segment};

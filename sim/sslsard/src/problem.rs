@@ -45,7 +45,7 @@ impl PlanError {
         let (line, column) = line_column(text, error.span().map_or(0, |span| span.start));
         let message = error.message().trim().to_owned();
         let remedy = unknown(&message).unwrap_or_else(|| {
-            "write it as the plans in examples/ do; docs/sslsard.md lists the keys with their units"
+            "write it as the plans in examples/ do; docs/measurements/sslsard.md lists the keys with their units"
                 .to_owned()
         });
         let problem = PlanProblem { place: format!("{file}:{line}:{column}"), problem: message, remedy };

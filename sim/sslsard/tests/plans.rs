@@ -95,7 +95,7 @@ fn a_bad_plan_gives_an_error_that_teaches() {
         (run("seed_count = 3\n"), &["p.toml:3:1", "use one of", "seeds"]),
         ("title = \"t\"\n[sesions]\nlifetime_s = 3\n".into(), &["p.toml:2:", "did you mean `sessions`?"]),
         ("title = \"t\"\n[sessions]\nrenewal = \"never\"\n".into(), &["p.toml:3:", "fixed, sliding"]),
-        (run("horizon_s = \"long\""), &["p.toml:3:", "invalid type", "docs/sslsard.md"]),
+        (run("horizon_s = \"long\""), &["p.toml:3:", "invalid type", "docs/measurements/sslsard.md"]),
         (run("horizon_s = 0"), &["p.toml:3:13: run.horizon_s = 0", "horizon_s = 900"]),
         (run("warmup_s = 900"), &["run.warmup_s = 900", "nothing is left", "shorter than `horizon_s`"]),
         (run("policies = []"), &["run.policies", "name some"]),

@@ -311,7 +311,7 @@ struct ServerArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Plans: examples/sslsard.toml (the paper) and examples/simulate/. Keys: docs/sslsard.md. \
+    after_help = "Plans: examples/sslsard.toml (the paper) and examples/simulate/. Keys: docs/measurements/sslsard.md. \
     JSON is a list of {policy, newcomers_per_s, resumption, throughput, load_std, ..}, each figure with its _ci."
 )]
 struct SimulateArgs {

@@ -192,7 +192,7 @@ fn compile_error(config: &RawConfig, error: &RuleError, checks: &mut Checks<'_>)
     let consequence =
         if error.why.is_empty() { REFUSED.to_owned() } else { format!("{}; {REFUSED}", error.why) };
     let remedy = if error.remedy.is_empty() {
-        "correct the rule; docs/rules.md describes the language"
+        "correct the rule; docs/reference/rules.md describes the language"
     } else {
         &error.remedy
     };

@@ -1,7 +1,7 @@
 //! The schema of the configuration file as data: every key with its type, bounds, default and meaning.
 //!
 //! One table serves four readers: [`shape`](super::shape) checks a file against it and fills in the
-//! defaults, error messages quote its examples, the reference in `docs/configuration.md` is rendered from
+//! defaults, error messages quote its examples, the reference in `docs/reference/configuration.md` is rendered from
 //! it, and the command line can explain a key. A default stands here and nowhere else.
 //!
 //! The keys themselves are in [`schema_edge`](super::schema_edge) (what clients meet),
@@ -156,7 +156,7 @@ impl Section {
         self.keys.iter().find(|k| k.name == name)
     }
 
-    /// The section as a Markdown table, the form used in `docs/configuration.md`.
+    /// The section as a Markdown table, the form used in `docs/reference/configuration.md`.
     pub fn markdown(&self) -> String {
         let mut text = String::from("| key | type | default | meaning |\n|---|---|---|---|\n");
         for key in self.keys {

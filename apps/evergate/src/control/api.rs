@@ -43,7 +43,7 @@ pub(super) async fn answer<B>(control: &Arc<Control>, surface: Surface, request:
         return refused(
             StatusCode::NOT_FOUND,
             format!("there is no {path}"),
-            "see docs/admin-api.md for what there is",
+            "see docs/reference/admin-api.md for what there is",
         );
     }
     if !allowed.contains(request.method()) {

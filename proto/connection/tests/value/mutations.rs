@@ -1,4 +1,4 @@
-//! The checks see what they are there for: each law (`docs/failover.md`) broken on purpose makes runs fail.
+//! The checks see what they are there for: each law (`docs/internals/failover.md`) broken on purpose makes runs fail.
 
 use crate::exhaustive::requests_to;
 use crate::random::run;

@@ -1,4 +1,4 @@
-//! Connections outlive their nodes, under virtual time: see the crate and `docs/simulator.md`.
+//! Connections outlive their nodes, under virtual time: see the crate and `docs/internals/simulator.md`.
 //!
 //! Scenarios and server applications are those of `proto/connection`'s tests, so that both mean the same by a request.
 

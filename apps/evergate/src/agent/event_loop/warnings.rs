@@ -297,7 +297,7 @@ impl Agent {
             *reported = true;
             self.warn(format!(
                 "has no witness on the {} network: where that loses packets and no card its carrier, the two nodes cannot know whose side is \
-                 broken, and both stay; name one there, if it is lost together with the link between the nodes (docs/cluster.md){lost}",
+                 broken, and both stay; name one there, if it is lost together with the link between the nodes (docs/guide/cluster.md){lost}",
                 net(path)
             ));
         }

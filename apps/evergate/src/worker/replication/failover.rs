@@ -3,7 +3,7 @@
 //! The buckets are ours and on hold: what their peers send is recorded and dropped, and our probes may leave. Slots
 //! come before sockets, so that nothing escapes the gate; peers are asked how much they have before anything is
 //! restored, because a socket that believes its peer has less than it has would stall for good. The first ACK then moves
-//! every peer on. All steps, with the files that do them: `docs/failover.md`, "Take-over, step by step".
+//! every peer on. All steps, with the files that do them: `docs/internals/failover.md`, "Take-over, step by step".
 
 use super::Cluster;
 use super::activate::{ActivatedConnection, ActivatedLegs, activate};

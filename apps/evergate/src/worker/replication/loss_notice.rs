@@ -2,7 +2,7 @@
 //!
 //! What a server sends is acknowledged when its client has it. Behind a slow client its kernel therefore measures round trips of
 //! seconds, and its timer, by which alone it would send again, grows to tens of them. Who has not begun by itself after a while
-//! is told what is lost, more of it each time, a few times (docs/adr/0023).
+//! is told what is lost, more of it each time, a few times (docs/decisions/0023).
 
 use super::Cluster;
 use super::recovering::LostSegments;
