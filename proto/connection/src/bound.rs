@@ -3,16 +3,17 @@
 //!
 //! A leg is bound from the first sign on: credentials of such a scheme in a request, an offer of one in a response, or
 //! `Persistent-Auth: true`. A bound leg is never released for other connections. Between two requests it idles with its
-//! client's connection; the next request to its pool goes to it, whatever the pool's policy says. It ends with the
-//! client's connection, when a request goes to another pool, and when the worker says so
-//! ([`Connection::handle_bound_lost`]).
+//! A leg is bound from the first sign on: credentials of such a scheme in a request, an offer of one in a response, or
+//! `Persistent-Auth: true`. A bound leg is never released for other connections. Between two requests it idles with its
+//! client's connection. The next request to its pool uses the leg, whatever the pool's policy is. The leg ends with the
+//! client's connection, with a request to another pool, and with [`Connection::handle_bound_lost`].
 //!
-//! A handshake continues on its own connection only. When that one is lost in the middle, the request is answered
-//! with 502 and the client's connection closes: the client begins again on another one, and knows that it does.
+//! A handshake continues on its own connection only. When that connection is lost in the middle, the request is
+//! answered with 502 and the client's connection closes: the client then starts the handshake again on a new
+//! connection.
 //!
 //! With backups the idle leg is an entry ([`evergate_replication::BoundLeg`]) before the checkpoint that ends its
-//! response, so that every prefix of the log has the leg in use, or the idle one. Bound: one leg for each client
-//! connection.
+//! response. Every prefix of the log then has the leg in use, or the idle leg. Bound: one leg per client connection.
 
 use crate::connection::{Connection, RequestState, ResponseState, Timer};
 use crate::restore::ResumedLeg;
@@ -117,7 +118,7 @@ impl Connection {
         true
     }
 
-    /// Whether the server may lack some of the request whose response is next, and gets it without reading the response first.
+    /// Whether the server may lack part of the request whose response is next, and receives it without reading first.
     pub(crate) fn lacks_request(&self) -> bool {
         let waits = match self.receiving {
             RequestState::Body(Body::Length { left }) => left <= AWAITED_MAX,
@@ -193,8 +194,8 @@ impl Connection {
         }
     }
 
-    /// With backups: the server had not acknowledged all of the request when its response had arrived, so that
-    /// nobody else could go on with the leg.
+    /// With backups: the server had not acknowledged the whole request when its response arrived, so no other node can
+    /// continue with the leg.
     pub(crate) fn end_unsettled_bound(&mut self, io: &mut Io<'_>) {
         if self.remote.as_mut().is_some_and(|remote| std::mem::take(&mut remote.bound_lost)) {
             self.bound = None;

@@ -1,9 +1,9 @@
 //! The subject of a client's certificate as the text that rules compare.
 //!
-//! The text is in the manner of RFC 4514, in the order of the certificate: `C=DE, O=Corp, CN=admin`, with ` + ` between the parts
-//! of one name component. Its invariant: no two different names give the same text, for rules decide by it who may do what. So
-//! whatever separates parts is escaped inside them; what is no text is written in hexadecimal; and a certificate that cannot be
-//! read, or whose subject a mirror entry would cut, has none. Attributes without a short name are called by their number.
+//! The format follows RFC 4514, in the order of the certificate: `C=DE, O=Corp, CN=admin`, with ` + ` between the parts
+//! of one name component. Invariant: two different names never give the same text, because rules grant access by it.
+//! Separators inside a part are escaped. Bytes that are not text are written in hexadecimal. A certificate that cannot
+//! be parsed, or whose subject exceeds a log entry, has no subject. Attributes without a short name appear by number.
 
 use crate::tls_info::TEXT_BYTES_MAX;
 use x509_parser::asn1_rs::{Any, Class, Tag, ToDer};
@@ -44,8 +44,8 @@ fn push_attribute(out: &mut String, attribute: &AttributeTypeAndValue<'_>) -> Op
     Some(())
 }
 
-/// The characters of a string whose encoding leaves no doubt about them. The old types that switch alphabets are taken for text
-/// only within ASCII.
+/// The characters of a string whose encoding is unambiguous. The old types that switch alphabets count as text within
+/// ASCII only.
 fn plain_text(value: &Any<'_>) -> Option<String> {
     if value.header.class() != Class::Universal || value.header.is_constructed() {
         return None;
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_read_otherwise_is_escaped() {
+    fn ambiguous_characters_are_escaped() {
         for (value, expected) in [
             ("a\"b\\c<d>e;f", "CN=a\\\"b\\\\c\\<d\\>e\\;f"),
             ("#a#b", "CN=\\#a#b"),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_written_in_hexadecimal_under_its_number() {
+    fn value_that_is_not_text_is_hexadecimal_under_its_number() {
         for (tag, value, expected) in [
             (UTF8, &[b'a', 0xff][..], "2.5.4.3=#0C0261FF"),
             (T61, &[b'a', 0xe4], "2.5.4.3=#140261E4"),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_that_cannot_be_read_and_a_subject_that_does_not_fit_give_none() {
+    fn unreadable_certificate_and_long_subject_give_none() {
         assert_eq!(subject_text(b"no certificate"), None);
         assert_eq!(subject_text(&[]), None);
         let long = |bytes| text(&[&[attribute(CN, UTF8, &vec![b'a'; bytes])]]);

@@ -1,7 +1,8 @@
-//! Checkpoints: places from which a restored connection can go on, and the entries that make them known.
+//! Checkpoints: positions from which a restored connection can continue, and the entries that record them.
 //!
-//! A client checkpoint may be queued when its server has acknowledged what the bytes before it became; a server
-//! checkpoint when the client has acknowledged whole records. Both name the input that may then be acknowledged.
+//! A client checkpoint may be queued when its server has acknowledged the output made from the bytes before it. A
+//! server checkpoint may be queued when the client has acknowledged whole records. Both name the input that may be
+//! acknowledged.
 
 use crate::Io;
 use crate::connection::{ClientTls, Connection, RequestState, ResponseState};
@@ -23,7 +24,7 @@ const POINTS_MAX: usize = 256;
 pub(crate) struct ServerPoint {
     pub(crate) leg: u32,
     pub(crate) input: u64,
-    /// Record layer at `input`, where the leg speaks TLS.
+    /// Record layer at `input`, where the leg uses TLS.
     pub(crate) rx: Option<RecordPosition>,
     pub(crate) plain: u64,
     pub(crate) request: u32,
@@ -38,7 +39,7 @@ pub(crate) struct RecordEnd {
     pub(crate) plain: u64,
     /// The client's key generation that is answered up to here.
     pub(crate) answered: u32,
-    /// It is the last of a tunnel's direction: nothing may follow it, so it counts only together with a place that says so.
+    /// The last record of a tunnel's direction. Nothing may follow it, so it counts only with a checkpoint behind it.
     pub(crate) last: bool,
 }
 
@@ -53,7 +54,7 @@ impl Replication {
     pub(crate) fn push_client_point(&mut self, point: ClientCheckpoint) {
         let newest = self.client_points.back().or(self.checkpointed.as_ref());
         if newest == Some(&point) {
-            return; // nothing new to say
+            return; // no news
         }
         if self.client_points.len() >= POINTS_MAX {
             self.client_points.pop_back();
@@ -123,8 +124,8 @@ impl Replication {
         self.checkpoint_server_at(None);
     }
 
-    /// A place that became known only after the client had acknowledged all that comes before it: no further record makes it
-    /// count, and the server may wait for it to say more.
+    /// A position that became known only after the client had acknowledged everything before it. No further record
+    /// makes it count, and the server may wait for this acknowledgement before it sends more.
     fn checkpoint_server_late(&mut self) {
         let known = |point: &ServerPoint| point.plain <= self.last_end.plain;
         if self.server_points.front().is_some_and(known) {
@@ -169,7 +170,7 @@ impl Replication {
         if point.leg != 0 {
             self.release(Side::Server(point.leg), point.input);
         }
-        // Who knows of the end knows where the next response's records may begin, at the least.
+        // A backup that knows the end also knows the earliest start of the next response's records.
         if self.message_end.is_some_and(|plain| plain <= end.plain) && end.tx >= self.response_from {
             self.message_end = None;
         }
@@ -241,8 +242,8 @@ impl Connection {
         self.finish_call(io);
     }
 
-    /// The same for who is about to make another call, which sees to what follows; entries come in the order in which things
-    /// were learned.
+    /// [`Connection::handle_server_acked`] without what follows from it: for a caller whose next call does that.
+    /// Entries come in the order of the acknowledgements.
     pub fn learn_server_acked(&mut self, leg: u32, output: u64) {
         if let Some(remote) = &mut self.remote {
             let (known, acked) = remote.server_acked;
@@ -256,14 +257,14 @@ impl Connection {
         }
     }
 
-    /// The client acknowledged our output up to `output`. With backups the next request waits for this, so tell it
-    /// before the bytes that came with the acknowledgement.
+    /// The client acknowledged our output up to `output`. With backups the next request waits for this: call it before
+    /// the bytes that came with the acknowledgement.
     pub fn handle_client_acked(&mut self, io: &mut Io<'_>, output: u64) {
         self.learn_client_acked(output);
         self.finish_call(io);
     }
 
-    /// The same for who is about to make another call. The next request may be read at once.
+    /// [`Connection::handle_client_acked`] without what follows from it: for a caller whose next call does that.
     pub fn learn_client_acked(&mut self, output: u64) {
         if let Some(remote) = &mut self.remote {
             remote.note_client_acked(output);
@@ -271,8 +272,8 @@ impl Connection {
         }
     }
 
-    /// The client of a connection that was restored with this leg has not said how much it has: of a response in clear it may have
-    /// a part, until it acknowledges something. Of one to a request that was decided on only here it has nothing.
+    /// The client of a connection restored with this leg has not acknowledged a position yet. Of a plaintext response
+    /// it may have a part. Of a response to a request that was decided only here it has nothing.
     pub fn record_loss_notice(&mut self, resumed: &ResumedLeg) {
         let continues = self.leg.as_ref().is_some_and(|leg| leg.id == resumed.route.leg);
         let in_clear = continues && !self.listener().protocol.is_tls();
@@ -281,8 +282,8 @@ impl Connection {
         }
     }
 
-    /// Whether something was learned of which more may follow: the next call sees to it, and [`Connection::handle_news`] where
-    /// nothing else is to be told.
+    /// Whether an acknowledgement was recorded that more may follow from: the next call handles it, or
+    /// [`Connection::handle_deferred`] without another event.
     pub fn has_deferred(&self) -> bool {
         self.remote.as_ref().is_some_and(|remote| remote.has_news)
     }
@@ -305,16 +306,16 @@ impl Connection {
         }
     }
 
-    /// Nothing of the connection is looked at any more before its peers say something.
+    /// The connection is idle until a peer sends something.
     pub fn on_idle(&mut self) {
         if let Some(remote) = &mut self.remote {
             remote.on_idle();
         }
     }
 
-    /// All backups hold the entries up to `index`: what waited for them may leave. It answers with effects alone, ACKs of what is
-    /// safe among them: perform them first, and the outlets take the ACKs along when they are flushed. All else follows with
-    /// the next call.
+    /// All backups hold the entries up to `index`: output that waited for them may leave. The answer is effects alone,
+    /// with ACKs of safe input among them: perform those first, so that the outlets carry the ACKs when they are
+    /// flushed. All else follows with the next call.
     pub fn on_replicated(&mut self, io: &mut Io<'_>, index: u64) {
         let idle = self.is_idle();
         if let Some(remote) = &mut self.remote {
@@ -324,7 +325,7 @@ impl Connection {
         }
     }
 
-    /// Nothing is under way, and nothing waits that what the backups hold could let go on.
+    /// Nothing is under way, and nothing waits for a backup's acknowledgement.
     fn is_idle(&self) -> bool {
         let holds = !self.raw.is_empty() || !self.plain.is_empty() || !self.down.is_empty();
         self.receiving == RequestState::Head
@@ -355,8 +356,8 @@ impl Connection {
         [or(client || replays_up, InputBoundary::Open), or(server || held, rest)]
     }
 
-    /// Whether the server's bytes make no record yet, and nothing else makes them acknowledged: what the client has yet to
-    /// acknowledge does so when it does.
+    /// Whether the server's bytes make no record yet and nothing else makes them acknowledged. Output that the client
+    /// has yet to acknowledge does so later.
     fn is_held_up(&self, remote: &Replication) -> bool {
         match remote.is_repeating() {
             true => (remote.replays() || !remote.hold.is_empty()) && remote.client_acked >= self.out_pos,
@@ -378,7 +379,7 @@ impl Connection {
     pub fn handle_server_stall(&mut self, io: &mut Io<'_>) {
         self.catch_up(io);
         if self.send_buffered(io) {
-            self.note_server_point(); // the server may be unable to say more before this is acknowledged
+            self.note_server_point(); // the server may be unable to send more before this is acknowledged
         } else if let Some(remote) = &mut self.remote {
             remote.checkpoint_server_late();
             // The newest one is kept although its response has ended: the client lacks some of it.
@@ -432,7 +433,7 @@ impl Connection {
         }
     }
 
-    /// Server bytes at `range` of the slots are kept until they are acknowledged. Those before them, `held` bytes, are not
+    /// Retains server bytes at `range` of the slots until they are acknowledged. The `held` bytes before them are not
     /// counted in the leg's position yet.
     pub(crate) fn retain_server(&mut self, io: &mut Io<'_>, held: usize, range: std::ops::Range<usize>) {
         if let (Some(remote), Some(leg)) = (&mut self.remote, &self.leg) {
@@ -509,7 +510,7 @@ impl Connection {
         self.pass_over_server();
     }
 
-    /// What a TLS server says behind its end may be acknowledged, its FIN too.
+    /// Bytes of a TLS server behind its end may be acknowledged, its FIN too.
     pub(crate) fn pass_over_server(&mut self) {
         if let (Some(remote), Some(leg)) = (&mut self.remote, &mut self.leg)
             && leg.is_tls()
@@ -559,20 +560,20 @@ mod tests {
     }
 
     #[test]
-    fn the_last_record_of_a_direction_counts_only_with_a_place_behind_the_servers_end() {
+    fn last_record_of_a_direction_needs_a_checkpoint_behind_it() {
         let mut remote = Replication::default();
         remote.push_record_end(RecordEnd { output: 10, plain: 10, ..RecordEnd::default() });
         remote.push_record_end(RecordEnd { output: 34, plain: 10, last: true, ..RecordEnd::default() });
         remote.client_acked = 34;
         remote.checkpoint_server();
-        assert_eq!(remote.last_end.output, 10, "whoever goes on from there says the end again");
+        assert_eq!(remote.last_end.output, 10, "a restored connection repeats the end");
         let phase = Phase::Ended;
         remote.push_server_point(ServerPoint { leg: 1, input: 9, rx: None, plain: 10, request: 1, phase });
         remote.checkpoint_server();
         assert_eq!(remote.last_end.output, 34);
     }
 
-    /// As after a take-over: a server whose stash is full is heard again only after the client has all that is known.
+    /// After a failover, a server whose stash is full is read again only after the client has everything that is known.
     #[test]
     fn a_place_that_is_known_late_makes_room_for_the_stash() {
         let mut remote = Replication::default();
@@ -597,6 +598,6 @@ mod tests {
         assert_eq!(stash(&mut remote), Some(2 << 20));
         let newest = remote.log.last();
         remote.checkpoint_server_late();
-        assert_eq!(remote.log.last(), newest, "it is said once");
+        assert_eq!(remote.log.last(), newest, "queued once");
     }
 }

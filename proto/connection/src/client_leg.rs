@@ -47,7 +47,7 @@ impl Connection {
         }
     }
 
-    /// Part of a record has come: who sends a long one slowly gets on too.
+    /// Part of a record has arrived: a client that sends a long record slowly makes progress too.
     fn note_partial(&mut self, io: &mut Io<'_>, bytes: usize) {
         let is_open = matches!(self.tls, ClientTls::Open(_));
         if is_open && self.timer == Timer::RequestBody && self.takes_input() {
@@ -65,7 +65,7 @@ impl Connection {
         }
     }
 
-    /// Goes on with input that was kept because it had nowhere to go.
+    /// Processes input that was buffered because it had nowhere to go.
     pub(crate) fn resume_client(&mut self, io: &mut Io<'_>) {
         if !self.plain.is_empty() {
             self.consume_buffered(io);
@@ -223,7 +223,7 @@ impl Connection {
         self.finish_call(io);
     }
 
-    /// The client says that no more comes: by close_notify, or by FIN where there is no TLS.
+    /// The client's stream has ended: by close_notify, or by FIN where there is no TLS.
     fn end_of_client(&mut self, io: &mut Io<'_>) {
         if self.closing {
             return;
@@ -240,7 +240,7 @@ impl Connection {
             }
             RequestState::Ended if self.leg.is_some() => self.last_response = true,
             RequestState::Head if self.plain.is_empty() && !self.is_handshaking() => self.end_orderly(io, ""),
-            // Who only looks whether somebody listens is nothing to tell of.
+            // A port scan gets no log line.
             _ if self.in_pos == 0 && self.raw.is_empty() => self.end_abruptly(io, ""),
             _ => self.end_abruptly(io, "client_gone"),
         }

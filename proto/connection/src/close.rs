@@ -19,13 +19,13 @@ pub(crate) fn ends(description: u8) -> bool {
 /// How often waiting input is looked at again within one call; more waits for the next.
 const ROUNDS_MAX: usize = 64;
 
-/// What the access log says of a failed handshake, at most, in bytes.
+/// Longest detail of a failed handshake in the access log, in bytes.
 const DETAIL_BYTES_MAX: usize = 200;
 
 impl Connection {
-    /// Answers with an error. The connection goes on when its request was received whole and was meant for a server, so that what
-    /// fails behind us costs clients no new handshakes (with backups: when it has no body); else it closes. When part of a
-    /// response has gone out already, it just breaks.
+    /// Answers with an error. The connection stays open when its request was received whole and was meant for a server:
+    /// a failing server then costs clients no handshakes (with backups: when the request has no body). Else it closes.
+    /// When part of a response has left already, the connection breaks.
     pub(crate) fn refuse(&mut self, io: &mut Io<'_>, status: u16, reason: &'static str) {
         let unread = self.log.is_none() && self.leg.is_none();
         let to_head = unread && self.plain.starts_with(b"HEAD ");
@@ -51,7 +51,8 @@ impl Connection {
             evergate_http::error_response(&mut bytes, status, reason, After::Close, to_head, &[]);
             return self.generate(io, status, reason, &bytes, true);
         };
-        // With backups all nodes have to write the same, and who takes over does not know how much of a body was here.
+        // With backups all nodes must write the same bytes, and another node does not know how much of the body was
+        // here.
         let (flags, alone) = (leg.route.flags, self.remote.is_none());
         let unread = match self.receiving {
             RequestState::Body(body) if alone && self.is_whole_in(body, &self.plain) => Some(body),
@@ -85,7 +86,7 @@ impl Connection {
         bytes: &[u8],
         close: bool,
     ) {
-        // Whoever takes over knows of no interim answers, and would say this without them.
+        // Another node knows no interim responses, and would write this without them.
         let spoken =
             self.leg.as_ref().is_some_and(|leg| leg.answered && !(leg.interim && self.remote.is_none()));
         let begun = self.answering != ResponseState::Head || spoken;
@@ -174,10 +175,10 @@ impl Connection {
         self.remote.as_ref().is_some_and(|remote| remote.is_stuck())
     }
 
-    /// The tunnel's server has ended: the client is told, and may still send.
+    /// The tunnel's server has ended: the client receives the end, and may still send.
     pub(crate) fn half_close(&mut self, io: &mut Io<'_>) {
         if self.is_repeating() {
-            // It said more the first time: an alert now would use a nonce of what it said.
+            // More was sent the first time: an alert now would reuse a nonce.
             return self.end_abruptly(io, "response_replay_mismatch");
         }
         if !self.down_ended {
@@ -193,7 +194,7 @@ impl Connection {
         }
     }
 
-    /// FIN to the server: a tunnel's client has ended. Also called when a leg opens too late to be told at that moment.
+    /// FIN to the server: a tunnel's client has ended. Also called when a leg opens too late for that moment.
     pub(crate) fn shutdown_server(&mut self, io: &mut Io<'_>) {
         if !self.leg.as_ref().is_some_and(|leg| leg.is_open()) {
             return;
@@ -233,8 +234,8 @@ impl Connection {
         self.arm(Timer::Linger, io.now);
     }
 
-    /// The client goes on sending what nobody wants: closing now would send RST, which could destroy an answer that it has
-    /// not read. Bound: as long as a peer may take nothing.
+    /// The client keeps sending what no server wants. Closing now would send RST, which could destroy an answer that
+    /// the client has not read. Bound: as long as a peer may take nothing.
     pub(crate) fn linger_on(&mut self, io: &Io<'_>) {
         let is_early = io.now.since(self.began) < self.snapshot.timeouts.write_stall;
         if self.timer == Timer::Linger && is_early && !self.closed {
@@ -242,9 +243,9 @@ impl Connection {
         }
     }
 
-    /// Whether the client's end need not be waited for once all is written and has left: it has asked for the end itself, and
-    /// all that is expected of it is its own end. That is answered with a reset when it is a TLS alert, and comes from a client
-    /// that has read everything. A connection that backups know waits.
+    /// Whether the client's end need not be awaited once all output has left: the client asked for the end, and only
+    /// its own end is still expected. When that end is a TLS alert, a reset answers it, and the client has read
+    /// everything. A replicated connection waits.
     pub fn closes_at_once(&self) -> bool {
         self.closing && self.client_done && self.remote.is_none()
     }
@@ -256,14 +257,14 @@ impl Connection {
         }
     }
 
-    /// The access log is to say what exactly failed.
+    /// Detail of the failure for the access log.
     pub(crate) fn explain(&mut self, what: impl Display) {
         if let Some(log) = &mut self.log {
             log.detail = printable(&what.to_string());
         }
     }
 
-    /// The client's handshake failed: the alert is said.
+    /// The client's handshake failed: sends the alert.
     pub(crate) fn end_handshake(&mut self, io: &mut Io<'_>, error: &HandshakeError) {
         const REASON: &str = "tls_handshake";
         self.begin_log_of_end(io, REASON);
@@ -339,8 +340,8 @@ impl Connection {
         }
     }
 
-    /// The client's record layer failed: a fatal alert, then the end. Somebody between may have cut the stream or changed it,
-    /// so a tunnel's server gets an RST.
+    /// The client's record layer failed: a fatal alert, then the end. An attacker on the path may have cut or changed
+    /// the stream, so a tunnel's server receives RST.
     pub(crate) fn fail_records(&mut self, io: &mut Io<'_>, description: impl Into<Option<u8>>) {
         self.ignores_input = true;
         match description.into() {
@@ -362,7 +363,7 @@ impl Connection {
         let waits = self.is_stuck() && self.is_stuck_for_slow_peers(io.now);
         match self.timer {
             _ if waits => {}
-            // An end in order would have to come after records that nobody sends the content of any more.
+            // An orderly end would have to follow records whose content will never come.
             timer if timer != Timer::Linger && self.is_stuck() => self.end_abruptly(io, "replay_stalled"),
             Timer::None => self.deadline = evergate_base::Micros(u64::MAX),
             Timer::Handshake => self.end_abruptly(io, "handshake_timeout"),
@@ -413,13 +414,13 @@ impl Connection {
     /// The drain's time is up.
     pub fn handle_abort(&mut self, io: &mut Io<'_>, reason: &'static str) {
         self.catch_up(io);
-        // Who closes behind our end without waiting has lost nothing.
+        // A peer that closes behind our end without waiting has lost nothing.
         let reason = if self.closing && reason == "client_reset" { "" } else { reason };
         self.end_abruptly(io, reason);
         self.finish_call(io);
     }
 
-    /// What follows every call: tickets leave with the first output, boundaries are queued, waiting input goes on.
+    /// What follows every call: tickets leave with the first output, layouts are queued, buffered input is processed.
     pub(crate) fn finish_call(&mut self, io: &mut Io<'_>) {
         let place = |c: &Connection| {
             (c.plain.len(), c.raw.len(), c.request, c.response, c.receiving, c.closing, c.may_ask())
@@ -478,7 +479,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_access_log_gets_no_bytes_of_peers_as_they_are_and_not_too_many() {
+    fn access_log_gets_printable_bounded_text_of_peers() {
         assert_eq!(printable("no \"a\"\n\u{1b}[1m\u{e9}"), "no \"a\"\\n\\u{1b}[1m\\u{e9}");
         assert_eq!(printable(&"x".repeat(1000)).len(), DETAIL_BYTES_MAX);
         let escapes = printable(&"\u{1f600}".repeat(1000));

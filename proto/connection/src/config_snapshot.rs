@@ -7,7 +7,7 @@ use evergate_rules::{RuleId, Ruleset};
 use rustls_pki_types::ServerName;
 use std::sync::Arc;
 
-/// What a listener speaks.
+/// Protocol of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/1.1 inside TLS.
@@ -37,12 +37,12 @@ impl Protocol {
 pub struct Listener {
     /// Its name, stable across generations.
     pub name: String,
-    /// What it speaks.
+    /// Protocol with clients.
     pub protocol: Protocol,
-    /// Handshake configuration when it speaks TLS.
+    /// Handshake configuration of a TLS protocol.
     pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// Names what clients have to show before they are let in, and whom we trust with it; nothing where they are not asked.
-    /// Who was let in under another one gets no request through.
+    /// Fingerprint of the client-certificate policy and its trust anchors; `None` where clients need no certificate. A
+    /// client that was admitted under another policy gets no request through.
     pub client_policy: Option<[u8; 32]>,
     /// Pool for what no rule routes, as an index into [`Snapshot::pools`].
     pub pool: Option<u32>,
@@ -80,7 +80,7 @@ pub struct Server {
     pub name: String,
     /// Value of the stickiness cookie that names it.
     pub cookie: String,
-    /// Name to send to it and to verify, where its pool speaks TLS: without one no handshake begins.
+    /// Name to send to the server and to verify, where its pool uses TLS: without a name no handshake starts.
     pub tls_name: Option<ServerName<'static>>,
 }
 
@@ -89,7 +89,7 @@ pub struct Server {
 pub struct Pool {
     /// Its name, stable across generations.
     pub name: String,
-    /// Stickiness where the rule says nothing.
+    /// Stickiness where the rule sets none.
     pub stickiness: Stickiness,
     /// Name of the stickiness cookie.
     pub cookie: String,
@@ -149,7 +149,7 @@ pub struct Limits {
     pub body_bytes_max: u64,
     /// How much of a body the rules may look at, in bytes.
     pub body_prefix_bytes: usize,
-    /// Requests on one connection; 0 is no bound. The last response says `Connection: close`.
+    /// Requests on one connection; 0 is no bound. The last response has `Connection: close`.
     pub requests_max: u32,
     /// Least average rate in bytes per second while a peer sends a body or takes a response; 0 is none.
     pub rate_min: u64,
@@ -169,7 +169,7 @@ impl Default for Limits {
 }
 
 impl Listener {
-    /// Tells listeners apart by what they have to do with requests and responses that are under way.
+    /// Distinguishes listeners by their effect on requests and responses under way.
     pub(crate) fn shape(&self) -> u64 {
         let Limits {
             http,
@@ -195,8 +195,8 @@ impl Listener {
     }
 }
 
-/// What requests are hashed with, so that another node knows one again that its client says once more: a secret of the cluster,
-/// or clients could make another request of the same hash. Zeros where there is no cluster: nobody compares then.
+/// Key of the hash over requests: another node recognises a repeated request by its hash. The key is a secret of the
+/// cluster; else clients could forge a request with the same hash. Zeros without a cluster: no node compares then.
 #[derive(Clone, Copy, Default)]
 pub struct RequestKey(pub [u64; 2]);
 
@@ -243,8 +243,8 @@ impl Snapshot {
         rules.iter().map(|rule| self.rules.mark(*rule)).collect()
     }
 
-    /// Whether the head of this request's response is the same here as where the request was decided, byte for byte, and what is
-    /// left of the request passes as it would there.
+    /// Whether the head of this request's response is the same here as where the request was decided, byte for byte,
+    /// and the rest of the request passes here as it would there.
     pub fn makes_response(&self, listener: &str, route: &Route) -> bool {
         let listener = self.listener_index(listener).map(|index| &self.listeners[index as usize]);
         listener.is_some_and(|listener| listener.shape() == route.shape)
@@ -266,7 +266,8 @@ impl Snapshot {
     }
 }
 
-/// Also says whether the server speaks TLS: who goes on with a connection to it has its records, or there are none.
+/// Also covers whether the server uses TLS: a node that continues a connection to it has its records, or there are
+/// none.
 fn place_of(pool: &Pool, server: &Server) -> u64 {
     let hash = hash_name(pool.name.as_bytes()).rotate_left(7) ^ hash_name(server.name.as_bytes());
     hash ^ u64::from(pool.tls.is_some())

@@ -64,7 +64,7 @@ pub(crate) enum RequestState {
     Prefix,
     /// Inside a request body that goes to the leg.
     Body(Body),
-    /// Inside a request body that nobody wants: it is read and dropped so that the connection can go on.
+    /// Inside a request body that no server wants: it is read and dropped so that the connection can continue.
     Skip(Body),
     /// Opaque bytes to the leg.
     Tunnel,
@@ -199,16 +199,16 @@ pub struct Connection {
     pub(crate) client_ended: bool,
     /// The response under way is the connection's last.
     pub(crate) last_response: bool,
-    /// The client asked for the end after this response, and has said nothing behind its request. Parcels are without it:
-    /// who does not know waits for the client's end.
+    /// The client asked for the end after this response, and has sent nothing behind its request. Not part of an
+    /// upgrade state: a process that does not know it waits for the client's end.
     pub(crate) client_done: bool,
     /// We have sent our end; input is dropped.
     pub(crate) closing: bool,
     /// The client's records make no sense any more: its bytes are dropped unread.
     pub(crate) ignores_input: bool,
-    /// The client has been told that no more comes.
+    /// The end was sent to the client.
     pub(crate) down_ended: bool,
-    /// We told the client to go on with its body (100) although no server has been asked yet.
+    /// 100 Continue was sent to the client although no server has been asked yet.
     pub(crate) continued: bool,
     /// Nothing of this connection is left to do.
     pub(crate) closed: bool,
@@ -289,7 +289,7 @@ impl Connection {
         connection
     }
 
-    /// Starts mirroring; only directly after [`Connection::new`].
+    /// Starts replication; only directly after [`Connection::new`].
     pub fn start_replication(&mut self) {
         let listener = self.listener();
         let open = Open {
@@ -354,23 +354,23 @@ impl Connection {
         self.leg.is_some() || !self.plain.is_empty() || !self.raw.is_empty() || self.request != self.response
     }
 
-    /// Whether what was received of the client, and of its server, ends inside a message that is passed on as it comes, or a
-    /// tunnel: that peer has more to say, and may not be able to before it is acknowledged.
+    /// Whether the received stream of the client, and of its server, ends inside a message that is forwarded as it
+    /// comes, or inside a tunnel: that peer has more to send, and may need an acknowledgement first.
     pub fn expects_more(&self) -> (bool, bool) {
         let client = !matches!(self.receiving, RequestState::Head | RequestState::Ended);
         let server = matches!(self.answering, ResponseState::Body(_) | ResponseState::Tunnel);
         (client, server)
     }
 
-    /// Bytes of either peer that are kept for later: of a request that is not whole or may have to be repeated, of a response's head,
-    /// and what backups may still need.
+    /// Bytes of either peer that are buffered: of a request that is not whole or may have to be repeated, of a
+    /// response's head, and what backups may still need.
     pub fn buffered_bytes(&self) -> usize {
         let of_leg = self.leg.as_ref().map_or(0, |leg| leg.sent.len() + leg.held.len() + leg.raw.len());
         let of_remote = self.remote.as_ref().map_or(0, |remote| remote.retained_bytes());
         self.plain.len() + self.raw.len() + of_leg + of_remote
     }
 
-    /// Whether nothing that the client might still say matters: all of its last request is here, or we have sent our end.
+    /// Whether nothing that the client might still send matters: its last request is here whole, or our end was sent.
     pub fn is_past_requests(&self) -> bool {
         let last = self.last_response || self.leg.as_ref().is_some_and(|leg| leg.route.flags.close);
         self.closing || (last && matches!(self.receiving, RequestState::Head | RequestState::Ended))
@@ -381,7 +381,7 @@ impl Connection {
         self.closed
     }
 
-    /// Whether nothing more comes from the server of a tunnel, whose client may still speak.
+    /// Whether the server of a tunnel has ended while its client may still send.
     pub fn has_server_ended(&self) -> bool {
         self.leg.is_some() && self.answering == ResponseState::Ended
     }
@@ -405,7 +405,7 @@ impl Connection {
             return true;
         }
         let full = self.remote.as_ref().map_or(self.down.is_crowded(), |remote| remote.log.is_full());
-        // What is held goes on first.
+        // Deferred input is processed first.
         let holds = self.has_deferred() && !(self.raw.is_empty() && self.plain.is_empty());
         !full && !holds && self.up.is_empty() && self.takes_input()
     }
@@ -472,7 +472,8 @@ impl Connection {
                 let held = leg.held.len();
                 let place = Slots::payload(layout, 0).start;
                 scratch.down.memory()[place..place + held].copy_from_slice(&leg.held);
-                // A head longer than a usual first read still has to grow; the parser refuses it before the slot is full.
+                // A head longer than a usual first read still has to grow; the parser refuses it before the slot is
+                // full.
                 let room =
                     FIRST_READ.saturating_sub(held).max(FIRST_READ_MIN).min(PAYLOAD_MAX.saturating_sub(held));
                 ReadPlan::Head { layout, held, room }

@@ -1,14 +1,14 @@
 //! Records that need no entry, because every node makes them in the same way.
 //!
-//! A response whose length its head says is *planned*: each of its records is full, or ends the response. Whoever restores
-//! the connection makes the very same records from what the server says again, so they leave without a round to the backups.
-//! So does the close_notify of one whose request asked for the connection's end. Every other record is decided by an entry,
-//! also one inside such a response that could not wait until it is full.
+//! A response whose head gives its length is *deterministic*: each of its records is full, or ends the response. A
+//! restored connection makes the very same records from the bytes that the server resends, so the records leave without
+//! a round to the backups. The same holds for the close_notify after a request with `Connection: close`. Every other
+//! record is decided by an entry, also one inside such a response that could not wait until it is full.
 //!
-//! The law of plans (`docs/internals/failover.md`): a record of a planned response that no entry names is full or the last, and one
-//! of the response's first, or reserved.
-//! What follows from it: as far as that reaches, a restored connection sends nothing else, because it does not know what was
-//! sent. Bodies without a length are not planned: a restored one might wait for ever for what fills its record.
+//! Law (`docs/internals/failover.md`): a record of a deterministic response that no entry names is full or the last,
+//! and one of the response's first, or reserved. Consequence: within that range a restored connection sends nothing
+//! else, because it does not know what was sent. Bodies without a length are not deterministic: a restored connection
+//! might wait forever for the bytes of a record.
 
 use crate::Io;
 use crate::connection::{ClientTls, Connection, ResponseState};
@@ -59,7 +59,7 @@ impl Replication {
 }
 
 impl Connection {
-    /// A response begins; `framed` says that its length is known.
+    /// A response begins; `framed`: its length is known.
     pub(crate) fn begin_deterministic(&mut self, framed: bool) {
         let sealed = matches!(self.tls, ClientTls::Open(_));
         let leg = self.leg.as_ref().filter(|leg| !leg.is_tls()).map_or(0, |leg| leg.id);
@@ -71,7 +71,7 @@ impl Connection {
         }
     }
 
-    /// A restored connection goes on with the response that its server leg carries.
+    /// A restored connection continues the response that its server leg carries.
     pub(crate) fn resume_deterministic(&mut self) {
         let sealed = matches!(self.tls, ClientTls::Open(_));
         let within = matches!(self.answering, ResponseState::Body(Body::Length { .. }));
@@ -113,8 +113,8 @@ impl Connection {
         }
     }
 
-    /// A restored connection: whether the node before us may have sent the next record without an entry. Once it cannot have,
-    /// it cannot have sent a later one either.
+    /// A restored connection: whether the node before may have sent the next record without an entry. If it cannot
+    /// have, it cannot have sent a later record either.
     pub(crate) fn is_still_resumed(&mut self) -> bool {
         let next = self.next_record();
         let Some(remote) = self.remote.as_mut().filter(|remote| remote.resumed) else { return false };
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_leave_as_planned_is_bounded_and_grows_with_what_the_backups_expect() {
+    fn deterministic_records_are_bounded_by_what_backups_expect() {
         let mut remote = Replication::default();
         remote.response_from = at(1, 10);
         assert!(remote.may_be_deterministic(at(1, 15)) && !remote.may_be_deterministic(at(1, 16)));
@@ -239,6 +239,6 @@ mod tests {
         remote.reserve(0, at(2, 0));
         remote.log.handle_acknowledged(2);
         assert!(remote.may_be_deterministic(at(2, 255)) && !remote.may_be_deterministic(at(2, 256)));
-        assert!(remote.may_be_deterministic(at(1, 50)), "whoever goes on from before the key update");
+        assert!(remote.may_be_deterministic(at(1, 50)), "another node continues before the key update");
     }
 }

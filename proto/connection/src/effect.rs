@@ -42,9 +42,9 @@ pub enum ServerHint {
 /// What the worker must do. Bytes are not among them: they are in [`Effects::up`] and [`Scratch::down`].
 #[derive(Debug)]
 pub enum Effect {
-    /// Choose a server of the pool and connect, or take an idle connection; answer with `handle_leg_open`,
-    /// `handle_leg_failed` or `handle_unavailable`; meanwhile `handle_leg_queued` and `handle_leg_connecting` say what it
-    /// waits for.
+    /// Choose a server of the pool and connect, or take an idle connection. Answers: `handle_leg_open`,
+    /// `handle_leg_failed` or `handle_unavailable`; before these, `handle_leg_queued` and `handle_leg_connecting`
+    /// report the state.
     Dial {
         /// The leg to be.
         leg: u32,
@@ -56,8 +56,8 @@ pub enum Effect {
         tried: Vec<u32>,
         /// Whether an idle connection may be used.
         reuse: bool,
-        /// The idle bound leg ([`Effect::Retain`]) leads to this server of the pool and carries the request, under
-        /// the new number and whatever the other fields say. Where it cannot, the answer is `handle_bound_lost`.
+        /// The idle bound leg ([`Effect::Retain`]) to this server of the pool carries the request, under the new number
+        /// and the other fields. Where it cannot, the answer is `handle_bound_lost`.
         bound: Option<u32>,
     },
     /// The response is over, and the leg idles: its server authenticated it for this client, so that it is kept for
@@ -66,9 +66,10 @@ pub enum Effect {
         /// The leg.
         leg: u32,
     },
-    /// The leg is no longer ours: keep its socket for others when it is clean, else close it. With backups it comes when
-    /// no take-over can need the leg any more, and always before the next [`Effect::Dial`]; directly before that it may come
-    /// earlier, for the leg to carry the next request: see [`Connection::is_unsettled`](crate::Connection::is_unsettled).
+    /// The leg is free: return its socket to the idle table when it is clean, else close it. With backups the effect
+    /// comes when no failover can need the leg, and always before the next [`Effect::Dial`]. Directly before that it
+    /// may come earlier, for the leg to carry the next request: see
+    /// [`Connection::is_unsettled`](crate::Connection::is_unsettled).
     Release {
         /// The leg.
         leg: u32,
@@ -80,8 +81,8 @@ pub enum Effect {
         /// Record layer of a TLS leg, which goes with the socket. A leg that is not clean has it when close_notify is
         /// the last record before its FIN.
         records: Option<Box<Records>>,
-        /// The connection is over with this: the socket serves others, or gets its close_notify, only after the backups
-        /// were told so, which is when its client has acknowledged our end, or one of the two has reset.
+        /// The connection ends with this effect. The socket serves other connections, or gets its close_notify, only
+        /// after the backups know: when the client has acknowledged our end, or either side has reset.
         over: bool,
     },
     /// Send FIN to the server after what is queued.
@@ -89,16 +90,15 @@ pub enum Effect {
         /// The leg.
         leg: u32,
     },
-    /// The tunnel broke, or something of what was to be said to this server is not said any more: the leg, which is released
-    /// next, is to end with RST. With a FIN its server would take what it has for all there is, and another node that
-    /// knows what was to be said would say it after the FIN. Nothing waits for it: whoever takes over finds a peer gone, and
-    /// breaks the other leg of a tunnel too.
+    /// The tunnel broke, or output for this server is dropped: the leg, which is released next, ends with RST. After a
+    /// FIN the server would take a part for the whole, and another node would send the rest after the FIN. Nothing
+    /// waits for this effect: after a failover the peer is gone, and the other leg of a tunnel breaks too.
     ResetServer {
         /// The leg.
         leg: u32,
     },
-    /// The leg's server did not take the connection, or failed to answer in time, in form or to the end. For counting only: it
-    /// comes before the leg is released.
+    /// The leg's server did not accept the connection, or its answer was late, malformed or incomplete. For counting
+    /// only: it comes before the leg is released.
     ServerFailed {
         /// The leg.
         leg: u32,
@@ -114,12 +114,12 @@ pub enum Effect {
     Matched(Vec<RuleId>),
     /// A request ended.
     Logged(Box<RequestLog>),
-    /// Keep this session for whoever names its id.
+    /// Keep this session for clients that send its id.
     KeepSession(Box<KeptSession>),
-    /// The session was aborted: nobody may resume it.
+    /// The session was aborted: no client may resume it.
     WithdrawSession(SessionId),
-    /// All input of this leg up to `position` is safe with the backups: the gate may acknowledge it. `u64::MAX`
-    /// for all that was read, a FIN too: nothing that a server says behind its end matters.
+    /// The backups hold all input of this leg up to `position`: the gate may acknowledge it. `u64::MAX`: everything
+    /// that was read, and a FIN: bytes of a server behind its end do not matter.
     Acknowledge {
         /// Which leg's input: the client's, or a server's.
         side: evergate_replication::Side,
@@ -143,8 +143,8 @@ pub struct RequestLog {
     pub status: u16,
     /// Why it failed or was answered by us; empty when a server answered it.
     pub reason: &'static str,
-    /// What exactly failed in a TLS handshake, ours with the client or with the server; printable ASCII of bounded length, and empty
-    /// where none did.
+    /// Cause of a failed TLS handshake with the client or with the server: printable ASCII of bounded length, empty
+    /// without a failure.
     pub detail: String,
     /// The rule that decided, if any.
     pub rule: Option<RuleId>,
@@ -290,11 +290,11 @@ const SPARE_BYTES: usize = 4096;
 pub trait ConnectionHost {
     /// The newest configuration.
     fn snapshot(&self) -> &Arc<Snapshot>;
-    /// Whether the node is draining: responses then say `Connection: close`.
+    /// Whether the node is draining: responses then have `Connection: close`.
     fn is_draining(&self) -> bool {
         false
     }
-    /// Whether a limit on connections is nearly reached and hardly any connection could be evicted: responses then say
+    /// Whether a limit on connections is nearly reached and few connections could be evicted: responses then have
     /// `Connection: close`, so that connections end in order after their requests.
     fn is_crowded(&self) -> bool {
         false

@@ -234,7 +234,7 @@ impl Connection {
         self.repeat_if(true, step)
     }
 
-    /// Makes records that the backups know already, or must be told of.
+    /// Makes records that the backups know already, or must receive.
     pub(crate) fn repeat_if<R>(&mut self, known: bool, step: impl FnOnce(&mut Connection) -> R) -> R {
         let set = |connection: &mut Connection, known| {
             let remote = connection.remote.as_mut();
@@ -301,7 +301,7 @@ impl Connection {
         Some(())
     }
 
-    /// Everything that was decided is repeated: what waited for that goes on.
+    /// All decided output is repeated: waiting output follows.
     pub(crate) fn after_replay(&mut self, io: &mut Io<'_>) {
         let Some(remote) = &mut self.remote else { return };
         let owed = std::mem::take(&mut remote.owed);

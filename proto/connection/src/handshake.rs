@@ -1,4 +1,4 @@
-//! The client's hello and handshake, mirrored as far as it has come before we answer it.
+//! The client's hello and handshake, replicated before we answer it.
 
 use crate::connection::{ClientTls, Connection, RequestState, Timer};
 use crate::replication::Replication;
@@ -131,7 +131,7 @@ impl Connection {
         } else {
             self.send_wire(io, &flight);
         }
-        self.note_record_end(); // once the client has this, nobody needs the handshake's bytes any more
+        self.note_record_end(); // once the client has this, no node needs the handshake's bytes
         if self.receiving == RequestState::Tunnel {
             self.open_tunnel(io);
         } else {
@@ -150,8 +150,9 @@ impl Connection {
         !self.tickets.is_empty()
     }
 
-    /// Whether the backups have the client's last handshake message, and it has asked nothing yet: tickets need not wait. As long as
-    /// it lacks them the backups would have to make the handshake again, and it may wait for the acknowledgement that they take along.
+    /// Whether the backups have the client's last handshake message, and the client has sent no request yet: tickets
+    /// need not wait. Without that message the backups would have to replay the handshake, so tickets may wait for the
+    /// ack.
     pub fn may_send_tickets(&self) -> bool {
         let all = self.acknowledged() >= self.newest_entry();
         all && self.holds_tickets() && !self.is_active() && !self.is_past_requests()
@@ -179,7 +180,7 @@ impl Connection {
         }
     }
 
-    /// A session ends with the fatal alert that its connection ends with (RFC 5246 section 7.2.2), whoever sends it.
+    /// A session ends with the fatal alert that ends its connection (RFC 5246 section 7.2.2), whichever side sends it.
     pub(crate) fn withdraw_session(&mut self, io: &mut Io<'_>) {
         if let Some(id) = self.facts.as_mut().and_then(|facts| facts.session.take()) {
             io.effects.push(Effect::WithdrawSession(*id));
@@ -198,7 +199,7 @@ impl Replication {
         self.client_input.drop_before(after);
     }
 
-    /// What is answered to the input before. Whoever takes over makes it again, or ends the connection.
+    /// Our answer to the input before. A node that restores the connection makes it again, or ends the connection.
     pub(crate) fn replicate_flight(&mut self, flight: &[u8]) {
         if !flight.is_empty() {
             self.log.push(Entry::Flight(flight_of(flight)));
@@ -210,8 +211,8 @@ pub(crate) fn flight_of(bytes: &[u8]) -> Flight {
     Flight { length: bytes.len() as u32, digest: flight_digest(bytes) }
 }
 
-/// Our side of a handshake that was made again: what of it no flight names, or nothing when it differs from one. `whole`: there was
-/// no more.
+/// Our side of a replayed handshake: the part that no flight names, or `None` when it differs from a flight. `whole`:
+/// there was no more.
 pub(crate) fn beyond_flights<'a>(mut made: &'a [u8], flights: &[Flight], whole: bool) -> Option<&'a [u8]> {
     for flight in flights {
         let (again, rest) = made.split_at_checked(flight.length as usize)?;

@@ -1,8 +1,8 @@
 //! The base secrets of long connections, whose peers change their keys without bound.
 //!
-//! A take-over computes every key generation from a base secret, so the base must follow. Without backups it follows at
-//! once. With backups it moves to the newest checkpoints, behind which no record is sealed or opened again, and the
-//! backups learn the new base by an entry behind those checkpoints.
+//! A failover computes every key epoch from a base secret, so the base must follow. Without backups it follows at
+//! once. With backups it moves to the newest checkpoints, behind which no record is sealed or opened again. An entry
+//! behind those checkpoints replicates the new base.
 
 use crate::connection::{ClientTls, Connection};
 use crate::replication::Replication;

@@ -1,26 +1,27 @@
 //! The composed state machine of one connection: events in, effects out.
 //!
-//! A [`Connection`] has one client leg and at most one server leg at a time. The worker feeds it what sockets and timers
-//! say (`handle_*`), and performs what it answers: bytes in the worker's buffers, and [`Effect`]s. It owns no socket,
-//! clock or thread, so the simulator and the property tests run the very code that serves traffic.
+//! A [`Connection`] has one client leg and at most one server leg at a time. The worker passes events of sockets and
+//! timers to it (`handle_*`), and performs the answer: bytes in the worker's buffers, and [`Effect`]s. It owns no
+//! socket, clock or thread, so the simulator and the property tests run the very code that serves traffic.
 //!
 //! # A connection is a value
-//! With backups ([`Connection::start_replication`]) every output has its entry queued first where `docs/internals/failover.md`
-//! ("What waits for what") names one, and waits in an [`Outlet`] until the entry is acknowledged. [`Connection::restore`]
-//! builds a connection from nothing but the fold of those entries; fed with the input that was never acknowledged, it
-//! writes the very same bytes at the very same positions. Without backups nothing is queued and nothing waits: same code.
-//! FINs and [`Effect::Release`] come when all backups hold what they depend on, so the worker performs them at once; but a
-//! leg that may carry the next request is released before ([`Connection::is_unsettled`]).
-//! `tests/value` drops and restores connections at every step and compares each byte.
-//! On the way to another process of the same node the sockets come along, and [`Connection::export`] gives the state itself.
+//! With backups ([`Connection::start_replication`]) every output that `docs/internals/failover.md` ("What waits for
+//! what") lists has its entry queued first. The output waits in an [`Outlet`] until the entry is acknowledged.
+//! [`Connection::restore`] builds a connection from the replay of those entries alone. With the input that was never
+//! acknowledged it writes the same bytes at the same positions. Without backups nothing is queued and nothing waits.
+//! FINs and [`Effect::Release`] come when all backups hold what they depend on, so the worker performs them at once. A
+//! leg that may carry the next request is released before ([`Connection::is_unsettled`]). `tests/value` drops and
+//! restores connections at every step and compares each byte. For a process upgrade the sockets move too, and
+//! [`Connection::export`] gives the state itself.
 //!
 //! # Invariants
 //! - Input is consumed in order, each byte once; what cannot be consumed yet stays in `raw` (as received) or `plain`.
-//! - Request `n + 1` starts only when response `n` has ended, and with backups only when the client has it and they know
-//!   that before they know of another leg: a take-over needs one leg at most. A leg serves one request.
+//! - Request `n + 1` starts only when response `n` has ended. With backups the client must have the response, and the
+//!   backups must know that before they know of another leg: a failover needs one leg at most. A leg serves one
+//!   request.
 //! - A server connection that was authenticated for this client is released for no other one: see `bound`.
-//! - Output at a position depends on mirrored decisions and peers' bytes only: never on time, segmentation, the node's
-//!   randomness or the interleaving of the two directions.
+//! - Output at a position depends on replicated decisions and peers' bytes only: never on time, segmentation, the
+//!   node's randomness or the interleaving of the two directions.
 //! - No byte of a peer can make it panic or grow without bound: each buffer has a limit and a named answer at it.
 //!
 //! What it does not do: choose servers, keep idle server connections, count, log, or know what a socket is.

@@ -68,7 +68,7 @@ impl Outlet {
         self.chunks.iter().map(|chunk| chunk.bytes.capacity()).sum()
     }
 
-    /// Queues `bytes`, which may leave once the mirror log is acknowledged up to `after`.
+    /// Queues `bytes`, which may leave once the replication log is acknowledged up to `after`.
     pub fn push(&mut self, bytes: Vec<u8>, after: u64) {
         if !bytes.is_empty() {
             self.bytes += bytes.len();
@@ -114,7 +114,7 @@ impl Outlet {
                 let spent = self.chunks.pop_front().map(|chunk| chunk.bytes);
                 self.spent = spent.filter(|buffer| buffer.capacity() > REUSED_MIN);
             } else if chunk.wastes() {
-                self.spent = Some(chunk.shrink()); // who takes the rest slowly must not hold it all
+                self.spent = Some(chunk.shrink()); // a slow peer must not keep the whole buffer
             }
         }
         if self.bytes == 0 {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pieces_are_what_waits_and_nothing_of_the_buffers_around_it() {
+    fn pieces_cover_the_queued_bytes_alone() {
         let mut outlet = Outlet::default();
         outlet.push(b"ab".to_vec(), 0);
         outlet.push_buffer(b"--cdef----".to_vec(), 2..6, 0);

@@ -55,8 +55,8 @@ impl Slots {
         (&self.buffer[self.start..self.end], &self.extra)
     }
 
-    /// Gives away the memory with what is ready in it (the part before `extra`) and goes on with `fresh`, the memory of
-    /// another buffer of this kind; allocates where that is too short.
+    /// Gives away the memory with what is ready in it (the part before `extra`) and continues with `fresh`, the memory
+    /// of another buffer of this kind; allocates where that is too short.
     pub fn take_memory(&mut self, mut fresh: Vec<u8>) -> (Vec<u8>, Range<usize>) {
         fresh.resize(self.buffer.len(), 0);
         let taken = std::mem::replace(&mut self.buffer, fresh);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_prepended_leaves_first() {
+    fn prepended_bytes_leave_first() {
         let mut slots = Slots::new();
         slots.at_mut(HEAD_ROOM..HEAD_ROOM + 3).copy_from_slice(b"cde");
         slots.publish(HEAD_ROOM..HEAD_ROOM + 3);

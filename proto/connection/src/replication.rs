@@ -1,9 +1,9 @@
-//! What a connection with backups keeps beside its state: the log, candidates for checkpoints, input that may have to be
-//! stashed, legs that a take-over might still need, and the decisions that a restored connection must repeat.
+//! Replication state of a connection with backups: the log, candidates for checkpoints, input that may be stashed, legs
+//! that a failover might still need, and the decisions that a restored connection must repeat.
 //!
-//! Kept here of the laws (`docs/internals/failover.md`): an ACK is released only when the entry that makes it safe is acknowledged; a
-//! boundary is queued before its record leaves; a leg goes only when the client has its response, as far as all backups know.
-//! When checkpoints are made is in `checkpoint`, what is kept of input in `retained`.
+//! Laws kept here (`docs/internals/failover.md`): an ACK is released only when the entry that makes it safe is
+//! acknowledged. A layout is queued before its record leaves. A leg is released only when all backups know that the
+//! client has its response. `checkpoint` decides when checkpoints are made, `unacked_input` what is retained of input.
 
 use crate::Effect;
 use crate::checkpoint::{RecordEnd, ServerPoint};
@@ -50,7 +50,7 @@ impl Run {
     ) -> Option<RecordLayout> {
         let data = |run: &RecordLayout| run.kind == RecordKind::Data && run.end() == first;
         let joins = kind == RecordKind::Data && self.boundary.as_ref().is_some_and(data);
-        let fits = self.bytes + length <= RUN_BYTES_MAX; // whoever repeats the run holds all of it
+        let fits = self.bytes + length <= RUN_BYTES_MAX; // a node that repeats the run buffers all of it
         let before = if joins && fits { None } else { self.take() };
         self.bytes += length;
         let fresh = || RecordLayout { first, kind, lengths: Vec::new(), digest: 0 };
@@ -64,7 +64,7 @@ impl Run {
     }
 }
 
-/// A leg that is done with, but that a take-over would still need.
+/// A finished leg that a failover would still need.
 #[derive(Debug)]
 struct LegRelease {
     leg: u32,
@@ -115,7 +115,7 @@ pub(crate) struct Replication {
     pub(crate) message_end: Option<u64>,
     /// Output positions that the peers acknowledged: the client, and the server leg.
     pub(crate) client_acked: u64,
-    /// The client of a connection in clear did not say how much it has, which may be more than this.
+    /// The client of a plaintext connection has not acknowledged its position, which may be beyond this.
     pub(crate) loss_notices: Option<u64>,
     pub(crate) server_acked: (u32, u64),
     /// Something was learned since the last call.
@@ -130,7 +130,7 @@ pub(crate) struct Replication {
     /// Records to the client, and to a server leg.
     run: Run,
     run_up: (u32, Run),
-    /// The end is mirrored.
+    /// The end is replicated.
     pub(crate) closed: bool,
     // What a restored connection repeats.
     pub(crate) forced: VecDeque<RecordLayout>,
@@ -143,13 +143,13 @@ pub(crate) struct Replication {
     pub(crate) unread: u64,
     /// The response under way is planned: see `plan`.
     pub(crate) planned: bool,
-    /// Where records stood when it began, at the latest; up to where those of it may leave as planned; and what is asked for.
+    /// Latest position of the records at its start; how far its records may leave without an entry; what is requested.
     pub(crate) response_from: RecordPosition,
     pub(crate) reserved: RecordPosition,
     pub(crate) reserving: Option<(u64, RecordPosition)>,
-    /// The end of the connection that is being said follows from the response before it.
+    /// The connection's end that is being written follows from the response before it.
     pub(crate) ends_as_planned: bool,
-    /// The node before us may have sent records of the response under way that no entry names, because they were planned.
+    /// The node before may have sent records of the response under way that no entry names (deterministic records).
     pub(crate) resumed: bool,
     pub(crate) skip: u64,
     /// Plaintext bytes of the first record that were used before.
@@ -201,7 +201,7 @@ impl Replication {
             remote.server_input.restore(route.leg, state.leg_input(route.leg), stash);
             remote.release(Side::Server(route.leg), remote.server_input.end());
         }
-        // All that is mirrored may be acknowledged: it makes the peers go on at once.
+        // Everything replicated may be acknowledged: the peers then send at once.
         remote.release(Side::Client, state.client_frontier());
         remote
     }
@@ -216,7 +216,7 @@ impl Replication {
         self.replays() || self.resumed
     }
 
-    /// Whether records of before wait for bytes that nobody may send any more.
+    /// Whether decided records wait for bytes that no peer may send any more.
     pub(crate) fn is_stuck(&self) -> bool {
         self.replays() || (self.resumed && !self.hold.is_empty())
     }
@@ -226,8 +226,8 @@ impl Replication {
         self.is_repeating() || self.skip > 0
     }
 
-    /// Whether the node before us has, or may have, sent more than this: the client has acknowledged it, or says nothing. In
-    /// clear no entry need say so.
+    /// Whether the node before has, or may have, sent more than this: the client has acknowledged it, or is silent. In
+    /// plaintext no entry need record it.
     pub(crate) fn has_sent(&self, output: u64) -> bool {
         self.client_acked > output || self.loss_notices.is_some()
     }
@@ -239,14 +239,14 @@ impl Replication {
         self.has_news = true;
     }
 
-    /// Whether all that was sent is known to have arrived, and no leg is left that the next request would have to wait for.
+    /// Whether all output is known to have arrived, and the next request need not wait for a leg.
     pub(crate) fn is_between_messages(&self) -> bool {
         self.message_end.is_none() && self.partings.iter().all(|parting| self.may_part_early(parting))
     }
 
-    /// Whether the leg may carry the next request before the backups have acknowledged that the client has its response. What
-    /// is sent on it then waits for a later entry, and whoever knows that one knows the earlier too; what was received on it
-    /// is acknowledged only when they have ([`Remote::is_unsettled`]).
+    /// Whether the leg may carry the next request before the backups have acknowledged that the client has its
+    /// response. Output on the leg then waits for a later entry, and a backup with that entry has the earlier one too.
+    /// Input of the leg is acknowledged only when they have it ([`Replication::is_unsettled`]).
     fn may_part_early(&self, parting: &LegRelease) -> bool {
         let busy = parting.records.is_some() || matches!(parting.idles, Idles::Sent { tls: true });
         parting.after.is_some() && !busy && !parting.spent && self.is_clean(parting)
@@ -274,8 +274,8 @@ impl Replication {
         self.releases.iter().any(|(_, side, _)| *side == Side::Server(leg))
     }
 
-    /// Whether everything up to `output` has arrived at the client and nothing waits. An end that was planned is not waited for until
-    /// the backups know of it: the client has its close_notify, and a RST of whoever took over would tell it nothing else.
+    /// Whether everything up to `output` has arrived at the client and nothing waits. A deterministic end does not wait
+    /// for the backups: the client has its close_notify, and an RST of another node would add nothing.
     pub(crate) fn is_drained(&self, output: u64) -> bool {
         self.client_acked >= output && self.deferred.is_empty()
     }
@@ -336,7 +336,7 @@ impl Replication {
         if self.ends_as_planned
             && let Some(run) = self.run.take()
         {
-            self.log.push_deterministic(Entry::Boundary(run)); // whoever knows of the end knows how it was said
+            self.log.push_deterministic(Entry::Boundary(run)); // a backup with the end also has its records
         }
     }
 
@@ -374,8 +374,8 @@ impl Replication {
         self.releases.push_back((self.log.last(), side, at));
     }
 
-    /// The effect may be performed when every entry so far is acknowledged. An end that follows from the response before it, as
-    /// whoever takes over will find too, waits for no more than the response does, and leaves with it.
+    /// The effect may be performed when every entry so far is acknowledged. An end that follows from the response
+    /// before it waits for no more than the response does, and leaves with it.
     pub(crate) fn defer(&mut self, effect: Effect) {
         self.flush_run();
         let after = if self.ends_as_planned { self.log.decided() } else { self.log.last() };
@@ -428,9 +428,8 @@ impl Replication {
         true
     }
 
-    /// A checkpoint at plaintext position `plain` is about to be queued, behind which the backups know of idle
-    /// bound legs by these entries alone. One whose server has not acknowledged the whole request cannot be gone on
-    /// with.
+    /// A checkpoint at plaintext position `plain` is about to be queued, behind which the backups know of idle bound
+    /// legs by these entries alone. A leg whose server has not acknowledged the whole request cannot be continued.
     pub(crate) fn record_bound(&mut self, plain: u64) {
         let found = self.partings.iter().position(|parting| {
             parting.after.is_none()
@@ -480,7 +479,7 @@ impl Replication {
         }
     }
 
-    /// An answer of our own is queued: what its request's leg says does not matter any more.
+    /// An answer of our own is queued: input of its request's leg does not matter any more.
     pub(crate) fn forget_legs(&mut self) {
         self.free_legs(u64::MAX);
     }
@@ -512,8 +511,8 @@ impl Replication {
         }
     }
 
-    /// The connection is over: nobody will take it over, and no backup that knows so will want to hear the last response of a leg
-    /// again.
+    /// The connection is over: no node will recover it, and a backup that knows so needs the last response of a leg no
+    /// more.
     pub(crate) fn release_all(&mut self, effects: &mut Effects) {
         for parting in std::mem::take(&mut self.partings) {
             let clean = self.is_clean(&parting);
@@ -549,9 +548,9 @@ mod tests {
         effects.list
     }
 
-    /// A peer that has heard our end, or our ACK, says nothing of it again to whoever takes over.
+    /// A peer that has received our end, or our ACK, does not repeat it for another node.
     #[test]
-    fn ends_and_acks_leave_with_the_last_entry_that_they_depend_on_and_not_before() {
+    fn ends_and_acks_leave_with_the_last_entry_they_need() {
         let mut remote = Replication::default();
         for position in [1, 2] {
             remote.log.push(Entry::ServerEnd { leg: 1, position });
@@ -571,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leg_is_free_when_the_backups_know_that_its_response_has_arrived() {
+    fn leg_is_free_when_backups_know_its_response_arrived() {
         let mut remote = Replication::default();
         let (clean, spent, records, uplink) = (true, false, None, Uplink::default());
         let (sent, input, plain) = (0, 0, 10);
@@ -626,7 +625,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_said_is_forgotten_with_its_leg() {
+    fn server_input_is_dropped_with_its_leg() {
         let mut remote = Replication::default();
         for (number, length) in [(1, 1_300), (2, 5_000)] {
             remote.server_input.retain(number, 0, &vec![7; length], None);

@@ -17,7 +17,7 @@ use evergate_replication::{Entry, NUMBER_MAX, OFFER_BYTES_MAX, Route, RouteFlags
 use evergate_rules::{Body as RuleBody, Decision, Outcome, Request, RuleId, Terminal, TlsFacts};
 use std::sync::Arc;
 
-/// What tells a client to go on with its body.
+/// The interim response that lets a client send its body.
 pub(crate) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 impl Connection {
@@ -57,7 +57,8 @@ impl Connection {
         used
     }
 
-    /// What can be told of a request that is refused as a whole: how much of it came, and its first line, where that is one.
+    /// Log fields of a request that is refused as a whole: bytes received, and its first line where that is well
+    /// formed.
     pub(crate) fn log_line_of(&mut self, data: &[u8]) {
         let Some(log) = &mut self.log else { return };
         log.bytes_in = data.len() as u64;
@@ -81,13 +82,13 @@ impl Connection {
         due && self.down.is_empty()
     }
 
-    /// With backups a leg is left only when the client has the response before, and they know it before they know of
-    /// another leg: whoever takes over then needs one leg at most.
+    /// With backups a leg is left only when the client has the response before, and the backups know it before they
+    /// know of another leg: a failover then needs one leg at most.
     pub(crate) fn may_ask(&self) -> bool {
         self.remote.as_ref().is_none_or(|remote| remote.is_between_messages())
     }
 
-    /// A head is parsed anew only when its end may have come, so that a slow sender costs no more than a fast one.
+    /// Whether the head's end may have arrived. A head is parsed again only then, so that slow senders cost no more.
     fn head_may_end(&self, data: &[u8]) -> bool {
         let from = self.scanned.saturating_sub(3).min(data.len());
         self.scanned == 0
@@ -96,8 +97,8 @@ impl Connection {
             || memchr::memmem::find(&data[from..], b"\n\n").is_some()
     }
 
-    /// A body that the rules must see is looked through anew only when it may be whole, or enough of it: neither small pieces
-    /// nor small chunks make that dear.
+    /// Whether a body that the rules must see may be whole, or long enough. It is parsed again only then: neither small
+    /// pieces nor small chunks make that expensive.
     fn prefix_may_do(&mut self, data: &[u8], now: Micros) -> bool {
         let limits = self.listener().limits.http.clone();
         let Some(scan) = &mut self.prefix else { return true };
@@ -108,7 +109,7 @@ impl Connection {
         }
         let Some(scan) = &mut self.prefix else { return true };
         let Some(Ok(taken)) = data.get(scan.at..).map(|rest| scan.body.advance(rest, &limits)) else {
-            return true; // what is wrong is said there
+            return true; // the parser reports the error there
         };
         scan.at += taken;
         scan.body.is_done() || data.len() >= scan.enough
@@ -126,12 +127,12 @@ impl Connection {
 
     fn start_request(&mut self, io: &mut Io<'_>, head: &RequestHead<'_>, data: &[u8]) -> usize {
         if self.request < self.response {
-            return self.pass_answered(io, head.body(), head.head_len); // answered before a take-over
+            return self.pass_answered(io, head.body(), head.head_len); // answered before a failover
         }
         if let Some(known) = self.replayed_route() {
             return self.repeat_request(io, head, data, &known);
         }
-        // A request that waits for its body goes on under the configuration that it began with.
+        // A request that waits for its body continues under the configuration that it began with.
         if self.receiving == RequestState::Head {
             self.adopt_snapshot(io);
             self.begin_log(io, Some(head));
@@ -190,7 +191,7 @@ impl Connection {
         self.act(io, head, data, looked_at, plan)
     }
 
-    /// The rules must see the body: hold the head, and tell a client that waits for it to go on.
+    /// The rules must see the body: buffers the head, and sends 100 Continue to a client that waits for it.
     fn wait_for_body(&mut self, io: &mut Io<'_>, head: &RequestHead<'_>) -> usize {
         if self.receiving == RequestState::Head {
             self.receiving = RequestState::Prefix;
@@ -365,7 +366,7 @@ impl Connection {
             flags,
             offer,
             looked_at: (looked_at.len() - head.head_len) as u32,
-            // Nobody will compare it without backups.
+            // No node compares it without backups.
             hash: self.remote.as_ref().map_or(0, |_| sip_hash(snapshot.request_key.0, looked_at)),
             tls: None,
         };
@@ -397,8 +398,8 @@ impl Connection {
         }
     }
 
-    /// After a take-over the client says a request again whose leg is known: nothing is decided anew. So it must be the same
-    /// as far as was looked at.
+    /// After a failover the client resends a request whose leg is known. Nothing is decided again, so the request must
+    /// be the same as far as rules looked at it.
     fn repeat_request(
         &mut self,
         io: &mut Io<'_>,
@@ -448,8 +449,8 @@ impl Connection {
         true
     }
 
-    /// Whether its server must take what follows the request for nothing. The next node passes on what the client says again of a
-    /// chunked body, behind what the server has: where its chunks begin elsewhere then, a server that goes on reading in clear
+    /// Whether the server must reject bytes behind the request. The next node forwards what the client resends of a
+    /// chunked body behind what the server has. Where its chunks begin elsewhere, a server that reads on in plaintext
     /// would find a request that no rule has seen. Records to TLS servers must be the same.
     fn may_be_reframed(&self, head: &RequestHead<'_>, leg: &ServerLeg) -> bool {
         let pool = self.snapshot.pools.get(leg.pool as usize);
@@ -528,7 +529,7 @@ impl Connection {
         let bound = self.bound_server();
         let Some(leg) = &mut self.leg else { return };
         if leg.decided {
-            return; // the worker restored this leg; it says when it is open
+            return; // the worker restored this leg and reports when it is open
         }
         io.effects.push(Effect::Dial {
             leg: leg.id,
@@ -583,8 +584,8 @@ impl Connection {
         asked.is_none() || asked == self.facts.as_deref().and_then(policy)
     }
 
-    /// Whether this request is answered and none after it: the node drains, a limit on connections is nearly reached, or
-    /// the newest configuration no longer has the listener.
+    /// Whether this request is answered and none after it: the node drains, a limit on connections is nearly reached,
+    /// or the newest configuration no longer has the listener.
     pub(crate) fn is_last(&self, io: &Io<'_>, binding: Binding) -> bool {
         let newest = io.node.snapshot();
         let is_newest = newest.generation == self.snapshot.generation;
@@ -604,7 +605,7 @@ impl Connection {
         if self.listener().protocol.is_tls() { "https" } else { "http" }
     }
 
-    /// The request's id: from a trusted hop what it said, which is in the head again when another node goes on with it.
+    /// The request's id: from a trusted hop the received one, which another node finds in the head again.
     pub(crate) fn request_id<'a>(&self, head: Option<&RequestHead<'a>>, own: &'a mut [u8; 24]) -> &'a str {
         let trusted = head.filter(|_| self.listener().trust_forwarded);
         match trusted.and_then(|head| head.given_id()) {
@@ -630,8 +631,8 @@ impl Connection {
         self.answer(io, head, rest, status, reason, &fields)
     }
 
-    /// Answers a request ourselves, with `rest` behind its head. The connection goes on when that is all of its body (with
-    /// backups, when it has none: who takes over does not know how much was here).
+    /// Answers a request ourselves, with `rest` behind its head. The connection stays open when that is all of its body
+    /// (with backups, when it has no body: another node does not know how much was here).
     fn answer(
         &mut self,
         io: &mut Io<'_>,

@@ -42,9 +42,9 @@ impl Connection {
         replay.and_then(|replay| replay.lacks()).map_or(left, |lacks| lacks.clamp(1, left))
     }
 
-    /// A run that is repeated is whole: a place from which a restored connection can receive again, with so many bytes left of
-    /// what was received. Were there none before all is repeated, a client that says little at a time, because its packets
-    /// were lost, might wait for ever: what is stashed of its stream is bounded.
+    /// Ends a repeated run: a position from which a restored connection can receive again, with `left` bytes of the
+    /// input remaining. Without positions inside the run, a client with small segments after losses might wait forever:
+    /// the stash of its stream is bounded.
     fn note_run_end(&mut self, left: usize) {
         let replay = self.leg.as_ref().and_then(|leg| leg.replay.as_ref());
         if self.closed || self.remote.is_none() || replay.is_none_or(|replay| replay.holds()) {
@@ -143,7 +143,7 @@ impl Connection {
         self.arm(timer, io.now);
     }
 
-    /// Hands bytes to the server leg: by reference when they lie in the input buffer, sealed when the leg speaks TLS.
+    /// Passes bytes to the server leg: by reference where they lie in the input buffer, sealed on a TLS leg.
     pub(crate) fn send_up(&mut self, io: &mut Io<'_>, data: &[u8], place: Place) {
         let Some(leg) = &mut self.leg else { return };
         leg.written |= !data.is_empty();

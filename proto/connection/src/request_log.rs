@@ -1,4 +1,4 @@
-//! What the access log is told of a request, or of a connection without requests.
+//! Access-log record of a request, or of a connection without requests.
 
 use crate::connection::{Connection, Timer};
 use crate::routing;
@@ -51,7 +51,7 @@ impl Connection {
         }));
     }
 
-    /// Another node goes on with the connection: what is known here of the request under way.
+    /// Another node continues the connection: the record of the request under way, as known here.
     pub fn part(&mut self, now: Micros) -> Option<Box<RequestLog>> {
         let mut log = self.log.take()?;
         log.total = now.since(log.started);
@@ -83,7 +83,8 @@ pub(crate) fn class_of<'s>(snapshot: &'s Snapshot, rules: &[RuleId]) -> Option<&
     })
 }
 
-/// As much of a target or a host as the log takes. What terminals act on, or do not show, is replaced: JSON escapes only ASCII's own.
+/// The part of a target or a host that the log takes. Characters that terminals interpret or do not show are replaced:
+/// JSON escapes only those of ASCII.
 pub(crate) fn printable_target(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(2048)]);
     let acts = |c: char| c >= '\u{7f}' && terminal::acts(c);

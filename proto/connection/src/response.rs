@@ -26,7 +26,7 @@ struct Turn {
 }
 
 impl Connection {
-    /// The server's bytes: `n` new ones, placed as `plan` said.
+    /// The server's bytes: `n` new ones, placed as `plan` asked.
     pub fn handle_server_data(&mut self, io: &mut Io<'_>, plan: ReadPlan, n: usize) {
         if n > 0 {
             self.progress_down(io, n);
@@ -185,7 +185,7 @@ impl Connection {
         let auth = head.connection_auth();
         let unframed = flags.http10 && matches!(head.body(), Body::Chunked(_));
         if !interim && let mut body @ Body::Chunked(_) = head.body() {
-            body.advance(&data[head.head_len..], &limits)?; // while the client can still be told
+            body.advance(&data[head.head_len..], &limits)?; // while an answer to the client is still possible
         }
         let turn = Turn { used: head.head_len, interim, copied: interim || unframed };
         if !self.note_head(interim, now) {
@@ -207,9 +207,9 @@ impl Connection {
         Ok(Some(turn))
     }
 
-    /// Whether the connection closes because this response, with what came behind its head, is over before its request
-    /// (RFC 9112 section 9.6: who closes says so). With backups nothing is said: whoever takes over writes the same head, and
-    /// does not know how much of the request was here.
+    /// Whether the connection closes because this response, with the bytes behind its head, ends before its request
+    /// (RFC 9112 section 9.6: the closing side announces it). With backups nothing is announced: another node writes
+    /// the same head, and does not know how much of the request was here.
     fn ends_before_request(&self, head: &ResponseHead<'_>, rest: &[u8]) -> bool {
         let mut body = head.body();
         let unfinished = self.remote.is_none() && self.request <= self.response;
@@ -329,8 +329,8 @@ impl Connection {
         }
     }
 
-    /// Notes bytes passed on, and the response's end. `surplus` says that more bytes of the server follow, `head` that a
-    /// head is among those passed on.
+    /// Records bytes that were forwarded, and the response's end. `surplus`: more bytes of the server follow. `head`: a
+    /// head is among the forwarded bytes.
     fn passed_down(&mut self, io: &mut Io<'_>, bytes: usize, surplus: bool, head: bool) {
         if let Some(leg) = &mut self.leg {
             if !leg.is_tls() {
@@ -353,13 +353,13 @@ impl Connection {
         }
     }
 
-    /// What was stashed of a restored leg's input. It comes at once, and the last of it may wait for more before the client gets
-    /// it: places in between let it be forgotten nevertheless, which makes room for what comes.
+    /// The stash of a restored leg's input. It comes at once, and its last bytes may wait for more before the client
+    /// gets them. Checkpoints in between release the stash nevertheless, which makes space for new input.
     pub(crate) fn take_stash(&mut self, io: &mut Io<'_>, stashed: &[u8]) {
         let id = self.leg_id();
         for piece in stashed.chunks(PAYLOAD_MAX) {
             if self.leg_id() != id {
-                return; // what is left is nobody's
+                return; // the remaining bytes belong to no leg
             }
             self.take_response(io, piece);
             self.note_server_point();
@@ -465,7 +465,7 @@ impl Connection {
         }
     }
 
-    /// The server said something that has no single meaning.
+    /// The server's bytes have no single meaning.
     fn server_refused(&mut self, io: &mut Io<'_>, reason: &'static str) {
         if let Some(leg) = &mut self.leg {
             leg.ended = true;
@@ -517,8 +517,8 @@ impl Connection {
         }
     }
 
-    /// A write to the server failed: Linux says so once, and the next read then looks like an end in order. A server that
-    /// has ended its side has nothing more to say: its client must not take what it sends for delivered.
+    /// A write to the server failed. Linux reports that once, and the next read then looks like an orderly end. A
+    /// server that has ended its side sends nothing more: its client must not take its own bytes for delivered.
     pub fn handle_server_write_error(&mut self, io: &mut Io<'_>) {
         self.catch_up(io);
         let unsent = self.is_unsent(io);
@@ -541,7 +541,8 @@ impl Connection {
     pub fn handle_server_end(&mut self, io: &mut Io<'_>, leg_id: u32) {
         self.catch_up(io);
         if let Some(leg) = self.leg.as_ref().filter(|leg| leg.id == leg_id) {
-            // RFC 9112 section 9.8: anybody between us can say FIN. A close_notify would have ended the response already.
+            // RFC 9112 section 9.8: an attacker on the path can send FIN. A close_notify would have ended the response
+            // already.
             match self.answering == ResponseState::Body(Body::UntilClose) && leg.is_tls() {
                 true => self.server_broke(io, Failure::Lost),
                 false => self.end_of_server(io),
@@ -560,7 +561,7 @@ impl Connection {
         self.finish_call(io);
     }
 
-    /// The server says that no more comes: by FIN, or close_notify on a TLS leg.
+    /// The server's stream has ended: by FIN, or by close_notify on a TLS leg.
     pub(crate) fn end_of_server(&mut self, io: &mut Io<'_>) {
         let Some(leg) = &mut self.leg else { return };
         if leg.ended && self.answering == ResponseState::Ended {
@@ -571,7 +572,8 @@ impl Connection {
             ResponseState::Tunnel if leg.in_doubt => self.end_abruptly(io, "upstream_lost"),
             ResponseState::Head => {
                 if self.leg.as_ref().is_some_and(|leg| !leg.in_doubt) {
-                    self.begin_deterministic(false); // it ends in order and before a whole head: nothing of it can have been sent
+                    // an orderly end before a whole head: nothing of it can have been sent
+                    self.begin_deterministic(false);
                 }
                 match self.is_not_http() {
                     true => self.server_refused(io, "status_line_malformed"),
@@ -637,7 +639,7 @@ impl Connection {
         match self.receiving {
             // The client has ended too, and the server need not have waited for that.
             RequestState::Ended if self.server_lacks_only_close_notify() => self.end_orderly(io, ""),
-            // The client would take what it says for delivered.
+            // The client would take its bytes for delivered.
             RequestState::Tunnel => self.end_abruptly(io, "upstream_lost"),
             _ => self.end_orderly(io, "upstream_lost"),
         }

@@ -25,7 +25,7 @@ pub enum RestoreError {
     Unknown,
     /// It had already ended by RST.
     Aborted,
-    /// Its listener does not exist here, or speaks something else.
+    /// Its listener does not exist here, or has another protocol.
     Listener(String),
     /// A handshake or a request can only be continued under the configuration that it began with: see
     /// [`Replicated::generation`].
@@ -35,7 +35,7 @@ pub enum RestoreError {
         /// Ours.
         ours: u64,
     },
-    /// The entries contradict each other; says where.
+    /// The entries contradict each other; the text names the place.
     Inconsistent(&'static str),
 }
 
@@ -52,9 +52,9 @@ pub struct ResumedLeg {
 }
 
 impl Connection {
-    /// Rebuilds a connection. `fresh` says which one it is, and is used where nothing of a handshake was mirrored; its
-    /// listener is not looked at. Performs output of its own:
-    /// collect it from `io` like after any call, then feed the peers' bytes from the frontiers.
+    /// Rebuilds a connection. `fresh` identifies it, and is used where no handshake was replicated; its listener is
+    /// ignored. The call performs output of its own: collect it from `io` as after any call, then pass the peers' bytes
+    /// from the frontiers on.
     pub fn restore(
         snapshot: &Arc<Snapshot>,
         state: &ConnectionState,
@@ -141,7 +141,7 @@ impl Connection {
         }
     }
 
-    /// Makes the handshake again from what the client said; whether it is done but not known to be.
+    /// Replays the handshake from the client's input; whether it is complete but not known to be.
     fn shake_again(
         &mut self,
         hello: &Hello,
@@ -237,7 +237,8 @@ impl Connection {
         {
             self.receiving = RequestState::Tunnel;
         }
-        // A tunnel's server may have ended before its client's request for the tunnel is known to have been taken: that comes again.
+        // A tunnel's server may have ended before the client's request for the tunnel is known as read: that input
+        // comes again.
         let asked = state.routes.get(&self.response).is_some_and(|route| !route.offer.is_empty());
         let comes_again = asked && self.request == self.response;
         if (self.answering, self.receiving) == (ResponseState::Ended, RequestState::Head) && !comes_again {
@@ -307,7 +308,7 @@ impl Connection {
         if begun {
             leg.in_pos = state.server.input;
             leg.answered = true;
-            // The head is not read again: a server that closes a bound leg says so by its end as well.
+            // The head is not parsed again: a server that closes a bound leg also shows that by its end.
             leg.keep_alive = route.flags.bound;
         }
         if !leg.awaits_head && state.client.leg == route.leg {

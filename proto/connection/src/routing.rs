@@ -1,4 +1,4 @@
-//! Small decisions about a request: what the rules said, how to choose a server, what to call the request.
+//! Small decisions about a request: the rules' outcome, the choice of a server, the request's id.
 
 use crate::{Pool, ServerHint, Stickiness};
 use evergate_base::name::is_same;
@@ -61,8 +61,8 @@ fn server_of(pool: &Pool, value: &[u8]) -> Option<usize> {
     pool.servers.iter().position(|server| server.cookie.as_bytes() == value)
 }
 
-/// Words of eight bytes multiplied and folded, FNV-1a for the rest, and a final mix: for names of the configuration, no defence
-/// against anybody. The same on all nodes: mirrored routes carry it.
+/// Hash of eight-byte words multiplied and folded, FNV-1a for the rest, and a final mix: for names of the
+/// configuration, no defence against attackers. Equal on all nodes: replicated routes carry it.
 pub(crate) fn hash_name(bytes: &[u8]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     let mut words = bytes.chunks_exact(8);
@@ -158,8 +158,8 @@ fn edits<'a>(
     (set, remove)
 }
 
-/// Where a plain request goes on a listener that only redirects. One that names no host came to `local`; one that asks for no
-/// path (`*`) is led to the site.
+/// Target of a plaintext request on a listener that only redirects. A request without a host came to `local`; a request
+/// for no path (`*`) leads to the site's root.
 pub(crate) fn https_location(head: &RequestHead<'_>, local: IpAddr, port: u16) -> String {
     let mut location = b"https://".to_vec();
     match (head.host_name(), local) {
@@ -193,13 +193,13 @@ pub(crate) fn framed_max(bytes_max: usize, limits: &Limits) -> usize {
     bytes_max.saturating_mul(2).saturating_add(limits.trailer_bytes_max)
 }
 
-/// Bytes that a request may take until its rules have decided, where heads may have `head_bytes_max` and rules see so much of
-/// bodies. With backups no more than [`crate::UNDECIDED_MAX`] of them are taken in.
+/// Bytes that a request may take until its rules have decided, with heads of at most `head_bytes_max` and so long a
+/// prefix of bodies. With backups at most [`crate::UNDECIDED_MAX`] of them are accepted.
 pub fn undecided(head_bytes_max: usize, body_prefix_bytes: usize) -> usize {
     head_bytes_max.saturating_add(framed_max(body_prefix_bytes, &Limits::default()))
 }
 
-/// The body's first bytes; `None` until there are enough. Whether they come one by one or all at once, the content is the same.
+/// The body's first bytes; `None` until there are enough. The content does not depend on segmentation.
 pub(crate) fn body_prefix(
     head: &RequestHead<'_>,
     received: &[u8],
@@ -226,7 +226,7 @@ pub(crate) fn body_prefix(
     Ok(None)
 }
 
-/// The wire form of a body position inside a mirror entry.
+/// The wire form of a body position inside a log entry.
 pub(crate) fn encode_body(body: Body) -> Vec<u8> {
     let mut out = Vec::new();
     body.encode(&mut out);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rules_see_of_a_body_does_not_depend_on_how_it_comes() {
+    fn body_prefix_does_not_depend_on_segmentation() {
         let chunks =
             |line: &str, count: usize| format!("{}0\r\n\r\n", format!("1{line}\r\nx\r\n").repeat(count));
         let one = |size: usize| format!("{size:x}\r\n{}\r\n0\r\n\r\n", "x".repeat(size));

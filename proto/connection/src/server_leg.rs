@@ -52,7 +52,7 @@ pub(crate) struct ServerLeg {
     pub(crate) state: LegState,
     pub(crate) route: Route,
     pub(crate) hint: ServerHint,
-    /// The decision is mirrored (or was restored): it stands.
+    /// The decision is replicated (or was restored): it is final.
     pub(crate) decided: bool,
     /// An idle connection may be used.
     pub(crate) reuse: bool,
@@ -80,7 +80,7 @@ pub(crate) struct ServerLeg {
     pub(crate) body_bytes: u64,
     /// Of the body's framing: chunk sizes, extensions, trailers.
     pub(crate) framing_bytes: u64,
-    /// Taken over from another node: never repeated elsewhere, never used by others.
+    /// Recovered from another node: never repeated elsewhere, never used by other connections.
     pub(crate) restored: bool,
     /// The first write to it failed, so that no byte of the request has left.
     pub(crate) never_left: bool,
@@ -90,7 +90,7 @@ pub(crate) struct ServerLeg {
     pub(crate) awaits_head: bool,
     /// Stashed input of a restored leg.
     pub(crate) stashed: Vec<u8>,
-    /// Where the stream of a restored leg ended, if it did: a server whose end was acknowledged does not say it again.
+    /// End of a restored leg's stream, if it ended: a server whose end was acknowledged does not send it again.
     pub(crate) ends_at: Option<u64>,
     /// A partial response head.
     pub(crate) held: Vec<u8>,
@@ -106,7 +106,7 @@ pub(crate) struct ServerLeg {
     pub(crate) keep_alive: bool,
     /// The server's stream has ended.
     pub(crate) ended: bool,
-    /// Input position on the wire after everything parsed; where it speaks TLS, after everything opened.
+    /// Input position on the wire after everything parsed; on a TLS leg, after everything opened.
     pub(crate) in_pos: u64,
     /// Output position on the wire after everything made.
     pub(crate) out_pos: u64,
@@ -219,7 +219,7 @@ impl ServerLeg {
         if lacks_it { self.records.take() } else { None }
     }
 
-    /// Nothing can be said to, or heard from, a server yet.
+    /// No server is connected yet.
     pub(crate) fn is_unconnected(&self) -> bool {
         matches!(self.state, LegState::Dialing)
     }
@@ -256,7 +256,7 @@ impl ServerLeg {
         self.is_open() && !self.ended && read && whole
     }
 
-    /// Its server may have closed an idle connection just when it was used: that says nothing of the server.
+    /// The server may have closed an idle connection just when it was used: that is no failure of the server.
     fn is_stale(&self) -> bool {
         let silent = !self.answered && self.held.is_empty() && self.raw.is_empty();
         self.is_open() && self.is_reused() && silent
@@ -301,7 +301,7 @@ impl Connection {
         self.leg.as_ref().is_some_and(|leg| leg.is_queued())
     }
 
-    /// A leg that came in a parcel while it waited asks for a server again; until when it may wait stays as it was.
+    /// A leg of an upgrade state that was waiting asks for a server again; its deadline stays.
     pub fn handle_leg_resumed(&mut self, io: &mut Io<'_>) {
         self.dial(io);
         self.finish_call(io);
@@ -354,7 +354,7 @@ impl Connection {
         self.finish_call(io);
     }
 
-    /// Request bytes may flow: the decision is mirrored first, then what waits is sent.
+    /// Request bytes may flow: the decision is replicated first, then waiting bytes are sent.
     pub(crate) fn leg_ready(&mut self, io: &mut Io<'_>) {
         self.replicate_route();
         let Some(leg) = &mut self.leg else { return };
@@ -454,7 +454,7 @@ impl Connection {
     }
 
     /// Never repeats a request that may have been executed, unless repeating it is harmless (RFC 9110 section 9.2.2).
-    /// Every execution counts; `free` says that there was none.
+    /// Every execution counts; `free`: there was none.
     fn may_retry(&self, free: bool) -> bool {
         let Some(leg) = &self.leg else { return false };
         let retries = self.snapshot.pools[leg.pool as usize].retries;

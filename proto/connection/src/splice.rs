@@ -1,7 +1,8 @@
 //! Bytes that the worker moves inside the kernel: the connection only counts them.
 //!
-//! A spliced message costs at least one system call more than a copied one, and saves two copies of its bytes. Both cost
-//! the same at about 16 KB a message. So a tunnel begins with copies, and changes its mode by what each transfer moves.
+//! A spliced message costs at least one system call more than a copied one, and saves two copies of its bytes. Both
+//! cost the same at about 16 KB a message. A tunnel therefore begins with copies; the size of each transfer changes its
+//! mode.
 
 use crate::Io;
 use crate::connection::{ClientTls, Connection, RequestState, ResponseState};

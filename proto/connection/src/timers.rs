@@ -1,4 +1,4 @@
-//! Deadlines, blocked outlets, and what goes on when something has moved.
+//! Deadlines, blocked outlets, and what follows when bytes have moved.
 
 use crate::connection::{Connection, RequestState, ResponseState, Timer};
 use crate::server_leg::ServerLeg;
@@ -7,8 +7,8 @@ use crate::{Effect, Io};
 use evergate_base::Micros;
 
 impl Connection {
-    /// Begins to wait for what `timer` means. Whom bytes wait for keeps the deadline for taking some; the other time follows
-    /// from the state when nobody is waited for any more.
+    /// Starts `timer`. While bytes wait for a peer, its deadline to take some stays; the other deadline follows from
+    /// the state when no bytes wait any more.
     pub(crate) fn arm(&mut self, timer: Timer, now: Micros) {
         let waits = !matches!(timer, Timer::None | Timer::WriteStall | Timer::Linger) && !self.closing;
         if self.timer == Timer::WriteStall && waits && self.is_blocked() {
@@ -66,7 +66,7 @@ impl Connection {
         }
     }
 
-    /// Some waiting bytes left; what waited for an outlet to be empty goes on.
+    /// Some waiting bytes left; steps that waited for an empty outlet follow.
     pub fn handle_flushed(&mut self, io: &mut Io<'_>) {
         self.record_progress(io.now);
         self.finish_call(io);
@@ -80,7 +80,7 @@ impl Connection {
         }
     }
 
-    /// The timer that fits the state when nobody is blocked.
+    /// The timer of the state when no peer is blocked.
     pub(crate) fn natural_timer(&self) -> Timer {
         if self.closing {
             return Timer::Linger;
@@ -103,7 +103,7 @@ impl Connection {
         }
     }
 
-    /// Releases ACKs, closes what is finished, and goes on with input that waited.
+    /// Releases ACKs, closes what is finished, and processes buffered input.
     pub(crate) fn finish_turn(&mut self, io: &mut Io<'_>) {
         if self.closed {
             return;
@@ -118,7 +118,7 @@ impl Connection {
         if self.tunnel_is_over() {
             match self.up.is_empty() && io.effects.up.is_empty() {
                 true if self.server_has_all() => {
-                    self.note_client_point(); // who knows of the end knows that the server has everything
+                    self.note_client_point(); // a backup with the end knows that the server has everything
                     self.end_orderly(io, "");
                 }
                 true => {} // the server's acknowledgement calls again
@@ -140,12 +140,12 @@ impl Connection {
         ended && self.leg.is_some() && !self.closing
     }
 
-    /// With backups a leg is left only when its server has acknowledged everything: nobody would send it again.
+    /// With backups a leg is left only when its server has acknowledged everything: no node would send it again.
     pub(crate) fn server_has_all(&self) -> bool {
         self.remote.is_none() || self.server_has_up_to(|leg| leg.out_pos)
     }
 
-    /// Known with backups: without them nobody asks for acknowledgements.
+    /// Known with backups: without them the worker reports no acknowledgements.
     pub(crate) fn server_lacks_only_close_notify(&self) -> bool {
         self.server_has_up_to(|leg| leg.notify_at.unwrap_or(leg.out_pos))
     }
@@ -156,7 +156,7 @@ impl Connection {
         position == 0 || (remote.server_acked.0 == leg.id && remote.server_acked.1 >= position)
     }
 
-    /// Everything of ours has left, and with backups also arrived: nobody needs this connection any more.
+    /// All our output has left, and with backups also arrived: the connection is not needed any more.
     pub(crate) fn is_drained(&self) -> bool {
         self.down.is_empty() && self.remote.as_ref().is_none_or(|remote| remote.is_drained(self.out_pos))
     }

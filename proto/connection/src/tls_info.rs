@@ -1,10 +1,10 @@
-//! What rules and logs may know of the TLS session, and its wire form inside a mirror entry.
+//! Properties of the TLS session that rules and logs may use, and their wire form inside a log entry.
 
 use crate::certificate_subject::subject_text;
 use evergate_base::session::SessionId;
 use evergate_tls::Version;
 
-/// The bit that says that the first text is there; those of the others follow, then the policy's.
+/// The bit for the first text; the bits of the other texts follow, then the policy's.
 const FIRST_TEXT: u8 = 4;
 const POLICY: u8 = FIRST_TEXT << 3;
 
@@ -33,7 +33,7 @@ impl TlsInfo {
         evergate_tls::suite_name(self.suite)
     }
 
-    /// The wire form inside a mirror entry: what there is, the suite, length-prefixed texts, the policy, then the
+    /// The wire form inside a log entry: a bit set of the parts, the suite, length-prefixed texts, the policy, then the
     /// session's id.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let texts = [&self.sni, &self.alpn, &self.subject];

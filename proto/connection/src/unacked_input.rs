@@ -1,26 +1,25 @@
-//! Input that is not acknowledged yet, kept so that it can be stashed.
+//! Input that is not acknowledged yet, retained so that it can be stashed.
 //!
-//! Invariant: what may be stashed follows without a gap on what the backups know, because an acknowledgement covers all that
-//! comes before it.
+//! Invariant: the stash follows without a gap on the replicated input, because an acknowledgement covers all that comes
+//! before it.
 
 use std::collections::VecDeque;
 
-/// Memory that a stream may keep for what it retains: where something is retained, and between two messages that follow each
-/// other, in bytes.
+/// Memory that a stream may keep between two messages, in bytes.
 const IDLE_BYTES_MAX: usize = 65_536;
 const RETAINED_BETWEEN: usize = 4_096;
 /// Bytes of one stash entry at most; more becomes several entries.
 const STASH_BYTES: u64 = 65_536;
 /// Bytes stashed of one direction at most: the state of a connection has to fit into a frame. More waits for its peer.
 const STASH_MAX: u64 = 1 << 20;
-/// A request may take so many bytes, head and body with their framing, until its rules have decided: less than is stashed, because
-/// records have framing too. One that takes more is acknowledged no further, and never decided.
+/// Bytes that a request may take, head and body with their framing, until its rules have decided: less than the stash,
+/// because records have framing too. A longer request is acknowledged no further, and never decided.
 pub const UNDECIDED_MAX: usize = (STASH_MAX - STASH_MAX / 32) as usize;
-/// Of a body that is passed on in any case so much is kept for a stash: its server hears of it although the client is far away,
-/// and by then knows how long an acknowledgement takes.
+/// Bytes retained of a body that is forwarded in any case. Its server receives loss notices although the client is far
+/// away, and by then knows the round trip of an acknowledgement.
 const STASH_BYTES_MAX: u64 = 262_144;
-/// ... and so much of its end, more than two records: of a lost segment that nothing follows no notice can tell a server
-/// (docs/decisions/0023), and its timer has grown with its client's slowness.
+/// Bytes retained of such a body's end, more than two records. A loss notice cannot report a lost segment that nothing
+/// follows (docs/decisions/0023), and the server's timer has grown with its client's slowness.
 pub(crate) const TAIL_BYTES: u64 = 49_152;
 
 /// Input of one peer. Bound: what it may send beyond our ACKs.
@@ -33,7 +32,7 @@ pub(crate) struct Retained {
 }
 
 impl Retained {
-    /// Nothing is retained yet of a stream whose next byte is at `at`; what comes before is mirrored.
+    /// Nothing is retained yet of a stream whose next byte is at `at`; the bytes before it are replicated.
     pub(crate) fn starting_at(at: u64) -> Retained {
         Retained { start: at, stashed: at, ..Retained::default() }
     }
@@ -120,7 +119,7 @@ pub(crate) struct ServerInput {
 }
 
 impl ServerInput {
-    /// A restored leg: what it said before `at` is mirrored, and then comes what is stashed.
+    /// A restored leg: its bytes before `at` are replicated, then the stash follows.
     pub(crate) fn restore(&mut self, leg: u32, at: u64, stash: &[u8]) {
         self.leg = leg;
         (self.kept, self.tail, self.begun) = (Retained::starting_at(at), Retained::default(), at);
@@ -133,8 +132,8 @@ impl ServerInput {
         self.passed_on = leg;
     }
 
-    /// Bytes of a leg at a position of its stream. `left`: the bytes to come of a body of known length, with these; none
-    /// elsewhere.
+    /// Retains bytes of a leg at a position of its stream. `left`: the remaining bytes of a body of known length, these
+    /// included; `None` elsewhere.
     pub(crate) fn retain(&mut self, leg: u32, at: u64, bytes: &[u8], left: Option<u64>) {
         if self.leg != leg {
             self.restore(leg, 0, &[]);
@@ -170,7 +169,7 @@ impl ServerInput {
         }
     }
 
-    /// The client has what this leg has said so far, which ends at `at`.
+    /// The client has all bytes of this leg so far, which end at `at`.
     pub(crate) fn forget(&mut self, leg: u32, at: u64) {
         if leg == self.leg {
             self.kept.begin_again(at.max(self.kept.end()));
@@ -245,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_is_passed_on_in_any_case_the_middle_is_not_kept() {
+    fn middle_of_a_forwarded_body_is_not_retained() {
         let mut input = ServerInput::default();
         input.pass_on(1);
         take_body(&mut input, 0, 1_000_000);
@@ -267,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_that_the_client_has_not_begun_to_read_is_kept_from_both_ends() {
+    fn unread_response_is_retained_from_both_ends() {
         let mut input = ServerInput::default();
         input.pass_on(1);
         take_body(&mut input, 0, 310_000);
@@ -282,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_forgotten_leaves_no_gap() {
+    fn released_input_leaves_no_gap() {
         let mut input = ServerInput::default();
         input.pass_on(1);
         take_body(&mut input, 0, 1_000_000);

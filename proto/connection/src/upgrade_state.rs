@@ -1,17 +1,17 @@
-//! A connection on its way to another process of the same node, with its sockets.
+//! State of a connection on its way to another process of the same node, with its sockets.
 //!
-//! Not what a backup holds: that one is made of what peers send again, and whoever goes on from it repeats what was
-//! decided. Here the sockets come along. What was read from them is acknowledged and comes from nobody again, what was
-//! written to them is on its way, and nothing is decided twice; so the value is the state itself, whole.
+//! It differs from a replica. A replica is made of input that peers resend, and a node that continues it repeats the
+//! decisions. In an upgrade the sockets move too: input that was read is acknowledged and never comes again, written
+//! output is on its way, and nothing is decided twice. The value is therefore the whole state itself.
 //!
 //! Invariants:
-//! - A parcel is made between two calls, when the effects of the last one are performed. Every byte is then in one place:
-//!   with the kernel, whose socket goes along, or in the parcel (read and not used, or made and not written).
-//! - The connection made from a parcel answers every later call as the one before would have.
+//! - A state is exported between two calls, when the effects of the last one are performed. Every byte is then in one
+//!   place: in the kernel, whose socket moves too, or in the state (read and not used, or made and not written).
+//! - The imported connection answers every later call as the exported one would have.
 //! - Both processes read the same clock, so that deadlines stay, and serve the same configuration. Pools and servers
-//!   are named all the same: a request may have begun under an older one.
-//! - Who waits for somebody that only this process knows (a handshake, a server that is being connected to) stays until
-//!   that is over; [`Connection::export`] says for what.
+//!   are named all the same: a request may have begun under an older configuration.
+//! - A connection that waits for an event of this process (a handshake, a server being connected) stays until that is
+//!   over; [`Connection::export`] names the reason.
 
 mod check;
 
@@ -29,19 +29,19 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// The form of parcels. Another form has another number: who does not know it must not get connections.
+/// Version of the format. Each format has its own number: a process with another version must not get connections.
 pub const UPGRADE_STATE_VERSION: u32 = 8;
-/// The longest parcel, in bytes: outlets, and a body that the rules have to see.
+/// Longest state, in bytes: outlets, and a body that the rules have to see.
 pub const UPGRADE_STATE_BYTES_MAX: usize = 1 << 24;
 
-/// Why a parcel cannot be unpacked.
+/// Reason why a state cannot be imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UpgradeStateError {
-    /// Not a parcel of this form.
+    /// Not a state of this version.
     Malformed,
     /// The configuration here lacks what it names.
     Missing(String),
-    /// Its parts do not fit together; says which.
+    /// Its parts do not fit together; the text names the place.
     Inconsistent(&'static str),
 }
 
@@ -180,8 +180,8 @@ struct Log {
 }
 
 impl Connection {
-    /// The connection as a parcel for a process that serves the configuration `newest`; it must be dropped afterwards,
-    /// without a call. An error says, as a key, why it has to stay for now.
+    /// The connection's state for a process that serves the configuration `newest`. The connection must be dropped
+    /// afterwards, without a call. An error names, as a key, why the connection has to stay for now.
     pub fn export(&self, newest: &Snapshot) -> Result<Vec<u8>, &'static str> {
         self.all_fields_are_exported();
         if self.remote.is_some() {
@@ -246,18 +246,20 @@ impl Connection {
         }
     }
 
-    /// Does not compile when a connection or a leg has another field: it must be put into the parcel too, and
-    /// [`PARCEL_VERSION`] raised.
+    /// Does not compile when a connection or a leg has another field: the field must enter the state too, and
+    /// [`UPGRADE_STATE_VERSION`] must rise.
     #[rustfmt::skip]
     fn all_fields_are_exported(&self) {
         let Connection {
             id: _, snapshot: _, listener: _, client: _, local: _, tls: _, facts: _, raw: _, plain: _, scanned: _,
-            receiving: _, answering: _, request: _, response: _, leg, next_leg: _, tickets: _, bound: _, down: _, up: _, in_pos: _,
-            out_pos: _, plain_pos: _, answered: _, client_ended: _, last_response: _, closing: _, ignores_input: _, down_ended: _,
+            receiving: _, answering: _, request: _, response: _, leg, next_leg: _, tickets: _, bound: _, down: _, up: _,
+            in_pos: _,
+            out_pos: _, plain_pos: _, answered: _, client_ended: _, last_response: _, closing: _, ignores_input: _,
+            down_ended: _,
             client_done: _, continued: _, closed: _, timer: _, deadline: _, moved: _, remote: _, log: _, status: _,
             prefix: _, look: _, modes: _, // begin again
             began: _, // follows from the deadline
-            piped: _, // the worker says so: the pipes go along
+            piped: _, // reported by the worker: the pipes move too
         } = self;
         let Some(leg) = leg else { return };
         leg.all_fields_are_exported();
@@ -323,7 +325,7 @@ impl Connection {
         })
     }
 
-    /// The connection in a parcel. No call is due: it waits for what its peers do next, and for its deadline.
+    /// The connection of a state. No call is due: it waits for its peers, and for its deadline.
     pub fn import(
         snapshot: &Arc<Snapshot>,
         bytes: &[u8],

@@ -1,9 +1,10 @@
-//! A server leg that speaks TLS: its handshake, its records both ways, and their repetition after a take-over.
+//! A server leg with TLS: its handshake, its records both ways, and their repetition after a failover.
 //!
-//! With backups the leg's secrets are part of the decision that the request goes to it (the route). Every record towards
-//! the server has its boundary with the backups before its first byte leaves, in runs whose digests cover what they hold:
-//! a restored leg makes the same records of the same bytes, or breaks off. From the server's stream it opens again what
-//! the checkpoint does not cover. A leg whose handshake is not over is not carried over: nothing of the request has left.
+//! With backups the leg's secrets are part of the decision that the request goes to it (the route). The backups have
+//! the layout of every record towards the server before its first byte leaves, in runs whose digests cover their
+//! content: a restored leg makes the same records of the same bytes, or breaks off. It opens again what the checkpoint
+//! does not cover of the server's stream. A leg with an incomplete handshake is not restored: nothing of the request
+//! has left.
 
 use crate::client_leg::seconds;
 use crate::connection::{Connection, ResponseState};
@@ -22,8 +23,8 @@ use evergate_tls::{
 };
 use std::collections::VecDeque;
 
-/// Records that were decided before a take-over, and what has come again of their content. Bound: one run, and what one
-/// call adds.
+/// Records that were decided before a failover, and the part of their content that has arrived again. Bound: one run,
+/// and the bytes of one call.
 #[derive(Debug, Default)]
 pub(crate) struct Replay {
     forced: VecDeque<RecordLayout>,
@@ -81,7 +82,7 @@ impl ServerLeg {
         }
     }
 
-    /// What another node needs of the leg's TLS at this moment: directly after the handshake, or before the next request.
+    /// The leg's TLS state for another node: directly after the handshake, or before the next request.
     pub(crate) fn export_tls(&mut self) -> Option<Box<LegTls>> {
         let records = self.records.as_ref()?;
         let mut state = Vec::new();
@@ -90,7 +91,7 @@ impl ServerLeg {
         Some(Box::new(LegTls { records: state, consumed: self.in_pos, sent: self.out_pos, flight }))
     }
 
-    /// Puts the TLS of a leg back as a backup knows it; says what of it contradicts the rest.
+    /// Restores the TLS of a leg from a replica; the error names the contradiction.
     pub(crate) fn restore_tls(
         &mut self,
         state: &ConnectionState,
@@ -130,7 +131,7 @@ impl ServerLeg {
         self.records.as_ref().is_none_or(|records| records.is_between_messages()) && !owes
     }
 
-    /// Whether all records that were decided before a take-over are made again.
+    /// Whether all records that were decided before a failover are made again.
     pub(crate) fn has_repeated(&self) -> bool {
         self.replay.as_ref().is_none_or(|replay| replay.forced.is_empty())
     }
@@ -198,7 +199,7 @@ impl Connection {
     fn take_leg_bytes(&mut self, io: &mut Io<'_>, data: &mut [u8]) {
         let id = self.leg_id();
         let mut at = 0;
-        // What is left when the leg breaks off is nobody's, least of all the next leg's.
+        // When the leg breaks off, the remaining bytes belong to no leg, least of all to the next one.
         while at < data.len() && self.leg_id() == id {
             let used = self.take_leg_step(io, &mut data[at..]);
             if used == 0 {
@@ -265,7 +266,7 @@ impl Connection {
         }
     }
 
-    /// Feeds the handshake. Its input may be acknowledged at once: who takes over makes another leg.
+    /// Advances the handshake. Its input may be acknowledged at once: another node makes another leg.
     fn shake_leg(&mut self, io: &mut Io<'_>, data: &[u8]) {
         let Some(leg) = &mut self.leg else { return };
         let LegState::Shaking(handshake) = &mut leg.state else { return };
@@ -392,7 +393,7 @@ impl Connection {
             return;
         };
         match leg.replay {
-            // The client said more the first time: an alert now would use a nonce of what it said.
+            // The client sent more the first time: an alert now would reuse a nonce.
             Some(_) => self.end_abruptly(io, "response_replay_mismatch"),
             None => self.seal_alert_up(io, alert::CLOSE_NOTIFY, false),
         }
@@ -463,7 +464,7 @@ impl Connection {
         (digest == boundary.digest).then_some(())
     }
 
-    /// Everything that was decided is repeated: what waited for that goes on.
+    /// All decided output is repeated: waiting output follows.
     fn after_replay_up(&mut self, io: &mut Io<'_>) {
         let Some(leg) = &mut self.leg else { return };
         let Some(replay) = leg.replay.take() else { return };

@@ -1,9 +1,8 @@
-//! Peers that take little: how long bytes may wait for them.
+//! Slow peers: how long bytes may wait for them.
 //!
-//! What is written to a socket is with the kernel, which takes megabytes of it, and says that it takes more only when a good
-//! part of them has gone. So the pace of a peer shows in what it acknowledges, and not in how often there is something to
-//! write. It is looked at soon after a peer is waited for, and then whenever a deadline comes: nothing is asked for while bytes
-//! move.
+//! The kernel takes megabytes of written bytes, and reports space again only when a good part of them has gone. The
+//! pace of a peer therefore shows in its acknowledgements, not in how often its socket is writable. The pace is checked
+//! soon after the wait for a peer begins, and then at each deadline. No query is made while bytes move.
 
 use crate::connection::{Connection, ResponseState, Timer};
 use evergate_base::Micros;
@@ -20,13 +19,13 @@ pub(crate) struct AckedPositions {
     /// Output positions of those that were waited for then, and have been since.
     client: Option<u64>,
     server: Option<u64>,
-    /// What the kernel still holds for the client, and for the server; told before a look.
+    /// Bytes that the kernel still holds for the client, and for the server; set before a check.
     held: Option<(u64, u64)>,
 }
 
 impl Connection {
-    /// Whether it depends on the peers' acknowledgements what the next timeout means: the worker tells them before, by
-    /// [`Connection::handle_unacknowledged`], or with backups as always.
+    /// Whether the meaning of the next timeout depends on the peers' acknowledgements: the worker reports them before,
+    /// by [`Connection::handle_unacknowledged`], or with backups as always.
     pub fn checks_peers(&self) -> bool {
         self.is_looked_at(self.timer)
     }
@@ -80,7 +79,7 @@ impl Connection {
         self.answering == ResponseState::Head && self.waits_for_server() && !self.waits_for_client()
     }
 
-    /// Some of what waited has left: who waits for nobody any more has the time of its state.
+    /// Some waiting bytes left: without further waiting bytes the deadline of the state applies.
     pub(crate) fn record_progress(&mut self, now: Micros) {
         let (client, server) = (self.waits_for_client(), self.waits_for_server());
         if let Some(look) = &mut self.look {
@@ -98,8 +97,8 @@ impl Connection {
         self.check((self.waits_for_client(), self.waits_for_server()), now)
     }
 
-    /// Whether records of before are yet to be made because peers take little, but enough: a slow client has all that it has
-    /// room for. Begins to wait for what is next if so.
+    /// Whether decided records are yet to be made because peers take little, but enough: a slow client has all that it
+    /// has space for. If so, starts the next wait.
     pub(crate) fn is_stuck_for_slow_peers(&mut self, now: Micros) -> bool {
         match self.timer {
             _ if self.closing => false,
@@ -114,7 +113,8 @@ impl Connection {
         }
     }
 
-    /// Whether the server is still taking the request, all of which is written, or waits for a client that takes the response.
+    /// Whether the server still takes the request, all of which is written, or waits for a client that takes the
+    /// response.
     pub(crate) fn server_continues(&mut self, now: Micros) -> bool {
         if self.server_waits_for_client() {
             return self.check((true, false), now);
@@ -128,8 +128,9 @@ impl Connection {
         self.leg.as_ref().is_some_and(|leg| leg.out_pos > REQUEST_SMALL)
     }
 
-    /// With backups a server's bytes are acknowledged when the client has them, or else the backups. One whose client has yet to
-    /// take what was sent may have as much on its way as it can, as after a take-over: its silence is not its own.
+    /// With backups a server's bytes are acknowledged when the client has them, or else the backups. A server whose
+    /// client has yet to take its bytes may have a full window on its way, as after a failover: its silence is not its
+    /// own.
     fn server_waits_for_client(&self) -> bool {
         let owes = self.remote.as_ref().is_some_and(|remote| remote.client_acked < self.out_pos);
         owes && self.answering != ResponseState::Head

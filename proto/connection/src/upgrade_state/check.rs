@@ -1,5 +1,5 @@
-//! The ranges of what a parcel says. Within them the connection that is made from it can add without overflow, reads into
-//! buffers that are large enough, and comes to its end; that it is the connection it says cannot be seen.
+//! Ranges of the fields of a received state. Within them the imported connection adds without overflow, reads into
+//! large enough buffers, and terminates. Whether the state is the one that was exported cannot be checked.
 
 use super::{Leg, Stage, Tls, UpgradeState, UpgradeStateError};
 use crate::INPUT_BYTES;
@@ -14,7 +14,7 @@ fn wrong(what: &'static str) -> Checked {
 }
 
 impl UpgradeState {
-    /// What is read behind must fit the buffers, what is counted up must have room, and what waits must have a deadline.
+    /// Buffered bytes must fit the buffers, counters must have space to grow, and each wait must have a deadline.
     pub(super) fn check(&self) -> Checked {
         if self.raw.len() >= INPUT_BYTES {
             return wrong("length of the client's input");
@@ -54,7 +54,7 @@ impl UpgradeState {
         self.leg.as_ref().map_or(Ok(()), |leg| leg.check(self.next_leg))
     }
 
-    /// Nothing was read or said but the beginning of a hello.
+    /// Nothing was received or sent but the beginning of a hello.
     fn is_untouched(&self) -> bool {
         let silent = self.tickets.is_empty() && self.down.is_empty() && self.up.is_empty();
         let begins = matches!(self.receiving, Stage::Head | Stage::Tunnel)
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_connection_says_is_refused() {
+    fn state_of_no_possible_connection_is_refused() {
         type Spoil = fn(&mut UpgradeState);
         let spoils: [(&str, Spoil); 8] = [
             ("status", |upgrade_state| upgrade_state.status = 13),

@@ -92,7 +92,11 @@ fn a_server_that_ends_earlier_the_second_time_gets_no_alert_in_place_of_a_decide
         let mut pair = Pair::restore(&state, &config);
         pair.server_sends(&reported[..share]);
         pair.call(|conn, io| conn.handle_server_end(io, conn.leg_id().unwrap()));
-        assert_eq!((pair.closed, &pair.reasons[..]), (Some(true), &["response_replay_mismatch"][..]), "after {share}");
+        assert_eq!(
+            (pair.closed, &pair.reasons[..]),
+            (Some(true), &["response_replay_mismatch"][..]),
+            "after {share}"
+        );
         assert_eq!(pair.to_client, b"");
     }
 }
@@ -336,7 +340,10 @@ fn a_restored_connection_knows_what_the_client_offered() {
             let switched = format!("HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: {taken}\r\n\r\n");
             pair.server_sends(switched.as_bytes());
             let reported = String::from_utf8_lossy(&pair.to_client).into_owned();
-            assert!(reported.starts_with(&format!("HTTP/1.1 {status} ")), "{taken}, {head_first}: {reported:?}");
+            assert!(
+                reported.starts_with(&format!("HTTP/1.1 {status} ")),
+                "{taken}, {head_first}: {reported:?}"
+            );
         }
     }
 }

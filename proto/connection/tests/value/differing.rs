@@ -177,7 +177,10 @@ fn a_flight_is_named_with_the_input_that_it_answers() {
             Entry::Hello(_) => "Hello",
             Entry::Input(_) => "Input",
             Entry::Flight(flight) => {
-                assert_eq!((flight.length as usize, flight.digest), (reported.len(), flight_digest(&reported)));
+                assert_eq!(
+                    (flight.length as usize, flight.digest),
+                    (reported.len(), flight_digest(&reported))
+                );
                 "Flight"
             }
             Entry::Established(_) => "Established",

@@ -62,7 +62,10 @@ fn a_body_that_rules_saw_is_the_same_when_it_is_said_again() {
             match continues {
                 true => assert_eq!((pair.closed, &pair.to_server), (None, &reported), "by {step}"),
                 false => {
-                    assert_eq!((pair.closed, pair.reasons.last()), (Some(true), Some(&"request_replay_mismatch")));
+                    assert_eq!(
+                        (pair.closed, pair.reasons.last()),
+                        (Some(true), Some(&"request_replay_mismatch"))
+                    );
                     assert!(pair.to_server.is_empty(), "{again:?} by {step}");
                 }
             }

@@ -5,7 +5,7 @@
 
 use crate::exhaustive::{requests, tunnel};
 use crate::scenario::{
-    ENDS, CONTINUES, LOGIN, LOGIN_ENDS, Rng, Scenario, WHO, WHO_POSTS, Wire, config, random,
+    CONTINUES, ENDS, LOGIN, LOGIN_ENDS, Rng, Scenario, WHO, WHO_POSTS, Wire, config, random,
 };
 use crate::world::{Mutation, Outcome, World, reference};
 use evergate_connection::{Scratch, Snapshot};

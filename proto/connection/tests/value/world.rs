@@ -1,9 +1,9 @@
 //! One connection with a backup, its peers with their TCP, and the checks.
 
 mod acts;
+mod failover;
 mod leg;
 mod upgrade_state;
-mod failover;
 
 pub(crate) use acts::reference;
 

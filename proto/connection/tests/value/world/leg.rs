@@ -27,7 +27,11 @@ pub(super) struct Pace {
 impl Pace {
     /// How much more can be read of a peer that has `said` so much. One that waits says nothing new before all that was read is
     /// acknowledged: it repeats the first segment only.
-    pub(super) fn limit(&mut self, window: Option<(u64, bool)>, (acked, read, reported): (u64, u64, u64)) -> u64 {
+    pub(super) fn limit(
+        &mut self,
+        window: Option<(u64, bool)>,
+        (acked, read, reported): (u64, u64, u64),
+    ) -> u64 {
         let Some((window, loses)) = window else { return reported - read };
         self.waits = (self.waits || loses) && acked < read;
         let limit = if self.waits { read } else { acked + window };
