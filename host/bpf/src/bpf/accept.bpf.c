@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Stateless accept: a SYN is answered with a cookie that any node of the cluster can check, so a connection survives its
- * node from the first packet on, and a flood of SYNs costs no memory. Only clients of very small segments are left to our
- * kernel, few at a time. A tc filter behind the gate, in an object of its own: bpf_sk_assign_tcp_reqsk() needs Linux 6.8.
+/* Stateless accept: a SYN is answered with a cookie that any node of the cluster can check. A connection survives
+ * its node from the first packet on, and a flood of SYNs costs no memory. Only clients of very small segments are
+ * left to our kernel, few at a time. A tc filter behind the gate, in an object of its own: bpf_sk_assign_tcp_reqsk()
+ * needs Linux 6.8.
  *
- * The sequence number of our SYN-ACK: 22 bits of a keyed hash over the addresses, the epoch and the options, plus the peer's
- * sequence number; 2 bits of the epoch (68.7 s, from the TAI clock); 3 bits of segment size, 4 of window scale (15: none),
- * 1 of SACK. Of a later segment, whose number is at most a window further, the sum is never right: with a hash of both, one of
- * some thousand connections whose first segment was lost would begin in the middle of what its peer says. Timestamps need no bits: whoever returns the cookie shows them. An epoch before or after ours is accepted: what
- * another node answered is taken while the difference of both clocks and the age of the cookie are 68.7 s together, and
- * never from twice that on. What is refused is left to the kernel, which answers it with a RST. */
+ * The sequence number of our SYN-ACK: 22 bits of a keyed hash over the addresses, the epoch and the options, plus
+ * the peer's sequence number; 2 bits of the epoch (68.7 s, from the TAI clock); 3 bits of segment size, 4 of window
+ * scale (15: none), 1 of SACK. For a later segment, whose number is at most a window further, the sum is never
+ * right. With a hash of both numbers, one of some thousand connections whose first segment was lost would start in
+ * the middle of its stream. Timestamps need no bits: the client returns them with the cookie. An epoch before or
+ * after ours is accepted: the cookie of another node is valid while the clock difference plus its age are below 68.7
+ * s, and never beyond twice that. A refused segment is left to the kernel, which answers with RST. */
 #include "offer.h"
 #include "owner.h"
 #include "socket.h"
@@ -25,7 +27,7 @@ struct network { __be32 ip[4], mask[4]; };
 /* Of the interface, as user space has seen it last. */
 struct card {
 	__u32 segment_bytes[2];		/* what we offer, IPv4 and IPv6 */
-	__u32 networks, pad;		/* how many of these there are: who is in one is on the link */
+	__u32 networks, pad;		/* how many of these there are: an address in one of them is on the link */
 	struct network network[NETWORKS];
 };
 struct card card = { .segment_bytes = { 1460, 1440 } };
@@ -35,10 +37,10 @@ const volatile __u32 use_timestamps = 1, use_sack = 1, use_scaling = 1;
 const volatile __u32 timestamp_offset = 0;
 
 #define NO_WSCALE 15
-#define FIRST_WINDOW 65535	/* bytes that a peer may send before it has heard more of us than the SYN-ACK */
+#define FIRST_WINDOW 65535	/* bytes that a peer may send after the SYN-ACK alone */
 #define OUR_WSCALE 7
 #define ROUND_TRIP_MS_MAX 3000	/* the RTO without a round trip; an older SYN-ACK shows a pause of the client */
-#define SENSIBLE_MSS 88		/* our kernel takes no less from programs (TCP_MAXSEG): nobody means that */
+#define SENSIBLE_MSS 88		/* our kernel accepts no less from programs (TCP_MAXSEG): no real client sends less */
 
 /* A word takes two rounds here, against one in the bucket hash. */
 #define COOKIE_WORD(m) do { __u64 m_ = (m); v3 ^= m_; SIP_ROUND; SIP_ROUND; v0 ^= m_; } while (0)
@@ -150,7 +152,7 @@ static __always_inline int leave_to_kernel(__u32 bucket)
 	return owner_word(bucket) & OWNER_CLOSED ? TC_ACT_SHOT : TC_ACT_OK;
 }
 
-/* Whether our kernel has answered somebody of the bucket whom no program has accepted yet. */
+/* Whether our kernel has answered a client of the bucket that no program has accepted yet. */
 static __always_inline bool greets(__u32 bucket)
 {
 	struct greeting *g = bpf_map_lookup_elem(&greetings, &bucket);
@@ -170,24 +172,24 @@ static __always_inline bool is_on_link(const struct flow_key *k)
 	return false;
 }
 
-/* Sends the answer. On the link it goes to the card that the SYN came from: a flood from addresses that nobody has would fill
- * our kernel's table of neighbours with questions for them, and push those out that keep the cluster together. Everybody
- * else is behind few routers and is reached by the kernel's routes: the way back may be another one. So is whose SYN
- * another node has passed on, for it hides who brought it. */
+/* Sends the answer. On the link it goes to the card that the SYN came from: a flood from unused addresses would fill
+ * our kernel's neighbour table with requests for them, and evict the entries that the cluster needs. Clients off the
+ * link are behind few routers and are reached by the kernel's routes: the way back may be another one. A SYN that
+ * another node passed on takes the routes too, because its frame hides the client's card. */
 static __always_inline int send_syn_ack(struct __sk_buff *skb, const struct packet *p)
 {
 	__u8 macs[12];
 	struct peer from = { skb->ifindex, 0 };
 	struct mac *ours = bpf_map_lookup_elem(&peers, &from);
 	bool is_back = ours && is_on_link(&p->key) && came_straight(skb, p) && !bpf_skb_load_bytes(skb, 6, macs, 6);
-	if (!is_back || macs[0] & 1)		/* nobody's card is a group */
+	if (!is_back || macs[0] & 1)		/* a group address is no card */
 		return bpf_redirect_neigh(skb->ifindex, 0, 0, 0);
 	__builtin_memcpy(macs + 6, ours->mac, 6);
 	bpf_skb_store_bytes(skb, 0, macs, 12, 0);
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-/* The checksum is mended, not computed: whether it covers the packet yet or only the pseudo-header (a sender on this
+/* The checksum is updated, not computed: whether it covers the packet yet or only the pseudo-header (a sender on this
  * machine left the rest to its card) cannot be seen here. */
 static __always_inline int answer_syn(struct __sk_buff *skb, struct packet *p)
 {
@@ -201,8 +203,8 @@ static __always_inline int answer_syn(struct __sk_buff *skb, struct packet *p)
 		return TC_ACT_OK;
 	read_offer(skb, p, &offer);
 	if (offer.mss >= SENSIBLE_MSS && offer.mss < least_mss(v6)) {
-		/* By a cookie it would get segments that are larger than it takes. What our kernel answers takes a slot: of a
-		 * bucket one at a time, or a flood of such SYNs would take all. */
+		/* By a cookie it would get segments that are larger than it takes. What our kernel answers takes a
+		 * slot: of a bucket one at a time, or a flood of such SYNs would take all. */
 		__u32 bucket = hash_bucket(&p->key);
 		if (!greets(bucket))
 			return leave_to_kernel(bucket);
@@ -238,7 +240,7 @@ static __always_inline void unregister(struct slot *s, __u32 index)
 	bpf_map_push_elem(&free_slots, &index, 0);
 }
 
-/* Our kernel makes no socket of it: nobody will ever take the slot. */
+/* Our kernel makes no socket of the segment: no program will ever accept the slot. */
 static __always_inline void withdraw(const struct packet *p)
 {
 	__u32 index;
@@ -254,7 +256,8 @@ static __always_inline enum registration register_accepted(struct __sk_buff *skb
 	struct slot *s = slot_of(&p->key, &index);
 	bool known = s, fresh = !s || READ(s->flags) & FLAG_RECOVERED;
 	__u32 seq = bpf_ntohl(p->tcp.seq), ack = bpf_ntohl(p->tcp.ack_seq);
-	/* Two segments of one handshake on two processors: the second leaves alone what a worker may have taken since. */
+	/* Two segments of one handshake on two processors: the second leaves alone what a worker may have taken
+	 * since. */
 	if (!fresh && s->committed == seq && s->snd_una == ack && s->established)
 		return KNOWN;
 	if (fresh) {
@@ -286,15 +289,15 @@ static __always_inline enum registration register_accepted(struct __sk_buff *skb
 	s->flags = FLAG_LEARN;		/* the frame may come from a node that passed it on */
 	if (!fresh)
 		return KNOWN;
-	/* A connection of these ends that is being restored was entered since: it is in the way of this one, and not the other way. */
+	/* A connection with these ends that is being restored was entered since: it has precedence over this one. */
 	if (!bpf_map_update_elem(&flows, &p->key, &index, known ? BPF_ANY : BPF_NOEXIST))
 		return FRESH;
 	unregister(s, index);
 	return REFUSED;
 }
 
-/* Makes the segment echo no timestamp, so that the kernel takes no round trip from it. `at`: offset of the echo in the TCP
- * header, at any alignment. */
+/* Makes the segment echo no timestamp, so that the kernel takes no round trip from it. `at`: offset of the echo in
+ * the TCP header, at any alignment. */
 static __always_inline void clear_tsecr(struct __sk_buff *skb, const struct packet *p, __u32 at)
 {
 	__be32 old[2], new[2], none = 0;
@@ -305,16 +308,16 @@ static __always_inline void clear_tsecr(struct __sk_buff *skb, const struct pack
 	bpf_l4_csum_replace(skb, p->l4 + 16, 0, bpf_csum_diff(old, 8, new, 8, 0), 0);
 }
 
-/* The timestamp of the new socket at this moment: the kernel sets the socket's clock by it. The kernel's first sample of the
- * round-trip time is this clock less the echoed timestamp: the age of our SYN-ACK, rounded up. The age is unknown where another
- * node sent the SYN-ACK, or the client made the echo up. Then the clock continues from the echo, and the first data is
- * the first sample. */
-static __always_inline __u32 socket_timestamp(struct __sk_buff *skb, const struct packet *p, const struct offer *said)
+/* The timestamp of the new socket at this moment: the kernel sets the socket's clock by it. The kernel's first
+ * sample of the round-trip time is this clock less the echoed timestamp: the age of our SYN-ACK, rounded up. The age
+ * is unknown where another node sent the SYN-ACK, or the client forged the echo. Then the clock continues from the
+ * echo, and the first data is the first sample. */
+static __always_inline __u32 socket_timestamp(struct __sk_buff *skb, const struct packet *p, const struct offer *offer)
 {
-	__u32 tsecr = bpf_ntohl(said->tsecr), now = timestamp_now() + 1;
+	__u32 tsecr = bpf_ntohl(offer->tsecr), now = timestamp_now() + 1;
 	if (now - tsecr <= ROUND_TRIP_MS_MAX)
 		return now;
-	clear_tsecr(skb, p, said->tsecr_at);
+	clear_tsecr(skb, p, offer->tsecr_at);
 	return tsecr;
 }
 
@@ -331,22 +334,22 @@ static __always_inline void read_cookie(struct __sk_buff *skb, const struct pack
 		attrs->rcv_wscale = OUR_WSCALE;
 	}
 	/* Agreed to wherever they stood in the SYN, so they may stand anywhere here (RFC 7323, section 3.2). */
-	struct offer said = {};
+	struct offer offer = {};
 	__be32 ts[3];
 	if (!use_timestamps || p->tcp.doff < 8)
 		return;
 	if (!bpf_skb_load_bytes(skb, p->l4 + 20, ts, 12) && ts[0] == bpf_htonl(0x0101080a)) {
-		said.has_ts = true;
-		said.tsval = ts[1];
-		said.tsecr = ts[2];
-		said.tsecr_at = 28;
+		offer.has_ts = true;
+		offer.tsval = ts[1];
+		offer.tsecr = ts[2];
+		offer.tsecr_at = 28;
 	} else {
-		read_offer(skb, p, &said);
+		read_offer(skb, p, &offer);
 	}
-	if (said.has_ts) {
+	if (offer.has_ts) {
 		attrs->tstamp_ok = 1;
-		attrs->rcv_tsval = bpf_ntohl(said.tsval);
-		attrs->rcv_tsecr = socket_timestamp(skb, p, &said);
+		attrs->rcv_tsval = bpf_ntohl(offer.tsval);
+		attrs->rcv_tsecr = socket_timestamp(skb, p, &offer);
 	}
 }
 
@@ -363,9 +366,10 @@ static __always_inline int accept_ack(struct __sk_buff *skb, struct packet *p)
 	enum judgement judged = judge_cookie(&p->key, cookie, theirs);
 	if (judged != FIRST) {
 		count(COOKIE_WRONG);
-		/* The first segment was lost or overtaken, and so was the ACK: the peer says it again, also when all that is
-		 * left is its end, and what overtook it may be an ACK of a SYN-ACK that came twice. A RST would be the end of
-		 * it. Of strangers one in 85 looks like that, and is left to its own timers, for three epochs at most. */
+		/* The first segment was lost or overtaken, and so was the ACK. The peer resends it, also when only
+		 * its end is left; the overtaking segment may be the ACK of a repeated SYN-ACK. An RST would end the
+		 * connection. Of forged segments one in 85 looks like that, and is left to its own timers, for three
+		 * epochs at most. */
 		if (judged == LATER)
 			verdict = TC_ACT_SHOT;
 		goto release;
@@ -390,17 +394,17 @@ release:
 	return verdict;
 }
 
-/* Whether a socket of this machine has the flow, most often in TIME_WAIT: no cookie helps then, for the ACK that returns it
- * would go to that socket and be ignored. The kernel lets a new connection follow an old one that is over (RFC 6191), and
- * has a client that forgot one that is not refuse it (RFC 5961, 4). */
+/* Whether a socket of this machine has the flow, most often in TIME_WAIT. A cookie does not help then: the ACK that
+ * returns it would reach that socket and be ignored. The kernel lets a new connection follow a finished one (RFC
+ * 6191), and makes a client refuse a connection that it has forgotten (RFC 5961, 4). */
 static __always_inline bool has_socket(struct __sk_buff *skb, const struct packet *p)
 {
 	int state = socket_state(skb, p);
 	return state && state != STATE_LISTEN;
 }
 
-/* A SYN with data is dropped (a checksum over what is cut off could not be mended): what our kernel answers takes a slot, and
- * a flood of such SYNs would take all. Its sender says it again without (RFC 7413, section 4.1.3). */
+/* A SYN with data is dropped (the checksum over the removed data could not be updated): our kernel's answer takes a
+ * slot, and a flood of such SYNs would take all slots. Its sender resends it without data (RFC 7413, section 4.1.3). */
 static __always_inline int accept_syn(struct __sk_buff *skb, struct packet *p)
 {
 	if (has_socket(skb, p))

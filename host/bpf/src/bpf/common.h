@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Layouts, maps and the packet reader. Rust sees the layouts through the skeleton's BTF, nothing is mirrored by hand.
- * Sequence numbers, windows and ids are in host order unless the type says __be. */
+/* Layouts, maps and the packet reader. Rust sees the layouts through the skeleton's BTF; none is repeated by hand.
+ * Sequence numbers, windows and ids are in host order unless the type is __be. */
 #pragma once
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 
 enum {
-	NODES = 64,		/* node ids 1 to 63; 0 means nobody, or oneself in `leases` and `peers` */
+	NODES = 64,		/* node ids 1 to 63; 0 means no node, or this node in `leases` and `peers` */
 	BUCKETS = 1024,
 	LANES = 64,		/* workers with a batch and a ring of their own */
 	BATCH = 64,		/* ACKs per system call */
-	HELD_BACK_MAX = 65536,	/* bytes that may be mirrored but not acknowledged, so that a new owner has news for the peer */
+	WITHHELD_BYTES_MAX = 65536,	/* replicated bytes that may stay unacknowledged, so that a new owner has an ACK to send */
 	PEER_WINDOW_MAX = 65535 << 14,
 	EARLY_MAX = 4096,	/* bytes of a segment that is kept for a socket to come; a power of two */
 };
@@ -29,13 +29,13 @@ enum slot_flag {
 	FLAG_RECOVERED = 4,		/* a program holds the slot: never reuse it under its feet */
 	FLAG_RESTORED = 8,	/* the peer may acknowledge more than our kernel remembers to have sent */
 	FLAG_OPEN = 16,		/* nothing is withheld any more */
-	FLAG_LEARN = 32,	/* where packets go next is not known before our kernel says one */
+	FLAG_LEARN = 32,	/* the path of packets is unknown until our kernel sends one */
 	FLAG_ASLEEP = 64,	/* its socket is being made: nothing may reach it yet */
 	FLAG_GONE = 128,	/* one of its ends has refused the other: no acknowledgement will come */
-	LANE_SHIFT = 24,	/* upper byte: the lane that hears of acknowledgements */
+	PORT_SHIFT = 24,	/* upper byte: the worker port that gets events of acknowledgements */
 };
 
-/* Four cache lines, one per writer: who writes a line owns it, everyone else only reads. */
+/* Four cache lines, one per writer: a line's writer owns it, all others only read. */
 struct slot {
 	/* 0: user space. `armed` is handed over: set by user space, cleared once by ingress */
 	__u32 committed;	/* the highest ACK that may leave */
@@ -49,21 +49,21 @@ struct slot {
 	__u32 snd_nxt;
 	__u32 sent_ack, sent_edge, sent_win;	/* what really left; sent_win unscaled, as on the wire */
 	__be32 tsval;
-	__u32 ahead_max;	/* of a restored flow: the most that its peer may have, whatever it says; never below snd_nxt */
+	__u32 ahead_max;	/* of a restored flow: the most that its peer may have, whatever it acknowledges; at least snd_nxt */
 	__u64 answered_ns;	/* last repeated ACK that was let through */
 	__u64 born_ns;
 	__u32 greeted;		/* counted in `greetings`, until a program takes the slot */
 	__u32 egress_pad2[3];
 	/* 2: ingress */
 	__u32 snd_una;		/* what the peer acknowledged of what our kernel sent */
-	__u32 peer_ack;		/* the highest ACK heard, may be ahead of snd_una after a take-over */
+	__u32 peer_ack;		/* the highest ACK received, may be ahead of snd_una after a failover */
 	__be32 tsecr;		/* the peer's newest timestamp */
 	__u32 syn_sent;		/* active open that waits for its SYN-ACK */
 	__u32 established;	/* the peer has answered our SYN or SYN-ACK */
 	__u32 strange_ack;	/* on hold: what was acknowledged last that this connection's peer would not; 0: nothing */
 	__u32 room;		/* of a restored flow, once its peer was heard: the right edge of its window */
 	__u32 room_known;	/* that is all that the peer had ever offered to the node before us */
-	__u64 received_ns;		/* of a restored flow: when its peer was heard first; 0: not yet */
+	__u64 received_ns;		/* of a restored flow: when its peer's first segment came; 0: not yet */
 	__u32 strange_seq;	/* the least number of a segment that acknowledged this */
 	__u32 ingress_pad[5];
 	/* 3: written at registration; egress writes where packets go next when it learns that, or it changes */
@@ -78,11 +78,11 @@ _Static_assert(__builtin_offsetof(struct slot, eth) % 4 == 0, "link headers are 
 _Static_assert(sizeof(struct flow_key) == 40, "the key has no hidden padding");
 
 /* One of our addresses that can move between nodes. */
-enum { ADDRESS_LEGS = 1 };	/* server legs start here, their ports tell the bucket */
+enum { ADDRESS_LEGS = 1 };	/* server legs start here, their ports identify the bucket */
 struct address { __be32 ip[4]; };
 struct address_info {
 	__u32 flags;
-	__u16 bucket;		/* whoever owns it answers ARP and neighbour discovery */
+	__u16 bucket;		/* the owner of this bucket answers ARP and neighbour discovery */
 	__u8 mac[6];		/* the virtual MAC */
 	__u32 pad;
 };
@@ -94,7 +94,7 @@ struct listener {
 	__u16 pad;
 };
 
-/* What the peer of a flow said while it was held or belonged to another node. */
+/* What the peer of a flow sent while the flow was on hold or belonged to another node. */
 struct peer_input {
 	__u32 seq, ack, window, count;	/* ack: the highest */
 	__u32 tsval, tsecr;
@@ -110,10 +110,11 @@ struct early_segment { struct flow_key key; __u8 segment[EARLY_MAX]; };
 
 struct settings { __u32 reset_unknown, pad; };
 
-/* Connections of a bucket whose SYN our kernel has answered and that no program has taken yet: nobody else knows of them. */
+/* Connections of a bucket whose SYN our kernel has answered and that no program has accepted yet: unknown elsewhere. */
 struct greeting { __u64 count, newest_ns; };
 
-/* An owner word: bits 0-7 owner, 8 HOLD, 9 CLOSED (our kernel answers no more SYNs), 16-63 up to six backups, one byte each. */
+/* An owner word: bits 0-7 owner, 8 HOLD, 9 CLOSED (our kernel answers no SYN), 16-63 up to six backups, one byte
+ * each. */
 #define OWNER_HOLD 0x100ULL
 #define OWNER_CLOSED 0x200ULL
 
@@ -169,7 +170,7 @@ struct { __uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS); __uint(max_entries, LANES); _
 
 static __always_inline bool before(__u32 a, __u32 b) { return (__s32)(a - b) < 0; }
 static __always_inline bool after(__u32 a, __u32 b) { return before(b, a); }
-/* The boot-time clock: the monotonic one stands still while the machine is suspended, and others have taken its buckets then. */
+/* The boot-time clock: the monotonic clock stops while the machine is suspended, when other nodes get its buckets. */
 static __always_inline __u64 now_ns(void) { return test_clock ? READ(test_now_ns) : bpf_ktime_get_boot_ns(); }
 
 static __always_inline void count(__u32 which)
@@ -260,7 +261,8 @@ static __always_inline enum kind read_ipv6(struct __sk_buff *skb, struct packet 
 static __always_inline enum kind read_packet(struct __sk_buff *skb, struct packet *p, bool egress)
 {
 	__builtin_memset(p, 0, sizeof *p);
-	/* of another network on the same cable; the tag is in no byte of the frame any more. VLAN 0 is a priority only */
+	/* of another network on the same cable; the tag is in no byte of the frame any more. VLAN 0 is a priority
+	 * only */
 	if (skb->vlan_present && skb->vlan_tci & 0xfff)
 		return KIND_OTHER;
 	if (skb->protocol == bpf_htons(ETH_P_IP))
@@ -270,7 +272,7 @@ static __always_inline enum kind read_packet(struct __sk_buff *skb, struct packe
 	return skb->protocol == bpf_htons(ETH_P_ARP) ? KIND_ARP : KIND_OTHER;
 }
 
-/* Replaces `len` bytes (a multiple of 4) of the TCP header at `offset`, from `old` to `new`, and mends the checksum.
+/* Replaces `len` bytes (a multiple of 4) of the TCP header at `offset`, from `old` to `new`, and updates the checksum.
  * Without BPF_F_PSEUDO_HDR the call does nothing to packets whose checksum the device will fill in, which is right. */
 #define REPLACE_TCP(skb, p, offset, old, new, len) do { \
 	__s64 diff_ = bpf_csum_diff((__be32 *)(old), len, (__be32 *)(new), len, 0); \

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* The gate: no ACK, FIN or RST of a gated flow leaves before the program released it; see owner.h for whose packets
+/* The gate: no ACK, FIN or RST of a gated flow leaves before the program released it; owner.h decides whose packets
  * they are. Attached as tc clsact filters by netlink, so that it stays when the process dies.
  *
- * A flow is gated when its local address is in `addresses` and its port is in `listeners` or in a server-leg block. It is
- * registered here before its first data: passive at our SYN-ACK, active at our SYN. What cannot be registered is not
- * allowed to start. Everything else on the interface passes untouched.
+ * A flow is gated when its local address is in `addresses` and its port is in `listeners` or in a server-leg block.
+ * It is registered here before its first data: passive at our SYN-ACK, active at our SYN. A flow that cannot be
+ * registered may not start. All other traffic of the interface passes untouched.
  *
  * Packets are dropped with TC_ACT_STOLEN, not TC_ACT_SHOT: TCP takes SHOT for a local failure and parks the data. */
 #include "error.h"
@@ -39,7 +39,7 @@ static __always_inline void fill_slot(struct __sk_buff *skb, const struct packet
 	bpf_skb_load_bytes(skb, 0, s->eth, 14);
 }
 
-/* Counts a connection that our kernel has begun to greet; again if it greets anew. */
+/* Counts a connection whose SYN our kernel answers; again if it answers again. */
 static __always_inline void greet(struct slot *s, const struct packet *p, __u32 bucket)
 {
 	struct greeting *g = p->tcp.ack ? bpf_map_lookup_elem(&greetings, &bucket) : 0;
@@ -57,7 +57,7 @@ static __always_inline int register_flow(struct __sk_buff *skb, const struct pac
 	struct slot *s = slot_of(&p->key, &index);
 	if (s && s->snd_nxt == bpf_ntohl(p->tcp.seq) + 1 && !s->established)
 		return TC_ACT_OK;				/* sent again */
-	if (s && !(READ(s->flags) & FLAG_RECOVERED)) {		/* an attempt that nobody waits for any more */
+	if (s && !(READ(s->flags) & FLAG_RECOVERED)) {		/* an abandoned attempt */
 		__u32 greeted = s->greeted;
 		fill_slot(skb, p, s, bucket, s->generation + 1);
 		s->greeted = greeted;
@@ -93,7 +93,7 @@ static __always_inline void stamp(struct __sk_buff *skb, const struct packet *p,
 	REPLACE_TCP(skb, p, 24, old, ts, 8);
 }
 
-/* Notes what our kernel says; true when it repeats itself (the peer retransmitted or probed). */
+/* Records a packet of our kernel; true when it repeats itself (the peer retransmitted or probed). */
 static __always_inline bool note_kernel(struct __sk_buff *skb, const struct packet *p, struct slot *s, __u32 edge,
 					bool fin)
 {
@@ -111,15 +111,15 @@ static __always_inline bool note_kernel(struct __sk_buff *skb, const struct pack
 	__be32 ts[2];
 	if (s->has_ts && p->tcp.doff >= 8 && !bpf_skb_load_bytes(skb, p->l4 + 24, ts, 8)) {
 		s->tsval = ts[0];
-		/* a restored socket echoes 0 until it hears the peer */
+	/* a restored socket echoes 0 until a segment of the peer arrives */
 		if (ts[1] && (__s32)(bpf_ntohl(ts[1]) - bpf_ntohl(s->tsecr)) > 0)
 			s->tsecr = ts[1];
 	}
 	return again;
 }
 
-/* A clamped pure ACK that says nothing new is dropped, unless the peer runs short of credit or waits for an answer. */
-static __always_inline bool says_nothing(struct slot *s, __u32 ack, __u32 edge, __u32 win, bool again)
+/* A clamped pure ACK without news is dropped, unless the peer runs short of credit or waits for an answer. */
+static __always_inline bool is_redundant(struct slot *s, __u32 ack, __u32 edge, __u32 win, bool again)
 {
 	__s32 left = s->sent_edge - ack, offered = edge - ack;
 	if (win > s->sent_win && 2 * left < offered)
@@ -132,7 +132,7 @@ static __always_inline bool says_nothing(struct slot *s, __u32 ack, __u32 edge, 
 	return true;
 }
 
-/* SACK blocks above a lowered ACK would tell the peer of data that may yet be lost: NOP them out. Our kernel writes
+/* SACK blocks above a lowered ACK would report data that may yet be lost to the peer: NOP them out. Our kernel writes
  * NOP NOP SACK after the timestamps. */
 #define HIDE_SACK(n) do { \
 	__u32 nop_[n / 4], old_[n / 4]; \
@@ -157,16 +157,16 @@ static __always_inline void hide_sack(struct __sk_buff *skb, const struct packet
 		HIDE_SACK(36);
 }
 
-/* A RST ends the flow for whoever accepts it. A slot that no program holds stays as it is, for the sweep to find. */
+/* A RST ends the flow for the program that accepts it. A slot that no program holds stays for the sweep. */
 static __always_inline void note_reset(struct slot *s)
 {
 	if (READ(s->flags) & FLAG_RECOVERED)
 		__sync_fetch_and_or(&s->flags, FLAG_GONE);
 }
 
-/* Our own ACKs go where our kernel sends packets of the flow, also when that changes: another gateway has taken over, or the
- * route leads elsewhere. Whoever reads it while it is written may see half of both: at worst one ACK goes astray, which the
- * next one makes good. */
+/* Our own ACKs take the path of our kernel's packets of the flow, also when the path changes: another gateway is
+ * active, or the route has changed. A reader during the write may see half of both: at worst one ACK is lost, and
+ * the next one repairs that. */
 static __always_inline void note_path(struct __sk_buff *skb, struct slot *s, __u32 flags)
 {
 	const __be32 *now = (void *)(long)skb->data, *known = (void *)s->eth;
@@ -187,8 +187,9 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct packet *p, 
 	if (!template)
 		note_path(skb, s, flags);
 	if (th.rst && !th.ack && READ(s->syn_sent)) {
-		/* RFC 9293 section 3.5.1: a server still has a connection from this port, of a node that is dead. Nothing of
-		 * ours depends on it; without this answer our SYN would be repeated until the connect times out. */
+		/* RFC 9293 section 3.5.1: a server still has a connection from this port, of a node that is dead.
+		 * Nothing of ours depends on it; without this answer our SYN would be repeated until the connect
+		 * times out. */
 		return TC_ACT_OK;
 	}
 	if (th.rst && !(flags & (FLAG_RST | FLAG_OPEN))) {
@@ -216,18 +217,19 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct packet *p, 
 	}
 	__u32 out = before(committed, ack) && !open ? committed : ack;
 	bool clamped = out != ack, probe = pure && !template && seq != s->snd_nxt;
-	/* a restored flow that is given up while its peer has more than was made again: an end below that would be ignored */
+	/* a restored flow that is given up while its peer has more than was made again: an end below that would be
+	 * ignored */
 	bool gives_up = (th.fin || th.rst) && !p->data_len && open && flags & FLAG_RESTORED;
 	__u32 win = (__s32)(edge - out) < 0 ? 0 : (edge - out) >> ws;
 	if (win > 65535)
 		win = 65535;
 	if (((pure && !probe) || gives_up) && before(seq, s->peer_ack)) {
-		/* after a take-over the peer may be ahead of our kernel and would ignore our ACKs as old */
+		/* after a failover the peer may be ahead of our kernel and would ignore our ACKs as old */
 		seq = s->peer_ack;
 		count(SEQ_RAISED);
 	}
 	if (clamped) {
-		if (pure && !template && !probe && out == s->sent_ack && says_nothing(s, ack, edge, win, again)) {
+		if (pure && !template && !probe && out == s->sent_ack && is_redundant(s, ack, edge, win, again)) {
 			count(ACK_DROPPED);
 			return TC_ACT_STOLEN;
 		}
@@ -252,7 +254,7 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct packet *p, 
 	return TC_ACT_OK;
 }
 
-/* Whether somebody listens where the packet comes from: a process that is dead has left its lease, but no listener. */
+/* Whether a listener exists where the packet comes from: a dead process has left its lease, but no listener. */
 static __always_inline bool is_listened(struct __sk_buff *skb, const struct packet *p)
 {
 	return socket_state(skb, p) == STATE_LISTEN;
@@ -271,25 +273,26 @@ static __always_inline int egress_unregistered(struct __sk_buff *skb, struct pac
 	enum role role = role_of(&p->key, &bucket);
 	if (role == ROLE_NONE)
 		return TC_ACT_OK;
-	if (!may_speak(bucket))
+	if (!may_send(bucket))
 		return TC_ACT_STOLEN;
 	if (role == ROLE_ADDRESS)
 		return TC_ACT_OK;
 	if (p->tcp.syn)		/* an answer with a cookie is no state yet: the flow is registered when the peer returns it */
 		return skb->mark == cookie_mark ? TC_ACT_OK : register_flow(skb, p, bucket);
 	if (p->tcp.rst && p->tcp.ack && !p->tcp.seq) {
-		/* RFC 9293 section 3.10.7.1: the answer to a SYN. A listener whose port is closed is one whose process died,
-		 * while our lease still runs: the peer asks again, and whoever serves the bucket then answers. */
+		/* RFC 9293 section 3.10.7.1: the answer to a SYN. A listener whose port is closed is one whose
+		 * process died while our lease still runs: the peer retries, and the bucket's next owner answers. */
 		count(RST_HELD);
 		return TC_ACT_STOLEN;
 	}
 	if (p->tcp.rst && role == ROLE_LISTENER && is_pending(bucket)) {
-		/* A client whose connection's turn has not come says that it is alive, or its end: our kernel knows neither. */
+		/* A client whose connection is not recovered yet sends a keep-alive, or its end: our kernel knows
+		 * neither. */
 		count(RST_HELD);
 		return TC_ACT_STOLEN;
 	}
 	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
-	/* What was accepted nowhere yet may go on at another node: it is refused by a process that lives, or by nobody. */
+	/* A flow that no program has accepted may continue at another node: only a live process may refuse it. */
 	if (p->tcp.rst && set && READ(set->reset_unknown) && (role != ROLE_LISTENER || is_listened(skb, p)))
 		return TC_ACT_OK;
 	if (!p->tcp.rst && !p->tcp.fin && !p->data_len)
@@ -298,7 +301,7 @@ static __always_inline int egress_unregistered(struct __sk_buff *skb, struct pac
 	return TC_ACT_STOLEN;
 }
 
-/* Not TCP, or TCP that cannot be read: our addresses speak only while our own lease holds. */
+/* Not TCP, or malformed TCP: our addresses may send only while our own lease holds. */
 static __always_inline int egress_other(struct __sk_buff *skb, struct packet *p)
 {
 	if (!node)
@@ -327,7 +330,7 @@ SEC("tc") int gate_egress(struct __sk_buff *skb)
 	struct slot *s = slot_of(&p.key, &index);
 	if (!s)
 		return egress_unregistered(skb, &p);
-	if (!may_speak(s->bucket))
+	if (!may_send(s->bucket))
 		return TC_ACT_STOLEN;
 	if (p.tcp.syn)
 		return skb->mark == cookie_mark ? TC_ACT_OK : register_flow(skb, &p, s->bucket);
@@ -336,7 +339,7 @@ SEC("tc") int gate_egress(struct __sk_buff *skb)
 
 /* ---- ingress ---- */
 
-/* The SYN-ACK to our SYN tells what both sides agreed on. */
+/* The SYN-ACK to our SYN has the agreed options. */
 static __always_inline void complete(struct __sk_buff *skb, const struct packet *p, struct slot *s)
 {
 	struct offer offer;
@@ -354,8 +357,9 @@ static __always_inline void complete(struct __sk_buff *skb, const struct packet 
 	WRITE(s->syn_sent, 0);
 }
 
-/* Would the kernel look at this segment's ACK? The same window and timestamp test, so that nobody who guesses blindly
- * moves what we believe the peer to have. `tsecr`: set when the segment carries a newer timestamp of the peer to echo. */
+/* Would the kernel process this segment's ACK? The same window and timestamp test, so that a blind guess does not
+ * move the position that we record for the peer. `tsecr`: set when the segment carries a newer timestamp of the peer
+ * to echo. */
 static __always_inline bool plausible(struct __sk_buff *skb, const struct packet *p, struct slot *s, __be32 *tsecr)
 {
 	__u32 seq = bpf_ntohl(p->tcp.seq), end = seq + p->data_len + p->tcp.fin;
@@ -380,16 +384,16 @@ static __always_inline void wake(struct slot *s, __u32 index, __u32 ack)
 		return;
 	if (!__sync_val_compare_and_swap(&s->armed, 1, 0))
 		return;
-	__u32 lane = READ(s->flags) >> LANE_SHIFT;
+	__u32 lane = READ(s->flags) >> PORT_SHIFT;
 	void *ring = bpf_map_lookup_elem(&events, &lane);
 	if (!ring || bpf_ringbuf_output(ring, &index, sizeof index, 0))
 		count(EVENT_LOST);
 }
 
-/* A segment with data of a flow that nobody knows yet, in a bucket whose connections are being continued: whoever makes its
- * socket is told, and gets it along. Events of live flows come first: at most half of the ring is for this. False for any
- * other segment; one for which it is true must not go on to the kernel, which may find the socket by then: it would have
- * the same bytes twice. */
+/* Diverts a segment with data of an unknown flow, in a bucket whose connections are being recovered, to the program
+ * that makes its socket. Events of live flows come first: at most half of the ring is for this. False for any other
+ * segment. A diverted segment must not reach the kernel, which may find the socket by then: it would have the same
+ * bytes twice. */
 static __always_inline bool divert(struct __sk_buff *skb, const struct packet *p, __u32 bucket)
 {
 	__u64 *lane_word = bpf_map_lookup_elem(&pending, &bucket);
@@ -402,10 +406,10 @@ static __always_inline bool divert(struct __sk_buff *skb, const struct packet *p
 	if (!ring || !k || (owner_word(bucket) & 0xff) != node)
 		return false;
 	if (len > EARLY_MAX)
-		len = p->tcp.doff * 4;		/* too long to keep: who diverted is told, and says it again */
+		len = p->tcp.doff * 4;		/* too long: the program gets the header, and the peer resends the data */
 	if (2 * bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) > bpf_ringbuf_query(ring, BPF_RB_RING_SIZE)) {
 		count(EVENT_LOST);
-		return true;		/* said again before long */
+		return true;		/* resent before long */
 	}
 	len = ((len - 1) & (EARLY_MAX - 1)) + 1;	/* what the verifier wants to see */
 	k->key = p->key;
@@ -418,8 +422,8 @@ static __always_inline bool divert(struct __sk_buff *skb, const struct packet *p
 	return true;
 }
 
-/* How far the peer of a restored flow may have been sent to. For some seconds the highest edge counts: what was said first may
- * come last. Then our kernel's own words catch up with it, and from there on only what it sent can be acknowledged. */
+/* How far the peer of a restored flow may have been sent to. For some seconds the highest edge counts, because segments
+ * may be reordered. Then our kernel's own output catches up, and from there on only its output can be acknowledged. */
 static __always_inline void note_room(const struct packet *p, struct slot *s, __u32 ack, __u32 next)
 {
 	if (s->room_known) {
@@ -444,7 +448,8 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct packet *p,
 	if (p->tcp.syn && p->tcp.ack)
 		complete(skb, p, s);
 	if (p->tcp.rst && !p->tcp.syn && bpf_ntohl(p->tcp.seq) == s->sent_ack && after(s->k_ack, s->sent_ack)) {
-		/* A peer whose socket is gone refuses by the ACK that it was told; our kernel knows only its own (RFC 5961, 3.2). */
+		/* A peer whose socket is gone refuses by the ACK that it received; our kernel knows only its own
+		 * (RFC 5961, 3.2). */
 		__be32 known = bpf_htonl(s->k_ack);
 		REPLACE_TCP(skb, p, 4, &p->tcp.seq, &known, 4);
 		note_reset(s);
@@ -472,7 +477,8 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct packet *p,
 	}
 	if (!s->established)
 		s->established = 1;
-	/* As in the kernel, an old ACK proves nothing: a timestamp far ahead would make all that the peer says look old. */
+	/* As in the kernel, an old ACK proves nothing: a timestamp far ahead would make the peer's segments look
+	 * old. */
 	if (tsecr && !before(ack, s->snd_una))
 		s->tsecr = tsecr;
 	if (after(ack, s->snd_una)) {
@@ -519,7 +525,7 @@ static __always_inline int ingress_other(struct __sk_buff *skb, struct packet *p
 	}
 	if (!stray)
 		return TC_ACT_OK;
-	count(NOT_OURS);		/* every node has it, and one answers: who answers ARP */
+		count(NOT_OURS);		/* every node has it, and the node that answers ARP also answers this */
 	return TC_ACT_SHOT;
 }
 
@@ -557,7 +563,7 @@ SEC("tc") int gate_ingress(struct __sk_buff *skb)
 		verdict = ingress_flow(skb, &p, s, index);
 	else
 		verdict = TC_ACT_OK;
-	/* Nobody has accepted it yet: the stateless accept, if it is there, looks at it next. */
+	/* No program has accepted it yet: the stateless accept, if attached, looks at it next. */
 	bool young = s ? !(READ(s->flags) & FLAG_RECOVERED) : role == ROLE_LISTENER;
 	return young ? TC_ACT_UNSPEC : verdict;
 }
@@ -570,7 +576,7 @@ static __always_inline int emit(struct __sk_buff *skb, __u32 index, bool v6)
 {
 	struct slot *s = bpf_map_lookup_elem(&slots, &index);
 	if (!s || READ(s->flags) & FLAG_LEARN)
-		return 0;		/* our kernel's next packet says it */
+		return 0;		/* our kernel's next packet carries it */
 	struct template t = { .tcp = { .source = s->key.local_port, .dest = s->key.remote_port, .doff = 8, .ack = 1 } };
 	t.ts[0] = s->has_ts ? bpf_htonl(0x0101080a) : bpf_htonl(0x01010101);
 	t.ts[1] = t.ts[2] = s->has_ts ? 0 : bpf_htonl(0x01010101);

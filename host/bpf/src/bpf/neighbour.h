@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* ARP and neighbour discovery for our addresses: the designated node answers with the virtual MAC, nobody else says a
- * word. The kernel's own answers are stopped at egress, since they would carry the card's MAC.
+/* ARP and neighbour discovery for our addresses: the designated node answers with the virtual MAC, all others are
+ * silent. The kernel's own answers are stopped at egress, since they would carry the card's MAC.
  *
- * Who asks says where it is, and a host that knows it already notes that (RFC 826; RFC 4861, section 7.2.3): who comes back
- * with another card would be sent to the old one until the kernel asks, half a minute later. So every node's kernel gets
- * the question as an answer of the asker's: it updates what it knows by that, makes no new entry and says nothing. */
+ * A request shows the asker's own card, and a host that has an entry updates it (RFC 826; RFC 4861, section 7.2.3).
+ * Else a host with a new card would be reached at the old one for half a minute. So every node's kernel gets the
+ * request as an answer of the asker: it updates an existing entry, makes no new one, and sends nothing. */
 #pragma once
 #include "owner.h"
 
@@ -16,8 +16,8 @@ static __always_inline struct address_info *address_v4(const __u8 ip[4])
 	return bpf_map_lookup_elem(&addresses, &a);
 }
 
-/* Sends the answer that was written over the question; the link header stays the question's. Steer mode: coming from the
- * virtual MAC, the answer tells the switch where that MAC lives. Flood mode: the switch must never learn it. */
+/* Sends the answer that was written over the question; the link header stays the question's. Steer mode: coming from
+ * the virtual MAC, the answer shows the switch where that MAC is. Flood mode: the switch must never learn it. */
 static __always_inline void send_answer(struct __sk_buff *skb, const __u8 *virtual_mac)
 {
 	__u8 asked[12], macs[12], *source = (__u8 *)virtual_mac;
@@ -48,14 +48,14 @@ static __always_inline void answer_arp(struct __sk_buff *skb, struct arp a, cons
 	send_answer(skb, virtual_mac);
 }
 
-/* Whoever asks only whether the address is free (RFC 5227) has none yet. */
+/* A host that only tests whether the address is free (RFC 5227) has no address yet. */
 static __always_inline int learn_arp(struct __sk_buff *skb, struct arp *a)
 {
 	if (!*(__u32 *)a->sender_ip)
 		return TC_ACT_SHOT;
 	a->operation = bpf_htons(2);
 	bpf_skb_store_bytes(skb, 14, a, sizeof *a, BPF_F_RECOMPUTE_CSUM);
-	bpf_skb_change_type(skb, PACKET_BROADCAST);	/* no answer to us: it does not prove that the asker hears us */
+	bpf_skb_change_type(skb, PACKET_BROADCAST);	/* no answer to us: it does not prove that our packets reach the asker */
 	return TC_ACT_OK;
 }
 
@@ -74,7 +74,7 @@ static __always_inline int ingress_arp(struct __sk_buff *skb)
 		count(NEIGHBOUR_HELD);
 		return TC_ACT_SHOT;
 	}
-	if (may_speak(info->bucket))
+	if (may_send(info->bucket))
 		answer_arp(skb, a, info->mac);
 	else
 		count(NEIGHBOUR_HELD);
@@ -96,32 +96,33 @@ enum { SOURCE_MAC = 1, TARGET_MAC = 2 };	/* options */
 #define FLAG_SOLICITED 0x40000000
 #define FLAG_OVERRIDE 0x20000000
 
-/* What a neighbour advertisement says. */
+/* Content of a neighbour advertisement. */
 struct advertised {
-	const __be32 *from, *to;	/* who says it of itself, and to whom */
+	const __be32 *from, *to;	/* the advertised address, and the receiver */
 	const __u8 *mac;
 	__u32 flags;
 };
 
 /* Puts an advertisement in the place of the solicitation. */
-static __always_inline bool write_advertisement(struct __sk_buff *skb, const struct advertised *said)
+static __always_inline bool write_advertisement(struct __sk_buff *skb, const struct advertised *ad)
 {
 	struct ipv6hdr ip = { .version = 6, .nexthdr = IPPROTO_ICMPV6, .hop_limit = 255,
 			      .payload_len = bpf_htons(sizeof(struct neighbour)) };
-	struct neighbour n = { .type = ADVERTISEMENT, .flags = bpf_htonl(said->flags), .option = TARGET_MAC, .option_len = 1 };
+	struct neighbour n = { .type = ADVERTISEMENT, .flags = bpf_htonl(ad->flags), .option = TARGET_MAC, .option_len = 1 };
 	if (skb->len != ADVERTISEMENT_FRAME && bpf_skb_change_tail(skb, ADVERTISEMENT_FRAME, 0))
 		return false;
-	__builtin_memcpy(ip.saddr, said->from, 16);
-	__builtin_memcpy(ip.daddr, said->to, 16);
-	__builtin_memcpy(n.target, said->from, 16);
-	__builtin_memcpy(n.mac, said->mac, 6);
+	__builtin_memcpy(ip.saddr, ad->from, 16);
+	__builtin_memcpy(ip.daddr, ad->to, 16);
+	__builtin_memcpy(n.target, ad->from, 16);
+	__builtin_memcpy(n.mac, ad->mac, 6);
 	__u64 sum = bpf_csum_diff(0, 0, ip.saddr, 32, bpf_htonl(sizeof n + IPPROTO_ICMPV6));
 	n.check = fold(bpf_csum_diff(0, 0, (__be32 *)&n, sizeof n, sum));
 	return !bpf_skb_store_bytes(skb, 14, &ip, sizeof ip, BPF_F_RECOMPUTE_CSUM)
 		&& !bpf_skb_store_bytes(skb, 54, &n, sizeof n, BPF_F_RECOMPUTE_CSUM);
 }
 
-static __always_inline void answer_solicitation(struct __sk_buff *skb, const struct packet *p, const struct neighbour *n,
+static __always_inline void answer_solicitation(struct __sk_buff *skb, const struct packet *p,
+						const struct neighbour *n,
 						const __u8 *virtual_mac)
 {
 	struct advertised ours = { n->target, p->key.remote_addr, virtual_mac, FLAG_SOLICITED | FLAG_OVERRIDE };
@@ -129,8 +130,8 @@ static __always_inline void answer_solicitation(struct __sk_buff *skb, const str
 		send_answer(skb, virtual_mac);
 }
 
-/* To all nodes, as nobody asked for it. Whether the asker is a router it does not say: our kernel would drop the routes that
- * it has by one that says it is none any more (RFC 4861, section 7.2.5), and uses no host as a router for this. */
+/* Unsolicited, to all nodes. The router flag stays out: our kernel would drop its routes through a router that clears
+ * the flag (RFC 4861, section 7.2.5), and uses no host as a router for this. */
 static __always_inline int learn_solicitation(struct __sk_buff *skb, const struct packet *p, const struct neighbour *n)
 {
 	const __be32 all_nodes[4] = { bpf_htonl(0xff020000), 0, 0, bpf_htonl(1) };
@@ -141,8 +142,8 @@ static __always_inline int learn_solicitation(struct __sk_buff *skb, const struc
 	return TC_ACT_OK;
 }
 
-/* Whether the solicitation comes from this link and as it was sent (RFC 4861, section 7.1.1). Reads its option; with more
- * than the one that hosts put there it is not summed up. */
+/* Whether the solicitation comes from this link and is intact (RFC 4861, section 7.1.1). Reads its option; with more
+ * than the one that hosts send, the checksum is not verified. */
 static __always_inline bool is_sound(struct __sk_buff *skb, struct neighbour *n)
 {
 	struct ipv6hdr ip;
@@ -172,7 +173,7 @@ static __always_inline int ingress_solicitation(struct __sk_buff *skb, struct pa
 		count(NEIGHBOUR_HELD);
 		return TC_ACT_SHOT;
 	}
-	if (may_speak(info->bucket))
+	if (may_send(info->bucket))
 		answer_solicitation(skb, p, &n, info->mac);
 	else
 		count(NEIGHBOUR_HELD);
@@ -185,13 +186,13 @@ static __always_inline int egress_arp(struct __sk_buff *skb)
 	if (!node || bpf_skb_load_bytes(skb, 14, &a, sizeof a) || a.protocol != bpf_htons(ETH_P_IP))
 		return TC_ACT_OK;
 	struct address_info *info = address_v4(a.sender_ip);
-	if (!info || (same_mac(a.sender_mac, info->mac) && may_speak(info->bucket)))
+	if (!info || (same_mac(a.sender_mac, info->mac) && may_send(info->bucket)))
 		return TC_ACT_OK;
 	count(NEIGHBOUR_HELD);
 	return TC_ACT_STOLEN;
 }
 
-/* ICMPv6 on its way out: false when it speaks for an address of ours without the right to. */
+/* ICMPv6 on its way out: false when it advertises an address of ours without the right to. */
 static __always_inline bool advertisement_allowed(struct __sk_buff *skb)
 {
 	struct neighbour n = {};
@@ -202,5 +203,5 @@ static __always_inline bool advertisement_allowed(struct __sk_buff *skb)
 		return true;
 	if (bpf_skb_load_bytes(skb, 54, &n, sizeof n) || !same_mac(n.mac, info->mac))
 		return false;
-	return may_speak(info->bucket);
+	return may_send(info->bucket);
 }

@@ -66,7 +66,7 @@ static __always_inline bool lease_over(__u32 of, __u64 now)
 }
 
 /* May this node emit for the bucket: it owns it, its own lease holds, and every listed backup's grant holds. */
-static __always_inline bool may_speak(__u32 bucket)
+static __always_inline bool may_send(__u32 bucket)
 {
 	if (!node)
 		return true;
@@ -96,9 +96,9 @@ static __always_inline bool lists_us(__u64 word)
 	return false;
 }
 
-/* The most that the flow's peer can have: what was sent. What the node before us sent of a restored flow is not known, but it
- * went by the peer's window, whose right edge never moves to the left: nobody sent beyond the edge that the peer offers now,
- * whatever waits there for bytes that were lost on their way. */
+/* The most that the flow's peer can have. The output of the node before is unknown for a restored flow, but the peer's
+ * window bounded it, and a window's right edge never moves left: nothing was sent beyond the edge that the peer offers
+ * now, whatever segments were lost. */
 static __always_inline __u32 peer_max(struct slot *s)
 {
 	__u32 next = READ(s->snd_nxt);
@@ -110,18 +110,18 @@ static __always_inline __u32 peer_max(struct slot *s)
 	return before(most, next) ? next : most;
 }
 
-/* Whether the flow's peer could say this. A restored flow has its slot before its peer is asked: the node before us told the
- * peer no more than is mirrored, and at most a window less, as its last words may be lost. A number far off would stay the
- * highest. */
-static __always_inline bool believable(const struct packet *p, struct slot *s)
+/* Whether the flow's peer could have sent this. A restored flow has its slot before its peer is probed: the node before
+ * sent the peer no ACK beyond the replicated input, and at most a window less, as its last ACKs may be lost. A number
+ * far off would stay the highest. */
+static __always_inline bool is_credible(const struct packet *p, struct slot *s)
 {
 	__u32 window = 65535u << (s->wscale & 15), seq = bpf_ntohl(p->tcp.seq), ack = bpf_ntohl(p->tcp.ack_seq);
-	return seq - (s->k_ack - window - HELD_BACK_MAX) <= 2 * window + HELD_BACK_MAX
+	return seq - (s->k_ack - window - WITHHELD_BYTES_MAX) <= 2 * window + WITHHELD_BYTES_MAX
 		&& !after(ack, peer_max(s)) && !before(ack, s->snd_una - PEER_WINDOW_MAX);
 }
 
 /* Remembers what the peer said: a new owner learns from it how much the peer has. */
-static __always_inline void hear(struct __sk_buff *skb, const struct packet *p)
+static __always_inline void record_peer(struct __sk_buff *skb, const struct packet *p)
 {
 	if (!p->tcp.ack || p->tcp.syn || p->tcp.rst)
 		return;
@@ -167,7 +167,8 @@ static __always_inline bool same_mac(const __u8 *a, const __u8 *b)
 	return true;
 }
 
-/* Whether the frame was sent to the virtual MAC, by a peer or its router. What a node passes on goes to a card's own address. */
+/* Whether the frame was sent to the virtual MAC, by a peer or its router. A node passes packets on to a card's
+ * address. */
 static __always_inline bool came_straight(struct __sk_buff *skb, const struct packet *p)
 {
 	__u8 to[6];
@@ -197,7 +198,7 @@ static __always_inline int pass_on(struct __sk_buff *skb, const struct packet *p
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-/* Whether our kernel would greet a client whom no other node could then continue. */
+/* Whether our kernel would answer a client that no other node could continue. */
 static __always_inline bool begins(const struct packet *p)
 {
 	if (!p->tcp.syn || p->tcp.ack)
@@ -212,15 +213,16 @@ static __always_inline bool begins(const struct packet *p)
 static __always_inline void keep_strange(const struct packet *p, struct slot *s)
 {
 	__u32 ack = bpf_ntohl(p->tcp.ack_seq), seq = bpf_ntohl(p->tcp.seq);
-	/* The first one may be heard last: what was lost comes again behind what was not (RFC 8985, 7). */
+		/* The first one may arrive last: lost segments are resent behind others (RFC 8985, 7). */
 	if (READ(s->strange_ack) == ack && !before(seq, READ(s->strange_seq)))
 		return;
 	WRITE(s->strange_seq, seq);
 	WRITE(s->strange_ack, ack);
 }
 
-/* Ingress verdict for a packet of the bucket; negative: it is ours, go on. `s`: the flow's slot, or 0. */
-static __always_inline int steer(struct __sk_buff *skb, const struct packet *p, __u32 bucket, bool stray, struct slot *s)
+/* Ingress verdict for a packet of the bucket; negative: it is ours, process it. `s`: the flow's slot, or 0. */
+static __always_inline int steer(struct __sk_buff *skb, const struct packet *p, __u32 bucket, bool stray,
+				 struct slot *s)
 {
 	if (!node)
 		return -1;
@@ -228,8 +230,8 @@ static __always_inline int steer(struct __sk_buff *skb, const struct packet *p, 
 	if ((word & 0xff) == node) {
 		if (!(word & OWNER_HOLD) && !(word & OWNER_CLOSED && begins(p)))
 			return -1;
-		if (!s || believable(p, s))
-			hear(skb, p);
+		if (!s || is_credible(p, s))
+			record_peer(skb, p);
 		else if (p->tcp.ack && !p->tcp.syn && !p->tcp.rst)
 			keep_strange(p, s);
 		count(HELD);
@@ -237,7 +239,7 @@ static __always_inline int steer(struct __sk_buff *skb, const struct packet *p, 
 	}
 	if (flood) {
 		if (lists_us(word)) {
-			hear(skb, p);
+			record_peer(skb, p);
 			count(SHADOWED);
 		} else {
 			count(NOT_OURS);
