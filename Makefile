@@ -24,9 +24,10 @@ build: ## build the release binary
 	@scripts/setup build
 	@$(RELEASE) evergate
 
-demo: build ## one node's checks, then a cluster that loses its nodes under traffic; stays up until Ctrl-C (ONCE=1 ends by itself)
+demo: ## one node's checks, then a cluster that loses its nodes under traffic; stays up until Ctrl-C (ONCE=1 ends by itself)
 	@scripts/setup build demo
-	@scripts/demo
+	@$(CARGO) build --profile demo --locked -p evergate
+	@EVERGATE="$(CARGO_TARGET_DIR)/demo/evergate" scripts/demo
 
 test: setup lint unit ## formatting, lints, unit, property and end-to-end tests, short fuzz runs
 	@FUZZ_SEED=1 FUZZ_RUNS=13000 scripts/fuzz
