@@ -12,6 +12,7 @@ mod cluster;
 mod cluster_wait;
 mod demo;
 mod explain;
+mod generate;
 pub(crate) mod output;
 mod remote;
 mod run;
@@ -98,6 +99,13 @@ enum Command {
     Demo {
         #[command(subcommand)]
         command: DemoCommand,
+    },
+    /// Write man pages and shell completions, for packages
+    #[command(hide = true)]
+    Generate {
+        /// Folder, created if missing
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
     },
     /// Print the version
     Version {
@@ -417,6 +425,7 @@ pub fn main() -> ExitCode {
         Command::Bench { command: BenchCommand::Records(args) } => bench::records(&args),
         Command::Demo { command: DemoCommand::Servers(args) } => demo::servers(&args),
         Command::Demo { command: DemoCommand::Cluster(args) } => demo::cluster(&args),
+        Command::Generate { folder } => generate::generate(&folder),
         Command::Version { json } => version(json),
     };
     ExitCode::from(code)
