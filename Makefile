@@ -12,10 +12,10 @@ RELEASE = own=$$(for flag in $$RUSTFLAGS; do printf '%s\037' "$$flag"; done); \
 	export CARGO_ENCODED_RUSTFLAGS="$$own$$(printf -- '$(PROFILE)' '$(CURDIR)/dist/evergate.profdata')"; \
 	$(CARGO) build --release --locked -p
 
-.PHONY: all setup build test lint unit matrix fuzz demo bench profile clean help
+.PHONY: setup build demo package package-check test lint unit matrix fuzz bench profile clean help
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: ## install what building and testing need (Debian packages; asks for root only when something is missing)
 	@scripts/setup build test
@@ -28,6 +28,14 @@ demo: ## one node's checks, then a cluster that loses its nodes under traffic; s
 	@scripts/setup build demo
 	@$(CARGO) build --profile demo --locked -p evergate
 	@EVERGATE="$(CARGO_TARGET_DIR)/demo/evergate" scripts/demo
+
+package: build ## Debian package: target/debian/evergate_*.deb
+	@scripts/setup package
+	@scripts/package
+
+package-check: package ## install, run, remove and purge the package in an overlay of this machine (root)
+	@scripts/setup package-check
+	@scripts/package-check
 
 test: setup lint unit ## formatting, lints, unit, property and end-to-end tests, short fuzz runs
 	@FUZZ_SEED=1 FUZZ_RUNS=13000 scripts/fuzz
