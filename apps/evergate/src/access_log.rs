@@ -37,7 +37,7 @@ pub const PATIENCE: Duration = Duration::from_secs(1);
 pub enum Target {
     /// Standard output.
     Stdout,
-    /// A file, opened anew on request so that it can be rotated.
+    /// A file, reopened on request so that it can be rotated.
     File(PathBuf),
 }
 
@@ -281,9 +281,14 @@ impl Writer {
         }
     }
 
-    /// Opens the file anew before the next line.
+    /// Reopens the file, before the next line.
     pub fn reopen(&self) {
         self.reopen.store(true, Ordering::Relaxed);
+        // An empty batch wakes a writer that waits for lines. Where there is no room for it, the writer is awake.
+        let wake = Batch::default();
+        if self.backlog.add(&wake) {
+            let _ = self.to_writer.send(wake);
+        }
     }
 
     /// Lines that could not be written, counted as it goes on.

@@ -218,11 +218,12 @@ impl Daemon {
         Target::of(&self.config.logs.access).as_ref() != self.writer.as_ref().map(Writer::target)
     }
 
-    /// Opens the access log anew, after it was rotated.
-    pub fn reopen_logs(&self) {
-        if let Some(writer) = &self.writer {
+    /// Reopens the access log after its file was renamed; the target, if there is an access log.
+    pub fn reopen_log(&self) -> Option<&Target> {
+        self.writer.as_ref().map(|writer| {
             writer.reopen();
-        }
+            writer.target()
+        })
     }
 
     /// Rotates ticket keys that are due; those from files are rotated by whoever writes the file. `rotated_unix_s`: when,

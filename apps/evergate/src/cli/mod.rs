@@ -72,6 +72,11 @@ enum Command {
     Certificates(RemoteArgs),
     /// Read the configuration anew and put it in force, without losing a connection
     Reload(RemoteArgs),
+    /// Manage the access log of a running node
+    Log {
+        #[command(subcommand)]
+        command: LogCommand,
+    },
     /// Take no new connections, let the open ones finish, and end
     Drain(RemoteArgs),
     /// Let a new process take the place of a running node's, with all its connections
@@ -129,6 +134,12 @@ enum ServersCommand {
 enum RulesCommand {
     /// Show how many requests each rule has matched since the rules last changed
     Hits(RemoteArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum LogCommand {
+    /// Reopen the file of the access log after it was renamed, without a reload
+    Reopen(RemoteArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -411,6 +422,7 @@ pub fn main() -> ExitCode {
         Command::Rules { command: RulesCommand::Hits(args) } => remote::rules(&args),
         Command::Certificates(args) => remote::certificates(&args),
         Command::Reload(args) => remote::reload(&args),
+        Command::Log { command: LogCommand::Reopen(args) } => remote::post(&args, "/v1/log/reopen"),
         Command::Drain(args) => remote::drain(&args),
         Command::Upgrade(args) => remote::upgrade(&args),
         Command::Cluster { command: ClusterCommand::Status(args) } => cluster::status(&args),

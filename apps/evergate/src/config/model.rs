@@ -504,7 +504,7 @@ pub enum AccessLog {
     Stdout,
     /// Nowhere.
     Off,
-    /// A file, reopened on SIGHUP.
+    /// A file, reopened on SIGUSR1.
     File(PathBuf),
 }
 

@@ -26,15 +26,18 @@ pub(super) enum Surface {
 
 type Answer = Response<Full<Bytes>>;
 
+/// `/` of the metrics listener: a page that the package's configuration serves before it names a server.
+const START_PAGE: &str = include_str!("start_page.html");
+
 /// Answers one request.
 pub(super) async fn answer<B>(control: &Arc<Control>, surface: Surface, request: &Request<B>) -> Answer {
     let path = request.uri().path();
     let allowed: &[Method] = match (surface, path) {
-        (_, "/metrics" | "/healthz") => &[Method::GET, Method::HEAD],
+        (_, "/metrics" | "/healthz") | (Surface::Metrics, "/") => &[Method::GET, Method::HEAD],
         (Surface::Metrics, _) => &[],
         (_, "/v1/status" | "/v1/servers" | "/v1/rules" | "/v1/certificates") => &[Method::GET, Method::HEAD],
         (_, "/v1/cluster") => &[Method::GET, Method::HEAD],
-        (_, "/v1/reload" | "/v1/drain" | "/v1/upgrade") => &[Method::POST],
+        (_, "/v1/reload" | "/v1/drain" | "/v1/upgrade" | "/v1/log/reopen") => &[Method::POST],
         (_, "/v1/cluster/drain" | "/v1/cluster/undrain" | "/v1/cluster/leave") => &[Method::POST],
         (_, path) if path.starts_with("/v1/servers/") => &[Method::POST],
         _ => &[],
@@ -59,6 +62,7 @@ pub(super) async fn answer<B>(control: &Arc<Control>, surface: Surface, request:
         return answer;
     }
     match path {
+        "/" => with_type(StatusCode::OK, "text/html; charset=utf-8", START_PAGE.into()),
         "/metrics" => {
             let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("");
             let form = Form::of(accept);
@@ -70,6 +74,7 @@ pub(super) async fn answer<B>(control: &Arc<Control>, surface: Surface, request:
         "/v1/rules" => json(StatusCode::OK, &control.rules()),
         "/v1/certificates" => json(StatusCode::OK, &control.certificates()),
         "/v1/reload" => reload(control).await,
+        "/v1/log/reopen" => reopen_log(control).await,
         "/v1/drain" => drain(control).await,
         "/v1/upgrade" => upgrade(control, request.uri().query()).await,
         "/v1/cluster" => cluster(control, |cluster| json(StatusCode::OK, &control.cluster_status(cluster))),
@@ -106,6 +111,17 @@ async fn reload(control: &Control) -> Answer {
     match outcome.await {
         Ok(reloaded) if reloaded.ok => json(StatusCode::OK, &reloaded),
         Ok(reloaded) => json(StatusCode::CONFLICT, &reloaded),
+        Err(_) => ending(),
+    }
+}
+
+async fn reopen_log(control: &Control) -> Answer {
+    let (reply, outcome) = oneshot::channel();
+    if control.messages.send(Message::ReopenLog(reply)).await.is_err() {
+        return ending();
+    }
+    match outcome.await {
+        Ok(done) => json(StatusCode::OK, &Done { done }),
         Err(_) => ending(),
     }
 }

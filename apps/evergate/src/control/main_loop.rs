@@ -11,7 +11,7 @@ use super::signals::{EarlySignals, Signal, Signals};
 use super::socket::AdminSocket;
 use super::status::{Finding, Reloaded};
 use super::upgrade::Upgrade;
-use crate::access_log::PATIENCE;
+use crate::access_log::{PATIENCE, Target};
 use crate::config::model::ListenAddress;
 use crate::config::{Config, Problem};
 use crate::daemon::{self, Daemon};
@@ -303,9 +303,9 @@ impl Main {
 
     fn handle(&mut self, message: Message) {
         match message {
-            Message::Reload(reply) => {
-                self.daemon.reopen_logs();
-                self.ask_reload(Some(reply));
+            Message::Reload(reply) => self.ask_reload(Some(reply)),
+            Message::ReopenLog(reply) => {
+                let _ = reply.send(self.reopen_log("the admin API"));
             }
             Message::Upgrade(binary, asker) => self.ask_upgrade(binary, asker),
             Message::Started(started) => self.handle_started(*started),
@@ -321,16 +321,25 @@ impl Main {
 
     fn on_signal(&mut self, reported: Signal) {
         match reported {
-            Signal::Reload => {
-                self.daemon.reopen_logs();
-                self.ask_reload(None);
-            }
+            Signal::Reload => self.ask_reload(None),
+            Signal::ReopenLog => drop(self.reopen_log("SIGUSR1")),
             Signal::Stop(by) => self.on_stop(by),
             Signal::Nothing(signal) => warning(format_args!(
-                "{signal} does nothing here: SIGHUP reloads and opens the access log anew, `evergate upgrade` starts a new \
-                 binary, SIGTERM drains"
+                "{signal} does nothing here: SIGHUP reloads, SIGUSR1 reopens the access log, `evergate upgrade` starts a \
+                 new binary, SIGTERM drains"
             )),
         }
+    }
+
+    /// Reopens the access log for rotation, without a reload; the result is for the operator.
+    fn reopen_log(&self, by: &str) -> String {
+        let result = match self.daemon.reopen_log() {
+            Some(Target::File(path)) => format!("reopening {}", path.display()),
+            Some(Target::Stdout) => "nothing to reopen: lines go to standard output".to_owned(),
+            None => "nothing to reopen: `logs.access` is off".to_owned(),
+        };
+        info(format_args!("access log: {result} ({by})"));
+        format!("access log: {result}")
     }
 
     fn on_stop(&mut self, by: &str) {

@@ -25,6 +25,8 @@ use tokio::sync::{mpsc, oneshot};
 pub(super) enum Message {
     /// Read the configuration anew and put it in force.
     Reload(oneshot::Sender<Reloaded>),
+    /// Reopen the access log; the answer names the file.
+    ReopenLog(oneshot::Sender<String>),
     /// Take no new connections, let the others finish, and end.
     Drain,
     /// What a read of the configuration came to.

@@ -11,8 +11,10 @@ use tokio::signal::unix::{self, SignalKind, signal};
 /// What a signal says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
-    /// To read the configuration, and open the access log, anew.
+    /// Reload the configuration.
     Reload,
+    /// Reopen the access log.
+    ReopenLog,
     /// To drain, and the second time to end; with the signal's name.
     Stop(&'static str),
     /// Nothing; with its name.
@@ -77,7 +79,7 @@ impl Signals {
             _ = self.terminate.recv() => Signal::Stop("SIGTERM"),
             _ = self.interrupt.recv() => Signal::Stop("SIGINT"),
             _ = self.quit.recv() => Signal::Stop("SIGQUIT"),
-            _ = self.user_1.recv() => Signal::Nothing("SIGUSR1"),
+            _ = self.user_1.recv() => Signal::ReopenLog,
             _ = self.user_2.recv() => Signal::Nothing("SIGUSR2"),
             _ = self.alarm.recv() => Signal::Nothing("SIGALRM"),
         }

@@ -187,7 +187,9 @@ fn the_metrics_address_serves_metrics_and_nothing_else() {
     let (status, text) = get(metrics.address(), "/metrics");
     assert!(status == 200 && text.contains("evergate_config_generation 1\n"));
     assert_eq!(get(metrics.address(), "/healthz"), (200, "ok\n".to_owned()));
-    for path in ["/", "/v1/status", "/v1/reload", "/v1/drain", "/v1/servers/web/s0/drain"] {
+    let (status, page) = get(metrics.address(), "/");
+    assert!(status == 200 && page.contains("<h1>evergate is running</h1>"), "{page}");
+    for path in ["/v1/status", "/v1/reload", "/v1/log/reopen", "/v1/drain", "/v1/servers/web/s0/drain"] {
         assert_eq!(get(metrics.address(), path).0, 404, "{path}");
     }
     assert_eq!(node.status().metrics_listen, Some(metrics.address().to_string()));

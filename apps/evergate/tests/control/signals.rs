@@ -49,7 +49,7 @@ fn a_second_signal_ends_at_once_what_draining_would_wait_for() {
 fn signals_that_mean_nothing_are_told_and_end_nothing_and_sigquit_drains() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let mut node = Node::with_config(&folder, &plain(&port, &demo.addresses));
-    for signal in ["USR1", "USR2", "ALRM"] {
+    for signal in ["USR2", "ALRM"] {
         node.signal(signal);
         let line = node.line(&format!("SIG{signal} does nothing here"));
         assert!(line.starts_with("warning: ") && line.contains("`evergate upgrade`"), "{line}");
@@ -91,24 +91,58 @@ fn draining_ends_at_its_limit() {
 }
 
 #[test]
-fn a_reload_opens_the_access_log_anew() {
+fn reopening_the_log_creates_a_file_and_reloads_nothing() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
-    let logs = "[logs]\naccess = \"access.log\"\n";
-    let node = Node::with_config(&folder, &(logs.to_owned() + &plain(&port, &demo.addresses)));
+    let text = "[logs]\naccess = \"access.log\"\n".to_owned() + &plain(&port, &demo.addresses);
+    let node = Node::with_config(&folder, &text);
     let (log, old) = (folder.path("access.log"), folder.path("access.log.1"));
-    assert_eq!(get(port.address(), "/first").0, 200);
-    eventually("the first line is written", || text_of(&log).contains("/first").then_some(()));
+    let logged = |path: &str| {
+        assert_eq!(get(port.address(), path).0, 200);
+        eventually("the line is in the file", || text_of(&log).contains(path).then_some(()));
+    };
+    logged("/first");
+    folder.write("evergate.toml", "edited, and not valid yet");
+    std::fs::rename(&log, &old).unwrap();
+    node.signal("USR1");
+    node.line("access log: reopening");
+    eventually("the file is there before a line", || log.exists().then_some(()));
+    logged("/second");
+    assert!(!text_of(&old).contains("/second"));
+    std::fs::rename(&log, &old).unwrap();
+    let output = node.cli(&["log", "reopen"]);
+    assert_eq!((output.code, output.out), (Some(0), format!("access log: reopening {}\n", log.display())));
+    logged("/third");
+    let status = node.status();
+    assert_eq!((status.generation, status.reloads.succeeded, status.reloads.failed), (1, 0, 0));
+}
+
+#[test]
+fn a_reload_keeps_the_file_of_the_access_log() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let text = "[logs]\naccess = \"access.log\"\n".to_owned() + &plain(&port, &demo.addresses);
+    let node = Node::with_config(&folder, &text);
+    let (log, old) = (folder.path("access.log"), folder.path("access.log.1"));
     std::fs::rename(&log, &old).unwrap();
     node.signal("HUP");
     node.line("reloaded ");
-    assert_eq!(node.status().generation, 2);
-    assert_eq!(get(port.address(), "/second").0, 200);
-    eventually("the second line is in the new file", || text_of(&log).contains("/second").then_some(()));
-    assert!(!text_of(&old).contains("/second"));
-    std::fs::rename(&log, &old).unwrap();
     assert_eq!(node.cli(&["reload"]).code, Some(0));
-    assert_eq!(get(port.address(), "/third").0, 200);
-    eventually("the third line is in a new file", || text_of(&log).contains("/third").then_some(()));
+    assert_eq!(get(port.address(), "/first").0, 200);
+    eventually("the line is in the old file", || text_of(&old).contains("/first").then_some(()));
+    assert!(!log.exists());
+}
+
+#[test]
+fn reopening_a_log_without_a_file_changes_nothing() {
+    for (access, result) in [("stdout", "lines go to standard output"), ("off", "`logs.access` is off")] {
+        let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+        let text = format!("[logs]\naccess = \"{access}\"\n{}", plain(&port, &demo.addresses));
+        let node = Node::with_config(&folder, &text);
+        let output = node.cli(&["log", "reopen"]);
+        assert_eq!(
+            (output.code, output.out),
+            (Some(0), format!("access log: nothing to reopen: {result}\n"))
+        );
+    }
 }
 
 #[test]
@@ -121,8 +155,7 @@ fn an_access_log_that_cannot_be_opened_anew_is_told_once_and_opened_as_soon_as_i
     eventually("the first line is written", || text_of(&log).contains("/first").then_some(()));
     std::fs::rename(&log, &old).unwrap();
     std::fs::create_dir(&log).unwrap(); // nobody can write to that, root included
-    node.signal("HUP");
-    node.line("reloaded ");
+    node.signal("USR1");
     assert_eq!(get(port.address(), "/second").0, 200);
     let warning = node.line("access log: cannot open");
     assert!(
@@ -160,8 +193,8 @@ fn a_pipe_as_access_log_is_refused_at_the_start_and_when_the_log_is_opened_anew(
     let node = Node::with_config(&folder, &text);
     std::fs::rename(&log, &old).unwrap();
     pipe();
-    node.signal("HUP");
-    node.line("reloaded ");
+    node.signal("USR1");
+    node.line("access log: reopening");
     assert_eq!(get(port.address(), "/first").0, 200);
     node.line("anew: it is neither a regular file");
     eventually("the line is in the old file", || text_of(&old).contains("/first").then_some(()));
