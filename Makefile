@@ -3,11 +3,11 @@ SHELL := /bin/bash
 CARGO ?= cargo
 export CARGO_TARGET_DIR ?= $(CURDIR)/target
 
-# Which ways through the program are the usual ones. Values were not counted, and what has changed since has no counts: neither
-# is worth a warning. Cargo wants flags that may contain spaces apart by the character 31.
+# Flags for profile-guided optimisation. The profile has no value counts, and none for functions that changed since: no
+# warnings about either. Cargo separates flags that may contain spaces by the character 31.
 PROFILE = -Cprofile-use=%s\037-Cllvm-args=-disable-vp\037-Cllvm-args=-no-pgo-warn-mismatch
 
-# Builds a package and its dependencies with these flags.
+# Builds a crate and its dependencies with these flags.
 RELEASE = own=$$(for flag in $$RUSTFLAGS; do printf '%s\037' "$$flag"; done); \
 	export CARGO_ENCODED_RUSTFLAGS="$$own$$(printf -- '$(PROFILE)' '$(CURDIR)/dist/evergate.profdata')"; \
 	$(CARGO) build --release --locked -p
@@ -17,14 +17,14 @@ RELEASE = own=$$(for flag in $$RUSTFLAGS; do printf '%s\037' "$$flag"; done); \
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-setup: ## install what building and testing need (Debian packages; asks for root only when something is missing)
+setup: ## install the Debian packages that building and testing need (asks for root only if one is missing)
 	@scripts/setup build test
 
-build: ## build the release binary
+build: ## build the release program
 	@scripts/setup build
 	@$(RELEASE) evergate
 
-demo: ## one node's checks, then a cluster that loses its nodes under traffic; stays up until Ctrl-C (ONCE=1 ends by itself)
+demo: ## checks of one node, then a cluster that loses its nodes under traffic; until Ctrl-C (ONCE=1: ends by itself)
 	@scripts/setup build demo
 	@$(CARGO) build --profile demo --locked -p evergate
 	@EVERGATE="$(CARGO_TARGET_DIR)/demo/evergate" scripts/demo
@@ -49,10 +49,10 @@ unit:
 	$(CARGO) test --workspace --locked
 	python3 -B -m unittest discover -q bench
 
-matrix: setup ## all fates of nodes before all servers in all network modes, also with loss (root; about a quarter of an hour)
+matrix: setup ## all node failures with all servers in all network modes, also with packet loss (root; 15 minutes)
 	CI=1 EVERGATE_MATRIX=full $(CARGO) test --workspace --locked --test cluster matrix -- --nocapture
 
-fuzz: ## new inputs for the fuzz targets: whatever a peer, an operator or another node can say (FUZZ_SECONDS each)
+fuzz: ## new inputs for the fuzz targets: peers, operators, other nodes (FUZZ_SECONDS each)
 	@scripts/fuzz
 
 bench: build ## side by side with nginx and HAProxy; results in target/bench/results.json
@@ -60,7 +60,7 @@ bench: build ## side by side with nginx and HAProxy; results in target/bench/res
 	@$(RELEASE) evergate -p evergate-bench
 	@bench/run.py
 
-profile: ## count anew which ways through the program are the usual ones (root; before a release)
+profile: ## record a new profile for profile-guided optimisation (root; before a release)
 	@scripts/setup build bench demo
 	@$(RELEASE) evergate -p evergate-bench
 	@scripts/profile
