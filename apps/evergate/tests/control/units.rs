@@ -47,6 +47,15 @@ fn systemctl_reload_hears_what_comes_of_a_reload() {
     assert_eq!(reloads, ["/usr/bin/evergate reload"]);
 }
 
+/// A reload would put an edited configuration in force.
+#[test]
+fn logrotate_reopens_the_log_without_a_reload() {
+    let rules = dist("evergate.logrotate");
+    let commands: Vec<_> = rules.lines().filter(|line| line.contains("/usr/bin/evergate ")).collect();
+    assert!(commands.len() == 1 && commands[0].contains("evergate log reopen"), "{commands:?}");
+    assert!(!rules.contains("HUP"));
+}
+
 #[test]
 fn the_drop_in_lifts_what_a_node_of_a_cluster_needs_and_no_more() {
     let command = ["security", "--offline=yes", "--no-pager"];
