@@ -52,7 +52,7 @@ fn a_program_that_is_not_there_or_ends_changes_nothing() {
 #[test]
 fn a_program_that_takes_connections_in_another_form_is_refused() {
     let mut scene = scene();
-    let hello = r#"{"Hello":{"version":"9.9.9","handover":99,"parcel":1}}"#;
+    let hello = r#"{"Hello":{"version":"9.9.9","upgrade":99,"upgrade_state":1}}"#;
     let other = scene.node.script("other", &format!("{}\ncat > /dev/null", reported(hello)));
     scene.expect_refusal(&["--binary", &other], "is evergate 9.9.9 and takes connections in form 99.1");
 }
@@ -168,7 +168,7 @@ fn every_reason_to_stay_is_in_the_documents() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
     let read = |path: &str| std::fs::read_to_string(format!("{root}{path}")).unwrap();
     let documents = read("docs/reference/log-reasons.md");
-    let code = read("proto/connection/src/parcel.rs") + &read("apps/evergate/src/worker/handover.rs");
+    let code = read("proto/connection/src/upgrade_state.rs") + &read("apps/evergate/src/worker/upgrade.rs");
     let of_clusters = "replicated"; // a node of a cluster is not upgraded
     let mut keys: Vec<&str> = code
         .split("Err(\"")

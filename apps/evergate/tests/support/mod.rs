@@ -254,7 +254,7 @@ pub(crate) fn reported(text: &str) -> String {
 /// The first word of a new process that takes connections in the form in which this one gives them.
 pub(crate) fn hello() -> String {
     format!(
-        r#"{{"Hello":{{"version":"9","handover":{},"parcel":{}}}}}"#,
+        r#"{{"Hello":{{"version":"9","upgrade":{},"upgrade_state":{}}}}}"#,
         evergate::upgrade::UPGRADE_VERSION,
         evergate_connection::UPGRADE_STATE_VERSION,
     )

@@ -525,7 +525,7 @@ static __always_inline int ingress_other(struct __sk_buff *skb, struct packet *p
 	}
 	if (!stray)
 		return TC_ACT_OK;
-		count(NOT_OURS);		/* every node has it, and the node that answers ARP also answers this */
+	count(NOT_OURS);		/* every node has it, and the node that answers ARP also answers this */
 	return TC_ACT_SHOT;
 }
 
