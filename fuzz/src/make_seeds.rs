@@ -13,7 +13,7 @@ use std::sync::Arc;
 use evergate_fuzz::fixture::{TLS_POOL, handshake_params, server_configs, snapshot};
 use evergate_fuzz::input::{join, put_chunk};
 use evergate_fuzz::worker::{Answer, World};
-use evergate_replication::{RecordLayout, Entry, LegTls, RecordKind, RecordPosition};
+use evergate_replication::{Entry, LegTls, RecordKind, RecordLayout, RecordPosition};
 use evergate_tls::{ClientHandshake, ContentType, Handshake, Progress, Records};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -256,7 +256,13 @@ fn upgrade_state_input(world: &World, client: &[u8], server: &[u8]) -> Vec<u8> {
 }
 
 /// A connection that is packed in the middle of a conversation, with bytes that wait for both peers.
-fn upgrade_state(put: &impl Fn(&str, &str, &[u8]), name: &str, listener: u8, requests: &[u8], responses: &[u8]) {
+fn upgrade_state(
+    put: &impl Fn(&str, &str, &[u8]),
+    name: &str,
+    listener: u8,
+    requests: &[u8],
+    responses: &[u8],
+) {
     let mut world = World::accept(u32::from(listener), false);
     let (reported, answered) = (requests.len() * 2 / 3, responses.len() / 2);
     world.server_window = reported / 2;

@@ -5,10 +5,11 @@ use evergate_base::Micros;
 use evergate_base::session::{KeptSession, Sealed, SessionId};
 use evergate_fuzz::input::put_chunk;
 use evergate_membership::{
-    Body, ClusterId, Config, Event, Incarnation, KeyId, Keyring, Message, Mode, Node, NodeId, Path, Role,
+    Body, Bucket, ClusterId, Config, Event, Incarnation, KeyId, Keyring, Message, Mode, Node, NodeId, Path,
+    Role, Term, ViewId,
 };
 use evergate_replication::{
-    Answer, ConnectionId, Entry, FRAME_VERSION, Frame, LegFacts, ConnectionState, Office, SessionNews,
+    Answer, ConnectionId, ConnectionState, Entry, FRAME_VERSION, Frame, LegFacts, SessionNews,
 };
 use std::collections::BTreeMap;
 
@@ -73,8 +74,9 @@ fn record(datagram: &[u8], path: Path, kinds: &mut [usize; 6], input: &mut Vec<u
 /// A channel on which a connection with these entries was told, entry by entry, and again as a whole; and what its backup's node
 /// concludes afterwards.
 pub(crate) fn frames(put: &impl Fn(&str, &str, &[u8]), name: &str, entries: &[Entry]) {
-    let (connection, bucket) = (ConnectionId(7), 3);
-    let term_of = Office { epoch: 2, proposer: 1, incarnation: 101, moves: 0 };
+    let (connection, bucket) = (ConnectionId(7), Bucket(3));
+    let view = ViewId { epoch: 2, proposer: NodeId(1), incarnation: Incarnation(101) };
+    let term = Term { view, moves: 0 };
     let facts = LegFacts {
         local: ([203, 0, 113, 10], 443).into(),
         remote: ([198, 51, 100, 7], 50_000).into(),
@@ -95,15 +97,15 @@ pub(crate) fn frames(put: &impl Fn(&str, &str, &[u8]), name: &str, entries: &[En
     let kept = KeptSession { id, until_unix_s: 1 << 31, sealed: Sealed(vec![1, 2, 3]) };
     let hello = Frame::Hello {
         version: FRAME_VERSION,
-        node: 1,
-        incarnation: 101,
+        node: view.proposer,
+        incarnation: view.incarnation,
         worker: 0,
         workers: 1,
         clock_ms: 9,
     };
     let mut all = vec![
         hello,
-        Frame::Term { bucket, term_of },
+        Frame::Term { bucket, term },
         Frame::Begin { connection, bucket, state: None, legs: legs.clone() },
         Frame::Leg { connection, leg: 1, facts },
     ];

@@ -5,8 +5,9 @@
 
 #![no_main]
 
+use evergate_base::{Bucket, Incarnation, NodeId, Term, ViewId};
 use evergate_fuzz::input::chunks;
-use evergate_replication::{Announced, Answer, ConnectionId, FRAME_VERSION, Sender, Frame, ReplicaStore, Office};
+use evergate_replication::{Announced, Answer, ConnectionId, FRAME_VERSION, Frame, ReplicaStore, Sender};
 use libfuzzer_sys::fuzz_target;
 
 /// One owner's worker, as the backup hears it.
@@ -73,20 +74,21 @@ fn survives(frame: &Frame, length: usize) {
 /// What the backup's own node has concluded about a bucket. How many connections it adds.
 fn conclude(holder: &mut ReplicaStore, bytes: &[u8]) -> usize {
     let byte = |at: usize| bytes.get(at).copied().unwrap_or(0);
-    let bucket = u16::from(byte(1));
-    let term_of = Office { epoch: u64::from(byte(2)), proposer: byte(3), incarnation: 1, moves: 0 };
+    let bucket = Bucket(u16::from(byte(1)));
+    let view = ViewId { epoch: u64::from(byte(2)), proposer: NodeId(byte(3)), incarnation: Incarnation(1) };
+    let term = Term { view, moves: 0 };
     match byte(0) % 4 {
         0 => {
-            let taken = holder.recover(bucket, term_of);
+            let taken = holder.recover(bucket, term);
             assert!(!holder.has(bucket) && taken.iter().all(|taken| taken.held.bucket == bucket));
         }
-        1 => holder.forget(bucket, term_of),
+        1 => holder.forget(bucket, term),
         2 => holder.drop_all(bucket),
         _ => {
             if let Ok(Some((frame @ Frame::Begin { .. }, _))) =
                 Frame::decode(bytes.get(4..).unwrap_or_default())
             {
-                holder.keep(term_of, frame);
+                holder.keep(term, frame);
                 return 1;
             }
         }

@@ -1,5 +1,6 @@
 //! Types that several crates share, and what they must agree on. Either enters only when two crates need it.
 
+mod ids;
 mod mix;
 pub mod name;
 pub mod seed;
@@ -8,6 +9,7 @@ mod sip;
 pub mod terminal;
 mod time;
 
+pub use ids::{BUCKETS, Bucket, Incarnation, NODES_MAX, NodeId, Term, ViewId};
 pub use mix::{GAMMA, SplitMix64, spread};
 pub use sip::{Sip, sip_hash};
 pub use time::{Micros, Unix};

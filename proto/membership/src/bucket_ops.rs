@@ -1,4 +1,4 @@
-//! The operations that change one bucket inside a view; what it is to a node is its [`Office`].
+//! The operations that change one bucket inside a view; what it is to a node is its [`BucketState`].
 //!
 //! Inside a view the owner is the sequencer: it alone lists, adds and drops backups and hands the bucket on. Invariants:
 //! what a commit waits for is listed; a backup dropped in a term is not listed again in it (so that a late Add, Drop or
@@ -18,27 +18,27 @@ const REPLIES_MAX: usize = 2 * BUCKETS as usize;
 impl Node {
     /// What this node is to a bucket.
     pub fn role(&self, bucket: Bucket) -> Role {
-        let Some(term_of) = self.terms.get(usize::from(bucket.0)) else {
+        let Some(state) = self.bucket_states.get(usize::from(bucket.0)) else {
             return Role::NOTHING;
         };
-        let term = Term { view: self.view, moves: term_of.moves };
-        let generation = term_of.generation;
-        match term_of.owner {
+        let term = Term { view: self.view, moves: state.moves };
+        let generation = state.generation;
+        match state.owner {
             Some(owner) if owner == self.me.id => Role::Owner {
                 term,
                 generation,
-                begin: term_of.begin.unwrap_or(OwnershipStart::Unchanged),
-                required: term_of.required(),
-                syncing: term_of.listed.minus(term_of.required()),
-                freeze_for: term_of.freezing.map(|(freeze, _)| freeze),
+                begin: state.begin.unwrap_or(OwnershipStart::Unchanged),
+                required: state.required(),
+                syncing: state.listed.minus(state.required()),
+                freeze_for: state.freezing.map(|(freeze, _)| freeze),
             },
-            Some(owner) if term_of.in_sync || !term_of.dropped && self.is_being_filled(bucket) => {
-                Role::Backup { term, owner, generation, in_sync: term_of.in_sync }
+            Some(owner) if state.in_sync || !state.dropped && self.is_being_filled(bucket) => {
+                Role::Backup { term, owner, generation, in_sync: state.in_sync }
             }
             None => Role::NOTHING,
             // Whoever lists a node again that it dropped begins another term first.
             owner => {
-                let moves = term_of.moves.saturating_add(u32::from(term_of.dropped));
+                let moves = state.moves.saturating_add(u32::from(state.dropped));
                 Role::Outside { owner, since: Term { moves, ..term } }
             }
         }
@@ -46,15 +46,15 @@ impl Node {
 
     /// Listed by the map, or fed by an owner that listed this node later.
     fn is_being_filled(&self, bucket: Bucket) -> bool {
-        let Some(term_of) = self.terms.get(usize::from(bucket.0)) else { return false };
+        let Some(state) = self.bucket_states.get(usize::from(bucket.0)) else { return false };
         let listed = self.map.get(usize::from(bucket.0)).is_some_and(|a| a.listed.contains(self.me.id));
-        self.established && (listed && term_of.moves == 0 || term_of.stored.term.view == self.view)
+        self.established && (listed && state.moves == 0 || state.stored.term.view == self.view)
     }
 
     /// The backups whose leases the gate checks for a bucket; `None` when this node does not own it.
     pub fn gate_listed(&self, bucket: Bucket) -> Option<MemberSet> {
-        let term_of = self.terms.get(usize::from(bucket.0))?;
-        (self.established && term_of.owner == Some(self.me.id)).then_some(term_of.listed)
+        let state = self.bucket_states.get(usize::from(bucket.0))?;
+        (self.established && state.owner == Some(self.me.id)).then_some(state.listed)
     }
 
     /// Whether the gate would let a bucket emit at this clock: the rule that the kernel applies.
@@ -68,28 +68,26 @@ impl Node {
     /// any other call of a `handle_*` that follows an acknowledgement: a promise states what was acknowledged.
     /// A snapshot counts when it is complete; until then the former mirror is kept.
     pub fn handle_stored(&mut self, bucket: Bucket, term: Term, index: u64) {
-        let Some(term_of) = self.terms.get_mut(usize::from(bucket.0)) else { return };
+        let Some(state) = self.bucket_states.get_mut(usize::from(bucket.0)) else { return };
         if !self.established || term.view > self.view {
-            term_of.early = term_of.early.filter(|early| early.term > term).or(Some(Stored { term, index }));
+            state.early = state.early.filter(|early| early.term > term).or(Some(Stored { term, index }));
             return;
         }
-        if term.view != self.view
-            || term < term_of.stored.term
-            || (term_of.dropped && term_of.moves == term.moves)
+        if term.view != self.view || term < state.stored.term || (state.dropped && state.moves == term.moves)
         {
             return;
         }
-        term_of.stored = Stored { term, index };
+        state.stored = Stored { term, index };
     }
 
     /// As the owner: `backup` has acknowledged everything up to `index`, and from here on every commit waits for it.
     pub fn handle_caught_up(&mut self, now: Micros, bucket: Bucket, term: Term, backup: NodeId, index: u64) {
         self.note_now(now);
         let (me, view) = (self.me.id, self.view);
-        let Some(term_of) = self.terms.get_mut(usize::from(bucket.0)) else { return };
-        let mine = term_of.owner == Some(me) && term == Term { view, moves: term_of.moves };
-        if mine && term_of.listed.contains(backup) && !term_of.required().contains(backup) {
-            term_of.adding.insert(backup, index);
+        let Some(state) = self.bucket_states.get_mut(usize::from(bucket.0)) else { return };
+        let mine = state.owner == Some(me) && term == Term { view, moves: state.moves };
+        if mine && state.listed.contains(backup) && !state.required().contains(backup) {
+            state.adding.insert(backup, index);
             self.touch(bucket);
         }
     }
@@ -100,13 +98,13 @@ impl Node {
     pub fn handle_frozen(&mut self, now: Micros, bucket: Bucket, term: Term, freeze: HandoffId, index: u64) {
         self.note_now(now);
         let (me, view) = (self.me.id, self.view);
-        let Some(term_of) = self.terms.get_mut(usize::from(bucket.0)) else { return };
-        let Some((asked, _)) = term_of.freezing else { return };
-        let stale = asked != freeze || term != (Term { view, moves: term_of.moves });
-        if stale || term_of.owner != Some(me) {
+        let Some(state) = self.bucket_states.get_mut(usize::from(bucket.0)) else { return };
+        let Some((asked, _)) = state.freezing else { return };
+        let stale = asked != freeze || term != (Term { view, moves: state.moves });
+        if stale || state.owner != Some(me) {
             return;
         }
-        term_of.quiet = Some(index);
+        state.quiet = Some(index);
         self.hand_off(bucket);
     }
 
@@ -114,24 +112,23 @@ impl Node {
     /// could neither be named to the next owner nor be left out.
     fn hand_off(&mut self, bucket: Bucket) {
         let (me, view, pending) = (self.me.id, self.view, self.pending.is_some());
-        let Some(term_of) = self.terms.get_mut(usize::from(bucket.0)) else { return };
-        let (Some((HandoffId { to, .. }, _)), Some(index)) = (term_of.freezing, term_of.quiet) else {
+        let Some(state) = self.bucket_states.get_mut(usize::from(bucket.0)) else { return };
+        let (Some((HandoffId { to, .. }, _)), Some(index)) = (state.freezing, state.quiet) else {
             return;
         };
-        if pending || term_of.owner != Some(me) || !term_of.adding.is_empty() || !term_of.backups.contains(to)
-        {
+        if pending || state.owner != Some(me) || !state.adding.is_empty() || !state.backups.contains(to) {
             return;
         }
-        let (in_sync, listed) = (term_of.backups.with(me), term_of.listed.with(me));
-        term_of.stored = Stored { term: Term { view, moves: term_of.moves }, index };
-        let work = std::mem::take(&mut term_of.load).rate();
-        term_of.handing = Some(PendingHandoff { to, index, in_sync, listed, work });
-        term_of.freezing = None;
-        term_of.owner = Some(to);
-        term_of.in_sync = true;
-        term_of.begin = None;
-        term_of.dropping = MemberSet::EMPTY;
-        term_of.destined = None;
+        let (in_sync, listed) = (state.backups.with(me), state.listed.with(me));
+        state.stored = Stored { term: Term { view, moves: state.moves }, index };
+        let work = std::mem::take(&mut state.load).rate();
+        state.handing = Some(PendingHandoff { to, index, in_sync, listed, work });
+        state.freezing = None;
+        state.owner = Some(to);
+        state.in_sync = true;
+        state.begin = None;
+        state.dropping = MemberSet::EMPTY;
+        state.destined = None;
         self.touch(bucket);
     }
 
@@ -145,10 +142,9 @@ impl Node {
     /// it. The backup is listed again when it has been left alone for a while, longer each time.
     pub fn drop_backup(&mut self, now: Micros, bucket: Bucket, term: Term, backup: NodeId) {
         self.note_now(now);
-        let Some(term_of) = self.terms.get(usize::from(bucket.0)) else { return };
-        let mine =
-            term_of.owner == Some(self.me.id) && term == Term { view: self.view, moves: term_of.moves };
-        if !mine || !term_of.listed.contains(backup) || term_of.dropping.contains(backup) {
+        let Some(state) = self.bucket_states.get(usize::from(bucket.0)) else { return };
+        let mine = state.owner == Some(self.me.id) && term == Term { view: self.view, moves: state.moves };
+        if !mine || !state.listed.contains(backup) || state.dropping.contains(backup) {
             return;
         }
         let (least, most) = (self.config.timing.hold_down_min, self.config.timing.hold_down_max);
@@ -164,16 +160,16 @@ impl Node {
         if self.pending.is_some() || !self.established {
             return false;
         }
-        let Some(term_of) = self.terms.get_mut(usize::from(bucket.0)) else { return false };
-        let can = term_of.owner == Some(me)
-            && term_of.freezing.is_none()
-            && term_of.adding.is_empty()
-            && term_of.backups.contains(to)
-            && term_of.dropping.is_empty();
+        let Some(state) = self.bucket_states.get_mut(usize::from(bucket.0)) else { return false };
+        let can = state.owner == Some(me)
+            && state.freezing.is_none()
+            && state.adding.is_empty()
+            && state.backups.contains(to)
+            && state.dropping.is_empty();
         if can {
-            term_of.freezes = term_of.freezes.wrapping_add(1);
-            term_of.freezing = Some((HandoffId { to, number: term_of.freezes }, now));
-            term_of.quiet = None;
+            state.freezes = state.freezes.wrapping_add(1);
+            state.freezing = Some((HandoffId { to, number: state.freezes }, now));
+            state.quiet = None;
             self.touch(bucket);
         }
         can
@@ -181,20 +177,20 @@ impl Node {
 
     pub(crate) fn begin_drop(&mut self, bucket: Bucket, backup: NodeId) {
         let me = self.me.id;
-        let Some(term_of) = self.terms.get_mut(usize::from(bucket.0)) else { return };
-        if !self.established || term_of.owner != Some(me) {
+        let Some(state) = self.bucket_states.get_mut(usize::from(bucket.0)) else { return };
+        if !self.established || state.owner != Some(me) {
             return;
         }
         // A move waits for every backup: without this one it would only end by its time limit, and nobody asks again.
-        if term_of.freezing.take().is_some() || term_of.destined == Some(backup) {
-            term_of.destined = None;
+        if state.freezing.take().is_some() || state.destined == Some(backup) {
+            state.destined = None;
         }
-        if term_of.required().contains(backup) {
-            term_of.dropping = term_of.dropping.with(backup);
-        } else if term_of.listed.contains(backup) {
+        if state.required().contains(backup) {
+            state.dropping = state.dropping.with(backup);
+        } else if state.listed.contains(backup) {
             // It was never waited for.
-            term_of.listed = term_of.listed.without(backup);
-            term_of.gone = term_of.gone.with(backup);
+            state.listed = state.listed.without(backup);
+            state.gone = state.gone.with(backup);
         }
         self.touch(bucket);
     }
@@ -211,7 +207,7 @@ impl Node {
     /// Notes that a bucket's role or outstanding operations changed.
     fn note_change(&mut self, bucket: Bucket) {
         self.changed.insert(bucket.0);
-        if self.terms.get(usize::from(bucket.0)).is_some_and(BucketState::is_busy) {
+        if self.bucket_states.get(usize::from(bucket.0)).is_some_and(BucketState::is_busy) {
             self.busy.insert(bucket.0);
         } else {
             self.busy.remove(&bucket.0);
@@ -257,37 +253,37 @@ impl Node {
             term: Term { view: self.view, moves: op.moves },
             pending: self.pending.is_some(),
         };
-        let term_of = self.terms.get_mut(usize::from(op.bucket.0)).ok_or(Rejected::Unexpected)?;
+        let state = self.bucket_states.get_mut(usize::from(op.bucket.0)).ok_or(Rejected::Unexpected)?;
         let (done, answer) = match op.change {
             Change::Add { generation, index } => {
-                let done = term_of.on_add(&asked, generation, index);
+                let done = state.on_add(&asked, generation, index);
                 (done, done.then_some(Change::Added))
             }
             Change::Move { generation, index, in_sync, listed, work } => {
-                if term_of.is_owned_in(&asked) {
+                if state.is_owned_in(&asked) {
                     return Ok(Some(Change::Own));
                 }
-                let done = term_of.on_handoff(&asked, generation, index);
+                let done = state.on_handoff(&asked, generation, index);
                 if done {
-                    term_of.load = work.map_or(Load::default(), Load::carried);
-                    term_of.backups = in_sync.without(asked.me);
-                    term_of.listed = listed.union(in_sync).without(asked.me);
-                    term_of.unaware = self.members.set().without(asked.me);
+                    state.load = work.map_or(Load::default(), Load::carried);
+                    state.backups = in_sync.without(asked.me);
+                    state.listed = listed.union(in_sync).without(asked.me);
+                    state.unaware = self.members.set().without(asked.me);
                 }
                 (done, None)
             }
-            Change::Own if op.moves < term_of.moves => (false, None),
+            Change::Own if op.moves < state.moves => (false, None),
             Change::Own => {
-                let news = term_of.on_owner(&asked);
-                (news, (term_of.owner == Some(from)).then_some(Change::Owned))
+                let news = state.on_owner(&asked);
+                (news, (state.owner == Some(from)).then_some(Change::Owned))
             }
             Change::Drop => {
-                let done = term_of.on_drop(&asked);
+                let done = state.on_drop(&asked);
                 (done, done.then_some(Change::Dropped))
             }
             Change::Added | Change::Owned | Change::Dropped => {
-                if term_of.is_owned_in(&asked) {
-                    term_of.handle_answer(from, op.change);
+                if state.is_owned_in(&asked) {
+                    state.handle_answer(from, op.change);
                     self.note_change(op.bucket);
                     self.hand_off(op.bucket);
                 }
@@ -317,14 +313,14 @@ impl Node {
         let mut queued: Vec<(NodeId, Op)> = Vec::new();
         let mut thawed = Vec::new();
         for bucket in &buckets {
-            let Some(term_of) = self.terms.get_mut(usize::from(*bucket)) else { continue };
+            let Some(state) = self.bucket_states.get_mut(usize::from(*bucket)) else { continue };
             let stale = |at: Micros| self.now.since(at) > self.config.timing.freeze_max;
-            if term_of.freezing.is_some_and(|(_, at)| stale(at)) {
-                term_of.freezing = None;
-                term_of.destined = None;
+            if state.freezing.is_some_and(|(_, at)| stale(at)) {
+                state.freezing = None;
+                state.destined = None;
                 thawed.push(Bucket(*bucket));
             }
-            term_of.outstanding(Bucket(*bucket), self.pending.is_some(), &mut queued);
+            state.outstanding(Bucket(*bucket), self.pending.is_some(), &mut queued);
         }
         for bucket in thawed {
             self.touch(bucket);

@@ -1,6 +1,6 @@
 //! What a node is to one bucket: owner, backup or neither, and what of that is under way.
 //!
-//! It changes by views ([`Office::assign`]), by what the owner decides, and by what other members ask and answer
+//! It changes by views ([`BucketState::assign`]), by what the owner decides, and by what other members ask and answer
 //! ([`crate::bucket`] brings that here). Nothing is sent from here.
 
 use std::collections::BTreeMap;
@@ -288,10 +288,10 @@ mod tests {
             generation: DataEpoch(view(1)),
         };
         for (early, counts) in [(stored(2), true), (stored(3), false)] {
-            let mut term_of = BucketState { early: Some(early), ..BucketState::default() };
-            term_of.assign(&to, me, view(2), true, false);
-            assert_eq!(term_of.stored == early, counts);
-            assert_eq!(term_of.early, Some(early).filter(|_| !counts));
+            let mut state = BucketState { early: Some(early), ..BucketState::default() };
+            state.assign(&to, me, view(2), true, false);
+            assert_eq!(state.stored == early, counts);
+            assert_eq!(state.early, Some(early).filter(|_| !counts));
         }
     }
 }

@@ -82,7 +82,7 @@ pub enum Role {
     },
     /// Serves it.
     Owner {
-        /// Names this time in office; goes with every feed.
+        /// The ownership period; every replication frame of the bucket belongs to it.
         term: Term,
         /// Which state.
         generation: DataEpoch,

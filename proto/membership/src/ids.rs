@@ -1,43 +1,14 @@
-//! Names: nodes, incarnations, views, buckets and sets of nodes.
+//! Members, sets of nodes, and the networks between nodes. Identifiers that other crates share are in `evergate_base`.
 //!
 //! Everything here is a plain value with a total order, so that two nodes that compare the same things conclude the
 //! same. Nothing here knows about time or messages.
+
+pub use evergate_base::{BUCKETS, Bucket, Incarnation, NODES_MAX, NodeId, Term, ViewId};
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-
-/// The most nodes a cluster may have: a set of nodes is one 32-bit word in the maps of the kernel.
-pub const NODES_MAX: usize = 32;
-
-/// Into how many buckets client 4-tuples fall.
-pub const BUCKETS: u16 = 1024;
-
-/// A node's number in the static list of nodes, below [`NODES_MAX`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct NodeId(pub u8);
-
-impl fmt::Display for NodeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "node {}", self.0)
-    }
-}
-
-/// One life of a node. Random at every start of the process and one higher after every void, so that nothing said
-/// to or by an earlier life counts. Zero stands for "not known".
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Incarnation(pub u64);
-
-impl Incarnation {
-    /// The receiver's incarnation in a first message.
-    pub const UNKNOWN: Incarnation = Incarnation(0);
-
-    /// The life after this one.
-    pub(crate) fn next(self) -> Incarnation {
-        Incarnation(self.0.wrapping_add(1).max(1))
-    }
-}
 
 /// A node in one of its lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -48,44 +19,9 @@ pub struct Member {
     pub incarnation: Incarnation,
 }
 
-/// A view's name. Ordered: a later view is greater; two proposers never use the same name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct ViewId {
-    /// Counts views; zero means "none".
-    pub epoch: u64,
-    /// Who proposed it.
-    pub proposer: NodeId,
-    /// In which life.
-    pub incarnation: Incarnation,
-}
-
-impl ViewId {
-    /// Below every view.
-    pub const NONE: ViewId = ViewId { epoch: 0, proposer: NodeId(0), incarnation: Incarnation::UNKNOWN };
-}
-
-impl fmt::Display for ViewId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "view {} of {}", self.epoch, self.proposer)
-    }
-}
-
-/// One class of client 4-tuples.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Bucket(pub u16);
-
 /// Names the state of a bucket that began empty in a view. Logs of different generations are never compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DataEpoch(pub ViewId);
-
-/// An owner's time in office: a view and how often the bucket moved in it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Term {
-    /// The view.
-    pub view: ViewId,
-    /// Moves of the bucket inside that view.
-    pub moves: u32,
-}
 
 /// The two networks that carry heartbeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -225,18 +161,6 @@ impl Members {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_later_view_is_greater_and_proposers_never_collide() {
-        let view = |epoch, proposer, incarnation| ViewId {
-            epoch,
-            proposer: NodeId(proposer),
-            incarnation: Incarnation(incarnation),
-        };
-        assert!(view(2, 0, 9) > view(1, 7, 99));
-        assert!(view(2, 1, 1) > view(2, 0, 9));
-        assert!(view(1, 0, 1) > ViewId::NONE);
-    }
 
     #[test]
     fn an_id_out_of_range_is_in_no_set() {

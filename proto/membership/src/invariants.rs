@@ -7,8 +7,8 @@ impl Node {
     pub fn check_invariants(&self) -> Result<(), String> {
         let fail = |what: String| Err(format!("{} in {}: {what}", self.me().id, self.view));
         let buckets = usize::from(self.config().buckets);
-        if self.terms.len() != buckets {
-            return fail(format!("{} offices for {buckets} buckets", self.terms.len()));
+        if self.bucket_states.len() != buckets {
+            return fail(format!("{} states for {buckets} buckets", self.bucket_states.len()));
         }
         if self.established {
             if !self.members.contains(self.me()) || self.map.len() != buckets {
@@ -31,29 +31,29 @@ impl Node {
         {
             return fail("proposes what it does not promise".into());
         }
-        for (bucket, term_of) in self.terms.iter().enumerate() {
-            let what = |what: &str| fail(format!("bucket {bucket}: {what}: {term_of:?}"));
-            let owns = term_of.owner == Some(self.me().id);
-            if !self.established && (term_of.owner.is_some() || term_of.in_sync) {
+        for (bucket, state) in self.bucket_states.iter().enumerate() {
+            let what = |what: &str| fail(format!("bucket {bucket}: {what}: {state:?}"));
+            let owns = state.owner == Some(self.me().id);
+            if !self.established && (state.owner.is_some() || state.in_sync) {
                 return what("a role without a view");
             }
-            if !term_of.listed.is_superset(term_of.required()) {
+            if !state.listed.is_superset(state.required()) {
                 return what("a commit waits for a backup whose lease the gate ignores");
             }
-            if owns && term_of.in_sync && term_of.moves == 0 {
+            if owns && state.in_sync && state.moves == 0 {
                 return what("owner and backup at once");
             }
-            if !owns && (term_of.freezing.is_some() || term_of.begin.is_some()) {
-                return what("an owner's work without the office");
+            if !owns && (state.freezing.is_some() || state.begin.is_some()) {
+                return what("operations of an owner in a bucket that this node does not own");
             }
-            if term_of.listed.contains(self.me().id) {
+            if state.listed.contains(self.me().id) {
                 return what("its own backup");
             }
             let members = if self.established { self.members.set() } else { MemberSet::EMPTY };
-            if !members.is_superset(term_of.listed) {
+            if !members.is_superset(state.listed) {
                 return what("lists a node outside the view");
             }
-            if self.established && term_of.generation == DataEpoch::default() {
+            if self.established && state.generation == DataEpoch::default() {
                 return what("no generation");
             }
         }

@@ -69,22 +69,22 @@ impl Node {
     /// As the owner: a bucket has cost this node's workers `work` of their time since the last call. To be told about as often as [`crate::Timing::balance`].
     pub fn handle_work(&mut self, bucket: Bucket, work: Micros) {
         let me = self.me.id;
-        let term_of = self.terms.get_mut(usize::from(bucket.0)).filter(|term_of| term_of.owner == Some(me));
-        if let Some(term_of) = term_of {
-            term_of.load.add(work);
+        let state = self.bucket_states.get_mut(usize::from(bucket.0)).filter(|state| state.owner == Some(me));
+        if let Some(state) = state {
+            state.load.add(work);
         }
     }
 
     /// The work that the buckets make which this node owns.
     pub fn own_work(&self) -> u64 {
         let assumed = self.assumed_work();
-        let owned = self.terms.iter().filter(|term_of| term_of.owner == Some(self.me.id));
-        owned.fold(0, |sum: u64, term_of| sum.saturating_add(term_of.work(assumed)))
+        let owned = self.bucket_states.iter().filter(|state| state.owner == Some(self.me.id));
+        owned.fold(0, |sum: u64, state| sum.saturating_add(state.work(assumed)))
     }
 
     /// How many buckets this node owns.
     pub(crate) fn owned(&self) -> u64 {
-        self.terms.iter().filter(|term_of| term_of.owner == Some(self.me.id)).count() as u64
+        self.bucket_states.iter().filter(|state| state.owner == Some(self.me.id)).count() as u64
     }
 
     /// The work that a node's buckets make, as it says; `None` while it is not heard.
@@ -95,9 +95,9 @@ impl Node {
 
     /// The work of a bucket of which nothing is known: as that of those of which something is.
     pub(crate) fn assumed_work(&self) -> u64 {
-        let owned = self.terms.iter().filter(|term_of| term_of.owner == Some(self.me.id));
+        let owned = self.bucket_states.iter().filter(|state| state.owner == Some(self.me.id));
         let (sum, count) = owned
-            .filter_map(|term_of| term_of.load.rate())
+            .filter_map(|state| state.load.rate())
             .fold((0_u64, 0_u64), |(sum, count), rate| (sum.saturating_add(rate), count + 1));
         sum.checked_div(count).unwrap_or(0)
     }
@@ -107,8 +107,8 @@ impl Node {
         let span = self.now.since(self.smoothed_at);
         self.smoothed_at = self.now;
         let me = self.me.id;
-        for term_of in self.terms.iter_mut().filter(|term_of| term_of.owner == Some(me)) {
-            term_of.load.smooth(span);
+        for state in self.bucket_states.iter_mut().filter(|state| state.owner == Some(me)) {
+            state.load.smooth(span);
         }
     }
 }

@@ -98,10 +98,10 @@ impl Node {
             let last = self.peers.get(&id).and_then(|peer| peer.last.as_ref());
             last.is_none_or(|last| self.is_of_use(last, path))
         };
-        let bare = |term_of: &crate::bucket_state::BucketState| {
-            term_of.owner == Some(self.me.id) && !term_of.backups.iter().any(works)
+        let bare = |state: &crate::bucket_state::BucketState| {
+            state.owner == Some(self.me.id) && !state.backups.iter().any(works)
         };
-        self.established && self.terms.iter().any(bare)
+        self.established && self.bucket_states.iter().any(bare)
     }
 
     /// Notes since when a network works for others only.
@@ -202,7 +202,7 @@ impl Node {
     }
 
     fn owns_any(&self) -> bool {
-        self.terms.iter().any(|term_of| term_of.owner == Some(self.me.id))
+        self.bucket_states.iter().any(|state| state.owner == Some(self.me.id))
     }
 
     /// Whether another member takes buckets.

@@ -47,7 +47,7 @@ pub struct Node {
     pub(crate) members: Members,
     pub(crate) map: Vec<Assignment>,
     pub(crate) installed_at: Micros,
-    pub(crate) terms: Vec<BucketState>,
+    pub(crate) bucket_states: Vec<BucketState>,
 
     // The next one.
     pub(crate) promised: ViewId,
@@ -158,7 +158,7 @@ impl Node {
             members: Members::default(),
             map: Vec::new(),
             installed_at: now,
-            terms: vec![BucketState::default(); buckets],
+            bucket_states: vec![BucketState::default(); buckets],
             promised: ViewId::NONE,
             pending: None,
             proposal: None,
@@ -347,11 +347,11 @@ impl Node {
         // It says nothing of buckets, which are most of what there is to copy.
         let buckets = (
             std::mem::take(&mut self.map),
-            std::mem::take(&mut self.terms),
+            std::mem::take(&mut self.bucket_states),
             std::mem::take(&mut self.reported_roles),
         );
         let mut gone = self.clone();
-        (self.map, self.terms, self.reported_roles) = buckets;
+        (self.map, self.bucket_states, self.reported_roles) = buckets;
         gone.progress_at = None;
         gone.outbox.clear();
         gone.leave(now);
@@ -531,8 +531,8 @@ impl Node {
         self.busy.clear();
         self.urgent.clear();
         self.replies.clear();
-        for (bucket, term_of) in (0u16..).zip(self.terms.iter_mut()) {
-            if term_of.forget() {
+        for (bucket, state) in (0u16..).zip(self.bucket_states.iter_mut()) {
+            if state.forget() {
                 self.changed.insert(bucket);
             }
         }

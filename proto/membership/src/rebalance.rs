@@ -52,7 +52,7 @@ impl Node {
         self.complete_backups(steady, &mut room);
         let hurries = self.draining || self.lacks_backups(steady);
         self.balance_at = now + if hurries { Micros(interval.0 / 10) } else { interval };
-        let owns = self.terms.iter().any(|term_of| term_of.owner == Some(self.me.id));
+        let owns = self.bucket_states.iter().any(|state| state.owner == Some(self.me.id));
         if self.draining && !owns && self.busy.is_empty() && !self.drained_logged {
             self.drained_logged = true;
             self.drained = true;
@@ -79,11 +79,10 @@ impl Node {
 
     /// A bucket that was mirrored to be moved, and was not although it could be, is not needed there any more.
     fn forget_plans(&mut self, steady: MemberSet) {
-        for term_of in &mut self.terms {
-            let idle = term_of.owner == Some(self.me.id) && term_of.freezing.is_none();
-            if idle && term_of.destined.is_some_and(|id| term_of.backups.contains(id) || !steady.contains(id))
-            {
-                term_of.destined = None;
+        for state in &mut self.bucket_states {
+            let idle = state.owner == Some(self.me.id) && state.freezing.is_none();
+            if idle && state.destined.is_some_and(|id| state.backups.contains(id) || !steady.contains(id)) {
+                state.destined = None;
             }
         }
     }
@@ -168,25 +167,24 @@ impl Node {
         let me = self.me.id;
         let draining = self.draining;
         let assumed = self.assumed_work();
-        let free = |term_of: &crate::bucket_state::BucketState| {
-            term_of.owner == Some(me)
-                && term_of.freezing.is_none()
-                && term_of.adding.is_empty()
-                && term_of.dropping.is_empty()
-                && (draining || term_of.destined.is_none_or(|id| id == to))
-                && fits(term_of.work(assumed))
+        let free = |state: &crate::bucket_state::BucketState| {
+            state.owner == Some(me)
+                && state.freezing.is_none()
+                && state.adding.is_empty()
+                && state.dropping.is_empty()
+                && (draining || state.destined.is_none_or(|id| id == to))
+                && fits(state.work(assumed))
         };
-        let ready =
-            |term_of: &crate::bucket_state::BucketState| free(term_of) && term_of.backups.contains(to);
-        let mirrorable = |term_of: &crate::bucket_state::BucketState| {
-            free(term_of) && !term_of.listed.contains(to) && !term_of.gone.contains(to)
+        let ready = |state: &crate::bucket_state::BucketState| free(state) && state.backups.contains(to);
+        let mirrorable = |state: &crate::bucket_state::BucketState| {
+            free(state) && !state.listed.contains(to) && !state.gone.contains(to)
         };
         let best = |suits: &dyn Fn(&crate::bucket_state::BucketState) -> bool| {
-            let terms = (0u16..).zip(&self.terms).filter(|(_, term_of)| suits(term_of));
-            let terms = terms.map(|(bucket, term_of)| (term_of.work(assumed), bucket));
+            let suitable = (0u16..).zip(&self.bucket_states).filter(|(_, state)| suits(state));
+            let suitable = suitable.map(|(bucket, state)| (state.work(assumed), bucket));
             let found = match pick {
-                Pick::Heaviest => terms.max_by_key(|(work, bucket)| (*work, std::cmp::Reverse(*bucket))),
-                Pick::Lightest => terms.min(),
+                Pick::Heaviest => suitable.max_by_key(|(work, bucket)| (*work, std::cmp::Reverse(*bucket))),
+                Pick::Lightest => suitable.min(),
             };
             found.map(|(_, bucket)| bucket)
         };
@@ -195,15 +193,15 @@ impl Node {
             None if room.mirrors > 0 => (best(&mirrorable)?, false),
             None => return None,
         };
-        let term_of = self.terms.get_mut(usize::from(bucket))?;
-        term_of.destined = Some(to);
-        let work = term_of.work(assumed);
+        let state = self.bucket_states.get_mut(usize::from(bucket))?;
+        state.destined = Some(to);
+        let work = state.work(assumed);
         if moves {
             room.moves -= 1;
             self.begin_move(Bucket(bucket), to);
         } else {
             room.mirrors -= 1;
-            term_of.list(to);
+            state.list(to);
             self.touch(Bucket(bucket));
         }
         Some(work)
@@ -253,10 +251,10 @@ pub(crate) struct RebalanceBudget {
 
 impl RebalanceBudget {
     fn of(node: &Node) -> RebalanceBudget {
-        let mine = || node.terms.iter().filter(|term_of| term_of.owner == Some(node.me.id));
+        let mine = || node.bucket_states.iter().filter(|state| state.owner == Some(node.me.id));
         let count = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-        let syncing = mine().filter(|term_of| !term_of.listed.minus(term_of.backups).is_empty()).count();
-        let moving = mine().filter(|term_of| term_of.freezing.is_some()).count();
+        let syncing = mine().filter(|state| !state.listed.minus(state.backups).is_empty()).count();
+        let moving = mine().filter(|state| state.freezing.is_some()).count();
         RebalanceBudget {
             mirrors: node.config.pace.mirrors_max.saturating_sub(count(syncing)),
             moves: node.config.pace.moves_max.saturating_sub(count(moving)),

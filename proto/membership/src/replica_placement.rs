@@ -11,8 +11,8 @@ impl Node {
     /// Whether a bucket owned here has fewer backups than it should have, those that are being filled among them.
     pub(crate) fn lacks_backups(&self, steady: MemberSet) -> bool {
         let wanted = self.backups_wanted(steady.without(self.me.id));
-        let lacks = |term_of: &BucketState| term_of.listed.minus(term_of.dropping).len() < wanted;
-        self.terms.iter().any(|term_of| term_of.owner == Some(self.me.id) && lacks(term_of))
+        let lacks = |state: &BucketState| state.listed.minus(state.dropping).len() < wanted;
+        self.bucket_states.iter().any(|state| state.owner == Some(self.me.id) && lacks(state))
     }
 
     fn backups_wanted(&self, others: MemberSet) -> usize {
@@ -32,12 +32,12 @@ impl Node {
             draining: self.draining,
         };
         for bucket in 0..self.config.buckets {
-            let Some(term_of) = self.terms.get_mut(usize::from(bucket)) else { return };
-            if term_of.owner != Some(self.me.id) || term_of.freezing.is_some() {
+            let Some(state) = self.bucket_states.get_mut(usize::from(bucket)) else { return };
+            if state.owner != Some(self.me.id) || state.freezing.is_some() {
                 continue;
             }
             let step = choice.step(
-                OwnedBucket { bucket, term_of, unreported: self.changed.contains(&bucket) },
+                OwnedBucket { bucket, state, unreported: self.changed.contains(&bucket) },
                 room.mirrors > 0,
             );
             match step {
@@ -70,7 +70,7 @@ struct Choice {
 /// A bucket owned here.
 struct OwnedBucket<'a> {
     bucket: u16,
-    term_of: &'a mut BucketState,
+    state: &'a mut BucketState,
     /// Whether the shell has not polled its last change yet.
     unreported: bool,
 }
@@ -89,15 +89,15 @@ enum Step {
 impl Choice {
     /// `room`: whether one more copy may be begun.
     fn step(&self, mut held: OwnedBucket<'_>, room: bool) -> Step {
-        if self.draining && self.is_barred(&held) && held.is_settled() && self.renew(held.term_of) {
+        if self.draining && self.is_barred(&held) && held.is_settled() && self.renew(held.state) {
             return Step::Renewed;
         }
-        let term_of = &*held.term_of;
-        let usable = term_of.listed.intersection(self.others).minus(term_of.dropping).minus(held.destined());
+        let state = &*held.state;
+        let usable = state.listed.intersection(self.others).minus(state.dropping).minus(held.destined());
         if usable.len() < self.wanted && room {
             return self.list_best(&mut held);
         }
-        let in_sync = usable.intersection(term_of.backups);
+        let in_sync = usable.intersection(state.backups);
         if let Some(spare) = self.spare(&held, in_sync) {
             return Step::Spare(spare);
         }
@@ -109,11 +109,11 @@ impl Choice {
 
     /// To whom nothing may be given in this term, it may be in the next one.
     fn is_barred(&self, held: &OwnedBucket<'_>) -> bool {
-        !held.term_of.gone.intersection(self.others).minus(self.shunned).is_empty()
+        !held.state.gone.intersection(self.others).minus(self.shunned).is_empty()
     }
 
-    fn renew(&self, term_of: &mut BucketState) -> bool {
-        term_of.renew(self.view, self.unaware)
+    fn renew(&self, state: &mut BucketState) -> bool {
+        state.renew(self.view, self.unaware)
     }
 
     fn liked(&self, bucket: u16, id: NodeId) -> u64 {
@@ -126,12 +126,12 @@ impl Choice {
 
     /// Of those that were dropped one is tried again when there is nobody else.
     fn list_best(&self, held: &mut OwnedBucket<'_>) -> Step {
-        let free = self.others.minus(held.term_of.listed);
-        let (fresh, again) = (free.minus(held.term_of.gone), free.minus(self.shunned));
-        let best = self.best(held.bucket, fresh).or_else(|| {
-            self.best(held.bucket, again).filter(|_| !held.unreported && self.renew(held.term_of))
-        });
-        match best.is_some_and(|best| held.term_of.list(best)) {
+        let free = self.others.minus(held.state.listed);
+        let (fresh, again) = (free.minus(held.state.gone), free.minus(self.shunned));
+        let best = self
+            .best(held.bucket, fresh)
+            .or_else(|| self.best(held.bucket, again).filter(|_| !held.unreported && self.renew(held.state)));
+        match best.is_some_and(|best| held.state.list(best)) {
             true => Step::Listed,
             false => Step::None,
         }
@@ -139,11 +139,11 @@ impl Choice {
 
     /// The lowest of too many; where they are just enough, one of those that are on their way out of the members.
     fn spare(&self, held: &OwnedBucket<'_>, in_sync: MemberSet) -> Option<NodeId> {
-        let term_of = &*held.term_of;
+        let state = &*held.state;
         if in_sync.len() > self.wanted {
             in_sync.iter().min_by_key(|id| self.liked(held.bucket, *id))
         } else if in_sync.len() == self.wanted && self.wanted > 0 {
-            term_of.backups.minus(self.others).minus(term_of.dropping).minus(held.destined()).iter().next()
+            state.backups.minus(self.others).minus(state.dropping).minus(held.destined()).iter().next()
         } else {
             None
         }
@@ -152,17 +152,17 @@ impl Choice {
     /// Copies follow a node that has joined: else those of a dead one would all be at the few that were there before.
     /// Or one that was drained and serves again: what was dropped in this term is listed in the next one.
     fn better(&self, held: &OwnedBucket<'_>, usable: MemberSet, in_sync: MemberSet) -> Option<NodeId> {
-        let whole = in_sync == usable && held.term_of.destined.is_none() && !self.draining;
+        let whole = in_sync == usable && held.state.destined.is_none() && !self.draining;
         let least = in_sync.iter().map(|id| self.liked(held.bucket, id)).min()?;
-        let better = self.best(held.bucket, self.others.minus(held.term_of.listed).minus(self.shunned))?;
+        let better = self.best(held.bucket, self.others.minus(held.state.listed).minus(self.shunned))?;
         (whole && self.liked(held.bucket, better) > least).then_some(better)
     }
 
     fn list_better(&self, held: &mut OwnedBucket<'_>, better: NodeId) -> Step {
-        let begun = match held.term_of.gone.contains(better) {
+        let begun = match held.state.gone.contains(better) {
             true if held.unreported => false,
-            true => self.renew(held.term_of),
-            false => held.term_of.list(better),
+            true => self.renew(held.state),
+            false => held.state.list(better),
         };
         if begun { Step::Listed } else { Step::None }
     }
@@ -171,10 +171,10 @@ impl Choice {
 impl OwnedBucket<'_> {
     /// Who is to own it, and has a copy for that.
     fn destined(&self) -> MemberSet {
-        self.term_of.destined.map_or(MemberSet::EMPTY, MemberSet::of)
+        self.state.destined.map_or(MemberSet::EMPTY, MemberSet::of)
     }
 
     fn is_settled(&self) -> bool {
-        self.term_of.destined.is_none() && !self.unreported
+        self.state.destined.is_none() && !self.unreported
     }
 }

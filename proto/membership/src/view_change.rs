@@ -209,17 +209,17 @@ impl Node {
 
     /// What this node holds, for a promise.
     pub(crate) fn claimed_state(&self) -> ClaimedState {
-        let claim = |(term_of, assignment): (
+        let claim = |(state, assignment): (
             &crate::bucket_state::BucketState,
             &crate::message::Assignment,
         )|
          -> Claim {
             Claim {
                 base_in_sync: assignment.in_sync.with(assignment.owner),
-                ..term_of.claim(self.me.id, self.view)
+                ..state.claim(self.me.id, self.view)
             }
         };
-        let claims = self.terms.iter().zip(&self.map).map(claim).collect();
+        let claims = self.bucket_states.iter().zip(&self.map).map(claim).collect();
         ClaimedState { view: self.view, members: self.members.clone(), claims }
     }
 
@@ -347,9 +347,9 @@ impl Node {
         self.urgent.clear();
         self.replies.clear();
         self.drained_logged = false;
-        for ((bucket, term_of), assignment) in (0u16..).zip(self.terms.iter_mut()).zip(&map) {
+        for ((bucket, state), assignment) in (0u16..).zip(self.bucket_states.iter_mut()).zip(&map) {
             let unreported = self.changed.contains(&bucket);
-            term_of.assign(assignment, self.me.id, view, was_established, unreported);
+            state.assign(assignment, self.me.id, view, was_established, unreported);
             self.changed.insert(bucket);
         }
         self.members = members;

@@ -10,6 +10,7 @@ use crate::codec::decode;
 use crate::validate::check_settings;
 use crate::{ConnectionId, ConnectionState, Entry, Urgency, WireError};
 use evergate_base::session::{KeptSession, SessionId};
+use evergate_base::{Bucket, Incarnation, NodeId, Term};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -18,21 +19,6 @@ pub const FRAME_BYTES_MAX: usize = 4 << 20;
 /// Length prefix.
 const PREFIX: usize = 4;
 const FRAME: &str = "mirror frame";
-
-/// An owner's time in office for a bucket, as a plain value with the order of the cluster protocol's terms.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
-)]
-pub struct Office {
-    /// Epoch of the view.
-    pub epoch: u64,
-    /// Who proposed the view.
-    pub proposer: u8,
-    /// In which life.
-    pub incarnation: u64,
-    /// Moves of the bucket inside the view.
-    pub moves: u32,
-}
 
 /// What never changes of a TCP connection, and another node needs to continue it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -83,9 +69,9 @@ pub enum Frame {
         /// Version of the frames.
         version: u8,
         /// The node.
-        node: u8,
-        /// Its life.
-        incarnation: u64,
+        node: NodeId,
+        /// Its incarnation.
+        incarnation: Incarnation,
         /// Its worker.
         worker: u16,
         /// How many workers it has.
@@ -93,19 +79,19 @@ pub enum Frame {
         /// What its clock showed then, in milliseconds: times in what it says are of that clock.
         clock_ms: u64,
     },
-    /// Frames about this bucket that follow are said in this office.
+    /// The term of the frames of this bucket that follow.
     Term {
         /// The bucket.
-        bucket: u16,
-        /// The owner's time in office.
-        term_of: Office,
+        bucket: Bucket,
+        /// The owner's term.
+        term: Term,
     },
     /// A connection begins, or begins anew from a whole state.
     Begin {
         /// The connection.
         connection: ConnectionId,
         /// Its bucket.
-        bucket: u16,
+        bucket: Bucket,
         /// Everything about it so far; nothing when it was just accepted.
         state: Option<Box<ConnectionState>>,
         /// Its legs, by number: 0 is the client's.
@@ -132,10 +118,10 @@ pub enum Frame {
         /// The connection.
         connection: ConnectionId,
     },
-    /// Everything about the bucket has been said: connections that were not begun in this office are over.
+    /// Everything about the bucket has been said: connections that were not begun in this term are over.
     Complete {
         /// The bucket.
-        bucket: u16,
+        bucket: Bucket,
     },
     /// What happened to sessions that go by an id, oldest first. Belongs to no connection, and may be missing.
     Sessions(Vec<SessionNews>),
@@ -265,11 +251,20 @@ mod tests {
         }
     }
 
+    /// The bytes of [`FRAME_VERSION`] 16.
+    #[test]
+    fn term_is_encoded_as_four_numbers() {
+        let view = evergate_base::ViewId { epoch: 300, proposer: NodeId(1), incarnation: Incarnation(101) };
+        let mut bytes = Vec::new();
+        Frame::Term { bucket: Bucket(3), term: Term { view, moves: 4 } }.encode(&mut bytes).unwrap();
+        assert_eq!(bytes, [7, 0, 0, 0, 1, 3, 0xac, 2, 1, 101, 4]);
+    }
+
     #[test]
     fn only_frames_that_nobody_waits_for_wait() {
         let connection = ConnectionId(1);
         assert_eq!(Frame::Entries { connection, entries: Vec::new() }.urgency(), Urgency::None);
         assert_eq!(Frame::End { connection }.urgency(), Urgency::None);
-        assert_eq!(Frame::Complete { bucket: 1 }.urgency(), Urgency::Full);
+        assert_eq!(Frame::Complete { bucket: Bucket(1) }.urgency(), Urgency::Full);
     }
 }

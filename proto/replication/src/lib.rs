@@ -30,7 +30,7 @@ pub use entry::{
     BoundLeg, ClientCheckpoint, ConnectionId, Entry, Established, Flight, Hello, Kind, LegTls, Open, Phase,
     RecordKind, RecordLayout, RecordPosition, Route, RouteFlags, ServerCheckpoint, Side,
 };
-pub use frame::{Answer, FRAME_BYTES_MAX, FRAME_VERSION, Frame, LegFacts, Office, SessionNews};
+pub use frame::{Answer, FRAME_BYTES_MAX, FRAME_VERSION, Frame, LegFacts, SessionNews};
 pub use log::{Log, OUTSTANDING_MAX};
 pub use replica_store::{Announced, Recovered, ReplicaError, ReplicaStore, ReplicatedConnection};
 pub use sender::{ANSWERS_WITHIN, SENDER_BYTES_MAX, SENDER_FRAMES_MAX, Sender, SenderError};

@@ -1,24 +1,25 @@
 //! The backup's end: everything that one worker holds for others.
 //!
-//! An owner speaks through several channels, one for each of its workers, and they do not learn of a new office at the same
-//! moment. So a frame counts when the bucket's newest office was announced by the same process, on whichever channel, and
-//! its own channel's office is not older than what another process announced before.
+//! An owner speaks through several channels, one for each of its workers, and they do not learn of a new term at the same
+//! moment. So a frame counts when the bucket's newest term was announced by the same process, on whichever channel, and
+//! its own channel's term is not older than what another process announced before.
 //!
-//! A copy that was given up may be filled again in a later office, and the frames of either may come before this node has
-//! heard of it: [`Holder::forget`] names the first office that counts. What is said in an older one is passed over, and its
+//! A copy that was given up may be filled again in a later term, and the frames of either may come before this node has
+//! heard of it: [`Holder::forget`] names the first term that counts. What is said in an older one is passed over, and its
 //! channel believed, because its owner may not have heard of it either.
 //!
 //! An owner that said only part of what there is to say of a bucket, because a channel broke, says all of it anew and announces
-//! its office once more: what it does not mention then is over.
+//! its term once more: what it does not mention then is over.
 //!
-//! Invariants: frames of a process count only until another one announces an office of the bucket; a connection is held
-//! under one bucket, and in no office that was given up; what a take-over gets is the fold of a prefix of what the owner
+//! Invariants: frames of a process count only until another one announces a term of the bucket; a connection is held
+//! under one bucket, and in no term that was given up; what a take-over gets is the fold of a prefix of what the owner
 //! queued.
 //!
 //! A take-over is waited for, and most connections rest: their states are in no cache, and it looks at none of them. So whether
 //! a connection rests is noted when something is heard of it, and what is taken out is struck off the index later.
 
-use crate::{ConnectionId, ConnectionState, Frame, LegFacts, Office};
+use crate::{ConnectionId, ConnectionState, Frame, LegFacts};
+use evergate_base::{Bucket, Incarnation, NodeId, Term};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Connections that were given up and are remembered; an owner that begins more of them is not believed about those.
@@ -30,9 +31,9 @@ const STALE_MAX: usize = 4096;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicatedConnection {
     /// Its bucket.
-    pub bucket: u16,
-    /// In which office it was said last.
-    pub term_of: Office,
+    pub bucket: Bucket,
+    /// The term of its last frame.
+    pub term: Term,
     /// The fold of its entries.
     pub state: ConnectionState,
     /// Its legs that may still be needed, by number; 0 is the client's.
@@ -55,15 +56,15 @@ pub struct Recovered {
 /// What an owner says must not be believed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ReplicaError {
-    /// A frame about a bucket for which the sender has announced no office, or an older one than is known.
-    #[error("a frame about bucket {bucket} in office {reported:?}, but {known:?} is known")]
-    Office {
+    /// A frame about a bucket for which the sender has announced no term, or an older one than is known.
+    #[error("a frame of bucket {} in term {reported:?}, but {known:?} is known", .bucket.0)]
+    Term {
         /// The bucket.
-        bucket: u16,
+        bucket: Bucket,
         /// What the sender announced, if anything.
-        reported: Option<Office>,
+        reported: Option<Term>,
         /// What is known.
-        known: Option<Office>,
+        known: Option<Term>,
     },
     /// Entries or legs of a connection that was not begun.
     #[error("connection {0:?} was not begun")]
@@ -71,30 +72,30 @@ pub enum ReplicaError {
 }
 
 /// A process that speaks for buckets: a node and its incarnation.
-type SenderIncarnation = Option<(u8, u64)>;
+type SenderIncarnation = Option<(NodeId, Incarnation)>;
 
-/// What one channel has announced: who speaks, and offices by bucket.
+/// What one channel has announced: who speaks, and terms by bucket.
 #[derive(Clone, Debug, Default)]
 pub struct Announced {
     announcer: SenderIncarnation,
     /// Which of the owner's workers speaks on it, and how many there are.
     worker: (u16, u16),
-    /// By bucket the newest office, and the telling in which its connections are begun.
-    terms: BTreeMap<u16, (Office, u64)>,
+    /// By bucket the newest term, and the telling in which its connections are begun.
+    terms: BTreeMap<Bucket, (Term, u64)>,
 }
 
 impl Announced {
     /// Who speaks, once it has said so: a node and its incarnation.
-    pub fn sender(&self) -> Option<(u8, u64)> {
+    pub fn sender(&self) -> Option<(NodeId, Incarnation)> {
         self.announcer
     }
 
-    /// The office last announced for a bucket.
-    pub fn of(&self, bucket: u16) -> Option<Office> {
-        self.terms.get(&bucket).map(|(term_of, _)| *term_of)
+    /// The term last announced for a bucket.
+    pub fn of(&self, bucket: Bucket) -> Option<Term> {
+        self.terms.get(&bucket).map(|(term, _)| *term)
     }
 
-    fn by(&self, bucket: u16) -> (u16, u64) {
+    fn by(&self, bucket: Bucket) -> (u16, u64) {
         (self.worker.0, self.terms.get(&bucket).map_or(0, |(_, telling)| *telling))
     }
 }
@@ -103,19 +104,19 @@ impl Announced {
 #[derive(Clone, Debug)]
 struct Known {
     announcer: SenderIncarnation,
-    /// What another one had announced before it: its own offices are newer.
-    floor: Office,
-    /// Its oldest office in a row, and its newest one.
-    since: Office,
-    newest: Office,
+    /// What another one had announced before it: its own terms are newer.
+    floor: Term,
+    /// Its oldest term in a row, and its newest one.
+    since: Term,
+    newest: Term,
     /// Its workers that have said everything since then.
     complete: BTreeSet<u16>,
 }
 
 impl Known {
-    fn begin(announcer: SenderIncarnation, term_of: Office) -> Known {
+    fn begin(announcer: SenderIncarnation, term: Term) -> Known {
         let complete = BTreeSet::new();
-        Known { announcer, floor: Office::default(), since: term_of, newest: term_of, complete }
+        Known { announcer, floor: Term::default(), since: term, newest: term, complete }
     }
 }
 
@@ -141,16 +142,16 @@ impl Filed {
 #[derive(Clone, Debug, Default)]
 pub struct ReplicaStore {
     /// By bucket; none is empty.
-    buckets: BTreeMap<u16, BTreeMap<ConnectionId, Filed>>,
+    buckets: BTreeMap<Bucket, BTreeMap<ConnectionId, Filed>>,
     /// The bucket of each, and of some that were taken out.
-    index: HashMap<ConnectionId, u16>,
+    index: HashMap<ConnectionId, Bucket>,
     /// Connections in all buckets.
     count: usize,
-    known: BTreeMap<u16, Known>,
-    /// The first office of a bucket that counts, where earlier ones were given up.
-    since: BTreeMap<u16, Office>,
+    known: BTreeMap<Bucket, Known>,
+    /// The first term of a bucket that counts, where earlier ones were given up.
+    since: BTreeMap<Bucket, Term>,
     /// Connections of what was given up, with their bucket: their owner may not have heard of it yet.
-    forgotten: BTreeMap<ConnectionId, u16>,
+    forgotten: BTreeMap<ConnectionId, Bucket>,
     /// Tellings so far.
     tellings: u64,
 }
@@ -163,16 +164,16 @@ impl ReplicaStore {
                 announced.announcer = Some((node, incarnation));
                 announced.worker = (worker, workers);
             }
-            Frame::Term { bucket, term_of } => self.begin_term(announced, bucket, term_of)?,
+            Frame::Term { bucket, term } => self.begin_term(announced, bucket, term)?,
             // Of no connection: the channel's owner takes them before.
             Frame::Sessions(_) | Frame::Settings(_) | Frame::Clock { .. } => {}
             Frame::Begin { connection, bucket, state, legs } => {
-                let term_of = self.current_term(announced, bucket)?;
-                if self.counts(bucket, term_of) {
+                let term = self.current_term(announced, bucket)?;
+                if self.counts(bucket, term) {
                     let state = state.map(|state| *state).unwrap_or_default();
                     self.insert(
                         connection,
-                        ReplicatedConnection { bucket, term_of, state, legs, by: announced.by(bucket) },
+                        ReplicatedConnection { bucket, term, state, legs, by: announced.by(bucket) },
                     );
                 } else if self.get(connection).is_none() && self.forgotten.len() < FORGOTTEN_MAX {
                     self.forgotten.insert(connection, bucket);
@@ -201,50 +202,50 @@ impl ReplicaStore {
         Ok(())
     }
 
-    /// A process speaks for a bucket from this office on.
+    /// A process speaks for a bucket from this term on.
     fn begin_term(
         &mut self,
         announced: &mut Announced,
-        bucket: u16,
-        term_of: Office,
+        bucket: Bucket,
+        term: Term,
     ) -> Result<(), ReplicaError> {
         let announcer = announced.announcer;
         let next = match self.known.get(&bucket) {
             // Another worker of the process may have been told of a newer one already.
-            Some(known) if known.announcer == announcer && known.floor <= term_of => {
-                Known { since: known.since.min(term_of), newest: known.newest.max(term_of), ..known.clone() }
+            Some(known) if known.announcer == announcer && known.floor <= term => {
+                Known { since: known.since.min(term), newest: known.newest.max(term), ..known.clone() }
             }
-            Some(known) if known.announcer == announcer || known.newest > term_of => {
+            Some(known) if known.announcer == announcer || known.newest > term => {
                 let known = Some(known.newest);
-                return Err(ReplicaError::Office { bucket, reported: Some(term_of), known });
+                return Err(ReplicaError::Term { bucket, reported: Some(term), known });
             }
             before => Known {
                 floor: before.map(|before| before.newest).unwrap_or_default(),
-                ..Known::begin(announcer, term_of)
+                ..Known::begin(announcer, term)
             },
         };
         self.known.insert(bucket, next);
         let telling = match announced.terms.get(&bucket) {
-            // Who stays in office need not repeat itself.
-            Some((before, telling)) if *before != term_of => *telling,
+            // An owner that stays need not repeat itself.
+            Some((before, telling)) if *before != term => *telling,
             _ => {
                 self.tellings += 1;
                 self.tellings
             }
         };
-        announced.terms.insert(bucket, (term_of, telling));
+        announced.terms.insert(bucket, (term, telling));
         Ok(())
     }
 
     /// A worker has said all that it has of a bucket.
-    fn complete(&mut self, announced: &Announced, bucket: u16) -> Result<(), ReplicaError> {
-        let term_of = self.current_term(announced, bucket)?;
+    fn complete(&mut self, announced: &Announced, bucket: Bucket) -> Result<(), ReplicaError> {
+        let term = self.current_term(announced, bucket)?;
         let (worker, workers) = announced.worker;
         self.drop_unmentioned(bucket, announced.by(bucket));
         if let Some(known) = self.known.get_mut(&bucket) {
             known.complete.insert(worker);
             let (all, since) = (known.complete.len() >= usize::from(workers), known.since);
-            if all && self.counts(bucket, term_of) {
+            if all && self.counts(bucket, term) {
                 self.drop_older(bucket, since);
             }
         }
@@ -253,19 +254,19 @@ impl ReplicaStore {
 
     /// Every worker of the bucket's owner has said all it has: what none of them spoke of is over, or was said by an earlier owner
     /// to this node alone, and never went into effect.
-    fn drop_older(&mut self, bucket: u16, since: Office) {
-        // What the process itself said in an earlier office stands.
-        self.remove_if(bucket, |held| held.term_of < since);
+    fn drop_older(&mut self, bucket: Bucket, since: Term) {
+        // What the process itself said in an earlier term stands.
+        self.remove_if(bucket, |held| held.term < since);
     }
 
     /// A worker of the bucket's owner has said all it has: what it began in an earlier telling, and not again, is over.
-    fn drop_unmentioned(&mut self, bucket: u16, (worker, telling): (u16, u64)) {
+    fn drop_unmentioned(&mut self, bucket: Bucket, (worker, telling): (u16, u64)) {
         let Some(since) = self.known.get(&bucket).map(|known| known.since) else { return };
         // Of this process, that is.
-        self.remove_if(bucket, |held| held.term_of >= since && held.by.0 == worker && held.by.1 < telling);
+        self.remove_if(bucket, |held| held.term >= since && held.by.0 == worker && held.by.1 < telling);
     }
 
-    fn current_term(&self, announced: &Announced, bucket: u16) -> Result<Office, ReplicaError> {
+    fn current_term(&self, announced: &Announced, bucket: Bucket) -> Result<Term, ReplicaError> {
         let (reported, known) = (announced.of(bucket), self.known.get(&bucket));
         match (reported, known) {
             (Some(reported), Some(known))
@@ -273,13 +274,13 @@ impl ReplicaStore {
             {
                 Ok(reported)
             }
-            _ => Err(ReplicaError::Office { bucket, reported, known: known.map(|known| known.newest) }),
+            _ => Err(ReplicaError::Term { bucket, reported, known: known.map(|known| known.newest) }),
         }
     }
 
-    /// Whether what is said of a bucket in this office is held.
-    pub fn counts(&self, bucket: u16, term_of: Office) -> bool {
-        self.since.get(&bucket).is_none_or(|since| *since <= term_of)
+    /// Whether what is said of a bucket in this term is held.
+    pub fn counts(&self, bucket: Bucket, term: Term) -> bool {
+        self.since.get(&bucket).is_none_or(|since| *since <= term)
     }
 
     /// What is held of a connection; nothing for what was given up while its owner still speaks of it.
@@ -290,15 +291,15 @@ impl ReplicaStore {
     ) -> Result<Option<&mut Filed>, ReplicaError> {
         let bucket = self.bucket_of(connection).or_else(|| self.forgotten.get(&connection).copied());
         let bucket = bucket.ok_or(ReplicaError::Unknown(connection))?;
-        let term_of = self.current_term(announced, bucket)?;
-        if !self.counts(bucket, term_of) {
+        let term = self.current_term(announced, bucket)?;
+        if !self.counts(bucket, term) {
             return Ok(None);
         }
         Ok(self.buckets.get_mut(&bucket).and_then(|all| all.get_mut(&connection)))
     }
 
     /// The bucket under which a connection is held.
-    fn bucket_of(&self, connection: ConnectionId) -> Option<u16> {
+    fn bucket_of(&self, connection: ConnectionId) -> Option<Bucket> {
         let bucket = *self.index.get(&connection)?;
         self.buckets.get(&bucket)?.contains_key(&connection).then_some(bucket)
     }
@@ -334,7 +335,7 @@ impl ReplicaStore {
     /// Removes those of a bucket that fulfil this, and says which.
     fn remove_if(
         &mut self,
-        bucket: u16,
+        bucket: Bucket,
         is_over: impl Fn(&ReplicatedConnection) -> bool,
     ) -> Vec<ConnectionId> {
         let all = self.buckets.get(&bucket).into_iter().flatten();
@@ -343,10 +344,10 @@ impl ReplicaStore {
         over
     }
 
-    /// Takes everything of a bucket out: its owner is gone, and this node goes on. Frames of the old office are refused
+    /// Takes everything of a bucket out: its owner is gone, and this node goes on. Frames of the old term are refused
     /// from now on.
-    pub fn recover(&mut self, bucket: u16, term_of: Office) -> Vec<Recovered> {
-        self.known.insert(bucket, Known::begin(None, term_of));
+    pub fn recover(&mut self, bucket: Bucket, term: Term) -> Vec<Recovered> {
+        self.known.insert(bucket, Known::begin(None, term));
         if !self.forgotten.is_empty() {
             self.drop_all(bucket);
         }
@@ -357,33 +358,33 @@ impl ReplicaStore {
             .collect()
     }
 
-    /// Keeps a connection ([`Frame::Begin`]) that this node itself carried in this office and has just let go: it counts as a
+    /// Keeps a connection ([`Frame::Begin`]) that this node itself carried in this term and has just let go: it counts as a
     /// backup from now on, and the next owner may never say its first word.
-    pub fn keep(&mut self, term_of: Office, frame: Frame) {
+    pub fn keep(&mut self, term: Term, frame: Frame) {
         let Frame::Begin { connection, bucket, state, legs } = frame else { return };
-        let is_newer = self.get(connection).is_some_and(|held| held.term_of > term_of);
-        if self.counts(bucket, term_of) && !is_newer {
+        let is_newer = self.get(connection).is_some_and(|held| held.term > term);
+        if self.counts(bucket, term) && !is_newer {
             let state = state.map(|state| *state).unwrap_or_default();
-            self.insert(connection, ReplicatedConnection { bucket, term_of, state, legs, by: (0, 0) });
+            self.insert(connection, ReplicatedConnection { bucket, term, state, legs, by: (0, 0) });
         }
     }
 
-    /// Gives up what was said of a bucket in offices before this one, and what will be.
-    pub fn forget(&mut self, bucket: u16, before: Office) {
+    /// Gives up what was said of a bucket in terms before this one, and what will be.
+    pub fn forget(&mut self, bucket: Bucket, before: Term) {
         let since = self.since.entry(bucket).or_default();
         *since = before.max(*since);
         let since = *since;
-        let gone = self.remove_if(bucket, |held| held.term_of < since);
+        let gone = self.remove_if(bucket, |held| held.term < since);
         self.forgotten.extend(gone.into_iter().map(|connection| (connection, bucket)));
     }
 
     /// By now its owner knows that it need not speak of what was given up.
-    pub fn drop_all(&mut self, bucket: u16) {
+    pub fn drop_all(&mut self, bucket: Bucket) {
         self.forgotten.retain(|_, of| *of != bucket);
     }
 
     /// Whether there is a copy of any connection of the bucket.
-    pub fn has(&self, bucket: u16) -> bool {
+    pub fn has(&self, bucket: Bucket) -> bool {
         self.buckets.contains_key(&bucket)
     }
 
@@ -410,7 +411,7 @@ impl ReplicaStore {
     /// Panics when a law is broken, whatever owners say; for tests and the simulator.
     pub fn check_invariants(&self) {
         for (bucket, all) in &self.buckets {
-            assert!(!all.is_empty(), "bucket {bucket} has nothing");
+            assert!(!all.is_empty(), "{bucket:?} has nothing");
             for (id, Filed { idle, held }) in all {
                 assert_eq!(
                     (held.bucket, self.bucket_of(*id)),
@@ -418,8 +419,8 @@ impl ReplicaStore {
                     "{id:?} is not found"
                 );
                 assert_eq!(*idle, held.state.is_idle(), "of {id:?} it is not known whether it rests");
-                let counts = self.counts(held.bucket, held.term_of);
-                assert!(counts, "{id:?} is held in an office that was given up");
+                let counts = self.counts(held.bucket, held.term);
+                assert!(counts, "{id:?} is held in a term that was given up");
             }
         }
         let filed: usize = self.buckets.values().map(BTreeMap::len).sum();

@@ -3,10 +3,7 @@
 
 use crate::kernel::Kernel;
 use evergate_base::Micros;
-use evergate_membership::{
-    Bucket, Event, HandoffId, Incarnation, Node, NodeId, NodePhase, OwnershipStart, Role, Term, ViewId,
-};
-use evergate_replication::Office;
+use evergate_membership::{Bucket, Event, HandoffId, Node, NodeId, NodePhase, OwnershipStart, Role, Term};
 use std::collections::BTreeMap;
 
 /// The length of a log, as the protocol compares them: mirrors are complete, or are not.
@@ -16,7 +13,7 @@ const COMPLETE: u64 = 1;
 #[derive(Clone, Debug)]
 pub(crate) enum Instruction {
     Roles(Vec<(Bucket, Role)>),
-    Failover(Vec<(Bucket, Office)>),
+    Failover(Vec<(Bucket, Term)>),
     Void,
 }
 
@@ -26,22 +23,22 @@ pub(crate) enum Report {
     CaughtUp {
         bucket: Bucket,
         node: NodeId,
-        term_of: Office,
+        term: Term,
     },
     Complete {
         bucket: Bucket,
-        term_of: Office,
+        term: Term,
     },
     Frozen {
         bucket: Bucket,
-        term_of: Office,
+        term: Term,
         freeze: HandoffId,
     },
     /// The copy at this node has a gap.
     Incomplete {
         bucket: Bucket,
         node: NodeId,
-        term_of: Office,
+        term: Term,
     },
     /// A frame on this channel was not believed: the channel ends.
     Refused {
@@ -106,12 +103,12 @@ impl Agent {
         bucket: Bucket,
         role: Role,
         changed: &mut Vec<(Bucket, Role)>,
-        arrived: &mut Vec<(Bucket, Office)>,
+        arrived: &mut Vec<(Bucket, Term)>,
     ) {
         let before = self.known.insert(bucket, role).unwrap_or(Role::NOTHING);
         if let (true, Role::Owner { term, .. }) = (arrives(before, role), role) {
-            kernel.held.insert(bucket.0);
-            arrived.push((bucket, term_of(term)));
+            kernel.held.insert(bucket);
+            arrived.push((bucket, term));
         }
         if before != role {
             changed.push((bucket, role));
@@ -125,15 +122,15 @@ impl Agent {
     /// Takes in what the worker says. A channel that must be closed comes back.
     pub(crate) fn take(&mut self, node: &mut Node, now: Micros, report: Report) -> Option<(NodeId, u64)> {
         match report {
-            Report::CaughtUp { bucket, node: backup, term_of } => {
-                node.handle_caught_up(now, bucket, term(term_of), backup, COMPLETE);
+            Report::CaughtUp { bucket, node: backup, term } => {
+                node.handle_caught_up(now, bucket, term, backup, COMPLETE);
             }
-            Report::Complete { bucket, term_of } => node.handle_stored(bucket, term(term_of), COMPLETE),
-            Report::Frozen { bucket, term_of, freeze } => {
-                node.handle_frozen(now, bucket, term(term_of), freeze, COMPLETE);
+            Report::Complete { bucket, term } => node.handle_stored(bucket, term, COMPLETE),
+            Report::Frozen { bucket, term, freeze } => {
+                node.handle_frozen(now, bucket, term, freeze, COMPLETE);
             }
-            Report::Incomplete { bucket, node: peer, term_of } => {
-                node.drop_backup(now, bucket, term(term_of), peer);
+            Report::Incomplete { bucket, node: peer, term } => {
+                node.drop_backup(now, bucket, term, peer);
             }
             Report::Refused { node: peer, channel } => return Some((peer, channel)),
         }
@@ -147,23 +144,4 @@ fn arrives(before: Role, now: Role) -> bool {
         return false;
     };
     !matches!(before, Role::Owner { term: known, .. } if known == term)
-}
-
-/// The owner's term as the mirror frames carry it.
-pub(crate) fn term_of(term: Term) -> Office {
-    Office {
-        epoch: term.view.epoch,
-        proposer: term.view.proposer.0,
-        incarnation: term.view.incarnation.0,
-        moves: term.moves,
-    }
-}
-
-fn term(term_of: Office) -> Term {
-    let view = ViewId {
-        epoch: term_of.epoch,
-        proposer: NodeId(term_of.proposer),
-        incarnation: Incarnation(term_of.incarnation),
-    };
-    Term { view, moves: term_of.moves }
 }

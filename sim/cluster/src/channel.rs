@@ -2,8 +2,8 @@
 //! order, and cut when an end dies.
 
 use crate::event_queue::Time;
-use evergate_membership::NodeId;
-use evergate_replication::{Announced, ConnectionId, FRAME_VERSION, Frame, Office, Sender};
+use evergate_membership::{Bucket, Incarnation, NodeId, Term};
+use evergate_replication::{Announced, ConnectionId, FRAME_VERSION, Frame, Sender};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// From the first SYN until frames may flow: a few round trips.
@@ -17,9 +17,9 @@ pub(crate) enum Notice {
     /// The whole state of a connection that is being taken over is held.
     Taken { key: ConnectionId },
     /// All of a bucket was said; what follows from newer entries waits for this backup from now on.
-    Reported { bucket: u16, term_of: Office },
+    Reported { bucket: Bucket, term: Term },
     /// It lacks nothing that anything followed from.
-    Complete { bucket: u16, term_of: Office },
+    Complete { bucket: Bucket, term: Term },
 }
 
 /// The owner's end.
@@ -32,22 +32,22 @@ pub(crate) struct Outgoing {
     /// Pieces that were sent.
     pub(crate) sent: u64,
     pub(crate) feed: Sender<Notice>,
-    /// Offices that were announced on it.
-    pub(crate) announced: BTreeMap<u16, Office>,
+    /// Terms that were announced on it.
+    pub(crate) announced: BTreeMap<Bucket, Term>,
     /// Buckets of which everything was said on it, since it was made or since their owner had anything to say.
-    pub(crate) follows: BTreeSet<u16>,
+    pub(crate) follows: BTreeSet<Bucket>,
     /// Those of them for which the backup has heard all that was said when this began: it is waited for.
-    pub(crate) awaited: BTreeSet<u16>,
+    pub(crate) awaited: BTreeSet<Bucket>,
     /// By bucket: how many frames had been said with the newest of it.
-    pub(crate) reported: BTreeMap<u16, u64>,
+    pub(crate) reported: BTreeMap<Bucket, u64>,
 }
 
 impl Outgoing {
     pub(crate) fn connect(me: NodeId, process: u64, number: u64, now: Time) -> Outgoing {
         let hello = Frame::Hello {
             version: FRAME_VERSION,
-            node: me.0,
-            incarnation: process,
+            node: me,
+            incarnation: Incarnation(process),
             worker: 0,
             workers: 1,
             clock_ms: 0,
@@ -69,7 +69,7 @@ impl Outgoing {
     }
 
     /// Whether the backup has taken in all that was said of the bucket.
-    pub(crate) fn is_received(&self, bucket: u16) -> bool {
+    pub(crate) fn is_received(&self, bucket: Bucket) -> bool {
         let reported = self.reported.get(&bucket).copied().unwrap_or(0);
         self.feed.frames() - self.feed.lag() >= reported
     }

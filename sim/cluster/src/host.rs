@@ -86,8 +86,8 @@ impl Host {
     }
 
     /// The gate's word: this node owns the bucket, as far as it knows.
-    pub(crate) fn owns(&self, bucket: u16) -> bool {
-        self.node.gate_listed(Bucket(bucket)).is_some()
+    pub(crate) fn owns(&self, bucket: Bucket) -> bool {
+        self.node.gate_listed(bucket).is_some()
     }
 
     /// Whether what was said in this time of power, at this moment, has really left.

@@ -4,6 +4,7 @@ use crate::event_queue::Time;
 use crate::gate::{PeerPosition, Slot};
 use crate::segment::{FIRST, Flow, Segment};
 use crate::tcp::Tcp;
+use evergate_membership::Bucket;
 use evergate_replication::AckSlot;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,10 +18,10 @@ pub(crate) struct Kernel {
     pub(crate) slots: BTreeMap<Flow, Slot>,
     /// Sockets of which nobody has a descriptor: closed, or of a process that died.
     orphans: BTreeSet<Flow>,
-    pub(crate) held: BTreeSet<u16>,
+    pub(crate) held: BTreeSet<Bucket>,
     pub(crate) peer_input: BTreeMap<Flow, PeerPosition>,
     /// Buckets of which connections are yet to get sockets: what is said to those is handed over, not answered.
-    pub(crate) pending: BTreeSet<u16>,
+    pub(crate) pending: BTreeSet<Bucket>,
     pub(crate) early: Vec<Segment>,
     /// The mutation that answers it.
     pub(crate) resets_pending: bool,
@@ -48,7 +49,7 @@ impl Kernel {
     }
 
     /// Takes a segment of a bucket that is this node's. `runs`: there is a process.
-    pub(crate) fn handle(&mut self, now: Time, bucket: u16, mut segment: Segment, runs: bool) -> Arrival {
+    pub(crate) fn handle(&mut self, now: Time, bucket: Bucket, mut segment: Segment, runs: bool) -> Arrival {
         let flow = segment.flow;
         if self.held.contains(&bucket) {
             self.read_from(&segment);

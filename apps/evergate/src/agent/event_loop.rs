@@ -18,7 +18,7 @@ use super::address_announcer::AddressAnnouncer;
 use super::death_notifier::DeathNotifier;
 use super::failovers::Failovers;
 use super::housekeeping::{Housekeeper, Line};
-use super::instruction::{FrozenConnections, Instruction, term};
+use super::instruction::{FrozenConnections, Instruction};
 use super::mailbox::Mailbox;
 use super::roles::{EVERYBODY, Roles};
 use super::routes::RouteLost;
@@ -346,25 +346,25 @@ impl Agent {
     fn take_report(&mut self, state: &mut State, worker: usize, report: Report) {
         let now = self.clock.now();
         match report {
-            Report::CaughtUp { bucket, node, term_of } => {
-                if state.barrier.caught_up(worker, bucket, node, term_of) {
-                    self.node.handle_caught_up(now, bucket, term(term_of), node, COMPLETE);
+            Report::CaughtUp { bucket, node, term } => {
+                if state.barrier.caught_up(worker, bucket, node, term) {
+                    self.node.handle_caught_up(now, bucket, term, node, COMPLETE);
                 }
             }
-            Report::Complete { bucket, term_of } => self.node.handle_stored(bucket, term(term_of), COMPLETE),
-            Report::Frozen { bucket, term_of, freeze, mine } => {
+            Report::Complete { bucket, term } => self.node.handle_stored(bucket, term, COMPLETE),
+            Report::Frozen { bucket, term, freeze, mine } => {
                 if !mine.is_empty() {
                     // Before the role that may follow: letters to a worker stay in order.
                     let kept = FrozenConnections { bucket, freeze, frames: mine };
                     (self.notify)(usize::from(bucket.0) % self.workers, Instruction::Keep(Arc::new(kept)));
                 }
-                if state.barrier.frozen(worker, bucket, term_of, freeze) {
-                    self.node.handle_frozen(now, bucket, term(term_of), freeze, COMPLETE);
+                if state.barrier.frozen(worker, bucket, term, freeze) {
+                    self.node.handle_frozen(now, bucket, term, freeze, COMPLETE);
                 }
             }
             Report::Incomplete { node, buckets } => {
-                for (bucket, term_of) in buckets {
-                    self.node.drop_backup(now, bucket, term(term_of), node);
+                for (bucket, term) in buckets {
+                    self.node.drop_backup(now, bucket, term, node);
                 }
             }
             Report::ChannelLost { node, why } => {

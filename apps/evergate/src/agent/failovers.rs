@@ -191,13 +191,12 @@ fn add(all: &mut VecDeque<FailoverStatus>, one: FailoverStatus) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evergate_membership::Bucket;
+    use evergate_membership::{Bucket, Term};
 
     #[test]
     fn a_take_over_is_done_when_every_worker_is_and_the_list_stays_short() {
         let (mut rounds, mut counts) = (Failovers::default(), ClusterCounts::default());
-        let buckets =
-            (0..3).map(|bucket| (Bucket(bucket), evergate_replication::Office::default())).collect();
+        let buckets = (0..3).map(|bucket| (Bucket(bucket), Term::default())).collect();
         let mut round = FailoverOrder { number: 0, buckets, silent: Micros(0) };
         let part = |round, connections, took_us| Resumed { round, buckets: 1, connections, lost: 1, took_us };
         for begun in 0..40u64 {
@@ -224,7 +223,7 @@ mod tests {
     fn hand_overs_in_a_row_are_one_and_are_told_when_they_are_over() {
         let (mut rounds, mut counts) = (Failovers::default(), ClusterCounts::default());
         let mut play = |rounds: &mut Failovers, at_ms: u64, taken: usize| {
-            let buckets = vec![(Bucket(0), evergate_replication::Office::default())];
+            let buckets = vec![(Bucket(0), Term::default())];
             let mut round = FailoverOrder { number: 0, buckets, silent: Micros(0) };
             let at = Micros::from_ms(at_ms);
             rounds.begin(at, at_ms, &mut round, taken, Micros(0), 1);
@@ -253,11 +252,8 @@ mod tests {
     fn a_late_report_of_what_was_voided_does_not_end_what_began_since() {
         let (mut rounds, mut counts) = (Failovers::default(), ClusterCounts::default());
         let begin = |rounds: &mut Failovers| {
-            let mut round = FailoverOrder {
-                number: 0,
-                buckets: vec![(Bucket(0), evergate_replication::Office::default())],
-                silent: Micros(0),
-            };
+            let mut round =
+                FailoverOrder { number: 0, buckets: vec![(Bucket(0), Term::default())], silent: Micros(0) };
             rounds.begin(Micros(0), 0, &mut round, 1, Micros(0), 2);
             Resumed { round: round.number, ..Resumed::default() }
         };

@@ -1,8 +1,8 @@
 //! What the agent tells a worker.
 
 use evergate_base::Micros;
-use evergate_membership::{Bucket, HandoffId, Incarnation, NodeId, Role, Term, ViewId};
-use evergate_replication::{Frame, Office};
+use evergate_membership::{Bucket, HandoffId, Role, Term};
+use evergate_replication::Frame;
 use std::sync::Arc;
 
 /// What the agent tells a worker.
@@ -34,28 +34,8 @@ pub struct FrozenConnections {
 pub struct FailoverOrder {
     /// By which the workers say what they are done with.
     pub number: u64,
-    /// Each with the office that begins.
-    pub buckets: Vec<(Bucket, Office)>,
+    /// Each with the term that begins.
+    pub buckets: Vec<(Bucket, Term)>,
     /// How long nothing had been heard of who died.
     pub silent: Micros,
-}
-
-/// The owner's term as the mirror frames carry it.
-pub(crate) fn term_of(term: Term) -> Office {
-    Office {
-        epoch: term.view.epoch,
-        proposer: term.view.proposer.0,
-        incarnation: term.view.incarnation.0,
-        moves: term.moves,
-    }
-}
-
-/// The way back.
-pub(crate) fn term(term_of: Office) -> Term {
-    let view = ViewId {
-        epoch: term_of.epoch,
-        proposer: NodeId(term_of.proposer),
-        incarnation: Incarnation(term_of.incarnation),
-    };
-    Term { view, moves: term_of.moves }
 }

@@ -31,7 +31,6 @@ mod worker_barrier;
 
 pub use event_loop::AgentCommand;
 pub use handle::{Handle, Running};
-pub(crate) use instruction::term_of;
 pub use instruction::{FailoverOrder, FrozenConnections, Instruction};
 pub use neighbour_cache::Neighbours;
 pub(crate) use roles::{arrives, gate_node};
@@ -42,8 +41,8 @@ use mailbox::Mailbox;
 use required_settings::Settings;
 
 use evergate_base::Micros;
-use evergate_membership::{Bucket, HandoffId, Incarnation, NodeId};
-use evergate_replication::{Frame, LegFacts, Office};
+use evergate_membership::{Bucket, HandoffId, Incarnation, NodeId, Term};
+use evergate_replication::{Frame, LegFacts};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -156,21 +155,21 @@ impl Reporter {
 /// What a worker tells the agent.
 #[derive(Clone, Debug)]
 pub enum Report {
-    /// As the owner: `node` has acknowledged everything about the bucket that was said in `office`.
+    /// As the owner: `node` has acknowledged everything about the bucket that was said in `term`.
     CaughtUp {
         /// The bucket.
         bucket: Bucket,
         /// The backup.
         node: NodeId,
-        /// In which office.
-        term_of: Office,
+        /// In which term.
+        term: Term,
     },
     /// As a backup: everything about the bucket has come.
     Complete {
         /// The bucket.
         bucket: Bucket,
-        /// In which office.
-        term_of: Office,
+        /// In which term.
+        term: Term,
     },
     /// A mirror channel broke or is too slow; `node` is at the other end.
     ChannelLost {
@@ -183,8 +182,8 @@ pub enum Report {
     Incomplete {
         /// The backup.
         node: NodeId,
-        /// Each with the office in which it was to be said.
-        buckets: Vec<(Bucket, Office)>,
+        /// Each with the term in which it was to be said.
+        buckets: Vec<(Bucket, Term)>,
     },
     /// A take-over round is finished in this worker.
     Resumed(Resumed),
@@ -194,8 +193,8 @@ pub enum Report {
     Frozen {
         /// The bucket.
         bucket: Bucket,
-        /// In which office.
-        term_of: Office,
+        /// In which term.
+        term: Term,
         /// For which move.
         freeze: HandoffId,
         /// Its connections here, as they are, for the worker that holds copies of the bucket.

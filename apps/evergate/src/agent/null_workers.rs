@@ -2,7 +2,7 @@
 //!
 //! For tests of the agent alone.
 
-use super::instruction::{FailoverOrder, Instruction, term_of};
+use super::instruction::{FailoverOrder, Instruction};
 use super::{Report, Reporter, Resumed};
 use evergate_bpf::Owners;
 use evergate_membership::{Bucket, Role};
@@ -53,16 +53,15 @@ impl Idle {
 fn play(reporter: &Reporter, bucket: Bucket, role: Role, holds: bool) {
     match role {
         Role::Owner { term, syncing, freeze_for, .. } => {
-            let term_of = term_of(term);
             for node in syncing.iter() {
-                reporter.send(Report::CaughtUp { bucket, node, term_of });
+                reporter.send(Report::CaughtUp { bucket, node, term });
             }
             if let Some(freeze) = freeze_for {
-                reporter.send(Report::Frozen { bucket, term_of, freeze, mine: Vec::new() });
+                reporter.send(Report::Frozen { bucket, term, freeze, mine: Vec::new() });
             }
         }
         Role::Backup { term, .. } if holds => {
-            reporter.send(Report::Complete { bucket, term_of: term_of(term) });
+            reporter.send(Report::Complete { bucket, term });
         }
         Role::Backup { .. } | Role::Outside { .. } => {}
     }

@@ -3,10 +3,10 @@
 //! Invariants: a bucket that was taken over is on hold in the gate before any worker hears of it, and stays so, through
 //! other changes of its role, until the workers release it; an owner's word lists every backup whose lease must hold.
 
-use super::instruction::{FailoverOrder, term_of};
+use super::instruction::FailoverOrder;
 use evergate_base::Micros;
 use evergate_bpf::{BACKUPS_MAX, NodeId as GateNode, Owner, Owners};
-use evergate_membership::{Bucket, MemberSet, NodeId, OwnershipStart, Role};
+use evergate_membership::{Bucket, MemberSet, NodeId, OwnershipStart, Role, Term};
 
 /// Stands in an owner's word for all members together, where more are listed than it has room for.
 pub(crate) const EVERYBODY: u8 = 63;
@@ -22,7 +22,7 @@ pub(crate) struct Roles {
     owners: Owners,
     known: Vec<Role>,
     changed: Vec<(Bucket, Role)>,
-    arrived: Vec<(Bucket, evergate_replication::Office)>,
+    arrived: Vec<(Bucket, Term)>,
 }
 
 /// How many buckets are what to this node.
@@ -60,7 +60,7 @@ impl Roles {
             self.changed.push((bucket, role));
         }
         if let (true, Role::Owner { term, .. }) = (arrived, role) {
-            self.arrived.push((bucket, term_of(term)));
+            self.arrived.push((bucket, term));
         }
     }
 
@@ -134,7 +134,7 @@ fn word(me: NodeId, role: Role, listed: MemberSet) -> Owner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evergate_membership::{DataEpoch, Incarnation, Term, ViewId};
+    use evergate_membership::{DataEpoch, Incarnation, ViewId};
 
     fn term(epoch: u64, moves: u32) -> Term {
         Term { view: ViewId { epoch, proposer: NodeId(1), incarnation: Incarnation(7) }, moves }

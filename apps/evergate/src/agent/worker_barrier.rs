@@ -3,16 +3,15 @@
 //! The connections of a bucket live on any of the owner's workers. So a backup has caught up with the bucket when it has
 //! caught up with each of them, and the bucket is frozen when it is quiet at each of them.
 //!
-//! Invariants: voices of another office do not count; when the role that asked for them ends, they are forgotten.
+//! Invariants: voices of another term do not count; when the role that asked for them ends, they are forgotten.
 
-use evergate_membership::{Bucket, HandoffId, MemberSet, NodeId};
-use evergate_replication::Office;
+use evergate_membership::{Bucket, HandoffId, MemberSet, NodeId, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Who has spoken about one thing.
 #[derive(Debug)]
 struct Reports {
-    term_of: Office,
+    term: Term,
     workers: BTreeSet<usize>,
 }
 
@@ -21,7 +20,7 @@ struct Reports {
 pub(crate) struct WorkerBarrier {
     workers: usize,
     caught_up: BTreeMap<(Bucket, NodeId), Reports>,
-    frozen: BTreeMap<Bucket, ((Office, HandoffId), BTreeSet<usize>)>,
+    frozen: BTreeMap<Bucket, ((Term, HandoffId), BTreeSet<usize>)>,
 }
 
 impl WorkerBarrier {
@@ -30,19 +29,13 @@ impl WorkerBarrier {
     }
 
     /// A worker says that `node` has caught up with its part. Whether all have said so.
-    pub(crate) fn caught_up(&mut self, worker: usize, bucket: Bucket, node: NodeId, term_of: Office) -> bool {
-        count(&mut self.caught_up, (bucket, node), term_of, worker) >= self.workers
+    pub(crate) fn caught_up(&mut self, worker: usize, bucket: Bucket, node: NodeId, term: Term) -> bool {
+        count(&mut self.caught_up, (bucket, node), term, worker) >= self.workers
     }
 
     /// A worker says that its part of the bucket is quiet for a move. Whether all have said so of the one that is asked for.
-    pub(crate) fn frozen(
-        &mut self,
-        worker: usize,
-        bucket: Bucket,
-        term_of: Office,
-        freeze: HandoffId,
-    ) -> bool {
-        let asked = self.frozen.get_mut(&bucket).filter(|(asked, _)| *asked == (term_of, freeze));
+    pub(crate) fn frozen(&mut self, worker: usize, bucket: Bucket, term: Term, freeze: HandoffId) -> bool {
+        let asked = self.frozen.get_mut(&bucket).filter(|(asked, _)| *asked == (term, freeze));
         let Some((_, voices)) = asked else { return false }; // it was called off
         voices.insert(worker);
         voices.len() >= self.workers
@@ -50,7 +43,7 @@ impl WorkerBarrier {
 
     /// The bucket is mirrored to `syncing` for the first time, and is to freeze for a move or not. Other voices do not count
     /// any more.
-    pub(crate) fn expect(&mut self, bucket: Bucket, syncing: MemberSet, freeze: Option<(Office, HandoffId)>) {
+    pub(crate) fn expect(&mut self, bucket: Bucket, syncing: MemberSet, freeze: Option<(Term, HandoffId)>) {
         let keys: Vec<_> = self
             .caught_up
             .range((bucket, NodeId(0))..=(bucket, NodeId(u8::MAX)))
@@ -78,14 +71,14 @@ impl WorkerBarrier {
     }
 }
 
-/// How many workers have said it in this office.
-fn count<K: Ord>(all: &mut BTreeMap<K, Reports>, key: K, term_of: Office, worker: usize) -> usize {
-    let voices = all.entry(key).or_insert_with(|| Reports { term_of, workers: BTreeSet::new() });
-    if voices.term_of != term_of {
-        if voices.term_of > term_of {
+/// How many workers have said it in this term.
+fn count<K: Ord>(all: &mut BTreeMap<K, Reports>, key: K, term: Term, worker: usize) -> usize {
+    let voices = all.entry(key).or_insert_with(|| Reports { term, workers: BTreeSet::new() });
+    if voices.term != term {
+        if voices.term > term {
             return 0; // late
         }
-        *voices = Reports { term_of, workers: BTreeSet::new() };
+        *voices = Reports { term, workers: BTreeSet::new() };
     }
     voices.workers.insert(worker);
     voices.workers.len()
@@ -99,43 +92,43 @@ mod tests {
     const NODE: NodeId = NodeId(2);
     const FREEZE: HandoffId = HandoffId { to: NODE, number: 1 };
 
-    fn term_of(moves: u32) -> Office {
-        Office { epoch: 1, proposer: 0, incarnation: 1, moves }
+    fn term(moves: u32) -> Term {
+        Term { moves, ..Term::default() }
     }
 
     #[test]
     fn it_takes_every_worker_in_the_same_office() {
         let mut barrier = WorkerBarrier::new(2);
-        assert!(!barrier.caught_up(0, BUCKET, NODE, term_of(0)));
-        assert!(!barrier.caught_up(0, BUCKET, NODE, term_of(0)), "the same worker again");
-        assert!(!barrier.caught_up(1, BUCKET, NODE, term_of(1)), "in another office");
-        assert!(!barrier.caught_up(0, BUCKET, NODE, term_of(0)), "of an office that is over");
-        assert!(barrier.caught_up(0, BUCKET, NODE, term_of(1)));
-        assert!(!barrier.caught_up(0, BUCKET, NodeId(3), term_of(1)), "about another node");
-        assert!(!barrier.frozen(1, BUCKET, term_of(1), FREEZE), "nobody asked");
-        barrier.expect(BUCKET, MemberSet::of(NODE), Some((term_of(1), FREEZE)));
-        assert!(!barrier.frozen(1, BUCKET, term_of(1), FREEZE));
-        assert!(!barrier.frozen(0, BUCKET, term_of(0), FREEZE), "in another office");
-        assert!(barrier.frozen(0, BUCKET, term_of(1), FREEZE));
+        assert!(!barrier.caught_up(0, BUCKET, NODE, term(0)));
+        assert!(!barrier.caught_up(0, BUCKET, NODE, term(0)), "the same worker again");
+        assert!(!barrier.caught_up(1, BUCKET, NODE, term(1)), "in another term");
+        assert!(!barrier.caught_up(0, BUCKET, NODE, term(0)), "of a term that is over");
+        assert!(barrier.caught_up(0, BUCKET, NODE, term(1)));
+        assert!(!barrier.caught_up(0, BUCKET, NodeId(3), term(1)), "about another node");
+        assert!(!barrier.frozen(1, BUCKET, term(1), FREEZE), "nobody asked");
+        barrier.expect(BUCKET, MemberSet::of(NODE), Some((term(1), FREEZE)));
+        assert!(!barrier.frozen(1, BUCKET, term(1), FREEZE));
+        assert!(!barrier.frozen(0, BUCKET, term(0), FREEZE), "in another term");
+        assert!(barrier.frozen(0, BUCKET, term(1), FREEZE));
     }
 
     #[test]
     fn voices_of_an_attempt_that_was_given_up_do_not_count_for_the_next() {
         let mut barrier = WorkerBarrier::new(2);
-        barrier.caught_up(0, BUCKET, NODE, term_of(0));
-        barrier.expect(BUCKET, MemberSet::of(NODE), Some((term_of(0), FREEZE)));
-        barrier.frozen(0, BUCKET, term_of(0), FREEZE);
-        assert!(barrier.caught_up(1, BUCKET, NODE, term_of(0)), "still the same attempt");
+        barrier.caught_up(0, BUCKET, NODE, term(0));
+        barrier.expect(BUCKET, MemberSet::of(NODE), Some((term(0), FREEZE)));
+        barrier.frozen(0, BUCKET, term(0), FREEZE);
+        assert!(barrier.caught_up(1, BUCKET, NODE, term(0)), "still the same attempt");
         barrier.expect(BUCKET, MemberSet::EMPTY, None);
-        assert!(!barrier.caught_up(1, BUCKET, NODE, term_of(0)));
-        assert!(!barrier.frozen(1, BUCKET, term_of(0), FREEZE));
-        // The next move in the same office is another one, also when nobody heard that the first was called off.
+        assert!(!barrier.caught_up(1, BUCKET, NODE, term(0)));
+        assert!(!barrier.frozen(1, BUCKET, term(0), FREEZE));
+        // The next move in the same term is another one, also when nobody heard that the first was called off.
         let next = HandoffId { number: 2, ..FREEZE };
-        barrier.expect(BUCKET, MemberSet::EMPTY, Some((term_of(0), FREEZE)));
-        barrier.frozen(0, BUCKET, term_of(0), FREEZE);
-        barrier.expect(BUCKET, MemberSet::EMPTY, Some((term_of(0), next)));
-        assert!(!barrier.frozen(1, BUCKET, term_of(0), next));
-        assert!(!barrier.frozen(0, BUCKET, term_of(0), FREEZE), "late");
-        assert!(barrier.frozen(0, BUCKET, term_of(0), next));
+        barrier.expect(BUCKET, MemberSet::EMPTY, Some((term(0), FREEZE)));
+        barrier.frozen(0, BUCKET, term(0), FREEZE);
+        barrier.expect(BUCKET, MemberSet::EMPTY, Some((term(0), next)));
+        assert!(!barrier.frozen(1, BUCKET, term(0), next));
+        assert!(!barrier.frozen(0, BUCKET, term(0), FREEZE), "late");
+        assert!(barrier.frozen(0, BUCKET, term(0), next));
     }
 }

@@ -238,7 +238,7 @@ impl Worker {
             replicated_state.leg.slot.open(); // before the socket closes: what it says then is said once
         }
         drop(client.socket);
-        let bucket = client.replicated_state.as_ref().map(|replicated_state| replicated_state.bucket.0);
+        let bucket = client.replicated_state.as_ref().map(|replicated_state| replicated_state.bucket);
         let reported = client
             .replicated_state
             .is_some_and(|replicated_state| self.end_replication(*replicated_state, connection));

@@ -261,11 +261,7 @@ impl Worker {
         );
         server.handle_request(self.now);
         let bucket = self.clients.get(key).and_then(|client| Some(client.replicated_state.as_ref()?.bucket));
-        let idle = if reuse {
-            self.take_idle(server.id, bucket.map(|bucket| bucket.0), pool.tls_fingerprint)
-        } else {
-            None
-        };
+        let idle = if reuse { self.take_idle(server.id, bucket, pool.tls_fingerprint) } else { None };
         if let Some(idle) = idle {
             if let Some(handed) = handed {
                 handed.on_connected();

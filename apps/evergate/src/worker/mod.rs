@@ -53,6 +53,7 @@ use event_batching::{EventBatching, Mark};
 use evergate_balance::{Picker, ServerLoad};
 use evergate_base::Micros;
 use evergate_connection::{Connection, Effects, Io, Scratch};
+use evergate_membership::Bucket;
 use evergate_replication::NextTurn;
 use evergate_sys::{Epoll, Pipe, Waker};
 use slab::{Key, Slab, Source};
@@ -100,7 +101,7 @@ pub struct Worker {
     clients: Slab<Client>,
     upstreams: Slab<Upstream>,
     /// By server, and in a cluster by bucket.
-    idle: HashMap<(u64, Option<u16>), Vec<Key>>,
+    idle: HashMap<(u64, Option<Bucket>), Vec<Key>>,
     /// Idle server connections that are kept for one client connection each.
     bound: BTreeSet<Key>,
     current: Vec<Current>,

@@ -8,6 +8,7 @@ use crate::session_balancer::Handed;
 use crate::wait_queue::WaitTicket;
 use evergate_base::Micros;
 use evergate_connection::{Failure, ServerHint};
+use evergate_membership::Bucket;
 use evergate_sys::{Event, Transfer};
 use evergate_tls::Records;
 use std::collections::BTreeSet;
@@ -237,7 +238,7 @@ impl Worker {
                 quiet &= whole;
             }
         }
-        let bucket = client.replicated_state.as_ref().map(|replicated_state| replicated_state.bucket.0);
+        let bucket = client.replicated_state.as_ref().map(|replicated_state| replicated_state.bucket);
         upstream.records = records;
         match clean && quiet {
             true => self.keep_idle(key, bucket),
@@ -265,7 +266,7 @@ impl Worker {
     }
 
     /// The server connection of one that is over, of which the backups were told.
-    pub(super) fn keep_left(&mut self, key: Key, bucket: Option<u16>, left: Left) {
+    pub(super) fn keep_left(&mut self, key: Key, bucket: Option<Bucket>, left: Left) {
         let now = self.now;
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         upstream.note_end(now);
@@ -283,7 +284,7 @@ impl Worker {
     }
 
     /// The server connection waits for its next request, if there is room.
-    fn keep_idle(&mut self, key: Key, bucket: Option<u16>) {
+    fn keep_idle(&mut self, key: Key, bucket: Option<Bucket>) {
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         let idle = self.idle.entry((upstream.server.id, bucket)).or_default();
         let settings = self.current.last().and_then(|current| dial::idle_of(current, upstream));
@@ -428,7 +429,7 @@ impl Worker {
     pub(super) fn take_idle(
         &mut self,
         server: u64,
-        bucket: Option<u16>,
+        bucket: Option<Bucket>,
         tls_fingerprint: u64,
     ) -> Option<Key> {
         while let Some(idle) = self.idle.get_mut(&(server, bucket))
@@ -476,7 +477,7 @@ impl Worker {
     }
 
     /// Closes idle connections that belong to these buckets of a cluster.
-    pub(super) fn close_idle_of(&mut self, buckets: &BTreeSet<u16>) {
+    pub(super) fn close_idle_of(&mut self, buckets: &BTreeSet<Bucket>) {
         let theirs = self
             .idle
             .iter()

@@ -2,51 +2,54 @@
 
 use super::*;
 use crate::Entry;
+use evergate_base::ViewId;
 
-const TERM: Office = Office { epoch: 3, proposer: 1, incarnation: 9, moves: 0 };
+const VIEW: ViewId = ViewId { epoch: 3, proposer: NodeId(1), incarnation: Incarnation(9) };
+const TERM: Term = Term { view: VIEW, moves: 0 };
+const BUCKET: Bucket = Bucket(7);
 
-fn begin(id: u64, bucket: u16) -> Frame {
+fn begin(id: u64, bucket: Bucket) -> Frame {
     Frame::Begin { connection: ConnectionId(id), bucket, state: None, legs: BTreeMap::new() }
 }
 
 fn complete(holder: &mut ReplicaStore, channel: &mut Announced) {
-    holder.handle(channel, Frame::Complete { bucket: 7 }).unwrap();
+    holder.handle(channel, Frame::Complete { bucket: BUCKET }).unwrap();
 }
 
-/// The copy of connection 1 is an earlier owner's; the next owner has two workers, who speak in offices of their own.
+/// The copy of connection 1 is an earlier owner's; the next owner has two workers, who speak in terms of their own.
 #[test]
 fn copies_of_before_go_when_every_worker_of_the_owner_has_said_all() {
     let mut holder = ReplicaStore::default();
     let mut before = announcer(1);
-    holder.handle(&mut before, Frame::Term { bucket: 7, term_of: TERM }).unwrap();
-    holder.handle(&mut before, begin(1, 7)).unwrap();
+    holder.handle(&mut before, Frame::Term { bucket: BUCKET, term: TERM }).unwrap();
+    holder.handle(&mut before, begin(1, BUCKET)).unwrap();
     for number in 0..2 {
         let mut channel = Announced { worker: (number, 2), ..announcer(2) };
-        let term_of = later(1 + u32::from(number));
-        holder.handle(&mut channel, Frame::Term { bucket: 7, term_of }).unwrap();
-        holder.handle(&mut channel, begin(2 + u64::from(number), 7)).unwrap();
+        let term = later(1 + u32::from(number));
+        holder.handle(&mut channel, Frame::Term { bucket: BUCKET, term }).unwrap();
+        holder.handle(&mut channel, begin(2 + u64::from(number), BUCKET)).unwrap();
         assert_eq!(holder.len(), 2 + usize::from(number), "what was said before stands");
         complete(&mut holder, &mut channel);
     }
     assert_eq!(holder.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [2, 3]);
 }
 
-fn later(moves: u32) -> Office {
-    Office { moves, ..TERM }
+fn later(moves: u32) -> Term {
+    Term { moves, ..TERM }
 }
 
 #[test]
-fn only_the_newest_office_of_a_bucket_is_believed() {
+fn only_the_newest_term_of_a_bucket_is_believed() {
     let mut holder = ReplicaStore::default();
     let (mut old, mut new) = (announcer(1), announcer(2));
-    assert!(holder.handle(&mut old, begin(1, 7)).is_err());
-    holder.handle(&mut old, Frame::Term { bucket: 7, term_of: TERM }).unwrap();
-    holder.handle(&mut old, begin(1, 7)).unwrap();
-    holder.handle(&mut new, Frame::Term { bucket: 7, term_of: later(1) }).unwrap();
-    assert!(holder.handle(&mut old, begin(2, 7)).is_err());
+    assert!(holder.handle(&mut old, begin(1, BUCKET)).is_err());
+    holder.handle(&mut old, Frame::Term { bucket: BUCKET, term: TERM }).unwrap();
+    holder.handle(&mut old, begin(1, BUCKET)).unwrap();
+    holder.handle(&mut new, Frame::Term { bucket: BUCKET, term: later(1) }).unwrap();
+    assert!(holder.handle(&mut old, begin(2, BUCKET)).is_err());
     assert!(holder.handle(&mut old, Frame::End { connection: ConnectionId(1) }).is_err());
-    assert!(holder.handle(&mut old, Frame::Term { bucket: 7, term_of: TERM }).is_err());
-    holder.handle(&mut new, begin(2, 7)).unwrap();
+    assert!(holder.handle(&mut old, Frame::Term { bucket: BUCKET, term: TERM }).is_err());
+    holder.handle(&mut new, begin(2, BUCKET)).unwrap();
     holder.check_invariants();
     assert_eq!(holder.len(), 2);
 }
@@ -55,13 +58,13 @@ fn only_the_newest_office_of_a_bucket_is_believed() {
 fn what_a_new_owner_does_not_mention_is_over() {
     let mut holder = ReplicaStore::default();
     let mut channel = announcer(1);
-    holder.handle(&mut channel, Frame::Term { bucket: 7, term_of: TERM }).unwrap();
+    holder.handle(&mut channel, Frame::Term { bucket: BUCKET, term: TERM }).unwrap();
     for id in 1..=3 {
-        holder.handle(&mut channel, begin(id, 7)).unwrap();
+        holder.handle(&mut channel, begin(id, BUCKET)).unwrap();
     }
     let mut next = announcer(2);
-    holder.handle(&mut next, Frame::Term { bucket: 7, term_of: later(1) }).unwrap();
-    holder.handle(&mut next, begin(2, 7)).unwrap();
+    holder.handle(&mut next, Frame::Term { bucket: BUCKET, term: later(1) }).unwrap();
+    holder.handle(&mut next, begin(2, BUCKET)).unwrap();
     complete(&mut holder, &mut next);
     holder.check_invariants();
     assert_eq!(holder.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [2]);
@@ -71,9 +74,9 @@ fn what_a_new_owner_does_not_mention_is_over() {
 fn an_owner_that_stays_need_not_repeat_itself() {
     let mut holder = ReplicaStore::default();
     let mut channel = Announced::default();
-    holder.handle(&mut channel, Frame::Term { bucket: 7, term_of: TERM }).unwrap();
-    holder.handle(&mut channel, begin(1, 7)).unwrap();
-    holder.handle(&mut channel, Frame::Term { bucket: 7, term_of: later(1) }).unwrap();
+    holder.handle(&mut channel, Frame::Term { bucket: BUCKET, term: TERM }).unwrap();
+    holder.handle(&mut channel, begin(1, BUCKET)).unwrap();
+    holder.handle(&mut channel, Frame::Term { bucket: BUCKET, term: later(1) }).unwrap();
     complete(&mut holder, &mut channel);
     assert_eq!(holder.len(), 1);
 }
@@ -81,76 +84,76 @@ fn an_owner_that_stays_need_not_repeat_itself() {
 #[test]
 fn what_was_handed_over_is_kept_until_the_next_owner_speaks() {
     let mut holder = ReplicaStore::default();
-    holder.recover(7, TERM);
+    holder.recover(BUCKET, TERM);
     for id in 1..=2 {
-        holder.keep(TERM, begin(id, 7));
+        holder.keep(TERM, begin(id, BUCKET));
     }
     holder.check_invariants();
     let mut silent = holder.clone();
-    assert_eq!(silent.recover(7, later(2)).len(), 2, "nobody spoke");
+    assert_eq!(silent.recover(BUCKET, later(2)).len(), 2, "nobody spoke");
     let mut next = announcer(2);
-    holder.handle(&mut next, Frame::Term { bucket: 7, term_of: later(1) }).unwrap();
-    holder.handle(&mut next, begin(1, 7)).unwrap();
+    holder.handle(&mut next, Frame::Term { bucket: BUCKET, term: later(1) }).unwrap();
+    holder.handle(&mut next, begin(1, BUCKET)).unwrap();
     complete(&mut holder, &mut next);
     assert_eq!(holder.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [1]);
-    holder.forget(7, later(2));
-    holder.keep(TERM, begin(3, 7));
+    holder.forget(BUCKET, later(2));
+    holder.keep(TERM, begin(3, BUCKET));
     assert!(holder.is_empty(), "it was given up meanwhile");
 }
 
 #[test]
 fn what_was_let_go_does_not_replace_what_a_later_owner_has_said() {
     let (mut holder, mut next) = (ReplicaStore::default(), announcer(2));
-    holder.recover(7, TERM);
-    holder.handle(&mut next, Frame::Term { bucket: 7, term_of: later(1) }).unwrap();
-    holder.handle(&mut next, begin(1, 7)).unwrap();
-    holder.keep(TERM, begin(1, 7));
-    let terms: Vec<_> = holder.iter().map(|(_, held)| held.term_of).collect();
+    holder.recover(BUCKET, TERM);
+    holder.handle(&mut next, Frame::Term { bucket: BUCKET, term: later(1) }).unwrap();
+    holder.handle(&mut next, begin(1, BUCKET)).unwrap();
+    holder.keep(TERM, begin(1, BUCKET));
+    let terms: Vec<_> = holder.iter().map(|(_, held)| held.term).collect();
     assert_eq!(terms, [later(1)]);
 }
 
 #[test]
-fn of_two_that_announce_one_office_only_the_last_is_believed() {
+fn of_two_that_announce_one_term_only_the_last_is_believed() {
     let mut holder = ReplicaStore::default();
     let (mut first, mut second) = (announcer(1), announcer(2));
     for channel in [&mut first, &mut second] {
-        holder.handle(channel, Frame::Term { bucket: 7, term_of: TERM }).unwrap();
+        holder.handle(channel, Frame::Term { bucket: BUCKET, term: TERM }).unwrap();
     }
-    assert!(holder.handle(&mut first, begin(1, 7)).is_err());
-    holder.handle(&mut second, begin(2, 7)).unwrap();
-    // Nor is anybody in the office of a node that has taken over itself.
-    holder.recover(7, TERM);
-    assert!(holder.handle(&mut second, begin(3, 7)).is_err());
+    assert!(holder.handle(&mut first, begin(1, BUCKET)).is_err());
+    holder.handle(&mut second, begin(2, BUCKET)).unwrap();
+    // Nor is anybody in the term of a node that has taken over itself.
+    holder.recover(BUCKET, TERM);
+    assert!(holder.handle(&mut second, begin(3, BUCKET)).is_err());
 }
 
 fn announcer(node: u8) -> Announced {
-    Announced { announcer: Some((node, 1)), ..Announced::default() }
+    Announced { announcer: Some((NodeId(node), Incarnation(1))), ..Announced::default() }
 }
 
 #[test]
-fn workers_of_one_owner_may_learn_of_an_office_one_after_the_other() {
+fn workers_of_one_owner_may_learn_of_a_term_one_after_the_other() {
     let mut holder = ReplicaStore::default();
     let (mut first, mut second) = (announcer(1), Announced { worker: (1, 0), ..announcer(1) });
     for (channel, id) in [(&mut first, 1), (&mut second, 2)] {
-        holder.handle(channel, Frame::Term { bucket: 7, term_of: TERM }).unwrap();
-        holder.handle(channel, begin(id, 7)).unwrap();
+        holder.handle(channel, Frame::Term { bucket: BUCKET, term: TERM }).unwrap();
+        holder.handle(channel, begin(id, BUCKET)).unwrap();
     }
-    holder.handle(&mut first, Frame::Term { bucket: 7, term_of: later(1) }).unwrap();
+    holder.handle(&mut first, Frame::Term { bucket: BUCKET, term: later(1) }).unwrap();
     let entries = vec![Entry::Close { plain: 5, abort: true }];
     holder.handle(&mut second, Frame::Entries { connection: ConnectionId(2), entries }).unwrap();
     complete(&mut holder, &mut first);
     assert_eq!(holder.len(), 2, "what the other worker said stands");
-    holder.handle(&mut second, Frame::Term { bucket: 7, term_of: later(1) }).unwrap();
-    // Another node speaks: the first one's words count no more, in no office.
+    holder.handle(&mut second, Frame::Term { bucket: BUCKET, term: later(1) }).unwrap();
+    // Another node speaks: the first one's words count no more, in no term.
     let mut other = announcer(2);
-    holder.handle(&mut other, Frame::Term { bucket: 7, term_of: later(2) }).unwrap();
+    holder.handle(&mut other, Frame::Term { bucket: BUCKET, term: later(2) }).unwrap();
     for channel in [&mut first, &mut second] {
-        assert!(holder.handle(channel, begin(3, 7)).is_err());
-        assert!(holder.handle(channel, Frame::Term { bucket: 7, term_of: later(1) }).is_err());
+        assert!(holder.handle(channel, begin(3, BUCKET)).is_err());
+        assert!(holder.handle(channel, Frame::Term { bucket: BUCKET, term: later(1) }).is_err());
     }
     // It is the owner again: its old words still count for nothing.
-    holder.handle(&mut first, Frame::Term { bucket: 7, term_of: later(3) }).unwrap();
-    assert!(holder.handle(&mut second, begin(3, 7)).is_err());
+    holder.handle(&mut first, Frame::Term { bucket: BUCKET, term: later(3) }).unwrap();
+    assert!(holder.handle(&mut second, begin(3, BUCKET)).is_err());
     complete(&mut holder, &mut first);
     assert!(holder.is_empty());
 }
@@ -162,23 +165,23 @@ fn what_a_worker_does_not_mention_when_it_says_all_anew_is_over() {
     let channels = || [0, 1].map(|number| Announced { worker: (number, 2), ..announcer(1) });
     let [mut first, mut second] = channels();
     for (channel, ids) in [(&mut first, [1, 2]), (&mut second, [3, 4])] {
-        holder.handle(channel, Frame::Term { bucket: 7, term_of: TERM }).unwrap();
-        ids.into_iter().for_each(|id| holder.handle(channel, begin(id, 7)).unwrap());
+        holder.handle(channel, Frame::Term { bucket: BUCKET, term: TERM }).unwrap();
+        ids.into_iter().for_each(|id| holder.handle(channel, begin(id, BUCKET)).unwrap());
         complete(&mut holder, channel);
     }
     assert_eq!(holder.len(), 4);
     // A new channel of the first worker.
     let [mut first, _] = channels();
-    holder.handle(&mut first, Frame::Term { bucket: 7, term_of: TERM }).unwrap();
-    holder.handle(&mut first, begin(2, 7)).unwrap();
+    holder.handle(&mut first, Frame::Term { bucket: BUCKET, term: TERM }).unwrap();
+    holder.handle(&mut first, begin(2, BUCKET)).unwrap();
     assert_eq!(holder.len(), 4, "what was said stands until it has said all");
     complete(&mut holder, &mut first);
     assert_eq!(holder.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [2, 3, 4]);
-    // The second one's channel is the same, and it stays in another office.
-    for term_of in [TERM, later(1)] {
-        holder.handle(&mut second, Frame::Term { bucket: 7, term_of }).unwrap();
+    // The second one's channel is the same, and it stays in another term.
+    for term in [TERM, later(1)] {
+        holder.handle(&mut second, Frame::Term { bucket: BUCKET, term }).unwrap();
     }
-    holder.handle(&mut second, begin(4, 7)).unwrap();
+    holder.handle(&mut second, begin(4, BUCKET)).unwrap();
     complete(&mut holder, &mut second);
     complete(&mut holder, &mut first);
     holder.check_invariants();
@@ -186,60 +189,60 @@ fn what_a_worker_does_not_mention_when_it_says_all_anew_is_over() {
 }
 
 #[test]
-fn a_worker_that_is_late_with_the_first_office_of_its_owner_is_believed() {
+fn a_worker_that_is_late_with_the_first_term_of_its_owner_is_believed() {
     let mut holder = ReplicaStore::default();
     let mut before = announcer(1);
-    holder.handle(&mut before, Frame::Term { bucket: 7, term_of: TERM }).unwrap();
+    holder.handle(&mut before, Frame::Term { bucket: BUCKET, term: TERM }).unwrap();
     let [mut fast, mut late] = [0, 1].map(|number| Announced { worker: (number, 2), ..announcer(2) });
-    holder.handle(&mut fast, Frame::Term { bucket: 7, term_of: later(2) }).unwrap();
-    holder.handle(&mut late, Frame::Term { bucket: 7, term_of: later(1) }).unwrap();
-    holder.handle(&mut late, begin(1, 7)).unwrap();
+    holder.handle(&mut fast, Frame::Term { bucket: BUCKET, term: later(2) }).unwrap();
+    holder.handle(&mut late, Frame::Term { bucket: BUCKET, term: later(1) }).unwrap();
+    holder.handle(&mut late, begin(1, BUCKET)).unwrap();
     complete(&mut holder, &mut fast);
     complete(&mut holder, &mut late);
     assert_eq!(holder.len(), 1, "what it said stands");
-    assert!(holder.handle(&mut before, begin(2, 7)).is_err());
+    assert!(holder.handle(&mut before, begin(2, BUCKET)).is_err());
     let mut older = announcer(2);
-    assert!(holder.handle(&mut older, Frame::Term { bucket: 7, term_of: Office::default() }).is_err());
+    assert!(holder.handle(&mut older, Frame::Term { bucket: BUCKET, term: Term::default() }).is_err());
 }
 
 #[test]
 fn an_owner_may_speak_for_a_moment_of_what_was_given_up() {
     let (mut holder, mut channel) = (ReplicaStore::default(), announcer(1));
-    holder.handle(&mut channel, Frame::Term { bucket: 7, term_of: TERM }).unwrap();
-    holder.handle(&mut channel, begin(1, 7)).unwrap();
-    holder.forget(7, later(1));
+    holder.handle(&mut channel, Frame::Term { bucket: BUCKET, term: TERM }).unwrap();
+    holder.handle(&mut channel, begin(1, BUCKET)).unwrap();
+    holder.forget(BUCKET, later(1));
     let entries = |id| Frame::Entries { connection: ConnectionId(id), entries: Vec::new() };
     holder.handle(&mut channel, entries(1)).unwrap();
-    holder.handle(&mut channel, begin(2, 7)).unwrap();
+    holder.handle(&mut channel, begin(2, BUCKET)).unwrap();
     holder.handle(&mut channel, entries(2)).unwrap();
     holder.check_invariants();
     assert!(holder.is_empty());
-    holder.drop_all(7);
+    holder.drop_all(BUCKET);
     assert!(holder.forgotten.is_empty());
     assert_eq!(holder.handle(&mut channel, entries(1)), Err(ReplicaError::Unknown(ConnectionId(1))));
     // Whom another node has replaced is not answered, in whatever it says.
-    holder.handle(&mut channel, begin(3, 7)).unwrap();
-    holder.recover(7, later(1));
+    holder.handle(&mut channel, begin(3, BUCKET)).unwrap();
+    holder.recover(BUCKET, later(1));
     assert!(holder.handle(&mut channel, Frame::End { connection: ConnectionId(3) }).is_err());
-    assert!(holder.handle(&mut channel, begin(3, 7)).is_err());
+    assert!(holder.handle(&mut channel, begin(3, BUCKET)).is_err());
 }
 
 #[test]
 fn a_copy_that_is_filled_again_stands_when_the_news_of_its_drop_come_late() {
     let (mut holder, mut channel) = (ReplicaStore::default(), announcer(1));
     let entries = |id| Frame::Entries { connection: ConnectionId(id), entries: Vec::new() };
-    holder.handle(&mut channel, Frame::Term { bucket: 7, term_of: TERM }).unwrap();
+    holder.handle(&mut channel, Frame::Term { bucket: BUCKET, term: TERM }).unwrap();
     for id in 1..=2 {
-        holder.handle(&mut channel, begin(id, 7)).unwrap();
+        holder.handle(&mut channel, begin(id, BUCKET)).unwrap();
     }
     // It was dropped, connection 2 ended unheard, and the next fill is faster than the news of the drop.
-    holder.handle(&mut channel, Frame::Term { bucket: 7, term_of: later(1) }).unwrap();
-    holder.handle(&mut channel, begin(1, 7)).unwrap();
-    holder.forget(7, later(1));
-    holder.handle(&mut channel, begin(3, 7)).unwrap();
+    holder.handle(&mut channel, Frame::Term { bucket: BUCKET, term: later(1) }).unwrap();
+    holder.handle(&mut channel, begin(1, BUCKET)).unwrap();
+    holder.forget(BUCKET, later(1));
+    holder.handle(&mut channel, begin(3, BUCKET)).unwrap();
     holder.handle(&mut channel, entries(1)).unwrap();
     complete(&mut holder, &mut channel);
-    holder.drop_all(7);
+    holder.drop_all(BUCKET);
     holder.check_invariants();
     assert_eq!(holder.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [1, 3], "2 is over");
     for id in [1, 3] {
@@ -248,30 +251,39 @@ fn a_copy_that_is_filled_again_stands_when_the_news_of_its_drop_come_late() {
 }
 
 #[test]
-fn what_another_worker_still_says_in_an_office_that_was_given_up_changes_nothing() {
+fn what_another_worker_still_says_in_a_term_that_was_given_up_changes_nothing() {
     let mut holder = ReplicaStore::default();
     let (mut first, mut second) = (announcer(1), Announced { worker: (1, 0), ..announcer(1) });
     for channel in [&mut first, &mut second] {
-        holder.handle(channel, Frame::Term { bucket: 7, term_of: TERM }).unwrap();
+        holder.handle(channel, Frame::Term { bucket: BUCKET, term: TERM }).unwrap();
     }
-    holder.handle(&mut second, begin(2, 7)).unwrap();
-    holder.forget(7, later(1));
-    for frame in [Frame::Term { bucket: 7, term_of: later(1) }, begin(1, 7), Frame::Complete { bucket: 7 }] {
+    holder.handle(&mut second, begin(2, BUCKET)).unwrap();
+    holder.forget(BUCKET, later(1));
+    for frame in
+        [Frame::Term { bucket: BUCKET, term: later(1) }, begin(1, BUCKET), Frame::Complete { bucket: BUCKET }]
+    {
         holder.handle(&mut first, frame).unwrap();
     }
-    // The other worker has not heard of the new office, and speaks of old and new connections.
+    // The other worker has not heard of the new term, and speaks of old and new connections.
     let close = |id| {
         let entries = vec![Entry::Close { plain: 5, abort: true }];
         Frame::Entries { connection: ConnectionId(id), entries }
     };
-    let late = [begin(4, 7), begin(1, 7), close(1), close(2), close(4), Frame::Complete { bucket: 7 }];
+    let late = [
+        begin(4, BUCKET),
+        begin(1, BUCKET),
+        close(1),
+        close(2),
+        close(4),
+        Frame::Complete { bucket: BUCKET },
+    ];
     for frame in late.into_iter().chain([1, 2].map(|id| Frame::End { connection: ConnectionId(id) })) {
         holder.handle(&mut second, frame).unwrap();
     }
     let held: Vec<_> = holder.iter().map(|(id, held)| (id.0, held.state.closed)).collect();
     assert_eq!(held, [(1, None)]);
     // Then it says everything anew, and a Complete of the first one did not stand in for it.
-    for frame in [Frame::Term { bucket: 7, term_of: later(1) }, begin(2, 7), begin(4, 7)] {
+    for frame in [Frame::Term { bucket: BUCKET, term: later(1) }, begin(2, BUCKET), begin(4, BUCKET)] {
         holder.handle(&mut second, frame).unwrap();
     }
     complete(&mut holder, &mut first);
@@ -283,31 +295,31 @@ fn what_another_worker_still_says_in_an_office_that_was_given_up_changes_nothing
 fn a_take_over_gets_the_fold_and_refuses_the_late_owner() {
     let mut holder = ReplicaStore::default();
     let mut channel = Announced::default();
-    holder.handle(&mut channel, Frame::Term { bucket: 7, term_of: TERM }).unwrap();
-    holder.handle(&mut channel, begin(1, 7)).unwrap();
+    holder.handle(&mut channel, Frame::Term { bucket: BUCKET, term: TERM }).unwrap();
+    holder.handle(&mut channel, begin(1, BUCKET)).unwrap();
     let entries = vec![Entry::Close { plain: 5, abort: true }];
     let connection = ConnectionId(1);
     holder.handle(&mut channel, Frame::Entries { connection, entries }).unwrap();
-    let taken = holder.recover(7, later(1));
+    let taken = holder.recover(BUCKET, later(1));
     assert_eq!((taken.len(), taken[0].idle, taken[0].held.state.closed), (1, false, Some((5, true))));
     assert!(holder.is_empty());
-    assert!(holder.handle(&mut channel, begin(2, 7)).is_err());
+    assert!(holder.handle(&mut channel, begin(2, BUCKET)).is_err());
     assert!(holder.handle(&mut channel, Frame::End { connection }).is_err());
 }
 
 #[test]
 fn the_index_does_not_grow_with_what_was_taken_over() {
     let mut holder = ReplicaStore::default();
-    for (round, bucket) in (0..20u64).zip([7, 8].into_iter().cycle()) {
-        let (mut channel, term_of) = (announcer(round as u8), later(round as u32));
-        holder.handle(&mut channel, Frame::Term { bucket, term_of }).unwrap();
+    for (round, bucket) in (0..20u64).zip([BUCKET, Bucket(8)].into_iter().cycle()) {
+        let (mut channel, term) = (announcer(round as u8), later(round as u32));
+        holder.handle(&mut channel, Frame::Term { bucket, term }).unwrap();
         for id in 0..1000 {
             holder.handle(&mut channel, begin(1000 * round + id, bucket)).unwrap();
         }
         // Also under another bucket than the one it was taken out of.
         holder.handle(&mut channel, begin((1000 * round).saturating_sub(1), bucket)).unwrap();
         holder.check_invariants();
-        let taken = holder.recover(bucket, term_of);
+        let taken = holder.recover(bucket, term);
         assert!(taken.len() > 999 && taken.iter().all(|taken| taken.idle) && holder.is_empty());
         assert!(holder.index.len() <= 2 * taken.len() + STALE_MAX, "{}", holder.index.len());
     }

@@ -1,7 +1,7 @@
 //! The backup's side: frames of other nodes' connections come in and are answered by how many have been taken.
 
 use super::Worker;
-use crate::agent::{Report, term_of};
+use crate::agent::Report;
 use crate::channel::Incoming;
 use crate::kernel::Kernel;
 use evergate_membership::{Bucket, NodeId, OwnershipStart, Role};
@@ -74,13 +74,11 @@ impl Worker {
     }
 
     /// What a change of role means for what is held for others.
-    pub(super) fn change_held(&mut self, bucket: u16, role: Role) {
+    pub(super) fn change_held(&mut self, bucket: Bucket, role: Role) {
         match role {
-            Role::Outside { since, .. } => self.holder.forget(bucket, term_of(since)),
-            Role::Backup { term, in_sync: false, .. } => self.holder.forget(bucket, term_of(term)),
-            Role::Owner { term, begin: OwnershipStart::Empty, .. } => {
-                drop(self.holder.recover(bucket, term_of(term)))
-            }
+            Role::Outside { since, .. } => self.holder.forget(bucket, since),
+            Role::Backup { term, in_sync: false, .. } => self.holder.forget(bucket, term),
+            Role::Owner { term, begin: OwnershipStart::Empty, .. } => drop(self.holder.recover(bucket, term)),
             Role::Backup { .. } | Role::Owner { .. } => {}
         }
     }
@@ -99,9 +97,9 @@ fn take_in(
     let completes = if let Frame::Complete { bucket } = &frame { Some(*bucket) } else { None };
     holder.handle(&mut incoming.announced, frame).map_err(|error| error.to_string())?;
     if let Some(bucket) = completes
-        && let Some(term_of) = incoming.announced.of(bucket)
+        && let Some(term) = incoming.announced.of(bucket)
     {
-        reports.push(Report::Complete { bucket: Bucket(bucket), term_of });
+        reports.push(Report::Complete { bucket, term });
     }
     Ok(())
 }

@@ -17,9 +17,9 @@ use crate::segment::{Flow, Segment, number};
 use crate::tcp::Tcp;
 use evergate_base::Micros;
 use evergate_connection::{Accepted, Connection, Io, RestoreError, ResumedLeg};
-use evergate_membership::{Bucket, MemberSet, NodeId, Role};
+use evergate_membership::{Bucket, MemberSet, NodeId, Role, Term};
 use evergate_replication::{
-    ConnectionId, Frame, LegFacts, Office, Phase, Recovered, ReplicatedConnection, ResumePoint,
+    ConnectionId, Frame, LegFacts, Phase, Recovered, ReplicatedConnection, ResumePoint,
 };
 
 /// Probes are repeated so often at most, this far apart.
@@ -56,7 +56,7 @@ struct TakenLeg {
 #[derive(Debug)]
 struct Take {
     id: ConnectionId,
-    bucket: u16,
+    bucket: Bucket,
     held: ReplicatedConnection,
     client: TakenLeg,
     server: Option<TakenLeg>,
@@ -67,7 +67,7 @@ struct Take {
 /// A bucket that came to this node.
 #[derive(Debug)]
 pub(super) struct Round {
-    bucket: u16,
+    bucket: Bucket,
     /// Connections with something on its way to somebody, until they go on, and those that rest.
     busy: Vec<Take>,
     idle_connections: Vec<Take>,
@@ -127,7 +127,8 @@ impl TakenLeg {
         let follows = |segment: &&Segment| segment.ack == Some(self.send()) && segment.seq >= self.receive();
         let edge = reported.iter().rfind(follows).map_or(self.send() + PEER_WINDOW, |segment| segment.edge);
         let mut socket = Tcp::restored(self.flow, BUFFERS * kernel.buffer, self.send(), self.receive(), edge);
-        let mut reported: Vec<_> = reported.iter().filter(|segment| segment.ack == Some(self.send())).collect();
+        let mut reported: Vec<_> =
+            reported.iter().filter(|segment| segment.ack == Some(self.send())).collect();
         reported.sort_by_key(|segment| segment.seq);
         let mut next = self.receive();
         for Segment { seq, data, .. } in reported {
@@ -195,12 +196,11 @@ impl Round {
 
 impl Worker {
     /// The buckets are ours and on hold: gate, ask, and tell.
-    pub(super) fn fail_over(&mut self, now: Time, kernel: &mut Kernel, buckets: Vec<(Bucket, Office)>) {
-        for (bucket, term_of) in buckets {
-            let bucket = bucket.0;
+    pub(super) fn fail_over(&mut self, now: Time, kernel: &mut Kernel, buckets: Vec<(Bucket, Term)>) {
+        for (bucket, term) in buckets {
             // What comes before is dropped, and said again only after the client's timer.
             kernel.pending.insert(bucket);
-            let taken = self.holder.recover(bucket, term_of);
+            let taken = self.holder.recover(bucket, term);
             let (idle_connections, busy): (Vec<_>, Vec<_>) = taken.into_iter().partition(|taken| taken.idle);
             let takes = |of: Vec<Recovered>| -> Vec<Take> {
                 of.into_iter().filter_map(|taken| Take::of(taken.connection, *taken.held)).collect()
@@ -261,7 +261,7 @@ impl Worker {
     }
 
     /// All of the bucket go on: now its copies can be whole.
-    fn end_round(&mut self, kernel: &mut Kernel, bucket: u16) {
+    fn end_round(&mut self, kernel: &mut Kernel, bucket: Bucket) {
         kernel.pending.remove(&bucket);
         let Role::Owner { required, syncing, .. } = self.role(bucket) else { return };
         required.union(syncing).iter().for_each(|node| self.send_complete(bucket, node));
@@ -437,12 +437,12 @@ impl Worker {
     }
 
     /// Whether connections of the bucket are still being taken over.
-    pub(crate) fn is_taking(&self, bucket: u16) -> bool {
+    pub(crate) fn is_taking(&self, bucket: Bucket) -> bool {
         self.rounds.iter().any(|round| round.bucket == bucket)
     }
 
     /// The bucket is not ours any more.
-    pub(super) fn stop_taking(&mut self, kernel: &mut Kernel, bucket: u16) {
+    pub(super) fn stop_taking(&mut self, kernel: &mut Kernel, bucket: Bucket) {
         kernel.held.remove(&bucket);
         kernel.pending.remove(&bucket);
         for round in self.rounds.extract_if(.., |round| round.bucket == bucket) {

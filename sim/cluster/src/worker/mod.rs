@@ -10,10 +10,10 @@
 //! What it leaves out of the daemon's: splicing, several workers, logs and figures.
 
 mod backup;
+mod failover;
 mod owner;
 mod perform;
 mod pump;
-mod failover;
 mod tending;
 
 use crate::agent::{Instruction, Report};
@@ -26,15 +26,13 @@ use crate::segment::{Flow, Segment};
 use evergate_base::Micros;
 use evergate_base::seed::{Seed, scoped};
 use evergate_connection::{Accepted, Connection, ConnectionHost, Effects, Io, Scratch, Snapshot};
-use evergate_membership::{HandoffId, MemberSet, NodeId, Role};
-use evergate_replication::{
-    ConnectionId, ConnectionState, FrameBatcher, LegFacts, Delay, Office, ReplicaStore,
-};
+use evergate_membership::{Bucket, HandoffId, MemberSet, NodeId, Role, Term};
+use evergate_replication::{ConnectionId, ConnectionState, Delay, FrameBatcher, LegFacts, ReplicaStore};
 use evergate_tls::Records;
+use failover::Round;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use failover::Round;
 
 /// What a connection may ask of its node.
 struct Config(Arc<Snapshot>);
@@ -78,7 +76,7 @@ struct Unsettled {
 struct Client {
     connection: Connection,
     leg: Leg,
-    bucket: u16,
+    bucket: Bucket,
     fold: Box<ConnectionState>,
     legs: BTreeMap<u32, LegFacts>,
     queued: u64,
@@ -99,7 +97,7 @@ struct Client {
 #[derive(Debug)]
 struct Ending {
     key: ConnectionId,
-    bucket: u16,
+    bucket: Bucket,
     /// Number after the FIN.
     end: u64,
     fold: Box<ConnectionState>,
@@ -119,7 +117,7 @@ pub(crate) struct Worker {
     effects: Effects,
     clients: BTreeMap<ConnectionId, Client>,
     by_flow: BTreeMap<Flow, ConnectionId>,
-    idle: BTreeMap<(u32, u32, u16), Vec<Upstream>>,
+    idle: BTreeMap<(u32, u32, Bucket), Vec<Upstream>>,
     unsettled: BTreeMap<Flow, Unsettled>,
     /// Server connections that went to the pool: when each is looked at.
     pooled: VecDeque<(Time, Flow)>,
@@ -138,10 +136,10 @@ pub(crate) struct Worker {
     acknowledged: BTreeSet<ConnectionId>,
     dirty: BTreeSet<Flow>,
     again: BTreeSet<ConnectionId>,
-    freezing: BTreeMap<u16, (HandoffId, Office)>,
-    frozen: BTreeSet<u16>,
+    freezing: BTreeMap<Bucket, (HandoffId, Term)>,
+    frozen: BTreeSet<Bucket>,
     /// Backups that the agent was told are complete, while our role does not say so yet.
-    named: BTreeSet<(u16, NodeId)>,
+    named: BTreeSet<(Bucket, NodeId)>,
     rounds: Vec<Round>,
     /// Frames that wait for others.
     pub(crate) company: FrameBatcher,
@@ -222,13 +220,13 @@ impl Worker {
         }
     }
 
-    fn role(&self, bucket: u16) -> Role {
-        self.roles.get(usize::from(bucket)).copied().unwrap_or(Role::NOTHING)
+    fn role(&self, bucket: Bucket) -> Role {
+        self.roles.get(bucket.index()).copied().unwrap_or(Role::NOTHING)
     }
 
     /// Who must hold an entry before anything follows from it: those that the role names, and those that are about to be
     /// named.
-    pub(crate) fn awaited(&self, bucket: u16) -> MemberSet {
+    pub(crate) fn awaited(&self, bucket: Bucket) -> MemberSet {
         let Role::Owner { required, syncing, .. } = self.role(bucket) else { return MemberSet::EMPTY };
         let awaited = |node: &NodeId| {
             let outgoing = self.outgoing.get(node);
@@ -241,13 +239,13 @@ impl Worker {
     }
 
     /// The backups that may go on with the bucket: those that the role names, and those of which the agent was told.
-    pub(crate) fn relied_on(&self, bucket: u16) -> MemberSet {
+    pub(crate) fn relied_on(&self, bucket: Bucket) -> MemberSet {
         let reported = self.named.iter().filter(|(of, _)| *of == bucket).map(|(_, node)| *node);
         reported.fold(self.required(bucket), MemberSet::with)
     }
 
     /// The backups that the role names.
-    pub(super) fn required(&self, bucket: u16) -> MemberSet {
+    pub(super) fn required(&self, bucket: Bucket) -> MemberSet {
         match self.role(bucket) {
             Role::Owner { required, .. } => required,
             _ => MemberSet::EMPTY,
@@ -260,7 +258,7 @@ impl Worker {
         now: Time,
         kernel: &mut Kernel,
         flow: Flow,
-        bucket: u16,
+        bucket: Bucket,
         accepted: &Accepted,
     ) {
         if !matches!(self.role(bucket), Role::Owner { .. }) {
@@ -367,10 +365,10 @@ impl Worker {
     }
 
     /// A port for a server leg that no other node uses.
-    fn source(&mut self, bucket: u16) -> SocketAddr {
+    fn source(&mut self, bucket: Bucket) -> SocketAddr {
         self.ports += 1;
         let port = 20_000
-            + bucket * 5_000
+            + bucket.0 * 5_000
             + u16::from(self.me.0) * 1_000
             + (self.process % 10) as u16 * 100
             + self.ports;
@@ -378,7 +376,7 @@ impl Worker {
     }
 
     /// Which connection a flow belongs to: its name and bucket, the leg's number, and where its input begins.
-    pub(crate) fn holds(&self, flow: Flow) -> Option<(ConnectionId, u16, u32, u64)> {
+    pub(crate) fn holds(&self, flow: Flow) -> Option<(ConnectionId, Bucket, u32, u64)> {
         let key = self.by_flow.get(&flow)?;
         let client = self.clients.get(key)?;
         let server = client.upstream.as_ref().filter(|upstream| upstream.leg.flow == flow);
@@ -411,7 +409,7 @@ impl Worker {
             );
         }
         for (key, held) in self.holder.iter() {
-            text += &format!("    holds {key:?} of {:?}\n", held.term_of);
+            text += &format!("    holds {key:?} of {:?}\n", held.term);
         }
         for round in &self.rounds {
             text += &format!("    takes over {round:?}\n");
@@ -439,7 +437,7 @@ impl Worker {
 }
 
 impl Client {
-    fn new(connection: Connection, leg: Leg, bucket: u16, fold: Box<ConnectionState>) -> Client {
+    fn new(connection: Connection, leg: Leg, bucket: Bucket, fold: Box<ConnectionState>) -> Client {
         Client {
             connection,
             leg,

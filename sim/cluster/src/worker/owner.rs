@@ -4,17 +4,15 @@
 
 use super::perform::open_slot;
 use super::{Client, Ending, Worker};
-use crate::agent::{Report, term_of};
+use crate::agent::Report;
 use crate::channel::{Notice, Outgoing};
 use crate::event_queue::Time;
 use crate::fault::Mutation;
 use crate::kernel::Kernel;
 use crate::segment::Flow;
 use evergate_base::Micros;
-use evergate_membership::{Bucket, MemberSet, NodeId, OwnershipStart, Role};
-use evergate_replication::{
-    ConnectionId, ConnectionState, Entry, Frame, LegFacts, Delay, Office, Phase, Urgency,
-};
+use evergate_membership::{Bucket, MemberSet, NodeId, OwnershipStart, Role, Term};
+use evergate_replication::{ConnectionId, ConnectionState, Delay, Entry, Frame, LegFacts, Phase, Urgency};
 use std::collections::BTreeMap;
 
 /// Between two attempts to make a channel.
@@ -116,7 +114,11 @@ impl Worker {
             _ => {}
         }
         self.company.hurry(if waits { Urgency::Full } else { urgency });
-        self.state_text(bucket, &Frame::Entries { connection: key, entries }, Some(Notice::Entry { key, index }));
+        self.state_text(
+            bucket,
+            &Frame::Entries { connection: key, entries },
+            Some(Notice::Entry { key, index }),
+        );
         if self.awaited(bucket).is_empty() {
             if let Some(client) = self.clients.get_mut(&key) {
                 client.connection.count_as_replicated(); // nobody else is left
@@ -196,15 +198,15 @@ impl Worker {
                     }
                 }
                 Notice::Taken { key } => self.note_taken(key, node),
-                Notice::Reported { bucket, term_of } => self.note_caught_up(bucket, term_of, node),
-                Notice::Complete { bucket, term_of } => self.note_named(bucket, term_of, node),
+                Notice::Reported { bucket, term } => self.note_caught_up(bucket, term, node),
+                Notice::Complete { bucket, term } => self.note_named(bucket, term, node),
             }
         }
     }
 
     /// Our role for a bucket has changed.
     pub(super) fn change_role(&mut self, now: Time, kernel: &mut Kernel, bucket: Bucket, role: Role) {
-        let number = usize::from(bucket.0);
+        let number = bucket.index();
         if self.roles.len() <= number {
             self.roles.resize(number + 1, Role::NOTHING);
         }
@@ -214,15 +216,15 @@ impl Worker {
             (Role::Owner { term, syncing, .. }, Role::Owner { term: was, .. }) if term == was => syncing,
             _ => MemberSet::EMPTY,
         };
-        self.named.retain(|(of, node)| *of != bucket.0 || still.contains(*node));
-        self.change_held(bucket.0, role);
-        self.change_freezing(kernel, bucket.0, role);
+        self.named.retain(|(of, node)| *of != bucket || still.contains(*node));
+        self.change_held(bucket, role);
+        self.change_freezing(kernel, bucket, role);
         let Role::Owner { term, begin, required, syncing, .. } = role else {
             if matches!(before, Role::Owner { .. }) {
-                self.leave_bucket(kernel, bucket.0);
+                self.leave_bucket(kernel, bucket);
             }
             for outgoing in self.outgoing.values_mut() {
-                outgoing.follows.remove(&bucket.0);
+                outgoing.follows.remove(&bucket);
             }
             return;
         };
@@ -233,10 +235,10 @@ impl Worker {
         let owned = matches!(before, Role::Owner { .. });
         for (node, outgoing) in &mut self.outgoing {
             if !listed.contains(*node) {
-                outgoing.follows.remove(&bucket.0);
+                outgoing.follows.remove(&bucket);
             } else if !owned {
-                outgoing.awaited.remove(&bucket.0);
-                outgoing.follows.insert(bucket.0); // nothing has been said to anybody, so nothing is missing
+                outgoing.awaited.remove(&bucket);
+                outgoing.follows.insert(bucket); // nothing has been said to anybody, so nothing is missing
             }
         }
         let reported = match before {
@@ -246,18 +248,18 @@ impl Worker {
         // What is about to be taken over is said when it goes on.
         let comes = matches!(begin, OwnershipStart::Failover | OwnershipStart::Handoff) && !owned;
         for node in syncing.minus(reported).iter().filter(|_| !comes) {
-            self.send_full_state(bucket.0, node);
+            self.send_full_state(bucket, node);
         }
         // Fewer backups may be left to wait for.
-        self.acknowledged.extend(self.keys_of(bucket.0));
+        self.acknowledged.extend(self.keys_of(bucket));
     }
 
     /// Connections of a bucket.
-    pub(super) fn keys_of(&self, bucket: u16) -> Vec<ConnectionId> {
+    pub(super) fn keys_of(&self, bucket: Bucket) -> Vec<ConnectionId> {
         self.clients.iter().filter(|(_, client)| client.bucket == bucket).map(|(key, _)| *key).collect()
     }
 
-    fn leave_bucket(&mut self, kernel: &mut Kernel, bucket: u16) {
+    fn leave_bucket(&mut self, kernel: &mut Kernel, bucket: Bucket) {
         for key in self.keys_of(bucket) {
             self.abandon(kernel, key);
         }
@@ -288,17 +290,19 @@ impl Worker {
         true
     }
 
-    /// Copies of which something was not said: the bucket, the node, whether it is only being filled, and the office.
-    fn gaps(&self) -> Vec<(u16, NodeId, bool, Office)> {
+    /// Copies of which something was not said: the bucket, the node, whether it is only being filled, and the term.
+    fn gaps(&self) -> Vec<(Bucket, NodeId, bool, Term)> {
         let mut gaps = Vec::new();
         // But for buckets that may have moved already.
-        for (bucket, role) in (0..).zip(&self.roles).filter(|(bucket, _)| !self.frozen.contains(bucket)) {
+        for (bucket, role) in
+            (0..).map(Bucket).zip(&self.roles).filter(|(bucket, _)| !self.frozen.contains(bucket))
+        {
             let Role::Owner { term, required, syncing, .. } = role else { continue };
             let follows =
                 |node: &NodeId| self.outgoing.get(node).is_some_and(|out| out.follows.contains(&bucket));
             let lacks = required.union(*syncing);
             let lacks = lacks.iter().filter(|node| !follows(node));
-            gaps.extend(lacks.map(|node| (bucket, node, syncing.contains(node), term_of(*term))));
+            gaps.extend(lacks.map(|node| (bucket, node, syncing.contains(node), *term)));
         }
         gaps
     }
@@ -316,7 +320,7 @@ impl Worker {
         }
         self.channels_at = now + RETRY;
         self.lose_mute(now);
-        for (bucket, node, syncing, term_of) in self.gaps() {
+        for (bucket, node, syncing, term) in self.gaps() {
             if self.mutation == Mutation::GapsFollow {
                 self.reach(now, node);
                 self.outgoing.entry(node).and_modify(|outgoing| {
@@ -326,13 +330,13 @@ impl Worker {
                 self.reach(now, node);
                 self.send_full_state(bucket, node);
             } else {
-                self.reports.push(Report::Incomplete { bucket: Bucket(bucket), node, term_of });
+                self.reports.push(Report::Incomplete { bucket, node, term });
             }
         }
     }
 
     /// Everything about a bucket for a backup that knows nothing: what is said afterwards follows it.
-    fn send_full_state(&mut self, bucket: u16, node: NodeId) {
+    fn send_full_state(&mut self, bucket: Bucket, node: NodeId) {
         let Some(outgoing) = self.outgoing.get_mut(&node) else { return };
         outgoing.follows.insert(bucket);
         outgoing.awaited.remove(&bucket);
@@ -355,46 +359,46 @@ impl Worker {
     }
 
     /// All of the bucket has been said to this backup.
-    pub(super) fn send_complete(&mut self, bucket: u16, node: NodeId) {
+    pub(super) fn send_complete(&mut self, bucket: Bucket, node: NodeId) {
         let Role::Owner { term, .. } = self.role(bucket) else { return };
-        let notice = Notice::Reported { bucket, term_of: term_of(term) };
+        let notice = Notice::Reported { bucket, term };
         self.send_to(node, bucket, &Frame::Complete { bucket }, Some(notice));
     }
 
     /// A backup that is waited for has that too: the agent may name it from now on. Should its channel break before this
     /// worker hears what the agent has done, it is waited for nevertheless, until the role changes.
-    fn note_named(&mut self, bucket: u16, term_of: Office, node: NodeId) {
-        let Role::Owner { term, syncing, .. } = self.role(bucket) else { return };
+    fn note_named(&mut self, bucket: Bucket, term: Term, node: NodeId) {
+        let Role::Owner { term: current, syncing, .. } = self.role(bucket) else { return };
         let awaited = self
             .outgoing
             .get(&node)
             .is_some_and(|outgoing| outgoing.follows.contains(&bucket) && outgoing.awaited.contains(&bucket));
-        if term_of != self::term_of(term) || !syncing.contains(node) || !awaited {
+        if term != current || !syncing.contains(node) || !awaited {
             return;
         }
         self.named.insert((bucket, node));
-        self.reports.push(Report::CaughtUp { bucket: Bucket(bucket), node, term_of });
+        self.reports.push(Report::CaughtUp { bucket, node, term });
     }
 
     /// A backup has taken in all that was said of a bucket so far. What was let go meanwhile without it is on its way: once it
     /// has that too, it lacks nothing.
-    fn note_caught_up(&mut self, bucket: u16, term_of: Office, node: NodeId) {
-        let Role::Owner { term, syncing, .. } = self.role(bucket) else { return };
-        if term_of != self::term_of(term) || !syncing.contains(node) {
-            return; // its office is another one, in which it is told everything again
+    fn note_caught_up(&mut self, bucket: Bucket, term: Term, node: NodeId) {
+        let Role::Owner { term: current, syncing, .. } = self.role(bucket) else { return };
+        if term != current || !syncing.contains(node) {
+            return; // its term is another one, in which it is told everything again
         }
         let outgoing = self.outgoing.get_mut(&node).filter(|outgoing| outgoing.follows.contains(&bucket));
         let Some(outgoing) = outgoing else { return };
         if self.mutation == Mutation::HastyBackup {
-            return self.reports.push(Report::CaughtUp { bucket: Bucket(bucket), node, term_of });
+            return self.reports.push(Report::CaughtUp { bucket, node, term });
         }
         outgoing.awaited.insert(bucket);
-        let notice = Notice::Complete { bucket, term_of };
+        let notice = Notice::Complete { bucket, term };
         self.send_to(node, bucket, &Frame::Complete { bucket }, Some(notice));
     }
 
     /// Says something to everybody who mirrors the bucket.
-    pub(super) fn state_text(&mut self, bucket: u16, frame: &Frame, notice: Option<Notice>) {
+    pub(super) fn state_text(&mut self, bucket: Bucket, frame: &Frame, notice: Option<Notice>) {
         let Role::Owner { required, syncing, .. } = self.role(bucket) else { return };
         if self.frozen.contains(&bucket) {
             // The next owner may have it already. Should the move be called off, there is a gap.
@@ -409,14 +413,13 @@ impl Worker {
         }
     }
 
-    pub(super) fn send_to(&mut self, node: NodeId, bucket: u16, frame: &Frame, notice: Option<Notice>) {
+    pub(super) fn send_to(&mut self, node: NodeId, bucket: Bucket, frame: &Frame, notice: Option<Notice>) {
         let Role::Owner { term, .. } = self.role(bucket) else { return };
         let outgoing = self.outgoing.get_mut(&node).filter(|outgoing| outgoing.follows.contains(&bucket));
         let Some(outgoing) = outgoing else { return };
-        let now = term_of(term);
         let mut result = Ok(());
-        if outgoing.announced.insert(bucket, now) != Some(now) {
-            result = outgoing.feed.push(&Frame::Term { bucket, term_of: now }, None);
+        if outgoing.announced.insert(bucket, term) != Some(term) {
+            result = outgoing.feed.push(&Frame::Term { bucket, term }, None);
         }
         self.company.hurry(frame.urgency());
         let result = result.and_then(|()| outgoing.feed.push(frame, notice));
@@ -451,23 +454,23 @@ impl Worker {
         if self.mutation == Mutation::GapsFollow {
             return;
         }
-        for (bucket, _, syncing, term_of) in self.gaps().into_iter().filter(|gap| gap.1 == node) {
+        for (bucket, _, syncing, term) in self.gaps().into_iter().filter(|gap| gap.1 == node) {
             if syncing && !hopeless && !self.named.contains(&(bucket, node)) {
                 self.acknowledged.extend(self.keys_of(bucket)); // it is not waited for any more
             } else {
-                self.reports.push(Report::Incomplete { bucket: Bucket(bucket), node, term_of });
+                self.reports.push(Report::Incomplete { bucket, node, term });
             }
         }
     }
 
     // ---- hand-over ----
 
-    fn change_freezing(&mut self, kernel: &mut Kernel, bucket: u16, role: Role) {
+    fn change_freezing(&mut self, kernel: &mut Kernel, bucket: Bucket, role: Role) {
         let before = self.freezing.remove(&bucket);
         let frozen = self.frozen.remove(&bucket);
         match (role, before) {
             (Role::Owner { term, freeze_for: Some(freeze), .. }, _) => {
-                let wanted = (freeze, term_of(term));
+                let wanted = (freeze, term);
                 if before.is_none() {
                     for key in self.keys_of(bucket) {
                         self.replicate_all(key); // what waits for others
@@ -485,10 +488,10 @@ impl Worker {
                 kernel.held.remove(&bucket);
                 self.again.extend(self.keys_of(bucket));
             }
-            (Role::Backup { in_sync: true, .. }, Some((_, term_of)))
+            (Role::Backup { in_sync: true, .. }, Some((_, term)))
                 if frozen && self.mutation != Mutation::ForgetsFrozen =>
             {
-                self.keep_frozen(bucket, term_of)
+                self.keep_frozen(bucket, term)
             }
             _ => {}
         }
@@ -496,19 +499,19 @@ impl Worker {
 
     /// The bucket is handed over, but its new owner may die before it has said anything: until it speaks this node counts as
     /// one that has everything.
-    fn keep_frozen(&mut self, bucket: u16, term_of: Office) {
+    fn keep_frozen(&mut self, bucket: Bucket, term: Term) {
         let mine = self.clients.iter().filter(|(_, client)| client.bucket == bucket);
         let mut frames: Vec<Frame> =
             mine.map(|(key, client)| whole(*key, bucket, &client.fold, &client.legs)).collect();
         let over = self.ending.values().filter(|ending| ending.bucket == bucket);
         frames.extend(over.map(|ending| whole(ending.key, bucket, &ending.fold, &ending.legs)));
         for frame in frames {
-            self.holder.keep(term_of, frame);
+            self.holder.keep(term, frame);
         }
     }
 
     /// Whether everything that was said of a bucket has arrived: what comes after the next owner's first word is not believed.
-    fn is_received(&self, bucket: u16) -> bool {
+    fn is_received(&self, bucket: Bucket) -> bool {
         let mut channels = self.outgoing.values().filter(|outgoing| outgoing.follows.contains(&bucket));
         let follows = |node| self.outgoing.get(&node).is_some_and(|out| out.follows.contains(&bucket));
         self.required(bucket).iter().all(follows) && channels.all(|outgoing| outgoing.is_received(bucket))
@@ -520,14 +523,14 @@ impl Worker {
 
     /// Reports buckets of which the next owner has everything.
     pub(super) fn report_frozen(&mut self) {
-        for (bucket, (freeze, term_of)) in self.freezing.clone() {
+        for (bucket, (freeze, term)) in self.freezing.clone() {
             let to = MemberSet::of(freeze.to);
             // Of connections that ended, and of copies that are whole, no entry speaks.
             let busy = self.is_taking(bucket) || !self.is_received(bucket);
             let all = self.clients.values().filter(|client| client.bucket == bucket);
             let quiet = !busy && all.into_iter().all(|client| client.held_by(to) == client.queued);
             if quiet && self.frozen.insert(bucket) {
-                self.reports.push(Report::Frozen { bucket: Bucket(bucket), term_of, freeze });
+                self.reports.push(Report::Frozen { bucket, term, freeze });
             }
         }
     }
@@ -536,7 +539,7 @@ impl Worker {
 /// Everything about a connection.
 pub(super) fn whole(
     connection: ConnectionId,
-    bucket: u16,
+    bucket: Bucket,
     state: &ConnectionState,
     legs: &BTreeMap<u32, LegFacts>,
 ) -> Frame {

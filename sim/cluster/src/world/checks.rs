@@ -12,27 +12,27 @@ const HELD_MAX: usize = 2 << 20;
 
 impl World {
     /// Whether the gate lets the bucket's packets out: owner word and leases, as the kernel has them.
-    pub(super) fn may_transmit(&self, host: usize, bucket: u16) -> bool {
+    pub(super) fn may_transmit(&self, host: usize, bucket: Bucket) -> bool {
         let it = &self.hosts[host];
         match self.mutation {
             Mutation::NoFence => it.owns(bucket),
-            _ => it.node.gate_open(Bucket(bucket), it.clock.at(self.now)),
+            _ => it.node.gate_open(bucket, it.clock.at(self.now)),
         }
     }
 
     /// Of two nodes at most one has an open gate, also a moment ago: a packet may still sit in a queue.
     pub(super) fn check_owners(&mut self) {
         let queued = self.template.config.timing.transmit.0;
-        for bucket in 0..self.template.config.buckets {
+        for bucket in self.buckets() {
             let open = |host: &usize| {
                 let it = &self.hosts[*host];
                 let clock = Micros(it.clock.at(self.now).0.saturating_sub(queued));
                 let fenced = self.mutation != Mutation::NoFence;
-                it.up && if fenced { it.node.gate_open(Bucket(bucket), clock) } else { it.owns(bucket) }
+                it.up && if fenced { it.node.gate_open(bucket, clock) } else { it.owns(bucket) }
             };
             let open: Vec<usize> = (0..self.hosts.len()).filter(open).collect();
             if open.len() > 1 {
-                self.fail(|| format!("bucket {bucket}: the gates of nodes {open:?} are open"));
+                self.fail(|| format!("bucket {}: the gates of nodes {open:?} are open", bucket.0));
             }
         }
     }
@@ -53,7 +53,7 @@ impl World {
         let ends = peer_end.is_some_and(|peer| peer.end_sent && ack == FIRST + peer.reported + 1);
         let position = ack.saturating_sub(origin + u64::from(ends));
         // The agent may know of a backup that can resume before the worker does.
-        let named = match it.node.role(Bucket(bucket)) {
+        let named = match it.node.role(bucket) {
             Role::Owner { required, .. } => required,
             _ => MemberSet::EMPTY,
         };
@@ -61,7 +61,7 @@ impl World {
         for node in relied_on.iter().filter(|node| usize::from(node.0) != host) {
             let backup = &self.hosts[usize::from(node.0)];
             let Some(other) = &backup.worker else { continue };
-            match (backup.node.role(Bucket(bucket)), it.node.role(Bucket(bucket))) {
+            match (backup.node.role(bucket), it.node.role(bucket)) {
                 // It was told to let go, and the owner is about to hear that it has.
                 (Role::Outside { .. }, _) => continue,
                 // So it was by a view that the owner does not know yet, or its worker: in it others are relied on.
@@ -117,9 +117,8 @@ impl World {
     pub fn describe(&self) -> String {
         let mut text = String::new();
         for (id, host) in self.hosts.iter().enumerate() {
-            let roles: Vec<String> = (0..self.template.config.buckets)
-                .map(|bucket| format!("{:?}", host.node.role(Bucket(bucket))))
-                .collect();
+            let roles: Vec<String> =
+                self.buckets().map(|bucket| format!("{:?}", host.node.role(bucket))).collect();
             text += &format!(
                 "  node {id}: up {} paused {} process {} {:?} members {:?} held {:?}\n    {}\n",
                 host.up,

@@ -64,8 +64,8 @@ impl World {
         tally
     }
 
-    fn buckets(&self) -> impl Iterator<Item = u16> + use<> {
-        0..self.template.config.buckets
+    pub(super) fn buckets(&self) -> impl Iterator<Item = Bucket> + use<> {
+        (0..self.template.config.buckets).map(Bucket)
     }
 
     /// When a node that gives its buckets away first had none and counted as nobody's backup, since the start.
@@ -76,7 +76,7 @@ impl World {
     /// The agent of this node has acted.
     pub(super) fn note_drained(&mut self, host: usize) {
         let it = &self.hosts[host];
-        let outside = |bucket| matches!(it.node.role(Bucket(bucket)), Role::Outside { .. });
+        let outside = |bucket| matches!(it.node.role(bucket), Role::Outside { .. });
         if it.draining && self.drained_at.is_none() && self.buckets().all(outside) {
             self.drained_at = Some(self.now);
         }
@@ -102,7 +102,7 @@ impl World {
             return;
         }
         let quiet = |bucket| {
-            let role = |host: &super::Host| host.node.role(Bucket(bucket));
+            let role = |host: &super::Host| host.node.role(bucket);
             let freezes = |role| matches!(role, Role::Owner { freeze_for: Some(_), .. });
             self.hosts.iter().any(|host| host.runs() && freezes(role(host)))
         };

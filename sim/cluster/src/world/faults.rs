@@ -4,11 +4,12 @@ use super::{Event, World};
 use crate::event_queue::Time;
 use crate::fault::{Fault, Whom};
 use crate::kernel::PORT;
+use evergate_membership::Bucket;
 
 impl World {
     /// The node that a fault means, at this moment.
     fn whom(&self, whom: Whom) -> Option<usize> {
-        let bucket = 40_001 % self.template.config.buckets;
+        let bucket = Bucket(40_001 % self.template.config.buckets);
         let nodes = self.hosts.len();
         let owners = (0..nodes).filter(|id| self.hosts[*id].up && self.hosts[*id].owns(bucket));
         let owner = owners.max_by_key(|id| (self.may_transmit(*id, bucket), self.hosts[*id].runs()));

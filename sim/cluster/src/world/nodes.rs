@@ -7,7 +7,7 @@ use crate::kernel::Kernel;
 use crate::network::Cuts;
 use crate::worker::Worker;
 use evergate_base::Micros;
-use evergate_membership::{Event as Reported, NodeId, Path, is_calm};
+use evergate_membership::{Bucket, Event as Reported, NodeId, Path, is_calm};
 use evergate_replication::{Answer, NextTurn};
 
 /// Datagrams that a socket keeps.
@@ -81,7 +81,7 @@ impl World {
             let delay = self.in_order(host, host, 0, delay);
             self.plan(delay, Event::Instruct { host, process, instructions });
         }
-        if self.may_transmit(id, 0) {
+        if self.may_transmit(id, Bucket(0)) {
             self.announcer = id;
         }
     }

@@ -16,11 +16,11 @@ const LEGS: u16 = 20_000;
 const LEGS_EACH: u16 = 5_000;
 
 impl World {
-    pub(super) fn bucket(&self, flow: Flow) -> u16 {
-        match flow.ours.port() {
+    pub(super) fn bucket(&self, flow: Flow) -> Bucket {
+        Bucket(match flow.ours.port() {
             PORT => flow.theirs.port() % self.template.config.buckets,
             port => (port - LEGS) / LEGS_EACH,
-        }
+        })
     }
 
     fn link(&self, flow: Flow) -> Link {
@@ -150,7 +150,7 @@ impl World {
         if self.is_off(announcer, segment.flow) || self.hosts[announcer].owns(bucket) {
             return self.reach_host(announcer, segment);
         }
-        let owner = match self.hosts[announcer].node.role(Bucket(bucket)) {
+        let owner = match self.hosts[announcer].node.role(bucket) {
             Role::Backup { owner, .. } => Some(owner),
             Role::Outside { owner, .. } => owner,
             Role::Owner { .. } => None,
@@ -190,7 +190,7 @@ impl World {
         }
     }
 
-    pub(super) fn accept(&mut self, id: usize, flow: Flow, bucket: u16) {
+    pub(super) fn accept(&mut self, id: usize, flow: Flow, bucket: Bucket) {
         let number = u64::from(flow.theirs.port()) << 32 | (self.steps & 0xff_ffff) << 8 | id as u64;
         let accepted = Accepted {
             id: ConnectionId(number),

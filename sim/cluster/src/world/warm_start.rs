@@ -10,7 +10,7 @@ use crate::{Mutation, Setup};
 use evergate_base::Micros;
 use evergate_connection::Snapshot;
 use evergate_membership::{
-    Bucket, ClusterId, Config, Incarnation, KeyId, Keyring, MemberSet, Mode, Node, NodeId, Role, Timing,
+    ClusterId, Config, Incarnation, KeyId, Keyring, MemberSet, Mode, Node, NodeId, Role, Timing,
 };
 use std::sync::Arc;
 
@@ -98,10 +98,10 @@ impl World {
         let backups = usize::from(self.template.config.backups).min(living.len().saturating_sub(1));
         let together = living.iter().all(|id| self.hosts[*id].node.members().set() == set);
         together
-            && (0..self.template.config.buckets).all(|bucket| {
+            && self.buckets().all(|bucket| {
                 let mut open = living.iter().filter(|id| self.may_transmit(**id, bucket));
                 let (Some(owner), None) = (open.next(), open.next()) else { return false };
-                match self.hosts[*owner].node.role(Bucket(bucket)) {
+                match self.hosts[*owner].node.role(bucket) {
                     Role::Owner { required, syncing, freeze_for: None, .. } => {
                         syncing.is_empty() && required.len() >= backups
                     }
@@ -113,11 +113,10 @@ impl World {
     /// At the start of a run: agent and worker know the roles that the node has in the template.
     pub(super) fn adopt_roles(&mut self, host: usize) {
         let now = self.now;
-        let buckets = self.template.config.buckets;
+        let buckets = self.buckets();
         let it = &mut self.hosts[host];
         it.agent.resets_unknown = it.node.view().is_some();
-        let roles: Vec<_> =
-            (0..buckets).map(|bucket| (Bucket(bucket), it.node.role(Bucket(bucket)))).collect();
+        let roles: Vec<_> = buckets.map(|bucket| (bucket, it.node.role(bucket))).collect();
         it.agent.adopt(&roles);
         if let Some(worker) = &mut it.worker {
             worker.instruct(now, &mut it.kernel, crate::agent::Instruction::Roles(roles));

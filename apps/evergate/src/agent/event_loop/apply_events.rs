@@ -2,7 +2,7 @@
 
 use super::inputs::Lack;
 use super::{Agent, COMPLETE, State};
-use crate::agent::instruction::{FailoverOrder, Instruction, term_of};
+use crate::agent::instruction::{FailoverOrder, Instruction};
 use crate::agent::roles::{EVERYBODY, gate_node};
 use crate::agent::routes::net;
 use crate::agent::status::CutOff;
@@ -42,7 +42,7 @@ impl Agent {
         state.roles.change(bucket, role, listed);
         let (syncing, freeze) = match role {
             Role::Owner { term, syncing, freeze_for, .. } => {
-                (syncing, freeze_for.map(|freeze| (term_of(term), freeze)))
+                (syncing, freeze_for.map(|freeze| (term, freeze)))
             }
             _ => (MemberSet::EMPTY, None),
         };

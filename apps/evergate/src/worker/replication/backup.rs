@@ -2,14 +2,14 @@
 
 use super::Cluster;
 use super::replication_channel::Channel;
-use crate::agent::{Instruction, Report, required_settings, term_of};
+use crate::agent::{Instruction, Report, required_settings};
 use crate::control::console;
 use crate::worker::Worker;
 use crate::worker::slab::Source;
 use evergate_base::Micros;
-use evergate_membership::{Bucket, NodeId, Role};
+use evergate_membership::{Bucket, Incarnation, NodeId, Role, Term};
 use evergate_replication::{
-    Announced, Answer, FRAME_VERSION, Frame, LegFacts, Office, ReplicaError, SessionNews, WireError,
+    Announced, Answer, FRAME_VERSION, Frame, LegFacts, ReplicaError, SessionNews, WireError,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -68,14 +68,14 @@ struct Replaced;
 /// The newest channel of each worker of other nodes, also when it has ended: a worker has one at a time, and what it said on an
 /// earlier one, which may be read later, was true before.
 #[derive(Default)]
-pub(super) struct Newest(BTreeMap<(u8, u16), Met>);
+pub(super) struct Newest(BTreeMap<(NodeId, u16), Met>);
 
 /// Which life of the node made it, and when by its clock, which says nothing of other lives: that may be of another boot.
 struct Met {
-    incarnation: u64,
+    incarnation: Incarnation,
     made_ms: u64,
     /// The life that it was in before.
-    before: Option<u64>,
+    before: Option<Incarnation>,
 }
 
 impl Newest {
@@ -159,8 +159,8 @@ impl Worker {
                 slot.take_if(|other| same(other));
             }
         }
-        for (bucket, term_of) in complete {
-            cluster.note_complete(bucket, term_of, worker);
+        for (bucket, term) in complete {
+            cluster.note_complete(bucket, term, worker);
         }
         self.take_session_news(news);
         if let Err(error) = result {
@@ -273,7 +273,7 @@ impl Incoming {
         holder: &mut evergate_replication::ReplicaStore,
         layout: &crate::agent::Layout,
         newest: &mut Newest,
-        complete: &mut Vec<(Bucket, Office)>,
+        complete: &mut Vec<(Bucket, Term)>,
         news: &mut Vec<SessionNews>,
     ) -> anyhow::Result<()> {
         let mut at = 0;
@@ -307,9 +307,9 @@ impl Incoming {
             let completes = if let Frame::Complete { bucket } = &frame { Some(*bucket) } else { None };
             holder.handle(&mut self.announced, frame)?;
             if let Some(bucket) = completes
-                && let Some(term_of) = self.announced.of(bucket)
+                && let Some(term) = self.announced.of(bucket)
             {
-                complete.push((Bucket(bucket), term_of));
+                complete.push((bucket, term));
             }
         }
         self.channel.input.drain(..at);
@@ -323,7 +323,7 @@ impl Incoming {
                 anyhow::ensure!(
                     usize::from(*workers) == layout.workers,
                     "node {} runs {workers} workers, this one {}: all nodes of a cluster need the same number",
-                    node.saturating_add(1),
+                    node.0.saturating_add(1),
                     layout.workers
                 );
                 (self.worker, self.made_ms) = (*worker, *clock_ms);
@@ -331,16 +331,16 @@ impl Incoming {
             }
             (Frame::Hello { version, node, .. }, None) => anyhow::bail!(
                 "node {} speaks mirror frames of form {version}, and this one form {FRAME_VERSION}: run the same version on all nodes",
-                node.saturating_add(1)
+                node.0.saturating_add(1)
             ),
             (Frame::Settings(theirs), Some((node, _))) => {
                 if let Some(what) = required_settings::difference(theirs, &layout.settings) {
                     anyhow::bail!(
                         "`[cluster]` of node {} differs: {what}; stop all nodes to change that, and give them the same file",
-                        node.saturating_add(1)
+                        node.0.saturating_add(1)
                     );
                 }
-                self.from = Some(NodeId(node));
+                self.from = Some(node);
             }
             _ => anyhow::bail!("frames out of order"),
         }
@@ -360,20 +360,20 @@ impl Incoming {
 
 impl Cluster {
     /// One worker of the owner has said everything about a bucket: the copy is complete when all of them have.
-    fn note_complete(&mut self, bucket: Bucket, term_of: Office, worker: u16) {
-        let older = self.complete.get(&bucket).is_some_and(|(known, _)| term_of < *known);
-        if older || !self.holder.counts(bucket.0, term_of) {
+    fn note_complete(&mut self, bucket: Bucket, term: Term, worker: u16) {
+        let older = self.complete.get(&bucket).is_some_and(|(known, _)| term < *known);
+        if older || !self.holder.counts(bucket, term) {
             return; // of a fill that was given up
         }
-        let (known, workers) = self.complete.entry(bucket).or_insert_with(|| (term_of, BTreeSet::new()));
-        if *known != term_of {
-            *known = term_of;
+        let (known, workers) = self.complete.entry(bucket).or_insert_with(|| (term, BTreeSet::new()));
+        if *known != term {
+            *known = term;
             workers.clear();
         }
         workers.insert(worker);
         if workers.len() >= self.layout.workers {
             self.complete.remove(&bucket);
-            self.report(Report::Complete { bucket, term_of });
+            self.report(Report::Complete { bucket, term });
         }
     }
 
@@ -382,7 +382,7 @@ impl Cluster {
         let holder = &mut self.holder;
         self.forgetting.retain(|bucket, at| {
             if *at <= now {
-                holder.drop_all(bucket.0);
+                holder.drop_all(*bucket);
             }
             *at > now
         });
@@ -403,11 +403,11 @@ impl Cluster {
     pub(super) fn change_replicas(&mut self, bucket: Bucket, role: Role, now: Micros) {
         match role {
             Role::Outside { since: first, .. } | Role::Backup { term: first, in_sync: false, .. } => {
-                self.holder.forget(bucket.0, term_of(first));
+                self.holder.forget(bucket, first);
                 self.forgetting.insert(bucket, now + DROP_AFTER);
             }
             Role::Owner { term, begin: evergate_membership::OwnershipStart::Empty, .. } => {
-                self.holder.recover(bucket.0, term_of(term));
+                self.holder.recover(bucket, term);
             }
             Role::Backup { .. } | Role::Owner { .. } => {}
         }

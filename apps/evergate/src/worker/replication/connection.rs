@@ -56,7 +56,7 @@ impl ConnectionReplication {
     /// Everything about it, for a backup that knows nothing.
     pub(super) fn whole(&self, connection: ConnectionId) -> Frame {
         let (state, legs) = (Some(self.fold.clone()), self.legs.clone());
-        Frame::Begin { connection, bucket: self.bucket.0, state, legs }
+        Frame::Begin { connection, bucket: self.bucket, state, legs }
     }
 
     /// The connection ends by RST.

@@ -17,8 +17,8 @@ use crate::worker::faults;
 use crate::worker::panic_guard::catch_panic;
 use crate::worker::{Counters, Watchdog, Worker};
 use evergate_bpf::{Leases, Slot};
-use evergate_membership::Bucket;
-use evergate_replication::{Office, Recovered};
+use evergate_membership::{Bucket, Term};
+use evergate_replication::Recovered;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Instant;
 
@@ -95,11 +95,11 @@ impl Worker {
 
     /// What is held of these buckets; those with something on its way get their sockets. A defect that one connection reaches ends
     /// that one alone.
-    fn take(&mut self, mine: &[(Bucket, Office)], found: &mut Found) {
+    fn take(&mut self, mine: &[(Bucket, Term)], found: &mut Found) {
         let Some(cluster) = &mut self.cluster else { return };
         let (counters, pulse) = (&self.counters, &self.pulse);
-        for (bucket, term_of) in mine {
-            let held = catch_panic(counters, || cluster.holder.recover(bucket.0, *term_of));
+        for (bucket, term) in mine {
+            let held = catch_panic(counters, || cluster.holder.recover(*bucket, *term));
             let mut idle_connections = Vec::new();
             for Recovered { connection, idle, held } in held.into_iter().flatten() {
                 pulse.beat();

@@ -7,12 +7,12 @@
 
 use super::super::slab::{Key, Source};
 use super::Cluster;
-use crate::agent::{FrozenConnections, Report, gate_node, term_of};
+use crate::agent::{FrozenConnections, Report, gate_node};
 use crate::worker::Worker;
 use evergate_base::Micros;
 use evergate_bpf::Leases;
-use evergate_membership::{Bucket, HandoffId, MemberSet, Role};
-use evergate_replication::{Frame, Office, Urgency};
+use evergate_membership::{Bucket, HandoffId, MemberSet, Role, Term};
+use evergate_replication::{Frame, Urgency};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ const CLOSED_FOR: Micros = Micros::from_ms(1);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Closing {
     freeze: HandoffId,
-    term_of: Office,
+    term: Term,
     since: Micros,
     /// Its idle server connections are closed.
     tidied: bool,
@@ -37,19 +37,19 @@ impl Worker {
     pub(super) fn change_freezing(&mut self, bucket: Bucket, role: Role) {
         let Some(cluster) = &mut self.cluster else { return };
         let wanted = match role {
-            Role::Owner { term, freeze_for: Some(freeze), .. } => Some((freeze, term_of(term))),
+            Role::Owner { term, freeze_for: Some(freeze), .. } => Some((freeze, term)),
             _ => None,
         };
         let before = cluster.freezing.remove(&bucket);
         let frozen = cluster.frozen.remove(&bucket);
         let closing = cluster.closing.remove(&bucket);
-        if let Some((freeze, term_of)) = wanted {
+        if let Some((freeze, term)) = wanted {
             if before.is_some() {
-                cluster.freeze(bucket, (freeze, term_of));
+                cluster.freeze(bucket, (freeze, term));
             } else {
                 let since = closing.map_or(self.now, |closing| closing.since);
                 let tidied = closing.is_some_and(|closing| closing.tidied);
-                cluster.close(bucket, Closing { freeze, term_of, since, tidied });
+                cluster.close(bucket, Closing { freeze, term, since, tidied });
             }
             if frozen && before == wanted {
                 cluster.frozen.insert(bucket); // it was reported, and the next owner may go on at any moment
@@ -62,7 +62,7 @@ impl Worker {
             cluster.gate.owners().open(table);
         }
         let kept = cluster.kept.remove(&bucket).unwrap_or_default();
-        match (role, before.or(closing.map(|closing| (closing.freeze, closing.term_of)))) {
+        match (role, before.or(closing.map(|closing| (closing.freeze, closing.term)))) {
             (Role::Owner { .. }, Some(_)) => {
                 // The move was called off: what waited goes on.
                 if let Some(table) = table {
@@ -76,10 +76,10 @@ impl Worker {
                     }
                 }
             }
-            (Role::Backup { in_sync: true, .. }, Some((freeze, term_of)))
+            (Role::Backup { in_sync: true, .. }, Some((freeze, term)))
                 if frozen && cluster.holds_replicas_of(bucket) =>
             {
-                self.keep_frozen(bucket, term_of, kept.iter().filter(|kept| kept.freeze == freeze))
+                self.keep_frozen(bucket, term, kept.iter().filter(|kept| kept.freeze == freeze))
             }
             _ => {}
         }
@@ -103,13 +103,13 @@ impl Worker {
     fn keep_frozen<'a>(
         &mut self,
         bucket: Bucket,
-        term_of: Office,
+        term: Term,
         others: impl Iterator<Item = &'a Arc<FrozenConnections>>,
     ) {
         let mine = self.whole_of(bucket);
         let Some(cluster) = &mut self.cluster else { return };
         for frame in others.flat_map(|kept| kept.frames.iter().cloned()).chain(mine) {
-            cluster.holder.keep(term_of, frame);
+            cluster.holder.keep(term, frame);
         }
     }
 
@@ -141,9 +141,9 @@ impl Worker {
         let untidy = cluster.closing.iter_mut().filter(|(_, closing)| !closing.tidied);
         let tidied = untidy.map(|(bucket, closing)| {
             closing.tidied = true;
-            bucket.0
+            *bucket
         });
-        let buckets: BTreeSet<u16> = tidied.collect();
+        let buckets: BTreeSet<Bucket> = tidied.collect();
         if !buckets.is_empty() {
             self.close_idle_of(&buckets);
         }
@@ -164,15 +164,15 @@ impl Worker {
             .collect();
         if !ready.is_empty() {
             // Those that were given back while clients were waited for: from now on nothing of theirs leaves.
-            self.close_idle_of(&ready.iter().map(|(bucket, _)| bucket.0).collect());
+            self.close_idle_of(&ready.iter().map(|(bucket, _)| *bucket).collect());
         }
-        for (bucket, Closing { freeze, term_of, .. }) in ready {
+        for (bucket, Closing { freeze, term, .. }) in ready {
             for key in self.connections_of(bucket) {
                 self.replicate_all(key); // what waits for others
             }
             let Some(cluster) = &mut self.cluster else { return };
             cluster.closing.remove(&bucket);
-            cluster.freeze(bucket, (freeze, term_of));
+            cluster.freeze(bucket, (freeze, term));
         }
     }
 
@@ -188,7 +188,7 @@ impl Worker {
             return;
         };
         let freezing = cluster.freezing.clone();
-        for (bucket, (freeze, term_of)) in freezing {
+        for (bucket, (freeze, term)) in freezing {
             // Of connections that ended, and of copies that are whole, no entry speaks.
             if self.cluster.as_ref().is_some_and(|cluster| !cluster.has_received_all(bucket)) {
                 continue;
@@ -207,7 +207,7 @@ impl Worker {
             let elsewhere = !cluster.holds_replicas_of(bucket);
             let mine = if elsewhere { self.whole_of(bucket) } else { Vec::new() };
             if let Some(cluster) = &self.cluster {
-                cluster.report(Report::Frozen { bucket, term_of, freeze, mine });
+                cluster.report(Report::Frozen { bucket, term, freeze, mine });
             }
         }
     }
@@ -231,7 +231,7 @@ impl Cluster {
     }
 
     /// The bucket is on hold: nothing of it comes in or is touched any more.
-    fn freeze(&mut self, bucket: Bucket, wanted: (HandoffId, Office)) {
+    fn freeze(&mut self, bucket: Bucket, wanted: (HandoffId, Term)) {
         self.company.hurry(Urgency::Full); // of what was said of it just now nothing may be missing
         self.freezing.insert(bucket, wanted);
         self.unaccepted = true;

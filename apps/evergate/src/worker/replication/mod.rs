@@ -56,8 +56,8 @@ use crate::agent::{FrozenConnections, Layout, Report, Reporter};
 use backup::Incoming;
 use evergate_base::Micros;
 use evergate_bpf::{Events, Flow, PacketGate, Slot, WorkerPort, WorkerPortId};
-use evergate_membership::{Bucket, HandoffId, MemberSet, NodeId, Role};
-use evergate_replication::{Entry, FrameBatcher, Office, ReplicaStore};
+use evergate_membership::{Bucket, HandoffId, MemberSet, NodeId, Role, Term};
+use evergate_replication::{Entry, FrameBatcher, ReplicaStore};
 use replication_channel::Outgoing;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -127,7 +127,7 @@ pub(crate) struct Cluster {
     rounds: u64,
     taken_at: Option<Micros>,
     /// Copies of which some workers of the owner have said everything.
-    complete: BTreeMap<Bucket, (Office, BTreeSet<u16>)>,
+    complete: BTreeMap<Bucket, (Term, BTreeSet<u16>)>,
     /// Buckets of which something was given up, and when nothing of that can come any more.
     forgetting: BTreeMap<Bucket, Micros>,
     /// Mirrored connections of each bucket, and some that are gone.
@@ -165,8 +165,8 @@ pub(crate) struct Cluster {
     entries: Vec<Entry>,
     /// Buckets that let nobody new in, to become quiet then.
     closing: BTreeMap<Bucket, handoff::Closing>,
-    /// Buckets that are to become quiet, for which move, and in which office.
-    freezing: BTreeMap<Bucket, (HandoffId, Office)>,
+    /// Buckets that are to become quiet, for which move, and in which term.
+    freezing: BTreeMap<Bucket, (HandoffId, Term)>,
     /// Those that are quiet, and were reported: the next owner may go on at any moment.
     frozen: BTreeSet<Bucket>,
     /// Connections of buckets whose moves were called off: something may have happened to them meanwhile.

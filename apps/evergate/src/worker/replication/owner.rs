@@ -81,7 +81,7 @@ impl Worker {
         let (bucket, facts) = (replicated_state.bucket, replicated_state.leg.replicated_info());
         replicated_state.legs.insert(0, facts);
         let legs = replicated_state.legs.clone();
-        cluster.replicate(bucket, &Frame::Begin { connection, bucket: bucket.0, state: None, legs }, None);
+        cluster.replicate(bucket, &Frame::Begin { connection, bucket, state: None, legs }, None);
         self.index_by_bucket(key, bucket);
     }
 
@@ -402,11 +402,11 @@ impl Worker {
                     }
                 }
                 Notice::Taken { bucket, stage, round } => {
-                    cluster.record_replicated(stage, Bucket(bucket), node, round);
+                    cluster.record_replicated(stage, bucket, node, round);
                     reported = true;
                 }
-                Notice::Reported { bucket, term_of } => cluster.note_caught_up(Bucket(bucket), term_of, node),
-                Notice::Complete { bucket, term_of } => cluster.note_named(Bucket(bucket), term_of, node),
+                Notice::Reported { bucket, term } => cluster.note_caught_up(bucket, term, node),
+                Notice::Complete { bucket, term } => cluster.note_named(bucket, term, node),
             }
         }
         if reported {
@@ -472,7 +472,7 @@ impl Worker {
     pub(super) fn abandon_pool(&mut self, bucket: Option<Bucket>) {
         let mut gone = Vec::new();
         self.idle.retain(|(_, of), keys| {
-            let stays = of.is_none() || bucket.is_some_and(|bucket| *of != Some(bucket.0));
+            let stays = of.is_none() || bucket.is_some_and(|bucket| *of != Some(bucket));
             if !stays {
                 gone.append(keys);
             }

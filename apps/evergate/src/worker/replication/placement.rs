@@ -6,13 +6,13 @@
 use super::Cluster;
 use super::backup::CLOCK_EVERY;
 use super::replication_channel::{Notice, Outgoing};
-use crate::agent::{Report, arrives, term_of};
+use crate::agent::{Report, arrives};
 use crate::worker::slab::{Key, Slab, Source};
 use crate::worker::{Client, Worker};
 use evergate_base::Micros;
 use evergate_bpf::Leases;
-use evergate_membership::{Bucket, MemberSet, NodeId, OwnershipStart, Role};
-use evergate_replication::{FRAME_VERSION, Frame, NextTurn, Office};
+use evergate_membership::{Bucket, MemberSet, NodeId, OwnershipStart, Role, Term};
+use evergate_replication::{FRAME_VERSION, Frame, NextTurn};
 use std::collections::BTreeMap;
 
 /// Between two attempts to make a channel.
@@ -28,7 +28,7 @@ const BREAKS_AGAIN: Micros = Micros::from_ms(10_000);
 struct Gap {
     bucket: Bucket,
     node: NodeId,
-    term_of: Office,
+    term: Term,
     /// It is only being filled.
     syncing: bool,
 }
@@ -40,7 +40,7 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(known) = cluster.roles.get_mut(usize::from(bucket.0)) else { return };
         let before = std::mem::replace(known, role);
-        let held = cluster.holder.has(bucket.0);
+        let held = cluster.holder.has(bucket);
         if let Some(begin) = begun_between(before, role) {
             match held || begin == OwnershipStart::Empty {
                 true => self.leave_bucket(bucket), // somebody else went on with what is here, or it is nobody's
@@ -143,8 +143,8 @@ impl Worker {
         let Some(to) = cluster.layout.replication_address(node, peer.1) else { return };
         let hello = Frame::Hello {
             version: FRAME_VERSION,
-            node: cluster.layout.node.0,
-            incarnation: cluster.layout.incarnation.0,
+            node: cluster.layout.node,
+            incarnation: cluster.layout.incarnation,
             worker: cluster.worker as u16,
             workers: cluster.layout.workers as u16,
             clock_ms: evergate_sys::steady_clock_ms(),
@@ -194,7 +194,7 @@ impl Worker {
                     self.reach((gap.node, worker));
                     self.send_full_state(gap.bucket, gap.node);
                 }
-                false => broken.entry(gap.node).or_default().push((gap.bucket, gap.term_of)),
+                false => broken.entry(gap.node).or_default().push((gap.bucket, gap.term)),
             }
         }
         let Some(cluster) = &mut self.cluster else { return };
@@ -291,7 +291,7 @@ impl Cluster {
         syncing.iter().filter(awaited).fold(required, MemberSet::with)
     }
 
-    /// Those that are still being filled in the same office are waited for as before.
+    /// Those that are still being filled in the same term are waited for as before.
     fn keep_named(&mut self, bucket: Bucket, role: Role, before: Role) {
         let still = match (role, before) {
             (Role::Owner { term, syncing, .. }, Role::Owner { term: was, .. }) if term == was => syncing,
@@ -310,31 +310,31 @@ impl Cluster {
 
     /// A backup that is waited for has that too: the agent may name it from now on. Should its channel break before this
     /// worker hears what the agent has done, it is waited for nevertheless, until the role changes.
-    pub(super) fn note_named(&mut self, bucket: Bucket, term_of: Office, node: NodeId) {
+    pub(super) fn note_named(&mut self, bucket: Bucket, term: Term, node: NodeId) {
         let peer = (node, self.worker_of(bucket));
-        let Role::Owner { term, syncing, .. } = self.role(bucket) else { return };
+        let Role::Owner { term: current, syncing, .. } = self.role(bucket) else { return };
         let awaited = self.outgoing.get(&peer).is_some_and(|outgoing| outgoing.is_awaited(bucket));
-        if term_of != self::term_of(term) || !syncing.contains(node) || !awaited {
+        if term != current || !syncing.contains(node) || !awaited {
             return;
         }
         self.named.insert((bucket, node));
-        self.report(Report::CaughtUp { bucket, node, term_of });
+        self.report(Report::CaughtUp { bucket, node, term });
     }
 
     /// A backup has taken in all that was said of a bucket so far. What was let go meanwhile without it is on its way: once it
     /// has that too, it lacks nothing.
-    pub(super) fn note_caught_up(&mut self, bucket: Bucket, term_of: Office, node: NodeId) {
+    pub(super) fn note_caught_up(&mut self, bucket: Bucket, term: Term, node: NodeId) {
         let peer = (node, self.worker_of(bucket));
-        let Role::Owner { term, syncing, .. } = self.role(bucket) else { return };
-        if term_of != self::term_of(term) || !syncing.contains(node) {
-            return; // its office is another one, in which it is told everything again
+        let Role::Owner { term: current, syncing, .. } = self.role(bucket) else { return };
+        if term != current || !syncing.contains(node) {
+            return; // its term is another one, in which it is told everything again
         }
         let Some(outgoing) = self.outgoing.get_mut(&peer).filter(|outgoing| outgoing.follows(bucket)) else {
             return;
         };
         outgoing.wait(bucket, true);
-        let notice = Notice::Complete { bucket: bucket.0, term_of };
-        self.send_to(node, bucket, &Frame::Complete { bucket: bucket.0 }, Some(notice));
+        let notice = Notice::Complete { bucket, term };
+        self.send_to(node, bucket, &Frame::Complete { bucket }, Some(notice));
     }
 
     /// Says what this node's clock shows, once a minute.
@@ -369,8 +369,8 @@ impl Cluster {
     /// All of the bucket has been said to this backup.
     pub(super) fn send_complete(&mut self, bucket: Bucket, node: NodeId) {
         let Role::Owner { term, .. } = self.role(bucket) else { return };
-        let notice = Notice::Reported { bucket: bucket.0, term_of: term_of(term) };
-        self.send_to(node, bucket, &Frame::Complete { bucket: bucket.0 }, Some(notice));
+        let notice = Notice::Reported { bucket, term };
+        self.send_to(node, bucket, &Frame::Complete { bucket }, Some(notice));
     }
 
     pub(super) fn send_to(&mut self, node: NodeId, bucket: Bucket, frame: &Frame, notice: Option<Notice>) {
@@ -379,12 +379,11 @@ impl Cluster {
         let Some(outgoing) = self.outgoing.get_mut(&peer).filter(|outgoing| outgoing.follows(bucket)) else {
             return;
         };
-        let now = term_of(term);
         let mut result = Ok(());
         let Some(announced) = outgoing.announced.get_mut(usize::from(bucket.0)) else { return };
         self.company.hurry(frame.urgency());
-        if announced.replace(now) != Some(now) {
-            result = outgoing.push(bucket, &Frame::Term { bucket: bucket.0, term_of: now }, None);
+        if announced.replace(term) != Some(term) {
+            result = outgoing.push(bucket, &Frame::Term { bucket, term }, None);
         }
         if let Err(error) = result.and_then(|()| outgoing.push(bucket, frame, notice)) {
             self.give_up(peer, &error.to_string());
@@ -425,7 +424,7 @@ impl Cluster {
         let gaps = self.gaps().into_iter().filter(|gap| gap.node == peer.0);
         let (lost, filled): (Vec<Gap>, Vec<Gap>) = gaps.partition(is_lost);
         self.unawaited.extend(filled.iter().map(|gap| gap.bucket));
-        let buckets: Vec<_> = lost.iter().map(|gap| (gap.bucket, gap.term_of)).collect();
+        let buckets: Vec<_> = lost.iter().map(|gap| (gap.bucket, gap.term)).collect();
         if !buckets.is_empty() {
             self.report(Report::Incomplete { node: peer.0, buckets });
         }
@@ -457,8 +456,12 @@ impl Cluster {
                 |node| self.outgoing.get(&(node, worker)).is_some_and(|outgoing| outgoing.follows(bucket));
             let lacking = required.union(*syncing);
             let lacking = lacking.iter().filter(|node| !follows(*node));
-            let term_of = term_of(*term);
-            gaps.extend(lacking.map(|node| Gap { bucket, node, term_of, syncing: syncing.contains(node) }));
+            gaps.extend(lacking.map(|node| Gap {
+                bucket,
+                node,
+                term: *term,
+                syncing: syncing.contains(node),
+            }));
         }
         gaps
     }
@@ -467,7 +470,7 @@ impl Cluster {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evergate_membership::{DataEpoch, Term, ViewId};
+    use evergate_membership::{DataEpoch, ViewId};
 
     #[test]
     fn a_bucket_that_was_lost_and_won_is_not_one_that_was_kept() {

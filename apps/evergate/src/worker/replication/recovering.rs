@@ -277,7 +277,8 @@ impl RecoveringConnection {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use evergate_replication::{ConnectionState, Office};
+    use evergate_base::{Bucket, Term};
+    use evergate_replication::ConnectionState;
 
     pub(in super::super) fn take(id: u64, port: u16, closed: bool) -> RecoveringConnection {
         let facts = LegFacts {
@@ -295,8 +296,8 @@ pub(super) mod tests {
         };
         let state = ConnectionState { closed: closed.then_some((0, false)), ..ConnectionState::default() };
         let held = ReplicatedConnection {
-            bucket: 1,
-            term_of: Office::default(),
+            bucket: Bucket(1),
+            term: Term::default(),
             state,
             legs: [(0, facts)].into(),
             by: (0, 0),

@@ -5,6 +5,7 @@
 
 use crate::worker::Lag;
 use evergate_base::Micros;
+use evergate_membership::{Bucket, Term};
 use evergate_replication::{Answer, Frame, Sender, SenderError};
 use evergate_sys::Transfer;
 use std::io::{self, Read, Write};
@@ -22,17 +23,17 @@ pub(crate) enum Notice {
     },
     /// All of a bucket was said; what follows from newer entries waits for this backup from now on.
     Reported {
-        bucket: u16,
-        term_of: evergate_replication::Office,
+        bucket: Bucket,
+        term: Term,
     },
     /// It lacks nothing that anything followed from.
     Complete {
-        bucket: u16,
-        term_of: evergate_replication::Office,
+        bucket: Bucket,
+        term: Term,
     },
     /// The state of connections that were taken over.
     Taken {
-        bucket: u16,
+        bucket: Bucket,
         stage: super::reprotect::Activity,
         round: u64,
     },
@@ -158,8 +159,8 @@ pub(crate) struct Outgoing {
     pub(crate) channel: Channel,
     pub(crate) feed: Sender<Notice>,
     pub(crate) connecting: bool,
-    /// Offices that were announced on it, by bucket.
-    pub(crate) announced: Vec<Option<evergate_replication::Office>>,
+    /// Terms that were announced on it, by bucket.
+    pub(crate) announced: Vec<Option<Term>>,
     /// By bucket: everything that this worker has to say of it was said on this channel, in order. Of the others nothing is
     /// said, because the backup would take what follows a gap for what follows the last it knows.
     pub(crate) follows: Vec<bool>,
@@ -212,7 +213,7 @@ impl Outgoing {
         self.wait(bucket, false);
     }
 
-    /// The office is announced once more, by which the backup knows that everything is said anew.
+    /// The term is announced once more, by which the backup knows that everything is said anew.
     pub(crate) fn begin_again(&mut self, bucket: evergate_membership::Bucket) {
         if let Some(announced) = self.announced.get_mut(usize::from(bucket.0)) {
             *announced = None;

@@ -411,8 +411,8 @@ impl Cluster {
                 let (connection, last) = (take.id, number == takes.len());
                 let state = Some(Box::new(take.held.state.clone()));
                 let legs = take.held.legs.clone();
-                let begin = Frame::Begin { connection, bucket: bucket.0, state, legs };
-                let notice = last.then_some(Notice::Taken { bucket: bucket.0, stage, round });
+                let begin = Frame::Begin { connection, bucket, state, legs };
+                let notice = last.then_some(Notice::Taken { bucket, stage, round });
                 self.send_to(node, bucket, &begin, notice);
             }
             let (_, nodes) = self.unreported.entry(of).or_insert((round, MemberSet::EMPTY));
@@ -423,7 +423,7 @@ impl Cluster {
     /// A connection that was taken over does not go on: copies of it would be a connection that nobody has, in the way of the
     /// next one between the same ends. Who has not been told of it hears of its beginning first.
     pub(super) fn give_up_copies(&mut self, bucket: Bucket, connection: ConnectionId) {
-        let begin = Frame::Begin { connection, bucket: bucket.0, state: None, legs: BTreeMap::new() };
+        let begin = Frame::Begin { connection, bucket, state: None, legs: BTreeMap::new() };
         self.replicate(bucket, &begin, None);
         self.replicate(bucket, &Frame::End { connection }, None);
     }

@@ -5,9 +5,7 @@ mod channels;
 mod moves;
 
 use super::{Cluster, Joining, Worker};
-use crate::agent::{
-    FailoverOrder, Instruction, Interface, Layout, Report, Reporter, Resumed, gate_node, term_of,
-};
+use crate::agent::{FailoverOrder, Instruction, Interface, Layout, Report, Reporter, Resumed, gate_node};
 use crate::config::parse;
 use crate::daemon::settings;
 use crate::generation::{Assembled, CarriedState, assemble};
@@ -122,7 +120,7 @@ impl Scene {
 
     fn fail_over(&mut self, number: u64, buckets: &[(Bucket, Role)]) {
         let of = |(bucket, role): &(Bucket, Role)| match role {
-            Role::Owner { term, .. } => (*bucket, term_of(*term)),
+            Role::Owner { term, .. } => (*bucket, *term),
             _ => panic!("not ours"),
         };
         let round = FailoverOrder { number, buckets: buckets.iter().map(of).collect(), silent: Micros(0) };
@@ -137,7 +135,7 @@ impl Scene {
             while let Some((frame, length)) = Frame::decode(bytes).unwrap() {
                 bytes = &bytes[length..];
                 if let Frame::Complete { bucket } = frame {
-                    complete.insert(Bucket(bucket));
+                    complete.insert(bucket);
                 }
             }
         }
@@ -201,11 +199,11 @@ impl Scene {
         };
         let begin = Frame::Begin {
             connection: ConnectionId(u64::from(port)),
-            bucket: bucket.0,
+            bucket,
             state: Some(Box::new(state)),
             legs: BTreeMap::from([(0, facts)]),
         };
-        self.cluster().holder.keep(term_of(term(1)), begin);
+        self.cluster().holder.keep(term(1), begin);
         bucket
     }
 }

@@ -126,7 +126,7 @@ impl Cluster {
         let endings = self.endings.iter().filter(move |ending| ending.bucket == bucket);
         endings.map(|ending| Frame::Begin {
             connection: ending.connection,
-            bucket: ending.bucket.0,
+            bucket: ending.bucket,
             state: Some(ending.fold.clone()),
             legs: ending.legs.clone(),
         })

@@ -37,18 +37,18 @@ impl Scene {
 
     /// The same in this life of the backup.
     fn channel_of(&mut self, incarnation: u64, clock_ms: u64, connections: &[u64]) -> Outgoing {
-        let bucket = 5;
+        let bucket = Bucket(5);
         let hello = Frame::Hello {
             version: evergate_replication::FRAME_VERSION,
-            node: BACKUP.0,
-            incarnation,
+            node: BACKUP,
+            incarnation: Incarnation(incarnation),
             worker: 0,
             workers: 1,
             clock_ms,
         };
         let layout = self.cluster().layout.clone();
         let settings = Frame::Settings(layout.settings.clone());
-        let mut frames = vec![hello, settings, Frame::Term { bucket, term_of: term_of(term(3)) }];
+        let mut frames = vec![hello, settings, Frame::Term { bucket, term: term(3) }];
         frames.extend(connections.iter().map(|number| Frame::Begin {
             connection: ConnectionId(*number),
             bucket,
