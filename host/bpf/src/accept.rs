@@ -61,7 +61,7 @@ impl PacketGate {
         let mut storage = MaybeUninit::uninit();
         let mut open = AcceptSkelBuilder::default().open(&mut storage).map_err(failed)?;
         if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
-            constants.node = u32::from(self.node.number());
+            constants.node = u32::from(self.node.get());
             constants.bucket_key = self.bucket_key.0;
             constants.cookie_key = key.0;
             constants.timestamp_offset = key.timestamp_offset(self.node);

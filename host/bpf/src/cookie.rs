@@ -1,8 +1,9 @@
 //! Cookies of the stateless accept, as `bpf/accept.bpf.c` makes them.
 
+use crate::Flow;
 use crate::flow::words;
-use crate::{Flow, NodeId};
 use evergate_base::Sip;
+use std::num::NonZeroU8;
 
 /// Key of the cookies: the same on all nodes, a secret.
 #[derive(Clone, Copy)]
@@ -19,9 +20,9 @@ impl CookieKey {
 
     /// Offset of the timestamps of a node's SYN-ACKs from its monotonic clock, in milliseconds: another number on each node.
     /// Clients do not learn the machine's uptime (RFC 7323, section 7.1).
-    pub(crate) fn timestamp_offset(self, node: NodeId) -> u32 {
+    pub(crate) fn timestamp_offset(self, node: NonZeroU8) -> u32 {
         let mut state = Sip::new(self.0);
-        state.word_in_two_rounds(u64::from(node.number()));
+        state.word_in_two_rounds(u64::from(node.get()));
         state.word_in_two_rounds(8 << 56);
         state.finish_after(4) as u32
     }

@@ -1,5 +1,6 @@
 //! What can go wrong between the program and its maps.
 
+use evergate_base::{Bucket, NodeId};
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -57,6 +58,12 @@ pub enum GateError {
         /// The number.
         lane: usize,
     },
+    /// A node that the maps have no number for.
+    #[error("node {}: the maps of the gate have numbers for the nodes 1 to 63 only", .0.0.saturating_add(1))]
+    Node(NodeId),
+    /// A bucket outside the tables.
+    #[error("bucket {} is outside 0..{}", .0.0, evergate_base::BUCKETS)]
+    Bucket(Bucket),
 }
 
 impl GateError {

@@ -1,15 +1,17 @@
 //! Loading the programs, attaching them, and their tables.
 
+use crate::bucket::in_table;
 use crate::counters::Counters;
 use crate::flow::words;
+use crate::owner_table::number_of;
 use crate::skeleton::gate::{GateSkel, GateSkelBuilder, OpenGateSkel};
 use crate::skeleton::types;
 use crate::table::{Table, bytes};
 use crate::worker_port::{WorkerPort, WorkerPortId};
 use crate::{
-    Bucket, BucketKey, CookieKey, Flow, GateError, Leases, NodeId, Owners, PortBlocks, bucket_of, clock,
-    libbpf_log, pins,
+    BucketKey, CookieKey, Flow, GateError, Leases, Owners, PortBlocks, bucket_of, clock, libbpf_log, pins,
 };
+use evergate_base::{Bucket, NodeId};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{
     MapCore, MapFlags, MapHandle, MapMut, ProgramMut, TC_EGRESS, TC_INGRESS, TcHook, TcHookBuilder,
@@ -18,7 +20,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroU32;
+use std::num::{NonZeroU8, NonZeroU32};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -164,7 +166,8 @@ pub struct PacketGate {
     pub(crate) bucket_key: BucketKey,
     legs: std::sync::Mutex<BTreeMap<IpAddr, bool>>,
     pub(crate) folder: PathBuf,
-    pub(crate) node: NodeId,
+    /// Number of this node in the maps.
+    pub(crate) node: NonZeroU8,
     clock: Option<Table<u64>>,
     pub(crate) in_use: AtomicUsize,
     /// What the stateless accept goes by, once it is loaded: its key, and the epoch where that stands still.
@@ -182,6 +185,7 @@ impl PacketGate {
 
     /// As [`Gate::load`]; with `test_clock` the programs read the time from [`Gate::set_test_clock_ns`]. For tests.
     pub fn load_with_clock(options: &Options<'_>, test_clock: bool) -> Result<PacketGate, GateError> {
+        let node = node_number(options.node)?;
         let folder = pins::folder(options.pins, options.flows_max)?;
         if !options.keep {
             pins::clear(&folder)
@@ -192,7 +196,7 @@ impl PacketGate {
             .open(&mut storage)
             .map_err(|error| GateError::bpf("opening the gate's programs", &error))?;
         if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
-            constants.node = u32::from(options.node.number());
+            constants.node = u32::from(node.get());
             constants.flood = u32::from(options.mode == Mode::Flood);
             constants.port_first = u32::from(options.ports.first());
             constants.port_block = u32::from(options.ports.block());
@@ -219,7 +223,7 @@ impl PacketGate {
             bucket_key: options.bucket_key,
             legs: std::sync::Mutex::new(BTreeMap::new()),
             folder,
-            node: options.node,
+            node,
             clock,
             in_use: AtomicUsize::new(0),
             cookies: OnceLock::new(),
@@ -286,9 +290,10 @@ impl PacketGate {
     /// Makes an address movable: its packets follow the owner table, leases bind it, and its listeners can be gated.
     pub fn add_address(&self, address: &Address) -> Result<(), GateError> {
         let key = types::address { ip: words(address.ip) };
+        let bucket = in_table(address.bucket).ok_or(GateError::Bucket(address.bucket))?;
         let value = types::address_info {
             flags: u32::from(address.legs),
-            bucket: address.bucket.number() as u16,
+            bucket: bucket.0,
             mac: address.mac,
             pad: 0,
         };
@@ -318,7 +323,7 @@ impl PacketGate {
 
     /// Where a node's packets go on an interface: its card's address there.
     pub fn set_peer(&self, interface: u32, node: NodeId, mac: [u8; 6]) -> Result<(), GateError> {
-        let key = types::peer { ifindex: interface, node: u32::from(node.number()) };
+        let key = types::peer { ifindex: interface, node: u32::from(node_number(node)?.get()) };
         self.put(&self.maps.peers, &key, &types::mac { mac, pad: 0 }, "noting a node's address")
     }
 
@@ -343,7 +348,9 @@ impl PacketGate {
     /// ([`Knock`](crate::Knock)), whatever else becomes of them. `None`: all have one.
     pub fn set_pending(&self, bucket: Bucket, lane: Option<WorkerPortId>) {
         let word = lane.map_or(0, |lane| lane.number() as u64 + 1);
-        self.pending.word(bucket.number()).store(word, Ordering::Release);
+        if let Some(bucket) = in_table(bucket) {
+            self.pending.word(bucket.index()).store(word, Ordering::Release);
+        }
     }
 
     /// When our kernel last answered the SYN of a client of the bucket, in nanoseconds of the programs' clock, while there are
@@ -407,6 +414,10 @@ impl PacketGate {
             _ => Ok(()),
         }
     }
+}
+
+fn node_number(node: NodeId) -> Result<NonZeroU8, GateError> {
+    number_of(node).ok_or(GateError::Node(node))
 }
 
 fn listener(at: SocketAddr) -> types::listener {

@@ -46,7 +46,7 @@ mod testrun;
 mod worker_port;
 
 pub use accept::{Accept, CardState};
-pub use bucket::{BUCKETS, Bucket, BucketKey, PortBlocks, bucket_of};
+pub use bucket::{BucketKey, PortBlocks, bucket_of};
 pub use cookie::CookieKey;
 pub use counters::{Counter, Counters};
 pub use early_segment::DivertedSegment;
@@ -54,7 +54,7 @@ pub use error::GateError;
 pub use feature::missing_gate_features;
 pub use flow::Flow;
 pub use gate::{Address, Mode, Options, PacketGate, interface_index};
-pub use owner_table::{BACKUPS_MAX, Leases, NodeId, Owner, Owners};
+pub use owner_table::{BACKUPS_MAX, Leases, Owner, Owners};
 pub use slot::{Origin, Restored, Slot, Strange, ahead_max};
 pub use slot_table::PeerPosition;
 pub use testrun::{Hook, Outcome};

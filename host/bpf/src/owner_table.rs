@@ -1,10 +1,12 @@
 //! Owner table and leases: atomics in memory that the programs read for every packet.
 
+use crate::bucket::in_table;
+use crate::clock;
 use crate::table::Table;
-use crate::{BUCKETS, Bucket, clock};
+use evergate_base::{Bucket, NodeId};
 use std::num::NonZeroU8;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Most backups that one bucket can list.
 pub const BACKUPS_MAX: usize = 6;
@@ -13,20 +15,19 @@ pub const BACKUPS_MAX: usize = 6;
 const ON_HOLD: u8 = 1;
 const CLOSED: u8 = 2;
 
-/// A node of the cluster as the programs know it: 1 to 63.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId(NonZeroU8);
+/// Greatest number of a node in the maps: the lease table has an entry for each number and one for this node's own lease.
+const NUMBER_MAX: u8 = 63;
 
-impl NodeId {
-    /// The node of this number; `None` outside 1..=63.
-    pub fn new(number: u8) -> Option<NodeId> {
-        NonZeroU8::new(number).filter(|number| number.get() < 64).map(NodeId)
-    }
+/// The programs' number of a node: its index in the node list plus 1, because 0 stands for no node. `None` beyond
+/// [`NUMBER_MAX`].
+pub(crate) fn number_of(node: NodeId) -> Option<NonZeroU8> {
+    NonZeroU8::new(node.0.saturating_add(1)).filter(|number| number.get() <= NUMBER_MAX)
+}
 
-    /// Its number.
-    pub fn number(self) -> u8 {
-        self.0.get()
-    }
+/// The node of a number in the maps; `None` for 0 and beyond [`NUMBER_MAX`].
+fn node_of(number: u8) -> Option<NodeId> {
+    let node = NodeId(number.checked_sub(1)?);
+    number_of(node).map(|_| node)
 }
 
 /// Who owns a bucket, and who must vouch for the owner.
@@ -42,15 +43,17 @@ impl Owner {
     /// Nobody: all packets of the bucket are dropped.
     pub const NONE: Owner = Owner { node: None, hold: false, closed: false, backups: [0; BACKUPS_MAX] };
 
-    /// Owned by `node`, with backups whose grants must hold. `None` for more than [`BACKUPS_MAX`] of them.
+    /// Owned by `node`, with backups whose grants must hold. `None` for more than [`BACKUPS_MAX`] backups, and for a
+    /// node that the maps have no number for.
     pub fn new(node: NodeId, backups: &[NodeId]) -> Option<Owner> {
         let mut listed = [0; BACKUPS_MAX];
         if backups.len() > BACKUPS_MAX {
             return None;
         }
         for (place, backup) in listed.iter_mut().zip(backups) {
-            *place = backup.number();
+            *place = number_of(*backup)?.get();
         }
+        number_of(node)?;
         Some(Owner { node: Some(node), hold: false, closed: false, backups: listed })
     }
 
@@ -87,18 +90,19 @@ impl Owner {
 
     fn word(self) -> u64 {
         let [a, b, c, d, e, f] = self.backups;
-        let node = self.node.map_or(0, NodeId::number);
+        let node = self.node.and_then(number_of).map_or(0, NonZeroU8::get);
         let hold = if self.hold { ON_HOLD } else { 0 } | if self.closed { CLOSED } else { 0 };
         u64::from_le_bytes([node, hold, a, b, c, d, e, f])
     }
 
     fn from_word(word: u64) -> Owner {
         let [node, hold, backups @ ..] = word.to_le_bytes();
-        Owner { node: NodeId::new(node), hold: hold & ON_HOLD != 0, closed: hold & CLOSED != 0, backups }
+        Owner { node: node_of(node), hold: hold & ON_HOLD != 0, closed: hold & CLOSED != 0, backups }
     }
 }
 
-/// The owner table. One word per bucket: owner, hold and backups change together.
+/// The owner table. One word per bucket: owner, hold and backups change together. A bucket outside the table has no owner,
+/// and a change of it has no effect.
 #[derive(Clone)]
 pub struct Owners {
     pub(crate) table: Arc<Table<u64>>,
@@ -107,14 +111,16 @@ pub struct Owners {
 impl Owners {
     /// Sets one bucket's owner, effective with the next packet.
     pub fn set(&self, bucket: Bucket, owner: Owner) {
-        self.table.word(bucket.number()).store(owner.word(), Ordering::Release);
+        if let Some(word) = self.word(bucket) {
+            word.store(owner.word(), Ordering::Release);
+        }
     }
 
     /// Sets one bucket's owner; with the same owner it stays on hold or closed, whoever releases it at the same time.
     pub fn update(&self, bucket: Bucket, owner: Owner) {
         let next = |old: u64| Some(owner.after(Owner::from_word(old)).word());
         // The closure never refuses.
-        let _ = self.table.word(bucket.number()).fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+        let _ = self.word(bucket).map(|word| word.fetch_update(Ordering::AcqRel, Ordering::Acquire, next));
     }
 
     /// Ends the hold of a bucket and leaves the rest as it is, whoever changes it at the same time.
@@ -128,7 +134,9 @@ impl Owners {
     }
 
     fn clear(&self, bucket: Bucket, bit: u8) {
-        self.table.word(bucket.number()).fetch_and(!(u64::from(bit) << 8), Ordering::AcqRel);
+        if let Some(word) = self.word(bucket) {
+            word.fetch_and(!(u64::from(bit) << 8), Ordering::AcqRel);
+        }
     }
 
     /// Begins a hold of a bucket that `node` owns and leaves the rest as it is, whoever changes it at the same time.
@@ -147,7 +155,7 @@ impl Owners {
             (owner.node == Some(node)).then(|| to(owner).word())
         };
         // Another node's bucket is left alone.
-        let _ = self.table.word(bucket.number()).fetch_update(Ordering::AcqRel, Ordering::Acquire, changed);
+        let _ = self.word(bucket).map(|word| word.fetch_update(Ordering::AcqRel, Ordering::Acquire, changed));
     }
 
     /// Sets the same owner for all buckets.
@@ -157,7 +165,11 @@ impl Owners {
 
     /// A bucket's owner.
     pub fn get(&self, bucket: Bucket) -> Owner {
-        Owner::from_word(self.table.word(bucket.number()).load(Ordering::Acquire))
+        self.word(bucket).map_or(Owner::NONE, |word| Owner::from_word(word.load(Ordering::Acquire)))
+    }
+
+    fn word(&self, bucket: Bucket) -> Option<&AtomicU64> {
+        in_table(bucket).map(|bucket| self.table.word(bucket.index()))
     }
 }
 
@@ -173,9 +185,12 @@ impl Leases {
         self.table.word(0).store(until_ns, Ordering::Release);
     }
 
-    /// What `backup` granted: packets of buckets that list it need it too.
+    /// What `backup` granted: packets of buckets that list it need it too. No effect for a node that the maps have no
+    /// number for: no bucket can list it.
     pub fn set(&self, backup: NodeId, until_ns: u64) {
-        self.table.word(usize::from(backup.number())).store(until_ns, Ordering::Release);
+        if let Some(number) = number_of(backup) {
+            self.table.word(usize::from(number.get())).store(until_ns, Ordering::Release);
+        }
     }
 
     /// Nothing leaves from now on.
@@ -189,15 +204,13 @@ impl Leases {
     }
 }
 
-const _: () = assert!(BUCKETS <= 65_536);
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn an_owner_word_round_trips() {
-        let node = |n| NodeId::new(n).unwrap();
+        let node = |number: u8| NodeId(number - 1);
         let owner = Owner::new(node(63), &[node(1), node(2), node(3), node(4), node(5), node(6)]).unwrap();
         assert_eq!(Owner::from_word(owner.word()), owner);
         assert_eq!(Owner::from_word(owner.on_hold().word()), owner.on_hold());
@@ -214,6 +227,9 @@ mod tests {
         );
         assert_eq!(again.after(owner.closed()), again.closed(), "it stays closed");
         assert_eq!(again.on_hold().after(owner), again.on_hold());
-        assert_eq!((NodeId::new(0), NodeId::new(64)), (None, None));
+        assert_eq!(owner.word() & 0xff, 63);
+        assert_eq!((node_of(0), node_of(64)), (None, None));
+        assert_eq!(Owner::new(NodeId(63), &[]), None);
+        assert_eq!(Owner::new(node(1), &[NodeId(u8::MAX)]), None);
     }
 }

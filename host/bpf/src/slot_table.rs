@@ -1,10 +1,12 @@
 //! Which flows have slots, and which slots are free: finding, restoring, giving back, sweeping.
 
+use crate::bucket::in_table;
 use crate::gate::{Maps, PacketGate};
 use crate::skeleton::types;
 use crate::slot::{FLAG_LEARN, FLAG_RECOVERED, Restored, Slot};
 use crate::table::{Table, bytes};
-use crate::{Bucket, Flow, GateError};
+use crate::{Flow, GateError};
+use evergate_base::Bucket;
 use libbpf_rs::{MapCore, MapFlags};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -76,7 +78,7 @@ impl PacketGate {
         if !matches!(found, Ok(true)) {
             return Err(GateError::NoSlot { flows_max: self.slots.entries() as u32 });
         }
-        let bucket = self.bucket(&from.flow).number() as u16;
+        let bucket = self.bucket(&from.flow).0;
         Ok(Slot::write(&self.slots, u32::from_ne_bytes(index), from, bucket))
     }
 
@@ -93,7 +95,7 @@ impl PacketGate {
 
     /// Writes a restored flow again with what was learnt since. Its bucket must still be on hold, or it is asleep.
     pub fn restore_again(&self, slot: Slot, from: &Restored) -> Slot {
-        Slot::write(&self.slots, slot.index(), from, self.bucket(&from.flow).number() as u16)
+        Slot::write(&self.slots, slot.index(), from, self.bucket(&from.flow).0)
     }
 
     /// What the peer said on hold, or while we backed the flow up.
@@ -220,7 +222,7 @@ impl Maps {
     }
 
     pub(crate) fn greeted_ns(&self, bucket: Bucket) -> Option<u64> {
-        let (count, newest_ns) = self.greeting(bucket.number());
+        let (count, newest_ns) = self.greeting(in_table(bucket)?.index());
         (count.load(Ordering::Acquire) > 0).then(|| newest_ns.load(Ordering::Acquire))
     }
 

@@ -20,13 +20,13 @@ use super::failovers::Failovers;
 use super::housekeeping::{Housekeeper, Line};
 use super::instruction::{FrozenConnections, Instruction};
 use super::mailbox::Mailbox;
-use super::roles::{EVERYBODY, Roles};
+use super::roles::{ALL_MEMBERS, Roles};
 use super::routes::RouteLost;
 use super::status::{ClusterCounts, ClusterStatus};
 use super::witness_ping::Witnesses;
 use super::worker_barrier::WorkerBarrier;
 use evergate_base::Micros;
-use evergate_bpf::{Leases, NodeId as GateNode, PacketGate};
+use evergate_bpf::{Leases, PacketGate};
 use evergate_membership::{Bucket, CONFIGURATIONS, Node, NodeId, NodePhase, Path};
 use evergate_sys::{Datagrams, Epoll};
 use std::collections::{BTreeMap, BTreeSet};
@@ -143,8 +143,10 @@ struct State {
     roles: Roles,
     leases: Leases,
     final_acks: Option<DeathNotifier>,
-    /// As written last, by the gate's numbers.
-    written: [u64; EVERYBODY as usize + 1],
+    /// This node's lease as last written to the gate, in ns of the gate's clock.
+    own_lease: u64,
+    /// The leases that the members granted, as last written to the gate, by node.
+    granted_leases: [u64; ALL_MEMBERS.0 as usize + 1],
     rounds: Failovers,
     barrier: WorkerBarrier,
     counts: ClusterCounts,
@@ -196,7 +198,8 @@ impl Agent {
             roles: Roles::new(self.node.me().id, self.gate.owners()),
             leases,
             final_acks: final_acks.ok(),
-            written: [0; EVERYBODY as usize + 1],
+            own_lease: 0,
+            granted_leases: [0; ALL_MEMBERS.0 as usize + 1],
             rounds: Failovers::default(),
             barrier: WorkerBarrier::new(self.workers),
             counts: ClusterCounts::default(),
@@ -484,19 +487,22 @@ impl State {
 
     fn revoke_all(&mut self) {
         self.leases.revoke_all();
-        self.written.fill(0);
+        self.own_lease = 0;
+        self.granted_leases.fill(0);
     }
 
-    /// Writes one lease if it has changed; 0 is this node's own.
-    fn write(&mut self, number: u8, until_ns: u64) {
-        let Some(written) = self.written.get_mut(usize::from(number)) else { return };
-        if *written == until_ns {
-            return;
+    /// Writes this node's lease if it has changed.
+    fn write_own_lease(&mut self, until_ns: u64) {
+        if std::mem::replace(&mut self.own_lease, until_ns) != until_ns {
+            self.leases.set_own(until_ns);
         }
-        *written = until_ns;
-        match GateNode::new(number) {
-            Some(node) => self.leases.set(node, until_ns),
-            None => self.leases.set_own(until_ns),
+    }
+
+    /// Writes the lease that a member granted if it has changed.
+    fn write_lease(&mut self, node: NodeId, until_ns: u64) {
+        let Some(written) = self.granted_leases.get_mut(usize::from(node.0)) else { return };
+        if std::mem::replace(written, until_ns) != until_ns {
+            self.leases.set(node, until_ns);
         }
     }
 }

@@ -5,8 +5,8 @@ use super::mailbox::Mailbox;
 use super::startup::clustered;
 use super::status::ClusterStatus;
 use crate::config::model::Config;
-use evergate_bpf::{Bucket, Counter, PacketGate};
-use evergate_membership::CONFIGURATIONS;
+use evergate_bpf::{Counter, PacketGate};
+use evergate_membership::{Bucket, CONFIGURATIONS};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -53,7 +53,7 @@ impl Handle {
         let owners = self.gate.owners();
         let held = |bucket: &Bucket| {
             let owner = owners.get(*bucket);
-            owner.is_on_hold() && owner.node().is_some_and(|node| node.number() == status.node)
+            owner.is_on_hold() && owner.node().is_some_and(|node| node.0.saturating_add(1) == status.node)
         };
         status.buckets.recovering = Bucket::all().filter(held).count() as u64;
         let (flows, flows_max) = self.gate.slots_counted();

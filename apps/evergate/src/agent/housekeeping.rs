@@ -6,7 +6,7 @@ use super::mailbox::Mailbox;
 use super::routes::DefaultRoutes;
 use super::tc_filters::Filters;
 use super::witness_ping::WitnessRoutes;
-use super::{Interface, host_setup, roles};
+use super::{Interface, host_setup};
 use crate::control::console::{info, warning};
 use evergate_bpf::{Leases, PacketGate};
 use evergate_membership::NodeId;
@@ -200,9 +200,9 @@ impl Work {
                 let index = place.interface.index;
                 let found = evergate_sys::neighbour(index, *ip).ok().flatten();
                 all &= found.is_some() || self.known.contains_key(&(index, *peer));
-                let (Some(mac), Some(node)) = (found, roles::gate_node(*peer)) else { continue };
+                let Some(mac) = found else { continue };
                 if self.known.get(&(index, *peer)) != Some(&mac)
-                    && self.gate.set_peer(index, node, mac).is_ok()
+                    && self.gate.set_peer(index, *peer, mac).is_ok()
                 {
                     self.known.insert((index, *peer), mac);
                 }

@@ -33,7 +33,7 @@ pub use event_loop::AgentCommand;
 pub use handle::{Handle, Running};
 pub use instruction::{FailoverOrder, FrozenConnections, Instruction};
 pub use neighbour_cache::Neighbours;
-pub(crate) use roles::{arrives, gate_node};
+pub(crate) use roles::arrives;
 pub use secrets::fresh_key;
 pub use startup::Startup;
 

@@ -40,9 +40,7 @@ impl Idle {
     fn resume(&self, worker: usize, round: &FailoverOrder) -> Resumed {
         let mut resumed = Resumed { round: round.number, ..Resumed::default() };
         for (bucket, _) in round.buckets.iter().filter(|(bucket, _)| self.is_of(worker, *bucket)) {
-            if let Some(bucket) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
-                self.owners.release(bucket);
-            }
+            self.owners.release(*bucket);
             resumed.buckets += 1;
         }
         resumed

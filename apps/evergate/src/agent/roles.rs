@@ -5,16 +5,12 @@
 
 use super::instruction::FailoverOrder;
 use evergate_base::Micros;
-use evergate_bpf::{BACKUPS_MAX, NodeId as GateNode, Owner, Owners};
+use evergate_bpf::{BACKUPS_MAX, Owner, Owners};
 use evergate_membership::{Bucket, MemberSet, NodeId, OwnershipStart, Role, Term};
 
-/// Stands in an owner's word for all members together, where more are listed than it has room for.
-pub(crate) const EVERYBODY: u8 = 63;
-
-/// The gate's number of a node.
-pub(crate) fn gate_node(id: NodeId) -> Option<GateNode> {
-    GateNode::new(id.0.saturating_add(1))
-}
+/// Stands in an owner's word for all members together, where more are listed than it has room for: the last node that the
+/// gate's lease table has room for, far beyond [`evergate_membership::NODES_MAX`].
+pub(crate) const ALL_MEMBERS: NodeId = NodeId(62);
 
 /// Roles as told last, and what is to be told.
 pub(crate) struct Roles {
@@ -51,10 +47,8 @@ impl Roles {
         let Some(known) = self.known.get_mut(usize::from(bucket.0)) else { return };
         let before = std::mem::replace(known, role);
         let arrived = arrives(before, role);
-        if let Some(at) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
-            let word = word(self.me, role, listed);
-            self.owners.update(at, if arrived { word.on_hold() } else { word });
-        }
+        let word = word(self.me, role, listed);
+        self.owners.update(bucket, if arrived { word.on_hold() } else { word });
         if before != role {
             // Otherwise it is only about what the gate must know.
             self.changed.push((bucket, role));
@@ -124,11 +118,11 @@ fn word(me: NodeId, role: Role, listed: MemberSet) -> Owner {
         Role::Backup { owner, .. } => (Some(owner), MemberSet::of(me)),
         Role::Outside { owner, .. } => (owner, MemberSet::EMPTY),
     };
-    let listed: Vec<GateNode> = match listed.len() {
-        0..=BACKUPS_MAX => listed.iter().filter_map(gate_node).collect(),
-        _ => GateNode::new(EVERYBODY).into_iter().collect(),
+    let listed: Vec<NodeId> = match listed.len() {
+        0..=BACKUPS_MAX => listed.iter().collect(),
+        _ => vec![ALL_MEMBERS],
     };
-    owner.and_then(gate_node).and_then(|owner| Owner::new(owner, &listed)).unwrap_or(Owner::NONE)
+    owner.and_then(|owner| Owner::new(owner, &listed)).unwrap_or(Owner::NONE)
 }
 
 #[cfg(test)]
@@ -182,18 +176,17 @@ mod tests {
     #[test]
     fn a_word_names_the_owner_and_everybody_whose_lease_counts() {
         let me = NodeId(0);
-        let gate = |number| GateNode::new(number).unwrap();
         let listed = MemberSet::of(NodeId(1)).with(NodeId(3));
         assert_eq!(
             word(me, owner(term(1, 0), OwnershipStart::Unchanged), listed),
-            Owner::new(gate(1), &[gate(2), gate(4)]).unwrap()
+            Owner::new(NodeId(0), &[NodeId(1), NodeId(3)]).unwrap()
         );
-        assert_eq!(word(me, backup(2), MemberSet::EMPTY), Owner::new(gate(3), &[gate(1)]).unwrap());
+        assert_eq!(word(me, backup(2), MemberSet::EMPTY), Owner::new(NodeId(2), &[NodeId(0)]).unwrap());
         let elsewhere = Role::Outside { owner: Some(NodeId(31)), since: term(1, 0) };
-        assert_eq!(word(me, elsewhere, listed), Owner::new(gate(32), &[]).unwrap());
+        assert_eq!(word(me, elsewhere, listed), Owner::new(NodeId(31), &[]).unwrap());
         assert_eq!(word(me, Role::NOTHING, listed), Owner::NONE);
         let many: MemberSet = (1..=7).map(NodeId).collect();
         let all = word(me, owner(term(1, 0), OwnershipStart::Unchanged), many);
-        assert_eq!(all, Owner::new(gate(1), &[gate(EVERYBODY)]).unwrap(), "more than there is room for");
+        assert_eq!(all, Owner::new(NodeId(0), &[ALL_MEMBERS]).unwrap(), "more than there is room for");
     }
 }

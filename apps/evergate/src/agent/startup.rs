@@ -7,7 +7,6 @@ use super::event_loop::{Agent, Clock, Link};
 use super::housekeeping::{Housekeeper, Neighbourhood};
 use super::instruction::Instruction;
 use super::mailbox::Mailbox;
-use super::roles::gate_node;
 use super::routes::{DefaultRoutes, Networks};
 use super::secrets::Secrets;
 use super::status::{ClusterStatus, NodeStatus, WitnessStatus};
@@ -37,8 +36,6 @@ const KEY: KeyId = KeyId(1);
 const REPLICATION_BACKLOG: i32 = 128;
 /// Real-time priority of the agent: before everything ordinary, behind the kernel's own threads.
 const PRIORITY: i32 = 40;
-/// The protocol and the packet filter speak of the same buckets.
-const _: () = assert!(BUCKETS as usize == evergate_bpf::BUCKETS);
 
 /// Everything that is ready before the workers start.
 pub struct Startup {
@@ -317,7 +314,7 @@ fn load_gate(
 ) -> Result<PacketGate> {
     let gate = PacketGate::load(&Options {
         pins: &pins(cluster, number),
-        node: gate_node(node_id(number)).context("a node's number is too large for the gate")?,
+        node: node_id(number),
         mode: match cluster.steering {
             Steering::Steer => evergate_bpf::Mode::Steer,
             Steering::Flood => evergate_bpf::Mode::Flood,
@@ -330,8 +327,7 @@ fn load_gate(
     .context(
         "the packet filter cannot be used (it needs Linux 6.8 and CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON)",
     )?;
-    let bucket = evergate_bpf::Bucket::new(usize::from(super::event_loop::SPEAKING.0));
-    let bucket = bucket.context("the answering bucket is out of range")?;
+    let bucket = super::event_loop::SPEAKING;
     let legs = |ip: &IpAddr| cluster.server_source.contains(ip);
     for ip in cluster
         .addresses

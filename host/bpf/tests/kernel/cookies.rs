@@ -4,7 +4,8 @@ use crate::frame::{ACK, RST, SYN, Segment, Tap, Wire};
 use crate::relay::{NodeRef, Relay};
 use crate::stream::exchange;
 use crate::world::{PORT, VIRTUAL_MAC, World, at, eventually, mac, node, privileged, vip};
-use evergate_bpf::{Bucket, CardState, CookieKey, Counter, Flow, Leases, Mode, Owner, Strange, WorkerPortId};
+use evergate_base::Bucket;
+use evergate_bpf::{CardState, CookieKey, Counter, Flow, Leases, Mode, Owner, Strange, WorkerPortId};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroU32;
@@ -418,7 +419,7 @@ pub(crate) fn moved(keys: [CookieKey; 2], v6: bool) -> (World, TcpListener, TcpS
 
 /// Who answers for the address.
 fn designated() -> Bucket {
-    Bucket::new(0).unwrap()
+    Bucket(0)
 }
 
 /// A connection that is in any bucket but the designated one, which does not go with the others.

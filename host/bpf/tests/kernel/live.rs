@@ -4,8 +4,9 @@ use crate::frame::{Segment, Wire};
 use crate::relay::{NodeRef, Relay};
 use crate::stream::exchange;
 use crate::world::{PORT, World, at, eventually, mac, node, options, privileged, vip};
+use evergate_base::Bucket;
 use evergate_bpf::netns::Namespace;
-use evergate_bpf::{Bucket, Counter, Events, Flow, Mode, Options, Owner, PacketGate, WorkerPortId};
+use evergate_bpf::{Counter, Events, Flow, Mode, Options, Owner, PacketGate, WorkerPortId};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -221,11 +222,11 @@ fn packets_that_land_at_the_wrong_node_are_passed_on() {
         // Node 1 answers for the address, node 2 owns every other bucket.
         for node_of in &world.nodes {
             node_of.gate.owners().set_all(Owner::new(node(2), &[]).unwrap());
-            node_of.gate.owners().set(Bucket::new(0).unwrap(), Owner::new(node(1), &[]).unwrap());
+            node_of.gate.owners().set(Bucket(0), Owner::new(node(1), &[]).unwrap());
         }
         let gate = &world.nodes[0].gate;
         let flow = |port| Flow::new(to, at(v6, 10, port));
-        let port = (40_000..).find(|port| gate.bucket(&flow(*port)).number() != 0).unwrap();
+        let port = (40_000..).find(|port| gate.bucket(&flow(*port)).0 != 0).unwrap();
         relayed(&world, &Doors::open(&world, 1, v6), Some(port), |_, _| ());
         let counters = world.nodes.each_ref().map(|node| node.gate.counters().unwrap());
         assert!(counters[0].get(Counter::Steered) > 100, "{counters:?}");

@@ -3,7 +3,8 @@
 use crate::frame::{Tap, Wire, fold, sum};
 use crate::packets::{DROP, PASS, STOLEN};
 use crate::world::{VIRTUAL_MAC, World, at, bench, eventually, mac, node, privileged, vip};
-use evergate_bpf::{Bucket, Counter, Hook, Mode, Outcome, Owner, PacketGate};
+use evergate_base::Bucket;
+use evergate_bpf::{Counter, Hook, Mode, Outcome, Owner, PacketGate};
 use std::net::{IpAddr, UdpSocket};
 
 const ASKER: [u8; 6] = [2, 0, 0, 0, 0, 9];
@@ -72,7 +73,7 @@ fn answered(gate: &PacketGate, question: &[u8]) -> (Vec<u8>, Outcome) {
 }
 
 fn give_address_to(gate: &PacketGate, number: u8) {
-    gate.owners().set(Bucket::new(0).unwrap(), Owner::new(node(number), &[]).unwrap());
+    gate.owners().set(Bucket(0), Owner::new(node(number), &[]).unwrap());
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use crate::frame::{ACK, SYN, Segment};
 use crate::packets::{DROP, PASS, REDIRECT, accepted, client, enter, inward, leave, listener, out, stamps};
 use crate::world::{VIRTUAL_MAC, at, bench, node, privileged, vip};
-use evergate_bpf::{Bucket, Flow, Hook, Mode, Owner, WorkerPortId};
+use evergate_base::Bucket;
+use evergate_bpf::{Flow, Hook, Mode, Owner, WorkerPortId};
 use std::net::SocketAddr;
 
 #[test]
@@ -192,7 +193,7 @@ fn a_packet_with_one_hop_left_is_passed_on_once() {
         gate.set_peer(1, node(2), [2, 0, 0, 0, 0, 2]).unwrap();
         // Stray otherwise.
         gate.owners().set_all(Owner::new(node(2), &[]).unwrap());
-        gate.owners().set(Bucket::new(0).unwrap(), Owner::new(node(1), &[]).unwrap());
+        gate.owners().set(Bucket(0), Owner::new(node(1), &[]).unwrap());
         for v6 in [false, true] {
             for (hops, to_mac, left) in [
                 (2, VIRTUAL_MAC, Some(1)),
@@ -223,7 +224,7 @@ fn of_what_a_switch_floods_one_node_takes_what_is_not_tcp() {
                 let act = |frame: &[u8]| gate.run(Hook::Ingress, frame, 0).unwrap().action;
                 gate.owners().set_all(Owner::new(node(2), &[]).unwrap());
                 assert_eq!(act(&frame), DROP);
-                gate.owners().set(Bucket::new(0).unwrap(), Owner::new(node(1), &[]).unwrap());
+                gate.owners().set(Bucket(0), Owner::new(node(1), &[]).unwrap());
                 assert_eq!(act(&frame), PASS, "who answers for the address");
                 gate.owners().set_all(Owner::new(node(2), &[]).unwrap());
                 frame[..6].fill(0);

@@ -206,7 +206,7 @@ impl Relay {
             }
         };
         let local = client.slot.flow().local.ip();
-        let ports = node.gate.ports().of(node.gate.bucket(&client.slot.flow()));
+        let ports = node.gate.ports().of(node.gate.bucket(&client.slot.flow())).unwrap();
         let socket = match first {
             Some(first) => connect_at(local, ports.clone(), server, first),
             None => evergate_sys::connect_from(local, ports.clone(), server).unwrap(),

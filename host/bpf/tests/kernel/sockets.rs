@@ -1,8 +1,9 @@
 //! Socket calls that need namespaces: port blocks, orphans, probes, neighbours.
 
 use crate::world::privileged;
+use evergate_base::Bucket;
+use evergate_bpf::PortBlocks;
 use evergate_bpf::netns::Namespace;
-use evergate_bpf::{Bucket, PortBlocks};
 use evergate_sys::{Probe, Route};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -31,7 +32,7 @@ fn legs_use_every_port_of_their_block_and_no_other() {
             let range = evergate_sys::local_port_range().unwrap();
             let blocks = PortBlocks::DEFAULT;
             assert!(range.contains(blocks.range().start()) && range.contains(blocks.range().end()));
-            let ports = blocks.of(Bucket::new(500).unwrap());
+            let ports = blocks.of(Bucket(500)).unwrap();
             let connect = |to: SocketAddr| evergate_sys::connect_from(to.ip(), ports.clone(), to);
             let sockets: Vec<_> = ports.clone().map(|_| connect(to).unwrap()).collect();
             let used: BTreeSet<u16> = sockets

@@ -1,9 +1,8 @@
 //! Where the tests run.
 
+use evergate_base::{Bucket, NodeId};
 use evergate_bpf::netns::{Card, Namespace};
-use evergate_bpf::{
-    Address, Bucket, BucketKey, Mode, NodeId, Options, Owner, PacketGate, PortBlocks, interface_index,
-};
+use evergate_bpf::{Address, BucketKey, Mode, Options, Owner, PacketGate, PortBlocks, interface_index};
 use evergate_sys::card_address;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -44,7 +43,7 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 pub(crate) fn node(number: u8) -> NodeId {
-    NodeId::new(number).unwrap()
+    NodeId(number - 1)
 }
 
 pub(crate) fn vip(v6: bool) -> IpAddr {
@@ -72,7 +71,7 @@ pub(crate) fn options(pins: &Path) -> Options<'_> {
 pub(crate) fn configure(gate: &PacketGate) {
     for v6 in [false, true] {
         let ip = vip(v6);
-        let bucket = Bucket::new(0).unwrap();
+        let bucket = Bucket(0);
         gate.add_address(&Address { ip, legs: true, bucket, mac: VIRTUAL_MAC }).unwrap();
         gate.add_listener(SocketAddr::new(ip, PORT), true).unwrap();
     }

@@ -3,7 +3,7 @@
 use super::inputs::Lack;
 use super::{Agent, COMPLETE, State};
 use crate::agent::instruction::{FailoverOrder, Instruction};
-use crate::agent::roles::{EVERYBODY, gate_node};
+use crate::agent::roles::ALL_MEMBERS;
 use crate::agent::routes::net;
 use crate::agent::status::CutOff;
 use evergate_base::Micros;
@@ -212,20 +212,18 @@ impl Agent {
 
     fn write_leases(&self, state: &mut State) {
         let leases = self.node.leases();
-        state.write(0, self.clock.gate_ns(leases.own));
+        state.write_own_lease(self.clock.gate_ns(leases.own));
         let me = self.node.me().id;
-        let mut everybody = u64::MAX;
+        let mut all_members = u64::MAX;
         let members: MemberSet = self.node.members().set();
         for peer in self.node.config().nodes.without(me).iter() {
             let until = leases.member.get(usize::from(peer.0)).copied().unwrap_or_default();
             let until_ns = self.clock.gate_ns(until);
             if members.contains(peer) {
-                everybody = everybody.min(until_ns);
+                all_members = all_members.min(until_ns);
             }
-            if let Some(number) = gate_node(peer) {
-                state.write(number.number(), until_ns);
-            }
+            state.write_lease(peer, until_ns);
         }
-        state.write(EVERYBODY, everybody);
+        state.write_lease(ALL_MEMBERS, all_members);
     }
 }

@@ -83,9 +83,8 @@ impl Worker {
         let mut takes = Vec::new();
         for (bucket, of) in ready {
             // One that is to move on already stays on hold.
-            let table = evergate_bpf::Bucket::new(usize::from(bucket.0));
-            if let Some(table) = table.filter(|_| !cluster.freezing.contains_key(&bucket)) {
-                cluster.gate.owners().release(table);
+            if !cluster.freezing.contains_key(&bucket) {
+                cluster.gate.owners().release(bucket);
             }
             takes.extend(of);
         }

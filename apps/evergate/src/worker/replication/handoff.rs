@@ -7,7 +7,7 @@
 
 use super::super::slab::{Key, Source};
 use super::Cluster;
-use crate::agent::{FrozenConnections, Report, gate_node};
+use crate::agent::{FrozenConnections, Report};
 use crate::worker::Worker;
 use evergate_base::Micros;
 use evergate_bpf::Leases;
@@ -56,18 +56,15 @@ impl Worker {
             }
             return;
         }
-        let table = evergate_bpf::Bucket::new(usize::from(bucket.0));
-        if let (Role::Owner { .. }, Some(table)) = (role, table) {
+        if let Role::Owner { .. } = role {
             // Also when it has come back meanwhile, and this worker closed it late.
-            cluster.gate.owners().open(table);
+            cluster.gate.owners().open(bucket);
         }
         let kept = cluster.kept.remove(&bucket).unwrap_or_default();
         match (role, before.or(closing.map(|closing| (closing.freeze, closing.term)))) {
             (Role::Owner { .. }, Some(_)) => {
                 // The move was called off: what waited goes on.
-                if let Some(table) = table {
-                    cluster.gate.owners().release(table);
-                }
+                cluster.gate.owners().release(bucket);
                 // What has come of each is acted on when the whole role is known.
                 for key in self.connections_of(bucket) {
                     self.put_again(key);
@@ -217,16 +214,12 @@ impl Cluster {
     /// Our kernel greets nobody new of the bucket.
     fn close(&mut self, bucket: Bucket, closing: Closing) {
         self.closing.insert(bucket, closing);
-        let table = evergate_bpf::Bucket::new(usize::from(bucket.0));
-        if let (Some(table), Some(own)) = (table, gate_node(self.layout.node)) {
-            self.gate.owners().close(table, own);
-        }
+        self.gate.owners().close(bucket, self.layout.node);
     }
 
     /// Whether clients that our kernel has greeted may be about to answer, or wait to be accepted.
     fn greets(&self, bucket: Bucket) -> bool {
-        let greeted_ns =
-            evergate_bpf::Bucket::new(usize::from(bucket.0)).and_then(|bucket| self.gate.greeted_ns(bucket));
+        let greeted_ns = self.gate.greeted_ns(bucket);
         greeted_ns.is_some_and(|ns| Leases::now_ns().saturating_sub(ns) < GREETED_FOR.as_nanos() as u64)
     }
 
@@ -235,10 +228,7 @@ impl Cluster {
         self.company.hurry(Urgency::Full); // of what was said of it just now nothing may be missing
         self.freezing.insert(bucket, wanted);
         self.unaccepted = true;
-        let table = evergate_bpf::Bucket::new(usize::from(bucket.0));
-        if let (Some(table), Some(own)) = (table, gate_node(self.layout.node)) {
-            self.gate.owners().hold(table, own);
-        }
+        self.gate.owners().hold(bucket, self.layout.node);
     }
 
     /// Whether copies of the bucket would be this worker's.

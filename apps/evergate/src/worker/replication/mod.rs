@@ -269,7 +269,7 @@ impl Cluster {
     }
 
     pub(crate) fn bucket(&self, local: SocketAddr, remote: SocketAddr) -> Bucket {
-        Bucket(self.gate.bucket(&Flow::new(local, remote)).number() as u16)
+        self.gate.bucket(&Flow::new(local, remote))
     }
 
     fn role(&self, bucket: Bucket) -> Role {
@@ -285,9 +285,7 @@ impl Cluster {
     pub(crate) fn connect_server(&self, bucket: Bucket, to: SocketAddr) -> io::Result<OwnedFd> {
         let missing = |what| io::Error::new(io::ErrorKind::AddrNotAvailable, what);
         let from = self.layout.source_for(to).ok_or_else(|| missing("no server_source of this family"))?;
-        let bucket =
-            evergate_bpf::Bucket::new(usize::from(bucket.0)).ok_or_else(|| missing("no such bucket"))?;
-        let ports = self.gate.ports().of(bucket);
+        let ports = self.gate.ports().of(bucket).ok_or_else(|| missing("no such bucket"))?;
         if let Some(own) = self.layout.share_of(&ports) {
             match evergate_sys::connect_from(from, own, to) {
                 Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {} // all in use: any of the bucket

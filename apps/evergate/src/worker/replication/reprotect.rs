@@ -351,9 +351,7 @@ impl Worker {
 impl Cluster {
     /// The gate hands over, or no longer, what clients say to connections of the bucket that have no socket.
     pub(super) fn set_pending(&self, bucket: Bucket, pending: bool) {
-        if let Some(bucket) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
-            self.gate.set_pending(bucket, pending.then(|| self.lane.id()));
-        }
+        self.gate.set_pending(bucket, pending.then(|| self.lane.id()));
     }
 
     /// What has come for this flow by now is among the knocks; what came for others waits its turn.

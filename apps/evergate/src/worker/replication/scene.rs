@@ -5,7 +5,7 @@ mod channels;
 mod moves;
 
 use super::{Cluster, Joining, Worker};
-use crate::agent::{FailoverOrder, Instruction, Interface, Layout, Report, Reporter, Resumed, gate_node};
+use crate::agent::{FailoverOrder, Instruction, Interface, Layout, Report, Reporter, Resumed};
 use crate::config::parse;
 use crate::daemon::settings;
 use crate::generation::{Assembled, CarriedState, assemble};
@@ -209,10 +209,9 @@ impl Scene {
 }
 
 fn gate() -> Arc<PacketGate> {
-    let own = gate_node(ME).unwrap();
     let gate = PacketGate::load(&Options {
         pins: Path::new("/sys/fs/bpf/evergate/scene"),
-        node: own,
+        node: ME,
         mode: Mode::Steer,
         ports: PortBlocks::DEFAULT,
         bucket_key: BucketKey([1, 2]),
@@ -220,12 +219,11 @@ fn gate() -> Arc<PacketGate> {
         keep: false,
     })
     .unwrap();
-    let bucket = evergate_bpf::Bucket::new(0).unwrap();
-    gate.add_address(&Address { ip: SHARED.into(), legs: true, bucket, mac: [2; 6] }).unwrap();
+    gate.add_address(&Address { ip: SHARED.into(), legs: true, bucket: Bucket(0), mac: [2; 6] }).unwrap();
     for port in [PORT, WEB] {
         gate.add_listener(SocketAddr::from((SHARED, port)), false).unwrap();
     }
-    gate.owners().set_all(Owner::new(own, &[]).unwrap());
+    gate.owners().set_all(Owner::new(ME, &[]).unwrap());
     gate.leases().set_own(u64::MAX);
     gate.attach(LOOPBACK.index, LOOPBACK.mac).unwrap();
     Arc::new(gate)
@@ -290,8 +288,7 @@ fn a_panic_in_a_take_over_ends_one_connection_and_the_others_go_on() {
             let (victim, other) = (20_001, 20_002);
             let buckets = [victim, other].map(|port| scene.hold(port, idle));
             let owners = scene.cluster().gate.owners();
-            let tables = buckets.map(|bucket| evergate_bpf::Bucket::new(usize::from(bucket.0)).unwrap());
-            tables.iter().for_each(|table| owners.hold(*table, gate_node(ME).unwrap()));
+            buckets.iter().for_each(|bucket| owners.hold(*bucket, ME));
             let role = owner(2, OwnershipStart::Failover, MemberSet::of(BACKUP), MemberSet::EMPTY);
             let roles = buckets.map(|bucket| (bucket, role));
             scene.notify(roles);
@@ -306,7 +303,7 @@ fn a_panic_in_a_take_over_ends_one_connection_and_the_others_go_on() {
             assert_eq!((connections, lost), (1, 1), "{step} {idle}");
             let flow = Flow::new(SocketAddr::from((SHARED, PORT)), SocketAddr::from((CLIENT, victim)));
             assert!(!scene.cluster().gate.is_held(&flow, 0), "{step} {idle}");
-            assert_eq!(tables.map(|table| owners.get(table).is_on_hold()), [false; 2], "{step} {idle}");
+            assert_eq!(buckets.map(|bucket| owners.get(bucket).is_on_hold()), [false; 2], "{step} {idle}");
             let reasons = scene.worker.counters.reasons.lock().unwrap().clone();
             assert_eq!(reasons.get("internal_panic"), Some(&1), "{step} {idle}: {reasons:?}");
         });
