@@ -7,8 +7,8 @@
 
 #![no_main]
 
-use evergate_base::Micros;
-use evergate_connection::{Connection, Protocol};
+use evergate_base::{Micros, Protocol};
+use evergate_connection::Connection;
 use evergate_fuzz::fixture;
 use evergate_fuzz::input::{Choices, chunks, split};
 use evergate_fuzz::worker::{Answer, DEADLINES_MAX, World};

@@ -12,10 +12,9 @@ use crate::rule_hits::RuleHits;
 use crate::server_state::{Generation, ServerRuntime};
 use crate::upgrade::{Offer, OfferedCertificate, OfferedTickets};
 use anyhow::{Context, Result};
-use evergate_base::Micros;
+use evergate_base::{Micros, fnv};
 use evergate_connection::{
-    Limits, Listener, Pool, Protocol as WireProtocol, RequestKey, Server, Snapshot, Stickiness, Timeouts,
-    UpstreamTls,
+    Limits, Listener, Pool, RequestKey, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,
 };
 use evergate_crypto::{
     CertifiedName, ClientAuth, ClientCertificate, ClientSettings, ServerSettings, TICKET_LIFETIME_S,
@@ -262,12 +261,7 @@ fn assemble_listener(
     };
     Ok(Listener {
         name: listener.name.clone(),
-        protocol: match listener.protocol {
-            Protocol::Https => WireProtocol::Https,
-            Protocol::Http => WireProtocol::Http,
-            Protocol::Tls => WireProtocol::Tls,
-            Protocol::Tcp => WireProtocol::Tcp,
-        },
+        protocol: listener.protocol,
         tls,
         client_policy,
         pool: listener.pool.map(|pool| pool.0 as u32),
@@ -477,11 +471,6 @@ fn fingerprint(config: &Config) -> u64 {
     let decides = decides.replace(&folder[..folder.len() - 1], "\"");
     let number = fnv(decides.bytes()); // it must only tell apart what people write
     (number ^ number >> 53) & EXACT
-}
-
-/// FNV-1a.
-pub(crate) fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::latency_histogram::LatencyHistogram;
 use crate::rule_hits::RuleHits;
 use crate::session_balancer::Sessions;
 use crate::wait_queue::WaitQueues;
-use evergate_balance::Policy;
+use evergate_balance::PickRule;
 use evergate_base::Micros;
 use evergate_connection::Snapshot;
 use std::net::SocketAddr;
@@ -67,7 +67,7 @@ impl ServerRuntime {
     /// every process.
     pub fn way(&self, tls_fingerprint: u64) -> u64 {
         let reported = format!("{} {} {tls_fingerprint}", self.host, self.address());
-        crate::generation::fnv(reported.bytes())
+        evergate_base::fnv(reported.bytes())
     }
 
     /// A server of which nothing is known yet: up, with one share of the load and no bound.
@@ -198,7 +198,7 @@ pub struct PoolRuntime {
     /// Its name.
     pub name: String,
     /// How a server is chosen unless `sessions` is there to do it.
-    pub policy: Policy,
+    pub pick_rule: PickRule,
     /// Present for policies that go by session.
     pub sessions: Option<Arc<Sessions>>,
     /// Its servers, in the order of the snapshot's.

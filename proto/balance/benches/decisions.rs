@@ -7,8 +7,8 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use evergate_balance::{
-    Arrival, Distributor, NodeCost, Policy, Renewal, Scope, ServerLoad, SessionKey, SessionPolicy, Settings,
-    Weights,
+    Arrival, Distributor, NodeCost, PickRule, Renewal, Scope, ServerLoad, SessionKey, SessionPolicy,
+    Settings, Weights,
 };
 use evergate_base::Micros;
 
@@ -18,12 +18,12 @@ const ROUNDS: usize = 40;
 
 fn main() {
     let policies = [
-        ("wrr", SessionPolicy::Spread(Policy::RoundRobin)),
-        ("least_outstanding", SessionPolicy::Spread(Policy::LeastOutstanding)),
-        ("power_of_two", SessionPolicy::Spread(Policy::PowerOfTwo)),
-        ("least_expected_completion", SessionPolicy::Spread(Policy::LeastExpectedCompletion)),
-        ("session_only", SessionPolicy::Sticky(Policy::RoundRobin)),
-        ("sticky_least_outstanding", SessionPolicy::Sticky(Policy::LeastOutstanding)),
+        ("wrr", SessionPolicy::Spread(PickRule::RoundRobin)),
+        ("least_outstanding", SessionPolicy::Spread(PickRule::LeastOutstanding)),
+        ("power_of_two", SessionPolicy::Spread(PickRule::PowerOfTwo)),
+        ("least_expected_completion", SessionPolicy::Spread(PickRule::LeastExpectedCompletion)),
+        ("session_only", SessionPolicy::Sticky(PickRule::RoundRobin)),
+        ("sticky_least_outstanding", SessionPolicy::Sticky(PickRule::LeastOutstanding)),
         ("lard", SessionPolicy::Lard { low: 25, high: 65 }),
         ("bounded_hash", SessionPolicy::BoundedHash { load_percent_max: 125 }),
         ("sslsard", SessionPolicy::Sslsard(Weights::default())),

@@ -17,10 +17,10 @@
 //! negative. What it does not do: measure costs, learn which node is up, or parse a ClientHello.
 
 use crate::distribution::{Node, Weights, place_new, place_resuming};
-use crate::picker::{Picker, Policy, ServerLoad};
+use crate::picker::{PickRule, Picker, ServerLoad};
 use crate::source::bounded_server;
 use crate::table::{Origin, Renewal, SessionKey, SessionTable};
-use crate::{LoadEstimator, Scope};
+use crate::{LoadEstimator, Policy, Scope};
 use evergate_base::Micros;
 
 /// How a [`Distributor`] chooses.
@@ -28,10 +28,10 @@ use evergate_base::Micros;
 pub enum SessionPolicy {
     /// By the nodes' weights and what they have to do; the session does not matter (but see the module for
     /// `LeastExpectedCompletion`). With `RoundRobin` the paper's WRR.
-    Spread(Policy),
-    /// A client stays with its node, and the policy chooses it at first and when the node is lost. With `RoundRobin`
+    Spread(PickRule),
+    /// A client stays with its node, and the rule chooses it at first and when the node is lost. With `RoundRobin`
     /// the paper's SSL_session_only; with `LeastOutstanding` clients are placed better.
-    Sticky(Policy),
+    Sticky(PickRule),
     /// A client stays with its node, unless that one has more than `high` requests outstanding while another has
     /// fewer than `low`, or twice `high`; then the least loaded takes over (Pai et al. 1998). Counted as on nodes
     /// of equal weight.
@@ -48,6 +48,37 @@ pub enum SessionPolicy {
     },
     /// Problems 1 and 2 of SSLSARD.
     Sslsard(Weights),
+}
+
+/// Parameters of the policies that have some. The meaning of each is in [`SessionPolicy`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PolicyParameters {
+    /// Of [`Policy::Sslsard`].
+    pub weights: Weights,
+    /// Of [`Policy::Lard`].
+    pub lard_low: u32,
+    /// Of [`Policy::Lard`].
+    pub lard_high: u32,
+    /// Of [`Policy::BoundedHash`].
+    pub load_percent_max: u32,
+}
+
+impl SessionPolicy {
+    /// What a distributor does for a policy.
+    pub fn new(policy: Policy, parameters: &PolicyParameters) -> SessionPolicy {
+        let PolicyParameters { weights, lard_low, lard_high, load_percent_max } = *parameters;
+        match policy {
+            Policy::RoundRobin
+            | Policy::LeastOutstanding
+            | Policy::PowerOfTwo
+            | Policy::LeastExpectedCompletion => SessionPolicy::Spread(policy.pick_rule()),
+            Policy::SessionOnly => SessionPolicy::Sticky(PickRule::RoundRobin),
+            Policy::StickyLeastOutstanding => SessionPolicy::Sticky(PickRule::LeastOutstanding),
+            Policy::Lard => SessionPolicy::Lard { low: lard_low, high: lard_high },
+            Policy::BoundedHash => SessionPolicy::BoundedHash { load_percent_max },
+            Policy::Sslsard => SessionPolicy::Sslsard(weights),
+        }
+    }
 }
 
 /// What a [`Distributor`] is made of.
@@ -131,8 +162,8 @@ impl Distributor {
     /// A distributor in front of these nodes.
     pub fn new(settings: &Settings, costs: &[NodeCost]) -> Distributor {
         let placement = match settings.policy {
-            SessionPolicy::Spread(policy) | SessionPolicy::Sticky(policy) => policy,
-            _ => Policy::LeastOutstanding,
+            SessionPolicy::Spread(rule) | SessionPolicy::Sticky(rule) => rule,
+            _ => PickRule::LeastOutstanding,
         };
         let remembers_clients =
             matches!(settings.policy, SessionPolicy::Sticky(_) | SessionPolicy::Lard { .. });
@@ -160,7 +191,7 @@ impl Distributor {
         let origin = if arrival.resumes { self.sessions.get(arrival.key, arrival.now) } else { None };
         let servers = servers.get(..self.costs.len()).unwrap_or(servers);
         let node = match self.policy {
-            SessionPolicy::Spread(Policy::LeastExpectedCompletion) => {
+            SessionPolicy::Spread(PickRule::LeastExpectedCompletion) => {
                 self.least_expected_completion(arrival, origin, servers)?
             }
             SessionPolicy::Spread(_) => self.picker.pick(servers, arrival.random)?,

@@ -19,6 +19,7 @@ mod distribution;
 mod distributor;
 mod estimator;
 mod picker;
+mod policy;
 mod scope;
 mod source;
 mod table;
@@ -26,9 +27,10 @@ mod table;
 pub use distribution::{
     Node, Weights, balance_degree, balance_degree_after, place_new, place_resuming, utility,
 };
-pub use distributor::{Arrival, Choice, Distributor, NodeCost, SessionPolicy, Settings};
+pub use distributor::{Arrival, Choice, Distributor, NodeCost, PolicyParameters, SessionPolicy, Settings};
 pub use estimator::LoadEstimator;
-pub use picker::{Picker, Policy, ServerLoad};
+pub use picker::{PickRule, Picker, ServerLoad};
+pub use policy::Policy;
 pub use scope::Scope;
 pub use source::{bounded_server, source_key, source_server};
 pub use table::{Origin, Renewal, SessionKey, SessionTable};

@@ -1,6 +1,6 @@
-//! Policies that go by the servers' weights and outstanding requests.
+//! Rules that go by the servers' weights and outstanding requests.
 
-/// What a policy knows of one server. The default is a server that is never picked.
+/// What a rule knows of one server. The default is a server that is never picked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerLoad {
     /// Share of the traffic relative to the other servers; 0 means none.
@@ -43,7 +43,7 @@ impl ServerLoad {
 
 /// How a [`Picker`] chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
+pub enum PickRule {
     /// Smooth weighted round robin: in every period each server gets its weight, spread over the period.
     RoundRobin,
     /// The one whose turn it is by weight, or the one with the least `(outstanding + 1) / weight` if the first has as much to do
@@ -57,10 +57,10 @@ pub enum Policy {
     LeastExpectedCompletion,
 }
 
-/// A policy with the little state it needs between picks. One per worker and pool.
+/// A rule with the little state it needs between picks. One per worker and pool.
 #[derive(Clone, Debug)]
 pub struct Picker {
-    policy: Policy,
+    rule: PickRule,
     /// The credit of each server: what it is owed, in units of weight.
     credits: Vec<i64>,
     /// Where ties of `LeastExpectedCompletion` start to go round.
@@ -69,8 +69,8 @@ pub struct Picker {
 
 impl Picker {
     /// A picker for a pool of so many servers.
-    pub fn new(policy: Policy, servers: usize) -> Self {
-        Self { policy, credits: vec![0; servers], next: 0 }
+    pub fn new(rule: PickRule, servers: usize) -> Self {
+        Self { rule, credits: vec![0; servers], next: 0 }
     }
 
     /// The index of the server to use; nothing when none is eligible. `random` is used by `PowerOfTwo` only and
@@ -80,14 +80,14 @@ impl Picker {
         if total == 0 {
             return None;
         }
-        match self.policy {
-            Policy::RoundRobin => self.by_turn(servers, total, |_, _| None),
-            Policy::LeastOutstanding => self.by_turn(servers, total, |credits, _| least(servers, credits)),
-            Policy::PowerOfTwo => self.by_turn(servers, total, |_, turn| {
+        match self.rule {
+            PickRule::RoundRobin => self.by_turn(servers, total, |_, _| None),
+            PickRule::LeastOutstanding => self.by_turn(servers, total, |credits, _| least(servers, credits)),
+            PickRule::PowerOfTwo => self.by_turn(servers, total, |_, turn| {
                 let rest = total - servers.get(turn)?.weight_now();
                 if rest == 0 { None } else { draw(servers, rest, random >> 32, turn) }
             }),
-            Policy::LeastExpectedCompletion => self.least_expected(servers),
+            PickRule::LeastExpectedCompletion => self.least_expected(servers),
         }
     }
 

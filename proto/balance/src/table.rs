@@ -8,13 +8,15 @@
 //! can aim neither at a bucket nor at another's key.
 
 use evergate_base::Micros;
+use serde::{Deserialize, Serialize};
 
 /// Names a session, or a client, by a hash of what identifies it. Uniform and not to be foreseen by peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionKey(pub u64);
 
-/// From when a lifetime counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Start of a session's lifetime.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Renewal {
     /// From the full handshake that made the session (RFC 5246 appendix F.1.4 and the paper).
     #[default]

@@ -1,13 +1,17 @@
 //! Properties of the policies: eligibility, distribution by weight, balance, and stability of rendezvous hashing.
 
-use evergate_balance::{Picker, Policy, ServerLoad, source_server};
+use evergate_balance::{PickRule, Picker, ServerLoad, source_server};
 use evergate_base::{GAMMA, spread};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::net::IpAddr;
 
-const POLICIES: [Policy; 4] =
-    [Policy::RoundRobin, Policy::LeastOutstanding, Policy::PowerOfTwo, Policy::LeastExpectedCompletion];
+const POLICIES: [PickRule; 4] = [
+    PickRule::RoundRobin,
+    PickRule::LeastOutstanding,
+    PickRule::PowerOfTwo,
+    PickRule::LeastExpectedCompletion,
+];
 
 fn idle(weights: &[u32]) -> Vec<ServerLoad> {
     weights
@@ -75,7 +79,7 @@ proptest! {
     fn round_robin_gives_each_server_its_weight_in_every_period(weights in vec(1u32..20, 1..8)) {
         let servers = idle(&weights);
         let period: u32 = weights.iter().sum();
-        let mut picker = Picker::new(Policy::RoundRobin, servers.len());
+        let mut picker = Picker::new(PickRule::RoundRobin, servers.len());
         for _ in 0..3 {
             let mut counts = vec![0; weights.len()];
             for _ in 0..period {
@@ -90,7 +94,7 @@ proptest! {
     fn round_robin_recovers_from_any_history(
         history in vec(vec(any_server(), 3), 0..40), weights in vec(1u32..10, 3),
     ) {
-        let mut picker = Picker::new(Policy::RoundRobin, 3);
+        let mut picker = Picker::new(PickRule::RoundRobin, 3);
         for pool in &history {
             picker.pick(pool, 0);
         }
@@ -109,7 +113,7 @@ proptest! {
     fn least_outstanding_picks_nobody_who_has_as_much_to_do_as_another_would(
         pool in vec(any_server(), 1..8), start in 0usize..8,
     ) {
-        let mut picker = Picker::new(Policy::LeastOutstanding, pool.len());
+        let mut picker = Picker::new(PickRule::LeastOutstanding, pool.len());
         for _ in 0..start {
             picker.pick(&idle(&[1; 8]), 0);
         }
@@ -129,7 +133,7 @@ proptest! {
     fn power_of_two_picks_the_less_loaded_of_two(a in 0u32..9, b in 0u32..9, random: u64) {
         let mut servers = idle(&[1, 1]);
         (servers[0].outstanding, servers[1].outstanding) = (a, b);
-        let index = Picker::new(Policy::PowerOfTwo, 2).pick(&servers, random).unwrap();
+        let index = Picker::new(PickRule::PowerOfTwo, 2).pick(&servers, random).unwrap();
         prop_assert_eq!(servers[index].outstanding, a.min(b));
     }
 
@@ -194,7 +198,7 @@ proptest! {
 #[test]
 fn round_robin_is_smooth() {
     let servers = idle(&[5, 1, 1]);
-    let mut picker = Picker::new(Policy::RoundRobin, 3);
+    let mut picker = Picker::new(PickRule::RoundRobin, 3);
     let picks: Vec<_> = (0..7).map(|_| picker.pick(&servers, 0).unwrap()).collect();
     assert_eq!(picks, [0, 0, 1, 0, 2, 0, 0]);
 }
@@ -203,7 +207,7 @@ fn round_robin_is_smooth() {
 #[test]
 fn round_robin_forgets_no_credit_above_one_period() {
     let servers = idle(&[1, 1, 12]);
-    let mut picker = Picker::new(Policy::RoundRobin, 3);
+    let mut picker = Picker::new(PickRule::RoundRobin, 3);
     let heavy = (0..14 * 5).filter(|_| picker.pick(&servers, 0) == Some(2)).count();
     assert_eq!(heavy, 12 * 5);
 }
@@ -212,7 +216,7 @@ fn round_robin_forgets_no_credit_above_one_period() {
 fn ties_of_least_outstanding_go_round() {
     let mut servers = idle(&[1, 1, 1, 1]);
     servers[2].eligible = false;
-    let mut picker = Picker::new(Policy::LeastOutstanding, 4);
+    let mut picker = Picker::new(PickRule::LeastOutstanding, 4);
     let picks: Vec<_> = (0..6).map(|_| picker.pick(&servers, 0).unwrap()).collect();
     assert_eq!(picks, [0, 1, 3, 0, 1, 3]);
 }
@@ -221,11 +225,11 @@ fn ties_of_least_outstanding_go_round() {
 #[test]
 fn shares_follow_the_weights_while_there_is_little_to_do() {
     for (policy, weights) in [
-        (Policy::LeastOutstanding, &[1, 9][..]),
-        (Policy::PowerOfTwo, &[1, 9]),
-        (Policy::PowerOfTwo, &[10, 11]),
-        (Policy::LeastOutstanding, &[1, 1, 2]),
-        (Policy::PowerOfTwo, &[1, 1, 2]),
+        (PickRule::LeastOutstanding, &[1, 9][..]),
+        (PickRule::PowerOfTwo, &[1, 9]),
+        (PickRule::PowerOfTwo, &[10, 11]),
+        (PickRule::LeastOutstanding, &[1, 1, 2]),
+        (PickRule::PowerOfTwo, &[1, 1, 2]),
     ] {
         for at_once in [1, 4] {
             let (mut servers, mut picker) = (idle(weights), Picker::new(policy, weights.len()));
@@ -252,7 +256,7 @@ fn shares_follow_the_weights_while_there_is_little_to_do() {
 /// Requests that never finish pile up in proportion to the weights, exactly or nearly.
 #[test]
 fn outstanding_requests_follow_the_weights() {
-    for (policy, tolerance) in [(Policy::LeastOutstanding, 1), (Policy::PowerOfTwo, 30)] {
+    for (policy, tolerance) in [(PickRule::LeastOutstanding, 1), (PickRule::PowerOfTwo, 30)] {
         let mut servers = idle(&[1, 2, 3, 4]);
         let mut picker = Picker::new(policy, servers.len());
         for random in randoms(7).take(10_000) {
@@ -268,7 +272,7 @@ fn outstanding_requests_follow_the_weights() {
 #[test]
 fn power_of_two_uses_idle_servers_of_equal_weight_equally() {
     let servers = idle(&[3; 5]);
-    let mut picker = Picker::new(Policy::PowerOfTwo, 5);
+    let mut picker = Picker::new(PickRule::PowerOfTwo, 5);
     let mut counts = [0; 5];
     for random in randoms(1).take(50_000) {
         counts[picker.pick(&servers, random).unwrap()] += 1;
@@ -283,7 +287,7 @@ fn power_of_two_draws_by_weight() {
     // The last server is too loaded to win: whose turn it is then passes it on to one of the others.
     let mut servers = idle(&[1, 3, 4]);
     servers[2].outstanding = 1_000_000;
-    let mut picker = Picker::new(Policy::PowerOfTwo, 3);
+    let mut picker = Picker::new(PickRule::PowerOfTwo, 3);
     let mut counts = [0; 3];
     for random in randoms(2).take(50_000) {
         counts[picker.pick(&servers, random).unwrap()] += 1;
@@ -325,7 +329,7 @@ fn least_expected_completion_picks_the_earliest_and_ties_go_to_the_less_loaded_a
     for (server, us) in servers.iter_mut().zip([300, 200, 1, 200]) {
         server.completion_us = us;
     }
-    let mut picker = Picker::new(Policy::LeastExpectedCompletion, 4);
+    let mut picker = Picker::new(PickRule::LeastExpectedCompletion, 4);
     let picks: Vec<_> = (0..4).map(|_| picker.pick(&servers, 0).unwrap()).collect();
     assert_eq!(picks, [1, 3, 1, 3]);
     servers[3].outstanding = 1;

@@ -1,7 +1,7 @@
 //! Properties of the session table and of the distributor in front of the nodes.
 
 use evergate_balance::{
-    Arrival, Distributor, NodeCost, Policy, Renewal, Scope, ServerLoad, SessionKey, SessionPolicy,
+    Arrival, Distributor, NodeCost, PickRule, Renewal, Scope, ServerLoad, SessionKey, SessionPolicy,
     SessionTable, Settings, Weights, bounded_server,
 };
 use evergate_base::{GAMMA, Micros};
@@ -11,11 +11,11 @@ use proptest::prelude::*;
 const SECOND: u64 = 1_000_000;
 
 const POLICIES: [SessionPolicy; 8] = [
-    SessionPolicy::Spread(Policy::RoundRobin),
-    SessionPolicy::Spread(Policy::LeastOutstanding),
-    SessionPolicy::Spread(Policy::PowerOfTwo),
-    SessionPolicy::Spread(Policy::LeastExpectedCompletion),
-    SessionPolicy::Sticky(Policy::LeastOutstanding),
+    SessionPolicy::Spread(PickRule::RoundRobin),
+    SessionPolicy::Spread(PickRule::LeastOutstanding),
+    SessionPolicy::Spread(PickRule::PowerOfTwo),
+    SessionPolicy::Spread(PickRule::LeastExpectedCompletion),
+    SessionPolicy::Sticky(PickRule::LeastOutstanding),
     SessionPolicy::Lard { low: 2, high: 4 },
     SessionPolicy::BoundedHash { load_percent_max: 125 },
     SessionPolicy::Sslsard(Weights { alpha: [10.0, 1.0], lambda: [1.0, 2.0] }),
@@ -206,7 +206,7 @@ fn a_bound_below_the_equal_share_counts_as_the_equal_share() {
 
 #[test]
 fn a_sticky_client_stays_until_its_node_is_lost_and_then_stays_again() {
-    let policy = SessionPolicy::Sticky(Policy::LeastOutstanding);
+    let policy = SessionPolicy::Sticky(PickRule::LeastOutstanding);
     let mut distributor = Distributor::new(&settings(policy, Scope::Node), &table_2());
     let mut servers = up(&[5, 0, 5, 5]);
     let mut node =
@@ -230,7 +230,7 @@ fn a_sticky_client_stays_until_its_node_is_lost_and_then_stays_again() {
 
 #[test]
 fn a_sticky_client_that_keeps_coming_stays_however_long() {
-    for policy in [SessionPolicy::Sticky(Policy::LeastOutstanding), POLICIES[5]] {
+    for policy in [SessionPolicy::Sticky(PickRule::LeastOutstanding), POLICIES[5]] {
         let mut distributor = Distributor::new(&settings(policy, Scope::Node), &table_2());
         let first = distributor.distribute(&arrival(0, 7, false), &up(&[2, 0, 2, 2])).unwrap();
         assert_eq!(first.node, 1);
@@ -307,7 +307,7 @@ fn what_a_lost_node_had_to_do_does_not_wait_for_it() {
 #[test]
 fn a_broadcast_session_is_everywhere_after_its_delay() {
     let scope = Scope::Broadcast { delay: Micros(SECOND) };
-    let policy = SessionPolicy::Spread(Policy::RoundRobin);
+    let policy = SessionPolicy::Spread(PickRule::RoundRobin);
     let mut distributor = Distributor::new(&settings(policy, scope), &table_2());
     let servers = up(&[0; 4]);
     let first = distributor.distribute(&arrival(0, 7, false), &servers).unwrap();
@@ -377,7 +377,7 @@ fn a_table_takes_over_the_sessions_of_nodes_that_stay() {
 #[test]
 fn a_distributor_takes_over_where_clients_and_sessions_are() {
     for policy in [
-        SessionPolicy::Sticky(Policy::RoundRobin),
+        SessionPolicy::Sticky(PickRule::RoundRobin),
         SessionPolicy::Lard { low: 2, high: 4 },
         SessionPolicy::Sslsard(Weights::default()),
     ] {

@@ -1,15 +1,19 @@
 //! Types that several crates share, and what they must agree on. Either enters only when two crates need it.
 
+mod fnv;
 mod ids;
 mod mix;
 pub mod name;
+mod protocol;
 pub mod seed;
 pub mod session;
 mod sip;
 pub mod terminal;
 mod time;
 
+pub use fnv::fnv;
 pub use ids::{BUCKETS, Bucket, Incarnation, NODES_MAX, NodeId, Term, ViewId};
 pub use mix::{GAMMA, SplitMix64, spread};
+pub use protocol::Protocol;
 pub use sip::{Sip, sip_hash};
 pub use time::{Micros, Unix};

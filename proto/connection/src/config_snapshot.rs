@@ -1,36 +1,11 @@
 //! The configuration as a connection sees it: one immutable generation, shared by all connections of a worker.
 
 use crate::routing::hash_name;
-use evergate_base::Micros;
+use evergate_base::{Micros, Protocol};
 use evergate_replication::Route;
 use evergate_rules::{RuleId, Ruleset};
 use rustls_pki_types::ServerName;
 use std::sync::Arc;
-
-/// Protocol of a listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// HTTP/1.1 inside TLS.
-    Https,
-    /// HTTP/1.1 in clear.
-    Http,
-    /// Opaque bytes inside TLS that we terminate.
-    Tls,
-    /// Opaque bytes in clear.
-    Tcp,
-}
-
-impl Protocol {
-    /// Whether a TLS handshake comes first.
-    pub fn is_tls(self) -> bool {
-        matches!(self, Protocol::Https | Protocol::Tls)
-    }
-
-    /// Whether requests are routed one by one.
-    pub fn is_http(self) -> bool {
-        matches!(self, Protocol::Https | Protocol::Http)
-    }
-}
 
 /// One listener of a generation.
 #[derive(Debug)]

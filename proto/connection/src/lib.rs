@@ -59,7 +59,7 @@ mod write_stall;
 
 pub use close::printable;
 pub use config_snapshot::{
-    Limits, Listener, Pool, Protocol, RequestKey, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,
+    Limits, Listener, Pool, RequestKey, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,
 };
 pub use connection::{Accepted, Connection, ReadPlan, Timer};
 pub use effect::{

@@ -7,9 +7,9 @@ use crate::plan::{
     SessionPlan, Surge,
 };
 use crate::problem::{Locator, PlanProblem};
-use crate::raw::{RawEventKind, RawNode, RawPlan, RawRenewal, RawSurge};
+use crate::raw::{RawEventKind, RawNode, RawPlan, RawSurge};
 use crate::scheme::Scheme;
-use evergate_balance::{Renewal, Weights};
+use evergate_balance::Weights;
 use evergate_base::Micros;
 
 /// Bounds that keep a mistyped number from filling the memory or the week.
@@ -240,10 +240,7 @@ impl<'a> Check<'a> {
         );
         SessionPlan {
             lifetime: Micros(sessions.lifetime_s.saturating_mul(1_000_000)),
-            renewal: match sessions.renewal {
-                RawRenewal::Fixed => Renewal::Fixed,
-                RawRenewal::Sliding => Renewal::Sliding,
-            },
+            renewal: sessions.renewal,
             broadcast_delay: Micros::from_ms(sessions.broadcast_delay_ms),
             remembered_max: sessions.remembered_max,
         }

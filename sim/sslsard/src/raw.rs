@@ -1,5 +1,6 @@
 //! A plan as it is written. Missing keys are the paper's Tables I to III; unknown ones are errors. No checks yet.
 
+use evergate_balance::Renewal;
 use serde::Deserialize;
 
 #[derive(Clone, Debug, Deserialize)]
@@ -108,7 +109,7 @@ pub(crate) struct RawSurge {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawSessions {
     pub(crate) lifetime_s: u64,
-    pub(crate) renewal: RawRenewal,
+    pub(crate) renewal: Renewal,
     pub(crate) broadcast_delay_ms: u64,
     pub(crate) remembered_max: usize,
 }
@@ -117,18 +118,11 @@ impl Default for RawSessions {
     fn default() -> RawSessions {
         RawSessions {
             lifetime_s: 300,
-            renewal: RawRenewal::Fixed,
+            renewal: Renewal::Fixed,
             broadcast_delay_ms: 10,
             remembered_max: 200_000,
         }
     }
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum RawRenewal {
-    Fixed,
-    Sliding,
 }
 
 #[derive(Clone, Debug, Deserialize)]

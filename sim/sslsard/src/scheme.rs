@@ -2,7 +2,7 @@
 
 use crate::plan::DistributorPlan;
 use crate::problem::did_you_mean;
-use evergate_balance::{Policy, Scope, SessionPolicy};
+use evergate_balance::{Policy, PolicyParameters, Scope, SessionPolicy};
 use evergate_base::Micros;
 
 /// Prefix of the policies whose nodes share ticket keys.
@@ -15,37 +15,26 @@ pub struct Scheme {
     pub name: String,
     /// As in a figure.
     pub label: String,
-    /// What kind of policy.
-    kind: Kind,
+    /// What the distributor does.
+    policy: Policy,
+    /// Whether nodes broadcast their sessions, as in CSSL-SL.
+    broadcasts: bool,
     /// Whether the nodes share ticket keys.
     shared_keys: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Wrr,
-    SessionOnly,
-    Sslsard,
-    Lard,
-    LeastOutstanding,
-    LeastExpectedCompletion,
-    PowerOfTwo,
-    BoundedHash,
-    StickyLeastOutstanding,
-    CsslSl,
-}
-
-const KINDS: [(&str, &str, Kind); 10] = [
-    ("wrr", "WRR", Kind::Wrr),
-    ("session_only", "SSL_session_only", Kind::SessionOnly),
-    ("sslsard", "SSLSARD", Kind::Sslsard),
-    ("lard", "LARD", Kind::Lard),
-    ("least_outstanding", "least outstanding", Kind::LeastOutstanding),
-    ("least_expected_completion", "least expected completion", Kind::LeastExpectedCompletion),
-    ("power_of_two", "power of two choices", Kind::PowerOfTwo),
-    ("bounded_hash", "hashing, bounded loads", Kind::BoundedHash),
-    ("sticky_least_outstanding", "sticky + least outstanding", Kind::StickyLeastOutstanding),
-    ("cssl_sl", "CSSL-SL", Kind::CsslSl),
+/// Name, label, policy, and whether nodes broadcast their sessions.
+const SCHEMES: [(&str, &str, Policy, bool); 10] = [
+    ("wrr", "WRR", Policy::RoundRobin, false),
+    ("session_only", "SSL_session_only", Policy::SessionOnly, false),
+    ("sslsard", "SSLSARD", Policy::Sslsard, false),
+    ("lard", "LARD", Policy::Lard, false),
+    ("least_outstanding", "least outstanding", Policy::LeastOutstanding, false),
+    ("least_expected_completion", "least expected completion", Policy::LeastExpectedCompletion, false),
+    ("power_of_two", "power of two choices", Policy::PowerOfTwo, false),
+    ("bounded_hash", "hashing, bounded loads", Policy::BoundedHash, false),
+    ("sticky_least_outstanding", "sticky + least outstanding", Policy::StickyLeastOutstanding, false),
+    ("cssl_sl", "CSSL-SL", Policy::RoundRobin, true),
 ];
 
 impl Scheme {
@@ -56,18 +45,18 @@ impl Scheme {
             Some(rest) => (true, rest),
             None => (false, plain.as_str()),
         };
-        let (known, label, kind) =
-            *KINDS.iter().find(|kind| kind.0 == rest || rest.strip_prefix("ssl_") == Some(kind.0))?;
+        let (known, label, policy, broadcasts) =
+            *SCHEMES.iter().find(|scheme| scheme.0 == rest || rest.strip_prefix("ssl_") == Some(scheme.0))?;
         let (name, label) = match shared_keys {
             true => (format!("{SHARED_KEYS}{known}"), format!("shared keys + {label}")),
             false => (known.to_owned(), label.to_owned()),
         };
-        Some(Scheme { name, label, kind, shared_keys })
+        Some(Scheme { name, label, policy, broadcasts, shared_keys })
     }
 
     /// All names without their shared-keys variants.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        KINDS.iter().map(|kind| kind.0)
+        SCHEMES.iter().map(|scheme| scheme.0)
     }
 
     /// What to write in the place of a name that there is not.
@@ -84,25 +73,21 @@ impl Scheme {
 
     /// What the distributor does.
     pub(crate) fn policy(&self, plan: &DistributorPlan) -> SessionPolicy {
-        match self.kind {
-            Kind::Wrr | Kind::CsslSl => SessionPolicy::Spread(Policy::RoundRobin),
-            Kind::SessionOnly => SessionPolicy::Sticky(Policy::RoundRobin),
-            Kind::Sslsard => SessionPolicy::Sslsard(plan.weights),
-            Kind::Lard => SessionPolicy::Lard { low: plan.lard_low, high: plan.lard_high },
-            Kind::LeastOutstanding => SessionPolicy::Spread(Policy::LeastOutstanding),
-            Kind::LeastExpectedCompletion => SessionPolicy::Spread(Policy::LeastExpectedCompletion),
-            Kind::PowerOfTwo => SessionPolicy::Spread(Policy::PowerOfTwo),
-            Kind::BoundedHash => SessionPolicy::BoundedHash { load_percent_max: plan.bounded_load_percent },
-            Kind::StickyLeastOutstanding => SessionPolicy::Sticky(Policy::LeastOutstanding),
-        }
+        let parameters = PolicyParameters {
+            weights: plan.weights,
+            lard_low: plan.lard_low,
+            lard_high: plan.lard_high,
+            load_percent_max: plan.bounded_load_percent,
+        };
+        SessionPolicy::new(self.policy, &parameters)
     }
 
     /// Where sessions can be resumed.
     pub(crate) fn scope(&self, broadcast_delay: Micros) -> Scope {
-        match (self.shared_keys, self.kind) {
+        match (self.shared_keys, self.broadcasts) {
             (true, _) => Scope::Shared,
-            (false, Kind::CsslSl) => Scope::Broadcast { delay: broadcast_delay },
-            (false, _) => Scope::Node,
+            (false, true) => Scope::Broadcast { delay: broadcast_delay },
+            (false, false) => Scope::Node,
         }
     }
 }

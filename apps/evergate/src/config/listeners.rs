@@ -178,7 +178,7 @@ fn tls(
         }
         return None;
     };
-    if !protocol.has_tls() {
+    if !protocol.is_tls() {
         for (key, given) in [("certificates", raw.certificates.is_some()), ("tls", raw.tls.is_some())] {
             if given {
                 checks.report.error_because(
@@ -295,7 +295,7 @@ fn redirect(
     at: &KeyPath,
     checks: &mut Checks<'_>,
 ) -> Option<u16> {
-    let trusted = raw.trust_forwarded && protocol.is_some_and(|p| !p.has_requests());
+    let trusted = raw.trust_forwarded && protocol.is_some_and(|p| !p.is_http());
     if trusted {
         checks.report.error_because(
             &at.key("trust_forwarded"),

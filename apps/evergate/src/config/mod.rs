@@ -167,8 +167,7 @@ pub fn parse_with(
 
 /// FNV-1a: it must only tell apart what people write, the same in every version.
 fn digest(text: &str) -> u64 {
-    text.bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    evergate_base::fnv(text.bytes())
 }
 
 /// Turns raw structs into the validated configuration.

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use evergate_base::Protocol;
+
 pub use super::model_cluster::{Cluster, ClusterMode, ClusterNode, ClusterTiming, NodeNumber, Steering};
 pub use super::model_sessions::{HandshakeCosts, Policy, Renewal, Sessions};
 use super::rules::Rules;
@@ -162,42 +164,6 @@ pub struct ListenerTls {
     pub settings: TlsId,
     /// Certificates to choose from by SNI, at least one; the first is the default.
     pub certificates: Vec<CertificateId>,
-}
-
-/// What a listener speaks with clients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Protocol {
-    /// HTTP over TLS, routed by request.
-    Https,
-    /// HTTP, routed by request.
-    Http,
-    /// TLS terminated here, bytes passed on.
-    Tls,
-    /// Bytes passed on.
-    Tcp,
-}
-
-impl Protocol {
-    /// Whether this node terminates TLS.
-    pub fn has_tls(self) -> bool {
-        matches!(self, Self::Https | Self::Tls)
-    }
-
-    /// Whether requests are read and routed one by one.
-    pub fn has_requests(self) -> bool {
-        matches!(self, Self::Https | Self::Http)
-    }
-
-    /// As written in a file.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Https => "https",
-            Self::Http => "http",
-            Self::Tls => "tls",
-            Self::Tcp => "tcp",
-        }
-    }
 }
 
 /// `[[certificates]]`

@@ -1,12 +1,12 @@
 //! The pools of a generation as the workers use them, and what they take along from the generation before.
 
-use super::{CarriedState, Change, fnv, stable_hash};
-use crate::config::model::{Policy as PolicyConfig, Pool as PoolConfig, Server as ServerConfig};
+use super::{CarriedState, Change, stable_hash};
+use crate::config::model::{Pool as PoolConfig, Server as ServerConfig};
 use crate::config::{Machine, World};
 use crate::server_state::{Generation, PoolRuntime, ServerRuntime};
 use crate::session_balancer::{Recipe, Sessions};
 use crate::wait_queue::WaitQueues;
-use evergate_balance::Policy;
+use evergate_base::fnv;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -20,12 +20,7 @@ pub(super) fn pool_runtime(
         pool.servers.iter().map(|server| server_runtime(pool, server, known, keep)).collect();
     PoolRuntime {
         name: pool.name.clone(),
-        policy: match pool.policy {
-            PolicyConfig::RoundRobin => Policy::RoundRobin,
-            PolicyConfig::LeastOutstanding => Policy::LeastOutstanding,
-            PolicyConfig::LeastExpectedCompletion => Policy::LeastExpectedCompletion,
-            _ => Policy::PowerOfTwo,
-        },
+        pick_rule: pool.policy.pick_rule(),
         sessions: sessions(pool, &servers, known),
         servers,
         sticky_load_percent_max: pool.sticky_load_percent_max,

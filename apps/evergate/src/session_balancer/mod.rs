@@ -196,7 +196,7 @@ impl Handed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evergate_balance::{NodeCost, Policy, Renewal, Scope, SessionPolicy, Settings};
+    use evergate_balance::{NodeCost, PickRule, Renewal, Scope, SessionPolicy, Settings};
     use std::net::Ipv4Addr;
 
     fn server(id: u64) -> Arc<ServerRuntime> {
@@ -255,7 +255,7 @@ mod tests {
         sessions.counts().expect("the policy remembers sessions")
     }
 
-    const STICKY: SessionPolicy = SessionPolicy::Sticky(Policy::RoundRobin);
+    const STICKY: SessionPolicy = SessionPolicy::Sticky(PickRule::RoundRobin);
 
     #[test]
     fn a_server_that_was_lost_has_no_sessions_even_when_it_is_back() {

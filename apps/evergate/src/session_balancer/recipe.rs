@@ -1,10 +1,8 @@
 //! From a pool's configuration to the settings of its distributor.
 
-use crate::config::model::{HandshakeCosts, Policy, Pool, Renewal, Sessions};
+use crate::config::model::{HandshakeCosts, Policy, Pool, Sessions};
 use crate::server_state::ServerRuntime;
-use evergate_balance::{
-    NodeCost, Policy as Placement, Renewal as Renewed, Scope, SessionPolicy, Settings, Weights,
-};
+use evergate_balance::{NodeCost, PolicyParameters, Scope, SessionPolicy, Settings, Weights};
 use evergate_base::Micros;
 use std::mem::discriminant;
 use std::sync::Arc;
@@ -25,16 +23,13 @@ impl Recipe {
     pub fn of(pool: &Pool, servers: &[Arc<ServerRuntime>]) -> Option<Recipe> {
         let sessions = pool.sessions.as_ref()?;
         let lifetime = Micros(sessions.lifetime.as_micros() as u64);
-        let policy = policy(pool.policy, sessions)?;
+        let policy = session_policy(pool.policy, sessions)?;
         let settings = Settings {
             policy,
             scope: Scope::Node,
             slice: Micros(sessions.slice.as_micros() as u64),
             lifetime,
-            renewal: match sessions.renewal {
-                Renewal::Fixed => Renewed::Fixed,
-                Renewal::Sliding => Renewed::Sliding,
-            },
+            renewal: sessions.renewal,
             affinity: lifetime,
             sessions_max: match policy {
                 SessionPolicy::BoundedHash { .. } => 1, // the hash knows where a client belongs
@@ -61,19 +56,15 @@ impl Recipe {
     }
 }
 
-/// By its name in the simulator's plans.
-fn policy(policy: Policy, sessions: &Sessions) -> Option<SessionPolicy> {
-    Some(match policy {
-        Policy::SessionOnly => SessionPolicy::Sticky(Placement::RoundRobin),
-        Policy::StickyLeastOutstanding => SessionPolicy::Sticky(Placement::LeastOutstanding),
-        Policy::Lard => SessionPolicy::Lard { low: sessions.lard_low, high: sessions.lard_high },
-        Policy::BoundedHash => SessionPolicy::BoundedHash { load_percent_max: sessions.bounded_load_percent },
-        Policy::Sslsard => SessionPolicy::Sslsard(Weights { alpha: sessions.alpha, lambda: sessions.lambda }),
-        Policy::RoundRobin
-        | Policy::LeastOutstanding
-        | Policy::PowerOfTwo
-        | Policy::LeastExpectedCompletion => return None,
-    })
+/// The distributor's policy; nothing for a policy that does not go by session.
+fn session_policy(policy: Policy, sessions: &Sessions) -> Option<SessionPolicy> {
+    let parameters = PolicyParameters {
+        weights: Weights { alpha: sessions.alpha, lambda: sessions.lambda },
+        lard_low: sessions.lard_low,
+        lard_high: sessions.lard_high,
+        load_percent_max: sessions.bounded_load_percent,
+    };
+    policy.is_by_session().then(|| SessionPolicy::new(policy, &parameters))
 }
 
 /// Table II of the paper: p_new and p_reu of each server, in units of what a resumed request costs the fastest one.

@@ -550,7 +550,7 @@ impl Current {
     fn new(generation: &Generation) -> Current {
         let generation = generation.for_worker();
         let pickers =
-            generation.pools.iter().map(|pool| Picker::new(pool.policy, pool.servers.len())).collect();
+            generation.pools.iter().map(|pool| Picker::new(pool.pick_rule, pool.servers.len())).collect();
         let waiting = generation.pools.iter().map(|_| VecDeque::new()).collect();
         Current { generation, pickers, waiting }
     }

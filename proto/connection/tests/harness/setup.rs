@@ -1,8 +1,8 @@
 //! Configurations that the tests run under.
 
-use evergate_base::Micros;
+use evergate_base::{Micros, Protocol};
 use evergate_connection::{
-    Accepted, Limits, Listener, Pool, Protocol, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,
+    Accepted, Limits, Listener, Pool, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,
 };
 use evergate_crypto::{
     CertifiedName, ClientAuth, ClientSettings, ServerSettings, TicketHandle, TicketKeys, Verify,

@@ -16,7 +16,7 @@ pub(super) fn listener<'c>(
     url: &Url<'_>,
 ) -> Result<(&'c Listener, Option<String>), Wrong> {
     let readers: Vec<&Listener> =
-        config.listeners.iter().filter(|listener| listener.protocol.has_requests()).collect();
+        config.listeners.iter().filter(|listener| listener.protocol.is_http()).collect();
     if let Some(name) = &args.listener {
         let found = readers.iter().find(|listener| listener.name == *name);
         return found.map(|listener| (*listener, None)).ok_or_else(|| {
