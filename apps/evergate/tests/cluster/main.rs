@@ -38,6 +38,7 @@ mod relay;
 mod resets;
 mod resets_raw;
 mod rolling;
+mod routed;
 mod seed;
 mod sessions;
 mod slow;
