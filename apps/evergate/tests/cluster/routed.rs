@@ -1,5 +1,5 @@
-//! Routes to a shared address that is in no subnet: each node is a next hop, and the router spreads packets over the nodes
-//! (ECMP). BIRD and the script that steers it run with the files of `examples/networks`.
+//! Routes to a shared address that is in no subnet: each node is a next hop, and the router spreads packets over the
+//! nodes (ECMP). BIRD and the script that steers it run with the files of `examples/networks`.
 
 use crate::support::{eventually, script};
 use crate::traffic::content;
@@ -97,8 +97,8 @@ fn client(world: &World) -> Namespace {
     world.switch.ip("addr add 192.0.2.1/24 dev clients").unwrap();
     client.ip("route add default via 192.0.2.1").unwrap();
     world.switch.sysctl("net.ipv4.ip_forward", "1").unwrap();
-    // By the packets' addresses and ports alone. The usual policy (1) would use a hash that the client's kernel leaves with
-    // the packet between namespaces: it changes with each retransmission, and with it the next hop.
+    // By the packets' addresses and ports alone. Policy 1 would use a hash that the client's kernel leaves with the
+    // packet between namespaces: it changes with each retransmission, and with it the next hop.
     world.switch.sysctl("net.ipv4.fib_multipath_hash_policy", "3").unwrap();
     world.switch.sysctl("net.ipv4.fib_multipath_hash_fields", "55").unwrap();
     client
@@ -116,7 +116,7 @@ fn reaches(world: &World, count: usize) {
     eventually(&format!("the router has {count} next hops"), || (hops(world) == count).then_some(()));
 }
 
-/// Packets that a node has passed on to others.
+/// Packets that a node has forwarded to other nodes.
 fn steered(node: &Node) -> u64 {
     let metrics = node.cli(&["metrics"]).out;
     let line = metrics.lines().find(|line| line.starts_with("evergate_gate_total{event=\"steered\"}"));
@@ -187,7 +187,7 @@ fn exchange(stop: &AtomicBool, moved: &AtomicU64) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Nodes, BIRD on each and on the router, and clients. Taken apart in this order, programs end before their namespaces.
+/// Nodes, BIRD on each and on the router, and clients. Taken apart in this order, programs end before namespaces.
 struct Routed {
     world: World,
     _client: Namespace,
@@ -217,8 +217,8 @@ impl Routed {
     }
 }
 
-/// The router sends packets to nodes that do not own their bucket: these pass them on. A dead process is withdrawn by the
-/// script, a dead machine by BFD.
+/// The router sends packets to nodes that do not own their bucket: these nodes forward them. The script withdraws a dead
+/// process, BFD a dead machine.
 #[test]
 fn connections_over_routed_next_hops_outlive_two_nodes() {
     if !privileged() {
@@ -226,7 +226,7 @@ fn connections_over_routed_next_hops_outlive_two_nodes() {
     }
     let Routed { world, _client, _programs, mut nodes, clients } = Routed::new();
     for node in &nodes {
-        eventually("each node passes packets on", || (steered(node) > 0).then_some(()));
+        eventually("each node forwards packets", || (steered(node) > 0).then_some(()));
     }
     nodes.remove(2).kill();
     reaches(&world, 2);
@@ -244,7 +244,7 @@ fn connections_over_routed_next_hops_outlive_two_nodes() {
     clients.end();
 }
 
-/// Such a node is fenced and passes nothing on, while its outside network still works.
+/// Such a node is fenced and forwards nothing, while its outside network still works.
 #[test]
 fn node_cut_off_inside_withdraws_its_route() {
     if !privileged() {
@@ -261,8 +261,8 @@ fn node_cut_off_inside_withdraws_its_route() {
     clients.end();
 }
 
-/// Port security that drops frames from the virtual MAC: ARP for the shared addresses stays without an answer, and routes
-/// over the nodes' own addresses do without it, on both networks.
+/// Port security that drops frames from the virtual MAC: ARP for the shared addresses stays without an answer. Routes over
+/// the nodes' own addresses work without it, on both networks.
 #[test]
 fn routes_to_nodes_replace_a_blocked_virtual_mac() {
     if !privileged() {
@@ -270,7 +270,8 @@ fn routes_to_nodes_replace_a_blocked_virtual_mac() {
     }
     let world = World::new(2);
     world.filter(&format!(
-        "table bridge security {{ chain ports {{ type filter hook prerouting priority 0; ether saddr {VIRTUAL_MAC} counter drop\n}}\n}}\n"
+        "table bridge security {{ chain ports {{ type filter hook prerouting priority 0;\n\
+         ether saddr {VIRTUAL_MAC} counter drop\n}}\n}}\n"
     ));
     let nodes = start(&world, 2);
     let connects = || {
