@@ -1,6 +1,6 @@
-//! The access log says of a connection that moves what each node knows of it.
+//! Access log of a connection that moves: each node logs its own part.
 
-use crate::line::carrier;
+use crate::raw_connection::carrier;
 use crate::support::eventually;
 use crate::traffic::{self, Carrier, PATIENCE, Server};
 use crate::world::{Node, World, privileged, settled};
@@ -9,14 +9,14 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
-/// Lines of a node's access log.
+/// Parsed lines of a node's access log.
 fn lines(world: &World, number: u8) -> Vec<serde_json::Value> {
     let text = std::fs::read_to_string(world.folder.path(&format!("{number}.log"))).unwrap_or_default();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]
-fn a_tunnel_that_moves_has_a_line_at_each_of_its_nodes() {
+fn tunnel_that_moves_is_logged_at_each_of_its_nodes() {
     if !privileged() {
         return;
     }
@@ -41,10 +41,10 @@ fn a_tunnel_that_moves_has_a_line_at_each_of_its_nodes() {
     let first = carrier(&mut nodes);
     assert_eq!(first.cli(&["node", "drain"]).code, Some(0));
     first.eventually("is drained", |status| status.drained);
-    let moved = eventually("the first one has its line", || lines(&world, first.number).pop());
+    let moved = eventually("the first node has logged its line", || lines(&world, first.number).pop());
     echoes(b"more");
     drop(client);
-    let ended = eventually("the second one has its line", || lines(&world, nodes[0].number).pop());
+    let ended = eventually("the second node has logged its line", || lines(&world, nodes[0].number).pop());
     for (line, reason, continued) in [(&moved, "handoff_interrupted", None), (&ended, "", Some(true))] {
         assert_eq!(line["id"], moved["id"], "{line}");
         assert_eq!((&line["client"], &line["pool"]), (&client_at.as_str().into(), &"web".into()), "{line}");
@@ -54,9 +54,9 @@ fn a_tunnel_that_moves_has_a_line_at_each_of_its_nodes() {
     assert_eq!((lines(&world, first.number).len(), lines(&world, nodes[0].number).len()), (1, 1));
 }
 
-/// A server behind TLS that says the last word and is gone, so that what still comes meets a reset.
+/// The server, behind TLS, closes first and exits, so that later input meets a reset.
 #[test]
-fn a_web_socket_that_ends_in_order_has_no_reason_continued_or_not() {
+fn web_socket_that_closes_in_order_is_logged_without_reason() {
     if privileged() {
         [false, true].into_iter().for_each(web_socket_ends);
     }
@@ -97,7 +97,7 @@ fn web_socket_ends(moves: bool) {
         assert_eq!(first.cli(&["node", "drain", "--wait", "60"]).code, Some(0));
     }
     let last = if moves { nodes[0].number } else { first.number };
-    // Close frames both ways (RFC 6455, 5.5.1), and the server goes.
+    // Close frames both ways (RFC 6455, 5.5.1), then the server closes.
     client.write_all(b"\x88\x80mask").unwrap();
     server.read_exact(&mut [0; 6]).unwrap();
     server.write_all(b"\x88\x00").unwrap();
@@ -109,7 +109,7 @@ fn web_socket_ends(moves: bool) {
     client.conn.send_close_notify();
     client.flush().unwrap();
     drop(client);
-    let ended = eventually("it has its line", || lines(&world, last).pop());
+    let ended = eventually("the line is logged", || lines(&world, last).pop());
     assert_eq!(
         (ended["continued"].as_bool(), ended["reason"].as_str()),
         (moves.then_some(true), None),

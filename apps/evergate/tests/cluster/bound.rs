@@ -1,5 +1,5 @@
-//! A server that authenticates its connection (NTLM): its client keeps its identity when nodes die, and no other
-//! client gets it.
+//! Server connections with connection-based authentication (NTLM). A client keeps its identity across failovers, and
+//! no other client gets it.
 
 use crate::matrix::carrier;
 use crate::traffic::{self, Carrier, PATIENCE, Server, dressed, head};
@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// Each connection remembers its user, and that its handshake has begun.
+/// Starts a server that stores per connection the user and the state of the handshake.
 fn serve(world: &World, server: Server) {
     let (at, tls) = (server.address(world), server.config(world));
     world.switch.run(move || {
@@ -21,7 +21,8 @@ fn serve(world: &World, server: Server) {
                     let mut stream = dressed(stream, tls);
                     let (mut challenged, mut user) = (false, "nobody");
                     while let Ok(asked) = head(&mut stream) {
-                        let reports = |token: &str| asked.contains(&format!("Authorization: NTLM {token}\r\n"));
+                        let reports =
+                            |token: &str| asked.contains(&format!("Authorization: NTLM {token}\r\n"));
                         let mut challenge = "";
                         if reports("one") {
                             (challenged, challenge) = (true, " dHdv");
@@ -30,7 +31,8 @@ fn serve(world: &World, server: Server) {
                         }
                         let status = if user == "nobody" { 401 } else { 200 };
                         let answer = format!(
-                            "HTTP/1.1 {status} X\r\nWWW-Authenticate: NTLM{challenge}\r\nX-User: {user}\r\nContent-Length: 0\r\n\r\n"
+                            "HTTP/1.1 {status} X\r\nWWW-Authenticate: NTLM{challenge}\r\nX-User: {user}\r\n\
+                             Content-Length: 0\r\n\r\n"
                         );
                         if stream.write_all(answer.as_bytes()).is_err() {
                             break;
@@ -42,7 +44,7 @@ fn serve(world: &World, server: Server) {
     });
 }
 
-/// A client that sends a request with each of these tokens, and tells whom the server takes it for.
+/// Client that sends a request for each token and returns the user that the server reports.
 struct Client {
     tokens: Sender<&'static str>,
     users: Receiver<String>,
@@ -80,7 +82,7 @@ fn lose_carrier(nodes: &mut Vec<Node>) {
 }
 
 #[test]
-fn an_identity_survives_its_node_and_is_its_clients_alone() {
+fn ntlm_identity_survives_its_node_for_its_client_only() {
     if !privileged() {
         return;
     }

@@ -1,5 +1,6 @@
-//! What dist/ says a node of a cluster needs is what it needs: as a user that owns nothing, with exactly these capabilities, it
-//! becomes one of a cluster and goes on with connections of another; with any one less it does not start, or says what it lacks.
+//! Capabilities that dist/ grants to a node of a cluster. A node with exactly these, under an unprivileged user,
+//! joins a cluster and continues connections of another node. With one capability less it refuses to start or reports
+//! which one is missing.
 
 use crate::support::{Process, can_run, eventually};
 use crate::world::{Node, World, privileged, settled};
@@ -16,13 +17,13 @@ fn dist(file: &str) -> String {
     std::fs::read_to_string(format!("{}/../../dist/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap()
 }
 
-/// What a unit says under a key, line by line.
+/// Values of a key in a systemd unit, one per line.
 fn values(unit: &str, key: &str) -> Vec<String> {
     let of = |line: &str| Some(line.strip_prefix(key)?.strip_prefix('=')?.to_owned());
     unit.lines().filter_map(of).collect()
 }
 
-/// The capabilities of the service with its drop-in.
+/// Capabilities of the service with its drop-in.
 fn capabilities() -> BTreeSet<String> {
     let units = [dist("evergate.service"), dist("evergate-cluster.conf")];
     let of = |key: &str| -> BTreeSet<String> {
@@ -31,11 +32,11 @@ fn capabilities() -> BTreeSet<String> {
         names.map(|name| name.trim_start_matches("CAP_").to_lowercase()).collect()
     };
     let ambient = of("AmbientCapabilities");
-    assert_eq!(ambient, of("CapabilityBoundingSet"), "what it cannot have it cannot be given");
+    assert_eq!(ambient, of("CapabilityBoundingSet"), "ambient capabilities are those of the bounding set");
     ambient
 }
 
-/// How `setpriv` gives a process these and nothing else.
+/// `setpriv` command that grants these capabilities and no others.
 fn program(capabilities: &BTreeSet<String>) -> Vec<String> {
     let list: String = capabilities.iter().map(|name| format!(",+{name}")).collect();
     let user = ["--reuid", "--regid"].map(|of| format!("{of}={USER}"));
@@ -44,7 +45,7 @@ fn program(capabilities: &BTreeSet<String>) -> Vec<String> {
     fixed.into_iter().chain(user).chain(sets).collect()
 }
 
-/// Starts it on its host, as a service manager would that reads the drop-in.
+/// Starts a node on its host as a service manager with the drop-in would.
 fn start(world: &World, number: u8, config: &str, capabilities: &BTreeSet<String>) -> Process {
     let file = world.write_config(number, config).display().to_string();
     let socket = world.folder.path(&format!("node-{number}.sock")).display().to_string();
@@ -75,7 +76,7 @@ fn prepared(hosts: u8) -> Option<World> {
         return None;
     }
     let world = World::new(hosts);
-    // The node reads its files and makes its socket there.
+    // The node reads its files and creates its socket in this folder.
     assert!(
         Command::new("chmod").args(["-R", "a+rwX"]).arg(world.folder.path("")).status().unwrap().success()
     );
@@ -83,7 +84,7 @@ fn prepared(hosts: u8) -> Option<World> {
 }
 
 #[test]
-fn a_node_with_exactly_the_rights_of_the_drop_in_continues_connections_of_another() {
+fn node_with_the_capabilities_of_the_drop_in_continues_others() {
     let Some(world) = prepared(2) else { return };
     let config = world.config(&World::entries(2), "");
     let process = start(&world, 1, &config, &capabilities());
@@ -111,39 +112,40 @@ fn a_node_with_exactly_the_rights_of_the_drop_in_continues_connections_of_anothe
     nodes.remove(1).kill();
     settled(&nodes);
     all_echo(b"more");
-    let status = nodes[0].eventually("went on with some", |status| status.counts.connections_continued > 0);
+    let status =
+        nodes[0].eventually("continued some connections", |status| status.counts.connections_continued > 0);
     assert_eq!(status.counts.connections_lost, 0);
     let reported = nodes[0].process.lines();
     assert!(!reported.iter().any(|line| line.contains("CAP_")), "{reported:#?}");
 }
 
 #[test]
-fn a_node_that_lacks_one_of_these_rights_says_which() {
+fn node_reports_a_missing_capability_by_name() {
     let Some(world) = prepared(1) else { return };
     let config = world.config(&World::entries(1), "");
     for missing in capabilities() {
         if missing == "net_bind_service" {
-            continue; // for ports that this configuration does not have
+            continue; // needed for ports below 1024, which this configuration does not use
         }
         let mut rights = capabilities();
         rights.remove(&missing);
         let node = start(&world, 1, &config, &rights);
         let named = format!("CAP_{}", missing.to_uppercase());
-        eventually(&format!("{named} is missed"), || {
+        eventually(&format!("the missing {named} is reported"), || {
             node.lines().iter().any(|line| line.contains(&named)).then_some(())
         });
     }
 }
 
 #[test]
-fn a_node_names_all_that_it_lacks_before_it_begins() {
+fn node_reports_all_missing_privileges_before_it_starts() {
     let Some(world) = prepared(1) else { return };
     let config = world.config(&World::entries(1), "");
     let mut rights = capabilities();
     assert!(rights.remove("net_admin") && rights.remove("net_raw"));
     let node = start(&world, 1, &config, &rights);
     let needed = ["lacks what a node of a cluster needs", "TCP_REPAIR", "Linux 4.8", "raw probes"];
-    eventually("both are missed, in one line", || {
+    eventually("both are reported, in one line", || {
         node.lines().iter().any(|line| needed.iter().all(|part| line.contains(part))).then_some(())
     });
 }

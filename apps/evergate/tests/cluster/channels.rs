@@ -1,13 +1,13 @@
-//! Mirror channels whose other end is gone without a word.
+//! Replication channels whose other end vanishes without FIN or RST.
 
 use crate::world::{World, eventually, privileged, settled};
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 
-/// The dead node's kernel has acknowledged everything, so nothing of ours is repeated, and its RST is lost.
+/// The dead node's kernel has acknowledged all bytes, so this node retransmits nothing, and the RST is lost.
 #[test]
-fn a_channel_on_which_nobody_answers_is_made_anew() {
+fn channel_without_answers_is_replaced() {
     if !privileged() {
         return;
     }
@@ -24,8 +24,8 @@ fn a_channel_on_which_nobody_answers_is_made_anew() {
     let second = world.start(2, &config);
     first.eventually("copies", |status| status.buckets.syncing > 0);
     second.kill();
-    first.eventually("is alone again", |status| status.buckets.syncing == 0);
-    // The kernel would answer for the dead process as long as it remembers its sockets.
+    first.eventually("has no backup", |status| status.buckets.syncing == 0);
+    // The kernel answers for the dead process until its sockets are gone.
     eventually("nothing is left of the dead process", || {
         let left =
             world.host(2).run(|| Command::new("ss").args(["-tanH", "sport >= :7401"]).output().unwrap());
@@ -36,7 +36,7 @@ fn a_channel_on_which_nobody_answers_is_made_anew() {
     settled(&[first, second]);
 }
 
-/// What clients have said without its server having it is mirrored whole: here more than may wait for one backup.
+/// Requests that no server has yet are replicated whole. Here they exceed the queue towards one backup.
 #[test]
 fn a_backup_is_filled_with_more_than_its_channel_may_hold() {
     const CLIENTS: usize = 170;
@@ -57,13 +57,14 @@ fn a_backup_is_filled_with_more_than_its_channel_may_hold() {
     let clients: Vec<TcpStream> = world.switch.run(move || {
         let client = |_| {
             let mut client = TcpStream::connect(at).unwrap();
-            let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1500000\r\n\r\n";
+            let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n\
+                        Content-Length: 1500000\r\n\r\n";
             client.write_all(format!("{head}[{}", " ".repeat(SENT)).as_bytes()).unwrap();
             client
         };
         (0..CLIENTS).map(client).collect()
     });
-    eventually("all of it is acknowledged, and so part of what backups are told", || {
+    eventually("all of it is acknowledged, and thus replicated", || {
         let sockets = world.switch.run(|| {
             Command::new("ss").args(["-tnH", "state", "established", "dport = :8080"]).output().unwrap()
         });

@@ -1,13 +1,13 @@
-//! Health checks of a node that was cut off.
+//! Health checks of a node after it was cut off.
 
 use crate::support::eventually;
 use crate::traffic::{self, Server};
 use crate::world::{Node, World, privileged, settled};
 use std::net::TcpListener;
 
-/// What it has seen of servers meanwhile may be its own fault; the next check by the clock is far away.
+/// The node's results from that time may be its own fault, and the next periodic check is an hour away.
 #[test]
-fn a_node_that_comes_back_asks_servers_that_are_down_before_it_serves_clients() {
+fn rejoining_node_probes_down_servers_before_it_serves() {
     if !privileged() {
         return;
     }

@@ -1,4 +1,4 @@
-//! No clock is compared with another node's.
+//! Clocks of different nodes, which no message compares.
 
 use crate::world::{World, eventually, privileged};
 use evergate::agent::null_workers::Idle;
@@ -19,7 +19,7 @@ fn nodes_whose_clocks_differ_by_a_minute_agree() {
         config::choose_node(&mut config, Some(number), "test.toml").unwrap();
         world.host(number).run(move || start(&config, ahead))
     });
-    eventually("both are in one view and copy each other's buckets", || {
+    eventually("both are in one view and back up each other's buckets", || {
         let all: Vec<_> = nodes.iter().map(|node| node.handle().status()).collect();
         let views: Vec<_> =
             all.iter().filter_map(|status| Some(status.view.as_ref()?.members.clone())).collect();

@@ -1,11 +1,11 @@
-//! `evergate demo cluster`, as a user runs it.
+//! Tests of `evergate demo cluster`, run as a user runs it.
 
 use crate::support::eventually;
-use crate::world::{Places, evergate, privileged};
+use crate::world::{MachineShare, evergate, privileged};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-/// Namespaces that belong to the demonstration of this process.
+/// Namespaces of the demonstration with this process id.
 fn namespaces(process: u32) -> Vec<String> {
     let entries = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -16,7 +16,7 @@ fn folder(process: u32) -> std::path::PathBuf {
     std::env::temp_dir().join(format!("evergate-demo-{process}"))
 }
 
-/// A demonstration whose cluster stands, and how to go on reading what it says.
+/// Demonstration whose cluster has formed, and the rest of its output.
 fn begun() -> (std::process::Child, impl Iterator<Item = String>) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_evergate"))
         .args(["demo", "cluster", "--transfer-mib", "1"])
@@ -37,11 +37,11 @@ fn signal(child: &std::process::Child, name: &str) {
 }
 
 #[test]
-fn transfers_come_through_whole_while_all_nodes_but_one_are_killed() {
+fn demo_transfers_survive_the_deaths_of_all_nodes_but_one() {
     if !privileged() {
         return;
     }
-    let _all = Places::all();
+    let _all = MachineShare::all();
     let output = evergate(&["demo", "cluster", "--once", "--json", "--transfer-mib", "4"]);
     assert_eq!(output.code, Some(0), "{output:#?}");
     let report: serde_json::Value = serde_json::from_str(&output.out).unwrap();
@@ -54,11 +54,11 @@ fn transfers_come_through_whole_while_all_nodes_but_one_are_killed() {
 }
 
 #[test]
-fn a_demonstration_that_is_told_to_end_takes_everything_with_it() {
+fn demo_that_receives_a_signal_removes_its_namespaces() {
     if !privileged() {
         return;
     }
-    let _all = Places::all();
+    let _all = MachineShare::all();
     let (mut child, lines) = begun();
     assert_eq!(namespaces(child.id()).len(), 7);
     signal(&child, "INT");
@@ -69,16 +69,16 @@ fn a_demonstration_that_is_told_to_end_takes_everything_with_it() {
 }
 
 #[test]
-fn what_a_killed_demonstration_leaves_is_removed_by_the_next_one() {
+fn next_demo_removes_the_remains_of_a_killed_one() {
     if !privileged() {
         return;
     }
-    let _all = Places::all();
+    let _all = MachineShare::all();
     let (mut killed, lines) = begun();
     signal(&killed, "KILL");
     killed.wait().unwrap();
     drop(lines.last());
-    assert_eq!(namespaces(killed.id()).len(), 7, "names stay, that is what the next one is for");
+    assert_eq!(namespaces(killed.id()).len(), 7, "the names stay, and the next demonstration removes them");
     let (mut next, _lines) = begun();
     assert_eq!(namespaces(killed.id()), [""; 0]);
     assert!(!folder(killed.id()).exists());

@@ -1,18 +1,18 @@
-//! Processes that must not serve: a second one of a node that runs, and one whose interfaces are not what its file says.
+//! Processes that must not serve: a second process of a running node, and one whose interfaces contradict its file.
 
 use crate::world::{World, evergate, privileged};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Sends a word to a server that gives every one back.
+/// Sends four bytes to the echo server; whether they come back.
 fn echoed(stream: &mut TcpStream, word: &[u8; 4]) -> bool {
     let mut answer = [0; 4];
     stream.write_all(word).is_ok() && stream.read_exact(&mut answer).is_ok() && answer == *word
 }
 
 #[test]
-fn a_second_process_of_a_node_is_refused_and_the_first_ones_connections_go_on() {
+fn second_process_is_refused_and_connections_continue() {
     if !privileged() {
         return;
     }
@@ -44,7 +44,7 @@ fn a_second_process_of_a_node_is_refused_and_the_first_ones_connections_go_on() 
 }
 
 #[test]
-fn interfaces_that_were_interchanged_are_told_before_anything_is_done() {
+fn interchanged_interfaces_are_reported_before_any_change() {
     if !privileged() {
         return;
     }

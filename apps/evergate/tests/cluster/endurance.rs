@@ -1,6 +1,6 @@
-//! Any proper subset of the nodes fails, at moments and in ways that chance chooses, again and again: nothing breaks.
+//! Random failures of any proper subset of the nodes, at random moments, round after round: no transfer breaks.
 //!
-//! `make test` runs a few rounds; `EVERGATE_ROUNDS=n` runs as many.
+//! `EVERGATE_ROUNDS=n` sets the number of rounds.
 
 use crate::traffic::{self, Traffic};
 use crate::world::{Family, Node, World, eventually, privileged, settled};
@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 const NODES: u8 = 4;
 const ROUNDS: u64 = 3;
-/// Failures of a round begin within this time, and are over after as much more as this, in milliseconds.
+/// Latest start of a failure within a round, in milliseconds.
 const FAILS_WITHIN: u64 = 800;
+/// Longest duration of a failure, in milliseconds.
 const LASTS_UP_TO: u64 = 2500;
-/// How long a node may wait until it joins again.
+/// Longest time that a node may wait before it rejoins, in milliseconds.
 const PATIENCE_MS: u64 = 2000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +22,7 @@ enum Failure {
     CutInside,
     CutOutside,
     Paused,
-    /// It is drained, and stops in order.
+    /// The node is drained and stops in order.
     Stopped,
 }
 
@@ -45,17 +46,17 @@ impl Failure {
     }
 }
 
-/// What happens to a node at a moment of its round.
+/// Failure of one node within a round.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     at: Duration,
     number: u8,
     failure: Failure,
-    /// Whether it is over.
+    /// Whether the failure has ended.
     over: bool,
 }
 
-/// One node stays; each of the others fails more often than not.
+/// One node survives the round. Each other node fails with a probability above one half.
 fn plan(world: &World) -> Vec<Turn> {
     let chance = &world.chance;
     let stays = 1 + chance.below(NODES.into()) as u8;
@@ -73,7 +74,7 @@ fn plan(world: &World) -> Vec<Turn> {
     turns
 }
 
-/// The nodes by number; none where a process has ended.
+/// Nodes by number; `None` where the process has ended.
 struct Cluster<'a> {
     world: &'a World,
     config: String,
@@ -103,10 +104,10 @@ impl Cluster<'_> {
         }
     }
 
-    /// Waits until all are members again. Nodes that failed often wait long before they join again; who does not want to
-    /// wait starts them anew.
+    /// Waits until all nodes are members again. Nodes that failed often have a long rejoin delay. `settle` restarts
+    /// those instead of waiting.
     fn settle(&mut self) {
-        eventually("nobody waits", || {
+        eventually("no node waits to rejoin", || {
             let waits = |node: &Option<Node>| {
                 node.as_ref()
                     .is_none_or(|node| node.status().rejoin_delay_ms.is_some_and(|wait| wait > PATIENCE_MS))
@@ -166,8 +167,8 @@ fn any_proper_subset_of_the_nodes_may_fail_again_and_again() {
     endure(Family::V4, "", false);
 }
 
-/// One packet in a hundred is lost too.
+/// One packet in a hundred is lost as well.
 #[test]
-fn any_proper_subset_may_fail_with_ipv6_on_a_network_that_floods() {
+fn any_proper_subset_may_fail_with_ipv6_and_flooding() {
     endure(Family::V6, "steering = \"flood\"", true);
 }

@@ -1,4 +1,4 @@
-//! A node that can open nothing more.
+//! Nodes that have run out of file descriptors.
 
 use crate::support::eventually;
 use crate::traffic::{self, Carrier, PATIENCE, Server};
@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 
-/// Lets the node open so many descriptors more, or nearly any number.
+/// Limits the node to `more` further descriptors, or to nearly any number for `None`.
 fn spare(node: &Node, more: Option<usize>) {
     let pid = node.process.id().to_string();
     let open = || std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
@@ -21,7 +21,7 @@ fn spare(node: &Node, more: Option<usize>) {
     assert!(status.unwrap().success());
 }
 
-/// Whether a client at the cluster's address is answered.
+/// Whether the cluster answers a client at this port.
 fn answers(world: &World, port: u16) -> bool {
     let to = SocketAddr::new(world.family.address(), port);
     world.switch.run(move || {
@@ -33,9 +33,9 @@ fn answers(world: &World, port: u16) -> bool {
     })
 }
 
-/// The gate was told of the new listener and no longer of the old one before all was in hand that the reload needs.
+/// The reload collects all that it needs before it changes the gate's listeners.
 #[test]
-fn a_reload_that_is_refused_for_want_of_descriptors_leaves_the_listener_that_it_would_move() {
+fn refused_reload_without_descriptors_keeps_the_old_listener() {
     if !privileged() {
         return;
     }
@@ -54,7 +54,7 @@ fn a_reload_that_is_refused_for_want_of_descriptors_leaves_the_listener_that_it_
         let before = reported("reload");
         spare(&node, Some(more));
         node.process.signal("HUP");
-        eventually("the reload is refused or done", || (reported("reload") > before).then_some(()));
+        eventually("the reload has failed or finished", || (reported("reload") > before).then_some(()));
         spare(&node, None);
         if reported("reloaded ") > 0 {
             break;
@@ -64,12 +64,12 @@ fn a_reload_that_is_refused_for_want_of_descriptors_leaves_the_listener_that_it_
     }
     assert!(copied, "{:#?}", node.process.lines());
     assert!(answers(&world, new));
-    // That nothing could be opened is no reason to think that something is gone.
+    // A node without descriptors must not conclude that its filters are gone.
     assert_eq!(reported("packet filter is off"), 0, "{:#?}", node.process.lines());
 }
 
 #[test]
-fn who_takes_over_and_has_no_descriptors_says_what_is_lost_and_serves_on() {
+fn failover_without_descriptors_logs_losses_and_serves_on() {
     const CLIENTS: usize = 40;
     if !privileged() {
         return;
@@ -90,15 +90,14 @@ fn who_takes_over_and_has_no_descriptors_says_what_is_lost_and_serves_on() {
         });
         clients.collect::<Vec<_>>()
     });
-    nodes[0].eventually("its connections are mirrored", |status| {
-        status.replication.connections > 4
-            && status.replication.replicated == status.replication.connections
+    nodes[0].eventually("its connections are replicated", |status| {
+        status.replication.connections > 4 && status.replication.replicated == status.replication.connections
     });
     spare(&nodes[1], Some(3));
     nodes.remove(0).kill();
     let node = &nodes[0];
     let reported = |what: &str| node.process.lines().iter().any(|line| line.contains(what));
-    eventually("it says what it lacks", || reported("(`failover_socket_failed`)").then_some(()));
+    eventually("the loss is logged", || reported("(`failover_socket_failed`)").then_some(()));
     assert!(!reported("packet filter is off"), "{:#?}", node.process.lines());
     spare(node, None);
     eventually("it serves", || answers(&world, port).then_some(()));

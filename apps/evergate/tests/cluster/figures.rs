@@ -1,5 +1,5 @@
-//! What a node says of its mirrors is what there is: each connection is mirrored once and held once, and those of a node that
-//! dies are counted with how long they stood still.
+//! Replication status and metrics: each connection is replicated once and has one replica. After a failover the stall
+//! times of the connections are counted.
 
 use crate::matrix::carrier;
 use crate::metrics::{Metrics, agree, documented, exposed};
@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 const CLIENTS: u64 = 16;
 
-/// All nodes say together that so many connections live, are mirrored and held.
+/// Waits until the nodes together report this number of connections, replicated connections and replicas.
 fn all_are_replicated(nodes: &[Node], connections: u64) -> Vec<ReplicationStatus> {
-    eventually(&format!("{connections} connections are mirrored once each"), || {
+    eventually(&format!("{connections} connections are replicated once each"), || {
         let all: Vec<ReplicationStatus> = nodes.iter().map(|node| node.status().replication).collect();
         let sums = all.iter().fold((0, 0, 0), |(own, replicated, held), of| {
             (own + of.connections, replicated + of.replicated, held + of.replicas)
@@ -26,7 +26,7 @@ fn all_are_replicated(nodes: &[Node], connections: u64) -> Vec<ReplicationStatus
 }
 
 #[test]
-fn connections_are_mirrored_once_and_those_of_a_node_that_dies_have_stood_still() {
+fn connections_are_replicated_once_and_stalls_are_counted() {
     if !privileged() {
         return;
     }
@@ -55,8 +55,8 @@ fn connections_are_mirrored_once_and_those_of_a_node_that_dies_have_stood_still(
     let shown = nodes[0].cli(&["cluster", "status"]).out;
     let line = format!("connections:   {}, mirrored {}, ", before[0].connections, before[0].replicated);
     assert!(shown.contains(&line) && shown.contains("mirror lag:    node 2: "), "{shown}");
-    // The longest of a second is shown, and forgotten with the next.
-    eventually("a backup's lag is seen", || {
+    // The status shows the longest lag of a second and resets it with the next second.
+    eventually("the status shows a backup's lag", || {
         get_with(&mut clients[0], "/brief", "");
         clients[0].read_exact(&mut [0; 2]).unwrap();
         nodes
@@ -73,23 +73,20 @@ fn connections_are_mirrored_once_and_those_of_a_node_that_dies_have_stood_still(
     all_are_replicated(&nodes, CLIENTS);
     let stalls: Vec<_> = nodes.iter().map(|node| node.status()).collect();
     let counted = |status: &evergate::agent::status::ClusterStatus| {
-        (
-            status.stalls.idle.count + status.stalls.active.count,
-            status.stalls.idle.sum_us > 0,
-        )
+        (status.stalls.idle.count + status.stalls.active.count, status.stalls.idle.sum_us > 0)
     };
     assert_eq!(stalls.iter().map(|status| counted(status).0).sum::<u64>(), lost);
     assert!(stalls.iter().any(|status| counted(status).1));
     for status in &stalls {
         let one = status.failovers.iter().find(|one| one.failed_over > 0).unwrap();
-        assert!(one.silent_ms > 0.0, "a node that died had said something before: {one:?}");
+        assert!(one.silent_ms > 0.0, "the dead node had sent heartbeats before: {one:?}");
     }
     drop(clients);
-    metrics_are_what_the_documents_say(&nodes[0]);
+    metrics_agree_with_the_documents(&nodes[0]);
 }
 
-/// Those of a cluster, and of what the packet filter and the agent do.
-fn metrics_are_what_the_documents_say(node: &Node) {
+/// Metrics of a cluster, including those of the packet filter and the agent.
+fn metrics_agree_with_the_documents(node: &Node) {
     let of_clusters = |mut metrics: Metrics| {
         metrics.retain(|name, _| {
             ["evergate_cluster_", "evergate_gate_", "evergate_agent_"]
@@ -100,6 +97,6 @@ fn metrics_are_what_the_documents_say(node: &Node) {
     };
     let documented = of_clusters(documented());
     assert!(documented.len() >= 30, "{documented:?}");
-    // What an agent says of the last second comes a little after it became active again.
+    // An agent publishes the figures of the last second a little after it became active again.
     agree(&documented, || of_clusters(exposed(&node.cli(&["metrics"]).out)));
 }

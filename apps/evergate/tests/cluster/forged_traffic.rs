@@ -1,4 +1,4 @@
-//! Whoever is not one of the nodes changes nothing.
+//! Forged traffic: datagrams and connections from outside the cluster change nothing.
 
 use crate::matrix::carrier;
 use crate::relay::{FOR_ONE, FOR_TWO, Relay};
@@ -9,7 +9,7 @@ use std::io::Write;
 use std::net::{TcpStream, UdpSocket};
 use std::sync::Arc;
 
-/// Far more than a worker takes at a time.
+/// More connections than a worker accepts at a time.
 const MORE_THAN_CHANNELS: usize = 1100;
 
 fn epoch(status: &ClusterStatus) -> Option<u64> {
@@ -17,7 +17,7 @@ fn epoch(status: &ClusterStatus) -> Option<u64> {
 }
 
 #[test]
-fn what_is_forged_replayed_or_noise_is_counted_and_changes_nothing() {
+fn forged_and_replayed_datagrams_are_counted_and_ignored() {
     if !privileged() {
         return;
     }
@@ -44,19 +44,22 @@ fn what_is_forged_replayed_or_noise_is_counted_and_changes_nothing() {
     for (node, before) in nodes.iter().zip(before) {
         let now = node.status();
         assert_eq!(epoch(&now), epoch(&before), "{:#?}", node.process.lines());
-        assert_eq!((now.counts.state_dropped, now.counts.fenced), (before.counts.state_dropped, before.counts.fenced));
+        assert_eq!(
+            (now.counts.state_dropped, now.counts.fenced),
+            (before.counts.state_dropped, before.counts.fenced)
+        );
         assert_eq!(now.buckets.owned, before.buckets.owned);
-        let peer_input = now
+        let silent_ms = now
             .nodes
             .iter()
             .find(|other| other.number != node.number)
             .and_then(|other| other.silent_outside_ms);
-        assert!(peer_input.is_some(), "{:?}", now.nodes);
+        assert!(silent_ms.is_some(), "{:?}", now.nodes);
     }
 }
 
 #[test]
-fn strangers_are_counted_without_a_look_at_what_they_say() {
+fn datagrams_of_unlisted_addresses_are_counted_unread() {
     if !privileged() {
         return;
     }
@@ -68,13 +71,14 @@ fn strangers_are_counted_without_a_look_at_what_they_say() {
             let _ = socket.send_to(&vec![1; length], (outside(1), PORT));
         }
     });
-    let status = node.eventually("counts strangers", |status| status.rejected["unlisted_address"] == 500);
+    let status =
+        node.eventually("counts unlisted addresses", |status| status.rejected["unlisted_address"] == 500);
     let others = status.rejected.iter().filter(|(reason, _)| *reason != "unlisted_address");
     assert_eq!(others.map(|(_, count)| count).sum::<u64>(), 0, "{:?}", status.rejected);
 }
 
 #[test]
-fn strangers_on_the_mirror_ports_keep_nobody_out() {
+fn floods_of_the_replication_ports_do_not_block_nodes() {
     if !privileged() {
         return;
     }
@@ -93,12 +97,12 @@ fn strangers_on_the_mirror_ports_keep_nobody_out() {
     nodes.remove(0).kill();
     nodes[0].eventually("is alone", |status| status.nodes.iter().filter(|node| node.member).count() == 1);
     nodes.insert(0, world.start(1, &config));
-    settled(&nodes); // with copies of everything at both
+    settled(&nodes); // with a replica of everything at both
     drop(unlisted);
 }
 
 #[test]
-fn a_node_of_another_shape_is_told_of() {
+fn node_with_different_settings_is_reported() {
     if !privileged() {
         return;
     }
@@ -121,13 +125,13 @@ fn a_node_of_another_shape_is_told_of() {
 }
 
 #[test]
-fn a_node_with_another_key_never_joins_and_never_founds_a_second_cluster() {
+fn node_with_another_key_neither_joins_nor_bootstraps() {
     if !privileged() {
         return;
     }
     let world = World::new(3);
     let mut nodes = world.cluster(2, "");
-    // The others know of a third node, which has the wrong key.
+    // The other nodes list a third node, which has the wrong key.
     for node in nodes.drain(..) {
         node.kill();
     }
@@ -137,9 +141,9 @@ fn a_node_with_another_key_never_joins_and_never_founds_a_second_cluster() {
     world.folder.write("other.key", &format!("{}\n", evergate::agent::fresh_key()));
     let other = world.start(3, &world.config(&World::entries(3), "key_file = \"other.key\""));
     other.process.line_after(0, "does not understand node");
-    // Longer than a node without company listens before it founds a cluster: heartbeats come 200 times a second.
+    // Longer than a lone node listens before it bootstraps a cluster. Heartbeats come 200 times a second.
     let mut seen = 0;
-    eventually("it has heard much and understood nothing", || {
+    eventually("the node has rejected thousands of heartbeats", || {
         let status = other.status();
         assert_eq!(
             (status.phase.as_str(), epoch(&status)),
@@ -157,15 +161,16 @@ fn a_node_with_another_key_never_joins_and_never_founds_a_second_cluster() {
     }
 }
 
-/// What must not change while nothing happens to a node: its view, and whatever counts losses. Buckets may move for their load.
+/// State that must not change on an undisturbed node: its view and all counters of losses. Buckets may still move to
+/// balance load.
 fn calm(node: &Node) -> (Option<u64>, [u64; 6]) {
     let status = node.status();
-    let ClusterCounts { views, fenced, state_dropped: voided, failovers, .. } = status.counts;
+    let ClusterCounts { views, fenced, state_dropped, failovers, .. } = status.counts;
     let ClusterCounts { connections_lost, channels_lost, .. } = status.counts;
-    (epoch(&status), [views, fenced, voided, failovers, connections_lost, channels_lost])
+    (epoch(&status), [views, fenced, state_dropped, failovers, connections_lost, channels_lost])
 }
 
-/// How often a node has refused a mirror channel, or ended one for another one.
+/// Number of replication channels that a node has refused, or has closed in favour of another one.
 fn refused(node: &Node) -> u64 {
     let status: serde_json::Value = serde_json::from_str(&node.cli(&["status", "--json"]).out).unwrap();
     let reasons = ["replication_channel_refused", "replication_channels_max"];
@@ -173,7 +178,7 @@ fn refused(node: &Node) -> u64 {
 }
 
 #[test]
-fn strangers_on_the_mirror_ports_disturb_no_transfer() {
+fn floods_of_the_replication_ports_disturb_no_transfer() {
     const NOISY: usize = 50;
     if !privileged() {
         return;
@@ -193,7 +198,7 @@ fn strangers_on_the_mirror_ports_disturb_no_transfer() {
         for (host, port) in (1..=3).flat_map(|host| [(host, PORT + 1), (host, PORT + 2)]) {
             for number in 0..2 * NOISY {
                 let mut stream = TcpStream::connect((inside(host), port)).unwrap();
-                // It may have been refused already.
+                // The node may have closed this connection already.
                 let _ = stream.write_all(if number < NOISY { &noise } else { &hello });
                 streams.push(stream);
             }
@@ -204,7 +209,7 @@ fn strangers_on_the_mirror_ports_disturb_no_transfer() {
         eventually("noise is refused", || (refused(node) >= 2 * NOISY as u64).then_some(()));
     }
     traffic.continues("beside noise");
-    // One node at a time: this process has so many files.
+    // One node at a time, because of this process's limit of open files.
     for host in 1..=3 {
         let flood = world.switch.run(move || {
             let ports = [PORT + 1, PORT + 2].into_iter();
@@ -216,7 +221,7 @@ fn strangers_on_the_mirror_ports_disturb_no_transfer() {
     }
     let after: Vec<_> = nodes.iter().map(calm).collect();
     assert_eq!(after, before, "view and counts");
-    // Copies are what they were.
+    // The replicas are complete.
     carrier(&mut nodes).kill();
     traffic.continues("after a death");
     drop(streams);
@@ -230,7 +235,7 @@ fn forged_and_replayed_datagrams_disturb_no_transfer() {
     }
     let world = World::new(2);
     let relay = Relay::start(&world.switch);
-    // What is steered would go to the relay.
+    // With steering the switch would send datagrams to the relay.
     let config = traffic::config(&world, 2, "steering = \"flood\"");
     let node = |number, other: u8, relayed| {
         let at = |host| format!("outside = \"{}\"", outside(host));

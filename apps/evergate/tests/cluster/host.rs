@@ -1,4 +1,4 @@
-//! What the agent asks of the kernel, both families.
+//! Kernel state that the agent reads and sets, in both address families: addresses, routes, filters, neighbours.
 
 use crate::world::{Node, World, eventually, inside, privileged, settled};
 use evergate::agent::status::ClusterStatus;
@@ -6,7 +6,7 @@ use evergate_bpf::interface_index;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
 #[test]
-fn addresses_are_given_once_and_neighbours_are_known_when_they_have_answered() {
+fn address_is_added_once_and_neighbour_entry_can_be_set() {
     if !privileged() {
         return;
     }
@@ -16,7 +16,7 @@ fn addresses_are_given_once_and_neighbours_are_known_when_they_have_answered() {
         for ip in ["10.99.0.1", "fd99::1"] {
             let ip: IpAddr = ip.parse().unwrap();
             assert!(evergate_sys::add_address(lo, ip).unwrap(), "{ip}");
-            assert!(!evergate_sys::add_address(lo, ip).unwrap(), "{ip} is there already");
+            assert!(!evergate_sys::add_address(lo, ip).unwrap(), "{ip} exists");
             assert!(std::net::UdpSocket::bind((ip, 0)).is_ok(), "{ip} can be used");
         }
         assert_eq!(evergate_sys::neighbour(card, inside(200)).unwrap(), None);
@@ -30,7 +30,7 @@ fn addresses_are_given_once_and_neighbours_are_known_when_they_have_answered() {
 }
 
 #[test]
-fn an_address_that_somebody_takes_away_comes_back() {
+fn deleted_cluster_address_is_added_again() {
     if !privileged() {
         return;
     }
@@ -45,7 +45,7 @@ fn an_address_that_somebody_takes_away_comes_back() {
 }
 
 #[test]
-fn a_packet_filter_that_somebody_takes_off_comes_back() {
+fn deleted_packet_filter_is_attached_again() {
     if !privileged() {
         return;
     }
@@ -76,7 +76,7 @@ fn a_packet_filter_that_somebody_takes_off_comes_back() {
 }
 
 #[test]
-fn clients_are_offered_segments_by_the_mtu_that_the_card_has_now() {
+fn offered_mss_follows_the_mtu_of_the_card() {
     if !privileged() {
         return;
     }
@@ -86,7 +86,7 @@ fn clients_are_offered_segments_by_the_mtu_that_the_card_has_now() {
     settled(&nodes);
     let to = SocketAddr::new(world.family.address(), 8080);
     let offered = |bytes: u32| {
-        eventually("a client is offered such segments", || {
+        eventually("a client is offered segments of this size", || {
             let _client = world.switch.run(move || TcpStream::connect(to)).ok()?;
             let sockets = world.sockets();
             let of_clients = sockets.split("node 1").next()?;
@@ -100,12 +100,12 @@ fn clients_are_offered_segments_by_the_mtu_that_the_card_has_now() {
 }
 
 #[test]
-fn a_node_whose_card_was_replaced_ends_and_can_be_started_again() {
+fn node_exits_after_its_card_was_replaced_and_can_restart() {
     if !privileged() {
         return;
     }
     let world = World::new(2);
-    // A bridge has the address of one of its ports, else, and the witness would have another one.
+    // The bridge would take the address of one of its ports otherwise, and the witness would get another one.
     world.switch.ip("link set out address 02:00:00:00:ff:01").unwrap();
     let mut nodes = world.cluster(2, "");
     let mut first = nodes.remove(0);
@@ -118,9 +118,9 @@ fn a_node_whose_card_was_replaced_ends_and_can_be_started_again() {
     settled(&nodes);
 }
 
-/// Other nodes are on the link, and do not miss the route to everybody else.
+/// The nodes share a link, so they reach each other without a default route.
 #[test]
-fn a_node_whose_default_route_is_gone_serves_nobody_until_it_is_back() {
+fn node_without_default_route_yields_its_buckets() {
     if !privileged() {
         return;
     }
@@ -133,16 +133,17 @@ fn a_node_whose_default_route_is_gone_serves_nobody_until_it_is_back() {
     for state in ["down", "up"] {
         world.host(1).ip(&format!("link set out {state}")).unwrap();
     }
-    nodes[0].eventually("misses its route, and gives way", |status| {
+    nodes[0].eventually("has lost its route and yields its buckets", |status| {
         let lost = status.cut_off.as_ref();
         lost.is_some_and(|lost| lost.network == "outside" && lost.why.contains("default route"))
             && status.buckets.owned == 0
     });
     let (_, seen) = nodes[0].process.line_after(0, "default route (IPv4) over the outside network is gone");
-    nodes[1].eventually("serves all", |status| status.buckets.owned == 1024);
-    // The two hear each other again, and nothing moves to where clients hear nothing from.
-    let peer_input = |status: &ClusterStatus| status.nodes[1].silent_outside_ms.is_some_and(|ago| ago < 50);
-    nodes[0].eventually("hears the other one", peer_input);
+    nodes[1].eventually("owns all buckets", |status| status.buckets.owned == 1024);
+    // The nodes receive each other's heartbeats again, but no bucket moves to a node that clients do not reach.
+    let receives_heartbeats =
+        |status: &ClusterStatus| status.nodes[1].silent_outside_ms.is_some_and(|ago| ago < 50);
+    nodes[0].eventually("receives heartbeats of node 2", receives_heartbeats);
     assert_eq!((owned(&nodes[0]), owned(&nodes[1])), (0, 1024));
     route(1);
     settled(&nodes);
@@ -150,7 +151,7 @@ fn a_node_whose_default_route_is_gone_serves_nobody_until_it_is_back() {
     nodes[0].eventually("has buckets again", |status| status.buckets.owned > 0);
 }
 
-/// The example configuration has its outside network there.
+/// The example configuration uses the documentation network as its outside network.
 #[test]
 fn documentation_network_on_the_link_is_no_default_route() {
     if !privileged() {
@@ -163,8 +164,8 @@ fn documentation_network_on_the_link_is_no_default_route() {
     let nodes = world.cluster(2, "");
     let about_routes = || nodes[0].process.lines().iter().any(|line| line.contains("default route"));
     world.host(1).ip("link set out down").unwrap();
-    nodes[0].eventually("is cut off", |status| status.cut_off.is_some());
-    // The thread that gives the address back looks for routes as often.
+    nodes[0].eventually("has lost the outside network", |status| status.cut_off.is_some());
+    // The thread that restores the address checks the routes at the same interval.
     let ip = world.family.address();
     for _ in 0..2 {
         world.host(1).ip(&format!("addr del {ip}/32 dev lo")).unwrap();
@@ -179,7 +180,7 @@ fn documentation_network_on_the_link_is_no_default_route() {
 }
 
 #[test]
-fn only_the_host_that_was_asked_answers_with_the_token() {
+fn echo_reply_carries_the_token_and_the_address_asked() {
     if !privileged() {
         return;
     }
@@ -189,7 +190,7 @@ fn only_the_host_that_was_asked_answers_with_the_token() {
         let pinger = evergate_sys::Pinger::new().unwrap();
         for (token, ip) in [(7, inside(254)), (u64::MAX, "fd71::254".parse().unwrap())] {
             let pong = eventually("an answer", || {
-                // A first question may be lost while the address is being resolved.
+                // The first request may get lost while the kernel resolves the address.
                 let _ = pinger.ask(ip, token);
                 pinger.answer(ip.is_ipv6())
             });

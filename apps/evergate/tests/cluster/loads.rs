@@ -1,4 +1,4 @@
-//! Connections that make much work, all at one node: the others get some of them, and nothing breaks.
+//! Connections with much work, all at one node. The other nodes receive some of them, and no request is lost.
 
 use crate::traffic::{Carrier, PATIENCE, Server, config, head};
 use crate::world::{Node, World, eventually, privileged, settled};
@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-/// Busy connections, and how many requests each says at once: their responses must come in this order.
+/// Active connections, and the requests that each one pipelines. Responses must come in the order of the requests.
 const BUSY: usize = 8;
 const AT_ONCE: u64 = 16;
 
-/// Answers each request with its path, over one connection after the other's thread.
+/// Answers each request with its path, one thread per connection.
 fn serve(listener: &TcpListener) {
     for stream in listener.incoming().flatten() {
         stream.set_nodelay(true).unwrap();
@@ -33,7 +33,7 @@ fn serve(listener: &TcpListener) {
     }
 }
 
-/// A client that never stops asking.
+/// Client that sends requests without a pause.
 struct Busy {
     stop: Arc<AtomicBool>,
     answers: Arc<AtomicU64>,
@@ -72,7 +72,7 @@ fn open(node: &Node) -> u64 {
     status["connections"]["open"].as_u64().unwrap()
 }
 
-/// Connections of which all are carried by the first node: those that come to another one are closed again.
+/// Connections that the first node carries. A connection that reaches another node is closed again.
 fn all_at_the_first(world: &World, nodes: &[Node]) -> Vec<TcpStream> {
     let to = SocketAddr::new(world.family.address(), Carrier::Http.port(Server::Plain));
     let mut kept: Vec<TcpStream> = Vec::new();
@@ -117,7 +117,7 @@ fn busy_connections_move_to_the_nodes_that_have_less_to_do() {
         spread(&counts).then_some(counts)
     });
     let before: Vec<u64> = busy.iter().map(|one| one.answers.load(Ordering::Relaxed)).collect();
-    eventually("all go on", || {
+    eventually("all continue", || {
         let continues = |(one, before): (&Busy, &u64)| one.answers.load(Ordering::Relaxed) > *before;
         busy.iter().zip(&before).all(continues).then_some(())
     });

@@ -1,5 +1,5 @@
-//! The agent in network namespaces: real nodes, two switches, and whoever wants to disturb them. No traffic: what becomes
-//! of connections is tested elsewhere.
+//! Clusters of real nodes in network namespaces, on two switches, with and without traffic: membership, failover,
+//! handoff and replication, under failures and attacks.
 
 #![allow(missing_docs)]
 
@@ -22,7 +22,6 @@ mod figures;
 mod foreign;
 mod forged_traffic;
 mod host;
-mod line;
 mod loads;
 mod matrix;
 mod membership;
@@ -33,6 +32,7 @@ mod operator_commands;
 mod phases;
 mod ports;
 mod quorum;
+mod raw_connection;
 mod redial;
 mod relay;
 mod resets;

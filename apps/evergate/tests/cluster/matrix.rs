@@ -1,7 +1,8 @@
-//! Everything that may happen to nodes, with all kinds of transfers under way: nothing breaks, every byte is the right one.
+//! Matrix of failures, transports and transfers: no transfer breaks, and every byte is correct.
 //!
-//! `make test` runs every fate once, most of them before TLS servers too, the other network modes with one fate, some cells by chance, and deaths of
-//! the node that carries everything; `EVERGATE_MATRIX=full` runs all fates with all transfers in all modes, and all fates while packets are lost.
+//! `make test` runs every fate once, and most of them in front of TLS servers as well. It adds the other network
+//! modes with one fate each, some random cells, and deaths of the node that carries all transfers.
+//! `EVERGATE_MATRIX=full` runs all fates with all transfers in all modes, and all fates with packet loss.
 
 use crate::seed::Chance;
 use crate::traffic::{self, Carrier, Server, Traffic, Transfer};
@@ -11,25 +12,25 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What becomes of nodes.
+/// Failure or change that nodes undergo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// Its process is killed; its kernel lives.
+    /// The process is killed; its kernel lives.
     Killed,
-    /// All its packets stop.
+    /// All packets of the host stop.
     HostDead,
     CutInside,
     CutOutside,
-    /// The same, but its cards keep their carriers: packets vanish on the way.
+    /// The switch drops the packets, but the cards keep their carriers.
     MuteInside,
     MuteOutside,
-    /// Stopped, and let go on later.
+    /// The process is stopped and continued later.
     Paused,
-    /// One after the other dies until one is left.
+    /// Nodes die one after the other until one is left.
     Sequence,
     /// A node joins under load.
     Joins,
-    /// Another one dies during the take-over of the first.
+    /// A second node dies during the failover after the first death.
     DiesDuringFailover,
 }
 
@@ -47,7 +48,7 @@ const FATES: [Fate; 10] = [
 ];
 
 impl Fate {
-    /// The networks on which nothing of the node passes.
+    /// Networks on which no packet of the node passes.
     fn nets(self) -> &'static [&'static str] {
         match self {
             Fate::HostDead => &["in", "out"],
@@ -58,7 +59,7 @@ impl Fate {
     }
 }
 
-/// How packets reach their node.
+/// Way in which packets reach the owner of their bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Steering {
     Steer,
@@ -69,7 +70,7 @@ fn full() -> bool {
     std::env::var("EVERGATE_MATRIX").is_ok_and(|wanted| wanted == "full")
 }
 
-/// The node with the most client connections.
+/// Removes the node with the most client connections from the list.
 pub(crate) fn carrier(nodes: &mut Vec<Node>) -> Node {
     let open = |node: &Node| {
         let status: serde_json::Value = serde_json::from_str(&node.cli(&["status", "--json"]).out).unwrap();
@@ -85,10 +86,10 @@ fn links(world: &World, number: u8, nets: &[&str], state: &str) {
     }
 }
 
-/// How long a pause is that must be long.
+/// Length of a long pause.
 const LONG_PAUSE: Duration = Duration::from_secs(10);
 
-/// Loses one node in one of the ways that it can come back from, and waits until it is back.
+/// Cuts one node off in a way that it can come back from, and waits until it is back.
 fn lose(world: &World, nodes: &mut Vec<Node>, traffic: &Traffic, fate: Fate, pause: Duration) {
     std::thread::sleep(world.chance.moment(50));
     let lost = carrier(nodes);
@@ -101,7 +102,8 @@ fn lose(world: &World, nodes: &mut Vec<Node>, traffic: &Traffic, fate: Fate, pau
         }
         _ if mute => world.mute(number, nets),
         Fate::HostDead => {
-            // A busy machine takes its time between the two links: it must not tell on the other one that it gives way.
+            // A slow machine may take both links down at different times. The stopped process cannot send LEAVE in
+            // between.
             lost.process.signal("STOP");
             links(world, number, nets, "down");
             lost.process.signal("CONT");
@@ -127,36 +129,36 @@ fn kill(world: &World, nodes: &mut Vec<Node>, traffic: &Traffic) {
     settled(nodes);
 }
 
-/// Connections on which nobody speaks while a node joins: so many that not one of them is moved by chance never happens.
-const KEPT: u64 = 40;
+/// Idle connections while a node joins. So many make it practically certain that one of them moves.
+const IDLE: u64 = 40;
 
-/// A node joins, gets its share of the buckets, and goes on with their connections: those under way, and those that rest.
+/// Lets a node join and get its share of the buckets. It continues their connections, active and idle.
 fn join(world: &World, nodes: &mut Vec<Node>, traffic: &Traffic, config: &str) {
     let to = SocketAddr::new(world.family.address(), Carrier::Http.port(Server::Plain));
     let roots = Arc::new(traffic::roots(world));
-    let mut kept: Vec<_> = world.switch.run(move || {
+    let mut idle: Vec<_> = world.switch.run(move || {
         let open = |request| {
             let mut stream = traffic::connect(Carrier::Http, to, &roots).unwrap();
             traffic::ask(&mut stream, request, "").unwrap();
             stream
         };
-        (0..KEPT).map(open).collect()
+        (0..IDLE).map(open).collect()
     });
     nodes.push(world.start(3, config));
-    // Others keep a tenth more than their share.
+    // Nodes in place keep up to a tenth more than their share.
     let joined = nodes[2].eventually("has its share of the buckets and of the connections", |status| {
         (250..=400).contains(&status.buckets.owned) && status.counts.connections_continued > 0
     });
     assert!(joined.counts.handoffs > 0 && joined.counts.failovers == 0, "{:?}", joined.counts);
     traffic.continues("while it joins");
-    for (request, stream) in (KEPT..).zip(&mut kept) {
+    for (request, stream) in (IDLE..).zip(&mut idle) {
         traffic::ask(stream, request, "").unwrap();
     }
     settled(nodes);
 }
 
-/// A node takes over and must die before it is done: nothing goes on before the third node has what was taken over, and for so
-/// long the third one hears none of it.
+/// Kills a node during its failover. The failover cannot finish while the third node lacks the recovered state, and a
+/// filter drops all frames to that node.
 fn die_during_failover(world: &World, nodes: &mut Vec<Node>) {
     let ports = format!("{}-{}", PORT + 1, PORT + 2);
     world.filter(&format!(
@@ -164,52 +166,52 @@ fn die_during_failover(world: &World, nodes: &mut Vec<Node>) {
          tcp dport {ports} drop\ntcp sport {ports} drop\n}}\n}}\n"
     ));
     carrier(nodes).kill();
-    let takes_over = |node: &Node| {
+    let fails_over = |node: &Node| {
         let all = node.status().failovers;
         all.last().is_some_and(|last| last.running && last.failed_over > 0)
     };
-    let place = eventually("a node takes over, and still does after a moment", || {
-        let place = nodes.iter().position(takes_over)?;
+    let place = eventually("a failover is running, and still runs a moment later", || {
+        let place = nodes.iter().position(fails_over)?;
         std::thread::sleep(world.chance.moment(50));
-        takes_over(&nodes[place]).then_some(place)
+        fails_over(&nodes[place]).then_some(place)
     });
     nodes.remove(place).kill();
     world.clear("late");
 }
 
-/// What the networks do to packets.
+/// Packet loss on the networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Weather {
-    Fair,
-    /// One in a hundred is lost.
-    Lossy,
+enum Loss {
+    None,
+    /// One packet in a hundred is dropped.
+    OnePercent,
 }
 
-/// What peers send to a silent node is lost, and they hear of it; where there was no such silence nobody is told of a loss.
+/// Checks the loss notices: peers of a silent node get them, and without a silence no peer gets one.
 fn on_losses(fate: Fate, nodes: &[Node]) {
     let all: Vec<_> = nodes.iter().map(Node::status).collect();
     let reported: u64 = all.iter().map(|status| status.loss_notices).sum();
     let silent_ms =
         all.iter().flat_map(|status| &status.failovers).map(|one| one.silent_ms).fold(0.0, f64::max);
     if fate == Fate::HostDead {
-        assert!(reported > 0, "nobody was told what is lost after a silence of {silent_ms} ms");
+        assert!(reported > 0, "no loss notice after a silence of {silent_ms} ms");
     }
     if silent_ms < 30.0 {
-        assert_eq!(reported, 0, "peers were told of a loss after a silence of {silent_ms} ms");
+        assert_eq!(reported, 0, "loss notices after a silence of only {silent_ms} ms");
     }
 }
 
-/// Which nodes carry the transfers at the beginning.
+/// Placement of the transfers at the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spread {
-    /// Any, as their ports fall.
+    /// Any node, as the ports hash.
     ByChance,
-    /// The first one all of them: whatever kind there is, it is among what is lost with that node.
+    /// All at the first node, so that its death affects every kind of transfer.
     OnOne,
 }
 
-fn run(fate: Fate, steering: Steering, family: Family, weather: Weather) {
-    run_with(&traffic::PLAIN, fate, steering, family, weather, Spread::ByChance);
+fn run(fate: Fate, steering: Steering, family: Family, loss: Loss) {
+    run_with(&traffic::PLAIN, fate, steering, family, loss, Spread::ByChance);
 }
 
 fn run_with(
@@ -217,30 +219,30 @@ fn run_with(
     fate: Fate,
     steering: Steering,
     family: Family,
-    weather: Weather,
+    loss: Loss,
     spread: Spread,
 ) {
     if !privileged() {
         return;
     }
     let servers = if transfers == traffic::PLAIN { "plain" } else { "TLS" };
-    let name = format!("{fate:?} {steering:?} {family:?} {weather:?}, {servers} servers, {spread:?}");
+    let name = format!("{fate:?} {steering:?} {family:?} {loss:?}, {servers} servers, {spread:?}");
     let world = World::of(family, 3);
     let mode = if steering == Steering::Flood { "steering = \"flood\"" } else { "" };
     let backups = if fate == Fate::DiesDuringFailover { "backups = 2" } else { "" };
     let config = traffic::config(&world, 3, &format!("{mode}\n{backups}\n"));
     let first = if fate == Fate::Joins { 2 } else { 3 };
-    let copies_only = config.replace("[cluster]\n", "[cluster]\nweight = 0\n");
-    let config_of = |number| if spread == Spread::OnOne && number > 1 { &copies_only } else { &config };
+    let backup_only = config.replace("[cluster]\n", "[cluster]\nweight = 0\n");
+    let config_of = |number| if spread == Spread::OnOne && number > 1 { &backup_only } else { &config };
     let mut nodes: Vec<Node> = (1..=first).map(|number| world.start(number, config_of(number))).collect();
     settled(&nodes);
-    if weather == Weather::Lossy {
+    if loss == Loss::OnePercent {
         world.lose_packets();
     }
     let traffic = Traffic::start(&world, transfers);
     if spread == Spread::OnOne {
         let carried = |status: &ClusterStatus| status.replication.replicated == transfers.len() as u64;
-        nodes[0].eventually("carries all, and another node has copies", carried);
+        nodes[0].eventually("carries all transfers, and another node has replicas", carried);
     }
     traffic.silences();
     let began = Instant::now();
@@ -252,7 +254,7 @@ fn run_with(
         | Fate::MuteInside
         | Fate::MuteOutside
         | Fate::Paused => {
-            // In one combination for long, in all of them where all is asked for.
+            // A long pause in one combination; in all of them for a full run.
             let long =
                 full() || (transfers, steering, family) == (&traffic::PLAIN, Steering::Steer, Family::V4);
             let pause = if long { LONG_PAUSE } else { LONG_PAUSE / 5 };
@@ -274,8 +276,8 @@ fn run_with(
         began.elapsed().as_secs_f64()
     );
     traffic.end();
-    if weather == Weather::Lossy {
-        assert!(world.counted() > 0, "the weather was fair");
+    if loss == Loss::OnePercent {
+        assert!(world.counted() > 0, "no packet was dropped");
     }
 }
 
@@ -283,7 +285,7 @@ macro_rules! fates {
     ($($test:ident: $fate:ident),+ $(,)?) => {
         $(#[test]
         fn $test() {
-            run(Fate::$fate, Steering::Steer, Family::V4, Weather::Fair);
+            run(Fate::$fate, Steering::Steer, Family::V4, Loss::None);
         })+
     };
 }
@@ -298,33 +300,33 @@ fates! {
     a_node_pauses_for_ten_seconds: Paused,
     nodes_die_one_after_the_other: Sequence,
     a_node_joins_under_load: Joins,
-    a_node_dies_during_a_take_over: DiesDuringFailover,
+    a_node_dies_during_a_failover: DiesDuringFailover,
 }
 
-/// The same before servers that speak TLS.
-fn secure(fate: Fate, steering: Steering, family: Family, weather: Weather) {
-    run_with(&traffic::SECURE, fate, steering, family, weather, Spread::ByChance);
+/// [`run`] in front of servers with TLS.
+fn secure(fate: Fate, steering: Steering, family: Family, loss: Loss) {
+    run_with(&traffic::SECURE, fate, steering, family, loss, Spread::ByChance);
 }
 
 #[test]
-fn the_node_that_carries_everything_dies() {
+fn node_that_carries_all_transfers_dies() {
     for transfers in [&traffic::PLAIN, &traffic::SECURE] {
         for fate in [Fate::Killed, Fate::HostDead] {
-            run_with(transfers, fate, Steering::Steer, Family::V4, Weather::Fair, Spread::OnOne);
+            run_with(transfers, fate, Steering::Steer, Family::V4, Loss::None, Spread::OnOne);
         }
     }
 }
 
-/// Cells of the whole that no test above has, another few in each run.
+/// A few random cells that no test above covers, different ones in each run.
 #[test]
-fn some_cells_by_chance() {
+fn random_cells_of_the_matrix_survive() {
     let chance = Chance::new();
     for _ in 0..3 {
         let fate = FATES[chance.below(FATES.len() as u64) as usize];
         let (steering, family) = OTHER_MODES[chance.below(OTHER_MODES.len() as u64) as usize];
         match chance.below(2) {
-            0 => run(fate, steering, family, Weather::Fair),
-            _ => secure(fate, steering, family, Weather::Fair),
+            0 => run(fate, steering, family, Loss::None),
+            _ => secure(fate, steering, family, Loss::None),
         }
     }
 }
@@ -333,7 +335,7 @@ macro_rules! fates_before_tls_servers {
     ($($test:ident: $fate:ident),+ $(,)?) => {
         $(#[test]
         fn $test() {
-            secure(Fate::$fate, Steering::Steer, Family::V4, Weather::Fair);
+            secure(Fate::$fate, Steering::Steer, Family::V4, Loss::None);
         })+
     };
 }
@@ -344,32 +346,32 @@ fates_before_tls_servers! {
     a_node_before_tls_servers_is_cut_off_outside: CutOutside,
     a_node_before_tls_servers_pauses: Paused,
     nodes_before_tls_servers_die_one_after_the_other: Sequence,
-    a_node_before_tls_servers_dies_during_a_take_over: DiesDuringFailover,
+    a_node_before_tls_servers_dies_during_a_failover: DiesDuringFailover,
 }
 
-/// All of it, where that is asked for; else these.
+/// All fates in a full run; otherwise `some`.
 fn fates(some: &[Fate]) -> &[Fate] {
     if full() { &FATES } else { some }
 }
 
 #[test]
-fn before_tls_servers_while_packets_are_lost() {
+fn nodes_before_tls_servers_fail_while_packets_are_lost() {
     for fate in fates(&[Fate::Killed, Fate::Sequence]) {
-        secure(*fate, Steering::Steer, Family::V4, Weather::Lossy);
+        secure(*fate, Steering::Steer, Family::V4, Loss::OnePercent);
     }
 }
 
-/// The fates before TLS servers that have no test of their own, and all of them in the other modes.
+/// A full run only: the fates without a test of their own in front of TLS servers, and all fates in the other modes.
 #[test]
-fn before_tls_servers_in_all_modes() {
+fn nodes_before_tls_servers_fail_in_all_modes() {
     if !full() {
         return;
     }
     for fate in [Fate::HostDead, Fate::MuteInside, Fate::MuteOutside, Fate::Joins] {
-        secure(fate, Steering::Steer, Family::V4, Weather::Fair);
+        secure(fate, Steering::Steer, Family::V4, Loss::None);
     }
     for (steering, family) in OTHER_MODES {
-        FATES.iter().for_each(|fate| secure(*fate, steering, family, Weather::Fair));
+        FATES.iter().for_each(|fate| secure(*fate, steering, family, Loss::None));
     }
 }
 
@@ -377,33 +379,33 @@ const OTHER_MODES: [(Steering, Family); 3] =
     [(Steering::Flood, Family::V4), (Steering::Steer, Family::V6), (Steering::Flood, Family::V6)];
 
 fn in_mode(steering: Steering, family: Family) {
-    fates(&[Fate::Killed]).iter().for_each(|fate| run(*fate, steering, family, Weather::Fair));
+    fates(&[Fate::Killed]).iter().for_each(|fate| run(*fate, steering, family, Loss::None));
 }
 
 #[test]
-fn on_a_network_that_floods() {
+fn nodes_fail_on_a_flooding_network() {
     in_mode(Steering::Flood, Family::V4);
 }
 
 #[test]
-fn with_ipv6() {
+fn nodes_fail_with_ipv6() {
     in_mode(Steering::Steer, Family::V6);
 }
 
 #[test]
-fn with_ipv6_on_a_network_that_floods() {
+fn nodes_fail_with_ipv6_on_a_flooding_network() {
     in_mode(Steering::Flood, Family::V6);
 }
 
 #[test]
-fn while_packets_are_lost() {
+fn nodes_fail_while_packets_are_lost() {
     for fate in fates(&[Fate::Killed, Fate::CutInside]) {
-        run(*fate, Steering::Steer, Family::V4, Weather::Lossy);
+        run(*fate, Steering::Steer, Family::V4, Loss::OnePercent);
     }
     if full() {
         for fate in FATES {
-            run(fate, Steering::Flood, Family::V6, Weather::Lossy);
-            secure(fate, Steering::Steer, Family::V6, Weather::Lossy);
+            run(fate, Steering::Flood, Family::V6, Loss::OnePercent);
+            secure(fate, Steering::Steer, Family::V6, Loss::OnePercent);
         }
     }
 }

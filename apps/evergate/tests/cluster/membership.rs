@@ -1,4 +1,4 @@
-//! Nodes come and go.
+//! Nodes that join, leave and die.
 
 use crate::world::{ADDRESS, PORT, VIRTUAL_MAC, World, entry, inside, outside, privileged, settled};
 use evergate_bpf::netns::Namespace;
@@ -6,7 +6,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
 
 #[test]
-fn buckets_are_spread_move_when_nodes_die_and_come_back_with_them() {
+fn buckets_spread_fail_over_and_return_with_their_nodes() {
     if !privileged() {
         return;
     }
@@ -22,8 +22,8 @@ fn buckets_are_spread_move_when_nodes_die_and_come_back_with_them() {
     settled(&nodes);
     for node in &nodes {
         node.process.line_after(0, "nodes 2, 3; node 1 has left, or its process has ended");
-        let status = node
-            .eventually("goes on with everything", |status| status.failovers.iter().all(|one| !one.running));
+        let status =
+            node.eventually("continues everything", |status| status.failovers.iter().all(|one| !one.running));
         let taken: u64 = status.failovers.iter().map(|one| one.failed_over).sum();
         assert!(taken > 0 && status.counts.failovers == 1, "{:?}", status.failovers);
         assert_eq!(status.counts.connections_lost, 0);
@@ -41,7 +41,7 @@ fn buckets_are_spread_move_when_nodes_die_and_come_back_with_them() {
 }
 
 #[test]
-fn the_address_lives_at_the_owner_of_its_bucket_and_moves_with_it() {
+fn cluster_address_moves_with_the_owner_of_its_bucket() {
     if !privileged() {
         return;
     }
@@ -62,9 +62,9 @@ fn the_address_lives_at_the_owner_of_its_bucket_and_moves_with_it() {
     assert_eq!(question(&world.switch).as_deref(), Some(VIRTUAL_MAC), "the survivor answers");
 }
 
-/// Both live, and nobody takes a new view for it: the copies come back by themselves.
+/// Both nodes live on in the same view, and the replicas are filled again.
 #[test]
-fn copies_come_back_when_mirror_channels_are_lost() {
+fn replicas_are_refilled_after_channels_were_lost() {
     if !privileged() {
         return;
     }
@@ -73,7 +73,7 @@ fn copies_come_back_when_mirror_channels_are_lost() {
     let before = nodes[0].status();
     for _ in 0..2 {
         let lost = nodes[0].status().counts.channels_lost;
-        // A status may be older than the loss before.
+        // The status may be older than the previous loss.
         crate::world::eventually("there are channels", || {
             (destroy_channels(world.host(1)) > 0).then_some(())
         });
@@ -85,7 +85,7 @@ fn copies_come_back_when_mirror_channels_are_lost() {
     assert_eq!(after.counts.failovers + after.counts.handoffs, 0);
 }
 
-/// Ends all mirror channels from this host to others; how many.
+/// Destroys all replication channels from this host to other nodes; their number.
 fn destroy_channels(host: &Namespace) -> usize {
     host.run(|| {
         let sockets = std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
@@ -104,9 +104,9 @@ fn destroy_channels(host: &Namespace) -> usize {
     })
 }
 
-/// Who answers for the address, as the kernel of the switch's namespace is told.
+/// MAC address that answers for the cluster's address, as the switch's kernel resolves it.
 fn question(switch: &Namespace) -> Option<String> {
-    crate::world::eventually("somebody answers for the address", || {
+    crate::world::eventually("a node answers for the address", || {
         switch.run(|| {
             let socket = UdpSocket::bind((outside(254), 0)).unwrap();
             let _ = socket.send_to(b"?", (ADDRESS, 9));
@@ -119,7 +119,7 @@ fn question(switch: &Namespace) -> Option<String> {
     .into()
 }
 
-/// The port behind which the switch has seen the virtual MAC.
+/// Port behind which the switch has seen the virtual MAC.
 fn place(switch: &Namespace) -> Option<String> {
     let table = switch.run(|| Command::new("bridge").args(["fdb", "show", "br", "out"]).output().unwrap());
     let text = String::from_utf8(table.stdout).unwrap();
@@ -127,9 +127,9 @@ fn place(switch: &Namespace) -> Option<String> {
     line.split_whitespace().skip_while(|word| *word != "dev").nth(1).map(str::to_owned)
 }
 
-/// A machine is added, and started before the others know of it.
+/// The new node starts before the other nodes list it.
 #[test]
-fn a_node_that_the_others_have_no_entry_of_founds_no_cluster_beside_theirs() {
+fn unlisted_node_does_not_bootstrap_a_second_cluster() {
     if !privileged() {
         return;
     }
@@ -138,7 +138,7 @@ fn a_node_that_the_others_have_no_entry_of_founds_no_cluster_beside_theirs() {
     let config = world.config(&World::entries(3), "");
     let third = world.start(3, &config);
     nodes[0].process.line_after(0, "10.71.0.3 speaks as node 3 of this cluster and has its key");
-    // Silence would have lasted for long enough by then.
+    // The node has listened for long enough to bootstrap a cluster if nothing blocked it.
     let (_, seen) = third.process.line_after(0, "is it in [[cluster.nodes]] there");
     third.process.line_after(seen, "is it in [[cluster.nodes]] there");
     let status = third.status();
@@ -157,9 +157,9 @@ fn a_node_that_the_others_have_no_entry_of_founds_no_cluster_beside_theirs() {
     settled(&nodes);
 }
 
-/// One file has another address for the node that serves.
+/// One file has a wrong address for the serving node.
 #[test]
-fn a_node_whose_list_has_another_address_for_the_one_that_serves_founds_no_cluster_beside_it() {
+fn node_with_a_wrong_peer_address_does_not_bootstrap() {
     if !privileged() {
         return;
     }

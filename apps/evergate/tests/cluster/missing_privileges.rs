@@ -1,17 +1,18 @@
-//! What cannot run is not passed over in silence: this very program without privileges.
+//! Tests without their privileges, which must be reported and not pass silently. The child is this program in a user
+//! namespace.
 
 use crate::world::privileged;
 use std::process::{Command, Output};
 
-const TEST: &str = "skips::needs_privileges";
+const TEST: &str = "missing_privileges::needs_privileges";
 
-/// Not a test of its own: one that needs privileges, for the one below.
+/// Helper of the test below. It needs privileges.
 #[test]
 fn needs_privileges() {
     privileged();
 }
 
-/// Runs it as nobody in particular.
+/// Runs the helper as an unprivileged user.
 fn without_privileges(adjust: impl FnOnce(&mut Command) -> &mut Command) -> (Output, String) {
     let mut command = Command::new("unshare");
     command.arg("--user").arg(std::env::current_exe().unwrap()).args(["--exact", TEST]);
@@ -21,7 +22,7 @@ fn without_privileges(adjust: impl FnOnce(&mut Command) -> &mut Command) -> (Out
 }
 
 #[test]
-fn a_test_without_its_privileges_says_that_it_is_skipped_and_fails_in_ci() {
+fn test_without_privileges_reports_its_skip_and_fails_in_ci() {
     if !privileged() {
         return;
     }

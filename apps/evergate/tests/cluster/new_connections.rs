@@ -1,5 +1,5 @@
-//! Clients that make a connection for each request, as fast as they can, while nodes die one after the other: at any moment
-//! some are in every phase of their short lives.
+//! Clients that open a connection for each request, as fast as they can, while nodes die one after the other. At any
+//! moment some are in each phase of their short lives.
 
 use crate::matrix::carrier;
 use crate::resets::{dress, get_with, serve_all};
@@ -57,10 +57,11 @@ fn connections_that_last_for_one_request_outlive_nodes() {
     }
 }
 
-/// Clients of a server that speaks first say nothing that a node could be asked again for: one that is forgotten while its
-/// bucket moves would wait for ever. `EVERGATE_ROUNDS=n` drains as often; before it was mended, one in about 80 showed it.
+/// Clients of a server that sends first send nothing that a node could ask for again. If a bucket moves without such
+/// a client, it waits for ever. `EVERGATE_ROUNDS=n` sets the number of drains; the original error occurred in one
+/// drain of about 80.
 #[test]
-fn clients_that_wait_for_a_greeting_get_it_while_their_buckets_move() {
+fn clients_receive_greetings_while_their_buckets_move() {
     if !privileged() {
         return;
     }
@@ -107,7 +108,7 @@ fn clients_that_wait_for_a_greeting_get_it_while_their_buckets_move() {
     }
 }
 
-/// Waits until clients have been served again so many times.
+/// Waits until clients have made [`BETWEEN`] further connections.
 fn await_more(made: &AtomicUsize) {
     let wanted = made.load(Ordering::Relaxed) + BETWEEN;
     eventually("clients are served", || (made.load(Ordering::Relaxed) >= wanted).then_some(()));

@@ -1,15 +1,15 @@
-//! A node that holds no copies of another one's connections has no part in its mirror channels. It serves clients all the same,
-//! and theirs are the same sessions.
+//! Nodes without replicas of another node's connections. They serve clients all the same, and clients resume the same
+//! TLS sessions there.
 
 use crate::sessions::{all_keep, client, count, serve, visit};
 use crate::traffic;
 use crate::world::{World, privileged, settled};
 
-/// A light node has about ten of 1,024 buckets: so many visits, and it has a session to tell.
+/// Bound on the visits until a light node has created a session. It owns about ten of 1,024 buckets.
 const VISITS_MAX: usize = 3000;
 
 #[test]
-fn every_node_is_told_of_sessions_and_their_ends_also_where_no_copies_go() {
+fn nodes_without_replicas_learn_of_sessions_and_their_ends() {
     if !privileged() {
         return;
     }
@@ -20,11 +20,11 @@ fn every_node_is_told_of_sessions_and_their_ends_also_where_no_copies_go() {
     let shared = settled(&nodes);
     let owned: Vec<u64> = shared.iter().map(|status| status.buckets.owned).collect();
     serve(&world);
-    // The light nodes keep their copies at the heavy one: without a word of their own they would hear nothing of each other.
+    // The heavy node backs up the light nodes. Light nodes would learn nothing of each other without direct messages.
     let made = |aborts: bool| {
         let (before, mut visits) = (count(&nodes[2], "handshakes_full"), 0);
         while count(&nodes[2], "handshakes_full") == before {
-            visit(&world, &client(&world), aborts); // which has no session yet
+            visit(&world, &client(&world), aborts); // a client without a session
             visits += 1;
             assert!(visits < VISITS_MAX, "a light node has no clients: {owned:?}");
         }
@@ -35,9 +35,7 @@ fn every_node_is_told_of_sessions_and_their_ends_also_where_no_copies_go() {
     made(true);
     all_keep(&nodes, sessions);
     for node in &nodes {
-        // Figures are a second old at most.
-        node.eventually("a channel to each of the others", |status| {
-            status.replication.backups.len() == 2
-        });
+        // The status is at most a second old.
+        node.eventually("a channel to each of the others", |status| status.replication.backups.len() == 2);
     }
 }

@@ -1,4 +1,4 @@
-//! What an operator tells a node.
+//! Commands of an operator to a node.
 
 use crate::support::{DEADLINE, Process};
 use crate::traffic::{self, Traffic};
@@ -6,7 +6,7 @@ use crate::world::{World, privileged, settled};
 use std::os::unix::net::UnixDatagram;
 
 #[test]
-fn a_drained_node_gives_its_buckets_away_and_takes_them_back_when_told() {
+fn drained_node_yields_its_buckets_until_undrain() {
     if !privileged() {
         return;
     }
@@ -25,7 +25,7 @@ fn a_drained_node_gives_its_buckets_away_and_takes_them_back_when_told() {
 
     assert_eq!(nodes[0].healthz(), (503, "draining\n".to_owned()));
     assert_eq!(nodes[0].cli(&["node", "undrain"]).code, Some(0));
-    nodes[0].eventually("takes buckets again", |status| !status.draining && status.buckets.owned > 0);
+    nodes[0].eventually("owns buckets again", |status| !status.draining && status.buckets.owned > 0);
     assert_eq!(nodes[0].healthz().0, 200);
     let waited = nodes[0].cli(&["cluster", "wait", "--json"]);
     assert!(waited.code == Some(0) && waited.out.contains("is at another node too"), "{waited:?}");
@@ -34,7 +34,7 @@ fn a_drained_node_gives_its_buckets_away_and_takes_them_back_when_told() {
 }
 
 #[test]
-fn who_waits_for_a_node_that_takes_nothing_is_told_so() {
+fn cluster_wait_reports_a_node_of_weight_zero() {
     if !privileged() {
         return;
     }
@@ -47,12 +47,12 @@ fn who_waits_for_a_node_that_takes_nothing_is_told_so() {
     assert!(waited.code == Some(0) && waited.out.contains("its weight is 0"), "{waited:?}");
 }
 
-/// As many hosts have it. What its kernel knows of a connection is old when that comes back.
+/// Typical host firewall. The kernel's connection tracking is outdated when a connection returns to this host.
 const FIREWALL: &str = "table inet fw { chain input { type filter hook input priority 0;
     ct state established,related accept; iif lo accept; ct state invalid counter drop;\n}\n}\n";
 
 #[test]
-fn connections_that_come_back_to_a_host_that_drops_invalid_packets_go_on() {
+fn connections_return_to_a_host_that_drops_invalid_packets() {
     if !privileged() {
         return;
     }
@@ -61,7 +61,7 @@ fn connections_that_come_back_to_a_host_that_drops_invalid_packets_go_on() {
     let nodes: Vec<_> = (1..=2).map(|number| world.start(number, &config)).collect();
     settled(&nodes);
     for number in 1..=2 {
-        world.firewall(number, FIREWALL); // also where it comes after the node
+        world.firewall(number, FIREWALL); // also on a host where the firewall starts after the node
     }
     let traffic = Traffic::start(&world, &traffic::PLAIN);
     for round in ["first", "second"] {
@@ -79,7 +79,7 @@ fn connections_that_come_back_to_a_host_that_drops_invalid_packets_go_on() {
 }
 
 #[test]
-fn a_drained_node_that_has_to_take_over_is_not_drained_any_more() {
+fn drained_node_that_fails_over_reports_its_buckets() {
     if !privileged() {
         return;
     }
@@ -88,7 +88,7 @@ fn a_drained_node_that_has_to_take_over_is_not_drained_any_more() {
     assert_eq!(nodes[0].cli(&["node", "drain"]).code, Some(0));
     nodes[0].eventually("is drained", |status| status.drained);
     nodes.remove(1).kill();
-    let alone = nodes[0].eventually("takes over", |status| status.buckets.owned == 1024);
+    let alone = nodes[0].eventually("owns all buckets", |status| status.buckets.owned == 1024);
     assert!(alone.draining && !alone.drained, "{alone:?}");
     let again = nodes[0].cli(&["node", "drain"]);
     assert!(again.code == Some(0) && again.out.contains("no other node"), "{again:?}");
@@ -124,7 +124,7 @@ fn a_node_that_leaves_is_replaced_at_once_and_stays_out() {
 }
 
 #[test]
-fn a_node_told_to_stop_hands_over_first() {
+fn stopping_node_hands_off_its_buckets_first() {
     if !privileged() {
         return;
     }
@@ -140,7 +140,7 @@ fn a_node_told_to_stop_hands_over_first() {
 }
 
 #[test]
-fn nodes_that_are_all_told_to_stop_wait_for_nobody_to_take_what_they_have() {
+fn nodes_that_all_stop_do_not_wait_for_a_handoff_target() {
     if !privileged() {
         return;
     }
@@ -155,7 +155,7 @@ fn nodes_that_are_all_told_to_stop_wait_for_nobody_to_take_what_they_have() {
 }
 
 #[test]
-fn a_node_without_a_cluster_says_so() {
+fn node_commands_without_a_cluster_report_its_absence() {
     let folder = crate::world::Folder::new();
     let config = "[node]\nworkers = 1\n[logs]\naccess = \"off\"\n[admin]\nsocket = \"admin.sock\"\n\
         [[listeners]]\nname = \"in\"\naddress = \"127.0.0.1:1\"\nprotocol = \"http\"\nredirect_to_https = true\n";
@@ -177,9 +177,9 @@ fn a_node_without_a_cluster_says_so() {
     assert!(output.err.contains("there is no `[cluster]`"), "{output:?}");
 }
 
-/// As sd_notify(3) says: what `systemctl status` shows.
+/// Status text by sd_notify(3), which `systemctl status` shows.
 #[test]
-fn a_service_manager_is_told_how_a_node_stands_in_its_cluster() {
+fn service_manager_receives_the_phase_of_the_node() {
     if !privileged() {
         return;
     }
@@ -198,10 +198,10 @@ fn a_service_manager_is_told_how_a_node_stands_in_its_cluster() {
     });
     let ready = next();
     assert!(ready.starts_with("READY=1\nSTATUS=1 listener on 2 workers"), "{ready}");
-    let standing = |reported: &str| reported.rsplit("; in its cluster: ").next().unwrap().trim().to_owned();
-    let mut reported = vec![standing(&ready)];
+    let phase = |reported: &str| reported.rsplit("; in its cluster: ").next().unwrap().trim().to_owned();
+    let mut reported = vec![phase(&ready)];
     while reported.last().unwrap() != "active" {
-        reported.push(standing(&next()));
+        reported.push(phase(&next()));
     }
     assert_eq!(reported.first().unwrap(), "listening", "{reported:?}");
     drop(process);

@@ -1,4 +1,4 @@
-//! Where nodes begin server connections: a server still knows those of a node that died.
+//! Source ports of server connections. After a failover a server still knows the connections of the dead node.
 
 use crate::matrix::carrier;
 use crate::resets::{connect, get};
@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 use std::sync::mpsc::channel;
 
-/// Fewer than a third of a bucket's 27 ports, so that a node's share lasts even if none is free again meanwhile.
+/// Fewer than a third of a bucket's 27 ports, so that a node's share lasts even if no port becomes free meanwhile.
 const ASKED: usize = 8;
 
 #[test]
@@ -24,7 +24,7 @@ fn the_next_node_begins_server_connections_from_other_ports() {
     world.switch.run(move || {
         let listener = TcpListener::bind(at).unwrap();
         std::thread::spawn(move || {
-            // Each connection serves one request, so that each request begins one.
+            // Each connection serves one request, so that each request opens one.
             for mut stream in listener.incoming().flatten() {
                 let from = stream.peer_addr().unwrap().port();
                 if head(&mut stream).is_ok() {
@@ -38,7 +38,7 @@ fn the_next_node_begins_server_connections_from_other_ports() {
     });
     let to = SocketAddr::new(world.family.address(), Carrier::Http.port(Server::Plain));
     let from = world.family.outside(254);
-    // The last connection stays open, to tell which node carries them.
+    // The last connection stays open and shows which node carries them.
     let ask_some = || {
         let client = world.switch.spawn(move || {
             let mut last = None;
@@ -64,9 +64,9 @@ fn the_next_node_begins_server_connections_from_other_ports() {
     assert!(first.1 < second.0 || second.1 < first.0, "ports {first:?}, then {second:?}");
 }
 
-/// Of the two ports that a bucket has here each would be kept for a minute by the connection that it had.
+/// A bucket has two ports here. A port in TIME_WAIT would be unusable for a minute.
 #[test]
-fn an_idle_server_connection_that_the_node_closes_leaves_its_port_at_once() {
+fn closed_idle_server_connection_frees_its_port_at_once() {
     if !privileged() {
         return;
     }

@@ -1,6 +1,7 @@
-//! Who may go on: the larger part of three nodes by majority, one of two with a witness; and nobody where nobody can know.
+//! Right to serve: the larger part of three nodes in majority mode, one of two with a witness, and no node without
+//! evidence.
 
-use crate::line::{Line, carrier, prepare, prepare_in};
+use crate::raw_connection::{RawConnection, carrier, prepare, prepare_in};
 use crate::world::{Node, World, inside, outside, privileged, settled};
 use evergate::agent::status::ClusterStatus;
 use std::net::IpAddr;
@@ -11,18 +12,18 @@ fn stops(node: &Node) {
     node.eventually("does not serve", |status| status.phase != "active");
 }
 
-/// Nobody answers, on this connection or a new one.
-fn no_answer(world: &World, line: &mut Line, when: &str) {
-    line.is_silent(when);
-    assert!(Line::open(world).is_err(), "{when}: a new connection was answered");
+/// Checks that neither this connection nor a new one is answered.
+fn no_answer(world: &World, connection: &mut RawConnection, when: &str) {
+    connection.is_silent(when);
+    assert!(RawConnection::open(world).is_err(), "{when}: a new connection was answered");
 }
 
-/// As people call it.
+/// Name of the network in the documents.
 fn network_of(net: &str) -> &'static str {
     if net == "in" { "inside" } else { "outside" }
 }
 
-/// It says which network it is cut off, in all the ways that there are, and does not say that it joins soon.
+/// Checks that status, log and health report the lost network, and that no line announces an early rejoin.
 fn reports_what_it_lacks(node: &Node, net: &str, why: &str) {
     let network = network_of(net);
     node.eventually("is cut off", |status| {
@@ -45,74 +46,75 @@ fn plug(world: &World, number: u8, nets: &[&str], state: &str) {
 }
 
 #[test]
-fn two_of_three_go_on_by_majority_and_the_last_one_stops() {
+fn two_of_three_serve_by_majority_and_the_last_one_stops() {
     if !privileged() {
         return;
     }
     let (world, mut nodes, config, _ends) = prepare(3, MAJORITY);
-    let mut line = Line::open(&world).unwrap();
-    line.continues("three nodes");
+    let mut connection = RawConnection::open(&world).unwrap();
+    connection.continues("three nodes");
     let first = carrier(&mut nodes);
     let number = first.number;
     first.kill();
-    line.continues("two nodes of three");
+    connection.continues("two nodes of three");
     settled(&nodes);
 
     carrier(&mut nodes).kill();
     stops(&nodes[0]);
-    no_answer(&world, &mut line, "one node of three");
+    no_answer(&world, &mut connection, "one node of three");
 
-    // With another node there is a majority again; what only one remembers is given up.
+    // With another node there is a majority again. State that only one node holds is dropped.
     let at = if number < nodes[0].number { 0 } else { 1 };
     nodes.insert(at, world.start(number, &config));
     settled(&nodes);
-    Line::open(&world).unwrap().continues("two nodes again");
+    RawConnection::open(&world).unwrap().continues("two nodes again");
 }
 
-/// Two of three are left, and one of them has lost a cable: it votes for the other one, which has everything.
+/// Two of three nodes are left, and one of them has lost a cable. It promises a view to the other node, which then
+/// owns everything.
 #[test]
-fn a_cut_off_node_votes_for_the_one_that_is_whole() {
+fn cut_off_node_promises_a_view_to_the_whole_node() {
     if !privileged() {
         return;
     }
     for net in ["in", "out"] {
         let (world, mut nodes, _config, _ends) = prepare(3, MAJORITY);
-        let mut line = Line::open(&world).unwrap();
-        line.continues("three nodes");
+        let mut connection = RawConnection::open(&world).unwrap();
+        connection.continues("three nodes");
         let lonely = carrier(&mut nodes);
         nodes.remove(0).kill();
         let whole = nodes.remove(0);
         whole.process.line_after(0, "hears 2 of 3 nodes, itself included, and a majority is no less");
         let two = |status: &ClusterStatus| status.buckets.without_backup == 0 && status.buckets.syncing == 0;
-        whole.eventually("has copies at the other one", two);
-        lonely.eventually("has copies at the other one", two);
+        whole.eventually("has replicas at the other node", two);
+        lonely.eventually("has replicas at the other node", two);
 
         plug(&world, lonely.number, &[net], "down");
         whole.eventually("has everything", |status| status.buckets.owned == 1024);
-        line.continues("the whole one");
+        connection.continues("the whole node");
         let lives = |node: &Node| node.status().counts.state_dropped;
         reports_what_it_lacks(&lonely, net, "its card has no carrier");
         let network = network_of(net);
         let of_lonely = |status: &ClusterStatus| status.nodes[usize::from(lonely.number) - 1].lost.clone();
-        whole.eventually("tells what the other one lacks", |status| of_lonely(status) == [network]);
+        whole.eventually("reports the other node's lost network", |status| of_lonely(status) == [network]);
         let shown = whole.cli(&["cluster", "status"]).out;
         assert!(shown.contains(" (down there)"), "{shown}");
         let before = (lives(&whole), lives(&lonely));
-        assert_eq!(before, (0, 1), "only the one that is cut off gave its state up");
+        assert_eq!(before, (0, 1), "only the node that is cut off has dropped its state");
         for _ in 0..20 {
-            Line::open(&world).unwrap().continues("the whole one and a vote");
-            line.continues("the whole one and a vote");
+            RawConnection::open(&world).unwrap().continues("the whole node and a promise");
+            connection.continues("the whole node and a promise");
         }
         assert_eq!((lives(&whole), lives(&lonely)), before);
         plug(&world, lonely.number, &[net], "up");
         lonely.eventually("has its share again", |status| status.buckets.owned > 400);
         assert!(of_lonely(&whole.status()).is_empty());
-        line.continues("two whole ones");
+        connection.continues("two whole nodes");
     }
 }
 
 #[test]
-fn who_is_needed_for_a_majority_says_so_before_it_goes_and_a_fenced_node_stops_at_once() {
+fn drain_warns_about_the_majority_and_a_fenced_node_stops() {
     if !privileged() {
         return;
     }
@@ -137,18 +139,18 @@ fn who_is_needed_for_a_majority_says_so_before_it_goes_and_a_fenced_node_stops_a
 }
 
 #[test]
-fn the_larger_part_goes_on_by_majority_and_the_smaller_one_stops() {
+fn larger_part_serves_by_majority_and_smaller_part_stops() {
     if !privileged() {
         return;
     }
     for nets in [&["in"][..], &["in", "out"]] {
         let (world, mut nodes, _config, _ends) = prepare(3, MAJORITY);
-        let mut line = Line::open(&world).unwrap();
-        line.continues("three nodes");
+        let mut connection = RawConnection::open(&world).unwrap();
+        connection.continues("three nodes");
         let lonely = carrier(&mut nodes);
         plug(&world, lonely.number, nets, "down");
         stops(&lonely);
-        line.continues("the larger part");
+        connection.continues("the larger part");
         settled(&nodes);
         assert_ne!(lonely.status().phase, "active");
 
@@ -156,31 +158,31 @@ fn the_larger_part_goes_on_by_majority_and_the_smaller_one_stops() {
         nodes.push(lonely);
         nodes.sort_by_key(|node| node.number);
         settled(&nodes);
-        line.continues("together again");
+        connection.continues("together again");
     }
 }
 
 #[test]
-fn one_of_two_goes_on_with_a_witness_and_stops_without() {
+fn one_of_two_serves_with_a_witness_and_stops_without() {
     if !privileged() {
         return;
     }
     let (world, mut nodes, _config, _ends) = prepare(2, "");
-    let mut line = Line::open(&world).unwrap();
-    line.continues("two nodes");
-    // Cut off everything, the witness too.
+    let mut connection = RawConnection::open(&world).unwrap();
+    connection.continues("two nodes");
+    // Cut off from everything, the witness as well.
     let lonely = carrier(&mut nodes);
     plug(&world, lonely.number, &["in", "out"], "down");
     stops(&lonely);
-    line.continues("the one that reaches the witness");
+    connection.continues("the one that reaches the witness");
     plug(&world, lonely.number, &["in", "out"], "up");
     nodes.push(lonely);
     nodes.sort_by_key(|node| node.number);
     settled(&nodes);
-    line.continues("two nodes again");
+    connection.continues("two nodes again");
 
     carrier(&mut nodes).kill();
-    line.continues("one node of two");
+    connection.continues("one node of two");
     let witness = outside(254);
     let rule = format!("ip daddr {witness} icmp type echo-request counter drop");
     world.filter(&format!(
@@ -188,27 +190,27 @@ fn one_of_two_goes_on_with_a_witness_and_stops_without() {
     ));
     stops(&nodes[0]);
     assert!(world.counted() > 0);
-    no_answer(&world, &mut line, "nobody vouches for it");
+    no_answer(&world, &mut connection, "no node and no witness vouches for it");
     world.filter("delete table inet quorum\n");
-    line.is_reachable_from("the witness is back");
+    connection.is_reachable_from("the witness is back");
     settled(&nodes);
 }
 
-/// What the kernel takes away when a link goes down is there again with it, but for an IPv6 address that nobody gives anew.
+/// The kernel removes routes and neighbours with a link and restores them with it, except for IPv6 addresses.
 #[test]
-fn one_of_two_that_has_lost_its_own_address_gives_way_until_it_has_it_again() {
+fn node_without_its_own_address_yields_until_it_is_back() {
     if !privileged() {
         return;
     }
     let (world, mut nodes, _config, _ends) = prepare(2, "");
-    let mut line = Line::open(&world).unwrap();
-    line.continues("two nodes");
+    let mut connection = RawConnection::open(&world).unwrap();
+    connection.continues("two nodes");
     for (net, address) in [("out", outside as fn(u8) -> IpAddr), ("in", inside)] {
         let lonely = carrier(&mut nodes);
         let own = address(lonely.number);
         world.host(lonely.number).ip(&format!("addr del {own}/24 dev {net}")).unwrap();
         stops(&lonely);
-        line.continues("the one that has its addresses");
+        connection.continues("the one that has its addresses");
         assert!(
             lonely
                 .process
@@ -223,44 +225,44 @@ fn one_of_two_that_has_lost_its_own_address_gives_way_until_it_has_it_again() {
         nodes.push(lonely);
         nodes.sort_by_key(|node| node.number);
         settled(&nodes);
-        line.continues("two nodes again");
+        connection.continues("two nodes again");
     }
 }
 
-/// The cards keep their carriers, so only the witness on that network knows whose side is broken.
+/// The cards keep their carriers. Only the witness on that network shows which side is broken.
 #[test]
-fn one_of_two_whose_network_is_silent_gives_way_to_the_one_that_reaches_the_witness_there() {
+fn node_on_a_silent_network_yields_to_the_witnessed_node() {
     if !privileged() {
         return;
     }
     for net in ["in", "out"] {
         let witnesses = format!("witness = [\"{}\", \"{}\"]", outside(254), inside(254));
         let (world, mut nodes, _config, _ends) = prepare(2, &witnesses);
-        let mut line = Line::open(&world).unwrap();
-        line.continues("two nodes");
+        let mut connection = RawConnection::open(&world).unwrap();
+        connection.continues("two nodes");
         let lonely = carrier(&mut nodes);
         world.mute(lonely.number, &[net]);
         stops(&lonely);
-        line.continues("the one whose networks work");
+        connection.continues("the one whose networks work");
         reports_what_it_lacks(
             &lonely,
             net,
             "it hears no node there, or none hears it, and no witness of it answers",
         );
         nodes[0].eventually("has everything", |status| status.buckets.owned == 1024);
-        Line::open(&world).unwrap().continues("a new one");
+        RawConnection::open(&world).unwrap().continues("a new one");
         world.clear("mute");
         lonely.process.line_after(0, "is no longer cut off a network");
         nodes.push(lonely);
         nodes.sort_by_key(|node| node.number);
         settled(&nodes);
-        line.continues("two nodes again");
+        connection.continues("two nodes again");
     }
 }
 
-/// What the kernel prefers as the source is another address than the node's own, and the route to one witness comes later.
+/// The kernel prefers another source address than the node's own. The route to one witness is added later.
 #[test]
-fn a_witness_is_on_the_network_that_the_route_to_it_leads_over() {
+fn witness_belongs_to_the_network_of_its_route() {
     if !privileged() {
         return;
     }
@@ -290,39 +292,45 @@ fn a_witness_is_on_the_network_that_the_route_to_it_leads_over() {
         let shown = node.cli(&["cluster", "status"]).out;
         assert!(shown.contains(&format!("witness:       {behind} (inside) ")), "{shown}");
     }
-    let mut line = Line::open(&world).unwrap();
-    line.continues("two nodes");
+    let mut connection = RawConnection::open(&world).unwrap();
+    connection.continues("two nodes");
     let lonely = carrier(&mut nodes);
     world.mute(lonely.number, &["in"]);
     stops(&lonely);
-    line.continues("the one whose networks work");
+    connection.continues("the one whose networks work");
 }
 
-/// Nothing shows while all agree, and then it could not promise anything to the other one.
+/// The lost witness has no effect while all nodes are connected. Without it the node cannot promise a view to the
+/// other node.
 #[test]
-fn one_of_three_goes_on_beside_one_that_has_lost_its_witness() {
+fn node_serves_beside_a_node_that_lost_its_witness() {
     if !privileged() {
         return;
     }
     let (world, mut nodes, _config, _ends) = prepare(3, "backups = 2");
-    let mut line = Line::open(&world).unwrap();
-    line.continues("three nodes");
+    let mut connection = RawConnection::open(&world).unwrap();
+    connection.continues("three nodes");
     let dying = carrier(&mut nodes);
-    let (well, ailing) = (nodes[0].number, nodes[1].number);
-    let rule =
-        format!("ip saddr {} ip daddr {} icmp type echo-request counter drop", outside(ailing), outside(254));
+    let (witnessed, unwitnessed) = (nodes[0].number, nodes[1].number);
+    let rule = format!(
+        "ip saddr {} ip daddr {} icmp type echo-request counter drop",
+        outside(unwitnessed),
+        outside(254)
+    );
     world.filter(&format!(
         "table inet quorum {{\nchain input {{ type filter hook input priority 0; {rule}; }}\n}}\n"
     ));
-    nodes[0].eventually("hears of it", |status| {
-        status.nodes.iter().any(|node| node.number == ailing && node.witnessed == Some(false))
+    nodes[0].eventually("receives the other node's report", |status| {
+        status.nodes.iter().any(|node| node.number == unwitnessed && node.witnessed == Some(false))
     });
     assert!(world.counted() > 0);
-    plug(&world, dying.number, &["in", "out"], "down"); // without a word
-    line.continues("the one that is well");
+    plug(&world, dying.number, &["in", "out"], "down"); // without a LEAVE
+    connection.continues("the node with a witness");
     let status = nodes[0].eventually("serves", |status| status.phase == "active");
     assert!(
-        status.view.is_some_and(|view| view.members.contains(&well) && !view.members.contains(&dying.number))
+        status
+            .view
+            .is_some_and(|view| view.members.contains(&witnessed) && !view.members.contains(&dying.number))
     );
 }
 
@@ -332,9 +340,9 @@ fn one_of_two_stops_by_majority() {
         return;
     }
     let (world, mut nodes, _config, _ends) = prepare(2, MAJORITY);
-    let mut line = Line::open(&world).unwrap();
-    line.continues("two nodes");
+    let mut connection = RawConnection::open(&world).unwrap();
+    connection.continues("two nodes");
     carrier(&mut nodes).kill();
     stops(&nodes[0]);
-    no_answer(&world, &mut line, "half of two is no majority");
+    no_answer(&world, &mut connection, "half of two is no majority");
 }

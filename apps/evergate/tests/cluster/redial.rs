@@ -1,4 +1,4 @@
-//! A connection to a TLS server whose handshake is not over when the node dies: the next node makes another one.
+//! Connections to a TLS server whose handshake is unfinished when the node dies. The next node dials again.
 
 use crate::matrix::carrier;
 use crate::traffic::{self, Carrier, PATIENCE, Server, dressed, head};
@@ -8,9 +8,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-/// The first connection gets no word, the others answers.
+/// The server leaves the first connection unanswered.
 #[test]
-fn a_handshake_with_a_server_that_was_not_over_is_made_anew() {
+fn unfinished_server_handshake_is_repeated_by_the_next_node() {
     if !privileged() {
         return;
     }
@@ -27,7 +27,8 @@ fn a_handshake_with_a_server_that_was_not_over_is_made_anew() {
                 silent.read_exact(&mut begun).unwrap();
                 assert_eq!(begun[..3], [22, 3, 1], "a ClientHello");
                 greeted.send(()).unwrap();
-                // The node before may have made more than one, none with a word of the request.
+                // The dead node may have dialled more than once. None of those connections carries a byte of the
+                // request.
                 loop {
                     let stream = listener.accept().unwrap().0;
                     let mut stream = dressed(stream, tls.clone());
@@ -49,7 +50,7 @@ fn a_handshake_with_a_server_that_was_not_over_is_made_anew() {
             stream.read_exact(&mut body).unwrap();
             assert_eq!(&body, b"served");
         });
-        hello.recv_timeout(PATIENCE).expect("the server is greeted");
+        hello.recv_timeout(PATIENCE).expect("the server receives a ClientHello");
         carrier(&mut nodes).kill();
         client.join().unwrap();
     }

@@ -1,5 +1,5 @@
-//! A wire between two nodes that can say everything twice, later, or wrongly: each node takes the relay's address for the
-//! other's.
+//! Relay between two nodes that can repeat, delay and alter datagrams. Each node is configured with the relay's
+//! address instead of the other node's.
 
 use crate::world::{PORT, outside};
 use evergate_bpf::netns::Namespace;
@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Where node 1 finds node 2, and where node 2 finds node 1, on the outside.
+/// Outside addresses under which node 1 reaches node 2, and node 2 reaches node 1.
 pub(crate) const FOR_ONE: u8 = 201;
 pub(crate) const FOR_TWO: u8 = 202;
-/// How many datagrams are kept, to be said again: most of them later than what a replay window remembers.
+/// Bound on the datagrams kept for replay. Most of them are replayed later than the replay window remembers.
 const KEPT_MAX: usize = 3000;
 
-/// The running wire.
+/// Running relay.
 pub(crate) struct Relay {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -29,7 +29,7 @@ struct Shared {
 }
 
 impl Relay {
-    /// Between the nodes 1 and 2, in the switch's namespace. It passes everything on, and no more.
+    /// Starts the relay between nodes 1 and 2, in the switch's namespace. At first it only forwards.
     pub(crate) fn start(switch: &Namespace) -> Relay {
         for host in [FOR_ONE, FOR_TWO] {
             switch.ip(&format!("addr add {}/24 dev out", outside(host))).unwrap();
@@ -41,7 +41,7 @@ impl Relay {
             Arc::new(socket)
         };
         let (to_one, to_two) = (socket(FOR_TWO), socket(FOR_ONE));
-        // What node 1 sends to "node 2" goes to node 2, from the address that is node 1 to it; and back.
+        // Datagrams of node 1 to "node 2" reach node 2 from the address that node 2 knows as node 1, and vice versa.
         let ways = [(to_two.clone(), to_one.clone(), 2), (to_one, to_two, 1)];
         let threads = ways.map(|(from, by, to)| {
             let (shared, to) = (shared.clone(), SocketAddr::new(outside(to), PORT));
@@ -50,12 +50,12 @@ impl Relay {
         Relay { shared, threads: threads.into() }
     }
 
-    /// Begins to disturb.
+    /// Starts the attacks.
     pub(crate) fn turn_hostile(&self) {
         self.shared.hostile.store(true, Ordering::Relaxed);
     }
 
-    /// Datagrams that were not what a node had just said.
+    /// Number of datagrams that were no plain forwards.
     pub(crate) fn attacks(&self) -> u64 {
         self.shared.attacks.load(Ordering::Relaxed)
     }
@@ -73,14 +73,14 @@ impl Drop for Relay {
 fn pass(from: &UdpSocket, by: &UdpSocket, to: SocketAddr, shared: &Shared) {
     let mut kept: Vec<Vec<u8>> = Vec::new();
     let mut buffer = vec![0; 65_536];
-    let mut reported = 0usize;
+    let mut forwarded = 0usize;
     while !shared.ends.load(Ordering::Relaxed) {
         let Ok((length, _)) = from.recv_from(&mut buffer) else { continue };
         let datagram = buffer[..length].to_vec();
         let _ = by.send_to(&datagram, to);
-        reported += 1;
+        forwarded += 1;
         if shared.hostile.load(Ordering::Relaxed) {
-            for attack in attacks(&datagram, &kept, reported) {
+            for attack in attacks(&datagram, &kept, forwarded) {
                 let _ = by.send_to(&attack, to);
                 shared.attacks.fetch_add(1, Ordering::Relaxed);
             }
@@ -91,15 +91,15 @@ fn pass(from: &UdpSocket, by: &UdpSocket, to: SocketAddr, shared: &Shared) {
     }
 }
 
-/// The same again, something old, one bit wrong, cut, and noise.
-fn attacks(datagram: &[u8], kept: &[Vec<u8>], reported: usize) -> Vec<Vec<u8>> {
+/// Attacks with a datagram: a duplicate, an old datagram, a flipped bit, a truncation, and noise.
+fn attacks(datagram: &[u8], kept: &[Vec<u8>], forwarded: usize) -> Vec<Vec<u8>> {
     let mut all = vec![datagram.to_vec()];
-    all.extend(kept.get(reported / 8 % kept.len().max(1)).cloned());
+    all.extend(kept.get(forwarded / 8 % kept.len().max(1)).cloned());
     let mut flipped = datagram.to_vec();
-    let bit = reported * 7 % (flipped.len() * 8);
+    let bit = forwarded * 7 % (flipped.len() * 8);
     flipped[bit / 8] ^= 1 << (bit % 8);
     all.push(flipped);
-    all.push(datagram[..reported % datagram.len()].to_vec());
-    all.push((0..reported % 200).map(|at| (at * 31 + reported) as u8).collect());
+    all.push(datagram[..forwarded % datagram.len()].to_vec());
+    all.push((0..forwarded % 200).map(|at| (at * 31 + forwarded) as u8).collect());
     all
 }

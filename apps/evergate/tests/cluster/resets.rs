@@ -1,5 +1,5 @@
-//! One client port for many connections: clients that reset when they have what they asked for, whose server connection
-//! serves others and moves with those, and clients that we close, which come again at once.
+//! One client port for many connections. Some clients reset when they have their answer, and their server connection
+//! moves to other clients. Other clients are closed by the node and reconnect at once.
 
 use crate::matrix::carrier;
 use crate::traffic::{self, Carrier, PATIENCE, Server, Stream, content, head};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// Always the same, so that all connections are in one bucket: server connections are shared within.
+/// Fixed client port: all connections fall into one bucket, and server connections are shared within a bucket.
 const PORT: u16 = 45_000;
 const BRIEF: usize = 8;
 const LONG: usize = 4 << 20;
@@ -41,14 +41,15 @@ pub(crate) fn get(stream: &mut impl Stream, path: &str) {
 }
 
 pub(crate) fn get_with(stream: &mut impl Stream, path: &str, fields: &str) {
-    // In one piece: of several in a row the last is said again after few milliseconds (RFC 8985, 7).
+    // Sent in one piece. Of several segments in a row, TCP would retransmit the last one after few milliseconds (RFC
+    // 8985, 7).
     let request = format!("GET {path} HTTP/1.1\r\nHost: shop.test\r\n{fields}\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     let reported = head(stream).unwrap();
     assert!(reported.starts_with("HTTP/1.1 200"), "{reported}");
 }
 
-/// A brief answer in one piece, or a long one in several.
+/// Sends a brief answer in one piece, or a long one in several.
 fn serve(mut stream: TcpStream) -> std::io::Result<()> {
     loop {
         let asked = head(&mut stream)?;
@@ -63,7 +64,7 @@ fn serve(mut stream: TcpStream) -> std::io::Result<()> {
     }
 }
 
-/// A server; how many connections it has accepted.
+/// Starts a server; the count of its accepted connections.
 pub(crate) fn serve_all(world: &World) -> Arc<AtomicUsize> {
     let (accepted, at) = (Arc::new(AtomicUsize::new(0)), Server::Plain.address(world));
     let counted = accepted.clone();
@@ -88,7 +89,7 @@ pub(crate) fn dress(wire: Carrier, roots: &Arc<rustls::RootCertStore>, stream: T
 }
 
 #[test]
-fn a_server_connection_that_a_broken_off_client_left_outlives_its_node_with_the_next() {
+fn server_connection_of_a_reset_client_outlives_its_node() {
     if !privileged() {
         return;
     }
@@ -128,7 +129,7 @@ fn a_server_connection_that_a_broken_off_client_left_outlives_its_node_with_the_
     }
 }
 
-/// How many TCP segments this thread's network namespace has retransmitted.
+/// Number of TCP segments that this thread's network namespace has retransmitted.
 fn segments_resent() -> usize {
     let text = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
@@ -137,11 +138,11 @@ fn segments_resent() -> usize {
     values.split(' ').nth(at).unwrap().parse().unwrap()
 }
 
-/// Whoever closes first keeps the flow for a minute, and its backup the ended connection for a moment. Neither keeps the next
-/// connection from the same port from being accepted, or from going on at another node. The server connection serves the next:
-/// each one that we close keeps one of the bucket's ports for a minute.
+/// The side that closes first keeps the flow for a minute, and its backup keeps the closed connection for a moment.
+/// Neither blocks the next connection from the same port, nor its failover. The server connection serves the next
+/// client: each one that the node closes occupies a port of the bucket for a minute.
 #[test]
-fn a_client_that_was_closed_comes_again_from_the_same_port_and_outlives_two_nodes() {
+fn closed_client_reconnects_from_its_port_across_failovers() {
     if !privileged() {
         return;
     }
@@ -164,7 +165,7 @@ fn a_client_that_was_closed_comes_again_from_the_same_port_and_outlives_two_node
                 stream.read_exact(&mut body[length / 8..]).unwrap();
                 assert!(body == content(0, length), "other bytes");
                 assert_eq!(stream.read(&mut [0]).unwrap(), 0, "{wire:?}: it ends in order");
-                assert_eq!(socket.read(&mut [0]).unwrap(), 0, "{wire:?}: we are the first to close");
+                assert_eq!(socket.read(&mut [0]).unwrap(), 0, "{wire:?}: the node closes first");
             };
             let before = segments_resent();
             for deaths in 0..3 {
@@ -173,7 +174,10 @@ fn a_client_that_was_closed_comes_again_from_the_same_port_and_outlives_two_node
                 }
                 if deaths == 0 {
                     let again = segments_resent() - before;
-                    assert!(again < BRIEF / 2, "{wire:?}: {again} segments again, such as clients' ends");
+                    assert!(
+                        again < BRIEF / 2,
+                        "{wire:?}: {again} retransmitted segments, such as clients' FINs"
+                    );
                     let accepted = accepted.load(Ordering::Relaxed);
                     assert!(accepted <= BRIEF / 4, "{wire:?}: {accepted} connections to the server");
                 }
@@ -189,12 +193,12 @@ fn a_client_that_was_closed_comes_again_from_the_same_port_and_outlives_two_node
     }
 }
 
-/// Clients that break off and begin anew, all at once, from the same ports.
+/// Clients that reset and reconnect from the same ports, all at once.
 const AGAIN: u16 = 96;
 
-/// The new connections' segments come while the next node looks for the peers of the old ones.
+/// SYNs of the new connections arrive while the next node probes the peers of the old ones.
 #[test]
-fn clients_that_begin_anew_from_the_same_ports_while_their_node_is_dead_are_served() {
+fn clients_that_reconnect_during_a_failover_are_served() {
     if !privileged() {
         return;
     }

@@ -1,4 +1,5 @@
-//! A new program on every node, one after the other, as docs/reference/log-reasons.md says: nothing breaks.
+//! Rolling upgrade: a new program on every node, one after the other, as docs/guide/upgrade.md describes. No transfer
+//! breaks.
 
 use crate::traffic::{self, Carrier, PATIENCE, Server, Traffic};
 use crate::world::{Node, World, privileged, settled};
@@ -8,7 +9,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
 #[test]
-fn every_process_is_replaced_one_after_the_other_and_no_transfer_breaks() {
+fn transfers_survive_the_replacement_of_every_process() {
     if !privileged() {
         return;
     }
@@ -20,9 +21,9 @@ fn every_process_is_replaced_one_after_the_other_and_no_transfer_breaks() {
     drop(nodes);
 }
 
-/// Only nodes that have been there since know the configuration that they began under.
+/// Only nodes that ran before the reload have the configuration under which the transfers began.
 #[test]
-fn transfers_from_before_a_reload_survive_new_processes_on_all_nodes() {
+fn transfers_from_before_a_reload_survive_new_processes() {
     if !privileged() {
         return;
     }
@@ -65,8 +66,8 @@ fn replace_all(world: &World, mut nodes: Vec<Node>, config: &str, traffic: &Traf
     nodes
 }
 
-/// A request that its server has not answered yet, before a reload. The node that it came to is killed, and the other one was
-/// started with the new configuration: other rules, and this listener.
+/// A request without an answer, before a reload. The node that received it is killed. The other node has started with
+/// the new configuration, with other rules and this listener.
 fn is_failed_over_with(rules: [&str; 2], listener: &str) -> (TcpStream, TcpStream, Vec<Node>, World) {
     let world = World::new(2);
     let plain = traffic::config(&world, 2, "");
@@ -102,9 +103,9 @@ const LISTENER: &str = "protocol = \"http\"\npool = \"plain\"\n";
 const NEW: &str = "[[rules]]\nname = \"new\"\nwhen = 'path == \"/new\"'\ndeny = 403\n";
 const MARKS: &str = "[[rules]]\nname = \"marks\"\nset_response_headers = { x-mark = \"set\" }\n";
 
-/// Both of its ends hear of its end: they only wait.
+/// Client and server both wait, so each of them must receive the end.
 #[test]
-fn a_request_is_reset_where_what_decided_about_it_is_not_known() {
+fn request_is_reset_where_its_rules_are_unknown() {
     if !privileged() {
         return;
     }
@@ -123,9 +124,9 @@ fn a_request_is_reset_where_what_decided_about_it_is_not_known() {
     }
 }
 
-/// Its response is edited as it would have been.
+/// The response is edited as under the old configuration.
 #[test]
-fn a_request_from_before_a_reload_is_answered_where_the_rules_that_matched_it_are_known() {
+fn request_from_before_a_reload_is_answered_with_its_rules() {
     if !privileged() {
         return;
     }
@@ -137,9 +138,9 @@ fn a_request_from_before_a_reload_is_answered_where_the_rules_that_matched_it_ar
     settled(&nodes);
 }
 
-/// It would have to go on with requests that began under a configuration that it never had.
+/// The node would continue requests that began under a configuration that it never had.
 #[test]
-fn a_node_with_a_new_configuration_gets_buckets_when_the_others_have_it_too() {
+fn node_with_a_new_configuration_waits_for_the_other_nodes() {
     const BALANCED_MS: u64 = 5000;
     if !privileged() {
         return;
@@ -152,7 +153,7 @@ fn a_node_with_a_new_configuration_gets_buckets_when_the_others_have_it_too() {
     nodes.push(world.start(2, &new));
     settled(&nodes);
     let aged = |status: &ClusterStatus| status.view.as_ref().is_some_and(|view| view.age_ms > BALANCED_MS);
-    let first = nodes[0].eventually("would have given buckets away", aged);
+    let first = nodes[0].eventually("could have handed off buckets", aged);
     let (one, two) = (&first.nodes[0], &first.nodes[1]);
     assert_eq!((one.config_compatible, two.config_compatible), (Some(true), Some(false)));
     assert!(one.generation.is_some() && two.generation.is_some() && one.generation != two.generation);
@@ -166,7 +167,7 @@ fn a_node_with_a_new_configuration_gets_buckets_when_the_others_have_it_too() {
 }
 
 #[test]
-fn a_node_of_a_cluster_says_how_it_is_upgraded() {
+fn cluster_node_refuses_upgrade_and_names_drain() {
     if !privileged() {
         return;
     }
@@ -178,7 +179,7 @@ fn a_node_of_a_cluster_says_how_it_is_upgraded() {
     settled(&nodes);
 }
 
-/// Its handshake need not be made again, which other files would not allow.
+/// A failover of this request replays no handshake, which other certificate files would prevent.
 #[test]
 fn a_request_whose_body_is_long_outlives_a_renewed_certificate() {
     const PIECE: usize = 65_536;

@@ -1,18 +1,19 @@
-//! What tests leave to chance (when a node dies, how long clients pause) comes from one seed, which is printed.
-//! `EVERGATE_SEED=n` gives it again; what the machine does in between is another time another thing all the same.
+//! Seeded randomness: one seed, which is printed, decides when nodes die and how long clients pause.
+//! `EVERGATE_SEED=n` repeats its choices. The timing of the machine still differs between runs.
 
 use evergate_base::{GAMMA, spread};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A seeded source of numbers.
+/// Seeded source of random numbers.
 pub(crate) struct Chance {
     pub(crate) seed: u64,
     state: AtomicU64,
 }
 
 impl Chance {
-    /// Anything but the same at every run, unless a seed is given: when a node dies must not be a habit.
+    /// Source with a new seed at every run, or with the given one, so that nodes do not always die at the same
+    /// moment.
     pub(crate) fn new() -> Chance {
         let seed = match std::env::var("EVERGATE_SEED") {
             Ok(given) => given.parse().unwrap_or_else(|_| panic!("EVERGATE_SEED={given:?} is no number")),
@@ -26,12 +27,12 @@ impl Chance {
         Chance { seed, state: AtomicU64::new(seed) }
     }
 
-    /// A source for this party alone: what it draws does not depend on when the others draw.
+    /// Source for one party. Its numbers do not depend on what other parties draw.
     pub(crate) fn of(&self, party: &str) -> Chance {
         Chance::from(party.bytes().fold(self.seed, |state, byte| mixed(state ^ u64::from(byte))))
     }
 
-    /// A number below `end`, which is not 0.
+    /// Random number below `end`, which is not 0.
     pub(crate) fn below(&self, end: u64) -> u64 {
         mixed(self.state.fetch_add(1, Ordering::Relaxed)) % end
     }
@@ -46,7 +47,7 @@ fn mixed(state: u64) -> u64 {
 }
 
 #[test]
-fn a_seed_gives_the_same_moments_again_and_parties_have_their_own() {
+fn seed_repeats_its_numbers_and_parties_draw_independently() {
     let draw = |chance: &Chance| (0..8).map(|_| chance.below(1000)).collect::<Vec<_>>();
     assert_eq!(draw(&Chance::from(7)), draw(&Chance::from(7)));
     assert_ne!(draw(&Chance::from(7)), draw(&Chance::from(8)));

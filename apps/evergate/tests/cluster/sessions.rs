@@ -1,5 +1,5 @@
-//! Sessions are resumed at every node: by tickets, whose keys all nodes have, and TLS 1.2 sessions by their ids, which every node
-//! knows, also those of a node that is dead; and none resumes one that was aborted.
+//! TLS sessions, which every node resumes. All nodes have the ticket keys, and all nodes know the ids of TLS 1.2
+//! sessions, even after the creator's death. No node resumes an aborted session.
 
 use crate::support::eventually;
 use crate::traffic::{self, Carrier, Server, head};
@@ -11,10 +11,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Each connection comes to a node of the hash's choice: so many come to every one of three nodes.
+/// The hash chooses the node of each connection. This many visits reach each of three nodes.
 const VISITS_MAX: usize = 100;
 
-/// One of TLS 1.2 without tickets.
+/// TLS 1.2 client without tickets.
 pub(crate) fn client(world: &World) -> Arc<ClientConfig> {
     client_with(world, &rustls::version::TLS12, Tls12Resumption::SessionIdOnly)
 }
@@ -33,7 +33,7 @@ fn client_with(
     Arc::new(config)
 }
 
-/// Answers every request with "ok", and closes.
+/// Starts a server that answers every request with "ok" and closes.
 pub(crate) fn serve(world: &World) {
     let at = Server::Plain.address(world);
     world.switch.run(move || {
@@ -70,7 +70,7 @@ fn ask(stream: &mut Tls) {
     assert_eq!(&body, b"ok");
 }
 
-/// One request on a connection of its own. `aborts`: the client then sends what no key has sealed.
+/// Sends one request on a new connection. `aborts`: the client then sends a record that no key has sealed.
 pub(crate) fn visit(world: &World, client: &Arc<ClientConfig>, aborts: bool) -> HandshakeKind {
     let connect = connect(world, client);
     world.switch.run(move || {
@@ -85,7 +85,7 @@ pub(crate) fn visit(world: &World, client: &Arc<ClientConfig>, aborts: bool) -> 
     })
 }
 
-/// A client that has all of the server's side of a resuming handshake, and has not answered.
+/// Client that has the server's whole side of a resuming handshake, and has not answered.
 fn begin(world: &World, client: &Arc<ClientConfig>) -> Tls {
     let connect = connect(world, client);
     world.switch.run(move || {
@@ -113,7 +113,7 @@ pub(crate) fn all_keep(nodes: &[Node], sessions: u64) {
     });
 }
 
-/// A node begins anew, with nothing, and gets its share of the buckets.
+/// Starts the node again, without state, and waits until it has its share of the buckets.
 fn come_back(world: &World, nodes: &mut Vec<Node>, number: u8, config: &str) {
     nodes.push(world.start(number, config));
     nodes.sort_by_key(|node| node.number);
@@ -122,7 +122,7 @@ fn come_back(world: &World, nodes: &mut Vec<Node>, number: u8, config: &str) {
     });
 }
 
-/// Comes back until every node has resumed the session once more; never is it made anew.
+/// Visits until every node has resumed the session once more. No visit may make a full handshake.
 fn resumed_everywhere(world: &World, nodes: &[Node], client: &Arc<ClientConfig>) {
     let resumed = |node: &Node| count(node, "handshakes_resumed");
     let before: Vec<u64> = nodes.iter().map(resumed).collect();
@@ -135,12 +135,12 @@ fn resumed_everywhere(world: &World, nodes: &[Node], client: &Arc<ClientConfig>)
     let after: Vec<u64> = nodes.iter().map(resumed).collect();
     let full: Vec<u64> = nodes.iter().map(|node| count(node, "handshakes_full")).collect();
     panic!(
-        "a node was not asked in {VISITS_MAX} visits: resumed {before:?} before, {after:?} now; {full:?} made anew"
+        "a node had none of {VISITS_MAX} visits: resumed {before:?} before, {after:?} now; {full:?} full handshakes"
     );
 }
 
 #[test]
-fn a_session_is_resumed_at_every_node_also_when_its_maker_is_dead_and_an_aborted_one_at_none() {
+fn session_id_is_resumed_at_every_node_unless_aborted() {
     if !privileged() {
         return;
     }
@@ -157,7 +157,7 @@ fn a_session_is_resumed_at_every_node_also_when_its_maker_is_dead_and_an_aborted
     dead.kill();
     settled(&nodes);
     resumed_everywhere(&world, &nodes, &client);
-    // A node that begins with nothing is told what the others keep.
+    // A node without state receives the sessions of the other nodes.
     come_back(&world, &mut nodes, number, &config);
     all_keep(&nodes, 1);
     resumed_everywhere(&world, &nodes, &client);
@@ -168,10 +168,10 @@ fn a_session_is_resumed_at_every_node_also_when_its_maker_is_dead_and_an_aborted
     resumed_everywhere(&world, &nodes, &client);
 }
 
-/// The client has our side of a handshake that resumes its session, and then no node keeps that session any more: whoever goes
-/// on has what was found from the mirror, not from its cache.
+/// The client has the server's side of a handshake that resumes its session. Then every node drops the session. The
+/// next node must use the replicated session, not its cache.
 #[test]
-fn a_handshake_that_resumes_by_id_goes_on_at_a_node_that_does_not_know_the_session() {
+fn resuming_handshake_continues_at_a_node_without_the_session() {
     if !privileged() {
         return;
     }
@@ -197,7 +197,7 @@ fn a_handshake_that_resumes_by_id_goes_on_at_a_node_that_does_not_know_the_sessi
 }
 
 #[test]
-fn a_client_that_asks_nothing_gets_its_tickets_all_the_same() {
+fn client_without_requests_receives_tickets() {
     if !privileged() {
         return;
     }
@@ -214,8 +214,8 @@ fn a_client_that_asks_nothing_gets_its_tickets_all_the_same() {
     }
 }
 
-/// The client has what the node that is dead by now has sealed, and a node that begins anew has never seen it.
-fn tickets_are_taken_everywhere(version: &'static SupportedProtocolVersion) {
+/// The dead node has sealed the client's ticket, and the restarted node has never seen it.
+fn tickets_are_accepted_everywhere(version: &'static SupportedProtocolVersion) {
     if !privileged() {
         return;
     }
@@ -239,11 +239,11 @@ fn tickets_are_taken_everywhere(version: &'static SupportedProtocolVersion) {
 }
 
 #[test]
-fn a_tls12_ticket_is_taken_at_every_node_also_when_its_maker_is_dead() {
-    tickets_are_taken_everywhere(&rustls::version::TLS12);
+fn tls12_ticket_is_accepted_at_every_node_after_a_death() {
+    tickets_are_accepted_everywhere(&rustls::version::TLS12);
 }
 
 #[test]
-fn a_tls13_ticket_is_taken_at_every_node_also_when_its_maker_is_dead() {
-    tickets_are_taken_everywhere(&rustls::version::TLS13);
+fn tls13_ticket_is_accepted_at_every_node_after_a_death() {
+    tickets_are_accepted_everywhere(&rustls::version::TLS13);
 }

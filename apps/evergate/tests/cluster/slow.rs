@@ -1,4 +1,5 @@
-//! Clients that take little: their servers' timers are long, and must not decide how long they wait after a move.
+//! Clients that read slowly. Their servers have long retransmission timers, which must not decide how long a client
+//! waits after a move.
 
 use crate::support::eventually;
 use crate::traffic::{PATIENCE, content, head};
@@ -12,15 +13,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// A third of them moves. What their servers say just then is lost, and of so many one says something.
+/// Number of clients, of which a third moves. At the moment of the move at least one server sends, and its segments
+/// are lost.
 const CLIENTS: usize = 12;
-/// Taken at a time. With the pause some 50 KB a second, so that what is on its way takes seconds.
+/// Bytes per read. With the pause a client reads about 50 KB/s, so that bytes in flight last for seconds.
 const BIT: usize = 4096;
 const PAUSE: Duration = Duration::from_millis(80);
-/// Taken until the servers know how slow their clients are.
+/// Bytes after which the servers have adapted to their slow clients.
 const KNOWN: usize = 400_000;
 
-/// Takes the content slowly until told that it is enough.
+/// Reads the content slowly until `enough` is set.
 fn take(taken: &AtomicUsize, enough: &AtomicBool) {
     let mut stream = TcpStream::connect((ADDRESS, Listener::Http.port())).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -36,7 +38,7 @@ fn take(taken: &AtomicUsize, enough: &AtomicBool) {
 }
 
 #[test]
-fn servers_of_slow_clients_are_told_what_is_lost_when_a_node_is_drained() {
+fn servers_of_slow_clients_get_loss_notices_after_a_drain() {
     if !privileged() {
         return;
     }
@@ -54,7 +56,7 @@ fn servers_of_slow_clients_are_told_what_is_lost_when_a_node_is_drained() {
         .collect();
     let have = |more: usize| {
         let all: Vec<usize> = clients.iter().map(|(taken, _)| taken.load(Ordering::Relaxed) + more).collect();
-        eventually("the clients go on", || {
+        eventually("the clients continue", || {
             clients
                 .iter()
                 .zip(&all)
@@ -65,8 +67,8 @@ fn servers_of_slow_clients_are_told_what_is_lost_when_a_node_is_drained() {
     have(KNOWN);
     let carrier = nodes.iter().max_by_key(|node| open(node)).unwrap();
     assert_eq!(carrier.cli(&["node", "drain"]).code, Some(0));
-    carrier.eventually("has given everything away", |status| status.drained);
-    eventually("servers are told", || {
+    carrier.eventually("is drained", |status| status.drained);
+    eventually("servers receive loss notices", || {
         let reported: u64 = nodes.iter().map(|node| node.status().loss_notices_late).sum();
         (reported > 0).then_some(())
     });
@@ -77,12 +79,13 @@ fn servers_of_slow_clients_are_told_what_is_lost_when_a_node_is_drained() {
     }
 }
 
-/// More than is kept of what is passed on in any case.
+/// More bytes than a node keeps of forwarded input.
 const LONG: usize = 1_000_000;
-/// The client leaves so much of it: more than its buffer, and less behind that than is kept of a response's end.
+/// Bytes that the client leaves unread: more than its buffer, and beyond that fewer than a node keeps of a response's
+/// end.
 const LEFT: usize = 40_000;
 
-/// Sends the content to whoever asks first, and returns when all of it is acknowledged.
+/// Sends the content to the first client, and returns when all of it is acknowledged.
 fn send_once(listener: &TcpListener) -> TcpStream {
     let (mut stream, _) = listener.accept().unwrap();
     head(&mut stream).unwrap();
@@ -94,9 +97,9 @@ fn send_once(listener: &TcpListener) -> TcpStream {
     stream
 }
 
-/// A server that has nothing more to resend need not be waited for after a death.
+/// A server with nothing left to retransmit need not be waited for after a failover.
 #[test]
-fn a_server_that_has_said_all_is_acknowledged_although_its_client_takes_nothing() {
+fn server_input_is_acknowledged_although_its_client_stalls() {
     if !privileged() {
         return;
     }

@@ -1,9 +1,9 @@
-//! The TCP sockets of a namespace over IPv4, as its kernel lists them (proc(5), `/proc/net/tcp`).
+//! IPv4 TCP sockets of a namespace, as its kernel lists them (proc(5), `/proc/net/tcp`).
 
 use evergate_bpf::netns::Namespace;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-/// State of a connection that is open at both ends, as the kernel numbers it.
+/// Number of TCP_ESTABLISHED in the kernel's list.
 pub(crate) const ESTABLISHED: u8 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ fn parse(line: &str) -> Option<Socket> {
     Some(Socket { local, remote, state: u8::from_str_radix(fields.next()?, 16).ok()? })
 }
 
-/// The address in hexadecimal as it lies in memory, and the port.
+/// Parses an address: the IP in hexadecimal, in memory order, and the port.
 fn address(field: &str) -> Option<SocketAddrV4> {
     let (ip, port) = field.split_once(':')?;
     let ip = u32::from_str_radix(ip, 16).ok()?;

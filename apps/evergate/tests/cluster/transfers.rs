@@ -1,5 +1,4 @@
-//! Transfers through a movable address while the node that carries them dies or is drained: every byte arrives, once, and
-//! in order.
+//! Transfers through a movable address while their node dies or is drained. Every byte arrives once and in order.
 
 use crate::support::eventually;
 use crate::traffic::{PATIENCE, Stream, byte, content, head};
@@ -13,7 +12,7 @@ use std::time::Duration;
 
 /// More than all buffers between the two ends hold, so that the transfer is under way when the node dies.
 const BYTES: usize = 48 << 20;
-/// When it dies.
+/// Bytes transferred when the node dies.
 const SO_FAR: usize = BYTES / 4;
 pub(crate) const SERVER: &str = "10.71.0.254:8000";
 
@@ -40,7 +39,7 @@ impl Listener {
     }
 }
 
-/// Takes exactly the content from `from` to `to`.
+/// Reads exactly the content from `from` to `to`.
 pub(crate) fn check(stream: &mut impl Read, from: usize, to: usize) {
     let mut buffer = vec![0; 65_536];
     let mut at = from;
@@ -57,7 +56,7 @@ pub(crate) fn check(stream: &mut impl Read, from: usize, to: usize) {
     }
 }
 
-/// A server that sends the content, and takes nothing else: one thread per connection.
+/// Serves downloads of the content and uploads to it, one thread per connection.
 fn serve(listener: TcpListener) {
     for stream in listener.incoming().flatten() {
         std::thread::spawn(move || {
@@ -82,7 +81,7 @@ fn serve(listener: TcpListener) {
     }
 }
 
-/// A network with that server.
+/// World of three hosts with that server.
 pub(crate) fn serving() -> World {
     let world = World::new(3);
     world.switch.run(|| {
@@ -105,7 +104,7 @@ pub(crate) fn connect(listener: Listener) -> Box<dyn Stream> {
     Box::new(rustls::StreamOwned::new(connection, stream))
 }
 
-/// The client: says when a quarter is through, and waits for a word.
+/// Client of one transfer. It signals after a quarter and waits for `proceed`.
 fn transfer(listener: Listener, way: Way, quarter: &Sender<()>, proceed: &Receiver<()>) {
     let mut stream = connect(listener);
     let pause = || {
@@ -151,33 +150,33 @@ pub(crate) fn config(world: &World) -> String {
     text + "[[certificates]]\nname = \"shop\"\nchain = \"shop.pem\"\nkey = \"shop.key\"\n"
 }
 
-/// Client connections that a node has open.
+/// Number of client connections that a node has open.
 pub(crate) fn open(node: &Node) -> u64 {
     let status: serde_json::Value = serde_json::from_str(&node.cli(&["status", "--json"]).out).unwrap();
     status["connections"]["open"].as_u64().unwrap_or_else(|| panic!("no count in {status}"))
 }
 
-/// What becomes of the node that carries a transfer.
+/// Failure of the node that carries a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Killed,
     Drained,
-    /// Stopped until the transfer is over, then let go on.
+    /// Stopped until the transfer is over, then continued.
     Paused,
-    /// Cut off one network until the transfer is over.
+    /// Cut off from one network until the transfer is over.
     Unplugged(&'static str),
 }
 
-/// A client that takes nothing for this long is looked at meanwhile.
+/// Pause of the client, long enough that the node checks for a stall meanwhile.
 const REST: Duration = Duration::from_secs(2);
 const WRITE_STALL_MS: u64 = 4800;
 
-/// One transfer, whose node is lost to it when a quarter is through.
+/// Runs one transfer, whose node fails after a quarter.
 fn crosses(listener: Listener, way: Way, fate: Fate) {
     crosses_after(listener, way, fate, Duration::ZERO);
 }
 
-/// The client rests for so long after the loss.
+/// [`crosses`] with a client that pauses after the failure.
 fn crosses_after(listener: Listener, way: Way, fate: Fate, rest: Duration) {
     if !privileged() {
         return;
@@ -211,8 +210,8 @@ fn crosses_after(listener: Listener, way: Way, fate: Fate, rest: Duration) {
         }
         Fate::Drained => {
             assert_eq!(carrier.cli(&["node", "drain"]).code, Some(0));
-            carrier.eventually("has given everything away", |status| status.drained);
-            nodes.push(carrier); // it lives, and may get the connection back as a backup only
+            carrier.eventually("is drained", |status| status.drained);
+            nodes.push(carrier); // alive, and can get the connection back as a backup only
         }
     }
     std::thread::sleep(rest);
@@ -275,12 +274,12 @@ fn a_tls_download_moves_when_its_node_is_drained() {
 }
 
 #[test]
-fn a_tls_download_that_its_client_lets_wait_outlives_its_node() {
+fn a_paused_tls_download_outlives_its_node() {
     crosses_after(Listener::Https, Way::Down, Fate::Killed, REST);
 }
 
 #[test]
-fn a_tls_download_that_its_client_lets_wait_moves_when_its_node_is_drained() {
+fn a_paused_tls_download_moves_when_its_node_is_drained() {
     crosses_after(Listener::Https, Way::Down, Fate::Drained, REST);
 }
 

@@ -1,15 +1,16 @@
-//! Machines that are not there: the kernel keeps what is sent to them for seconds, and takes the room for it from whoever sends.
+//! Unreachable machines: the kernel queues packets for them for seconds and charges them to the sending socket.
 
 use crate::world::{World, inside, privileged, settled};
 use evergate_sys::{Datagrams, Pinger, Probe, Prober, TcpParams};
 use std::net::{IpAddr, SocketAddr};
 
-/// Who is not there, and who is; of both families.
+/// Pairs of an absent and a present peer, in both families.
 fn peers() -> [(IpAddr, IpAddr); 2] {
     [(inside(200), inside(254)), ("fd71::200".parse().unwrap(), "fd71::254".parse().unwrap())]
 }
 
-/// Sends more to the absent one than a socket usually has room for, and then once to the other; whether there was room for that.
+/// Sends more packets to the absent peer than a socket buffer holds, and then one to the present peer; whether the
+/// buffer had room for that one.
 fn has_room(send: impl Fn(IpAddr) -> bool, (absent, present): (IpAddr, IpAddr)) -> bool {
     (0..1000).for_each(|_| {
         send(absent);
@@ -18,7 +19,7 @@ fn has_room(send: impl Fn(IpAddr) -> bool, (absent, present): (IpAddr, IpAddr)) 
 }
 
 #[test]
-fn who_is_not_there_takes_nobodys_room() {
+fn packets_to_an_absent_peer_do_not_block_the_socket() {
     if !privileged() {
         return;
     }
@@ -44,7 +45,7 @@ fn who_is_not_there_takes_nobodys_room() {
     });
 }
 
-/// What a node sends in some eight seconds: longer than the kernel keeps what it cannot deliver.
+/// Datagrams that a node sends in about eight seconds. The kernel drops undeliverable packets before that.
 const DATAGRAMS: u64 = 2400;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Nodes in namespaces of their own, on two switches in another one, which is also the witness.
+//! Nodes in one namespace each. Both switches are bridges of another namespace, which is also the witness.
 
 pub(crate) use crate::support::{Folder, Output, eventually, evergate};
 
@@ -11,13 +11,13 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// The cluster's addresses; hosts of both networks have the numbers of their nodes, the switches 254.
+/// Movable address of the cluster. A node's number is the last byte of its host addresses; the switches have 254.
 pub(crate) const ADDRESS: &str = "10.72.0.100";
 pub(crate) const VIRTUAL_MAC: &str = "02:00:5e:00:00:64";
 pub(crate) const PORT: u16 = 7400;
 
-/// Whether these tests can run here ([`can_run`]). With root and a kernel that is new enough they can, and what fails then is
-/// a failure.
+/// Whether these tests can run here ([`can_run`]): they need root and a recent kernel. With both, every error is a
+/// failure of the test.
 pub(crate) fn privileged() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(['.', '-']).map_while(|part| part.trim().parse::<u32>().ok());
@@ -37,7 +37,7 @@ pub(crate) fn outside(host: u8) -> IpAddr {
     IpAddr::from([10, 72, 0, host])
 }
 
-/// Which addresses a world has.
+/// Address family of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     V4,
@@ -59,7 +59,7 @@ impl Family {
         }
     }
 
-    /// The movable address.
+    /// Movable address of the cluster.
     pub(crate) fn address(self) -> IpAddr {
         self.outside(100)
     }
@@ -69,63 +69,63 @@ impl Family {
     }
 }
 
-/// The networks of a cluster. Namespaces are gone when nobody is left in them.
+/// Networks of a cluster. The kernel removes a namespace with its last process.
 pub(crate) struct World {
     pub(crate) family: Family,
     pub(crate) switch: Namespace,
     hosts: Vec<Namespace>,
     pub(crate) folder: Folder,
     pub(crate) chance: Chance,
-    _places: Places,
+    _share: MachineShare,
 }
 
-/// Heartbeats are in real time: nodes of more clusters at once would keep each other from hearing theirs.
-const AT_ONCE: u8 = 2;
+/// Clusters that may run at once. Heartbeats run in real time: more clusters would delay each other's heartbeats.
+const SHARES: u8 = 2;
 
-static TAKEN: Mutex<u8> = Mutex::new(0);
-static LEFT: Condvar = Condvar::new();
+static IN_USE: Mutex<u8> = Mutex::new(0);
+static RELEASED: Condvar = Condvar::new();
 
-/// Keeps other clusters of these tests from running.
-pub(crate) struct Places(u8);
+/// Share of the machine, held while a cluster runs.
+pub(crate) struct MachineShare(u8);
 
-impl Places {
-    fn take(count: u8) -> Places {
-        let taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
-        let full = |taken: &mut u8| *taken + count > AT_ONCE;
-        let mut taken = LEFT.wait_while(taken, full).unwrap_or_else(PoisonError::into_inner);
-        *taken += count;
-        Places(count)
+impl MachineShare {
+    fn acquire(count: u8) -> MachineShare {
+        let in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = |in_use: &mut u8| *in_use + count > SHARES;
+        let mut in_use = RELEASED.wait_while(in_use, full).unwrap_or_else(PoisonError::into_inner);
+        *in_use += count;
+        MachineShare(count)
     }
 
-    /// Of whoever needs the whole machine: loads and their figures.
-    pub(crate) fn all() -> Places {
-        Places::take(AT_ONCE)
+    /// All shares, for a test that needs the whole machine: load tests and measurements.
+    pub(crate) fn all() -> MachineShare {
+        MachineShare::acquire(SHARES)
     }
 }
 
-impl Drop for Places {
+impl Drop for MachineShare {
     fn drop(&mut self) {
-        *TAKEN.lock().unwrap_or_else(PoisonError::into_inner) -= self.0;
-        LEFT.notify_all();
+        *IN_USE.lock().unwrap_or_else(PoisonError::into_inner) -= self.0;
+        RELEASED.notify_all();
     }
 }
 
 impl World {
-    /// A switch and this many hosts, numbered from 1.
+    /// World of a switch and `hosts` hosts, numbered from 1.
     pub(crate) fn new(hosts: u8) -> World {
         World::of(Family::V4, hosts)
     }
 
     pub(crate) fn of(family: Family, hosts: u8) -> World {
-        World::at(Places::take(1), family, hosts)
+        World::at(MachineShare::acquire(1), family, hosts)
     }
 
-    /// The same with the machine to itself.
+    /// World that runs without a second cluster beside it.
     pub(crate) fn alone(hosts: u8) -> World {
-        World::at(Places::all(), Family::V4, hosts)
+        World::at(MachineShare::all(), Family::V4, hosts)
     }
 
-    fn at(places: Places, family: Family, hosts: u8) -> World {
+    fn at(share: MachineShare, family: Family, hosts: u8) -> World {
         let switch = namespace();
         for (name, address) in [("in", family.inside(254)), ("out", family.outside(254))] {
             switch.bridge(name, address, family.prefix()).unwrap();
@@ -133,10 +133,10 @@ impl World {
         let hosts = (1..=hosts).map(|number| host(family, &switch, number)).collect();
         let folder = Folder::new();
         folder.write("cluster.key", &format!("{}\n", evergate::agent::fresh_key()));
-        World { family, switch, hosts, folder, chance: Chance::new(), _places: places }
+        World { family, switch, hosts, folder, chance: Chance::new(), _share: share }
     }
 
-    /// Makes `shop.pem` and `shop.key`, which clients may trust as they are.
+    /// Creates `shop.pem` and `shop.key`: a self-signed certificate that clients use as trust anchor.
     pub(crate) fn certificate(&self) {
         let ends = ["subjectAltName=DNS:shop.test", "basicConstraints=critical,CA:FALSE"];
         let made = Command::new("openssl")
@@ -150,9 +150,9 @@ impl World {
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     }
 
-    /// From now on one packet in a hundred is lost on the way through a switch, whoever sends it.
+    /// Drops one packet in a hundred on its way through a switch, from now on and in every direction.
     pub(crate) fn lose_packets(&self) {
-        let mut rules = String::from("table bridge weather {\n");
+        let mut rules = String::from("table bridge loss {\n");
         for hook in ["forward", "input", "output"] {
             rules.push_str(&format!(
                 "chain {hook} {{ type filter hook {hook} priority 0; numgen random mod 100 == 0 counter drop; }}\n"
@@ -161,12 +161,12 @@ impl World {
         self.filter(&format!("{rules}}}\n"));
     }
 
-    /// Adds rules for the packets that pass the switches.
+    /// Adds nftables rules for the packets that pass the switches.
     pub(crate) fn filter(&self, rules: &str) {
         self.rules(&self.switch, rules);
     }
 
-    /// Rules of a node's host.
+    /// Adds nftables rules to the host of a node.
     pub(crate) fn firewall(&self, number: u8, rules: &str) {
         self.rules(self.host(number), rules);
     }
@@ -179,7 +179,8 @@ impl World {
         });
     }
 
-    /// Loses all packets of a node on these networks. Its cards keep their carriers, so that it must find out by itself.
+    /// Drops all packets of a node on these networks. Its cards keep their carriers, so the node must detect the loss
+    /// itself.
     pub(crate) fn mute(&self, number: u8, nets: &[&str]) {
         let drops: String = nets
             .iter()
@@ -192,12 +193,12 @@ impl World {
         ));
     }
 
-    /// Ends what rules of this name do to packets.
+    /// Removes the rules of this name.
     pub(crate) fn clear(&self, table: &str) {
         self.filter(&format!("delete table bridge {table}\n"));
     }
 
-    /// Every TCP socket of the switch and of all hosts, as the kernel sees it.
+    /// All TCP sockets of the switch and of the hosts, as the kernel lists them.
     pub(crate) fn sockets(&self) -> String {
         let of = |namespace: &Namespace| {
             let reported = namespace.run(|| Command::new("ss").arg("-tino").output().unwrap());
@@ -207,7 +208,7 @@ impl World {
         std::iter::once(format!("switch\n{}", of(&self.switch))).chain(hosts).collect()
     }
 
-    /// How many packets met a rule that counts.
+    /// Number of packets that matched a rule with a counter.
     pub(crate) fn counted(&self) -> u64 {
         let rules = self.switch.run(|| Command::new("nft").args(["list", "ruleset"]).output().unwrap());
         let rules = String::from_utf8(rules.stdout).unwrap();
@@ -219,7 +220,7 @@ impl World {
         &self.hosts[usize::from(number) - 1]
     }
 
-    /// The configuration of all nodes, which each starts with its own number. `nodes`: the entries of `[[cluster.nodes]]`;
+    /// Configuration of all nodes; each node starts with its own number. `nodes`: the entries of `[[cluster.nodes]]`;
     /// `more`: further keys of `[cluster]`.
     pub(crate) fn config(&self, nodes: &str, more: &str) -> String {
         let witness = self.family.outside(254);
@@ -231,25 +232,27 @@ impl World {
             "[node]\nworkers = 2\n[logs]\naccess = \"off\"\n\
              [cluster]\nname = \"test\"\n{key}\naddresses = [\"{address}\"]\nserver_source = [\"{source}\"]\n\
              inside_interface = \"in\"\noutside_interface = \"out\"\nvirtual_mac = \"{VIRTUAL_MAC}\"\n\
-             witness = [\"{witness}\"]\ntiming = \"virtual_machine\"\nflows_max = 1024\nport = {PORT}\n{more}\n{nodes}\n\
+             witness = [\"{witness}\"]\ntiming = \"virtual_machine\"\nflows_max = 1024\nport = {PORT}\n\
+             {more}\n{nodes}\n\
              [[listeners]]\nname = \"in\"\naddress = \"{listener}\"\nprotocol = \"tcp\"\npool = \"web\"\n\
              [[pools]]\nname = \"web\"\nservers = [{{ address = \"{server}\" }}]\n"
         )
     }
 
-    /// The switch and the first host of a world of IPv4 get IPv6 addresses on the inside: `fd71::254` and `fd71::1`.
+    /// Adds IPv6 addresses on the inside of an IPv4 world: `fd71::254` for the switch and `fd71::1` for the first
+    /// host.
     pub(crate) fn add_ipv6_inside(&self) {
         self.switch.ip("addr add fd71::254/64 dev in nodad").unwrap();
         self.host(1).ip("addr add fd71::1/64 dev in nodad").unwrap();
     }
 
-    /// Takes a host's card out and puts another one in, with the same name and addresses.
+    /// Replaces a host's card by a new one with the same name and addresses.
     pub(crate) fn replace_card(&self, number: u8, name: &str) {
         self.host(number).ip(&format!("link del {name}")).unwrap();
         plug(self.host(number), self.family, &self.switch, number, name);
     }
 
-    /// Starts the server of [`World::config`], which sends back what it gets.
+    /// Starts the server of [`World::config`], which echoes its input.
     pub(crate) fn echo(&self) {
         let server = SocketAddr::new(self.family.inside(254), 9);
         self.switch.run(move || {
@@ -262,18 +265,18 @@ impl World {
         });
     }
 
-    /// Nodes 1 to `count` under their own addresses.
+    /// Configuration entries of nodes 1 to `count`, with IPv4 addresses.
     pub(crate) fn entries(count: u8) -> String {
         (1..=count).map(|number| entry(number, inside(number), outside(number))).collect()
     }
 
-    /// Nodes 1 to `count` under their own addresses, of whichever family.
+    /// Configuration entries of nodes 1 to `count`, with addresses of the world's family.
     pub(crate) fn all_entries(&self, count: u8) -> String {
         let of = |number| entry(number, self.family.inside(number), self.family.outside(number));
         (1..=count).map(of).collect()
     }
 
-    /// The file that a node reads when it starts or is told to.
+    /// Writes the file that a node reads at its start and at a reload.
     pub(crate) fn write_config(&self, number: u8, config: &str) -> PathBuf {
         self.folder.write(&format!("node-{number}.toml"), config)
     }
@@ -284,7 +287,8 @@ impl World {
         let socket = self.folder.path(&format!("node-{number}.sock"));
         let (file_text, socket_text) = (file.display().to_string(), socket.display().to_string());
         let process = self.host(number).run(move || {
-            // A record that one node sealed, the next one seals again under the other library.
+            // Nodes use different AEAD libraries. After a failover one library seals again what the other one has
+            // sealed.
             let library = if number.is_multiple_of(2) { "ring" } else { "aws-lc" };
             let number = number.to_string();
             Process::start(|command| {
@@ -295,7 +299,7 @@ impl World {
         Node { number, process, socket }
     }
 
-    /// Starts nodes 1 to `count` with the same configuration, and waits until they are one.
+    /// Starts nodes 1 to `count` with the same configuration and waits until they form one cluster.
     pub(crate) fn cluster(&self, count: u8, more: &str) -> Vec<Node> {
         let config = self.config(&World::entries(count), more);
         let nodes: Vec<Node> = (1..=count).map(|number| self.start(number, &config)).collect();
@@ -308,7 +312,7 @@ pub(crate) fn entry(number: u8, inside: IpAddr, outside: IpAddr) -> String {
     format!("[[cluster.nodes]]\nnumber = {number}\ninside = \"{inside}\"\noutside = \"{outside}\"\n")
 }
 
-/// A namespace whose IPv6 addresses are of use at once.
+/// Namespace whose IPv6 addresses are usable at once, without duplicate address detection.
 fn namespace() -> Namespace {
     let namespace = Namespace::new().unwrap();
     for which in ["all", "default"] {
@@ -317,7 +321,7 @@ fn namespace() -> Namespace {
     namespace
 }
 
-/// A namespace with a card on each switch.
+/// Namespace with a card on each switch.
 fn host(family: Family, switch: &Namespace, number: u8) -> Namespace {
     let host = namespace();
     for name in ["in", "out"] {
@@ -326,7 +330,7 @@ fn host(family: Family, switch: &Namespace, number: u8) -> Namespace {
     host
 }
 
-/// A host's card on one of the switches.
+/// Connects a host's card to one of the switches.
 fn plug(host: &Namespace, family: Family, switch: &Namespace, number: u8, name: &str) {
     let (net, address) = match name {
         "in" => (0, family.inside(number)),
@@ -337,7 +341,7 @@ fn plug(host: &Namespace, family: Family, switch: &Namespace, number: u8, name: 
     host.plug(&card, switch, name).unwrap();
 }
 
-/// A running node; killed at its end, unless it has ended before.
+/// Running node. Dropping it kills the process.
 pub(crate) struct Node {
     pub(crate) number: u8,
     pub(crate) process: Process,
@@ -345,7 +349,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Runs a command against it.
+    /// Runs a command of the CLI against the node's admin socket.
     pub(crate) fn cli(&self, args: &[&str]) -> Output {
         let mut all = args.to_vec();
         all.extend(["--socket", self.socket.to_str().unwrap()]);
@@ -358,7 +362,7 @@ impl Node {
         serde_json::from_str(&output.out).unwrap()
     }
 
-    /// What a load balancer in front of it is told.
+    /// Status and body of `/healthz`, as a load balancer in front of the node receives them.
     pub(crate) fn healthz(&self) -> (u16, String) {
         let mut stream = std::os::unix::net::UnixStream::connect(&self.socket).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -373,7 +377,7 @@ impl Node {
         (head[9..12].parse().unwrap(), body.to_owned())
     }
 
-    /// Waits until the node's status is as wanted.
+    /// Waits until the node's status satisfies `wanted`.
     pub(crate) fn eventually(&self, what: &str, wanted: impl Fn(&ClusterStatus) -> bool) -> ClusterStatus {
         let what = format!("node {}: {what}", self.number);
         let mut last = ClusterStatus::default();
@@ -388,7 +392,7 @@ impl Node {
         })
     }
 
-    /// Ends it as a crash would.
+    /// Kills the process without a chance to send LEAVE.
     pub(crate) fn kill(self) {
         self.process.signal("KILL");
     }
@@ -397,19 +401,19 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("node {} said: {:#?}", self.number, self.process.lines());
+            eprintln!("output of node {}: {:#?}", self.number, self.process.lines());
             let status = self.cli(&["status", "--json"]).out;
             let status: serde_json::Value = serde_json::from_str(&status).unwrap_or_default();
-            eprintln!("and counted {}", status["reasons"]);
+            eprintln!("reasons: {}", status["reasons"]);
             eprintln!("{}", self.cli(&["cluster", "status"]).out);
         }
     }
 }
 
-/// Waits until these nodes are exactly the members of one view, share the buckets, and copy each.
+/// Waits until these nodes are exactly the members of one view, own all buckets, and have a backup of each.
 pub(crate) fn settled(nodes: &[Node]) -> Vec<ClusterStatus> {
     let members: Vec<u8> = nodes.iter().map(|node| node.number).collect();
-    let copied = members.len() > 1;
+    let replicates = members.len() > 1;
     let whole = |status: &ClusterStatus| {
         status.phase == "active"
             && status.view.as_ref().is_some_and(|view| view.members == members)
@@ -417,11 +421,11 @@ pub(crate) fn settled(nodes: &[Node]) -> Vec<ClusterStatus> {
             && status.buckets.recovering == 0
             && status.buckets.syncing == 0
             && status.buckets.catching_up == 0
-            && (status.buckets.without_backup == 0 || !copied)
+            && (status.buckets.without_backup == 0 || !replicates)
     };
     eventually(&format!("nodes {members:?} are a cluster"), || {
         let all: Vec<ClusterStatus> =
-            nodes.iter().map(|node| node.eventually("is in the cluster", whole)).collect();
+            nodes.iter().map(|node| node.eventually("has joined the cluster", whole)).collect();
         let epochs = all.iter().filter_map(|status| status.view.as_ref().map(|view| view.epoch));
         let same = epochs.clone().all(|epoch| Some(epoch) == epochs.clone().next());
         let owned: u64 = all.iter().map(|status| status.buckets.owned).sum();

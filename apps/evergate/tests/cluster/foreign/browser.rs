@@ -1,4 +1,4 @@
-//! Chromium with a page that the cluster serves: streams, uploads, requests and a WebSocket, all over TLS.
+//! Chromium with a page that the cluster serves: downloads, uploads, requests and a WebSocket, all over TLS.
 
 use super::{Desk, Running, Verdict, start};
 use crate::world::{ADDRESS, World};
@@ -10,12 +10,12 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// As many as a browser has over HTTP/1.1 to one host, and the WebSocket.
+/// Six connections, as a browser opens over HTTP/1.1 to one host, and one for the WebSocket.
 const CONNECTIONS: usize = 6 + 1;
 /// Longer than any test.
 const PATIENCE_S: u32 = 180;
 
-/// What the page says at its end.
+/// Result of the page.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Report {
@@ -29,7 +29,7 @@ struct Report {
     closed: Option<Closed>,
 }
 
-/// How the WebSocket ended.
+/// End of the WebSocket.
 #[derive(Debug, PartialEq, Deserialize)]
 struct Closed {
     code: u16,
@@ -38,10 +38,10 @@ struct Closed {
 
 fn command(world: &World, desk: &Desk) -> Command {
     let mut command = Command::new("timeout");
-    // Also when nobody is left to end it.
+    // `timeout` ends the browser even if this process dies.
     command.args(["--signal=KILL", &PATIENCE_S.to_string(), "chromium"]);
     command.args(["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]);
-    // Nobody else is to be asked for anything, and nothing is to slow a page down that nobody looks at.
+    // No background traffic, and no throttling of a page without a viewer.
     command.args(["--no-first-run", "--disable-background-networking", "--disable-component-update"]);
     command.args(["--disable-background-timer-throttling", "--disable-renderer-backgrounding"]);
     command.args(["--ignore-certificate-errors", &format!("--host-resolver-rules=MAP shop.test {ADDRESS}")]);
@@ -54,7 +54,7 @@ fn command(world: &World, desk: &Desk) -> Command {
     command
 }
 
-/// Starts the browser; it is ended when its page has reported.
+/// Starts the browser, and ends it when its page has reported.
 pub(super) fn client(world: &World, desk: &Arc<Desk>) -> Running {
     let (mut command, desk, log) = (command(world, desk), desk.clone(), world.folder.path("chromium.log"));
     let thread = world.switch.spawn(move || {
@@ -69,7 +69,7 @@ pub(super) fn client(world: &World, desk: &Arc<Desk>) -> Running {
             }
             std::thread::park_timeout(Duration::from_millis(20));
         };
-        // All its processes at once.
+        // Kills the whole process group.
         let killed =
             Command::new("sh").args(["-c", &format!("kill -KILL -{}", child.id())]).status().unwrap();
         child.wait().unwrap();

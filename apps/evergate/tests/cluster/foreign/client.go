@@ -1,5 +1,5 @@
-// A client of three connections: requests on a kept one, a download, an upload. Each opens one connection and may use no
-// other: the transport is asked which one it took for every request, and dialling again is an error.
+// Client of three connections: requests on a persistent one, a download, an upload. Each opens one connection and may use
+// no second one: the transport reports the connection of every request, and dialling again is an error.
 //
 //	client PEM ADDRESS TLS-VERSION NAME REQUESTS SEED <UPLOAD
 package main
@@ -25,10 +25,10 @@ import (
 
 const patience = 120 * time.Second
 
-// A client whose requests all go over one connection.
+// Client whose requests all use one connection.
 type client struct {
 	http  http.Client
-	port  atomic.Int64 // ours, of the connection; 0 before there is one
+	port  atomic.Int64 // local port of the connection; 0 before there is one
 	count int
 }
 
@@ -50,7 +50,7 @@ func port(connection net.Conn) int {
 	return connection.LocalAddr().(*net.TCPAddr).Port
 }
 
-// One request, which must use the connection of those before it.
+// Sends one request, which must use the connection of the previous requests.
 func (c *client) ask(method, path string, body io.Reader) (*http.Response, error) {
 	request, err := http.NewRequest(method, "https://shop.test"+path, body)
 	if err != nil {
@@ -72,7 +72,7 @@ func (c *client) ask(method, path string, body io.Reader) (*http.Response, error
 	return response, nil
 }
 
-// One request whose answer is this text.
+// Sends one request whose answer must be this text.
 func (c *client) expect(method, path string, body io.Reader, wanted string) error {
 	response, err := c.ask(method, path, body)
 	if err != nil {
@@ -119,7 +119,7 @@ func download(c *client, name string) (string, error) {
 	return fmt.Sprintf("down %d %x", count, hash.Sum(nil)), err
 }
 
-// Uploads what comes as input; the length is not known before.
+// Uploads standard input, without a length in the head.
 func upload(c *client) (string, error) {
 	response, err := c.ask("POST", "/take", os.Stdin)
 	if err != nil {

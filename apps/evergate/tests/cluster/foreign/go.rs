@@ -1,4 +1,5 @@
-//! Go's net/http over crypto/tls: requests on a kept connection, a download and an upload, over both versions of TLS.
+//! Go's net/http over crypto/tls: requests on a persistent connection, a download and an upload, with TLS 1.2 and
+//! 1.3.
 
 use super::{Desk, REQUESTS, Running, feed, run};
 use crate::traffic::content;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// Builds the client; nothing is fetched for it.
+/// Builds the client, which has no dependencies to download.
 pub(super) fn build() -> PathBuf {
     let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("foreign-go-client");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cluster/foreign/client.go");

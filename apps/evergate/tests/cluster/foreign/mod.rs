@@ -1,8 +1,8 @@
-//! Clients that were not written here (curl, `openssl s_client`, Python's http.client, Go's net/http, Chromium) while node
-//! after node is killed until one is left: everything arrives, on the connections that were opened at the beginning.
+//! Third-party clients (curl, `openssl s_client`, Python's http.client, Go's net/http, Chromium) while nodes are
+//! killed until one is left. Everything arrives on the connections that were opened at the beginning.
 
 mod browser;
-mod command_line;
+mod cli_tools;
 mod go;
 mod server;
 
@@ -21,29 +21,29 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 const PIECE: usize = 16 << 10;
-/// Below this, in milliseconds: pauses between two pieces, or before an answer. Transfers last as long as the test wants.
+/// Bound on pauses between two pieces or before an answer, in milliseconds. The test decides when transfers end.
 const PAUSE_MS: u64 = 10;
-/// Requests on a kept connection.
+/// Requests on a persistent connection.
 const REQUESTS: usize = 1500;
-/// The request whose answer waits for the last death, should the clients have come so far before.
+/// Request whose answer waits for the last death, if the clients come this far before it.
 const LAST_EARLY_REQUEST: usize = 1400;
 
-/// What the server and the test share.
+/// State that the server and the test share.
 struct Desk {
     chance: Chance,
     /// Transfers may end.
     over: AtomicBool,
     /// Pieces and answers so far.
     moved: AtomicUsize,
-    /// Bytes of each download, when it has ended.
+    /// Bytes of each finished download.
     sent: Mutex<BTreeMap<String, usize>>,
-    /// What the page in the browser came to.
+    /// Result of the page in the browser.
     report: Mutex<Option<String>>,
     wrong: Mutex<Vec<String>>,
 }
 
 impl Desk {
-    /// Waits a little, unless everything may end.
+    /// Pauses a little; whether transfers must continue.
     fn continues(&self, pauses: &Chance) -> bool {
         self.moved.fetch_add(1, Ordering::Relaxed);
         let continues = !self.over.load(Ordering::Relaxed);
@@ -53,25 +53,25 @@ impl Desk {
         continues
     }
 
-    /// Waits until some pieces and answers more have gone.
+    /// Waits for some further pieces and answers.
     fn moves(&self) {
         let since = self.moved.load(Ordering::Relaxed);
-        eventually("transfers go on", || (self.moved.load(Ordering::Relaxed) > since + 100).then_some(()));
+        eventually("transfers continue", || (self.moved.load(Ordering::Relaxed) > since + 100).then_some(()));
     }
 }
 
-/// What is wrong with what a client did.
+/// Success of a client, or its error.
 type Verdict = std::result::Result<(), String>;
 
-/// A client under way.
+/// Running client.
 struct Running {
     name: String,
-    /// How many connections it has from the beginning to the end.
+    /// Number of its connections, from the beginning to the end.
     connections: usize,
     thread: JoinHandle<Verdict>,
 }
 
-/// Starts a client among the others; `feed` writes its input, `check` looks at its output.
+/// Starts a client; `feed` writes its input, and `check` verifies its output.
 fn run(
     world: &World,
     name: &str,
@@ -99,7 +99,7 @@ fn start(command: &mut Command) -> std::result::Result<Child, String> {
     command.spawn().map_err(|error| format!("{:?}: {error}; try scripts/setup test", command.get_program()))
 }
 
-/// How a client ended, in its words.
+/// Exit status and error output of a client.
 fn end(output: &Output) -> String {
     format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr))
 }
@@ -108,7 +108,7 @@ fn nothing(_: &mut dyn Write) -> Result<usize> {
     Ok(0)
 }
 
-/// Writes the content as a client's input until everything may end.
+/// Writes the content as a client's input until transfers may end.
 fn feed(desk: &Arc<Desk>, name: &str) -> impl FnOnce(&mut dyn Write) -> Result<usize> + use<> {
     let (desk, pauses) = (desk.clone(), desk.chance.of(name));
     move |input| {
@@ -121,7 +121,7 @@ fn feed(desk: &Arc<Desk>, name: &str) -> impl FnOnce(&mut dyn Write) -> Result<u
     }
 }
 
-/// The clients' ports of all open connections with the cluster.
+/// Client ports of all open connections with the cluster.
 fn ports(world: &World) -> BTreeSet<u16> {
     let address: Ipv4Addr = ADDRESS.parse().unwrap();
     let open = sockets(&world.switch)
@@ -130,7 +130,7 @@ fn ports(world: &World) -> BTreeSet<u16> {
     open.map(|socket| socket.local.port()).collect()
 }
 
-/// Nodes die until one is left, while these clients go on with what they began.
+/// Kills nodes until one is left, while these clients continue.
 fn outlive(clients: impl FnOnce(&World, &Arc<Desk>) -> Vec<Running>) {
     let world = World::new(3);
     let (mut nodes, _) = three(&world);
@@ -183,7 +183,7 @@ fn outlive(clients: impl FnOnce(&World, &Arc<Desk>) -> Vec<Running>) {
 #[test]
 fn foreign_clients_outlive_all_nodes_but_one() {
     if privileged() {
-        outlive(command_line::clients);
+        outlive(cli_tools::clients);
     }
 }
 

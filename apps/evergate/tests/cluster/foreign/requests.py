@@ -1,4 +1,4 @@
-# A client that asks, sends, and asks again on one connection; it may not open another one.
+# Client of one connection that requests, uploads and requests again. It may not open a second connection.
 import http.client, random, ssl, sys, time
 pem, address, requests = sys.argv[1], sys.argv[2], int(sys.argv[3])
 pauses = random.Random(int(sys.argv[4]))

@@ -1,4 +1,4 @@
-//! The server behind the cluster: what it sends lasts until the test lets it end, and what it takes must be the content.
+//! Server behind the cluster. It sends until the test lets it end, and checks that uploads are the content.
 
 use super::{Desk, LAST_EARLY_REQUEST, PIECE};
 use crate::phases::server::{body, take};
@@ -56,7 +56,7 @@ fn converse(mut output: &TcpStream, desk: &Desk, asked: &mut String) -> Result<(
                 *desk.report.lock().unwrap() = Some(report);
                 answer(&mut output, "text/plain", "")?;
             }
-            _ => return Err(Error::other("nobody should ask for this")),
+            _ => return Err(Error::other("unexpected request")),
         }
     }
 }
@@ -66,7 +66,7 @@ fn answer(output: &mut impl Write, kind: &str, text: &str) -> Result<()> {
     write!(output, "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n{text}")
 }
 
-/// The content in chunks until everything may end.
+/// Sends the content in chunks until transfers may end.
 fn stream(name: &str, desk: &Desk, pauses: &Chance, output: &mut impl Write) -> Result<()> {
     output.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
     let mut at = 0;
@@ -80,7 +80,7 @@ fn stream(name: &str, desk: &Desk, pauses: &Chance, output: &mut impl Write) -> 
     output.write_all(b"0\r\n\r\n")
 }
 
-/// Every WebSocket message back.
+/// Echoes every WebSocket message.
 fn echo(head: &str, input: &mut impl Read, output: &mut impl Write) -> Result<()> {
     let key = head.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;

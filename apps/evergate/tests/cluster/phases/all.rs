@@ -1,4 +1,4 @@
-//! The phases: each stops a client exactly there, and says how it goes on.
+//! Phases of a connection: each function stops a client exactly there and returns its continuation.
 
 use super::server::{HALF, HUGE, LARGE, LONG, read_chunked};
 use super::wire::Wire;
@@ -6,10 +6,10 @@ use crate::traffic::{Carrier, content};
 use std::io::{Error, Result};
 use std::time::Duration;
 
-/// What a stopped client still has to do; an error when anything is not as it must be.
+/// Remaining work of a stopped client; an error when a byte differs from the expected one.
 pub(super) type Rest = Box<dyn FnOnce() -> Result<()> + Send>;
 
-/// One phase, and over what it is tried.
+/// One phase, and the transports under which it is tried.
 #[derive(Clone, Copy)]
 pub(super) struct Phase {
     pub(super) name: &'static str,
@@ -342,7 +342,7 @@ fn end_received_and_read(mut wire: Wire) -> Result<Rest> {
     rest(move || wire.finish())
 }
 
-/// The server has ended, and nobody but the nodes still has what the client did not take.
+/// The server has closed. Only the nodes still hold the bytes that the client has not read.
 fn end_waits_behind_unread(mut wire: Wire) -> Result<Rest> {
     wire.shake()?;
     wire.send(get("/large"))?;
@@ -354,7 +354,7 @@ fn end_waits_behind_unread(mut wire: Wire) -> Result<Rest> {
     })
 }
 
-/// The same, with a server that still listens.
+/// [`end_waits_behind_unread`] with a server that still reads.
 fn half_open_behind_unread(mut wire: Wire) -> Result<Rest> {
     wire.send(get("/tunnel/large"))?;
     // So slowly that the rest must be stashed, and the server has its end acknowledged.

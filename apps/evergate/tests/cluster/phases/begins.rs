@@ -1,16 +1,16 @@
-//! Connections of which their node has only seen the SYN when it dies.
+//! Connections of which a node has only seen the SYN when it dies.
 
 use super::{connect, filter, prepare};
 use crate::support::eventually;
 use crate::traffic::{Carrier, Server};
 use crate::world::{Node, privileged, settled};
 
-/// SYNs that a node has answered.
+/// Number of SYNs that a node has answered.
 fn answered(node: &Node) -> u64 {
     node.status().gate["cookie_sent"]
 }
 
-/// The client has the SYN-ACK of a node that dies before anything else of it arrives: another one goes on.
+/// The client has the SYN-ACK of a node that dies before any further segment arrives. Another node continues.
 fn outlives_who_answered_its_syn(carriers: &[Carrier]) {
     if !privileged() {
         return;
@@ -44,6 +44,6 @@ fn a_connection_outlives_the_node_that_answered_its_syn() {
 }
 
 #[test]
-fn a_connection_of_a_tls12_client_outlives_the_node_that_answered_its_syn() {
+fn tls12_connection_outlives_the_node_that_answered_its_syn() {
     outlives_who_answered_its_syn(&[Carrier::Tls12]);
 }

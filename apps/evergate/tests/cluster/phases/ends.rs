@@ -1,4 +1,4 @@
-//! Ends of connections whose node dies meanwhile.
+//! Closing connections whose node dies meanwhile.
 
 use super::server::LONG;
 use super::{connect, filter, owner, prepare, socket_state};
@@ -6,7 +6,7 @@ use crate::support::eventually;
 use crate::traffic::{Carrier, Server, content};
 use crate::world::{Node, World, privileged};
 
-/// Takes the node with the client's connection out.
+/// Removes the node with the client's connection from the list.
 fn carrier(world: &World, nodes: &mut Vec<Node>, port: u16) -> Node {
     let number = eventually("a node carries the connection", || owner(world, port));
     nodes.remove(nodes.iter().position(|node| node.number == number).unwrap())
@@ -17,10 +17,11 @@ fn open(node: &Node) -> u64 {
     status["connections"]["open"].as_u64().unwrap()
 }
 
-/// The node has said all and its end was lost: whoever goes on says it again. The close_notify of TLS leaves with the FIN and is
-/// lost with it, so that the node is not done with the connection; in clear it is.
+/// The node has sent everything, and its FIN was lost: the next node sends it again. With TLS the close_notify leaves
+/// with the FIN and is lost as well, so the node still has the connection. Without TLS the node has already dropped
+/// it.
 #[test]
-fn an_end_that_was_lost_is_said_by_the_next_node() {
+fn lost_fin_is_sent_again_by_the_next_node() {
     if !privileged() {
         return;
     }
@@ -51,7 +52,7 @@ fn an_end_that_was_lost_is_said_by_the_next_node() {
     }
 }
 
-/// A client that had our end from the node before ends in order: our end has the same place on both nodes.
+/// A client with the FIN of the previous node closes in order: the FIN has the same sequence number on both nodes.
 #[test]
 fn an_end_that_was_acknowledged_keeps_its_place() {
     if !privileged() {
@@ -62,14 +63,14 @@ fn an_end_that_was_acknowledged_keeps_its_place() {
     wire.send(b"GET /tunnel HTTP/1.1\r\nHost: shop.test\r\n\r\n").unwrap();
     wire.expect_content(0..LONG).unwrap();
     wire.expect_end().unwrap();
-    // A client whose socket is gone answers whatever does not fit with a RST.
+    // The kernel answers unexpected segments for a closed socket with a RST.
     let refused = format!("tcp sport {port} tcp flags & rst == rst counter");
     filter(&world, "output", &refused);
     carrier(&world, &mut nodes, port).kill();
     wire.send(content(0, LONG)).unwrap();
     wire.finish().unwrap();
     drop(wire);
-    eventually("the server has everything", || (*desk.whole.lock().unwrap() == 1).then_some(()));
+    eventually("the server has received everything", || (*desk.whole.lock().unwrap() == 1).then_some(()));
     const TIME_WAIT: u8 = 6;
     let over = |node: &Node| socket_state(&world, node.number, port).is_none_or(|state| state == TIME_WAIT);
     eventually("the connection is over", || nodes.iter().all(over).then_some(()));

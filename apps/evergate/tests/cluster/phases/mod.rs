@@ -1,5 +1,5 @@
-//! Clients in every phase of a connection, each stopped exactly there, while their nodes die: all go on, and end with
-//! every byte right.
+//! Clients in every phase of a connection, each stopped exactly there, while their nodes die. All continue, and every
+//! byte is correct.
 
 mod all;
 mod begins;
@@ -18,37 +18,37 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use wire::Wire;
 
-/// Connections until one of them is at a node: far more than it takes.
+/// Bound on the connections until one reaches a given node, far more than usual.
 const TRIES: usize = 60;
 
-/// Clients stand still for longer than one in a hurry would, and this machine may be slow.
+/// Long timeouts: clients stand still for a long time, and this machine may be slow.
 const PATIENT: &str = "[timeouts]\nhandshake_ms = 600000\nrequest_head_ms = 600000\nrequest_body_ms = 600000\n\
     keep_alive_ms = 600000\nresponse_ms = 600000\nwrite_stall_ms = 600000\n";
 
-/// A client that was stopped, by name.
+/// Stopped client, by name.
 type Stopped = (String, Rest);
-/// One that goes on, and what comes of it.
-type Going = (String, JoinHandle<std::io::Result<()>>);
+/// Continued client, by name, and its result.
+type Running = (String, JoinHandle<std::io::Result<()>>);
 
-/// The state of a node's socket for the client's port, as the kernel numbers them.
+/// State of a node's socket for the client's port, as the kernel numbers states.
 fn socket_state(world: &World, node: u8, port: u16) -> Option<u8> {
     let all = sockets(world.host(node));
     all.into_iter().find(|socket| socket.remote.port() == port).map(|socket| socket.state)
 }
 
-/// The node that has a socket for the client's port.
+/// Number of the node that has a socket for the client's port.
 fn owner(world: &World, port: u16) -> Option<u8> {
     (1..=3).find(|number| socket_state(world, *number, port).is_some())
 }
 
-/// A new connection, and its port.
+/// New connection, and its client port.
 fn connect(world: &World, carrier: Carrier) -> (u16, Wire) {
     let (to, roots) = (world.family.address(), Arc::new(roots(world)));
     let wire = world.switch.run(move || Wire::connect(carrier, to, &roots)).unwrap();
     (wire.port(), wire)
 }
 
-/// A connection that this node carries.
+/// Connection that this node carries.
 fn connect_at(world: &World, node: u8, carrier: Carrier) -> Wire {
     for _ in 0..TRIES {
         let (port, wire) = connect(world, carrier);
@@ -59,7 +59,7 @@ fn connect_at(world: &World, node: u8, carrier: Carrier) -> Wire {
     panic!("{TRIES} connections, and none of them at node {node}");
 }
 
-/// Stops a client in the phase, at this node.
+/// Stops a client of this node in the phase.
 fn stop(world: &World, node: u8, phase: Phase, carrier: Carrier) -> Stopped {
     let name = format!("{} over {carrier:?}", phase.name);
     let stopped = (phase.stop)(connect_at(world, node, carrier));
@@ -67,22 +67,22 @@ fn stop(world: &World, node: u8, phase: Phase, carrier: Carrier) -> Stopped {
     (name, rest)
 }
 
-/// When nodes die.
+/// Moment of the deaths.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum When {
     /// While all clients stand still.
     Stopped,
-    /// Directly after they were let go on.
-    GoingOn,
+    /// Directly after the clients continue.
+    Continued,
 }
 
-/// A rule for the packets that come to the clients and the server, or leave them.
+/// Adds an nftables rule for the packets from or to the clients and the server.
 fn filter(world: &World, hook: &str, rule: &str) {
     let chain = format!("chain {hook} {{ type filter hook {hook} priority 0; {rule}; }}");
     world.filter(&format!("table bridge ends {{\n{chain}\n}}\n"));
 }
 
-/// A cluster of three nodes before the server.
+/// Cluster of three nodes in front of the server.
 fn prepare() -> (World, Vec<Node>, Arc<Desk>) {
     let world = World::new(3);
     let config = format!("{PATIENT}{}", config(&world, 3, ""));
@@ -97,8 +97,8 @@ fn prepare() -> (World, Vec<Node>, Arc<Desk>) {
     (world, nodes, desk)
 }
 
-/// Stops clients of the first of these nodes in all phases, kills the nodes one after the other, and lets all clients go on:
-/// afterwards or just before.
+/// Stops clients of the first victim in all phases, kills the victims one after the other, and continues all clients,
+/// before or after the deaths.
 fn outlive(victims: &[u8], when: When) {
     if !privileged() {
         return;
@@ -109,7 +109,7 @@ fn outlive(victims: &[u8], when: When) {
         all.map(|(phase, carrier)| stop(&world, victims[0], phase, carrier)).collect();
     let tunnels = stopped.iter().filter(|(name, _)| name.starts_with("half_open")).count();
     let mut going = Vec::new();
-    if when == When::GoingOn {
+    if when == When::Continued {
         going = proceed(&desk, std::mem::take(&mut stopped));
         std::thread::sleep(world.chance.moment(40));
     }
@@ -133,8 +133,8 @@ fn outlive(victims: &[u8], when: When) {
     assert!(continued > 0, "nothing was carried by the nodes that died");
 }
 
-/// Lets the server and these clients go on.
-fn proceed(desk: &Desk, stopped: Vec<Stopped>) -> Vec<Going> {
+/// Continues the server and these clients.
+fn proceed(desk: &Desk, stopped: Vec<Stopped>) -> Vec<Running> {
     desk.proceed();
     stopped.into_iter().map(|(name, rest)| (name, std::thread::spawn(rest))).collect()
 }
@@ -150,6 +150,6 @@ fn clients_in_every_phase_outlive_two_nodes() {
 }
 
 #[test]
-fn clients_that_go_on_from_every_phase_outlive_their_node() {
-    outlive(&[3], When::GoingOn);
+fn clients_that_continue_from_every_phase_outlive_their_node() {
+    outlive(&[3], When::Continued);
 }

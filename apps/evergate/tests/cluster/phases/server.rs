@@ -1,4 +1,4 @@
-//! The server behind the cluster: it stops in the middle of its answers until it is let go on.
+//! Server behind the cluster. It stops in the middle of its answers until the test lets it proceed.
 
 use crate::traffic::{content, head};
 use std::io::{BufRead, BufReader, Error, Read, Result, Write};
@@ -8,23 +8,23 @@ use std::sync::{Arc, Condvar, Mutex};
 /// Bytes of a response or a request that is stopped in its middle.
 pub(super) const LONG: usize = 200_000;
 pub(super) const HALF: usize = LONG / 2;
-/// More than a client takes that does not read, and less than it and a node hold.
+/// More than the buffers of a client that does not read, and less than those buffers and a node hold.
 pub(super) const LARGE: usize = 1 << 20;
-/// More than the client and a node hold of it.
+/// More than the client's buffers and a node hold.
 pub(super) const HUGE: usize = 10 << 20;
 
-/// What the server and the test share.
+/// State that the server and the test share.
 #[derive(Default)]
 pub(super) struct Desk {
     continues: Mutex<bool>,
     changed: Condvar,
     wrong: Mutex<Vec<String>>,
-    /// Tunnels whose client's bytes came whole after the server's end.
+    /// Tunnels whose client bytes arrived whole after the server's end.
     pub(super) whole: Mutex<usize>,
 }
 
 impl Desk {
-    /// Halves of answers that wait may go.
+    /// Releases the second halves of all answers.
     pub(super) fn proceed(&self) {
         *self.continues.lock().unwrap() = true;
         self.changed.notify_all();
@@ -35,7 +35,7 @@ impl Desk {
         drop(self.changed.wait_while(guard, |continues| !*continues).unwrap());
     }
 
-    /// What the server found to be wrong.
+    /// Errors that the server found.
     pub(super) fn wrong(&self) -> Vec<String> {
         self.wrong.lock().unwrap().clone()
     }
@@ -120,7 +120,7 @@ fn halves(desk: &Desk, mut send: impl FnMut(usize, usize) -> Result<()>) -> Resu
     send(HALF, LONG)
 }
 
-/// Our end first, then all that the client sends until its own.
+/// Sends the server's bytes and end first, then reads until the client's end.
 fn tunnel(desk: &Desk, bytes: usize, input: &mut impl Read, mut output: &TcpStream) -> Result<()> {
     output.write_all(&content(0, bytes))?;
     output.shutdown(Shutdown::Write)?;
@@ -133,7 +133,7 @@ fn tunnel(desk: &Desk, bytes: usize, input: &mut impl Read, mut output: &TcpStre
     Ok(())
 }
 
-/// Takes a request body, which must be the content.
+/// Receives a request body, which must be the content.
 pub(crate) fn take(head: &str, input: &mut impl Read, output: &mut impl Write) -> Result<()> {
     if head.to_ascii_lowercase().contains("expect: 100-continue") {
         output.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
@@ -146,7 +146,7 @@ pub(crate) fn take(head: &str, input: &mut impl Read, output: &mut impl Write) -
     write!(output, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{reported}", reported.len())
 }
 
-/// The body of the request with this head.
+/// Body of the request with this head.
 pub(crate) fn body(head: &str, input: &mut impl Read) -> Result<Vec<u8>> {
     let (lower, mut body) = (head.to_ascii_lowercase(), Vec::new());
     match lower.split("content-length: ").nth(1).and_then(|rest| rest.split_once('\r')) {
@@ -159,7 +159,7 @@ pub(crate) fn body(head: &str, input: &mut impl Read) -> Result<Vec<u8>> {
     Ok(body)
 }
 
-/// Takes a chunked body up to its end.
+/// Reads a chunked body up to its end.
 pub(crate) fn read_chunked(input: &mut impl Read, body: &mut Vec<u8>) -> Result<()> {
     loop {
         let line = line(input)?;
@@ -169,7 +169,7 @@ pub(crate) fn read_chunked(input: &mut impl Read, body: &mut Vec<u8>) -> Result<
         body.resize(start + size + 2, 0);
         input.read_exact(&mut body[start..])?;
         if !body.ends_with(b"\r\n") {
-            return Err(Error::other(format!("a chunk longer than it says, after {start}")));
+            return Err(Error::other(format!("a chunk longer than its size, after {start}")));
         }
         body.truncate(start + size);
         if size == 0 {

@@ -1,4 +1,4 @@
-//! A client that stops wherever it is told to: what it would send is in the test's hands, down to the byte.
+//! Client whose bytes on the wire the test controls one by one.
 
 use crate::traffic::{Carrier, PATIENCE, Server, content};
 use std::io::{Error, Read, Result, Write};
@@ -6,14 +6,14 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A connection of a client.
+/// Connection of a client.
 pub(super) struct Wire {
     socket: TcpStream,
     tls: Option<rustls::ClientConnection>,
 }
 
 impl Wire {
-    /// Connects; TLS has said nothing yet.
+    /// Connects without a handshake.
     pub(super) fn connect(carrier: Carrier, to: IpAddr, roots: &Arc<rustls::RootCertStore>) -> Result<Wire> {
         let socket = TcpStream::connect(SocketAddr::new(to, carrier.port(Server::Plain)))?;
         socket.set_nodelay(true)?;
@@ -29,17 +29,17 @@ impl Wire {
         Ok(Wire { socket, tls })
     }
 
-    /// Our port.
+    /// Local port.
     pub(super) fn port(&self) -> u16 {
         self.socket.local_addr().unwrap().port()
     }
 
-    /// The TLS client.
+    /// TLS client.
     pub(super) fn tls(&mut self) -> &mut rustls::ClientConnection {
         self.tls.as_mut().unwrap()
     }
 
-    /// What TLS wants to send.
+    /// Bytes that TLS has ready to send.
     pub(super) fn outgoing(&mut self) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         while let Some(tls) = self.tls.as_mut().filter(|tls| tls.wants_write()) {
@@ -48,19 +48,19 @@ impl Wire {
         Ok(out)
     }
 
-    /// What this is on the wire.
+    /// Bytes on the wire for this plaintext.
     pub(super) fn sealed(&mut self, bytes: &[u8]) -> Result<Vec<u8>> {
         let Some(tls) = &mut self.tls else { return Ok(bytes.to_vec()) };
         tls.writer().write_all(bytes)?;
         self.outgoing()
     }
 
-    /// Sends bytes of the wire.
+    /// Sends bytes as they are.
     pub(super) fn put(&mut self, bytes: &[u8]) -> Result<()> {
         self.socket.write_all(bytes)
     }
 
-    /// Sends half of some bytes of the wire; the other half.
+    /// Sends the first half of these bytes as they are; the second half.
     pub(super) fn put_half(&mut self, mut bytes: Vec<u8>) -> Result<Vec<u8>> {
         assert!(bytes.len() > 1, "nothing to halve");
         let rest = bytes.split_off(bytes.len() / 2);
@@ -73,7 +73,7 @@ impl Wire {
         self.put(&wire)
     }
 
-    /// The whole handshake, where there is one.
+    /// Makes the whole handshake, if there is TLS.
     pub(super) fn shake(&mut self) -> Result<()> {
         let Wire { socket, tls: Some(tls) } = self else { return Ok(()) };
         while tls.is_handshaking() {
@@ -83,7 +83,7 @@ impl Wire {
         self.put(&last)
     }
 
-    /// Takes the server's flight; our answer to it, unsent.
+    /// Reads the server's flight; the client's answer to it, unsent.
     pub(super) fn take_flight(&mut self) -> Result<Vec<u8>> {
         let mut answer = Vec::new();
         loop {
@@ -101,7 +101,7 @@ impl Wire {
         }
     }
 
-    /// Says that no more comes: close_notify, where there is TLS.
+    /// Sends close_notify, if there is TLS.
     pub(super) fn notify_close(&mut self) -> Result<()> {
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
@@ -110,13 +110,14 @@ impl Wire {
         self.put(&last)
     }
 
-    /// The same, and FIN.
+    /// Sends close_notify, if there is TLS, and FIN.
     pub(super) fn end(&mut self) -> Result<()> {
         self.notify_close()?;
         self.socket.shutdown(Shutdown::Write)
     }
 
-    /// FIN alone, after the other side's end: it may have forgotten the connection, and would refuse more bytes.
+    /// Sends FIN alone after the other side's end. That side may have dropped the connection, and would refuse more
+    /// bytes.
     pub(super) fn finish(&mut self) -> Result<()> {
         self.socket.shutdown(Shutdown::Write)?;
         match self.socket.read(&mut [0])? {
@@ -125,7 +126,7 @@ impl Wire {
         }
     }
 
-    /// Nothing but a clean end comes.
+    /// Checks that the next event is a clean end.
     pub(super) fn expect_end(&mut self) -> Result<()> {
         match self.read(&mut [0])? {
             0 => Ok(()),
@@ -133,7 +134,7 @@ impl Wire {
         }
     }
 
-    /// So many bytes of the content come.
+    /// Checks that the next bytes are this range of the content.
     pub(super) fn expect_content(&mut self, range: Range<usize>) -> Result<()> {
         let mut bytes = vec![0; range.len()];
         self.read_exact(&mut bytes)?;
@@ -143,7 +144,7 @@ impl Wire {
         }
     }
 
-    /// A response head comes; whole.
+    /// Checks that a response head with this status comes; the whole head.
     pub(super) fn expect_head(&mut self, status: u16) -> Result<String> {
         let head = crate::traffic::head(self)?;
         match head.starts_with(&format!("HTTP/1.1 {status} ")) {
@@ -152,7 +153,7 @@ impl Wire {
         }
     }
 
-    /// A response with exactly this body comes.
+    /// Checks that a response with exactly this body comes.
     pub(super) fn expect_text(&mut self, text: &str) -> Result<()> {
         let head = self.expect_head(200)?.to_ascii_lowercase();
         if !head.contains(&format!("content-length: {}\r\n", text.len())) {
@@ -167,7 +168,7 @@ impl Wire {
         }
     }
 
-    /// Short requests with these numbers, each with its own answer.
+    /// Sends short requests with these numbers and checks each answer.
     pub(super) fn ask(&mut self, numbers: Range<u32>) -> Result<()> {
         for number in numbers {
             self.send(format!("GET /n/{number} HTTP/1.1\r\nHost: shop.test\r\n\r\n"))?;

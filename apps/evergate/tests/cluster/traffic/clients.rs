@@ -1,4 +1,4 @@
-//! The clients.
+//! Clients of the traffic.
 
 use super::{Board, Carrier, Doing, End, PATIENCE, PAUSE, PIECE, Stream, UPLOAD, compare, content, head};
 use std::io::{Read, Write};
@@ -38,10 +38,10 @@ pub(super) fn transfer(
             expect(&mut stream, "HTTP/1.1 101")?;
             let mut at = 0;
             while board.continues() {
-                let (reported, mut back) = (content(at, at + 1000), [0; 1000]);
-                stream.write_all(&reported)?;
+                let (body, mut back) = (content(at, at + 1000), [0; 1000]);
+                stream.write_all(&body)?;
                 stream.read_exact(&mut back)?;
-                if back[..] != reported {
+                if back[..] != body {
                     return Err(std::io::Error::other(format!("another echo at {at}")));
                 }
                 at += 1000;
@@ -71,7 +71,7 @@ pub(super) fn transfer(
     }
 }
 
-/// A whole upload, which the server must confirm. When all else is stopped it does not pause any more.
+/// Uploads one request body, which the server must confirm. After `stop` it no longer pauses.
 fn upload(stream: &mut impl Stream, number: usize, board: &Board) -> std::io::Result<()> {
     write!(stream, "POST /up/{number} HTTP/1.1\r\nHost: shop.test\r\nContent-Length: {UPLOAD}\r\n\r\n")?;
     for at in (0..UPLOAD).step_by(PIECE) {
@@ -81,24 +81,24 @@ fn upload(stream: &mut impl Stream, number: usize, board: &Board) -> std::io::Re
             std::thread::sleep(PAUSE);
         }
     }
-    read_from(stream, &UPLOAD.to_string())
+    expect_answer(stream, &UPLOAD.to_string())
 }
 
-/// A request with these fields, and the answer that belongs to it.
+/// Sends a request with these fields and checks that the answer belongs to it.
 pub(crate) fn ask(stream: &mut impl Stream, request: u64, fields: &str) -> std::io::Result<()> {
     write!(stream, "GET /n/{request} HTTP/1.1\r\nHost: shop.test\r\n{fields}\r\n")?;
-    read_from(stream, &request.to_string())
+    expect_answer(stream, &request.to_string())
 }
 
-/// Exactly this answer.
-fn read_from(stream: &mut impl Read, text: &str) -> std::io::Result<()> {
+/// Checks that the answer is exactly this text.
+fn expect_answer(stream: &mut impl Read, text: &str) -> std::io::Result<()> {
     expect(stream, "HTTP/1.1 200")?;
-    let mut reported = vec![0; text.len()];
-    stream.read_exact(&mut reported)?;
-    if reported == text.as_bytes() {
+    let mut body = vec![0; text.len()];
+    stream.read_exact(&mut body)?;
+    if body == text.as_bytes() {
         return Ok(());
     }
-    Err(std::io::Error::other(format!("{:?} instead of {text:?}", String::from_utf8_lossy(&reported))))
+    Err(std::io::Error::other(format!("{:?} instead of {text:?}", String::from_utf8_lossy(&body))))
 }
 
 fn expect(stream: &mut impl Read, start: &str) -> std::io::Result<()> {

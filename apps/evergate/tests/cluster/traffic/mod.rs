@@ -1,5 +1,5 @@
-//! Traffic that does not end by itself: every byte is compared where it arrives, and silences are noted. What arrives is
-//! counted where it arrives: by the server for uploads, which end in order and must be there whole.
+//! Endless traffic: the receiving end compares every byte and records silences. Servers count uploads, which end in
+//! order and must arrive whole.
 
 mod clients;
 mod servers;
@@ -17,22 +17,22 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A transfer that hangs is broken.
+/// Time after which a silent transfer counts as broken.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// ... and one that is silent for so long is looked at.
+/// Time after which a silent transfer is printed with the state of the sockets.
 const LOOKED_AT: Duration = Duration::from_secs(10);
 const PIECE: usize = 16 << 10;
-/// Between two pieces: what is tested is what happens, not how fast.
+/// Pause between two pieces. The tests check correctness, not speed.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Longer than any test.
 const ENDLESS: u64 = 1 << 40;
-/// What a client uploads as one request: more than all buffers on the way hold, so that it is under way when a node dies.
+/// Size of one uploaded request: more than all buffers on the way hold, so that it is under way when a node dies.
 const UPLOAD: usize = 16 << 20;
 
 pub(crate) trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
-/// The byte at a position: nothing repeats at the length of a record, a segment or a buffer.
+/// Byte at a position. Its sequence has no period of the length of a record, a segment or a buffer.
 pub(crate) fn byte(position: usize) -> u8 {
     ((position as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
@@ -41,7 +41,7 @@ pub(crate) fn content(from: usize, to: usize) -> Vec<u8> {
     (from..to).map(byte).collect()
 }
 
-/// Byte by byte: nothing behind it may be taken.
+/// Reads a head byte by byte, and nothing behind it.
 pub(crate) fn head(stream: &mut impl Read) -> std::io::Result<String> {
     let (mut head, mut byte) = (Vec::new(), [0]);
     while !head.ends_with(b"\r\n\r\n") {
@@ -60,7 +60,7 @@ pub(crate) enum Carrier {
 }
 
 impl Carrier {
-    /// The listener that leads to a server which speaks this.
+    /// Port of the listener that leads to this server.
     pub(crate) fn port(self, server: Server) -> u16 {
         let first = match server {
             Server::Plain => 9000,
@@ -74,7 +74,7 @@ impl Carrier {
         }
     }
 
-    /// A TLS client of this version.
+    /// TLS client of this version.
     pub(crate) fn client(
         self,
         roots: &Arc<rustls::RootCertStore>,
@@ -90,7 +90,7 @@ impl Carrier {
     }
 }
 
-/// What the server speaks.
+/// Protocol of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Server {
     Plain,
@@ -110,7 +110,7 @@ impl Server {
         SocketAddr::new(world.family.inside(254), port)
     }
 
-    /// Its side of TLS.
+    /// Configuration of the server's TLS.
     pub(crate) fn config(self, world: &World) -> Option<Arc<rustls::ServerConfig>> {
         let version = match self {
             Server::Plain => return None,
@@ -129,7 +129,7 @@ impl Server {
     }
 }
 
-/// A client's transport, what it does, and what the server speaks.
+/// A client's transport, its action, and the server's protocol.
 pub(crate) type Transfer = (Carrier, Doing, Server);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +142,7 @@ pub(crate) enum Doing {
     Fresh,
 }
 
-/// What is under way in tests of the matrix.
+/// Transfers of the tests of the matrix.
 pub(crate) const PLAIN: [Transfer; 10] = [
     (Carrier::Tcp, Doing::Download, Server::Plain),
     (Carrier::Tcp, Doing::Upload, Server::Plain),
@@ -156,7 +156,7 @@ pub(crate) const PLAIN: [Transfer; 10] = [
     (Carrier::Tls13, Doing::Requests, Server::Plain),
 ];
 
-/// Some of everything, with connections that come and go.
+/// Transfers of every kind, with connections that come and go.
 pub(crate) const MIXED: [Transfer; 14] = [
     (Carrier::Tcp, Doing::Download, Server::Plain),
     (Carrier::Tcp, Doing::Upload, Server::Tls13),
@@ -174,7 +174,7 @@ pub(crate) const MIXED: [Transfer; 14] = [
     (Carrier::Http, Doing::Fresh, Server::Tls13),
 ];
 
-/// The same before servers that speak TLS.
+/// Transfers of [`PLAIN`] in front of TLS servers.
 pub(crate) const SECURE: [Transfer; 10] = [
     (Carrier::Tcp, Doing::Download, Server::Tls13),
     (Carrier::Tcp, Doing::Upload, Server::Tls12),
@@ -188,18 +188,18 @@ pub(crate) const SECURE: [Transfer; 10] = [
     (Carrier::Http, Doing::Requests, Server::Tls12),
 ];
 
-/// What all parties know.
+/// State that all clients and servers share.
 pub(crate) struct Board {
     stop: AtomicBool,
     moved: Vec<AtomicU64>,
-    /// Bytes of uploads: what the client has sent, and what the server has taken.
+    /// Bytes of uploads: sent by the client, and received by the server.
     uploads: Vec<[AtomicU64; 2]>,
     silences: Mutex<Vec<(Option<Instant>, Duration)>>,
     wrong: Mutex<Vec<String>>,
     roots: Arc<rustls::RootCertStore>,
 }
 
-/// Which end of an upload counts.
+/// End of an upload that counts.
 #[derive(Clone, Copy)]
 enum End {
     Sent,
@@ -207,7 +207,7 @@ enum End {
 }
 
 impl Board {
-    /// A piece of this transfer has arrived.
+    /// Records that a piece of this transfer has arrived.
     fn moved(&self, number: usize) {
         self.moved[number].fetch_add(1, Ordering::Relaxed);
         let (last, longest) = &mut self.silences.lock().unwrap()[number];
@@ -220,7 +220,7 @@ impl Board {
         self.uploads[number][end as usize].fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Something broke. Whatever does not end in order breaks when all is stopped.
+    /// Records an error. After `stop`, errors count only for transfers that end in order.
     fn wrong(&self, ends_in_order: bool, what: String) {
         if ends_in_order || self.continues() {
             self.wrong.lock().unwrap().push(what);
@@ -231,7 +231,7 @@ impl Board {
         !self.stop.load(Ordering::Relaxed)
     }
 
-    /// Panics when something broke; otherwise whether every transfer has moved since it moved `since`.
+    /// Whether every transfer has moved since `since`. Panics on a recorded error.
     fn all_moved(&self, since: &[u64]) -> bool {
         let wrong = self.wrong.lock().unwrap();
         assert!(wrong.is_empty(), "broken: {wrong:#?}");
@@ -247,7 +247,7 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Starts servers and clients. The configuration must be [`config`]'s.
+    /// Starts servers and clients. The nodes must run the configuration of [`config`].
     pub(crate) fn start(world: &World, transfers: &'static [Transfer]) -> Traffic {
         let board = Arc::new(Board {
             moved: transfers.iter().map(|_| AtomicU64::new(0)).collect(),
@@ -278,12 +278,12 @@ impl Traffic {
         traffic
     }
 
-    /// Waits until every transfer has moved on from here.
+    /// Waits until every transfer has moved on.
     pub(crate) fn continues(&self, when: &str) {
         self.continues_or(when, || {});
     }
 
-    /// The same; `look` is called once when a transfer is silent for long.
+    /// [`Traffic::continues`], which calls `look` once when a transfer is silent for [`LOOKED_AT`].
     pub(crate) fn continues_or(&self, when: &str, look: impl FnOnce()) {
         let (mut look, look_at) = (Some(look), Instant::now() + LOOKED_AT);
         let since: Vec<u64> = self.board.moved.iter().map(|moved| moved.load(Ordering::Relaxed)).collect();
@@ -302,13 +302,13 @@ impl Traffic {
         }
     }
 
-    /// The longest silence of each transfer since this was asked last.
+    /// Longest silence of each transfer since the last call.
     pub(crate) fn silences(&self) -> Vec<Duration> {
         let mut all = self.board.silences.lock().unwrap();
         all.iter_mut().map(|(_, longest)| std::mem::take(longest)).collect()
     }
 
-    /// Ends everything; nothing may have broken, and of uploads the server has what the client has sent.
+    /// Ends all transfers. None may have broken, and servers must have received all uploaded bytes.
     pub(crate) fn end(self) {
         let since: Vec<u64> = vec![0; self.transfers.len()];
         self.board.all_moved(&since);
@@ -333,7 +333,7 @@ pub(crate) fn roots(world: &World) -> rustls::RootCertStore {
     roots
 }
 
-/// Three nodes that are a cluster, and their configuration.
+/// Three nodes that form a cluster, and their configuration.
 pub(crate) fn three(world: &World) -> (Vec<Node>, String) {
     let config = config(world, 3, "");
     let nodes: Vec<Node> = (1..=3).map(|number| world.start(number, &config)).collect();
@@ -341,7 +341,7 @@ pub(crate) fn three(world: &World) -> (Vec<Node>, String) {
     (nodes, config)
 }
 
-/// Listeners of all kinds before each server.
+/// Configuration with a listener of each kind in front of each server.
 pub(crate) fn config(world: &World, nodes: u8, more: &str) -> String {
     world.certificate();
     let mut text =
@@ -368,7 +368,7 @@ pub(crate) fn config(world: &World, nodes: u8, more: &str) -> String {
     text + "[[certificates]]\nname = \"shop\"\nchain = \"shop.pem\"\nkey = \"shop.key\"\n"
 }
 
-/// Takes what comes next of the content, from `at` on; up to where.
+/// Reads the next bytes of the content from `at` on; the new position.
 fn compare(stream: &mut impl Read, buffer: &mut [u8], at: usize) -> std::io::Result<usize> {
     let count = stream.read(buffer)?;
     if count == 0 {

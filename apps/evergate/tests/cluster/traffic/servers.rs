@@ -1,11 +1,11 @@
-//! The servers: what they take must be the content.
+//! Servers of the traffic, which check that they receive the content.
 
 use super::{Board, ENDLESS, End, PIECE, Stream, UPLOAD, compare, content};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
-/// One thread per connection.
+/// Serves each connection in a thread.
 pub(super) fn serve(listener: &TcpListener, tls: Option<&Arc<rustls::ServerConfig>>, board: &Arc<Board>) {
     for stream in listener.incoming().flatten() {
         let (board, tls) = (board.clone(), tls.cloned());
@@ -16,7 +16,7 @@ pub(super) fn serve(listener: &TcpListener, tls: Option<&Arc<rustls::ServerConfi
     }
 }
 
-/// The server's end of the connection as its application sees it.
+/// Application's view of the server end of a connection.
 pub(crate) fn dressed(stream: TcpStream, tls: Option<Arc<rustls::ServerConfig>>) -> Box<dyn Stream> {
     match tls {
         None => Box::new(stream),
@@ -27,7 +27,7 @@ pub(crate) fn dressed(stream: TcpStream, tls: Option<Arc<rustls::ServerConfig>>)
     }
 }
 
-/// Until the client's side ends: what began when all else was stopped must be answered too.
+/// Answers until the client's side ends. Requests that began before `stop` must be answered too.
 fn answer(stream: &mut BufReader<Box<dyn Stream>>, board: &Board) {
     loop {
         let asked = match next_head(stream) {
@@ -42,7 +42,7 @@ fn answer(stream: &mut BufReader<Box<dyn Stream>>, board: &Board) {
     }
 }
 
-/// The head of the next request. A connection without one may end at any time, and does when its node dies.
+/// Head of the next request. A connection without one may end at any time, and does when its node dies.
 fn next_head(stream: &mut impl BufRead) -> std::io::Result<Option<String>> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -79,7 +79,7 @@ fn respond(head: &str, stream: &mut BufReader<Box<dyn Stream>>, board: &Board) -
     }
     let output = stream.get_mut();
     if let Some(number) = path.strip_prefix("/n/") {
-        return state_text(output, number);
+        return respond_text(output, number);
     }
     write!(output, "HTTP/1.1 200 OK\r\nContent-Length: {ENDLESS}\r\n\r\n")?;
     let mut at = 0;
@@ -90,11 +90,11 @@ fn respond(head: &str, stream: &mut BufReader<Box<dyn Stream>>, board: &Board) -
     Ok(())
 }
 
-fn state_text(output: &mut impl Write, text: &str) -> std::io::Result<()> {
+fn respond_text(output: &mut impl Write, text: &str) -> std::io::Result<()> {
     write!(output, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}", text.len())
 }
 
-/// Takes a whole upload, also when all else is stopped, and says how much it was.
+/// Receives a whole upload, also after `stop`, and answers with its length.
 fn take_upload(number: usize, stream: &mut BufReader<Box<dyn Stream>>, board: &Board) -> std::io::Result<()> {
     let mut buffer = vec![0; PIECE];
     let mut at = 0;
@@ -104,5 +104,5 @@ fn take_upload(number: usize, stream: &mut BufReader<Box<dyn Stream>>, board: &B
         board.moved(number);
     }
     board.count(number, End::Taken, at);
-    state_text(stream.get_mut(), &at.to_string())
+    respond_text(stream.get_mut(), &at.to_string())
 }

@@ -1,4 +1,4 @@
-//! curl, `openssl s_client` and Python's `http.client`, one connection each.
+//! Clients of one connection each: curl, `openssl s_client` and Python's `http.client`.
 
 use super::{Desk, REQUESTS, Running, Verdict, feed, nothing, run};
 use crate::phases::server::read_chunked;
@@ -15,7 +15,7 @@ pub(super) fn clients(world: &World, desk: &Arc<Desk>) -> Vec<Running> {
     all
 }
 
-/// curl, for the cluster's name at this port.
+/// curl with the cluster's name at this port.
 fn curl(world: &World, more: &[&str]) -> Command {
     let mut command = Command::new("curl");
     command.args(["--silent", "--show-error", "--fail", "--no-buffer", "--max-time", "120", "--cacert"]);
@@ -27,7 +27,7 @@ fn curl(world: &World, more: &[&str]) -> Command {
     command
 }
 
-/// All that the server sent under this name.
+/// Checks that the client received all that the server sent under this name.
 fn is_stream(desk: &Desk, name: &str, came: &[u8]) -> Verdict {
     let sent = desk.sent.lock().unwrap().get(name).copied();
     match sent == Some(came.len()) && came == content(0, came.len()) {

@@ -1,4 +1,4 @@
-//! One raw connection through the cluster's address to a server that sends back what it gets.
+//! Raw connection through the cluster's address to an echo server.
 
 use crate::traffic::{Carrier, PATIENCE, Server, config};
 use crate::world::{Node, World, eventually};
@@ -7,16 +7,16 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// How long nobody must answer to be taken for silent.
+/// Time without an answer after which a peer counts as silent.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// Starts the server, and these nodes before it; `more`: further keys of `[cluster]`. What comes back: how each connection
-/// of the server ended.
+/// Starts the echo server and `count` nodes in front of it; `more`: further keys of `[cluster]`. The receiver yields
+/// how each server connection ended.
 pub(crate) fn prepare(count: u8, more: &str) -> (World, Vec<Node>, String, Receiver<Option<ErrorKind>>) {
     prepare_in(World::new(count), count, more)
 }
 
-/// The same in a world that is there.
+/// [`prepare`] in an existing world.
 pub(crate) fn prepare_in(
     world: World,
     count: u8,
@@ -24,7 +24,7 @@ pub(crate) fn prepare_in(
 ) -> (World, Vec<Node>, String, Receiver<Option<ErrorKind>>) {
     let mut config = config(&world, count, more);
     if more.contains("majority") || more.contains("witness = ") {
-        // In majority mode nobody asks it, and a file that names it is refused.
+        // Majority mode has no witness, and the configuration check rejects a file with one.
         config = config
             .lines()
             .filter(|line| !line.starts_with("witness =") || more.contains(line))
@@ -47,7 +47,7 @@ pub(crate) fn prepare_in(
     (world, nodes, config, ends)
 }
 
-/// Sends back until the end; `None` for one in order. A zero asks it to break the connection.
+/// Echoes until the end; `None` for an orderly one. A zero byte asks the server to reset the connection.
 fn echo(mut stream: TcpStream) -> Option<ErrorKind> {
     let mut piece = [0; 512];
     loop {
@@ -63,50 +63,50 @@ fn echo(mut stream: TcpStream) -> Option<ErrorKind> {
     }
 }
 
-/// The client's end.
-pub(crate) struct Line {
+/// Client end of the connection.
+pub(crate) struct RawConnection {
     pub(crate) stream: TcpStream,
-    reported: u8,
+    last_sent: u8,
 }
 
-impl Line {
-    /// A new connection; an error when nobody answers.
-    pub(crate) fn open(world: &World) -> std::io::Result<Line> {
+impl RawConnection {
+    /// Connects; an error when no answer comes in time.
+    pub(crate) fn open(world: &World) -> std::io::Result<RawConnection> {
         let to = SocketAddr::new(world.family.address(), Carrier::Tcp.port(Server::Plain));
         let stream = world.switch.run(move || TcpStream::connect_timeout(&to, SILENCE))?;
-        Ok(Line { stream, reported: 0 })
+        Ok(RawConnection { stream, last_sent: 0 })
     }
 
-    /// Something is said and comes back.
+    /// Sends a byte and waits for its echo.
     pub(crate) fn continues(&mut self, when: &str) {
-        self.state_text();
+        self.send_byte();
         self.is_reachable_from(when);
     }
 
-    fn state_text(&mut self) {
-        self.reported = self.reported % 200 + 1;
-        self.stream.write_all(&[self.reported]).unwrap();
+    fn send_byte(&mut self) {
+        self.last_sent = self.last_sent % 200 + 1;
+        self.stream.write_all(&[self.last_sent]).unwrap();
     }
 
-    /// What was said last comes back.
+    /// Waits for the echo of the last byte.
     pub(crate) fn is_reachable_from(&mut self, when: &str) {
         self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut peer_input = [0];
-        while peer_input[0] != self.reported {
-            self.stream.read_exact(&mut peer_input).unwrap_or_else(|error| panic!("{when}: {error}"));
+        let mut received = [0];
+        while received[0] != self.last_sent {
+            self.stream.read_exact(&mut received).unwrap_or_else(|error| panic!("{when}: {error}"));
         }
     }
 
-    /// Something is said, and neither an answer nor an end comes.
+    /// Sends a byte and checks that neither an answer nor an end comes.
     pub(crate) fn is_silent(&mut self, when: &str) {
-        self.state_text();
+        self.send_byte();
         self.stream.set_read_timeout(Some(SILENCE)).unwrap();
-        let peer_input = self.stream.read(&mut [0]).map_err(|error| error.kind());
-        assert_eq!(peer_input, Err(ErrorKind::WouldBlock), "{when}");
+        let received = self.stream.read(&mut [0]).map_err(|error| error.kind());
+        assert_eq!(received, Err(ErrorKind::WouldBlock), "{when}");
     }
 }
 
-/// Takes out the node that carries a connection.
+/// Removes the node that carries a connection from the list.
 pub(crate) fn carrier(nodes: &mut Vec<Node>) -> Node {
     let carries = |node: &Node| {
         let status: serde_json::Value = serde_json::from_str(&node.cli(&["status", "--json"]).out).unwrap();
