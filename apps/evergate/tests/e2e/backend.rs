@@ -1,4 +1,4 @@
-//! An HTTP server in this process: a thread per connection, counts what it sees, and can die at once.
+//! HTTP server in this process: it has a thread per connection, records requests, and can die at once.
 
 use super::client::{Head, Wire, read_body};
 use super::node::eventually;
@@ -7,7 +7,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-/// A request as it arrived.
+/// Request as it arrived.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) head: Head,
@@ -37,9 +37,9 @@ impl Backend {
         Backend::at(name, "127.0.0.1:0".parse().unwrap())
     }
 
-    /// A server at an address where one has died.
+    /// Server at the address of a dead one.
     pub(crate) fn at(name: &str, address: SocketAddr) -> Backend {
-        // The thread of the one before may still hold the port.
+        // The thread of the previous server may still hold the port.
         let listener = eventually("the address is free", || TcpListener::bind(address).ok());
         let address = listener.local_addr().unwrap();
         let state = Arc::new(State { name: name.to_owned(), ..State::default() });
@@ -72,12 +72,12 @@ impl Backend {
         self.state.requests.load(Ordering::SeqCst)
     }
 
-    /// What arrived whole, in order.
+    /// Requests that arrived whole, in order.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.state.seen.lock().unwrap().clone()
     }
 
-    /// Lets requests for `/hold` be answered.
+    /// Releases the answers to requests for `/hold`.
     pub(crate) fn open_gate(&self) {
         *self.state.gate.lock().unwrap() = true;
         self.state.opened.notify_all();
@@ -102,9 +102,9 @@ impl Drop for Backend {
     }
 }
 
-/// The bytes that `/bytes/N` answers with.
+/// Bytes of the answer to `/bytes/N`.
 pub(crate) fn pattern(count: usize) -> Vec<u8> {
-    // A prime period, so that a part in a wrong place shows.
+    // The period is a prime, so that a part at a wrong place shows.
     let period: Vec<u8> = (0..65_521).map(|index| (index * 31 + (index >> 8) * 7) as u8).collect();
     let mut all = period.repeat(count / period.len() + 1);
     all.truncate(count);
@@ -141,7 +141,8 @@ fn answer(wire: &mut Wire<TcpStream>, state: &State, head: &Head, body: Vec<u8>)
         }
         "/chunked" => {
             return wire.stream.write_all(
-                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\nConnection: X-Private\r\nX-Private: 1\r\n\r\n\
+                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\
+                  Connection: X-Private\r\nX-Private: 1\r\n\r\n\
                   5;ext=1\r\nhello\r\n6\r\n world\r\n0\r\nX-Sum: 11\r\n\r\n",
             );
         }

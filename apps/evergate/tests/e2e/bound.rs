@@ -1,4 +1,4 @@
-//! Servers that authenticate their connections (NTLM, Negotiate): one client's identity is never another's.
+//! Servers with connection-based authentication (NTLM, Negotiate). One client's identity is never another's.
 
 use super::client::{Wire, connect, get};
 use super::node::{Folder, Node, eventually, plain};
@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
-/// A server whose connections remember the client that authenticated on them, as IIS does.
+/// Server whose connections remember the client that authenticated on them, as IIS does.
 fn identifying_server(tls: Option<Arc<ServerConfig>>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -63,7 +63,7 @@ fn last(user: &str) -> String {
     format!("Authorization: negotiate three-{user}\r\n")
 }
 
-/// A client that has authenticated.
+/// Client that has authenticated.
 fn log_in(address: SocketAddr, user: &str) -> Wire<TcpStream> {
     let mut wire = connect(address);
     assert_eq!(ask(&mut wire, FIRST).0, 401);
@@ -71,7 +71,7 @@ fn log_in(address: SocketAddr, user: &str) -> Wire<TcpStream> {
     wire
 }
 
-/// Nodes with such a server, in clear and over TLS.
+/// Runs the test with a node in front of such a server, without TLS and with TLS.
 fn on_each(test: impl Fn(&Node)) {
     test(&Node::start(&plain(&[identifying_server(None)], "", "")));
     let folder = Folder::new();
@@ -153,8 +153,8 @@ fn a_drained_server_keeps_no_bound_connection() {
     assert_eq!(ask(&mut alice, &last("alice")), (200, "alice".to_owned()));
 }
 
-/// The node finds a response and the end of its bound connection in one event, with the next request behind it and an
-/// idle connection in the pool.
+/// The node finds a response and the end of its bound connection in one event. The next request waits behind it, and
+/// the pool has an idle connection.
 #[test]
 fn request_behind_a_closing_bound_connection_runs_once() {
     const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -175,7 +175,7 @@ fn request_behind_a_closing_bound_connection_runs_once() {
         server.send(OK).unwrap();
         assert_eq!(client.response().unwrap().status, 200);
     }
-    // The one that was given back last is used first.
+    // The pool uses the connection first that became idle last.
     let (mut first, mut second) = (pooled.pop().unwrap().1, pooled.pop().unwrap().1);
     let mut client = connect(node.address("in"));
     let get = "GET /a HTTP/1.1\r\nHost: a\r\nAuthorization: Negotiate x\r\n\r\n";

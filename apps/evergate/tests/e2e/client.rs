@@ -1,10 +1,10 @@
-//! A small HTTP/1.1 peer that shows exactly what is on the wire.
+//! Small HTTP/1.1 peer that shows the exact bytes on the wire.
 
 use super::node::DEADLINE;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-/// A start line with its fields.
+/// Start line with its fields.
 #[derive(Clone, Debug)]
 pub(crate) struct Head {
     pub(crate) start: String,
@@ -20,7 +20,7 @@ impl Head {
     }
 }
 
-/// A response, read whole.
+/// Response, read whole.
 #[derive(Debug)]
 pub(crate) struct Response {
     pub(crate) status: u16,
@@ -35,7 +35,7 @@ impl Response {
     }
 }
 
-/// A stream with what was read ahead.
+/// Stream with its read-ahead buffer.
 pub(crate) struct Wire<S> {
     pub(crate) stream: S,
     pub(crate) buffer: Vec<u8>,
@@ -53,7 +53,7 @@ fn try_tcp(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// A connection from another address of this machine, such as 127.0.0.7.
+/// Connection from another address of this machine, such as 127.0.0.7.
 pub(crate) fn connect_from(source: [u8; 4], address: SocketAddr) -> Wire<TcpStream> {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::from((source, 0))).unwrap();
@@ -68,7 +68,7 @@ pub(crate) fn connect(address: SocketAddr) -> Wire<TcpStream> {
     Wire::new(tcp(address))
 }
 
-/// As [`connect`], to a node that may refuse: its reset may come before the kernel has said that there is a connection.
+/// [`connect`] to a node that may refuse. Its reset may come before the kernel reports the connection as established.
 pub(crate) fn try_connect(address: SocketAddr) -> io::Result<Wire<TcpStream>> {
     try_tcp(address).map(Wire::new)
 }
@@ -85,7 +85,7 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// One GET on a connection of its own.
+/// Sends one GET on a new connection.
 pub(crate) fn get(address: SocketAddr, path: &str) -> Response {
     connect(address).get(path).unwrap()
 }
@@ -112,7 +112,7 @@ impl<S: Read + Write> Wire<S> {
         self.response()
     }
 
-    /// The next final response.
+    /// Next final response.
     pub(crate) fn response(&mut self) -> io::Result<Response> {
         loop {
             let response = self.response_to(false)?;
@@ -122,7 +122,7 @@ impl<S: Read + Write> Wire<S> {
         }
     }
 
-    /// The next response, interim ones included; one to HEAD has no body.
+    /// Next response, interim ones included. A response to HEAD has no body.
     pub(crate) fn response_to(&mut self, head_only: bool) -> io::Result<Response> {
         let head = self.read_head()?.ok_or(io::ErrorKind::UnexpectedEof)?;
         let status: u16 =
@@ -132,13 +132,13 @@ impl<S: Read + Write> Wire<S> {
         Ok(Response { status, head, body, trailers })
     }
 
-    /// Everything until the peer closes; a reset counts as a close.
+    /// All bytes until the peer closes; a reset counts as a close.
     pub(crate) fn until_closed(&mut self) -> Vec<u8> {
         while matches!(self.fill(), Ok(true)) {}
         std::mem::take(&mut self.buffer)
     }
 
-    /// Whether the peer closes without saying more.
+    /// Whether the peer closes without further bytes.
     pub(crate) fn is_closed(&mut self) -> bool {
         match self.fill() {
             Ok(more) => !more && self.buffer.is_empty(),
@@ -146,7 +146,7 @@ impl<S: Read + Write> Wire<S> {
         }
     }
 
-    /// Reads more; false at the end.
+    /// Reads more bytes; false at the end.
     pub(crate) fn fill(&mut self) -> io::Result<bool> {
         let mut more = [0; 65_536];
         let count = self.stream.read(&mut more)?;
@@ -188,7 +188,7 @@ impl<S: Read + Write> Wire<S> {
     }
 }
 
-/// A body with its trailers. What has no length ends with the connection when it is a response.
+/// Body with its trailers. A response without a length ends with its connection.
 pub(crate) fn read_body<S: Read + Write>(
     wire: &mut Wire<S>,
     head: &Head,

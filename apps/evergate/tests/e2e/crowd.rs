@@ -1,4 +1,4 @@
-//! Ten thousand connections that do nothing, and some that do.
+//! Ten thousand idle connections, and a few active ones.
 
 use super::backend::Backend;
 use super::client::{get, tcp};
@@ -13,7 +13,7 @@ const HOLDERS: usize = 4;
 const EACH: usize = 2_500;
 const TASK: &str = "EVERGATE_E2E_HOLD";
 
-/// Not a test of its own: the helper process of the one below, which cannot open so many files itself.
+/// Helper process of the test below, which cannot open so many files itself.
 #[test]
 fn holder_process() {
     let Some(address) = std::env::var(TASK).ok().and_then(|address| address.parse().ok()) else { return };

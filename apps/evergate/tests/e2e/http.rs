@@ -124,7 +124,7 @@ fn a_server_cannot_switch_to_what_the_client_did_not_offer() {
 
 /// RFC 9110 sections 2.5 and 9.1, RFC 9112 section 7.1.1, RFC 3986 section 3.2.2.
 #[test]
-fn what_the_grammar_allows_reaches_the_server() {
+fn every_request_of_the_grammar_reaches_the_server() {
     let (backend, node) = pair();
     let mut wire = connect(node.address("in"));
     let chunked = "Transfer-Encoding: chunked\r\n\r\n3;a=\"\\\"b\\\\\"\r\nabc\r\n0\r\n\r\n";
@@ -193,7 +193,7 @@ fn a_response_that_ends_with_its_connection_arrives_whole() {
 }
 
 #[test]
-fn the_server_is_told_who_asked_and_hop_by_hop_fields_stay_behind() {
+fn server_receives_client_address_without_hop_by_hop_fields() {
     let (backend, node) = pair();
     let mut wire = connect(node.address("in"));
     wire.send(

@@ -1,4 +1,4 @@
-//! The libraries that seal and open records: chosen at start, shown, forced, and exchanged under open connections.
+//! AEAD libraries for TLS records: chosen at the start, shown, forced, and exchanged under open connections.
 
 use crate::backend::{Backend, pattern};
 use crate::client::connect;
@@ -19,10 +19,10 @@ const SUITES: [CipherSuite; 6] = [
     CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
     CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
 ];
-/// More than sockets and buffers hold: it is under way while the libraries change.
+/// More bytes than sockets and buffers hold, so that the transfer is under way while the libraries change.
 const BODY: usize = 12_000_000;
 
-/// A client that offers one suite.
+/// Client that offers one cipher suite.
 fn client_of(folder: &Folder, suite: CipherSuite) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(stored(folder, "ca").into()).unwrap();
@@ -43,7 +43,7 @@ fn begin_download(wire: &mut Tls) {
     assert_eq!(head.field("content-length").unwrap(), BODY.to_string());
 }
 
-/// The program under another environment takes the place of the one that serves.
+/// Upgrades to the same program under another environment.
 fn upgrade_to(node: &Node, library: &str) {
     let text = format!("EVERGATE_AEAD={library} exec {} \"$@\"", env!("CARGO_BIN_EXE_evergate"));
     let program = node.script(library, &text);

@@ -1,4 +1,4 @@
-//! Bounds: what a client may take, and what it is told beyond that.
+//! Limits: what a client may use, and the answer beyond each limit.
 
 use super::backend::Backend;
 use super::client::{Wire, connect, connect_from, get, is_refused, try_connect};
@@ -13,13 +13,13 @@ fn node(listener: &str, more: &str) -> (Backend, Node) {
     (backend, node)
 }
 
-/// How often a bound, by its reason, has ended something.
+/// Number of connections and requests that a limit has ended, by its reason.
 fn ended(node: &Node, reason: &str) -> u64 {
     node.metric(&format!("evergate_ended_total{{reason=\"{reason}\"}}"))
 }
 
 #[test]
-fn a_head_or_body_that_does_not_end_in_time_is_answered_with_408() {
+fn late_head_or_body_is_answered_with_408() {
     let (backend, node) =
         node("", "[timeouts]\nrequest_head_ms = 300\nrequest_body_ms = 300\nkeep_alive_ms = 500\n");
     let started = Instant::now();
@@ -61,7 +61,8 @@ fn a_handshake_that_does_not_end_in_time_is_closed() {
 
 #[test]
 fn bodies_heads_and_rates_beyond_their_bounds_are_refused() {
-    let rule = "[[rules]]\nname = \"slow\"\nwhen = 'path == \"/slow\"'\nrate_limit = { requests_per_s = 1, burst = 2 }\n";
+    let rule = "[[rules]]\nname = \"slow\"\nwhen = 'path == \"/slow\"'\n\
+                rate_limit = { requests_per_s = 1, burst = 2 }\n";
     let limits = "limits = { body_bytes_max = 1000, headers_max = 20, head_bytes_max = 4096 }";
     let (backend, node) = node(limits, rule);
     let at = node.address("in");
@@ -97,10 +98,10 @@ fn a_target_beyond_its_bound_is_refused_with_414() {
     assert_eq!((ended(&node, "target_too_long"), backend.requests()), (1, 0));
 }
 
-/// Clients that take nothing hold what was read for them. At the bound one of them is given up for the next, and the others of
-/// the worker go on.
+/// Clients that do not read occupy buffers. At the limit the node ends one of them for the next, and the worker's
+/// other clients continue.
 #[test]
-fn what_waits_for_slow_clients_is_bounded_and_the_one_that_would_add_to_it_ends() {
+fn buffers_for_slow_clients_are_bounded() {
     let folder = Folder::new();
     issue(&folder, "site", "ecdsa", "site.example", None);
     let backend = Backend::new("one");
@@ -117,33 +118,34 @@ fn what_waits_for_slow_clients_is_bounded_and_the_one_that_would_add_to_it_ends(
         let mut wire = tls(node.address("in"), &client, "site.example");
         wire.send("GET /bytes/30000000 HTTP/1.1\r\nHost: site.example\r\n\r\n").unwrap();
         slow.push(wire); // neither read nor closed
-        let given_up = ended(&node, "buffers_full");
-        (given_up > 0 && slow.len() as u64 > given_up + 1).then_some(())
+        let dropped = ended(&node, "buffers_full");
+        (dropped > 0 && slow.len() as u64 > dropped + 1).then_some(())
     });
-    eventually("all others are left", || {
-        let given_up = ended(&node, "buffers_full");
-        (node.metric("evergate_connections") + given_up == slow.len() as u64).then_some(())
+    eventually("all other connections are open", || {
+        let dropped = ended(&node, "buffers_full");
+        (node.metric("evergate_connections") + dropped == slow.len() as u64).then_some(())
     });
     drop(slow);
-    eventually("their room is free again", || {
+    eventually("their buffers are free again", || {
         let mut wire = tls(node.address("in"), &client, "site.example");
         (wire.get("/x").ok()?.status == 200).then_some(())
     });
 }
 
-/// A rule waits for bodies that do not end. Clients that keep one each of those are given up; who asks for something else is served.
+/// A rule waits for bodies that never end. The node ends such requests at the limit, and serves other requests.
 #[test]
-fn requests_that_never_become_whole_are_bounded_and_others_are_served() {
+fn buffers_for_unfinished_requests_are_bounded() {
     let rule = "[[rules]]\nname = \"r\"\nwhen = 'json(\"/a\") == \"x\"'\ndeny = 403\n";
     let (backend, node) = node(
         "",
         &format!("{rule}[node]\nworkers = 1\n[limits]\nbuffers_max_mb = 16\nbody_prefix_bytes = 4000000\n"),
     );
-    let head = "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 3000000\r\n\r\n{\"b\": \"";
+    let head = "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n\
+                Content-Length: 3000000\r\n\r\n{\"b\": \"";
     let mut unfinished = Vec::new();
     eventually("the bound is met", || {
         let mut wire = connect(node.address("in"));
-        let _ = wire.send([head.as_bytes(), &[b'y'; 2_000_000]].concat()); // it may be given up meanwhile
+        let _ = wire.send([head.as_bytes(), &[b'y'; 2_000_000]].concat()); // the node may end it meanwhile
         unfinished.push(wire);
         (ended(&node, "buffers_full") > 0).then_some(())
     });
@@ -151,9 +153,10 @@ fn requests_that_never_become_whole_are_bounded_and_others_are_served() {
     assert_eq!((get(node.address("in"), "/x").status, backend.requests()), (200, 1));
 }
 
-/// A crowd of new clients does not keep a worker from those that it has: it makes so many handshakes, and looks again.
+/// Many new clients do not delay a worker's existing clients: it makes `handshakes_per_turn` handshakes, and then
+/// polls again.
 #[test]
-fn a_turn_makes_no_more_handshakes_than_configured_and_all_are_made() {
+fn turn_makes_at_most_the_configured_number_of_handshakes() {
     const CLIENTS: u64 = 60;
     let folder = Folder::new();
     issue(&folder, "site", "ecdsa", "site.example", None);
@@ -167,7 +170,7 @@ fn a_turn_makes_no_more_handshakes_than_configured_and_all_are_made() {
     let node = Node::start_in(folder, &config);
     let client = std::sync::Arc::new(client(None));
     let before = node.metric("evergate_worker_turns_total");
-    node.signal("STOP"); // all of them have spoken when it looks
+    node.signal("STOP"); // all hellos have arrived when it continues
     let mut wires: Vec<_> = (0..CLIENTS)
         .map(|_| {
             let mut wire = tls(node.address("in"), &client, "site.example");
@@ -183,7 +186,7 @@ fn a_turn_makes_no_more_handshakes_than_configured_and_all_are_made() {
             tls.conn.process_new_packets().unwrap();
         }
     }
-    // None of them has answered: nothing but their handshakes has taken turns.
+    // No client has answered: only their handshakes have taken turns.
     let turns = node.metric("evergate_worker_turns_total") - before;
     assert!(turns >= CLIENTS, "{turns} turns for {CLIENTS} handshakes");
     for wire in &mut wires {
@@ -216,7 +219,7 @@ fn idle(at: SocketAddr, count: usize) -> Vec<Wire<TcpStream>> {
 }
 
 #[test]
-fn a_flood_of_connections_is_refused_at_the_bound_and_then_forgotten() {
+fn connections_beyond_the_limit_are_refused_and_forgotten() {
     let (backend, node) = node("", "[limits]\nconnections_max = 50\n");
     let at = node.address("in");
     let mut kept = busy(&backend, at, 50);
@@ -334,7 +337,7 @@ fn listener_at_its_limit_evicts_connections_of_any_worker() {
 }
 
 #[test]
-fn responses_near_the_limit_say_connection_close() {
+fn responses_near_the_limit_carry_connection_close() {
     let (backend, node) = node("", "[node]\nworkers = 1\n[limits]\nconnections_max = 64\n");
     let at = node.address("in");
     let mut wires = busy(&backend, at, 63);
@@ -372,7 +375,7 @@ fn one_source_gets_no_more_than_its_share() {
 }
 
 #[test]
-fn a_share_that_a_reload_brings_counts_the_connections_that_are_there() {
+fn new_per_source_limit_counts_existing_connections() {
     let backend = Backend::new("one");
     let config = |limits: &str| plain(&[backend.address()], limits, "");
     let node = Node::start(&config(""));
@@ -394,7 +397,7 @@ fn a_share_that_a_reload_brings_counts_the_connections_that_are_there() {
 }
 
 #[test]
-fn a_client_that_does_not_read_holds_back_nobody_and_little_memory() {
+fn client_that_does_not_read_blocks_no_client_and_little_memory() {
     let (_backend, node) = node("", "");
     let at = node.address("in");
     let before = node.metric("process_resident_memory_bytes");
@@ -411,9 +414,9 @@ fn a_client_that_does_not_read_holds_back_nobody_and_little_memory() {
 }
 
 #[test]
-fn a_request_that_waits_too_long_for_room_at_a_server_is_answered_with_503_and_the_reason() {
+fn request_that_waits_too_long_for_a_server_is_answered_503() {
     let backend = Backend::new("one");
-    // The wait is longer than connecting may take.
+    // The wait is longer than the connect timeout.
     let pool = "queue_timeout_ms = 400\nconnect_timeout_ms = 50";
     let config = plain(&[backend.address()], "", pool).replace("\" }", "\", connections_max = 1 }");
     let node = Node::start(&config);
@@ -433,11 +436,11 @@ fn a_request_that_waits_too_long_for_room_at_a_server_is_answered_with_503_and_t
 }
 
 #[test]
-fn a_body_that_came_while_its_request_waited_for_a_server_is_passed_on_at_once() {
+fn body_received_while_its_request_waits_is_forwarded_at_once() {
     let backend = Backend::new("one");
     let config = plain(&[backend.address()], "", "").replace("\" }", "\", connections_max = 1 }")
         + "[node]\nworkers = 1\n"
-        + "[timeouts]\nrequest_body_ms = 3600000\n"; // nothing else goes on with it
+        + "[timeouts]\nrequest_body_ms = 3600000\n"; // no timer forwards the body
     let node = Node::start(&config);
     let at = node.address("in");
     let mut first = connect(at);
@@ -448,7 +451,7 @@ fn a_body_that_came_while_its_request_waited_for_a_server_is_passed_on_at_once()
     eventually("it waits", || (node.metric("evergate_requests_queued") == 1).then_some(()));
     let before = node.metric("evergate_worker_turns_total");
     second.send("hello").unwrap();
-    eventually("the worker has heard of it", || {
+    eventually("the worker has read the body", || {
         (node.metric("evergate_worker_turns_total") > before + 10).then_some(())
     });
     backend.open_gate();
@@ -457,7 +460,7 @@ fn a_body_that_came_while_its_request_waited_for_a_server_is_passed_on_at_once()
 }
 
 #[test]
-fn who_waits_longest_for_a_server_is_served_first_whichever_worker_holds_it() {
+fn longest_waiting_request_of_any_worker_is_served_first() {
     const CLIENTS: u64 = 16; // all on one worker of two: once in 32,768 runs
     let backend = Backend::new("one");
     let config = plain(&[backend.address()], "", "").replace("\" }", "\", connections_max = 1 }")
@@ -486,7 +489,7 @@ fn who_waits_longest_for_a_server_is_served_first_whichever_worker_holds_it() {
 }
 
 #[test]
-fn a_better_service_class_leaves_the_queue_first_and_is_let_into_a_full_one() {
+fn better_service_class_leaves_first_and_enters_a_full_queue() {
     let backend = Backend::new("one");
     let pool = "queue_max = 2\nqueue_classes = [\"gold\", \"silver\"]";
     let config = plain(&[backend.address()], "", pool).replace("\" }", "\", connections_max = 1 }")

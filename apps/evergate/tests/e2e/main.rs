@@ -1,4 +1,4 @@
-//! The real binary, real clients and the real kernel: what a user of the switch sees on the wire.
+//! Program, clients and kernel as a user of evergate meets them on the wire.
 
 #![allow(missing_docs)]
 
@@ -12,11 +12,12 @@ mod crowd;
 mod http;
 mod libraries;
 mod limits;
-mod named_sessions;
+
 mod node;
 mod operations;
 mod pki;
 mod server_ends;
+mod session_ids;
 mod sessions;
 mod slow;
 mod smuggling;

@@ -1,4 +1,4 @@
-//! A node whose listeners have ports of the kernel's choice.
+//! Node whose listeners have ports of the kernel's choice.
 
 pub(crate) use crate::support::{DEADLINE, Folder, eventually, web};
 
@@ -9,14 +9,14 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::process::ExitStatus;
 
-/// A node, ended with the test.
+/// Running node. It ends with the test.
 pub(crate) struct Node {
     process: Process,
-    /// Messages that were waited for, and those before them.
+    /// Number of messages read, up to the last one that a test waited for.
     seen: Cell<usize>,
     addresses: HashMap<String, SocketAddr>,
     ports: Vec<Port>,
-    /// The process that serves now: after an upgrade another one than the first.
+    /// Process that serves now. An upgrade changes it.
     pid: Cell<u32>,
     pub(crate) folder: Folder,
 }
@@ -34,7 +34,7 @@ fn kill(signal: &str, pid: u32) -> bool {
     std::process::Command::new("sh").args(["-c", &kill]).status().unwrap().success()
 }
 
-/// Whether a process has ended, also when nobody has asked for its exit code yet.
+/// Whether a process has ended, also before its parent has collected the exit code.
 pub(crate) fn has_ended(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
@@ -43,7 +43,7 @@ pub(crate) fn has_ended(pid: u32) -> bool {
 const WORKERS: &str = "[node]\nworkers = 2\n";
 const COMMON: &str = "[logs]\naccess = \"off\"\n[admin]\nsocket = \"admin.sock\"\n";
 
-/// What stands for a free port in a configuration; the nth one is the same port at every reload.
+/// Placeholder of a free port in a configuration. The nth placeholder keeps its port at every reload.
 pub(crate) const ANY: &str = "127.0.0.1:0\"";
 
 fn with_ports(config: &str, ports: &[Port]) -> String {
@@ -61,7 +61,7 @@ fn listener_of(line: &str) -> Option<(String, SocketAddr)> {
 }
 
 impl Node {
-    /// Starts with this configuration, in a folder of its own.
+    /// Starts with this configuration, in a new folder.
     pub(crate) fn start(config: &str) -> Node {
         Node::start_in(Folder::new(), config)
     }
@@ -77,7 +77,7 @@ impl Node {
         Node { process, seen: Cell::new(seen), addresses, ports, pid, folder }
     }
 
-    /// Lets a new process take the place of the one that serves, and waits for that one's end.
+    /// Upgrades to a new process, and waits for the old one's end.
     pub(crate) fn upgrade(&self) -> Upgraded {
         let before = self.pid.get();
         let upgraded = self.begin_upgrade();
@@ -85,7 +85,7 @@ impl Node {
         upgraded
     }
 
-    /// Lets a new process take the place of the one that serves, which may still have something to do.
+    /// Upgrades to a new process. The old one may still have connections.
     pub(crate) fn begin_upgrade(&self) -> Upgraded {
         self.begin_upgrade_with(&[])
     }
@@ -104,12 +104,12 @@ impl Node {
         serde_json::from_str(&text).unwrap()
     }
 
-    /// The process that serves now is this node's, and ends with the test.
+    /// Adopts the serving process as the node's, so that it ends with the test.
     pub(crate) fn adopt(&self) {
         self.pid.set(self.serving());
     }
 
-    /// The process that says that it serves.
+    /// Process id in the node's status.
     pub(crate) fn serving(&self) -> u32 {
         self.status().pid
     }
@@ -123,19 +123,19 @@ impl Node {
         self.process.lines()
     }
 
-    /// Waits for a further message with this in it.
+    /// Waits for a further message that contains `part`.
     pub(crate) fn line(&self, part: &str) -> String {
         let (line, seen) = self.process.line_after(self.seen.get(), part);
         self.seen.set(seen);
         line
     }
 
-    /// A program that a shell runs.
+    /// Writes a shell script; its path.
     pub(crate) fn script(&self, name: &str, text: &str) -> String {
         script(&self.folder, name, text)
     }
 
-    /// Where a listener is bound.
+    /// Address of a listener.
     pub(crate) fn address(&self, listener: &str) -> SocketAddr {
         self.addresses[listener]
     }
@@ -145,7 +145,7 @@ impl Node {
         self.folder.write("evergate.toml", &with_ports(config, &self.ports));
     }
 
-    /// Runs a command against this node: whether it worked, and what it printed.
+    /// Runs a command of the CLI against this node; whether it succeeded, and its output.
     pub(crate) fn cli(&self, args: &[&str]) -> (bool, String) {
         let socket = self.folder.path("admin.sock");
         let output = evergate(&[args, &["--socket", socket.to_str().unwrap()]].concat());
@@ -157,7 +157,7 @@ impl Node {
         assert!(ok, "{text}");
     }
 
-    /// The sum of a metric's samples.
+    /// Sum of a metric's samples.
     pub(crate) fn metric(&self, name: &str) -> u64 {
         let (ok, text) = self.cli(&["metrics"]);
         assert!(ok, "{text}");
@@ -176,8 +176,8 @@ impl Node {
     }
 }
 
-/// An http listener `in` with a pool `web` of these servers, named s0, s1, and so on. More keys of the listener and the
-/// pool can be given.
+/// Configuration of an http listener `in` with a pool `web` of these servers, named s0, s1, and so on. `listener` and
+/// `pool`: further keys of each.
 pub(crate) fn plain(servers: &[SocketAddr], listener: &str, pool: &str) -> String {
     plain_at("127.0.0.1:0", servers, listener, pool)
 }

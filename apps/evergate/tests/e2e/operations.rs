@@ -1,4 +1,4 @@
-//! Changes and failures while requests run: nobody notices.
+//! Changes and failures under load, which no client notices.
 
 use super::backend::{Backend, pattern};
 use super::client::{Wire, connect, get};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-/// Client threads that send requests over kept-alive connections until told to stop.
+/// Client threads that send requests over persistent connections until `finish`.
 struct Load {
     stop: Arc<AtomicBool>,
     done: Arc<AtomicU64>,
@@ -44,10 +44,10 @@ impl Load {
         Load { stop, done, threads }
     }
 
-    /// Waits until so many more requests are done.
+    /// Waits until `count` more requests are done.
     fn more(&self, count: u64) {
         let until = self.done.load(Ordering::SeqCst) + count;
-        eventually("requests go on", || (self.done.load(Ordering::SeqCst) >= until).then_some(()));
+        eventually("requests continue", || (self.done.load(Ordering::SeqCst) >= until).then_some(()));
     }
 
     fn finish(self) -> Vec<String> {
@@ -80,7 +80,7 @@ fn reloads_under_load_fail_no_request() {
 }
 
 #[test]
-fn connections_of_a_listener_that_a_reload_removes_get_one_more_answer() {
+fn connections_of_a_removed_listener_get_one_more_answer() {
     let backend = Backend::new("one");
     let first = plain(&[backend.address()], "", "");
     let node = Node::start(&first);
@@ -122,7 +122,8 @@ fn a_post_on_a_dying_server_is_answered_502_and_not_repeated() {
     assert_eq!(get(node.address("in"), "/x").status, 200);
 }
 
-/// A server that answers a connection's first request for `/warm`, and executes each for `/once` without an answer.
+/// Server that answers the first request of a connection for `/warm`, and executes each request for `/once` without
+/// an answer.
 fn forgetful(executed: Arc<AtomicU64>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -165,12 +166,13 @@ fn retries_count_executions_on_kept_connections_too() {
 }
 
 #[test]
-fn failures_of_a_server_are_counted_and_a_stale_connection_is_none() {
+fn server_failures_are_counted_without_stale_connections() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            // One whole answer a connection: who comes again finds it closed. And one that is cut off.
+            // One whole answer per connection: a second request finds it closed. `/short` is answered with a
+            // truncated body.
             let mut wire = Wire::new(stream);
             let Ok(Some(head)) = wire.read_head() else { continue };
             let length = if head.start.contains("/short") { 10 } else { 3 };

@@ -1,4 +1,4 @@
-//! Certificates from the system's openssl, and TLS clients that accept or check them.
+//! Certificates from the system's openssl, and TLS clients that accept or verify them.
 
 use super::client::{Wire, tcp};
 use super::node::Folder;
@@ -10,8 +10,7 @@ use std::sync::Arc;
 
 pub(crate) type Tls = Wire<StreamOwned<ClientConnection, TcpStream>>;
 
-/// Makes `NAME.pem` and `NAME.key` for a subject and host name; of an authority `CA.pem` when one is named, else
-/// self-signed.
+/// Creates `NAME.pem` and `NAME.key` for a subject and host name, signed by the named authority or self-signed.
 pub(crate) fn issue(folder: &Folder, name: &str, algorithm: &str, host: &str, authority: Option<&str>) {
     let is_authority = host.is_empty();
     let kind = if is_authority {
@@ -42,19 +41,19 @@ pub(crate) fn issue(folder: &Folder, name: &str, algorithm: &str, host: &str, au
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The text of `[[certificates]]` for files that [`issue`] made.
+/// Configuration `[[certificates]]` for files of [`issue`].
 pub(crate) fn certificate(name: &str) -> String {
     format!("[[certificates]]\nname = \"{name}\"\nchain = \"{name}.pem\"\nkey = \"{name}.key\"\n")
 }
 
-/// An https listener `in` with these further keys.
+/// Configuration of an https listener `in` with further keys.
 pub(crate) fn https(more: &str) -> String {
     format!(
         "[[listeners]]\nname = \"in\"\naddress = \"127.0.0.1:0\"\nprotocol = \"https\"\npool = \"web\"\n{more}\n"
     )
 }
 
-/// A client that checks nothing, with a certificate `NAME` of its own.
+/// Client that verifies nothing, with an optional certificate `NAME`.
 pub(crate) fn client(own: Option<(&Folder, &str)>) -> ClientConfig {
     let read = |folder: &Folder, file: String| std::fs::read(folder.path(&file)).unwrap();
     let certificate = own.map(|(folder, name)| {
@@ -70,7 +69,7 @@ pub(crate) fn client(own: Option<(&Folder, &str)>) -> ClientConfig {
     Arc::unwrap_or_clone(config)
 }
 
-/// A client that trusts the authority `ca` and speaks TLS 1.2 only.
+/// TLS 1.2 client that trusts the authority `ca`.
 pub(crate) fn tls12(folder: &Folder) -> ClientConfig {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(stored(folder, "ca").into()).unwrap();
@@ -88,12 +87,12 @@ pub(crate) fn tls(address: SocketAddr, config: &Arc<ClientConfig>, name: &str) -
     Wire::new(StreamOwned::new(connection, tcp(address)))
 }
 
-/// The certificate that the server showed.
+/// Certificate of the server.
 pub(crate) fn shown(wire: &Tls) -> Vec<u8> {
     wire.stream.conn.peer_certificates().unwrap()[0].to_vec()
 }
 
-/// The certificate of `NAME.pem`.
+/// Certificate in `NAME.pem`, as DER.
 pub(crate) fn stored(folder: &Folder, name: &str) -> Vec<u8> {
     let output = Command::new("openssl")
         .args(["x509", "-outform", "DER", "-in"])

@@ -1,4 +1,4 @@
-//! How connections to servers end: in order over TLS, and by keep-alive where a peer has vanished.
+//! Ends of server connections: in order with TLS, and by keep-alive where a peer has vanished.
 
 use super::client::{Wire, connect, get, tcp};
 use super::node::{DEADLINE, Folder, Node, eventually, plain, web};
@@ -16,7 +16,7 @@ const CLOSES: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 
 const SWITCHES: &[u8] =
     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
 
-/// A TLS server that answers by path; of each connection it tells how its input ended.
+/// TLS server that answers by path. It sends to the test how the input of each connection ended.
 fn secure_server(folder: &Folder) -> (SocketAddr, Receiver<&'static str>) {
     let config = secure_config(folder, "site");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -113,7 +113,7 @@ fn untrusted_server_receives_a_fatal_alert() {
     assert_eq!(seen.recv_timeout(DEADLINE), Ok("fatal alert"));
 }
 
-/// One that its client breaks is no orderly end: its server must not take what it has for the whole stream.
+/// A tunnel that its client resets must not look complete to the server, so no close_notify is sent.
 #[test]
 fn tls_tunnel_ends_with_close_notify_unless_it_breaks() {
     let ask = "GET /tunnel HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
@@ -133,8 +133,8 @@ fn tls_tunnel_ends_with_close_notify_unless_it_breaks() {
     }
 }
 
-/// Whether keep-alive runs on the connection between these ports of 127.0.0.1, as the kernel tells of its timers;
-/// `None` while another timer runs.
+/// Whether the keep-alive timer runs on the connection between these ports of 127.0.0.1; `None` while another timer
+/// runs.
 fn is_probed(local: u16, remote: u16) -> Option<bool> {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let ends = format!(" 0100007F:{local:04X} 0100007F:{remote:04X} 01 ");
@@ -146,7 +146,7 @@ fn is_probed(local: u16, remote: u16) -> Option<bool> {
     }
 }
 
-/// A tunnel through a node; its client, and the port from which the node reached the server.
+/// Tunnel through a node: its client end and its server end.
 fn tunnel(node: &Node, server: &TcpListener) -> (TcpStream, TcpStream) {
     let mut client = tcp(node.address("in"));
     client.write_all(b"hello").unwrap();
@@ -177,7 +177,7 @@ fn keepalive_runs_on_both_sides_of_tunnels_as_configured() {
     assert_eq!(probed(&first), [true, true]);
     node.write(&tcp_listener(&server, "[timeouts]\ntcp_keepalive_s = 0\n"));
     node.reload();
-    // A worker may not have taken the reload in yet.
+    // A worker may not have applied the reload yet.
     let becomes = |expected: [bool; 2]| {
         eventually("new connections follow the reload", || {
             (probed(&tunnel(&node, &server)) == expected).then_some(())

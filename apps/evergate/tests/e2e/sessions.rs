@@ -1,5 +1,5 @@
-//! Pools in front of TLS terminators of others: a client returns to the server that has its session. Clients are told
-//! apart by their addresses in 127.0.0.0/8.
+//! Pools of TLS terminators: a client returns to the server that has its TLS session. Addresses in 127.0.0.0/8
+//! distinguish the clients.
 
 use super::backend::Backend;
 use super::client::connect_from;
@@ -13,16 +13,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
-/// The policies that go by session.
+/// Policies that distribute by session.
 const POLICIES: [&str; 5] = ["session_only", "sticky_least_outstanding", "lard", "bounded_hash", "sslsard"];
 
-/// A window that covers the whole test, so that loads do not depend on when requests come.
+/// Slice that covers the whole test, so that loads do not depend on the time of requests.
 const LONG_SLICE: &str = "[pools.sessions]\nslice_ms = 3600000\n";
 
-/// The end of a connection may be seen after the beginning of the next; a client would then be passed on.
+/// Bound that never applies. The node may see the end of a connection after the start of the next, and would then
+/// choose another server.
 const NO_BOUND: &str = "[pools.sessions]\nbounded_load_percent = 100000\n";
 
-/// A listener `in` of this protocol, with a pool of these servers and weights; more lines of the pool can be given.
+/// Listener `in` of this protocol, with a pool of these servers and weights; `pool`: further keys of the pool.
 fn config(protocol: &str, policy: &str, servers: &[(SocketAddr, u32)], pool: &str) -> String {
     let servers: String = servers
         .iter()
@@ -45,14 +46,14 @@ fn weighted(backends: &[Backend], weights: [u32; 3]) -> Vec<(SocketAddr, u32)> {
     backends.iter().map(Backend::address).zip(weights).collect()
 }
 
-/// The name of the server that answers this client.
+/// Name of the server that answers this client.
 fn ask(node: &Node, client: u8) -> String {
     let response = connect_from([127, 0, 0, client], node.address("in")).get("/x").unwrap();
     assert_eq!(response.status, 200);
     response.text()
 }
 
-/// What the pool says of its sessions.
+/// Session counts of the pool in the status.
 fn sessions(node: &Node) -> Value {
     let (ok, text) = node.cli(&["status", "--json"]);
     assert!(ok, "{text}");
@@ -88,7 +89,7 @@ fn a_client_returns_to_its_server_with_every_session_policy() {
     }
 }
 
-/// How the handshakes of one client go that comes four times to two terminators that share nothing.
+/// Handshakes of one client that visits two terminators without a shared session cache four times.
 fn handshakes(policy: &str, version: &'static SupportedProtocolVersion) -> Vec<Option<HandshakeKind>> {
     let folder = Folder::new();
     issue(&folder, "ca", "ecdsa", "", None);
@@ -113,7 +114,7 @@ fn handshakes(policy: &str, version: &'static SupportedProtocolVersion) -> Vec<O
 }
 
 #[test]
-fn sessions_are_resumed_through_a_pool_that_goes_by_session_and_not_through_another() {
+fn session_policies_resume_tls_sessions_round_robin_does_not() {
     let (full, resumed) = (Some(HandshakeKind::Full), Some(HandshakeKind::Resumed));
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
         for policy in ["session_only", "sticky_least_outstanding", "lard", "sslsard"] {
@@ -123,7 +124,7 @@ fn sessions_are_resumed_through_a_pool_that_goes_by_session_and_not_through_anot
                 "{policy} {version:?}"
             );
         }
-        // Of three connections two are of one worker, which sends them to different servers.
+        // Two of three connections reach the same worker, which uses different servers for them.
         let blind = handshakes("round_robin", version);
         assert!(blind.iter().filter(|kind| **kind == full).count() >= 2, "{version:?}: {blind:?}");
     }
@@ -160,7 +161,7 @@ fn newcomers_go_to_the_server_with_the_fewest_outstanding() {
 }
 
 #[test]
-fn the_admin_api_tells_what_became_of_sessions() {
+fn admin_api_counts_sessions_by_outcome() {
     let backends = three();
     let node = Node::start(&config("tcp", "sslsard", &weighted(&backends, [1, 1, 1]), LONG_SLICE));
     assert_eq!(counts(&node), [0, 0, 0, 0]);
@@ -178,7 +179,7 @@ fn the_admin_api_tells_what_became_of_sessions() {
 }
 
 #[test]
-fn a_pool_that_remembers_no_sessions_says_nothing_of_them() {
+fn pool_without_sessions_reports_no_session_counts() {
     for (policy, servers_of_a_client) in [("round_robin", 3), ("bounded_hash", 1)] {
         let backends = three();
         let more = if policy == "bounded_hash" { NO_BOUND } else { "" };
@@ -203,12 +204,12 @@ fn a_remembered_session_is_forgotten_when_there_are_too_many() {
     assert_eq!(sessions(&node)["evicted"], 4);
 }
 
-/// Checks that a busy machine does not fail by chance: a refused connect is seen at once, and twice in a row.
+/// Health checks that a slow machine does not fail by chance: a refused connect fails at once, but must fail twice.
 const HEALTH: &str =
     "[pools.health]\nkind = \"tcp\"\ninterval_ms = 500\ntimeout_ms = 500\nrise = 1\nfall = 2\n";
 
 #[test]
-fn the_death_of_a_server_moves_its_sessions_and_it_serves_again_when_it_returns() {
+fn dead_server_loses_its_sessions_and_serves_after_its_return() {
     for policy in ["session_only", "sticky_least_outstanding", "lard", "sslsard"] {
         let backends = three();
         let node = Node::start(&config("tcp", policy, &weighted(&backends, [1, 1, 1]), HEALTH));
@@ -229,20 +230,20 @@ fn the_death_of_a_server_moves_its_sessions_and_it_serves_again_when_it_returns(
         let lost = homes.iter().filter(|home| *home == name).count() as u64;
         assert_eq!(counts(&node)[3], lost, "{policy}: each client of the dead server misses once");
         let again: Vec<String> = (2..8).map(|client| ask(&node, client)).collect();
-        assert_eq!(again, moved, "{policy}: they stay where they have gone");
+        assert_eq!(again, moved, "{policy}: clients stay at their new server");
 
         let _risen = Backend::at(name, backends[dead].address());
         let line = node.line(&format!("server web/s{dead} "));
         assert!(line.contains(" is up: "), "{line}");
         let newcomers: Vec<String> = (20..40).map(|client| ask(&node, client)).collect();
-        assert!(newcomers.iter().any(|home| home == name), "{policy}: nobody new is sent to it");
+        assert!(newcomers.iter().any(|home| home == name), "{policy}: no new client is sent to it");
         let after: Vec<String> = (2..8).map(|client| ask(&node, client)).collect();
-        assert_eq!(after, moved, "{policy}: its return moves nobody");
+        assert_eq!(after, moved, "{policy}: its return moves no client");
     }
 }
 
 #[test]
-fn without_checks_a_refused_connect_moves_the_client_to_another_server() {
+fn refused_connect_moves_the_client_to_another_server() {
     for protocol in ["tcp", "http"] {
         for policy in POLICIES {
             let backends = three();
@@ -284,12 +285,12 @@ fn a_drained_server_is_passed_over_and_a_full_one_too() {
 }
 
 #[test]
-fn a_reload_with_other_servers_keeps_the_sessions_of_those_that_stay() {
+fn reload_keeps_the_sessions_of_remaining_servers() {
     for policy in ["session_only", "sticky_least_outstanding", "lard", "sslsard"] {
         let backends = three();
         let all = weighted(&backends, [1, 1, 1]);
         let with = |servers: &[(SocketAddr, u32)]| config("tcp", policy, servers, "");
-        // The names say which server is which: s0 leaves, and what was s1 and s2 changes places.
+        // Servers are identified by name: s0 leaves, and s1 and s2 change places.
         let after = with(&[all[2], all[1]]).replace("\"s0\"", "\"s2\"");
         let node = Node::start(&with(&all));
         let homes: Vec<String> = (2..14).map(|client| ask(&node, client)).collect();
@@ -313,7 +314,7 @@ fn a_reload_that_keeps_the_pool_keeps_its_sessions() {
     assert_eq!(homes, ["one", "two", "three"]);
     node.write(&format!("{text}[timeouts]\nkeep_alive_ms = 60000\n"));
     node.reload();
-    // Were they forgotten, the first to come would be sent to the first server.
+    // Without the sessions, the first client would go to the first server.
     for client in [4, 3, 2] {
         assert_eq!(ask(&node, client), homes[usize::from(client) - 2]);
     }

@@ -1,4 +1,4 @@
-//! Peers that are slow, and those that take nothing.
+//! Slow peers, and peers that do not read.
 
 use super::backend::{Backend, pattern};
 use super::client::connect;
@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 const STALL: Duration = Duration::from_millis(600);
 
-/// Reads so much at an even pace: far less in one span than what makes the node's kernel tell that there is room.
+/// Reads at an even pace for `span`, far less than the amount after which the node's kernel reports a writable
+/// socket.
 fn read_slowly(mut stream: &TcpStream, span: Duration) -> Vec<u8> {
     let (mut all, mut piece) = (Vec::new(), vec![0; 8192]);
     let until = Instant::now() + span;
@@ -31,7 +32,7 @@ fn a_client_that_reads_slowly_and_steadily_gets_everything() {
     let mut wire = connect(node.address("in"));
     wire.send(format!("GET /bytes/{SIZE} HTTP/1.1\r\nHost: a\r\n\r\n")).unwrap();
     wire.read_head().unwrap().unwrap();
-    // A quick start makes the kernel take much.
+    // A fast start makes the kernel buffer many bytes.
     let mut body = wire.exactly(SIZE / 2).unwrap();
     body.append(&mut wire.buffer);
     body.extend(read_slowly(&wire.stream, STALL * 5));
@@ -41,7 +42,7 @@ fn a_client_that_reads_slowly_and_steadily_gets_everything() {
 }
 
 #[test]
-fn a_server_that_reads_an_upload_slowly_and_steadily_gets_everything_and_answers() {
+fn server_that_reads_an_upload_slowly_gets_everything() {
     const SIZE: usize = 3_000_000;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,4 +1,5 @@
-//! Requests that two parsers could read differently are refused, and what follows them reaches nobody.
+//! Ambiguous requests, which two parsers could read differently. The node refuses them and serves no byte behind
+//! them.
 
 use super::backend::Backend;
 use super::client::{connect, get};
@@ -37,7 +38,7 @@ const CASES: [(&str, &str); 26] = [
 ];
 
 #[test]
-fn ambiguous_requests_are_refused_and_nothing_behind_them_is_served() {
+fn ambiguous_requests_are_refused_with_all_that_follows() {
     let backend = Backend::new("one");
     let node = Node::start(&plain(&[backend.address()], "", ""));
     for (what, rest) in CASES {
@@ -67,7 +68,7 @@ fn ambiguous_requests_are_refused_and_nothing_behind_them_is_served() {
         assert!(answer.starts_with("HTTP/1.1 400 "), "{what}: {answer:?}");
         assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{what}: {answer:?}");
     }
-    // Server connections that saw half a request are not used for others.
+    // No later request may use a server connection that received half a request.
     assert_eq!(get(node.address("in"), "/last").text(), "one");
     let starts: Vec<String> = backend.seen().into_iter().map(|seen| seen.head.start).collect();
     assert_eq!(starts, ["GET /last HTTP/1.1"]);

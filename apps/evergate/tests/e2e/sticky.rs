@@ -1,4 +1,5 @@
-//! Clients return to their server: by cookie, by address, also while it is busy, and no longer than it is there.
+//! Sticky pools: a client returns to its server by cookie or by address, also while the server is full, but not after
+//! it is gone.
 
 use super::backend::Backend;
 use super::client::{Wire, connect, connect_from, get};
@@ -7,7 +8,7 @@ use std::net::TcpStream;
 
 const NAMES: [&str; 3] = ["one", "two", "three"];
 
-/// Servers, and a node before them. `limit`: requests at a time at each server.
+/// Servers and a node in front of them. `limit`: concurrent requests per server.
 fn start(pool: &str, limit: Option<u32>) -> (Vec<Backend>, Node) {
     let backends: Vec<Backend> = NAMES.iter().map(|name| Backend::new(name)).collect();
     let addresses: Vec<_> = backends.iter().map(Backend::address).collect();
@@ -23,7 +24,7 @@ fn ask(wire: &mut Wire<TcpStream>, path: &str, cookie: &str) {
     wire.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\nCookie: {cookie}\r\n\r\n")).unwrap();
 }
 
-/// Asks with a cookie on a connection of its own: who answered, and the cookie that was set.
+/// Sends a request with a cookie on a new connection; the server's name, and the cookie that it set.
 fn served(node: &Node, cookie: &str) -> (String, Option<String>) {
     let mut wire = connect(node.address("in"));
     ask(&mut wire, "/x", cookie);
@@ -33,7 +34,7 @@ fn served(node: &Node, cookie: &str) -> (String, Option<String>) {
 }
 
 #[test]
-fn a_cookie_leads_back_to_the_server_that_set_it_and_a_forged_one_nowhere() {
+fn cookie_leads_to_its_server_and_a_forged_one_is_ignored() {
     let (_backends, node) = start("sticky = \"cookie\"", None);
     let mut known = Vec::new();
     eventually("each server has set its cookie", || {
@@ -70,7 +71,8 @@ fn an_address_leads_to_one_server() {
     assert_eq!(used.len(), NAMES.len(), "20 clients are spread");
 }
 
-/// A server that is busy with a client's request until its gate opens, and another request of that client, which waits for it.
+/// A server that one request of a client occupies until the gate opens, and a second request of this client that
+/// waits.
 fn one_waits(backends: &[Backend], node: &Node) -> (usize, Wire<TcpStream>, Wire<TcpStream>) {
     let (name, cookie) = served(node, "");
     let cookie = cookie.unwrap();
@@ -86,21 +88,21 @@ fn one_waits(backends: &[Backend], node: &Node) -> (usize, Wire<TcpStream>, Wire
 }
 
 #[test]
-fn who_has_a_server_waits_for_it_while_it_is_busy() {
+fn client_with_a_sticky_server_waits_while_it_is_full() {
     let (backends, node) = start("sticky = \"cookie\"", Some(1));
     let (at, mut first, mut second) = one_waits(&backends, &node);
     let name = NAMES[at];
-    // Whom another server may serve does not wait behind it.
+    // A request that another server may serve does not wait.
     assert_ne!(get(node.address("in"), "/x").text(), name);
     backends[at].open_gate();
     assert_eq!(first.response().unwrap().text(), name);
     let answer = second.response().unwrap();
     assert_eq!((answer.text(), answer.head.field("set-cookie")), (name.to_owned(), None));
-    eventually("nobody waits", || (node.metric("evergate_requests_queued") == 0).then_some(()));
+    eventually("the queue is empty", || (node.metric("evergate_requests_queued") == 0).then_some(()));
 }
 
 #[test]
-fn who_waits_for_a_server_that_is_taken_out_goes_elsewhere() {
+fn client_of_a_drained_sticky_server_moves_to_another() {
     let (backends, node) = start("sticky = \"cookie\"", Some(1));
     let (at, mut first, mut second) = one_waits(&backends, &node);
     let name = NAMES[at];

@@ -94,8 +94,8 @@ fn every_offered_group_completes_a_handshake() {
         assert_eq!(wire.get("/x").unwrap().text(), "one", "{group:?}");
         assert_eq!(wire.stream.conn.negotiated_key_exchange_group().unwrap().name(), group);
     }
-    // OpenSSL holds the certificate's own curve, too, against the list in TLS 1.2.
-    // P-384 is taken where there is no other, also when it comes first and without a share.
+    // OpenSSL also checks the certificate's own curve against the list in TLS 1.2. P-384 is chosen where it is the
+    // only group, also if it comes first and without a share.
     for (groups, key) in [
         ("X25519:P-256", "X25519"),
         ("P-256", "prime256v1"),
@@ -162,7 +162,7 @@ fn status_with(node: &Node, own: Option<&str>) -> Option<u16> {
 }
 
 #[test]
-fn required_client_certificates_are_checked_and_their_subject_decides() {
+fn required_client_certificates_are_verified_for_rules() {
     let (backend, node) = client_certificates("required");
     assert_eq!(status_with(&node, Some("alice")), Some(418));
     assert_eq!(status_with(&node, Some("bob")), Some(200));
@@ -171,7 +171,7 @@ fn required_client_certificates_are_checked_and_their_subject_decides() {
     assert_eq!(backend.requests(), 1);
 }
 
-/// In TLS 1.2 a client signs its own hello, name and all.
+/// In TLS 1.2 a client signs its own hello, including the name.
 #[test]
 fn client_certificate_under_a_hyphened_name_is_checked() {
     let (_backend, node) = client_certificates("required");
@@ -206,7 +206,7 @@ fn key_updates_of_the_client_change_nothing_it_sees() {
     }
 }
 
-/// The 1,025th ended a connection once.
+/// More than 1,024 key updates must not end a connection.
 #[test]
 fn a_client_may_change_its_keys_without_bound() {
     let folder = Folder::new();
@@ -220,7 +220,7 @@ fn a_client_may_change_its_keys_without_bound() {
     }
 }
 
-/// The client has sent more than the node reads: a reset could overtake the alert.
+/// The client has sent more than the node reads, so a reset could overtake the alert.
 #[test]
 fn a_handshake_that_fails_ends_with_an_alert_and_a_fin() {
     let folder = Folder::new();
@@ -263,7 +263,7 @@ fn name_with_a_hyphen_at_an_edge_gets_its_wildcard() {
     let (_backend, node) = start(folder, &["other", "wild"], "");
     for name in ["-a.w.example", "a-.w.example", "--a--.w.example"] {
         for version in ["-tls1_2", "-tls1_3"] {
-            // The second is asked for another share, the third and fourth have another transcript hash.
+            // The second client is asked for another share. The third and fourth have another transcript hash.
             for more in [
                 &[][..],
                 &["-groups", "P-384:X25519:P-256"],
@@ -296,7 +296,7 @@ fn a_certificate_with_a_p521_key_is_served_in_both_versions() {
 }
 
 #[test]
-fn plain_http_on_the_tls_port_is_told_so() {
+fn plain_http_on_the_tls_port_is_answered_with_400() {
     let folder = Folder::new();
     issue(&folder, "site", "ecdsa", "site.example", None);
     let (backend, node) = start(folder, &["site"], "");

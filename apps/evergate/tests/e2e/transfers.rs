@@ -1,4 +1,4 @@
-//! Large bodies, byte for byte.
+//! Large bodies, compared byte by byte.
 
 use super::backend::{Backend, pattern};
 use super::client::{Wire, connect, tcp};
@@ -19,9 +19,9 @@ fn exchange<S: Read + Write>(wire: &mut Wire<S>) {
     assert_eq!(wire.get("/x").unwrap().text(), "one");
 }
 
-/// A reset would destroy what it has not read yet.
+/// A reset would destroy the bytes that the client has not read yet.
 #[test]
-fn what_a_client_says_behind_its_last_request_costs_it_no_byte_of_the_response() {
+fn bytes_behind_the_last_request_do_not_truncate_the_response() {
     let backend = Backend::new("one");
     let node = Node::start(&super::node::plain(&[backend.address()], "", ""));
     for (before, read_first) in [(true, 0), (false, 0), (false, 1_000_000), (false, LARGE - 500_000)] {
@@ -52,7 +52,7 @@ fn ten_megabytes_pass_unchanged_over_tls_and_plain() {
     exchange(&mut tls(node.address("in"), &Arc::new(client(None)), "site.example"));
 }
 
-/// The node's last bytes of such a body wait inside the kernel when the client goes on reading.
+/// The last bytes of such a body wait in the kernel when the client resumes reading.
 #[test]
 fn downloads_that_are_read_in_fits_and_starts_arrive_whole() {
     let backend = Backend::new("one");
@@ -78,10 +78,10 @@ fn downloads_that_are_read_in_fits_and_starts_arrive_whole() {
 }
 
 #[test]
-fn a_raw_tcp_listener_passes_bytes_and_the_end_of_each_direction() {
+fn raw_listener_forwards_bytes_and_the_end_of_each_direction() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = listener.local_addr().unwrap();
-    // Sends everything back after the client has said that it is done.
+    // Echoes everything after the client has ended its direction.
     let echo = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut all = Vec::new();
@@ -102,26 +102,25 @@ fn a_raw_tcp_listener_passes_bytes_and_the_end_of_each_direction() {
     echo.join().unwrap();
 }
 
-/// A transfer that was cut short must not look whole.
+/// A truncated transfer must not look complete.
 #[test]
-fn a_break_of_either_end_of_a_raw_stream_is_a_break_at_the_other() {
+fn reset_of_a_raw_stream_is_a_reset_at_the_other_end() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = listener.local_addr().unwrap();
     let node = Node::start(&format!(
         "[[listeners]]\nname = \"in\"\naddress = \"127.0.0.1:0\"\nprotocol = \"tcp\"\npool = \"web\"\n{}",
         web(&[server], "")
     ));
-    // Short ones are copied, long ones spliced; some while their other end has ended already.
+    // Short streams are copied and long ones spliced. Some have ended in one direction already.
     for (size, half_closed) in [(100, false), (1_000_000, false), (100, true), (1_000_000, true)] {
         for from_client in [true, false] {
             let mut client = tcp(node.address("in"));
             client.write_all(b"?").unwrap();
             let (mut theirs, _) = listener.accept().unwrap();
             theirs.read_exact(&mut [0]).unwrap();
-            let (mut breaks, mut is_reachable_from) =
-                if from_client { (client, theirs) } else { (theirs, client) };
+            let (mut breaks, mut receiver) = if from_client { (client, theirs) } else { (theirs, client) };
             if half_closed {
-                is_reachable_from.shutdown(Shutdown::Write).unwrap();
+                receiver.shutdown(Shutdown::Write).unwrap();
                 assert_eq!(breaks.read(&mut [0]).unwrap(), 0);
             }
             let writer = std::thread::spawn(move || {
@@ -129,11 +128,11 @@ fn a_break_of_either_end_of_a_raw_stream_is_a_break_at_the_other() {
                 breaks
             });
             let mut all = vec![0; size];
-            is_reachable_from.read_exact(&mut all).unwrap();
+            receiver.read_exact(&mut all).unwrap();
             evergate_sys::reset_on_close(writer.join().unwrap().as_raw_fd());
-            let peer_input = is_reachable_from.read(&mut [0]).map_err(|error| error.kind());
+            let received = receiver.read(&mut [0]).map_err(|error| error.kind());
             assert_eq!(
-                peer_input,
+                received,
                 Err(ErrorKind::ConnectionReset),
                 "{size} bytes, half closed {half_closed}, from the client {from_client}"
             );
@@ -141,9 +140,9 @@ fn a_break_of_either_end_of_a_raw_stream_is_a_break_at_the_other() {
     }
 }
 
-/// Both ends have ended when the server has yet to take most of it: that is no break.
+/// Both ends have closed while the server still has bytes to read. The node must not reset the connection.
 #[test]
-fn what_a_client_sends_after_the_servers_end_arrives_whole() {
+fn bytes_after_the_servers_end_arrive_whole() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = listener.local_addr().unwrap();
     let taken = std::thread::spawn(move || {

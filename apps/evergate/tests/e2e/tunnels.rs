@@ -1,4 +1,4 @@
-//! Raw streams whose server goes away.
+//! Raw streams whose server closes or resets.
 
 use super::backend::pattern;
 use super::client::tcp;
@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A node with a `tcp` listener `in` and a `tls` listener `secure` in front of this server.
+/// Node with a `tcp` listener `in` and a `tls` listener `secure` in front of this server.
 fn node(server: SocketAddr, pool: &str, more: &str) -> Node {
     let folder = Folder::new();
     issue(&folder, "site", "ecdsa", "site.example", None);
@@ -21,8 +21,8 @@ fn node(server: SocketAddr, pool: &str, more: &str) -> Node {
     Node::start_in(folder, &format!("{plain}{secure}{}{}{more}", certificate("site"), web(&[server], pool)))
 }
 
-/// Writes until that fails: into a stream that swallows everything it does not.
-fn on_peer_window_closed(mut stream: impl Write) -> bool {
+/// Writes until a write fails; false if writes still succeed at the deadline.
+fn write_fails(mut stream: impl Write) -> bool {
     let until = Instant::now() + DEADLINE;
     let mut writes = || stream.write_all(&[b'x'; 16_384]).and_then(|()| stream.flush());
     while writes().is_ok() {
@@ -34,12 +34,12 @@ fn on_peer_window_closed(mut stream: impl Write) -> bool {
 }
 
 #[test]
-fn a_client_hears_of_it_when_nobody_takes_what_it_sends_into_a_tunnel() {
+fn client_write_fails_after_the_server_of_a_tunnel_is_gone() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let node = node(listener.local_addr().unwrap(), "", "");
     let gone = |reset: bool| {
         let (mut server, _) = listener.accept().unwrap();
-        server.read_exact(&mut [0; 5]).unwrap(); // else nothing was carried, and another server is tried
+        server.read_exact(&mut [0; 5]).unwrap(); // without forwarded bytes the node would try another server
         if reset {
             evergate_sys::reset_on_close(server.as_raw_fd());
         }
@@ -48,17 +48,17 @@ fn a_client_hears_of_it_when_nobody_takes_what_it_sends_into_a_tunnel() {
         let mut client_side = tcp(node.address("in"));
         client_side.write_all(b"hello").unwrap();
         gone(reset);
-        assert!(on_peer_window_closed(client_side), "reset {reset}");
+        assert!(write_fails(client_side), "reset {reset}");
         let mut client_side = tls(node.address("secure"), &Arc::new(client(None)), "site.example").stream;
         client_side.write_all(b"hello").unwrap();
         gone(reset);
-        assert!(on_peer_window_closed(client_side), "reset {reset}");
+        assert!(write_fails(client_side), "reset {reset}");
     }
 }
 
-/// Somebody between client and node puts a record of their own in the place of what the client said.
+/// An attacker between client and node replaces one record of the client.
 #[test]
-fn a_server_hears_that_a_stream_whose_records_fail_is_not_whole() {
+fn server_receives_a_reset_after_a_forged_client_record() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let node = node(listener.local_addr().unwrap(), "", "");
     let mut client_side = tls(node.address("secure"), &Arc::new(client(None)), "site.example").stream;
@@ -70,13 +70,13 @@ fn a_server_hears_that_a_stream_whose_records_fail_is_not_whole() {
     assert_eq!(ended.err(), Some(ErrorKind::ConnectionReset));
 }
 
-/// While the client uploads, the first to learn of a server's RST is a write; what is read then looks like an end in order.
+/// During an upload a write fails first after the server's RST. A read after that looks like an orderly end.
 #[test]
-fn a_servers_reset_during_an_upload_is_a_reset_for_the_client() {
+fn server_reset_during_an_upload_resets_the_client() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let node = node(listener.local_addr().unwrap(), "", "");
     let upload = |up: Box<dyn Write + Send>| {
-        let writer = std::thread::spawn(move || on_peer_window_closed(up));
+        let writer = std::thread::spawn(move || write_fails(up));
         let (mut server, _) = listener.accept().unwrap();
         let mut piece = vec![0; 65_536];
         (0..20).for_each(|_| assert!(server.read(&mut piece).unwrap() > 0));
@@ -92,7 +92,7 @@ fn a_servers_reset_during_an_upload_is_a_reset_for_the_client() {
 }
 
 #[test]
-fn the_place_of_a_server_that_has_ended_is_free_before_a_tunnel_counts_as_idle() {
+fn tunnel_without_server_ends_before_it_counts_as_idle() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let timeouts = "[timeouts]\nkeep_alive_ms = 300\nrequest_head_ms = 300\n";
     let node = node(listener.local_addr().unwrap(), "", timeouts);
@@ -103,9 +103,9 @@ fn the_place_of_a_server_that_has_ended_is_free_before_a_tunnel_counts_as_idle()
     eventually("the tunnel is over", || (node.metric("evergate_connections") == 0).then_some(()));
 }
 
-/// A client that does not read, and a server that breaks off when the node holds more than the kernel takes for the client.
+/// The client does not read. The server resets while the node holds more bytes than the client's kernel takes.
 #[test]
-fn a_server_that_breaks_off_behind_a_full_pipe_is_no_end_in_order() {
+fn server_reset_behind_a_full_pipe_is_not_an_orderly_end() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let node = node(listener.local_addr().unwrap(), "", "");
     for size in [3_000_000, 4_500_000, 5_500_000, 6_500_000] {
@@ -113,7 +113,7 @@ fn a_server_that_breaks_off_behind_a_full_pipe_is_no_end_in_order() {
         client_side.write_all(b"?").unwrap();
         let (mut server, _) = listener.accept().unwrap();
         server.write_all(&pattern(size)).unwrap();
-        // How much the kernel takes on either side is its own affair: all of it, or it takes no more for many looks.
+        // The kernel's buffers have no fixed size: wait until it takes all bytes, or takes none for many polls.
         let (mut last, mut looks) = (u64::MAX, 0);
         eventually("the node has all that it takes", || {
             let left = evergate_sys::unacknowledged(server.as_raw_fd());
@@ -129,7 +129,7 @@ fn a_server_that_breaks_off_behind_a_full_pipe_is_no_end_in_order() {
     }
 }
 
-/// A client and a server with a plain tunnel between them.
+/// Client and server ends of a tunnel without TLS.
 fn tunnel(node: &Node, listener: &TcpListener) -> (TcpStream, TcpStream) {
     let mut client_side = tcp(node.address("in"));
     client_side.write_all(b"?").unwrap();
@@ -140,7 +140,7 @@ fn tunnel(node: &Node, listener: &TcpListener) -> (TcpStream, TcpStream) {
     (client_side, server)
 }
 
-/// Ends of pipes that a process has open.
+/// Number of pipe ends that a process has open.
 fn pipe_ends(pid: u32) -> usize {
     let files = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let targets = files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
@@ -170,7 +170,7 @@ fn plain_tunnel_copies_small_messages_and_splices_bulk() {
     assert_eq!(pipe_ends(node.pid()), before, "small messages need no pipe");
     carry(&client_side, &server, &pattern(3_000_000));
     assert!(pipe_ends(node.pid()) > before, "bulk data is spliced");
-    // Small messages behind bulk data, and bulk data behind small messages, in both directions.
+    // Small messages after bulk data, and bulk data after small messages, in both directions.
     for size in [125, 125, 125, 3_000_000, 125, 70_000, 4_096] {
         carry(&server, &client_side, &pattern(size));
         carry(&client_side, &server, &pattern(size));
@@ -181,7 +181,7 @@ fn plain_tunnel_copies_small_messages_and_splices_bulk() {
 const SIZES: [usize; 12] =
     [1, 125, 4_096, 8_191, 8_192, 16_383, 16_384, 125, 65_536, 700_001, 125, 1_500_000];
 
-/// Both ends write pieces of all sizes until nothing takes more, and read only then: bytes wait in outlets and pipes.
+/// Both ends write pieces of all sizes until no write succeeds, and only then read: bytes wait in outlets and pipes.
 #[test]
 fn plain_tunnel_keeps_the_order_of_copied_and_spliced_bytes() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -198,7 +198,7 @@ fn plain_tunnel_keeps_the_order_of_copied_and_spliced_bytes() {
             }
         }
     };
-    // In pieces of an odd size: the sender stays ahead.
+    // Reads pieces of an odd size, so that the sender stays ahead.
     let read_all = |mut stream: &TcpStream| {
         let (mut got, mut piece) = (Vec::new(), [0; 30_011]);
         while let count @ 1.. = stream.read(&mut piece).unwrap() {
@@ -206,7 +206,7 @@ fn plain_tunnel_keeps_the_order_of_copied_and_spliced_bytes() {
         }
         assert!(got == whole, "{} of {} bytes", got.len(), whole.len());
     };
-    // Kernels of today may take all of it, so that nothing is left.
+    // A recent kernel may take all bytes, so that none is left to write.
     let is_stuck = |stream: &TcpStream| {
         let (mut last, mut looks) = (u64::MAX, 0);
         eventually("the tunnel takes no more", || {
@@ -235,21 +235,21 @@ fn plain_tunnel_half_closes_behind_mixed_sizes() {
     for last in [1, 125, 16_384, 1_000_000] {
         for from_client in [true, false] {
             let (client_side, server) = tunnel(&node, &listener);
-            let (mut ends, mut is_reachable_from) =
+            let (mut ends, mut receiver) =
                 if from_client { (client_side, server) } else { (server, client_side) };
             for size in [125, 500_000, 125, last] {
-                carry(&ends, &is_reachable_from, &pattern(size));
+                carry(&ends, &receiver, &pattern(size));
             }
             ends.write_all(b"last").unwrap();
             ends.shutdown(Shutdown::Write).unwrap();
             let mut rest = Vec::new();
-            is_reachable_from.read_to_end(&mut rest).unwrap();
+            receiver.read_to_end(&mut rest).unwrap();
             assert_eq!(rest, b"last", "behind {last} bytes, from the client {from_client}");
-            // The other direction goes on.
+            // The other direction continues.
             for size in [125, 500_000, 125] {
-                carry(&is_reachable_from, &ends, &pattern(size));
+                carry(&receiver, &ends, &pattern(size));
             }
-            is_reachable_from.shutdown(Shutdown::Write).unwrap();
+            receiver.shutdown(Shutdown::Write).unwrap();
             assert_eq!(ends.read(&mut [0]).unwrap(), 0);
         }
     }

@@ -1,5 +1,5 @@
-//! A node on its own needs no rights: as a user that owns nothing, without a capability and without hope of one, it serves,
-//! reloads and is upgraded. Only a cluster needs more.
+//! Single node under an unprivileged user, without any capability: it serves, reloads and is upgraded. Only a cluster
+//! needs privileges.
 
 use super::backend::Backend;
 use super::client::get;
@@ -8,7 +8,7 @@ use crate::support::{Port, Process, evergate, plain_at};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 
-/// The user and group `nobody`.
+/// Prefix that runs a command as an unprivileged user and group, without capabilities.
 const NONE: [&str; 8] = [
     "setpriv",
     "--reuid=65534",
@@ -21,7 +21,7 @@ const NONE: [&str; 8] = [
 ];
 
 #[test]
-fn a_node_of_its_own_serves_reloads_and_is_upgraded_without_any_privilege() {
+fn single_node_serves_reloads_and_upgrades_unprivileged() {
     let drops = Command::new(NONE[0]).args(&NONE[1..]).arg("true").status();
     let drops = drops.is_ok_and(|status| status.success());
     if !crate::support::can_run(drops, "setpriv, and root to drop rights from") {
@@ -45,7 +45,7 @@ fn a_node_of_its_own_serves_reloads_and_is_upgraded_without_any_privilege() {
     for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
         assert_eq!(u64::from_str_radix(&of(set), 16), Ok(0), "{set}");
     }
-    // Neither in a core file nor for others of that user.
+    // The process is not dumpable: core files and the user's other processes do not see its memory.
     let memory = std::fs::metadata(format!("/proc/{}/mem", node.id())).unwrap();
     assert_eq!(memory.uid(), 0, "its memory is hidden");
     assert_eq!(get(listen, "/x").status, 200);

@@ -1,4 +1,5 @@
-//! `evergate upgrade` under traffic: three new processes in a row, no client and no server notices, every byte is right.
+//! `evergate upgrade` under traffic: three new processes in a row, no visible change for clients and servers, every
+//! byte correct.
 
 use super::backend::{Backend, pattern};
 use super::client::{Wire, connect, get, tcp};
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 const UPGRADES: usize = 3;
-/// More than all buffers on the way hold.
+/// More bytes than all buffers on the way hold.
 const SLOW: usize = 48_000_000;
 const BODY: usize = 400_000;
 
@@ -25,10 +26,10 @@ fn check(what: &str, is_right: bool) -> Result<(), Failed> {
     if is_right { Ok(()) } else { Err(what.to_owned().into()) }
 }
 
-/// What a client does, how often it has done it, and its thread.
+/// Action of a client, the number of its repetitions, and its thread.
 type Client = (&'static str, Arc<AtomicU64>, JoinHandle<Result<(), Failed>>);
 
-/// Clients that go on until told to stop, each of a kind of its own.
+/// Clients of one kind each, which continue until `finish`.
 struct Traffic {
     stop: Arc<AtomicBool>,
     clients: Vec<Client>,
@@ -48,7 +49,7 @@ impl Traffic {
         self.clients.push((kind, done, std::thread::spawn(run)));
     }
 
-    /// Waits until every client has done so much more.
+    /// Waits until every client has done `rounds` more repetitions.
     fn more(&self, rounds: u64) {
         for (kind, done, thread) in &self.clients {
             let until = done.load(Ordering::SeqCst) + rounds;
@@ -73,7 +74,7 @@ fn exchange<S: Read + Write>(wire: &mut Wire<S>, body: &[u8]) -> Result<(), Fail
     check("the node closes", short.head.field("connection").is_none_or(|value| value != "close"))
 }
 
-/// A tunnel over the upgrade to another protocol: the server's first word, and then every byte comes back.
+/// Tunnel over an HTTP upgrade: the server's first bytes, and then an echo of every byte.
 fn tunnel<S: Read + Write + Send + 'static>(mut wire: Wire<S>) -> Round {
     wire.send("GET /upgrade HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
         .unwrap();
@@ -88,7 +89,7 @@ fn tunnel<S: Read + Write + Send + 'static>(mut wire: Wire<S>) -> Round {
     })
 }
 
-/// Sends everything back at once.
+/// Echo server.
 fn echo_server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -100,7 +101,7 @@ fn echo_server() -> SocketAddr {
     address
 }
 
-/// Reads what it is sent in steps, one for each stage, and says whether all of it was right.
+/// Server that reads in steps, one for each stage, and checks every byte.
 fn slow_server(stage: Arc<AtomicUsize>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -153,7 +154,8 @@ fn scene() -> Scene {
         ("slow", "tcp", "slow"),
     ] {
         config += &format!(
-            "[[listeners]]\nname = \"{name}\"\naddress = \"127.0.0.1:0\"\nprotocol = \"{protocol}\"\npool = \"{pool}\"\n"
+            "[[listeners]]\nname = \"{name}\"\naddress = \"127.0.0.1:0\"\nprotocol = \"{protocol}\"\n\
+             pool = \"{pool}\"\n"
         );
     }
     let slow = slow_server(stage.clone());
@@ -202,7 +204,7 @@ impl Scene {
     }
 }
 
-/// Each request on a connection of its own.
+/// Sends each request on a new connection.
 fn fresh(at: SocketAddr, config: Arc<ClientConfig>) -> Round {
     Box::new(move || {
         let response = tls(at, &config, "site.example").get("/x")?;
@@ -216,7 +218,7 @@ fn curl(url: &str, expected: &[u8]) -> Result<(), Failed> {
     check("curl's bytes", output.stdout == expected)
 }
 
-/// A transfer over all upgrades that its client takes in steps: most of the time everything is full.
+/// Download over all upgrades that its client reads in steps. Most of the time all buffers are full.
 fn slow_download<S: Read + Write + Send + 'static>(
     mut wire: Wire<S>,
     stage: Arc<AtomicUsize>,
@@ -244,7 +246,7 @@ fn slow_upload(at: SocketAddr) -> JoinHandle<()> {
 }
 
 #[test]
-fn three_upgrades_under_traffic_are_seen_by_nobody() {
+fn three_upgrades_under_traffic_change_no_byte() {
     let scene = scene();
     let traffic = scene.traffic();
     let config = Arc::new(client(None));
@@ -279,14 +281,14 @@ fn three_upgrades_under_traffic_are_seen_by_nobody() {
     assert!(pids[..UPGRADES].iter().all(|pid| has_ended(*pid)));
     let lost: Vec<String> = scene.node.lines().into_iter().filter(|line| line.contains("lost")).collect();
     assert!(lost.is_empty(), "{lost:?}");
-    // Clients of one request reset their connection when tickets come after it.
+    // Clients with one request reset their connection when tickets arrive after it.
     let mut reasons = scene.node.status().reasons;
     reasons.remove("client_reset");
     assert!(reasons.is_empty(), "{reasons:?}");
 }
 
 #[test]
-fn what_is_in_the_middle_of_something_goes_on_in_the_new_process() {
+fn half_finished_exchanges_continue_in_the_new_process() {
     let mut scene = scene();
     let config = Arc::new(client(None));
     let mut half_head = connect(scene.at("plain"));
@@ -301,7 +303,7 @@ fn what_is_in_the_middle_of_something_goes_on_in_the_new_process() {
     let mut hello = Vec::new();
     handshake.write_tls(&mut hello).unwrap();
     half_hello.write_all(&hello[..hello.len() / 2]).unwrap();
-    // A tunnel whose client has ended its direction.
+    // Tunnel whose client has sent all its bytes.
     let mut ended = tcp(scene.at("raw"));
     ended.write_all(b"all there is").unwrap();
     eventually("all requests have come", || (scene.backend.requests() >= 2).then_some(()));
@@ -324,17 +326,17 @@ fn what_is_in_the_middle_of_something_goes_on_in_the_new_process() {
     let mut back = Vec::new();
     ended.read_to_end(&mut back).unwrap();
     assert_eq!(back, b"all there is");
-    // The first process has ended well, and the last one ends as told.
+    // The first process has exited successfully, and the last one ends at SIGTERM.
     assert!(scene.node.wait().success());
     scene.node.signal("TERM");
     let last = scene.node.pid();
     eventually("the last process ends", || has_ended(last).then_some(()));
 }
 
-/// What began under an older configuration goes along, and keeps to its server, but for requests whose responses are yet to be
-/// edited by rules that are there no more.
+/// Connections that began under an older configuration are passed on and keep their server. Exceptions are requests
+/// whose responses need a rule that the new configuration does not have.
 #[test]
-fn requests_of_before_a_reload_are_answered_first_and_tunnels_go_along() {
+fn upgrade_answers_requests_of_old_rules_and_passes_tunnels() {
     let backend = Backend::new("one");
     let rule = |name: &str, mark: &str| {
         let when = format!("header(\"x-kind\") == \"{name}\"");
@@ -380,7 +382,7 @@ fn requests_of_before_a_reload_are_answered_first_and_tunnels_go_along() {
 }
 
 #[test]
-fn tickets_certificates_and_an_operators_word_outlive_the_process() {
+fn tickets_certificates_and_drains_survive_an_upgrade() {
     let backends = [Backend::new("one"), Backend::new("two")];
     let addresses: Vec<SocketAddr> = backends.iter().map(Backend::address).collect();
     let own = "[[certificates]]\nname = \"own\"\nself_signed = [\"site.example\"]\n";

@@ -1,4 +1,4 @@
-//! Upgrades that cannot be: everything goes on as if nobody had asked.
+//! Failed upgrades, after which everything continues unchanged.
 
 use super::backend::Backend;
 use super::client::{Wire, connect, get, tcp};
@@ -11,7 +11,7 @@ use std::net::{SocketAddr, TcpStream};
 struct Scene {
     node: Node,
     config: String,
-    kept: Wire<TcpStream>,
+    persistent: Wire<TcpStream>,
     backend: Backend,
 }
 
@@ -19,20 +19,20 @@ fn scene() -> Scene {
     let backend = Backend::new("one");
     let config = plain(&[backend.address()], "", "");
     let node = Node::start(&config);
-    let mut kept = connect(node.address("in"));
-    assert_eq!(kept.get("/x").unwrap().text(), "one");
-    Scene { node, config, kept, backend }
+    let mut persistent = connect(node.address("in"));
+    assert_eq!(persistent.get("/x").unwrap().text(), "one");
+    Scene { node, config, persistent, backend }
 }
 
 impl Scene {
-    /// An upgrade fails with this in its message, and changes nothing.
+    /// Checks that an upgrade fails with this message and changes nothing.
     fn expect_refusal(&mut self, args: &[&str], message: &str) {
         let before = self.node.serving();
         let (ok, text) = self.node.cli(&[&["upgrade"], args].concat());
         assert!(!ok && text.contains(message), "{message:?} is expected, not: {text}");
         assert!(!text.contains("error: error"), "{text}");
         assert_eq!(self.node.serving(), before);
-        assert_eq!(self.kept.get("/x").unwrap().text(), "one");
+        assert_eq!(self.persistent.get("/x").unwrap().text(), "one");
         assert_eq!(get(self.node.address("in"), "/x").text(), "one");
     }
 }
@@ -46,20 +46,20 @@ fn a_program_that_is_not_there_or_ends_changes_nothing() {
     let babbles = scene.node.script("babbles", "echo hello, what is this >&0; cat > /dev/null");
     scene.expect_refusal(&["--binary", &babbles], "does not speak as expected");
     scene.node.upgrade();
-    assert_eq!(scene.kept.get("/x").unwrap().text(), "one");
+    assert_eq!(scene.persistent.get("/x").unwrap().text(), "one");
 }
 
 #[test]
-fn a_program_that_takes_connections_in_another_form_is_refused() {
+fn program_with_another_wire_version_is_refused() {
     let mut scene = scene();
     let hello = r#"{"Hello":{"version":"9.9.9","upgrade":99,"upgrade_state":1}}"#;
     let other = scene.node.script("other", &format!("{}\ncat > /dev/null", reported(hello)));
     scene.expect_refusal(&["--binary", &other], "is evergate 9.9.9 and takes connections in form 99.1");
 }
 
-/// It does not read what it is offered, and has ended before all of that is sent.
+/// The program reads nothing of its input, and ends before all of it is sent.
 #[test]
-fn a_program_that_says_why_before_it_hears_anything_is_heard() {
+fn error_of_a_program_that_reads_nothing_is_reported() {
     let mut scene = scene();
     let reports = scene.node.script(
         "says",
@@ -71,7 +71,7 @@ fn a_program_that_says_why_before_it_hears_anything_is_heard() {
 }
 
 #[test]
-fn a_configuration_that_is_broken_or_another_one_is_refused_in_the_new_process_words() {
+fn upgrade_refuses_a_broken_or_changed_configuration() {
     let mut scene = scene();
     scene.node.write("[[listeners]]\nname = \"in\"\n");
     scene.expect_refusal(&[], "address");
@@ -82,28 +82,28 @@ fn a_configuration_that_is_broken_or_another_one_is_refused_in_the_new_process_w
     scene.node.write(&format!("{}# another text\n", scene.config));
     scene.node.reload();
     scene.node.upgrade();
-    assert_eq!(scene.kept.get("/x").unwrap().text(), "one");
+    assert_eq!(scene.persistent.get("/x").unwrap().text(), "one");
     assert!(scene.backend.connections() > 0);
 }
 
-/// It says that it is ready and ends when connections are on their way to it: these are lost, and only these.
+/// The program reports that it is ready, and ends while connections are on their way to it. Only these are lost.
 #[test]
-fn the_old_process_serves_again_when_the_new_one_ends_too_early() {
+fn old_process_serves_again_when_the_new_one_ends_too_early() {
     let mut scene = scene();
     let ends = scene
         .node
         .script("ends", &format!("{}\n{}\nsleep 0.5; exit 1", reported(&hello()), reported("\"Ready\"")));
     let before = scene.node.serving();
-    let _ = scene.node.cli(&["upgrade", "--binary", &ends]); // it went, or it broke: both may be said
+    let _ = scene.node.cli(&["upgrade", "--binary", &ends]); // success and failure are both possible answers
     scene.node.line("this one serves again");
     assert_eq!(eventually("it serves", || Some(scene.node.serving())), before);
     assert_eq!(get(scene.node.address("in"), "/x").text(), "one");
-    assert!(scene.kept.get("/x").is_err(), "it was passed on");
+    assert!(scene.persistent.get("/x").is_err(), "it was passed on");
     scene.node.upgrade();
     assert_eq!(get(scene.node.address("in"), "/x").text(), "one");
 }
 
-/// A client that stops in the middle of its handshake, and therefore stays in the old process.
+/// Client that stops in the middle of its handshake, so that it stays in the old process.
 pub(super) fn in_handshake(at: SocketAddr) -> TcpStream {
     let mut stream = tcp(at);
     let name = "site.example".try_into().unwrap();
@@ -115,7 +115,7 @@ pub(super) fn in_handshake(at: SocketAddr) -> TcpStream {
     stream
 }
 
-/// A node with a listener `in` for TLS and one without, `plain`.
+/// Node with a TLS listener `in` and a listener `plain` without TLS.
 pub(super) fn lingering(backend: &Backend, more: &str) -> Node {
     let folder = Folder::new();
     issue(&folder, "site", "ecdsa", "site.example", None);
@@ -126,9 +126,9 @@ pub(super) fn lingering(backend: &Backend, more: &str) -> Node {
     Node::start_in(folder, &config)
 }
 
-/// The workers that have passed everything serve again too.
+/// Workers that have passed all connections serve again too.
 #[test]
-fn the_old_process_serves_again_whole_when_the_new_one_dies_before_it_has_everything() {
+fn old_process_serves_again_when_the_new_one_dies_midway() {
     let backend = Backend::new("one");
     let mut node = lingering(&backend, "[node]\nworkers = 2\npid_file = \"evergate.pid\"\n");
     let first = node.pid();
@@ -143,26 +143,29 @@ fn the_old_process_serves_again_whole_when_the_new_one_dies_before_it_has_everyt
     }
     let pid_file = std::fs::read_to_string(node.folder.path("evergate.pid")).unwrap();
     assert_eq!(pid_file, format!("{first}\n"));
-    assert!(!std::path::Path::new(&format!("/proc/{}", upgraded.pid)).exists(), "nobody waited for it");
+    assert!(
+        !std::path::Path::new(&format!("/proc/{}", upgraded.pid)).exists(),
+        "the new process was not collected"
+    );
     node.upgrade();
     assert_eq!(get(node.address("plain"), "/x").text(), "one");
     assert!(node.wait().success());
 }
 
-/// It loses the workers' streams, and lives: two processes that accept would be worse.
+/// The program closes the workers' streams and lives. Two processes that accept would be worse than one that exits.
 #[test]
-fn the_old_process_does_not_serve_beside_a_new_one_that_lives() {
+fn old_process_does_not_serve_beside_a_living_new_one() {
     let mut scene = scene();
     let lives = scene
         .node
         .script("lives", &format!("{}\n{}\ncat > /dev/null", reported(&hello()), reported("\"Ready\"")));
-    let _ = scene.node.cli(&["upgrade", "--binary", &lives]); // it went, or it broke: both may be said
+    let _ = scene.node.cli(&["upgrade", "--binary", &lives]); // success and failure are both possible answers
     scene.node.line("the way to it is broken");
     assert!(scene.node.wait().success());
     assert!(!scene.node.lines().iter().any(|line| line.contains("serves again")), "{:?}", scene.node.lines());
 }
 
-/// The table of reasons in the documents, and the keys in the code that gives them.
+/// Compares the table of reasons in the documents with the keys in the code.
 #[test]
 fn every_reason_to_stay_is_in_the_documents() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");

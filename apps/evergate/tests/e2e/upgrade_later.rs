@@ -1,4 +1,4 @@
-//! What follows an upgrade: reloads around it, and the ends of both processes.
+//! Events after an upgrade: reloads around it, and the ends of both processes.
 
 use super::backend::{Backend, pattern};
 use super::client::{connect, get};
@@ -6,12 +6,12 @@ use super::node::{Node, eventually, has_ended, plain};
 use super::upgrade_failed::{in_handshake, lingering};
 use crate::support::evergate;
 
-/// More than all buffers on the way hold.
+/// More bytes than all buffers on the way hold.
 const LONG: usize = 24_000_000;
 
-/// As after a reload alone: the connection serves its request and nobody else's.
+/// A reload alone has the same effect: the connection finishes its request and serves no other client.
 #[test]
-fn a_connection_to_a_server_that_the_configuration_has_no_more_is_not_used_again() {
+fn connection_to_a_removed_server_is_not_reused() {
     let (before, now) = (Backend::new("before"), Backend::new("now"));
     let node = Node::start(&format!("[node]\nworkers = 1\n{}", plain(&[before.address()], "", "")));
     let mut wire = connect(node.address("in"));
@@ -29,9 +29,9 @@ fn a_connection_to_a_server_that_the_configuration_has_no_more_is_not_used_again
     assert_eq!(before.connections(), 1);
 }
 
-/// What follows names rules by their numbers.
+/// Connections on their way to the new process refer to rules by number.
 #[test]
-fn the_new_process_reloads_nothing_until_the_old_one_has_ended() {
+fn new_process_refuses_reloads_until_the_old_one_has_ended() {
     let backend = Backend::new("one");
     let node = lingering(&backend, "");
     let first = node.pid();
@@ -44,9 +44,9 @@ fn the_new_process_reloads_nothing_until_the_old_one_has_ended() {
     eventually("it reloads", || node.cli(&["reload"]).0.then_some(()));
 }
 
-/// Whoever ends the service ends it whole, also when somebody still follows.
+/// A stop of the new process ends the service, even if connections still follow from the old process.
 #[test]
-fn an_end_of_the_new_process_brings_the_old_one_not_back() {
+fn stop_of_the_new_process_does_not_revive_the_old_one() {
     let backend = Backend::new("one");
     for signals in [1, 2] {
         let mut node = lingering(&backend, "");
@@ -68,7 +68,7 @@ fn an_end_of_the_new_process_brings_the_old_one_not_back() {
 }
 
 #[test]
-fn the_first_signal_to_the_old_process_ends_nobody_who_still_follows() {
+fn first_signal_to_the_old_process_drops_no_connection() {
     let backend = Backend::new("one");
     let mut node = lingering(&backend, "");
     let first = node.pid();
@@ -85,9 +85,9 @@ fn the_first_signal_to_the_old_process_ends_nobody_who_still_follows() {
     assert_eq!(get(node.address("plain"), "/x").text(), "one");
 }
 
-/// Where a new process may have fewer descriptors, the connections beyond that are lost, and nothing else.
+/// A new process may have a lower descriptor limit. It loses the connections beyond the limit, and no other.
 #[test]
-fn a_new_process_without_descriptors_loses_connections_one_by_one() {
+fn new_process_without_descriptors_loses_only_the_excess() {
     let backend = Backend::new("one");
     let mut node = Node::start(&plain(&[backend.address()], "", ""));
     let idle: Vec<_> = (0..200).map(|_| connect(node.address("in"))).collect();
@@ -105,7 +105,7 @@ fn a_new_process_without_descriptors_loses_connections_one_by_one() {
 }
 
 #[test]
-fn the_answer_says_what_was_passed_also_when_the_time_is_over_at_once() {
+fn upgrade_answer_counts_passed_connections_at_a_timeout() {
     let backend = Backend::new("one");
     let node = Node::start(&format!("[timeouts]\ndrain_ms = 1\n{}", plain(&[backend.address()], "", "")));
     let idle: Vec<_> = (0..300).map(|_| connect(node.address("in"))).collect();
@@ -120,7 +120,7 @@ fn the_answer_says_what_was_passed_also_when_the_time_is_over_at_once() {
 }
 
 #[test]
-fn what_an_operator_says_while_the_new_process_starts_holds_there() {
+fn drains_during_an_upgrade_hold_in_the_new_process() {
     let backends = [Backend::new("one"), Backend::new("two")];
     let addresses: Vec<_> = backends.iter().map(Backend::address).collect();
     let node = Node::start(&plain(&addresses, "", ""));
@@ -146,7 +146,7 @@ fn what_an_operator_says_while_the_new_process_starts_holds_there() {
     }
 }
 
-/// They wait in the new process for the room of the one that went there with them.
+/// The requests wait in the new process until the passed request frees its server.
 #[test]
 fn requests_that_wait_for_a_server_go_along_and_its_bound_holds() {
     let backend = Backend::new("one");

@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-/// The TLS side of a server with the certificate of this name.
+/// TLS configuration of a server with the certificate of this name.
 pub(crate) fn secure_config(folder: &Folder, name: &str) -> Arc<ServerConfig> {
     let read = |suffix: &str| std::fs::read(folder.path(&format!("{name}.{suffix}"))).unwrap();
     let own = evergate_crypto::ClientCertificate::from_pem(&read("pem"), &read("key")).unwrap();
@@ -22,7 +22,7 @@ pub(crate) fn secure_config(folder: &Folder, name: &str) -> Arc<ServerConfig> {
     Arc::new(config)
 }
 
-/// A server that answers each connection's first request, over TLS, with a session cache of its own.
+/// TLS server that answers the first request of each connection and has its own session cache.
 pub(crate) fn secure_backend(folder: &Folder, name: &str) -> SocketAddr {
     let config = secure_config(folder, name);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -42,7 +42,7 @@ pub(crate) fn secure_backend(folder: &Folder, name: &str) -> SocketAddr {
     address
 }
 
-/// A server over TLS that keeps connections and answers with the bytes that are asked for.
+/// TLS server with persistent connections. It answers with the requested number of bytes.
 pub(crate) fn keeping_secure_backend(folder: &Folder, name: &str) -> SocketAddr {
     let config = secure_config(folder, name);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -67,7 +67,7 @@ pub(crate) fn keeping_secure_backend(folder: &Folder, name: &str) -> SocketAddr 
 }
 
 #[test]
-fn a_server_is_believed_only_with_the_expected_name_from_the_expected_authority() {
+fn server_is_accepted_only_with_expected_name_and_authority() {
     let folder = Folder::new();
     issue(&folder, "ca", "ecdsa", "", None);
     issue(&folder, "other", "ecdsa", "", None);
@@ -93,7 +93,7 @@ fn a_server_is_believed_only_with_the_expected_name_from_the_expected_authority(
 }
 
 #[test]
-fn a_reload_that_trusts_others_does_not_go_on_with_connections_of_before() {
+fn reload_with_another_authority_reuses_no_old_connection() {
     let folder = Folder::new();
     issue(&folder, "ca", "ecdsa", "", None);
     issue(&folder, "other", "ecdsa", "", None);
@@ -101,7 +101,8 @@ fn a_reload_that_trusts_others_does_not_go_on_with_connections_of_before() {
     let address = keeping_secure_backend(&folder, "orders");
     let config = |tls: &str| {
         format!(
-            "[node]\nworkers = 1\n[[listeners]]\nname = \"in\"\naddress = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"web\"\n\
+            "[node]\nworkers = 1\n[[listeners]]\nname = \"in\"\naddress = \"127.0.0.1:0\"\nprotocol = \"http\"\n\
+             pool = \"web\"\n\
              [[pools]]\nname = \"web\"\nservers = [{{ address = \"{address}\" }}]\ntls = {{ {tls} }}\n"
         )
     };

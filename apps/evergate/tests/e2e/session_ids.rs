@@ -14,7 +14,7 @@ struct Scene {
     node: Node,
 }
 
-/// A node whose listener has these TLS settings; `more` of the configuration follows.
+/// Node whose listener has these TLS settings; `more`: further configuration.
 fn scene(settings: &str, more: &str) -> Scene {
     let folder = Folder::new();
     issue(&folder, "ca", "ecdsa", "", None);
@@ -57,7 +57,7 @@ impl Scene {
 }
 
 #[test]
-fn openssl_without_tickets_resumes_by_id_with_every_worker_also_after_a_reload_and_an_upgrade() {
+fn openssl_resumes_by_id_across_workers_reload_and_upgrade() {
     let scene = scene("", "");
     let first = scene.openssl(&["-tls1_2", "-sess_out", "session"]);
     assert!(first.contains("New, TLSv1.2"), "{first}");
@@ -81,7 +81,7 @@ fn openssl_without_tickets_resumes_by_id_with_every_worker_also_after_a_reload_a
     again(4);
     scene.node.upgrade();
     again(4);
-    // The id of a client of TLS 1.3 is noise.
+    // A TLS 1.3 client sends a random id, which must not be stored.
     let newer = scene.openssl(&[]);
     assert!(newer.contains("TLSv1.3"), "{newer}");
     let status = scene.node.status();
@@ -89,7 +89,7 @@ fn openssl_without_tickets_resumes_by_id_with_every_worker_also_after_a_reload_a
 }
 
 #[test]
-fn sessions_have_ids_also_where_tickets_are_off_and_newer_clients_use_them_before_tls12() {
+fn sessions_resume_by_id_where_tickets_are_off() {
     let scene = scene("tickets = false\nmax_version = \"1.2\"", "");
     for takes_tickets in [true, false] {
         let more: &[&str] = if takes_tickets { &[] } else { &["-no_ticket"] };
@@ -102,7 +102,7 @@ fn sessions_have_ids_also_where_tickets_are_off_and_newer_clients_use_them_befor
 }
 
 #[test]
-fn no_session_is_kept_for_who_takes_tickets_or_where_it_is_switched_off() {
+fn session_is_not_stored_for_ticket_clients_or_when_disabled() {
     let scene = scene("session_id_lifetime_s = 0", "");
     let client = scene.client();
     assert_eq!((scene.kind(&client), scene.kind(&client)), (HandshakeKind::Full, HandshakeKind::Full));
@@ -119,18 +119,18 @@ fn no_session_is_kept_for_who_takes_tickets_or_where_it_is_switched_off() {
 }
 
 #[test]
-fn a_session_outlives_a_connection_that_is_cut_and_no_connection_that_is_aborted() {
+fn session_survives_a_cut_connection_but_not_an_aborted_one() {
     let scene = scene("", "");
     let client = scene.client();
     let (wire, _) = scene.visit(&client);
     drop(wire); // TCP ends without close_notify: RFC 5246 section 7.2.1
     let (mut wire, kind) = scene.visit(&client);
     assert_eq!(kind, HandshakeKind::Resumed);
-    // A record that nobody sealed: we answer with bad_record_mac.
+    // A record that no key has sealed; the node answers with bad_record_mac.
     wire.stream.sock.write_all(&[23, 3, 3, 0, 30]).unwrap();
     wire.stream.sock.write_all(&[7; 30]).unwrap();
     assert!(wire.fill().unwrap_err().to_string().contains("BadRecordMac"));
     assert_eq!(scene.node.status().session_ids, 0);
     assert_eq!(scene.kind(&client), HandshakeKind::Full);
-    assert_eq!(scene.kind(&client), HandshakeKind::Resumed, "the one that was made instead");
+    assert_eq!(scene.kind(&client), HandshakeKind::Resumed, "the new session");
 }
