@@ -3,7 +3,7 @@
 
 #![allow(missing_docs)]
 
-#[path = "../support/figures.rs"]
+#[path = "../support/metrics.rs"]
 mod metrics;
 #[path = "../support/mod.rs"]
 mod support;
@@ -18,7 +18,7 @@ mod demo;
 mod double_start;
 mod endurance;
 mod fd_exhaustion;
-mod figures;
+
 mod foreign;
 mod forged_traffic;
 mod host;
@@ -35,6 +35,7 @@ mod quorum;
 mod raw_connection;
 mod redial;
 mod relay;
+mod replication_status;
 mod resets;
 mod resets_raw;
 mod rolling;

@@ -2,19 +2,19 @@
 
 #![allow(missing_docs)]
 
-#[path = "../support/figures.rs"]
+#[path = "../support/metrics.rs"]
 mod metrics;
 #[path = "../support/mod.rs"]
 mod support;
 
 mod admin;
 mod alerts;
+mod double_start;
 mod files;
 mod health;
 mod node;
 mod reasons;
 mod reload;
-mod second;
 mod service_manager;
 mod signals;
 mod units;
