@@ -1,4 +1,4 @@
-//! `evergate demo servers`: what demonstrations and tests rely on.
+//! Tests of `evergate demo servers`: the behaviour that demonstrations and tests depend on.
 
 #![allow(missing_docs)]
 
@@ -39,7 +39,7 @@ impl Drop for Demo {
 }
 
 #[test]
-fn a_demo_server_says_who_it_is_and_what_it_was_sent() {
+fn demo_server_returns_its_name_and_the_request() {
     let demo = Demo::start();
     let answer = demo.ask(
         "POST /p?q=1 HTTP/1.1\r\nHost: h\r\nX-A: b\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n\

@@ -1,4 +1,4 @@
-//! `evergate simulate` and `evergate bench crypto`: output, files, exit codes, and wrong input.
+//! Tests of `evergate simulate` and `evergate bench crypto`: output, files, exit codes, and wrong input.
 
 #![allow(missing_docs)]
 
@@ -11,7 +11,7 @@ struct Output {
     err: String,
 }
 
-/// A folder of one test, removed at its end; commands run in it.
+/// Folder of one test, removed at its end. Commands run in it.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -47,10 +47,11 @@ impl Drop for Folder {
     }
 }
 
-const PLAN: &str = "title = \"A small <plan>\"\n[run]\nhorizon_s = 60\nnewcomers_per_s = [2, 4]\ncourses_at = [4]\nseeds = 2\n";
+const PLAN: &str = "title = \"A small <plan>\"\n[run]\nhorizon_s = 60\nnewcomers_per_s = [2, 4]\n\
+                    courses_at = [4]\nseeds = 2\n";
 
 #[test]
-fn json_is_a_list_of_rows_with_confidence_intervals_and_writes_nothing() {
+fn json_lists_rows_with_confidence_intervals() {
     let folder = Folder::new("json");
     folder.write("plan.toml", PLAN);
     let output = folder.evergate(&["simulate", "plan.toml", "--json", "--seeds", "3", "--policy", "SSLSARD"]);
@@ -135,7 +136,7 @@ fn wrong_plans_and_policies_are_explained_and_exit_with_2() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_or_written_is_noticed_before_the_simulation() {
+fn unwritable_folder_is_reported_before_the_simulation() {
     let folder = Folder::new("blocked");
     folder.write("plan.toml", PLAN);
     std::fs::create_dir_all(folder.0.join("full/report.html")).unwrap();
@@ -181,7 +182,7 @@ fn the_paper_s_plan_runs_from_its_example() {
     let folder = Folder::new("example");
     let plan = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/sslsard.toml");
     let text = std::fs::read_to_string(plan).unwrap();
-    // Its load and horizon made small; everything else is the paper's.
+    // The paper's plan with less load and a shorter horizon.
     let text = text
         .replace("horizon_s = 900 ", "horizon_s = 60 ")
         .replace("[40, 45, 50, 55, 60, 65, 70, 75, 80]", "[5, 55, 70]");

@@ -1,4 +1,4 @@
-//! Whatever the text, reading it ends with a configuration or with problems, never with a panic.
+//! Arbitrary texts: reading one ends with a configuration or with problems, never with a panic.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::path::Path;
 use evergate::config::{Severity, World, parse_with};
 use proptest::prelude::*;
 
-/// A machine without files and names, so that random text touches nothing.
+/// Machine without files and names, so that random text touches nothing.
 struct Nothing;
 
 impl World for Nothing {
@@ -64,7 +64,7 @@ fn value() -> impl Strategy<Value = String> {
     ]
 }
 
-/// A file made of known headers and keys with any values.
+/// File of known headers and keys with arbitrary values.
 fn plausible() -> impl Strategy<Value = String> {
     let headers: Vec<&'static str> = evergate::config::schema::SECTIONS.iter().map(|s| s.header).collect();
     let keys: Vec<&'static str> =

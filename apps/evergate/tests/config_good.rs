@@ -14,7 +14,7 @@ use evergate::config::model::{
 use evergate::config::schema::SECTIONS;
 use evergate::config::{Config, Loaded, Problem, World, choose_node, load, one_line, parse_with};
 
-/// A machine where every file is what it should be and every name is 10.9.9.9.
+/// Machine where every file exists with good content, and every name resolves to 10.9.9.9.
 struct Complete;
 
 impl World for Complete {
@@ -129,7 +129,8 @@ fn every_part_of_a_full_file_reaches_the_model() {
          [logs]\naccess = \"access.json\"\n[admin]\nsocket = \"off\"\nmetrics_listen = \"127.0.0.1:9090\"\n\
          [tls.strict]\nmin_version = \"1.3\"\nclient_certificates = \"optional\"\nclient_ca = \"ca.pem\"\n\
          ticket_keys = \"tickets\"\nticket_rotate_s = 60\n[tls.a]\ntickets = false\n{}",
-        "[[listeners]]\nname = \"l\"\naddress = \"[::1]:1\"\nprotocol = \"https\"\ntls = \"strict\"\ncertificates = [\"b\", \"a\"]\n\
+        "[[listeners]]\nname = \"l\"\naddress = \"[::1]:1\"\nprotocol = \"https\"\ntls = \"strict\"\n\
+         certificates = [\"b\", \"a\"]\n\
          pool = \"p\"\ntrust_forwarded = true\nlimits = { headers_max = 9 }\n\
          [[listeners]]\nname = \"r\"\naddress = \"[::1]:80\"\nprotocol = \"http\"\nredirect_to_https = true\n\
          [[certificates]]\nname = \"a\"\nchain = \"a.pem\"\nkey = \"/keys/a.key\"\n\
@@ -138,7 +139,8 @@ fn every_part_of_a_full_file_reaches_the_model() {
          [[pools.servers]]\nname = \"s\"\naddress = \"[2001:db8::1]:80\"\nweight = 9\nconnections_max = 4\n\
          [pools.tls]\nserver_name = \"x\"\nclient_chain = \"c.pem\"\nclient_key = \"c.key\"\n\
          [pools.health]\nexpect_status = [200, \"300-302\"]\nhost = \"h:8\"\nrise = 5\n\
-         [[pools]]\nname = \"q\"\npolicy = \"least_expected_completion\"\nsticky = \"source\"\nsticky_load_percent_max = 125\n[[pools.servers]]\naddress = \"10.0.0.1:80\"\n[pools.health]\nkind = \"tcp\"\n\
+         [[pools]]\nname = \"q\"\npolicy = \"least_expected_completion\"\nsticky = \"source\"\n\
+         sticky_load_percent_max = 125\n[[pools.servers]]\naddress = \"10.0.0.1:80\"\n[pools.health]\nkind = \"tcp\"\n\
          [[rules]]\nname = \"r1\"\nwhen = 'path.path_prefix(\"/q\")'\nroute = \"q\"\nlisteners = [\"l\"]\n",
     );
     let config = parsed(&text).config;
@@ -184,7 +186,7 @@ fn every_part_of_a_full_file_reaches_the_model() {
     assert_eq!(config.rules.specs[0].listeners, ["l"]);
 }
 
-/// A pool with more lines of its own.
+/// Pool with this policy and further keys.
 fn session_pool(policy: &str, more: &str) -> Loaded {
     parsed(&format!(
         "[[listeners]]\nname = \"l\"\naddress = \":9443\"\nprotocol = \"tcp\"\npool = \"p\"\n\
@@ -193,7 +195,7 @@ fn session_pool(policy: &str, more: &str) -> Loaded {
 }
 
 #[test]
-fn a_session_policy_gets_the_documented_defaults_which_are_the_plans() {
+fn session_policy_gets_the_defaults_of_the_plans() {
     let loaded = session_pool("sslsard", "");
     assert_eq!(loaded.warnings, []);
     assert_round_trip(&loaded, Path::new("/base"));
@@ -238,8 +240,8 @@ fn every_key_of_sessions_reaches_the_model() {
     assert_eq!(hash.pools[0].sessions.as_ref().unwrap().bounded_load_percent, 110);
 }
 
-/// The effective configuration with its defaults written out means the same, and is its own effective
-/// configuration.
+/// Checks that the effective configuration, with its defaults written out, has the same meaning and is its own
+/// effective configuration.
 fn assert_round_trip(loaded: &Loaded, base_dir: &Path) {
     let written = loaded.effective_toml();
     let again = parse_with(&written, "effective.toml", base_dir, &Complete)
@@ -256,7 +258,7 @@ fn assert_round_trip(loaded: &Loaded, base_dir: &Path) {
 }
 
 #[test]
-fn what_only_rules_make_use_of_loads_without_a_warning() {
+fn sticky_keys_that_only_rules_use_load_without_a_warning() {
     let keys = "sticky_cookie = \"Q\"\nsticky_load_percent_max = 150\n";
     let pool = format!("[[pools]]\nname = \"q\"\n{keys}[[pools.servers]]\naddress = \"10.0.0.1:80\"\n");
     let rule = |name: &str, sticky: &str| {
@@ -285,7 +287,7 @@ fn denials_whose_field_a_rule_sets_load_without_a_warning() {
 }
 
 #[test]
-fn every_toml_block_of_the_documentation_loads_without_a_warning_and_round_trips() {
+fn toml_blocks_of_the_documentation_load_and_round_trip() {
     let page = |name: &str| fs::read_to_string(repository().join(name)).unwrap();
     let text = page("docs/reference/configuration.md") + &page("docs/reference/rules.md");
     let blocks: Vec<&str> =
@@ -299,13 +301,13 @@ fn every_toml_block_of_the_documentation_loads_without_a_warning_and_round_trips
 }
 
 #[test]
-fn every_example_loads_from_its_file_without_a_warning_and_round_trips() {
+fn example_files_load_without_a_warning_and_round_trip() {
     let mut seen = 0;
     for entry in fs::read_dir(repository().join("examples")).unwrap() {
         let path = entry.unwrap().path();
         let is_other = path.ends_with("sslsard.toml");
         if path.extension().is_some_and(|e| e == "toml") && !is_other {
-            // Secrets are not part of the repository.
+            // The repository has no secrets.
             let (loaded, folder) = match path.ends_with("cluster.toml") {
                 true => (parsed(&fs::read_to_string(&path).unwrap()), Path::new("/base")),
                 false => (load(&path).unwrap_or_else(|p| panic!("{}", shown(&p))), path.parent().unwrap()),
@@ -381,7 +383,7 @@ fn one_line_places_a_problem_at_its_option() {
 }
 
 #[test]
-fn one_line_says_of_a_server_named_twice_what_can_be_done_there() {
+fn one_line_names_the_remedy_for_a_server_given_twice() {
     let to = ["127.0.0.1:8080".to_owned(), "127.0.0.1:8080".to_owned()];
     let problem = one_line(":8443", &to, None, None).unwrap_err();
     assert_eq!((problem.key.as_str(), problem.what.as_str()), ("--to", "another `--to` is the same server"));
@@ -420,9 +422,13 @@ fn a_small_cluster_gets_the_documented_defaults() {
 
 #[test]
 fn every_key_of_a_cluster_reaches_the_model() {
-    let text = CLUSTER.replace("witness = [\"10.0.1.254\"]\n@@", "node = 2\nbackups = \"all\"\nmode = \"majority\"\n\
+    let text = CLUSTER.replace(
+        "witness = [\"10.0.1.254\"]\n@@",
+        "node = 2\nbackups = \"all\"\nmode = \"majority\"\n\
         virtual_mac = \"02:00:5E:00:00:0a\"\nsteering = \"flood\"\nport = 9000\nserver_ports_first = 2000\n\
-        ports_per_bucket = 10\npins = \"/sys/fs/bpf/other\"\ntiming = \"virtual_machine\"\nflows_max = 5000\nstateless_accept = false\nweight = 0");
+        ports_per_bucket = 10\npins = \"/sys/fs/bpf/other\"\ntiming = \"virtual_machine\"\nflows_max = 5000\n\
+        stateless_accept = false\nweight = 0",
+    );
     let loaded = parsed(&text);
     assert_round_trip(&loaded, Path::new("/base"));
     let cluster = loaded.config.cluster.unwrap();
@@ -435,7 +441,7 @@ fn every_key_of_a_cluster_reaches_the_model() {
 }
 
 #[test]
-fn the_command_line_says_which_node_this_is_before_the_file_does() {
+fn command_line_overrides_the_node_number_of_the_file() {
     let chosen = |text: &str, node| {
         let mut config = parsed(text).config;
         choose_node(&mut config, node, "test.toml").map(|()| config.cluster.map(|c| c.node.unwrap().get()))

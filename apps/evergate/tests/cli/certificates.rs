@@ -1,4 +1,4 @@
-//! What `check` says of certificates, keys and authorities.
+//! Problems that `check` finds in certificates, keys and trust anchors.
 
 use crate::{BASE, Folder, evergate};
 
@@ -13,7 +13,7 @@ fn issue(folder: &Folder, begin_s: u64, end_s: u64) {
     std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
 }
 
-/// Writes a pair whose key is that of another certificate.
+/// Writes a pair whose key belongs to another certificate.
 fn issue_mismatched(folder: &Folder) {
     issue(folder, 86_400, u64::from(u32::MAX));
     let first = std::fs::read_to_string(folder.0.join("site.pem")).unwrap();
@@ -24,7 +24,7 @@ fn issue_mismatched(folder: &Folder) {
 const PAIR: &str = "chain = \"site.pem\"\nkey = \"site.key\"";
 
 #[test]
-fn check_warns_of_certificates_that_are_not_valid_now_or_not_for_long() {
+fn check_warns_of_invalid_and_soon_expiring_certificates() {
     const DAY_S: u64 = 86_400;
     let folder = Folder::new("validity");
     let path = folder.write("evergate.toml", &BASE.replace("self_signed = [\"localhost\"]", PAIR));
@@ -45,7 +45,7 @@ fn check_warns_of_certificates_that_are_not_valid_now_or_not_for_long() {
 }
 
 #[test]
-fn check_says_which_key_does_not_belong_to_its_certificate() {
+fn check_names_a_key_of_another_certificate() {
     let folder = Folder::new("pair");
     let path = folder.write("evergate.toml", &BASE.replace("self_signed = [\"localhost\"]", PAIR));
     issue_mismatched(&folder);
@@ -61,7 +61,7 @@ fn check_says_which_key_does_not_belong_to_its_certificate() {
 }
 
 #[test]
-fn check_says_which_certificate_must_stand_first() {
+fn check_names_the_certificate_that_must_come_first() {
     let folder = Folder::new("order");
     let path = folder.write("evergate.toml", &BASE.replace("self_signed = [\"localhost\"]", PAIR));
     issue(&folder, 86_400, u64::from(u32::MAX));
@@ -80,7 +80,7 @@ fn check_says_which_certificate_must_stand_first() {
 }
 
 #[test]
-fn check_takes_files_with_a_byte_order_mark_in_front_and_refuses_one_that_hides_a_block() {
+fn check_accepts_a_byte_order_mark_unless_it_hides_a_block() {
     let folder = Folder::new("marked");
     let path = folder.write("evergate.toml", &BASE.replace("self_signed = [\"localhost\"]", PAIR));
     issue(&folder, 86_400, u64::from(u32::MAX));
@@ -97,23 +97,25 @@ fn check_takes_files_with_a_byte_order_mark_in_front_and_refuses_one_that_hides_
     assert!(output.out.contains("is broken: a byte order mark (U+FEFF)"), "{}", output.out);
 }
 
-/// A listener whose pool speaks TLS, with these settings.
+/// Listener whose pool uses TLS with these settings.
 fn pool_tls(settings: &str) -> String {
     format!(
-        "[admin]\nsocket = \"off\"\n[[listeners]]\nname = \"in\"\naddress = \":8080\"\nprotocol = \"http\"\npool = \"p\"\n\
-         [[pools]]\nname = \"p\"\n[[pools.servers]]\naddress = \"127.0.0.1:8443\"\n[pools.tls]\nserver_name = \"x\"\n{settings}"
+        "[admin]\nsocket = \"off\"\n[[listeners]]\nname = \"in\"\naddress = \":8080\"\n\
+         protocol = \"http\"\npool = \"p\"\n\
+         [[pools]]\nname = \"p\"\n[[pools.servers]]\naddress = \"127.0.0.1:8443\"\n[pools.tls]\n\
+         server_name = \"x\"\n{settings}"
     )
 }
 
 const SHOWN: &str = "client_chain = \"site.pem\"\nclient_key = \"site.key\"\nca = \"other.pem\"\n";
 
-/// An authority that is valid now.
+/// Writes a currently valid trust anchor.
 fn authority(folder: &Folder, name: &str) {
     folder.write(name, &evergate_crypto::self_signed(&["ca.example".to_owned()]).unwrap().0);
 }
 
 #[test]
-fn check_says_which_key_does_not_belong_to_the_certificate_that_servers_are_shown() {
+fn check_names_a_mismatched_key_of_a_client_certificate() {
     let folder = Folder::new("shown-pair");
     let path = folder.write("evergate.toml", &pool_tls(SHOWN));
     authority(&folder, "other.pem");
@@ -131,7 +133,7 @@ fn check_says_which_key_does_not_belong_to_the_certificate_that_servers_are_show
 }
 
 #[test]
-fn check_warns_of_what_servers_are_shown_when_it_is_not_valid() {
+fn check_warns_of_invalid_certificates_towards_servers() {
     let folder = Folder::new("shown-validity");
     let path = folder.write("evergate.toml", &pool_tls(SHOWN));
     authority(&folder, "other.pem");
@@ -139,19 +141,20 @@ fn check_warns_of_what_servers_are_shown_when_it_is_not_valid() {
         issue(&folder, 86_400, end);
         let output = evergate(&["check", &path]);
         assert_eq!(output.code, Some(0), "{}", output.out);
-        let reported = "14:16: pools[0].tls.client_chain = \"site.pem\"\n  problem:     the certificate has expired, on 1970-01-03";
+        let reported = "14:16: pools[0].tls.client_chain = \"site.pem\"\n  \
+                        problem:     the certificate has expired, on 1970-01-03";
         assert_eq!(output.out.contains(reported), is_reported, "{}", output.out);
         assert_eq!(output.out.contains("consequence: servers refuse it"), is_reported, "{}", output.out);
     }
 }
 
-/// A listener that asks for client certificates.
+/// Listener that requests client certificates.
 fn asking() -> String {
     BASE.replace("protocol = \"https\"\n", "protocol = \"https\"\ntls = \"t\"\n")
         + "[tls.t]\nclient_certificates = \"required\"\nclient_ca = \"ca.pem\"\n"
 }
 
-/// A certificate in PEM whose key may issue others, or may not.
+/// Certificate in PEM whose key may, or may not, issue certificates.
 fn issuer(name: &str, is_ca: rcgen::IsCa) -> String {
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = is_ca;
@@ -160,7 +163,7 @@ fn issuer(name: &str, is_ca: rcgen::IsCa) -> String {
     params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem()
 }
 
-/// A configuration that asks for certificates and has a rule for one subject.
+/// Configuration that requests client certificates and has a rule for one subject.
 pub(crate) fn asking_for_alice(folder: &Folder) -> String {
     folder.write("ca.pem", &issuer("authority", rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained)));
     let rule = "[[rules]]\nname = \"alice\"\nwhen = 'tls.client_subject == \"CN=alice\"'\ndeny = 418\n";
@@ -168,7 +171,7 @@ pub(crate) fn asking_for_alice(folder: &Folder) -> String {
 }
 
 #[test]
-fn check_says_which_certificates_vouch_for_no_client() {
+fn check_names_trust_anchors_that_accept_no_client() {
     let folder = Folder::new("no-authority");
     let path = folder.write("evergate.toml", &asking());
     let authority = issuer("authority", rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained));
@@ -193,7 +196,7 @@ fn check_says_which_certificates_vouch_for_no_client() {
 }
 
 #[test]
-fn check_warns_of_more_authorities_than_clients_can_be_told() {
+fn check_warns_of_a_list_of_authorities_that_is_too_long() {
     let folder = Folder::new("many-authorities");
     let path = folder.write("evergate.toml", &asking());
     let ca = || rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -215,7 +218,8 @@ fn check_warns_of_authorities_when_none_of_a_file_is_valid() {
     issue(&folder, 86_400, 2 * 86_400);
     let output = evergate(&["check", &path]);
     assert_eq!(output.code, Some(0), "{}", output.out);
-    let reported = "evergate.toml:14:6: pools[0].tls.ca = \"site.pem\"\n  problem:     the authority's certificate has expired";
+    let reported = "evergate.toml:14:6: pools[0].tls.ca = \"site.pem\"\n  \
+                    problem:     the authority's certificate has expired";
     assert!(output.out.contains(reported), "{}", output.out);
     authority(&folder, "new.pem");
     let read = |name: &str| std::fs::read_to_string(folder.0.join(name)).unwrap();

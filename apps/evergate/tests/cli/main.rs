@@ -1,4 +1,4 @@
-//! The commands that need no running node: `check`, `explain`, `version`, and what happens to wrong command lines.
+//! Commands without a running node: `check`, `explain`, `version`, and wrong command lines.
 
 #![allow(missing_docs)]
 
@@ -20,7 +20,7 @@ fn evergate(args: &[&str]) -> Output {
     Output { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
 
-/// A folder of one test, removed at its end.
+/// Folder of one test, removed at its end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -128,7 +128,7 @@ fn check_reports_every_problem_and_exits_with_2() {
 }
 
 #[test]
-fn names_that_do_not_resolve_are_a_failure_and_nothing_that_is_wrong() {
+fn unresolvable_names_are_failures_but_not_problems() {
     let folder = Folder::new("names");
     let base = BASE.replace("192.0.2.2:80", "nowhere.invalid:80");
     let unknown = folder.write("unknown.toml", &base);
@@ -143,7 +143,7 @@ fn names_that_do_not_resolve_are_a_failure_and_nothing_that_is_wrong() {
 }
 
 #[test]
-fn what_is_not_wrong_and_does_not_start_here_has_an_exit_code_of_its_own() {
+fn valid_file_that_cannot_start_here_has_its_own_exit_code() {
     let folder = Folder::new("unstartable");
     folder.write("notes", "not a process id");
     std::fs::create_dir(folder.0.join("folder")).unwrap();
@@ -196,8 +196,9 @@ fn check_shows_rules_that_cannot_be_meant_with_a_witness() {
     let never = shadow.replace("path.starts_with(\"/ab\")", "path == \"/a\" && path == \"/b\"");
     let output = evergate(&["check", &folder.write("never.toml", &format!("{BASE}{never}"))]);
     assert_eq!(output.code, Some(2));
-    let reported = "problem:     rule \"hidden\": the condition never holds\n  consequence: it never decides anything\n  \
-                remedy:      correct or remove it\n";
+    let reported = "problem:     rule \"hidden\": the condition never holds\n  \
+                    consequence: it never decides anything\n  \
+                    remedy:      correct or remove it\n";
     assert!(output.out.contains(reported), "{}", output.out);
     assert!(output.out.contains("never.toml has rules that cannot be meant ("), "{}", output.out);
 }
@@ -224,7 +225,7 @@ fn explained(folder: &Folder, request: &str, more: &[&str]) -> serde_json::Value
 }
 
 #[test]
-fn explain_says_where_a_request_goes_and_what_is_done_to_it() {
+fn explain_shows_the_pool_and_the_changes_of_a_request() {
     let folder = Folder::new("route");
     let answer = explained(&folder, "GET https://X.example/a/../api/%7ev?q=1", &["-H", "X-Key: k"]);
     assert_eq!((&answer["rule"], &answer["pool"]), (&"api".into(), &"api".into()));
@@ -291,7 +292,7 @@ deny = 403
 "#;
 
 #[test]
-fn explain_takes_the_listener_and_the_handshake_that_the_url_leads_to() {
+fn explain_chooses_listener_and_handshake_by_the_url() {
     let folder = Folder::new("handshake");
     let path = folder.write("evergate.toml", TLS);
     let run = |request: &str, more: &[&str]| {
@@ -318,7 +319,7 @@ fn explain_takes_the_listener_and_the_handshake_that_the_url_leads_to() {
 }
 
 #[test]
-fn explain_takes_the_ends_of_the_connection_and_the_certificate_from_the_command_line() {
+fn explain_reads_addresses_and_certificate_from_options() {
     let folder = Folder::new("ends");
     let explain = |file: &str, request: &str, more: &[&str]| {
         evergate(&[&["explain", file, "--json", "--request", request][..], more].concat())
@@ -329,7 +330,7 @@ fn explain_takes_the_ends_of_the_connection_and_the_certificate_from_the_command
         let answer: serde_json::Value = serde_json::from_str(&output.out).unwrap();
         answer["rule"].as_str().map(str::to_owned)
     };
-    // The thesis's rules, each by a request that is meant for it.
+    // Each rule of the thesis, with a request that only this rule matches.
     let lacs = example("lacs-rules.toml");
     let xml = ["-H", "Content-Type: text/xml", "--body"];
     let order = |more: &str| format!("<purchase>{more}</purchase>");
@@ -363,7 +364,7 @@ fn explain_takes_the_ends_of_the_connection_and_the_certificate_from_the_command
 }
 
 #[test]
-fn explain_says_which_listener_it_took_when_the_url_leads_to_none() {
+fn explain_names_its_listener_when_the_url_matches_none() {
     let folder = Folder::new("note");
     let note = |request: &str| explained(&folder, request, &[])["note"].clone();
     let text = note("https://x/").as_str().unwrap().to_owned();
@@ -376,7 +377,7 @@ fn explain_says_which_listener_it_took_when_the_url_leads_to_none() {
 }
 
 #[test]
-fn explain_says_how_a_server_is_chosen() {
+fn explain_names_the_policy_of_the_pool() {
     let folder = Folder::new("policy");
     let base = BASE.replace("sticky = \"source\"", "policy = \"sslsard\"");
     assert_ne!(base, BASE);
@@ -473,7 +474,7 @@ fn wrong_command_lines_exit_with_2() {
 }
 
 #[test]
-fn the_version_is_told_to_people_and_programs() {
+fn version_is_printed_as_text_and_as_json() {
     let version = env!("CARGO_PKG_VERSION");
     let text = evergate(&["version"]).out;
     assert!(
@@ -486,7 +487,7 @@ fn the_version_is_told_to_people_and_programs() {
 }
 
 #[test]
-fn output_that_cannot_be_written_is_a_failure_and_a_reader_that_has_enough_is_none() {
+fn write_error_fails_a_command_and_a_closed_pipe_does_not() {
     let folder = Folder::new("output");
     let config = folder.write("good.toml", BASE);
     let run = |args: &[&str], stdout: std::process::Stdio| {
@@ -506,7 +507,7 @@ fn output_that_cannot_be_written_is_a_failure_and_a_reader_that_has_enough_is_no
 }
 
 #[test]
-fn an_incomplete_run_says_what_is_missing_and_shows_both_forms() {
+fn incomplete_run_command_names_the_missing_parts() {
     for (args, missing) in [
         (&["run"][..], "name a file, or use --listen and --to"),
         (&["run", "--to", "127.0.0.1:1"], "add it, such as --listen :8443"),

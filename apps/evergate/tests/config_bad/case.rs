@@ -1,7 +1,7 @@
-//! A configuration, and the one problem that it must have.
+//! Test case of a bad configuration: a text, and the one problem that it must have.
 //!
-//! In the texts, `@@` marks the place of the expected problem; `{L}`, `{C}` and `{P}` stand for a good
-//! listener, certificate and pool.
+//! In the texts, `@@` marks the place of the expected problem; `{L}`, `{C}` and `{P}` stand for a good listener,
+//! certificate and pool.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ const LISTENER: &str =
 const CERTIFICATE: &str = "[[certificates]]\nname = \"local\"\nself_signed = [\"localhost\"]\n";
 const POOL: &str = "[[pools]]\nname = \"web\"\n[[pools.servers]]\naddress = \"127.0.0.1:8080\"\n";
 
-/// A machine with a few files and one host name.
+/// Machine with a few files and one host name.
 struct Small;
 
 impl World for Small {
@@ -46,7 +46,7 @@ impl World for Small {
     }
 
     fn has_account(&self, user: &str, _group: Option<&str>) -> bool {
-        user != "stranger"
+        user != "unknown"
     }
 
     fn may(&self, _user: &str, _group: Option<&str>, _access: Access, path: &Path) -> bool {
@@ -72,13 +72,13 @@ impl World for Small {
     fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         match host {
             "app.internal" => Ok(vec![SocketAddr::from(([10, 0, 0, 1], port))]),
-            "nobody.internal" => Ok(Vec::new()),
+            "empty.internal" => Ok(Vec::new()),
             _ => Err(io::Error::other("unknown host")),
         }
     }
 }
 
-/// The text without its marker, and line and column of the marker, or (0, 0).
+/// Text without its marker, and line and column of the marker, or (0, 0).
 pub(crate) fn unmark(text: &str) -> (String, (usize, usize)) {
     let text = text.replace("{L}", LISTENER).replace("{C}", CERTIFICATE).replace("{P}", POOL);
     let Some(at) = text.find("@@") else { return (text, (0, 0)) };
@@ -98,15 +98,15 @@ pub(crate) fn problems_of(text: &str) -> Vec<Problem> {
     }
 }
 
-/// The configuration of a good text.
+/// Configuration of a good text.
 pub(crate) fn config_of(text: &str) -> Config {
     parse_with(text, "test.toml", Path::new("/base"), &Small).expect("a good configuration").config
 }
 
-/// A text, the key of its only problem, and a part of what the problem says.
+/// Text, key of its only problem, and a part of the problem's message.
 pub(crate) type Case<'a> = (&'a str, &'a str, &'a str);
 
-/// Checks that each text has exactly one problem of this severity, with this key, place and advice.
+/// Checks that each text has exactly one problem, with this severity, key, place and advice.
 pub(crate) fn expect(severity: Severity, cases: &[Case<'_>]) {
     let failures: Vec<String> = cases.iter().filter_map(|case| failure(severity, case)).collect();
     assert!(failures.is_empty(), "{}", failures.join("\n----\n"));
@@ -120,7 +120,7 @@ fn failure(severity: Severity, (text, key, advice): &Case<'_>) -> Option<String>
     let complaint = match found[..] {
         [p] if p.key != *key => format!("the key is {:?}, not {key:?}", p.key),
         [p] if (p.line, p.column) != place => format!("the place is {}:{}, not {place:?}", p.line, p.column),
-        [p] if !reported(p).contains(advice) => format!("{advice:?} is not said"),
+        [p] if !reported(p).contains(advice) => format!("{advice:?} is missing"),
         [p] if p.remedy.is_empty() || p.consequence.is_empty() => "consequence or remedy is empty".to_owned(),
         [_] if severity == Severity::Warning && problems.len() > 1 => "there are errors".to_owned(),
         [_] => return None,

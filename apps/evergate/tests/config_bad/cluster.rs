@@ -1,4 +1,4 @@
-//! The `[cluster]` section.
+//! Problems of the section `[cluster]`.
 
 use crate::case::{Case, config_of, expect, problems_of};
 use evergate::config::{Problem, Severity};
@@ -12,7 +12,7 @@ const CLUSTER: &str = "[node]\nworkers = 2\n\
     [[cluster.nodes]]\nnumber = 1\ninside = \"10.0.1.1\"\noutside = \"203.0.113.1\"\n\
     [[cluster.nodes]]\nnumber = 2\ninside = \"10.0.1.2\"\noutside = \"203.0.113.2\"\n";
 
-/// Replaces a part of a good cluster's file, and expects what [`expect`] does.
+/// [`expect`] for a good cluster's file in which a part is replaced.
 fn expect_in_cluster(severity: Severity, cases: &[(&str, &str, &str, &str)]) {
     let texts: Vec<String> = cases
         .iter()
@@ -27,7 +27,7 @@ fn expect_in_cluster(severity: Severity, cases: &[(&str, &str, &str, &str)]) {
 }
 
 #[test]
-fn a_cluster_that_could_not_work_or_would_not_be_safe_is_refused() {
+fn unsafe_cluster_is_refused_with_advice() {
     let (more, witness) = ("witness = [\"10.0.1.254\"]\n", "witness = [\"10.0.1.254\"]\n");
     let with = |line: &str| format!("{witness}{line}\n");
     let second = "number = 2\ninside = \"10.0.1.2\"";
@@ -74,7 +74,7 @@ fn a_cluster_that_could_not_work_or_would_not_be_safe_is_refused() {
 }
 
 #[test]
-fn what_a_cluster_lacks_is_named_with_an_example() {
+fn missing_keys_of_a_cluster_are_named_with_an_example() {
     for (line, key, advice) in [
         ("workers = 2\n", "cluster", "workers = 4"),
         ("name = \"edge\"\n", "cluster.name", "name = \"edge\""),
@@ -98,7 +98,7 @@ fn what_a_cluster_lacks_is_named_with_an_example() {
 }
 
 #[test]
-fn a_cluster_that_probably_is_not_meant_so_is_told() {
+fn doubtful_cluster_is_accepted_with_a_warning() {
     let witness = "witness = [\"10.0.1.254\"]\n";
     let with = |line: &str| format!("{witness}{line}\n");
     let node = |number: u8| {
@@ -148,7 +148,7 @@ fn a_listener_on_the_ports_of_connections_to_servers_is_refused() {
 }
 
 #[test]
-fn no_request_may_be_longer_than_backups_can_keep_until_it_is_decided() {
+fn request_limits_beyond_the_stash_of_backups_are_refused() {
     let with = |node: &str, listener: &str| {
         let listener = format!("protocol = \"tcp\"\nlimits = {{ {listener} }}\n");
         format!("{}[limits]\n{node}\n", CLUSTER.replace("protocol = \"tcp\"\n", &listener))
@@ -185,7 +185,7 @@ fn nodes_of_a_cluster_must_show_clients_the_same_certificate() {
 }
 
 #[test]
-fn a_reload_that_would_change_the_cluster_is_refused_with_the_keys_that_differ() {
+fn reload_that_changes_the_cluster_is_refused_with_its_keys() {
     let alone = &CLUSTER[..CLUSTER.find("[cluster]").unwrap()].replace("203.0.113.10", "127.0.0.1");
     let (here, alone) = (config_of(CLUSTER), config_of(alone));
     assert_eq!(here.refuses(&here), None);

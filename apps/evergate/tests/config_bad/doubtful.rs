@@ -1,4 +1,4 @@
-//! What is used all the same, with a warning.
+//! Doubtful settings, which are used with a warning.
 
 use crate::case::{Case, expect};
 use evergate::config::Severity;
@@ -16,9 +16,10 @@ fn a_doubtful_file_is_used_with_a_warning() {
             "certificates[1]",
             "no listener uses",
         ),
-        ("{L}{C}{P}[node]\nuser = @@\"stranger\"\n", "node.user", "useradd"),
+        ("{L}{C}{P}[node]\nuser = @@\"unknown\"\n", "node.user", "useradd"),
         (
-            "{L}[[certificates]]\nname = \"local\"\nchain = \"c.pem\"\nkey = @@\"k.pem\"\n{P}[node]\nuser = \"guest\"\n",
+            "{L}[[certificates]]\nname = \"local\"\nchain = \"c.pem\"\nkey = @@\"k.pem\"\n\
+             {P}[node]\nuser = \"guest\"\n",
             "certificates[0].key",
             "chgrp guest /base/k.pem",
         ),
@@ -31,7 +32,9 @@ fn a_doubtful_file_is_used_with_a_warning() {
         ),
         ("{L}{C}{P}@@[tls.old]\n", "tls.old", "no listener uses"),
         (
-            "{L}{C}{P}@@[[pools]]\nname = \"b\"\n[[pools.servers]]\naddress = \"10.0.0.1:80\"\n[[rules]]\nname = \"r\"\nwhen = 'path == \"/r\"'\nroute = \"web\"\nsticky = \"cookie\"\n[[rules]]\nname = \"s\"\nwhen = 'path == \"/s\"'\nroute = \"b\"\nsticky = \"cookie\"\n",
+            "{L}{C}{P}@@[[pools]]\nname = \"b\"\n[[pools.servers]]\naddress = \"10.0.0.1:80\"\n\
+             [[rules]]\nname = \"r\"\nwhen = 'path == \"/r\"'\nroute = \"web\"\nsticky = \"cookie\"\n\
+             [[rules]]\nname = \"s\"\nwhen = 'path == \"/s\"'\nroute = \"b\"\nsticky = \"cookie\"\n",
             "pools[1]",
             "placed anew",
         ),
@@ -41,7 +44,8 @@ fn a_doubtful_file_is_used_with_a_warning() {
             "trust_forwarded",
         ),
         (
-            "{L}trust_forwarded = true\n{C}{P}[[rules]]\nname = \"r\"\nwhen = @@'!header(\"x-forwarded-for\").exists() || header(\"keep-alive\") == \"1\"'\ndeny = 403\n",
+            "{L}trust_forwarded = true\n{C}{P}[[rules]]\nname = \"r\"\n\
+             when = @@'!header(\"x-forwarded-for\").exists() || header(\"keep-alive\") == \"1\"'\ndeny = 403\n",
             "rules[0].when",
             "the header \"keep-alive\" of any client",
         ),
@@ -52,7 +56,9 @@ fn a_doubtful_file_is_used_with_a_warning() {
         ),
         ("{L}{C}{P}[pools.tls]\nverify = @@false\n", "pools[0].tls.verify", "name the authority"),
         (
-            "{L}[[listeners]]\nname = \"b\"\naddress = \":1\"\nprotocol = \"http\"\npool = \"b\"\n{C}[[pools]]\nname = \"web\"\nsticky = \"cookie\"\n[[pools.servers]]\naddress = \"10.0.0.1:80\"\n@@[[pools]]\nname = \"b\"\nsticky = \"cookie\"\n[[pools.servers]]\naddress = \"10.0.0.2:80\"\n",
+            "{L}[[listeners]]\nname = \"b\"\naddress = \":1\"\nprotocol = \"http\"\npool = \"b\"\n\
+             {C}[[pools]]\nname = \"web\"\nsticky = \"cookie\"\n[[pools.servers]]\naddress = \"10.0.0.1:80\"\n\
+             @@[[pools]]\nname = \"b\"\nsticky = \"cookie\"\n[[pools.servers]]\naddress = \"10.0.0.2:80\"\n",
             "pools[1]",
             "placed anew",
         ),
@@ -72,8 +78,10 @@ fn a_doubtful_file_is_used_with_a_warning() {
             "port 443",
         ),
         (
-            // Its clients come from elsewhere than that listener's.
-            "[[listeners]]\nname = \"a\"\naddress = \"127.0.0.1:8443\"\nprotocol = \"https\"\npool = \"web\"\ncertificates = [\"local\"]\n[[listeners]]\nname = \"b\"\naddress = \":80\"\nprotocol = \"http\"\nredirect_to_https = @@true\n{C}{P}",
+            // The clients of this listener come from other networks than those of the first one.
+            "[[listeners]]\nname = \"a\"\naddress = \"127.0.0.1:8443\"\nprotocol = \"https\"\npool = \"web\"\n\
+             certificates = [\"local\"]\n[[listeners]]\nname = \"b\"\naddress = \":80\"\nprotocol = \"http\"\n\
+             redirect_to_https = @@true\n{C}{P}",
             "listeners[1].redirect_to_https",
             "port 443",
         ),
@@ -83,17 +91,20 @@ fn a_doubtful_file_is_used_with_a_warning() {
             "`connections_max`",
         ),
         (
-            "{L}{C}[[pools]]\nname = \"web\"\nkeep_alive_idle_max = 0\nkeep_alive_idle_ms = @@5\n[[pools.servers]]\naddress = \"app.internal:80\"\n",
+            "{L}{C}[[pools]]\nname = \"web\"\nkeep_alive_idle_max = 0\nkeep_alive_idle_ms = @@5\n\
+             [[pools.servers]]\naddress = \"app.internal:80\"\n",
             "pools[0].keep_alive_idle_ms",
             "no effect",
         ),
         (
-            "{L}{C}[[pools]]\nname = \"web\"\nsticky_cookie = @@\"A\"\n[[pools.servers]]\naddress = \"app.internal:80\"\n",
+            "{L}{C}[[pools]]\nname = \"web\"\nsticky_cookie = @@\"A\"\n\
+             [[pools.servers]]\naddress = \"app.internal:80\"\n",
             "pools[0].sticky_cookie",
             "`sticky = \"cookie\"`",
         ),
         (
-            "{L}{C}[[pools]]\nname = \"web\"\nsticky_load_percent_max = @@125\n[[pools.servers]]\naddress = \"app.internal:80\"\n",
+            "{L}{C}[[pools]]\nname = \"web\"\nsticky_load_percent_max = @@125\n\
+             [[pools.servers]]\naddress = \"app.internal:80\"\n",
             "pools[0].sticky_load_percent_max",
             "`sticky = \"source\"`",
         ),
@@ -131,7 +142,8 @@ fn a_doubtful_file_is_used_with_a_warning() {
             "Proxy-Authenticate",
         ),
         (
-            "{L}[[listeners]]\nname = \"b\"\naddress = \":80\"\nprotocol = \"http\"\nredirect_to_https = true\n{C}{P}[[rules]]\nname = \"r\"\nlisteners = [\"public\", @@\"b\"]\ndeny = 403\n",
+            "{L}[[listeners]]\nname = \"b\"\naddress = \":80\"\nprotocol = \"http\"\nredirect_to_https = true\n\
+             {C}{P}[[rules]]\nname = \"r\"\nlisteners = [\"public\", @@\"b\"]\ndeny = 403\n",
             "rules[0].listeners[1]",
             "`redirect = \"https://${host}${path}?${query}\"`",
         ),

@@ -1,10 +1,10 @@
-//! Listeners, certificates and TLS that contradict themselves or each other.
+//! Listeners, certificates and TLS settings that contradict themselves or each other.
 
 use crate::case::{Case, expect};
 use evergate::config::Severity;
 
 #[test]
-fn a_file_that_contradicts_itself_is_refused_at_the_place_with_advice() {
+fn contradictory_file_is_refused_at_the_place_with_advice() {
     let cases: &[Case] = &[
         // Listeners.
         ("{C}{P}", "listeners", "add `[[listeners]]`"),
@@ -88,18 +88,21 @@ fn a_file_that_contradicts_itself_is_refused_at_the_place_with_advice() {
             "remove \"h2\" from `alpn`",
         ),
         (
-            "{L}[[listeners]]\nname = \"b\"\naddress = \":1\"\nprotocol = \"http\"\ncertificates = @@[\"local\"]\n{C}{P}",
+            "{L}[[listeners]]\nname = \"b\"\naddress = \":1\"\nprotocol = \"http\"\ncertificates = @@[\"local\"]\n\
+             {C}{P}",
             "listeners[1].certificates",
             "does not speak TLS",
         ),
         ("{L}redirect_to_https = @@true\n{C}{P}", "listeners[0].redirect_to_https", "only `http` listeners"),
         (
-            "{L}[[listeners]]\nname = \"b\"\naddress = \":1\"\nprotocol = \"tcp\"\npool = \"web\"\ntrust_forwarded = @@true\n{C}{P}",
+            "{L}[[listeners]]\nname = \"b\"\naddress = \":1\"\nprotocol = \"tcp\"\npool = \"web\"\n\
+             trust_forwarded = @@true\n{C}{P}",
             "listeners[1].trust_forwarded",
             "HTTP headers",
         ),
         (
-            "{L}[[listeners]]\nname = \"b\"\naddress = \":1\"\nprotocol = \"tcp\"\npool = @@\"c\"\n{C}{P}[[pools]]\nname = \"c\"\nsticky = \"cookie\"\n[[pools.servers]]\naddress = \"10.0.0.1:80\"\n",
+            "{L}[[listeners]]\nname = \"b\"\naddress = \":1\"\nprotocol = \"tcp\"\npool = @@\"c\"\n\
+             {C}{P}[[pools]]\nname = \"c\"\nsticky = \"cookie\"\n[[pools.servers]]\naddress = \"10.0.0.1:80\"\n",
             "listeners[1].pool",
             "`sticky = \"source\"`",
         ),

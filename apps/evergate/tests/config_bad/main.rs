@@ -1,4 +1,4 @@
-//! Bad configurations: each is refused with a problem at the right place that says what to do.
+//! Bad configurations. Each is refused with a problem at the right place, and with advice.
 
 mod case;
 mod cluster;

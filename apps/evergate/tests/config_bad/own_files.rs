@@ -1,16 +1,17 @@
-//! Files that the process makes: none may take the place of another one.
+//! Files that the process creates. None may replace another file.
 
 use crate::case::{Case, expect, problems_of, unmark};
 use evergate::config::Severity;
 
 #[test]
-fn a_file_that_would_destroy_another_one_or_that_nobody_means_is_refused() {
+fn path_that_would_destroy_another_file_is_refused() {
     let cases: &[Case] = &[
         ("{L}{C}{P}[node]\npid_file = @@\"test.toml\"\n", "node.pid_file", "is this configuration too"),
         ("{L}{C}{P}[logs]\naccess = @@\"test.toml\"\n", "logs.access", "is this configuration too"),
         ("{L}{C}{P}[admin]\nsocket = @@\"test.toml\"\n", "admin.socket", "is this configuration too"),
         (
-            "{L}[[certificates]]\nname = \"a\"\nchain = \"c.pem\"\nkey = \"k.pem\"\n{P}[node]\npid_file = @@\"k.pem\"\n",
+            "{L}[[certificates]]\nname = \"a\"\nchain = \"c.pem\"\nkey = \"k.pem\"\n\
+             {P}[node]\npid_file = @@\"k.pem\"\n",
             "node.pid_file",
             "that of `certificates[0].key` too",
         ),
@@ -38,14 +39,14 @@ fn a_file_that_would_destroy_another_one_or_that_nobody_means_is_refused() {
 }
 
 #[test]
-fn what_hinders_the_start_is_told() {
+fn obstacles_to_the_start_are_reported() {
     let cases: &[Case] = &[
         ("{L}{C}{P}[node]\npid_file = @@\"open.pem\"\n", "node.pid_file", "something else than a process id"),
         ("{L}{C}{P}[logs]\naccess = @@\"closed\"\n", "logs.access", "write the path of a file"),
         ("{L}{C}{P}[node]\npid_file = @@\"pipe\"\n", "node.pid_file", "no regular file"),
         ("{L}{C}{P}[logs]\naccess = @@\"pipe\"\n", "logs.access", "a character device"),
         (
-            "{L}{C}{P}[node]\nuser = \"nobody\"\n[logs]\naccess = @@\"k.pem\"\n",
+            "{L}{C}{P}[node]\nuser = \"guest\"\n[logs]\naccess = @@\"k.pem\"\n",
             "logs.access",
             "may not write to",
         ),
@@ -54,6 +55,6 @@ fn what_hinders_the_start_is_told() {
         ("{L}{C}{P}[admin]\nsocket = @@\"c.pem\"\n", "admin.socket", "no socket"),
     ];
     expect(Severity::Warning, cases);
-    // This folder is made at the start.
+    // The process creates this folder at its start.
     assert!(problems_of(&unmark("{L}{C}{P}[admin]\nsocket = \"none/s\"\n").0).is_empty());
 }

@@ -1,10 +1,10 @@
-//! Pools, health checks, policies that go by session, rules, and what the process needs.
+//! Pools, health checks, session policies, rules, and settings of the process.
 
 use crate::case::{Case, expect};
 use evergate::config::Severity;
 
 #[test]
-fn bad_pools_rules_and_settings_are_refused_at_the_place_with_advice() {
+fn bad_pools_rules_and_settings_are_refused_with_advice() {
     let cases: &[Case] = &[
         // Pools.
         ("{L}{C}@@[[pools]]\nname = \"web\"\n", "pools[0]", "add `[[pools.servers]]`"),
@@ -25,7 +25,7 @@ fn bad_pools_rules_and_settings_are_refused_at_the_place_with_advice() {
             "does not resolve: unknown host",
         ),
         (
-            "{L}{C}{P}[[pools.servers]]\naddress = @@\"nobody.internal:80\"\n",
+            "{L}{C}{P}[[pools.servers]]\naddress = @@\"empty.internal:80\"\n",
             "pools[0].servers[1].address",
             "no addresses",
         ),
@@ -41,7 +41,8 @@ fn bad_pools_rules_and_settings_are_refused_at_the_place_with_advice() {
             "taken",
         ),
         (
-            "{L}{C}[[pools]]\nname = \"web\"\nsticky = \"cookie\"\nsticky_cookie = @@\"a b\"\n[[pools.servers]]\naddress = \"app.internal:80\"\n",
+            "{L}{C}[[pools]]\nname = \"web\"\nsticky = \"cookie\"\nsticky_cookie = @@\"a b\"\n\
+             [[pools.servers]]\naddress = \"app.internal:80\"\n",
             "pools[0].sticky_cookie",
             "RFC 9110",
         ),
@@ -104,7 +105,8 @@ fn bad_pools_rules_and_settings_are_refused_at_the_place_with_advice() {
             "did you mean `public`?",
         ),
         (
-            "{L}[[listeners]]\nname = \"t\"\naddress = \":1\"\nprotocol = \"tcp\"\npool = \"web\"\n{C}{P}[[rules]]\nname = \"r\"\nroute = \"web\"\nlisteners = [@@\"t\"]\n",
+            "{L}[[listeners]]\nname = \"t\"\naddress = \":1\"\nprotocol = \"tcp\"\npool = \"web\"\n\
+             {C}{P}[[rules]]\nname = \"r\"\nroute = \"web\"\nlisteners = [@@\"t\"]\n",
             "rules[0].listeners[0]",
             "does not read requests",
         ),
@@ -145,7 +147,8 @@ fn bad_pools_rules_and_settings_are_refused_at_the_place_with_advice() {
             "already, \":9443\"",
         ),
         (
-            "{L}[[listeners]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\nprotocol = \"https\"\npool = \"web\"\n{C}{P}[admin]\nmetrics_listen = @@\"0.0.0.0:1\"\n",
+            "{L}[[listeners]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\nprotocol = \"https\"\npool = \"web\"\n\
+             {C}{P}[admin]\nmetrics_listen = @@\"0.0.0.0:1\"\n",
             "admin.metrics_listen",
             "already, \"127.0.0.1:1\"",
         ),
@@ -154,21 +157,24 @@ fn bad_pools_rules_and_settings_are_refused_at_the_place_with_advice() {
 }
 
 #[test]
-fn what_a_session_policy_cannot_work_with_is_refused() {
+fn settings_that_conflict_with_a_session_policy_are_refused() {
     let cases: &[Case] = &[
         (
-            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"sslsard\"\nsticky = @@\"cookie\"\nservers = [{ address = \"app.internal:80\" }]\n",
+            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"sslsard\"\nsticky = @@\"cookie\"\n\
+             servers = [{ address = \"app.internal:80\" }]\n",
             "pools[0].sticky",
             "remove `sticky`",
         ),
         (
-            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"session_only\"\nservers = [{ address = \"app.internal:80\" }]\n\
+            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"session_only\"\n\
+             servers = [{ address = \"app.internal:80\" }]\n\
              [[rules]]\nname = \"r\"\nwhen = 'path == \"/\"'\nroute = \"web\"\nsticky = @@\"source\"\n",
             "rules[0].sticky",
             "remove `sticky` from the rule",
         ),
         (
-            "{L}{C}[[pools]]\nname = \"web\"\npolicy = @@\"session-only\"\nservers = [{ address = \"app.internal:80\" }]\n",
+            "{L}{C}[[pools]]\nname = \"web\"\npolicy = @@\"session-only\"\n\
+             servers = [{ address = \"app.internal:80\" }]\n",
             "pools[0].policy",
             "did you mean `session_only`?",
         ),
@@ -220,27 +226,31 @@ fn what_a_session_policy_cannot_work_with_is_refused() {
 }
 
 #[test]
-fn what_a_session_policy_does_not_look_at_is_warned_of() {
+fn settings_that_a_session_policy_ignores_are_warned_of() {
     let cases: &[Case] = &[
         (
-            "{L}{C}[[pools]]\nname = \"web\"\nservers = [{ address = \"app.internal:80\" }]\n@@[pools.sessions]\nlifetime_s = 60\n",
+            "{L}{C}[[pools]]\nname = \"web\"\nservers = [{ address = \"app.internal:80\" }]\n\
+             @@[pools.sessions]\nlifetime_s = 60\n",
             "pools[0].sessions",
             "does not go by session",
         ),
         (
-            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"session_only\"\nservers = [{ address = \"app.internal:80\" }]\n\
+            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"session_only\"\n\
+             servers = [{ address = \"app.internal:80\" }]\n\
              [pools.sessions]\nalpha = @@[5, 1]\nlambda = [1.0, 2]\n",
             "pools[0].sessions.alpha",
             "it is for `policy = \"sslsard\"`; remove it",
         ),
         (
-            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"bounded_hash\"\nservers = [{ address = \"app.internal:80\" }]\n\
+            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"bounded_hash\"\n\
+             servers = [{ address = \"app.internal:80\" }]\n\
              [pools.sessions]\nremembered_max = @@5\n",
             "pools[0].sessions.remembered_max",
             "`policy = \"sslsard\"`",
         ),
         (
-            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"lard\"\nservers = [{ address = \"app.internal:80\", full_us = @@9, resumed_us = 1 }]\n",
+            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"lard\"\n\
+             servers = [{ address = \"app.internal:80\", full_us = @@9, resumed_us = 1 }]\n",
             "pools[0].servers[0].full_us",
             "does not look at costs",
         ),

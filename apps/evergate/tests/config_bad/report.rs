@@ -1,4 +1,4 @@
-//! How problems are said: all at once, each once, for people and for machines.
+//! Reports of problems: all at once, each once, as text and as JSON.
 
 use crate::case::{problems_of, unmark};
 use evergate::config::{Problem, Severity};
@@ -26,12 +26,12 @@ fn all_problems_of_a_file_are_reported_at_once_in_file_order() {
 
 #[test]
 fn one_mistake_gives_one_message() {
-    // The mistyped keys explain why the right ones are missing.
+    // The mistyped keys explain the missing ones.
     let text = "[[listeners]]\nnme = \"a\"\nadress = \":1\"\nprotcol = \"http\"\n";
     let errors: Vec<Problem> =
         problems_of(text).into_iter().filter(|p| p.severity == Severity::Error).collect();
     assert_eq!(errors.len(), 3, "{errors:?}");
-    // A rule whose only action cannot be read does not lack one.
+    // A rule whose only action is unreadable does not lack an action.
     let problems = problems_of(&unmark("{L}{C}{P}[[rules]]\nname = \"r\"\ndeny = \"403\"\n").0);
     assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(problems[0].remedy.contains("write `deny = 403`, without quotes"), "{problems:?}");
@@ -39,7 +39,8 @@ fn one_mistake_gives_one_message() {
 
 #[test]
 fn all_headers_that_a_rule_cannot_set_are_named() {
-    let rule = "[[rules]]\nname = \"r\"\nset_request_headers = { Proxy = \"a\", Content_Length = \"1\", X-A = \"1\", x-a = \"2\" }\n";
+    let rule = "[[rules]]\nname = \"r\"\n\
+     set_request_headers = { Proxy = \"a\", Content_Length = \"1\", X-A = \"1\", x-a = \"2\" }\n";
     let (text, _) = unmark(&format!("{{L}}{{C}}{{P}}{rule}"));
     let named: Vec<String> = problems_of(&text).into_iter().map(|problem| problem.what).collect();
     for header in ["Proxy", "Content_Length", "x-a"] {
@@ -48,7 +49,7 @@ fn all_headers_that_a_rule_cannot_set_are_named() {
 }
 
 #[test]
-fn a_problem_reads_well_and_serialises_for_machines() {
+fn problem_is_readable_and_serialises_to_json() {
     let (text, _) = unmark("{L}{C}{P}weight = 0\n");
     let problems = problems_of(&text);
     assert_eq!(

@@ -1,10 +1,10 @@
-//! Texts, keys, types, bounds and words.
+//! Syntax, keys, types, bounds and words.
 
 use crate::case::{Case, expect};
 use evergate::config::Severity;
 
 #[test]
-fn a_file_that_does_not_fit_the_schema_is_refused_at_the_place_with_advice() {
+fn file_outside_the_schema_is_refused_at_the_place() {
     let cases: &[Case] = &[
         // Syntax.
         ("[node@@\n", "", "not TOML"),

@@ -1,4 +1,4 @@
-//! The admin API through the command line, and the metrics.
+//! Admin API through the command line, and metrics.
 
 use crate::node::{Demo, Folder, Node, Port, eventually, evergate, get, plain};
 use evergate::control::status::{Certificates, Rules};
@@ -12,7 +12,7 @@ const RULES: &str = "[[rules]]\nname = \"closed\"\nwhen = 'path.path_prefix(\"/i
     [[rules]]\nname = \"tag\"\nset_request_headers = { X-Tag = \"yes\" }\n";
 
 #[test]
-fn a_node_tells_what_it_serves_and_what_it_has_done() {
+fn status_and_metrics_report_listeners_and_counts() {
     let (folder, port, secure, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(2));
     let https = format!(
         "[[listeners]]\nname = \"secure\"\naddress = \"{}\"\nprotocol = \"https\"\npool = \"web\"\n\
@@ -69,7 +69,7 @@ fn a_node_tells_what_it_serves_and_what_it_has_done() {
     }
 }
 
-/// A server that takes its time before each answer, and breaks off what it is asked for at `/none`.
+/// Server that pauses before each answer, and breaks the connection on a request for `/none`.
 fn slow_server(pause: Duration) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -87,7 +87,7 @@ fn slow_server(pause: Duration) -> SocketAddr {
 }
 
 #[test]
-fn how_long_a_server_took_to_answer_is_counted() {
+fn response_times_of_a_server_are_counted() {
     let (folder, port) = (Folder::new(), Port::new());
     let node = Node::with_config(&folder, &plain(&port, &[slow_server(Duration::from_millis(60))]));
     for _ in 0..3 {
@@ -133,7 +133,7 @@ fn a_drained_server_gets_no_requests_until_it_is_ready() {
     assert_eq!(node.cli(&["servers", "drain", "web/s0"]).out, "web/s0 is draining\n");
     assert_eq!(node.server("web/s0").state, "draining");
     assert_eq!(served_by(), ["demo-2"]);
-    // A reload keeps what an operator said.
+    // A reload keeps the operator's commands.
     assert_eq!(node.cli(&["reload"]).code, Some(0));
     assert_eq!(served_by(), ["demo-2"]);
     assert_eq!(node.cli(&["servers", "ready", "web/s0"]).code, Some(0));
@@ -145,7 +145,7 @@ fn a_drained_server_gets_no_requests_until_it_is_ready() {
 }
 
 #[test]
-fn only_the_owner_may_open_the_admin_socket_and_a_stale_one_is_replaced() {
+fn admin_socket_is_private_and_replaces_a_stale_one() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let stale = folder.path("admin.sock");
     drop(UnixListener::bind(&stale).unwrap()); // the file stays
@@ -157,7 +157,7 @@ fn only_the_owner_may_open_the_admin_socket_and_a_stale_one_is_replaced() {
 }
 
 #[test]
-fn a_socket_in_use_and_another_kind_of_file_are_left_alone_and_the_node_serves_without() {
+fn node_without_a_free_admin_socket_serves_without_it() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let path = folder.path("admin.sock");
     let text = plain(&port, &demo.addresses);
@@ -210,7 +210,7 @@ fn the_one_line_form_serves_and_drains_on_command() {
 }
 
 #[test]
-fn without_a_node_the_commands_fail_and_say_where_they_looked() {
+fn commands_without_a_node_fail_and_name_the_socket() {
     let folder = Folder::new();
     let socket = folder.path("nobody.sock");
     let output = evergate(&["status", "--socket", socket.to_str().unwrap()]);
@@ -218,7 +218,7 @@ fn without_a_node_the_commands_fail_and_say_where_they_looked() {
 }
 
 #[test]
-fn a_node_that_does_not_answer_is_not_waited_for_by_who_only_looks() {
+fn status_of_a_stopped_node_fails_after_five_seconds() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let node = Node::with_config(&folder, &plain(&port, &demo.addresses));
     node.signal("STOP");

@@ -1,4 +1,5 @@
-//! Metrics are as docs/reference/metrics.md describes them; the alerts in dist/ are about metrics and labels that there are, and each metric whose description asks for an alert has one.
+//! Metrics and alerts: nodes expose the metrics of docs/reference/metrics.md. The alerts in dist/ use existing
+//! metrics and labels, and each metric whose description asks for an alert has one.
 
 use crate::metrics::{Metrics, agree, documented, exposed};
 use crate::node::{Demo, Folder, Node, Port, get, plain};
@@ -15,7 +16,7 @@ fn metrics(text: &str) -> BTreeSet<String> {
     words.filter(|word| word.starts_with("evergate_")).map(str::to_owned).collect()
 }
 
-/// Metrics that are asked for by a label, and that label: `metric{label="value"}`.
+/// Selections of a metric by a label, `metric{label="value"}`: metric and label.
 fn selected(text: &str) -> Vec<(String, String)> {
     let mut pieces = text.split('{');
     let mut before = pieces.next().unwrap();
@@ -32,7 +33,8 @@ fn selected(text: &str) -> Vec<(String, String)> {
     found
 }
 
-/// What the expressions of all alerts name: the lines that follow `expr:` belong to it as long as they are indented further.
+/// Metrics in the expressions of all alerts. An expression ends at the first line that is not indented further than
+/// its `expr:`.
 fn in_alerts(text: &str) -> BTreeSet<String> {
     let mut inside = None;
     let indent = |line: &str| line.len() - line.trim_start().len();
@@ -45,7 +47,7 @@ fn in_alerts(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn alerts_are_about_metrics_that_there_are_and_none_that_is_asked_for_is_missing() {
+fn alerts_use_documented_metrics_and_none_is_missing() {
     let (alerts, documents) =
         (in_alerts(&file("dist/evergate.rules.yml")), file("docs/reference/metrics.md"));
     let rows = documents.lines().filter(|line| line.starts_with("| `evergate_"));
@@ -90,7 +92,7 @@ fn commands_that_alerts_name_are_commands() {
 }
 
 #[test]
-fn a_node_has_the_metrics_that_the_documents_describe_and_no_others() {
+fn node_exposes_exactly_the_documented_metrics() {
     let (folder, port, secure, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(2));
     let more = format!(
         "[[listeners]]\nname = \"secure\"\naddress = \"{}\"\nprotocol = \"https\"\npool = \"kept\"\n\

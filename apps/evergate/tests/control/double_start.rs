@@ -1,8 +1,8 @@
-//! A second process beside one that runs: it is refused, and the first one notices nothing.
+//! Second process of a running node: it is refused, and the first process is unaffected.
 
 use crate::node::{Demo, Folder, Node, Port, config, evergate, get, plain, text_of};
 
-/// Starts `evergate run`, which must refuse; what it says.
+/// Runs `evergate run`, which must refuse to start; its messages.
 fn refused(folder: &Folder, text: &str) -> String {
     let path = folder.write("second.toml", &config(text));
     let output = evergate(&["run", path.to_str().unwrap()]);
@@ -11,7 +11,7 @@ fn refused(folder: &Folder, text: &str) -> String {
 }
 
 #[test]
-fn a_second_process_gets_neither_the_port_nor_the_metrics_nor_the_pid_file_of_the_first() {
+fn second_process_gets_no_port_or_pid_file_of_the_first() {
     let (folder, port, metrics, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
     let listener = plain(&port, &demo.addresses);
     let admin = format!("[admin]\nsocket = \"admin.sock\"\nmetrics_listen = \"{}\"\n", metrics.address());
@@ -34,11 +34,11 @@ fn a_second_process_gets_neither_the_port_nor_the_metrics_nor_the_pid_file_of_th
     for _ in 0..20 {
         assert_eq!(get(port.address(), "/").0, 200);
     }
-    assert_eq!(first.status().total.accepted, 20, "all of them");
+    assert_eq!(first.status().total.accepted, 20, "the first process has accepted all connections");
 }
 
 #[test]
-fn a_process_starts_where_a_killed_one_left_its_pid_file_and_its_connections() {
+fn process_starts_beside_the_remains_of_a_killed_one() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let text = format!("[node]\nworkers = 2\npid_file = \"evergate.pid\"\n{}", plain(&port, &demo.addresses));
     let mut killed = Node::with_config(&folder, &text);
@@ -53,7 +53,7 @@ fn a_process_starts_where_a_killed_one_left_its_pid_file_and_its_connections() {
 }
 
 #[test]
-fn a_reload_takes_no_port_of_another_process_and_keeps_its_own_under_another_name() {
+fn reload_refuses_a_used_port_and_keeps_a_renamed_listener() {
     let (folder, port, taken, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
     let node = Node::with_config(&folder, &plain(&port, &demo.addresses));
     let other_folder = Folder::new();
@@ -66,7 +66,7 @@ fn a_reload_takes_no_port_of_another_process_and_keeps_its_own_under_another_nam
     assert!(output.code == Some(2) && output.err.contains("Address already in use"), "{output:?}");
     assert_eq!(get(port.address(), "/").0, 200);
     assert_eq!(node.status().generation, 1);
-    // What is refused takes no number.
+    // A refused reload uses no generation number.
     let everywhere = format!("0.0.0.0:{}", port.number);
     let wider = plain(&port, &demo.addresses).replace(&port.address().to_string(), &everywhere);
     for (generation, text) in
@@ -79,7 +79,7 @@ fn a_reload_takes_no_port_of_another_process_and_keeps_its_own_under_another_nam
 }
 
 #[test]
-fn an_ipv6_listener_takes_ipv6_clients_only_and_a_bare_port_both() {
+fn ipv6_listener_accepts_ipv6_only_and_a_bare_port_both() {
     let (folder, demo) = (Folder::new(), Demo::start(1));
     if !crate::support::can_run(std::net::TcpListener::bind("[::1]:0").is_ok(), "IPv6") {
         return;

@@ -1,4 +1,4 @@
-//! Certificates, keys and ticket keys are used anew when their files change.
+//! Certificates, keys and ticket keys, which a node reads again when their files change.
 
 use crate::node::{Demo, Folder, Node, Port, config, eventually, plain};
 use evergate::control::status::Certificates;
@@ -11,7 +11,7 @@ fn make(folder: &Folder, names: &[&str]) {
     folder.write("key.pem", &key);
 }
 
-/// One that serves first.example, and often looks whether its files have changed.
+/// Node that serves first.example and polls its files frequently.
 fn node(folder: &Folder, (port, secure): (&Port, &Port), demo: &Demo) -> Node {
     make(folder, &["first.example"]);
     let text = format!(
@@ -29,11 +29,11 @@ fn names(node: &Node) -> Vec<String> {
 }
 
 #[test]
-fn a_replaced_certificate_is_used_and_a_broken_one_changes_nothing() {
+fn replaced_certificate_is_used_and_a_broken_one_ignored() {
     let (folder, port, secure, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
     let node = node(&folder, (&port, &secure), &demo);
     assert_eq!(names(&node), ["first.example"]);
-    // What the configuration file says by now must not come into force on the way.
+    // An edited configuration file must not take effect together with the certificate.
     folder.write("evergate.toml", "this is no configuration");
     make(&folder, &["second.example", "www.second.example"]);
     eventually("the new certificate is in use", || {
@@ -48,7 +48,7 @@ fn a_replaced_certificate_is_used_and_a_broken_one_changes_nothing() {
     make(&folder, &["third.example"]);
     eventually("the repaired pair is in use", || (names(&node) == ["third.example"]).then_some(()));
     assert!(!node.status().reloads.files_stale);
-    // A pipe in a file's place is not waited for.
+    // The node does not block on a pipe in place of the file.
     let before = node.line_count();
     std::fs::remove_file(folder.path("key.pem")).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(folder.path("key.pem")).status().unwrap().success());
@@ -57,7 +57,7 @@ fn a_replaced_certificate_is_used_and_a_broken_one_changes_nothing() {
     assert_eq!(names(&node)[0], "third.example");
     std::fs::remove_file(folder.path("key.pem")).unwrap();
     make(&folder, &["third.example"]);
-    // One that has expired is used, and told.
+    // An expired certificate is used, and the node warns.
     assert!(!node.lines().iter().any(|line| line.contains("expired")));
     let mut params = rcgen::CertificateParams::new(vec!["fourth.example".to_owned()]).unwrap();
     params.not_after = rcgen::date_time_ymd(2020, 1, 2);
@@ -70,7 +70,7 @@ fn a_replaced_certificate_is_used_and_a_broken_one_changes_nothing() {
 }
 
 #[test]
-fn a_new_key_that_everybody_may_read_is_used_and_told() {
+fn world_readable_key_is_used_with_a_warning() {
     let (folder, port, secure, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
     let node = node(&folder, (&port, &secure), &demo);
     let mode = |file: &str, mode| {
@@ -95,7 +95,7 @@ fn a_new_key_that_everybody_may_read_is_used_and_told() {
 }
 
 #[test]
-fn a_certificate_that_was_away_and_is_back_is_told_once() {
+fn returned_certificate_is_logged_once() {
     let (folder, port, secure, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
     let node = node(&folder, (&port, &secure), &demo);
     let (here, away) = (folder.path("cert.pem"), folder.path("away.pem"));

@@ -1,4 +1,4 @@
-//! The control plane of the real binary: admin API, command line, reload, signals, health, certificates.
+//! Control plane of the real program: admin API, command line, reload, signals, health checks, certificates.
 
 #![allow(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! A node with an admin socket, and backends that come and go.
+//! Node with an admin socket, and backends that die and return.
 
 pub(crate) use crate::support::{DEADLINE, Folder, Output, Port, eventually, evergate};
 
@@ -11,7 +11,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
-/// A node, ended with the test.
+/// Running node. Dropping it ends the process.
 pub(crate) struct Node {
     process: Process,
     pub(crate) socket: PathBuf,
@@ -32,15 +32,15 @@ impl Node {
         Node { process, socket: folder.path("admin.sock") }
     }
 
-    /// Starts it by way of another program, which gives it other rights or limits.
+    /// Starts a node through another program, which changes its privileges or limits.
     pub(crate) fn start_under(folder: &Folder, program: &[&str], args: &[&str]) -> Node {
         let process = Process::spawn_under(program, |command| command.args(args));
         process.line_after(0, "ready: ");
         Node { process, socket: folder.path("admin.sock") }
     }
 
-    /// Starts one whose messages go to a pipe that is full and stays so, and waits until it answers operators.
-    pub(crate) fn start_loss_notices(folder: &Folder, text: &str) -> (Node, PipeReader) {
+    /// Starts a node whose standard error is a full pipe without a reader, and waits until it answers commands.
+    pub(crate) fn start_with_unread_stderr(folder: &Folder, text: &str) -> (Node, PipeReader) {
         let path = folder.write("evergate.toml", &config(text));
         let (reader, writer) = std::io::pipe().unwrap();
         let mut filler = writer.try_clone().unwrap();
@@ -51,18 +51,18 @@ impl Node {
         (node, reader)
     }
 
-    /// Writes a configuration with an admin socket and one worker around `text`, and starts with it.
+    /// Writes a configuration with an admin socket and one worker around `text`, and starts a node with it.
     pub(crate) fn with_config(folder: &Folder, text: &str) -> Node {
         let path = folder.write("evergate.toml", &config(text));
         Node::start(folder, &[path.to_str().unwrap()])
     }
 
-    /// Waits for a message with this in it.
+    /// Waits for a message that contains `part`.
     pub(crate) fn line(&self, part: &str) -> String {
         self.line_after(0, part).0
     }
 
-    /// Waits for a message after the first `from` ones; how many there were up to it.
+    /// Waits for a message after the first `from` messages; the message, and the number of messages up to it.
     pub(crate) fn line_after(&self, from: usize, part: &str) -> (String, usize) {
         self.process.line_after(from, part)
     }
@@ -71,19 +71,19 @@ impl Node {
         self.lines().len()
     }
 
-    /// The messages so far.
+    /// Messages so far.
     pub(crate) fn lines(&self) -> Vec<String> {
         self.process.lines()
     }
 
-    /// Runs a command against this node.
+    /// Runs a command of the CLI against this node.
     pub(crate) fn cli(&self, args: &[&str]) -> Output {
         let mut all = args.to_vec();
         all.extend(["--socket", self.socket.to_str().unwrap()]);
         evergate(&all)
     }
 
-    /// The JSON that a command prints.
+    /// Parsed JSON output of a command.
     pub(crate) fn json<T: serde::de::DeserializeOwned>(&self, args: &[&str]) -> T {
         let mut all = args.to_vec();
         all.push("--json");
@@ -109,13 +109,13 @@ impl Node {
         self.process.id()
     }
 
-    /// Waits for its end.
+    /// Waits until the process ends; its exit status.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         self.process.wait()
     }
 }
 
-/// A configuration with one worker, an admin socket and no access log, unless `text` says otherwise.
+/// Configuration with one worker, an admin socket and no access log, unless `text` has these sections.
 pub(crate) fn config(text: &str) -> String {
     let logs = if text.contains("[logs]") { "" } else { "[logs]\naccess = \"off\"\n" };
     let admin = if text.contains("[admin]") { "" } else { "[admin]\nsocket = \"admin.sock\"\n" };
@@ -123,12 +123,12 @@ pub(crate) fn config(text: &str) -> String {
     format!("{node}{logs}{admin}{text}")
 }
 
-/// An http listener with a pool of these servers, named s0, s1, and so on.
+/// Configuration of an http listener with a pool of these servers, named s0, s1, and so on.
 pub(crate) fn plain(port: &Port, servers: &[SocketAddr]) -> String {
     plain_at(&port.address().to_string(), servers, "", "")
 }
 
-/// One request on a connection of its own: status and body.
+/// Sends one request on a new connection; status and body.
 pub(crate) fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
@@ -143,7 +143,7 @@ pub(crate) fn read_response(mut stream: TcpStream) -> (u16, String) {
     (head[9..12].parse().unwrap(), body.to_owned())
 }
 
-/// A backend in this process: answers every request with a status and its name, and can die and return.
+/// Backend in this process. It answers every request with a status and its name, and can die and return.
 pub(crate) struct Backend {
     port: Port,
     name: String,
@@ -174,8 +174,8 @@ impl Backend {
         self.port.address()
     }
 
-    /// Answers with this status from now on.
-    pub(crate) fn state_text(&self, status: u16) {
+    /// Sets the status of further answers.
+    pub(crate) fn set_status(&self, status: u16) {
         self.state.status.store(status, Ordering::SeqCst);
     }
 
@@ -200,7 +200,7 @@ impl Backend {
         }));
     }
 
-    /// Listens no longer: connects are refused.
+    /// Stops listening: connects are refused.
     pub(crate) fn die(&mut self) {
         self.state.dead.store(true, Ordering::SeqCst);
         let _ = TcpStream::connect(self.address()); // ends the wait in accept
@@ -235,7 +235,7 @@ fn answer(mut stream: TcpStream, state: &State, name: &str) {
     );
 }
 
-/// Demo servers of the real binary.
+/// Demo servers of the real program.
 pub(crate) struct Demo {
     child: Child,
     pub(crate) addresses: Vec<SocketAddr>,
@@ -262,7 +262,7 @@ impl Drop for Demo {
     }
 }
 
-/// The text of a file that may not be there yet.
+/// Text of a file, or an empty text while the file does not exist.
 pub(crate) fn text_of(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }

@@ -1,10 +1,10 @@
-//! Every reason that ends something is in the documents, and every reason in the documents is one.
+//! Reasons of ended requests and connections: the code and the documents have the same.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Words of this shape in the sources that are no reasons: those of a connection that stays behind in an upgrade, which have a
-/// table and a test of their own.
+/// Words in the sources that look like reasons and are none. They name connections that an upgrade leaves behind, and
+/// have their own table and test.
 const OTHERS: [&str; 3] = ["no_server_socket", "older_configuration", "too_large"];
 
 fn root() -> PathBuf {
@@ -21,13 +21,13 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Reasons are words joined by `_`; one has nothing to join.
+/// Whether a text has the form of a reason: words joined by `_`, or one of the reasons of a single word.
 fn is_reason(text: &str) -> bool {
     let shape = text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
     shape && (text.contains('_') || text == "shutdown") && !OTHERS.contains(&text)
 }
 
-/// Texts of this shape in the code, without its comments and tests.
+/// Texts of this form in the code, without comments and tests.
 fn in_code() -> BTreeSet<String> {
     let mut files = Vec::new();
     for folder in ["proto/http/src", "proto/connection/src", "apps/evergate/src/worker"] {
@@ -45,7 +45,8 @@ fn in_code() -> BTreeSet<String> {
     all
 }
 
-/// Reasons in the columns for them: the last one of the bounds' table, the first one of the others.
+/// Reasons in docs/reference/log-reasons.md: the last column of the table of limits, and the first column of all
+/// other tables.
 fn in_documents() -> BTreeSet<String> {
     let text = std::fs::read_to_string(root().join("docs/reference/log-reasons.md")).unwrap();
     let (_, rest) = text.split_once("\n## Limits\n").unwrap();
@@ -68,10 +69,10 @@ fn reasons_in_the_code_and_in_the_documents_are_the_same() {
     for known in ["shutdown", "client_gone", "bare_lf", "replication_channel_ended"] {
         assert!(code.contains(known), "{known} is not found");
     }
-    let untold: Vec<&String> = code.difference(&documents).collect();
+    let undocumented: Vec<&String> = code.difference(&documents).collect();
     let unknown: Vec<&String> = documents.difference(&code).collect();
     assert!(
-        untold.is_empty() && unknown.is_empty(),
-        "not in docs/reference/log-reasons.md: {untold:?}; only there: {unknown:?}"
+        undocumented.is_empty() && unknown.is_empty(),
+        "not in docs/reference/log-reasons.md: {undocumented:?}; only there: {unknown:?}"
     );
 }

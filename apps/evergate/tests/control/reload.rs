@@ -1,4 +1,4 @@
-//! Reload: whole or not at all, and no connection notices.
+//! Reload, which is complete or has no effect, and disturbs no connection.
 
 use crate::node::{DEADLINE, Demo, Folder, Node, Port, config, get, plain};
 use evergate::control::status::Reloaded;
@@ -9,7 +9,7 @@ fn deny(path: &str) -> String {
     format!("[[rules]]\nname = \"deny\"\nwhen = 'path == \"{path}\"'\ndeny = 403\n")
 }
 
-/// One request on a connection that stays open; the status.
+/// Sends one request on a connection that stays open; the status.
 fn ask(stream: &mut BufReader<TcpStream>, path: &str) -> u16 {
     write!(stream.get_mut(), "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let (mut status, mut length) = (0, 0);
@@ -59,7 +59,7 @@ fn a_bad_file_is_refused_with_its_problems_and_changes_nothing() {
     assert_eq!(get(port.address(), "/a").0, 403);
     let status = node.status();
     assert_eq!((status.generation, status.reloads.succeeded, status.reloads.failed), (1, 0, 1));
-    // What only the machine refuses changes nothing either.
+    // A file that only this machine rejects changes nothing either.
     folder.write("evergate.toml", &config(&("[node]\nworkers = 2\n".to_owned() + &base)));
     let output = node.cli(&["reload"]);
     assert!(output.code == Some(2) && output.err.contains("[node]"), "{output:?}");
@@ -67,7 +67,7 @@ fn a_bad_file_is_refused_with_its_problems_and_changes_nothing() {
 }
 
 #[test]
-fn what_only_a_restart_changes_is_told_so() {
+fn keys_that_need_a_restart_are_reported() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let text = plain(&port, &demo.addresses);
     let node = Node::with_config(&folder, &text);
@@ -101,7 +101,7 @@ fn listening(port: &Port) -> Vec<String> {
     ours.map(|row| row[9].to_owned()).collect()
 }
 
-/// With another socket the kernel would reset clients whose handshake is not over.
+/// With a new socket the kernel would reset clients whose handshake is unfinished.
 #[test]
 fn a_listener_that_is_only_renamed_keeps_its_socket() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
@@ -118,7 +118,7 @@ fn a_listener_that_is_only_renamed_keeps_its_socket() {
 }
 
 #[test]
-fn an_admin_socket_that_cannot_move_is_told_to_who_asked_and_one_that_moved_to_the_log() {
+fn admin_socket_move_is_reported_by_reload_and_log() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let base = plain(&port, &demo.addresses);
     let node = Node::with_config(&folder, &base);
@@ -126,7 +126,7 @@ fn an_admin_socket_that_cannot_move_is_told_to_who_asked_and_one_that_moved_to_t
         folder.write("evergate.toml", &config(&format!("[admin]\nsocket = \"{name}\"\n{base}")));
         node.cli(&["reload"])
     };
-    folder.write("taken", "somebody's file\n");
+    folder.write("taken", "a file of the user\n");
     let output = to("taken");
     assert_eq!((output.code, output.out.as_str()), (Some(0), "reloaded: generation 2 is in force\n"));
     assert!(
@@ -146,7 +146,7 @@ fn an_admin_socket_that_cannot_move_is_told_to_who_asked_and_one_that_moved_to_t
 }
 
 #[test]
-fn an_admin_socket_that_was_taken_away_is_there_again_after_a_reload() {
+fn deleted_admin_socket_is_created_again_by_a_reload() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let node = Node::with_config(&folder, &plain(&port, &demo.addresses));
     std::fs::remove_file(folder.path("admin.sock")).unwrap();
@@ -154,7 +154,7 @@ fn an_admin_socket_that_was_taken_away_is_there_again_after_a_reload() {
     node.signal("HUP");
     node.line("generation 2");
     assert_eq!(node.status().generation, 2);
-    // What is in its place stays, and is told.
+    // A file in place of the socket stays, and the node warns.
     std::fs::remove_file(folder.path("admin.sock")).unwrap();
     folder.write("admin.sock", "");
     node.signal("HUP");
@@ -176,7 +176,7 @@ fn the_admin_socket_and_the_metrics_move_with_a_reload() {
 }
 
 #[test]
-fn an_access_log_that_should_go_elsewhere_is_told_at_every_reload_until_it_goes_where_it_should() {
+fn changed_access_log_path_is_reported_at_every_reload() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let base = plain(&port, &demo.addresses);
     let node = Node::with_config(&folder, &base);
@@ -201,7 +201,7 @@ fn a_listener_and_the_metrics_change_ports_in_one_reload() {
         folder.write("evergate.toml", &text(clients, metrics));
         let output = node.cli(&["reload"]);
         assert_eq!(output.code, Some(0), "{output:?}");
-        // Until the sockets of before are closed, either may answer, or nobody.
+        // Until the old sockets are closed, either side or none may answer.
         crate::node::eventually("each has its port", || {
             let is_metrics = |port: &Port| Some(answer(port)?.contains("evergate_build_info"));
             (is_metrics(metrics)? && !is_metrics(clients)?).then_some(())

@@ -1,4 +1,4 @@
-//! A service manager: the datagram socket that a node tells what becomes of it, as sd_notify(3) says.
+//! Service manager: the datagram socket to which a node sends its state, by sd_notify(3).
 
 use crate::node::{DEADLINE, Folder};
 use std::os::unix::net::UnixDatagram;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 pub(crate) struct ServiceManager {
     socket: UnixDatagram,
-    /// What the node finds as `NOTIFY_SOCKET`.
+    /// Path that the node gets as `NOTIFY_SOCKET`.
     pub(crate) path: PathBuf,
 }
 
@@ -18,7 +18,7 @@ impl ServiceManager {
         ServiceManager { socket, path }
     }
 
-    /// The next message.
+    /// Next message.
     pub(crate) fn next(&self) -> String {
         let mut buffer = [0; 512];
         let length = self.socket.recv(&mut buffer).unwrap();

@@ -1,4 +1,4 @@
-//! Signals, the service manager, the pid file.
+//! Signals, service manager and pid file.
 
 use crate::node::{Demo, Folder, Node, Port, eventually, get, plain, read_response, text_of};
 use crate::service_manager::ServiceManager;
@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
-/// A request that is under way at the server.
+/// Request that is under way at the server.
 fn slow_request(node: &Node, port: &Port) -> TcpStream {
     let mut stream = TcpStream::connect(port.address()).unwrap();
     write!(stream, "GET /slow?ms=1500 HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -33,7 +33,7 @@ fn sigterm_lets_a_request_finish_and_takes_no_new_connections() {
 }
 
 #[test]
-fn a_second_signal_ends_at_once_what_draining_would_wait_for() {
+fn second_signal_ends_a_drain_at_once() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let mut node = Node::with_config(&folder, &plain(&port, &demo.addresses));
     let mut slow = TcpStream::connect(port.address()).unwrap();
@@ -46,7 +46,7 @@ fn a_second_signal_ends_at_once_what_draining_would_wait_for() {
 }
 
 #[test]
-fn signals_that_mean_nothing_are_told_and_end_nothing_and_sigquit_drains() {
+fn unused_signals_are_logged_and_sigquit_drains() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let mut node = Node::with_config(&folder, &plain(&port, &demo.addresses));
     for signal in ["USR2", "ALRM"] {
@@ -61,9 +61,9 @@ fn signals_that_mean_nothing_are_told_and_end_nothing_and_sigquit_drains() {
     assert_eq!(node.wait().code(), Some(0));
 }
 
-/// One that waits for the process before has read nothing yet.
+/// A process that waits for its predecessor has read nothing yet.
 #[test]
-fn signals_that_do_not_ask_for_the_end_do_not_end_a_process_that_is_not_ready() {
+fn unused_signals_do_not_end_a_starting_process() {
     let (folder, port, server) = (Folder::new(), Port::new(), Port::new());
     let config = folder.write("evergate.toml", &crate::node::config(&plain(&port, &[server.address()])));
     let (mut ours, theirs) = UnixStream::pair().unwrap();
@@ -146,7 +146,7 @@ fn reopening_a_log_without_a_file_changes_nothing() {
 }
 
 #[test]
-fn an_access_log_that_cannot_be_opened_anew_is_told_once_and_opened_as_soon_as_it_can_be() {
+fn failed_reopening_is_logged_once_and_retried() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let logs = "[logs]\naccess = \"access.log\"\n";
     let node = Node::with_config(&folder, &(logs.to_owned() + &plain(&port, &demo.addresses)));
@@ -154,7 +154,7 @@ fn an_access_log_that_cannot_be_opened_anew_is_told_once_and_opened_as_soon_as_i
     assert_eq!(get(port.address(), "/first").0, 200);
     eventually("the first line is written", || text_of(&log).contains("/first").then_some(()));
     std::fs::rename(&log, &old).unwrap();
-    std::fs::create_dir(&log).unwrap(); // nobody can write to that, root included
+    std::fs::create_dir(&log).unwrap(); // not even root can write to it
     node.signal("USR1");
     assert_eq!(get(port.address(), "/second").0, 200);
     let warning = node.line("access log: cannot open");
@@ -175,7 +175,7 @@ fn an_access_log_that_cannot_be_opened_anew_is_told_once_and_opened_as_soon_as_i
 }
 
 #[test]
-fn a_pipe_as_access_log_is_refused_at_the_start_and_when_the_log_is_opened_anew() {
+fn pipe_as_access_log_is_refused_at_start_and_reopening() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let text = "[logs]\naccess = \"access.log\"\n".to_owned() + &plain(&port, &demo.addresses);
     let (config, log, old) =
@@ -201,7 +201,7 @@ fn a_pipe_as_access_log_is_refused_at_the_start_and_when_the_log_is_opened_anew(
 }
 
 #[test]
-fn lines_that_a_full_disk_does_not_take_are_counted_and_told_once() {
+fn lines_lost_on_a_full_disk_are_counted_and_logged_once() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let logs = "[logs]\naccess = \"/dev/full\"\n";
     let node = Node::with_config(&folder, &(logs.to_owned() + &plain(&port, &demo.addresses)));
@@ -216,7 +216,7 @@ fn lines_that_a_full_disk_does_not_take_are_counted_and_told_once() {
 }
 
 #[test]
-fn lines_beyond_the_limit_of_a_files_size_are_counted_and_end_nothing() {
+fn lines_beyond_the_file_size_limit_are_counted() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let text = format!("[logs]\naccess = \"access.log\"\n{}", plain(&port, &demo.addresses));
     let config = folder.write("evergate.toml", &crate::node::config(&text));
@@ -230,7 +230,7 @@ fn lines_beyond_the_limit_of_a_files_size_are_counted_and_end_nothing() {
 }
 
 #[test]
-fn a_standard_output_that_nobody_reads_does_not_keep_the_node() {
+fn unread_standard_output_does_not_block_the_node() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let text = format!("[logs]\naccess = \"stdout\"\n{}", plain(&port, &demo.addresses));
     let config = folder.write("evergate.toml", &crate::node::config(&text));
@@ -248,9 +248,9 @@ fn a_standard_output_that_nobody_reads_does_not_keep_the_node() {
 }
 
 #[test]
-fn a_standard_error_that_nobody_reads_stops_neither_clients_nor_operators_nor_the_end() {
+fn unread_standard_error_does_not_block_the_node() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
-    let (mut node, unread) = Node::start_loss_notices(&folder, &plain(&port, &demo.addresses));
+    let (mut node, unread) = Node::start_with_unread_stderr(&folder, &plain(&port, &demo.addresses));
     for command in ["drain", "ready"] {
         assert_eq!(node.cli(&["servers", command, "web/s0"]).code, Some(0));
     }
@@ -261,7 +261,7 @@ fn a_standard_error_that_nobody_reads_stops_neither_clients_nor_operators_nor_th
 }
 
 #[test]
-fn the_service_manager_hears_of_start_reload_and_stop() {
+fn service_manager_receives_start_reload_and_stop() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let manager = ServiceManager::new(&folder);
     let config = folder.write("evergate.toml", &crate::node::config(&plain(&port, &demo.addresses)));

@@ -1,5 +1,5 @@
-//! The units in dist/ are what systemd understands, and the drop-in of a cluster lifts what it must of the service's sandbox, and
-//! nothing else of it. What a node can do with these rights is tested with clusters.
+//! systemd units in dist/: systemd accepts them, and the drop-in of a cluster removes only the necessary restrictions
+//! of the service. Tests of clusters check the privileges in action.
 
 use crate::node::Folder;
 use std::process::Command;
@@ -8,7 +8,7 @@ fn dist(file: &str) -> String {
     std::fs::read_to_string(format!("{}/../../dist/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap()
 }
 
-/// Asks systemd about the service, with the drop-in or without; nothing where there is no systemd.
+/// Output of systemd about the service, with or without the drop-in; `None` without systemd.
 fn asked(drop_in: bool, command: &[&str]) -> Option<(String, String)> {
     let folder = Folder::new();
     let program = env!("CARGO_BIN_EXE_evergate");
@@ -39,9 +39,9 @@ fn systemd_finds_nothing_wrong_with_the_service_and_its_drop_in() {
     }
 }
 
-/// A signal would be sent whatever comes of it.
+/// A signal would report nothing about the result of the reload.
 #[test]
-fn systemctl_reload_hears_what_comes_of_a_reload() {
+fn systemctl_reload_runs_a_command_that_reports_the_result() {
     let service = dist("evergate.service");
     let reloads: Vec<_> = service.lines().filter_map(|line| line.strip_prefix("ExecReload=")).collect();
     assert_eq!(reloads, ["/usr/bin/evergate reload"]);

@@ -1,17 +1,17 @@
-//! What operators and the service manager see of an upgrade.
+//! Upgrade as operators and the service manager see it.
 
 use crate::node::{
     Backend, Demo, Folder, Node, Port, config, eventually, evergate, get, plain, read_response, text_of,
 };
 use crate::service_manager::ServiceManager;
-use crate::support::{Process, can_run, hello, reported, script};
+use crate::support::{Process, can_run, hello, script, upgrade_message};
 use evergate::control::status::Upgraded;
 use std::io::Write;
 use std::net::TcpStream;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 
 #[test]
-fn the_new_process_has_the_pid_file_the_metrics_the_log_and_the_service_managers_ear() {
+fn new_process_owns_pid_file_metrics_log_and_notify_socket() {
     let (folder, port, metrics, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
     let manager = ServiceManager::new(&folder);
     let text = format!(
@@ -50,7 +50,7 @@ fn the_new_process_has_the_pid_file_the_metrics_the_log_and_the_service_managers
     assert_eq!((&line["pool"], &line["server"], &line["status"]), (&"web".into(), &"s0".into(), &200.into()));
     assert!((1500.0..20_000.0).contains(&line["total_ms"].as_f64().unwrap()), "{line}");
 
-    // What commands and signals reach is the new process.
+    // Commands and signals reach the new process.
     node.json::<serde_json::Value>(&["drain"]);
     assert!(manager.next().starts_with("STOPPING=1\n"));
     eventually("its files are gone", || {
@@ -60,20 +60,20 @@ fn the_new_process_has_the_pid_file_the_metrics_the_log_and_the_service_managers
 }
 
 #[test]
-fn the_metrics_come_back_with_the_old_process_when_the_new_one_ends_too_early() {
+fn metrics_return_to_the_old_process_after_a_failed_upgrade() {
     let (folder, port, metrics, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
     let admin = format!("[admin]\nsocket = \"admin.sock\"\nmetrics_listen = \"{}\"\n", metrics.address());
     let node = Node::with_config(&folder, &(admin + &plain(&port, &demo.addresses)));
-    let text = format!("{}\n{}\nsleep 0.5; exit 1", reported(&hello()), reported("\"Ready\""));
+    let text = format!("{}\n{}\nsleep 0.5; exit 1", upgrade_message(&hello()), upgrade_message("\"Ready\""));
     let ends = script(&folder, "ends", &text);
-    let _ = node.cli(&["upgrade", "--binary", &ends]); // it went, or it broke: both may be said
+    let _ = node.cli(&["upgrade", "--binary", &ends]); // success and failure are both possible answers
     node.line("this one serves again");
     assert!(get(metrics.address(), "/metrics").1.contains("evergate_build_info"));
     assert!(!node.lines().iter().any(|line| line.contains("cannot serve")));
 }
 
 #[test]
-fn after_an_upgrade_a_server_goes_down_after_as_many_failures_as_before() {
+fn failure_counts_of_checks_survive_an_upgrade() {
     let (folder, port, mut backend) = (Folder::new(), Port::new(), Backend::new("one"));
     let health = "health = { path = \"/healthz\", interval_ms = 300, timeout_ms = 300, fall = 5 }\n";
     let node = Node::with_config(&folder, &(plain(&port, &[backend.address()]) + health));
@@ -81,12 +81,12 @@ fn after_an_upgrade_a_server_goes_down_after_as_many_failures_as_before() {
     backend.die();
     node.json::<Upgraded>(&["upgrade"]);
     let line = node.line("server web/s0");
-    node.json::<serde_json::Value>(&["drain"]); // the new process is nobody's child
+    node.json::<serde_json::Value>(&["drain"]); // the test is not the parent of the new process
     assert!(line.contains("is down") && line.contains("(5 checks in a row)"), "{line}");
 }
 
 #[test]
-fn a_new_process_that_cannot_serve_leaves_the_admin_socket_alone() {
+fn failed_new_process_leaves_the_admin_socket_alone() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     std::fs::create_dir(folder.path("logs")).unwrap();
     let text = "[logs]\naccess = \"logs/access.log\"\n[admin]\nsocket = \"admin.sock\"\n";
@@ -115,7 +115,7 @@ fn a_new_process_that_hangs_ends_with_the_node() {
 }
 
 #[test]
-fn what_refuses_a_new_process_is_told_before_what_it_only_warns_of() {
+fn errors_of_a_refused_upgrade_precede_its_warnings() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let base = plain(&port, &demo.addresses);
     let node = Node::with_config(&folder, &base);
@@ -128,49 +128,53 @@ fn what_refuses_a_new_process_is_told_before_what_it_only_warns_of() {
     assert_eq!((refused.code, node.status().generation), (Some(1), 1));
 }
 
-/// Whether tests run as root, who made this folder: only root becomes somebody else.
-fn becomes_others(folder: &std::path::Path) -> bool {
+/// Unprivileged account of the tests.
+const USER: &str = "nobody";
+
+/// Whether tests run as root, the owner of this folder. Only root can change its user.
+fn can_change_user(folder: &std::path::Path) -> bool {
     can_run(std::fs::metadata(folder).unwrap().uid() == 0, "root")
 }
 
-/// The process before was started by root and has become somebody else: what root made for it is that user's.
+/// The old process has started as root and changed its user. Files that root created for it belong to that user.
 #[test]
-fn a_node_that_became_a_user_is_upgraded_with_a_log_that_it_made_as_root() {
+fn unprivileged_node_upgrades_with_a_log_created_by_root() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let log = folder.path("logs");
     std::fs::create_dir(&log).unwrap();
-    if !becomes_others(&log) {
+    if !can_change_user(&log) {
         return;
     }
-    let Ok(no_node) = evergate_sys::Account::named("nobody", None) else { panic!("there is no user nobody") };
-    no_node.own(&std::fs::File::open(&log).unwrap()).unwrap();
-    let text =
-        "[node]\nuser = \"nobody\"\n[logs]\naccess = \"logs/access.log\"\n[admin]\nsocket = \"admin.sock\"\n";
-    let node = Node::with_config(&folder, &(text.to_owned() + &plain(&port, &demo.addresses)));
-    assert!(no_node.may(evergate_sys::Access::Write, &log.join("access.log")).unwrap());
-    // Where the program was built that user need not get to.
+    let Ok(account) = evergate_sys::Account::named(USER, None) else { panic!("no account {USER}") };
+    account.own(&std::fs::File::open(&log).unwrap()).unwrap();
+    let text = format!(
+        "[node]\nuser = \"{USER}\"\n[logs]\naccess = \"logs/access.log\"\n[admin]\nsocket = \"admin.sock\"\n"
+    );
+    let node = Node::with_config(&folder, &(text + &plain(&port, &demo.addresses)));
+    assert!(account.may(evergate_sys::Access::Write, &log.join("access.log")).unwrap());
+    // The user may have no access to the folder of the program's build.
     let program = folder.path("program");
     std::fs::copy(env!("CARGO_BIN_EXE_evergate"), &program).unwrap();
     let upgraded = node.cli(&["upgrade", "--binary", program.to_str().unwrap()]);
     assert_eq!(upgraded.code, Some(0), "{upgraded:?}");
-    node.json::<serde_json::Value>(&["drain"]); // the new process is nobody's child
+    node.json::<serde_json::Value>(&["drain"]); // the test is not the parent of the new process
 }
 
-/// Its admin socket is in a folder of root's: one that the process makes, and one that nobody else may enter.
+/// The admin socket is in a folder of root: one that the process creates, and one that no other user may enter.
 #[test]
-fn a_node_that_became_a_user_reloads_and_is_upgraded_behind_a_folder_of_roots() {
+fn unprivileged_node_upgrades_with_a_socket_folder_of_root() {
     for is_there in [false, true] {
         let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
-        if !becomes_others(&folder.path("")) {
+        if !can_change_user(&folder.path("")) {
             return;
         }
         if is_there {
             std::fs::DirBuilder::new().mode(0o700).create(folder.path("run")).unwrap();
         }
-        let text = "[node]\nuser = \"nobody\"\n[admin]\nsocket = \"run/admin.sock\"\n";
-        let mut node = Node::with_config(&folder, &(text.to_owned() + &plain(&port, &demo.addresses)));
+        let text = format!("[node]\nuser = \"{USER}\"\n[admin]\nsocket = \"run/admin.sock\"\n");
+        let mut node = Node::with_config(&folder, &(text + &plain(&port, &demo.addresses)));
         node.socket = folder.path("run/admin.sock");
-        // Where the program was built that user need not get to.
+        // The user may have no access to the folder of the program's build.
         let program = folder.path("program");
         std::fs::copy(env!("CARGO_BIN_EXE_evergate"), &program).unwrap();
         for _ in 0..2 {
@@ -182,32 +186,32 @@ fn a_node_that_became_a_user_reloads_and_is_upgraded_behind_a_folder_of_roots() 
                 (node.status().state == "running" && node.cli(&["reload"]).code == Some(0)).then_some(())
             });
         }
-        node.json::<serde_json::Value>(&["drain"]); // the new process is nobody's child
+        node.json::<serde_json::Value>(&["drain"]); // the test is not the parent of the new process
     }
 }
 
 #[test]
-fn a_link_that_the_user_put_in_the_place_of_the_access_log_leads_nowhere_that_this_user_may_not_write() {
+fn link_in_place_of_the_access_log_gives_no_further_access() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let (log, own) = (folder.path("logs"), folder.path("own"));
     std::fs::create_dir(&log).unwrap();
     std::fs::create_dir(&own).unwrap();
-    if !becomes_others(&log) {
+    if !can_change_user(&log) {
         return;
     }
-    let no_node = evergate_sys::Account::named("nobody", None).unwrap();
-    no_node.own(&std::fs::File::open(&log).unwrap()).unwrap();
+    let account = evergate_sys::Account::named(USER, None).unwrap();
+    account.own(&std::fs::File::open(&log).unwrap()).unwrap();
     std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o700)).unwrap();
     let there = folder.write("own/there", "mine");
     std::fs::set_permissions(&there, std::fs::Permissions::from_mode(0o600)).unwrap();
-    let text = "[node]\nuser = \"nobody\"\n[logs]\naccess = \"logs/access.log\"\n";
-    let path = folder.write("evergate.toml", &config(&(text.to_owned() + &plain(&port, &demo.addresses))));
+    let text = format!("[node]\nuser = \"{USER}\"\n[logs]\naccess = \"logs/access.log\"\n");
+    let path = folder.write("evergate.toml", &config(&(text + &plain(&port, &demo.addresses))));
     for target in ["there", "new"] {
         std::os::unix::fs::symlink(own.join(target), log.join("access.log")).unwrap();
         let mut refused = Process::spawn(|command| command.arg(&path));
         assert_eq!(refused.wait().code(), Some(1), "{:?}", refused.lines());
         let (reported, _) =
-            refused.line_after(0, "access.log as user \"nobody\" (node.user): Permission denied");
+            refused.line_after(0, &format!("access.log as user \"{USER}\" (node.user): Permission denied"));
         assert!(reported.contains("if it is a link"), "{reported}");
         std::fs::remove_file(log.join("access.log")).unwrap();
     }

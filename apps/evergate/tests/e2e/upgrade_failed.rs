@@ -4,7 +4,7 @@ use super::backend::Backend;
 use super::client::{Wire, connect, get, tcp};
 use super::node::{Folder, Node, eventually, plain, web};
 use super::pki::{certificate, client, https, issue};
-use crate::support::{hello, reported};
+use crate::support::{hello, upgrade_message};
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 
@@ -53,7 +53,7 @@ fn a_program_that_is_not_there_or_ends_changes_nothing() {
 fn program_with_another_wire_version_is_refused() {
     let mut scene = scene();
     let hello = r#"{"Hello":{"version":"9.9.9","upgrade":99,"upgrade_state":1}}"#;
-    let other = scene.node.script("other", &format!("{}\ncat > /dev/null", reported(hello)));
+    let other = scene.node.script("other", &format!("{}\ncat > /dev/null", upgrade_message(hello)));
     scene.expect_refusal(&["--binary", &other], "is evergate 9.9.9 and takes connections in form 99.1");
 }
 
@@ -63,7 +63,7 @@ fn error_of_a_program_that_reads_nothing_is_reported() {
     let mut scene = scene();
     let reports = scene.node.script(
         "says",
-        &format!("{}\n{}", reported(&hello()), reported(r#"{"Failed":"error: no such luck"}"#)),
+        &format!("{}\n{}", upgrade_message(&hello()), upgrade_message(r#"{"Failed":"error: no such luck"}"#)),
     );
     for _ in 0..5 {
         scene.expect_refusal(&["--binary", &reports], "no such luck");
@@ -90,9 +90,10 @@ fn upgrade_refuses_a_broken_or_changed_configuration() {
 #[test]
 fn old_process_serves_again_when_the_new_one_ends_too_early() {
     let mut scene = scene();
-    let ends = scene
-        .node
-        .script("ends", &format!("{}\n{}\nsleep 0.5; exit 1", reported(&hello()), reported("\"Ready\"")));
+    let ends = scene.node.script(
+        "ends",
+        &format!("{}\n{}\nsleep 0.5; exit 1", upgrade_message(&hello()), upgrade_message("\"Ready\"")),
+    );
     let before = scene.node.serving();
     let _ = scene.node.cli(&["upgrade", "--binary", &ends]); // success and failure are both possible answers
     scene.node.line("this one serves again");
@@ -156,9 +157,10 @@ fn old_process_serves_again_when_the_new_one_dies_midway() {
 #[test]
 fn old_process_does_not_serve_beside_a_living_new_one() {
     let mut scene = scene();
-    let lives = scene
-        .node
-        .script("lives", &format!("{}\n{}\ncat > /dev/null", reported(&hello()), reported("\"Ready\"")));
+    let lives = scene.node.script(
+        "lives",
+        &format!("{}\n{}\ncat > /dev/null", upgrade_message(&hello()), upgrade_message("\"Ready\"")),
+    );
     let _ = scene.node.cli(&["upgrade", "--binary", &lives]); // success and failure are both possible answers
     scene.node.line("the way to it is broken");
     assert!(scene.node.wait().success());

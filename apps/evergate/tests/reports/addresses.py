@@ -1,5 +1,5 @@
-"""haproxy, node, go: IPv4 clients of a dual-stack listener; IPv6; redirects that keep ports;
-HTTP/1.0 keep-alive; Upgrade of Apache.
+"""Reports on haproxy, node and go: IPv4 clients of a dual-stack listener, IPv6, redirects that keep ports,
+HTTP/1.0 keep-alive, and the Upgrade field of Apache.
 """
 
 from report import *
@@ -8,7 +8,8 @@ from report import *
 def f():
     be = Backend(
         http=lambda q: {
-            "/apache": b"HTTP/1.1 200 OK\r\nUpgrade: h2,h2c\r\nConnection: Upgrade, Keep-Alive\r\nKeep-Alive: timeout=5, max=100\r\nContent-Length: 2\r\n\r\nok",
+            "/apache": b"HTTP/1.1 200 OK\r\nUpgrade: h2,h2c\r\nConnection: Upgrade, Keep-Alive\r\n"
+                       b"Keep-Alive: timeout=5, max=100\r\nContent-Length: 2\r\n\r\nok",
             "/close": b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok",
             "/h10": b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
             "/chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-T: 1\r\n\r\n",
@@ -18,7 +19,10 @@ def f():
     cfg = site(
         p,
         [be.port],
-        rest='[[listeners]]\nname = "r"\naddress = ":%d"\nprotocol = "http"\nredirect_to_https = true\n[[listeners]]\nname = "t"\naddress = ":%d"\nprotocol = "https"\npool = "p"\n[[certificates]]\nname = "c"\nself_signed = ["localhost"]\n[[rules]]\nname = "v4"\nwhen = \'client.ip == "127.0.0.1"\'\nset_request_headers = { X-Rule = "v4" }\n'
+        rest='[[listeners]]\nname = "r"\naddress = ":%d"\nprotocol = "http"\nredirect_to_https = true\n'
+             '[[listeners]]\nname = "t"\naddress = ":%d"\nprotocol = "https"\npool = "p"\n'
+             '[[certificates]]\nname = "c"\nself_signed = ["localhost"]\n'
+             '[[rules]]\nname = "v4"\nwhen = \'client.ip == "127.0.0.1"\'\nset_request_headers = { X-Rule = "v4" }\n'
         % (r80, t),
     ).replace('"127.0.0.1:%d"\nprotocol = "http"\npool' % p, '":%d"\nprotocol = "http"\npool' % p)
     e = Eg(cfg).start()

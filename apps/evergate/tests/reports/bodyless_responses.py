@@ -1,4 +1,4 @@
-"""sozu#1049, hyper#1242, HTTP.jl#261, varnish#4245, h2o#274: responses without a body, with one on
+"""sozu#1049, hyper#1242, HTTP.jl#261, varnish#4245, h2o#274: responses that must have no body, with a body on
 the wire.
 """
 

@@ -1,5 +1,5 @@
 """keepalived#160, #166, #20, #14, #1927 (a frozen master and its neighbours' caches), cilium#41244:
-nodes that die, freeze, come back.
+nodes that die, freeze and return.
 """
 
 from report import *
@@ -13,7 +13,10 @@ def sh(c, ok=False):
 
 
 class Cluster:
-    """A client, a server, two nodes and a switch out of network namespaces egr-*; inside 10.97.1.0/24, outside 10.97.2.0/24."""
+    """Cluster in network namespaces egr-*: a client, a server, two nodes and a switch.
+
+    The inside network is 10.97.1.0/24, the outside network 10.97.2.0/24.
+    """
 
     def __init__(self, rest="", cluster="", pool=""):
         self.rest, self.clu, self.pool = rest, cluster, pool
@@ -47,7 +50,8 @@ class Cluster:
             plug(k, "out", "10.97.2.%s" % k)
         sh("umask 077; %s cluster key > %s/key" % (BIN, self.dir))
         sh(
-            "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout %s/k.pem -out %s/c.pem -days 9 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
+            "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout %s/k.pem -out %s/c.pem "
+            "-days 9 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
             % (self.dir, self.dir)
         )
         sh("mkdir %s/bpf && mount -t bpf bpf %s/bpf" % (self.dir, self.dir))
@@ -97,7 +101,7 @@ socket = "%s/%s.sock"
 
     def start(self, k, wait=True):
         f = open(self.dir + "/err" + k, "ab")
-        # not through `ip netns exec`, which puts a fresh /sys in its place: the folder of the filter's tables lies elsewhere
+        # `ip netns exec` would mount a new /sys, without the folder of the filter's tables.
         self.procs[k] = subprocess.Popen(
             ["nsenter", "--net=/run/netns/" + self.ns[k], BIN, "run", self.dir + "/%s.toml" % k], stdout=f, stderr=f
         )
@@ -187,10 +191,13 @@ CLIENT = """
 import socket, ssl, sys, time, threading, json
 ctx = ssl.create_default_context(); ctx.check_hostname = False; ctx.verify_mode = ssl.CERT_NONE
 def con(t=3):
-    s = socket.create_connection(("10.97.2.100", 443), t); s.setsockopt(6, 1, 1); return ctx.wrap_socket(s, server_hostname="localhost")
+    s = socket.create_connection(("10.97.2.100", 443), t); s.setsockopt(6, 1, 1)
+    return ctx.wrap_socket(s, server_hostname="localhost")
 ws = []
 for i in range(8):
-    s = con(10); s.sendall(b"GET /ws HTTP/1.1\\r\\nHost: a\\r\\nUpgrade: websocket\\r\\nConnection: Upgrade\\r\\n\\r\\n"); s.recv(4096); ws.append(s)
+    s = con(10)
+    s.sendall(b"GET /ws HTTP/1.1\\r\\nHost: a\\r\\nUpgrade: websocket\\r\\nConnection: Upgrade\\r\\n\\r\\n")
+    s.recv(4096); ws.append(s)
 res = {"ok": 0, "bad": [], "gap": 0.0, "ws": 0, "wsbad": [], "wsgap": 0.0}; stop = False
 def fresh():
     last = time.time()
@@ -198,7 +205,8 @@ def fresh():
         t = time.time()
         try:
             s = con(); s.sendall(b"GET / HTTP/1.1\\r\\nHost: a\\r\\nConnection: close\\r\\n\\r\\n"); d = s.recv(4096)
-            if d.startswith(b"HTTP/1.1 200"): res["ok"] += 1; res["gap"] = max(res["gap"], time.time() - last); last = time.time()
+            if d.startswith(b"HTTP/1.1 200"):
+                res["ok"] += 1; res["gap"] = max(res["gap"], time.time() - last); last = time.time()
             else: res["bad"].append(repr(d[:40]))
             s.close()
         except Exception as x: res["bad"].append(repr(x)[:60])
@@ -268,7 +276,7 @@ def f():
             not r["wsbad"] and r["wsgap"] < 1.5 and r["gap"] < 3.5,
             "no client notices (%.2f, %.2f, %s)" % (r["wsgap"], r["gap"], r["bad"]),
         )
-        # a machine that is frozen for three seconds, like one whose snapshot is made
+        # A virtual machine that a snapshot freezes for three seconds.
         k = "2"
         c.procs[k].send_signal(signal.SIGSTOP)
         time.sleep(3)
@@ -285,7 +293,7 @@ def f():
         time.sleep(1)
         r = command(cl, "get")
         check(not r["wsbad"], "with its connections (%s)" % r["wsbad"])
-        # its cables, one after the other
+        # Cables of the node, one after the other.
         for br in ("out", "in"):
             sh("ip -n %s link set %s1 down" % (c.ns["w"], br))
             time.sleep(2.5)

@@ -1,5 +1,5 @@
-"""haproxy, envoy, traefik, caddy, yarp reports on NTLM / Negotiate: a server that authenticates the
-connection (RFC 4559, MS-NTHT), behind kept connections.
+"""Reports on haproxy, envoy, traefik, caddy and yarp about NTLM and Negotiate: a server that authenticates the
+connection (RFC 4559, MS-NTHT), behind persistent connections.
 """
 
 from report import *
@@ -11,7 +11,7 @@ def f():
     def b(c, n, be):
         r = Reader(c)
         user = None
-        chal = False  # the state belongs to the connection, as with IIS
+        chal = False  # state of the connection, as with IIS
         while True:
             q = r.request()
             if q is None:
@@ -38,7 +38,8 @@ def f():
                 c.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(d), d))
             else:
                 c.sendall(
-                    b"HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: %s\r\nWWW-Authenticate: Basic realm=x\r\nContent-Length: 0\r\n\r\n"
+                    b"HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: %s\r\nWWW-Authenticate: Basic realm=x\r\n"
+                    b"Content-Length: 0\r\n\r\n"
                     % SCHEME.encode()
                 )
 
@@ -72,7 +73,7 @@ def f():
                 not any("alice" in x[1] for x in got),
                 "%s: Bob has no password and does not get Alice's page (%s)" % (SCHEME, got[0]),
             )
-            # interleaved: Alice's handshake while Bob asks
+            # Interleaved: Alice's handshake while Bob sends requests.
             carol = connect(p)
             rc = Reader(carol)
 

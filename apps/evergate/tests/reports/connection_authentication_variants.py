@@ -1,4 +1,4 @@
-"""neighbours of haproxy#581, #1140: tokens without a challenge (Kerberos), Persistent-Auth,
+"""Variants of haproxy#581, #1140: tokens without a challenge (Kerberos), Persistent-Auth,
 keep_alive_idle_max = 0, TLS, tunnels of one client, 407.
 """
 

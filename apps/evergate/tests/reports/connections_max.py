@@ -1,4 +1,4 @@
-"""haproxy#18: idle connections keep new clients out at connections_max."""
+"""haproxy#18: idle connections must not block new clients at connections_max."""
 
 from report import *
 

@@ -1,4 +1,4 @@
-"""haproxy#18, #2519: descriptors or connections are used up, and accept must not spin."""
+"""haproxy#18, #2519: descriptors or connections are exhausted, and accept must not spin."""
 
 from report import *
 
@@ -50,7 +50,7 @@ def f():
         [s.close() for s in ss]
         check(
             until(lambda: (lambda r: r and r.status == 200)(ask(p, "GET / HTTP/1.1\r\nHost: a\r\n\r\n", timeout=3)), 5),
-            "afterwards all is well",
+            "afterwards requests are served",
         )
     finally:
         e.stop()

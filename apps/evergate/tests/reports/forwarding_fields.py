@@ -1,5 +1,5 @@
-"""hyper, haproxy and others: answers that the proxy makes itself, to HEAD and to HTTP/1.0, on
-connections that stay open.
+"""Reports on hyper, haproxy and others: generated answers to HEAD and to HTTP/1.0, on persistent
+connections.
 """
 
 from report import *
@@ -26,10 +26,16 @@ def f():
     cfg = site(
         p,
         [be.port],
-        rest='[[pools]]\nname = "dead"\nretries = 0\nservers = [{ address = "127.0.0.1:%d" }]\n[[pools]]\nname = "slow"\nretries = 0\nresponse_timeout_ms = 300\nservers = [{ address = "127.0.0.1:%d" }]\n[[pools]]\nname = "down"\nservers = [{ address = "127.0.0.1:%d" }]\n[pools.health]\ninterval_ms = 200\ntimeout_ms = 100\n'
+        rest='[[pools]]\nname = "dead"\nretries = 0\nservers = [{ address = "127.0.0.1:%d" }]\n'
+             '[[pools]]\nname = "slow"\nretries = 0\nresponse_timeout_ms = 300\n'
+             'servers = [{ address = "127.0.0.1:%d" }]\n'
+             '[[pools]]\nname = "down"\nservers = [{ address = "127.0.0.1:%d" }]\n'
+             '[pools.health]\ninterval_ms = 200\ntimeout_ms = 100\n'
         % (dead, slow.port, dead)
         + rules
-        + '[[listeners]]\nname = "r"\naddress = "127.0.0.1:%d"\nprotocol = "http"\nredirect_to_https = true\n[[listeners]]\nname = "s"\naddress = "127.0.0.1:%d"\nprotocol = "https"\npool = "p"\n[[certificates]]\nname = "c"\nself_signed = ["localhost"]\n'
+        + '[[listeners]]\nname = "r"\naddress = "127.0.0.1:%d"\nprotocol = "http"\nredirect_to_https = true\n'
+          '[[listeners]]\nname = "s"\naddress = "127.0.0.1:%d"\nprotocol = "https"\npool = "p"\n'
+          '[[certificates]]\nname = "c"\nself_signed = ["localhost"]\n'
         % (r8, free_port()),
     )
     e = Eg(cfg).start()
@@ -88,7 +94,8 @@ def f():
             s.close()
         s = connect(p)
         s.sendall(
-            b"GET /1 HTTP/1.1\r\nHost: a\r\n\r\nGET /deny HTTP/1.1\r\nHost: a\r\n\r\nHEAD /deny HTTP/1.1\r\nHost: a\r\n\r\nGET /dead HTTP/1.1\r\nHost: a\r\n\r\nGET /2 HTTP/1.1\r\nHost: a\r\n\r\nBAD\r\n\r\n"
+            b"GET /1 HTTP/1.1\r\nHost: a\r\n\r\nGET /deny HTTP/1.1\r\nHost: a\r\n\r\nHEAD /deny HTTP/1.1\r\n"
+            b"Host: a\r\n\r\nGET /dead HTTP/1.1\r\nHost: a\r\n\r\nGET /2 HTTP/1.1\r\nHost: a\r\n\r\nBAD\r\n\r\n"
         )
         rd = Reader(s)
         rr = [rd.response(m) for m in ("GET", "GET", "HEAD", "GET", "GET", "GET")]

@@ -1,4 +1,4 @@
-"""envoy, haproxy (tune.maxrewrite reports, haproxy#991): heads near the bounds, to which the proxy
+"""Reports on envoy and haproxy (tune.maxrewrite, haproxy#991): heads near the limits, to which the proxy
 adds fields.
 """
 
@@ -53,7 +53,7 @@ def f():
             head = "GET %s HTTP/1.1\r\nHost: a\r\nX-P: " % path
             r = ask(p, head + "b" * (16385 - len(head) - 4) + "\r\n\r\n")
             check(r and r.status == 431, "%s: 16385 are 431 (%s)" % (path, r and r.status))
-        # in pieces, byte by byte around the end
+        # In pieces, byte by byte around the end.
         size["n"] = 200
         s = connect(p)
         rd = Reader(s)
@@ -66,7 +66,7 @@ def f():
                 s.sendall(q[i : i + 1])
             r = rd.response()
             check(r and r.status == 200, "a head in pieces")
-        # a thousand requests at once, answers read late
+        # A thousand pipelined requests, whose answers are read late.
         s = connect(p)
         n = 1000
         th = threading.Thread(

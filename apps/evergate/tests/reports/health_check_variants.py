@@ -1,4 +1,4 @@
-"""neighbours of haproxy#560: health checks in other forms, and the node's own small servers"""
+"""Variants of haproxy#560: other kinds of health checks, and the node's admin and metrics servers."""
 
 from report import *
 
@@ -60,7 +60,9 @@ def two(c):
 def typical(c):
     req(c)
     c.sendall(
-        b"HTTP/1.1 200 OK\r\nServer: nginx/1.24.0\r\nDate: Sat, 28 Nov 2026 10:00:00 GMT\r\nContent-Type: application/json\r\nContent-Length: 220\r\nConnection: close\r\nCache-Control: no-cache, no-store, max-age=0, must-revalidate\r\n\r\n"
+        b"HTTP/1.1 200 OK\r\nServer: nginx/1.24.0\r\nDate: Sat, 28 Nov 2026 10:00:00 GMT\r\n"
+        b"Content-Type: application/json\r\nContent-Length: 220\r\nConnection: close\r\n"
+        b"Cache-Control: no-cache, no-store, max-age=0, must-revalidate\r\n\r\n"
         + b"{"
         + b"x" * 218
         + b"}"
@@ -94,7 +96,7 @@ def f():
         "tcp",
     )
     run("tcp check of a server that is silent ends in order", lambda c: None, "", False, "tcp")
-    # the node's own small servers
+    # The node's admin and metrics servers.
     be = Backend(http=lambda q: b"")
     p, m = free_port(), free_port()
     e = Eg(

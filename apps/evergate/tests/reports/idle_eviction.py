@@ -1,5 +1,5 @@
-"""neighbours of haproxy#18: idle connections keep newcomers out: per source, before the handshake,
-out of descriptors.
+"""Variants of haproxy#18: idle connections must not block new clients, at the limit per source, before the
+handshake, and without free descriptors.
 """
 
 from report import *
@@ -53,7 +53,7 @@ def f():
             check(until(lambda: served(p, 1), 3), "%s: when they are gone, too" % name)
         finally:
             e.stop()
-    # descriptors
+    # Descriptors.
     p = free_port()
     e = Eg(site(p, [be.port]))
     old = subprocess.Popen

@@ -1,12 +1,12 @@
-"""openssl#8068, rustls#2709: connections that last change their keys often. hs-tls#539: but not
-without end and data.
+"""openssl#8068, rustls#2709: long connections update their keys often. hs-tls#539: endless key updates
+without data must end.
 """
 
 from report import *
 
 
 def client(p, n, per, kk):
-    """n KeyUpdates by openssl's command, a request after each `per` of them; how many were answered"""
+    """Number of answers to requests, one after each `per` of n KeyUpdates of `openssl s_client`."""
     pr = subprocess.Popen(
         ["openssl", "s_client", "-connect", "127.0.0.1:%d" % p, "-servername", "localhost", "-tls1_3"],
         stdin=subprocess.PIPE,

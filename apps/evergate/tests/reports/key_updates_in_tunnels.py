@@ -1,5 +1,5 @@
-"""neighbours of openssl#8068 / rustls#2709: a WebSocket, a TLS relay and a server's connection that
-change keys for long.
+"""Variants of openssl#8068 and rustls#2709: long key updates on a WebSocket, a TLS relay and a server
+connection.
 """
 
 from report import *
@@ -92,7 +92,7 @@ def f():
             note(e.status()["reasons"])
         finally:
             e.stop()
-    # and a server that does so, behind a plain relay
+    # A server that updates keys, behind a relay without TLS.
     d = tempfile.mkdtemp(prefix="evergate-report-")
     certificate(d)
     q, p = free_port(), free_port()

@@ -1,4 +1,4 @@
-"""traefik#4295, #11342, #1696: the log's file is renamed, deleted, its folder goes, the disk is
+"""traefik#4295, #11342, #1696: the log file is renamed or deleted, its folder is removed, or the disk is
 full.
 """
 
@@ -72,7 +72,7 @@ def f():
     finally:
         note(e.stderr()[-700:])
         e.stop()
-    # a full disk: requests are served, lines are counted, and the log goes on afterwards
+    # A full disk: requests are served, lost lines are counted, and the log continues afterwards.
     e = Eg(site(p, [be.port]), logs=False)
     e.cfg += '\n[logs]\naccess = "/dev/full"\n'
     e.write(e.cfg)

@@ -1,5 +1,8 @@
-//! Cases from public reports about front ends, each a reproduction of its own: what went wrong elsewhere must be right here.
-//! `python3 apps/evergate/tests/reports/CASE.py target/debug/evergate -v` runs one by hand: it prints its checks and a verdict.
+//! Cases from public reports about front ends. Each case reproduces a fault that another program had, and checks that
+//! evergate is free of it.
+//!
+//! `python3 apps/evergate/tests/reports/CASE.py target/debug/evergate -v` runs one case by hand and prints its checks
+//! and a verdict.
 
 #![allow(missing_docs)]
 
@@ -10,10 +13,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Far beyond the slowest case, in seconds: `timeout` ends a case that hangs.
+/// Limit of a case in seconds, far beyond the slowest one. `timeout` ends a case that hangs.
 const CASE_S_MAX: &str = "240";
 
-/// What a case needs that may be missing.
+/// Needs of a case that a machine may lack.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Needs {
     Nothing,
@@ -39,7 +42,7 @@ fn run(case: &str, needs: Needs) {
 }
 
 fn is_root() -> bool {
-    let folder = support::Folder::new(); // its owner is this process
+    let folder = support::Folder::new(); // owned by this process
     support::can_run(std::fs::metadata(folder.path("")).is_ok_and(|folder| folder.uid() == 0), "root")
 }
 
@@ -69,7 +72,7 @@ cases! {
     health_check_variants: Nothing,
     idle_eviction: Nothing,
     interim_responses: Nothing,
-    kept_connection_retries: Nothing,
+    persistent_connection_retries: Nothing,
     key_updates: Nothing,
     key_updates_in_tunnels: Nothing,
     log_files: Nothing,

@@ -1,4 +1,4 @@
-"""caddy#3161, traefik, haproxy: keys and chains in the forms that people have; big chains; odd
+"""Reports on caddy (#3161), traefik and haproxy: common forms of keys and chains, large chains, and unusual
 server names (rustls).
 """
 
@@ -13,11 +13,25 @@ def f():
     d = tempfile.mkdtemp(prefix="evergate-report-")
     S = "-nodes -days 9 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
     sh(
-        "cd %s && openssl req -x509 -newkey rsa:2048 -keyout rsa.key -out rsa.pem %s && openssl rsa -in rsa.key -traditional -out pkcs1.key && openssl ecparam -name prime256v1 -genkey -out params.key && openssl req -x509 -key params.key -out params.pem %s && openssl ecparam -name secp384r1 -genkey -noout -out p384.key && openssl req -x509 -key p384.key -out p384.pem %s && openssl ecparam -name secp521r1 -genkey -noout -out p521.key && openssl req -x509 -key p521.key -out p521.pem %s && openssl genpkey -algorithm ed25519 -out ed.key && openssl req -x509 -key ed.key -out ed.pem %s"
+        "cd %s && openssl req -x509 -newkey rsa:2048 -keyout rsa.key -out rsa.pem %s && "
+        "openssl rsa -in rsa.key -traditional -out pkcs1.key && "
+        "openssl ecparam -name prime256v1 -genkey -out params.key && "
+        "openssl req -x509 -key params.key -out params.pem %s && "
+        "openssl ecparam -name secp384r1 -genkey -noout -out p384.key && "
+        "openssl req -x509 -key p384.key -out p384.pem %s && "
+        "openssl ecparam -name secp521r1 -genkey -noout -out p521.key && "
+        "openssl req -x509 -key p521.key -out p521.pem %s && openssl genpkey -algorithm ed25519 -out ed.key && "
+        "openssl req -x509 -key ed.key -out ed.pem %s"
         % (d, S, S, S, S, S)
     )
     sh(
-        "cd %s && openssl req -x509 -newkey rsa:4096 -keyout rsa4.key -out rsa4.pem %s && openssl x509 -in rsa.pem -text > text.pem && sed 's/$/\\r/' rsa.pem > crlf.pem && sed 's/$/\\r/' rsa.key > crlf.key && cat rsa.pem rsa.key > comb.pem && cat rsa.key rsa.pem > comb2.pem && (printf '\\357\\273\\277'; cat rsa.pem) > bom.pem && openssl rsa -in rsa.key -aes128 -passout pass:x -out enc.key && openssl x509 -in rsa.pem -outform der -out der.pem && (cat rsa.pem; for i in $(seq 40); do cat rsa4.pem; done) > big.pem && : > empty.pem"
+        "cd %s && openssl req -x509 -newkey rsa:4096 -keyout rsa4.key -out rsa4.pem %s && "
+        "openssl x509 -in rsa.pem -text > text.pem && sed 's/$/\\r/' rsa.pem > crlf.pem && "
+        "sed 's/$/\\r/' rsa.key > crlf.key && cat rsa.pem rsa.key > comb.pem && cat rsa.key rsa.pem > comb2.pem && "
+        "(printf '\\357\\273\\277'; cat rsa.pem) > bom.pem && "
+        "openssl rsa -in rsa.key -aes128 -passout pass:x -out enc.key && "
+        "openssl x509 -in rsa.pem -outform der -out der.pem && "
+        "(cat rsa.pem; for i in $(seq 40); do cat rsa4.pem; done) > big.pem && : > empty.pem"
         % (d, S)
     )
     be = Backend(http=lambda q: b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
@@ -25,7 +39,9 @@ def f():
     def one(name, chain, key, ok=True):
         p = free_port()
         c = (
-            '[node]\nworkers = 1\n[[listeners]]\nname = "l"\naddress = "127.0.0.1:%d"\nprotocol = "https"\npool = "p"\n[[pools]]\nname = "p"\nservers = [{ address = "127.0.0.1:%d" }]\n[[certificates]]\nname = "c"\nchain = "%s/%s"\nkey = "%s/%s"\n'
+            '[node]\nworkers = 1\n[[listeners]]\nname = "l"\naddress = "127.0.0.1:%d"\nprotocol = "https"\n'
+            'pool = "p"\n[[pools]]\nname = "p"\nservers = [{ address = "127.0.0.1:%d" }]\n'
+            '[[certificates]]\nname = "c"\nchain = "%s/%s"\nkey = "%s/%s"\n'
             % (p, be.port, d, chain, d, key)
         )
         e = Eg(c)

@@ -1,4 +1,4 @@
-"""varnish#4413, envoy#1979, #6815, caddy#6452, nginx#929: kept connections that the server closes."""
+"""varnish#4413, envoy#1979, #6815, caddy#6452, nginx#929: persistent connections that the server closes."""
 
 from report import *
 
@@ -15,7 +15,7 @@ def f():
                 return
             st["seen"].append((n, k, q.method, q.target))
             if st["mode"] == "die" and k > 0:
-                return rst(c)  # executed, no answer, on a kept connection
+                return rst(c)  # executed without an answer, on a persistent connection
             c.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n%03d" % n)
             k += 1
             if st["mode"] == "fin":
@@ -33,7 +33,7 @@ def f():
     p = free_port()
     e = Eg(site(p, [be.port])).start()
     try:
-        # closed by the server while idle: seen before it is used
+        # Closed by the server while idle: the node notices before it reuses the connection.
         st["mode"] = "fin"
         for m in ("GET", "POST"):
             for i in range(5):
@@ -45,7 +45,7 @@ def f():
             r = ask(p, "GET /j HTTP/1.1\r\nHost: a\r\n\r\n")
             check(r and r.body != b"evil", "unsolicited bytes on an idle connection answer no request")
             time.sleep(0.2)
-        # executed and lost
+        # Executed, and the answer lost.
         for m, body in (
             ("POST", "Content-Length: 0\r\n\r\n"),
             ("POST", "\r\n"),

@@ -1,5 +1,5 @@
-"""haproxy#136, #908, #2078, #1003: servers at their maximum: places that come free, clients that
-leave the queue.
+"""haproxy#136, #908, #2078, #1003: servers at their maximum, while places become free and clients leave
+the queue.
 """
 
 from report import *
@@ -99,7 +99,7 @@ def f():
             ),
             "then nothing waits and nothing is outstanding (%s)" % [x["outstanding"] for x in e.servers()],
         )
-        # places are given back however a request ends
+        # Every kind of end frees the place of a request.
         for i in range(20):
             s = connect(p)
             s.sendall(b"GET /hold HTTP/1.1\r\nHost: a\r\n\r\n")

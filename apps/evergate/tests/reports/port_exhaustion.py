@@ -1,5 +1,5 @@
-"""haproxy#1281, nginx "cannot assign requested address", envoy: ports that run out, servers that do
-not answer SYNs, bursts, quick restarts.
+"""Reports on haproxy (#1281), nginx ("cannot assign requested address") and envoy: exhausted ports, servers
+that do not answer SYNs, bursts, and quick restarts.
 """
 
 from report import *
@@ -12,14 +12,17 @@ def sh(c):
 def f():
     ns = "egr-p%d" % (os.getpid() % 10000)
     sh(
-        "ip netns add %s && ip -n %s link set lo up && ip -n %s route add blackhole 10.9.9.9/32; ip netns exec %s sysctl -qw net.ipv4.ip_local_port_range='40000 40019'"
+        "ip netns add %s && ip -n %s link set lo up && "
+        "ip -n %s route add blackhole 10.9.9.9/32; "
+        "ip netns exec %s sysctl -qw net.ipv4.ip_local_port_range='40000 40019'"
         % (ns, ns, ns, ns)
     )
     code = """
 import sys, os
-os.setns(os.open("/run/netns/%s", os.O_RDONLY), 0x40000000) if hasattr(os, "setns") else __import__("ctypes").CDLL(None).setns(os.open("/run/netns/%s", os.O_RDONLY), 0x40000000)
-""" % (ns, ns)
-    exec(code)  # this process lives in the namespace from here on
+setns = os.setns if hasattr(os, "setns") else __import__("ctypes").CDLL(None).setns
+setns(os.open("/run/netns/%s", os.O_RDONLY), 0x40000000)
+""" % ns
+    exec(code)  # this process enters the namespace
     try:
         hold = threading.Event()
 
@@ -36,7 +39,7 @@ os.setns(os.open("/run/netns/%s", os.O_RDONLY), 0x40000000) if hasattr(os, "setn
         be = Backend(b, port=8081)
         p = 8443
 
-        # clients come from other addresses with ports of their own, so that only the way to the server runs out
+        # Clients use other addresses and ports, so that only the ports towards the server run out.
         def con(i, t=9):
             s = socket.socket()
             s.settimeout(t)
@@ -92,7 +95,7 @@ os.setns(os.open("/run/netns/%s", os.O_RDONLY), 0x40000000) if hasattr(os, "setn
                 st.append(r and r.status)
             check(st == [200] * 6, "a server that answers no SYN is passed over, for POST too (%s)" % st)
             check(time.time() - t < 4, "within its connect timeout (%.1f s)" % (time.time() - t))
-            # a burst
+            # A burst.
             t = time.time()
             ss = [connect(p, 9) for i in range(600)]
             check(time.time() - t < 3, "600 connects at once (%.1f s)" % (time.time() - t))

@@ -1,5 +1,5 @@
-"""caddy#5471, #6420, nginx-gateway-fabric#5524, haproxy#1053, #1876: reloads under long connections,
-many of them, with traffic.
+"""caddy#5471, #6420, nginx-gateway-fabric#5524, haproxy#1053, #1876: many reloads under long connections
+and traffic.
 """
 
 from report import *

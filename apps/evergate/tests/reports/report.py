@@ -1,4 +1,4 @@
-"""What the cases share: an evergate process, servers, clients, and checks."""
+"""Shared parts of the cases: an evergate process, servers, clients, and checks."""
 
 import sys, os, socket, ssl, subprocess, tempfile, threading, time, json, shutil, signal, re, struct, select
 
@@ -22,7 +22,7 @@ def free_port():
 
 
 class Eg:
-    """One evergate process with a configuration text; {dir} stands for its folder."""
+    """One evergate process with a configuration text; `{dir}` stands for its folder."""
 
     def __init__(self, cfg, admin=True, logs=True, args=(), env=None):
         self.dir = tempfile.mkdtemp(prefix="evergate-report-")
@@ -120,14 +120,14 @@ class Eg:
 
 
 def certificate(folder, *more):
-    """A self-signed certificate and its key in this folder: files c and k."""
+    """Creates a self-signed certificate and its key in this folder: files c and k."""
     args = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=s".split()
     files = ["-keyout", folder + "/k", "-out", folder + "/c"]
     subprocess.run(["openssl", *args, *files, *more], capture_output=True)
 
 
 def server_context():
-    """What a TLS server on 127.0.0.1 shows: a self-signed certificate for its address."""
+    """TLS context of a server on 127.0.0.1, with a self-signed certificate for its address."""
     d = tempfile.mkdtemp(prefix="evergate-report-")
     certificate(d, "-addext", "subjectAltName=IP:127.0.0.1")
     ctx = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -137,7 +137,7 @@ def server_context():
 
 
 class Backend:
-    """handler(sock, n, self) for each connection; n counts from 0. Or http(req)->bytes for each request."""
+    """Server that calls handler(sock, n, self) for connection n, from 0, or http(req)->bytes for each request."""
 
     def __init__(self, handler=None, http=None, host="127.0.0.1", port=0, tls=None, backlog=128, family=socket.AF_INET):
         self.l = socket.socket(family)
@@ -394,7 +394,7 @@ def until(f, wait=5, step=0.03):
 
 
 def site(port, servers, proto="http", listener="", pool="", rest=""):
-    """A listener on 127.0.0.1:port and a pool of servers (ports or tables)."""
+    """Configuration of a listener on 127.0.0.1:port and a pool of servers (ports or tables)."""
     sv = ", ".join(('{ address = "127.0.0.1:%d" }' % x) if isinstance(x, int) else x for x in servers)
     cert = (
         '\n[[certificates]]\nname = "c"\nself_signed = ["localhost", "a.test", "*.w.test"]\n'
@@ -402,7 +402,8 @@ def site(port, servers, proto="http", listener="", pool="", rest=""):
         else ""
     )
     return (
-        '[node]\nworkers = 1\n[[listeners]]\nname = "l"\naddress = "127.0.0.1:%d"\nprotocol = "%s"\npool = "p"\n%s\n%s\n[[pools]]\nname = "p"\nservers = [%s]\n%s\n%s\n'
+        '[node]\nworkers = 1\n[[listeners]]\nname = "l"\naddress = "127.0.0.1:%d"\nprotocol = "%s"\npool = "p"\n%s\n'
+        '%s\n[[pools]]\nname = "p"\nservers = [%s]\n%s\n%s\n'
         % (port, proto, listener, cert, sv, pool, rest)
     )
 

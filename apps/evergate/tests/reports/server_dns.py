@@ -1,4 +1,4 @@
-"""haproxy#51, #345, #1278, nginx "host not found in upstream", localhost as ::1 (cryptpad#2299,
+"""haproxy#51, #345, #1278, nginx ("host not found in upstream"), localhost as ::1 (cryptpad#2299,
 codecity#416): names of servers.
 """
 

@@ -1,5 +1,5 @@
-"""names that browsers ask for and that are in the DNS, though RFC 1123 has no hyphen there; and
-names with a port (buggy clients)
+"""Names that browsers request and that the DNS has, although RFC 1123 allows no hyphen there; and names
+with a port, which faulty clients send.
 """
 
 from report import *

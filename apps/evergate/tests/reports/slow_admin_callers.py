@@ -1,5 +1,5 @@
-"""envoy admin, haproxy#151/#156, traefik ping: slow or idle callers of the metrics and health
-address, and of the admin socket; logs without a reader.
+"""Reports on envoy, haproxy (#151, #156) and traefik: slow or idle callers of the metrics and health address
+and of the admin socket; standard streams without a reader.
 """
 
 from report import *
@@ -50,13 +50,14 @@ def f():
         r = r if r.returncode == 0 else e.cli("status")
         check(
             r.returncode == 0,
-            "80 idle callers of the admin socket: status answers, at the second time at the latest (%d, first after %.1f s)"
+            "80 idle callers of the admin socket: the first or second status command is answered "
+            "(%d, first after %.1f s)"
             % (r.returncode, k),
         )
         [s.close() for s in ss]
     finally:
         e.stop()
-    # standard output and standard error that nobody reads
+    # Standard output and standard error without a reader.
     p = free_port()
     d = tempfile.mkdtemp(prefix="evergate-report-")
     open(d + "/c.toml", "w").write(site(p, [be.port]) + '[admin]\nsocket = "%s/a.sock"\n' % d)

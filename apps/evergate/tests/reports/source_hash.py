@@ -1,5 +1,5 @@
-"""haproxy (hash-type), katran, cilium#16746, #15683, traefik: weights, stickiness by address,
-cookies that come twice.
+"""Reports on haproxy (hash-type), katran, cilium (#16746, #15683) and traefik: weights, stickiness by
+address, and repeated cookies.
 """
 
 from report import *

@@ -1,4 +1,4 @@
-"""traefik#1299, #3975, #5521, #1568: stickiness by cookie with servers that go, retries, strange
+"""traefik#1299, #3975, #5521, #1568: stickiness by cookie with removed servers, retries, and unusual
 cookies.
 """
 
@@ -15,7 +15,8 @@ def f():
         site(
             p,
             [b.port for b in bs],
-            pool='sticky = "cookie"\npolicy = "round_robin"\n[pools.health]\ninterval_ms = 200\ntimeout_ms = 150\nfall = 2\nrise = 1',
+            pool='sticky = "cookie"\npolicy = "round_robin"\n'
+                 '[pools.health]\ninterval_ms = 200\ntimeout_ms = 150\nfall = 2\nrise = 1',
         )
     ).start()
     try:
@@ -40,7 +41,7 @@ def f():
             all(go("EVERGATE=%s" % v)[1] is not None for v in ("", "zzz", "0" * 500, '"', "127.0.0.1:%d" % bs[0].port)),
             "a cookie of no server is replaced",
         )
-        # the server dies
+        # The server dies.
         k = int(me)
         bs[k].close()
         [c.shutdown(2) for c in bs[k].conns if c.fileno() >= 0]
@@ -64,7 +65,7 @@ def f():
         check(r.status == 200 and r.body != me and c4, "drained: another one, another cookie")
         e.cli("servers", "ready", "p/127.0.0.1:%d" % bs[k].port)
         check(go(ck)[0].body == me, "ready: back")
-        # gone with a reload
+        # A reload removes the server.
         e.write(site(p, [b.port for i, b in enumerate(bs) if i != k], pool='sticky = "cookie"\npolicy = "round_robin"'))
         x = e.cli("reload")
         check(x.returncode == 0, "reload " + x.stdout + x.stderr)

@@ -1,5 +1,5 @@
-"""traefik#3165, haproxy#2182/#1109, golang: clients that vanish without a segment (network gone) are
-found, though a tunnel is quiet for hours by design.
+"""traefik#3165, haproxy#2182, #1109, golang: clients that vanish without a segment are detected, although a
+tunnel may be idle for hours.
 """
 
 from report import *

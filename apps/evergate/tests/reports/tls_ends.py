@@ -1,5 +1,5 @@
-"""neighbours of envoy#11619, mitmproxy#7781: does the data path end TLS with close_notify, on both
-sides, however a connection ends?
+"""Variants of envoy#11619 and mitmproxy#7781: the data path ends TLS with close_notify on both sides, in
+each way in which a connection can end.
 """
 
 from report import *
@@ -48,7 +48,8 @@ def f():
             [be.port],
             "https",
             pool="keep_alive_idle_ms = 500\n[pools.tls]\nverify = false\n",
-            rest="[timeouts]\nkeep_alive_ms = 700\nrequest_head_ms = 700\ndrain_ms = 1500\ntunnel_idle_ms = 900\nwrite_stall_ms = 800",
+            rest="[timeouts]\nkeep_alive_ms = 700\nrequest_head_ms = 700\ndrain_ms = 1500\ntunnel_idle_ms = 900\n"
+                 "write_stall_ms = 800",
         )
     ).start()
 

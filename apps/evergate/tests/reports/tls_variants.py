@@ -1,5 +1,5 @@
-"""envoy#11619, tls13-spec#1092 (close_notify), openssl#8068 / rustls#2709 (KeyUpdate), haproxy#1297,
-#3499 (resumption), haproxy#1103
+"""envoy#11619, tls13-spec#1092 (close_notify), openssl#8068, rustls#2709 (KeyUpdate), haproxy#1297, #3499
+(resumption), haproxy#1103.
 """
 
 from report import *
@@ -23,7 +23,7 @@ def f():
     e = Eg(site(p, [be.port], "https")).start()
     c = ["openssl", "s_client", "-connect", "127.0.0.1:%d" % p, "-servername", "localhost"]
     try:
-        # close_notify right behind a request in TLS 1.3: the answer still comes
+        # close_notify directly after a request in TLS 1.3: the answer still comes.
         for ver in ("1.3", "1.2"):
             ctx = ssl.create_default_context()
             ctx.check_hostname = False
@@ -62,11 +62,11 @@ def f():
             if ver == "1.3":
                 check(len(raw) > 90, "TLS 1.3: an answer comes after the client's close_notify (%d bytes)" % len(raw))
             k.close()
-        # renegotiation
+        # Renegotiation.
         r = run(c + ["-tls1_2"], "R\nGET / HTTP/1.1\r\n\r\n", 6)
         note(r.stdout[-300:], r.stderr[-200:])
         check("200 OK" not in r.stdout, "TLS 1.2: a client cannot renegotiate")
-        # resumption
+        # Resumption.
         for ver in ("1.2", "1.3"):
             ctx = ssl.create_default_context()
             ctx.check_hostname = False
@@ -107,7 +107,7 @@ def f():
         note("alpn h2:", [l for l in (r.stdout + r.stderr).splitlines() if "ALPN" in l or "alert" in l])
         r = run(c + ["-alpn", "h2,http/1.1"], "Q\n")
         check("ALPN protocol: http/1.1" in r.stdout, "ALPN picks http/1.1")
-        # a client that sends only empty records, and one that sends KeyUpdates without end, ends
+        # The node ends clients that send only empty records, or endless KeyUpdates.
         check(e.status()["workers"][0]["alive"], "the worker lives")
     finally:
         note(e.stderr())

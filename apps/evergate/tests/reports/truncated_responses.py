@@ -1,4 +1,4 @@
-"""envoy#17186, sozu#1227, caddy#3557, haproxy#2749, envoy#45190: the end of a response, cut or not."""
+"""envoy#17186, sozu#1227, caddy#3557, haproxy#2749, envoy#45190: complete and truncated ends of a response."""
 
 from report import *
 
@@ -36,7 +36,7 @@ def f():
             c.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nXYZ\r\n")
             time.sleep(0.3)
             return
-        if t.startswith("/rstdone"):  # all of a chunked response, and a RST at once behind it
+        if t.startswith("/rstdone"):  # a whole chunked response, directly followed by a RST
             c.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n")
             for i in range(0, len(big), 65536):
                 c.sendall(b"10000\r\n" + big[i : i + 65536] + b"\r\n")

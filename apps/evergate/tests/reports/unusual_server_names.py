@@ -1,4 +1,6 @@
-"""rustls (IP address or odd characters as SNI refused), openssl clients: names that are none."""
+"""Reports on rustls (SNI with an IP address or unusual characters is refused) and openssl clients: invalid
+names.
+"""
 
 from report import *
 
@@ -33,7 +35,7 @@ def f():
         note(RES)
         for n, v, ok, a in RES:
             if n in ("a..b", "localhost:8443", "*.test", "::1"):
-                continue  # no names at all: either way is right
+                continue  # invalid names: acceptance and refusal are both correct
             check(ok, "SNI %s %s is served (%s)" % (n, v, a))
         s = tls(p)
         s.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")

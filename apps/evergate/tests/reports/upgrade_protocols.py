@@ -1,5 +1,5 @@
-"""golang/go (ReverseProxy: "backend tried to switch protocol"), RFC 9110 7.8: a server must not
-switch to what the client did not ask for.
+"""golang/go (ReverseProxy: "backend tried to switch protocol"), RFC 9110 7.8: a server must not switch to a
+protocol that the client did not offer.
 """
 
 from report import *

@@ -1,5 +1,5 @@
-"""haproxy#3195, envoy, go: TLS to servers: names, certificates that are missing or wrong, the text
-of the log.
+"""Reports on haproxy (#3195), envoy and go about TLS to servers: names, missing or wrong certificates, and
+the text of the log.
 """
 
 from report import *
@@ -130,7 +130,7 @@ def f():
     )
     one("with it", mt.port, T + 'client_chain = "%s/cli.pem"\nclient_key = "%s/cli.key"\n' % (d, d), 200, None)
     one(
-        "with a wrong one",
+        "with a wrong certificate",
         mt.port,
         T + 'client_chain = "%s/other.pem"\nclient_key = "%s/other.key"\n' % (d, d),
         502,

@@ -15,7 +15,8 @@ def f():
         t = q.target
         if t == "/ws":
             c.sendall(
-                b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: x\r\nX-Hop: 1\r\nKeep-Alive: x\r\n\r\nFIRSTFRAME"
+                b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                b"Sec-WebSocket-Accept: x\r\nX-Hop: 1\r\nKeep-Alive: x\r\n\r\nFIRSTFRAME"
             )
             if r.b:
                 c.sendall(b"early:" + r.b)
@@ -33,7 +34,8 @@ def f():
             c.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
         elif t == "/426":
             c.sendall(
-                b"HTTP/1.1 426 Upgrade Required\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nContent-Length: 0\r\n\r\n"
+                b"HTTP/1.1 426 Upgrade Required\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                b"Content-Length: 0\r\n\r\n"
             )
         elif t == "/badup":
             c.sendall(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: other\r\nConnection: Upgrade\r\n\r\n")
@@ -44,7 +46,10 @@ def f():
         time.sleep(0.2)
 
     be = Backend(b)
-    U = "Upgrade: websocket\r\nConnection: keep-alive, Upgrade\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
+    U = (
+        "Upgrade: websocket\r\nConnection: keep-alive, Upgrade\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+        "Sec-WebSocket-Version: 13\r\n"
+    )
     for proto in ("http", "https"):
         p = free_port()
         e = Eg(site(p, [be.port], proto, pool="keep_alive_idle_max = 0")).start()
@@ -103,7 +108,8 @@ def f():
                 be.reqs.clear()
                 r = ask(
                     p,
-                    "GET /h HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: %s\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n\r\n"
+                    "GET /h HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: %s\r\n"
+                    "HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n\r\n"
                     % up,
                     sock=conn(),
                 )

@@ -1,4 +1,4 @@
-//! What a node's metrics are called, as docs/reference/metrics.md has it and as they are exposed.
+//! Names, types and labels of metrics: in docs/reference/metrics.md, and as a node exposes them.
 #![allow(dead_code)] // each test binary uses its part
 
 use crate::support::eventually;
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Metrics by name: the type, and the labels.
 pub(crate) type Metrics = BTreeMap<String, (String, BTreeSet<String>)>;
 
-/// The rows of docs/reference/metrics.md.
+/// Metrics in the rows of docs/reference/metrics.md.
 pub(crate) fn documented() -> Metrics {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/metrics.md");
     let text = std::fs::read_to_string(path).unwrap();
@@ -22,7 +22,8 @@ pub(crate) fn documented() -> Metrics {
     .collect()
 }
 
-/// What a node exposes: those that have a sample. Each has its help and its type before its first sample, and no other's in between.
+/// Metrics with a sample in a node's exposition. Help and type of each metric precede its first sample, without
+/// another metric in between.
 pub(crate) fn exposed(text: &str) -> Metrics {
     let (mut all, mut helped) = (Metrics::new(), None);
     let mut current: Option<(String, String)> = None;
@@ -49,20 +50,20 @@ pub(crate) fn exposed(text: &str) -> Metrics {
     all
 }
 
-/// Waits until a node exposes what is documented and nothing else.
+/// Waits until a node exposes exactly the documented metrics.
 pub(crate) fn agree(documented: &Metrics, mut exposed: impl FnMut() -> Metrics) {
     let lacks = |from: &Metrics, to: &Metrics| -> Vec<String> {
         let differs = from.iter().filter(|(name, what)| to.get(*name) != Some(*what));
         differs.map(|(name, (kind, labels))| format!("{name} {kind} {labels:?}")).collect()
     };
-    let mut told = Vec::new();
+    let mut printed = Vec::new();
     eventually("metrics are as documented", || {
         let exposed = exposed();
         let differences = [lacks(documented, &exposed), lacks(&exposed, documented)].concat();
-        if differences != told {
+        if differences != printed {
             eprintln!("documented and not exposed, or exposed and not documented: {differences:#?}");
         }
-        told = differences;
-        told.is_empty().then_some(())
+        printed = differences;
+        printed.is_empty().then_some(())
     });
 }

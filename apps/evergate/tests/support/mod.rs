@@ -1,5 +1,5 @@
-//! The real binary as tests run it: its process with what it says, folders, ports. Everything that waits does so with a
-//! deadline on something that can be seen.
+//! Environment of tests with the real program: processes and their output, folders, ports. Each wait has a deadline
+//! and polls a visible condition.
 #![allow(dead_code)] // each test binary uses its part
 
 use std::io::{BufRead, BufReader, Write};
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// Far beyond what anything here takes; reached only by what never happens.
+/// Limit of every wait, far beyond the time of any expected event.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Calls `condition` until it gives something.
+/// Polls `condition` until it returns a value.
 pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + DEADLINE;
     loop {
@@ -26,8 +26,8 @@ pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>
     }
 }
 
-/// Whether a test runs that needs something which may not be here. Where it cannot run it is skipped, which is said past the
-/// harness (what a test prints that passes is not shown); in CI it fails, because nobody would see that nothing was shown.
+/// Whether a test can run that has needs of the machine. Otherwise it is skipped with a line on standard error,
+/// because the harness hides the output of tests that pass. In CI it fails, because no reader would miss the test.
 pub(crate) fn can_run(can: bool, needs: &str) -> bool {
     if can {
         return true;
@@ -38,8 +38,8 @@ pub(crate) fn can_run(can: bool, needs: &str) -> bool {
     false
 }
 
-/// A port that nobody else gets on any address as long as this lives: bound, not listening, and shared with whoever else asks
-/// to share.
+/// Port that is bound on all addresses without listening, and therefore reserved while this value lives. Only sockets
+/// with SO_REUSEPORT share it.
 pub(crate) struct Port {
     _reserved: tokio::net::TcpSocket,
     pub(crate) number: u16,
@@ -47,7 +47,8 @@ pub(crate) struct Port {
 
 impl Port {
     pub(crate) fn new() -> Port {
-        // A client from 127.0.0.7, or over IPv6, would otherwise get a port that a test wants on all addresses.
+        // A socket on a narrower address would leave the port to a client from 127.0.0.7 or over IPv6. A test may
+        // need the port on all addresses.
         let socket = reserve(tokio::net::TcpSocket::new_v6(), "[::]:0")
             .or_else(|_| reserve(tokio::net::TcpSocket::new_v4(), "0.0.0.0:0"))
             .unwrap();
@@ -71,7 +72,7 @@ fn reserve(
     Ok(socket)
 }
 
-/// A folder of this test's own, removed at its end.
+/// Folder of one test, removed at its end.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -100,7 +101,7 @@ impl Drop for Folder {
     }
 }
 
-/// What a command came to.
+/// Exit code and output of a command.
 #[derive(Debug)]
 pub(crate) struct Output {
     pub(crate) code: Option<i32>,
@@ -108,7 +109,7 @@ pub(crate) struct Output {
     pub(crate) err: String,
 }
 
-/// Runs a command of the real binary to its end.
+/// Runs a command of the real program to its end.
 pub(crate) fn evergate(args: &[&str]) -> Output {
     let output = Command::new(env!("CARGO_BIN_EXE_evergate"))
         .args(args)
@@ -120,33 +121,33 @@ pub(crate) fn evergate(args: &[&str]) -> Output {
     Output { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
 
-/// What a process has said so far.
+/// Output of a process so far, and whether it has ended.
 #[derive(Default)]
 struct Lines {
     seen: Mutex<(Vec<String>, bool)>,
     more: Condvar,
 }
 
-/// A running node, ended with the test.
+/// Running node. Dropping it ends the process.
 pub(crate) struct Process {
     child: Child,
     lines: Arc<Lines>,
 }
 
 impl Process {
-    /// Runs `evergate run`, as `adjust` adds to it, and waits until it is ready.
+    /// Runs `evergate run` with the changes of `adjust`, and waits until it is ready.
     pub(crate) fn start(adjust: impl FnOnce(&mut Command) -> &mut Command) -> Process {
         let process = Process::spawn(adjust);
         process.line_after(0, "ready: ");
         process
     }
 
-    /// Runs `evergate run`; what it says is seen unless `adjust` sends it elsewhere.
+    /// Runs `evergate run`. Its messages are recorded unless `adjust` redirects them.
     pub(crate) fn spawn(adjust: impl FnOnce(&mut Command) -> &mut Command) -> Process {
         Process::spawn_by(Command::new(env!("CARGO_BIN_EXE_evergate")), adjust)
     }
 
-    /// The same by way of another program, which gives it other rights.
+    /// [`Process::spawn`] through another program, which changes privileges or limits.
     pub(crate) fn spawn_under(
         program: &[&str],
         adjust: impl FnOnce(&mut Command) -> &mut Command,
@@ -174,7 +175,8 @@ impl Process {
         Process { child, lines }
     }
 
-    /// Waits for a message with this in it after the first `from` ones; and how many there were up to it.
+    /// Waits for a message that contains `part`, after the first `from` messages; the message, and the number of
+    /// messages up to it.
     pub(crate) fn line_after(&self, from: usize, part: &str) -> (String, usize) {
         let until = Instant::now() + DEADLINE;
         let mut seen = self.lines.seen.lock().unwrap();
@@ -188,7 +190,7 @@ impl Process {
         }
     }
 
-    /// The messages so far.
+    /// Messages so far.
     pub(crate) fn lines(&self) -> Vec<String> {
         self.lines.seen.lock().unwrap().0.clone()
     }
@@ -202,7 +204,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Waits for its end.
+    /// Waits until the process ends; its exit status.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         eventually("the node ends", || self.child.try_wait().unwrap())
     }
@@ -215,8 +217,8 @@ impl Drop for Process {
     }
 }
 
-/// An http listener `in` at this address with a pool `web` of these servers, named s0, s1, and so on. More keys of the
-/// listener and the pool can be given.
+/// Configuration of an http listener `in` at this address with a pool `web` of these servers, named s0, s1, and so on.
+/// `listener` and `pool`: further keys of each.
 pub(crate) fn plain_at(address: &str, servers: &[SocketAddr], listener: &str, pool: &str) -> String {
     format!(
         "[[listeners]]\nname = \"in\"\naddress = \"{address}\"\nprotocol = \"http\"\npool = \"web\"\n{listener}\n{}",
@@ -224,7 +226,7 @@ pub(crate) fn plain_at(address: &str, servers: &[SocketAddr], listener: &str, po
     )
 }
 
-/// The pool alone.
+/// Configuration of the pool `web` alone.
 pub(crate) fn web(servers: &[SocketAddr], pool: &str) -> String {
     let servers: Vec<String> = servers
         .iter()
@@ -237,21 +239,21 @@ pub(crate) fn web(servers: &[SocketAddr], pool: &str) -> String {
     )
 }
 
-/// A program that a shell runs.
+/// Writes a shell script; its path.
 pub(crate) fn script(folder: &Folder, name: &str, text: &str) -> String {
     let path = folder.write(name, &format!("#!/bin/sh\n{text}\n"));
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     path.to_str().unwrap().to_owned()
 }
 
-/// What a new process says: for `printf` of a shell.
-pub(crate) fn reported(text: &str) -> String {
+/// Shell command that prints a message of the upgrade protocol with this text.
+pub(crate) fn upgrade_message(text: &str) -> String {
     let length = text.len();
     assert!(length < 256);
     format!("printf '\\{length:03o}\\000\\000\\000\\000{text}' >&0")
 }
 
-/// The first word of a new process that takes connections in the form in which this one gives them.
+/// First message of a new process with the same wire versions as this program.
 pub(crate) fn hello() -> String {
     format!(
         r#"{{"Hello":{{"version":"9","upgrade":{},"upgrade_state":{}}}}}"#,
