@@ -57,7 +57,7 @@ fn demo_server_returns_its_name_and_the_request() {
 }
 
 #[test]
-fn a_big_body_can_be_checked_byte_by_byte() {
+fn big_body_can_be_checked_byte_by_byte() {
     let demo = Demo::start();
     let answer = demo.ask("GET /big?bytes=200001 HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
     let body = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
@@ -66,7 +66,7 @@ fn a_big_body_can_be_checked_byte_by_byte() {
 }
 
 #[test]
-fn an_upgraded_connection_echoes() {
+fn upgraded_connection_echoes() {
     let demo = Demo::start();
     let mut stream = TcpStream::connect(demo.1).unwrap();
     stream

@@ -178,7 +178,7 @@ fn measured_costs_can_be_simulated() {
 }
 
 #[test]
-fn the_paper_s_plan_runs_from_its_example() {
+fn paper_s_plan_runs_from_its_example() {
     let folder = Folder::new("example");
     let plan = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/sslsard.toml");
     let text = std::fs::read_to_string(plan).unwrap();

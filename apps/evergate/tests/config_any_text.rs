@@ -90,7 +90,7 @@ proptest! {
     }
 
     #[test]
-    fn a_good_file_with_one_changed_value_is_read_without_a_panic(
+    fn good_file_with_one_changed_value_is_read_without_a_panic(
         file in 0..GOOD.len(), line in any::<prop::sample::Index>(), value in value(),
     ) {
         let lines: Vec<&str> = GOOD[file].lines().collect();
@@ -107,7 +107,7 @@ proptest! {
     }
 
     #[test]
-    fn a_good_file_that_was_cut_is_read_without_a_panic(
+    fn good_file_that_was_cut_is_read_without_a_panic(
         file in 0..GOOD.len(), from in any::<prop::sample::Index>(), to in any::<prop::sample::Index>(),
     ) {
         let text = GOOD[file];
@@ -129,7 +129,7 @@ fn deep_nesting_is_refused_and_does_not_exhaust_the_stack() {
 }
 
 #[test]
-fn a_long_list_of_mistakes_is_read_in_reasonable_time() {
+fn long_list_of_mistakes_is_read_in_reasonable_time() {
     let text: String = (0..2000).map(|i| format!("[[listeners]]\nnme{i} = 1\n")).collect();
     check(&text);
 }

@@ -55,7 +55,7 @@ const SMALL: &str = "[[listeners]]\nname = \"public\"\naddress = \":9443\"\nprot
     [[pools]]\nname = \"web\"\n[[pools.servers]]\naddress = \"app.internal:8080\"\n";
 
 #[test]
-fn a_small_file_gets_the_documented_defaults() {
+fn small_file_gets_the_documented_defaults() {
     let loaded = parsed(SMALL);
     assert_eq!(loaded.warnings, []);
     let config = loaded.config;
@@ -111,7 +111,7 @@ fn a_small_file_gets_the_documented_defaults() {
 }
 
 #[test]
-fn the_built_in_tls_settings_are_those_of_an_empty_table() {
+fn built_in_tls_settings_are_those_of_an_empty_table() {
     let config = parsed(&format!("{SMALL}[tls.plain]\n")).config;
     let (built_in, mut plain) = (&config.tls[0], config.tls[1].clone());
     plain.name.clear();
@@ -321,7 +321,7 @@ fn example_files_load_without_a_warning_and_round_trip() {
 }
 
 #[test]
-fn the_reference_in_the_documentation_is_the_schema() {
+fn reference_in_the_documentation_is_the_schema() {
     let path = "docs/reference/configuration.md";
     let text = fs::read_to_string(repository().join(path)).unwrap();
     // The page wraps its lines.
@@ -344,7 +344,7 @@ fn every_example_value_of_the_schema_has_the_type_of_its_key() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_a_problem_and_not_a_panic() {
+fn file_that_cannot_be_read_is_a_problem_and_not_a_panic() {
     let missing = std::env::temp_dir().join("evergate-no-such-configuration.toml");
     for path in [missing, std::env::temp_dir()] {
         let problems = load(&path).unwrap_err();
@@ -400,7 +400,7 @@ const CLUSTER: &str = "[node]\nworkers = 2\n\
     [[cluster.nodes]]\nnumber = 1\ninside = \"10.0.1.1\"\noutside = \"203.0.113.1\"\n";
 
 #[test]
-fn a_small_cluster_gets_the_documented_defaults() {
+fn small_cluster_gets_the_documented_defaults() {
     let loaded = parsed(&CLUSTER.replace("@@", ""));
     assert_eq!(loaded.warnings, [], "{}", shown(&loaded.warnings));
     assert_round_trip(&loaded, Path::new("/base"));

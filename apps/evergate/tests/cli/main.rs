@@ -247,7 +247,7 @@ fn explain_shows_the_pool_and_the_changes_of_a_request() {
 }
 
 #[test]
-fn the_redirect_of_an_example_leads_to_one_of_its_listeners() {
+fn redirect_of_an_example_leads_to_one_of_its_listeners() {
     let ask = |request: &str| -> serde_json::Value {
         let output = evergate(&["explain", &example("content-switch.toml"), "--json", "--request", request]);
         serde_json::from_str(&output.out).unwrap()
@@ -432,7 +432,7 @@ fn explain_reads_bodies_as_far_as_the_listener_does() {
 }
 
 #[test]
-fn explain_as_text_names_the_winner_and_why_the_others_did_not() {
+fn explain_as_text_names_the_matching_rule_and_reasons() {
     let folder = Folder::new("text");
     let path = folder.write("evergate.toml", &format!("{BASE}{RULES}"));
     let output = evergate(&["explain", &path, "--request", "GET https://x/api", "-H", "x-key: other"]);

@@ -2,7 +2,7 @@
 
 use crate::raw_connection::carrier;
 use crate::support::eventually;
-use crate::traffic::{self, Carrier, PATIENCE, Server};
+use crate::traffic::{self, PATIENCE, Server, Transport};
 use crate::world::{Node, World, privileged, settled};
 use rustls::{ServerConnection, StreamOwned};
 use std::io::{Read, Write};
@@ -69,7 +69,7 @@ fn web_socket_ends(moves: bool) {
     let mut nodes: Vec<Node> = (1..=2).map(|number| world.start(number, &with_log(number))).collect();
     settled(&nodes);
     let (at, tls) = (Server::Tls13.address(&world), Server::Tls13.config(&world).unwrap());
-    let (secure, roots) = (Carrier::Tls13, Arc::new(traffic::roots(&world)));
+    let (secure, roots) = (Transport::Tls13, Arc::new(traffic::roots(&world)));
     let to = SocketAddr::new(world.family.address(), secure.port(Server::Tls13));
     let (mut client, mut server) = world.switch.run(move || {
         let listener = TcpListener::bind(at).unwrap();

@@ -2,7 +2,7 @@
 //! no other client gets it.
 
 use crate::matrix::carrier;
-use crate::traffic::{self, Carrier, PATIENCE, Server, dressed, head};
+use crate::traffic::{self, PATIENCE, Server, Transport, head, server_stream};
 use crate::world::{Node, World, privileged, settled};
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
@@ -18,7 +18,7 @@ fn serve(world: &World, server: Server) {
             for stream in listener.incoming().map_while(Result::ok) {
                 let tls = tls.clone();
                 std::thread::spawn(move || {
-                    let mut stream = dressed(stream, tls);
+                    let mut stream = server_stream(stream, tls);
                     let (mut challenged, mut user) = (false, "nobody");
                     while let Ok(asked) = head(&mut stream) {
                         let reports =
@@ -51,7 +51,7 @@ struct Client {
 }
 
 impl Client {
-    fn new(world: &World, wire: Carrier, server: Server) -> Client {
+    fn new(world: &World, wire: Transport, server: Server) -> Client {
         let (tokens, asked) = channel::<&'static str>();
         let (reported, users) = channel();
         let roots = Arc::new(traffic::roots(world));
@@ -86,7 +86,7 @@ fn ntlm_identity_survives_its_node_for_its_client_only() {
     if !privileged() {
         return;
     }
-    for (wire, server) in [(Carrier::Http, Server::Plain), (Carrier::Tls13, Server::Tls13)] {
+    for (wire, server) in [(Transport::Http, Server::Plain), (Transport::Tls13, Server::Tls13)] {
         let world = World::new(3);
         let (mut nodes, _) = traffic::three(&world);
         serve(&world, server);

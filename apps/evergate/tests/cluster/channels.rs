@@ -15,7 +15,7 @@ fn channel_without_answers_is_replaced() {
     world.host(2).sysctl("net.ipv4.tcp_orphan_retries", "1").unwrap();
     let mute = "ip saddr 10.71.0.2 tcp sport 7401-7402";
     world.filter(&format!(
-        "table bridge mute {{\nchain forward {{\ntype filter hook forward priority 0;\n{mute} ip length > 80 drop\n\
+        "table bridge silence {{\nchain forward {{\ntype filter hook forward priority 0;\n{mute} ip length > 80 drop\n\
          {mute} tcp flags & (fin | rst) != 0 drop\n}}\n}}\n"
     ));
     let config = world.config(&World::entries(2), "");
@@ -38,7 +38,7 @@ fn channel_without_answers_is_replaced() {
 
 /// Requests that no server has yet are replicated whole. Here they exceed the queue towards one backup.
 #[test]
-fn a_backup_is_filled_with_more_than_its_channel_may_hold() {
+fn backup_receives_more_than_its_channel_may_queue() {
     const CLIENTS: usize = 170;
     const SENT: usize = 480_000;
     if !privileged() {

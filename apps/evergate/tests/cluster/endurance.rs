@@ -48,7 +48,7 @@ impl Failure {
 
 /// Failure of one node within a round.
 #[derive(Clone, Copy, Debug)]
-struct Turn {
+struct Event {
     at: Duration,
     number: u8,
     failure: Failure,
@@ -57,21 +57,21 @@ struct Turn {
 }
 
 /// One node survives the round. Each other node fails with a probability above one half.
-fn plan(world: &World) -> Vec<Turn> {
+fn schedule(world: &World) -> Vec<Event> {
     let chance = &world.chance;
     let stays = 1 + chance.below(NODES.into()) as u8;
-    let mut turns = Vec::new();
+    let mut events = Vec::new();
     for number in (1..=NODES).filter(|number| *number != stays) {
         if chance.below(4) == 0 {
             continue;
         }
         let failure = FAILURES[chance.below(FAILURES.len() as u64) as usize];
         let at = chance.moment(FAILS_WITHIN);
-        turns.push(Turn { at, number, failure, over: false });
-        turns.push(Turn { at: at + chance.moment(LASTS_UP_TO), number, failure, over: true });
+        events.push(Event { at, number, failure, over: false });
+        events.push(Event { at: at + chance.moment(LASTS_UP_TO), number, failure, over: true });
     }
-    turns.sort_by_key(|turn| turn.at);
-    turns
+    events.sort_by_key(|event| event.at);
+    events
 }
 
 /// Nodes by number; `None` where the process has ended.
@@ -82,8 +82,8 @@ struct Cluster<'a> {
 }
 
 impl Cluster<'_> {
-    fn carry_out(&mut self, turn: Turn) {
-        let Turn { number, failure, over, .. } = turn;
+    fn carry_out(&mut self, event: Event) {
+        let Event { number, failure, over, .. } = event;
         let node = &mut self.nodes[usize::from(number) - 1];
         for net in failure.nets() {
             let state = if over { "up" } else { "down" };
@@ -146,13 +146,13 @@ fn endure(family: Family, mode: &str, lossy: bool) {
     }
     let traffic = Traffic::start(&world, &traffic::MIXED);
     for round in 0..rounds {
-        let turns = plan(&world);
-        println!("round {round}: {turns:?}");
+        let events = schedule(&world);
+        println!("round {round}: {events:?}");
         traffic.silences();
         let began = Instant::now();
-        for turn in turns {
-            std::thread::sleep((began + turn.at).saturating_duration_since(Instant::now()));
-            cluster.carry_out(turn);
+        for event in events {
+            std::thread::sleep((began + event.at).saturating_duration_since(Instant::now()));
+            cluster.carry_out(event);
         }
         traffic.continues_or("after a round", || println!("{}", world.sockets()));
         cluster.settle();
@@ -163,7 +163,7 @@ fn endure(family: Family, mode: &str, lossy: bool) {
 }
 
 #[test]
-fn any_proper_subset_of_the_nodes_may_fail_again_and_again() {
+fn any_proper_subset_of_the_nodes_may_fail_repeatedly() {
     endure(Family::V4, "", false);
 }
 

@@ -2,7 +2,7 @@
 
 use crate::matrix::carrier;
 use crate::relay::{FOR_ONE, FOR_TWO, Relay};
-use crate::traffic::{self, Carrier, Traffic};
+use crate::traffic::{self, Traffic, Transport};
 use crate::world::{Node, PORT, World, entry, eventually, inside, outside, privileged, settled};
 use evergate::agent::status::{ClusterCounts, ClusterStatus};
 use std::io::Write;
@@ -189,7 +189,7 @@ fn floods_of_the_replication_ports_disturb_no_transfer() {
     let traffic = Traffic::start(&world, &traffic::PLAIN);
     let before: Vec<_> = nodes.iter().map(calm).collect();
     let mut hello = Vec::new();
-    let mut tls = Carrier::Tls13.client(&Arc::new(traffic::roots(&world))).unwrap();
+    let mut tls = Transport::Tls13.client(&Arc::new(traffic::roots(&world))).unwrap();
     tls.write_tls(&mut hello).unwrap();
     hello.truncate(hello.len() / 2);
     let noise: Vec<u8> = (0..3000).map(traffic::byte).collect();

@@ -1,6 +1,6 @@
 //! Connections with much work, all at one node. The other nodes receive some of them, and no request is lost.
 
-use crate::traffic::{Carrier, PATIENCE, Server, config, head};
+use crate::traffic::{PATIENCE, Server, Transport, config, head};
 use crate::world::{Node, World, eventually, privileged, settled};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 /// Active connections, and the requests that each one pipelines. Responses must come in the order of the requests.
-const BUSY: usize = 8;
+const ACTIVE: usize = 8;
 const AT_ONCE: u64 = 16;
 
 /// Answers each request with its path, one thread per connection.
@@ -34,14 +34,14 @@ fn serve(listener: &TcpListener) {
 }
 
 /// Client that sends requests without a pause.
-struct Busy {
+struct ActiveClient {
     stop: Arc<AtomicBool>,
     answers: Arc<AtomicU64>,
     thread: JoinHandle<()>,
 }
 
-impl Busy {
-    fn start(mut stream: TcpStream) -> Busy {
+impl ActiveClient {
+    fn start(mut stream: TcpStream) -> ActiveClient {
         let (stop, answers) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (stopped, answered) = (stop.clone(), answers.clone());
         let thread = std::thread::spawn(move || {
@@ -63,7 +63,7 @@ impl Busy {
                 answered.store(next, Ordering::Relaxed);
             }
         });
-        Busy { stop, answers, thread }
+        ActiveClient { stop, answers, thread }
     }
 }
 
@@ -74,29 +74,29 @@ fn open(node: &Node) -> u64 {
 
 /// Connections that the first node carries. A connection that reaches another node is closed again.
 fn all_at_the_first(world: &World, nodes: &[Node]) -> Vec<TcpStream> {
-    let to = SocketAddr::new(world.family.address(), Carrier::Http.port(Server::Plain));
-    let mut kept: Vec<TcpStream> = Vec::new();
-    while kept.len() < BUSY {
+    let to = SocketAddr::new(world.family.address(), Transport::Http.port(Server::Plain));
+    let mut carried: Vec<TcpStream> = Vec::new();
+    while carried.len() < ACTIVE {
         let stream = world.switch.run(move || TcpStream::connect_timeout(&to, PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let one_more = kept.len() as u64 + 1;
+        let one_more = carried.len() as u64 + 1;
         let there = eventually("a node has it", || {
             let counts: Vec<u64> = nodes.iter().map(open).collect();
             (counts.iter().sum::<u64>() == one_more).then_some(counts[0] == one_more)
         });
         if there {
-            kept.push(stream);
+            carried.push(stream);
         } else {
             drop(stream);
             eventually("it is gone", || (nodes.iter().map(open).sum::<u64>() < one_more).then_some(()));
         }
     }
-    kept
+    carried
 }
 
 #[test]
-fn busy_connections_move_to_the_nodes_that_have_less_to_do() {
+fn active_connections_move_to_less_loaded_nodes() {
     if !privileged() {
         return;
     }
@@ -109,20 +109,21 @@ fn busy_connections_move_to_the_nodes_that_have_less_to_do() {
         let listener = TcpListener::bind(at).unwrap();
         std::thread::spawn(move || serve(&listener));
     });
-    let busy: Vec<Busy> = all_at_the_first(&world, &nodes).into_iter().map(Busy::start).collect();
+    let active: Vec<ActiveClient> =
+        all_at_the_first(&world, &nodes).into_iter().map(ActiveClient::start).collect();
     let spread =
-        |counts: &[u64]| counts.iter().sum::<u64>() == BUSY as u64 && counts.iter().all(|open| *open > 0);
+        |counts: &[u64]| counts.iter().sum::<u64>() == ACTIVE as u64 && counts.iter().all(|open| *open > 0);
     let counts = eventually("every node carries some of them", || {
         let counts: Vec<u64> = nodes.iter().map(open).collect();
         spread(&counts).then_some(counts)
     });
-    let before: Vec<u64> = busy.iter().map(|one| one.answers.load(Ordering::Relaxed)).collect();
+    let before: Vec<u64> = active.iter().map(|one| one.answers.load(Ordering::Relaxed)).collect();
     eventually("all continue", || {
-        let continues = |(one, before): (&Busy, &u64)| one.answers.load(Ordering::Relaxed) > *before;
-        busy.iter().zip(&before).all(continues).then_some(())
+        let continues = |(one, before): (&ActiveClient, &u64)| one.answers.load(Ordering::Relaxed) > *before;
+        active.iter().zip(&before).all(continues).then_some(())
     });
-    busy.iter().for_each(|one| one.stop.store(true, Ordering::Relaxed));
-    busy.into_iter().for_each(|one| one.thread.join().unwrap());
+    active.iter().for_each(|one| one.stop.store(true, Ordering::Relaxed));
+    active.into_iter().for_each(|one| one.thread.join().unwrap());
     println!("{counts:?}, {before:?} answers");
     for status in settled(&nodes) {
         assert_eq!(status.counts.connections_lost + status.counts.failovers, 0, "{:?}", status.counts);

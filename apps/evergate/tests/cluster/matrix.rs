@@ -5,7 +5,7 @@
 //! `EVERGATE_MATRIX=full` runs all fates with all transfers in all modes, and all fates with packet loss.
 
 use crate::seed::Chance;
-use crate::traffic::{self, Carrier, Server, Traffic, Transfer};
+use crate::traffic::{self, Server, Traffic, Transfer, Transport};
 use crate::world::{Family, Node, PORT, World, eventually, privileged, settled};
 use evergate::agent::status::ClusterStatus;
 use std::net::SocketAddr;
@@ -22,8 +22,8 @@ enum Fate {
     CutInside,
     CutOutside,
     /// The switch drops the packets, but the cards keep their carriers.
-    MuteInside,
-    MuteOutside,
+    SilentInside,
+    SilentOutside,
     /// The process is stopped and continued later.
     Paused,
     /// Nodes die one after the other until one is left.
@@ -39,8 +39,8 @@ const FATES: [Fate; 10] = [
     Fate::HostDead,
     Fate::CutInside,
     Fate::CutOutside,
-    Fate::MuteInside,
-    Fate::MuteOutside,
+    Fate::SilentInside,
+    Fate::SilentOutside,
     Fate::Paused,
     Fate::Sequence,
     Fate::Joins,
@@ -52,8 +52,8 @@ impl Fate {
     fn nets(self) -> &'static [&'static str] {
         match self {
             Fate::HostDead => &["in", "out"],
-            Fate::CutInside | Fate::MuteInside => &["in"],
-            Fate::CutOutside | Fate::MuteOutside => &["out"],
+            Fate::CutInside | Fate::SilentInside => &["in"],
+            Fate::CutOutside | Fate::SilentOutside => &["out"],
             _ => &[],
         }
     }
@@ -94,13 +94,13 @@ fn lose(world: &World, nodes: &mut Vec<Node>, traffic: &Traffic, fate: Fate, pau
     std::thread::sleep(world.chance.moment(50));
     let lost = carrier(nodes);
     let (number, nets) = (lost.number, fate.nets());
-    let mute = matches!(fate, Fate::MuteInside | Fate::MuteOutside);
+    let is_silent = matches!(fate, Fate::SilentInside | Fate::SilentOutside);
     match fate {
         Fate::Paused => {
             lost.process.signal("STOP");
             std::thread::sleep(pause);
         }
-        _ if mute => world.mute(number, nets),
+        _ if is_silent => world.silence(number, nets),
         Fate::HostDead => {
             // A slow machine may take both links down at different times. The stopped process cannot send LEAVE in
             // between.
@@ -114,7 +114,7 @@ fn lose(world: &World, nodes: &mut Vec<Node>, traffic: &Traffic, fate: Fate, pau
     settled(nodes);
     match fate {
         Fate::Paused => lost.process.signal("CONT"),
-        _ if mute => world.clear("mute"),
+        _ if is_silent => world.clear("silence"),
         _ => links(world, number, nets, "up"),
     }
     nodes.push(lost);
@@ -134,11 +134,11 @@ const IDLE: u64 = 40;
 
 /// Lets a node join and get its share of the buckets. It continues their connections, active and idle.
 fn join(world: &World, nodes: &mut Vec<Node>, traffic: &Traffic, config: &str) {
-    let to = SocketAddr::new(world.family.address(), Carrier::Http.port(Server::Plain));
+    let to = SocketAddr::new(world.family.address(), Transport::Http.port(Server::Plain));
     let roots = Arc::new(traffic::roots(world));
     let mut idle: Vec<_> = world.switch.run(move || {
         let open = |request| {
-            let mut stream = traffic::connect(Carrier::Http, to, &roots).unwrap();
+            let mut stream = traffic::connect(Transport::Http, to, &roots).unwrap();
             traffic::ask(&mut stream, request, "").unwrap();
             stream
         };
@@ -251,8 +251,8 @@ fn run_with(
         Fate::HostDead
         | Fate::CutInside
         | Fate::CutOutside
-        | Fate::MuteInside
-        | Fate::MuteOutside
+        | Fate::SilentInside
+        | Fate::SilentOutside
         | Fate::Paused => {
             // A long pause in one combination; in all of them for a full run.
             let long =
@@ -291,16 +291,16 @@ macro_rules! fates {
 }
 
 fates! {
-    a_node_is_killed: Killed,
-    a_host_is_dead_for_a_while: HostDead,
-    a_node_is_cut_off_inside: CutInside,
-    a_node_is_cut_off_outside: CutOutside,
-    a_node_is_silent_inside: MuteInside,
-    a_node_is_silent_outside: MuteOutside,
-    a_node_pauses_for_ten_seconds: Paused,
+    node_is_killed: Killed,
+    host_is_dead_for_a_while: HostDead,
+    node_is_cut_off_inside: CutInside,
+    node_is_cut_off_outside: CutOutside,
+    node_is_silent_inside: SilentInside,
+    node_is_silent_outside: SilentOutside,
+    node_pauses_for_ten_seconds: Paused,
     nodes_die_one_after_the_other: Sequence,
-    a_node_joins_under_load: Joins,
-    a_node_dies_during_a_failover: DiesDuringFailover,
+    node_joins_under_load: Joins,
+    node_dies_during_a_failover: DiesDuringFailover,
 }
 
 /// [`run`] in front of servers with TLS.
@@ -341,12 +341,12 @@ macro_rules! fates_before_tls_servers {
 }
 
 fates_before_tls_servers! {
-    a_node_before_tls_servers_is_killed: Killed,
-    a_node_before_tls_servers_is_cut_off_inside: CutInside,
-    a_node_before_tls_servers_is_cut_off_outside: CutOutside,
-    a_node_before_tls_servers_pauses: Paused,
+    node_before_tls_servers_is_killed: Killed,
+    node_before_tls_servers_is_cut_off_inside: CutInside,
+    node_before_tls_servers_is_cut_off_outside: CutOutside,
+    node_before_tls_servers_pauses: Paused,
     nodes_before_tls_servers_die_one_after_the_other: Sequence,
-    a_node_before_tls_servers_dies_during_a_failover: DiesDuringFailover,
+    node_before_tls_servers_dies_during_a_failover: DiesDuringFailover,
 }
 
 /// All fates in a full run; otherwise `some`.
@@ -367,7 +367,7 @@ fn nodes_before_tls_servers_fail_in_all_modes() {
     if !full() {
         return;
     }
-    for fate in [Fate::HostDead, Fate::MuteInside, Fate::MuteOutside, Fate::Joins] {
+    for fate in [Fate::HostDead, Fate::SilentInside, Fate::SilentOutside, Fate::Joins] {
         secure(fate, Steering::Steer, Family::V4, Loss::None);
     }
     for (steering, family) in OTHER_MODES {

@@ -2,8 +2,8 @@
 //! moment some are in each phase of their short lives.
 
 use crate::matrix::carrier;
-use crate::resets::{dress, get_with, serve_all};
-use crate::traffic::{self, Carrier, PATIENCE, Server, content};
+use crate::resets::{client_stream, get_with, serve_all};
+use crate::traffic::{self, PATIENCE, Server, Transport, content};
 use crate::world::{World, eventually, privileged, settled};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -21,7 +21,7 @@ fn connections_that_last_for_one_request_outlive_nodes() {
     if !privileged() {
         return;
     }
-    for wire in [Carrier::Tls13, Carrier::Http] {
+    for wire in [Transport::Tls13, Transport::Http] {
         let world = World::new(3);
         let (mut nodes, _) = traffic::three(&world);
         serve_all(&world);
@@ -35,7 +35,7 @@ fn connections_that_last_for_one_request_outlive_nodes() {
                     while !over.load(Ordering::Relaxed) {
                         let stream = TcpStream::connect_timeout(&to, PATIENCE).expect("a connection");
                         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-                        let mut stream = dress(wire, &roots, stream);
+                        let mut stream = client_stream(wire, &roots, stream);
                         get_with(&mut stream, "/brief", "Connection: close\r\n");
                         let mut body = Vec::new();
                         stream.read_to_end(&mut body).expect("a response to its end");

@@ -1,7 +1,7 @@
 //! Nodes without replicas of another node's connections. They serve clients all the same, and clients resume the same
 //! TLS sessions there.
 
-use crate::sessions::{all_keep, client, count, serve, visit};
+use crate::sessions::{await_sessions, client, count, serve, visit};
 use crate::traffic;
 use crate::world::{World, privileged, settled};
 
@@ -31,9 +31,9 @@ fn nodes_without_replicas_learn_of_sessions_and_their_ends() {
         visits as u64
     };
     let sessions = made(false);
-    all_keep(&nodes, sessions);
+    await_sessions(&nodes, sessions);
     made(true);
-    all_keep(&nodes, sessions);
+    await_sessions(&nodes, sessions);
     for node in &nodes {
         // The status is at most a second old.
         node.eventually("a channel to each of the others", |status| status.replication.backups.len() == 2);

@@ -100,7 +100,7 @@ fn drained_node_that_fails_over_reports_its_buckets() {
 }
 
 #[test]
-fn a_node_that_leaves_is_replaced_at_once_and_stays_out() {
+fn node_that_leaves_is_replaced_at_once_and_stays_out() {
     if !privileged() {
         return;
     }

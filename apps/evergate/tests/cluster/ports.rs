@@ -2,7 +2,7 @@
 
 use crate::matrix::carrier;
 use crate::resets::{connect, get};
-use crate::traffic::{self, Carrier, PATIENCE, Server, head};
+use crate::traffic::{self, PATIENCE, Server, Transport, head};
 use crate::world::{Node, World, privileged, settled};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -13,7 +13,7 @@ use std::sync::mpsc::channel;
 const ASKED: usize = 8;
 
 #[test]
-fn the_next_node_begins_server_connections_from_other_ports() {
+fn next_node_dials_servers_from_other_ports() {
     if !privileged() {
         return;
     }
@@ -36,7 +36,7 @@ fn the_next_node_begins_server_connections_from_other_ports() {
             }
         });
     });
-    let to = SocketAddr::new(world.family.address(), Carrier::Http.port(Server::Plain));
+    let to = SocketAddr::new(world.family.address(), Transport::Http.port(Server::Plain));
     let from = world.family.outside(254);
     // The last connection stays open and shows which node carries them.
     let ask_some = || {
@@ -88,7 +88,7 @@ fn closed_idle_server_connection_frees_its_port_at_once() {
             }
         });
     });
-    let to = SocketAddr::new(world.family.address(), Carrier::Http.port(Server::Plain));
+    let to = SocketAddr::new(world.family.address(), Transport::Http.port(Server::Plain));
     let from = world.family.outside(254);
     world.switch.run(move || {
         let mut client = connect(from, to);

@@ -13,8 +13,8 @@ fn stops(node: &Node) {
 }
 
 /// Checks that neither this connection nor a new one is answered.
-fn no_answer(world: &World, connection: &mut RawConnection, when: &str) {
-    connection.is_silent(when);
+fn expect_no_answer(world: &World, connection: &mut RawConnection, when: &str) {
+    connection.expect_silence(when);
     assert!(RawConnection::open(world).is_err(), "{when}: a new connection was answered");
 }
 
@@ -24,7 +24,7 @@ fn network_of(net: &str) -> &'static str {
 }
 
 /// Checks that status, log and health report the lost network, and that no line announces an early rejoin.
-fn reports_what_it_lacks(node: &Node, net: &str, why: &str) {
+fn reports_lost_network(node: &Node, net: &str, why: &str) {
     let network = network_of(net);
     node.eventually("is cut off", |status| {
         let reported =
@@ -61,7 +61,7 @@ fn two_of_three_serve_by_majority_and_the_last_one_stops() {
 
     carrier(&mut nodes).kill();
     stops(&nodes[0]);
-    no_answer(&world, &mut connection, "one node of three");
+    expect_no_answer(&world, &mut connection, "one node of three");
 
     // With another node there is a majority again. State that only one node holds is dropped.
     let at = if number < nodes[0].number { 0 } else { 1 };
@@ -81,34 +81,35 @@ fn cut_off_node_promises_a_view_to_the_whole_node() {
         let (world, mut nodes, _config, _ends) = prepare(3, MAJORITY);
         let mut connection = RawConnection::open(&world).unwrap();
         connection.continues("three nodes");
-        let lonely = carrier(&mut nodes);
+        let isolated = carrier(&mut nodes);
         nodes.remove(0).kill();
         let whole = nodes.remove(0);
         whole.process.line_after(0, "hears 2 of 3 nodes, itself included, and a majority is no less");
         let two = |status: &ClusterStatus| status.buckets.without_backup == 0 && status.buckets.syncing == 0;
         whole.eventually("has replicas at the other node", two);
-        lonely.eventually("has replicas at the other node", two);
+        isolated.eventually("has replicas at the other node", two);
 
-        plug(&world, lonely.number, &[net], "down");
+        plug(&world, isolated.number, &[net], "down");
         whole.eventually("has everything", |status| status.buckets.owned == 1024);
         connection.continues("the whole node");
-        let lives = |node: &Node| node.status().counts.state_dropped;
-        reports_what_it_lacks(&lonely, net, "its card has no carrier");
+        let state_dropped = |node: &Node| node.status().counts.state_dropped;
+        reports_lost_network(&isolated, net, "its card has no carrier");
         let network = network_of(net);
-        let of_lonely = |status: &ClusterStatus| status.nodes[usize::from(lonely.number) - 1].lost.clone();
-        whole.eventually("reports the other node's lost network", |status| of_lonely(status) == [network]);
+        let of_isolated =
+            |status: &ClusterStatus| status.nodes[usize::from(isolated.number) - 1].lost.clone();
+        whole.eventually("reports the other node's lost network", |status| of_isolated(status) == [network]);
         let shown = whole.cli(&["cluster", "status"]).out;
         assert!(shown.contains(" (down there)"), "{shown}");
-        let before = (lives(&whole), lives(&lonely));
+        let before = (state_dropped(&whole), state_dropped(&isolated));
         assert_eq!(before, (0, 1), "only the node that is cut off has dropped its state");
         for _ in 0..20 {
             RawConnection::open(&world).unwrap().continues("the whole node and a promise");
             connection.continues("the whole node and a promise");
         }
-        assert_eq!((lives(&whole), lives(&lonely)), before);
-        plug(&world, lonely.number, &[net], "up");
-        lonely.eventually("has its share again", |status| status.buckets.owned > 400);
-        assert!(of_lonely(&whole.status()).is_empty());
+        assert_eq!((state_dropped(&whole), state_dropped(&isolated)), before);
+        plug(&world, isolated.number, &[net], "up");
+        isolated.eventually("has its share again", |status| status.buckets.owned > 400);
+        assert!(of_isolated(&whole.status()).is_empty());
         connection.continues("two whole nodes");
     }
 }
@@ -147,15 +148,15 @@ fn larger_part_serves_by_majority_and_smaller_part_stops() {
         let (world, mut nodes, _config, _ends) = prepare(3, MAJORITY);
         let mut connection = RawConnection::open(&world).unwrap();
         connection.continues("three nodes");
-        let lonely = carrier(&mut nodes);
-        plug(&world, lonely.number, nets, "down");
-        stops(&lonely);
+        let isolated = carrier(&mut nodes);
+        plug(&world, isolated.number, nets, "down");
+        stops(&isolated);
         connection.continues("the larger part");
         settled(&nodes);
-        assert_ne!(lonely.status().phase, "active");
+        assert_ne!(isolated.status().phase, "active");
 
-        plug(&world, lonely.number, nets, "up");
-        nodes.push(lonely);
+        plug(&world, isolated.number, nets, "up");
+        nodes.push(isolated);
         nodes.sort_by_key(|node| node.number);
         settled(&nodes);
         connection.continues("together again");
@@ -171,12 +172,12 @@ fn one_of_two_serves_with_a_witness_and_stops_without() {
     let mut connection = RawConnection::open(&world).unwrap();
     connection.continues("two nodes");
     // Cut off from everything, the witness as well.
-    let lonely = carrier(&mut nodes);
-    plug(&world, lonely.number, &["in", "out"], "down");
-    stops(&lonely);
+    let isolated = carrier(&mut nodes);
+    plug(&world, isolated.number, &["in", "out"], "down");
+    stops(&isolated);
     connection.continues("the one that reaches the witness");
-    plug(&world, lonely.number, &["in", "out"], "up");
-    nodes.push(lonely);
+    plug(&world, isolated.number, &["in", "out"], "up");
+    nodes.push(isolated);
     nodes.sort_by_key(|node| node.number);
     settled(&nodes);
     connection.continues("two nodes again");
@@ -190,9 +191,9 @@ fn one_of_two_serves_with_a_witness_and_stops_without() {
     ));
     stops(&nodes[0]);
     assert!(world.counted() > 0);
-    no_answer(&world, &mut connection, "no node and no witness vouches for it");
+    expect_no_answer(&world, &mut connection, "no node and no witness vouches for it");
     world.filter("delete table inet quorum\n");
-    connection.is_reachable_from("the witness is back");
+    connection.expect_echo("the witness is back");
     settled(&nodes);
 }
 
@@ -206,23 +207,23 @@ fn node_without_its_own_address_yields_until_it_is_back() {
     let mut connection = RawConnection::open(&world).unwrap();
     connection.continues("two nodes");
     for (net, address) in [("out", outside as fn(u8) -> IpAddr), ("in", inside)] {
-        let lonely = carrier(&mut nodes);
-        let own = address(lonely.number);
-        world.host(lonely.number).ip(&format!("addr del {own}/24 dev {net}")).unwrap();
-        stops(&lonely);
+        let isolated = carrier(&mut nodes);
+        let own = address(isolated.number);
+        world.host(isolated.number).ip(&format!("addr del {own}/24 dev {net}")).unwrap();
+        stops(&isolated);
         connection.continues("the one that has its addresses");
         assert!(
-            lonely
+            isolated
                 .process
                 .lines()
                 .iter()
                 .any(|reported| reported.contains(&format!("cannot send on {net} ")))
         );
         if net == "out" {
-            reports_what_it_lacks(&lonely, net, "nothing can be sent there as this node");
+            reports_lost_network(&isolated, net, "nothing can be sent there as this node");
         }
-        world.host(lonely.number).ip(&format!("addr add {own}/24 dev {net}")).unwrap();
-        nodes.push(lonely);
+        world.host(isolated.number).ip(&format!("addr add {own}/24 dev {net}")).unwrap();
+        nodes.push(isolated);
         nodes.sort_by_key(|node| node.number);
         settled(&nodes);
         connection.continues("two nodes again");
@@ -240,20 +241,20 @@ fn node_on_a_silent_network_yields_to_the_witnessed_node() {
         let (world, mut nodes, _config, _ends) = prepare(2, &witnesses);
         let mut connection = RawConnection::open(&world).unwrap();
         connection.continues("two nodes");
-        let lonely = carrier(&mut nodes);
-        world.mute(lonely.number, &[net]);
-        stops(&lonely);
+        let isolated = carrier(&mut nodes);
+        world.silence(isolated.number, &[net]);
+        stops(&isolated);
         connection.continues("the one whose networks work");
-        reports_what_it_lacks(
-            &lonely,
+        reports_lost_network(
+            &isolated,
             net,
             "it hears no node there, or none hears it, and no witness of it answers",
         );
         nodes[0].eventually("has everything", |status| status.buckets.owned == 1024);
         RawConnection::open(&world).unwrap().continues("a new one");
-        world.clear("mute");
-        lonely.process.line_after(0, "is no longer cut off a network");
-        nodes.push(lonely);
+        world.clear("silence");
+        isolated.process.line_after(0, "is no longer cut off a network");
+        nodes.push(isolated);
         nodes.sort_by_key(|node| node.number);
         settled(&nodes);
         connection.continues("two nodes again");
@@ -294,9 +295,9 @@ fn witness_belongs_to_the_network_of_its_route() {
     }
     let mut connection = RawConnection::open(&world).unwrap();
     connection.continues("two nodes");
-    let lonely = carrier(&mut nodes);
-    world.mute(lonely.number, &["in"]);
-    stops(&lonely);
+    let isolated = carrier(&mut nodes);
+    world.silence(isolated.number, &["in"]);
+    stops(&isolated);
     connection.continues("the one whose networks work");
 }
 
@@ -344,5 +345,5 @@ fn one_of_two_stops_by_majority() {
     connection.continues("two nodes");
     carrier(&mut nodes).kill();
     stops(&nodes[0]);
-    no_answer(&world, &mut connection, "half of two is no majority");
+    expect_no_answer(&world, &mut connection, "half of two is no majority");
 }

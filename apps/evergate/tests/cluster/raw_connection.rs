@@ -1,6 +1,6 @@
 //! Raw connection through the cluster's address to an echo server.
 
-use crate::traffic::{Carrier, PATIENCE, Server, config};
+use crate::traffic::{PATIENCE, Server, Transport, config};
 use crate::world::{Node, World, eventually};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -72,7 +72,7 @@ pub(crate) struct RawConnection {
 impl RawConnection {
     /// Connects; an error when no answer comes in time.
     pub(crate) fn open(world: &World) -> std::io::Result<RawConnection> {
-        let to = SocketAddr::new(world.family.address(), Carrier::Tcp.port(Server::Plain));
+        let to = SocketAddr::new(world.family.address(), Transport::Tcp.port(Server::Plain));
         let stream = world.switch.run(move || TcpStream::connect_timeout(&to, SILENCE))?;
         Ok(RawConnection { stream, last_sent: 0 })
     }
@@ -80,7 +80,7 @@ impl RawConnection {
     /// Sends a byte and waits for its echo.
     pub(crate) fn continues(&mut self, when: &str) {
         self.send_byte();
-        self.is_reachable_from(when);
+        self.expect_echo(when);
     }
 
     fn send_byte(&mut self) {
@@ -89,7 +89,7 @@ impl RawConnection {
     }
 
     /// Waits for the echo of the last byte.
-    pub(crate) fn is_reachable_from(&mut self, when: &str) {
+    pub(crate) fn expect_echo(&mut self, when: &str) {
         self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut received = [0];
         while received[0] != self.last_sent {
@@ -98,7 +98,7 @@ impl RawConnection {
     }
 
     /// Sends a byte and checks that neither an answer nor an end comes.
-    pub(crate) fn is_silent(&mut self, when: &str) {
+    pub(crate) fn expect_silence(&mut self, when: &str) {
         self.send_byte();
         self.stream.set_read_timeout(Some(SILENCE)).unwrap();
         let received = self.stream.read(&mut [0]).map_err(|error| error.kind());

@@ -1,7 +1,7 @@
 //! Connections to a TLS server whose handshake is unfinished when the node dies. The next node dials again.
 
 use crate::matrix::carrier;
-use crate::traffic::{self, Carrier, PATIENCE, Server, dressed, head};
+use crate::traffic::{self, PATIENCE, Server, Transport, head, server_stream};
 use crate::world::{World, privileged};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -14,7 +14,7 @@ fn unfinished_server_handshake_is_repeated_by_the_next_node() {
     if !privileged() {
         return;
     }
-    for wire in [Carrier::Http, Carrier::Tls13] {
+    for wire in [Transport::Http, Transport::Tls13] {
         let world = World::new(3);
         let (mut nodes, _) = traffic::three(&world);
         let (greeted, hello) = channel();
@@ -31,7 +31,7 @@ fn unfinished_server_handshake_is_repeated_by_the_next_node() {
                 // request.
                 loop {
                     let stream = listener.accept().unwrap().0;
-                    let mut stream = dressed(stream, tls.clone());
+                    let mut stream = server_stream(stream, tls.clone());
                     let Ok(asked) = head(&mut stream) else { continue };
                     assert!(asked.starts_with("GET /only-once "), "{asked}");
                     stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nserved").unwrap();

@@ -3,9 +3,9 @@
 
 use crate::matrix::carrier;
 use crate::metrics::{Metrics, agree, documented, exposed};
-use crate::resets::{dress, get_with, serve_all};
+use crate::resets::{client_stream, get_with, serve_all};
 use crate::support::eventually;
-use crate::traffic::{self, Carrier, PATIENCE, Server};
+use crate::traffic::{self, PATIENCE, Server, Transport};
 use crate::world::{Node, World, privileged, settled};
 use evergate::agent::status::ReplicationStatus;
 use std::io::Read;
@@ -34,12 +34,12 @@ fn connections_are_replicated_once_and_stalls_are_counted() {
     let (mut nodes, _) = traffic::three(&world);
     serve_all(&world);
     let roots = Arc::new(traffic::roots(&world));
-    let to = SocketAddr::new(world.family.address(), Carrier::Tls13.port(Server::Plain));
+    let to = SocketAddr::new(world.family.address(), Transport::Tls13.port(Server::Plain));
     let mut clients = world.switch.run(move || {
         let client = || {
             let stream = TcpStream::connect_timeout(&to, PATIENCE).unwrap();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            let mut stream = dress(Carrier::Tls13, &roots, stream);
+            let mut stream = client_stream(Transport::Tls13, &roots, stream);
             get_with(&mut stream, "/brief", "");
             stream.read_exact(&mut [0; 2]).unwrap();
             stream

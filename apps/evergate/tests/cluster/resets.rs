@@ -2,7 +2,7 @@
 //! moves to other clients. Other clients are closed by the node and reconnect at once.
 
 use crate::matrix::carrier;
-use crate::traffic::{self, Carrier, PATIENCE, Server, Stream, content, head};
+use crate::traffic::{self, PATIENCE, Server, Stream, Transport, content, head};
 use crate::world::{World, eventually, privileged};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -81,9 +81,13 @@ pub(crate) fn serve_all(world: &World) -> Arc<AtomicUsize> {
     accepted
 }
 
-pub(crate) fn dress(wire: Carrier, roots: &Arc<rustls::RootCertStore>, stream: TcpStream) -> Box<dyn Stream> {
+pub(crate) fn client_stream(
+    wire: Transport,
+    roots: &Arc<rustls::RootCertStore>,
+    stream: TcpStream,
+) -> Box<dyn Stream> {
     match wire {
-        Carrier::Tls13 => Box::new(rustls::StreamOwned::new(wire.client(roots).unwrap(), stream)),
+        Transport::Tls13 => Box::new(rustls::StreamOwned::new(wire.client(roots).unwrap(), stream)),
         _ => Box::new(stream),
     }
 }
@@ -93,7 +97,7 @@ fn server_connection_of_a_reset_client_outlives_its_node() {
     if !privileged() {
         return;
     }
-    for wire in [Carrier::Http, Carrier::Tls13] {
+    for wire in [Transport::Http, Transport::Tls13] {
         let world = World::new(3);
         let (mut nodes, _) = traffic::three(&world);
         let accepted = serve_all(&world);
@@ -102,18 +106,18 @@ fn server_connection_of_a_reset_client_outlives_its_node() {
         let from = world.family.outside(254);
         let (begin, begun) = channel();
         let client = world.switch.spawn(move || {
-            let dress = |stream| dress(wire, &roots, stream);
+            let client_stream = |stream| client_stream(wire, &roots, stream);
             for _ in 0..BRIEF {
                 let socket = connect(from, to);
                 let fd = socket.as_raw_fd();
-                let mut stream = dress(socket);
+                let mut stream = client_stream(socket);
                 get(&mut stream, "/brief");
                 let mut body = [0; 2];
                 stream.read_exact(&mut body).unwrap();
                 assert_eq!(body[..], content(0, 2));
                 evergate_sys::reset_on_close(fd);
             }
-            let mut stream = dress(connect(from, to));
+            let mut stream = client_stream(connect(from, to));
             get(&mut stream, "/long");
             let mut body = vec![0; LONG];
             stream.read_exact(&mut body[..LONG / 8]).unwrap();
@@ -146,7 +150,7 @@ fn closed_client_reconnects_from_its_port_across_failovers() {
     if !privileged() {
         return;
     }
-    for wire in [Carrier::Http, Carrier::Tls13] {
+    for wire in [Transport::Http, Transport::Tls13] {
         let world = World::new(3);
         let (mut nodes, _) = traffic::three(&world);
         let accepted = serve_all(&world);
@@ -157,7 +161,7 @@ fn closed_client_reconnects_from_its_port_across_failovers() {
         let client = world.switch.spawn(move || {
             let ask = |path, length: usize, midway: &dyn Fn()| {
                 let mut socket = connect(from, to);
-                let mut stream = dress(wire, &roots, socket.try_clone().unwrap());
+                let mut stream = client_stream(wire, &roots, socket.try_clone().unwrap());
                 get_with(&mut stream, path, "Connection: close\r\n");
                 let mut body = vec![0; length];
                 stream.read_exact(&mut body[..length / 8]).unwrap();
@@ -205,7 +209,7 @@ fn clients_that_reconnect_during_a_failover_are_served() {
     let world = World::new(3);
     let (mut nodes, _) = traffic::three(&world);
     serve_all(&world);
-    let to = SocketAddr::new(world.family.address(), Carrier::Http.port(Server::Plain));
+    let to = SocketAddr::new(world.family.address(), Transport::Http.port(Server::Plain));
     let from = world.family.outside(254);
     let connect = move |port: u16| {
         let socket = evergate_sys::connect_from(from, port..=port, to).unwrap();

@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 
 #[test]
-fn a_reset_of_either_end_reaches_the_other() {
+fn reset_of_either_end_reaches_the_other() {
     if !privileged() {
         return;
     }

@@ -1,7 +1,7 @@
 //! Rolling upgrade: a new program on every node, one after the other, as docs/guide/upgrade.md describes. No transfer
 //! breaks.
 
-use crate::traffic::{self, Carrier, PATIENCE, Server, Traffic};
+use crate::traffic::{self, PATIENCE, Server, Traffic, Transport};
 use crate::world::{Node, World, privileged, settled};
 use evergate::agent::status::ClusterStatus;
 use std::io::{ErrorKind, Read, Write};
@@ -78,7 +78,7 @@ fn is_failed_over_with(rules: [&str; 2], listener: &str) -> (TcpStream, TcpStrea
     settled(&nodes);
     let (at, to) = (
         Server::Plain.address(&world),
-        SocketAddr::new(world.family.address(), Carrier::Http.port(Server::Plain)),
+        SocketAddr::new(world.family.address(), Transport::Http.port(Server::Plain)),
     );
     let (mut client, mut server) = world.switch.run(move || {
         let server = TcpListener::bind(at).unwrap();
@@ -181,7 +181,7 @@ fn cluster_node_refuses_upgrade_and_names_drain() {
 
 /// A failover of this request replays no handshake, which other certificate files would prevent.
 #[test]
-fn a_request_whose_body_is_long_outlives_a_renewed_certificate() {
+fn request_with_a_long_body_outlives_a_renewed_certificate() {
     const PIECE: usize = 65_536;
     const PIECES: usize = 16;
     if !privileged() {
@@ -196,12 +196,12 @@ fn a_request_whose_body_is_long_outlives_a_renewed_certificate() {
         let at = Server::Plain.address(&world);
         move || TcpListener::bind(at).unwrap()
     });
-    let to = SocketAddr::new(world.family.address(), Carrier::Tls13.port(Server::Plain));
+    let to = SocketAddr::new(world.family.address(), Transport::Tls13.port(Server::Plain));
     let mut uploads: Vec<_> = (0..8)
         .map(|_| {
             let trusted = trusted.clone();
             let mut client =
-                world.switch.run(move || traffic::connect(Carrier::Tls13, to, &trusted).unwrap());
+                world.switch.run(move || traffic::connect(Transport::Tls13, to, &trusted).unwrap());
             let head =
                 format!("POST / HTTP/1.1\r\nHost: shop.test\r\nContent-Length: {}\r\n\r\n", PIECES * PIECE);
             client.write_all(head.as_bytes()).unwrap();

@@ -2,7 +2,7 @@
 //! sessions, even after the creator's death. No node resumes an aborted session.
 
 use crate::support::eventually;
-use crate::traffic::{self, Carrier, Server, head};
+use crate::traffic::{self, Server, Transport, head};
 use crate::world::{Node, World, privileged, settled};
 use rustls::client::{Resumption, Tls12Resumption};
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, StreamOwned, SupportedProtocolVersion};
@@ -52,7 +52,7 @@ pub(crate) fn serve(world: &World) {
 type Tls = StreamOwned<ClientConnection, TcpStream>;
 
 fn connect(world: &World, client: &Arc<ClientConfig>) -> impl FnOnce() -> Tls + Send + 'static {
-    let to = SocketAddr::new(world.family.address(), Carrier::Tls12.port(Server::Plain));
+    let to = SocketAddr::new(world.family.address(), Transport::Tls12.port(Server::Plain));
     let client = client.clone();
     move || {
         let socket = TcpStream::connect(to).unwrap();
@@ -107,14 +107,14 @@ pub(crate) fn count(node: &Node, what: &str) -> u64 {
     from[what].as_u64().unwrap()
 }
 
-pub(crate) fn all_keep(nodes: &[Node], sessions: u64) {
+pub(crate) fn await_sessions(nodes: &[Node], sessions: u64) {
     eventually(&format!("all keep {sessions} sessions"), || {
         nodes.iter().all(|node| count(node, "session_ids") == sessions).then_some(())
     });
 }
 
 /// Starts the node again, without state, and waits until it has its share of the buckets.
-fn come_back(world: &World, nodes: &mut Vec<Node>, number: u8, config: &str) {
+fn restart(world: &World, nodes: &mut Vec<Node>, number: u8, config: &str) {
     nodes.push(world.start(number, config));
     nodes.sort_by_key(|node| node.number);
     eventually("every node has its share", || {
@@ -150,7 +150,7 @@ fn session_id_is_resumed_at_every_node_unless_aborted() {
     let client = client(&world);
     assert_eq!(visit(&world, &client, false), HandshakeKind::Full);
     let maker = nodes.iter().position(|node| count(node, "handshakes_full") == 1).unwrap();
-    all_keep(&nodes, 1);
+    await_sessions(&nodes, 1);
     resumed_everywhere(&world, &nodes, &client);
     let dead = nodes.remove(maker);
     let number = dead.number;
@@ -158,13 +158,13 @@ fn session_id_is_resumed_at_every_node_unless_aborted() {
     settled(&nodes);
     resumed_everywhere(&world, &nodes, &client);
     // A node without state receives the sessions of the other nodes.
-    come_back(&world, &mut nodes, number, &config);
-    all_keep(&nodes, 1);
+    restart(&world, &mut nodes, number, &config);
+    await_sessions(&nodes, 1);
     resumed_everywhere(&world, &nodes, &client);
     assert_eq!(visit(&world, &client, true), HandshakeKind::Resumed);
-    all_keep(&nodes, 0);
+    await_sessions(&nodes, 0);
     assert_eq!(visit(&world, &client, false), HandshakeKind::Full);
-    all_keep(&nodes, 1);
+    await_sessions(&nodes, 1);
     resumed_everywhere(&world, &nodes, &client);
 }
 
@@ -180,13 +180,13 @@ fn resuming_handshake_continues_at_a_node_without_the_session() {
     serve(&world);
     let client = client(&world);
     assert_eq!(visit(&world, &client, false), HandshakeKind::Full);
-    all_keep(&nodes, 1);
+    await_sessions(&nodes, 1);
     let resumed = |node: &Node| count(node, "session_ids_found");
     let before: Vec<u64> = nodes.iter().map(resumed).collect();
     let begun = begin(&world, &client);
     let carrier = nodes.iter().zip(&before).position(|(node, before)| resumed(node) > *before).unwrap();
     assert_eq!(visit(&world, &client, true), HandshakeKind::Resumed);
-    all_keep(&nodes, 0);
+    await_sessions(&nodes, 0);
     nodes.remove(carrier).kill();
     settled(&nodes);
     world.switch.run(move || {
@@ -230,7 +230,7 @@ fn tickets_are_accepted_everywhere(version: &'static SupportedProtocolVersion) {
     dead.kill();
     settled(&nodes);
     resumed_everywhere(&world, &nodes, &client);
-    come_back(&world, &mut nodes, number, &config);
+    restart(&world, &mut nodes, number, &config);
     resumed_everywhere(&world, &nodes, &client);
     for node in &nodes {
         let by_id = count(node, "session_ids") + count(node, "session_ids_found");

@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(80);
 const KNOWN: usize = 400_000;
 
 /// Reads the content slowly until `enough` is set.
-fn take(taken: &AtomicUsize, enough: &AtomicBool) {
+fn read_slowly(taken: &AtomicUsize, enough: &AtomicBool) {
     let mut stream = TcpStream::connect((ADDRESS, Listener::Http.port())).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: shop.test\r\n\r\n").unwrap();
@@ -51,7 +51,7 @@ fn servers_of_slow_clients_get_loss_notices_after_a_drain() {
         .map(|_| {
             let (taken, enough) = (Arc::new(AtomicUsize::new(0)), enough.clone());
             let of_client = taken.clone();
-            (taken, world.switch.spawn(move || take(&of_client, &enough)))
+            (taken, world.switch.spawn(move || read_slowly(&of_client, &enough)))
         })
         .collect();
     let have = |more: usize| {

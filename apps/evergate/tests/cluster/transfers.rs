@@ -234,81 +234,81 @@ fn crosses_after(listener: Listener, way: Way, fate: Fate, rest: Duration) {
 }
 
 #[test]
-fn a_raw_download_outlives_its_node() {
+fn raw_download_outlives_its_node() {
     crosses(Listener::Tcp, Way::Down, Fate::Killed);
 }
 
 #[test]
-fn a_raw_upload_outlives_its_node() {
+fn raw_upload_outlives_its_node() {
     crosses(Listener::Tcp, Way::Up, Fate::Killed);
 }
 
 #[test]
-fn an_http_download_outlives_its_node() {
+fn http_download_outlives_its_node() {
     crosses(Listener::Http, Way::Down, Fate::Killed);
 }
 
 #[test]
-fn an_http_upload_outlives_its_node() {
+fn http_upload_outlives_its_node() {
     crosses(Listener::Http, Way::Up, Fate::Killed);
 }
 
 #[test]
-fn a_tls_download_outlives_its_node() {
+fn tls_download_outlives_its_node() {
     crosses(Listener::Https, Way::Down, Fate::Killed);
 }
 
 #[test]
-fn a_tls_upload_outlives_its_node() {
+fn tls_upload_outlives_its_node() {
     crosses(Listener::Https, Way::Up, Fate::Killed);
 }
 
 #[test]
-fn a_raw_download_moves_when_its_node_is_drained() {
+fn raw_download_moves_when_its_node_is_drained() {
     crosses(Listener::Tcp, Way::Down, Fate::Drained);
 }
 
 #[test]
-fn a_tls_download_moves_when_its_node_is_drained() {
+fn tls_download_moves_when_its_node_is_drained() {
     crosses(Listener::Https, Way::Down, Fate::Drained);
 }
 
 #[test]
-fn a_paused_tls_download_outlives_its_node() {
+fn paused_tls_download_outlives_its_node() {
     crosses_after(Listener::Https, Way::Down, Fate::Killed, REST);
 }
 
 #[test]
-fn a_paused_tls_download_moves_when_its_node_is_drained() {
+fn paused_tls_download_moves_when_its_node_is_drained() {
     crosses_after(Listener::Https, Way::Down, Fate::Drained, REST);
 }
 
 #[test]
-fn an_http_upload_moves_when_its_node_is_drained() {
+fn http_upload_moves_when_its_node_is_drained() {
     crosses(Listener::Http, Way::Up, Fate::Drained);
 }
 
 #[test]
-fn a_tls_upload_outlives_a_pause_of_its_node() {
+fn tls_upload_outlives_a_pause_of_its_node() {
     crosses(Listener::Https, Way::Up, Fate::Paused);
 }
 
 #[test]
-fn a_tls_download_outlives_a_pause_of_its_node() {
+fn tls_download_outlives_a_pause_of_its_node() {
     crosses(Listener::Https, Way::Down, Fate::Paused);
 }
 
 #[test]
-fn an_http_download_outlives_a_cut_outside() {
+fn http_download_outlives_a_cut_outside() {
     crosses(Listener::Http, Way::Down, Fate::Unplugged("out"));
 }
 
 #[test]
-fn an_http_upload_outlives_a_cut_inside() {
+fn http_upload_outlives_a_cut_inside() {
     crosses(Listener::Http, Way::Up, Fate::Unplugged("in"));
 }
 
 #[test]
-fn a_tls_upload_outlives_a_cut_inside() {
+fn tls_upload_outlives_a_cut_inside() {
     crosses(Listener::Https, Way::Up, Fate::Unplugged("in"));
 }

@@ -181,14 +181,14 @@ impl World {
 
     /// Drops all packets of a node on these networks. Its cards keep their carriers, so the node must detect the loss
     /// itself.
-    pub(crate) fn mute(&self, number: u8, nets: &[&str]) {
+    pub(crate) fn silence(&self, number: u8, nets: &[&str]) {
         let drops: String = nets
             .iter()
             .flat_map(|net| ["iifname", "oifname"].map(|way| format!("{way} \"{net}{number}\" drop\n")))
             .collect();
         let chain = |hook| format!("chain {hook} {{ type filter hook {hook} priority 0;\n{drops}}}\n");
         self.filter(&format!(
-            "table bridge mute {{\n{}}}\n",
+            "table bridge silence {{\n{}}}\n",
             ["forward", "input", "output"].map(chain).concat()
         ));
     }

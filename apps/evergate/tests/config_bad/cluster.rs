@@ -123,7 +123,7 @@ fn doubtful_cluster_is_accepted_with_a_warning() {
 }
 
 #[test]
-fn a_listener_on_the_ports_of_connections_to_servers_is_refused() {
+fn listener_on_the_ports_of_connections_to_servers_is_refused() {
     let shared = CLUSTER.replace("[\"10.0.1.100\"]", "[\"203.0.113.10\"]");
     let errors = |text: &str| {
         let problems = problems_of(text);

@@ -4,7 +4,7 @@ use crate::case::{Case, expect};
 use evergate::config::Severity;
 
 #[test]
-fn a_doubtful_file_is_used_with_a_warning() {
+fn doubtful_file_is_used_with_a_warning() {
     let cases: &[Case] = &[
         (
             "{L}{C}{P}@@[[pools]]\nname = \"b\"\n[[pools.servers]]\naddress = \"10.0.0.1:80\"\n",

@@ -117,7 +117,7 @@ fn response_times_of_a_server_are_counted() {
 }
 
 #[test]
-fn a_drained_server_gets_no_requests_until_it_is_ready() {
+fn drained_server_gets_no_requests_until_it_is_ready() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(2));
     let node = Node::with_config(&folder, &plain(&port, &demo.addresses));
     let served_by = || {
@@ -180,7 +180,7 @@ fn node_without_a_free_admin_socket_serves_without_it() {
 }
 
 #[test]
-fn the_metrics_address_serves_metrics_and_nothing_else() {
+fn metrics_address_serves_metrics_and_nothing_else() {
     let (folder, port, metrics, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
     let admin = format!("[admin]\nsocket = \"admin.sock\"\nmetrics_listen = \"{}\"\n", metrics.address());
     let node = Node::with_config(&folder, &(admin + &plain(&port, &demo.addresses)));
@@ -196,7 +196,7 @@ fn the_metrics_address_serves_metrics_and_nothing_else() {
 }
 
 #[test]
-fn the_one_line_form_serves_and_drains_on_command() {
+fn one_line_form_serves_and_drains_on_command() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let (listen, to) = (port.address().to_string(), demo.addresses[0].to_string());
     let socket = folder.path("admin.sock");
@@ -248,7 +248,7 @@ fn command_takes_the_place_of_the_longest_idle_caller() {
 }
 
 #[test]
-fn a_status_that_cannot_be_printed_is_a_failure() {
+fn status_that_cannot_be_printed_is_a_failure() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let node = Node::with_config(&folder, &plain(&port, &demo.addresses));
     for args in [&["status"][..], &["status", "--json"], &["metrics"], &["reload"]] {

@@ -13,7 +13,7 @@ fn in_state(node: &Node, server: &str, state: &str) {
 }
 
 #[test]
-fn a_server_that_dies_gets_no_requests_until_it_returns() {
+fn server_that_dies_gets_no_requests_until_it_returns() {
     let (folder, port, mut first, second) =
         (Folder::new(), Port::new(), Backend::new("one"), Backend::new("two"));
     let node = Node::with_config(&folder, &(plain(&port, &[first.address(), second.address()]) + HTTP));
@@ -40,7 +40,7 @@ fn a_server_that_dies_gets_no_requests_until_it_returns() {
 }
 
 #[test]
-fn a_server_that_is_dead_at_start_is_down_after_one_check() {
+fn server_that_is_dead_at_start_is_down_after_one_check() {
     let (folder, port, no_node, alive) = (Folder::new(), Port::new(), Port::new(), Backend::new("alive"));
     let slow = "health = { path = \"/\", interval_ms = 3600000, timeout_ms = 1000, fall = 5 }\n";
     let node = Node::with_config(&folder, &(plain(&port, &[no_node.address(), alive.address()]) + slow));
@@ -64,7 +64,7 @@ fn wrong_status_counts_as_failure_and_is_reported() {
 }
 
 #[test]
-fn a_reload_keeps_the_state_and_follows_the_new_servers() {
+fn reload_keeps_the_state_and_follows_the_new_servers() {
     let (folder, port, mut first, second) =
         (Folder::new(), Port::new(), Backend::new("one"), Backend::new("two"));
     let text = plain(&port, &[first.address()]) + HTTP;

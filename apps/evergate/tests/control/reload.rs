@@ -28,7 +28,7 @@ fn ask(stream: &mut BufReader<TcpStream>, path: &str) -> u16 {
 }
 
 #[test]
-fn a_reload_changes_rules_under_an_open_connection() {
+fn reload_changes_rules_under_an_open_connection() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let base = plain(&port, &demo.addresses);
     let node = Node::with_config(&folder, &(base.clone() + &deny("/a")));
@@ -43,7 +43,7 @@ fn a_reload_changes_rules_under_an_open_connection() {
 }
 
 #[test]
-fn a_bad_file_is_refused_with_its_problems_and_changes_nothing() {
+fn bad_file_is_refused_with_its_problems_and_changes_nothing() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let base = plain(&port, &demo.addresses);
     let node = Node::with_config(&folder, &(base.clone() + &deny("/a")));
@@ -103,7 +103,7 @@ fn listening(port: &Port) -> Vec<String> {
 
 /// With a new socket the kernel would reset clients whose handshake is unfinished.
 #[test]
-fn a_listener_that_is_only_renamed_keeps_its_socket() {
+fn listener_that_is_only_renamed_keeps_its_socket() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let base = plain(&port, &demo.addresses);
     let node = Node::with_config(&folder, &base);
@@ -162,7 +162,7 @@ fn deleted_admin_socket_is_created_again_by_a_reload() {
 }
 
 #[test]
-fn the_admin_socket_and_the_metrics_move_with_a_reload() {
+fn admin_socket_and_the_metrics_move_with_a_reload() {
     let (folder, port, metrics, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
     let base = plain(&port, &demo.addresses);
     let node = Node::with_config(&folder, &base);
@@ -189,7 +189,7 @@ fn changed_access_log_path_is_reported_at_every_reload() {
 }
 
 #[test]
-fn a_listener_and_the_metrics_change_ports_in_one_reload() {
+fn listener_and_the_metrics_change_ports_in_one_reload() {
     let (folder, first, second, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
     let text = |clients: &Port, metrics: &Port| {
         let admin = format!("[admin]\nsocket = \"admin.sock\"\nmetrics_listen = \"{}\"\n", metrics.address());

@@ -17,7 +17,7 @@ fn slow_request(node: &Node, port: &Port) -> TcpStream {
 }
 
 #[test]
-fn sigterm_lets_a_request_finish_and_takes_no_new_connections() {
+fn sigterm_finishes_requests_and_refuses_connections() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let mut node = Node::with_config(&folder, &plain(&port, &demo.addresses));
     let slow = slow_request(&node, &port);
@@ -117,7 +117,7 @@ fn reopening_the_log_creates_a_file_and_reloads_nothing() {
 }
 
 #[test]
-fn a_reload_keeps_the_file_of_the_access_log() {
+fn reload_keeps_the_file_of_the_access_log() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let text = "[logs]\naccess = \"access.log\"\n".to_owned() + &plain(&port, &demo.addresses);
     let node = Node::with_config(&folder, &text);
@@ -280,7 +280,7 @@ fn service_manager_receives_start_reload_and_stop() {
 }
 
 #[test]
-fn the_pid_file_is_there_as_long_as_the_process() {
+fn pid_file_is_there_as_long_as_the_process() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let text =
         "[node]\nworkers = 1\npid_file = \"evergate.pid\"\n".to_owned() + &plain(&port, &demo.addresses);
@@ -293,7 +293,7 @@ fn the_pid_file_is_there_as_long_as_the_process() {
 }
 
 #[test]
-fn a_pid_file_does_not_take_the_place_of_another_file() {
+fn pid_file_does_not_take_the_place_of_another_file() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let text = "[node]\npid_file = \"secret.key\"\n".to_owned() + &plain(&port, &demo.addresses);
     let config = folder.write("evergate.toml", &crate::node::config(&text));

@@ -57,7 +57,7 @@ fn logrotate_reopens_the_log_without_a_reload() {
 }
 
 #[test]
-fn the_drop_in_lifts_what_a_node_of_a_cluster_needs_and_no_more() {
+fn drop_in_lifts_what_a_node_of_a_cluster_needs_and_no_more() {
     let command = ["security", "--offline=yes", "--no-pager"];
     let (Some((service, _)), Some((node, _))) = (asked(false, &command), asked(true, &command)) else {
         return;

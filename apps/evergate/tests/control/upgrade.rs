@@ -99,7 +99,7 @@ fn failed_new_process_leaves_the_admin_socket_alone() {
 }
 
 #[test]
-fn a_new_process_that_hangs_ends_with_the_node() {
+fn new_process_that_hangs_ends_with_the_node() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let mut node = Node::with_config(&folder, &plain(&port, &demo.addresses));
     let id = folder.path("id");

@@ -83,7 +83,7 @@ fn on_each(test: impl Fn(&Node)) {
 }
 
 #[test]
-fn an_identity_is_one_clients_and_handshakes_do_not_mix() {
+fn identity_belongs_to_one_client_and_handshakes_do_not_mix() {
     on_each(|node| {
         let web = node.address("in");
         let mut alice = log_in(web, "alice");
@@ -108,7 +108,7 @@ fn an_identity_is_one_clients_and_handshakes_do_not_mix() {
 }
 
 #[test]
-fn an_upgrade_passes_identities_and_handshakes_on() {
+fn upgrade_passes_identities_and_handshakes() {
     on_each(|node| {
         let web = node.address("in");
         let mut alice = log_in(web, "alice");
@@ -123,7 +123,7 @@ fn an_upgrade_passes_identities_and_handshakes_on() {
 }
 
 #[test]
-fn a_bound_connection_counts_at_its_server() {
+fn bound_connection_counts_at_its_server() {
     let server = identifying_server(None);
     let config = plain(&[server], "", "queue_timeout_ms = 60000");
     let node = Node::start(&config.replace("{ name = \"s0\",", "{ connections_max = 1, name = \"s0\","));
@@ -138,7 +138,7 @@ fn a_bound_connection_counts_at_its_server() {
 }
 
 #[test]
-fn a_drained_server_keeps_no_bound_connection() {
+fn drained_server_keeps_no_bound_connection() {
     let node = Node::start(&plain(&[identifying_server(None), identifying_server(None)], "", ""));
     let mut alice = log_in(node.address("in"), "alice");
     for server in ["s0", "s1"] {

@@ -12,7 +12,7 @@ fn pair() -> (Backend, Node) {
 }
 
 #[test]
-fn kept_alive_connections_share_few_server_connections() {
+fn persistent_connections_share_few_server_connections() {
     let (backend, node) = pair();
     for _ in 0..5 {
         let mut wire = connect(node.address("in"));
@@ -86,7 +86,7 @@ fn head_has_a_length_and_no_body() {
 }
 
 #[test]
-fn an_upgraded_connection_stays_open_both_ways() {
+fn upgraded_connection_stays_open_both_ways() {
     let (_backend, node) = pair();
     let mut wire = connect(node.address("in"));
     wire.send("GET /upgrade HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
@@ -103,7 +103,7 @@ fn an_upgraded_connection_stays_open_both_ways() {
 }
 
 #[test]
-fn a_server_cannot_switch_to_what_the_client_did_not_offer() {
+fn server_cannot_switch_to_what_the_client_did_not_offer() {
     let (_backend, node) = pair();
     for (offered, taken, status) in [
         ("websocket", "websocket", 101),
@@ -156,7 +156,7 @@ fn every_request_of_the_grammar_reaches_the_server() {
 }
 
 #[test]
-fn a_rule_for_a_host_holds_for_every_spelling_of_it() {
+fn rule_for_a_host_matches_every_spelling_of_it() {
     let backend = Backend::new("one");
     let rule = "[[rules]]\nname = \"no\"\nwhen = 'host == \"a.test\"'\ndeny = 403\n";
     let node = Node::start(&format!("{rule}{}", plain(&[backend.address()], "", "")));
@@ -175,7 +175,7 @@ fn a_rule_for_a_host_holds_for_every_spelling_of_it() {
 }
 
 #[test]
-fn an_http_1_0_client_gets_its_answer_and_the_end() {
+fn http_1_0_client_gets_its_answer_and_the_end() {
     let (_backend, node) = pair();
     let mut wire = connect(node.address("in"));
     wire.send("GET /chunked HTTP/1.0\r\nHost: a\r\n\r\n").unwrap();
@@ -185,7 +185,7 @@ fn an_http_1_0_client_gets_its_answer_and_the_end() {
 }
 
 #[test]
-fn a_response_that_ends_with_its_connection_arrives_whole() {
+fn response_that_ends_with_its_connection_arrives_whole() {
     let (_backend, node) = pair();
     let mut wire = connect(node.address("in"));
     assert_eq!(wire.get("/close-delimited").unwrap().text(), "until the end");

@@ -38,7 +38,7 @@ fn late_head_or_body_is_answered_with_408() {
 }
 
 #[test]
-fn a_handshake_that_does_not_end_in_time_is_closed() {
+fn handshake_that_does_not_end_in_time_is_closed() {
     let folder = Folder::new();
     issue(&folder, "site", "ecdsa", "site.example", None);
     let backend = Backend::new("one");
@@ -92,7 +92,7 @@ fn bodies_heads_and_rates_beyond_their_bounds_are_refused() {
 }
 
 #[test]
-fn a_target_beyond_its_bound_is_refused_with_414() {
+fn target_beyond_its_bound_is_refused_with_414() {
     let (backend, node) = node("limits = { head_bytes_max = 32768 }", "");
     assert_eq!(get(node.address("in"), &format!("/{}", "x".repeat(9000))).status, 414);
     assert_eq!((ended(&node, "target_too_long"), backend.requests()), (1, 0));
@@ -353,7 +353,7 @@ fn responses_near_the_limit_carry_connection_close() {
 }
 
 #[test]
-fn an_idle_server_connection_is_not_used_beyond_its_time() {
+fn idle_server_connection_is_not_used_beyond_its_time() {
     let backend = Backend::new("one");
     let node = Node::start(&plain(&[backend.address()], "", "keep_alive_idle_ms = 1"));
     let mut wire = connect(node.address("in"));
@@ -428,7 +428,7 @@ fn request_that_waits_too_long_for_a_server_is_answered_503() {
     assert_eq!(late.status, 503, "{}", late.text());
     assert!(late.text().contains("queue_timeout"), "{}", late.text());
     assert_eq!(node.metric("evergate_pool_unavailable_total{pool=\"web\"}"), 1);
-    eventually("nobody waits", || (node.metric("evergate_requests_queued") == 0).then_some(()));
+    eventually("the queue is empty", || (node.metric("evergate_requests_queued") == 0).then_some(()));
     backend.open_gate();
     assert_eq!(first.response().unwrap().text(), "one");
     eventually("there is room again", || (get(at, "/x").status == 200).then_some(()));

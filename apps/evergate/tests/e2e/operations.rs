@@ -96,7 +96,7 @@ fn connections_of_a_removed_listener_get_one_more_answer() {
 }
 
 #[test]
-fn a_server_that_dies_under_load_fails_no_get() {
+fn server_that_dies_under_load_fails_no_get() {
     let (one, two) = (Backend::new("one"), Backend::new("two"));
     let node = Node::start(&plain(&[one.address(), two.address()], "", ""));
     let load = Load::start(node.address("in"));
@@ -108,7 +108,7 @@ fn a_server_that_dies_under_load_fails_no_get() {
 }
 
 #[test]
-fn a_post_on_a_dying_server_is_answered_502_and_not_repeated() {
+fn post_on_a_dying_server_is_answered_502_and_not_repeated() {
     let (one, two) = (Backend::new("one"), Backend::new("two"));
     let node = Node::start(&plain(&[one.address(), two.address()], "", ""));
     let mut wire = connect(node.address("in"));
@@ -146,7 +146,7 @@ fn forgetful(executed: Arc<AtomicU64>) -> SocketAddr {
 }
 
 #[test]
-fn retries_count_executions_on_kept_connections_too() {
+fn retries_count_executions_on_persistent_connections() {
     for retries in 0..=2 {
         let executed = Arc::new(AtomicU64::new(0));
         let server = forgetful(executed.clone());
@@ -195,7 +195,7 @@ fn server_failures_are_counted_without_stale_connections() {
 }
 
 #[test]
-fn a_terminated_node_finishes_downloads_and_takes_no_more() {
+fn terminated_node_finishes_downloads_and_refuses_clients() {
     const COUNT: usize = 20_000_000;
     let backend = Backend::new("one");
     let mut node = Node::start(&plain(&[backend.address()], "", ""));
@@ -212,7 +212,7 @@ fn a_terminated_node_finishes_downloads_and_takes_no_more() {
 }
 
 #[test]
-fn a_drained_server_gets_no_new_requests_and_finishes_the_old() {
+fn drained_server_gets_no_new_requests_and_finishes_the_old() {
     let (one, two) = (Backend::new("one"), Backend::new("two"));
     let node = Node::start(&plain(&[one.address(), two.address()], "", ""));
     let at = node.address("in");

@@ -67,7 +67,7 @@ fn counts(node: &Node) -> [u64; 4] {
 }
 
 #[test]
-fn a_client_returns_to_its_server_with_every_session_policy() {
+fn client_returns_to_its_server_with_every_session_policy() {
     for protocol in ["tcp", "http"] {
         for policy in POLICIES {
             let backends = three();
@@ -193,7 +193,7 @@ fn pool_without_sessions_reports_no_session_counts() {
 }
 
 #[test]
-fn a_remembered_session_is_forgotten_when_there_are_too_many() {
+fn remembered_session_is_dropped_beyond_the_limit() {
     let backends = three();
     let table = "[pools.sessions]\nremembered_max = 2\n";
     let node = Node::start(&config("tcp", "session_only", &weighted(&backends, [1, 1, 1]), table));
@@ -262,7 +262,7 @@ fn refused_connect_moves_the_client_to_another_server() {
 }
 
 #[test]
-fn a_drained_server_is_passed_over_and_a_full_one_too() {
+fn drained_or_full_server_is_skipped() {
     for policy in ["session_only", "sslsard"] {
         let backends = three();
         let node = Node::start(&config("tcp", policy, &weighted(&backends, [1, 1, 1]), ""));
@@ -306,7 +306,7 @@ fn reload_keeps_the_sessions_of_remaining_servers() {
 }
 
 #[test]
-fn a_reload_that_keeps_the_pool_keeps_its_sessions() {
+fn reload_that_keeps_the_pool_keeps_its_sessions() {
     let backends = three();
     let text = config("tcp", "session_only", &weighted(&backends, [1, 1, 1]), "");
     let node = Node::start(&text);

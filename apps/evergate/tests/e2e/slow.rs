@@ -24,7 +24,7 @@ fn read_slowly(mut stream: &TcpStream, span: Duration) -> Vec<u8> {
 }
 
 #[test]
-fn a_client_that_reads_slowly_and_steadily_gets_everything() {
+fn client_that_reads_slowly_and_steadily_gets_everything() {
     const SIZE: usize = 20_000_000;
     let backend = Backend::new("one");
     let timeouts = format!("[timeouts]\nwrite_stall_ms = {}\n", STALL.as_millis());

@@ -55,7 +55,7 @@ fn cookie_leads_to_its_server_and_a_forged_one_is_ignored() {
 }
 
 #[test]
-fn an_address_leads_to_one_server() {
+fn address_leads_to_one_server() {
     let (_backends, node) = start("sticky = \"source\"", None);
     let mut used = std::collections::BTreeSet::new();
     for last in 1..=20 {

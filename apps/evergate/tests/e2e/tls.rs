@@ -208,7 +208,7 @@ fn key_updates_of_the_client_change_nothing_it_sees() {
 
 /// More than 1,024 key updates must not end a connection.
 #[test]
-fn a_client_may_change_its_keys_without_bound() {
+fn client_may_change_its_keys_without_bound() {
     let folder = Folder::new();
     issue(&folder, "site", "ecdsa", "site.example", None);
     let (_backend, node) = start(folder, &["site"], "");
@@ -222,7 +222,7 @@ fn a_client_may_change_its_keys_without_bound() {
 
 /// The client has sent more than the node reads, so a reset could overtake the alert.
 #[test]
-fn a_handshake_that_fails_ends_with_an_alert_and_a_fin() {
+fn handshake_that_fails_ends_with_an_alert_and_a_fin() {
     let folder = Folder::new();
     issue(&folder, "site", "ecdsa", "site.example", None);
     let (backend, node) = start(folder, &["site"], "");
@@ -282,7 +282,7 @@ fn name_with_a_hyphen_at_an_edge_gets_its_wildcard() {
 }
 
 #[test]
-fn a_certificate_with_a_p521_key_is_served_in_both_versions() {
+fn certificate_with_a_p521_key_is_served_in_both_versions() {
     let folder = Folder::new();
     issue(&folder, "site", "p521", "site.example", None);
     let (_backend, node) = start(folder, &["site"], "");
@@ -308,7 +308,7 @@ fn plain_http_on_the_tls_port_is_answered_with_400() {
 }
 
 #[test]
-fn a_reloaded_certificate_is_for_new_handshakes_only() {
+fn reloaded_certificate_is_for_new_handshakes_only() {
     let folder = Folder::new();
     issue(&folder, "site", "ecdsa", "site.example", None);
     issue(&folder, "next", "rsa", "site.example", None);

@@ -54,7 +54,7 @@ fn ten_megabytes_pass_unchanged_over_tls_and_plain() {
 
 /// The last bytes of such a body wait in the kernel when the client resumes reading.
 #[test]
-fn downloads_that_are_read_in_fits_and_starts_arrive_whole() {
+fn downloads_read_with_pauses_arrive_whole() {
     let backend = Backend::new("one");
     let node = Node::start(&super::node::plain(&[backend.address()], "", ""));
     let at = node.address("in");

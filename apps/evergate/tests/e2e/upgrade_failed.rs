@@ -38,7 +38,7 @@ impl Scene {
 }
 
 #[test]
-fn a_program_that_is_not_there_or_ends_changes_nothing() {
+fn program_that_is_not_there_or_ends_changes_nothing() {
     let mut scene = scene();
     scene.expect_refusal(&["--binary", "/nowhere/evergate"], "cannot start /nowhere/evergate: No such file");
     let ends = scene.node.script("ends", "exit 3");

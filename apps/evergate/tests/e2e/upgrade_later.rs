@@ -148,7 +148,7 @@ fn drains_during_an_upgrade_hold_in_the_new_process() {
 
 /// The requests wait in the new process until the passed request frees its server.
 #[test]
-fn requests_that_wait_for_a_server_go_along_and_its_bound_holds() {
+fn upgrade_passes_waiting_requests_within_the_server_limit() {
     let backend = Backend::new("one");
     let server =
         format!("servers = [{{ name = \"s0\", address = \"{}\", connections_max = 1 }}]", backend.address());

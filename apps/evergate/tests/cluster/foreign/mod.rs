@@ -188,7 +188,7 @@ fn foreign_clients_outlive_all_nodes_but_one() {
 }
 
 #[test]
-fn a_go_client_outlives_all_nodes_but_one() {
+fn go_client_outlives_all_nodes_but_one() {
     if privileged() {
         let program = go::build();
         outlive(|world, desk| go::clients(&program, world, desk));
@@ -196,7 +196,7 @@ fn a_go_client_outlives_all_nodes_but_one() {
 }
 
 #[test]
-fn a_browser_outlives_all_nodes_but_one() {
+fn browser_outlives_all_nodes_but_one() {
     if privileged() {
         outlive(|world, desk| vec![browser::client(world, desk)]);
     }

@@ -1,7 +1,7 @@
 //! Server behind the cluster. It sends until the test lets it end, and checks that uploads are the content.
 
 use super::{Desk, LAST_EARLY_REQUEST, PIECE};
-use crate::phases::server::{body, take};
+use crate::phases::server::{body, receive_body};
 use crate::seed::Chance;
 use crate::traffic::{content, head};
 use std::io::{BufRead, BufReader, Error, Read, Result, Write};
@@ -48,7 +48,7 @@ fn converse(mut output: &TcpStream, desk: &Desk, asked: &mut String) -> Result<(
                 }
                 answer(&mut output, "text/plain", number)?;
             }
-            ("", "take") => take(&head, &mut Slow { input: &mut input, desk, pauses }, &mut output)?,
+            ("", "take") => receive_body(&head, &mut Slow { input: &mut input, desk, pauses }, &mut output)?,
             ("", "echo") => return echo(&head, &mut input, &mut output),
             ("", "page") => answer(&mut output, "text/html", PAGE)?,
             ("", "report") => {

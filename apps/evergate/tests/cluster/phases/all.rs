@@ -2,7 +2,7 @@
 
 use super::server::{HALF, HUGE, LARGE, LONG, read_chunked};
 use super::wire::Wire;
-use crate::traffic::{Carrier, content};
+use crate::traffic::{Transport, content};
 use std::io::{Error, Result};
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ pub(super) type Rest = Box<dyn FnOnce() -> Result<()> + Send>;
 #[derive(Clone, Copy)]
 pub(super) struct Phase {
     pub(super) name: &'static str,
-    pub(super) over: &'static [Carrier],
+    pub(super) over: &'static [Transport],
     pub(super) stop: fn(Wire) -> Result<Rest>,
 }
 
-const HTTP: &[Carrier] = &[Carrier::Http, Carrier::Tls12, Carrier::Tls13];
-const TLS: &[Carrier] = &[Carrier::Tls12, Carrier::Tls13];
-const TLS13: &[Carrier] = &[Carrier::Tls13];
-const RAW: &[Carrier] = &[Carrier::Tcp];
-const SOME: &[Carrier] = &[Carrier::Http, Carrier::Tls13];
-const ANY: &[Carrier] = &[Carrier::Tcp, Carrier::Http, Carrier::Tls12, Carrier::Tls13];
+const HTTP: &[Transport] = &[Transport::Http, Transport::Tls12, Transport::Tls13];
+const TLS: &[Transport] = &[Transport::Tls12, Transport::Tls13];
+const TLS13: &[Transport] = &[Transport::Tls13];
+const RAW: &[Transport] = &[Transport::Tcp];
+const SOME: &[Transport] = &[Transport::Http, Transport::Tls13];
+const ANY: &[Transport] = &[Transport::Tcp, Transport::Http, Transport::Tls12, Transport::Tls13];
 
 macro_rules! phases {
     ($($name:ident: $over:ident),+ $(,)?) => {

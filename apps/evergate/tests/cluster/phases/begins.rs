@@ -2,7 +2,7 @@
 
 use super::{connect, filter, prepare};
 use crate::support::eventually;
-use crate::traffic::{Carrier, Server};
+use crate::traffic::{Server, Transport};
 use crate::world::{Node, privileged, settled};
 
 /// Number of SYNs that a node has answered.
@@ -11,19 +11,19 @@ fn answered(node: &Node) -> u64 {
 }
 
 /// The client has the SYN-ACK of a node that dies before any further segment arrives. Another node continues.
-fn outlives_who_answered_its_syn(carriers: &[Carrier]) {
+fn outlives_the_node_of_its_syn(transports: &[Transport]) {
     if !privileged() {
         return;
     }
     let (world, mut nodes, _desk) = prepare();
-    for carrier in carriers.iter().copied() {
+    for transport in transports.iter().copied() {
         let before: Vec<u64> = nodes.iter().map(answered).collect();
         filter(
             &world,
             "output",
-            &format!("tcp dport {} tcp flags & syn != syn counter drop", carrier.port(Server::Plain)),
+            &format!("tcp dport {} tcp flags & syn != syn counter drop", transport.port(Server::Plain)),
         );
-        let (_, mut wire) = connect(&world, carrier);
+        let (_, mut wire) = connect(&world, transport);
         let place = eventually("a node has answered", || {
             nodes.iter().zip(&before).position(|(node, before)| answered(node) > *before)
         });
@@ -39,11 +39,11 @@ fn outlives_who_answered_its_syn(carriers: &[Carrier]) {
 }
 
 #[test]
-fn a_connection_outlives_the_node_that_answered_its_syn() {
-    outlives_who_answered_its_syn(&[Carrier::Tls13, Carrier::Http]);
+fn connection_outlives_the_node_that_answered_its_syn() {
+    outlives_the_node_of_its_syn(&[Transport::Tls13, Transport::Http]);
 }
 
 #[test]
 fn tls12_connection_outlives_the_node_that_answered_its_syn() {
-    outlives_who_answered_its_syn(&[Carrier::Tls12]);
+    outlives_the_node_of_its_syn(&[Transport::Tls12]);
 }

@@ -3,7 +3,7 @@
 use super::server::LONG;
 use super::{connect, filter, owner, prepare, socket_state};
 use crate::support::eventually;
-use crate::traffic::{Carrier, Server, content};
+use crate::traffic::{Server, Transport, content};
 use crate::world::{Node, World, privileged};
 
 /// Removes the node with the client's connection from the list.
@@ -26,7 +26,7 @@ fn lost_fin_is_sent_again_by_the_next_node() {
         return;
     }
     let (world, mut nodes, _desk) = prepare();
-    for carrying in [Carrier::Http, Carrier::Tls13] {
+    for carrying in [Transport::Http, Transport::Tls13] {
         let (port, mut wire) = connect(&world, carrying);
         wire.shake().unwrap();
         let lost = format!(
@@ -39,7 +39,7 @@ fn lost_fin_is_sent_again_by_the_next_node() {
         wire.expect_content(0..LONG).unwrap();
         let node = carrier(&world, &mut nodes, port);
         eventually("the end is lost", || (world.counted() > 0).then_some(()));
-        if carrying == Carrier::Http {
+        if carrying == Transport::Http {
             eventually("the node has done with the connection", || (open(&node) == 0).then_some(()));
         }
         node.kill();
@@ -54,12 +54,12 @@ fn lost_fin_is_sent_again_by_the_next_node() {
 
 /// A client with the FIN of the previous node closes in order: the FIN has the same sequence number on both nodes.
 #[test]
-fn an_end_that_was_acknowledged_keeps_its_place() {
+fn end_that_was_acknowledged_keeps_its_place() {
     if !privileged() {
         return;
     }
     let (world, mut nodes, desk) = prepare();
-    let (port, mut wire) = connect(&world, Carrier::Tcp);
+    let (port, mut wire) = connect(&world, Transport::Tcp);
     wire.send(b"GET /tunnel HTTP/1.1\r\nHost: shop.test\r\n\r\n").unwrap();
     wire.expect_content(0..LONG).unwrap();
     wire.expect_end().unwrap();

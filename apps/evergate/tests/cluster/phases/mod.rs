@@ -9,7 +9,7 @@ mod wire;
 
 use crate::sockets::sockets;
 use crate::support::eventually;
-use crate::traffic::{Carrier, config, roots};
+use crate::traffic::{Transport, config, roots};
 use crate::world::{Node, World, privileged, settled};
 use all::{PHASES, Phase, Rest};
 use server::Desk;
@@ -42,16 +42,16 @@ fn owner(world: &World, port: u16) -> Option<u8> {
 }
 
 /// New connection, and its client port.
-fn connect(world: &World, carrier: Carrier) -> (u16, Wire) {
+fn connect(world: &World, transport: Transport) -> (u16, Wire) {
     let (to, roots) = (world.family.address(), Arc::new(roots(world)));
-    let wire = world.switch.run(move || Wire::connect(carrier, to, &roots)).unwrap();
+    let wire = world.switch.run(move || Wire::connect(transport, to, &roots)).unwrap();
     (wire.port(), wire)
 }
 
 /// Connection that this node carries.
-fn connect_at(world: &World, node: u8, carrier: Carrier) -> Wire {
+fn connect_at(world: &World, node: u8, transport: Transport) -> Wire {
     for _ in 0..TRIES {
-        let (port, wire) = connect(world, carrier);
+        let (port, wire) = connect(world, transport);
         if eventually("a node has the connection", || owner(world, port)) == node {
             return wire;
         }
@@ -60,9 +60,9 @@ fn connect_at(world: &World, node: u8, carrier: Carrier) -> Wire {
 }
 
 /// Stops a client of this node in the phase.
-fn stop(world: &World, node: u8, phase: Phase, carrier: Carrier) -> Stopped {
-    let name = format!("{} over {carrier:?}", phase.name);
-    let stopped = (phase.stop)(connect_at(world, node, carrier));
+fn stop(world: &World, node: u8, phase: Phase, transport: Transport) -> Stopped {
+    let name = format!("{} over {transport:?}", phase.name);
+    let stopped = (phase.stop)(connect_at(world, node, transport));
     let rest = stopped.unwrap_or_else(|error| panic!("{name}: {error} before anything happened"));
     (name, rest)
 }
@@ -104,9 +104,9 @@ fn outlive(victims: &[u8], when: When) {
         return;
     }
     let (world, mut nodes, desk) = prepare();
-    let all = PHASES.iter().flat_map(|phase| phase.over.iter().map(move |carrier| (*phase, *carrier)));
+    let all = PHASES.iter().flat_map(|phase| phase.over.iter().map(move |transport| (*phase, *transport)));
     let mut stopped: Vec<Stopped> =
-        all.map(|(phase, carrier)| stop(&world, victims[0], phase, carrier)).collect();
+        all.map(|(phase, transport)| stop(&world, victims[0], phase, transport)).collect();
     let tunnels = stopped.iter().filter(|(name, _)| name.starts_with("half_open")).count();
     let mut going = Vec::new();
     if when == When::Continued {

@@ -67,7 +67,7 @@ fn converse(stream: &TcpStream, desk: &Desk, asked: &mut String) -> Result<()> {
         *asked = head.lines().next().unwrap_or_default().to_owned();
         let path = asked.split(' ').nth(1).unwrap_or_default().to_owned();
         match path.as_str() {
-            "/up" => take(&head, &mut input, &mut output)?,
+            "/up" => receive_body(&head, &mut input, &mut output)?,
             "/wait" => {
                 desk.wait();
                 output.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nwaited")?;
@@ -134,7 +134,7 @@ fn tunnel(desk: &Desk, bytes: usize, input: &mut impl Read, mut output: &TcpStre
 }
 
 /// Receives a request body, which must be the content.
-pub(crate) fn take(head: &str, input: &mut impl Read, output: &mut impl Write) -> Result<()> {
+pub(crate) fn receive_body(head: &str, input: &mut impl Read, output: &mut impl Write) -> Result<()> {
     if head.to_ascii_lowercase().contains("expect: 100-continue") {
         output.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
     }

@@ -1,6 +1,6 @@
 //! Client whose bytes on the wire the test controls one by one.
 
-use crate::traffic::{Carrier, PATIENCE, Server, content};
+use crate::traffic::{PATIENCE, Server, Transport, content};
 use std::io::{Error, Read, Result, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::ops::Range;
@@ -14,14 +14,18 @@ pub(super) struct Wire {
 
 impl Wire {
     /// Connects without a handshake.
-    pub(super) fn connect(carrier: Carrier, to: IpAddr, roots: &Arc<rustls::RootCertStore>) -> Result<Wire> {
-        let socket = TcpStream::connect(SocketAddr::new(to, carrier.port(Server::Plain)))?;
+    pub(super) fn connect(
+        transport: Transport,
+        to: IpAddr,
+        roots: &Arc<rustls::RootCertStore>,
+    ) -> Result<Wire> {
+        let socket = TcpStream::connect(SocketAddr::new(to, transport.port(Server::Plain)))?;
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(PATIENCE))?;
         socket.set_write_timeout(Some(PATIENCE))?;
-        let mut tls = match carrier {
-            Carrier::Tcp | Carrier::Http => None,
-            Carrier::Tls12 | Carrier::Tls13 => Some(carrier.client(roots)?),
+        let mut tls = match transport {
+            Transport::Tcp | Transport::Http => None,
+            Transport::Tls12 | Transport::Tls13 => Some(transport.client(roots)?),
         };
         if let Some(tls) = &mut tls {
             tls.set_buffer_limit(None);

@@ -1,20 +1,20 @@
 //! Clients of the traffic.
 
-use super::{Board, Carrier, Doing, End, PATIENCE, PAUSE, PIECE, Stream, UPLOAD, compare, content, head};
+use super::{Action, Board, End, PATIENCE, PAUSE, PIECE, Stream, Transport, UPLOAD, compare, content, head};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
 pub(super) fn transfer(
-    carrier: Carrier,
-    doing: Doing,
+    transport: Transport,
+    action: Action,
     to: SocketAddr,
     number: usize,
     board: &Board,
 ) -> std::io::Result<()> {
-    let mut stream = connect(carrier, to, &board.roots)?;
-    match doing {
-        Doing::Download => {
+    let mut stream = connect(transport, to, &board.roots)?;
+    match action {
+        Action::Download => {
             stream.write_all(b"GET /down HTTP/1.1\r\nHost: shop.test\r\n\r\n")?;
             expect(&mut stream, "HTTP/1.1 200")?;
             let (mut buffer, mut at) = (vec![0; PIECE], 0);
@@ -25,13 +25,13 @@ pub(super) fn transfer(
             }
             Ok(())
         }
-        Doing::Upload => {
+        Action::Upload => {
             while board.continues() {
                 upload(&mut stream, number, board)?;
             }
             Ok(())
         }
-        Doing::WebSocket => {
+        Action::WebSocket => {
             stream.write_all(
                 b"GET /ws HTTP/1.1\r\nHost: shop.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
             )?;
@@ -50,8 +50,8 @@ pub(super) fn transfer(
             }
             Ok(())
         }
-        Doing::Requests | Doing::Fresh => {
-            let fresh = doing == Doing::Fresh;
+        Action::Requests | Action::Fresh => {
+            let fresh = action == Action::Fresh;
             for request in 0u64.. {
                 if !board.continues() {
                     break;
@@ -61,7 +61,7 @@ pub(super) fn transfer(
                     if stream.read(&mut [0])? != 0 {
                         return Err(std::io::Error::other(format!("more comes after answer {request}")));
                     }
-                    stream = connect(carrier, to, &board.roots)?;
+                    stream = connect(transport, to, &board.roots)?;
                 }
                 board.moved(number);
                 std::thread::sleep(PAUSE);
@@ -107,7 +107,7 @@ fn expect(stream: &mut impl Read, start: &str) -> std::io::Result<()> {
 }
 
 pub(crate) fn connect(
-    carrier: Carrier,
+    transport: Transport,
     to: SocketAddr,
     roots: &Arc<rustls::RootCertStore>,
 ) -> std::io::Result<Box<dyn Stream>> {
@@ -115,10 +115,10 @@ pub(crate) fn connect(
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    match carrier {
-        Carrier::Tcp | Carrier::Http => Ok(Box::new(stream)),
-        Carrier::Tls12 | Carrier::Tls13 => {
-            Ok(Box::new(rustls::StreamOwned::new(carrier.client(roots)?, stream)))
+    match transport {
+        Transport::Tcp | Transport::Http => Ok(Box::new(stream)),
+        Transport::Tls12 | Transport::Tls13 => {
+            Ok(Box::new(rustls::StreamOwned::new(transport.client(roots)?, stream)))
         }
     }
 }

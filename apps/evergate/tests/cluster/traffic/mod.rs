@@ -5,7 +5,7 @@ mod clients;
 mod servers;
 
 pub(crate) use clients::{ask, connect};
-pub(crate) use servers::dressed;
+pub(crate) use servers::server_stream;
 
 use crate::world::{Node, World, settled};
 use rustls_pki_types::pem::PemObject;
@@ -52,14 +52,14 @@ pub(crate) fn head(stream: &mut impl Read) -> std::io::Result<String> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carrier {
+pub(crate) enum Transport {
     Tcp,
     Http,
     Tls12,
     Tls13,
 }
 
-impl Carrier {
+impl Transport {
     /// Port of the listener that leads to this server.
     pub(crate) fn port(self, server: Server) -> u16 {
         let first = match server {
@@ -68,9 +68,9 @@ impl Carrier {
             Server::Tls13 => 9020,
         };
         match self {
-            Carrier::Tcp => first + 1,
-            Carrier::Http => first + 2,
-            Carrier::Tls12 | Carrier::Tls13 => first + 3,
+            Transport::Tcp => first + 1,
+            Transport::Http => first + 2,
+            Transport::Tls12 | Transport::Tls13 => first + 3,
         }
     }
 
@@ -79,7 +79,8 @@ impl Carrier {
         self,
         roots: &Arc<rustls::RootCertStore>,
     ) -> std::io::Result<rustls::ClientConnection> {
-        let version = if self == Carrier::Tls12 { &rustls::version::TLS12 } else { &rustls::version::TLS13 };
+        let version =
+            if self == Transport::Tls12 { &rustls::version::TLS12 } else { &rustls::version::TLS13 };
         let config = rustls::ClientConfig::builder_with_provider(evergate_crypto::client_provider())
             .with_protocol_versions(&[version])
             .map_err(std::io::Error::other)?
@@ -130,10 +131,10 @@ impl Server {
 }
 
 /// A client's transport, its action, and the server's protocol.
-pub(crate) type Transfer = (Carrier, Doing, Server);
+pub(crate) type Transfer = (Transport, Action, Server);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Doing {
+pub(crate) enum Action {
     Download,
     Upload,
     WebSocket,
@@ -144,48 +145,48 @@ pub(crate) enum Doing {
 
 /// Transfers of the tests of the matrix.
 pub(crate) const PLAIN: [Transfer; 10] = [
-    (Carrier::Tcp, Doing::Download, Server::Plain),
-    (Carrier::Tcp, Doing::Upload, Server::Plain),
-    (Carrier::Http, Doing::Download, Server::Plain),
-    (Carrier::Tls12, Doing::Download, Server::Plain),
-    (Carrier::Tls12, Doing::Upload, Server::Plain),
-    (Carrier::Tls13, Doing::Download, Server::Plain),
-    (Carrier::Tls13, Doing::Upload, Server::Plain),
-    (Carrier::Tls13, Doing::WebSocket, Server::Plain),
-    (Carrier::Http, Doing::WebSocket, Server::Plain),
-    (Carrier::Tls13, Doing::Requests, Server::Plain),
+    (Transport::Tcp, Action::Download, Server::Plain),
+    (Transport::Tcp, Action::Upload, Server::Plain),
+    (Transport::Http, Action::Download, Server::Plain),
+    (Transport::Tls12, Action::Download, Server::Plain),
+    (Transport::Tls12, Action::Upload, Server::Plain),
+    (Transport::Tls13, Action::Download, Server::Plain),
+    (Transport::Tls13, Action::Upload, Server::Plain),
+    (Transport::Tls13, Action::WebSocket, Server::Plain),
+    (Transport::Http, Action::WebSocket, Server::Plain),
+    (Transport::Tls13, Action::Requests, Server::Plain),
 ];
 
 /// Transfers of every kind, with connections that come and go.
 pub(crate) const MIXED: [Transfer; 14] = [
-    (Carrier::Tcp, Doing::Download, Server::Plain),
-    (Carrier::Tcp, Doing::Upload, Server::Tls13),
-    (Carrier::Http, Doing::Download, Server::Tls12),
-    (Carrier::Http, Doing::Upload, Server::Plain),
-    (Carrier::Tls12, Doing::Download, Server::Plain),
-    (Carrier::Tls12, Doing::Upload, Server::Tls12),
-    (Carrier::Tls13, Doing::Download, Server::Tls13),
-    (Carrier::Tls13, Doing::Upload, Server::Plain),
-    (Carrier::Tls13, Doing::WebSocket, Server::Tls13),
-    (Carrier::Tls12, Doing::WebSocket, Server::Plain),
-    (Carrier::Tls13, Doing::Requests, Server::Plain),
-    (Carrier::Tls12, Doing::Requests, Server::Tls13),
-    (Carrier::Tls13, Doing::Fresh, Server::Plain),
-    (Carrier::Http, Doing::Fresh, Server::Tls13),
+    (Transport::Tcp, Action::Download, Server::Plain),
+    (Transport::Tcp, Action::Upload, Server::Tls13),
+    (Transport::Http, Action::Download, Server::Tls12),
+    (Transport::Http, Action::Upload, Server::Plain),
+    (Transport::Tls12, Action::Download, Server::Plain),
+    (Transport::Tls12, Action::Upload, Server::Tls12),
+    (Transport::Tls13, Action::Download, Server::Tls13),
+    (Transport::Tls13, Action::Upload, Server::Plain),
+    (Transport::Tls13, Action::WebSocket, Server::Tls13),
+    (Transport::Tls12, Action::WebSocket, Server::Plain),
+    (Transport::Tls13, Action::Requests, Server::Plain),
+    (Transport::Tls12, Action::Requests, Server::Tls13),
+    (Transport::Tls13, Action::Fresh, Server::Plain),
+    (Transport::Http, Action::Fresh, Server::Tls13),
 ];
 
 /// Transfers of [`PLAIN`] in front of TLS servers.
 pub(crate) const SECURE: [Transfer; 10] = [
-    (Carrier::Tcp, Doing::Download, Server::Tls13),
-    (Carrier::Tcp, Doing::Upload, Server::Tls12),
-    (Carrier::Http, Doing::Download, Server::Tls12),
-    (Carrier::Http, Doing::Upload, Server::Tls13),
-    (Carrier::Tls13, Doing::Download, Server::Tls13),
-    (Carrier::Tls12, Doing::Upload, Server::Tls13),
-    (Carrier::Tls13, Doing::WebSocket, Server::Tls13),
-    (Carrier::Http, Doing::WebSocket, Server::Tls12),
-    (Carrier::Tls13, Doing::Requests, Server::Tls13),
-    (Carrier::Http, Doing::Requests, Server::Tls12),
+    (Transport::Tcp, Action::Download, Server::Tls13),
+    (Transport::Tcp, Action::Upload, Server::Tls12),
+    (Transport::Http, Action::Download, Server::Tls12),
+    (Transport::Http, Action::Upload, Server::Tls13),
+    (Transport::Tls13, Action::Download, Server::Tls13),
+    (Transport::Tls12, Action::Upload, Server::Tls13),
+    (Transport::Tls13, Action::WebSocket, Server::Tls13),
+    (Transport::Http, Action::WebSocket, Server::Tls12),
+    (Transport::Tls13, Action::Requests, Server::Tls13),
+    (Transport::Http, Action::Requests, Server::Tls12),
 ];
 
 /// State that all clients and servers share.
@@ -265,11 +266,15 @@ impl Traffic {
             });
         }
         let mut threads = Vec::new();
-        for (number, (carrier, doing, server)) in transfers.iter().copied().enumerate() {
-            let (board, to) = (board.clone(), SocketAddr::new(world.family.address(), carrier.port(server)));
+        for (number, (transport, action, server)) in transfers.iter().copied().enumerate() {
+            let (board, to) =
+                (board.clone(), SocketAddr::new(world.family.address(), transport.port(server)));
             threads.push(world.switch.spawn(move || {
-                if let Err(error) = clients::transfer(carrier, doing, to, number, &board) {
-                    board.wrong(doing == Doing::Upload, format!("{carrier:?} {doing:?} {server:?}: {error}"));
+                if let Err(error) = clients::transfer(transport, action, to, number, &board) {
+                    board.wrong(
+                        action == Action::Upload,
+                        format!("{transport:?} {action:?} {server:?}: {error}"),
+                    );
                 }
             }));
         }
@@ -321,7 +326,7 @@ impl Traffic {
             let [sent, taken] =
                 [End::Sent, End::Taken].map(|end| bytes[end as usize].load(Ordering::Relaxed));
             assert_eq!(sent, taken, "{transfer:?}: sent, and taken by the server");
-            assert_eq!(sent > 0, transfer.1 == Doing::Upload, "{transfer:?}: {sent} bytes");
+            assert_eq!(sent > 0, transfer.1 == Action::Upload, "{transfer:?}: {sent} bytes");
         }
     }
 }
@@ -346,11 +351,11 @@ pub(crate) fn config(world: &World, nodes: u8, more: &str) -> String {
     world.certificate();
     let mut text =
         world.config(&world.all_entries(nodes), more).replace("flows_max = 1024", "flows_max = 4096");
-    let kinds = [("tcp", Carrier::Tcp), ("http", Carrier::Http), ("https", Carrier::Tls13)];
+    let kinds = [("tcp", Transport::Tcp), ("http", Transport::Http), ("https", Transport::Tls13)];
     for server in SERVERS {
         let pool = format!("{server:?}").to_lowercase();
-        for (protocol, carrier) in kinds {
-            let at = SocketAddr::new(world.family.address(), carrier.port(server));
+        for (protocol, transport) in kinds {
+            let at = SocketAddr::new(world.family.address(), transport.port(server));
             text.push_str(&format!(
                 "[[listeners]]\nname = \"{protocol}-{pool}\"\naddress = \"{at}\"\nprotocol = \"{protocol}\"\n\
                  pool = \"{pool}\"\n"

@@ -11,13 +11,13 @@ pub(super) fn serve(listener: &TcpListener, tls: Option<&Arc<rustls::ServerConfi
         let (board, tls) = (board.clone(), tls.cloned());
         std::thread::spawn(move || {
             stream.set_nodelay(true).unwrap();
-            answer(&mut BufReader::new(dressed(stream, tls)), &board);
+            answer(&mut BufReader::new(server_stream(stream, tls)), &board);
         });
     }
 }
 
 /// Application's view of the server end of a connection.
-pub(crate) fn dressed(stream: TcpStream, tls: Option<Arc<rustls::ServerConfig>>) -> Box<dyn Stream> {
+pub(crate) fn server_stream(stream: TcpStream, tls: Option<Arc<rustls::ServerConfig>>) -> Box<dyn Stream> {
     match tls {
         None => Box::new(stream),
         Some(config) => {
