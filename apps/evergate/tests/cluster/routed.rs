@@ -1,5 +1,5 @@
-//! Routes to a shared address that is in no subnet: each node is a next hop, and the router spreads packets over the
-//! nodes (ECMP). BIRD and the script that steers it run with the files of `examples/networks`.
+//! Routes to a shared address outside all subnets. Each node is a next hop, and the router spreads packets over the
+//! nodes (ECMP). BIRD and the script that controls it use the files of `examples/networks`.
 
 use crate::support::{eventually, script};
 use crate::traffic::content;
@@ -13,24 +13,24 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The shared address: no subnet of the world has it.
+/// Shared address, which no subnet of the world contains.
 const SHARED: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 10);
 const PORT: u16 = 8080;
 const NODES: u8 = 3;
-/// Connections at a time: each next hop gets some of each node's.
+/// Concurrent connections, enough that each next hop forwards some connections of each node.
 const CLIENTS: usize = 24;
 const PIECE: usize = 1000;
 const PAUSE: Duration = Duration::from_millis(5);
-/// A connection that is silent for so long is broken.
+/// Silence after which a connection counts as broken.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// Far above the 0.3 s of BFD, far below the 240 s of BGP alone.
+/// Limit far above the 0.3 s of BFD, and far below the 240 s of BGP alone.
 const WITHDRAWAL_MAX: Duration = Duration::from_secs(5);
 
 const NODE_CONF: &str = include_str!("../../../../examples/networks/bird-node.conf");
 const ROUTER_CONF: &str = include_str!("../../../../examples/networks/bird-router.conf");
 const ANNOUNCE: &str = include_str!("../../../../examples/networks/announce");
 
-/// A program in a namespace, killed at its end.
+/// Running program in a namespace. Dropping it kills the program.
 struct Program(Child);
 
 impl Program {
@@ -49,7 +49,7 @@ impl Drop for Program {
     }
 }
 
-/// BIRD with this configuration, made for the addresses and interfaces of these tests.
+/// BIRD with this configuration, adapted to the addresses and interfaces of these tests.
 fn bird(world: &World, place: &Namespace, name: &str, conf: &str) -> Program {
     let path = |end: &str| world.folder.path(&format!("{name}.{end}")).display().to_string();
     let conf = conf
@@ -64,7 +64,7 @@ fn bird(world: &World, place: &Namespace, name: &str, conf: &str) -> Program {
     Program::start(place, command)
 }
 
-/// The script that announces the address while this node is active.
+/// Script that announces the address while this node is active.
 fn announce(world: &World, node: u8) -> Program {
     let text = ANNOUNCE.split_once('\n').map(|(_, text)| text).unwrap();
     let path = script(&world.folder, &format!("announce-{node}"), text);
@@ -76,7 +76,7 @@ fn announce(world: &World, node: u8) -> Program {
     Program::start(world.host(node), command)
 }
 
-/// Nodes that share [`SHARED`], before the server of [`World::echo`].
+/// Nodes that share [`SHARED`], in front of the server of [`World::echo`].
 fn start(world: &World, count: u8) -> Vec<Node> {
     let config = world.config(&World::entries(count), "");
     let config = config.replace(&world.family.address().to_string(), &SHARED.to_string());
@@ -89,7 +89,7 @@ fn start(world: &World, count: u8) -> Vec<Node> {
     nodes
 }
 
-/// A client behind a router, which is the namespace of the switches.
+/// Client behind a router, which is the namespace of the switches.
 fn client(world: &World) -> Namespace {
     let client = Namespace::new().unwrap();
     client.connect("eth0", "02:00:00:00:02:01", &world.switch, "clients").unwrap();
@@ -97,14 +97,14 @@ fn client(world: &World) -> Namespace {
     world.switch.ip("addr add 192.0.2.1/24 dev clients").unwrap();
     client.ip("route add default via 192.0.2.1").unwrap();
     world.switch.sysctl("net.ipv4.ip_forward", "1").unwrap();
-    // By the packets' addresses and ports alone. Policy 1 would use a hash that the client's kernel leaves with the
-    // packet between namespaces: it changes with each retransmission, and with it the next hop.
+    // The hash uses only addresses and ports of a packet. Policy 1 would use the hash that the client's kernel leaves
+    // with a packet between namespaces. That hash changes with each retransmission, and so would the next hop.
     world.switch.sysctl("net.ipv4.fib_multipath_hash_policy", "3").unwrap();
     world.switch.sysctl("net.ipv4.fib_multipath_hash_fields", "55").unwrap();
     client
 }
 
-/// How many next hops the router has.
+/// Number of the router's next hops.
 fn hops(world: &World) -> usize {
     let routes = world
         .switch
@@ -116,14 +116,14 @@ fn reaches(world: &World, count: usize) {
     eventually(&format!("the router has {count} next hops"), || (hops(world) == count).then_some(()));
 }
 
-/// Packets that a node has forwarded to other nodes.
+/// Number of packets that a node has forwarded to other nodes.
 fn steered(node: &Node) -> u64 {
     let metrics = node.cli(&["metrics"]).out;
     let line = metrics.lines().find(|line| line.starts_with("evergate_gate_total{event=\"steered\"}"));
     line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0)
 }
 
-/// Connections that send pieces and compare what comes back.
+/// Connections that send pieces and compare the echo.
 struct Clients {
     stop: Arc<AtomicBool>,
     moved: Arc<Vec<AtomicU64>>,
@@ -143,12 +143,12 @@ impl Clients {
             })
             .collect();
         let clients = Clients { stop, moved, threads };
-        clients.go_on("at the beginning");
+        clients.continues("at the beginning");
         clients
     }
 
-    /// Waits until every connection has moved from here.
-    fn go_on(&self, when: &str) {
+    /// Waits until every connection has moved on.
+    fn continues(&self, when: &str) {
         let counts = || self.moved.iter().map(|moved| moved.load(Ordering::Relaxed)).collect::<Vec<_>>();
         let since = counts();
         let ended = || self.threads.iter().any(JoinHandle::is_finished);
@@ -187,7 +187,8 @@ fn exchange(stop: &AtomicBool, moved: &AtomicU64) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Nodes, BIRD on each and on the router, and clients. Taken apart in this order, programs end before namespaces.
+/// Nodes, BIRD on each node and on the router, and clients. Fields are dropped in this order, so that programs end
+/// before their namespaces.
 struct Routed {
     world: World,
     _client: Namespace,
@@ -217,8 +218,8 @@ impl Routed {
     }
 }
 
-/// The router sends packets to nodes that do not own their bucket: these nodes forward them. The script withdraws a dead
-/// process, BFD a dead machine.
+/// The router sends packets to nodes that do not own their bucket, and these nodes forward them. The script withdraws
+/// the route of a dead process, and BFD that of a dead machine.
 #[test]
 fn connections_over_routed_next_hops_outlive_two_nodes() {
     if !privileged() {
@@ -231,7 +232,7 @@ fn connections_over_routed_next_hops_outlive_two_nodes() {
     nodes.remove(2).kill();
     reaches(&world, 2);
     settled(&nodes);
-    clients.go_on("after the end of a process");
+    clients.continues("after the end of a process");
     let dead_at = Instant::now();
     for net in ["in", "out"] {
         world.switch.ip(&format!("link set {net}1 down")).unwrap();
@@ -240,28 +241,28 @@ fn connections_over_routed_next_hops_outlive_two_nodes() {
     let took = dead_at.elapsed();
     assert!(took < WITHDRAWAL_MAX, "the next hop stayed for {took:?}");
     println!("withdrawn after {took:?}");
-    clients.go_on("after the end of a machine");
+    clients.continues("after the end of a machine");
     clients.end();
 }
 
-/// Such a node is fenced and forwards nothing, while its outside network still works.
+/// A fenced node forwards nothing, although its outside network still works.
 #[test]
 fn node_cut_off_inside_withdraws_its_route() {
     if !privileged() {
         return;
     }
     let Routed { world, _client, _programs, nodes, clients } = Routed::new();
-    world.mute(2, &["in"]);
+    world.silence(2, &["in"]);
     reaches(&world, 2);
-    clients.go_on("after the cut");
-    world.clear("mute");
+    clients.continues("after the cut");
+    world.clear("silence");
     reaches(&world, 3);
     settled(&nodes);
-    clients.go_on("after the return");
+    clients.continues("after the return");
     clients.end();
 }
 
-/// Port security that drops frames from the virtual MAC: ARP for the shared addresses stays without an answer. Routes over
+/// Port security that drops frames from the virtual MAC leaves ARP for the shared addresses unanswered. Routes over
 /// the nodes' own addresses work without it, on both networks.
 #[test]
 fn routes_to_nodes_replace_a_blocked_virtual_mac() {
