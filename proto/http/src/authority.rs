@@ -3,7 +3,7 @@
 use crate::bytes::{ascii, hex, is_reg_name_byte, is_unreserved};
 use crate::limits::Refusal;
 
-/// Bytes of a host, as sent: RFC 3986 section 3.2.2 asks for no more than DNS has room for.
+/// Limit of a host as sent, in bytes. RFC 3986 section 3.2.2 asks for no more than DNS can hold.
 pub const HOST_BYTES_MAX: usize = 255;
 
 /// A checked authority: the host without its port, and the port when one is given.
@@ -35,7 +35,7 @@ pub(crate) fn parse(authority: &[u8]) -> Result<Authority<'_>, Refusal> {
     Ok(Authority { host, port })
 }
 
-/// Whether brackets may enclose it: `IPv6address` or `IPvFuture`.
+/// Whether brackets may enclose `inner`: `IPv6address` or `IPvFuture`.
 fn is_address(inner: &[u8]) -> bool {
     let [b'v' | b'V', future @ ..] = inner else {
         return ascii(inner).parse::<std::net::Ipv6Addr>().is_ok();
@@ -46,8 +46,8 @@ fn is_address(inner: &[u8]) -> bool {
     is_digits && !address.is_empty() && address.iter().all(|&b| is_reg_name_byte(b) || b == b':')
 }
 
-/// `reg-name`, whose labels are not empty: `a..` would be a second spelling of `a`, which rules do not match and
-/// lenient servers may.
+/// Whether `host` is a `reg-name` without empty labels. `a..` would be a second spelling of `a` that rules do not
+/// match, although lenient servers may.
 fn is_reg_name(host: &[u8]) -> bool {
     let (mut rest, mut before) = (host, b'.');
     while !rest.is_empty() {
@@ -61,8 +61,8 @@ fn is_reg_name(host: &[u8]) -> bool {
     true
 }
 
-/// The next character of a registered name and the bytes that spell it; `%` stands for those that stay percent-encoded.
-/// RFC 3986 section 7.3 has `%00` refused.
+/// The next character of a registered name and the number of bytes that spell it. `%` stands for a character that stays
+/// percent-encoded. `%00` is refused (RFC 3986 section 7.3).
 fn next_character(name: &[u8]) -> Option<(u8, usize)> {
     match *name {
         [b'%', high, low, ..] => match hex(high)? << 4 | hex(low)? {
@@ -75,8 +75,8 @@ fn next_character(name: &[u8]) -> Option<(u8, usize)> {
     }
 }
 
-/// One spelling for every host (RFC 3986 section 6.2.2), for comparisons: lower case, percent-encoded unreserved
-/// characters decoded, without the dot of the root that may end a name. `host` is checked.
+/// The canonical spelling of a host (RFC 3986 section 6.2.2), for comparisons: lower case, percent-encoded unreserved
+/// characters decoded, no final dot. `host` must be checked.
 pub(crate) fn canonical<'a>(host: &[u8], out: &'a mut [u8; HOST_BYTES_MAX]) -> &'a [u8] {
     let (mut rest, mut length) = (host, 0);
     while let ([first, after @ ..], Some(place)) = (rest, out.get_mut(length)) {
@@ -91,7 +91,7 @@ pub(crate) fn canonical<'a>(host: &[u8], out: &'a mut [u8; HOST_BYTES_MAX]) -> &
     name.strip_suffix(b".").filter(|name| !name.is_empty()).unwrap_or(name)
 }
 
-/// Whether a Host header may say this.
+/// Whether `value` is a valid value of a Host header.
 pub fn is_host(value: &[u8]) -> bool {
     parse(value).is_ok()
 }
@@ -109,7 +109,7 @@ pub(crate) fn name(authority: &[u8]) -> &[u8] {
 }
 
 fn parse_port(digits: &[u8]) -> Result<Option<u16>, Refusal> {
-    // An empty port is allowed by the grammar and means the default.
+    // An empty port is valid and means the default.
     let mut port = 0u16;
     for &b in digits {
         if !b.is_ascii_digit() {

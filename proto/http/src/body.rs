@@ -1,21 +1,21 @@
-//! Where a message body stands. The bytes themselves are forwarded as they are; this only finds where they end.
+//! Position in a message body. The proxy forwards the bytes unchanged; this module only finds where the body ends.
 
 use crate::chunked::Chunked;
 use crate::limits::{Limits, Refusal};
 
-/// Where a body stands. Small, and serialisable at any byte position, so that another node can continue it.
+/// Position in a body. It is small and can be encoded at any byte, so that another node can continue the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Nothing more belongs to this message.
+    /// The body has ended.
     Done,
-    /// So many bytes are still to come; never 0.
+    /// A body of known length.
     Length {
-        /// Bytes still to come.
+        /// Bytes still to come; never 0.
         left: u64,
     },
     /// Within a chunked body.
     Chunked(Chunked),
-    /// Everything until the connection ends; the caller sets `Done` when it does.
+    /// The body ends with the connection; the caller sets `Done` when the connection ends.
     UntilClose,
 }
 
@@ -25,7 +25,7 @@ const TAG_UNTIL_CLOSE: u8 = 2;
 const TAG_CHUNKED: u8 = 3;
 
 impl Body {
-    /// A body of so many bytes.
+    /// A body of `left` bytes.
     pub const fn length(left: u64) -> Self {
         if left == 0 { Body::Done } else { Body::Length { left } }
     }
@@ -35,8 +35,8 @@ impl Body {
         Body::Chunked(Chunked::new())
     }
 
-    /// Takes the bytes of `data` that belong to this body and says how many. Fewer than all of them are taken only
-    /// when the body is done. After a refusal the message cannot be continued.
+    /// Consumes the bytes of `data` that belong to this body and returns their number. The number is less than the
+    /// length of `data` only when the body is done. After a refusal the message cannot be continued.
     pub fn advance(&mut self, data: &[u8], limits: &Limits) -> Result<usize, Refusal> {
         match self {
             Body::Done => Ok(0),
@@ -56,7 +56,7 @@ impl Body {
         }
     }
 
-    /// The same as [`Body::advance`], and says how many of them are content and not framing.
+    /// Like [`Body::advance`]; returns the consumed bytes and how many of these are content.
     pub fn advance_counted(&mut self, data: &[u8], limits: &Limits) -> Result<(usize, usize), Refusal> {
         let Body::Chunked(chunked) = self else {
             let taken = self.advance(data, limits)?;
@@ -70,7 +70,7 @@ impl Body {
         Ok((taken, content))
     }
 
-    /// The same as [`Body::advance`], and appends the content without its framing to `out`.
+    /// Like [`Body::advance`]; appends the content without its framing to `out`.
     pub fn advance_content(
         &mut self,
         data: &[u8],
@@ -89,12 +89,12 @@ impl Body {
         Ok(taken)
     }
 
-    /// Nothing more belongs to this message.
+    /// Whether the body has ended.
     pub fn is_done(&self) -> bool {
         matches!(self, Body::Done)
     }
 
-    /// Appends a form that [`Body::decode`] reads back: a tag, then integers in little-endian order.
+    /// Appends the encoding that [`Body::decode`] reads: a tag, then little-endian integers.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Body::Done => out.push(TAG_DONE),
@@ -110,7 +110,8 @@ impl Body {
         }
     }
 
-    /// Takes an encoded body from the start of `input`; nothing when it is cut short or not one we would write.
+    /// Decodes a body from the start of `input`. Returns `None` for a truncated encoding and for one that `encode`
+    /// never writes.
     pub fn decode(input: &mut &[u8]) -> Option<Body> {
         let (&tag, rest) = input.split_first()?;
         *input = rest;

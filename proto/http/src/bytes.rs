@@ -41,13 +41,13 @@ const fn in_set(b: u8, set: &[u8]) -> bool {
     false
 }
 
-/// `tchar`: what header names and most protocol words are made of.
+/// `tchar`: the bytes of header names and of most protocol words.
 #[inline]
 pub(crate) fn is_token_byte(b: u8) -> bool {
     CLASS[b as usize] & TOKEN != 0
 }
 
-/// What names of headers usually are made of; of the other token bytes some servers make `-`.
+/// Bytes that header names usually consist of. Some servers map the other token bytes to `-`.
 #[inline]
 pub(crate) fn is_plain_name_byte(b: u8) -> bool {
     CLASS[b as usize] & PLAIN_NAME != 0
@@ -75,10 +75,10 @@ pub(crate) fn is_token(s: &[u8]) -> bool {
     !s.is_empty() && s.iter().all(|&b| is_token_byte(b))
 }
 
-/// True when `s` has a control byte other than HTAB.
+/// Whether `s` has a control byte other than HTAB.
 #[inline]
 pub(crate) fn has_control(s: &[u8]) -> bool {
-    // Header values are mostly some tens of bytes: eight at a time beats wide vectors with their long tails.
+    // Header values mostly have some tens of bytes: eight at a time beats wide vectors with their long tails.
     let (words, tail) = s.as_chunks::<8>();
     let suspect = words.iter().fold(0, |bits, word| bits | control_bits(u64::from_le_bytes(*word)));
     if suspect == 0 {
@@ -102,13 +102,13 @@ fn any_control(s: &[u8]) -> bool {
     s.iter().any(|&b| (b < 0x20 && b != b'\t') || b == 0x7f)
 }
 
-/// True when `s` has a byte outside VCHAR (0x21 to 0x7e).
+/// Whether `s` has a byte outside VCHAR (0x21 to 0x7e).
 #[inline]
 pub(crate) fn has_non_vchar(s: &[u8]) -> bool {
     s.iter().fold(false, |bad, &b| bad | (b.wrapping_sub(0x21) > 0x7e - 0x21))
 }
 
-/// Without the optional whitespace (SP and HTAB) around it.
+/// `s` without the optional whitespace (SP and HTAB) around it.
 #[inline]
 pub(crate) fn trim_ows(mut s: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = s {
@@ -125,7 +125,7 @@ pub(crate) fn list_members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&b| b == b',').map(trim_ows).filter(|member| !member.is_empty())
 }
 
-/// Token bytes as text; they are ASCII by construction.
+/// Token bytes as text; token bytes are ASCII.
 pub(crate) fn ascii(s: &[u8]) -> &str {
     std::str::from_utf8(s).unwrap_or("")
 }
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decimals_are_as_the_standard_library_writes_them() {
+    fn decimals_match_the_standard_library() {
         for n in [0, 9, 10, 1234567890, u64::MAX] {
             let mut out = Vec::new();
             push_decimal(&mut out, n);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn control_bytes_are_found_at_every_place() {
+    fn control_bytes_are_found_at_every_position() {
         for len in 0..20 {
             for at in 0..len {
                 for byte in 0..=255u8 {

@@ -1,15 +1,14 @@
-//! The chunked transfer coding (RFC 9112 section 7.1) as a machine over bytes.
+//! State machine of the chunked transfer coding (RFC 9112 section 7.1).
 //!
-//! Its state is a handful of integers, so a body can be handed to another node in the middle of a chunk size or of
-//! a trailer name. Trailer names are therefore recognised by a hash that grows with the name instead of by the
-//! name itself: a collision could only refuse a harmless trailer.
+//! Its state is a few integers, so another node can continue a body in the middle of a chunk size or of a trailer name.
+//! Trailer names are therefore recognised by a running hash. A collision could only refuse a harmless trailer.
 
 use crate::body::{take_u32, take_u64};
 use crate::bytes::is_token_byte;
 use crate::limits::{Limits, Refusal};
 use evergate_base::name::folded;
 
-/// Where a chunked body stands.
+/// Position in a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunked(State);
 
@@ -41,7 +40,7 @@ enum State {
         section_bytes: u32,
         hash: u64,
     },
-    /// A space after the name: what follows decides which fault it is.
+    /// After a space in or behind the name; the next byte decides the reason of the refusal.
     TrailerValue {
         section_bytes: u32,
     },
@@ -53,22 +52,23 @@ enum State {
     },
 }
 
-/// Where an extension stands with quotes (RFC 9112 section 7.1.1).
+/// Quoting state of a chunk extension (RFC 9112 section 7.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value {
     /// Outside quotes.
     Plain,
     /// Inside a quoted value.
     Quoted,
-    /// Behind the backslash of a quoted pair.
+    /// After the backslash of a quoted pair.
     Escaped,
 }
 
-/// Sixteen digits hold every 64-bit size; more are only there to overflow somebody.
+/// Limit of hexadecimal digits in a chunk size: sixteen hold every 64-bit size; more would only serve to overflow a
+/// parser.
 const SIZE_DIGITS_MAX: u32 = 16;
-/// Bit of an encoded extension's length: the extension is inside a quoted value.
+/// Flag in an encoded extension length: the extension is inside a quoted value.
 const QUOTED: u32 = 1 << 31;
-/// Bit of an encoded extension's length: the next byte belongs to a quoted pair.
+/// Flag in an encoded extension length: the next byte belongs to a quoted pair.
 const ESCAPED: u32 = 1 << 30;
 
 impl Chunked {
@@ -76,7 +76,7 @@ impl Chunked {
         Self(State::Size { size: 0, digits: 0 })
     }
 
-    /// Takes bytes of the body: how many, and whether the body is done. Shows chunk data to `content`, piece by piece.
+    /// Consumes bytes of the body. Returns their number and whether the body is done; passes chunk data to `content`.
     pub(crate) fn advance(
         &mut self,
         data: &[u8],
@@ -183,7 +183,7 @@ impl Value {
 }
 
 impl State {
-    /// One byte outside chunk data; nothing when it was the last of the body.
+    /// The state after one byte outside chunk data; `None` after the last byte of the body.
     fn step(self, byte: u8, limits: &Limits) -> Result<Option<State>, Refusal> {
         Ok(Some(match self {
             State::Size { size, digits } => size_byte(size, digits, byte)?,
@@ -195,7 +195,7 @@ impl State {
                 match byte {
                     b'\n' => return Err(Refusal::bad("chunk_bare_lf")),
                     b'\r' if value == Value::Plain => State::SizeLf { size },
-                    // A quoted value ends on its line; to some servers a line's end could be part of it.
+                    // A quoted value ends on its line, because some servers accept a line end inside it.
                     b'\r' => return Err(Refusal::bad("chunk_extension_quoted")),
                     b'\t' | 0x20..=0x7e | 0x80.. => {
                         State::Extension { size, line_bytes, value: value.after(byte) }
@@ -208,7 +208,7 @@ impl State {
                 (b'\n', left) => State::Data { left },
                 _ => return Err(Refusal::bad("chunk_bare_cr")),
             },
-            // The caller takes data in bulk; a single byte is the same thing.
+            // The caller consumes data in bulk; a single byte has the same effect.
             State::Data { left } if left <= 1 => State::DataCr,
             State::Data { left } => State::Data { left: left - 1 },
             State::DataCr if byte == b'\r' => State::DataLf,
@@ -273,14 +273,14 @@ fn size_byte(size: u64, digits: u32, byte: u8) -> Result<State, Refusal> {
         b'\r' => return Ok(State::SizeLf { size }),
         b'\n' => return Err(Refusal::bad("chunk_bare_lf")),
         b';' => return Ok(State::Extension { size, line_bytes: digits + 1, value: Value::Plain }),
-        // RFC 9112 section 7.1.1 allows whitespace before an extension; implementations differ in what they skip.
+        // RFC 9112 section 7.1.1 allows whitespace before an extension; implementations skip different bytes.
         b' ' | b'\t' => return Err(Refusal::bad("chunk_size_space")),
         _ => return Err(Refusal::bad("chunk_size_malformed")),
     };
     if digits >= SIZE_DIGITS_MAX {
         return Err(Refusal::bad("chunk_size_too_long"));
     }
-    // The size stays below 2^63: servers that keep it in a signed integer are common.
+    // The size stays below 2^63, because servers often store it in a signed integer.
     if size >> 59 != 0 {
         return Err(Refusal::bad("chunk_size_overflow"));
     }
@@ -289,7 +289,7 @@ fn size_byte(size: u64, digits: u32, byte: u8) -> Result<State, Refusal> {
 
 const HASH_START: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// FNV-1a over the name as CGI-style servers read it.
+/// FNV-1a over the name in the spelling of CGI-style servers.
 const fn hash_byte(hash: u64, byte: u8) -> u64 {
     (hash ^ folded(byte) as u64).wrapping_mul(0x0000_0100_0000_01b3)
 }
@@ -305,8 +305,8 @@ const fn hash_name(name: &str) -> u64 {
     hash
 }
 
-/// RFC 9110 section 6.5.1: no trailer may change framing, routing, authentication, request modifiers or how the
-/// content is processed. A server that merges trailers into the head would be told all that after we decided.
+/// Trailers refused by RFC 9110 section 6.5.1: framing, routing, authentication, request modifiers and content
+/// processing. A server that merges trailers into the head would apply them after the proxy has decided on the request.
 const FORBIDDEN_NAMES: [&str; 43] = [
     "age",
     "authorization",
@@ -353,7 +353,7 @@ const FORBIDDEN_NAMES: [&str; 43] = [
     "x-request-id",
 ];
 
-/// So begin names that only a trusted hop may say.
+/// Prefix of names that only a trusted hop may send.
 const FORWARDING: u64 = hash_name("x-forwarded-");
 
 static FORBIDDEN: [u64; FORBIDDEN_NAMES.len()] = {
@@ -371,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_that_no_body_comes_to_is_not_taken_from_another_node() {
+    fn unreachable_states_do_not_decode() {
         let state = |tag: u8, size: u64, rest: &[u8]| [&[tag], &size.to_le_bytes()[..], rest].concat();
         let read = |bytes: Vec<u8>| Chunked::decode(&mut &bytes[..]).is_some();
         let digits = |digits: u32| state(0, 0, &digits.to_le_bytes());
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn every_forbidden_name_is_recognised_in_any_case_and_no_other_field_collides() {
+    fn forbidden_trailers_are_found_in_any_case_without_collision() {
         for name in
             FORBIDDEN_NAMES.into_iter().chain(["x-forwarded-for", "x-forwarded-client-cert-of-nobody"])
         {

@@ -1,21 +1,22 @@
-//! Authentication that belongs to a connection: NTLM and Negotiate (RFC 4559, MS-NTHT) identify the client once,
-//! and the server takes every later request on the same connection for that client's.
+//! Authentication of a connection: NTLM and Negotiate (RFC 4559, MS-NTHT) identify the client once, and the server
+//! attributes every later request on the same connection to that client.
 
 use crate::bytes::{is_token_byte, trim_ows};
 
-/// What a head, or one field of it, says of authentication that belongs to a connection.
+/// Effect of a head, or of one field, on authentication that belongs to a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConnectionAuth {
-    /// Nothing.
+    /// No effect.
     #[default]
     None,
-    /// Credentials or an offer of such a scheme, or an authenticated connection: it must serve no other client.
+    /// Credentials, an offer of such a scheme, or an authenticated connection: the connection must serve no other
+    /// client.
     Binds,
-    /// A challenge with a token: the answer to it has a meaning on the same connection only.
+    /// A challenge with a token: its answer is only valid on the same connection.
     Continues,
 }
 
-/// Which field a value is of.
+/// Kind of field that a value belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// `Authorization`, `Proxy-Authorization`.
@@ -26,8 +27,8 @@ pub enum Field {
     Persistent,
 }
 
-/// What the value of one field line says. Scheme names are compared without regard to case (RFC 9110 section 11.1);
-/// text in quotes names no scheme.
+/// Effect of the value of one field line. Scheme names are case-insensitive (RFC 9110 section 11.1); quoted text names
+/// no scheme.
 pub fn connection_auth(field: Field, value: &[u8]) -> ConnectionAuth {
     if field == Field::Persistent {
         return match trim_ows(value).eq_ignore_ascii_case(b"true") {
@@ -42,8 +43,8 @@ pub fn connection_auth(field: Field, value: &[u8]) -> ConnectionAuth {
     }
 }
 
-/// One member of a list of challenges: a scheme alone, a scheme with a token or its first parameter, or a further
-/// parameter.
+/// Effect of one member of a list of challenges: a scheme alone, a scheme with a token or its first parameter, or a
+/// further parameter.
 fn of_member(member: &[u8]) -> ConnectionAuth {
     let length = member.iter().position(|&b| !is_token_byte(b)).unwrap_or(member.len());
     let (scheme, rest) = member.split_at(length);
@@ -59,14 +60,14 @@ fn of_member(member: &[u8]) -> ConnectionAuth {
     }
 }
 
-/// RFC 9110 section 11.2.
+/// Whether `text` is a `token68` (RFC 9110 section 11.2).
 fn is_token68(text: &[u8]) -> bool {
     let end = text.iter().rposition(|&b| b != b'=').map_or(0, |last| last + 1);
     let is_part = |&b: &u8| b.is_ascii_alphanumeric() || b"-._~+/".contains(&b);
     end > 0 && text[..end].iter().all(is_part)
 }
 
-/// The members of a comma-separated list, without whitespace around them. A comma in a quoted string separates nothing.
+/// The members of a comma-separated list, without whitespace around them. A comma in a quoted string does not separate.
 fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     let (mut quoted, mut escaped) = (false, false);
     value
@@ -90,7 +91,7 @@ mod tests {
     use crate::{HeaderSlots, Limits, Parsed, parse_request, parse_response};
 
     #[test]
-    fn a_field_binds_by_its_scheme_alone() {
+    fn field_binds_by_its_scheme_alone() {
         use Field::{Challenges, Credentials, Persistent};
         let cases: &[(Field, &str, ConnectionAuth)] = &[
             (Credentials, "NTLM TlRMTVNTUAABAAAA", Binds),
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_binds_by_any_of_its_fields() {
+    fn head_binds_by_any_of_its_fields() {
         let limits = Limits::default();
         let request = |fields: &str| {
             let head = format!("GET / HTTP/1.1\r\nHost: h\r\n{fields}\r\n");

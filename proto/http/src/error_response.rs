@@ -1,23 +1,23 @@
-//! Answers the proxy gives by itself: errors and redirects, with a short text that says why.
+//! Responses that the proxy generates: errors and redirects, with the reason as a short text.
 
 use crate::bytes::push_decimal;
 use crate::write::{push_content_length, push_set};
 
-/// What becomes of the connection after an answer.
+/// State of the connection after a generated response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
-    /// It is closed, and the answer says so.
+    /// The connection closes; the response announces it.
     Close,
-    /// It stays, as is usual.
+    /// The connection stays open, as is the default of HTTP/1.1.
     Stay,
-    /// It stays, and a client of HTTP/1.0 is told so.
+    /// The connection stays open; the response announces it to a client of HTTP/1.0.
     StayHttp10,
 }
 
 /// Appends a complete response with a small `text/plain` body made of the status and `reason_token`.
 ///
-/// `head_request` leaves the body out but keeps its length; `extra` holds further
-/// fields, such as the Location of a redirect or Retry-After; those that frame the message, or describe the body, are left out.
+/// `head_request` leaves the body out but keeps its length. `extra` holds further fields, such as the Location of a
+/// redirect or Retry-After; fields that frame the message or describe the body are left out.
 pub fn error_response(
     out: &mut Vec<u8>,
     status: u16,
@@ -34,7 +34,7 @@ pub fn error_response(
     out.push(b' ');
     out.extend_from_slice(phrase.as_bytes());
     out.extend_from_slice(b"\r\nContent-Type: text/plain; charset=utf-8\r\n");
-    // 204 and 304 have no body and 204 must not announce one.
+    // 204 and 304 have no body, and 204 must not announce one.
     let bodiless = status == 204 || status == 304;
     let separator = if token.is_empty() { 0 } else { ": ".len() };
     let body_len = decimal_len(status) + 1 + phrase.len() + separator + token.len() + 1;
@@ -45,7 +45,7 @@ pub fn error_response(
     if status >= 400 && !extra.iter().any(|field| is("cache-control", field)) {
         out.extend_from_slice(b"Cache-Control: no-store\r\n");
     }
-    // A 426 must name a protocol (RFC 9110 section 15.5.22); WebSocket is the one that servers behind us are upgraded to.
+    // A 426 must name a protocol (RFC 9110 section 15.5.22). WebSocket is the one that servers usually upgrade to.
     let upgrade = status == 426;
     match (after, upgrade) {
         (After::Stay, false) => {}

@@ -1,8 +1,8 @@
-//! Header lines of either kind of message: one pass that finds the line ends, checks every byte and collects what
-//! framing and connection handling need to know.
+//! Header lines of requests and responses. One pass finds the line ends, checks every byte and collects the values that
+//! framing and connection handling need.
 //!
-//! Lines are judged in order and only once their LF has arrived, so that the verdict does not depend on how the
-//! bytes were split. What needs the whole head (a missing Host, length and chunked together) is judged by the caller.
+//! Each line is checked in order and only once its LF has arrived, so that the verdict does not depend on how the bytes
+//! were split. The caller checks conditions on the whole head (a missing Host, length and chunked together).
 
 use crate::bytes::{has_control, is_token, is_token_byte, list_members, trim_ows};
 use crate::connection_auth::{ConnectionAuth, Field, connection_auth};
@@ -10,20 +10,20 @@ use crate::header::{HeaderSlots, Name, Slot};
 use crate::limits::{Limits, Parsed, Refusal};
 use memchr::memchr;
 
-/// Names that `Connection` may list besides the usual options.
+/// Limit of names that `Connection` may list besides the usual options.
 const LISTED_MAX: u16 = 32;
 
-/// Which kind of message the lines belong to.
+/// Kind of message that the lines belong to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Request,
     Response,
 }
 
-/// What the header lines say about framing and the connection.
+/// Summary of the header lines: framing and connection options.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Facts {
-    /// Where the head ends in the buffer.
+pub(crate) struct FieldSummary {
+    /// Position in the buffer where the head ends.
     pub(crate) end: usize,
     /// Number of header lines.
     pub(crate) count: usize,
@@ -33,19 +33,19 @@ pub(crate) struct Facts {
     pub(crate) chunked: bool,
     pub(crate) close: bool,
     pub(crate) keep_alive: bool,
-    /// `Connection` has the option `upgrade`.
+    /// Whether `Connection` has the option `upgrade`.
     pub(crate) upgrade_option: bool,
-    /// `Connection` names header lines that must not be forwarded.
+    /// Whether `Connection` names header lines that must not be forwarded.
     pub(crate) names_listed: bool,
-    /// How many names it lists: each is compared with each line.
+    /// Number of names that `Connection` lists; each is compared with each line.
     names: u16,
     pub(crate) upgrade_lines: u8,
-    /// `Upgrade` has a protocol that may be tunnelled, and one that may not.
+    /// Whether `Upgrade` has a protocol that may be tunnelled, and one that may not.
     pub(crate) upgrade_offered: bool,
     pub(crate) upgrade_refused: bool,
     pub(crate) expect_continue: bool,
     pub(crate) te_trailers: bool,
-    /// Of all lines the one that says the most.
+    /// The strongest effect of all lines.
     pub(crate) auth: ConnectionAuth,
 }
 
@@ -56,17 +56,17 @@ pub(crate) fn scan_fields(
     limits: &Limits,
     slots: &mut HeaderSlots,
     side: Side,
-) -> Result<Parsed<Facts>, Refusal> {
-    let mut facts = Facts::default();
+) -> Result<Parsed<FieldSummary>, Refusal> {
+    let mut summary = FieldSummary::default();
     let bytes_max = limits.head_bytes();
     loop {
         let Some(end) = line_end(buf, at, bytes_max)? else { return Ok(Parsed::Partial) };
         let line = &buf[at..end];
         if line.is_empty() {
-            facts.end = end + 2;
-            return Ok(Parsed::Complete(facts));
+            summary.end = end + 2;
+            return Ok(Parsed::Complete(summary));
         }
-        if facts.count >= limits.headers_max {
+        if summary.count >= limits.headers_max {
             return Err(Refusal::with(431, "too_many_headers"));
         }
         let name_len = name_length(line)?;
@@ -85,18 +85,18 @@ pub(crate) fn scan_fields(
             value_end: (value_start + value.len()) as u32,
             name: class,
         };
-        if !slots.put(facts.count, slot) {
+        if !slots.put(summary.count, slot) {
             return Err(Refusal::with(431, "too_many_headers"));
         }
-        facts.count += 1;
+        summary.count += 1;
         if class != Name::Other {
-            facts.note(class, value, value_start, side)?;
+            summary.record(class, value, value_start, side)?;
         }
         at = end + 2;
     }
 }
 
-/// The position of the CR that ends the line starting at `at`, or nothing when the line is still incomplete.
+/// The position of the CR that ends the line starting at `at`; `None` while the line is incomplete.
 #[inline]
 pub(crate) fn line_end(buf: &[u8], at: usize, bytes_max: usize) -> Result<Option<usize>, Refusal> {
     let rest = &buf[at..];
@@ -149,15 +149,15 @@ fn control_refusal(value: &[u8]) -> Refusal {
     })
 }
 
-impl Facts {
-    fn note(&mut self, name: Name, value: &[u8], value_start: usize, side: Side) -> Result<(), Refusal> {
+impl FieldSummary {
+    fn record(&mut self, name: Name, value: &[u8], value_start: usize, side: Side) -> Result<(), Refusal> {
         match name {
             Name::Host if side == Side::Request => {
                 let seen = self.host.replace((value_start, value_start + value.len())).is_some();
                 refuse_if(seen, "host_duplicate")?;
             }
             Name::ContentLength => {
-                // Even equal duplicates: somebody reads the first, somebody the last, somebody refuses.
+                // Equal duplicates are refused as well: recipients differ in which one they read.
                 let seen = self.content_length.replace(content_length(value)?).is_some();
                 refuse_if(seen, "content_length_duplicate")?;
             }
@@ -165,7 +165,7 @@ impl Facts {
                 check_transfer_encoding(value)?;
                 refuse_if(std::mem::replace(&mut self.chunked, true), "transfer_encoding_duplicate")?;
             }
-            Name::Connection => self.note_connection(value, side)?,
+            Name::Connection => self.record_connection(value, side)?,
             Name::Upgrade => {
                 self.upgrade_lines = self.upgrade_lines.saturating_add(1);
                 for protocol in list_members(value) {
@@ -196,7 +196,7 @@ impl Facts {
         Ok(())
     }
 
-    fn note_connection(&mut self, value: &[u8], side: Side) -> Result<(), Refusal> {
+    fn record_connection(&mut self, value: &[u8], side: Side) -> Result<(), Refusal> {
         for option in list_members(value) {
             if !is_token(option) {
                 return Err(Refusal::bad("connection_malformed"));
@@ -209,7 +209,7 @@ impl Facts {
                 self.upgrade_option = true;
             } else if names_end_to_end(option, side) {
                 // RFC 9110 section 7.6.1: a connection option must not name a field meant for every recipient.
-                // A client that does so wants us to hide from the server what we based a decision on.
+                // Otherwise a client could hide from the server a field that the proxy based a decision on.
                 return Err(Refusal::bad("connection_names_protected"));
             } else {
                 self.names_listed = true;
@@ -241,7 +241,7 @@ fn names_end_to_end(option: &[u8], side: Side) -> bool {
     }
 }
 
-/// `1*DIGIT` and nothing else, below 2^63 because servers that keep it in a signed integer are common.
+/// `1*DIGIT` and nothing else, below 2^63 because servers often store the length in a signed integer.
 fn content_length(value: &[u8]) -> Result<u64, Refusal> {
     if value.is_empty() {
         return Err(Refusal::bad("content_length_empty"));
@@ -269,15 +269,15 @@ fn check_transfer_encoding(value: &[u8]) -> Result<(), Refusal> {
     }
     let mut codings = value.split(|&b| b == b',').map(trim_ows);
     let last = codings.next_back().unwrap_or_default();
-    // RFC 9112 section 6.1: a coding the recipient does not understand is answered with 501.
+    // RFC 9112 section 6.1: a coding that the recipient does not implement is answered with 501.
     match is_token(last) && codings.all(|coding| is_token(coding) && !is_chunked(coding)) {
         true => Err(Refusal::with(501, "transfer_encoding_unsupported")),
         false => Err(Refusal::bad("transfer_encoding_malformed")),
     }
 }
 
-/// Whether it is a protocol, `name ["/" version]` (RFC 9110 section 7.8), that a tunnel may carry. None may carry
-/// another version of HTTP: its requests would bypass every rule.
+/// Whether a tunnel may carry `protocol`, `name ["/" version]` (RFC 9110 section 7.8). No tunnel carries another
+/// version of HTTP, because its requests would bypass every rule.
 pub(crate) fn may_tunnel(protocol: &[u8]) -> bool {
     let slash = memchr(b'/', protocol);
     let name = &protocol[..slash.unwrap_or(protocol.len())];

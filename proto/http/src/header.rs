@@ -1,13 +1,13 @@
-//! Header lines of a head: where they are in the buffer and what the proxy knows about their names.
+//! Header lines of a head: their positions in the buffer and the class of each name.
 
 use crate::bytes::{ascii, is_plain_name_byte};
 use evergate_base::name::is_same;
 
 const SLOTS: usize = 128;
-/// How many lines [`crate::RequestHead::for_rules`] gives at most: a Host that the target names may have no line of its own.
+/// Most lines that [`crate::RequestHead::for_rules`] returns. The host of the target may need one line of its own.
 pub const FOR_RULES_MAX: usize = SLOTS + 1;
 
-/// Names that framing, routing or rewriting treats specially. Decided once, while the line is parsed.
+/// Class of a header name that framing, routing or rewriting treats specially, decided once, when the line is parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Name {
     Other,
@@ -15,8 +15,8 @@ pub(crate) enum Name {
     ContentLength,
     TransferEncoding,
     Connection,
-    /// `Keep-Alive`, `Proxy-Connection`, `HTTP2-Settings`: never leave this hop. Nor does `Proxy`, which CGI-style programs take for
-    /// a setting of theirs.
+    /// `Keep-Alive`, `Proxy-Connection` and `HTTP2-Settings`, which are hop-by-hop, and `Proxy`, which CGI-style
+    /// programs mistake for one of their settings. None of these is forwarded.
     HopByHop,
     Te,
     Upgrade,
@@ -29,32 +29,33 @@ pub(crate) enum Name {
     PersistentAuth,
     XForwardedFor,
     XForwardedProto,
-    /// `Forwarded`, `X-Real-IP`, `Client-IP` and the rest of `X-Forwarded-*`: what only a trusted hop may say.
+    /// `Forwarded`, `X-Real-IP`, `Client-IP` and the rest of `X-Forwarded-*`: only a trusted hop may send these.
     Forwarded,
     XRequestId,
-    /// One of the forwarding names spelt with other bytes for `-`, which CGI-style servers take for it: never forwarded.
+    /// A forwarding name with another byte in place of `-`. CGI-style servers treat both as one name, so it is never
+    /// forwarded.
     Disguised,
 }
 
 impl Name {
-    /// Nothing when servers may take the name for one that frames the message.
+    /// The class of a name; `None` when a server may mistake the name for one that frames the message.
     #[inline]
     pub(crate) fn of(name: &[u8]) -> Option<Name> {
         let known = Self::spelt(name, |name, word| name.eq_ignore_ascii_case(word.as_bytes()));
-        // The names that may not be disguised have 9 bytes or more.
+        // The names that must not be disguised have 9 bytes or more.
         if known != Name::Other || name.len() < 9 || name.iter().all(|&b| is_plain_name_byte(b)) {
             return Some(known);
         }
         Self::disguised(name)
     }
 
-    /// Whether the field is forwarded unless `Connection` lists it, which it may.
+    /// Whether the field is forwarded unless `Connection` lists it.
     #[inline]
     pub(crate) fn may_be_listed(self) -> bool {
         matches!(self, Name::Other | Name::ProxyAuthorization | Name::Challenge | Name::PersistentAuth)
     }
 
-    /// Whether rules may decide on such a header, unless `Connection` lists it.
+    /// Whether rules may read such a header, unless `Connection` lists it.
     #[inline]
     pub(crate) fn is_for_rules(self, trust_forwarded: bool) -> bool {
         match self {
@@ -108,12 +109,12 @@ impl Name {
     }
 }
 
-/// Whether [`crate::RequestHead::for_rules`] can give headers of this name.
+/// Whether [`crate::RequestHead::for_rules`] can return headers of this name.
 pub fn is_for_rules(name: &[u8], trust_forwarded: bool) -> bool {
     Name::of(name).is_some_and(|name| name.is_for_rules(trust_forwarded))
 }
 
-/// One header line as positions in the head.
+/// Positions of one header line in the head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot {
     pub(crate) name_start: u32,
@@ -125,7 +126,7 @@ pub(crate) struct Slot {
 
 const EMPTY: Slot = Slot { name_start: 0, name_end: 0, value_start: 0, value_end: 0, name: Name::Other };
 
-/// Room for the header positions of one head. Keep one per worker and reuse it: it borrows nothing between parses.
+/// Storage for the header positions of one head. Keep one per worker and reuse it: it borrows nothing between parses.
 #[derive(Clone, Debug)]
 pub struct HeaderSlots([Slot; SLOTS]);
 
@@ -135,7 +136,7 @@ impl HeaderSlots {
         Self([EMPTY; SLOTS])
     }
 
-    /// Fills the slot at `index`; false when there is none.
+    /// Fills the slot at `index`; returns false when there is no such slot.
     #[inline]
     pub(crate) fn put(&mut self, index: usize, slot: Slot) -> bool {
         match self.0.get_mut(index) {
@@ -161,7 +162,7 @@ impl Default for HeaderSlots {
 /// One header line. The name is a token as sent; the value has no whitespace around it and no control bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header<'a> {
-    /// As sent: compare without regard to case.
+    /// Name as sent; compare it without regard to case.
     pub name: &'a str,
     /// Bytes 0x20 to 0xff except 0x7f, and HTAB.
     pub value: &'a [u8],
@@ -184,7 +185,7 @@ impl<'a> Headers<'a> {
         self.slots.len()
     }
 
-    /// True when the head has no header lines.
+    /// Whether the head has no header lines.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }

@@ -1,17 +1,17 @@
 //! HTTP/1.1 messages for a reverse proxy: strict heads, body framing, rewriting.
 //!
-//! A message has one interpretation or it is refused with a [`Refusal`]: two implementations that read the same
-//! bytes differently are what request smuggling is made of. Every leniency that RFC 9112 allows a recipient
-//! (bare LF, folded lines, repeated `Content-Length`, and so on) is therefore declined here.
+//! A message has exactly one interpretation, or this crate refuses it with a [`Refusal`]: request smuggling relies on
+//! two implementations that read the same bytes differently. Every leniency that RFC 9112 allows a recipient (bare LF,
+//! folded lines, repeated `Content-Length`, and so on) is therefore declined.
 //!
 //! Invariants:
-//! * Nothing is allocated per message. Heads borrow the receive buffer; rewriting appends to the caller's buffer.
-//! * Feeding a message byte by byte gives the verdict that feeding it at once gives: heads are judged line by
-//!   line in order, bodies byte by byte.
+//! * This crate allocates nothing per message. Heads borrow the receive buffer; rewriting appends to the caller's
+//!   buffer.
+//! * The verdict does not depend on how the bytes are split: heads are checked line by line in order, bodies byte by
+//!   byte.
 //! * No input makes this crate panic.
 //!
-//! What it does not do: it holds no buffers, no clock and no sockets, and it does not pair requests with
-//! responses. The connection does that.
+//! This crate has no buffers, clock or sockets, and does not pair requests with responses; `evergate-connection` does.
 
 mod authority;
 mod body;

@@ -1,6 +1,6 @@
-//! The bounds on what a peer may send, and the verdict when it is refused.
+//! Limits on what a peer may send, and the verdict when a message is refused.
 
-/// Upper bounds for one message. Units are in the names; heads and trailers are counted with their line ends.
+/// Limits of one message. Units are in the names; heads and trailers are counted with their line ends.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Start line and headers together, with the empty line that ends them.
@@ -28,7 +28,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Positions in a head are kept in 32 bits; no configuration may ask for more than this.
+    /// Head positions have 32 bits; no configuration may ask for more than this.
     const HEAD_BYTES_CEILING: usize = 1 << 24;
 
     pub(crate) fn head_bytes(&self) -> usize {
@@ -36,10 +36,10 @@ impl Limits {
     }
 }
 
-/// Why a message is refused: the status to answer and a stable token for logs and counters.
+/// Verdict on a refused message: the status to answer and a stable token for logs and counters.
 ///
-/// The status is 400, 414, 417, 431, 501 or 505 for a request and 502 for a response. A body does not know whether
-/// it belongs to a request, so [`crate::Body::advance`] says 400: see [`Refusal::for_response`].
+/// The status is 400, 414, 417, 431, 501 or 505 for a request and 502 for a response. A [`crate::Body`] belongs to
+/// either, so [`crate::Body::advance`] returns 400: see [`Refusal::for_response`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("message refused with status {status}: {reason}")]
 pub struct Refusal {
@@ -58,17 +58,17 @@ impl Refusal {
         Self { status, reason }
     }
 
-    /// The same refusal when the server is to blame: the client is told 502.
+    /// The same refusal for a fault of the server: the client receives a 502.
     pub const fn for_response(self) -> Self {
         Self { status: 502, reason: self.reason }
     }
 }
 
-/// What a parser makes of the bytes received so far.
+/// Result of parsing the bytes received so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed<T> {
-    /// Nothing wrong so far; more bytes are needed.
+    /// The bytes are valid so far; more are needed.
     Partial,
-    /// The whole of it.
+    /// The complete message part.
     Complete(T),
 }

@@ -1,16 +1,16 @@
-//! One spelling for every path: what the rules match is what the server is sent.
+//! Canonical spelling of paths: the rules match the same bytes that the server receives.
 
 use crate::bytes::{hex, is_unreserved};
 use crate::limits::Refusal;
 
-/// Appends the canonical form of `path` to `out` and says whether it differs from what was sent.
+/// Appends the canonical form of `path` to `out` and returns whether it differs from `path`.
 ///
 /// Percent-encoded unreserved characters are decoded, the remaining percent-encodings get upper-case digits, and
 /// dot segments are resolved (RFC 3986 section 6.2.2); `..` at the root stays at the root. Encoded slashes and
 /// backslashes stay encoded: they are data within a segment. Empty segments are kept. `*` is its own canonical form.
 ///
 /// Refused: incomplete or non-hexadecimal encodings, `%00`, and raw backslashes, which some servers read as slashes.
-/// On refusal `out` is as it was.
+/// After a refusal `out` is unchanged.
 pub fn canonical_path(path: &[u8], out: &mut Vec<u8>) -> Result<bool, Refusal> {
     let start = out.len();
     if memchr::memchr2(b'%', b'\\', path).is_none() && memchr::memmem::find(path, b"/.").is_none() {
@@ -55,7 +55,7 @@ fn decode(path: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// RFC 3986 section 5.2.4, in place: every segment is moved down over the ones that were dropped.
+/// RFC 3986 section 5.2.4, in place: every segment is moved down over the dropped ones.
 fn resolve_dots(out: &mut Vec<u8>, start: usize) {
     if out.get(start) != Some(&b'/') {
         return;
@@ -95,7 +95,7 @@ mod tests {
             Ok(changed) => {
                 let text = String::from_utf8(out[1..].to_vec()).unwrap();
                 assert_eq!(changed, text != path, "{path}");
-                // Canonical forms are fixed points.
+                // A canonical form is a fixed point.
                 let mut again = Vec::new();
                 assert_eq!(canonical_path(text.as_bytes(), &mut again), Ok(false));
                 Ok(text)

@@ -1,10 +1,10 @@
-//! Request heads: the request line, Host, framing and what the client wants of the connection.
+//! Request heads: request line, Host, framing and connection options.
 
 use crate::authority::{self, HOST_BYTES_MAX};
 use crate::body::Body;
 use crate::bytes::{ascii, has_non_vchar, is_token, is_token_byte, list_members, trim_ows};
 use crate::connection_auth::ConnectionAuth;
-use crate::fields::{Facts, Side, may_tunnel, scan_fields};
+use crate::fields::{FieldSummary, Side, may_tunnel, scan_fields};
 use crate::header::{Header, HeaderSlots, Headers, Name};
 use crate::limits::{Limits, Parsed, Refusal};
 use crate::target;
@@ -14,7 +14,7 @@ use memchr::memchr;
 const METHOD_BYTES_MAX: usize = 32;
 const ID_BYTES_MAX: usize = 128;
 
-/// The two versions this crate speaks. RFC 9110 section 2.5: a higher minor version is processed as HTTP/1.1.
+/// Versions that this crate processes. A higher minor version is processed as HTTP/1.1 (RFC 9110 section 2.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
     /// HTTP/1.0
@@ -37,7 +37,7 @@ pub enum RequestFraming {
 /// A complete request head, borrowed from the receive buffer and the header slots.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestHead<'a> {
-    /// Bytes of the buffer that the head takes; the body starts there.
+    /// Length of the head in the buffer, in bytes; the body starts there.
     pub head_len: usize,
     /// A token (RFC 9110 section 9.1) of at most 32 bytes, as sent: methods are case-sensitive.
     pub method: &'a str,
@@ -45,7 +45,7 @@ pub struct RequestHead<'a> {
     pub target: &'a [u8],
     /// The path of an origin-form or absolute-form target, or `*`. Not canonical: see [`crate::canonical_path`].
     pub path: &'a [u8],
-    /// What follows the first `?`.
+    /// The part after the first `?`.
     pub query: Option<&'a [u8]>,
     /// The authority as sent, in the absolute-form target or the Host header; empty only in HTTP/1.0.
     pub host: &'a [u8],
@@ -55,34 +55,34 @@ pub struct RequestHead<'a> {
     pub headers: Headers<'a>,
     /// How the body is delimited.
     pub framing: RequestFraming,
-    /// The client wants to send another request on this connection.
+    /// Whether the client may send another request on this connection.
     pub keep_alive: bool,
-    /// The client waits for 100 (Continue) before it sends the body.
+    /// Whether the client waits for 100 (Continue) before it sends the body.
     pub expect_continue: bool,
-    /// It has no content and asks for another protocol, one of which may be tunnelled.
+    /// Whether the request has no content and asks for another protocol that may be tunnelled.
     pub upgrade: bool,
-    pub(crate) facts: Facts,
+    pub(crate) summary: FieldSummary,
 }
 
 impl<'a> RequestHead<'a> {
-    /// The host without its port, and without the dot of the root that may end it: with and without, servers take it for the
-    /// same. An IPv6 address keeps its brackets.
+    /// The host without its port and without a final dot, because servers treat both spellings as the same. An IPv6
+    /// address keeps its brackets.
     pub fn host_name(&self) -> &'a [u8] {
         let name = authority::name(self.host);
         name.strip_suffix(b".").filter(|name| !name.is_empty()).unwrap_or(name)
     }
 
-    /// The host in the spelling that comparisons use (RFC 3986 section 6.2.2): lower case, percent-encoded unreserved
-    /// characters decoded, without port and without the dot of the root.
+    /// The canonical spelling of the host, for comparisons (RFC 3986 section 6.2.2): lower case, percent-encoded
+    /// unreserved characters decoded, no port and no final dot.
     pub fn canonical_host<'b>(&self, out: &'b mut [u8; HOST_BYTES_MAX]) -> &'b [u8] {
         authority::canonical(authority::name(self.host), out)
     }
 
-    /// The header lines that rules may decide on: what the server gets, and what frames the message. Not what is left out
-    /// on the way, which a client could say to be taken for somebody else, or have left out after it was seen. Host comes first, as
-    /// it is written: of a target in absolute-form, if it is one.
+    /// The header lines that rules may read: those that the server receives, and those that frame the message. Fields
+    /// that rewriting drops are excluded: a client could use them to impersonate another client, or to influence a rule
+    /// unseen. Host comes first, in the spelling that is written; a target in absolute-form supplies it.
     pub fn for_rules(&self, trust_forwarded: bool) -> impl Iterator<Item = Header<'a>> + use<'a> {
-        let (headers, listed) = (self.headers, self.facts.names_listed);
+        let (headers, listed) = (self.headers, self.summary.names_listed);
         let host = Some(Header { name: "Host", value: self.host }).filter(|host| !host.value.is_empty());
         let others =
             headers.classified().zip(headers.iter()).filter_map(move |((class, name, _), header)| {
@@ -107,15 +107,15 @@ impl<'a> RequestHead<'a> {
         pairs.filter_map(|pair| trim_ows(pair).strip_prefix(name.as_bytes())?.strip_prefix(b"="))
     }
 
-    /// The id that a hop in front of us gave the request: 1 to 128 visible ASCII characters, and no second one.
+    /// The request id from a hop in front of the proxy: 1 to 128 visible ASCII characters, on a single header line.
     pub fn given_id(&self) -> Option<&'a str> {
         let mut values = self.headers.of(Name::XRequestId);
         let id = values.next().filter(|id| (1..=ID_BYTES_MAX).contains(&id.len()) && !has_non_vchar(id))?;
         values.next().is_none().then(|| ascii(id))
     }
 
-    /// Appends the protocols that the client offers to switch to and that may be tunnelled, in its order, as a list of
-    /// at most `bytes_max` bytes; nothing of a request that asks for no upgrade.
+    /// Appends the protocols that the client offers and that may be tunnelled, in its order, as a list of at most
+    /// `bytes_max` bytes. Appends nothing for a request that asks for no upgrade.
     pub fn write_offer(&self, out: &mut Vec<u8>, bytes_max: usize) {
         let start = out.len();
         let lines = self.headers.of(Name::Upgrade).filter(|_| self.upgrade);
@@ -128,17 +128,17 @@ impl<'a> RequestHead<'a> {
         }
     }
 
-    /// What the request says of authentication that belongs to a connection.
+    /// Effect of the request on authentication that belongs to a connection.
     pub fn connection_auth(&self) -> ConnectionAuth {
-        self.facts.auth
+        self.summary.auth
     }
 
-    /// RFC 9110 section 9.2.2: repeating the request has the effect of sending it once.
+    /// Whether sending the request twice has the effect of sending it once (RFC 9110 section 9.2.2).
     pub fn is_idempotent(&self) -> bool {
         matches!(self.method, "GET" | "HEAD" | "OPTIONS" | "PUT" | "DELETE" | "TRACE")
     }
 
-    /// Where the body stands before its first byte.
+    /// The body before its first byte.
     pub fn body(&self) -> Body {
         match self.framing {
             RequestFraming::None => Body::Done,
@@ -157,32 +157,32 @@ pub fn parse_request<'a>(
     slots: &'a mut HeaderSlots,
 ) -> Result<Parsed<RequestHead<'a>>, Refusal> {
     let Some(line) = request_line(buf, limits)? else { return Ok(Parsed::Partial) };
-    let facts = match scan_fields(buf, line.next, limits, slots, Side::Request)? {
-        Parsed::Complete(facts) => facts,
+    let summary = match scan_fields(buf, line.next, limits, slots, Side::Request)? {
+        Parsed::Complete(summary) => summary,
         Parsed::Partial => return Ok(Parsed::Partial),
     };
-    let host = host(buf, &line, &facts)?;
-    let framing = framing(&line, &facts)?;
+    let host = host(buf, &line, &summary)?;
+    let framing = framing(&line, &summary)?;
     let h11 = line.version == Version::H11;
     let has_body = !matches!(framing, RequestFraming::None | RequestFraming::Length(0));
     let upgrade =
-        h11 && facts.upgrade_option && facts.upgrade_lines == 1 && facts.upgrade_offered && !has_body;
+        h11 && summary.upgrade_option && summary.upgrade_lines == 1 && summary.upgrade_offered && !has_body;
     let slots: &'a HeaderSlots = slots;
     Ok(Parsed::Complete(RequestHead {
-        head_len: facts.end,
+        head_len: summary.end,
         method: ascii(line.method),
         target: line.target,
         path: line.parts.path,
         query: line.parts.query,
         host,
         version: line.version,
-        headers: Headers::new(buf, slots.first(facts.count)),
+        headers: Headers::new(buf, slots.first(summary.count)),
         framing,
-        keep_alive: !facts.close && (h11 || facts.keep_alive),
-        // RFC 9110 section 10.1.1: ignored in HTTP/1.0; pointless without content.
-        expect_continue: facts.expect_continue && h11 && has_body,
+        keep_alive: !summary.close && (h11 || summary.keep_alive),
+        // RFC 9110 section 10.1.1: an expectation is ignored in HTTP/1.0; without content it has no purpose.
+        expect_continue: summary.expect_continue && h11 && has_body,
         upgrade,
-        facts,
+        summary,
     }))
 }
 
@@ -191,7 +191,7 @@ struct RequestLine<'a> {
     target: &'a [u8],
     parts: target::Target<'a>,
     version: Version,
-    /// Where the header lines start.
+    /// Position where the header lines start.
     next: usize,
 }
 
@@ -223,7 +223,7 @@ fn request_line<'a>(buf: &'a [u8], limits: &Limits) -> Result<Option<RequestLine
         return Err(Refusal::bad("request_line_malformed"));
     };
     let (target, version) = match memchr(b' ', after) {
-        // RFC 9112 section 3: whitespace in the request line is not to be guessed around.
+        // RFC 9112 section 3: a recipient should not guess around whitespace in the request line.
         Some(0) => return Err(Refusal::bad("request_line_spaces")),
         Some(space) => (&after[..space], &after[space + 1..]),
         None => return Err(Refusal::bad("version_missing")),
@@ -249,7 +249,7 @@ fn request_line<'a>(buf: &'a [u8], limits: &Limits) -> Result<Option<RequestLine
     Ok(Some(RequestLine { method, target, parts, version, next: start + lf + 1 }))
 }
 
-/// Where the request line starts, or nothing when that is not yet known.
+/// Position where the request line starts; `None` while that is unknown.
 fn line_start(buf: &[u8]) -> Result<Option<usize>, Refusal> {
     let start = match buf {
         [b'\r', b'\n', ..] => 2,
@@ -266,13 +266,13 @@ fn line_start(buf: &[u8]) -> Result<Option<usize>, Refusal> {
     }
 }
 
-/// The method at the start of a line. Judged byte by byte, so that what is not HTTP is refused at once.
+/// The method at the start of a line. It is checked byte by byte, so that other protocols are refused at once.
 fn method(rest: &[u8]) -> Result<Option<&[u8]>, Refusal> {
     let head = &rest[..rest.len().min(METHOD_BYTES_MAX + 1)];
     match head.iter().position(|&b| !is_token_byte(b)) {
         None if head.len() > METHOD_BYTES_MAX => Err(Refusal::with(501, "method_too_long")),
         None => Ok(None),
-        // A line that ends within the method is for the line checks to name.
+        // The line checks name the reason when the line ends within the method.
         Some(len) if len > 0 && matches!(head[len], b' ' | b'\r' | b'\n') => Ok(Some(&rest[..len])),
         Some(_) => Err(Refusal::bad("method_malformed")),
     }
@@ -283,8 +283,8 @@ pub fn is_method(method: &[u8]) -> bool {
     is_token(method) && method.len() <= METHOD_BYTES_MAX
 }
 
-fn host<'a>(buf: &'a [u8], line: &RequestLine<'a>, facts: &Facts) -> Result<&'a [u8], Refusal> {
-    let sent = facts.host.map(|(start, end)| &buf[start..end]);
+fn host<'a>(buf: &'a [u8], line: &RequestLine<'a>, summary: &FieldSummary) -> Result<&'a [u8], Refusal> {
+    let sent = summary.host.map(|(start, end)| &buf[start..end]);
     let h10 = line.version == Version::H10;
     let header = match sent {
         None if h10 => None,
@@ -296,16 +296,16 @@ fn host<'a>(buf: &'a [u8], line: &RequestLine<'a>, facts: &Facts) -> Result<&'a 
         (None, None) => Ok(b""),
         (None, Some((host, _))) => Ok(host),
         (Some((name, _, _)), None) => Ok(name),
-        // RFC 9112 section 3.2.2 lets the target win; a server behind us may let the header win.
+        // RFC 9112 section 3.2.2 prefers the target; a server may prefer the header.
         (Some((name, a, port)), Some((_, b))) if authority::same(a, b, port) => Ok(name),
         (Some(_), Some(_)) => Err(Refusal::bad("host_conflict")),
     }
 }
 
-fn framing(line: &RequestLine<'_>, facts: &Facts) -> Result<RequestFraming, Refusal> {
-    match (facts.chunked, facts.content_length) {
+fn framing(line: &RequestLine<'_>, summary: &FieldSummary) -> Result<RequestFraming, Refusal> {
+    match (summary.chunked, summary.content_length) {
         (true, Some(_)) => Err(Refusal::bad("length_and_chunked")),
-        // RFC 9112 section 6.1: the framing of such a message is to be treated as faulty.
+        // RFC 9112 section 6.1: a recipient must treat the framing of such a message as faulty.
         (true, None) if line.version == Version::H10 => Err(Refusal::bad("transfer_encoding_http10")),
         (true, None) => Ok(RequestFraming::Chunked),
         (false, Some(length)) => Ok(RequestFraming::Length(length)),

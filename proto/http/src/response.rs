@@ -1,9 +1,9 @@
-//! Response heads, read from a server that is trusted no more than a client.
+//! Response heads. A server is trusted no more than a client.
 
 use crate::body::Body;
 use crate::bytes::{has_control, list_members};
 use crate::connection_auth::ConnectionAuth;
-use crate::fields::{Facts, Side, line_end, scan_fields};
+use crate::fields::{FieldSummary, Side, line_end, scan_fields};
 use crate::header::{HeaderSlots, Headers, Name};
 use crate::limits::{Limits, Parsed, Refusal};
 use crate::request::Version;
@@ -11,7 +11,7 @@ use crate::request::Version;
 /// How the body of a response is delimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseFraming {
-    /// There is no body, whatever the headers say: 1xx, 204, 304 and answers to HEAD.
+    /// There is no body, regardless of the headers: 1xx, 204, 304 and responses to HEAD.
     None,
     /// Content-Length, in bytes; may be 0.
     Length(u64),
@@ -24,7 +24,7 @@ pub enum ResponseFraming {
 /// A complete response head, borrowed from the receive buffer and the header slots.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseHead<'a> {
-    /// Bytes of the buffer that the head takes; the body starts there.
+    /// Length of the head in the buffer, in bytes; the body starts there.
     pub head_len: usize,
     /// 100 to 599.
     pub status: u16,
@@ -36,12 +36,12 @@ pub struct ResponseHead<'a> {
     pub headers: Headers<'a>,
     /// How the body is delimited.
     pub framing: ResponseFraming,
-    /// The server will take another request on this connection. An HTTP/1.1 answer to an HTTP/1.0 request may say
-    /// so and close nevertheless: the caller knows which version it asked in.
+    /// Whether the server accepts another request on this connection. An HTTP/1.1 response to an HTTP/1.0 request may
+    /// announce this and close nevertheless: the caller knows the version of its request.
     pub keep_alive: bool,
-    /// 101: what follows is another protocol.
+    /// Whether the status is 101: the bytes after the head belong to another protocol.
     pub is_upgrade: bool,
-    pub(crate) facts: Facts,
+    pub(crate) summary: FieldSummary,
 }
 
 impl<'a> ResponseHead<'a> {
@@ -50,20 +50,20 @@ impl<'a> ResponseHead<'a> {
         self.headers.get(name)
     }
 
-    /// What the response says of authentication that belongs to a connection. Only a 401 or 407 continues a handshake.
+    /// Effect of the response on authentication that belongs to a connection. Only a 401 or 407 continues a handshake.
     pub fn connection_auth(&self) -> ConnectionAuth {
         match self.status {
-            401 | 407 => self.facts.auth,
-            _ => self.facts.auth.min(ConnectionAuth::Binds),
+            401 | 407 => self.summary.auth,
+            _ => self.summary.auth.min(ConnectionAuth::Binds),
         }
     }
 
-    /// 1xx other than 101: another head follows.
+    /// Whether the status is 1xx other than 101: another head follows.
     pub fn is_interim(&self) -> bool {
         self.status < 200 && self.status != 101
     }
 
-    /// Whether every protocol that the server switches to is in the list that it was offered (RFC 9110 section 7.8).
+    /// Whether the list `offer` contains every protocol that the server switches to (RFC 9110 section 7.8).
     pub fn switches_within(&self, offer: &[u8]) -> bool {
         let mut protocols = self.headers.of(Name::Upgrade).flat_map(list_members).peekable();
         let is_offered =
@@ -71,7 +71,7 @@ impl<'a> ResponseHead<'a> {
         self.is_upgrade && protocols.peek().is_some() && protocols.all(is_offered)
     }
 
-    /// Where the body stands before its first byte.
+    /// The body before its first byte.
     pub fn body(&self) -> Body {
         match self.framing {
             ResponseFraming::None => Body::Done,
@@ -82,7 +82,7 @@ impl<'a> ResponseHead<'a> {
     }
 }
 
-/// Parses a response head at the start of `buf`. `request_was_head`: the answer to HEAD has no body.
+/// Parses a response head at the start of `buf`. `request_was_head`: the response to HEAD has no body.
 pub fn parse_response<'a>(
     buf: &'a [u8],
     limits: &Limits,
@@ -100,35 +100,35 @@ fn parse<'a>(
 ) -> Result<Parsed<ResponseHead<'a>>, Refusal> {
     let Some(end) = line_end(buf, 0, limits.head_bytes())? else { return Ok(Parsed::Partial) };
     let (version, status, reason) = status_line(&buf[..end])?;
-    let facts = match scan_fields(buf, end + 2, limits, slots, Side::Response)? {
-        Parsed::Complete(facts) => facts,
+    let summary = match scan_fields(buf, end + 2, limits, slots, Side::Response)? {
+        Parsed::Complete(summary) => summary,
         Parsed::Partial => return Ok(Parsed::Partial),
     };
-    let framing = framing(version, status, &facts, request_was_head)?;
-    if status == 101 && facts.upgrade_lines == 0 {
+    let framing = framing(version, status, &summary, request_was_head)?;
+    if status == 101 && summary.upgrade_lines == 0 {
         return Err(Refusal::bad("upgrade_missing"));
     }
-    // RFC 9110 section 8.6, RFC 9112 section 6.1: neither may announce content. Who does may well send it.
-    let announced = facts.chunked || facts.content_length.is_some_and(|length| length > 0);
+    // RFC 9110 section 8.6, RFC 9112 section 6.1: neither may announce content. A server that does may also send it.
+    let announced = summary.chunked || summary.content_length.is_some_and(|length| length > 0);
     if announced && status < 200 {
         return Err(Refusal::bad("interim_with_content"));
     }
-    if status == 101 && (facts.upgrade_refused || !facts.upgrade_offered) {
+    if status == 101 && (summary.upgrade_refused || !summary.upgrade_offered) {
         return Err(Refusal::bad("upgrade_refused"));
     }
     let persistent =
-        !facts.close && (version == Version::H11 || facts.keep_alive) && !(announced && status == 204);
+        !summary.close && (version == Version::H11 || summary.keep_alive) && !(announced && status == 204);
     let slots: &'a HeaderSlots = slots;
     Ok(Parsed::Complete(ResponseHead {
-        head_len: facts.end,
+        head_len: summary.end,
         status,
         version,
         reason: std::str::from_utf8(reason).unwrap_or(""),
-        headers: Headers::new(buf, slots.first(facts.count)),
+        headers: Headers::new(buf, slots.first(summary.count)),
         framing,
         keep_alive: persistent && framing != ResponseFraming::UntilClose,
         is_upgrade: status == 101,
-        facts,
+        summary,
     }))
 }
 
@@ -145,7 +145,7 @@ fn status_line(line: &[u8]) -> Result<(Version, u16, &[u8]), Refusal> {
         }
         _ => return Err(Refusal::bad("status_line_malformed")),
     };
-    // A missing space before an empty reason phrase is common and has only one reading.
+    // A missing space before an empty reason phrase is common and unambiguous.
     let (digits, reason) = match rest {
         [b' ', a, b, c] => ([*a, *b, *c], &b""[..]),
         [b' ', a, b, c, b' ', reason @ ..] => ([*a, *b, *c], reason),
@@ -162,10 +162,10 @@ fn status_line(line: &[u8]) -> Result<(Version, u16, &[u8]), Refusal> {
 fn framing(
     version: Version,
     status: u16,
-    facts: &Facts,
+    summary: &FieldSummary,
     request_was_head: bool,
 ) -> Result<ResponseFraming, Refusal> {
-    match (facts.chunked, facts.content_length) {
+    match (summary.chunked, summary.content_length) {
         (true, Some(_)) => return Err(Refusal::bad("length_and_chunked")),
         (true, None) if version == Version::H10 => return Err(Refusal::bad("transfer_encoding_http10")),
         _ => {}
@@ -173,9 +173,9 @@ fn framing(
     if request_was_head || status < 200 || status == 204 || status == 304 {
         return Ok(ResponseFraming::None);
     }
-    Ok(match facts.content_length {
+    Ok(match summary.content_length {
         Some(length) => ResponseFraming::Length(length),
-        None if facts.chunked => ResponseFraming::Chunked,
+        None if summary.chunked => ResponseFraming::Chunked,
         None => ResponseFraming::UntilClose,
     })
 }

@@ -10,7 +10,7 @@ pub(crate) struct Target<'a> {
     /// Starts with `/`, or is `*`.
     pub(crate) path: &'a [u8],
     pub(crate) query: Option<&'a [u8]>,
-    /// Authority as sent, its parts, and the port its scheme implies; absolute-form only.
+    /// Authority as sent, its parts, and the default port of its scheme; absolute-form only.
     pub(crate) authority: Option<(&'a [u8], Authority<'a>, u16)>,
 }
 
@@ -46,7 +46,7 @@ fn absolute<'a>(method: &[u8], target: &'a [u8]) -> Result<Target<'a>, Refusal> 
     let parts = authority::parse(name)?;
     let (path, query) = split_query(rest);
     let path: &[u8] = match path {
-        // RFC 9112 section 3.2.4: OPTIONS without path and query is sent on as "*".
+        // RFC 9112 section 3.2.4: OPTIONS without path and query is forwarded as "*".
         [] if method == b"OPTIONS" && query.is_none() => b"*",
         [] => b"/",
         _ => path,

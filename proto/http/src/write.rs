@@ -1,5 +1,5 @@
-//! Heads as they are sent on: hop-by-hop fields dropped, framing written from what was understood rather than
-//! copied, forwarding fields added. Names and values of other fields leave as they came.
+//! Heads as they are forwarded: hop-by-hop fields are dropped, framing is written from the parsed values, forwarding
+//! fields are added. Names and values of other fields are unchanged.
 
 use crate::bytes::{is_token, list_members, push_decimal};
 use crate::header::{Headers, Name};
@@ -7,55 +7,56 @@ use crate::request::{RequestFraming, RequestHead, Version};
 use crate::response::{ResponseFraming, ResponseHead};
 use evergate_base::name::is_same;
 
-/// What to change in a request on its way to the server.
+/// Changes to a request before it is sent to the server.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RequestEdits<'a> {
-    /// The path to write: the bytes the rules matched, from [`crate::canonical_path`]. Empty means as sent.
+    /// Path to write: the bytes that the rules matched, from [`crate::canonical_path`]. Empty means as received.
     pub path: &'a [u8],
-    /// Host for a client of HTTP/1.0 that names none: many servers refuse an empty one.
+    /// Host to write for a client of HTTP/1.0 that names none: many servers refuse an empty one.
     pub default_host: &'a str,
     /// The client's address as text, without port.
     pub client_ip: &'a str,
-    /// `http` or `https`: how the client reached us.
+    /// Scheme of the client's connection: `http` or `https`.
     pub scheme: &'a str,
-    /// Written as X-Request-Id in place of what the client sent, which may be [`RequestHead::given_id`]; empty writes none.
+    /// Value of X-Request-Id, in place of the client's, which may be [`RequestHead::given_id`]; empty writes none.
     pub request_id: &'a str,
-    /// Append to the X-Forwarded-For that was received and keep its companions; else drop what the client sent.
+    /// Whether to append to the received X-Forwarded-For and keep the related fields; otherwise these are dropped.
     pub trust_forwarded: bool,
-    /// Fields to write in place of those of the same name. `Host` is allowed; framing fields are ignored.
+    /// Fields to write in place of received fields of the same name. `Host` is allowed; framing fields are ignored.
     pub set: &'a [(&'a str, &'a str)],
-    /// Names of fields to leave out. Framing fields and Host are ignored.
+    /// Names of fields to drop. Framing fields and Host are ignored.
     pub remove: &'a [&'a str],
     /// Protocols to offer to the server, from [`RequestHead::write_offer`]; empty offers none.
     pub offer: &'a [u8],
-    /// The client has been told to go on (100): its expectation is met, and the server is not to say so once more.
+    /// Whether the client has already received 100 (Continue): the expectation is met and not forwarded.
     pub continued: bool,
-    /// Ask the server to take nothing on this connection for another request.
+    /// Whether to ask the server to close this connection after the response.
     pub close: bool,
 }
 
-/// What to change in a response on its way to the client.
+/// Changes to a response before it is sent to the client.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ResponseEdits<'a> {
-    /// We close the connection after this response. Implied when the body ends with the connection.
+    /// Whether the proxy closes the connection after this response. Implied when the body ends with the connection.
     pub close: bool,
-    /// The client speaks HTTP/1.0: a connection that stays open must say so, and a chunked body loses its framing, so that
-    /// the connection's end is the body's.
+    /// Whether the client uses HTTP/1.0: a connection that stays open must announce it. A chunked body loses its
+    /// framing, so that it ends with the connection.
     pub http10_client: bool,
-    /// Fields to write in place of those of the same name; framing fields are ignored.
+    /// Fields to write in place of received fields of the same name; framing fields are ignored.
     pub set: &'a [(&'a str, &'a str)],
-    /// Names of fields to leave out; framing fields are ignored.
+    /// Names of fields to drop; framing fields are ignored.
     pub remove: &'a [&'a str],
     /// Fields to add, such as Set-Cookie.
     pub append: &'a [(&'a str, &'a str)],
-    /// Forward a 101 as such.
+    /// Whether to forward a 101 as such.
     pub upgrade: bool,
 }
 
 /// Appends the request head for the server.
 ///
-/// The target is in origin-form and Host comes first. An HTTP/1.0 request becomes one of HTTP/1.1 (RFC 9110 section 2.5), so that
-/// the server connection can be reused; a chunked response to it must lose its framing, see [`ResponseEdits::http10_client`].
+/// The target is in origin-form and Host comes first. An HTTP/1.0 request becomes HTTP/1.1 (RFC 9110 section 2.5), so
+/// that the server connection can be reused. A chunked response must then lose its framing: see
+/// [`ResponseEdits::http10_client`].
 pub fn write_request_head(out: &mut Vec<u8>, head: &RequestHead<'_>, edits: &RequestEdits<'_>) {
     let h11 = head.version == Version::H11;
     out.reserve(head.head_len + 256);
@@ -75,8 +76,8 @@ pub fn write_request_head(out: &mut Vec<u8>, head: &RequestHead<'_>, edits: &Req
     }
 
     let upgrade = !edits.offer.is_empty() && head.upgrade;
-    let te = head.facts.te_trailers && h11;
-    let listed = head.facts.names_listed;
+    let te = head.summary.te_trailers && h11;
+    let listed = head.summary.names_listed;
     for (class, name, value) in head.headers.classified() {
         let forward = match class {
             Name::Other
@@ -120,7 +121,7 @@ pub fn write_request_head(out: &mut Vec<u8>, head: &RequestHead<'_>, edits: &Req
     out.extend_from_slice(b"\r\n");
 }
 
-/// The options of the connection to the server that hold.
+/// Writes a Connection field with the options whose condition holds.
 fn push_options(out: &mut Vec<u8>, options: [(bool, &[u8]); 3]) {
     let mut before: &[u8] = b"Connection: ";
     for (_, option) in options.into_iter().filter(|(holds, _)| *holds) {
@@ -154,7 +155,7 @@ fn push_forwarding(out: &mut Vec<u8>, head: &RequestHead<'_>, edits: &RequestEdi
         push_value(out, edits.client_ip.as_bytes());
         out.extend_from_slice(b"\r\n");
     }
-    // A trusted hop in front of us knows how the client reached it; we only know how the hop reached us.
+    // A trusted hop knows how the client reached it; the proxy only knows how the hop reached the proxy.
     let reported = edits.trust_forwarded && head.headers.of(Name::XForwardedProto).next().is_some();
     if !reported && ours("x-forwarded-proto") {
         push_field(out, "X-Forwarded-Proto", edits.scheme.as_bytes());
@@ -173,10 +174,10 @@ pub fn write_response_head(out: &mut Vec<u8>, head: &ResponseHead<'_>, edits: &R
     out.extend_from_slice(head.reason.as_bytes());
     out.extend_from_slice(b"\r\n");
 
-    // A 426 must say what to upgrade to (RFC 9110 section 15.5.22), to those who know of it.
-    let required = head.status == 426 && head.facts.upgrade_lines > 0 && !edits.http10_client;
+    // A 426 must name the protocols to upgrade to (RFC 9110 section 15.5.22). HTTP/1.0 has no upgrades.
+    let required = head.status == 426 && head.summary.upgrade_lines > 0 && !edits.http10_client;
     let upgrade = (edits.upgrade && head.is_upgrade) || required;
-    let listed = head.facts.names_listed;
+    let listed = head.summary.names_listed;
     for (class, name, value) in head.headers.classified() {
         let forward = match class {
             Name::ContentLength
@@ -197,9 +198,9 @@ pub fn write_response_head(out: &mut Vec<u8>, head: &ResponseHead<'_>, edits: &R
         ResponseFraming::Length(length) => push_content_length(out, length),
         ResponseFraming::Chunked if edits.http10_client => {}
         ResponseFraming::Chunked => push_line(out, b"Transfer-Encoding", b"chunked"),
-        // Answers to HEAD and 304 may say how long the content would be; 1xx and 204 must not.
+        // Responses to HEAD and 304 may give the length of the content; 1xx and 204 must not.
         ResponseFraming::None if head.status >= 200 && head.status != 204 => {
-            if let Some(length) = head.facts.content_length {
+            if let Some(length) = head.summary.content_length {
                 push_content_length(out, length);
             }
         }
@@ -222,21 +223,21 @@ pub fn write_response_head(out: &mut Vec<u8>, head: &ResponseHead<'_>, edits: &R
     out.extend_from_slice(b"\r\n");
 }
 
-/// True when nobody asked to leave that field out: neither the caller nor the message's own Connection lines.
+/// Whether the field is forwarded: neither the caller nor the message's own Connection lines drop it.
 #[inline]
 fn forwards(headers: Headers<'_>, name: &[u8], listed: bool, set: &[(&str, &str)], remove: &[&str]) -> bool {
     let left_out = overridden(name, set, remove) || (listed && is_listed(headers, name));
     !left_out
 }
 
-/// True when the caller replaces or removes fields of that name.
+/// Whether the caller replaces or removes fields of that name.
 #[inline]
 fn overridden(name: &[u8], set: &[(&str, &str)], remove: &[&str]) -> bool {
     let named = |other: &str| is_same(name, other.as_bytes());
     set.iter().any(|(other, _)| named(other)) || remove.iter().any(|other| named(other))
 }
 
-/// True when the message's own Connection lines name that field.
+/// Whether the message's own Connection lines name that field.
 #[cold]
 pub(crate) fn is_listed(headers: Headers<'_>, name: &[u8]) -> bool {
     headers.of(Name::Connection).flat_map(list_members).any(|option| option.eq_ignore_ascii_case(name))
@@ -263,8 +264,8 @@ pub(crate) fn push_set(out: &mut Vec<u8>, fields: &[(&str, &str)]) {
     }
 }
 
-/// A field whose value did not come from a parsed head: it may hold what a peer put in a certificate or a cookie,
-/// so it is made harmless here. A field whose name is not a token is not written.
+/// Appends a field whose value did not come from a parsed head but, for example, from a certificate or a cookie.
+/// Control bytes are replaced. A field whose name is not a token is not written.
 pub(crate) fn push_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     if !is_token(name.as_bytes()) {
         return;

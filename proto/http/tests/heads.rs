@@ -1,4 +1,4 @@
-//! What accepted heads mean: targets, hosts, framing, connection options; examples of RFC 9112; limits.
+//! Meaning of accepted heads: targets, hosts, framing, connection options; examples of RFC 9112; limits.
 
 mod support;
 
@@ -22,7 +22,7 @@ fn response<T>(bytes: &str, to_head: bool, look: impl FnOnce(&ResponseHead<'_>) 
     }
 }
 
-/// RFC 9112 section 3.2: method, target and Host, and what they mean as path, query, host and host name.
+/// RFC 9112 section 3.2: method, target and Host, and the path, query, host and host name that follow.
 #[test]
 fn targets_of_the_rfc_are_understood() {
     for (line, host, path, query, authority, name) in [
@@ -92,9 +92,9 @@ fn hosts_of_one_meaning_have_one_spelling() {
     }
 }
 
-/// RFC 9110 section 7.8: the list that a server may choose from.
+/// RFC 9110 section 7.8: the list of protocols that a server may choose from.
 #[test]
-fn an_offer_is_what_the_client_listed_and_may_be_tunnelled() {
+fn offer_lists_the_tunnelled_protocols_of_the_client() {
     let offer = |line: &str, bytes_max: usize| {
         let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\n{line}\r\n\r\n");
         let mut out = b"before".to_vec();
@@ -109,7 +109,7 @@ fn an_offer_is_what_the_client_listed_and_may_be_tunnelled() {
 }
 
 #[test]
-fn a_server_switches_only_to_what_was_offered() {
+fn server_switches_only_to_offered_protocols() {
     let switches = |lines: &str, offer: &str| {
         let bytes = format!("HTTP/1.1 101 X\r\nConnection: upgrade\r\n{lines}\r\n\r\n");
         let mut slots = HeaderSlots::new();
@@ -172,7 +172,7 @@ fn persistence_follows_version_and_connection_options() {
 }
 
 #[test]
-fn request_framing_is_what_the_headers_say() {
+fn request_framing_follows_the_headers() {
     for (lines, framing, body) in [
         ("", RequestFraming::None, Body::Done),
         ("Content-Length: 0\r\n", RequestFraming::Length(0), Body::Done),
@@ -204,7 +204,7 @@ fn response_framing_depends_on_the_request_and_the_status() {
     ] {
         response(&format!("HTTP/1.1 {status}\r\n{lines}\r\n"), to_head, |head| {
             assert_eq!(head.framing, framing, "{status} {lines:?} {to_head}");
-            // What announces content that must not come may be followed by it.
+            // A head that announces forbidden content may be followed by it.
             let doubtful = head.status == 204 && !lines.is_empty();
             assert_eq!(head.keep_alive, framing != UntilClose && !doubtful, "{status} {lines:?}");
             assert_eq!(head.is_upgrade, head.status == 101);
@@ -224,7 +224,7 @@ fn status_lines_may_lack_a_reason() {
 }
 
 #[test]
-fn only_a_request_without_content_and_with_a_tunnelled_protocol_upgrades() {
+fn upgrade_needs_no_content_and_a_tunnelled_protocol() {
     let ask =
         |line: &str, more: &str| request(&format!("{line}\r\nHost: a\r\n{more}\r\n"), |head| head.upgrade);
     let get = "GET / HTTP/1.1";
@@ -255,7 +255,7 @@ fn only_a_request_without_content_and_with_a_tunnelled_protocol_upgrades() {
 }
 
 #[test]
-fn an_expectation_counts_only_with_a_body_in_http11() {
+fn expectation_counts_only_with_a_body_in_http11() {
     for (version, lines, expected) in [
         ("1.1", "Content-Length: 5\r\n", true),
         ("1.1", "Transfer-Encoding: chunked\r\n", true),
@@ -269,7 +269,7 @@ fn an_expectation_counts_only_with_a_body_in_http11() {
 }
 
 #[test]
-fn an_id_is_given_by_one_line_of_visible_characters() {
+fn request_id_is_one_line_of_visible_characters() {
     let id = |lines: &str| {
         request(&format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n"), |head| {
             head.given_id().map(str::to_owned)
@@ -323,7 +323,7 @@ fn idempotent_methods_are_those_of_the_rfc() {
 }
 
 #[test]
-fn every_limit_is_exact_and_met_at_the_same_byte_however_split() {
+fn limits_are_exact_and_met_at_the_same_byte() {
     let small = |change: fn(&mut Limits)| {
         let mut limits = Limits::default();
         change(&mut limits);
@@ -348,19 +348,19 @@ fn every_limit_is_exact_and_met_at_the_same_byte_however_split() {
         let limits = Limits { target_bytes_max, ..Limits::default() };
         assert_eq!(request_verdict_within(head.as_bytes(), &limits), expected);
     }
-    // A target without end is refused without waiting for the end of the head.
+    // A target without end is refused before the head is complete.
     let endless = format!("GET /{}", "a".repeat(300));
     let limits = small(|l| l.target_bytes_max = 64);
     assert_eq!(request_verdict_within(endless.as_bytes(), &limits), Verdict::Refused(414, "target_too_long"));
     let limits = small(|l| l.head_bytes_max = 64);
     assert_eq!(request_verdict_within(endless.as_bytes(), &limits), Verdict::Refused(431, "head_too_large"));
-    // A name of DNS has no more than 255 bytes, and what rules compare has room for no more.
+    // A DNS name has at most 255 bytes, which is the limit of the canonical host.
     for (length, expected) in [(255, None), (256, Some(Verdict::Refused(400, "host_malformed")))] {
         let named = format!("GET / HTTP/1.1\r\nHost: {}:80\r\n\r\n", "a".repeat(length));
         let verdict = request_verdict_within(named.as_bytes(), &Limits::default());
         assert_eq!(verdict, expected.unwrap_or(Verdict::Complete(named.len())));
     }
-    // More slots than exist are never used.
+    // No more slots are used than exist.
     let many = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "A: b\r\n".repeat(128));
     let limits = small(|l| l.headers_max = usize::MAX);
     assert_eq!(request_verdict_within(many.as_bytes(), &limits), Verdict::Refused(431, "too_many_headers"));
@@ -394,7 +394,7 @@ fn slots_are_reused_without_traces_of_the_last_head() {
 }
 
 #[test]
-fn error_responses_parse_and_their_length_is_right() {
+fn error_responses_parse_with_the_right_length() {
     let statuses = [301, 302, 307, 308, 400, 403, 404, 408, 411, 413, 414, 417, 429, 431];
     for status in statuses.into_iter().chain([500, 501, 502, 503, 504, 505, 599]) {
         for to_head in [false, true] {

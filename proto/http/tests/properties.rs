@@ -34,7 +34,7 @@ const STREAMS: &[&str] = &[
     "3\r\n\r\n\r\r\n0;e\r\nHos: t\r\n\r\n",
 ];
 
-/// The head as one of HTTP/1.1 for a parser that knows no higher minor version; `before` stands in front of it.
+/// The head as HTTP/1.1, for a parser that knows no higher minor version; `before` is put in front of it.
 fn as_http11(bytes: &[u8], before: &[u8]) -> Vec<u8> {
     let mut all = bytes.to_vec();
     let at = all.windows(before.len()).position(|window| window == before).map(|at| at + before.len());
@@ -44,7 +44,7 @@ fn as_http11(bytes: &[u8], before: &[u8]) -> Vec<u8> {
     all
 }
 
-/// One of the texts with a few bytes replaced, inserted, deleted or doubled; bytes that matter come up often.
+/// One of the texts with a few bytes replaced, inserted, deleted or doubled; significant bytes are frequent.
 fn mutated(texts: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![
         proptest::sample::select(b"\r\n\t :;,\0\x0b\x7f/?#*%@[]0159afAFxX-_+\"\\".to_vec()),
@@ -69,7 +69,7 @@ fn mutated(texts: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// What a request means to a server, for comparing it before and after rewriting.
+/// Meaning of a request for a server, to compare before and after rewriting.
 fn meaning(bytes: &[u8]) -> Option<impl PartialEq + std::fmt::Debug + use<>> {
     let mut slots = HeaderSlots::new();
     match parse_request(bytes, &Limits::default(), &mut slots) {
@@ -83,7 +83,7 @@ fn meaning(bytes: &[u8]) -> Option<impl PartialEq + std::fmt::Debug + use<>> {
             Some((
                 h.method.to_string(),
                 (h.path.to_vec(), h.query.map(<[u8]>::to_vec), h.host.to_vec()),
-                (h.framing, h.expect_continue, h.upgrade), // the version is ours: always HTTP/1.1
+                (h.framing, h.expect_continue, h.upgrade), // the proxy always writes HTTP/1.1
                 end_to_end,
             ))
         }
@@ -96,12 +96,12 @@ proptest! {
 
     /// The verdict helpers compare byte-by-byte feeding with the whole.
     #[test]
-    fn mutated_requests_never_panic_and_have_one_verdict(bytes in mutated(HEADS)) {
+    fn mutated_requests_have_one_verdict(bytes in mutated(HEADS)) {
         request_verdict(&bytes);
     }
 
     #[test]
-    fn tight_limits_do_not_make_the_verdict_depend_on_the_split(
+    fn verdict_under_tight_limits_is_independent_of_the_split(
         bytes in mutated(HEADS), head in 1usize..120, headers in 0usize..6, target in 0usize..30,
     ) {
         let limits = Limits {
@@ -111,12 +111,12 @@ proptest! {
     }
 
     #[test]
-    fn mutated_responses_never_panic_and_have_one_verdict(bytes in mutated(RESPONSES), to_head: bool) {
+    fn mutated_responses_have_one_verdict(bytes in mutated(RESPONSES), to_head: bool) {
         response_verdict(&bytes, to_head);
     }
 
     #[test]
-    fn mutated_chunk_streams_never_panic_and_have_one_verdict(bytes in mutated(STREAMS)) {
+    fn mutated_chunk_streams_have_one_verdict(bytes in mutated(STREAMS)) {
         stream_verdict(&bytes);
     }
 
@@ -132,7 +132,7 @@ proptest! {
 
     /// The state is encoded and decoded between the pieces.
     #[test]
-    fn bodies_end_at_the_same_byte_however_split(bytes in mutated(STREAMS), sizes in vec(1usize..9, 1..20)) {
+    fn body_end_is_independent_of_the_split(bytes in mutated(STREAMS), sizes in vec(1usize..9, 1..20)) {
         let limits = Limits::default();
         prop_assert_eq!(
             feed(Body::chunked(), &bytes, &sizes, &limits).0,
@@ -143,7 +143,7 @@ proptest! {
     }
 
     #[test]
-    fn content_is_the_same_however_split_and_takes_the_same_bytes(bytes in mutated(STREAMS), cut in 0usize..200) {
+    fn content_and_length_are_independent_of_the_split(bytes in mutated(STREAMS), cut in 0usize..200) {
         let limits = Limits::default();
         let (mut whole, mut split, mut framed) = (Body::chunked(), Body::chunked(), Body::chunked());
         let (mut whole_out, mut split_out) = (Vec::new(), Vec::new());
@@ -161,7 +161,7 @@ proptest! {
     }
 
     #[test]
-    fn decoded_bodies_never_panic_whatever_they_hold(
+    fn decoded_bodies_never_panic(
         tag in 0u8..5, state in vec(any::<u8>(), 0..20), data in vec(any::<u8>(), 0..60),
     ) {
         let mut encoded = vec![tag];
@@ -172,7 +172,7 @@ proptest! {
         }
     }
 
-    /// Whatever we accept, an independent parser reads in the same way.
+    /// An independent parser reads every accepted message in the same way.
     #[test]
     fn another_parser_reads_accepted_requests_the_same(bytes in mutated(HEADS)) {
         let mut slots = HeaderSlots::new();
@@ -211,7 +211,7 @@ proptest! {
         let Ok(Parsed::Complete(head)) = parse_request(&bytes, &Limits::default(), &mut slots) else {
             return Ok(());
         };
-        // A client of HTTP/1.0 that names no host gets the default one.
+        // A client of HTTP/1.0 that names no host receives the default one.
         prop_assume!(!head.host.is_empty());
         let mut offer = Vec::new();
         head.write_offer(&mut offer, usize::MAX);

@@ -1,4 +1,4 @@
-//! Heads as they leave: what is dropped, what is added, and that the result means the same.
+//! Rewritten heads: dropped fields, added fields, and an unchanged meaning.
 
 use evergate_http::{
     HeaderSlots, Limits, Parsed, RequestEdits, ResponseEdits, parse_request, parse_response,
@@ -44,7 +44,7 @@ fn response(bytes: &str, to_head: bool, edits: &ResponseEdits<'_>) -> String {
 const ADDED: &str = "X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Proto: https\r\nX-Request-Id: r1\r\n\r\n";
 
 #[test]
-fn a_plain_request_keeps_its_order_and_gains_the_forwarding_fields() {
+fn request_keeps_its_order_and_gains_forwarding_fields() {
     let bytes =
         "\r\nGET http://A.example/x?y HTTP/1.1\r\nAccept:  */*\r\nhOsT: a.example:80\r\nx-Y: z\r\n\r\n";
     assert_eq!(
@@ -54,7 +54,7 @@ fn a_plain_request_keeps_its_order_and_gains_the_forwarding_fields() {
 }
 
 #[test]
-fn the_path_written_is_the_one_given() {
+fn written_path_is_the_given_one() {
     let edits = RequestEdits { path: b"/canonical", ..EDITS };
     let out = request("GET /a/../canonical?q HTTP/1.1\r\nHost: a\r\n\r\n", &edits);
     assert!(out.starts_with("GET /canonical?q HTTP/1.1\r\nHost: a\r\n"));
@@ -63,7 +63,7 @@ fn the_path_written_is_the_one_given() {
 }
 
 #[test]
-fn hop_by_hop_fields_stay_here() {
+fn hop_by_hop_fields_are_not_forwarded() {
     let bytes = "GET / HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, X-Secret, TE\r\nKeep-Alive: timeout=5\r\n\
                  Proxy-Connection: close\r\nTE: gzip, trailers;q=1\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n\
                  x-secret: 1\r\nX-Secret-Not: 2\r\nProxy-Authorization: p\r\nTrailer: x\r\n\r\n";
@@ -96,28 +96,29 @@ fn framing_is_written_once_and_from_what_was_understood() {
 }
 
 #[test]
-fn an_http10_request_becomes_one_of_http11() {
+fn http10_request_becomes_http11() {
     let out = request("GET / HTTP/1.0\r\nConnection: keep-alive\r\nExpect: 100-continue\r\n\r\n", &EDITS);
     assert_eq!(out, format!("GET / HTTP/1.1\r\nHost: 192.0.2.1:80\r\n{ADDED}"));
 }
 
 #[test]
-fn an_expectation_that_is_met_is_not_forwarded() {
+fn met_expectation_is_not_forwarded() {
     let bytes =
         "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nConnection: x\r\nExpect: 100-continue\r\n\r\n";
     let sent = |expect: &str| format!("PUT / HTTP/1.1\r\nHost: a\r\n{expect}Content-Length: 3\r\n{ADDED}");
     assert_eq!(request(bytes, &EDITS), sent("Expect: 100-continue\r\n"));
     let edits = RequestEdits { continued: true, ..EDITS };
-    assert_eq!(request(bytes, &edits), sent(""), "the client was told to go on already");
+    assert_eq!(request(bytes, &edits), sent(""), "the client has already received 100");
 }
 
 #[test]
-fn a_server_is_asked_to_close_beside_what_else_holds() {
+fn close_option_is_added_to_the_other_options() {
     let bytes =
         "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nConnection: TE\r\nTE: trailers\r\n\r\n";
     let sent = |option: &str| {
         format!(
-            "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nConnection: TE{option}\r\nTE: trailers\r\n{ADDED}"
+            "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nConnection: TE{option}\r\n\
+             TE: trailers\r\n{ADDED}"
         )
     };
     assert_eq!(request(bytes, &EDITS), sent(""));
@@ -125,7 +126,7 @@ fn a_server_is_asked_to_close_beside_what_else_holds() {
 }
 
 #[test]
-fn an_upgrade_is_forwarded_only_when_both_sides_want_it() {
+fn upgrade_is_forwarded_only_when_both_sides_want_it() {
     let bytes = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                  Sec-WebSocket-Version: 13\r\n\r\n";
     let edits = RequestEdits { offer: b"websocket", remove: &["upgrade"], ..EDITS };
@@ -145,7 +146,7 @@ fn an_upgrade_is_forwarded_only_when_both_sides_want_it() {
 }
 
 #[test]
-fn forwarding_fields_are_believed_only_from_a_trusted_hop() {
+fn forwarding_fields_are_accepted_only_from_a_trusted_hop() {
     let bytes = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 198.51.100.7\r\nx-forwarded-for: 10.0.0.1\r\n\
                  X-Forwarded-Proto: http\r\nX-Forwarded-Host: h\r\nForwarded: for=x\r\nX-Real-IP: y\r\n\
                  X-Forwarded-Anything: z\r\nX-Request-ID: theirs\r\nX_Forwarded_For: 6.6.6.6\r\n\r\n";
@@ -159,7 +160,7 @@ fn forwarding_fields_are_believed_only_from_a_trusted_hop() {
 }
 
 #[test]
-fn names_that_servers_believe_are_known_in_every_spelling() {
+fn forwarding_names_are_dropped_in_every_spelling() {
     for name in
         ["Client-IP", "CLIENT_IP", "X-Forwarded", "X_Forwarded", "Forwarded-For", "forwarded_for", "Proxy"]
     {
@@ -184,7 +185,7 @@ fn names_that_servers_believe_are_known_in_every_spelling() {
     );
 }
 
-/// The Host that is written is the one that rules see.
+/// The written Host is the one that rules see.
 #[test]
 fn rules_see_the_host_that_the_server_gets() {
     for (bytes, host) in [
@@ -220,7 +221,7 @@ fn set_replaces_and_remove_drops() {
 }
 
 #[test]
-fn no_control_byte_leaves_in_a_value_of_ours() {
+fn set_values_contain_no_control_bytes() {
     let bytes = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     for byte in (0..=0x1f).chain([0x7f]).map(char::from) {
         let value = format!("a{byte}b");
@@ -253,7 +254,7 @@ fn responses_lose_hop_by_hop_fields_and_keep_their_framing() {
 }
 
 #[test]
-fn the_end_of_the_connection_is_announced() {
+fn end_of_the_connection_is_announced() {
     let closing = ResponseEdits { close: true, ..EDITS_BACK };
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
     assert_eq!(
@@ -265,7 +266,7 @@ fn the_end_of_the_connection_is_announced() {
 }
 
 #[test]
-fn bodiless_responses_say_no_more_than_they_may() {
+fn bodiless_responses_announce_no_forbidden_length() {
     let length = |status: &str, to_head| {
         let bytes = format!("HTTP/1.1 {status}\r\nContent-Length: 5\r\n\r\n");
         response(&bytes, to_head, &ResponseEdits { close: true, ..EDITS_BACK })
@@ -284,8 +285,9 @@ fn bodiless_responses_say_no_more_than_they_may() {
 }
 
 #[test]
-fn a_426_says_what_to_upgrade_to() {
-    let bytes = "HTTP/1.1 426 U\r\nConnection: Upgrade, X-Own\r\nX-Own: 1\r\nUpgrade: websocket, irc/6.9\r\nContent-Length: 0\r\n\r\n";
+fn status_426_names_the_protocols_to_upgrade_to() {
+    let bytes = "HTTP/1.1 426 U\r\nConnection: Upgrade, X-Own\r\nX-Own: 1\r\n\
+                 Upgrade: websocket, irc/6.9\r\nContent-Length: 0\r\n\r\n";
     let kept = "HTTP/1.1 426 U\r\nUpgrade: websocket, irc/6.9\r\nContent-Length: 0\r\n";
     let with = |edits: ResponseEdits<'static>| response(bytes, false, &edits);
     assert_eq!(with(EDITS_BACK), format!("{kept}Connection: upgrade\r\n\r\n"));
@@ -305,9 +307,10 @@ fn a_426_says_what_to_upgrade_to() {
 }
 
 #[test]
-fn what_the_caller_sets_or_removes_has_no_second_spelling() {
+fn set_and_removed_names_are_dropped_in_every_spelling() {
     let edits = RequestEdits { set: &[("x-user", "anon")], remove: &["x-admin"], ..EDITS };
-    let bytes = "GET / HTTP/1.1\r\nHost: a\r\nX_User: root\r\nx-user: root\r\nx.User: root\r\nX_Admin: 1\r\nXxAdmin: 2\r\n\r\n";
+    let bytes = "GET / HTTP/1.1\r\nHost: a\r\nX_User: root\r\nx-user: root\r\nx.User: root\r\n\
+                 X_Admin: 1\r\nXxAdmin: 2\r\n\r\n";
     let out = request(bytes, &edits);
     assert!(!out.contains("root") && !out.contains("Admin: 1"), "{out}");
     assert!(out.contains("XxAdmin: 2\r\n") && out.contains("x-user: anon\r\n"), "{out}");

@@ -1,5 +1,5 @@
-//! The table of messages that must be refused, with the status and the reason token of each, and of their
-//! neighbours that must be accepted. Every case is also fed byte by byte.
+//! Table of messages that must be refused, with the status and the reason token of each, and of similar messages that
+//! must be accepted. Every case is also fed byte by byte.
 
 mod support;
 
@@ -291,7 +291,7 @@ const CHUNK_STREAMS: &[Refused] = &[
     ("no CRLF after data", "5\r\nhello0\r\n\r\n", 400, "chunk_data_unterminated"),
     ("bare LF after data", "5\r\nhello\n0\r\n\r\n", 400, "chunk_data_unterminated"),
     ("bare CR after data", "5\r\nhello\r0\r\n\r\n", 400, "chunk_data_unterminated"),
-    ("data longer than said", "5\r\nhello!\r\n0\r\n\r\n", 400, "chunk_data_unterminated"),
+    ("data longer than its size", "5\r\nhello!\r\n0\r\n\r\n", 400, "chunk_data_unterminated"),
     ("bare LF ends the body", "0\r\n\n", 400, "trailer_bare_lf"),
     ("bare CR ends the body", "0\r\n\rGET / HTTP/1.1\r\n", 400, "trailer_bare_cr"),
     ("bytes instead of the last CRLF", "0\r\nGET / HTTP/1.1\r\n\r\n", 400, "trailer_name_invalid"),
@@ -462,7 +462,7 @@ fn requests_with_one_reading_are_accepted_to_the_byte() {
 }
 
 #[test]
-fn the_tables_are_large_and_name_each_case_once() {
+fn tables_name_each_case_once() {
     let mut names: Vec<_> = REQUEST_LINES.iter().map(|c| ("request", c.0)).collect();
     names.extend(HEADER_LINES.iter().map(|c| ("header", c.0)));
     names.extend(CHUNK_STREAMS.iter().map(|c| ("chunk", c.0)));

@@ -1,4 +1,5 @@
-//! Prints the cost of one decision for growing rule sets: `cargo run --release -p evergate-rules --example decide_cost`.
+//! Prints the cost of one decision for growing rule sets: `cargo run --release -p evergate-rules --example
+//! decide_cost`.
 //!
 //! Rules are mixed: host with path prefix, exact paths, prefixes, headers, cookies, parameters, ranges, substrings,
 //! endings and patterns, each with further comparisons. Requests hit rules all over the set, or none.
@@ -22,7 +23,7 @@ fn spec(i: usize, patterns: usize) -> RuleSpec {
         6 => format!(r#"client.ip in ["10.{}.{}.0/24"] && local.port == 443"#, i / 256 % 256, i % 256),
         7 => format!(r#"path.contains("zbwb_{i}_") && method == "GET""#),
         8 => format!(r#"path.ends_with(".x{i}") || path.starts_with("/old/{i}/")"#),
-        // Patterns cost by their number, so a set has at most a few.
+        // The cost of patterns grows with their number, so a set has at most a few.
         _ if i / 10 < patterns => format!(r#"path.matches("^/v[0-9]+/item{i}(/|$)")"#),
         _ => format!(r#"host in ["s{i}.example", "s{i}.test"] && tls.version == "TLSv1.3""#),
     };

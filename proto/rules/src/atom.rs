@@ -18,7 +18,7 @@ pub(crate) struct Atom {
     pub(crate) test: Test,
 }
 
-/// What is asked of a field's value.
+/// Test of a field's value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Test {
     /// Sorted, without repetition.
@@ -26,7 +26,7 @@ pub(crate) enum Test {
     StartsWith(Vec<u8>),
     EndsWith(Vec<u8>),
     Contains(Vec<u8>),
-    /// Whole segments; without a trailing slash, so `/` is empty.
+    /// Whole segments without a trailing slash, so `/` is empty.
     PathPrefix(Vec<u8>),
     Matches {
         pattern: String,
@@ -39,7 +39,7 @@ pub(crate) enum Test {
     InNets(Vec<Net>),
 }
 
-/// How numbers are compared by size; equality is [`Test::NumberIn`].
+/// Comparison of numbers by size; equality is [`Test::NumberIn`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Compare {
     Less,
@@ -81,7 +81,7 @@ impl Num {
         self.0
     }
 
-    /// The finite number that a text is.
+    /// The finite number that `text` spells.
     pub(crate) fn parse(text: &[u8]) -> Option<Num> {
         Num::new(number(text)?)
     }
@@ -111,11 +111,11 @@ impl fmt::Display for Num {
     }
 }
 
-/// Reads a decimal number as servers do: sign, digits, fraction, exponent, and blanks around. It may have any length,
-/// since the values are bounded where they come from, and lack the digits on one side of its point. One past the
-/// largest is infinite, so that it compares like the huge number it is; it equals no literal.
+/// Reads a decimal number as servers do: sign, digits, fraction, exponent, and blanks around. The text may have any
+/// length, since the sources bound their values, and may lack the digits on one side of its point. A number past the
+/// largest `f64` is infinite: it compares as larger than every literal and equals none.
 ///
-/// No hexadecimal, no `inf`, and no grouping, since `1,000` is one thousand here and one there.
+/// Not accepted: hexadecimal, `inf`, and grouping, since `1,000` means one thousand only in some locales.
 pub(crate) fn number(text: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(text).ok()?.trim_matches([' ', '\t', '\n', '\x0b', '\x0c', '\r']);
     let allowed = |byte: u8| matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-');
@@ -133,7 +133,7 @@ pub(crate) struct Net {
     pub(crate) length: u8,
 }
 
-/// An address as family and bits; IPv4-mapped IPv6 counts as IPv4, since listeners on `::` see clients that way.
+/// An address as family and bits. IPv4-mapped IPv6 counts as IPv4, because listeners on `::` see IPv4 clients that way.
 pub(crate) fn address_bits(address: IpAddr) -> (bool, u128) {
     match address.to_canonical() {
         IpAddr::V4(v4) => (false, u128::from(u32::from(v4))),
@@ -142,7 +142,7 @@ pub(crate) fn address_bits(address: IpAddr) -> (bool, u128) {
 }
 
 impl Net {
-    /// Zeroes the bits of an address past the prefix.
+    /// Zeroes the bits of an address behind the prefix.
     pub(crate) fn mask(v6: bool, bits: u128, length: u8) -> u128 {
         let host_bits = u32::from(if v6 { 128 } else { 32 } - length);
         bits.checked_shr(host_bits).and_then(|kept| kept.checked_shl(host_bits)).unwrap_or(0)
@@ -190,7 +190,7 @@ pub(crate) struct Table {
     regex_ids: HashMap<(String, bool), u32>,
 }
 
-/// The settings that every regular expression of this crate is built with: bytes, bounded size.
+/// A builder with the common settings of all regular expressions of this crate: bytes, bounded size.
 pub(crate) fn regex_builder(ignore_case: bool, bytes_max: usize) -> meta::Builder {
     let mut builder = meta::Builder::new();
     builder
@@ -237,7 +237,7 @@ impl Table {
         self.fields.get(self.atom(id).field)
     }
 
-    /// Compiles a pattern once per rule set; an error is the reason in words.
+    /// Compiles a pattern once per rule set; the error is the reason as text.
     pub(crate) fn regex(
         &mut self,
         pattern: &str,
@@ -264,7 +264,7 @@ impl Table {
         &self.patterns[regex as usize]
     }
 
-    /// The atom as it would be written.
+    /// The atom in the syntax of conditions.
     pub(crate) fn show(&self, id: AtomId, negated: bool) -> String {
         let atom = self.atom(id);
         let field = self.fields.get(atom.field);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn every_spelling_that_servers_read_is_a_number_however_long() {
+    fn numbers_are_read_in_every_spelling_of_servers() {
         let long = [
             format!("101.{}", "0".repeat(5000)),
             format!("{}101", "0".repeat(5000)),
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_past_the_largest_are_infinite_and_no_literal() {
+    fn numbers_past_the_largest_are_infinite() {
         let digits = "9".repeat(400);
         for text in ["9e400", "9e99999999999999999999", digits.as_str()] {
             assert_eq!(number(text.as_bytes()), Some(f64::INFINITY), "{text}");

@@ -1,4 +1,4 @@
-//! From specifications to a rule set: parse, type, normalise, order, index.
+//! Compiler from specifications to a rule set: parse, type, normalise, order, index.
 
 use evergate_base::name::is_same;
 use std::collections::{BTreeMap, HashSet};
@@ -16,11 +16,11 @@ use crate::redirect::Template;
 use crate::ruleset::{Action, Conjunct, FieldNames, Rule, RuleEffect, Ruleset};
 use crate::spec::{Limits, RuleSpec, Unknown};
 
-/// Only tells rule sets apart; no decision depends on it.
+/// Distinguishes rule sets; no decision depends on it.
 static IDENTITY: AtomicU64 = AtomicU64::new(1);
 
-/// Framing is the connection's own business: a rule that edits these would allow request smuggling. `Proxy` and
-/// `HTTP2-Settings` are never passed on.
+/// Headers that no rule may edit. The connection controls framing, and a rule that edits it would allow request
+/// smuggling. `Proxy` and `HTTP2-Settings` are never forwarded.
 const FRAMING: [&str; 11] = [
     "connection",
     "content-length",
@@ -35,7 +35,7 @@ const FRAMING: [&str; 11] = [
     "proxy",
 ];
 
-/// Lists of candidates longer than this cost more than the design's microsecond.
+/// Length from which a list of candidates costs more than the microsecond that the design allows.
 const LIST_WARN: usize = 256;
 
 pub(crate) fn compile(specs: &[RuleSpec], limits: &Limits) -> Result<Ruleset, Vec<RuleError>> {
@@ -93,18 +93,18 @@ pub(crate) fn compile(specs: &[RuleSpec], limits: &Limits) -> Result<Ruleset, Ve
     Ok(ruleset)
 }
 
-/// A name that is empty, or another rule's.
+/// The error for a name that is empty or belongs to another rule.
 fn misnamed<'s>(spec: &'s RuleSpec, name: &str, names: &mut HashSet<&'s str>) -> Option<RuleError> {
     let site = Site { name, key: "name" };
     if spec.name.is_empty() {
         return Some(site.error("the name is empty", "", "name the rule"));
     }
-    let why = "hit counters and explain could not tell the rules apart";
+    let why = "hit counters and explain could not distinguish the rules";
     let is_new = names.insert(spec.name.as_str());
     (!is_new).then(|| site.error("another rule has the same name", why, "rename one"))
 }
 
-/// The conjuncts of all rules in the order tried; each rule learns where its own are.
+/// The conjuncts of all rules in order of precedence; sets the range of each rule.
 fn in_order(
     order: &[u32],
     rules: &mut [Rule],
@@ -131,7 +131,8 @@ pub(crate) fn assemble(
     let mut literals = Vec::new();
     let mut flat = Vec::with_capacity(conjuncts.len());
     for (rule, mut conjunct) in conjuncts {
-        // Cheap and likely to fail first; what needs the body last, so that a false header spares reading it.
+        // Comparisons that are cheap and likely to fail come first, those on the body last, so that a false header
+        // saves reading it.
         conjunct.sort_by_key(|literal| weight(&table, *literal));
         let start = literals.len() as u32;
         literals.extend(conjunct);
@@ -161,7 +162,7 @@ pub(crate) fn assemble(
     }
 }
 
-/// What is not found by looking up.
+/// Warnings about conditions that the index cannot look up.
 fn costly<'r>(built: &index::Built, limits: &Limits, name: impl Fn(u32) -> &'r str) -> Vec<RuleWarning> {
     let mut warnings = Vec::new();
     let mut warn = |message: String| warnings.push(RuleWarning { rule: String::new(), message });
@@ -197,7 +198,7 @@ fn names_of(table: &Table) -> FieldNames {
     names
 }
 
-/// A warning if the rule keeps requests out, and those pass for which its condition is unknown.
+/// A warning for a rule that denies requests but passes those for which its condition is unknown.
 fn passes_unknown(spec: &RuleSpec, name: &str, form: &[dnf::Conjunct], table: &Table) -> Option<RuleWarning> {
     if spec.deny.is_none() || spec.unknown != Unknown::NoMatch {
         return None;
@@ -227,7 +228,7 @@ fn weight(table: &Table, literal: Literal) -> u32 {
     source + test
 }
 
-/// Parses the condition and adds that on the listener.
+/// Parses the condition and adds the condition on the listener.
 fn condition(
     spec: &RuleSpec,
     name: &str,
@@ -256,7 +257,7 @@ fn condition(
     Ok(form)
 }
 
-/// Where an error outside a condition is.
+/// Position of an error outside a condition.
 struct Site<'n> {
     name: &'n str,
     key: &'static str,

@@ -1,14 +1,14 @@
-//! What servers read from a `Cookie` line where they go beyond RFC 6265 section 5.4, which has neither quotes nor escapes
-//! and knows no end of a pair but `;`.
+//! Readings of a `Cookie` line by servers that deviate from RFC 6265 section 5.4. That section has neither quotes nor
+//! escapes, and only `;` ends a pair.
 
 use std::borrow::Cow;
 
 use crate::body::percent_decode;
 
-/// Gives `take` the other readings of a value: up to a blank or a comma (Python, and those that follow RFC 2109), without the
-/// quotes around it (Go, Python, Node), with `%HH` decoded (PHP, Node), and each of the former decoded. Whether these are all:
-/// not so for a backslash within quotes, which Python takes for an escape, for quotes that end elsewhere, and for NUL, where
-/// some end.
+/// Calls `take` with the other readings of a value: up to a blank or a comma (Python and other followers of RFC 2109),
+/// without the quotes around it (Go, Python, Node), with `%HH` decoded (PHP, Node), and each of the former decoded.
+/// Returns whether these are all. They are not with a backslash within quotes, which Python reads as an escape, with
+/// quotes that end elsewhere, and with NUL, where some servers end the value.
 pub(crate) fn other_readings(value: &[u8], mut take: impl FnMut(&[u8])) -> bool {
     let Some(first) = value.iter().position(|byte| matches!(byte, b'"' | b'%' | b' ' | b'\t' | b',')) else {
         return true;
@@ -36,13 +36,13 @@ pub(crate) fn other_readings(value: &[u8], mut take: impl FnMut(&[u8])) -> bool 
     clear
 }
 
-/// Names of cookies that begin within this pair for some servers: after a blank or a comma, which end a pair too for those
-/// that follow RFC 2109, or after a quote.
+/// Names of cookies that begin within this pair for some servers: after a blank or a comma, which also end a pair under
+/// RFC 2109, or after a quote.
 pub(crate) fn hidden(pair: &[u8]) -> impl Iterator<Item = &[u8]> {
     let pair = pair.trim_ascii();
     memchr::memchr_iter(b'=', pair).filter_map(move |equals| {
         let before = pair[..equals].trim_ascii_end();
-        // It stops at the `=` before, so that each byte is looked at once.
+        // The name stops at the previous `=`, so that each byte is visited once.
         let start = before.iter().rposition(|byte| matches!(byte, b' ' | b'\t' | b',' | b'"' | b'='))?;
         (before[start] != b'=').then_some(&before[start + 1..])
     })
@@ -76,14 +76,14 @@ mod tests {
     }
 
     #[test]
-    fn what_has_other_readings_still_is_unclear() {
+    fn values_with_further_readings_are_unclear() {
         for value in ["\"\\141dmin\"", "\"admin", "\"", "\"a\"b\"", "\"a\"b", "admin%00"] {
             assert!(!readings(value).0, "{value}");
         }
     }
 
     #[test]
-    fn a_cookie_within_a_pair_is_hidden() {
+    fn cookie_within_a_pair_is_hidden() {
         let hides = |pair: &str| hidden(pair.as_bytes()).any(|name| name == b"role");
         for pair in
             ["x=1 role=admin", "x=1,role=admin", "x=1, role =a", "x=\"1\"role=a", "a\trole=b", "a=b=c role=d"]

@@ -1,4 +1,4 @@
-//! What a decision says: the terminal action, the rules that matched, and their effects.
+//! Result of a decision: the terminal action, the matching rules and their effects.
 
 use std::ops::Deref;
 
@@ -7,27 +7,27 @@ use serde::{Deserialize, Serialize};
 use crate::ruleset::Ruleset;
 use crate::spec::{RateLimit, Sticky};
 
-/// Position of a rule in the specification list that was compiled.
+/// Position of a rule in the compiled list of specifications.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RuleId(pub u32);
 
-/// Answer of [`Ruleset::decide`].
+/// Result of [`Ruleset::decide`].
 #[derive(Clone, Debug)]
 pub enum Outcome<'r> {
-    /// The decision.
+    /// The decision is final.
     Decided(Decision<'r>),
-    /// A rule that could still win depends on the body: read up to the cap and ask again.
+    /// A rule that could still win depends on the body: read it up to the limit and decide again.
     NeedBody,
 }
 
-/// What to do with a request.
+/// Actions and effects for a request.
 #[derive(Clone, Debug)]
 pub struct Decision<'r> {
     /// The terminal rule; `None` if no terminal rule matched.
     pub rule: Option<RuleId>,
     /// The terminal action.
     pub terminal: Terminal<'r>,
-    /// Every rule that matched, in the order tried; the terminal rule is the last.
+    /// Every matching rule in the order tried; the terminal rule is the last.
     pub matched: Matched,
     pub(crate) ruleset: &'r Ruleset,
 }
@@ -43,7 +43,7 @@ pub enum Terminal<'r> {
         pool: &'r str,
         /// Index into [`Ruleset::pools`].
         pool_index: u32,
-        /// How the client is kept on its server; `None` leaves it to the pool.
+        /// Stickiness of the client to its server; `None` leaves it to the pool.
         sticky: Option<Sticky>,
     },
     /// Answer with this status.
@@ -59,7 +59,7 @@ pub enum Terminal<'r> {
 
 const INLINE: usize = 16;
 
-/// The ids of the rules that matched; allocates only beyond 16.
+/// Ids of the matching rules; allocates only beyond 16.
 #[derive(Clone, Debug)]
 pub struct Matched {
     inline: [RuleId; INLINE],
@@ -96,7 +96,7 @@ impl Deref for Matched {
 /// One change to a message's headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderEdit<'r> {
-    /// Replace all lines of that name by this one.
+    /// Replace all lines of that name with this one.
     Set {
         /// Name, in lower case.
         name: &'r str,
@@ -110,7 +110,7 @@ pub enum HeaderEdit<'r> {
     },
 }
 
-/// One effect of a rule that matched.
+/// One effect of a matching rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect<'r> {
     /// Edit the request.
@@ -126,8 +126,8 @@ pub enum Effect<'r> {
 }
 
 impl<'r> Decision<'r> {
-    /// The effects of all matched rules, in the order the rules were tried. Apply them in this order: where two rules
-    /// set the same header, the later one (of lower precedence) overwrites.
+    /// The effects of all matching rules, in the order tried. Apply them in this order: where two rules set the same
+    /// header, the later one (of lower precedence) overwrites.
     pub fn effects(&self) -> impl Iterator<Item = Effect<'r>> + '_ {
         let ruleset = self.ruleset;
         self.matched.iter().flat_map(move |&id| ruleset.effects_of(id))
@@ -151,12 +151,12 @@ impl<'r> Decision<'r> {
         })
     }
 
-    /// Whether a matched rule asks for the mark in the access log.
+    /// Whether a matching rule asks for the mark in the access log.
     pub fn audit(&self) -> bool {
         self.effects().any(|effect| effect == Effect::Audit)
     }
 
-    /// The service class: that of the matched rule tried first among those that name one.
+    /// The service class of the first matching rule that names one.
     pub fn class(&self) -> Option<&'r str> {
         self.effects().find_map(|effect| if let Effect::Class(class) = effect { Some(class) } else { None })
     }

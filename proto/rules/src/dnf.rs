@@ -1,7 +1,7 @@
 //! Disjunctive normal form: a condition as a list of conjuncts, so that each conjunct can be indexed by one atom.
 //!
-//! Every step holds in Kleene's logic too (distribution, De Morgan, absorption), so unknown values survive. What does
-//! not hold there, `a && !a == false`, is used only for atoms that always have a value.
+//! Every step is also valid in Kleene's logic (distribution, De Morgan, absorption), so unknown values survive. The law
+//! `a && !a == false` is not, so it is used only for atoms that always have a value.
 
 use crate::atom::{Atom, AtomId, Table, Test};
 use crate::lang::Expr;
@@ -28,14 +28,14 @@ impl Literal {
     }
 }
 
-/// Literals that must all hold; sorted. Empty always holds.
+/// Literals that must all hold, sorted. An empty conjunct always holds.
 pub(crate) type Conjunct = Vec<Literal>;
 
-/// The cap on conjuncts was passed.
+/// The condition exceeds the limit on conjuncts.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooMany;
 
-/// The disjunctive normal form; empty never holds.
+/// The disjunctive normal form; an empty form never holds.
 pub(crate) fn normal_form(
     expr: &Expr,
     table: &mut Table,
@@ -130,7 +130,7 @@ fn join(left: &Conjunct, right: &Conjunct, table: &Table) -> Option<Conjunct> {
     (!both.windows(2).any(contradicts)).then_some(both)
 }
 
-/// Drops conjuncts that another one, with fewer literals, contains already.
+/// Drops conjuncts that contain all literals of another one.
 fn absorb(mut sum: Vec<Conjunct>) -> Vec<Conjunct> {
     let mut kept: Vec<Conjunct> = Vec::with_capacity(sum.len());
     let order: Vec<Conjunct> = sum.clone();
@@ -140,7 +140,7 @@ fn absorb(mut sum: Vec<Conjunct>) -> Vec<Conjunct> {
             kept.push(conjunct);
         }
     }
-    // As written: the order of evaluation should not depend on lengths.
+    // Original order: the order of evaluation must not depend on lengths.
     kept.sort_by_key(|conjunct| order.iter().position(|other| other == conjunct));
     kept
 }
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cap_on_conjuncts_holds() {
+    fn conjuncts_are_capped() {
         let alternatives: Vec<String> =
             (0..7).map(|i| format!(r#"(query("a{i}").exists() || query("b{i}").exists())"#)).collect();
         assert_eq!(form(&alternatives.join(" && ")), Err(TooMany));

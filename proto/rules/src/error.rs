@@ -1,4 +1,4 @@
-//! Errors and warnings of the compiler: place, what, why and remedy.
+//! Errors and warnings of the compiler: place, cause, reason and remedy.
 
 use std::fmt;
 
@@ -9,17 +9,17 @@ use serde::Serialize;
 pub struct RuleError {
     /// Name of the rule (or `#3` for the third rule if it has none of its own).
     pub rule: String,
-    /// The key of the rule that is wrong, for example `when` or `redirect`.
+    /// The faulty key of the rule, for example `when` or `redirect`.
     pub key: &'static str,
     /// Line within the condition, from 1; 0 if the error is not in the condition.
     pub line: u32,
     /// Column within the line, in characters from 1; 0 if the error is not in the condition.
     pub column: u32,
-    /// What is wrong, with the offending text.
+    /// The fault, with the offending text.
     pub what: String,
-    /// Why that cannot be accepted; may be empty.
+    /// The reason; may be empty.
     pub why: String,
-    /// What to write instead; may be empty.
+    /// The remedy; may be empty.
     pub remedy: String,
 }
 
@@ -40,12 +40,12 @@ impl fmt::Display for RuleError {
     }
 }
 
-/// Something that compiles and is probably not meant, or that costs time on each request.
+/// Warning about a rule that compiles but is probably unintended, or costs time on each request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RuleWarning {
     /// Name of the rule; empty if the warning concerns the set.
     pub rule: String,
-    /// What was seen, what follows from it, and the remedy.
+    /// Observation, consequence and remedy.
     pub message: String,
 }
 

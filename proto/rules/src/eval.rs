@@ -11,12 +11,12 @@ use crate::ruleset::Ruleset;
 use crate::scratch::{BodyView, Caches, Gathered};
 use crate::spec::Unknown;
 
-/// What a condition amounts to.
+/// Value of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Truth {
     False,
     True,
-    /// Cannot be decided, whatever is read.
+    /// Undecidable, even with the whole body.
     Unknown,
     /// Depends on the body, which was not read.
     Pending,
@@ -35,7 +35,7 @@ impl Truth {
         }
     }
 
-    /// Of a disjunction so far and one more part.
+    /// The disjunction of two values.
     pub(crate) fn or(self, other: Truth) -> Truth {
         match (self, other) {
             (Truth::True, _) | (_, Truth::True) => Truth::True,
@@ -46,18 +46,18 @@ impl Truth {
     }
 }
 
-/// One request under evaluation.
+/// Evaluation of one request.
 pub(crate) struct Run<'a, 'q> {
     pub(crate) rules: &'a Ruleset,
     pub(crate) request: &'a Request<'q>,
     pub(crate) gathered: &'a mut Gathered,
     pub(crate) caches: &'a mut Caches,
-    /// Whether it matters that servers may find other values in a query or a cookie: to rules that say what then.
+    /// Whether an ambiguous query or cookie makes a comparison unknown: only for rules that act on unknown.
     pub(crate) minds_unclear: bool,
 }
 
 impl Run<'_, '_> {
-    /// One of a rule that does nothing where it is unknown: no more needs to be read once a part is.
+    /// Value of a conjunct of a rule. If the rule ignores unknown, the first unknown literal ends the evaluation.
     pub(crate) fn conjunct_of(&mut self, unknown: Unknown, literals: &[Literal]) -> Truth {
         self.minds_unclear = unknown != Unknown::NoMatch;
         if self.minds_unclear {
@@ -152,7 +152,7 @@ impl Run<'_, '_> {
     }
 }
 
-/// The address behind `client.*` and `local.*`.
+/// The address of `client.*` and `local.*`.
 pub(crate) fn address(request: &Request<'_>, field: FieldId) -> Option<SocketAddr> {
     match field {
         id::CLIENT_IP | id::CLIENT_PORT => Some(request.client),
@@ -201,7 +201,7 @@ fn number_holds(test: &Test, value: f64) -> bool {
     }
 }
 
-/// `body.size`: from the body if it is at hand, else from Content-Length, else bounded below by the prefix.
+/// `body.size`: from the complete body, otherwise from Content-Length, otherwise bounded below by the prefix.
 fn body_size(request: &Request<'_>, test: &Test) -> Truth {
     let bytes = match request.body {
         Body::Complete(bytes) => return Truth::of(number_holds(test, bytes.len() as f64)),
@@ -211,7 +211,7 @@ fn body_size(request: &Request<'_>, test: &Test) -> Truth {
     if let Some(length) = content_length(request) {
         return Truth::of(number_holds(test, length));
     }
-    // Without Content-Length the size lies anywhere above what was read. A pending body may still turn out short.
+    // Without Content-Length the size is any number above the bytes read. A pending body may be short.
     let Some(bytes) = bytes else { return Truth::Pending };
     let least = bytes.len() as f64 + 1.0;
     match test {
@@ -255,7 +255,7 @@ mod tests {
     use crate::spec::Limits;
 
     #[test]
-    fn no_fixed_field_is_absent_from_a_request_that_has_all() {
+    fn fixed_fields_are_present_in_a_complete_request() {
         let rules = Ruleset::compile(&[], &Limits::default()).unwrap();
         let tls = TlsFacts {
             sni: Some("h"),

@@ -1,4 +1,5 @@
-//! Which rule wins for a request, and for each other rule why not. Evaluates every rule without the index.
+//! Explanation of a decision: the winning rule, and the reason why each other rule does not win. It evaluates every
+//! rule without the index.
 
 use std::fmt;
 
@@ -13,47 +14,47 @@ use crate::request::{Body, Request};
 use crate::ruleset::{Action, Ruleset};
 use crate::scratch::{BodyView, Gathered, Scratch};
 
-/// Answer of [`Ruleset::explain`].
+/// Result of [`Ruleset::explain`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explanation {
-    /// The rule whose action is taken; `None` if no terminal rule matched or the body is needed first.
+    /// The rule whose action applies; `None` if no terminal rule matched or the body is needed first.
     pub winner: Option<String>,
-    /// What happens to the request, in words.
+    /// The outcome for the request, as text.
     pub outcome: String,
     /// Every rule, in the order tried.
     pub rules: Vec<RuleExplanation>,
 }
 
-/// What became of one rule.
+/// Explanation for one rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RuleExplanation {
     /// Name of the rule.
     pub rule: String,
-    /// What became of it.
+    /// Verdict.
     pub verdict: Verdict,
     /// For each alternative of the condition that does not hold, the first comparison that stops it.
     pub failed: Vec<Condition>,
 }
 
-/// What became of a rule.
+/// Verdict on one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Its action is taken.
+    /// Its action applies.
     Wins,
     /// It matches and contributes its edits.
     Contributes,
-    /// It would match, and an earlier rule ended the search.
+    /// It would match, but an earlier rule ended the search.
     Shadowed,
     /// Its condition does not hold.
     Fails,
-    /// Its condition cannot be decided, and the rule says that this is no match.
+    /// Its condition cannot be decided, and the rule ignores unknown.
     Undecidable,
     /// Its condition depends on the body, which was not read.
     NeedsBody,
 }
 
-/// A comparison and the value it met.
+/// A comparison and the value that it was applied to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Condition {
     /// The comparison.
@@ -107,7 +108,7 @@ pub(crate) fn explain(rules: &Ruleset, request: &Request<'_>) -> Explanation {
             _ if winner == Some(id) => Verdict::Wins,
             _ if matched.contains(&id) => Verdict::Contributes,
             Truth::True if ended => Verdict::Shadowed,
-            // The search stopped for the body before it came to this rule.
+            // The search stopped for the body before it reached this rule.
             Truth::True => match rules.rules[id.0 as usize].action {
                 Action::Continue => Verdict::Contributes,
                 _ => Verdict::Shadowed,
@@ -127,7 +128,7 @@ pub(crate) fn explain(rules: &Ruleset, request: &Request<'_>) -> Explanation {
     Explanation { winner: winner.map(|id| rules.name(id).to_owned()), outcome, rules: list }
 }
 
-/// The values behind an atom, shortened.
+/// The values that an atom was applied to, shortened.
 fn show_value(run: &mut Run<'_, '_>, atom: AtomId) -> String {
     const SHOWN_MAX: usize = 64;
     let quote = |bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! The field schema: what a condition may look at, and which comparisons each field takes.
+//! Field schema: the fields that a condition may use, and the comparisons of each field.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,7 +21,7 @@ pub(crate) enum Field {
     ClientSubject,
     BodySize,
     Query(String),
-    /// As all servers could read it: see [`evergate_base::name`].
+    /// A header under every spelling that servers accept: see [`evergate_base::name`].
     Header(String),
     Cookie(String),
     Form(String),
@@ -34,7 +34,7 @@ pub(crate) enum Field {
 /// Index of a field in [`Fields`]; the fixed fields have the constants of [`id`].
 pub(crate) type FieldId = u32;
 
-/// The fields that each request has at most one value of: in this order they have the first ids.
+/// The fields with at most one value per request; in this order they have the first ids.
 macro_rules! fixed {
     ($($constant:ident = $field:ident,)+) => {
         /// Ids of the fixed fields.
@@ -83,7 +83,7 @@ fixed! {
     BODY_SIZE = BodySize,
 }
 
-/// What kind of values a field has.
+/// Kind of a field's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Bytes only.
@@ -96,10 +96,10 @@ pub(crate) enum Kind {
     Address,
 }
 
-/// Where a field's values come from.
+/// Source of a field's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// At most one value, at hand.
+    /// At most one value, available without parsing.
     Single,
     Query,
     Header,
@@ -109,7 +109,7 @@ pub(crate) enum Origin {
     BodySize,
 }
 
-/// What a body is parsed as.
+/// Format that a body is parsed as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Format {
     Form = 0,
@@ -186,7 +186,7 @@ impl Field {
         matches!(self.origin(), Origin::Body(_) | Origin::BodySize)
     }
 
-    /// Whether there are requests for which servers differ about the field, so that it is unknown.
+    /// Whether servers may differ about the field, so that it can be unknown.
     pub(crate) fn may_be_unknown(&self) -> bool {
         self.of_body() || matches!(self.origin(), Origin::Query | Origin::Cookie)
     }

@@ -1,7 +1,7 @@
-//! The index's hash: bytes are folded one at a time, so that all prefixes of a path cost one pass.
+//! Hash of the index. Bytes are added one at a time, so that all prefixes of a path cost one pass.
 //!
-//! Not resistant to chosen collisions, and need not be: only rules are stored, and a request that collides with one
-//! merely makes it a candidate.
+//! The hash does not resist chosen collisions. Only rules are stored, and a request that collides with one merely makes
+//! the rule a candidate.
 
 use evergate_base::name::folded;
 use evergate_base::spread;
@@ -11,7 +11,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// What a key of the index stands for; part of its hash.
+/// Kind of a key in the index; part of its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub(crate) enum Tag {
@@ -26,13 +26,13 @@ pub(crate) enum Tag {
     HostAndPrefix,
 }
 
-/// A running hash over bytes.
+/// Running hash over bytes.
 #[derive(Clone, Copy)]
-pub(crate) struct Fold(u64);
+pub(crate) struct RunningHash(u64);
 
-impl Fold {
-    pub(crate) fn new() -> Fold {
-        Fold(OFFSET)
+impl RunningHash {
+    pub(crate) fn new() -> RunningHash {
+        RunningHash(OFFSET)
     }
 
     #[inline]
@@ -40,20 +40,20 @@ impl Fold {
         self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(PRIME);
     }
 
-    pub(crate) fn of(bytes: &[u8]) -> Fold {
-        let mut fold = Fold::new();
+    pub(crate) fn of(bytes: &[u8]) -> RunningHash {
+        let mut fold = RunningHash::new();
         bytes.iter().for_each(|&byte| fold.push(byte));
         fold
     }
 
-    /// Of the bytes from the last to the first: suffixes share one pass.
-    pub(crate) fn of_reversed(bytes: &[u8]) -> Fold {
-        let mut fold = Fold::new();
+    /// Hash of the bytes from the last to the first: all suffixes share one pass.
+    pub(crate) fn of_reversed(bytes: &[u8]) -> RunningHash {
+        let mut fold = RunningHash::new();
         bytes.iter().rev().for_each(|&byte| fold.push(byte));
         fold
     }
 
-    /// Ends the hash with what the bytes stand for.
+    /// Completes the hash with the kind of the bytes.
     #[inline]
     pub(crate) fn key(self, tag: Tag, field: u32) -> u64 {
         spread(self.0 ^ spread(u64::from(field) << 8 | tag as u64))
@@ -61,12 +61,12 @@ impl Fold {
 
     /// The key of a host together with a path or prefix.
     #[inline]
-    pub(crate) fn with_host(self, host: Fold, tag: Tag) -> u64 {
+    pub(crate) fn with_host(self, host: RunningHash, tag: Tag) -> u64 {
         spread(self.0 ^ spread(host.0 ^ spread(tag as u64)))
     }
 }
 
-/// Keys are hashes already.
+/// Hasher for keys that are hashes already.
 #[derive(Default)]
 pub(crate) struct Identity(u64);
 
@@ -84,16 +84,16 @@ impl Hasher for Identity {
     }
 }
 
-/// A map from finished keys.
+/// A map from completed keys.
 pub(crate) type KeyMap<V> = HashMap<u64, V, BuildHasherDefault<Identity>>;
 
-impl Default for Fold {
-    fn default() -> Fold {
-        Fold::new()
+impl Default for RunningHash {
+    fn default() -> RunningHash {
+        RunningHash::new()
     }
 }
 
-impl Hasher for Fold {
+impl Hasher for RunningHash {
     fn finish(&self) -> u64 {
         spread(self.0)
     }
@@ -107,11 +107,11 @@ impl Hasher for Fold {
     }
 }
 
-/// Names of headers, parameters or cookies that a rule set looks at.
+/// Names of headers, parameters or cookies that a rule set uses.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    ids: HashMap<Vec<u8>, u32, BuildHasherDefault<Fold>>,
-    /// By the low bits of the first byte, the lengths that occur: most names of a request stop here.
+    ids: HashMap<Vec<u8>, u32, BuildHasherDefault<RunningHash>>,
+    /// The lengths that occur, by the low bits of the first byte: the lookup of most names of a request ends here.
     lengths: [u64; 32],
 }
 
@@ -131,7 +131,7 @@ impl Names {
         self.ids.get(name).copied()
     }
 
-    /// For names of headers, stored folded: one that a CGI-style server takes for another counts as that.
+    /// Lookup for names of headers, stored folded: a name counts as every name that a CGI-style server mistakes it for.
     #[inline]
     pub(crate) fn get_header(&self, name: &[u8]) -> Option<u32> {
         let first = folded(*name.first()?);

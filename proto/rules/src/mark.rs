@@ -1,12 +1,12 @@
-//! Names of rules that hold in other rule sets too.
+//! Names of rules that are also valid in other rule sets.
 
 use crate::decision::RuleId;
-use crate::hash::{Fold, KeyMap};
+use crate::hash::{KeyMap, RunningHash};
 use crate::ruleset::{Rule, RuleEffect, Ruleset};
 use evergate_base::spread;
 
-/// What is left of a rule once its request is on the way to a server: its name, and what it does to the response and the log. Rules
-/// that agree in that have one mark, in whatever sets they stand.
+/// Marks of rules. A mark covers the name of a rule and its effects after the request has been sent: on the response
+/// and on the log. Rules with equal name and effects have one mark in every rule set.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     of: Vec<u64>,
@@ -22,9 +22,9 @@ impl Marks {
 }
 
 impl Ruleset {
-    /// Names what a rule still does to a request that has been sent to a server (its response's headers, its service class, its
-    /// place in the log): the same in all rule sets, of other nodes and configurations too, that have such a rule. 0 for an id
-    /// of another rule set.
+    /// The mark of a rule: a name for its remaining effects on a request that has been sent to a server (response
+    /// headers, service class, access log). It is the same in the rule sets of other nodes and configurations that have
+    /// such a rule. 0 for an id of another rule set.
     pub fn mark(&self, id: RuleId) -> u64 {
         self.marks.of.get(id.0 as usize).copied().unwrap_or(0)
     }
@@ -36,11 +36,11 @@ impl Ruleset {
 }
 
 fn mark(rule: &Rule) -> u64 {
-    let mut fold = Fold::new();
+    let mut hash = RunningHash::new();
     let mut take = |kind: u8, texts: [&str; 2]| {
-        fold.push(kind);
+        hash.push(kind);
         for text in texts {
-            (text.len() as u32).to_le_bytes().iter().chain(text.as_bytes()).for_each(|byte| fold.push(*byte));
+            (text.len() as u32).to_le_bytes().iter().chain(text.as_bytes()).for_each(|byte| hash.push(*byte));
         }
     };
     take(0, [&rule.name, ""]);
@@ -50,11 +50,11 @@ fn mark(rule: &Rule) -> u64 {
             RuleEffect::RemoveResponse(name) => take(2, [name, ""]),
             RuleEffect::Audit => take(3, ["", ""]),
             RuleEffect::Class(class) => take(4, [class, ""]),
-            // Done when the request leaves.
+            // Applied before the request is sent.
             RuleEffect::SetRequest(..) | RuleEffect::RemoveRequest(_) | RuleEffect::RateLimit(_) => {}
         }
     }
-    spread(std::hash::Hasher::finish(&fold))
+    spread(std::hash::Hasher::finish(&hash))
 }
 
 #[cfg(test)]
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_found_where_it_does_the_same_to_what_is_under_way() {
+    fn mark_finds_a_rule_with_the_same_later_effects() {
         let here = compiled(&[named("a"), setting("b", "x-b", "1")]);
         let condition = RuleSpec { when: "path == \"/b\"".into(), ..setting("b", "x-b", "1") };
         let elsewhere = RuleSpec { route: Some("other".into()), priority: 7, ..condition };
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_the_response_or_the_log_is_another_rule() {
+    fn rule_with_other_response_or_log_effects_has_another_mark() {
         let rule = || setting("b", "x-b", "1");
         let mark = |spec: RuleSpec| compiled(&[spec]).mark(RuleId(0));
         let others = [

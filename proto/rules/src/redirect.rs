@@ -15,7 +15,7 @@ enum Piece {
 }
 
 impl Template {
-    /// Reads a template; the error is what is wrong and the remedy.
+    /// Reads a template; the error is the cause and the remedy.
     pub(crate) fn parse(source: &str) -> Result<Template, (String, String)> {
         if source.is_empty() || !source.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err((
@@ -69,11 +69,11 @@ impl Template {
         Ok(Template(pieces))
     }
 
-    /// The location for a request. Bytes that could end the header or the host are percent-encoded. What the request
-    /// fills in behind nothing but slashes has one slash in front, as two would begin another site's name
+    /// The location for a request. Bytes that could end the header or the host are percent-encoded. A value that
+    /// follows only slashes has exactly one slash in front, because two would begin the name of another site
     /// (`//evil.example`).
     pub(crate) fn fill(&self, request: &Request<'_>) -> String {
-        // A request for no path (`*`) is led to the site: behind a host the star would be part of its name.
+        // A request for no path (`*`) is sent to the root: behind a host the star would be part of its name.
         let path = if request.path == b"*" { b"/" } else { request.path };
         let mut location = String::new();
         for (at, piece) in self.0.iter().enumerate() {
@@ -102,7 +102,7 @@ impl Template {
     }
 }
 
-/// Whether no request can choose the site: behind `//` come a host and its end before anything that it says freely.
+/// Whether no request can choose the site: after `//` come a host and its end, before any value of the request.
 fn names_its_site(pieces: &[Piece]) -> bool {
     let Some((Piece::Literal(first), others)) = pieces.split_first() else { return true };
     let Some(rest) = ["https://", "http://", "//"].iter().find_map(|start| first.strip_prefix(start)) else {
@@ -127,7 +127,7 @@ fn names_its_site(pieces: &[Piece]) -> bool {
     named
 }
 
-/// Whether a location has neither host nor path yet; behind a scheme so if the request came without a host.
+/// Whether a location has neither host nor path yet; this is also so after a scheme if the request has no host.
 fn names_nothing(location: &str) -> bool {
     matches!(location.trim_end_matches('/'), "" | "http:" | "https:")
 }
@@ -176,14 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn a_request_cannot_add_lines_or_change_the_site() {
+    fn request_cannot_add_lines_or_change_the_site() {
         assert_eq!(fill("/a${path}", "h", "/\r\nset-cookie: x", ""), "/a/%0D%0Aset-cookie:%20x");
         assert_eq!(fill("${path}", "h", "//evil.example/\\x", ""), "/evil.example/%5Cx");
         assert_eq!(fill("${path}", "h", "/\\evil.example", ""), "/%5Cevil.example");
     }
 
     #[test]
-    fn what_a_request_fills_in_first_stays_on_the_site() {
+    fn leading_placeholders_stay_on_the_site() {
         for (template, host, path, query, location) in [
             ("/${path}", "h", "/evil.example", "", "/evil.example"),
             ("/${path}", "h", "///evil.example", "", "/evil.example"),
@@ -199,7 +199,7 @@ mod tests {
             ("${path}${path}", "h", "/", "", "/"),
             ("/${host}${path}", "", "/evil.example", "", "/evil.example"),
             ("/${host}", "/evil.example", "/", "", "/%2Fevil.example"),
-            // Without a host there is no site to name.
+            // Without a host the location has no site.
             ("https://${host}${path}", "", "/evil.example/x", "", "/evil.example/x"),
             ("https://${host}/new${path}", "", "/x", "", "/new/x"),
             ("https://${host}${path}", "[2001:db8::1]", "/x", "", "https://[2001:db8::1]/x"),

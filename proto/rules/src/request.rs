@@ -1,4 +1,4 @@
-//! What a decision is made from: borrowed views of one request.
+//! Input of a decision: borrowed views of one request.
 
 use std::net::SocketAddr;
 
@@ -23,13 +23,13 @@ pub struct Request<'a> {
     pub client: SocketAddr,
     /// The address that the client connected to.
     pub local: SocketAddr,
-    /// Facts of the client's TLS connection; `None` on a plain one.
+    /// Properties of the client's TLS connection; `None` on a plain one.
     pub tls: Option<TlsFacts<'a>>,
-    /// What is known of the body.
+    /// The part of the body that is available.
     pub body: Body<'a>,
 }
 
-/// Facts of a TLS connection.
+/// Properties of a TLS connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TlsFacts<'a> {
     /// Server name of the ClientHello.
@@ -38,17 +38,17 @@ pub struct TlsFacts<'a> {
     pub alpn: Option<&'a str>,
     /// Version: `TLSv1.2` or `TLSv1.3`.
     pub version: &'a str,
-    /// Subject of the verified client certificate in the manner of RFC 4514: what separates its parts is escaped inside them.
+    /// Subject of the verified client certificate in the format of RFC 4514: separators inside its parts are escaped.
     pub client_subject: Option<&'a str>,
 }
 
-/// What is known of a request's body.
+/// Available part of a request's body.
 #[derive(Clone, Copy, Debug)]
 pub enum Body<'a> {
-    /// There is one, and nothing of it has been read for the rules.
+    /// The request has a body, and none of it has been read for the rules.
     Pending,
-    /// The cap was reached; the body is longer than these bytes.
+    /// The limit was reached; the body is longer than these bytes.
     Prefix(&'a [u8]),
-    /// All of it; empty if the request has none.
+    /// The whole body; empty if the request has none.
     Complete(&'a [u8]),
 }

@@ -21,18 +21,18 @@ use crate::spec::{Limits, RateLimit, RuleSpec, Sticky, Unknown};
 /// A compiled set of rules: immutable, shared by all workers.
 #[derive(Debug)]
 pub struct Ruleset {
-    /// Tells rule sets apart, so that a [`Scratch`] notices a reload.
+    /// Distinguishes rule sets, so that a [`Scratch`] detects a reload.
     pub(crate) identity: u64,
-    /// In the order of the specification: by [`RuleId`].
+    /// In the order of the specification, by [`RuleId`].
     pub(crate) rules: Vec<Rule>,
     pub(crate) marks: Marks,
     /// Rule ids by precedence.
     pub(crate) order: Vec<u32>,
-    /// By precedence of their rules; those of a rule follow each other.
+    /// By precedence of their rules; the conjuncts of a rule are adjacent.
     pub(crate) conjuncts: Vec<Conjunct>,
     pub(crate) literals: Vec<Literal>,
     pub(crate) table: Table,
-    /// Per field.
+    /// Source of the values, by field.
     pub(crate) origins: Vec<Origin>,
     pub(crate) names: FieldNames,
     pub(crate) wanted: Wanted,
@@ -42,7 +42,7 @@ pub struct Ruleset {
     pub(crate) limits: Limits,
 }
 
-/// Names of the values that rules look at.
+/// Names of the values that rules use.
 #[derive(Debug, Default)]
 pub(crate) struct FieldNames {
     pub(crate) headers: Names,
@@ -63,7 +63,7 @@ pub(crate) struct Rule {
     pub(crate) conjuncts: std::ops::Range<usize>,
 }
 
-/// What a rule does at the end of the search.
+/// Action of a rule at the end of the search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Not terminal.
@@ -91,7 +91,7 @@ pub(crate) enum RuleEffect {
     Class(String),
 }
 
-/// Literals that must all hold for a rule.
+/// Literals that must all hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Conjunct {
     pub(crate) rule: u32,
@@ -99,16 +99,16 @@ pub(crate) struct Conjunct {
     pub(crate) end: u32,
 }
 
-/// Status when a rule denies what it cannot decide, and names no status itself.
+/// Status when a rule denies an undecidable request and names no status itself.
 const UNDECIDABLE_STATUS: u16 = 403;
 
 impl Ruleset {
-    /// Compiles rules; reports every rule that is wrong, not only the first.
+    /// Compiles rules; reports every faulty rule, not only the first.
     pub fn compile(specs: &[RuleSpec], limits: &Limits) -> Result<Ruleset, Vec<RuleError>> {
         compile::compile(specs, limits)
     }
 
-    /// No rules: every decision is [`Terminal::None`].
+    /// A set without rules: every decision is [`Terminal::None`].
     pub fn empty() -> Ruleset {
         compile::assemble(Vec::new(), Vec::new(), Table::new(), Vec::new(), Vec::new(), &Limits::default())
     }
@@ -123,7 +123,7 @@ impl Ruleset {
         self.rules.is_empty()
     }
 
-    /// What compiles and is probably not meant, or costs time on each request.
+    /// Warnings about rules that compile but are probably unintended, or cost time on each request.
     pub fn warnings(&self) -> &[RuleWarning] {
         &self.warnings
     }
@@ -143,7 +143,7 @@ impl Ruleset {
         &self.pools
     }
 
-    /// Decides. Allocates only for a redirect's location, more than 16 matching rules, and body parsing.
+    /// Decides a request. Allocates only for a redirect's location, more than 16 matching rules, and body parsing.
     pub fn decide<'r>(&'r self, request: &Request<'_>, scratch: &mut Scratch) -> Outcome<'r> {
         scratch.begin(self, request);
         let Scratch { gathered, merge, caches, .. } = scratch;
@@ -158,7 +158,7 @@ impl Ruleset {
             last = candidate;
             let conjunct = self.conjuncts[candidate as usize];
             if conjunct.rule != rule {
-                if let Some(outcome) = self.settle(rule, truth, request, &mut matched) {
+                if let Some(outcome) = self.conclude(rule, truth, request, &mut matched) {
                     return outcome;
                 }
                 (rule, truth) = (conjunct.rule, Truth::False);
@@ -169,7 +169,7 @@ impl Ruleset {
                 truth = truth.or(run.conjunct_of(unknown, literals));
             }
         }
-        match self.settle(rule, truth, request, &mut matched) {
+        match self.conclude(rule, truth, request, &mut matched) {
             Some(outcome) => outcome,
             None => {
                 Outcome::Decided(Decision { rule: None, terminal: Terminal::None, matched, ruleset: self })
@@ -177,8 +177,8 @@ impl Ruleset {
         }
     }
 
-    /// Takes note of a rule whose candidates were all evaluated; an outcome if the search ends here.
-    fn settle<'r>(
+    /// Applies a rule whose candidates were all evaluated; returns an outcome if the search ends here.
+    fn conclude<'r>(
         &'r self,
         id: u32,
         truth: Truth,
@@ -211,12 +211,12 @@ impl Ruleset {
         Some(Outcome::Decided(Decision { rule: Some(RuleId(id)), terminal, matched, ruleset: self }))
     }
 
-    /// Which rule wins for a request, and for each other rule why not. Slow: evaluates every rule.
+    /// The rule that wins for a request, and the reason why each other rule does not. Slow: evaluates every rule.
     pub fn explain(&self, request: &Request<'_>) -> Explanation {
         explain::explain(self, request)
     }
 
-    /// Looks for rules that cannot be meant: unreachable, contradictory, never or always true.
+    /// Finds rules that are probably mistakes: unreachable, contradictory, never or always true.
     pub fn check(&self) -> Vec<Finding> {
         check::check(self)
     }
@@ -226,7 +226,7 @@ impl Ruleset {
         check::witness_of(self, id)
     }
 
-    /// The effects of one rule, in order; none for an id that is not of this set.
+    /// The effects of one rule, in order; none for an id of another set.
     pub fn effects_of(&self, id: RuleId) -> impl Iterator<Item = Effect<'_>> {
         self.rules.get(id.0 as usize).into_iter().flat_map(|rule| &rule.effects).map(move |effect| {
             match effect {
@@ -241,7 +241,7 @@ impl Ruleset {
         })
     }
 
-    /// The headers that a rule's condition looks at, in lower case, perhaps repeatedly.
+    /// The headers that a rule's condition uses, in lower case, possibly repeated.
     pub fn headers_of(&self, id: RuleId) -> impl Iterator<Item = &str> {
         let conjuncts = self.rules.get(id.0 as usize).map_or(0..0, |rule| rule.conjuncts.clone());
         let literals = conjuncts.flat_map(|conjunct| self.literals_of(conjunct));

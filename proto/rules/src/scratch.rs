@@ -1,5 +1,5 @@
-//! A worker's reusable memory for decisions: values taken from the request, candidate lists, caches of the regular
-//! expressions. Nothing in it outlives a decision but capacity.
+//! Reusable memory of a worker for decisions: values taken from the request, candidate lists, caches of the regular
+//! expressions. Only its capacity outlives a decision.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -31,7 +31,7 @@ impl Scratch {
         Scratch::default()
     }
 
-    /// Forgets the last request, and everything if the rule set is another one.
+    /// Clears the last request, and everything if the rule set is another one.
     pub(crate) fn begin(&mut self, rules: &Ruleset, request: &Request<'_>) {
         if self.owner != rules.identity || self.epoch == u32::MAX {
             *self = Scratch { owner: rules.identity, ..Scratch::default() };
@@ -49,7 +49,7 @@ impl Scratch {
 #[derive(Debug, Default)]
 pub(crate) struct Merge {
     epoch: u32,
-    /// Per list, the epoch in which it was added: a value that occurs twice adds its list once.
+    /// Epoch in which each list was added: a value that occurs twice adds its list once.
     stamps: Vec<u32>,
     /// Next conjunct of each list, its position, and the list's end.
     heap: BinaryHeap<Reverse<(u32, u32, u32)>>,
@@ -70,7 +70,7 @@ impl Merge {
         }
     }
 
-    /// The next candidate; one that is in several lists comes several times.
+    /// The next candidate; a candidate of several lists comes several times.
     #[inline]
     pub(crate) fn next(&mut self, postings: &[u32]) -> Option<u32> {
         let mut top = self.heap.peek_mut()?;
@@ -113,7 +113,7 @@ impl Caches {
 
 const NONE: u32 = u32::MAX;
 
-/// First and last value of a field, in the epoch they were found.
+/// First and last value of a field, and the epoch in which they were found.
 #[derive(Clone, Copy, Debug, Default)]
 struct Head {
     epoch: u32,
@@ -121,7 +121,7 @@ struct Head {
     last: u32,
 }
 
-/// Where a value's bytes are.
+/// Location of a value's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// In [`Gathered::text`].
@@ -132,7 +132,7 @@ enum Place {
     Opaque,
     /// Exists, and its text is unknown.
     Long,
-    /// No value: servers may find others than those that are listed.
+    /// Not a value: servers may find other values than the listed ones.
     Unclear,
 }
 
@@ -146,20 +146,20 @@ pub(crate) struct Found {
     end: u32,
 }
 
-/// What can be said of the body's fields.
+/// State of the body's fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyView {
     /// No field of a body has a value.
     Nothing,
     /// Fields of this format depend on bytes that were not read.
     Pending(Format),
-    /// Fields of this format were read that far.
+    /// Fields of this format were read up to this point.
     Read(Format, Reach),
     /// All fields are undecidable.
     Opaque,
 }
 
-/// Values taken from one request, as far as they were asked for.
+/// Values taken from one request, gathered on demand.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     epoch: u32,
@@ -169,11 +169,11 @@ pub(crate) struct Gathered {
     query: bool,
     headers: bool,
     cookies: bool,
-    /// Whether servers may find other values of any parameter of the query; and of some field ([`Place::Unclear`]).
+    /// Whether servers may find other values of any parameter of the query, and of some field ([`Place::Unclear`]).
     query_unclear: bool,
     field_unclear: bool,
     body: Option<BodyView>,
-    /// Host and server name as they are compared, if they were spelled otherwise: their ranges in `text`.
+    /// Host and server name in the spelling of comparisons, if the request has another: their ranges in `text`.
     host: Option<(usize, usize)>,
     sni: Option<(usize, usize)>,
 }
@@ -201,7 +201,7 @@ impl Gathered {
         Some((start, self.text.len()))
     }
 
-    /// An IPv6 address has one spelling (RFC 5952), of many.
+    /// Brings an IPv6 address to its canonical spelling (RFC 5952).
     #[cold]
     fn fold_address(&mut self, host: &[u8]) -> Option<(usize, usize)> {
         let Some(spelled) = canonical_address(host) else { return self.fold(host) };
@@ -219,7 +219,7 @@ impl Gathered {
         Some(self.sni.map_or(sni.as_bytes(), |(start, end)| &self.text[start..end]))
     }
 
-    /// Number of values found so far; with [`Self::at`] this walks them.
+    /// Number of values found so far; use it with [`Self::at`] to visit them.
     pub(crate) fn len(&self) -> usize {
         self.found.len()
     }
@@ -250,13 +250,13 @@ impl Gathered {
         self.all(field).filter(|found| found.place != Place::Unclear)
     }
 
-    /// Whether servers may find other values of the field; [`Self::gather`] came first.
+    /// Whether servers may find other values of the field. Call [`Self::gather`] first.
     pub(crate) fn is_unclear(&self, origin: Origin, field: FieldId) -> bool {
         (self.query_unclear && origin == Origin::Query)
             || (self.field_unclear && self.all(field).any(|found| found.place == Place::Unclear))
     }
 
-    /// Whether that is so of any field that rules ask for.
+    /// Whether servers may find other values of any field that rules use.
     pub(crate) fn is_any_unclear(&self) -> bool {
         self.query_unclear || self.field_unclear
     }
@@ -395,7 +395,7 @@ impl Gathered {
         BodyView::Read(format, rules.wanted.read(media, bytes, whole, &rules.limits, &mut sink))
     }
 
-    /// What can be said of the body's fields; [`Self::gather`] came first.
+    /// State of the body's fields. Call [`Self::gather`] first.
     pub(crate) fn body(&self) -> BodyView {
         self.body.unwrap_or(BodyView::Nothing)
     }
@@ -418,9 +418,9 @@ mod tests {
         })
     }
 
-    /// Where patterns match would be noted for each of them in each state of all: gigabytes.
+    /// Match positions would be stored for each pattern in each state of all: gigabytes.
     #[test]
-    fn some_hundred_patterns_on_one_field_are_all_found_and_take_little_memory() {
+    fn hundreds_of_patterns_on_one_field_take_little_memory() {
         let rule = |number: usize| RuleSpec {
             name: format!("r{number}"),
             when: format!(r#"header("user-agent").matches(r"(?i)\b(tool{number}|nikto)[/ ]?\d+(\.\d+)*")"#),

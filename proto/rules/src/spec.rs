@@ -1,10 +1,10 @@
-//! Rules as configured: what the daemon's TOML deserialises into, and the caps of the compiler.
+//! Rules as configured: the types that the daemon's TOML deserialises into, and the limits of the compiler.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// One rule: a condition and what to do when it holds.
+/// One rule: a condition and its actions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleSpec {
@@ -13,10 +13,10 @@ pub struct RuleSpec {
     /// The condition; empty or `true` always holds.
     #[serde(default)]
     pub when: String,
-    /// Higher is tried first; rules of equal priority are tried in file order.
+    /// Rules of higher priority are tried first; rules of equal priority in file order.
     #[serde(default)]
     pub priority: i64,
-    /// Listeners that the rule applies to; empty means all, which a file says by leaving it away.
+    /// Listeners that the rule applies to; empty means all. A file leaves the key away for that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listeners: Vec<String>,
     /// Terminal action: send the request to this pool.
@@ -55,21 +55,21 @@ pub struct RuleSpec {
     /// Service class of matching requests.
     #[serde(default)]
     pub class: Option<String>,
-    /// What a body value that cannot be decided does (past the cap, malformed body, encoded body).
+    /// Effect of an undecidable body value (over the limit, malformed or encoded body).
     #[serde(default)]
     pub unknown: Unknown,
 }
 
-/// How a client is kept on its server.
+/// Stickiness of a client to its server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sticky {
-    /// Not kept: every request is balanced on its own.
+    /// Every request is balanced on its own.
     #[default]
     None,
-    /// By a cookie that names the server.
+    /// Sticky by a cookie that names the server.
     Cookie,
-    /// By the client's address.
+    /// Sticky by the client's address.
     Source,
 }
 
@@ -79,14 +79,14 @@ pub enum Sticky {
 pub struct RateLimit {
     /// Sustained rate.
     pub requests_per_s: u32,
-    /// Requests that may come at once.
+    /// Requests that may arrive at once.
     pub burst: u32,
-    /// What gets a bucket of its own.
+    /// Scope of a bucket.
     #[serde(default)]
     pub key: RateKey,
 }
 
-/// What a rate limit counts by.
+/// Scope of a rate limit's buckets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RateKey {
@@ -99,7 +99,7 @@ pub enum RateKey {
     Global,
 }
 
-/// What an undecidable condition does.
+/// Effect of an undecidable condition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unknown {
@@ -112,29 +112,29 @@ pub enum Unknown {
     Deny,
 }
 
-/// Caps of the compiler and of the body parsers.
+/// Limits of the compiler and of the body parsers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Rules in a set.
+    /// Number of rules in a set.
     pub rules_max: usize,
-    /// Bytes of one condition.
+    /// Length of one condition, in bytes.
     pub condition_bytes_max: usize,
     /// Nesting of parentheses and `!`.
     pub depth_max: usize,
-    /// Comparisons in one condition.
+    /// Number of comparisons in one condition.
     pub atoms_max: usize,
-    /// Conjuncts of one condition's disjunctive normal form.
+    /// Number of conjuncts in the disjunctive normal form of one condition.
     pub conjuncts_max: usize,
     /// Compiled size of one regular expression, in bytes.
     pub regex_bytes_max: usize,
-    /// Rules without an indexable condition from which a warning is given.
+    /// Number of rules without an indexable condition from which a warning is issued.
     pub residual_warn: usize,
-    /// Nesting of a JSON or XML body; deeper is undecidable.
+    /// Nesting of a JSON or XML body; a deeper one is undecidable.
     pub body_depth_max: usize,
-    /// Bytes of one body value; longer is undecidable.
+    /// Length of one body value, in bytes; a longer one is undecidable.
     pub body_value_bytes_max: usize,
-    /// Attributes of an XML element, or parts of a multipart body; more is undecidable.
+    /// Number of attributes of an XML element, or parts of a multipart body; more are undecidable.
     pub body_parts_max: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What a decision is: precedence, contributions, undecidable bodies, explanations.
+//! Decisions: precedence, contributions, undecidable bodies, explanations.
 
 use evergate_rules::{
     Body, Effect, HeaderEdit, Limits, Outcome, RuleId, RuleSpec, Ruleset, Scratch, Sticky, Terminal, Unknown,
@@ -48,7 +48,7 @@ fn complete(rules: &Ruleset, witness: &Witness) -> Vec<String> {
 }
 
 #[test]
-fn a_header_counts_as_what_it_is_and_as_what_it_is_taken_for() {
+fn header_counts_under_every_spelling_of_its_name() {
     let mut both =
         [rule("exact", r#"header("x_debug").exists()"#), route("dashed", r#"header("x-debug").exists()"#)];
     both[0].set_request_headers.insert("x-seen".into(), "1".into());
@@ -56,9 +56,10 @@ fn a_header_counts_as_what_it_is_and_as_what_it_is_taken_for() {
     assert_eq!(complete(&compile(&both), &witness), ["exact", "dashed"]);
 }
 
-/// Servers that hand header names on as variables take all that is neither letter nor digit for `_`, or `-` alone.
+/// Servers that pass header names on as variables replace all characters other than letters and digits with `_`, or
+/// only `-`.
 #[test]
-fn a_header_that_some_servers_take_for_another_counts_as_that() {
+fn header_counts_as_the_one_servers_mistake_it_for() {
     let rules = compile(&[route("debug", r#"header("x-debug").exists()"#)]);
     let with = |name: &str| Witness { headers: vec![(name.into(), "1".into())], ..get("/") };
     let names =
@@ -73,7 +74,7 @@ fn a_header_that_some_servers_take_for_another_counts_as_that() {
 }
 
 #[test]
-fn precedence_is_priority_then_file_order_and_never_length() {
+fn precedence_is_priority_then_file_order() {
     let mut specs = vec![route("short", r#"path.path_prefix("/a")"#), route("long", r#"path == "/a/b""#)];
     assert_eq!(complete(&compile(&specs), &get("/a/b")), ["short"]);
     specs[1].priority = 1;
@@ -81,7 +82,7 @@ fn precedence_is_priority_then_file_order_and_never_length() {
 }
 
 #[test]
-fn rules_before_the_terminal_one_contribute_in_order_and_later_ones_do_not() {
+fn rules_before_the_terminal_rule_contribute_in_order() {
     let mut tag = rule("tag", "");
     tag.set_request_headers.insert("X-Tag".into(), "1".into());
     tag.remove_response_headers.push("Server".into());
@@ -123,7 +124,7 @@ fn listeners_limit_a_rule() {
 }
 
 #[test]
-fn an_undecidable_body_is_never_false() {
+fn undecidable_body_is_never_false() {
     for (unknown, expected) in [(Unknown::NoMatch, "rest"), (Unknown::Match, "json"), (Unknown::Deny, "json")]
     {
         let rules = compile(&[
@@ -137,11 +138,11 @@ fn an_undecidable_body_is_never_false() {
         let mut encoded = post("application/json", "{}");
         encoded.headers.push(("Content-Encoding".into(), "gzip".into()));
         assert_eq!(complete(&rules, &encoded), [expected], "encoded");
-        // The negation is undecidable too.
+        // The negation is undecidable as well.
         let negated =
             compile(&[RuleSpec { unknown, ..route("json", r#"json("/a") != "1""#) }, route("rest", "")]);
         assert_eq!(matched(&negated, &cut, |bytes| Body::Prefix(bytes)).unwrap(), [expected]);
-        // Found within the prefix, or decided by another comparison, it is decidable.
+        // A value found within the prefix is decidable, and so is a condition that another comparison decides.
         assert_eq!(prefix(&post("application/json", r#"{"a":"1","b":"#)), ["json"]);
         assert_eq!(prefix(&Witness { path: "/x".into(), ..cut }), ["rest"]);
         assert_eq!(complete(&rules, &post("application/json", r#"{"a":2}"#)), ["rest"]);
@@ -154,9 +155,9 @@ fn an_undecidable_body_is_never_false() {
     });
 }
 
-/// A `;` is no way around a rule that keeps all others out, nor does it change what is routed.
+/// A `;` neither circumvents a rule that denies all other requests nor changes a route.
 #[test]
-fn a_rule_that_takes_what_is_unknown_for_no_match_goes_by_the_values_that_are_there() {
+fn no_match_rule_uses_the_values_that_are_present() {
     let rules =
         compile(&[route("others", r#"query("token") != "s" || cookie("c") != "s""#), route("rest", "")]);
     for (query, cookie, pool) in [
@@ -180,7 +181,7 @@ fn a_rule_that_takes_what_is_unknown_for_no_match_goes_by_the_values_that_are_th
 }
 
 #[test]
-fn a_query_or_cookie_that_servers_read_differently_is_never_false() {
+fn ambiguous_query_or_cookie_is_never_false() {
     let decided = |when: &str, query: &str, cookie: &str| {
         let unknown = RuleSpec { unknown: Unknown::Deny, ..route("admin", when) };
         let rules = compile(&[unknown, route("rest", "")]);
@@ -212,7 +213,7 @@ fn a_query_or_cookie_that_servers_read_differently_is_never_false() {
     ] {
         assert_eq!(query(text), (denied(), denied()), "{text}");
     }
-    // What was found stands: a rule against it is not undone by a `;` elsewhere.
+    // Values found remain valid: a `;` elsewhere does not undo a rule against one.
     assert_eq!(query("role=admin&x;y"), ("admin".into(), "rest".into()));
     for text in ["role=user&x=100%", "role=a%3Bb", "x=%00", "role=%0d%0a", "role[]=admin", ""] {
         assert_eq!(query(text), ("rest".into(), "admin".into()), "{text}");
@@ -233,7 +234,7 @@ fn a_query_or_cookie_that_servers_read_differently_is_never_false() {
 }
 
 #[test]
-fn a_value_that_servers_read_differently_leaves_other_fields_alone() {
+fn ambiguous_value_does_not_affect_other_fields() {
     let denied = |when: &str| RuleSpec { unknown: Unknown::Deny, ..route(when, when) };
     let rules = compile(&[
         denied(r#"query("a") == "1""#),
@@ -252,7 +253,7 @@ fn a_value_that_servers_read_differently_leaves_other_fields_alone() {
 }
 
 #[test]
-fn the_body_is_needed_only_by_a_rule_that_could_still_win() {
+fn body_is_needed_only_by_a_rule_that_could_still_win() {
     let rules = compile(&[
         route("first", r#"path == "/first""#),
         route("form", r#"form("a") == "1" && header("x-form").exists()"#),
@@ -271,7 +272,7 @@ fn the_body_is_needed_only_by_a_rule_that_could_still_win() {
 }
 
 #[test]
-fn the_size_is_known_from_the_head_where_it_says_so() {
+fn body_size_is_known_from_content_length() {
     let rules = compile(&[route("large", "body.size > 1000"), route("rest", "")]);
     let mut request = post("text/plain", "x");
     assert_eq!(matched(&rules, &request, |_| Body::Pending), None);
@@ -283,7 +284,7 @@ fn the_size_is_known_from_the_head_where_it_says_so() {
 }
 
 #[test]
-fn any_of_several_values_counts_and_negation_means_none() {
+fn comparison_needs_any_value_and_negation_none() {
     let rules = compile(&[
         route("any", r#"query("a") == "2""#),
         route("none", r#"query("a") != "1""#),
@@ -311,7 +312,7 @@ fn hosts_and_header_names_ignore_case() {
 }
 
 #[test]
-fn an_ipv6_address_as_host_has_one_spelling() {
+fn ipv6_host_has_one_spelling() {
     let rules = compile(&[
         route("path", r#"host == "[2001:DB8:0::1]" && path == "/x""#),
         route("host", r#"host == "[2001:DB8:0::1]""#),
@@ -346,7 +347,7 @@ fn scratch_memory_serves_many_rule_sets_in_turn() {
 }
 
 #[test]
-fn a_redirect_fills_in_its_location() {
+fn redirect_fills_in_its_location() {
     let spec = RuleSpec {
         redirect: Some("https://${host}${path}?${query}".into()),
         redirect_status: Some(308),
@@ -362,7 +363,7 @@ fn a_redirect_fills_in_its_location() {
 }
 
 #[test]
-fn explain_says_which_comparison_stopped_each_rule() {
+fn explain_names_the_comparison_that_stopped_each_rule() {
     let rules = compile(&[
         route("amount", r#"xml.purchase/totalAmount > 52000"#),
         RuleSpec { audit: true, ..rule("seen", r#"client.ip in ["192.0.2.0/24"]"#) },
@@ -377,9 +378,11 @@ fn explain_says_which_comparison_stopped_each_rule() {
     assert_eq!(verdicts, [Fails, Contributes, Fails, Wins, Shadowed]);
     assert_eq!(
         explanation.to_string(),
-        "rule \"rest\" wins: route to pool rest\n  amount: does not match\n    xml(\"purchase/totalAmount\") > 52000: \"7\"\n  \
+        "rule \"rest\" wins: route to pool rest\n  amount: does not match\n    \
+         xml(\"purchase/totalAmount\") > 52000: \"7\"\n  \
          seen: matches, contributes its edits\n  picture: does not match\n    path.ends_with(\"gif\"): \"/\"\n    \
-         host == \"img.example\": \"host.example\"\n  rest: wins\n  never: would match, but an earlier rule ended the search\n"
+         host == \"img.example\": \"host.example\"\n  rest: wins\n  \
+         never: would match, but an earlier rule ended the search\n"
     );
     let json = serde_json::to_value(&explanation).unwrap();
     assert_eq!(json["rules"][0]["failed"][0]["value"], "\"7\"");
@@ -390,7 +393,7 @@ fn explain_says_which_comparison_stopped_each_rule() {
 }
 
 #[test]
-fn a_number_is_compared_however_it_is_spelled() {
+fn number_is_compared_in_every_spelling() {
     let rules = compile(&[
         route("query", r#"query("a") > 100"#),
         route("equal", r#"query("a") == 101 || json("/a") in [101, 102]"#),
@@ -410,13 +413,13 @@ fn a_number_is_compared_however_it_is_spelled() {
         let body = format!("{{\"a\":{text}}}");
         assert_eq!(complete(&rules, &post("application/json", &body)), ["json"], "{text}");
     }
-    // What is no number is settled: no comparison with a number holds for it.
+    // A text that is not a number is decided: no comparison with a number holds for it.
     let denied = compile(&[RuleSpec { unknown: Unknown::Deny, ..route("large", r#"json("/a") > 100"#) }]);
     assert!(complete(&denied, &post("application/json", r#"{"a":"many"}"#)).is_empty());
 }
 
 #[test]
-fn a_number_past_the_largest_equals_none() {
+fn number_past_the_largest_equals_none() {
     let rules = compile(&[
         route("equal", r#"query("a") in [0, 1, 9007199254740991]"#),
         route("less", r#"query("a") < -9007199254740991"#),

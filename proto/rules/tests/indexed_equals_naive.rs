@@ -1,6 +1,6 @@
 //! `decide` equals trying the rules one by one, for random rules and requests, bodies included.
 //!
-//! The reference shares nothing with the crate: it evaluates the generated tree (not the parsed, normalised one) and
+//! The reference shares nothing with the crate. It evaluates the generated tree (not the parsed, normalised one) and
 //! takes values from the generated request (not from bytes).
 
 use std::net::{IpAddr, SocketAddr};
@@ -315,7 +315,7 @@ impl Sample {
         }
     }
 
-    /// The values of a field; with what a missing value means.
+    /// The values of a field, and the truth of a comparison when it has none.
     fn values(&self, field: &Field) -> (Vec<String>, Truth) {
         let of = |pairs: &[(&'static str, &'static str)], wanted: &str| -> Vec<String> {
             pairs.iter().filter(|(name, _)| *name == wanted).map(|(_, value)| (*value).to_owned()).collect()
@@ -379,7 +379,8 @@ impl Sample {
         }
     }
 
-    /// The same for a rule that takes what is unknown for no match: no more is read for it where that settles it.
+    /// Like `evaluate`, for a rule that ignores unknown: the first unknown part ends the evaluation where it settles
+    /// it.
     fn evaluate_known(&self, expr: &Expr, negate: bool) -> Truth {
         match (expr, negate) {
             (Expr::Not(inner), _) => self.evaluate_known(inner, !negate),
@@ -507,7 +508,7 @@ fn passes(value: &str, test: &Test, address: bool) -> bool {
     }
 }
 
-/// Rules one by one: `None` for "the body is needed", else the terminal rule, its status, and what matched.
+/// Tries rules one by one: `None` for "the body is needed", else the terminal rule, its status, and the matching rules.
 fn naive(rules: &[(Expr, RuleSpec)], sample: &Sample) -> Option<(Option<u32>, u16, Vec<u32>)> {
     let mut order: Vec<usize> = (0..rules.len()).collect();
     order.sort_by_key(|&at| -rules[at].1.priority);
@@ -519,7 +520,7 @@ fn naive(rules: &[(Expr, RuleSpec)], sample: &Sample) -> Option<(Option<u32>, u1
         }
         let truth = match spec.unknown {
             Unknown::NoMatch => {
-                // What of a query servers may read differently does not matter to it.
+                // An ambiguous query does not matter to the rule.
                 Sample { unclear: (false, false), ..sample.clone() }.evaluate_known(expr, false)
             }
             _ => sample.evaluate(expr),
@@ -560,7 +561,7 @@ proptest! {
                 return Ok(());
             }
         };
-        // Proofs take long in an unoptimised build, so only some of the cases ask for them.
+        // Proofs take long in an unoptimised build, so only some of the cases run them.
         let findings = if checked { ruleset.check() } else { Vec::new() };
         let hopeless: Vec<String> = findings
             .into_iter()
@@ -586,15 +587,17 @@ proptest! {
             let mut sample = sample;
             let whole = Sample { read: Read::Complete, ..sample.clone() };
             if decided.is_none() && expected.is_some() && sample.unclear != (false, false) {
-                // The condition multiplied out may ask for a body that cannot make a difference.
+                // The condition in normal form may need a body that cannot make a difference.
                 (decided, sample) = (decide(&whole), &whole);
             }
             prop_assert_eq!(&decided, &expected, "{:?} {:#?}", sample, conditions);
             if let Some((rule, _, matched)) = decided {
-                // What `check` calls unreachable or unsatisfiable never matches; undecidable bodies are another matter.
+                // A rule that `check` reports as unreachable or unsatisfiable never matches, undecidable bodies
+                // excepted.
                 for id in matched {
                     let unknown = sample.evaluate(&rules[id as usize].0) == Truth::Unknown;
-                    prop_assert!(unknown || !hopeless.contains(&format!("r{id}")), "r{} {:?} {:#?}", id, sample, conditions);
+                    let can_match = unknown || !hopeless.contains(&format!("r{id}"));
+                    prop_assert!(can_match, "r{} {:?} {:#?}", id, sample, conditions);
                 }
                 let explained = sample.with(|request| ruleset.explain(request));
                 prop_assert_eq!(explained.winner, rule.map(|id| format!("r{id}")));
@@ -603,13 +606,14 @@ proptest! {
     }
 
     #[test]
-    fn no_condition_makes_the_compiler_panic(
+    fn compiler_never_panics(
         pieces in prop::collection::vec(
             prop_oneof![
                 pick(&[
-                    "path", "host", "==", "!=", "in", "[", "]", "(", ")", "!", "&&", "||", ".", "matches", "starts_with", "\"", "'",
-                    "\"/a\"", "xml.", "a/b", "json", "(\"/a\")", "client.ip", "\"10.0.0.0/8\"", "1", "-", "1e9", "true", "\\", "r\"",
-                    "\"(\"", "body.size", ">", "\u{201c}", "\n", "é",
+                    "path", "host", "==", "!=", "in", "[", "]", "(", ")", "!", "&&", "||", ".", "matches",
+                    "starts_with", "\"", "'", "\"/a\"", "xml.", "a/b", "json", "(\"/a\")", "client.ip",
+                    "\"10.0.0.0/8\"", "1", "-", "1e9",
+                    "true", "\\", "r\"", "\"(\"", "body.size", ">", "\u{201c}", "\n", "é",
                 ])
                 .prop_map(str::to_owned),
                 any::<char>().prop_map(String::from),
@@ -621,7 +625,10 @@ proptest! {
         let spec = RuleSpec { name: "r".into(), when: pieces.join(glue), audit: true, ..RuleSpec::default() };
         match Ruleset::compile(&[spec], &Limits::default()) {
             Ok(ruleset) => drop(ruleset.check()),
-            Err(errors) => prop_assert!(errors.iter().all(|error| error.line > 0 || error.what.contains("alternatives"))),
+            Err(errors) => {
+                let is_placed = |e: &evergate_rules::RuleError| e.line > 0 || e.what.contains("alternatives");
+                prop_assert!(errors.iter().all(is_placed));
+            }
         }
     }
 }

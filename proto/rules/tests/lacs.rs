@@ -1,4 +1,4 @@
-//! The thesis's rules, as the example file states them.
+//! The rules of the thesis, as in the example file.
 
 use evergate_rules::{
     Body, Limits, Outcome, Request, RuleId, RuleSpec, Ruleset, Scratch, Sticky, Terminal, Verdict,
@@ -66,14 +66,14 @@ fn each_rule_wins_on_its_witness() {
 }
 
 #[test]
-fn the_rules_have_no_findings() {
+fn example_rules_have_no_findings() {
     let rules = ruleset();
     assert_eq!(rules.check(), []);
     assert_eq!(rules.warnings(), []);
 }
 
 #[test]
-fn orders_are_told_apart_by_amount_then_by_customer() {
+fn orders_are_distinguished_by_amount_then_by_customer() {
     let decide = |body: &str| order(Body::Complete(body.as_bytes()), XML);
     let purchase = |amount: &str, customer: &str| {
         format!(
@@ -88,7 +88,7 @@ fn orders_are_told_apart_by_amount_then_by_customer() {
 }
 
 #[test]
-fn the_body_is_asked_for_only_when_it_matters() {
+fn body_is_requested_only_when_it_matters() {
     assert_eq!(order(Body::Pending, XML).as_deref(), Some("needs body"));
     assert_eq!(order(Body::Pending, &[(b"content-type", b"image/png")]), None);
 }

@@ -1,4 +1,4 @@
-//! Errors of the compiler: place, what, why and remedy; and what is accepted.
+//! Errors of the compiler (place, cause, reason and remedy) and accepted conditions.
 
 use evergate_rules::{Limits, RateKey, RateLimit, RuleError, RuleSpec, Ruleset, Unknown};
 
@@ -17,11 +17,11 @@ fn error(when: &str) -> RuleError {
 }
 
 #[test]
-fn an_error_says_where_what_why_and_how_to_correct_it() {
+fn error_has_place_cause_reason_and_remedy() {
     assert_eq!(
         error("method == \"GET\"\n  && path > 3").to_string(),
-        "rule \"r\", when 2:11: path > .. compares text by size; path is not a number; use ==, in [..] or a method such \
-         as .starts_with(..)"
+        "rule \"r\", when 2:11: path > .. compares text by size; path is not a number; use ==, in [..] or a method \
+         such as .starts_with(..)"
     );
     assert_eq!(
         error(r#"path.starts_wth("/a")"#).to_string(),
@@ -157,7 +157,7 @@ fn every_error_has_its_position_and_remedy() {
 }
 
 #[test]
-fn an_error_in_a_rule_with_another_ones_name_is_not_taken_for_the_others() {
+fn error_in_a_rule_with_a_duplicate_name_is_its_own() {
     let rule = |when: &str| RuleSpec { name: "r".into(), when: when.into(), ..RuleSpec::default() };
     let specs = [rule(r#"path == "/a""#), rule(r#"path = "/b""#)];
     let errors = Ruleset::compile(&specs, &Limits::default()).unwrap_err();
@@ -183,7 +183,7 @@ fn columns_count_characters() {
 }
 
 #[test]
-fn the_whole_language_is_accepted() {
+fn whole_language_is_accepted() {
     for when in [
         "",
         " true ",
@@ -197,9 +197,11 @@ fn the_whole_language_is_accepted() {
         r#"path in ["/a%2Fb", "/~user/.x/..y/", "/caf%C3%A9", "//a//", "/*/{x}|\"^`<>", "/%252e"]"#,
         r#"path.path_prefix("/") && path.path_prefix("//a/") && path.starts_with("//")"#,
         r#"path.starts_with("/a/..") && path.starts_with("/a%") && path.starts_with("/a%2") && path.ends_with("%2F")"#,
-        r#"path.contains("../") || path.contains("2f") || path.contains("/.") || path.ends_with("..") || path.contains("%2")"#,
+        r#"path.contains("../") || path.contains("2f") || path.contains("/.") || path.ends_with("..")
+            || path.contains("%2")"#,
         r#"host.contains(":80") || host.starts_with("[2001:db8:") || host.ends_with("::1]") || host.contains("a.")"#,
-        r#"tls.sni.ends_with(".example") || tls.alpn.ends_with("/1.1") || tls.version.contains(".") || scheme.ends_with("p")"#,
+        r#"tls.sni.ends_with(".example") || tls.alpn.ends_with("/1.1") || tls.version.contains(".")
+            || scheme.ends_with("p")"#,
         r#"method == "get-it" || method.contains("e") || host == "a,b!$&'()*+;=" || host == "[v1.a:b]""#,
         r#"host == "A%2Fb" || host.starts_with("a%2") || host.ends_with("2f") || host.starts_with("[v1.a:")"#,
         r#"method.starts_with("CONNECT") || method == "M-SEARCH" || header("x").contains(" ") || header("x") == """#,
@@ -272,14 +274,15 @@ fn all_wrong_rules_are_reported_at_once_and_names_are_unique() {
 fn unknown_keys_of_a_rule_are_refused() {
     assert!(toml::from_str::<RuleSpec>("name = 'a'\nrout = 'x'").is_err());
     let spec: RuleSpec = toml::from_str(
-        "name = 'a'\nroute = 'x'\nsticky = 'source'\nunknown = 'deny'\nrate_limit = { requests_per_s = 5, burst = 10, key = 'global' }",
+        "name = 'a'\nroute = 'x'\nsticky = 'source'\nunknown = 'deny'\n\
+         rate_limit = { requests_per_s = 5, burst = 10, key = 'global' }",
     )
     .unwrap();
     assert_eq!(spec.rate_limit, Some(RateLimit { requests_per_s: 5, burst: 10, key: RateKey::Global }));
 }
 
 #[test]
-fn rules_without_an_index_and_rules_without_effect_are_warned_about() {
+fn unindexed_and_ineffective_rules_cause_warnings() {
     let specs: Vec<RuleSpec> =
         (0..70).map(|i| RuleSpec { name: format!("r{i}"), ..rule(&format!("path != \"/{i}\"")) }).collect();
     let rules = Ruleset::compile(&specs, &Limits::default()).unwrap();
@@ -294,7 +297,7 @@ fn rules_without_an_index_and_rules_without_effect_are_warned_about() {
 }
 
 #[test]
-fn a_denial_that_lets_the_unknown_pass_is_warned_of() {
+fn deny_rule_that_ignores_unknown_causes_a_warning() {
     let warnings = |when: &str, unknown: Unknown| {
         let spec =
             RuleSpec { deny: Some(403), unknown, name: "r".into(), when: when.into(), ..RuleSpec::default() };
@@ -310,7 +313,7 @@ fn a_denial_that_lets_the_unknown_pass_is_warned_of() {
 }
 
 #[test]
-fn conditions_that_no_index_finds_are_warned_of_from_the_bound_in_the_manual_on() {
+fn unindexed_conditions_cause_a_warning_at_the_limit() {
     let warnings = |count: usize, when: &dyn Fn(usize) -> String| {
         let specs: Vec<RuleSpec> =
             (0..count).map(|n| RuleSpec { name: format!("r{n}"), ..rule(&when(n)) }).collect();

@@ -1,4 +1,4 @@
-//! Verdicts on whole inputs, each taken at once and byte by byte, which must agree.
+//! Verdicts on whole inputs. Each is taken at once and byte by byte, and both must agree.
 #![allow(dead_code)]
 
 use evergate_http::{Body, HeaderSlots, Limits, Parsed, Refusal, parse_request, parse_response};
@@ -6,7 +6,7 @@ use evergate_http::{Body, HeaderSlots, Limits, Parsed, Refusal, parse_request, p
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Partial,
-    /// Bytes that belong to the message.
+    /// Number of bytes that belong to the message.
     Complete(usize),
     Refused(u16, &'static str),
 }
@@ -19,7 +19,7 @@ fn of_head<T>(parsed: Result<Parsed<T>, Refusal>, head_len: impl Fn(&T) -> usize
     }
 }
 
-/// The verdict at once; panics when the first verdict of a byte-by-byte feeding is another one.
+/// The verdict on the whole input; panics when byte-by-byte feeding gives another verdict first.
 fn at_once_and_bytewise(bytes: &[u8], judge: impl Fn(&[u8]) -> Verdict) -> Verdict {
     let at_once = judge(bytes);
     let bytewise = (0..=bytes.len()).map(|len| judge(&bytes[..len])).find(|v| *v != Verdict::Partial);
@@ -50,7 +50,8 @@ pub(crate) fn response_verdict(bytes: &[u8], head: bool) -> Verdict {
     })
 }
 
-/// Feeds a chunked body in pieces of the given sizes (the last one repeats) and hands the state over between them.
+/// Feeds a chunked body in pieces of the given sizes (the last one repeats); encodes and decodes the state between
+/// pieces.
 pub(crate) fn feed(start: Body, bytes: &[u8], sizes: &[usize], limits: &Limits) -> (Verdict, Body) {
     let mut body = start;
     let (mut at, mut piece) = (0, 0);

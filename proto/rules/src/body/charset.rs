@@ -1,27 +1,27 @@
-//! The `charset` parameter: what it says of a body's bytes.
+//! The `charset` parameter and its effect on a body's text.
 
 use super::multipart::parameters;
 use memchr::memmem;
 
-/// How bytes become text.
+/// Decoding of bytes to text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Charset {
-    /// UTF-8 or ASCII, or nothing is said: as they are.
+    /// UTF-8, ASCII or no charset: the bytes are the text.
     Utf8,
-    /// ISO 8859-1 and the like: as they are where all are ASCII.
+    /// ISO 8859-1 and similar: the bytes are the text if all are ASCII.
     Latin,
-    /// Another one, or servers may disagree about which.
+    /// Another charset, or one that servers may disagree about.
     Other,
 }
 
 impl Charset {
-    /// What a Content-Type's parameters say, the first `;` included.
+    /// The charset of a Content-Type's parameters; `text` starts with the first `;`.
     pub(super) fn of(text: &[u8]) -> Charset {
         if !mentioned(text) {
             return Charset::Utf8;
         }
         let mut found = None;
-        // There are servers that go by the first place where the word occurs.
+        // Some servers use the first occurrence of the word, wherever it is.
         let read = parameters(text, |name, value| {
             if name.eq_ignore_ascii_case(b"charset") {
                 return found.replace(Charset::named(value)).is_none().then_some(());
@@ -31,7 +31,7 @@ impl Charset {
         read.and(found).unwrap_or(Charset::Other)
     }
 
-    /// The one with this name.
+    /// The charset with this name.
     pub(super) fn named(name: &[u8]) -> Charset {
         let is_one_of =
             |names: &[&str]| names.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()));
@@ -44,7 +44,7 @@ impl Charset {
         }
     }
 
-    /// Whether these bytes are the same text to whoever reads them as UTF-8.
+    /// Whether `bytes` in this charset are the same text as in UTF-8.
     pub(super) fn agrees_on(self, bytes: &[u8]) -> bool {
         match self {
             Charset::Utf8 => true,
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_charset_that_all_readers_find_counts() {
+    fn charset_counts_only_when_all_readers_find_it() {
         for (text, charset) in [
             ("", Charset::Utf8),
             ("; odata=verbose", Charset::Utf8),

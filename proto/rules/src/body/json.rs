@@ -1,15 +1,15 @@
-//! A streaming JSON reader (RFC 8259): validates, follows the wanted pointers, builds no tree.
+//! Streaming JSON reader (RFC 8259): validates the text and follows the wanted pointers without building a tree.
 //!
-//! Recursion is bounded by the depth cap. Numbers, `true`, `false` and `null` are values by their text; objects and
-//! arrays exist without text. U+0000 ends a string for some servers, so that a value with it is unknown, and a name with it
-//! that could be a wanted one breaks the body.
+//! The depth limit bounds recursion. Numbers, `true`, `false` and `null` are values by their text; objects and arrays
+//! exist without text. U+0000 ends a string for some servers. A value that contains it is therefore unknown, and a name
+//! that contains it and could be a wanted name breaks the body.
 
 use super::trie::{Node, Trie};
 use super::{Reach, Sink, Value};
 use crate::spec::Limits;
 
 pub(super) fn read(wanted: &Trie, bytes: &[u8], whole: bool, limits: &Limits, sink: &mut dyn Sink) -> Reach {
-    // A mark of the byte order may be ignored (RFC 8259, section 8.1): servers that take it read the same values.
+    // A server may ignore a byte order mark (RFC 8259, section 8.1): servers that accept it read the same values.
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     match std::str::from_utf8(bytes) {
         Err(error) if whole || error.error_len().is_some() => return Reach::Broken,
@@ -27,7 +27,7 @@ pub(super) fn read(wanted: &Trie, bytes: &[u8], whole: bool, limits: &Limits, si
 enum Stop {
     /// The bytes ended.
     End,
-    /// Not JSON, or past a cap.
+    /// Not JSON, or over a limit.
     Malformed,
 }
 
@@ -38,7 +38,7 @@ struct Reader<'b> {
     wanted: &'b Trie,
     limits: &'b Limits,
     sink: &'b mut dyn Sink,
-    /// The last string decoded, and whether it has U+0000.
+    /// The last decoded string, and whether it has U+0000.
     buffer: Vec<u8>,
     nul: bool,
 }
@@ -110,7 +110,7 @@ impl<'b> Reader<'b> {
             if self.blank()? != b'"' {
                 return Err(Stop::Malformed);
             }
-            // Names wanted are at most 256 bytes, so a longer key is none of them.
+            // Wanted names have at most 256 bytes, so a longer key is none of them.
             let wanted = self.wanted.has_children(node);
             let long = self.string(wanted, 1024)?;
             if wanted && self.nul {
@@ -157,7 +157,7 @@ impl<'b> Reader<'b> {
         }
     }
 
-    /// The word is at hand, or the bytes end within it.
+    /// Reads `word`; fails when the bytes differ or end within it.
     fn word(&mut self, word: &'static [u8], field: Option<u32>) -> Result<(), Stop> {
         let rest = &self.bytes[self.at..];
         if !rest.starts_with(word) {
@@ -205,7 +205,7 @@ impl<'b> Reader<'b> {
         if self.at == self.bytes.len() && !self.whole { Err(Stop::End) } else { Ok(()) }
     }
 
-    /// Reads a string at `"`, into the buffer if `keep`; says whether it is longer than `max`.
+    /// Reads a string at `"`, into the buffer if `keep`. Returns whether it is longer than `max`.
     fn string(&mut self, keep: bool, max: usize) -> Result<bool, Stop> {
         self.at += 1;
         self.buffer.clear();
@@ -245,7 +245,7 @@ impl<'b> Reader<'b> {
         }
     }
 
-    /// After `\u`. A lone surrogate is malformed: servers replace, drop or keep it.
+    /// Reads the digits after `\u`. A lone surrogate is malformed: servers replace, drop or keep it.
     fn unicode(&mut self) -> Result<char, Stop> {
         let first = self.four_hex()?;
         if !(0xd800..0xdc00).contains(&first) {
@@ -310,14 +310,14 @@ mod tests {
     }
 
     #[test]
-    fn a_long_value_is_long_and_a_deep_body_is_broken() {
+    fn long_value_is_long_and_deep_body_is_broken() {
         assert_eq!(values(&["/a"], br#"{"a":"0123456789abcdefg"}"#, true).1, [(0, "Long".into())]);
         assert_eq!(values(&["/a"], b"[[[[[[[[1]]]]]]]]", true).0, Reach::Whole);
         assert_eq!(values(&["/a"], b"[[[[[[[[[1]]]]]]]]]", true).0, Reach::Broken);
     }
 
     #[test]
-    fn a_value_with_nul_is_unknown_and_a_name_with_it_may_be_a_wanted_one() {
+    fn nul_makes_a_value_unknown_and_a_name_ambiguous() {
         for value in [r#""admin\u0000""#, r#""admin\u0000x""#, r#""\u0000""#] {
             let (reach, found) = values(&["/role"], format!(r#"{{"role":{value},"x":1}}"#).as_bytes(), true);
             assert_eq!((reach, found), (Reach::Whole, vec![(0, "Long".into())]), "{value}");
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_is_broken() {
+    fn invalid_json_is_broken() {
         for body in [
             "{",
             "{\"a\":1,}",
@@ -355,13 +355,13 @@ mod tests {
     }
 
     #[test]
-    fn one_byte_order_mark_is_no_part_of_the_text() {
+    fn byte_order_mark_is_not_part_of_the_text() {
         assert_eq!(values(&["/a"], b"\xef\xbb\xbf{\"a\":1}", true), (Reach::Whole, vec![(0, "1".into())]));
         assert_eq!(values(&["/a"], b"\xef\xbb\xbf\xef\xbb\xbf{\"a\":1}", true).0, Reach::Broken);
     }
 
     #[test]
-    fn a_number_at_the_cut_is_no_value() {
+    fn number_at_the_cut_is_not_a_value() {
         assert_eq!(values(&["/a"], br#"{"a":12"#, false), (Reach::Cut, vec![]));
         assert_eq!(values(&["/a"], br#"{"a":12 "#, false), (Reach::Cut, vec![(0, "12".into())]));
     }
@@ -384,7 +384,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_agrees_with_a_tree_parser(tree in json(), pointer in "(/[a-c0-2]){0,3}") {
+        fn values_equal_those_of_a_tree_parser(tree in json(), pointer in "(/[a-c0-2]){0,3}") {
             let (reach, found) = values(&[&pointer], tree.to_string().as_bytes(), true);
             prop_assert_eq!(reach, Reach::Whole);
             let expected = tree.pointer(&pointer).map(|value| match value {

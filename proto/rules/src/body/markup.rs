@@ -1,14 +1,15 @@
-//! What XML 1.0 (fifth edition) and Namespaces in XML 1.0 allow where: characters, names, attributes, references, and the
-//! declaration at the start. [`super::xml`] walks the document; this says what of it a strict parser would refuse.
+//! Grammar of XML 1.0 (fifth edition) and Namespaces in XML 1.0: characters, names, attributes, references, and the
+//! declaration at the start. [`super::xml`] walks the document and refuses with these functions what a strict parser
+//! refuses.
 
 use std::borrow::Cow;
 
 use memchr::{memchr, memchr_iter, memchr2, memchr3, memmem};
 
-/// Whether all characters are ones that a document may have (XML 1.0 section 2.2, `Char`). Of the others UTF-8 can spell
-/// the controls, and U+FFFE and U+FFFF: parsers refuse them, drop them or end the text there.
+/// Whether a document may have all these characters (XML 1.0 section 2.2, `Char`). UTF-8 can also encode controls,
+/// U+FFFE and U+FFFF: parsers refuse these, drop them or end the text there.
 pub(super) fn all_allowed(text: &str) -> bool {
-    // Without a way out within a part, so that many bytes are looked at in one step.
+    // No early exit within a chunk, so that the compiler can test many bytes in one step.
     let control = |byte: u8| (byte < b' ') & (byte != b'\t') & (byte != b'\n') & (byte != b'\r');
     let controls = text
         .as_bytes()
@@ -18,8 +19,8 @@ pub(super) fn all_allowed(text: &str) -> bool {
     !controls && !contains("\u{fffe}") && !contains("\u{ffff}")
 }
 
-/// Whether this is the name of an element or attribute: letters and the like, with at most one colon, which stands
-/// between two names (XML 1.0 section 2.3; Namespaces in XML 1.0 section 4, `QName`).
+/// Whether `name` is the name of an element or attribute: letters and similar, with at most one colon, which separates
+/// two names (XML 1.0 section 2.3; Namespaces in XML 1.0 section 4, `QName`).
 pub(super) fn is_name(name: &str) -> bool {
     match memchr(b':', name.as_bytes()) {
         Some(at) => is_plain_name(&name[..at]) && is_plain_name(&name[at + 1..]),
@@ -27,7 +28,7 @@ pub(super) fn is_name(name: &str) -> bool {
     }
 }
 
-/// Whether this is a name without a colon (Namespaces in XML 1.0 section 3, `NCName`).
+/// Whether `name` is a name without a colon (Namespaces in XML 1.0 section 3, `NCName`).
 fn is_plain_name(name: &str) -> bool {
     if name.is_ascii() {
         let plain = |&byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
@@ -50,23 +51,23 @@ fn continues_name(c: char) -> bool {
         || matches!(c, '0'..='9' | '-' | '.' | '\u{b7}' | '\u{300}'..='\u{36f}' | '\u{203f}'..='\u{2040}')
 }
 
-/// Whether this is a comment's text (XML 1.0 section 2.5): without `--`, nor a `-` that the end would make one of.
+/// Whether `text` is a comment's text (XML 1.0 section 2.5): no `--` inside, and no `-` at the end.
 pub(super) fn is_comment(text: &str) -> bool {
     !memchr_iter(b'-', text.as_bytes()).any(|at| matches!(text.as_bytes().get(at + 1), None | Some(b'-')))
 }
 
-/// Whether this is an instruction's target (XML 1.0 section 2.6): a name, and not `xml` in any case.
+/// Whether `name` is the target of an instruction (XML 1.0 section 2.6): a name other than `xml` in any case.
 pub(super) fn is_target(name: &str) -> bool {
     is_plain_name(name) && !name.eq_ignore_ascii_case("xml")
 }
 
-/// Whether this is text between tags (XML 1.0 section 2.4): the end of a CDATA section is none.
+/// Whether `text` is valid between tags (XML 1.0 section 2.4): without the end mark of a CDATA section.
 pub(super) fn is_text(text: &str) -> bool {
     !memchr_iter(b'>', text.as_bytes()).any(|at| text.as_bytes()[..at].ends_with(b"]]"))
 }
 
-/// The first attribute in what follows a tag's name (XML 1.0 section 3.1): its name, its value as written, and what
-/// follows it. A blank stands before it.
+/// The first attribute in the text after a tag's name (XML 1.0 section 3.1): its name, its raw value, and the rest. A
+/// blank precedes the attribute.
 pub(super) fn attribute(text: &str) -> Option<(&str, &str, &str)> {
     let start = trim_blanks(text);
     (start.len() < text.len()).then_some(())?;
@@ -78,7 +79,7 @@ pub(super) fn attribute(text: &str) -> Option<(&str, &str, &str)> {
     Some((name, &rest[1..end], &rest[end + 1..]))
 }
 
-/// Without the blanks in front (XML 1.0 section 2.3, `S`).
+/// `text` without leading blanks (XML 1.0 section 2.3, `S`).
 pub(super) fn trim_blanks(text: &str) -> &str {
     text.trim_start_matches(is_blank)
 }
@@ -87,8 +88,8 @@ fn is_blank(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\r' | '\n')
 }
 
-/// Checks what follows `<?xml` (XML 1.0 section 2.8): the version, and then perhaps an encoding, of which the bytes are
-/// read as UTF-8, and whether the document stands alone. Other versions have other characters and line ends.
+/// Checks the text after `<?xml` (XML 1.0 section 2.8): the version, optionally an encoding whose bytes are read as
+/// UTF-8, and optionally `standalone`. Other versions have other characters and line ends.
 pub(super) fn declaration(text: &str) -> Option<()> {
     let (name, version, mut rest) = attribute(text)?;
     (name == "version" && version == "1.0").then_some(())?;
@@ -122,8 +123,8 @@ pub(super) fn predefined(name: &str) -> Option<char> {
     })
 }
 
-/// An attribute's value with its references replaced, line ends made one and blanks normalised (XML 1.0 sections 2.11 and
-/// 3.3.3). `None` if it is none: `<`, or a reference to what is not predefined.
+/// An attribute's value with references replaced, line ends unified and blanks normalised (XML 1.0 sections 2.11 and
+/// 3.3.3). `None` if the value is invalid: it has `<`, or a reference to an entity that is not predefined.
 pub(super) fn unescape(raw: &str) -> Option<Cow<'_, str>> {
     if memchr2(b'<', b'&', raw.as_bytes()).is_none() && memchr3(b'\t', b'\r', b'\n', raw.as_bytes()).is_none()
     {

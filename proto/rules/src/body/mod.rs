@@ -1,18 +1,20 @@
 //! Values from a request's body, read in one streaming pass for all fields that the rule set names.
 //!
-//! `Content-Type` decides which parser may run, so that a body is read the way the server will read it. Whatever the
-//! parser cannot settle (malformed, cut off, compressed, too deep) is reported as such and never as "no value".
+//! `Content-Type` selects the parser, so that the rules read a body the way the server does. A body that the parser
+//! cannot settle (malformed, cut off, compressed, too deep) is reported as such and never as "no value".
 
 mod charset;
-mod form;
 mod json;
 mod markup;
 mod multipart;
 mod trie;
+mod urlencoded;
 mod xml;
 
-pub(crate) use form::{decode as decode_form, is_clear_name, is_clear_value, is_split_alike, percent_decode};
 pub(crate) use trie::Trie;
+pub(crate) use urlencoded::{
+    decode as decode_form, is_clear_name, is_clear_value, is_split_alike, percent_decode,
+};
 
 use std::collections::HashMap;
 
@@ -23,14 +25,15 @@ use crate::field::{Field, FieldId, Fields, Format};
 use crate::lang;
 use crate::spec::Limits;
 
-/// How far a body could be read.
+/// How far a body was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// To its end.
     Whole,
-    /// To the end of the prefix; what was found stands, what was not found may follow.
+    /// To the end of the prefix: values found are valid, further values may follow.
     Cut,
-    /// The body is malformed or past a cap: nothing found in it counts, since servers differ in how they repair it.
+    /// The body is malformed or over a limit: values found in it are not valid, because servers differ in how they
+    /// repair it.
     Broken,
 }
 
@@ -38,10 +41,10 @@ pub(crate) enum Reach {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Value<'v> {
     Text(&'v [u8]),
-    /// An object, array or file: exists, but is no text.
+    /// An object, array or file: exists, but has no text.
     Opaque,
-    /// Exists, and its text is unknown: longer than the cap, with NUL, in pieces that servers put together differently,
-    /// or a file to some servers only.
+    /// Exists, but its text is unknown. The text is longer than the limit, contains NUL, or is in pieces that servers
+    /// join differently; or only some servers treat the value as a file.
     Long,
 }
 
@@ -56,7 +59,7 @@ impl<F: FnMut(FieldId, Value<'_>)> Sink for F {
     }
 }
 
-/// What the headers say of the body.
+/// Media type of the body according to the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Media<'a> {
     /// No parser may run: the fields have no value.
@@ -65,11 +68,11 @@ pub(crate) enum Media<'a> {
     Xml,
     UrlEncoded,
     Multipart(&'a [u8]),
-    /// As the format says, but text that is not ASCII is read in another way than as UTF-8.
+    /// The given format, but text that is not ASCII is not UTF-8.
     Latin(Format),
-    /// Of a type that only some servers take for the format: its fields are undecidable, if there is anything.
+    /// A type that only some servers read as the format: its fields are undecidable unless the body is empty.
     Doubtful(Format),
-    /// Encoded (compressed), or of several types or of none that can be read: the fields are undecidable.
+    /// Compressed, of several types, or of an unreadable type: the fields are undecidable.
     Opaque,
 }
 
@@ -115,7 +118,7 @@ impl Media<'_> {
         } else {
             return taken_for(value);
         };
-        // Some look for these anywhere in the text.
+        // Some servers search the whole text for these.
         let reports_json = finds(parameters, b"/json") || finds(parameters, b"+json");
         if reports_json && media != Media::Json {
             return Media::Opaque;
@@ -129,7 +132,7 @@ impl Media<'_> {
         }
     }
 
-    /// Which fields the body can have values of; `None` for none, or for all if [`Media::Opaque`].
+    /// Format of the fields that the body can have values of; `None` for no field, or for all if [`Media::Opaque`].
     pub(crate) fn format(self) -> Option<Format> {
         match self {
             Media::Json => Some(Format::Json),
@@ -141,10 +144,10 @@ impl Media<'_> {
     }
 }
 
-/// What lenient servers take a body of an unregistered type for: `application/x-json`, `application/jsonrequest`.
+/// The format that lenient servers assume for an unregistered type: `application/x-json`, `application/jsonrequest`.
 fn taken_for(content_type: &[u8]) -> Media<'static> {
     let has = |name: &str| {
-        // Not within a word: office documents are `openxmlformats`.
+        // Not within a word: the types of text documents contain `openxmlformats`.
         content_type.split(|byte| !byte.is_ascii_alphanumeric()).any(|word| {
             let length = name.len().min(word.len());
             let ends = [&word[..length], &word[word.len() - length..]];
@@ -164,8 +167,8 @@ fn finds(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part))
 }
 
-/// Whether a Content-Type is one media type (RFC 9110 section 8.3.1). Of a list, as two lines joined are, servers take
-/// the first, the last or none.
+/// Whether a Content-Type is one media type (RFC 9110 section 8.3.1). Of a list, which also results from joining two
+/// lines, servers use the first type, the last or none.
 fn one_type(essence: &[u8], parameters: &[u8]) -> bool {
     let mut quoted = false;
     let listed = parameters.iter().any(|&byte| {
@@ -180,7 +183,7 @@ fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|&byte| lang::is_token(byte))
 }
 
-/// What a rule set wants to know of bodies.
+/// The fields of bodies that a rule set uses.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     form: HashMap<Vec<u8>, FieldId>,
@@ -205,7 +208,7 @@ impl Wanted {
         wanted
     }
 
-    /// Reads `bytes`; `whole` says whether the body ends with them.
+    /// Reads `bytes`. `whole`: the body ends with them.
     pub(crate) fn read(
         &self,
         media: Media<'_>,
@@ -220,10 +223,10 @@ impl Wanted {
         match media {
             Media::Json => json::read(&self.json, bytes, whole, limits, sink),
             Media::Xml => xml::read(&self.xml, bytes, whole, limits, sink),
-            Media::UrlEncoded => form::read(&self.form, bytes, whole, limits, sink),
+            Media::UrlEncoded => urlencoded::read(&self.form, bytes, whole, limits, sink),
             Media::Multipart(boundary) => multipart::read(&self.form, boundary, bytes, whole, limits, sink),
             Media::Latin(format) => match format {
-                Format::Form if !form::decode(bytes).is_ascii() => Reach::Broken,
+                Format::Form if !urlencoded::decode(bytes).is_ascii() => Reach::Broken,
                 Format::Form => self.read(Media::UrlEncoded, bytes, whole, limits, sink),
                 _ if !bytes.is_ascii() => Reach::Broken,
                 Format::Json => self.read(Media::Json, bytes, whole, limits, sink),
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_content_type_decides_which_parser_runs() {
+    fn content_type_selects_the_parser() {
         let media = |text: &'static str| Media::of(&[(b"Content-Type", text.as_bytes())]);
         assert_eq!(media("application/json; charset=utf-8"), Media::Json);
         assert_eq!(media("application/soap+xml"), Media::Xml);
@@ -267,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_some_servers_take_for_a_format_leaves_its_fields_undecidable() {
+    fn ambiguous_content_type_leaves_fields_undecidable() {
         let media = |text: &'static str| Media::of(&[(b"Content-Type", text.as_bytes())]);
         for (text, format) in [
             ("text/x-json", Format::Json),
@@ -295,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_charset_that_makes_other_text_of_the_bytes_is_opaque() {
+    fn charset_that_changes_the_text_is_opaque() {
         let media = |text: &'static str| Media::of(&[(b"Content-Type", text.as_bytes())]);
         for text in [
             "application/json",
@@ -332,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_or_encoding_that_only_some_servers_see_is_opaque() {
+    fn type_or_encoding_seen_by_some_servers_is_opaque() {
         let json: (&[u8], &[u8]) = (b"Content-Type", b"application/json");
         let other: (&[u8], &[u8]) = (b"Content-Type", b"text/plain");
         let underscored: (&[u8], &[u8]) = (b"Content_Type", b"application/json");
@@ -346,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_content_type_that_is_not_one_type_is_opaque() {
+    fn content_type_other_than_one_type_is_opaque() {
         for text in [
             "application/json, text/plain",
             "application/json; charset=utf-8, text/plain",
@@ -413,7 +416,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4000))]
         #[test]
-        fn no_bytes_make_a_parser_panic_and_a_prefix_never_adds_values(bytes in alphabet(), cut in 0usize..200) {
+        fn parsers_never_panic_and_prefixes_never_add_values(bytes in alphabet(), cut in 0usize..200) {
             let wanted = wanted();
             for media in [Media::Json, Media::Xml, Media::UrlEncoded, Media::Multipart(b"x")] {
                 let mut values = Vec::new();
@@ -426,7 +429,8 @@ mod tests {
                 prop_assert_ne!(cut_reach, Reach::Whole);
                 if reach == Reach::Whole && cut < bytes.len() {
                     prop_assert_eq!(cut_reach, Reach::Cut, "{:?}", media);
-                    prop_assert!(early.iter().all(|value| values.contains(value)), "{:?} {:?} {:?}", media, early, values);
+                    let kept = early.iter().all(|value| values.contains(value));
+                    prop_assert!(kept, "{:?} {:?} {:?}", media, early, values);
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! `multipart/form-data` (RFC 7578): simple fields are values, files exist without a value.
 //!
-//! There are servers that go by lines and by substrings where the RFCs have a grammar. A body in which they could see
-//! other fields than a strict reader is broken, as a malformed one is.
+//! Some servers search for lines and substrings instead of following the grammar of the RFCs. A body in which they
+//! could find other fields than a strict reader is broken, like a malformed one.
 
 use std::collections::HashMap;
 
@@ -12,17 +12,17 @@ use super::{Reach, Sink, Value, is_token};
 use crate::field::FieldId;
 use crate::spec::Limits;
 
-/// Bytes of one part's header block.
+/// Limit of one part's header block, in bytes.
 const PART_HEAD_MAX: usize = 4096;
 
-/// The `boundary` among the parameters of a Content-Type (RFC 2046 section 5.1.1: 1 to 70 characters).
+/// The `boundary` parameter of a Content-Type (RFC 2046 section 5.1.1: 1 to 70 characters).
 pub(super) fn boundary(text: &[u8]) -> Option<&[u8]> {
     let mut boundary = None;
     parameters(text, |name, value| {
         if name.eq_ignore_ascii_case(b"boundary") {
             return once(&mut boundary, value);
         }
-        // There are servers that go by the first place where the word occurs.
+        // Some servers use the first occurrence of the word, wherever it is.
         (boundary.is_some() || !mentions_boundary(name) && !mentions_boundary(value)).then_some(())
     })?;
     boundary.filter(|value| !value.is_empty() && value.len() <= 70)
@@ -32,14 +32,15 @@ fn mentions_boundary(text: &[u8]) -> bool {
     memmem::find(&text.to_ascii_lowercase(), b"boundary").is_some()
 }
 
-/// Keeps a value that may be given once: parsers differ about which of several counts.
+/// Stores a value that may be given once: parsers differ about which of several counts.
 fn once<'a>(kept: &mut Option<&'a [u8]>, value: &'a [u8]) -> Option<()> {
     kept.replace(value).is_none().then_some(())
 }
 
-/// Gives `take` the name and value of each parameter, the first `;` included in `rest`. `None` if `take` says so, or
-/// if parsers differ about the parameters: about escapes in quoted values, where other values end, and names that are
-/// no tokens or that say how the value is encoded or continued (RFC 2231), of which only `filename*` is harmless.
+/// Calls `take` with the name and value of each parameter; `rest` starts with the first `;`. Returns `None` if `take`
+/// does, or if parsers differ about the parameters. They differ about escapes in quoted values, about where other
+/// values end, about names that are not tokens, and about encoded or continued values (RFC 2231), except for
+/// `filename*`.
 pub(super) fn parameters<'a>(
     mut rest: &'a [u8],
     mut take: impl FnMut(&'a [u8], &'a [u8]) -> Option<()>,
@@ -70,7 +71,7 @@ pub(super) fn parameters<'a>(
         } else {
             let end = memchr::memchr(b';', rest).unwrap_or(rest.len());
             value = rest[..end].trim_ascii();
-            // An encoded value has two apostrophes (RFC 8187); elsewhere some servers take them for quotes.
+            // An encoded value has two apostrophes (RFC 8187); elsewhere some servers read them as quotes.
             let apostrophes = if name.ends_with(b"*") { 2 } else { 0 };
             if value.iter().any(|byte| b"\",\\ \t".contains(byte))
                 || value.iter().filter(|&&byte| byte == b'\'').count() != apostrophes
@@ -101,13 +102,13 @@ pub(super) fn read(
 struct Delimiters<'b> {
     finder: memmem::Finder<'b>,
     bytes: &'b [u8],
-    /// What it means if there is none.
+    /// Result when no further delimiter is found.
     ran_out: Reach,
 }
 
 impl Delimiters<'_> {
-    /// Where the next one begins. It stands at the start of the body or of a line that CRLF begins; servers that look
-    /// for it after a bare LF, or within a line, would see other parts, so that there it breaks the body.
+    /// Position of the next delimiter. It stands at the start of the body or of a line after CRLF. Servers that accept
+    /// it after a bare LF, or within a line, would find other parts, so a delimiter there breaks the body.
     fn next(&self, from: usize) -> Result<usize, Reach> {
         let at = from + self.finder.find(&self.bytes[from..]).ok_or(self.ran_out)?;
         if at == 0 || self.bytes[..at].ends_with(b"\r\n") { Ok(at) } else { Err(Reach::Broken) }
@@ -118,7 +119,7 @@ impl Delimiters<'_> {
     }
 }
 
-/// How far the parts go, or why they end early.
+/// Visits the parts; returns how far they go, or why they end early.
 fn walk(
     wanted: &HashMap<Vec<u8>, FieldId>,
     delimiters: &Delimiters<'_>,
@@ -131,7 +132,7 @@ fn walk(
     for _ in 0..limits.body_parts_max {
         let rest = &bytes[at + delimiters.finder.needle().len()..];
         if rest.starts_with(b"--") {
-            // What follows the last delimiter is ignored (RFC 2046 section 5.1), but not by all if it looks like parts.
+            // The text after the last delimiter is ignored (RFC 2046 section 5.1), but some servers read parts in it.
             return match delimiters.within(rest) {
                 true => Err(Reach::Broken),
                 false => Ok(if whole { Reach::Whole } else { Reach::Cut }),
@@ -141,13 +142,13 @@ fn walk(
         at = delimiters.next(start)?;
         // A delimiter may follow the head directly: its line end is then the head's.
         let value = bytes.get(start..at - 2).unwrap_or_default();
-        // RFC 7578 section 4.6: what all fields without a charset of their own are in.
+        // RFC 7578 section 4.6: the charset of all fields without a charset of their own.
         if part.name == b"_charset_" && Charset::named(value) != Charset::Utf8 {
             return Err(Reach::Broken);
         }
         if let Some(&field) = wanted.get(part.name) {
             if part.file.is_none() && memchr::memchr(0, value).is_some() {
-                return Err(Reach::Broken); // for some it ends there
+                return Err(Reach::Broken); // some servers end the value there
             }
             sink.value(
                 field,
@@ -163,7 +164,7 @@ fn walk(
     Err(Reach::Broken)
 }
 
-/// The part whose head begins in `rest`, right after its delimiter, and where its value begins in the body.
+/// The part whose head begins in `rest`, right after its delimiter, and the position of its value in the body.
 fn part<'b>(delimiters: &Delimiters<'_>, rest: &'b [u8]) -> Result<(Part<'b>, usize), Reach> {
     let padding = rest.iter().position(|&byte| byte != b' ' && byte != b'\t').unwrap_or(rest.len());
     let Some(part) = rest[padding..].strip_prefix(b"\r\n") else {
@@ -177,12 +178,12 @@ fn part<'b>(delimiters: &Delimiters<'_>, rest: &'b [u8]) -> Result<(Part<'b>, us
     Ok((part_head, delimiters.bytes.len() - part.len() + end + 4))
 }
 
-/// What a part's head says.
+/// Properties from a part's head.
 struct Part<'b> {
     name: &'b [u8],
-    /// What stands for its text if it may be a file.
+    /// The value in place of the text if the part may be a file.
     file: Option<Value<'static>>,
-    /// How its text is to be read.
+    /// The charset of its text.
     charset: Charset,
 }
 
@@ -193,7 +194,8 @@ fn head(head: &[u8]) -> Option<Part<'_>> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let colon = memchr::memchr(b':', line)?;
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
-        // Blanks in front continue the line above, blanks before the colon and bare CRs are read one way or the other.
+        // Servers differ about leading blanks, which continue the line above, about blanks before the colon and about
+        // bare CRs.
         if !is_token(name) || line.contains(&b'\r') {
             return None;
         }
@@ -213,7 +215,7 @@ fn head(head: &[u8]) -> Option<Part<'_>> {
     found.map(|part| Part { charset: charset.unwrap_or(Charset::Utf8), ..part })
 }
 
-/// Reads the Content-Disposition of a part that belongs to a form.
+/// Reads the Content-Disposition of a part of a form.
 fn disposition(value: &[u8]) -> Option<Part<'_>> {
     let end = memchr::memchr(b';', value)?;
     if !value[..end].trim_ascii().eq_ignore_ascii_case(b"form-data") {
@@ -228,8 +230,8 @@ fn disposition(value: &[u8]) -> Option<Part<'_>> {
         encoded |= parameter.eq_ignore_ascii_case(b"filename*");
         if parameter.eq_ignore_ascii_case(b"name") { once(&mut name, value) } else { Some(()) }
     })?;
-    // RFC 7578 section 4.2 forbids `filename*`: to some servers it makes a file, others see a text without it. So it is with an
-    // empty `filename`, which browsers send where no file was chosen.
+    // RFC 7578 section 4.2 forbids `filename*`: some servers read a file there, others a text. The same holds for an
+    // empty `filename`, which browsers send when no file was chosen.
     let file = match file && !nameless {
         true => Some(Value::Opaque),
         false => (nameless || encoded).then_some(Value::Long),
@@ -238,8 +240,8 @@ fn disposition(value: &[u8]) -> Option<Part<'_>> {
     Some(Part { name, file, charset: Charset::Utf8 })
 }
 
-/// Whether all servers see the same name: as in the other kind of form some drop a blank in front, and stop at control
-/// characters or drop them. Some decode words that are encoded as in mail (RFC 2047); browsers send none.
+/// Whether all servers read the same name. Some drop a leading blank, and stop at control characters or drop them. Some
+/// decode encoded words of mail (RFC 2047); browsers send none.
 fn is_clear(name: &[u8]) -> bool {
     !name.starts_with(b" ") && !name.iter().any(u8::is_ascii_control) && memmem::find(name, b"=?").is_none()
 }
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_is_a_cut_and_never_the_whole() {
+    fn every_cut_is_reported_as_cut() {
         for cut in 0..BODY.len() - 6 {
             assert_eq!(values(&BODY[..cut], false).0, Reach::Cut, "at {cut}");
             assert_eq!(values(&BODY[..cut], true).0, Reach::Broken, "at {cut}");
@@ -303,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_that_servers_read_differently_are_broken() {
+    fn ambiguous_part_heads_break_the_body() {
         for head in [
             "Content-Disposition: form-data; name=\"a\\\"b\"",
             "Content-Disposition: form-data; name=\"a\0\"",
@@ -330,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_some_servers_end_early_breaks_the_body() {
+    fn value_that_some_servers_end_early_breaks_the_body() {
         let of = |name: &str, value: &str| {
             let head = format!("Content-Disposition: form-data; name={name}");
             values(&format!("--x\r\n{head}\r\n\r\n{value}\r\n--x--\r\n"), true).0
@@ -341,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_boundary_that_parsers_end_differently_is_none() {
+    fn ambiguous_boundary_is_none() {
         for (text, expected) in [
             ("; boundary=----=_Part/1.2:3?", Some("----=_Part/1.2:3?")),
             (";charset=utf-8; BOUNDARY=\"x, y\" ;", Some("x, y")),
@@ -361,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_parameter_named_filename_makes_a_file() {
+    fn only_a_filename_parameter_makes_a_file() {
         let text = Value::Text(b"1");
         for (head, value) in [
             ("name=a; filename=f", Value::Opaque),
@@ -387,7 +389,7 @@ mod tests {
     const PART: &str = "Content-Disposition: form-data; name=a\r\n\r\n1\r\n";
 
     #[test]
-    fn delimiters_that_only_lenient_servers_see_break_the_body() {
+    fn delimiters_of_lenient_servers_break_the_body() {
         let hidden = "Content-Disposition: form-data; name=b\r\n\r\n";
         for body in [
             // After a bare LF or CR, or within a line: in the preamble, in a value, in a head, after the end.
@@ -407,13 +409,13 @@ mod tests {
     }
 
     #[test]
-    fn lines_before_the_first_delimiter_and_after_the_last_are_ignored() {
+    fn lines_outside_the_delimiters_are_ignored() {
         let body = format!("preamble\n-x\r\n--x\r\n{PART}--x--\r\nepilogue\n");
         assert_eq!(values(&body, true), (Reach::Whole, vec![format!("{:?}", Value::Text(b"1"))]));
     }
 
     #[test]
-    fn an_empty_value_is_a_value() {
+    fn empty_value_is_a_value() {
         let body = "--x\r\nContent-Disposition: form-data; name=a\r\n\r\n\r\n--x--";
         assert_eq!(values(body, true), (Reach::Whole, vec![format!("{:?}", Value::Text(b""))]));
     }

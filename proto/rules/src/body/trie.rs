@@ -1,4 +1,4 @@
-//! Paths that are wanted of a tree-shaped body, followed step by step while it streams by.
+//! Wanted paths of a tree-shaped body, followed step by step while the body is read.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ pub(crate) struct Trie {
     nodes: Vec<Branch>,
 }
 
-/// What follows below a node, and the field that ends there.
+/// Children of a node, and the field that ends there.
 type Branch = (HashMap<Vec<u8>, Node>, Option<FieldId>);
 
 impl Trie {
@@ -36,12 +36,12 @@ impl Trie {
         (!self.nodes.is_empty()).then_some(0)
     }
 
-    /// The node one step down; `None` if nothing is wanted there.
+    /// The child of a node; `None` if no wanted path goes there.
     pub(crate) fn child(&self, node: Option<Node>, segment: &[u8]) -> Option<Node> {
         self.nodes[node? as usize].0.get(segment).copied()
     }
 
-    /// Whether anything below the node is wanted.
+    /// Whether a wanted path goes below the node.
     pub(crate) fn has_children(&self, node: Option<Node>) -> bool {
         node.is_some_and(|node| !self.nodes[node as usize].0.is_empty())
     }

@@ -1,13 +1,13 @@
-//! XML, streamed: the text of wanted elements and attributes. No DTD, and no entities but the five predefined ones
-//! and character references, so nothing expands.
+//! Streaming XML reader: the text of wanted elements and attributes. Documents with a DTD are refused. Only the five
+//! predefined entities and character references are known, so nothing expands.
 //!
-//! An element's value is its own character data (text and CDATA, not that of children), without blanks around it.
-//! Names are compared without their namespace prefix. Servers agree on such a value where it is in one piece, and no
-//! child has text: of others some take what stands before the first child, comment or CDATA section, some the text of
-//! the children too, so that these values are unknown.
+//! An element's value is its own character data (text and CDATA, not that of children), without blanks around it. Names
+//! are compared without their namespace prefix. Servers agree on such a value if it is in one piece and no child has
+//! text. Otherwise some take the text before the first child, comment or CDATA section, and some add the text of the
+//! children: these values are unknown.
 //!
-//! The reader below lets pass much that a strict parser refuses. Parsers that repair it read other documents than this one
-//! does, so that what [`markup`] does not allow breaks the body, whether it is wanted or not.
+//! `quick_xml` accepts much that a strict parser refuses. Parsers that repair such a document read other values than
+//! this module. Whatever [`markup`] does not allow therefore breaks the body, in wanted and in other elements.
 
 use quick_xml::Reader;
 use quick_xml::errors::Error;
@@ -25,7 +25,7 @@ pub(super) fn read(wanted: &Trie, bytes: &[u8], whole: bool, limits: &Limits, si
         Err(error) if whole || error.error_len().is_some() => return Reach::Broken,
         Err(error) => std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default(),
     };
-    // The reader would take another byte order mark away.
+    // `quick_xml` would skip another byte order mark.
     if text.starts_with('\u{feff}') || !markup::all_allowed(text) {
         return Reach::Broken;
     }
@@ -43,10 +43,10 @@ struct Element {
     field: Option<FieldId>,
     text: String,
     long: bool,
-    /// Whether it has text of its own other than blanks, and whether what stands below it has.
+    /// Whether the element has text of its own other than blanks, and whether its descendants have.
     has_text: bool,
     has_text_below: bool,
-    /// Whether text from here on is not the first piece, and whether such text came.
+    /// Whether the next text is not the first piece, and whether such text came.
     piece_ended: bool,
     in_pieces: bool,
 }
@@ -96,7 +96,7 @@ impl Walk<'_> {
                 // A DTD may define entities and defaults that a server would expand.
                 Ok(Event::DocType(_)) => return None,
                 Ok(Event::Eof) => return (!whole || (self.open.is_empty() && self.seen_root)).then_some(()),
-                // The bytes end within a tag, comment or the like.
+                // The bytes end within a tag, comment or similar.
                 Err(Error::Syntax(_)) if !whole && reader.buffer_position() as usize <= text.len() => {
                     return unfinished(&text[reader.error_position() as usize..]).then_some(());
                 }
@@ -176,21 +176,21 @@ impl Walk<'_> {
         }
     }
 
-    /// A child, a comment or an instruction: some read no further.
+    /// Handles a child, a comment or an instruction: some servers read no further.
     fn interrupt(&mut self) {
         if let Some(element) = self.open.last_mut() {
             element.piece_ended = true;
         }
     }
 
-    /// A border of a CDATA section, which is a node of its own to some. Blanks around it are usual.
+    /// Handles the border of a CDATA section, which is a node of its own for some servers. Blanks around it are usual.
     fn end_piece(&mut self) {
         if let Some(element) = self.open.last_mut() {
             element.piece_ended |= element.has_text;
         }
     }
 
-    /// Notes that there is text, unless it is blanks.
+    /// Records that there is text, unless it is blank.
     fn notice(&mut self, part: &str) {
         if let Some(element) = self.open.last_mut()
             && !part.trim_ascii().is_empty()
@@ -200,7 +200,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether text at this place matters: it belongs to a value, or may be where there is none.
+    /// Whether text matters here: it belongs to a value, or must not occur.
     fn looks_at_text(&self) -> bool {
         self.open.last().is_none_or(|element| element.field.is_some())
     }
@@ -208,7 +208,7 @@ impl Walk<'_> {
     fn text(&mut self, part: &str) -> Option<()> {
         self.notice(part);
         let Some(element) = self.open.last_mut() else {
-            // Outside the root there are only blanks.
+            // Only blanks may stand outside the root.
             return part.trim_ascii().is_empty().then_some(());
         };
         if element.field.is_some() && !element.long {
@@ -222,7 +222,7 @@ impl Walk<'_> {
     }
 }
 
-/// Whether markup at the end of a prefix may still be completed, rather than being wrong.
+/// Whether more bytes could complete the markup at the end of a prefix.
 fn unfinished(markup: &str) -> bool {
     let starts = ["<!--", "<![CDATA[", "<?"];
     match markup.strip_prefix("<!") {
@@ -256,7 +256,8 @@ mod tests {
     }
 
     const PURCHASE: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!-- o --><p:purchase id='a&lt;b'>\
-        <customerName> C&amp;C &lt;L>&#x21; </customerName><note> <![CDATA[<n>]]>\n</note><totalAmount>52001</totalAmount></p:purchase>\n";
+        <customerName> C&amp;C &lt;L>&#x21; </customerName><note> <![CDATA[<n>]]>\n</note>\
+        <totalAmount>52001</totalAmount></p:purchase>\n";
 
     #[test]
     fn elements_attributes_and_repetitions_are_values() {
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_is_a_cut() {
+    fn every_cut_is_reported_as_cut() {
         for cut in 0..PURCHASE.len() - 1 {
             assert_eq!(
                 values(&["purchase/totalAmount"], &PURCHASE[..cut], false).0,
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_servers_may_read_differently_is_broken() {
+    fn ambiguous_xml_is_broken() {
         for body in [
             "<a><b></a></b>",
             "<a>",
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_strict_parser_refuses_is_broken() {
+    fn xml_refused_by_a_strict_parser_is_broken() {
         for body in [
             // Characters (XML 1.0 section 2.2), wherever they are.
             "<a><b>ad\u{1}in</b></a>",
@@ -368,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_strict_parser_accepts_is_read() {
+    fn xml_accepted_by_a_strict_parser_is_read() {
         for body in [
             "\u{feff}<?xml version=\"1.0\" encoding='UTF-8' standalone = 'no' ?><a><b>1</b></a>",
             "<?xml-stylesheet href='x'?><!-- - --><a><b>1</b><?p?><!----></a >",
@@ -383,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn many_attributes_are_compared_with_one_another_in_little_time() {
+    fn many_attributes_are_compared_quickly() {
         let attributes = |last: &str| (0..255).fold(String::new(), |all, n| format!("{all} a{n}='1'")) + last;
         assert_eq!(values(&["a"], &format!("<a{}/>", attributes("")), true).0, Reach::Whole);
         assert_eq!(values(&["a"], &format!("<a{}/>", attributes(" a7='1'")), true).0, Reach::Broken);
@@ -391,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_servers_put_together_differently_is_unknown() {
+    fn text_that_servers_join_differently_is_unknown() {
         for text in [
             "admin<b/>x",
             "<b/>admin",
@@ -427,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_is_long() {
+    fn long_text_is_long() {
         assert_eq!(values(&["a"], "<a>0123456789abcdefg</a>", true).1, [(0, "Long".into())]);
     }
 }

@@ -1,7 +1,7 @@
 //! Products of automata: finds a text that satisfies several comparisons, or proves that there is none.
 //!
-//! Each comparison becomes a regular expression with a lazily built automaton; a breadth-first walk over the product
-//! finds a shortest text. Exhausting it without reaching the goal is a proof, provided that every byte was tried.
+//! Each comparison becomes a regular expression with a lazily built automaton. A breadth-first walk over the product
+//! finds a shortest text. If the walk ends without one and every byte was tried, this proves that there is none.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -11,23 +11,23 @@ use regex_automata::hybrid::dfa::{Cache, DFA};
 
 use crate::atom::Test;
 
-/// States of the product beyond which the search gives up.
+/// Limit of product states; beyond it the search gives up.
 const STATES_MAX: usize = 4000;
 
 /// Result of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Search {
     Found(Vec<u8>),
-    /// Proven: there is none.
+    /// Proven: there is no such text.
     None,
     /// Too large, or a construct that the automata do not support.
     GaveUp,
 }
 
-/// Which texts are of interest.
+/// Bytes that a search tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Alphabet {
-    /// Printable ASCII, plain characters first: for witnesses. Never proves anything.
+    /// Printable ASCII, plain characters first: for witnesses. It never proves anything.
     Printable,
     /// Every byte: for proofs.
     All,
@@ -63,15 +63,15 @@ pub(super) struct Constraint {
     pub(super) wanted: bool,
 }
 
-/// Where one automaton of the product stands.
+/// State of one automaton of the product.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Stand {
-    /// Matched already; a search for a match anywhere cannot lose it again.
+    /// Already matched; a search for a match anywhere cannot lose the match again.
     Matched,
     At(LazyStateID),
 }
 
-/// A node of the walk: its text is the parent's and this byte; and where each automaton then stands.
+/// A node of the walk: its parent with the byte that was added, and the state of each automaton.
 type Step = (Option<(usize, u8)>, Vec<Stand>);
 
 /// Searches for a shortest text that satisfies all constraints.
@@ -84,7 +84,7 @@ pub(super) fn search(constraints: &[Constraint], alphabet: Alphabet) -> Search {
                 DFA::config()
                     .cache_capacity(4 << 20)
                     .skip_cache_capacity_check(true)
-                    // States keep their names: a full cache is an error instead of being cleared.
+                    // States keep their ids: a full cache is an error instead of being cleared.
                     .minimum_cache_clear_count(Some(0))
                     .unicode_word_boundary(true),
             )
@@ -125,7 +125,7 @@ pub(super) fn search(constraints: &[Constraint], alphabet: Alphabet) -> Search {
                 incomplete = true;
                 continue;
             };
-            // A dead end: something unwanted has matched for good.
+            // Dead end: an unwanted pattern has matched, and no further text undoes that.
             if next.iter().zip(&machines).any(|(stand, (.., wanted))| *stand == Stand::Matched && !wanted) {
                 continue;
             }
@@ -158,7 +158,7 @@ fn step(machines: &mut [(DFA, Cache, bool)], stands: &[Stand], byte: u8) -> Opti
     Some(next)
 }
 
-/// Whether the text so far, taken as the whole, satisfies everything; `None` if a machine cannot tell.
+/// Whether the complete text satisfies everything; `None` if an automaton cannot decide it.
 fn accepts(machines: &mut [(DFA, Cache, bool)], stands: &[Stand]) -> Option<bool> {
     for ((dfa, cache, wanted), &stand) in machines.iter_mut().zip(stands) {
         let matched = match stand {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_found_that_satisfies_all_patterns() {
+    fn search_finds_a_text_that_satisfies_all_patterns() {
         for patterns in [
             vec![("^/a[0-9]{2}", true), ("z$", true)],
             vec![("^/", true), ("x", false), ("[w-y]{3}", true)],

@@ -1,7 +1,7 @@
-//! Proofs about conjuncts: that one implies a literal, and that one never holds.
+//! Proofs that a conjunct implies a literal, or never holds.
 //!
-//! A field with several values needs care: two comparisons may hold for different values, so there only single
-//! comparisons imply each other.
+//! A field may have several values, and two comparisons may then hold for different values. For such a field only
+//! single comparisons imply each other.
 
 use super::automaton::{Alphabet, Constraint, Search, pattern_of, search};
 use crate::atom::{Compare, Net, Test, under};
@@ -11,19 +11,19 @@ use crate::field::{Field, FieldId, Origin};
 use crate::ruleset::Ruleset;
 use crate::scratch::Scratch;
 
-/// What could be shown.
+/// Result of a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Proof {
     Proven,
     NotProven,
-    /// Patterns are involved that could not be compared.
+    /// The conjuncts have patterns that could not be compared.
     Undecided,
 }
 
-/// Proofs by automata are costly, so their number is limited.
+/// Limit of proofs by automata, which are expensive.
 const SEARCHES_MAX: usize = 2000;
 
-/// Proves things about the conjuncts of one rule set.
+/// Prover for the conjuncts of one rule set.
 pub(super) struct Prover<'r> {
     pub(super) rules: &'r Ruleset,
     pub(super) scratch: Scratch,
@@ -87,7 +87,7 @@ impl<'r> Prover<'r> {
             }
         }
         if !field.single() {
-            // One value at a time: a pattern may still imply another.
+            // Each value on its own: a pattern may still imply another.
             let mut proof = Proof::NotProven;
             for &literal in same.iter().filter(|literal| literal.negated() == wanted.negated()) {
                 let (premise, goal) = match wanted.negated() {
@@ -143,7 +143,7 @@ impl<'r> Prover<'r> {
         let ignore_case = field.ignores_case();
         let mut constraints = Vec::new();
         for &(test, wanted) in parts {
-            // Leaving a comparison out would make the proof wrong in neither direction, but the text useless.
+            // Leaving a comparison out would keep the proof correct but make the text useless.
             let Some(pattern) = pattern_of(test) else { return Search::GaveUp };
             constraints.push(Constraint { pattern, ignore_case, wanted });
         }
@@ -209,7 +209,7 @@ impl<'r> Prover<'r> {
             let contradiction = if field.single() {
                 self.never_single(field, &on_field, &positive)
             } else {
-                // A value that passes a comparison passes whatever that implies, and one of these is denied.
+                // A value that passes a comparison passes everything it implies; a negated literal contradicts this.
                 positive.iter().any(|&literal| {
                     on_field.iter().any(|&other| {
                         other.negated() && self.test_implies(self.test(literal), self.test(other))
@@ -255,7 +255,7 @@ fn is_pattern(test: &Test) -> bool {
     matches!(test, Test::Matches { .. })
 }
 
-/// The interval of a comparison, and whether its finite end is left out.
+/// The interval of a comparison, and whether its finite end is excluded.
 fn bound_of(test: &Test) -> ((f64, f64), bool) {
     match test {
         Test::Number(Compare::Less, bound) => ((f64::NEG_INFINITY, bound.get()), true),

@@ -1,10 +1,10 @@
 //! Static checks: rules that cannot be reached, contradict each other, never hold or always hold.
 //!
-//! That a rule hides another is proven by implication between conjuncts, comparison by comparison. What takes all
-//! requests of a conjunct takes its witness too, so the index finds the few rules worth comparing and the check stays
-//! near linear in the number of rules.
+//! A proof that a rule hides another uses implication between conjuncts, comparison by comparison. A rule that takes
+//! all requests of a conjunct also takes its witness. The index therefore finds the few rules worth comparing, and the
+//! check stays near linear in the number of rules.
 //!
-//! A rule hidden only by several others together, none of which covers a whole alternative, is not noticed.
+//! Not detected: a rule hidden only by several rules together, none of which covers a whole alternative.
 
 mod automaton;
 mod implies;
@@ -23,48 +23,48 @@ use crate::ruleset::{Action, Ruleset};
 use crate::scratch::Scratch;
 use crate::spec::Unknown;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// Worth knowing.
+    /// For information.
     Info,
-    /// Probably not meant.
+    /// Probably unintended.
     Warning,
-    /// Cannot be meant.
+    /// Certainly a mistake.
     Error,
 }
 
-/// What kind of finding it is.
+/// Kind of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FindingKind {
-    /// Earlier rules match whatever this one matches.
+    /// Earlier rules match every request that this rule matches.
     Unreachable,
-    /// An earlier rule matches exactly the same and does something else.
+    /// An earlier rule matches exactly the same requests and has another action.
     Conflict,
     /// The condition never holds.
     Unsatisfiable,
-    /// The condition always holds although one is given.
+    /// The condition always holds although it is not `true`.
     AlwaysTrue,
-    /// Whether an earlier rule hides this one could not be proven.
+    /// It could not be proven whether an earlier rule hides this one.
     NotProven,
 }
 
 /// One finding of [`Ruleset::check`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// How bad it is.
+    /// Severity.
     pub severity: Severity,
-    /// What kind it is.
+    /// Kind.
     pub kind: FindingKind,
-    /// The rule.
+    /// Name of the rule.
     pub rule: String,
-    /// The earlier rules concerned.
+    /// Names of the earlier rules concerned.
     pub others: Vec<String>,
-    /// What was found.
+    /// Description.
     pub message: String,
-    /// A request that shows it, verified by deciding it.
+    /// A request that demonstrates the finding, verified by deciding it.
     pub witness: Option<String>,
 }
 
@@ -101,23 +101,23 @@ pub(crate) fn witness_of(rules: &Ruleset, id: RuleId) -> Option<Witness> {
     rules.conditions(id.0).find_map(|literals| prover.witness(literals))
 }
 
-/// Without a witness to narrow the search down, a conjunct is compared with this many earlier ones at most.
+/// Without a witness to narrow the search, a conjunct is compared with at most this many earlier ones.
 const COMPARED_MAX: usize = 2000;
 
 struct Checker<'r> {
     rules: &'r Ruleset,
     prover: Prover<'r>,
-    /// By rule, its place in the order.
+    /// Position in the order of precedence, by rule.
     rank: Vec<usize>,
     findings: Vec<Finding>,
 }
 
-/// What is known of one alternative of a condition.
+/// Findings on one alternative of a condition.
 struct Alternative {
     witness: Option<Witness>,
     /// The earlier rule that takes all its requests.
     covered_by: Option<u32>,
-    /// An earlier rule that may do so.
+    /// An earlier rule that may take all its requests.
     maybe: Option<u32>,
 }
 
@@ -129,7 +129,7 @@ impl Checker<'_> {
         for conjunct in rule.conjuncts.clone() {
             let literals = rules.literals_of(conjunct);
             let witness = self.prover.witness(literals);
-            // A witness is proof enough that the alternative can hold.
+            // A witness proves that the alternative can hold.
             if witness.is_some() || !self.prover.never(literals) {
                 alternatives.push(self.alternative(id, literals, witness));
             }
@@ -139,7 +139,7 @@ impl Checker<'_> {
             return self.report(Severity::Error, FindingKind::Unsatisfiable, id, &[], message, None);
         }
         self.always(id);
-        // A rule that acts on what is unknown fires where its condition is not true, so nothing hides it for sure.
+        // A rule that acts on unknown values fires where its condition is not true, so no rule certainly hides it.
         let unknowable =
             |literals: &[Literal]| literals.iter().any(|l| rules.table.field_of(l.atom()).may_be_unknown());
         let acts_on_unknown = rule.unknown != Unknown::NoMatch && rules.conditions(id).any(unknowable);
@@ -210,7 +210,7 @@ impl Checker<'_> {
 
     fn alternative(&mut self, id: u32, literals: &[Literal], witness: Option<Witness>) -> Alternative {
         let rules = self.rules;
-        // Whatever takes all requests of this alternative takes the witness too.
+        // A rule that takes all requests of this alternative also takes the witness.
         let earlier: Vec<u32> = match &witness {
             Some(witness) => self.prover.matching(witness),
             None => (0..rules.conjuncts.len().min(COMPARED_MAX) as u32).collect(),
@@ -227,7 +227,7 @@ impl Checker<'_> {
                     alternative.covered_by = Some(other_id);
                     break;
                 }
-                // Both take the witness, so there is something to look at.
+                // Both rules take the witness, so the finding is worth a report.
                 Proof::Undecided if alternative.witness.is_some() => {
                     alternative.maybe = alternative.maybe.or(Some(other_id));
                 }
@@ -248,7 +248,7 @@ impl Checker<'_> {
     ) {
         let rules = self.rules;
         let name = |id: u32| rules.rules[id as usize].name.clone();
-        // Shown only if deciding it confirms that another rule takes the request.
+        // Shown only if a decision confirms that another rule takes the request.
         let confirmed = witness.filter(|witness| {
             witness.with(|request| match rules.decide(request, &mut self.prover.scratch) {
                 Outcome::Decided(decision) => decision.rule.is_some_and(|winner| winner.0 != id),
@@ -267,7 +267,7 @@ impl Checker<'_> {
 }
 
 impl Prover<'_> {
-    /// The conjuncts that hold for a request, by the index.
+    /// The conjuncts that hold for a request, found with the index.
     fn matching(&mut self, witness: &Witness) -> Vec<u32> {
         let rules = self.rules;
         witness.with(|request| {

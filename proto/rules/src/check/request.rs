@@ -1,4 +1,4 @@
-//! A witness: a request that owns its parts.
+//! Witness: a request that owns its parts.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::request::{Body, Request, TlsFacts};
 
-/// A request made up to satisfy a condition.
+/// A constructed request that satisfies a condition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Witness {
     /// Listener.
@@ -26,15 +26,15 @@ pub struct Witness {
     pub headers: Vec<(String, String)>,
     /// The client's address.
     pub client: SocketAddr,
-    /// The address connected to.
+    /// The address that the client connected to.
     pub local: SocketAddr,
-    /// Facts of the TLS connection.
+    /// Properties of the TLS connection.
     pub tls: Option<WitnessTls>,
     /// The whole body.
     pub body: Vec<u8>,
 }
 
-/// TLS facts of a witness.
+/// TLS properties of a witness.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct WitnessTls {
     /// Server name.
@@ -67,7 +67,7 @@ impl Default for Witness {
 }
 
 impl Witness {
-    /// Gives `use_it` the request, its body read completely.
+    /// Calls `use_it` with the request, its body read completely.
     pub fn with<R>(&self, use_it: impl FnOnce(&Request<'_>) -> R) -> R {
         let headers: Vec<(&[u8], &[u8])> =
             self.headers.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();

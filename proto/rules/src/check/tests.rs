@@ -20,7 +20,7 @@ fn findings(conditions: &[(&str, &str)]) -> Vec<(FindingKind, String)> {
 }
 
 #[test]
-fn a_rule_behind_a_wider_one_is_unreachable() {
+fn rule_behind_a_wider_one_is_unreachable() {
     for (wide, narrow) in [
         (r#"path.path_prefix("/api")"#, r#"path.path_prefix("/api/v1")"#),
         (r#"path.starts_with("/a")"#, r#"path == "/ab" && method == "GET""#),
@@ -52,7 +52,7 @@ fn alternatives_may_be_hidden_by_different_rules() {
 }
 
 #[test]
-fn the_same_match_with_another_action_is_an_error_with_a_verified_witness() {
+fn same_match_with_another_action_is_a_conflict() {
     let rules =
         routes(&[(r#"host == "a" && path == "/x""#, "a"), (r#"path in ["/x"] && !(host != "a")"#, "b")]);
     let [Finding { severity: Severity::Error, kind: FindingKind::Conflict, witness: Some(witness), .. }] =
@@ -95,13 +95,13 @@ fn conditions_that_always_hold_are_noticed() {
 }
 
 #[test]
-fn patterns_that_cannot_be_compared_are_said_to_be_so() {
+fn incomparable_patterns_are_reported_as_not_proven() {
     let rules = [(r#"path.matches(r"^/\w+\b")"#, "a"), (r#"path.matches(r"^/[a-z]+\b")"#, "b")];
     assert_eq!(findings(&rules), [(FindingKind::NotProven, "r1".into())]);
 }
 
 #[test]
-fn rules_that_do_not_hide_each_other_are_silent() {
+fn independent_rules_have_no_findings() {
     let rules = [
         (r#"path.path_prefix("/api")"#, "a"),
         (r#"path.starts_with("/api")"#, "b"),
@@ -115,7 +115,7 @@ fn rules_that_do_not_hide_each_other_are_silent() {
 }
 
 #[test]
-fn a_rule_that_acts_on_undecidable_bodies_is_never_called_unreachable() {
+fn rule_that_acts_on_unknown_is_never_unreachable() {
     let mut specs = Vec::new();
     for (name, unknown) in [("first", crate::Unknown::NoMatch), ("second", crate::Unknown::Deny)] {
         specs.push(RuleSpec {
@@ -131,7 +131,7 @@ fn a_rule_that_acts_on_undecidable_bodies_is_never_called_unreachable() {
 }
 
 #[test]
-fn a_witness_is_found_for_conditions_of_every_kind() {
+fn witness_is_found_for_conditions_of_every_kind() {
     for condition in [
         r#"path.starts_with("/a") && path.contains("b") && path.ends_with("c") && !path.contains("x")"#,
         r#"host.ends_with(".example") && !(host in ["host.example", "a.example"])"#,
@@ -139,7 +139,8 @@ fn a_witness_is_found_for_conditions_of_every_kind() {
         r#"cookie("a") == "1" && cookie("b") > 5 && cookie("b") < 6"#,
         r#"query("a b") == "c&d" && !query("z").exists()"#,
         r#"client.ip in ["2001:db8::/32"] && !(client.ip in ["2001:db8::/33"]) && client.port <= 1"#,
-        r#"tls.sni == "a" && tls.alpn == "http/1.1" && tls.version == "TLSv1.2" && tls.client_subject.contains("CN=x")"#,
+        r#"tls.sni == "a" && tls.alpn == "http/1.1" && tls.version == "TLSv1.2"
+            && tls.client_subject.contains("CN=x")"#,
         r#"!tls.version.exists() && scheme == "http""#,
         r#"json("/a/0/b") == true && json("/a/1") > 7 && json("/c~1d") == "x\"y""#,
         r#"xml("p/a") > 52000 && xml("p/@id") == "<1>" && xml("p/a/b").exists()"#,

@@ -1,4 +1,4 @@
-//! Makes up a request that satisfies a conjunct: a value per field, each tested by the evaluator itself.
+//! Construction of a request that satisfies a conjunct: a value per field, each tested by the evaluator.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -12,19 +12,19 @@ use crate::eval::{Run, Truth};
 use crate::field::{Field, FieldId, Format, Origin};
 use crate::scratch::Scratch;
 
-/// What a conjunct says of one field.
+/// Requirements of a conjunct on one field.
 #[derive(Default)]
 struct Demand<'r> {
     positive: Vec<&'r Test>,
     negative: Vec<&'r Test>,
 }
 
-/// A request that is being made up.
+/// A request under construction.
 #[derive(Default)]
 struct Draft<'r> {
     request: Witness,
     tls: WitnessTls,
-    /// Whether it must come without TLS.
+    /// Whether the request must come without TLS.
     plain: bool,
     query: Vec<(String, String)>,
     cookies: Vec<String>,
@@ -43,7 +43,7 @@ impl<'r> Draft<'r> {
         Some(())
     }
 
-    /// All of them where a field may come more than once, else the first.
+    /// Sets all values of a field that may occur more than once, otherwise the first.
     fn set(&mut self, field: &'r Field, values: Vec<String>) -> Option<()> {
         let Draft { request, tls, .. } = self;
         let first = values.first()?.clone();
@@ -123,7 +123,7 @@ impl Prover<'_> {
         (self.evaluate(&witness, conjunct) == Truth::True).then_some(witness)
     }
 
-    /// What a conjunct amounts to on a request.
+    /// Value of the conjunct for the request.
     pub(super) fn evaluate(&mut self, witness: &Witness, conjunct: &[Literal]) -> Truth {
         let rules = self.rules;
         witness.with(|request| {
@@ -133,7 +133,7 @@ impl Prover<'_> {
         })
     }
 
-    /// Values for a text field: one that passes everything, or, where a field may occur often, one per comparison.
+    /// Values for a text field: one that passes all comparisons, or, if the field may occur often, one per comparison.
     fn values(&mut self, field: &Field, demand: &Demand<'_>) -> Option<Vec<String>> {
         let candidates = candidates(field, demand);
         let printable = |value: &Vec<u8>| value.iter().all(|byte| (b' '..=b'~').contains(byte));
@@ -160,7 +160,7 @@ impl Prover<'_> {
     }
 }
 
-/// Values worth trying for a field, simple ones first.
+/// Candidate values for a field, simple ones first.
 fn candidates(field: &Field, demand: &Demand<'_>) -> Vec<Vec<u8>> {
     let mut list: Vec<Vec<u8>> = Vec::new();
     let mut numbers: Vec<f64> = Vec::new();
@@ -282,7 +282,7 @@ fn address(demand: &Demand<'_>, default: IpAddr) -> Option<IpAddr> {
     })
 }
 
-/// A number that passes, out of the literals and their neighbours.
+/// A number that passes, from the literals and their neighbours.
 fn number(demand: &Demand<'_>, defaults: &[f64], largest: f64) -> Option<f64> {
     let passes = |test: &&Test, value: f64| match test {
         Test::Number(compare, bound) => compare.holds(value, bound.get()),
@@ -352,7 +352,7 @@ fn write_body(witness: &mut Witness, values: &[(&Field, Vec<String>)]) -> Option
         }
     };
     if witness.method == "GET" {
-        // Only for looks: the condition may ask for GET, and then evaluation will say so.
+        // The usual method of a request with a body; a condition on GET then fails in the final evaluation.
         witness.method = "POST".into();
     }
     if !witness.headers.iter().any(|(name, _)| name == "content-type") {
@@ -361,7 +361,7 @@ fn write_body(witness: &mut Witness, values: &[(&Field, Vec<String>)]) -> Option
     Some(())
 }
 
-/// A tree-shaped body under construction.
+/// Tree-shaped body under construction.
 #[derive(Default)]
 struct Tree {
     values: Vec<String>,
@@ -394,7 +394,7 @@ impl Tree {
             if name.starts_with('@') {
                 continue;
             }
-            // Several values of an element are several elements; what lies below belongs to the first.
+            // Several values of an element are several elements; descendants belong to the first.
             for at in 0..child.values.len().max(1) {
                 let first = at == 0;
                 text.push_str(&format!("<{name}"));
@@ -419,7 +419,7 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// Gives the body a size that passes, by adding what its format ignores.
+/// Pads the body to a size that passes with bytes that its format ignores.
 fn pad(witness: &mut Witness, demand: &Demand<'_>) -> Option<()> {
     const PADDED_MAX: f64 = 1_048_576.0;
     let size = number(demand, &[witness.body.len() as f64], PADDED_MAX)? as usize;

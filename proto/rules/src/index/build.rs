@@ -1,5 +1,5 @@
-//! Builds the index: counts how many conjuncts could use each key, then registers each conjunct under the choice with
-//! the smallest expected number of needless candidates.
+//! Construction of the index: counts how many conjuncts could use each key, then registers each conjunct under the
+//! choice with the smallest expected number of needless candidates.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,26 +14,26 @@ use crate::dnf::Literal;
 use crate::field::{FieldId, Format, Origin};
 use crate::hash::KeyMap;
 
-/// The index, and what is worth a warning.
+/// The index, and data for warnings.
 #[derive(Debug, Default)]
 pub(crate) struct Built {
     pub(crate) index: Index,
     /// Conjuncts that are candidates for every request.
     pub(crate) residual: Vec<u32>,
-    /// The conjuncts of the longest list, if requests can make them all candidates at once.
+    /// The conjuncts of the longest list, if one request can make them all candidates.
     pub(crate) longest: Vec<u32>,
 }
 
-/// Patterns of a field that are searched at once, up to this number and this compiled size; those of a set that is larger become
-/// residual.
+/// Limit of patterns of a field that one automaton searches. Patterns of a larger set, or of one above the size limit,
+/// become residual.
 const SET_PATTERNS_MAX: usize = 128;
 const SET_BYTES_MAX: usize = 64 << 20;
 
-/// What a set may keep per worker of the states that it has met. With less than a set needs it would go through all states of
-/// all patterns for each byte, always.
+/// Limit of cached automaton states of a set, in bytes per worker. With a smaller cache than a set needs, the search
+/// would always walk all states of all patterns for each byte.
 const SET_CACHE_BYTES: usize = 8 << 20;
 
-/// `acts_on_unknown` says of a conjunct whether its rule does something when it is unknown.
+/// Builds the index. `acts_on_unknown`: whether the rule of a conjunct acts when the conjunct is unknown.
 pub(crate) fn build<'t>(
     conjuncts: impl Iterator<Item = &'t [Literal]> + Clone,
     table: &'t Table,
@@ -85,7 +85,7 @@ struct Builder<'t> {
     probes: BTreeMap<FieldId, Probe>,
     contains: BTreeMap<FieldId, BTreeMap<&'t [u8], Vec<u32>>>,
     regexes: BTreeMap<FieldId, BTreeMap<u32, Vec<u32>>>,
-    /// See [`Built`].
+    /// See [`Built::longest`].
     longest: Vec<u32>,
     index: Index,
 }
@@ -129,7 +129,7 @@ impl<'t> Builder<'t> {
         self.hashed.entry(key.hash()).or_default().push(conjunct);
     }
 
-    /// Adds a list; its conjuncts are ascending already.
+    /// Adds a list whose conjuncts are ascending; returns its index.
     fn list(&mut self, mut conjuncts: Vec<u32>) -> u32 {
         conjuncts.dedup();
         let index = &mut self.index;
@@ -139,7 +139,7 @@ impl<'t> Builder<'t> {
         index.lists.len() as u32 - 1
     }
 
-    /// As [`Builder::list`]; an empty one is none.
+    /// Like [`Builder::list`], but [`NONE`] for an empty list.
     fn list_or_none(&mut self, conjuncts: Vec<u32>) -> u32 {
         if conjuncts.is_empty() { NONE } else { self.list(conjuncts) }
     }
@@ -159,7 +159,7 @@ impl<'t> Builder<'t> {
         Built { index: self.index, residual: self.residual, longest: self.longest }
     }
 
-    /// What is searched for anywhere in a field.
+    /// Registers substrings, which are searched anywhere in a field.
     fn index_parts(&mut self) {
         for (field, parts) in std::mem::take(&mut self.contains) {
             parts.values().for_each(|list| self.keep_longest(list));
@@ -192,7 +192,7 @@ impl<'t> Builder<'t> {
         }
     }
 
-    /// What is looked up by its hash.
+    /// Registers keys that are looked up by their hash.
     fn index_hashed(&mut self) {
         let slots = (self.hashed.len() * 16).next_power_of_two().max(1024);
         self.index.filter = vec![0; slots / 64];
@@ -208,7 +208,7 @@ impl<'t> Builder<'t> {
         }
     }
 
-    /// Lists of which all are candidates at once.
+    /// Registers lists whose conjuncts are all candidates at once.
     fn index_whole_lists(&mut self) {
         self.residual.sort_unstable();
         self.residual.dedup();
@@ -221,7 +221,7 @@ impl<'t> Builder<'t> {
         self.index.unclear = std::mem::take(&mut self.unclear).map(|list| self.list_or_none(list));
     }
 
-    /// What is looked for in each field.
+    /// Registers what is searched in each field.
     fn index_probes(&mut self, table: &Table) {
         let index = &mut self.index;
         index.probe_of = vec![NONE; table.fields.len()];
@@ -243,14 +243,14 @@ impl<'t> Builder<'t> {
     }
 }
 
-/// In order, each once.
+/// Sorts the list and drops duplicates.
 fn sort_once<T: Ord>(list: &mut Vec<T>) {
     list.sort_unstable();
     list.dedup();
 }
 
-/// Patterns as one automaton; `None` when it would be too large. Nobody asks where they match, only which of them: places would
-/// cost a slot per state and pattern.
+/// Patterns as one automaton; `None` when it would be too large. Only the set of matching patterns is needed: match
+/// positions would cost a slot per state and pattern.
 fn regex_set(table: &Table, field: FieldId, patterns: &[(u32, Vec<u32>)]) -> Option<meta::Regex> {
     let sources: Vec<&str> = patterns.iter().map(|(regex, _)| table.pattern(*regex)).collect();
     let mut builder = regex_builder(table.fields.get(field).ignores_case(), SET_BYTES_MAX);

@@ -1,9 +1,9 @@
-//! The keys under which a conjunct may be registered, and how often each is expected to come up.
+//! Keys under which a conjunct may be registered, and the expected frequency of each.
 
 use crate::atom::{AtomId, Net, Num, Table, Test};
 use crate::dnf::Literal;
 use crate::field::{Field, FieldId, Format, Kind, Origin, id};
-use crate::hash::{Fold, Tag};
+use crate::hash::{RunningHash, Tag};
 use evergate_base::spread;
 
 use super::net_key;
@@ -25,43 +25,45 @@ pub(super) enum Key<'t> {
 }
 
 impl Choice<'_> {
-    /// The body that must be read for it.
+    /// The format of the body that must be read for the key.
     pub(super) fn format(&self) -> Option<Format> {
         if let Origin::Body(format) = self.origin { Some(format) } else { None }
     }
 }
 
 impl Key<'_> {
-    /// The key in the hash map; for substrings and patterns, which have structures of their own, a name to count by.
+    /// Hash of the key in the map. Substrings and patterns have structures of their own and use it only for counting.
     pub(super) fn hash(&self) -> u64 {
         match *self {
-            Key::Equal(field, bytes) => Fold::of(bytes).key(Tag::Equal, field),
-            Key::Starts(field, bytes) => Fold::of(bytes).key(Tag::Starts, field),
-            Key::Ends(field, bytes) => Fold::of_reversed(bytes).key(Tag::Ends, field),
-            Key::Contains(field, bytes) => spread(Fold::of(bytes).key(Tag::Starts, field)),
-            Key::Regex(field, regex) => spread(Fold::of(&regex.to_le_bytes()).key(Tag::Ends, field)),
-            Key::Number(field, number) => Fold::of(&number.to_bytes()).key(Tag::Number, field),
-            Key::Exists(field) => Fold::new().key(Tag::Exists, field),
+            Key::Equal(field, bytes) => RunningHash::of(bytes).key(Tag::Equal, field),
+            Key::Starts(field, bytes) => RunningHash::of(bytes).key(Tag::Starts, field),
+            Key::Ends(field, bytes) => RunningHash::of_reversed(bytes).key(Tag::Ends, field),
+            Key::Contains(field, bytes) => spread(RunningHash::of(bytes).key(Tag::Starts, field)),
+            Key::Regex(field, regex) => spread(RunningHash::of(&regex.to_le_bytes()).key(Tag::Ends, field)),
+            Key::Number(field, number) => RunningHash::of(&number.to_bytes()).key(Tag::Number, field),
+            Key::Exists(field) => RunningHash::new().key(Tag::Exists, field),
             Key::Net(field, net) => net_key(&net, field),
-            Key::PathPrefix(prefix) => Fold::of(prefix).key(Tag::PathPrefix, id::PATH),
-            Key::HostAndPath(host, path) => Fold::of(path).with_host(Fold::of(host), Tag::HostAndPath),
+            Key::PathPrefix(prefix) => RunningHash::of(prefix).key(Tag::PathPrefix, id::PATH),
+            Key::HostAndPath(host, path) => {
+                RunningHash::of(path).with_host(RunningHash::of(host), Tag::HostAndPath)
+            }
             Key::HostAndPrefix(host, prefix) => {
-                Fold::of(prefix).with_host(Fold::of(host), Tag::HostAndPrefix)
+                RunningHash::of(prefix).with_host(RunningHash::of(host), Tag::HostAndPrefix)
             }
         }
     }
 }
 
-/// A way to register a conjunct: under all of these keys.
+/// One way to register a conjunct: under all of these keys.
 pub(super) struct Choice<'t> {
     pub(super) keys: Vec<Key<'t>>,
-    /// Share of requests that are expected to hit one of the keys.
+    /// Expected share of requests that hit one of the keys.
     pub(super) share: f64,
-    /// Where the values of its keys come from.
+    /// Source of the values of its keys.
     pub(super) origin: Origin,
 }
 
-/// Values of `in [..]` combined for host and path beyond which the combination is not registered.
+/// Limit of combined host and path values of `in [..]`; a larger combination is not registered.
 const PAIRS_MAX: usize = 64;
 
 /// All ways to register a conjunct; empty if only the residual list remains.
@@ -99,7 +101,7 @@ fn single(atom: AtomId, table: &Table) -> Option<Choice<'_>> {
     let field = table.field_of(atom);
     let (id, test) = (table.atom(atom).field, &table.atom(atom).test);
     let origin = field.origin();
-    // Its size may be unknown, and then no key would bring the conjunct up.
+    // The size may be unknown, and then no key would find the conjunct.
     if origin == Origin::BodySize {
         return None;
     }
@@ -125,7 +127,7 @@ fn single(atom: AtomId, table: &Table) -> Option<Choice<'_>> {
         Test::EndsWith(end) => (vec![Key::Ends(id, end)], 0.5 / length(end)),
         Test::Contains(part) => (vec![Key::Contains(id, part)], 0.6 / length(part)),
         Test::Matches { pattern, regex } => match literal_start(pattern) {
-            // Only where the field's bytes are compared as they are.
+            // Only for fields whose bytes are compared unchanged.
             Some(range) if !field.ignores_case() => {
                 let start = &pattern.as_bytes()[range];
                 (vec![Key::Starts(id, start)], 0.5 / length(start))
@@ -138,8 +140,8 @@ fn single(atom: AtomId, table: &Table) -> Option<Choice<'_>> {
     Some(Choice { keys, share, origin })
 }
 
-/// The range of a pattern that every match starts with: `^` and then letters, digits and a few plain marks. Anything
-/// that could make that optional (alternation, a repetition of the last character) ends or forbids it.
+/// The range of a pattern that every match starts with: `^`, then letters, digits and a few plain signs. A construct
+/// that could make these optional (alternation, a repetition of the last character) ends or forbids the range.
 fn literal_start(pattern: &str) -> Option<std::ops::Range<usize>> {
     let bytes = pattern.as_bytes();
     if bytes.first() != Some(&b'^') || pattern.contains('|') || pattern.contains("(?") {
@@ -163,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_every_match_starts_with_is_a_literal_start() {
+    fn literal_start_begins_every_match() {
         for (pattern, start) in [
             ("^/api/v[12]", Some("/api/v")),
             ("^/ab?c", Some("/a")),

@@ -1,11 +1,11 @@
-//! The index: from a request to the few conjuncts that can hold.
+//! Index from a request to the few conjuncts that can hold.
 //!
-//! Each conjunct is registered under one of its atoms: the one expected to bring it up least often, given how many
-//! other conjuncts share the key ([`build`]). Only structures that have entries are probed. The lists found are merged
-//! by precedence, so evaluation stops at the winner.
+//! Each conjunct is registered under one of its atoms: the one expected to find it least often, given how many other
+//! conjuncts share the key ([`build`]). Only structures that have entries are probed. The lists found are merged by
+//! precedence, so evaluation stops at the winner.
 //!
-//! Invariant: a conjunct that is not false for a request is among the request's candidates, unless it is unknown and its rule
-//! takes that for no match.
+//! Invariant: a conjunct that is not false for a request is among its candidates, unless it is unknown and its rule
+//! ignores unknown.
 
 mod build;
 mod key;
@@ -19,7 +19,7 @@ use crate::atom::{Net, Num, address_bits};
 use crate::body::Reach;
 use crate::eval;
 use crate::field::{FieldId, Origin, id};
-use crate::hash::{Fold, KeyMap, Tag};
+use crate::hash::{KeyMap, RunningHash, Tag};
 use crate::request::Request;
 use crate::ruleset::Ruleset;
 use crate::scratch::{BodyView, Caches, Gathered, Merge};
@@ -32,7 +32,7 @@ const NONE: u32 = u32::MAX;
 pub(crate) struct Index {
     /// From hashed key to list.
     map: KeyMap<u32>,
-    /// One bit per slot of the key's hash: most probes end here, within the processor's cache.
+    /// One bit per slot of the key's hash: most probes end here, within the CPU cache.
     filter: Vec<u64>,
     /// Ranges of `postings`.
     lists: Vec<(u32, u32)>,
@@ -40,26 +40,26 @@ pub(crate) struct Index {
     postings: Vec<u32>,
     /// Conjuncts without an indexable atom: always candidates.
     residual: u32,
-    /// Conjuncts registered under a value of a form, JSON or XML body: all are candidates while it is unknown.
+    /// Conjuncts registered under a value of a form, JSON or XML body: all are candidates while the body is unread.
     bodies: [u32; 3],
-    /// Conjuncts registered under a value of the query, or of a cookie, whose rule acts on what is unknown: all are candidates
-    /// when servers read those in several ways.
+    /// Conjuncts registered under a value of the query or of a cookie whose rule acts on unknown: all are candidates
+    /// when servers read the query or the cookies in several ways.
     unclear: [u32; 2],
     path: PathProbe,
     /// One per field with entries.
     probes: Vec<Probe>,
-    /// By field: its place in `probes`.
+    /// Position in `probes`, by field.
     probe_of: Vec<u32>,
     /// Probes of fields that have at most one value.
     singles: Vec<u32>,
-    /// Whether these have probes at all.
+    /// Whether any header has a probe.
     headers: bool,
     query: bool,
     cookies: bool,
     body: bool,
 }
 
-/// What is registered for paths by segments, alone or with a host.
+/// Entries for paths by segments, alone or with a host.
 #[derive(Debug, Default)]
 struct PathProbe {
     prefix: bool,
@@ -68,7 +68,7 @@ struct PathProbe {
     prefix_length_max: usize,
 }
 
-/// What is registered for one field.
+/// Entries for one field.
 #[derive(Debug, Default)]
 struct Probe {
     field: FieldId,
@@ -79,7 +79,7 @@ struct Probe {
     starts: Vec<u32>,
     ends: Vec<u32>,
     contains: Option<(AhoCorasick, Vec<u32>)>,
-    /// Sets of patterns, with the list of each, and which of the caches is the set's.
+    /// Sets of patterns, with the list of each pattern and the index of the set's cache.
     regexes: Vec<(meta::Regex, Vec<u32>, usize)>,
     /// Prefix lengths of the registered ranges.
     v4: Vec<u8>,
@@ -192,8 +192,8 @@ impl Collect<'_> {
     /// Probes the path by segments and as a whole, alone and together with the host, in one pass.
     fn path(&mut self, host: &[u8], path: &[u8]) {
         let with = &self.index.path;
-        let host = Fold::of(host);
-        let mut fold = Fold::new();
+        let host = RunningHash::of(host);
+        let mut fold = RunningHash::new();
         for (at, &byte) in path.iter().enumerate() {
             if byte == b'/' && at <= with.prefix_length_max {
                 self.prefix(fold, host);
@@ -210,7 +210,7 @@ impl Collect<'_> {
         }
     }
 
-    fn prefix(&mut self, fold: Fold, host: Fold) {
+    fn prefix(&mut self, fold: RunningHash, host: RunningHash) {
         if self.index.path.prefix {
             self.key(fold.key(Tag::PathPrefix, id::PATH));
         }
@@ -222,7 +222,7 @@ impl Collect<'_> {
     /// Probes one text value.
     fn value(&mut self, probe: &Probe, value: &[u8]) {
         if probe.equal || !probe.starts.is_empty() {
-            let mut fold = Fold::new();
+            let mut fold = RunningHash::new();
             let mut at = 0;
             for &length in &probe.starts {
                 let Some(piece) = value.get(at..length as usize) else { break };
@@ -235,7 +235,7 @@ impl Collect<'_> {
                 self.key(fold.key(Tag::Equal, probe.field));
             }
         }
-        let mut fold = Fold::new();
+        let mut fold = RunningHash::new();
         let mut at = 0;
         for &length in &probe.ends {
             let length = length as usize;
@@ -265,7 +265,7 @@ impl Collect<'_> {
 
     fn number(&mut self, probe: &Probe, number: Option<Num>) {
         if let Some(number) = number.filter(|_| probe.number) {
-            self.key(Fold::of(&number.to_bytes()).key(Tag::Number, probe.field));
+            self.key(RunningHash::of(&number.to_bytes()).key(Tag::Number, probe.field));
         }
     }
 
@@ -285,7 +285,7 @@ impl Collect<'_> {
                 continue;
             };
             if probe.exists {
-                self.key(Fold::new().key(Tag::Exists, probe.field));
+                self.key(RunningHash::new().key(Tag::Exists, probe.field));
             }
             if let Some(value) = gathered.bytes(found, request) {
                 self.value(probe, value);
@@ -295,7 +295,7 @@ impl Collect<'_> {
 }
 
 fn net_key(net: &Net, field: FieldId) -> u64 {
-    let mut fold = Fold::of(&net.bits.to_le_bytes());
+    let mut fold = RunningHash::of(&net.bits.to_le_bytes());
     fold.push(net.length);
     fold.push(u8::from(net.v6));
     fold.key(Tag::Net, field)

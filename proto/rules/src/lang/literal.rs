@@ -1,4 +1,4 @@
-//! Literals and names: which of them a field takes.
+//! Literals and names, and the fields that accept them.
 
 use evergate_base::name::folded;
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ impl Literal {
     }
 }
 
-/// Reads a number token. Integers that `f64` cannot hold are refused, since `==` would then mean "about".
+/// Reads a number token. Integers that `f64` cannot represent are refused, since `==` would be inexact.
 pub(super) fn number(digits: &str, negative: bool, at: usize) -> Result<Num, ConditionError> {
     let malformed = || {
         ConditionError::new(at, format!("{digits} is not a number"))
@@ -43,7 +43,7 @@ pub(super) fn number(digits: &str, negative: bool, at: usize) -> Result<Num, Con
     Num::new(if negative { -number.get() } else { number.get() }).ok_or_else(malformed)
 }
 
-/// The test behind `==` and `in`.
+/// The test of `==` and `in`.
 pub(super) fn equality(field: &Field, literals: Vec<(Literal, usize)>) -> Result<Test, ConditionError> {
     let (mut texts, mut numbers, mut nets) = (Vec::new(), Vec::new(), Vec::new());
     for (literal, at) in literals {
@@ -102,7 +102,7 @@ pub(super) fn equality(field: &Field, literals: Vec<(Literal, usize)>) -> Result
     Ok(Test::OneOf(texts))
 }
 
-/// The test behind `<`, `<=`, `>` and `>=`.
+/// The test of `<`, `<=`, `>` and `>=`.
 pub(super) fn comparison(
     field: &Field,
     compare: Compare,
@@ -130,7 +130,7 @@ fn out_of_range(field: &Field, sign: &str, number: Num, at: usize) -> ConditionE
     ConditionError::new(at, format!("{field} {sign} {number} never holds")).why(why).remedy(remedy)
 }
 
-/// The test behind a method with a string.
+/// The test of a method with a string.
 pub(super) fn method(
     field: &Field,
     name: &str,
@@ -145,7 +145,7 @@ pub(super) fn method(
             ConditionError::new(argument_at, "the pattern is not UTF-8").remedy("use (?-u:\\xHH)")
         })?;
         let regex = table.regex(&pattern, field.ignores_case(), limits.regex_bytes_max).map_err(|error| {
-            // The library draws the pattern over several lines; the last says what is wrong.
+            // The library draws the pattern over several lines; the last one has the cause.
             let reason = error.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
             let what = format!("the pattern {pattern:?} does not compile");
             let is_look_around = reason.contains("look-around");
@@ -237,7 +237,7 @@ fn exact(field: &Field, mut bytes: Vec<u8>, at: usize) -> Result<Vec<u8>, Condit
     }
 }
 
-/// Refuses the argument of a method that no value of the field begins with, ends with or has.
+/// Refuses the argument of a method if no value of the field begins with, ends with or contains it.
 fn part(field: &Field, name: &str, text: &[u8], at: usize) -> Result<(), ConditionError> {
     let show = |text: &[u8]| format!("{field}.{name}(\"{}\")", text.escape_ascii());
     let holds = |value: &[u8]| match name {
@@ -259,7 +259,7 @@ fn part(field: &Field, name: &str, text: &[u8], at: usize) -> Result<(), Conditi
     }
 }
 
-/// Why no value of the field has this text where `ends` says, and what to write; `holds` says whether a value passes.
+/// The reason why no value of the field has this text at `ends`, and the remedy. `holds`: whether a value passes.
 fn never_sent(
     field: &Field,
     text: &[u8],
@@ -291,7 +291,7 @@ fn net(field: &Field, bytes: &[u8], at: usize) -> Result<Net, ConditionError> {
             .remedy("write \"10.0.0.1\", \"10.0.0.0/8\" or \"2001:db8::/32\"")
     };
     let number = |digits: &str| {
-        let plain = digits.bytes().all(|byte| byte.is_ascii_digit()); // Rust takes "+8" for a number
+        let plain = digits.bytes().all(|byte| byte.is_ascii_digit()); // Rust parses "+8" as a number
         digits.parse::<u8>().ok().filter(|_| plain).ok_or_else(malformed)
     };
     let (address, length) = match text.split_once('/') {
@@ -340,7 +340,7 @@ pub(super) fn named_field(space: &str, name: Vec<u8>, at: usize) -> Result<Field
     }
 }
 
-/// Whether a byte may stand in a header's name.
+/// Whether `byte` is valid in a header's name.
 pub(crate) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

@@ -1,4 +1,4 @@
-//! The surface language: text to typed expression.
+//! Language of conditions: text to typed expression.
 //!
 //! ```text
 //! or         = and { "||" and }
@@ -7,7 +7,7 @@
 //! comparison = field ( op literal | "in" "[" literal { "," literal } "]" | "." method "(" [ string ] ")" )
 //! op         = "==" | "!=" | "<" | "<=" | ">" | ">="
 //! ```
-//! Typing happens while parsing, so each error has the position of the token that is wrong.
+//! The parser also checks types, so each error has the position of the wrong token.
 
 mod lexer;
 mod literal;

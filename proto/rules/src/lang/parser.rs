@@ -1,4 +1,4 @@
-//! Recursive descent, typed as it goes; depth and number of comparisons are bounded.
+//! Recursive-descent parser that also checks types. Depth and number of comparisons are bounded.
 
 use super::Expr;
 use super::lexer::{Lexer, Token};
@@ -292,7 +292,7 @@ impl Parser<'_, '_> {
     fn field(&mut self) -> Result<Field, ConditionError> {
         let at = self.at;
         let Token::Ident(name) = self.token.clone() else { return Err(self.unexpected("a field")) };
-        // The thesis's short form is read by the lexer in one piece, since its slashes are no operators.
+        // The lexer reads the short form of the thesis in one piece, because its slashes are not operators.
         if name == "xml" {
             let (sign, sign_at) = self.lexer.next()?;
             if sign == Token::Sign(".") {

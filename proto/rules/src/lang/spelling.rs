@@ -1,17 +1,17 @@
-//! How the paths, hosts and other texts of requests are spelled. A literal in another spelling equals none of them, and is in
-//! none of them, so that a rule with it would never hold; with `deny`, what it was to keep out would pass.
+//! Canonical spelling of the paths, hosts and other texts of requests. A literal in another spelling equals none of
+//! them and occurs in none of them, so a rule with it would never hold; a `deny` rule would let its requests pass.
 //!
-//! Requests are brought to this spelling before rules see them, by `canonical_path` of the HTTP crate, or refused. Here
-//! is only what literals need of it. What some request could have is let through.
+//! `canonical_path` of the HTTP crate brings requests to this spelling, or refuses them, before rules see them. This
+//! module has only the part that literals need. A text that some request could have is accepted.
 
 use std::net::Ipv6Addr;
 
 use crate::error::ConditionError;
 
-/// Why no request has a text, and what to write.
+/// Reason why no request has a text, and the remedy.
 type Never = (&'static str, String);
 
-/// Which ends of the value a literal stands at: both, if it is the whole value.
+/// Ends of the value at which a literal stands: both, if it is the whole value.
 #[derive(Clone, Copy)]
 pub(super) struct Ends {
     pub(super) start: bool,
@@ -21,13 +21,13 @@ pub(super) struct Ends {
 impl Ends {
     pub(super) const BOTH: Ends = Ends { start: true, end: true };
 
-    /// Of the argument of a method.
+    /// The ends for the argument of a method.
     pub(super) fn of(method: &str) -> Ends {
         Ends { start: method == "starts_with", end: method == "ends_with" }
     }
 }
 
-/// Refuses a text that no request's path is, or begins with if it is `open`. `show` writes the comparison with a text.
+/// Refuses a text that no request's path equals, or begins with if `open`. `show` writes the comparison with a text.
 pub(super) fn check_path(
     text: &[u8],
     open: bool,
@@ -55,7 +55,8 @@ pub(super) fn check_path(
     Ok(())
 }
 
-/// Refuses a text that no path has anywhere, or at its end if `at_end`. A path begins with what [`check_path`] takes.
+/// Refuses a text that no path contains, or ends with if `at_end`. A path begins with a text that [`check_path`]
+/// accepts.
 pub(super) fn check_path_part(
     text: &[u8],
     at_end: bool,
@@ -90,14 +91,14 @@ pub(super) fn check_path_part(
     Ok(())
 }
 
-/// The spelling of a path (RFC 3986 section 6.2.2): unreserved characters plain, all others that are encoded with upper
-/// case digits, dot segments resolved; and what cannot be sent as it is, encoded. What ends an `open` text may go on:
-/// its last segment is no dot segment yet, and its last encoding may be incomplete.
+/// The canonical spelling of a path (RFC 3986 section 6.2.2): unreserved characters are plain, other encodings have
+/// upper case digits, dot segments are resolved, and bytes that cannot be sent raw are encoded. The end of an `open`
+/// text may continue: its last segment is not yet a dot segment, and its last encoding may be incomplete.
 fn canonical(text: &[u8], open: bool) -> Vec<u8> {
     resolve_dots(&spell(text, open), open)
 }
 
-/// That without the dot segments.
+/// The canonical spelling before dot segments are resolved.
 fn spell(text: &[u8], open: bool) -> Vec<u8> {
     let mut path = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -121,7 +122,7 @@ fn spell(text: &[u8], open: bool) -> Vec<u8> {
     path
 }
 
-/// Adds the byte of `%` and two hexadecimal digits.
+/// Appends the byte of `%` and two hexadecimal digits.
 fn encoded(high: u8, low: u8, path: &mut Vec<u8>) {
     let digit = |digit: u8| char::from(digit).to_digit(16).unwrap_or(0) as u8;
     let byte = digit(high) << 4 | digit(low);
@@ -155,10 +156,11 @@ fn resolve_dots(path: &[u8], open: bool) -> Vec<u8> {
     kept.iter().flat_map(|segment| [b"/".as_slice(), segment]).collect::<Vec<_>>().concat()
 }
 
-/// Signs of a host name besides percent-encoding (RFC 3986 section 3.2.2).
+/// Signs of a host name other than percent-encoding (RFC 3986 section 3.2.2).
 const HOST_SIGNS: &[u8] = b"-._~!$&'()*+,;=";
 
-/// Why no request's host is this, in lower case, or has it where `ends` says. It is empty in requests of HTTP/1.0 without one.
+/// The reason why no request's host has this text, in lower case, at `ends`. The host is empty in HTTP/1.0 requests
+/// without one.
 pub(super) fn host_never_sent(host: &[u8], ends: Ends) -> Option<Never> {
     if let Some(never) = host_escape_never_sent(host, ends) {
         return Some(never);
@@ -182,8 +184,8 @@ pub(super) fn host_never_sent(host: &[u8], ends: Ends) -> Option<Never> {
     Some(name_never_sent("host", host, b"-._~", why))
 }
 
-/// Why no host has the percent-encoding of this text: an unreserved character is compared decoded (RFC 3986 section
-/// 6.2.2).
+/// The reason why no host has the percent-encoding of this text: an unreserved character is compared decoded (RFC 3986
+/// section 6.2.2).
 fn host_escape_never_sent(host: &[u8], ends: Ends) -> Option<Never> {
     let why = "in a host % begins the code of an octet that has no spelling of its own";
     for (at, _) in host.iter().enumerate().filter(|(_, byte)| **byte == b'%') {
@@ -206,13 +208,13 @@ fn host_escape_never_sent(host: &[u8], ends: Ends) -> Option<Never> {
     None
 }
 
-/// Why no client asks for this server name, in lower case, or for one that has it where `ends` says.
+/// The reason why no client requests a server name with this text, in lower case, at `ends`.
 pub(super) fn sni_never_sent(name: &[u8], ends: Ends) -> Option<Never> {
     let why = "a server name has letters, digits and -._ only, and is no address";
     (!is_name_part(name, b"-._", 253, ends)).then(|| name_never_sent("tls.sni", name, b"-._", why))
 }
 
-/// Whether a host name can have this where `ends` says: labels of letters, digits and `signs`, none of them empty.
+/// Whether a host name can have this text at `ends`: labels of letters, digits and `signs`, none of them empty.
 fn is_name_part(text: &[u8], signs: &[u8], bytes_max: usize, ends: Ends) -> bool {
     let empty_label = (ends.start && text.starts_with(b"."))
         || (ends.end && text.ends_with(b"."))
@@ -221,8 +223,8 @@ fn is_name_part(text: &[u8], signs: &[u8], bytes_max: usize, ends: Ends) -> bool
     !text.is_empty() && text.len() <= bytes_max && !empty_label && text.iter().all(sent)
 }
 
-/// Whether an address in brackets, of IPv6 or of a version to come (RFC 3986 section 3.2.2), can have this where `ends`
-/// says.
+/// Whether an address in brackets, of IPv6 or of a future version (RFC 3986 section 3.2.2), can have this text at
+/// `ends`.
 fn is_address_part(text: &[u8], ends: Ends) -> bool {
     let opened = text.strip_prefix(b"[");
     let inner = opened.unwrap_or(text);
@@ -242,7 +244,7 @@ fn is_address_part(text: &[u8], ends: Ends) -> bool {
     }
 }
 
-/// Whether it is `IPvFuture`, or begins one.
+/// Whether `inner` is `IPvFuture`, or begins one.
 fn is_future(inner: &[u8], whole: bool) -> bool {
     let Some(future) = inner.strip_prefix(b"v") else { return false };
     let digits = future.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
@@ -259,7 +261,7 @@ fn is_future_byte(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || HOST_SIGNS.contains(byte) || *byte == b':'
 }
 
-/// What to write in the place of a name that none is spelled like.
+/// The remedy for a name that no value is spelled like.
 fn name_never_sent(field: &str, text: &[u8], signs: &[u8], why: &'static str) -> Never {
     let shown = text.escape_ascii();
     let plain =
@@ -284,7 +286,7 @@ fn name_never_sent(field: &str, text: &[u8], signs: &[u8], why: &'static str) ->
 const KNOWN_METHODS: [&str; 9] =
     ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"];
 
-/// Why no method is this, or has it.
+/// The reason why no method has this text at `ends`.
 pub(super) fn method_never_sent(method: &[u8], ends: Ends) -> Option<Never> {
     let known = KNOWN_METHODS.iter().find(|known| known.as_bytes().eq_ignore_ascii_case(method));
     if let Some(known) = known.filter(|known| known.as_bytes() != method) {
@@ -301,7 +303,7 @@ pub(super) fn method_never_sent(method: &[u8], ends: Ends) -> Option<Never> {
     (!method.iter().all(sent)).then(|| (why, "write the method alone, as in \"GET\"".into()))
 }
 
-/// Why no value is this, or has it, of those whose blanks around it are left out.
+/// The reason why no value has this text at `ends`, for fields whose surrounding blanks are trimmed.
 pub(super) fn has_blanks_around(text: &[u8], ends: Ends) -> Option<Never> {
     let blank = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_whitespace);
     let never = (ends.start && blank(text.first())) || (ends.end && blank(text.last()));
@@ -312,7 +314,7 @@ pub(super) fn has_blanks_around(text: &[u8], ends: Ends) -> Option<Never> {
     never.then_some(("it is compared without the blanks around it", remedy))
 }
 
-/// The one spelling of an IPv6 address in brackets (RFC 5952).
+/// The canonical spelling of an IPv6 address in brackets (RFC 5952).
 pub(crate) fn canonical_address(host: &[u8]) -> Option<String> {
     let inner = host.strip_prefix(b"[")?.strip_suffix(b"]")?;
     let address: Ipv6Addr = std::str::from_utf8(inner).ok()?.parse().ok()?;
@@ -328,9 +330,9 @@ mod tests {
         String::from_utf8(canonical(text.as_bytes(), open)).unwrap()
     }
 
-    /// The table of `canonical_path`, whose results these must be.
+    /// The table of `canonical_path`, whose results these must equal.
     #[test]
-    fn a_path_is_spelled_as_in_requests() {
+    fn path_is_spelled_as_in_requests() {
         for (sent, expected) in [
             ("/", "/"),
             ("/a/b", "/a/b"),
@@ -364,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_as_it_is_is_encoded() {
+    fn bytes_that_cannot_be_sent_raw_are_encoded() {
         for (text, expected) in [
             ("/é", "/%C3%A9"),
             ("/\\ \t", "/%5C%20%09"),
@@ -382,7 +384,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_a_path_has_is_not_refused(text in "/[%0-9a-fA-F./\\\\é ~]{0,12}", from in 0usize..14, to in 0usize..14) {
+        fn part_of_a_canonical_path_is_accepted(
+            text in "/[%0-9a-fA-F./\\\\é ~]{0,12}", from in 0usize..14, to in 0usize..14,
+        ) {
             let path = canonical(text.as_bytes(), false);
             prop_assume!(memchr::memmem::find(&path, b"%00").is_none());
             let (from, to) = (from.min(path.len()), to.min(path.len()));
@@ -391,7 +395,7 @@ mod tests {
         }
 
         #[test]
-        fn what_a_host_has_is_not_refused(
+        fn part_of_a_host_is_accepted(
             name in r"[a-z0-9_~!$&'()+,;=-]{1,3}(\.[a-z0-9-]{1,3}){0,3}(%(2[0-9a-c]|[89a-f][0-9a-f])){0,2}",
             address: u128, short: bool, from in 0usize..40, to in 0usize..40,
         ) {
@@ -405,21 +409,22 @@ mod tests {
                     (part(from..host.len()), "ends_with"),
                     (part(from.min(to)..to), "contains"),
                 ] {
-                    prop_assert!(host_never_sent(&part, Ends::of(method)).is_none(), "{} {}", method, part.escape_ascii());
+                    let never = host_never_sent(&part, Ends::of(method));
+                    prop_assert!(never.is_none(), "{} {}", method, part.escape_ascii());
                 }
                 prop_assert!(host_never_sent(host.as_bytes(), Ends::BOTH).is_none(), "{}", host);
             }
         }
 
         #[test]
-        fn the_spelling_that_an_error_names_is_accepted(text in "/[%0-9a-fA-F./\\\\é ~]{0,12}", open: bool) {
+        fn spelling_suggested_by_an_error_is_accepted(text in "/[%0-9a-fA-F./\\\\é ~]{0,12}", open: bool) {
             let path = canonical(text.as_bytes(), open);
             prop_assert_eq!(canonical(&path, open), path);
         }
     }
 
     #[test]
-    fn the_end_of_an_open_text_may_go_on() {
+    fn end_of_an_open_text_may_continue() {
         for text in ["/a/.", "/a/..", "/a%", "/a%2", "/a%F", "/"] {
             assert_eq!(spelled(text, true), text);
         }

@@ -7,8 +7,8 @@ use super::{Reach, Sink, Value};
 use crate::field::FieldId;
 use crate::spec::Limits;
 
-/// Decodes one name or value. An invalid `%` stays as it is, as browsers and servers do (WHATWG URL standard), and
-/// bytes are kept as bytes, so that no replacement character hides a difference.
+/// Decodes one name or value. An invalid `%` is kept, as in browsers and servers (WHATWG URL standard). Bytes are kept
+/// as bytes, so that no replacement character hides a difference.
 pub(crate) fn decode(bytes: &[u8]) -> Cow<'_, [u8]> {
     if memchr::memchr2(b'+', b'%', bytes).is_none() {
         return Cow::Borrowed(bytes);
@@ -24,7 +24,7 @@ pub(crate) fn percent_decode(bytes: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(decoded(bytes, b'+'))
 }
 
-/// Whether `%` at this place begins an escape.
+/// Whether the `%` at `at` begins an escape.
 fn is_escape(bytes: &[u8], at: usize) -> bool {
     let digits = bytes.get(at + 1..at + 3).unwrap_or_default();
     digits.len() == 2 && digits.iter().all(u8::is_ascii_hexdigit)
@@ -48,19 +48,20 @@ fn decoded(bytes: &[u8], plus: u8) -> Vec<u8> {
     decoded
 }
 
-/// Whether all servers see the same pairs in these bytes. Browsers send none of the others: control characters, and a `;`
-/// that some take for an `&`.
+/// Whether all servers split these bytes into the same pairs. Control characters and `;` break this, because some
+/// servers read `;` as `&`. Browsers send neither.
 pub(crate) fn is_split_alike(bytes: &[u8]) -> bool {
     !bytes.iter().any(|&byte| byte.is_ascii_control() || byte == b';')
 }
 
-/// Whether all servers see the same name: without an escape that is none, escaped control characters, where some stop, or
-/// drop them, and a blank in front, which some drop.
+/// Whether all servers read the same name. These break it: an invalid escape; escaped control characters, where some
+/// servers stop or which they drop; and a leading blank, which some drop.
 pub(crate) fn is_clear_name(raw: &[u8], name: &[u8]) -> bool {
     has_only_escapes(raw) && !name.starts_with(b" ") && !name.iter().any(u8::is_ascii_control)
 }
 
-/// Whether all servers see the same value: without an escape that is none, and NUL, where it ends for some.
+/// Whether all servers read the same value. These break it: an invalid escape, and NUL, where some servers end the
+/// value.
 pub(crate) fn is_clear_value(raw: &[u8], value: &[u8]) -> bool {
     has_only_escapes(raw) && memchr::memchr(0, value).is_none()
 }
@@ -77,12 +78,12 @@ pub(super) fn read(
     sink: &mut dyn Sink,
 ) -> Reach {
     if bytes.starts_with(b"\xEF\xBB\xBF") {
-        return Reach::Broken; // a byte order mark, or part of the first name
+        return Reach::Broken; // a byte order mark, or a part of the first name
     }
     let mut pairs = bytes.split(|&byte| byte == b'&').peekable();
     while let Some(pair) = pairs.next() {
         if pairs.peek().is_none() && !whole {
-            // The last pair may go on past the prefix.
+            // The last pair may continue behind the prefix.
             break;
         }
         if pair.is_empty() {
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_values_are_decoded_and_all_values_are_seen() {
+    fn names_and_values_are_decoded() {
         assert_eq!(
             values("x=1&a+b=1&&a%20b=%32+&a+b", true),
             (Reach::Whole, vec![text("1"), text("2 "), text("")])
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_that_servers_read_differently_are_broken() {
+    fn ambiguous_pairs_break_the_body() {
         for body in [
             "a+b=%zz",
             "a+b=1%",
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_at_the_cut_is_not_a_value() {
+    fn pair_at_the_cut_is_not_a_value() {
         assert_eq!(values("a+b=1&a+b=2", false), (Reach::Cut, vec![text("1")]));
         assert_eq!(values("a+b=12345&x", false), (Reach::Cut, vec!["Long".into()]));
     }
