@@ -1,4 +1,4 @@
-//! Socket addresses in the kernel's form.
+//! Socket addresses in the kernel's representation.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -63,13 +63,13 @@ impl Raw {
     pub(crate) fn address(&self) -> SocketAddr {
         match i32::from(self.storage.ss_family) {
             libc::AF_INET => {
-                // SAFETY: the kernel wrote a sockaddr_in, as the family says.
+                // SAFETY: the kernel wrote a sockaddr_in, as the family states.
                 let v4 = unsafe { &*(&raw const self.storage).cast::<libc::sockaddr_in>() };
                 let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
                 SocketAddr::new(IpAddr::V4(ip), u16::from_be(v4.sin_port))
             }
             libc::AF_INET6 => {
-                // SAFETY: the kernel wrote a sockaddr_in6, as the family says.
+                // SAFETY: the kernel wrote a sockaddr_in6, as the family states.
                 let v6 = unsafe { &*(&raw const self.storage).cast::<libc::sockaddr_in6>() };
                 let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
                 SocketAddr::new(IpAddr::V6(ip), u16::from_be(v6.sin6_port))

@@ -1,4 +1,4 @@
-//! The link layer: whose address a virtual IP has now, and neighbours that must be known beforehand.
+//! Link layer: announces the owner of a virtual IP, and prepares entries of the neighbour table.
 
 use crate::netlink;
 use crate::socket::stream_socket;
@@ -14,24 +14,25 @@ const PACKET_ADD_MEMBERSHIP: i32 = 1;
 const PACKET_MR_UNICAST: u16 = 3;
 const RTM_NEWADDR: u16 = 20;
 const RTM_GETROUTE: u16 = 26;
-/// A router of the other family.
+/// Attribute with a router of the other family.
 const RTA_VIA: u16 = 18;
-/// Bytes of an rtmsg.
+/// Size of an rtmsg, in bytes.
 const ROUTE: usize = 12;
-/// Asks for the route as it was set, with its prefix, and not for the result of the lookup (Linux 4.13).
+/// Requests the route as configured, with its prefix, instead of the result of the lookup (Linux 4.13).
 const RTM_F_FIB_MATCH: u32 = 0x2000;
 const RTM_NEWNEIGH: u16 = 28;
 const RTM_GETNEIGH: u16 = 30;
 const NUD_STALE: u16 = 0x04;
-/// There is nothing to resolve.
+/// Neighbour on a link without address resolution.
 const NUD_NOARP: u16 = 0x40;
-/// Incomplete, failed, or without an address to know.
+/// States without a known address: incomplete, failed or without address resolution.
 const NUD_UNKNOWN: u16 = 0x01 | 0x20 | NUD_NOARP;
-/// Said from outside: it may be verified and may change, but counts against no bound of the kernel's table and is kept.
+/// Entry from outside the kernel: the kernel may verify and change it, does not count it against the limit of the
+/// table, and keeps it.
 const NTF_EXT_LEARNED: u8 = 0x10;
 const IFA_F_NODAD: u8 = 0x02;
 
-/// The card's address of an interface in the calling thread's network namespace.
+/// The hardware address of an interface in the calling thread's network namespace.
 pub fn card_address(interface: &str) -> io::Result<[u8; 6]> {
     let mut request = interface_request(interface)?;
     let socket = stream_socket(([0, 0, 0, 0], 0).into())?;
@@ -42,7 +43,7 @@ pub fn card_address(interface: &str) -> io::Result<[u8; 6]> {
     Ok([data[0] as u8, data[1] as u8, data[2] as u8, data[3] as u8, data[4] as u8, data[5] as u8])
 }
 
-/// Largest packet of an interface in the calling thread's network namespace, in bytes with the IP header.
+/// The MTU of an interface in the calling thread's network namespace: bytes with the IP header.
 pub fn card_mtu(interface: &str) -> io::Result<u32> {
     let mut request = interface_request(interface)?;
     let socket = stream_socket(([0, 0, 0, 0], 0).into())?;
@@ -53,7 +54,7 @@ pub fn card_mtu(interface: &str) -> io::Result<u32> {
     u32::try_from(mtu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// The number of an interface in the network namespace of `socket`.
+/// The index of an interface in the network namespace of `socket`.
 pub fn card_index(socket: RawFd, interface: &str) -> io::Result<u32> {
     let mut request = interface_request(interface)?;
     // SAFETY: the kernel reads the name and writes the number inside the ifreq.
@@ -63,7 +64,7 @@ pub fn card_index(socket: RawFd, interface: &str) -> io::Result<u32> {
     u32::try_from(index).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// The interfaces that have an address, in the calling thread's network namespace.
+/// The interfaces that have the address `ip`, in the calling thread's network namespace.
 pub fn interfaces_with(ip: IpAddr) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     each_address(|name, address, _| {
@@ -74,7 +75,8 @@ pub fn interfaces_with(ip: IpAddr) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// The networks that an interface's addresses are in, each with its prefix in bits, in the calling thread's network namespace.
+/// The networks of an interface's addresses, each with its prefix length in bits, in the calling thread's network
+/// namespace.
 pub fn networks_of(interface: &str) -> io::Result<BTreeSet<(IpAddr, u8)>> {
     let mut networks = BTreeSet::new();
     each_address(|name, address, mask| {
@@ -90,13 +92,13 @@ pub fn networks_of(interface: &str) -> io::Result<BTreeSet<(IpAddr, u8)>> {
     Ok(networks)
 }
 
-/// Shows the name of the interface of every address, the address, and the mask of its network.
+/// Calls `show` for every address with the name of its interface, the address, and the mask of its network.
 fn each_address(mut show: impl FnMut(&str, IpAddr, Option<IpAddr>)) -> io::Result<()> {
     let mut first = std::ptr::null_mut();
     // SAFETY: the C library writes one pointer.
     check(unsafe { libc::getifaddrs(&raw mut first) })?;
     let mut next = first;
-    // SAFETY: the list is the C library's and lives until it is freed below; its end is null.
+    // SAFETY: the C library owns the list, which lives until it is freed below; its end is null.
     while let Some(entry) = unsafe { next.as_ref() } {
         // SAFETY: the pointers are null, or to addresses as long as their family's.
         if let (Some(ip), mask) = unsafe { (ip_of(entry.ifa_addr), ip_of(entry.ifa_netmask)) } {
@@ -106,18 +108,18 @@ fn each_address(mut show: impl FnMut(&str, IpAddr, Option<IpAddr>)) -> io::Resul
         }
         next = entry.ifa_next;
     }
-    // SAFETY: made by getifaddrs, and nothing refers to it any more.
+    // SAFETY: getifaddrs made the list, and no reference to it remains.
     unsafe { libc::freeifaddrs(first) };
     Ok(())
 }
 
-/// The IP address behind a socket address, if it is one.
+/// The IP address of a socket address, if it has one.
 ///
 /// # Safety
 ///
-/// The pointer is null, or to a socket address with all bytes of its family.
+/// The pointer is null, or points to a socket address with all bytes of its family.
 unsafe fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
-    // SAFETY: as the caller says; it need not be aligned for the families' own forms.
+    // SAFETY: the caller guarantees the pointer; the reads do not assume alignment.
     unsafe {
         match i32::from(address.as_ref()?.sa_family) {
             libc::AF_INET => {
@@ -157,10 +159,10 @@ fn interface_request(interface: &str) -> io::Result<libc::ifreq> {
     Ok(request)
 }
 
-/// Makes the neighbour `ip` on an interface known, so that a take-over need not ask for it. The kernel uses it at once and
-/// verifies it afterwards. What it knows already stays: an operator said it, or the neighbour itself did, since `mac` was
-/// noted perhaps. Only for peers on the same link ([`is_on_link`]); the gateway is known from daily traffic. Needs
-/// `CAP_NET_ADMIN`.
+/// Adds the neighbour `ip` to an interface, so that a failover needs no address resolution. The kernel uses the entry
+/// at once and verifies it later. An existing entry stays, because an operator or the neighbour itself set it, perhaps
+/// after `mac` was recorded. Only for peers on the same link ([`is_on_link`]); regular traffic keeps the entry of the
+/// gateway current. Needs `CAP_NET_ADMIN`.
 pub fn set_neighbour(interface: u32, ip: IpAddr, mac: [u8; 6]) -> io::Result<()> {
     if neighbour_state(interface, ip)?.is_some_and(|(state, known)| state & NUD_NOARP != 0 || known.is_some())
     {
@@ -177,8 +179,8 @@ pub fn set_neighbour(interface: u32, ip: IpAddr, mac: [u8; 6]) -> io::Result<()>
     netlink::request(libc::NETLINK_ROUTE, RTM_NEWNEIGH, flags, &body)
 }
 
-/// Whether packets to `ip`, which leave on this interface, go to it directly and not to a router, by the kernel's routes. Fails
-/// when its route is another one, or there is none.
+/// Whether packets to `ip` on this interface go to it directly and not to a router, by the kernel's routes. Fails when
+/// the kernel's route uses another interface, or does not exist.
 pub fn is_on_link(interface: u32, ip: IpAddr) -> io::Result<bool> {
     let answer = ask_for_route(ip, 0)?;
     if attribute_of(&answer, libc::RTA_OIF) != Some(&interface.to_ne_bytes()) {
@@ -187,17 +189,17 @@ pub fn is_on_link(interface: u32, ip: IpAddr) -> io::Result<bool> {
     Ok(attribute_of(&answer, libc::RTA_GATEWAY).is_none() && attribute_of(&answer, RTA_VIA).is_none())
 }
 
-/// How packets to an address leave this host.
+/// Route of packets to an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
-    /// The number of the interface.
+    /// Index of the interface.
     pub interface: u32,
-    /// The address that they come from when nobody chooses another one.
+    /// Source address of packets whose socket has not chosen one.
     pub source: Option<IpAddr>,
 }
 
-/// The kernel's route to `ip`, in the calling thread's network namespace; nothing is sent. May wait for whoever changes routes or
-/// interfaces.
+/// The kernel's route to `ip`, in the calling thread's network namespace; sends nothing. May block while another
+/// process changes routes or interfaces.
 pub fn route_to(ip: IpAddr) -> io::Result<Route> {
     let answer = ask_for_route(ip, 0)?;
     let interface = attribute_of(&answer, libc::RTA_OIF).and_then(|bytes| bytes.try_into().ok());
@@ -213,8 +215,8 @@ pub fn route_to(ip: IpAddr) -> io::Result<Route> {
     })
 }
 
-/// Length of the prefix of the kernel's route to `ip`, in bits, in the calling thread's network namespace: 0 for a default
-/// route. Fails without a route, and where the route is `unreachable`, `prohibit` or `blackhole`.
+/// Prefix length of the kernel's route to `ip`, in bits, in the calling thread's network namespace: 0 for a default
+/// route. Fails without a route, and when the route is `unreachable`, `prohibit` or `blackhole`.
 pub fn route_prefix(ip: IpAddr) -> io::Result<u8> {
     let answer = ask_for_route(ip, RTM_F_FIB_MATCH)?;
     answer.get(1).copied().ok_or_else(|| io::Error::from_raw_os_error(libc::EBADMSG))
@@ -225,7 +227,7 @@ fn ask_for_route(ip: IpAddr, flags: u32) -> io::Result<Vec<u8>> {
     let mut body = vec![family as u8, bits]; // rtmsg
     body.resize(ROUTE - 4, 0);
     body.extend(flags.to_ne_bytes());
-    // The interface is not asked for: without a route on it IPv4 would take everybody for a neighbour there.
+    // The request names no interface: without a route on it, IPv4 would treat every address as a neighbour there.
     attribute_ip(&mut body, libc::RTA_DST, ip);
     netlink::ask(libc::NETLINK_ROUTE, RTM_GETROUTE, &body)
 }
@@ -239,7 +241,7 @@ pub fn neighbour(interface: u32, ip: IpAddr) -> io::Result<Option<[u8; 6]>> {
     Ok(neighbour_state(interface, ip)?.and_then(|(_, mac)| mac))
 }
 
-/// What the kernel has of a neighbour: its state, and the address if that is known.
+/// The kernel's entry of a neighbour: its state, and its address if known.
 fn neighbour_state(interface: u32, ip: IpAddr) -> io::Result<Option<(u16, Option<[u8; 6]>)>> {
     let family = if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let mut body = vec![family as u8, 0, 0, 0]; // ndmsg
@@ -256,7 +258,8 @@ fn neighbour_state(interface: u32, ip: IpAddr) -> io::Result<Option<(u16, Option
     Ok(Some((state, mac)))
 }
 
-/// Gives an interface the address `ip`, with no network around it. False when it has it already. Needs `CAP_NET_ADMIN`.
+/// Adds the address `ip` to an interface, without a network. Returns false when it has the address already. Needs
+/// `CAP_NET_ADMIN`.
 pub fn add_address(interface: u32, ip: IpAddr) -> io::Result<bool> {
     let (family, bits, flags) =
         if ip.is_ipv4() { (libc::AF_INET, 32, 0) } else { (libc::AF_INET6, 128, IFA_F_NODAD) };
@@ -278,8 +281,8 @@ fn attribute_ip(body: &mut Vec<u8>, kind: u16, ip: IpAddr) {
     }
 }
 
-/// Says where a virtual address lives. Opened beforehand: closing such a socket takes milliseconds, so keep it. While it
-/// lives, the card accepts frames for the virtual MAC. Needs `CAP_NET_RAW`.
+/// Announcer of a virtual address. Open it beforehand and keep it: closing such a socket takes milliseconds. While it
+/// is open, the card accepts frames for the virtual MAC. Needs `CAP_NET_RAW`.
 #[derive(Debug)]
 pub struct Announcer {
     socket: OwnedFd,
@@ -289,8 +292,8 @@ pub struct Announcer {
 }
 
 impl Announcer {
-    /// An announcer of `virtual_mac` on an interface. Frames come from `source_mac`: the virtual MAC itself moves the
-    /// switch's table; the card's own keeps a switch that must flood the virtual MAC from ever learning it.
+    /// An announcer of `virtual_mac` on an interface. Frames come from `source_mac`. With the virtual MAC they update
+    /// the switch's table; with the card's own MAC a switch that must flood the virtual MAC never learns it.
     pub fn new(interface: u32, virtual_mac: [u8; 6], source_mac: [u8; 6]) -> io::Result<Announcer> {
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: no pointers are passed. Protocol 0: nothing is received.
@@ -298,7 +301,7 @@ impl Announcer {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: `fd` was just returned by the kernel and is owned by nobody else.
+        // SAFETY: `fd` was just returned by the kernel and is owned here alone.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         let mut address = [0u8; 8];
         address[..6].copy_from_slice(&virtual_mac);
@@ -312,8 +315,8 @@ impl Announcer {
         Ok(Announcer { socket, interface, virtual_mac, source_mac })
     }
 
-    /// Gratuitous ARP or unsolicited neighbour advertisement for `ip`. The gate lets it pass only at the node that may
-    /// speak for the address.
+    /// Sends a gratuitous ARP or an unsolicited neighbour advertisement for `ip`. The gate passes it only on the node
+    /// that owns the address.
     pub fn announce(&self, ip: IpAddr) -> io::Result<()> {
         let frame = match ip {
             IpAddr::V4(v4) => arp(self.source_mac, self.virtual_mac, v4.octets()),

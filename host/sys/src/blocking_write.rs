@@ -1,11 +1,11 @@
-//! Writing that waits for room.
+//! Blocking writes to a possibly non-blocking file.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 
-/// A file that is written to as if it blocked. Standard output and error may be made non-blocking by whoever else has them, a
-/// parent above all: the flag belongs to what is open, not to one process.
+/// A file whose writes block. Another process that shares standard output or error, such as the parent, may have made
+/// it non-blocking: the flag belongs to the open file, not to one process.
 #[derive(Debug)]
 pub struct BlockingWriter(pub File);
 
@@ -24,7 +24,7 @@ impl Write for BlockingWriter {
     }
 }
 
-/// Waits until there is room, or an error that the next write tells.
+/// Waits until the file can be written to, or has an error that the next write returns.
 fn wait_for_room(file: &File) -> io::Result<()> {
     let mut poll = libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
     // SAFETY: the pointer describes one pollfd.
@@ -44,7 +44,7 @@ mod tests {
     use std::os::fd::OwnedFd;
 
     #[test]
-    fn a_pipe_that_is_full_and_does_not_block_is_waited_for() {
+    fn writer_waits_for_a_full_non_blocking_pipe() {
         let (mut reader, writer) = io::pipe().unwrap();
         // SAFETY: no pointers are passed.
         assert_eq!(unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) }, 0);

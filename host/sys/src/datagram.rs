@@ -1,32 +1,33 @@
-//! Datagram sockets whose packets go before others, and of which only some need wake anybody.
+//! Datagram sockets whose packets have priority, and that separate urgent datagrams from the rest.
 
 use crate::address::Raw;
-use crate::sockopt::{check, send_beside_the_absent, set};
+use crate::sockopt::{check, raise_send_buffer, set};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// DSCP CS6, "network control", in the upper six bits of the traffic class (RFC 4594).
 const NETWORK_CONTROL: i32 = 0xc0;
-/// The band that pfifo_fast and prio qdiscs serve first.
+/// Band that pfifo_fast and prio qdiscs serve first.
 const PRIORITY: i32 = 6;
-/// Room for datagrams that come while the process is not running.
+/// Receive buffer for datagrams that arrive while the process does not run, in bytes.
 const RECEIVE_BYTES: i32 = 1 << 20;
 
-/// Two sockets at one address.
+/// Two sockets bound to one address.
 #[derive(Debug)]
 pub struct Datagrams {
-    /// Gets what is to be read at once, and sends.
+    /// Receives datagrams to be read at once, and sends.
     pub urgent: UdpSocket,
-    /// Gets what may wait: to be read from time to time, without waiting for it.
+    /// Receives datagrams that may be read later; needs no wake-up.
     pub calm: UdpSocket,
 }
 
 impl Datagrams {
-    /// Binds both to `address`, which must be nobody else's. They do not block. A datagram whose byte at `calm_at` is not zero
-    /// goes to the calm one. What is sent passes bulk traffic in the queues of this host and of networks that look at DSCP.
+    /// Binds both sockets to `address`, which no other socket may have. They do not block. A datagram whose byte at
+    /// `calm_at` is not zero goes to `calm`. Sent datagrams pass bulk traffic in the queues of this host and of
+    /// networks that respect DSCP.
     pub fn bind(address: SocketAddr, calm_at: u32) -> io::Result<Datagrams> {
-        // The first may not share the address yet: another process that has it is an error.
+        // The first socket does not share the address: another process that has it is an error.
         let urgent = bound(address, false)?;
         let shares = 1i32;
         set(urgent.as_raw_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, &shares)?;
@@ -44,7 +45,7 @@ fn bound(address: SocketAddr, shares: bool) -> io::Result<UdpSocket> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: `fd` was just returned by the kernel and is owned by nobody else.
+    // SAFETY: `fd` was just returned by the kernel and is owned here alone.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     match family {
         libc::AF_INET => set(fd, libc::IPPROTO_IP, libc::IP_TOS, &NETWORK_CONTROL)?,
@@ -52,7 +53,7 @@ fn bound(address: SocketAddr, shares: bool) -> io::Result<UdpSocket> {
     }
     set(fd, libc::SOL_SOCKET, libc::SO_PRIORITY, &PRIORITY)?;
     set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &RECEIVE_BYTES)?;
-    send_beside_the_absent(fd)?;
+    raise_send_buffer(fd)?;
     set(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, &i32::from(shares))?;
     let raw = Raw::new(address);
     // SAFETY: pointer and length describe an initialised socket address.
@@ -60,8 +61,8 @@ fn bound(address: SocketAddr, shares: bool) -> io::Result<UdpSocket> {
     Ok(UdpSocket::from(socket))
 }
 
-/// Of the sockets that share an address, the kernel takes the one whose number this filter returns, in the order in which they
-/// were bound. A datagram that is too short for the byte ends the filter with 0.
+/// Of the sockets that share an address, the kernel selects the one whose index this filter returns, in the order of
+/// binding. A datagram that is too short for the byte ends the filter with 0.
 fn select_by_byte(socket: &UdpSocket, at: u32) -> io::Result<()> {
     let statement =
         |code: u32, k: u32, unless: u8| libc::sock_filter { code: code as u16, jt: 0, jf: unless, k };
@@ -72,7 +73,7 @@ fn select_by_byte(socket: &UdpSocket, at: u32) -> io::Result<()> {
         statement(libc::BPF_RET | libc::BPF_K, 1, 0),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
-    // The kernel copies the filter, and does not write to it.
+    // The kernel copies the filter and does not write to it.
     set(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
 }
 
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_byte_tells_which_socket_gets_a_datagram() {
+    fn byte_selects_the_socket_of_a_datagram() {
         for any in ["127.0.0.1:0", "[::1]:0"] {
             let free = UdpSocket::bind(any).unwrap().local_addr().unwrap();
             let datagrams = Datagrams::bind(free, 2).unwrap();
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_another_has_is_an_error() {
+    fn bind_fails_when_the_address_is_in_use() {
         let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let _first = Datagrams::bind(free, 2).unwrap();
         let error = Datagrams::bind(free, 2).expect_err("the address is taken");

@@ -1,4 +1,4 @@
-//! Edge-triggered readiness: one registration per socket for its whole life, which changes only in bulk.
+//! Edge-triggered readiness: one registration per socket for its whole life.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -9,15 +9,15 @@ const BOTH_EDGES: u32 = INPUT | (libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLL
 /// Readiness of one registered descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
-    /// What was given at registration.
+    /// Token from the registration.
     pub token: u64,
-    /// Bytes, a connection or an end can be read.
+    /// Bytes, a connection or the end can be read.
     pub readable: bool,
-    /// There is room to write.
+    /// The socket accepts bytes to write.
     pub writable: bool,
-    /// The peer has ended its stream, or a read stops at an urgent byte: there may be more than one read gives.
+    /// The peer has ended its stream, or a read stopped at an urgent byte: more may follow than one read returns.
     pub ended: bool,
-    /// The connection broke: reset or error. That both directions have ended in order is no such thing.
+    /// The connection failed with a reset or an error. An orderly end of both directions does not count.
     pub broken: bool,
 }
 
@@ -36,7 +36,7 @@ impl Epoll {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: `fd` was just returned by the kernel and is owned by nobody else.
+        // SAFETY: `fd` was just returned by the kernel and is owned here alone.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Epoll { fd, events: vec![libc::epoll_event { events: 0, u64: 0 }; batch] })
     }
@@ -46,13 +46,13 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_ADD, fd, token, BOTH_EDGES)
     }
 
-    /// Reports room to write, the end and errors of a descriptor that [`Epoll::add`] registered, but nothing that can be read;
-    /// until [`Epoll::report_again`].
+    /// Reports writability, end and errors of a descriptor that [`Epoll::add`] registered, but no input, until
+    /// [`Epoll::report_again`].
     pub fn add_without_reads(&self, fd: RawFd, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_MOD, fd, token, BOTH_EDGES & !INPUT)
     }
 
-    /// Reports once more what is ready of a descriptor that [`Epoll::add`] registered, though nothing new has come.
+    /// Reports the readiness of a descriptor that [`Epoll::add`] registered once more, without new input.
     pub fn report_again(&self, fd: RawFd, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_MOD, fd, token, BOTH_EDGES)
     }
@@ -90,14 +90,15 @@ impl Epoll {
         if error.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(error) }
     }
 
-    /// As [`Epoll::wait`], with a finer clock. Linux 5.11 or newer.
+    /// Like [`Epoll::wait`], with a finer clock. Linux 5.11 or newer.
     pub fn wait_us(&mut self, timeout_us: u64) -> io::Result<usize> {
         let span = libc::timespec {
             tv_sec: (timeout_us / 1_000_000) as libc::time_t,
             tv_nsec: (timeout_us % 1_000_000 * 1000) as libc::c_long,
         };
         let no_mask = std::ptr::null::<libc::sigset_t>();
-        // SAFETY: the kernel reads one timespec and no signal mask, and writes at most as many events as the vector holds.
+        // SAFETY: the kernel reads one timespec and no signal mask, and writes at most as many events as the vector
+        // holds.
         let count = unsafe {
             libc::syscall(
                 libc::SYS_epoll_pwait2,
@@ -131,7 +132,7 @@ impl Epoll {
     }
 }
 
-/// Wakes a worker out of its wait, from any thread.
+/// Waker that ends a worker's wait, from any thread.
 #[derive(Debug)]
 pub struct Waker {
     fd: OwnedFd,
@@ -145,7 +146,7 @@ impl Waker {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: `fd` was just returned by the kernel and is owned by nobody else.
+        // SAFETY: `fd` was just returned by the kernel and is owned here alone.
         Ok(Waker { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
@@ -161,7 +162,7 @@ impl Waker {
         unsafe { libc::write(self.fd(), one.as_ptr().cast(), one.len()) };
     }
 
-    /// Takes the wake-ups back; called by the worker.
+    /// Clears the wake-ups; called by the worker.
     pub fn drain(&self) {
         let mut count = [0u8; 8];
         // SAFETY: the pointer and length describe `count`.

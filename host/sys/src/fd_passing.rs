@@ -1,14 +1,14 @@
-//! Descriptors on their way to another process, over a Unix stream socket (unix(7), SCM_RIGHTS).
+//! Descriptors sent to another process over a Unix stream socket (unix(7), SCM_RIGHTS).
 
 use crate::Transfer;
 use crate::socket::outcome;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// Descriptors sent at once; the kernel takes up to 253.
+/// Most descriptors in one message; the kernel accepts up to 253.
 pub const DESCRIPTORS_MAX: usize = 64;
 
-/// Room for a control message with so many descriptors, aligned as its header asks.
+/// Size of a control message with that many descriptors, aligned for its header.
 const CONTROL_WORDS: usize = (DESCRIPTORS_MAX * size_of::<RawFd>() + 64) / size_of::<u64>();
 
 fn too_many(count: usize) -> Transfer {
@@ -17,7 +17,7 @@ fn too_many(count: usize) -> Transfer {
     )))
 }
 
-/// A call that a signal interrupts is made again: on a socket that blocks, with a time limit, the kernel leaves that to the
+/// Repeats a call that a signal interrupted: on a blocking socket with a time limit the kernel leaves that to the
 /// caller (signal(7)).
 fn uninterrupted(mut call: impl FnMut() -> isize) -> isize {
     loop {
@@ -28,7 +28,7 @@ fn uninterrupted(mut call: impl FnMut() -> isize) -> isize {
     }
 }
 
-/// Sends from `bytes`, which must not be empty; the descriptors go with the first byte that does. They stay open here.
+/// Sends from `bytes`, which must not be empty; the descriptors travel with the first byte. They stay open here.
 pub fn send_descriptors(socket: RawFd, bytes: &[u8], descriptors: &[OwnedFd]) -> Transfer {
     if descriptors.len() > DESCRIPTORS_MAX {
         return too_many(descriptors.len());
@@ -43,9 +43,10 @@ pub fn send_descriptors(socket: RawFd, bytes: &[u8], descriptors: &[OwnedFd]) ->
     message.msg_iovlen = 1;
     if !numbers.is_empty() {
         message.msg_control = control.as_mut_ptr().cast();
-        // SAFETY: only calculates.
+        // SAFETY: the macro only calculates.
         message.msg_controllen = unsafe { libc::CMSG_SPACE(length) } as usize;
-        // SAFETY: the control buffer is aligned, longer than one header with DESCRIPTORS_MAX descriptors, and lives on.
+        // SAFETY: the control buffer is aligned, longer than one header with DESCRIPTORS_MAX descriptors, and outlives
+        // the call.
         unsafe {
             let header = libc::CMSG_FIRSTHDR(&raw const message);
             (*header).cmsg_level = libc::SOL_SOCKET;
@@ -55,17 +56,19 @@ pub fn send_descriptors(socket: RawFd, bytes: &[u8], descriptors: &[OwnedFd]) ->
             std::ptr::copy_nonoverlapping(numbers.as_ptr(), data, numbers.len());
         }
     }
-    // SAFETY: the message describes `bytes` and the control buffer, both borrowed across the call, which only reads them.
+    // SAFETY: the message describes `bytes` and the control buffer, both borrowed across the call, which only reads
+    // them.
     let send = || unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL) };
     match outcome(uninterrupted(send)) {
-        // As many are on their way as this process may have open (unix(7)): some will have arrived soon.
+        // The number of descriptors in flight has reached the process limit (unix(7)); some will have arrived soon.
         Transfer::Broken(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => Transfer::Blocked,
         sent => sent,
     }
 }
 
-/// Reads into `buffer`, which must not be empty; descriptors that come along are added to `descriptors`, closed on exec. What
-/// comes belongs to one [`send_descriptors`]. Also whether some were lost, because this process may not have as many.
+/// Reads into `buffer`, which must not be empty; appends received descriptors, closed on exec, to `descriptors`. The
+/// bytes belong to one [`send_descriptors`]. Also returns whether descriptors were lost because of this process's
+/// limit.
 pub fn receive_descriptors(
     socket: RawFd,
     buffer: &mut [u8],
@@ -89,14 +92,14 @@ pub fn receive_descriptors(
     // SAFETY: the kernel filled the control buffer and its length in; the macros stay inside it.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
     while !header.is_null() {
-        // SAFETY: a header that the macros give is inside the control buffer, whole.
+        // SAFETY: a header from the macros is completely inside the control buffer.
         let (level, kind, length) =
             unsafe { ((*header).cmsg_level, (*header).cmsg_type, (*header).cmsg_len as usize) };
         if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS {
-            // SAFETY: only calculates.
+            // SAFETY: the macro only calculates.
             let count = (length - unsafe { libc::CMSG_LEN(0) } as usize) / size_of::<RawFd>();
             for index in 0..count {
-                // SAFETY: the kernel put `count` descriptors behind the header; they are new and owned by nobody else.
+                // SAFETY: the kernel put `count` descriptors behind the header; they are new and owned here alone.
                 descriptors.push(unsafe {
                     let data = libc::CMSG_DATA(header).cast::<RawFd>();
                     OwnedFd::from_raw_fd(data.add(index).read_unaligned())
@@ -119,7 +122,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn descriptors_come_with_their_bytes_and_in_order() {
+    fn descriptors_arrive_with_their_bytes_in_order() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let pairs: Vec<_> = (0..3).map(|_| UnixStream::pair().unwrap()).collect();
         for (index, (_, far)) in pairs.iter().enumerate() {
@@ -149,7 +152,7 @@ mod tests {
         assert!(matches!(ended, (Transfer::End, false)), "{ended:?}");
     }
     #[test]
-    fn a_signal_does_not_end_the_wait_of_a_socket_that_blocks() {
+    fn signal_does_not_end_the_wait_of_a_blocking_socket() {
         static SIGNALS: AtomicUsize = AtomicUsize::new(0);
         extern "C" fn noted(_: libc::c_int) {
             SIGNALS.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What the kernel or our privileges lack, found by asking, with a remedy.
+//! Missing kernel features and privileges, found by trying, each with a remedy.
 
 use crate::port_range;
 use crate::socket::stream_socket;
@@ -7,17 +7,17 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
-/// Something that fail-over needs and that is not there.
+/// A missing feature that failover needs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{feature} is missing: {found}; it needs Linux {kernel} or newer{}", privilege_text(.privilege))]
 pub struct Missing {
-    /// What it is.
+    /// The feature.
     pub feature: &'static str,
-    /// The first kernel that has it.
+    /// First kernel with the feature.
     pub kernel: &'static str,
-    /// The capability that it needs, if any.
+    /// Capability that the feature needs, if any.
     pub privilege: Option<&'static str>,
-    /// What the kernel said.
+    /// Error of the kernel.
     pub found: String,
 }
 
@@ -37,7 +37,7 @@ impl Missing {
     }
 }
 
-/// What moving sockets needs and lacks here: empty when all is well. Nothing is changed by asking.
+/// The features for moving sockets that this host lacks; empty when it has all. The trials change nothing.
 pub fn missing_socket_features() -> Vec<Missing> {
     let nowhere: SocketAddr = ([127, 0, 0, 1], 1).into();
     let admin = Some("CAP_NET_ADMIN");
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_feature_names_itself_the_kernel_and_the_privilege() {
+    fn missing_feature_names_kernel_and_privilege() {
         let error = io::Error::from_raw_os_error(libc::EPERM);
         let missing = Missing::new("restoring sockets", "4.8", Some("CAP_NET_ADMIN"), &error);
         let text = missing.to_string();

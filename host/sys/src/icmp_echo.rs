@@ -1,7 +1,7 @@
-//! Asking a host whether it is there: ICMP echo of both families, with a token that only an answer carries.
+//! Reachability test by ICMP echo of both families, with a token that only a genuine reply carries.
 
 use crate::address::Raw;
-use crate::sockopt::{send_beside_the_absent, set};
+use crate::sockopt::{raise_send_buffer, set};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -11,19 +11,19 @@ const ICMP_FILTER: i32 = 1;
 const ICMPV6_FILTER: i32 = 1;
 const ECHO: [u8; 2] = [8, 128];
 const ECHO_REPLY: [u8; 2] = [0, 129];
-/// Type, code, checksum, identifier, sequence number, token.
+/// Length of a message: type, code, checksum, identifier, sequence number, token.
 const MESSAGE: usize = 16;
 
-/// An answer.
+/// An echo reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pong {
-    /// Who says that it answers. Anybody can say so: the token tells.
+    /// Claimed sender. The address can be forged; only the token is proof.
     pub from: IpAddr,
-    /// What the question carried.
+    /// Token of the request.
     pub token: u64,
 }
 
-/// Raw sockets of both families. Needs `CAP_NET_RAW`.
+/// Raw ICMP sockets of both families. Needs `CAP_NET_RAW`.
 #[derive(Debug)]
 pub struct Pinger {
     v4: OwnedFd,
@@ -35,7 +35,7 @@ impl Pinger {
     pub fn new() -> io::Result<Pinger> {
         let v4 = socket(libc::AF_INET, libc::IPPROTO_ICMP)?;
         let v6 = socket(libc::AF_INET6, libc::IPPROTO_ICMPV6)?;
-        // Everything else that the host gets stays out of the queues.
+        // The filter keeps all other packets to the host out of the queues.
         set(v4.as_raw_fd(), SOL_RAW, ICMP_FILTER, &!(1u32 << ECHO_REPLY[0]))?;
         let mut blocked = [u32::MAX; 8];
         blocked[usize::from(ECHO_REPLY[1]) / 32] &= !(1 << (ECHO_REPLY[1] % 32));
@@ -43,12 +43,12 @@ impl Pinger {
         Ok(Pinger { v4, v6 })
     }
 
-    /// The descriptor to wait for, of either family.
+    /// The descriptor to wait for, by family.
     pub fn fd(&self, v6: bool) -> RawFd {
         if v6 { self.v6.as_raw_fd() } else { self.v4.as_raw_fd() }
     }
 
-    /// Asks. It never blocks; a full queue or an unreachable network is an error.
+    /// Sends an echo request. It never blocks; a full queue or an unreachable network is an error.
     pub fn ask(&self, host: IpAddr, token: u64) -> io::Result<()> {
         let v6 = host.is_ipv6();
         let mut message = vec![ECHO[usize::from(v6)], 0, 0, 0, 0, 0, 0, 0];
@@ -65,13 +65,13 @@ impl Pinger {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// The next answer that came in a family, to whosever question it was; `None` when none waits.
+    /// The next reply in the queue of a family, to any request; `None` when the queue is empty.
     pub fn answer(&self, v6: bool) -> Option<Pong> {
         receive(self.fd(v6), v6)
     }
 }
 
-/// The next well-formed answer in the socket's queue.
+/// The next well-formed reply in the socket's queue.
 fn receive(fd: RawFd, v6: bool) -> Option<Pong> {
     loop {
         let mut buffer = [0u8; 128];
@@ -87,7 +87,7 @@ fn receive(fd: RawFd, v6: bool) -> Option<Pong> {
     }
 }
 
-/// The token of an echo reply. IPv4 raw sockets show the IP header, IPv6 ones do not.
+/// The token of an echo reply. IPv4 raw sockets include the IP header, IPv6 ones do not.
 fn token_of(packet: &[u8], v6: bool) -> Option<u64> {
     let header = if v6 { 0 } else { usize::from(packet.first()? & 0x0f) * 4 };
     let message = packet.get(header..header + MESSAGE)?;
@@ -102,9 +102,9 @@ fn socket(family: i32, protocol: i32) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: `fd` was just returned by the kernel and is owned by nobody else.
+    // SAFETY: `fd` was just returned by the kernel and is owned here alone.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    send_beside_the_absent(fd)?;
+    raise_send_buffer(fd)?;
     Ok(socket)
 }
 
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_makes_the_sum_of_all_words_zero() {
+    fn checksum_makes_the_sum_of_all_words_zero() {
         let mut message = vec![8, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 3, 4, 5, 6, 7, 8];
         let sum = checksum(&message);
         message[2..4].copy_from_slice(&sum.to_be_bytes());

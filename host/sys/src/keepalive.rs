@@ -1,14 +1,14 @@
-//! TCP keep-alive: how a peer that has vanished without FIN or RST is found.
+//! TCP keep-alive, which detects a peer that has vanished without FIN or RST.
 
 use crate::sockopt::set;
 use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-/// Probes in the time after which the first one is sent.
+/// Number of probes within the time after which the first one is sent.
 const PROBES_PER_IDLE: u16 = 4;
 
-/// When the peer of a socket is probed and given up.
+/// Times after which the peer of a socket is probed and considered lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
     /// Seconds without a segment of the peer before it is probed (`TCP_KEEPIDLE`), 1 to 32,767. Probes follow each
@@ -20,7 +20,7 @@ pub struct Keepalive {
 }
 
 impl Keepalive {
-    /// Gives a peer that may take nothing for `patience` the time of one probe more.
+    /// Raises the timeout to one probe interval more than `patience`, for a peer that may stop reading that long.
     pub fn outlast(&mut self, patience: Duration) {
         let least = patience + Duration::from_secs(self.idle_s.into());
         self.timeout_ms = self.timeout_ms.max(u32::try_from(least.as_millis()).unwrap_or(u32::MAX));

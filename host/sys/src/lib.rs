@@ -1,8 +1,8 @@
 //! Sockets, epoll and splice: the kernel side of the worker loop.
 //!
-//! Thin, checked wrappers over system calls. Each unsafe block makes one call and says why its arguments hold; scattered
-//! reads take offsets and check them against the buffer, so that a wrong layout is a panic-free error instead of a write
-//! past the end. Nothing here decides anything.
+//! Thin, checked wrappers over system calls. Each unsafe block makes one call and states why its arguments are valid.
+//! Scattered reads check their offsets against the buffer, so that a wrong layout is an error instead of a write past
+//! the end. This crate makes no decisions.
 
 #![allow(unsafe_code)]
 

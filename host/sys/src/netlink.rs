@@ -1,14 +1,14 @@
-//! One netlink request, answered by an acknowledgement or by one object.
+//! Netlink requests, each answered by an acknowledgement or by one object.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const HEADER: usize = 16;
 
-/// Room for an answer: one object with its attributes.
+/// Size of the buffer for an answer: one object with its attributes.
 const ANSWER: usize = 4096;
 
-/// Sends a request of `protocol` and waits for the kernel's acknowledgement; its error, if any, is the result.
+/// Sends a request of `protocol` and waits for the kernel's acknowledgement; returns its error, if any.
 pub(crate) fn request(protocol: i32, kind: u16, flags: i32, body: &[u8]) -> io::Result<()> {
     match exchange(protocol, kind, flags | libc::NLM_F_ACK, body)? {
         (ERROR, answer) => outcome(&answer),
@@ -16,7 +16,7 @@ pub(crate) fn request(protocol: i32, kind: u16, flags: i32, body: &[u8]) -> io::
     }
 }
 
-/// Sends a request and waits for the object that it asks for: its body, with the attributes.
+/// Sends a request and waits for the requested object; returns its body with the attributes.
 pub(crate) fn ask(protocol: i32, kind: u16, body: &[u8]) -> io::Result<Vec<u8>> {
     match exchange(protocol, kind, 0, body)? {
         (ERROR, answer) => outcome(&answer).and(Err(unexpected(ERROR))),
@@ -38,14 +38,14 @@ fn unexpected(kind: u16) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("netlink answered with message {kind}"))
 }
 
-/// Kind and body of the first answer.
+/// Sends a request; returns kind and body of the first answer.
 fn exchange(protocol: i32, kind: u16, flags: i32, body: &[u8]) -> io::Result<(u16, Vec<u8>)> {
     // SAFETY: no pointers are passed.
     let fd = unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: `fd` was just returned by the kernel and is owned by nobody else.
+    // SAFETY: `fd` was just returned by the kernel and is owned here alone.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let flags = (libc::NLM_F_REQUEST | flags) as u16;
     let mut message = Vec::with_capacity(HEADER + body.len());
@@ -54,7 +54,7 @@ fn exchange(protocol: i32, kind: u16, flags: i32, body: &[u8]) -> io::Result<(u1
     message.extend(flags.to_ne_bytes());
     message.extend([0; 8]); // sequence number and port: there is one request only
     message.extend(body);
-    // SAFETY: pointer and length describe the message. Without an address it goes to the kernel.
+    // SAFETY: pointer and length describe the message. Without an address the message goes to the kernel.
     let sent = unsafe { libc::send(socket.as_raw_fd(), message.as_ptr().cast(), message.len(), 0) };
     if sent < 0 {
         return Err(io::Error::last_os_error());
@@ -85,7 +85,7 @@ pub(crate) fn find(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     }
 }
 
-/// One attribute: length, type, value, padding.
+/// Appends one attribute: length, type, value, padding.
 pub(crate) fn attribute(into: &mut Vec<u8>, kind: u16, value: &[u8]) {
     into.extend(((4 + value.len()) as u16).to_ne_bytes());
     into.extend(kind.to_ne_bytes());
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_are_found_behind_padding_and_broken_ones_end_the_search() {
+    fn attributes_are_found_behind_padding() {
         let mut all = Vec::new();
         attribute(&mut all, 1, &[1, 2, 3, 4, 5]);
         attribute(&mut all, 2, &[9; 6]);
@@ -108,6 +108,6 @@ mod tests {
         for length in 0..all.len() - 2 {
             assert_eq!(find(&all[..length], 2), None, "{length}");
         }
-        assert_eq!(find(&[0; 8], 2), None, "a length of nothing goes on");
+        assert_eq!(find(&[0; 8], 2), None, "a length of zero ends the search");
     }
 }

@@ -1,18 +1,18 @@
-//! Sockets that a process left behind when it ended without closing them in order.
+//! Orphaned sockets of a process that ended without closing them in order.
 
 use crate::port_range;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// States of `/proc/net/tcp` in which a socket without a process is an orphan: FIN_WAIT1 and 2, LAST_ACK, CLOSING. What else has no
-/// process is a connection on its way to a listener, or in TIME_WAIT.
+/// States of `/proc/net/tcp` in which a socket without a process is an orphan: FIN_WAIT1 and 2, LAST_ACK, CLOSING. In
+/// other states such a socket is a connection in a listener's queue, or in TIME_WAIT.
 const STATES: [&str; 4] = ["04", "05", "09", "0B"];
 
-/// Destroys every orphan of this network namespace that begins at one of these addresses; how many there were. Their peers would
-/// talk to them, not to what listens there now, for as long as the kernel repeats a FIN that the gate stops. Needs
-/// `CAP_NET_ADMIN`; their RSTs must be withheld by the gate.
+/// Destroys every orphan of this network namespace with one of these local addresses; returns their number. The gate
+/// stops their FINs, and for as long as the kernel repeats these the peers would reach the orphan instead of the new
+/// listener. Needs `CAP_NET_ADMIN`; the gate must withhold their RSTs.
 ///
-/// Nothing is done before Linux 6.11: there a destroyed orphan would stay for ever instead of for a minute or two.
+/// Does nothing before Linux 6.11, where a destroyed orphan stays forever instead of for a minute or two.
 pub fn destroy_orphans(of: &[IpAddr]) -> io::Result<usize> {
     if !ends_orphans(&std::fs::read_to_string("/proc/sys/kernel/osrelease")?) {
         return Ok(0);
@@ -32,13 +32,13 @@ pub fn destroy_orphans(of: &[IpAddr]) -> io::Result<usize> {
     Ok(destroyed)
 }
 
-/// Whether a kernel of this release ends an orphan that is destroyed ("tcp: fix forever orphan socket caused by tcp_abort").
+/// Whether a kernel of this release ends a destroyed orphan ("tcp: fix forever orphan socket caused by tcp_abort").
 fn ends_orphans(release: &str) -> bool {
     let mut numbers = release.trim().split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 11)
 }
 
-/// The ends of a line's socket, if it is an orphan.
+/// Local and remote address of a line's socket, if it is an orphan.
 fn orphan(line: &str) -> Option<(SocketAddr, SocketAddr)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [_, local, remote, state, _, _, _, _, _, inode, ..] = fields[..] else { return None };
@@ -46,7 +46,7 @@ fn orphan(line: &str) -> Option<(SocketAddr, SocketAddr)> {
     Some((address(local)?, address(remote)?))
 }
 
-/// `0100007F:1F90`: words of the address as the machine has them, then the port.
+/// Parses `0100007F:1F90`: words of the address in the machine's byte order, then the port.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let words = (0..ip.len()).step_by(8).map(|at| u32::from_str_radix(ip.get(at..at + 8)?, 16).ok());
@@ -65,16 +65,17 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn orphans_are_told_from_other_lines() {
+    fn orphans_are_distinguished_from_other_lines() {
         let line = |state: &str, inode: &str| {
             format!(
-                "   3: 6400480A:1F90 0748000A:9C41 {state} 00000000:00000000 01:00000014 00000000     0        0 {inode} 4 00 20 4 30 10 -1"
+                "   3: 6400480A:1F90 0748000A:9C41 {state} 00000000:00000000 01:00000014 \
+                 00000000     0        0 {inode} 4 00 20 4 30 10 -1"
             )
         };
         let ends = (SocketAddr::from(([10, 72, 0, 100], 8080)), SocketAddr::from(([10, 0, 72, 7], 40_001)));
         assert_eq!(orphan(&line("04", "0")), Some(ends));
         assert_eq!(orphan(&line("09", "0")), Some(ends));
-        assert_eq!(orphan(&line("04", "77")), None, "somebody has it");
+        assert_eq!(orphan(&line("04", "77")), None, "a process has it");
         for state in ["01", "03", "06", "0A"] {
             assert_eq!(orphan(&line(state, "0")), None, "{state}");
         }

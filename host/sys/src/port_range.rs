@@ -1,4 +1,4 @@
-//! Server legs that move: connecting from a block of ports, and making room for a restored socket.
+//! Server legs that move: connects from a block of ports, and removes sockets that block a restored one.
 
 use crate::address::Raw;
 use crate::netlink;
@@ -13,20 +13,20 @@ const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
 pub(crate) const IP_LOCAL_PORT_RANGE: i32 = 51;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
-/// What `inet_diag_msg` says of a listener, and where it has the socket's cookie.
+/// State of a listener in `inet_diag_msg`, and the range of the socket's cookie.
 const LISTEN: u8 = 10;
 const COOKIE: std::ops::Range<usize> = 44..52;
 
 /// Starts connecting from `local` and a free port of `ports`; the socket becomes writable when connected, see
 /// [`connect_error`](crate::connect_error). A port is free when no connection to the same `remote` uses it.
 ///
-/// Ports outside the sysctl `net.ipv4.ip_local_port_range` are ignored by the kernel, which then takes any port: the
-/// caller checks the sysctl at start, see [`local_port_range`]. Linux 6.3 or newer.
+/// The kernel ignores ports outside the sysctl `net.ipv4.ip_local_port_range` and then takes any port. The caller
+/// checks the sysctl at start, see [`local_port_range`]. Linux 6.3 or newer.
 pub fn connect_from(local: IpAddr, ports: RangeInclusive<u16>, remote: SocketAddr) -> io::Result<OwnedFd> {
     connect_socket_from(stream_socket(remote)?, local, ports, remote)
 }
 
-/// As [`connect_from`], with a socket that the caller has prepared.
+/// Like [`connect_from`], with a socket that the caller has prepared.
 pub fn connect_socket_from(
     socket: OwnedFd,
     local: IpAddr,
@@ -49,7 +49,7 @@ pub fn connect_socket_from(
     }
 }
 
-/// The ports that the kernel of this network namespace gives to connecting sockets.
+/// The ports that the kernel of this network namespace assigns to connecting sockets.
 pub fn local_port_range() -> io::Result<RangeInclusive<u16>> {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")?;
     let mut ports = text.split_whitespace().map(str::parse);
@@ -59,19 +59,20 @@ pub fn local_port_range() -> io::Result<RangeInclusive<u16>> {
     }
 }
 
-/// Closes a socket without a word to its peer: it lives on elsewhere, or its peer has long heard its end. Needs
-/// `CAP_NET_ADMIN`; when the kernel refuses, it is closed as usual and the error says so.
+/// Closes a socket without sending a segment: the connection continues on another node, or the peer has already
+/// received its end. Needs `CAP_NET_ADMIN`; if the kernel refuses, the socket is closed as usual and the error is
+/// returned.
 pub fn forget(socket: OwnedFd) -> io::Result<()> {
     forget_on_close(socket.as_raw_fd())
 }
 
-/// Has the socket say nothing more, also when it is closed: see [`forget`].
+/// Stops the socket from sending, also when it is closed: see [`forget`].
 pub fn forget_on_close(fd: RawFd) -> io::Result<()> {
     set(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, &1i32)
 }
 
-/// Destroys the socket with these ends, whoever holds it; an orphan in FIN_WAIT1 would keep its successor from being
-/// restored. Its RST must be withheld by the gate. False when there was none. Needs `CAP_NET_ADMIN`.
+/// Destroys the socket with these addresses, in any process; an orphan in FIN_WAIT1 would prevent restoring its
+/// successor. The gate must withhold its RST. Returns false when there was none. Needs `CAP_NET_ADMIN`.
 pub fn destroy(local: SocketAddr, remote: SocketAddr) -> io::Result<bool> {
     let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let address = |ip: IpAddr| {
@@ -90,7 +91,8 @@ pub fn destroy(local: SocketAddr, remote: SocketAddr) -> io::Result<bool> {
     request.extend(address(remote.ip()));
     request.extend(0u32.to_ne_bytes()); // on any interface
     request.extend([0xff; 8]); // with any cookie
-    // By its ends alone the kernel would find a listener where the socket is gone, and close that.
+    // The cookie excludes a listener, which the kernel would find and close by the addresses alone if the socket is
+    // gone.
     let found = match netlink::ask(libc::NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, &request) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(false),
         found => found?,

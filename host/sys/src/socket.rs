@@ -6,20 +6,20 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// What became of a read or write.
+/// Result of a read or write.
 #[derive(Debug)]
 pub enum Transfer {
-    /// So many bytes moved; at least one.
+    /// Number of bytes moved; at least one.
     Moved(usize),
     /// The peer's stream has ended (reads only).
     End,
-    /// Nothing moves now; readiness will be reported.
+    /// No byte can move now; readiness will be reported.
     Blocked,
-    /// The connection is broken.
+    /// The connection failed.
     Broken(io::Error),
 }
 
-/// What a transfer of so many bytes, or a negative result, means.
+/// Result of a transfer that returned a number of bytes, or a negative value.
 pub(crate) fn outcome(result: isize) -> Transfer {
     match result {
         0 => Transfer::End,
@@ -27,7 +27,7 @@ pub(crate) fn outcome(result: isize) -> Transfer {
         _ => {
             let error = io::Error::last_os_error();
             match error.raw_os_error() {
-                // The last: so many descriptors are on their way that the user may send no more now.
+                // ETOOMANYREFS: the user has too many descriptors in flight to send more now.
                 Some(libc::EAGAIN | libc::EINTR | libc::ETOOMANYREFS) => Transfer::Blocked,
                 _ => Transfer::Broken(error),
             }
@@ -39,7 +39,7 @@ fn owned(fd: i32) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: `fd` was just returned by the kernel and is owned by nobody else.
+    // SAFETY: `fd` was just returned by the kernel and is owned here alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -54,8 +54,8 @@ fn set(fd: RawFd, level: i32, option: i32, value: i32) -> io::Result<()> {
     })
 }
 
-/// A TCP socket of the address's family. A byte that is urgent is one of the stream, as RFC 6093 section 5 wants it: else reads
-/// would leave it out, which TCP's sequence numbers count. What listens passes this on to what it accepts.
+/// A TCP socket of the address's family. An urgent byte is part of the stream (RFC 6093 section 5). Otherwise reads
+/// would omit it, although TCP's sequence numbers count it. A listener passes this option on to accepted sockets.
 pub(crate) fn stream_socket(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: no pointers are passed.
@@ -66,17 +66,17 @@ pub(crate) fn stream_socket(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// How a socket listens.
+/// Options of a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Listening {
-    /// Take IPv4 clients too, on `[::]`. An IPv6 socket takes its own family only otherwise.
+    /// Accept IPv4 clients as well, on `[::]`. Otherwise an IPv6 socket accepts only its own family.
     pub both_families: bool,
-    /// Fail where anybody listens already, also where sharing was meant: nobody else's traffic is divided by mistake. Further
-    /// sockets of the same user may listen beside this one, when they do not ask to be first.
+    /// Fail if another socket listens already, even a sharing one, so that no other service's traffic is divided by
+    /// mistake. Later sockets of the same user may listen beside this one if they do not set `is_first`.
     pub is_first: bool,
-    /// Connections that may wait to be accepted.
+    /// Most connections that may wait to be accepted.
     pub backlog: i32,
-    /// TCP keep-alive, which accepted sockets inherit; set before the first connection can come.
+    /// TCP keep-alive, which accepted sockets inherit; set before the first connection can arrive.
     pub keepalive: Option<Keepalive>,
 }
 
@@ -89,14 +89,14 @@ pub fn listen(address: SocketAddr, backlog: i32) -> io::Result<OwnedFd> {
 pub fn listen_as(address: SocketAddr, how: Listening) -> io::Result<OwnedFd> {
     let socket = stream_socket(address)?;
     let fd = socket.as_raw_fd();
-    // For what is left of connections of a process before. It lets nobody in beside a socket that listens.
+    // Allows the port while connections of an earlier process remain. It admits no socket beside a listening one.
     set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
     if !how.is_first {
         set(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
     }
     set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
     if address.is_ipv6() {
-        // Explicit both ways: what the system does by default is a setting of its own.
+        // Set explicitly in both cases, because the default is a system setting.
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, i32::from(!how.both_families))?;
     }
     if how.keepalive.is_some() {
@@ -108,13 +108,13 @@ pub fn listen_as(address: SocketAddr, how: Listening) -> io::Result<OwnedFd> {
     // SAFETY: no pointers are passed.
     check(unsafe { libc::listen(fd, how.backlog) })?;
     if how.is_first {
-        // Only now, when it listens: of two processes that come at once the kernel has refused one.
+        // Set only after listening starts: the kernel then refuses one of two processes that start at once.
         set(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
     }
     Ok(socket)
 }
 
-/// Takes one connection; `None` when none waits.
+/// Accepts one connection; `None` when none waits.
 pub fn accept(listener: RawFd) -> io::Result<Option<(OwnedFd, SocketAddr)>> {
     let mut raw = Raw::empty();
     let (address, length) = raw.pointer_mut();
@@ -151,7 +151,7 @@ pub fn connect(address: SocketAddr) -> io::Result<OwnedFd> {
     }
 }
 
-/// Why connecting failed, once the socket reports readiness; `Ok` when it is connected.
+/// The reason why connecting failed, once the socket reports readiness; `Ok` when it is connected.
 pub fn connect_error(fd: RawFd) -> io::Result<()> {
     let mut error = 0i32;
     let mut length = size_of::<i32>() as libc::socklen_t;
@@ -162,8 +162,8 @@ pub fn connect_error(fd: RawFd) -> io::Result<()> {
     if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
 }
 
-// `read` and `write` make up half of a small request's system calls. The C library's `recv` and `send` are cancellation
-// points and do atomic work around the call in a process of several threads: about 1.5 % of such a request.
+// The socket calls `read` and `write` make up half of the system calls of a small request. The C library's `recv` and
+// `send` are cancellation points and do atomic operations in a multi-threaded process: about 1.5 % of such a request.
 
 /// Reads into `buffer`, which must not be empty.
 pub fn read(fd: RawFd, buffer: &mut [u8]) -> Transfer {
@@ -205,8 +205,8 @@ pub fn write_gathered(fd: RawFd, pieces: &[&[u8]]) -> Transfer {
     send_gathered(fd, pieces, libc::MSG_NOSIGNAL)
 }
 
-/// The same for all that is left to be said: [`shutdown_write`] has to follow at once, and the FIN leaves with the last of these
-/// bytes in one packet, where it would be one of its own.
+/// Writes the last bytes of a stream: [`shutdown_write`] must follow at once. The FIN then leaves in one packet with
+/// the last byte instead of in its own.
 pub fn write_last(fd: RawFd, pieces: &[&[u8]]) -> Transfer {
     send_gathered(fd, pieces, libc::MSG_NOSIGNAL | libc::MSG_MORE)
 }
@@ -227,11 +227,11 @@ fn send_gathered(fd: RawFd, pieces: &[&[u8]], flags: i32) -> Transfer {
 
 /// Sends a delayed ACK now.
 pub fn acknowledge_now(fd: RawFd) {
-    // An error means that the connection is gone already.
+    // An error means that the connection has already ended.
     let _ = set(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, 1);
 }
 
-/// What an ioctl says that gives a number of bytes.
+/// Result of an ioctl that returns a number of bytes.
 fn count_bytes(fd: RawFd, request: libc::Ioctl) -> Option<i32> {
     let mut count = 0i32;
     // SAFETY: the kernel writes one int into `count`.
@@ -244,15 +244,15 @@ pub fn has_input(fd: RawFd) -> bool {
     count_bytes(fd, libc::FIONREAD).is_some_and(|count| count > 0)
 }
 
-/// Whether no byte waits to be read, and all that were written have left. Closing a socket with input sends RST, and drops
-/// what still waits to leave.
+/// Whether the socket has no unread input and no unsent bytes. Closing a socket with input sends RST and drops unsent
+/// bytes.
 pub fn is_drained(fd: RawFd) -> bool {
     /// `<linux/sockios.h>`: bytes that were never sent.
     const SIOCOUTQNSD: libc::Ioctl = 0x894B;
     [libc::FIONREAD, SIOCOUTQNSD].into_iter().all(|request| count_bytes(fd, request) == Some(0))
 }
 
-/// Bytes that were written and that the peer has not acknowledged.
+/// Bytes that were written and not acknowledged by the peer.
 pub fn unacknowledged(fd: RawFd) -> u64 {
     // `SIOCOUTQ` has the number of `TIOCOUTQ`.
     count_bytes(fd, libc::TIOCOUTQ).and_then(|count| u64::try_from(count).ok()).unwrap_or(0)
@@ -260,11 +260,11 @@ pub fn unacknowledged(fd: RawFd) -> u64 {
 
 /// Sends FIN after what is queued.
 pub fn shutdown_write(fd: RawFd) {
-    // SAFETY: no pointers are passed. An error means that the connection is gone already.
+    // SAFETY: no pointers are passed. An error means that the connection has already ended.
     unsafe { libc::shutdown(fd, libc::SHUT_WR) };
 }
 
-/// Closing the socket will send RST and drop what is queued.
+/// Makes closing the socket send RST and drop queued bytes.
 pub fn reset_on_close(fd: RawFd) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     // SAFETY: pointer and length describe `linger`, which lives across the call.

@@ -31,7 +31,7 @@ pub(crate) fn get_u32(fd: RawFd, level: i32, option: i32) -> io::Result<u32> {
     Ok(value)
 }
 
-/// Reads an option into `buffer`; the bytes that the kernel wrote.
+/// Reads an option into `buffer`; returns the number of bytes that the kernel wrote.
 pub(crate) fn get_bytes(fd: RawFd, level: i32, option: i32, buffer: &mut [u8]) -> io::Result<usize> {
     let mut length = buffer.len() as libc::socklen_t;
     // SAFETY: the kernel writes at most `length` bytes into the buffer.
@@ -39,14 +39,15 @@ pub(crate) fn get_bytes(fd: RawFd, level: i32, option: i32, buffer: &mut [u8]) -
     Ok((length as usize).min(buffer.len()))
 }
 
-/// As good as none, in bytes: what waits to be sent is bounded elsewhere, for each neighbour and by the queues of cards.
+/// Practically unlimited send buffer, in bytes: other limits bound unsent packets, per neighbour and in the queues of
+/// cards.
 const SEND_BYTES: i32 = 64 << 20;
 
-/// Lets a socket that sends to many reach those that are there while others are not. What is for a neighbour that does not answer
-/// is kept by the kernel for some seconds (`unres_qlen_bytes`, 208 KiB each), and counts as unsent by its socket, whose usual room is as
-/// large: one machine that is switched off would take it all.
-pub(crate) fn send_beside_the_absent(fd: RawFd) -> io::Result<()> {
-    // Who may not exceed the bound of the system gets what there is.
+/// Raises the send buffer of a socket with many destinations, so that unreachable ones do not block it. The kernel
+/// keeps packets for a neighbour that does not answer for some seconds (`unres_qlen_bytes`, 208 KiB each) and counts
+/// them against the socket, whose usual buffer has the same size. One machine that is off would fill it.
+pub(crate) fn raise_send_buffer(fd: RawFd) -> io::Result<()> {
+    // Without the privilege to exceed the system's limit, the socket keeps the largest allowed buffer.
     set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BYTES)
         .or_else(|_| set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &SEND_BYTES))
 }

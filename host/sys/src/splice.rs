@@ -1,16 +1,16 @@
-//! Moving bytes from socket to socket inside the kernel.
+//! Moves bytes between sockets inside the kernel.
 
 use crate::Transfer;
 use crate::socket::{has_input, outcome, read};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// Capacity asked for, in bytes; the kernel's limit for unprivileged users is 1 MiB.
+/// Requested capacity, in bytes; the kernel's limit for unprivileged users is 1 MiB.
 const CAPACITY: i32 = 1 << 20;
-/// Room that every empty pipe has.
+/// Capacity that every empty pipe has, in bytes.
 const PIPE_BYTES: usize = libc::PIPE_BUF;
 
-/// A pipe that bytes pass through.
+/// Kernel pipe that bytes pass through.
 #[derive(Debug)]
 pub struct Pipe {
     reader: OwnedFd,
@@ -26,19 +26,19 @@ impl Pipe {
         if unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_NONBLOCK | libc::O_CLOEXEC) } < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: both descriptors were just returned by the kernel and are owned by nobody else.
+        // SAFETY: both descriptors were just returned by the kernel and are owned here alone.
         let (reader, writer) = unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) };
         // SAFETY: no pointers are passed. A smaller pipe only means more calls.
         unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, CAPACITY) };
         Ok(Pipe { reader, writer, held: 0 })
     }
 
-    /// One with so many bytes inside, from its descriptors to read and to write.
+    /// A pipe with `held` bytes inside, from its descriptors to read and to write.
     pub fn of(reader: OwnedFd, writer: OwnedFd, held: usize) -> Pipe {
         Pipe { reader, writer, held }
     }
 
-    /// Further descriptors for it, to read and to write.
+    /// Duplicates of its descriptors, to read and to write.
     pub fn descriptors(&self) -> io::Result<(OwnedFd, OwnedFd)> {
         Ok((self.reader.try_clone()?, self.writer.try_clone()?))
     }
@@ -53,8 +53,8 @@ impl Pipe {
         self.held
     }
 
-    /// Takes up to `bytes` from the socket `from`. `ended` says that [`crate::Event::ended`] was reported of it: only then
-    /// bytes may wait behind a splice that blocks.
+    /// Moves up to `bytes` from the socket `from` into the pipe. `ended`: [`crate::Event::ended`] was reported for the
+    /// socket; only then bytes may be left although a splice blocks.
     pub fn fill(&mut self, from: RawFd, bytes: usize, ended: bool) -> Transfer {
         let mut moved = splice(from, self.writer.as_raw_fd(), bytes);
         let hides = match moved {
@@ -71,7 +71,8 @@ impl Pipe {
         moved
     }
 
-    /// `splice` finds nothing before an urgent byte, and an end when the stream ends behind it; a read goes on.
+    /// Copies bytes with a read. `splice` returns nothing before an urgent byte, and an end when the stream ends behind
+    /// it; a read continues.
     #[cold]
     fn copy(&self, from: RawFd, bytes: usize) -> Transfer {
         let mut buffer = [0; PIPE_BYTES];
@@ -86,7 +87,7 @@ impl Pipe {
         read
     }
 
-    /// Gives what is inside to the socket `to`.
+    /// Moves the bytes in the pipe to the socket `to`.
     pub fn empty(&mut self, to: RawFd) -> Transfer {
         let moved = splice(self.reader.as_raw_fd(), to, self.held);
         if let Transfer::Moved(count) = moved {
@@ -99,7 +100,7 @@ impl Pipe {
 fn splice(from: RawFd, to: RawFd, bytes: usize) -> Transfer {
     let flags = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK;
     let nothing = std::ptr::null_mut();
-    // SAFETY: null offsets are allowed for pipes and sockets; no memory of ours is touched.
+    // SAFETY: null offsets are allowed for pipes and sockets; no memory of this process is touched.
     let result = unsafe { libc::splice(from, nothing, to, nothing, bytes, flags) };
     outcome(result)
 }

@@ -1,8 +1,8 @@
-//! A small process that outlives this one, and does what is left to do when this one is gone.
+//! Process that outlives this one and acts after its end.
 //!
-//! It is made by `fork` without `exec`, so that it shares maps and sockets as they are, and waits for a lock that a thread of
-//! this process holds. The kernel hands such a lock on at the very beginning of that thread's end; a pipe would be closed
-//! only after all other descriptors, which takes a tenth of a second with twenty thousand of them.
+//! It is made by `fork` without `exec`, so that it shares maps and sockets, and waits for a lock that a thread of this
+//! process holds. The kernel releases such a lock at the very beginning of that thread's end. A pipe would close only
+//! after all other descriptors, which takes a tenth of a second with twenty thousand of them.
 
 use std::io;
 use std::marker::PhantomData;
@@ -10,43 +10,43 @@ use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The largest word that can be left, in bytes.
-const LAST_WORD_BYTES_MAX: usize = 65_536;
+/// Limit of a message, in bytes.
+const MESSAGE_BYTES_MAX: usize = 65_536;
 
-/// What both processes see.
+/// Memory shared by both processes.
 #[repr(C)]
 struct Shared {
     lock: libc::pthread_mutex_t,
-    /// Which of the words is the newest, and its length; [`NO_WORD`] and [`DISMISSED`] beside that.
+    /// Index and length of the newest message, or [`NO_MESSAGE`] or [`DISMISSED`].
     newest: AtomicUsize,
-    words: [[u8; LAST_WORD_BYTES_MAX]; 2],
+    messages: [[u8; MESSAGE_BYTES_MAX]; 2],
 }
 
-/// Nothing was left yet.
-const NO_WORD: usize = 0;
-/// There is nothing to do.
+/// No message has been set.
+const NO_MESSAGE: usize = 0;
+/// The other process has nothing to do.
 const DISMISSED: usize = usize::MAX;
 
-/// This process's end. Dropping it, or the end of the thread that made it, makes the other process act.
+/// Handle of the other process. Dropping it, or the end of the thread that made it, makes the other process act.
 #[derive(Debug)]
 pub struct Survivor {
     shared: NonNull<Shared>,
-    /// Only the thread that holds the lock may give it back.
+    /// Only the thread that holds the lock may release it.
     of_thread: PhantomData<*mut ()>,
 }
 
 impl Survivor {
-    /// Makes the process. It keeps the descriptors in `keep` and no others, hears no signal that can be ignored, and calls
-    /// `act` with the last word that was left ([`Survivor::leave_word`]) when the calling thread, or this process, has ended
-    /// without [`Survivor::dismiss`]. `act` must not take locks that another thread may hold now.
+    /// Makes the process. It keeps the descriptors in `keep` and no others, and ignores all signals that can be
+    /// ignored. It calls `act` with the last message ([`Survivor::leave_word`]) when the calling thread, or this
+    /// process, has ended without [`Survivor::dismiss`]. `act` must not take locks that another thread may hold now.
     pub fn make(keep: &[RawFd], act: impl FnOnce(&[u8])) -> io::Result<Survivor> {
         let mut kept = keep.to_vec();
         kept.sort_unstable();
         let shared = shared_memory()?;
         let survivor = Survivor { shared, of_thread: PhantomData };
         lock(shared)?;
-        // SAFETY: the child has only this thread. It uses memory that was there before, system calls, and `act`, whose
-        // condition the caller keeps; glibc makes its allocator usable after fork.
+        // SAFETY: the child has only this thread. It uses memory from before the fork, system calls, and `act`, whose
+        // condition the caller guarantees; glibc makes its allocator usable after fork.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
@@ -56,31 +56,32 @@ impl Survivor {
                 // SAFETY: the memory is mapped for as long as the process lives.
                 let memory = unsafe { shared.as_ref() };
                 if lock(shared).is_ok()
-                    && let Some(word) = memory.word()
+                    && let Some(message) = memory.message()
                 {
-                    act(word);
+                    act(message);
                 }
-                // SAFETY: ends the child without running what the parent has registered for its own end.
+                // SAFETY: ends the child without running the exit handlers of the parent.
                 unsafe { libc::_exit(0) }
             }
             _ => Ok(survivor),
         }
     }
 
-    /// Leaves a word: it replaces the one before.
-    pub fn leave_word(&mut self, word: &[u8]) -> io::Result<()> {
-        if word.is_empty() || word.len() > LAST_WORD_BYTES_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a last word of 1 to 65,536 bytes"));
+    /// Sets the message; it replaces the previous one.
+    pub fn leave_word(&mut self, message: &[u8]) -> io::Result<()> {
+        if message.is_empty() || message.len() > MESSAGE_BYTES_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a message of 1 to 65,536 bytes"));
         }
-        // SAFETY: only this thread writes; the other process reads the word that `newest` names, and that is not this one.
+        // SAFETY: only this thread writes; the other process reads the message that `newest` names, and this is the
+        // other one.
         let shared = unsafe { self.shared.as_mut() };
         let place = 1 - (shared.newest.load(Ordering::Relaxed) & 1);
-        shared.words[place][..word.len()].copy_from_slice(word);
-        shared.newest.store(word.len() << 1 | place, Ordering::Release);
+        shared.messages[place][..message.len()].copy_from_slice(message);
+        shared.newest.store(message.len() << 1 | place, Ordering::Release);
         Ok(())
     }
 
-    /// There is nothing left to do: the other process ends.
+    /// Ends the other process without a call of `act`.
     pub fn dismiss(self) {
         // SAFETY: the memory is mapped.
         unsafe { self.shared.as_ref() }.newest.store(DISMISSED, Ordering::Release);
@@ -89,7 +90,7 @@ impl Survivor {
 
 impl Drop for Survivor {
     fn drop(&mut self) {
-        // SAFETY: this thread holds the lock, and the memory is not used here any more; the child has its own mapping.
+        // SAFETY: this thread holds the lock, and no longer uses the memory; the child has its own mapping.
         unsafe {
             libc::pthread_mutex_unlock(&raw mut (*self.shared.as_ptr()).lock);
             libc::munmap(self.shared.as_ptr().cast(), size_of::<Shared>());
@@ -98,18 +99,18 @@ impl Drop for Survivor {
 }
 
 impl Shared {
-    fn word(&self) -> Option<&[u8]> {
+    fn message(&self) -> Option<&[u8]> {
         match self.newest.load(Ordering::Acquire) {
-            NO_WORD | DISMISSED => None,
-            newest => self.words[newest & 1].get(..newest >> 1),
+            NO_MESSAGE | DISMISSED => None,
+            newest => self.messages[newest & 1].get(..newest >> 1),
         }
     }
 }
 
-/// Memory that a forked process shares, with a lock that survives its holder.
+/// Memory shared with a forked process, with a lock that survives its holder.
 fn shared_memory() -> io::Result<NonNull<Shared>> {
     let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping; all zero bytes are a valid `Shared` but for its lock, which is made below.
+    // SAFETY: a new mapping; all zero bytes are a valid `Shared` except for its lock, which is initialised below.
     let memory = unsafe { libc::mmap(std::ptr::null_mut(), size_of::<Shared>(), access, kind, -1, 0) };
     if memory == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
@@ -126,7 +127,7 @@ fn shared_memory() -> io::Result<NonNull<Shared>> {
     Ok(shared)
 }
 
-/// Waits until nobody else holds the lock, or its holder is gone.
+/// Waits until the lock is free, or its holder has ended.
 fn lock(shared: NonNull<Shared>) -> io::Result<()> {
     // SAFETY: the lock was initialised when the memory was mapped.
     match unsafe { libc::pthread_mutex_lock(&raw mut (*shared.as_ptr()).lock) } {
@@ -139,18 +140,18 @@ fn check(result: i32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(result)) }
 }
 
-/// Closes all descriptors but these, which are in order: a listening socket that is still open here would outlive its process.
+/// Closes all descriptors except `kept`, which are sorted: a listening socket left open here would outlive its process.
 fn close_others(kept: &[RawFd]) {
     let mut from = 0;
     for fd in kept {
         let fd = *fd as libc::c_uint;
         if fd > from {
-            // SAFETY: nothing that is left in the child uses them.
+            // SAFETY: no code of the child uses these descriptors.
             unsafe { libc::syscall(libc::SYS_close_range, from, fd - 1, 0) };
         }
         from = fd + 1;
     }
-    // SAFETY: as above.
+    // SAFETY: no code of the child uses these descriptors.
     unsafe { libc::syscall(libc::SYS_close_range, from, libc::c_uint::MAX, 0) };
 }
 
@@ -169,54 +170,54 @@ mod tests {
     use std::io::{PipeReader, Read};
     use std::os::fd::AsRawFd;
 
-    /// A survivor that writes the last word into a pipe, and the pipe's other end.
+    /// A survivor that writes the last message into a pipe, and the pipe's other end.
     fn survivor() -> (Survivor, PipeReader) {
         let (reader, writer) = io::pipe().unwrap();
         let fd = writer.as_raw_fd();
-        let survivor = Survivor::make(&[fd], move |word| {
-            // SAFETY: the descriptor is kept, and the word is readable memory.
-            unsafe { libc::write(fd, word.as_ptr().cast(), word.len()) };
+        let survivor = Survivor::make(&[fd], move |message| {
+            // SAFETY: the descriptor is open, and the message is readable memory.
+            unsafe { libc::write(fd, message.as_ptr().cast(), message.len()) };
         });
         (survivor.unwrap(), reader)
     }
 
-    fn peer_input(mut reader: PipeReader) -> Vec<u8> {
-        let mut peer_input = Vec::new();
-        reader.read_to_end(&mut peer_input).unwrap();
-        peer_input
+    fn received(mut reader: PipeReader) -> Vec<u8> {
+        let mut received = Vec::new();
+        reader.read_to_end(&mut received).unwrap();
+        received
     }
 
     #[test]
-    fn the_newest_word_is_said_when_the_maker_lets_go() {
+    fn newest_message_is_used_when_the_survivor_is_dropped() {
         let (mut survivor, reader) = survivor();
-        for word in [&b"first"[..], b"second", b"last"] {
-            survivor.leave_word(word).unwrap();
+        for message in [&b"first"[..], b"second", b"last"] {
+            survivor.leave_word(message).unwrap();
         }
         drop(survivor);
-        assert_eq!(peer_input(reader), b"last");
+        assert_eq!(received(reader), b"last");
     }
 
     #[test]
-    fn it_is_said_when_the_thread_has_ended() {
+    fn message_is_used_when_the_thread_has_ended() {
         let maker = std::thread::spawn(|| {
             let (mut survivor, reader) = survivor();
-            survivor.leave_word(b"word").unwrap();
+            survivor.leave_word(b"message").unwrap();
             std::mem::forget(survivor);
             reader
         });
-        assert_eq!(peer_input(maker.join().unwrap()), b"word");
+        assert_eq!(received(maker.join().unwrap()), b"message");
     }
 
     #[test]
-    fn who_was_dismissed_or_told_nothing_says_nothing() {
+    fn dismissed_or_empty_survivor_does_nothing() {
         let (mut survivor_a, reader_a) = survivor();
-        survivor_a.leave_word(b"word").unwrap();
+        survivor_a.leave_word(b"message").unwrap();
         survivor_a.dismiss();
-        assert_eq!(peer_input(reader_a), b"");
+        assert_eq!(received(reader_a), b"");
         let (mut survivor_b, reader_b) = survivor();
         assert!(survivor_b.leave_word(b"").is_err());
-        assert!(survivor_b.leave_word(&[0; LAST_WORD_BYTES_MAX + 1]).is_err());
+        assert!(survivor_b.leave_word(&[0; MESSAGE_BYTES_MAX + 1]).is_err());
         drop(survivor_b);
-        assert_eq!(peer_input(reader_b), b"");
+        assert_eq!(received(reader_b), b"");
     }
 }

@@ -1,19 +1,21 @@
-//! Asking the peer of a dead node's connection how much of the stream it has, and telling it what nobody has received.
+//! Segments to the peer of a failed node's connection: a probe for its position in the stream, and a notice of lost
+//! segments.
 //!
-//! A segment with one byte that the peer has long received makes it acknowledge at once what it has (an empty segment
-//! would be answered at most every 500 ms). The byte lies before the last one that the peer is known to have: a segment
-//! that ends where the peer's data end counts as one in place, and Linux then looks at its ACK first. An ACK as old as ours
-//! is answered only once in 500 ms (RFC 5961 section 5.2). The peer's answer is recorded by the gate, which holds the
-//! bucket meanwhile.
+//! A probe has one byte that the peer received long ago, so the peer acknowledges its position at once (an empty
+//! segment would be answered at most every 500 ms). The byte lies before the last one that the peer is known to have. A
+//! segment that ends where the peer's data end counts as in place: Linux then looks at its ACK first, and answers an
+//! ACK as old as the probe's only once in 500 ms (RFC 5961 section 5.2). The gate holds the bucket meanwhile and
+//! records the peer's answer.
 //!
-//! What the peer sent while nobody listened is lost, and it would say it again when its timer fires: 0.2 s and more after its
-//! last segment, and while its congestion window is full it says nothing else that could be missed. A [`Loss`] acknowledges its
-//! last segment selectively, so that it takes all before that for lost at once (RFC 8985). That segment is lost too: the peer may not forget
-//! it until it is acknowledged in order (RFC 2018, 8), and sends it again when that does not happen. Who loses what it sends again, too, is
-//! told more each time (docs/decisions/0023).
+//! Segments that the peer sent while no node received are lost. The peer repeats them when its timer fires: 0.2 s and
+//! more after its last segment. While its congestion window is full, it sends nothing else that could reveal the loss.
+//! A [`Loss`] acknowledges the last segment selectively, so that the peer treats all earlier ones as lost at once (RFC
+//! 8985). The last segment is lost as well. The peer may not discard it until it is acknowledged in order (RFC 2018,
+//! 8), and sends it again when that does not happen. A peer that loses the repeated segments too receives further
+//! notices with larger blocks (docs/decisions/0023).
 
 use crate::address::Raw;
-use crate::sockopt::send_beside_the_absent;
+use crate::sockopt::raise_send_buffer;
 use crate::tcp_repair::TcpParams;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -26,48 +28,48 @@ const NOP: u8 = 1;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 
-/// One question.
+/// A probe.
 #[derive(Debug, Clone, Copy)]
 pub struct Probe {
-    /// What the peer is known to have: the probe repeats the last byte but one.
+    /// Sequence number up to which the peer is known to have the stream: the probe repeats the last byte but one.
     pub acknowledged: u32,
-    /// An ACK that tells the peer nothing new: well below what is mirrored. One at the mirrored position would spend
-    /// the advance that the restored socket's first ACK must make.
+    /// An ACK without news for the peer: well below the replicated position. An ACK at that position would use up the
+    /// advance that the restored socket's first ACK must make.
     pub ack: u32,
     /// The window that the restored socket will offer, in bytes: never more.
     pub window: u32,
-    /// Our timestamp, when agreed on.
+    /// Timestamp of this end, if negotiated.
     pub timestamp: Option<u32>,
 }
 
-/// What the peer sent in vain.
+/// A notice of lost segments.
 #[derive(Debug, Clone, Copy)]
 pub struct Loss {
-    /// Sequence number of our next byte: what the peer has.
+    /// Sequence number of the next byte of this end: the position of the peer.
     pub send: u32,
-    /// What we have received in order.
+    /// Sequence number up to which this end has received in order.
     pub receive: u32,
     /// Sequence number of the peer's next byte.
     pub until: u32,
     /// A window that was offered, in bytes: never more.
     pub window: u32,
-    /// Our timestamp, no older than that of any segment before, and the peer's newest, when agreed on.
+    /// Timestamp of this end, no older than in any earlier segment, and the newest of the peer, if negotiated.
     pub timestamps: Option<(u32, u32)>,
 }
 
 impl Loss {
-    /// Whether a peer that agreed on this can be told: more than a segment is lost, and it understands.
-    pub fn is_worth_telling(&self, facts: &TcpParams) -> bool {
-        self.named(facts, 0).is_some()
+    /// Whether a notice helps the peer: more than a segment is lost, and the peer supports selective acknowledgements.
+    pub fn is_worth_telling(&self, params: &TcpParams) -> bool {
+        self.sack_block(params, 0).is_some()
     }
 
-    /// What is named as received to a peer that was told so often `before`, if more than a segment is lost and the peer understands:
-    /// what lies before the part that was named last. Linux passes over all that a block shares with the one before it, also a
-    /// segment that neither of the two covers alone. When all but the first segment was named, the last one is named again: a
-    /// notice may get lost.
-    fn named(&self, facts: &TcpParams, before: u32) -> Option<(u32, u32)> {
+    /// The block to acknowledge selectively after `before` notices, if more than a segment is lost and the peer
+    /// supports it: the part before the previous block. Linux ignores everything that a block shares with the previous
+    /// one, and a segment that neither covers alone. When all but the first segment was acknowledged, the last block is
+    /// repeated, because a notice may get lost.
+    fn sack_block(&self, params: &TcpParams, before: u32) -> Option<(u32, u32)> {
         let lost = self.until.wrapping_sub(self.receive);
-        let most = u32::from(facts.mss);
+        let most = u32::from(params.mss);
         let in_window = lost <= self.window;
         let first = |before: u32| match before {
             0 => lost.saturating_sub(most),
@@ -77,7 +79,7 @@ impl Loss {
         let is_whole = |(from, to): &(u32, u32)| from.saturating_add(most) <= *to;
         let (from, to) = further.filter(is_whole).unwrap_or((first(0), lost));
         let at = |offset| self.receive.wrapping_add(offset);
-        (facts.sack && in_window && lost > most).then(|| (at(from), at(to)))
+        (params.sack && in_window && lost > most).then(|| (at(from), at(to)))
     }
 }
 
@@ -95,9 +97,9 @@ fn raw_socket(family: i32) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: `fd` was just returned by the kernel and is owned by nobody else.
+    // SAFETY: `fd` was just returned by the kernel and is owned here alone.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    send_beside_the_absent(fd)?;
+    raise_send_buffer(fd)?;
     Ok(socket)
 }
 
@@ -107,20 +109,21 @@ impl Prober {
         Ok(Prober { v4: raw_socket(libc::AF_INET)?, v6: raw_socket(libc::AF_INET6)? })
     }
 
-    /// Sends one question. It never blocks; a full queue is an error, and the question can be repeated.
-    pub fn ask(&self, facts: &TcpParams, probe: &Probe) -> io::Result<()> {
-        self.deliver(facts, question(facts, probe))
+    /// Sends one probe. It never blocks; a full queue is an error, and the probe can be repeated.
+    pub fn ask(&self, params: &TcpParams, probe: &Probe) -> io::Result<()> {
+        self.deliver(params, probe_segment(params, probe))
     }
 
-    /// Tells the peer what is lost, more of it the more often it was told `before`; false when there is nothing to tell: no more
-    /// than one segment, or a peer that does not understand selective acknowledgements. It never blocks.
-    pub fn notify_loss(&self, facts: &TcpParams, loss: &Loss, before: u32) -> io::Result<bool> {
-        let Some(named) = loss.named(facts, before) else { return Ok(false) };
-        self.deliver(facts, notice(facts, loss, named)).map(|()| true)
+    /// Sends a notice of the loss with a block that grows with the number of notices `before`. Returns false when a
+    /// notice does not help: no more than one segment is lost, or the peer does not support selective acknowledgements.
+    /// It never blocks.
+    pub fn notify_loss(&self, params: &TcpParams, loss: &Loss, before: u32) -> io::Result<bool> {
+        let Some(sack_block) = loss.sack_block(params, before) else { return Ok(false) };
+        self.deliver(params, loss_segment(params, loss, sack_block)).map(|()| true)
     }
 
-    fn deliver(&self, facts: &TcpParams, segment: Vec<u8>) -> io::Result<()> {
-        match (facts.local.ip(), facts.remote.ip()) {
+    fn deliver(&self, params: &TcpParams, segment: Vec<u8>) -> io::Result<()> {
+        match (params.local.ip(), params.remote.ip()) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
                 let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, TCP, 0, 0]; // the kernel fills in the rest
                 packet.extend(local.octets());
@@ -150,15 +153,15 @@ fn send(fd: RawFd, packet: &[u8], to: SocketAddr) -> io::Result<()> {
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn question(facts: &TcpParams, probe: &Probe) -> Vec<u8> {
+fn probe_segment(params: &TcpParams, probe: &Probe) -> Vec<u8> {
     let mut options = Vec::with_capacity(12);
     if let Some(value) = probe.timestamp {
         options.extend(stamps(value, 0));
     }
-    segment(facts, [probe.acknowledged.wrapping_sub(2), probe.ack], probe.window, &options, &[0])
+    segment(params, [probe.acknowledged.wrapping_sub(2), probe.ack], probe.window, &options, &[0])
 }
 
-fn notice(facts: &TcpParams, loss: &Loss, (first, end): (u32, u32)) -> Vec<u8> {
+fn loss_segment(params: &TcpParams, loss: &Loss, (first, end): (u32, u32)) -> Vec<u8> {
     let mut options = Vec::with_capacity(24);
     if let Some((own, newest)) = loss.timestamps {
         options.extend(stamps(own, newest));
@@ -166,20 +169,20 @@ fn notice(facts: &TcpParams, loss: &Loss, (first, end): (u32, u32)) -> Vec<u8> {
     options.extend([NOP, NOP, SACK, 10]);
     options.extend(first.to_be_bytes());
     options.extend(end.to_be_bytes());
-    segment(facts, [loss.send, loss.receive], loss.window, &options, &[])
+    segment(params, [loss.send, loss.receive], loss.window, &options, &[])
 }
 
 fn stamps(own: u32, echo: u32) -> impl Iterator<Item = u8> {
     [NOP, NOP, TIMESTAMPS, 10].into_iter().chain(own.to_be_bytes()).chain(echo.to_be_bytes())
 }
 
-/// A segment from its header on; `options` are a multiple of four bytes.
-fn segment(facts: &TcpParams, [seq, ack]: [u32; 2], window: u32, options: &[u8], data: &[u8]) -> Vec<u8> {
-    let window = (window >> facts.receive_scale()).min(65_535) as u16;
+/// A segment from its header on; `options` has a multiple of four bytes.
+fn segment(params: &TcpParams, [seq, ack]: [u32; 2], window: u32, options: &[u8], data: &[u8]) -> Vec<u8> {
+    let window = (window >> params.receive_scale()).min(65_535) as u16;
     let words = (FIXED_HEADER + options.len()) / 4;
     let mut tcp = Vec::with_capacity(FIXED_HEADER + options.len() + data.len());
-    tcp.extend(facts.local.port().to_be_bytes());
-    tcp.extend(facts.remote.port().to_be_bytes());
+    tcp.extend(params.local.port().to_be_bytes());
+    tcp.extend(params.remote.port().to_be_bytes());
     tcp.extend(seq.to_be_bytes());
     tcp.extend(ack.to_be_bytes());
     tcp.extend([(words as u8) << 4, ACK]);
@@ -187,7 +190,7 @@ fn segment(facts: &TcpParams, [seq, ack]: [u32; 2], window: u32, options: &[u8],
     tcp.extend([0; 4]);
     tcp.extend(options);
     tcp.extend(data);
-    let sum = checksum(&tcp, facts.local.ip(), facts.remote.ip());
+    let sum = checksum(&tcp, params.local.ip(), params.remote.ip());
     tcp[16..18].copy_from_slice(&sum.to_be_bytes());
     tcp
 }
@@ -227,45 +230,48 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_told_where_something_before_the_last_segment_is_lost() {
-        let reported = |receive: u32, lost: u32| loss(receive, receive.wrapping_add(lost)).named(&PARAMS, 0);
+    fn notice_needs_a_loss_before_the_last_segment() {
+        let own = |receive: u32, lost: u32| loss(receive, receive.wrapping_add(lost)).sack_block(&PARAMS, 0);
         for receive in [0, 1000, u32::MAX - 2000, u32::MAX] {
             for none in [0, 1, 1460, 100_001, 1 << 31, u32::MAX] {
-                assert_eq!(reported(receive, none), None, "{none} from {receive}");
+                assert_eq!(own(receive, none), None, "{none} from {receive}");
             }
             for lost in [1461, 20_000, 100_000] {
                 let until = receive.wrapping_add(lost);
-                assert_eq!(reported(receive, lost), Some((until.wrapping_sub(1460), until)));
+                assert_eq!(own(receive, lost), Some((until.wrapping_sub(1460), until)));
             }
         }
-        assert_eq!(loss(0, 20_000).named(&TcpParams { sack: false, ..PARAMS }, 0), None);
+        assert_eq!(loss(0, 20_000).sack_block(&TcpParams { sack: false, ..PARAMS }, 0), None);
     }
 
     #[test]
-    fn more_is_named_each_time_and_the_first_segment_never() {
-        let named = |lost: u32, before| {
-            loss(1000, 1000 + lost).named(&PARAMS, before).map(|(first, end)| [first, end])
+    fn block_grows_with_each_notice_but_omits_the_first_segment() {
+        let sack_block = |lost: u32, before| {
+            loss(1000, 1000 + lost).sack_block(&PARAMS, before).map(|(first, end)| [first, end])
         };
         let last = [91_980, 93_440];
-        let blocks = [0, 1, 2, 3].map(|before| named(93_440, before).unwrap().map(|at| at - 1000));
+        let blocks = [0, 1, 2, 3].map(|before| sack_block(93_440, before).unwrap().map(|at| at - 1000));
         assert_eq!(blocks, [last, [23_360, 91_980], [5840, 23_360], [1460, 5840]]);
-        let again = [4, 15, 16, 99].map(|before| named(93_440, before).unwrap().map(|at| at - 1000));
-        assert_eq!(again, [last; 4], "all but the first segment was named");
-        assert_eq!([0, 1, 2].map(|before| named(1461, before)), [Some([1001, 2461]); 3]);
-        assert_eq!([0, 1, 9].map(|before| named(1460, before)), [None; 3]);
-        // Linux passes over a block in which no segment lies whole.
+        let again = [4, 15, 16, 99].map(|before| sack_block(93_440, before).unwrap().map(|at| at - 1000));
+        assert_eq!(again, [last; 4], "all but the first segment was acknowledged");
+        assert_eq!([0, 1, 2].map(|before| sack_block(1461, before)), [Some([1001, 2461]); 3]);
+        assert_eq!([0, 1, 9].map(|before| sack_block(1460, before)), [None; 3]);
+        // Linux ignores a block in which no segment lies completely.
         let is_whole = |[from, to]: [u32; 2]| (from - 1000).next_multiple_of(1460) + 1460 <= to - 1000;
         for (lost, before) in (1461..9000).flat_map(|lost| (1..5).map(move |before| (lost, before))) {
-            let block = named(lost, before).unwrap();
-            assert!(Some(block) == named(lost, 0) || is_whole(block), "{lost} bytes, {before}: {block:?}");
+            let block = sack_block(lost, before).unwrap();
+            assert!(
+                Some(block) == sack_block(lost, 0) || is_whole(block),
+                "{lost} bytes, {before}: {block:?}"
+            );
         }
     }
 
     #[test]
-    fn a_notice_acknowledges_what_came_in_order_and_the_last_segment() {
+    fn notice_acknowledges_ordered_bytes_and_the_last_segment() {
         for timestamps in [Some((8, 9)), None] {
             let loss = Loss { timestamps, ..loss(1000, 21_000) };
-            let segment = notice(&PARAMS, &loss, loss.named(&PARAMS, 0).unwrap());
+            let segment = loss_segment(&PARAMS, &loss, loss.sack_block(&PARAMS, 0).unwrap());
             let stamps: &[u8] =
                 if timestamps.is_some() { &[1, 1, 8, 10, 0, 0, 0, 8, 0, 0, 0, 9] } else { &[] };
             let block = [&[1, 1, 5, 10][..], &19_540u32.to_be_bytes(), &21_000u32.to_be_bytes()].concat();

@@ -1,12 +1,12 @@
-//! Sockets that continue on another node: what must be known of a live one, and how it is built anew.
+//! Sockets that continue on another node: the parameters of a live socket, and its reconstruction.
 //!
-//! A leg's facts are read once, when it is established; from then on only bytes are counted. A live socket is never put
-//! into repair mode: a write at the same moment would fail.
+//! A leg's parameters are read once, when it is established; afterwards only bytes are counted. A live socket is never
+//! put into repair mode: a simultaneous write would fail.
 //!
-//! Restoring is a fixed order of system calls ([`Restore::open`], then [`Restoring::finish`]); each step says why it is
-//! there. It needs `CAP_NET_ADMIN`. The caller has gated the flow before (nothing of the new socket may leave early), and
-//! has learnt what the peer has ([`Prober`](crate::Prober)): a socket that starts above it, or that forgets what it
-//! acknowledged, stalls for good.
+//! Restoring is a fixed order of system calls ([`Restore::open`], then [`Restoring::finish`]); each step states its
+//! reason. It needs `CAP_NET_ADMIN`. The caller has already gated the flow, so that no segment of the new socket leaves
+//! early. It has also probed the peer's position ([`Prober`](crate::Prober)): a socket that starts above it, or below
+//! what it acknowledged, stalls permanently.
 
 use crate::address::Raw;
 use crate::socket::{local_address, stream_socket};
@@ -17,7 +17,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 const TCP_REPAIR_WINDOW: i32 = 29;
 const REPAIR_ON: i32 = 1;
-/// Leaves repair mode without the window probe, which peers ignore.
+/// Value that leaves repair mode without the window probe, which peers ignore.
 const REPAIR_OFF_NO_PROBE: i32 = -1;
 const RECEIVE_QUEUE: i32 = 1;
 const SEND_QUEUE: i32 = 2;
@@ -26,32 +26,32 @@ const OPTION_WINDOW_SCALE: u32 = 3;
 const OPTION_SACK: u32 = 4;
 const OPTION_TIMESTAMPS: u32 = 8;
 const IPV6_FREEBIND: i32 = 78;
-/// Which buffers the kernel must leave as they were set (Linux 5.14 and newer).
+/// Option for the buffers that the kernel must not resize (Linux 5.14 and newer).
 const SO_BUF_LOCK: i32 = 72;
-/// Send buffer of a socket that has left repair mode, before the kernel doubles it: it grows from there as the path takes more.
+/// Send buffer after repair mode, in bytes before the kernel doubles it: it grows from there with the path.
 const SEND_BUFFER: i32 = 256 << 10;
-/// The kernel's own bound (`TCP_MIN_MSS`) on what it can be told as the size of a socket's segments.
+/// Smallest segment size that the kernel accepts (`TCP_MIN_MSS`).
 const MSS_MIN: u16 = 88;
 /// TCP's timestamps take 12 bytes of every segment.
 const TIMESTAMP_BYTES: u32 = 12;
 
-/// Our timestamp of a flow at a moment.
+/// Timestamp of this end of a flow at a point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
-    /// The value. Its low bit tells the unit: clear for milliseconds, set for microseconds (Linux 6.7 and newer).
+    /// The value. Its low bit is the unit: clear for milliseconds, set for microseconds (Linux 6.7 and newer).
     pub value: u32,
-    /// When it was taken, in milliseconds of [`steady_clock_ms`](crate::steady_clock_ms).
+    /// Time of the value, in milliseconds of [`steady_clock_ms`](crate::steady_clock_ms).
     pub at_ms: u64,
 }
 
-/// What one node takes for a moment, another takes for an earlier one by so much at most, while a connection between them is made ..
+/// Largest error in the conversion of times between two nodes, while a connection between them is established.
 const CLOCKS_DIFFER_MS: u64 = 1000;
-/// .. and clocks run apart by one part in so many, at most: no crystal is worse.
+/// Clocks drift apart by at most one part in this many: no crystal is worse.
 const CLOCKS_DRIFT: u64 = 2000;
 
 impl Stamp {
-    /// What the stamp has become at `now_ms`, or later: whoever took it may have had another clock, and a peer drops segments
-    /// with older stamps than it has seen. Clocks that run backwards are taken to stand still.
+    /// Upper bound of the stamp at `now_ms`. The node that recorded the stamp may have had another clock, and a peer
+    /// drops segments with older stamps than it has seen. A clock that runs backwards counts as standing still.
     pub fn at(self, now_ms: u64) -> u32 {
         let elapsed_ms = now_ms.saturating_sub(self.at_ms);
         let latest_ms = elapsed_ms + elapsed_ms / CLOCKS_DRIFT + CLOCKS_DIFFER_MS;
@@ -69,20 +69,20 @@ impl Stamp {
     }
 }
 
-/// What a socket was agreed on with its peer; it never changes.
+/// Negotiated parameters of a socket; they never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TcpParams {
-    /// Our end.
+    /// Local address.
     pub local: SocketAddr,
-    /// The peer's end.
+    /// Remote address.
     pub remote: SocketAddr,
-    /// Most payload bytes of a segment to the peer, options included.
+    /// Largest payload of a segment to the peer, in bytes, options included.
     pub mss: u16,
-    /// Scales of the peer's window and of ours; `None` when not agreed on.
+    /// Scales of the peer's window and of the local one; `None` when not negotiated.
     pub window_scales: Option<(u8, u8)>,
-    /// Selective acknowledgement.
+    /// Whether selective acknowledgement was negotiated.
     pub sack: bool,
-    /// Timestamps, when agreed on.
+    /// Timestamps, if negotiated.
     pub stamp: Option<Stamp>,
 }
 
@@ -92,7 +92,7 @@ impl TcpParams {
         self.window_scales.map_or(0, |(send, _)| send)
     }
 
-    /// Scale of our window.
+    /// Scale of the local window.
     pub fn receive_scale(&self) -> u8 {
         self.window_scales.map_or(0, |(_, receive)| receive)
     }
@@ -110,12 +110,12 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// The facts of an established socket. `now_ms` is what [`steady_clock_ms`](crate::steady_clock_ms) shows.
+/// The parameters of an established socket. `now_ms` is the time of [`steady_clock_ms`](crate::steady_clock_ms).
 pub fn tcp_params(socket: RawFd, now_ms: u64) -> io::Result<TcpParams> {
     tcp_params_between(socket, (local_address(socket)?, peer_address(socket)?), now_ms)
 }
 
-/// The same for a socket whose ends, ours first, are known.
+/// The parameters of a socket whose addresses, the local one first, are known.
 pub fn tcp_params_between(
     socket: RawFd,
     (local, remote): (SocketAddr, SocketAddr),
@@ -156,41 +156,42 @@ pub fn bytes_received(socket: RawFd) -> io::Result<u64> {
     Ok(u64::from_ne_bytes([a, b, c, d, e, f, g, h]))
 }
 
-/// The timestamp that the socket would put on a segment now, if timestamps were agreed on.
+/// The timestamp that the socket would put on a segment now, if timestamps were negotiated.
 pub fn timestamp(socket: RawFd) -> io::Result<u32> {
     get_u32(socket, libc::IPPROTO_TCP, libc::TCP_TIMESTAMP)
 }
 
-/// A socket to be built.
+/// A socket to be restored.
 #[derive(Debug, Clone, Copy)]
 pub struct Restore {
-    /// What it was agreed on.
+    /// Negotiated parameters.
     pub facts: TcpParams,
-    /// Sequence number of the next byte to send: what the peer has.
+    /// Sequence number of the next byte to send: the position of the peer.
     pub send: u32,
-    /// Sequence number of the next byte to receive: what was acknowledged or may be.
+    /// Sequence number of the next byte to receive: the acknowledged position, or a later one that may be acknowledged.
     pub receive: u32,
-    /// Our timestamp, when agreed on: [`Stamp::after`].
+    /// Timestamp of this end, if negotiated: [`Stamp::after`].
     pub timestamp: Option<u32>,
     /// Receive window to offer, in bytes; at most 65,535 scaled.
     pub window: u32,
     /// The peer's window, in bytes.
     pub peer_window: u32,
-    /// Send and receive buffers while it is restored, in bytes. Afterwards the kernel sizes them like those of any socket.
+    /// Send and receive buffers during the restoration, in bytes. Afterwards the kernel sizes them as for any socket.
     pub buffer: u32,
 }
 
-/// Why a socket could not be built, and at which step.
+/// Error of a restoration, and its step.
 #[derive(Debug, thiserror::Error)]
 #[error("restoring {local} to {remote}: {step}: {source}")]
 pub struct RestoreError {
-    /// Our end.
+    /// Local address.
     pub local: SocketAddr,
-    /// The peer's end.
+    /// Remote address.
     pub remote: SocketAddr,
     /// The step that failed.
     pub step: &'static str,
-    /// What the kernel said. `AddrNotAvailable` at "connect": an orphan with these ends lives, see [`destroy`](crate::destroy).
+    /// Error of the kernel. `AddrNotAvailable` at "connect": an orphan with these addresses exists, see
+    /// [`destroy`](crate::destroy).
     pub source: io::Error,
 }
 
@@ -222,7 +223,7 @@ impl Restore {
             SocketAddr::V6(_) => set(fd, libc::SOL_IPV6, IPV6_FREEBIND, &1i32),
         };
         free.map_err(at("binding to an address that is not ours yet"))?;
-        // Without it the kernel starts from 524 bytes and stays there. Of smaller ones the options below tell it.
+        // Without it the kernel starts from 524 bytes and stays there. The options below set smaller sizes.
         tcp(libc::TCP_MAXSEG, i32::from(facts.mss.max(MSS_MIN))).map_err(at("setting the segment size"))?;
         // Buffers first: the offered window must fit.
         for option in [libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE] {
@@ -234,7 +235,8 @@ impl Restore {
         let remote = Raw::new(facts.remote);
         // SAFETY: pointer and length describe an initialised socket address.
         check(unsafe { libc::connect(fd, remote.pointer(), remote.length()) }).map_err(at("connect"))?;
-        set_words(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_OPTIONS, &agreed(&facts)).map_err(at("options"))?;
+        set_words(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_OPTIONS, &repair_options(&facts))
+            .map_err(at("options"))?;
         if let Some(value) = self.timestamp {
             tcp(libc::TCP_TIMESTAMP, value as i32).map_err(at("setting the timestamp"))?;
         }
@@ -247,8 +249,8 @@ impl Restore {
 }
 
 impl Restoring {
-    /// Bytes that came from the peer before there was a socket, directly after what was received: they count as received and
-    /// can be read. How many were taken: all, or none when there is no memory for them.
+    /// Adds bytes that the peer sent before the socket existed, directly after the received ones: they count as
+    /// received and can be read. Returns the number of bytes added: all, or none when memory is short.
     pub fn receive(&self, data: &[u8]) -> io::Result<usize> {
         let fd = self.socket.as_raw_fd();
         let queue = |which: i32| set(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, &which);
@@ -260,8 +262,8 @@ impl Restoring {
         result
     }
 
-    /// Lets the socket live: it answers and may be written to. What the peer lacks is written by the caller now; it
-    /// leaves at once.
+    /// Leaves repair mode: the socket answers and can be written to. The caller then writes the bytes that the peer
+    /// lacks; they leave at once.
     pub fn finish(self) -> Result<OwnedFd, RestoreError> {
         let (local, remote) = (self.facts.local, self.facts.remote);
         let at = |step| move |source| RestoreError { local, remote, step, source };
@@ -269,23 +271,23 @@ impl Restoring {
         set(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, &REPAIR_OFF_NO_PROBE)
             .map_err(at("leaving repair mode"))?;
         unlock_buffers(fd);
-        // Leaving cleared it, and the port must stay usable by the listener after this socket's end.
+        // Leaving repair mode cleared it, and the listener must be able to use the port after this socket's end.
         set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32).map_err(at("SO_REUSEADDR"))?;
         Ok(self.socket)
     }
 }
 
-/// Lets the kernel size the buffers: what was set to restore the socket would stay for its life, and let the queue of a slow
-/// peer grow to that. The receive buffer keeps its size, for the window that is offered already must fit.
+/// Lets the kernel size the buffers. The sizes for the restoration would otherwise stay, and the queue of a slow peer
+/// could grow to them. The receive buffer keeps its size, because the offered window must fit.
 fn unlock_buffers(fd: RawFd) {
     let unlock = || set(fd, libc::SOL_SOCKET, SO_BUF_LOCK, &0i32);
-    // Asked first: where a size cannot be unlocked again, a small one would be for life.
+    // Unlock first: where a size cannot be unlocked, a small buffer would be permanent.
     if unlock().is_ok() && set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER).is_ok() {
         let _ = unlock(); // it was possible just now
     }
 }
 
-fn agreed(facts: &TcpParams) -> Vec<u32> {
+fn repair_options(facts: &TcpParams) -> Vec<u32> {
     let mut options = vec![OPTION_MSS, u32::from(facts.mss)];
     if let Some((send, receive)) = facts.window_scales {
         options.extend([OPTION_WINDOW_SCALE, u32::from(send) | u32::from(receive) << 16]);
@@ -305,7 +307,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn stamps_only_move_forward_and_keep_their_unit() {
+    fn stamps_move_forward_and_keep_their_unit() {
         for unit in [0, 1] {
             let stamp = Stamp { value: 0xffff_fff0 | unit, at_ms: 1_000_000 };
             for now_ms in [1_000_000, 999_000, 1_000_001, 1_005_000] {
@@ -320,39 +322,39 @@ mod tests {
         }
     }
 
-    /// Nodes go on with a connection one after the other, each from what the one before told it.
+    /// Nodes recover a connection one after the other, each with the stamp that the previous node sent.
     #[test]
-    fn stamps_move_forward_through_nodes_whose_clocks_differ() {
+    fn stamps_move_forward_across_nodes_with_different_clocks() {
         let hour_ms = 3_600_000;
         for (delay_ms, slow_ppm) in [(0, 0), (1000, 0), (0, 450), (900, 450)] {
-            // Of a node's clock that shows `ahead` at a moment; the next one's is slower.
-            let mut reported = Stamp { value: 2_000, at_ms: 50_000_000 };
+            // On the clock of the first node; the clock of the next one is slower.
+            let mut own = Stamp { value: 2_000, at_ms: 50_000_000 };
             let mut began_ms = 0; // by the true clock
             for _ in 0..4 {
                 let dies_ms = began_ms + 5 * hour_ms;
-                let newest = reported.value.wrapping_add((dies_ms - began_ms) as u32); // what its kernel said last
-                // The next node takes all times of the channel for later than they are, and its own clock is slow.
-                let peer_input = Stamp { at_ms: reported.at_ms + delay_ms, ..reported };
+                let newest = own.value.wrapping_add((dies_ms - began_ms) as u32); // the last stamp of its kernel
+                // The next node converts all times of the channel to later ones, and its own clock is slow.
+                let received = Stamp { at_ms: own.at_ms + delay_ms, ..own };
                 let elapsed_ms = (dies_ms - began_ms) - (dies_ms - began_ms) * slow_ppm / 1_000_000;
-                let now_ms = reported.at_ms + elapsed_ms;
-                let value = peer_input.at(now_ms);
+                let now_ms = own.at_ms + elapsed_ms;
+                let value = received.at(now_ms);
                 assert!(value.wrapping_sub(newest) as i32 >= 0, "{value} after {newest}");
-                (reported, began_ms) = (Stamp { value, at_ms: now_ms }, dies_ms);
+                (own, began_ms) = (Stamp { value, at_ms: now_ms }, dies_ms);
             }
         }
     }
 
-    /// The kernel's word on a socket's buffers: which are locked, and the limits of the send and the receive buffer.
+    /// The kernel's state of a socket's buffers: locks, and the limits of the send and the receive buffer.
     fn buffers(fd: RawFd) -> [u32; 3] {
         [SO_BUF_LOCK, libc::SO_SNDBUF, libc::SO_RCVBUF]
             .map(|name| get_u32(fd, libc::SOL_SOCKET, name).unwrap())
     }
 
     #[test]
-    fn the_kernel_sizes_the_buffers_of_a_restored_socket_and_what_waits_in_them_stays() {
+    fn restored_socket_has_kernel_sized_buffers() {
         for ip in ["127.0.0.1", "::1"] {
             let end = |port| SocketAddr::new(ip.parse().unwrap(), port);
-            let (local, remote) = (end(9), end(10)); // nobody is there: only what the socket itself has matters
+            let (local, remote) = (end(9), end(10)); // no peer is needed: the test only looks at the socket
             let facts =
                 TcpParams { local, remote, mss: 1460, window_scales: Some((7, 7)), sack: true, stamp: None };
             let restore = Restore {

@@ -1,4 +1,4 @@
-//! Users of this machine: becoming one, and what one may do with files.
+//! Users of this machine: changing to one, and its access to files.
 
 use crate::process;
 use std::ffi::{CStr, CString};
@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// A user, with the groups that the system's database gives it.
+/// A user, with its groups from the system's database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     name: CString,
@@ -16,7 +16,7 @@ pub struct Account {
     groups: Vec<u32>,
 }
 
-/// What somebody wants to do with a file.
+/// Kind of access to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Read it.
@@ -29,7 +29,7 @@ fn check(result: i32) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// All groups of a user; as many as were found where the database changes meanwhile.
+/// All groups of a user; possibly incomplete if the database changes meanwhile.
 fn groups_of(name: &CStr, gid: u32) -> Vec<u32> {
     let mut groups = vec![0; 64];
     for _ in 0..3 {
@@ -45,7 +45,7 @@ fn groups_of(name: &CStr, gid: u32) -> Vec<u32> {
 }
 
 impl Account {
-    /// The user of this name, in `group` or its own. `NotFound` when there is none.
+    /// The user of this name, with `group` or its own group. `NotFound` when there is none.
     pub fn named(user: &str, group: Option<&str>) -> io::Result<Account> {
         let invalid = |what: &str| io::Error::new(io::ErrorKind::NotFound, format!("no such {what}"));
         let name = CString::new(user).map_err(|_| invalid("user"))?;
@@ -70,31 +70,32 @@ impl Account {
         Ok(Account { name, uid, gid, groups })
     }
 
-    /// Becomes this user for good. Does nothing but fail when not root.
+    /// Changes to this user permanently. Fails without effect when the process is not root.
     pub fn become_it(&self) -> io::Result<()> {
         let hides_memory = process::hides_memory();
-        // SAFETY: no pointers but the user's name, a terminated string. Groups first: later we may not.
+        // SAFETY: the only pointer is the user's name, a terminated string. The groups come first, while the process is
+        // still root.
         unsafe {
             check(libc::initgroups(self.name.as_ptr(), self.gid))?;
             check(libc::setresgid(self.gid, self.gid, self.gid))?;
             check(libc::setresuid(self.uid, self.uid, self.uid))?;
         }
-        // With another user it is as fs.suid_dumpable says.
+        // A change of user resets the flag to fs.suid_dumpable.
         if hides_memory { process::hide_memory() } else { Ok(()) }
     }
 
-    /// Gives it a file that this process has made.
+    /// Makes this user the owner of a file that this process has made.
     pub fn own(&self, file: &File) -> io::Result<()> {
         std::os::unix::fs::fchown(file, Some(self.uid), Some(self.gid))
     }
 
-    /// Gives its group a file or folder that this process has made.
+    /// Makes this user's group the group of a file or folder that this process has made.
     pub fn share(&self, file: &File) -> io::Result<()> {
         std::os::unix::fs::fchown(file, None, Some(self.gid))
     }
 
-    /// Whether it may open this file, or make one in a folder that it may write to, by the modes of the file and of the folders
-    /// above. Access lists are not looked at.
+    /// Whether the user may open this file, or make one in a folder, by the modes of the file and of the folders above.
+    /// Access lists are ignored.
     pub fn may(&self, access: Access, path: &Path) -> io::Result<bool> {
         if self.uid == 0 {
             return Ok(true);

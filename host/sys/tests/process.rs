@@ -1,10 +1,10 @@
-//! What the process becomes: in children, as it is for good.
+//! Permanent changes of the process, each tested in a child.
 
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::Command;
 
-/// Set in the child: whom it becomes.
+/// Variable of the child with the user to change to.
 const USER: &str = "EVERGATE_TEST_USER";
 
 fn is_root() -> bool {
@@ -17,7 +17,7 @@ fn numbers(text: &str) -> BTreeSet<u32> {
 }
 
 #[test]
-fn whoever_becomes_a_user_has_all_of_its_groups() {
+fn become_it_sets_all_groups_of_the_user() {
     if let Ok(user) = std::env::var(USER) {
         evergate_sys::Account::named(&user, None).unwrap().become_it().unwrap();
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -28,19 +28,19 @@ fn whoever_becomes_a_user_has_all_of_its_groups() {
         assert!(std::env::var_os("CI").is_none(), "in CI no test is skipped, and this one needs root");
         return drop(writeln!(
             std::io::stderr(),
-            "skipped whoever_becomes_a_user_has_all_of_its_groups: it needs root"
+            "skipped become_it_sets_all_groups_of_the_user: it needs root"
         ));
     }
-    // A database in which the user is in two more groups, seen by the child alone. `id` asks getgrouplist.
+    // A database with the user in two more groups, visible to the child alone. `id` calls getgrouplist.
     let database = std::env::temp_dir().join(format!("evergate-groups-{}", std::process::id()));
     let groups = std::fs::read_to_string("/etc/group").unwrap();
     std::fs::write(&database, groups + "evergate-a:x:47111:nobody\nevergate-b:x:47112:nobody\n").unwrap();
-    let script = r#"mount --bind "$0" /etc/group && echo && id -G nobody && exec "$@""#;
+    let script = r#"mount --bind "$0" /etc/group && echo && id -G "$EVERGATE_TEST_USER" && exec "$@""#;
     let output = Command::new("unshare")
         .args(["--mount", "sh", "-c", script])
         .arg(&database)
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "--nocapture", "whoever_becomes_a_user_has_all_of_its_groups"])
+        .args(["--exact", "--nocapture", "become_it_sets_all_groups_of_the_user"])
         .env(USER, "nobody")
         .output()
         .unwrap();

@@ -53,7 +53,7 @@ fn send_urgently(socket: &OwnedFd, byte: u8) {
 
 /// TCP counts urgent bytes like all others, and a reader stops before them.
 #[test]
-fn an_urgent_byte_is_one_of_the_stream_and_what_follows_is_told() {
+fn urgent_byte_is_in_the_stream_and_the_rest_is_reported() {
     for accepted in [false, true] {
         let (client, server) = pair();
         let (from, to) = if accepted { (client, server) } else { (server, client) };
@@ -72,7 +72,7 @@ fn an_urgent_byte_is_one_of_the_stream_and_what_follows_is_told() {
             while let Transfer::Moved(count) = evergate_sys::read(to.as_raw_fd(), &mut buffer) {
                 got.extend_from_slice(&buffer[..count]);
                 if !continues {
-                    break; // as one does who has read less than there was room for
+                    break; // like a reader whose buffer was not filled
                 }
             }
         }
@@ -81,7 +81,7 @@ fn an_urgent_byte_is_one_of_the_stream_and_what_follows_is_told() {
 }
 
 #[test]
-fn a_pipe_takes_what_is_urgent_and_what_is_behind_it_before_the_end() {
+fn pipe_moves_urgent_bytes_and_the_rest_before_the_end() {
     let (client, middle) = pair();
     let mut pipe = Pipe::new().unwrap();
     let (out, server) = pair();
@@ -96,7 +96,7 @@ fn a_pipe_takes_what_is_urgent_and_what_is_behind_it_before_the_end() {
         match pipe.fill(middle.as_raw_fd(), 5_000, ended) {
             Transfer::Moved(count) => assert!(count <= 5_000),
             Transfer::Blocked => {
-                assert_eq!(epoll.wait(5_000).unwrap(), 1, "a byte or an end is reported: {}", got.len());
+                assert_eq!(epoll.wait(5_000).unwrap(), 1, "a byte or an end is own: {}", got.len());
                 ended |= epoll.event(0).ended;
             }
             Transfer::End => break,
@@ -116,7 +116,7 @@ fn a_pipe_takes_what_is_urgent_and_what_is_behind_it_before_the_end() {
 }
 
 #[test]
-fn a_pipe_moves_bytes_between_sockets() {
+fn pipe_moves_bytes_between_sockets() {
     let (client, middle) = pair();
     let (out, server) = pair();
     let mut pipe = Pipe::new().unwrap();
@@ -132,7 +132,7 @@ fn a_pipe_moves_bytes_between_sockets() {
 }
 
 #[test]
-fn what_was_left_in_a_socket_is_reported_again_when_asked() {
+fn report_again_reports_unread_input() {
     let (client, server) = pair();
     evergate_sys::write(client.as_raw_fd(), b"left");
     wait_readable(&server);
@@ -145,7 +145,7 @@ fn what_was_left_in_a_socket_is_reported_again_when_asked() {
 }
 
 #[test]
-fn a_muted_socket_tells_of_its_end_and_of_all_that_came_when_it_is_heard_again() {
+fn muted_socket_reports_its_input_when_unmuted() {
     let (client, server) = pair();
     let mut epoll = Epoll::new(1).unwrap();
     epoll.add(server.as_raw_fd(), 7).unwrap();
@@ -164,7 +164,7 @@ fn a_muted_socket_tells_of_its_end_and_of_all_that_came_when_it_is_heard_again()
 }
 
 #[test]
-fn what_waits_in_a_socket_is_seen() {
+fn unread_and_unsent_bytes_are_detected() {
     let (client, server) = pair();
     assert!(evergate_sys::is_drained(server.as_raw_fd()));
     evergate_sys::write(client.as_raw_fd(), b"unread");
@@ -178,11 +178,11 @@ fn what_waits_in_a_socket_is_seen() {
 }
 
 #[test]
-fn the_last_bytes_wait_for_their_end_and_leave_with_it() {
+fn last_bytes_leave_with_the_fin() {
     let (client, server) = pair();
     let mut got = [0; 16];
     assert!(matches!(
-        evergate_sys::write_last(client.as_raw_fd(), &[b"last ", b"words"]),
+        evergate_sys::write_last(client.as_raw_fd(), &[b"last ", b"bytes"]),
         Transfer::Moved(10)
     ));
     assert!(matches!(evergate_sys::read(server.as_raw_fd(), &mut got), Transfer::Blocked));
@@ -190,12 +190,12 @@ fn the_last_bytes_wait_for_their_end_and_leave_with_it() {
     evergate_sys::shutdown_write(client.as_raw_fd());
     assert!(evergate_sys::is_drained(client.as_raw_fd()));
     assert!(matches!(evergate_sys::read(server.as_raw_fd(), &mut got), Transfer::Moved(10)));
-    assert_eq!(&got[..10], b"last words");
+    assert_eq!(&got[..10], b"last bytes");
     assert!(matches!(evergate_sys::read(server.as_raw_fd(), &mut got), Transfer::End));
 }
 
 #[test]
-fn an_end_and_a_reset_are_told_apart() {
+fn end_and_reset_are_distinguished() {
     let (client, server) = pair();
     evergate_sys::shutdown_write(client.as_raw_fd());
     wait_readable(&server);
@@ -208,7 +208,7 @@ fn an_end_and_a_reset_are_told_apart() {
 }
 
 #[test]
-fn a_waker_ends_a_wait() {
+fn waker_ends_a_wait() {
     let waker = Waker::new().unwrap();
     let mut epoll = Epoll::new(1).unwrap();
     epoll.add_input(waker.fd(), 9).unwrap();
@@ -220,7 +220,7 @@ fn a_waker_ends_a_wait() {
 }
 
 #[test]
-fn room_for_files_is_there_before_they_are_and_leaves_none_open() {
+fn file_table_grows_without_leaving_files_open() {
     let size = || {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("FDSize:")).unwrap();
@@ -246,7 +246,7 @@ fn waiting(listener: &OwnedFd) -> usize {
 }
 
 #[test]
-fn nobody_is_first_where_somebody_listens() {
+fn first_listener_fails_beside_another() {
     let any = "127.0.0.1:0".parse().unwrap();
     let in_use =
         |result: std::io::Result<OwnedFd>| result.unwrap_err().kind() == std::io::ErrorKind::AddrInUse;
@@ -266,34 +266,35 @@ fn nobody_is_first_where_somebody_listens() {
 }
 
 #[test]
-fn connections_that_a_listener_left_behind_hinder_nobody() {
+fn leftover_connections_do_not_prevent_listening() {
     let there = listen_as("127.0.0.1:0".parse().unwrap(), FIRST).unwrap();
     let address = address_of(&there);
     let _open = TcpStream::connect(address).unwrap();
     let (_accepted, _) = accept(there.as_raw_fd()).unwrap().unwrap();
     let closed = TcpStream::connect(address).unwrap();
-    drop(accept(there.as_raw_fd()).unwrap().unwrap()); // it closes first, so it waits in TIME_WAIT
+    drop(accept(there.as_raw_fd()).unwrap().unwrap()); // this end closes first, so it waits in TIME_WAIT
     drop((closed, there));
     listen_as(address, FIRST).unwrap();
 }
 
 #[test]
-fn further_listeners_take_their_share_beside_the_first() {
+fn further_listeners_share_connections_with_the_first() {
     let first = listen_as("127.0.0.1:0".parse().unwrap(), FIRST).unwrap();
     let further = listen_as(address_of(&first), FURTHER).unwrap();
     let _clients: Vec<_> = (0..100).map(|_| TcpStream::connect(address_of(&first)).unwrap()).collect();
     let counts = (waiting(&first), waiting(&further));
-    // That all go one way has a probability of 2^-99.
+    // All connections at one listener have a probability of 2^-99.
     assert!(counts.0 > 0 && counts.1 > 0 && counts.0 + counts.1 == 100, "{counts:?}");
 }
 
 #[test]
-fn only_a_listener_for_both_families_takes_ipv4_clients_on_the_ipv6_address() {
+fn ipv6_listener_takes_ipv4_only_for_both_families() {
     let any = "[::]:0".parse().unwrap();
     let both = Listening { both_families: true, ..FIRST };
     let Ok(of_both) = listen_as(any, both) else {
         assert!(std::env::var_os("CI").is_none(), "in CI no test is skipped, and this one needs IPv6");
-        return drop(writeln!(std::io::stderr(), "skipped: this machine has no IPv6")); // not by `eprintln!`, which the harness keeps
+        // Not by `eprintln!`, whose output the harness captures.
+        return drop(writeln!(std::io::stderr(), "skipped: this machine has no IPv6"));
     };
     let _client = TcpStream::connect(("127.0.0.1", address_of(&of_both).port())).unwrap();
     assert_eq!(waiting(&of_both), 1);
