@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let params = params();
         let (mut finished, server_finished, bytes) = connect(&server, &client, &params)?;
         let mut rest = std::mem::take(&mut finished.leftover);
-        finished.records.open(&mut rest)?; // the tickets
+        finished.records.open(&mut rest)?; // reads the tickets
         let start = Instant::now();
         for _ in 0..HANDSHAKES {
             let mut handshake = Handshake::new(&server, &params)?;
@@ -82,7 +82,7 @@ fn records(name: &str, first: u8, secret: usize) -> Result<(), Box<dyn std::erro
     }
     let seal = start.elapsed();
     server.seek_tx(client.rx())?;
-    // Opening destroys the record, so each round seals anew; that part is taken off.
+    // Opening destroys the record, so each round seals again; the time of sealing is subtracted.
     let start = Instant::now();
     for _ in 0..ROUNDS {
         server.seal(ContentType::ApplicationData, &mut slot)?;
@@ -108,7 +108,7 @@ fn params() -> HandshakeParams {
     }
 }
 
-/// Both ends and what the client sent.
+/// Connects both ends; also returns the client's bytes.
 fn connect(
     server: &Arc<ServerConfig>,
     client: &Arc<ClientConfig>,

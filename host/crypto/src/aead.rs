@@ -1,8 +1,8 @@
 //! Choice of the library that seals and opens records, by a short measurement on this processor.
 //!
-//! A list of processor features would go out of date with each version of either library, so both are timed. Noise
-//! slows a round down and never speeds it up: the fastest round of each library counts, and the rounds of both take
-//! turns, so that both meet the same clock rate.
+//! A list of processor features would go out of date with each version of either library, so both are timed. Noise only
+//! slows a round down, so the fastest round of each library counts. The rounds of both take turns, so that both meet
+//! the same clock rate.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,12 @@ use evergate_tls::{AeadLibraries, AeadLibrary, Cipher, PAYLOAD_MAX, Suite};
 
 /// Rounds of each library.
 const ROUNDS: u32 = 48;
-/// Rounds that take place on the slowest processor too.
+/// Rounds that run even on the slowest processor.
 const ROUNDS_MIN: u32 = 4;
-/// Processor time for a suite after which no round of either library begins, except the first [`ROUNDS_MIN`]. Rounds
-/// count as the fastest of them, so that the time of other processes costs no round.
+/// Processor time per suite after which no further round of either library begins, except for the first [`ROUNDS_MIN`].
+/// Every round counts as the fastest one, so that the time of other processes costs no round.
 const TIME_MAX: Duration = Duration::from_micros(1500);
-/// Least advantage of `ring` over AWS-LC, in percent of AWS-LC's time: below it the choice would differ from start to
-/// start.
+/// Least advantage of `ring` over AWS-LC, in percent of AWS-LC's time: below it the choice would vary between starts.
 const ADVANTAGE_MIN: u32 = 10;
 
 /// The faster library for each suite, both directions of a full record together. Takes 2 to 4 ms of processor time, and
@@ -24,7 +23,7 @@ const ADVANTAGE_MIN: u32 = 10;
 pub fn fastest_aead() -> AeadLibraries {
     let measured =
         |suite| fastest_rounds(suite).map_or(AeadLibrary::AwsLc, |[aws_lc, ring]| faster(aws_lc, ring));
-    // Under load every round of one library may be slow: `ring` has to win twice.
+    // Under load every round of one library may be slow, so `ring` must win twice.
     let wins = |suite| measured(suite) == AeadLibrary::Ring;
     AeadLibraries::by(|suite| match wins(suite) && wins(suite) {
         true => AeadLibrary::Ring,
@@ -39,7 +38,7 @@ fn faster(aws_lc: Duration, ring: Duration) -> AeadLibrary {
     }
 }
 
-/// The fastest round of AWS-LC and of `ring`; `None` when one of them fails, or seals to other bytes than the other.
+/// The fastest round of AWS-LC and of `ring`; `None` when one of them fails, or when their sealed bytes differ.
 fn fastest_rounds(suite: Suite) -> Option<[Duration; 2]> {
     let [aws_lc, ring] = AeadLibrary::ALL;
     let cipher = |library| Cipher::new(library, suite, &vec![7; suite.key_len()]).ok();
@@ -60,7 +59,7 @@ fn fastest_rounds(suite: Suite) -> Option<[Duration; 2]> {
     Some(best)
 }
 
-/// How long it takes to seal and to open `text`, which is the same afterwards, and its tag.
+/// Time to seal and to open `text`, which is unchanged afterwards, and the tag.
 fn time_round(cipher: &Cipher, text: &mut [u8]) -> Option<(Duration, [u8; 16])> {
     let (nonce, aad) = ([1; 12], [23, 3, 3, 64, 17]);
     let start = Instant::now();
@@ -73,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ring_needs_a_clear_advantage() {
+    fn ring_wins_only_with_a_clear_advantage() {
         let ns = Duration::from_nanos;
         for (aws_lc, ring, library) in [
             (5966, 3447, AeadLibrary::Ring),    // AES-128-GCM with VAES, without AVX-512

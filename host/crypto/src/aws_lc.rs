@@ -1,7 +1,7 @@
-//! The calls of AWS-LC that take the randomness they use as an argument, in safe clothes.
+//! Safe wrappers of the AWS-LC calls that take their randomness as an argument.
 //!
-//! Everything unsafe of this crate is here. Invariants: lengths are checked by types or before each call; every
-//! object that AWS-LC hands out is owned by a guard.
+//! All unsafe code of this crate is here. Invariants: types or checks before each call bound all lengths; a guard owns
+//! every object that AWS-LC returns.
 #![allow(unsafe_code)]
 
 use std::ptr::{NonNull, null_mut};
@@ -14,7 +14,7 @@ pub(crate) const MLKEM768_KEY: usize = 1184;
 /// Bytes of an ML-KEM-768 ciphertext.
 pub(crate) const MLKEM768_CIPHERTEXT: usize = 1088;
 
-/// Forgets queued errors of a failed call; they would only pile up on this thread.
+/// Clears the queued errors of a failed call, which would otherwise accumulate on this thread.
 fn clear_errors() {
     // SAFETY: works on this thread's queue alone.
     unsafe { c::ERR_clear_error() }
@@ -23,7 +23,7 @@ fn clear_errors() {
 /// The X25519 public value of a private one.
 pub(crate) fn x25519_public(private: &[u8; 32]) -> [u8; 32] {
     let mut public = [0; 32];
-    // SAFETY: both pointers are to 32 bytes, what RFC 7748 values have.
+    // SAFETY: both pointers are to 32 bytes, the length of RFC 7748 values.
     unsafe { c::X25519_public_from_private(public.as_mut_ptr(), private.as_ptr()) };
     public
 }
@@ -63,8 +63,8 @@ pub(crate) fn mlkem768_encapsulate(
     let mut ciphertext = [0; MLKEM768_CIPHERTEXT];
     let mut shared = Zeroizing::new([0; 32]);
     let (mut ciphertext_len, mut shared_len, mut m_len) = (ciphertext.len(), shared.len(), m.len());
-    // SAFETY: each pointer is to as many bytes as the length beside it says; lengths are checked by the call and
-    // lowered, never raised.
+    // SAFETY: each pointer is to as many bytes as the length beside it; the call checks lengths and may lower them, but
+    // never raises them.
     let ok = unsafe {
         c::EVP_PKEY_encapsulate_deterministic(
             context.0.as_ptr(),
@@ -83,7 +83,7 @@ pub(crate) fn mlkem768_encapsulate(
     None
 }
 
-/// What kind of private key a [`PKey`] is.
+/// Kind of a [`PKey`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PKeyKind {
     P256,
@@ -94,7 +94,7 @@ pub(crate) enum PKeyKind {
     Other,
 }
 
-/// Hashes of the signatures made here.
+/// Hash of a signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HashKind {
     Sha256,
@@ -105,15 +105,15 @@ pub(crate) enum HashKind {
 /// An owned key.
 pub(crate) struct PKey(NonNull<c::EVP_PKEY>);
 
-// SAFETY: an EVP_PKEY that is no longer modified may be used from several threads (AWS-LC, evp.h); what its RSA
-// functions cache is behind locks of its own. Nothing here modifies a key after it was parsed.
+// SAFETY: an EVP_PKEY that is no longer modified may be used from several threads (AWS-LC, evp.h); locks protect the
+// caches of its RSA functions. This module never modifies a key after parsing.
 unsafe impl Send for PKey {}
-// SAFETY: see above.
+// SAFETY: an unmodified EVP_PKEY may be used from several threads (see `Send`).
 unsafe impl Sync for PKey {}
 
 impl Drop for PKey {
     fn drop(&mut self) {
-        // SAFETY: one reference is owned and given back once; AWS-LC erases private parts.
+        // SAFETY: one reference is owned and released once; AWS-LC erases private parts.
         unsafe { c::EVP_PKEY_free(self.0.as_ptr()) }
     }
 }
@@ -129,11 +129,11 @@ impl PKey {
         NonNull::new(key).map(PKey)
     }
 
-    /// Parses PKCS#8, PKCS#1 or SEC1 with a named curve; nothing may follow.
+    /// Parses PKCS#8, PKCS#1 or SEC1 with a named curve; no bytes may follow.
     pub(crate) fn parse_private(der: &[u8]) -> Option<PKey> {
         let mut at = der.as_ptr();
         let len = der.len().try_into().ok()?;
-        // SAFETY: `at` points to `len` readable bytes and is moved within them; no key is to be reused.
+        // SAFETY: `at` points to `len` readable bytes and is moved within them; no existing key is passed.
         let key = PKey::own(unsafe { c::d2i_AutoPrivateKey(null_mut(), &mut at, len) });
         // SAFETY: the call left `at` inside `der` or at its end.
         let read = unsafe { at.offset_from(der.as_ptr()) };
@@ -144,12 +144,12 @@ impl PKey {
     }
 
     fn ec(&self) -> Option<NonNull<c::EC_KEY>> {
-        // SAFETY: the key is valid; the result is borrowed from it, null when it is of another kind.
+        // SAFETY: the key is valid; the result is borrowed from it, null for a key of another kind.
         NonNull::new(unsafe { c::EVP_PKEY_get0_EC_KEY(self.0.as_ptr()) })
     }
 
     fn rsa(&self) -> Option<NonNull<c::RSA>> {
-        // SAFETY: as in `ec`.
+        // SAFETY: the key is valid; the result is borrowed from it, null for a key of another kind.
         NonNull::new(unsafe { c::EVP_PKEY_get0_RSA(self.0.as_ptr()) })
     }
 
@@ -180,7 +180,7 @@ impl PKey {
     /// The SubjectPublicKeyInfo.
     pub(crate) fn public_der(&self) -> Option<Vec<u8>> {
         let mut out = null_mut();
-        // SAFETY: with a null pointer behind `out` the call allocates; the result is freed by `copy_and_free`.
+        // SAFETY: with a null pointer behind `out` the call allocates; `copy_and_free` frees the result.
         let len = unsafe { c::i2d_PUBKEY(self.0.as_ptr(), &mut out) };
         copy_and_free(out, usize::try_from(len).unwrap_or_default())
     }
@@ -196,7 +196,7 @@ impl PKey {
         (ok == 1).then_some(out)
     }
 
-    /// An ECDSA signature in DER with a nonce that the caller derived (and never uses for another message).
+    /// An ECDSA signature in DER with a nonce that the caller derived and never uses for another message.
     pub(crate) fn ecdsa_sign(&self, digest: &[u8], nonce: &[u8]) -> Option<Vec<u8>> {
         struct Signature(NonNull<c::ECDSA_SIG>);
         impl Drop for Signature {
@@ -206,8 +206,8 @@ impl PKey {
             }
         }
         let ec = self.ec()?;
-        // SAFETY: valid key, slices with their lengths. The name warns of callers who choose nonces carelessly; the
-        // arithmetic is that of the ordinary signing path, in constant time.
+        // SAFETY: valid key, slices with their lengths. The name warns of carelessly chosen nonces; the arithmetic is
+        // that of the ordinary signing path, in constant time.
         let signature = unsafe {
             c::ECDSA_sign_with_nonce_and_leak_private_key_for_testing(
                 digest.as_ptr(),
@@ -222,7 +222,7 @@ impl PKey {
             return None;
         };
         let (mut out, mut len) = (null_mut(), 0);
-        // SAFETY: allocates `len` bytes at `out` on success, which `copy_and_free` gives back.
+        // SAFETY: allocates `len` bytes at `out` on success, which `copy_and_free` frees.
         let ok = unsafe { c::ECDSA_SIG_to_bytes(&mut out, &mut len, signature.0.as_ptr()) };
         if ok == 1 { copy_and_free(out, len) } else { None }
     }
@@ -234,7 +234,7 @@ impl PKey {
         let size = unsafe { c::RSA_size(rsa.as_ptr()) } as usize;
         let mut out = vec![0; size];
         let mut len = 0;
-        // SAFETY: `out` has `size` bytes and says so; the block's length is checked by the call.
+        // SAFETY: `out` has `size` bytes, which the call receives as its limit; the call checks the block's length.
         let ok = unsafe {
             c::RSA_sign_raw(
                 rsa.as_ptr(),
@@ -276,12 +276,12 @@ fn finish(ok: bool, out: Vec<u8>) -> Option<Vec<u8>> {
     ok.then_some(out)
 }
 
-/// Copies what AWS-LC allocated and frees it; `None` for nothing.
+/// Copies the bytes that AWS-LC allocated and frees them; `None` for a null pointer.
 fn copy_and_free(bytes: *mut u8, len: usize) -> Option<Vec<u8>> {
     let bytes = NonNull::new(bytes)?;
-    // SAFETY: the callers got `bytes` from AWS-LC together with its length, and nobody else holds it.
+    // SAFETY: AWS-LC returned `bytes` together with its length, and no other code refers to it.
     let copy = unsafe { std::slice::from_raw_parts(bytes.as_ptr(), len) }.to_vec();
-    // SAFETY: as above; freed once.
+    // SAFETY: AWS-LC allocated the bytes; freed once.
     unsafe { c::OPENSSL_free(bytes.as_ptr().cast()) };
     (len > 0).then_some(copy)
 }

@@ -1,4 +1,4 @@
-//! Base64 (RFC 4648 section 4), for ticket key files. Not in constant time: those files are read at start only.
+//! Base64 (RFC 4648 section 4) for ticket key files. Not in constant time: these files are only read at start.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -16,7 +16,7 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
     out
 }
 
-/// Decodes; padding may be missing, nothing else may be odd.
+/// Decodes; padding may be missing, everything else must be canonical.
 pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=');
     if text.len() - digits.len() > 2 || digits.len() % 4 == 1 {
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_vectors_of_rfc_4648_hold_both_ways() {
+    fn vectors_of_rfc_4648_hold_both_ways() {
         for (bytes, text) in [
             ("", ""),
             ("f", "Zg=="),

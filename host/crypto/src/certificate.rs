@@ -1,4 +1,4 @@
-//! Certificates with their keys and the names they are good for.
+//! Certificates with their keys and the names that they are valid for.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Version};
 use crate::error::KeyError;
 use crate::{pem, sign};
 
-/// A certificate chain, its key, and what is worth knowing about it.
+/// Certificate chain with its key and its properties.
 #[derive(Clone, Debug)]
 pub struct CertifiedName {
-    /// Host names it is good for, in lower case, wildcards as `*.example.org`: the subject alternative names of type
-    /// DNS, or the common name when there are none.
+    /// Host names that it is valid for, in lower case, wildcards as `*.example.org`: the subject alternative names of
+    /// type DNS, or the common name when there are none.
     pub names: Vec<String>,
-    /// Chain and key, as the handshake takes them.
+    /// Chain and key in the format of the handshake.
     pub key: Arc<CertifiedKey>,
     /// Subject, as text.
     pub subject: String,
@@ -32,7 +32,8 @@ pub struct CertifiedName {
 
 /// Loads a chain and its key from PEM and checks that they belong together.
 ///
-/// Validity in time is not checked: a node must come up with an expired certificate, too; see `not_after_unix_s`.
+/// The dates of validity are not checked, because a node must start even with an expired certificate; see
+/// `not_after_unix_s`.
 pub fn load_certificate(chain_pem: &[u8], key_pem: &[u8]) -> Result<CertifiedName, KeyError> {
     let chain = pem::chain(chain_pem)?;
     let key = sign::signing_key(pem::private_key(key_pem)?)?;
@@ -76,7 +77,7 @@ fn parsed(certificate: &[u8]) -> Result<X509Certificate<'_>, KeyError> {
     parsed.map(|(_, parsed)| parsed).map_err(|error| KeyError::Certificate(error.to_string()))
 }
 
-/// Whether the key is the certificate's. Any other trouble on the way is told as what it is.
+/// Checks that the key belongs to the certificate; other faults are returned as such.
 pub(crate) fn belong_together(key: &CertifiedKey, subject: &str) -> Result<(), KeyError> {
     let subject = subject.to_owned();
     match key.keys_match() {
@@ -127,7 +128,7 @@ pub fn self_signed(names: &[String]) -> Result<(String, String), KeyError> {
     Ok((certificate.pem(), key.serialize_pem()))
 }
 
-/// Whether the key is that of a later certificate: chains are often put together in the wrong order.
+/// The error of a key that belongs to a later certificate: chains are often put together in the wrong order.
 fn out_of_order(key: &CertifiedKey, first: &str) -> Option<KeyError> {
     let is_own = |certificate: &CertificateDer<'static>| {
         CertifiedKey::new(vec![certificate.clone()], key.key.clone()).keys_match().is_ok()
@@ -141,7 +142,7 @@ fn out_of_order(key: &CertifiedKey, first: &str) -> Option<KeyError> {
 pub(crate) mod tests {
     use super::*;
 
-    /// A certificate of version 1 for old.example, which holds for 100 years, and its key; made for this test.
+    /// A certificate of version 1 for old.example, valid for 100 years, and its key; made for this test.
     pub(crate) const VERSION_1: &str = "-----BEGIN CERTIFICATE-----
 MIIBKDCBzwIUZz4KnflG7M8FnWpgyMviCVj7ZFAwCgYIKoZIzj0EAwIwFjEUMBIG
 A1UEAwwLb2xkLmV4YW1wbGUwIBcNMjYxMTI0MjE1NTU0WhgPMjEyNjEwMzEyMTU1
@@ -160,7 +161,7 @@ ES++HmLhkYgdVWs/jVnPJUIXADh7USm+Y4PHpW/qQjh31nbLSI/CUr/q
 ";
 
     #[test]
-    fn a_certificate_of_version_1_is_told_from_one_with_another_key() {
+    fn version_1_certificate_is_distinguished_from_a_wrong_key() {
         let error = load_certificate(VERSION_1.as_bytes(), ITS_KEY.as_bytes()).unwrap_err();
         assert!(matches!(&error, KeyError::Version { version: 1, .. }), "{error}");
         let text = error.to_string();

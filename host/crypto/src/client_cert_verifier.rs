@@ -1,8 +1,9 @@
-//! Client certificates: checked by `rustls`' verifier, and their end noted for what the session may become.
+//! Verification of client certificates by `rustls`' verifier; records the end of validity, which bounds the session.
 //!
-//! A resumed session shows the certificate of its full handshake without anybody checking it again. So what is checked here
-//! ends with the certificate: the end goes into the handshake's slot, and from there into every ticket and kept session. Only
-//! the client's own certificate counts; those of its authorities are judged anew at the next full handshake.
+//! A resumed session presents the certificate of its full handshake without another check. The session therefore ends
+//! with the certificate: its end of validity goes into the handshake's slot, and from there into every ticket and
+//! stored session. Only the client's own certificate counts; its authorities are checked again at the next full
+//! handshake.
 
 use std::sync::Arc;
 
@@ -16,11 +17,11 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use crate::sha256::with_own_bytes;
 use crate::tickets::TICKET_LIFETIME_S;
 
-/// A verifier that notes how long what it has found good stays so.
+/// Verifier that records the end of validity of each accepted certificate.
 #[derive(Debug)]
-pub(crate) struct NotingClients(pub(crate) Arc<dyn ClientCertVerifier>);
+pub(crate) struct RecordingClientVerifier(pub(crate) Arc<dyn ClientCertVerifier>);
 
-impl ClientCertVerifier for NotingClients {
+impl ClientCertVerifier for RecordingClientVerifier {
     fn offer_client_auth(&self) -> bool {
         self.0.offer_client_auth()
     }
@@ -40,7 +41,7 @@ impl ClientCertVerifier for NotingClients {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.0.verify_client_cert(end_entity, intermediates, now)?;
-        // What of a ticket was noted before is void: this handshake is a full one.
+        // This handshake is a full one: the end recorded for a ticket does not apply.
         with_current(|seed| {
             let lifetime_ends = seed.unix_s.saturating_add(u64::from(TICKET_LIFETIME_S));
             seed.session.good_until_unix_s = Some(lifetime_ends.min(not_after_unix_s(end_entity)));
@@ -78,7 +79,7 @@ impl ClientCertVerifier for NotingClients {
     }
 }
 
-/// The last second at which a certificate is good; 0, so that nothing is resumed, when it does not say so legibly.
+/// The last second at which a certificate is valid; 0, which prevents resumption, when it cannot be read.
 fn not_after_unix_s(certificate: &[u8]) -> u64 {
     let parsed = X509Certificate::from_der(certificate).ok();
     let seconds = parsed.map(|(_, certificate)| certificate.validity().not_after.timestamp());

@@ -10,13 +10,13 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
 use crate::certificate::{belong_together, subject};
 use crate::error::ConfigError;
-use crate::pinned_server_verifier::Trusted;
+use crate::pinned_server_verifier::PinnedServerVerifier;
 use crate::provider::client_provider;
 use crate::random::CaptureLog;
 use crate::trust_anchors::{anchors, may_issue};
 use crate::{KeyError, pem};
 
-/// Where systems keep the roots they trust, as one PEM file.
+/// Usual locations of a system's trusted roots, each one PEM file.
 const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -24,22 +24,22 @@ const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// How an upstream server's certificate is checked.
+/// Verification of an upstream server's certificate.
 #[derive(Clone, Debug, Default)]
 pub enum Verify {
-    /// It must lead to an authority among these, or be one of them.
+    /// It must lead to an authority among these certificates, or be one of them.
     Roots(Vec<CertificateDer<'static>>),
     /// It must lead to a root that this system trusts.
     #[default]
     System,
-    /// Not at all: anyone between us and the server can read and change everything.
+    /// No verification: an attacker between node and server can read and change everything.
     InsecureNone,
 }
 
-/// The certificate we show to upstream servers.
+/// Certificate that a node presents to upstream servers.
 #[derive(Debug)]
 pub struct ClientCertificate {
-    /// Our certificate first.
+    /// Chain, the node's own certificate first.
     pub chain: Vec<CertificateDer<'static>>,
     /// Its key.
     pub key: PrivateKeyDer<'static>,
@@ -51,7 +51,8 @@ impl ClientCertificate {
         Ok(ClientCertificate { chain: pem::chain(chain_pem)?, key: pem::private_key(key_pem)? })
     }
 
-    /// Whether the key is the certificate's and both can be used, which [`client_config`] finds out too, but cannot say so well.
+    /// Checks that the key belongs to the certificate and that both can be used. [`client_config`] checks this too, but
+    /// with less precise errors.
     pub fn check(&self) -> Result<(), KeyError> {
         let Some(first) = self.chain.first() else { return Err(KeyError::Chain("empty".into())) };
         let subject = subject(first)?;
@@ -61,18 +62,18 @@ impl ClientCertificate {
     }
 }
 
-/// What a pool's TLS is made of.
+/// TLS settings of a pool.
 #[derive(Debug, Default)]
 pub struct ClientSettings {
-    /// How servers are checked.
+    /// Verification of servers.
     pub verify: Verify,
     /// Application protocols, the preferred one first.
     pub alpn: Vec<Vec<u8>>,
-    /// What we show when asked.
+    /// Certificate to present when a server requests one.
     pub certificate: Option<ClientCertificate>,
 }
 
-/// Makes the configuration that [`evergate_tls::ClientHandshake`] takes. Sessions are resumed within it.
+/// Makes the configuration for [`evergate_tls::ClientHandshake`]. Sessions are resumed within it.
 pub fn client_config(settings: ClientSettings) -> Result<Arc<ClientConfig>, ConfigError> {
     if let Some(name) = settings.alpn.iter().find(|name| !(1..=255).contains(&name.len())) {
         return Err(ConfigError::Alpn(name.len()));
@@ -82,12 +83,12 @@ pub fn client_config(settings: ClientSettings) -> Result<Arc<ClientConfig>, Conf
         ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
     let builder = match settings.verify {
         Verify::Roots(roots) => {
-            let trusted = Trusted::new(anchors(&roots)?, roots, provider)?;
+            let trusted = PinnedServerVerifier::new(anchors(&roots)?, roots, provider)?;
             builder.dangerous().with_custom_certificate_verifier(trusted)
         }
         Verify::System => {
             let (anchors, others) = system_roots()?;
-            let trusted = Trusted::new(anchors, others, provider)?;
+            let trusted = PinnedServerVerifier::new(anchors, others, provider)?;
             builder.dangerous().with_custom_certificate_verifier(trusted)
         }
         Verify::InsecureNone => {
@@ -104,7 +105,8 @@ pub fn client_config(settings: ClientSettings) -> Result<Arc<ClientConfig>, Conf
     Ok(Arc::new(config))
 }
 
-/// The system's roots, and what else somebody had it trust; single ones that `rustls` cannot use are left out, as everyone does.
+/// The trusted roots of the system, including locally added ones. Roots that `rustls` cannot use are skipped, as is
+/// usual.
 fn system_roots() -> Result<(RootCertStore, Vec<CertificateDer<'static>>), ConfigError> {
     let missing = || ConfigError::NoSystemRoots(SYSTEM_ROOTS.join(", "));
     let bytes = SYSTEM_ROOTS.iter().find_map(|path| std::fs::read(path).ok()).ok_or_else(missing)?;
@@ -115,7 +117,7 @@ fn system_roots() -> Result<(RootCertStore, Vec<CertificateDer<'static>>), Confi
     if added == 0 { Err(missing()) } else { Ok((anchors, others)) }
 }
 
-/// Accepts every certificate, but still checks that the server has its key.
+/// Verifier that accepts every certificate, but still checks that the server has its key.
 #[derive(Debug)]
 struct NoVerifier(Arc<CryptoProvider>);
 

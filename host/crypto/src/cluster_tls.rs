@@ -1,7 +1,7 @@
-//! TLS between the nodes of a cluster: one key pair, derived from the cluster's secret, at both ends.
+//! TLS between the nodes of a cluster: both ends use one key pair, derived from the cluster's secret.
 //!
-//! Nodes authenticate each other by having the same secret; there are no certificates to issue, to expire or to mix up.
-//! The raw public key (RFC 7250) of the other end must be our own. TLS 1.3 only, without resumption.
+//! Nodes authenticate each other by having the same secret; no certificate must be issued, can expire or can be mixed
+//! up. The raw public key (RFC 7250) of the other end must equal the node's own. TLS 1.3 only, without resumption.
 
 use crate::ConfigError;
 use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der, PublicKeyX509Der};
@@ -19,7 +19,7 @@ use rustls::{
 };
 use std::sync::Arc;
 
-/// Accepts exactly one public key.
+/// Verifier that accepts exactly one public key.
 #[derive(Debug)]
 struct Same {
     key: SubjectPublicKeyInfoDer<'static>,
@@ -36,7 +36,7 @@ impl Same {
     }
 }
 
-/// What verifiers of both sides have alike: raw keys, TLS 1.3 only.
+/// Common methods of the verifiers of both sides: raw keys, TLS 1.3 only.
 macro_rules! raw_keys_in_tls13 {
     () => {
         fn verify_tls12_signature(
@@ -101,7 +101,8 @@ impl ClientCertVerifier for Same {
     raw_keys_in_tls13!();
 }
 
-/// Both ends of mirror channels under a cluster's secret. The secret must be used for nothing else: derive it.
+/// Configurations of both ends of replication channels under a cluster's secret. The secret must serve no other
+/// purpose: derive it.
 pub fn channel_configs(secret: &[u8; 32]) -> Result<(Arc<ServerConfig>, Arc<ClientConfig>), ConfigError> {
     let refused = |what: String| ConfigError::Tls(rustls::Error::General(format!("cluster channel: {what}")));
     let pair = Ed25519KeyPair::from_seed_unchecked(secret).map_err(|error| refused(error.to_string()))?;
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn only_nodes_with_the_same_secret_talk() {
+    fn only_nodes_with_the_same_secret_connect() {
         let (server, client) = channel_configs(&[1; 32]).unwrap();
         let (other_server, other_client) = channel_configs(&[2; 32]).unwrap();
         let (again, _) = channel_configs(&[1; 32]).unwrap();

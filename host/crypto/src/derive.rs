@@ -1,8 +1,8 @@
-//! Many secrets from one: HKDF-SHA256 (RFC 5869) with a label for each purpose.
+//! Derivation of many secrets from one: HKDF-SHA256 (RFC 5869) with a label for each purpose.
 
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
 
-/// Separates what is derived here from whatever else a secret may be used for.
+/// Salt that separates these secrets from other uses of the same input.
 const SALT: &[u8] = b"evergate 1";
 
 struct Length(usize);
@@ -13,7 +13,8 @@ impl KeyType for Length {
     }
 }
 
-/// `N` bytes that depend on all of `secret` and on `label`. The same on every node; one label tells nothing of another.
+/// `N` bytes that depend on all of `secret` and on `label`. They are equal on every node; the bytes of one label reveal
+/// nothing about another.
 pub fn derive<const N: usize>(secret: &[u8], label: &str) -> [u8; N] {
     const { assert!(N > 0 && N <= 255 * 32) }
     let mut out = [0; N];
@@ -29,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_label_and_every_secret_gives_other_bytes_and_the_same_ones_the_same() {
+    fn derived_bytes_depend_on_secret_and_label_alone() {
         let one: [u8; 32] = derive(&[1; 32], "a");
         assert_eq!(one, derive::<32>(&[1; 32], "a"));
         assert_ne!(one, derive::<32>(&[1; 32], "b"));

@@ -1,5 +1,5 @@
-//! ECDSA with the nonce of RFC 6979: P-256 with SHA-256, P-384 with SHA-384 and P-521 with SHA-512, the pairs that TLS
-//! 1.3 names.
+//! ECDSA with the nonce of RFC 6979: P-256 with SHA-256, P-384 with SHA-384 and P-521 with SHA-512, the pairs of TLS
+//! 1.3.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ trait Curve {
     const HASH: HashKind;
     /// The group's order, big-endian.
     const ORDER: &'static [u8];
-    /// Bits of a scalar's bytes that the order does not have.
+    /// Bits of a scalar's bytes that the order does not use.
     const SPARE_BITS: u32 = 0;
 }
 
@@ -118,10 +118,10 @@ where
     }
 }
 
-/// Bytes of the longest hash.
+/// Length of the longest hash, in bytes.
 const HASH_MAX: usize = 64;
 
-/// RFC 6979 section 3.2, for a hash that is no longer than the group's order.
+/// The nonce of RFC 6979 section 3.2, for a hash that is no longer than the group's order.
 fn nonce<const N: usize>(scalar: &[u8; N], hash: &[u8]) -> Zeroizing<[u8; N]>
 where
     Scalars<N>: Curve,
@@ -162,7 +162,7 @@ where
     }
 }
 
-/// The hash modulo the order, as long as a scalar; it is less than twice the order, so one subtraction does.
+/// The hash modulo the order, as long as a scalar. The hash is less than twice the order, so one subtraction suffices.
 fn bits2octets<const N: usize>(hash: &[u8]) -> [u8; N]
 where
     Scalars<N>: Curve,
@@ -183,7 +183,7 @@ fn shift_right(value: &mut [u8], bits: u32) {
     }
 }
 
-/// `value` minus the order and whether it was below it, in a time that does not depend on the value.
+/// `value` minus the order, and whether `value` was below it, in constant time.
 fn subtract_order<const N: usize>(value: &[u8; N]) -> ([u8; N], bool)
 where
     Scalars<N>: Curve,
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_at_or_above_the_order_is_reduced() {
+    fn hash_at_or_above_the_order_is_reduced() {
         let order: &[u8; 32] = Scalars::<32>::ORDER.try_into().unwrap();
         assert_eq!(subtract_order::<32>(order), ([0; 32], false));
         assert!(subtract_order::<32>(&[0; 32]).1);

@@ -1,11 +1,11 @@
-//! Errors: all come from configuration or the machine, none from a peer. Each says what to do about it.
+//! Errors of configuration and machine, none of a peer. Each message states the remedy.
 
-/// Why a file is no PEM, though it has parts of it.
+/// Reason why a file with parts of PEM is not PEM.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PemError(pub(crate) String);
 
-/// Why a certificate or private key cannot be used.
+/// Reason why a certificate or private key cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -21,7 +21,7 @@ pub enum KeyError {
     /// The key is protected by a passphrase.
     #[error("private key is encrypted; decrypt it first: openssl pkey -in key.pem -out plain.pem")]
     Encrypted,
-    /// The key is of a kind that cannot sign reproducibly here.
+    /// The key is of a kind that cannot sign reproducibly.
     #[error(
         "private key: {0} is not supported; use ECDSA P-256, P-384 or P-521, RSA of 2048 to 4096 bits, or Ed25519"
     )]
@@ -36,34 +36,34 @@ pub enum KeyError {
     },
     /// The key is that of another certificate of the chain.
     #[error(
-        "certificate chain: {subject} stands first, and the private key is that of number {number}, {own}; begin the file \
-         with {own}, then its issuer, then the issuer of that"
+        "certificate chain: {subject} stands first, and the private key is that of number {number}, {own}; begin the \
+         file with {own}, then its issuer, then the issuer of that"
     )]
     Order {
         /// Subject of the first certificate.
         subject: String,
-        /// Subject of the certificate whose key it is.
+        /// Subject of the certificate that the key belongs to.
         own: String,
-        /// Its place in the chain, from 1.
+        /// Its position in the chain, from 1.
         number: usize,
     },
-    /// The certificate is of a version that has no extensions, and so cannot say what it is for.
+    /// The certificate is of a version without extensions, so it cannot state its purpose.
     #[error(
-        "certificate {subject} is of X.509 version {version}, and TLS needs version 3; issue it anew with extensions, \
+        "certificate {subject} is of X.509 version {version}, and TLS needs version 3; reissue it with extensions, \
          such as subjectAltName (openssl x509 -extfile)"
     )]
     Version {
         /// Subject of the certificate.
         subject: String,
-        /// Its version, as people count: from 1.
+        /// Its version, from 1.
         version: u32,
     },
     /// The TLS library cannot use the certificate.
-    #[error("certificate {subject} cannot be used: {reason}; issue it anew")]
+    #[error("certificate {subject} cannot be used: {reason}; reissue it")]
     Unusable {
         /// Subject of the certificate.
         subject: String,
-        /// What the library says.
+        /// Reason of the library.
         reason: String,
     },
     /// The certificate names no host.
@@ -77,34 +77,34 @@ pub enum KeyError {
     /// A self-signed certificate could not be made.
     #[error("cannot make a self-signed certificate for {names}: {reason}")]
     SelfSigned {
-        /// The names asked for.
+        /// The requested names.
         names: String,
-        /// What went wrong.
+        /// The cause.
         reason: String,
     },
 }
 
-/// Why ticket keys cannot be used.
+/// Reason why ticket keys cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TicketKeyError {
-    /// Nothing in it.
+    /// The file is empty.
     #[error("ticket key file holds no key")]
     Empty,
-    /// A text line that is no key.
+    /// A text line that is not a key.
     #[error(
         "ticket key file, line {line}: {reason}; expected 64 bytes in base64, then optionally a unix time"
     )]
     Line {
-        /// Which line, from 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Fault of the line.
         reason: &'static str,
     },
     /// A binary file of a wrong size.
     #[error("ticket key file of {0} bytes is neither text nor a row of 64-byte keys")]
     Length(usize),
-    /// More keys than are kept.
+    /// More keys than a node keeps.
     #[error("ticket key file holds {0} keys; keep the newest 3, newest first")]
     TooMany(usize),
     /// One key twice.
@@ -112,11 +112,11 @@ pub enum TicketKeyError {
     Duplicate(usize),
 }
 
-/// Why a TLS configuration cannot be made.
+/// Reason why a TLS configuration cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// No certificate at all.
+    /// No certificate is configured.
     #[error("no certificate configured; a tls listener needs at least one")]
     NoCertificate,
     /// The version range is empty.
@@ -128,24 +128,24 @@ pub enum ConfigError {
     /// Client authentication without a root to trust.
     #[error("client certificates are asked for, but no root certificate is given to check them against")]
     NoRoots,
-    /// Client authentication with certificates that vouch for no other.
+    /// Client authentication with certificates of which none may issue others.
     #[error(
-        "client certificates are asked for, but none of those to check them against is an authority's (basicConstraints \
-         CA:TRUE, and keyCertSign where there is a keyUsage)"
+        "client certificates are asked for, but none of those to check them against is an authority's \
+         (basicConstraints CA:TRUE, and keyCertSign where there is a keyUsage)"
     )]
     NoAuthority,
     /// A root certificate that cannot be used.
     #[error("root certificate {index}: {reason}")]
     Root {
-        /// Its place in the list, from 0.
+        /// Its position in the list, from 0.
         index: usize,
-        /// What is wrong with it.
+        /// Fault of the certificate.
         reason: String,
     },
-    /// The system's roots are not where systems keep them.
+    /// No file with the system's roots was found.
     #[error("no system root certificates found at {0}; install ca-certificates or name the roots")]
     NoSystemRoots(String),
-    /// `rustls` refused.
+    /// `rustls` refused the configuration.
     #[error("tls library refused the configuration: {0}")]
     Tls(#[from] rustls::Error),
 }

@@ -1,7 +1,7 @@
-//! HKDF-SHA256 for TLS 1.3 (RFC 5869, RFC 8446 section 7.1) that prepares a secret once for all that is expanded from it.
+//! HKDF-SHA256 for TLS 1.3 (RFC 5869, RFC 8446 section 7.1) that prepares a secret once for all its expansions.
 //!
-//! A resumed handshake expands about thirty times. AWS-LC prepares the secret anew each time, through a context on the
-//! heap: that was a ninth of the whole handshake.
+//! A resumed handshake expands about thirty times. AWS-LC prepares the secret each time, in a context on the heap: this
+//! took a ninth of the whole handshake.
 
 use hmac::{Hmac, KeyInit, Mac};
 use rustls::crypto::hmac::Tag;
@@ -17,10 +17,10 @@ const BLOCKS_MAX: usize = 255;
 #[derive(Debug)]
 pub(crate) struct HkdfSha256;
 
-/// A secret with both halves of its HMAC begun.
+/// A secret with both halves of its HMAC started.
 struct Expander(Hmac<Sha256>);
 
-/// HMAC-SHA256 under `key`, both halves begun.
+/// HMAC-SHA256 under `key`, both halves started.
 pub(crate) fn keyed(key: &[u8]) -> Hmac<Sha256> {
     <Hmac<Sha256> as KeyInit>::new_from_slice(key).expect("HMAC takes keys of every length")
 }
@@ -105,7 +105,7 @@ mod tests {
 
     /// Appendix A.1.
     #[test]
-    fn the_first_test_case_of_rfc_5869_is_met() {
+    fn first_test_case_of_rfc_5869_holds() {
         let salt: Vec<u8> = (0..=0x0c).collect();
         let info: Vec<u8> = (0xf0..=0xf9).collect();
         let found = &all(&HkdfSha256, Some(&salt), &[0x0b; 22], &[&info], 42)[0];
@@ -118,7 +118,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_differs_from_the_other_implementation(
+        fn output_equals_that_of_the_other_implementation(
             salt in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..100)),
             secret in proptest::collection::vec(any::<u8>(), 0..200),
             info in proptest::collection::vec(any::<u8>(), 0..100),
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_hkdf_gives_is_refused() {
+    fn output_beyond_the_hkdf_limit_is_refused() {
         let expander = HkdfSha256.extract_from_secret(None, b"secret");
         let mut most = vec![0; BLOCKS_MAX * HASH + 1];
         assert!(expander.expand_slice(&[], &mut most).is_err());

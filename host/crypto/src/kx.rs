@@ -1,7 +1,7 @@
-//! Key exchange whose private values are drawn from the seed.
+//! Key exchange with private values drawn from the seed.
 //!
-//! Invariant: a private value is drawn for one exchange; where the peer's share is known (TLS 1.3) it is mixed into
-//! the draw.
+//! Invariant: a private value is drawn for one exchange. If the peer's share is known (TLS 1.3), it is mixed into the
+//! draw.
 
 use aws_lc_rs::agreement;
 use evergate_base::seed::with_current;
@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 use crate::aws_lc::{MLKEM768_CIPHERTEXT, MLKEM768_KEY, mlkem768_encapsulate, x25519, x25519_public};
 use crate::random::draw;
 
-/// Most draws for a scalar: each is out of range with probability 2^-32 at most.
+/// Limit of draws for a scalar: each is out of range with probability 2^-32 at most.
 const DRAWS_MAX: usize = 8;
 
 fn bad_share() -> Error {
@@ -37,7 +37,7 @@ impl X25519Pair {
 
     fn agree(&self, peer: &[u8]) -> Result<Zeroizing<[u8; 32]>, Error> {
         let peer = peer.try_into().map_err(|_| bad_share())?;
-        // RFC 8446 section 7.4.2: abort on the all-zero value, which is what a share of small order gives.
+        // RFC 8446 section 7.4.2: abort on the all-zero value, which results from a share of small order.
         x25519(&self.private, peer).ok_or_else(bad_share)
     }
 }
@@ -95,7 +95,7 @@ impl NistPair {
         for _ in 0..DRAWS_MAX {
             let mut scalar = Zeroizing::new([0; N]);
             draw(label, peer, &mut scalar[..])?;
-            // Refused when zero or not below the group's order: take the next draw.
+            // Refused when zero or not below the group's order: use the next draw.
             let Ok(private) = agreement::PrivateKey::from_private_key(algorithm, &scalar[..]) else {
                 continue;
             };
@@ -160,8 +160,8 @@ impl SupportedKxGroup for P256 {
     }
 }
 
-/// NIST P-384, for clients that offer no group of first choice: `rustls` follows the client's order of groups, and
-/// would ask a client for a share of this one that sent a share of a faster one.
+/// NIST P-384, for clients that offer no preferred group. `rustls` follows the client's order of groups, and would
+/// otherwise ask a client for a share of this group although it sent a share of a faster one.
 #[derive(Debug)]
 pub(crate) struct P384;
 
@@ -183,7 +183,7 @@ impl SupportedKxGroup for P384 {
     }
 }
 
-/// ML-KEM-768 joined with X25519 (draft-ietf-tls-ecdhe-mlkem), the server's side.
+/// Server side of ML-KEM-768 combined with X25519 (draft-ietf-tls-ecdhe-mlkem).
 #[derive(Debug)]
 pub(crate) struct X25519MlKem768;
 

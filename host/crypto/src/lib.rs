@@ -1,12 +1,13 @@
-//! The deterministic CryptoProvider and the keys it works with.
+//! Deterministic CryptoProvider, and the keys that it uses.
 //!
-//! What `rustls` would draw from the operating system during a server's handshake is drawn here from the connection's
-//! seed (`evergate_base::seed`), so that any node with the seed writes the same bytes: key shares, signatures,
-//! tickets, times. All unsafe code of the crate is in `aws`, the few calls of AWS-LC that have no safe form.
+//! `rustls` would draw randomness for a server's handshake from the operating system. This provider draws it from the
+//! connection's seed (`evergate_base::seed`), so that any node with the seed writes the same bytes: key shares,
+//! signatures, tickets, times. All unsafe code of the crate is in `aws_lc`: the few AWS-LC calls without a safe
+//! variant.
 //!
-//! Invariants: a draw outside a seeded scope fails, it never falls back to other randomness; private keys and ticket
-//! keys are erased with their owners and never printed. What this crate does not do: watch files, rotate on a timer,
-//! or talk to a network (see `apps/evergate`).
+//! Invariants: a draw outside a seeded scope fails and never falls back to other randomness; private keys and ticket
+//! keys are erased with their owners and never printed. This crate does not watch files, rotate keys on a timer or use
+//! the network (see `apps/evergate`).
 
 mod aead;
 mod aws_lc;

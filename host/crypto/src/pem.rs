@@ -1,11 +1,11 @@
-//! PEM files, with errors that say what is in them instead of what was expected.
+//! PEM files, with errors that describe the content of the file.
 
 use rustls_pki_types::pem::{Error, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::error::{KeyError, PemError};
 
-/// Names of blocks that are shown. What else stands there may be a key whose line ends were lost.
+/// Names of blocks that errors may show. Any other label may be a key whose line ends were lost.
 const LABELS: [&str; 8] = [
     "CERTIFICATE",
     "CERTIFICATE REQUEST",
@@ -17,7 +17,7 @@ const LABELS: [&str; 8] = [
     "X509 CRL",
 ];
 
-/// The byte order mark that some editors put in front of a text (UTF-8).
+/// The byte order mark (UTF-8) that some editors put in front of a text.
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// A PEM file without the byte order mark in front of it, which would hide its first block.
@@ -25,13 +25,13 @@ pub fn unmarked(pem: &[u8]) -> &[u8] {
     pem.strip_prefix(MARK).unwrap_or(pem)
 }
 
-/// All certificates of a file, in their order; none in a file of something else.
+/// All certificates of a file, in order; none for a file of another kind.
 pub fn pem_certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
     let pem = whole(pem)?;
     CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|error| broken(&error))
 }
 
-/// A PEM file of which no block is hidden: what is put together of files with marks has them in its middle.
+/// A PEM file without hidden blocks. A concatenation of files with byte order marks has marks in its middle.
 fn whole(pem: &[u8]) -> Result<&[u8], PemError> {
     let pem = unmarked(pem);
     match contains(pem, &[MARK, b"-----BEGIN "].concat()) {
@@ -42,7 +42,7 @@ fn whole(pem: &[u8]) -> Result<&[u8], PemError> {
     }
 }
 
-/// The certificates of a chain file, in their order.
+/// The certificates of a chain file, in order.
 pub(crate) fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, KeyError> {
     let certificates =
         pem_certificates(pem).map_err(|error| KeyError::Chain(format!("broken PEM: {error}")))?;
@@ -62,7 +62,7 @@ pub(crate) fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, KeyError
         .map_err(|error| KeyError::Key(format!("no usable key: {}, {}", broken(&error), holds(pem))))
 }
 
-/// What the library found. Never what the file holds: that may be a private key.
+/// The library's error. It never includes content of the file, which may be a private key.
 fn broken(error: &Error) -> PemError {
     PemError(match error {
         Error::MissingSectionEnd { end_marker } => match known(end_marker) {

@@ -1,9 +1,9 @@
-//! Servers whose very certificate is trusted.
+//! Verifier of servers whose certificate itself is trusted.
 //!
-//! `openssl req -x509` makes certificates that are their own authority, and says so in them (basicConstraints). As the end of a chain
-//! such a one is refused (RFC 5280 section 6.1 asks for more than a match), though whoever names it in `ca` means just it. So a server
-//! that shows a certificate which is among the trusted ones byte for byte is taken for what it says that it is. One that is no
-//! authority's is good for nothing but that.
+//! `openssl req -x509` makes certificates that are their own authority (basicConstraints). A chain must not end with
+//! such a certificate (RFC 5280 section 6.1 asks for more than a match), although an operator who names it in `ca`
+//! wants to trust it. The verifier therefore also accepts a server whose certificate equals a trusted one byte for
+//! byte. A trusted certificate that is not an authority is only valid for that.
 
 use std::sync::Arc;
 
@@ -20,32 +20,32 @@ use crate::certificate::validity;
 use crate::error::ConfigError;
 use crate::trust_anchors::is_own_issuer;
 
-/// Takes servers whose certificates lead to an authority, or are among those that are trusted.
+/// Verifier of servers whose certificates lead to an authority, or are among the trusted ones.
 #[derive(Debug)]
-pub(crate) struct Trusted {
-    /// Nothing leads anywhere where there is no authority.
+pub(crate) struct PinnedServerVerifier {
+    /// `None` without an authority: no chain is then valid.
     chains: Option<Arc<WebPkiServerVerifier>>,
     trusted: Vec<CertificateDer<'static>>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl Trusted {
+impl PinnedServerVerifier {
     pub(crate) fn new(
         anchors: RootCertStore,
         trusted: Vec<CertificateDer<'static>>,
         provider: Arc<CryptoProvider>,
-    ) -> Result<Arc<Trusted>, ConfigError> {
+    ) -> Result<Arc<PinnedServerVerifier>, ConfigError> {
         let algorithms = provider.signature_verification_algorithms;
         let chains = match anchors.is_empty() {
             true => None,
             false => Some(WebPkiServerVerifier::builder_with_provider(Arc::new(anchors), provider).build()),
         };
         let chains = chains.transpose().map_err(|error| rustls::Error::General(error.to_string()))?;
-        Ok(Arc::new(Trusted { chains, trusted, algorithms }))
+        Ok(Arc::new(PinnedServerVerifier { chains, trusted, algorithms }))
     }
 }
 
-impl ServerCertVerifier for Trusted {
+impl ServerCertVerifier for PinnedServerVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -94,12 +94,12 @@ impl ServerCertVerifier for Trusted {
     }
 }
 
-/// A server's own certificate that nothing makes trusted.
+/// Error of a self-signed server certificate that is not trusted.
 #[derive(Debug, thiserror::Error)]
 #[error("self-signed certificate of unknown issuer: neither it nor its issuer is trusted")]
 struct SelfSigned;
 
-/// The error of a chain that cannot lead anywhere, because its first certificate is its own issuer.
+/// The error of a chain that cannot be valid, because its first certificate is its own issuer.
 fn name_self_signed(error: Error, certificate: &[u8]) -> Error {
     let is_lost = match &error {
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => true,

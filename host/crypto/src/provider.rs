@@ -1,4 +1,4 @@
-//! The two providers: the deterministic one for servers, the ordinary one for upstream connections.
+//! Two providers: the deterministic one for servers, the ordinary one for upstream connections.
 
 use std::sync::{Arc, LazyLock};
 
@@ -14,7 +14,8 @@ use crate::kx::{P256, P384, X25519, X25519MlKem768};
 use crate::random::{SeedRandom, random_bytes};
 use crate::sha256::{Sha256Hash, TranscriptHash};
 
-/// The suites of TLS 1.3 that have our hash and key schedule. `None` never happens: that both are of TLS 1.3 is in their names.
+/// The TLS 1.3 suites with the hash and key schedule of this crate. `None` never occurs, because the named suites are
+/// of TLS 1.3.
 static SHA256_SUITES: LazyLock<Option<[Tls13CipherSuite; 2]>> = LazyLock::new(|| {
     let ours = |suite: SupportedCipherSuite| {
         let Tls13CipherSuite { common, aead_alg, .. } = suite.tls13()?;
@@ -68,7 +69,7 @@ const TLS12_SUITES: [SupportedCipherSuite; 6] = [
     suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
 ];
 
-/// Loads private keys for whoever asks the provider.
+/// Loader of private keys for users of the provider.
 #[derive(Debug)]
 struct Keys;
 
@@ -78,7 +79,7 @@ impl KeyProvider for Keys {
     }
 }
 
-/// The server's provider: all randomness comes from the installed seed, and none is had without one.
+/// The server's provider: all randomness comes from the installed seed; without a seed a draw fails.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider {
         cipher_suites: suites(),
@@ -94,7 +95,8 @@ pub fn client_provider() -> Arc<CryptoProvider> {
     Arc::new(default_provider())
 }
 
-/// Does once what is slow the first time (randomness, tables, self-tests), before a connection waits for it.
+/// Performs operations that are slow the first time (randomness, tables, self-tests), before a connection waits for
+/// them.
 pub fn warm_up() {
     let secret: [u8; 32] = random_bytes();
     let mut seed = Some(Seed::new(secret, 0));

@@ -1,4 +1,4 @@
-//! Randomness, time and secrets by way of the installed seed; and the operating system's randomness for the rest.
+//! Randomness, time and secrets from the installed seed, and the operating system's randomness for other uses.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use rustls_pki_types::UnixTime;
 
 use crate::hkdf::keyed;
 
-/// Fills `out` from the installed seed. `label` separates purposes; `context` is mixed in (a peer's key share, so that
-/// another share never meets the same private key, not even after a HelloRetryRequest). Fails outside a scope.
+/// Fills `out` from the installed seed. `label` separates purposes. `context` is mixed in: with a peer's key share,
+/// another share never meets the same private key, not even after a HelloRetryRequest. Fails outside a scope.
 pub(crate) fn draw(label: &[u8], context: &[u8], out: &mut [u8]) -> Result<(), GetRandomFailed> {
     let filled = with_current(|seed| {
         let key = keyed(&seed.key);
@@ -42,7 +42,7 @@ impl SecureRandom for SeedRandom {
     }
 }
 
-/// The time a handshake takes for now: when its connection was accepted.
+/// Current time of a handshake: the time when its connection was accepted.
 #[derive(Debug)]
 pub(crate) struct SeedTime;
 
@@ -52,7 +52,7 @@ impl TimeProvider for SeedTime {
     }
 }
 
-/// Hands TLS 1.3 traffic secrets to the handshake driver through the seed. Nothing is ever written anywhere.
+/// Passes TLS 1.3 traffic secrets to the handshake driver through the seed. It writes no log.
 #[derive(Debug)]
 pub(crate) struct CaptureLog;
 
@@ -82,7 +82,7 @@ impl KeyLog for CaptureLog {
 /// Operating-system randomness, for the secret of each accepted connection.
 ///
 /// # Panics
-/// When the operating system gives none: no connection could be protected, so the process must not go on.
+/// If the operating system provides none: no connection could be protected, so the process must end.
 pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     aws_lc_rs::rand::fill(&mut bytes).expect("the operating system gives no randomness");
@@ -95,7 +95,7 @@ mod tests {
     use evergate_base::seed::{Seed, scoped};
 
     #[test]
-    fn draws_repeat_with_the_seed_differ_from_each_other_and_fail_outside() {
+    fn draws_repeat_with_the_seed_and_fail_outside_a_scope() {
         let run = |key: u8| {
             let mut seed = Some(Seed::new([key; 32], 1));
             scoped(&mut seed, || {
@@ -118,9 +118,9 @@ mod tests {
         assert_ne!(random_bytes::<32>(), random_bytes::<32>());
     }
 
-    /// Nodes of two versions must draw the same, whatever computes it.
+    /// Nodes of two versions must draw the same bytes.
     #[test]
-    fn a_draw_is_the_hmac_of_its_number_block_label_and_context() {
+    fn draw_is_the_hmac_of_number_block_label_and_context() {
         use aws_lc_rs::hmac::{HMAC_SHA256, Key, sign};
         let mut seed = Some(Seed::new([7; 32], 1));
         let mut out = [0; 50];

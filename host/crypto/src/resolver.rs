@@ -1,9 +1,9 @@
-//! Which certificate a client gets: by exact name, then by wildcard of one label, then the default.
+//! Choice of the certificate for a client: by exact name, then by wildcard of one label, then the default.
 //!
-//! Where several certificates have a name, the first that the client can verify is taken, elliptic curves before RSA. In TLS 1.2
-//! the client's groups say of which curves keys may be, too (RFC 8422 section 5.1). Where no other certificate has the name, that is
-//! overlooked: many clients that list fewer curves than they verify would get none.
-//! The answer depends on the ClientHello alone.
+//! If several certificates have the name, the first that the client can verify is used, elliptic curves before RSA. In
+//! TLS 1.2 the client's groups also restrict the curves of keys (RFC 8422 section 5.1). The restriction is ignored if
+//! no other certificate has the name: many clients list fewer curves than they verify. The choice depends on the
+//! ClientHello alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use crate::certificate::CertifiedName;
 
 type Candidates = Vec<Arc<CertifiedKey>>;
 
-/// Chooses certificates by server name.
+/// Resolver of certificates by server name.
 #[derive(Debug)]
 pub struct SniResolver {
     exact: BTreeMap<String, Candidates>,
-    /// By what follows the `*.`.
+    /// By the part after `*.`.
     wildcard: BTreeMap<String, Candidates>,
     default: Candidates,
-    /// Whether clients that can speak TLS 1.3 do.
+    /// Whether clients that support TLS 1.3 use it.
     uses_tls13: bool,
 }
 
@@ -49,7 +49,7 @@ impl SniResolver {
         }
         let lists = resolver.exact.values_mut().chain(resolver.wildcard.values_mut());
         for candidates in lists.chain([&mut resolver.default]) {
-            candidates.sort_by_key(|key| rank(key)); // stable: the order of configuration decides otherwise
+            candidates.sort_by_key(|key| rank(key)); // stable: equal ranks keep the order of configuration
         }
         resolver
     }
@@ -75,14 +75,14 @@ impl SniResolver {
         [exact, wildcard, Some(&self.default)].into_iter().flatten().find_map(best)
     }
 
-    /// The groups that say something of certificates: those of a client with which TLS 1.2 will be spoken.
+    /// The groups that restrict certificates: those of a client that will use TLS 1.2.
     fn groups<'a>(&self, hello: &ClientHello<'a>) -> Option<&'a [NamedGroup]> {
         let tls13 = self.uses_tls13 && with_current(|seed| seed.offers_tls13) == Some(true);
         hello.named_groups().filter(|_| !tls13)
     }
 }
 
-/// The curve that a key is of, where the client's groups are about it.
+/// The curve of a key, if the client's groups restrict it.
 fn curve(key: &CertifiedKey) -> Option<NamedGroup> {
     let curves = [
         (SignatureScheme::ECDSA_NISTP256_SHA256, NamedGroup::secp256r1),
@@ -92,7 +92,7 @@ fn curve(key: &CertifiedKey) -> Option<NamedGroup> {
     curves.into_iter().find(|(scheme, _)| key.key.choose_scheme(&[*scheme]).is_some()).map(|(_, curve)| curve)
 }
 
-/// Cheap and short signatures first.
+/// Rank of a key: cheap and short signatures first.
 fn rank(key: &CertifiedKey) -> u8 {
     use SignatureScheme as S;
     let signs = |scheme| key.key.choose_scheme(&[scheme]).is_some();
@@ -111,7 +111,7 @@ fn rank(key: &CertifiedKey) -> u8 {
 
 impl ResolvesServerCert for SniResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        // The client's own name, never the alias that `rustls` sees; what is no host name counts as none.
+        // The client's own name, never the alias that `rustls` sees; an invalid host name counts as none.
         let own = with_current(|seed| seed.alias.as_ref().map(|alias| alias.real.clone())).flatten();
         let known = own.as_ref().map(|name| std::str::from_utf8(name).ok().filter(|_| is_host_name(name)));
         let name = known.unwrap_or(hello.server_name());

@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 use crate::aws_lc::{HashKind, PKey, PKeyKind};
 use crate::error::KeyError;
 
-/// SHA-256 first: the longer hashes cost time and protect nothing that the key's size does.
+/// SHA-256 first: longer hashes cost time without more protection than the key size allows.
 const SCHEMES: [SignatureScheme; 6] = [
     SignatureScheme::RSA_PSS_SHA256,
     SignatureScheme::RSA_PSS_SHA384,
@@ -28,7 +28,7 @@ pub(crate) struct RsaKey(Arc<Inner>);
 struct Inner {
     key: PKey,
     bits: usize,
-    /// Salts come from this key, so that they tell nothing about one another.
+    /// Key that derives salts, so that salts reveal nothing about one another.
     salts: hmac::Key,
     public: Vec<u8>,
 }
@@ -40,8 +40,8 @@ impl std::fmt::Debug for Inner {
 }
 
 impl RsaKey {
-    /// The key of the salts follows from a signature that is never shown: every node that has the private key gets
-    /// the same one, in whatever encoding it was loaded.
+    /// The key of the salts follows from a signature that is never sent: every node with the private key derives the
+    /// same one, whatever the encoding of the private key.
     pub(crate) fn new(key: PKey) -> Result<RsaKey, KeyError> {
         let PKeyKind::Rsa { bits } = key.kind() else { return Err(KeyError::Unsupported("not RSA".into())) };
         let public = key.public_der().ok_or_else(|| KeyError::Key("RSA key without a public part".into()))?;
@@ -89,7 +89,7 @@ impl Signer for RsaSigner {
         let digest = hash.digest(message);
         let signature = if pss {
             let salt = hmac::sign(&self.inner.salts, digest.as_ref());
-            // RFC 8446 section 4.2.3: "the length of the Salt MUST be equal to the length of the digest output".
+            // RFC 8446 section 4.2.3: the salt is as long as the digest.
             let salt = salt.as_ref().get(..digest.as_ref().len()).unwrap_or_default();
             self.inner.key.rsa_raw(&emsa_pss(hash, digest.as_ref(), salt, self.inner.bits))
         } else {
@@ -103,8 +103,8 @@ impl Signer for RsaSigner {
     }
 }
 
-/// EMSA-PSS-ENCODE (RFC 8017 section 9.1.1) with MGF1 of the same hash, padded to the modulus's length. For a modulus
-/// of at least 2048 bits every hash fits.
+/// EMSA-PSS-ENCODE (RFC 8017 section 9.1.1) with MGF1 of the same hash, padded to the modulus's length. Every hash fits
+/// in a modulus of at least 2048 bits.
 fn emsa_pss(hash: HashKind, digest: &[u8], salt: &[u8], modulus_bits: usize) -> Vec<u8> {
     let em_bits = modulus_bits - 1;
     let em_len = em_bits.div_ceil(8);

@@ -10,7 +10,7 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls_pki_types::CertificateDer;
 
 use crate::certificate::CertifiedName;
-use crate::client_cert_verifier::NotingClients;
+use crate::client_cert_verifier::RecordingClientVerifier;
 use crate::error::ConfigError;
 use crate::provider::{client_provider, provider};
 use crate::random::{CaptureLog, SeedTime};
@@ -19,19 +19,20 @@ use crate::session_store::PolicySessions;
 use crate::tickets::{PolicyTickets, TicketHandle};
 use crate::trust_anchors::{NAMES_BYTES_MAX, anchors, may_issue, names_bytes};
 
-/// Whether clients have to show a certificate.
+/// Request for a client certificate.
 #[derive(Clone, Debug, Default)]
 pub enum ClientAuth {
-    /// Never asked for.
+    /// Not requested.
     #[default]
     None,
-    /// Asked for; when one is shown it must lead to one of these roots. What is no authority's among them is passed over.
+    /// Requested; a presented certificate must lead to one of these roots. Certificates without the right to issue are
+    /// skipped.
     Optional(Vec<CertificateDer<'static>>),
-    /// Needed, and must lead to one of these roots.
+    /// Required; must lead to one of these roots.
     Required(Vec<CertificateDer<'static>>),
 }
 
-/// What a listener's TLS is made of.
+/// TLS settings of a listener.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
     /// Certificates; the first is the default.
@@ -46,13 +47,13 @@ pub struct ServerSettings {
     pub client_auth: ClientAuth,
     /// Keys of session tickets; without them no session is resumed by ticket.
     pub tickets: Option<TicketHandle>,
-    /// Keys that TLS 1.2 sessions are sealed with which clients without tickets resume by their ids, and how long they may,
-    /// in seconds; without them no session gets an id.
+    /// Keys that seal TLS 1.2 sessions for clients that resume by session id instead of a ticket, and the lifetime of
+    /// the sessions in seconds. `None`: no session receives an id.
     pub session_ids: Option<(TicketHandle, u32)>,
-    /// Whether a client that puts ChaCha20-Poly1305 first gets it; everyone else gets AES-GCM.
+    /// Whether clients that prefer ChaCha20-Poly1305 use it; all others use AES-GCM.
     pub prefer_chacha_when_client_does: bool,
-    /// Name of the listener or virtual host: sessions made under one name are not resumed under another, nor under
-    /// other client authentication.
+    /// Name of the listener or virtual host: a session is resumed only under the name, and with the client
+    /// authentication, of its full handshake.
     pub policy: String,
 }
 
@@ -72,7 +73,7 @@ impl Default for ServerSettings {
     }
 }
 
-/// Makes the configuration that [`evergate_tls::Handshake`] takes.
+/// Makes the configuration for [`evergate_tls::Handshake`].
 pub fn server_config(settings: ServerSettings) -> Result<Arc<ServerConfig>, ConfigError> {
     if settings.certificates.is_empty() {
         return Err(ConfigError::NoCertificate);
@@ -89,7 +90,7 @@ pub fn server_config(settings: ServerSettings) -> Result<Arc<ServerConfig>, Conf
     let policy = policy_tag(&settings.policy, &settings.client_auth);
     let mut provider = CryptoProvider::clone(&provider());
     if settings.version_max == Version::Tls12 {
-        provider.cipher_suites.retain(|suite| suite.tls13().is_none()); // the driver sees by them what is spoken
+        provider.cipher_suites.retain(|suite| suite.tls13().is_none()); // the driver derives the versions from them
     }
     let builder = ServerConfig::builder_with_details(Arc::new(provider), Arc::new(SeedTime))
         .with_protocol_versions(versions)?;
@@ -100,23 +101,24 @@ pub fn server_config(settings: ServerSettings) -> Result<Arc<ServerConfig>, Conf
             if anchors.is_empty() {
                 return Err(ConfigError::NoAuthority);
             }
-            let is_reported = names_bytes(&anchors) <= NAMES_BYTES_MAX;
+            let lists_names = names_bytes(&anchors) <= NAMES_BYTES_MAX;
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(anchors), client_provider());
-            // Without names "the client MAY send any certificate" (RFC 5246 section 7.4.4; RFC 8446 section 4.2.4 is optional).
-            let verifier = if is_reported { verifier } else { verifier.clear_root_hint_subjects() };
+            // Without names "the client MAY send any certificate" (RFC 5246 section 7.4.4; optional in RFC 8446 section
+            // 4.2.4).
+            let verifier = if lists_names { verifier } else { verifier.clear_root_hint_subjects() };
             let verifier = match settings.client_auth {
                 ClientAuth::Optional(_) => verifier.allow_unauthenticated(),
                 _ => verifier,
             };
             let verifier = verifier.build().map_err(|error| rustls::Error::General(error.to_string()))?;
-            builder.with_client_cert_verifier(Arc::new(NotingClients(verifier)))
+            builder.with_client_cert_verifier(Arc::new(RecordingClientVerifier(verifier)))
         }
     };
     let uses_tls13 = settings.version_max == Version::Tls13;
     let mut config =
         builder.with_cert_resolver(Arc::new(SniResolver::new(&settings.certificates, uses_tls13)));
     config.alpn_protocols = settings.alpn;
-    // The handshake driver looks at the order of a client that is not ignored, and at that of no other.
+    // The handshake driver reads the client's order only if it is not ignored.
     config.ignore_client_order = !settings.prefer_chacha_when_client_does;
     config.session_storage = match settings.session_ids {
         Some((handle, lifetime_s)) => Arc::new(PolicySessions { handle, policy, lifetime_s }),
@@ -132,13 +134,13 @@ pub fn server_config(settings: ServerSettings) -> Result<Arc<ServerConfig>, Conf
     Ok(Arc::new(config))
 }
 
-/// Names what clients have to show under these settings; nothing where they are not asked for a certificate.
+/// Tag of the client authentication under these settings; `None` if no certificate is requested.
 pub fn client_policy(name: &str, auth: &ClientAuth) -> Option<[u8; 32]> {
     (!matches!(auth, ClientAuth::None)).then(|| policy_tag(name, auth))
 }
 
-/// What a ticket and a session with an id are bound to, so that a session never skips a check that its server would make (CVE-2025-23419).
-/// Renewed certificates leave it as it is.
+/// Tag that binds tickets and sessions with an id, so that resumption never skips a check of the server
+/// (CVE-2025-23419). Renewed certificates do not change it.
 fn policy_tag(name: &str, auth: &ClientAuth) -> [u8; 32] {
     let mut context = digest::Context::new(&digest::SHA256);
     context.update(b"evergate ticket policy 1");

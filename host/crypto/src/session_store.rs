@@ -1,11 +1,11 @@
-//! What `rustls` takes for a store of sessions: the slot of the handshake at work.
+//! Store of sessions for `rustls`: the slot of the current handshake.
 //!
-//! A kept session is a ticket that stays with the server: encrypted with the same keys, bound to the same policy, and good for
-//! no longer, so not after its client's certificate either. So it may lie in memory and travel between nodes as it is, and a
-//! session never skips a check that its server would make. It is bound to its id as well: neither is a ticket opened as a kept
-//! session, nor one session under another's id.
+//! A stored session is a ticket that stays on the server: encrypted with the same keys, bound to the same policy, and
+//! with the same end, which is that of its client's certificate at the latest. It can therefore lie in memory and
+//! travel between nodes unprotected, and a session never skips a check of its server. It is also bound to its id: a
+//! ticket does not open as a stored session, nor a session under another id.
 //!
-//! Only TLS 1.2 sessions are kept; in TLS 1.3 tickets are all there is, and without ticket keys none are sent.
+//! Only TLS 1.2 sessions are stored. In TLS 1.3 only tickets resume sessions, and without ticket keys none are sent.
 
 use aws_lc_rs::digest;
 use evergate_base::seed::with_current;
@@ -14,7 +14,7 @@ use rustls::server::StoresServerSessions;
 
 use crate::tickets::{TicketHandle, good_until};
 
-/// The cluster's keys, one configuration's policy, and its lifetime of sessions.
+/// The cluster's keys, the policy of one configuration, and its lifetime of sessions.
 #[derive(Debug)]
 pub(crate) struct PolicySessions {
     pub(crate) handle: TicketHandle,
@@ -58,7 +58,7 @@ impl StoresServerSessions for PolicySessions {
     }
 
     fn take(&self, _: &[u8]) -> Option<Vec<u8>> {
-        None // asked for in TLS 1.3 only
+        None // only called in TLS 1.3
     }
 
     fn can_cache(&self) -> bool {

@@ -1,7 +1,7 @@
-//! SHA-256 for transcripts of TLS 1.3, as a plain value: a handshake copies its transcript a dozen times, and each copy of
-//! AWS-LC's context is a second block of memory behind a table of functions.
+//! SHA-256 for transcripts of TLS 1.3, as a plain value. A handshake copies its transcript a dozen times, and each copy
+//! of an AWS-LC context is a second block of memory behind a table of functions.
 //!
-//! All transcripts have the client's own bytes, also where `rustls` parses a ClientHello with another host name: see
+//! All transcripts have the client's own bytes, even if `rustls` parses a ClientHello with another host name: see
 //! `alias` in `proto/tls`.
 
 use evergate_base::seed::with_current;
@@ -49,7 +49,7 @@ impl Context for Running {
     }
 }
 
-/// Another provider's hash, over the client's own bytes.
+/// Hash of another provider, over the client's own bytes.
 pub(crate) struct TranscriptHash(pub(crate) &'static dyn Hash);
 
 struct Transcript(Box<dyn Context>);
@@ -90,7 +90,7 @@ impl Context for Transcript {
     }
 }
 
-/// Gives `step` the bytes that the client sent where `data` begins with a hello under an alias, else `data`.
+/// Calls `step` with the client's own bytes if `data` begins with a hello under an alias, otherwise with `data`.
 pub(crate) fn with_own_bytes(data: &[u8], mut step: impl FnMut(&[u8])) {
     let alias = with_current(|seed| seed.alias.clone()).flatten();
     match alias.as_ref().and_then(|alias| alias.restore(data)) {
@@ -105,7 +105,7 @@ mod tests {
     use proptest::prelude::*;
     use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
 
-    /// What a handshake asks of a transcript: a hash on the way, a copy that goes on by itself, and the end.
+    /// Operations of a handshake on a transcript: an intermediate hash, an independent copy, and the end.
     fn all(hash: &dyn Hash, first: &[u8], second: &[u8]) -> Vec<Vec<u8>> {
         let mut running = hash.start();
         running.update(first);
@@ -119,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_differs_from_the_other_implementation(
+        fn output_equals_that_of_the_other_implementation(
             first in proptest::collection::vec(any::<u8>(), 0..300),
             second in proptest::collection::vec(any::<u8>(), 0..300),
         ) {

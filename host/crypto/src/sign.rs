@@ -1,4 +1,4 @@
-//! Private keys that sign the same message with the same bytes.
+//! Private keys whose signatures of one message are always equal.
 //!
 //! ECDSA takes its nonce from RFC 6979, RSA-PSS its salt from a key derived from the private key; PKCS#1 v1.5 and
 //! Ed25519 are deterministic by definition.
@@ -66,7 +66,7 @@ Lt4sBFk+nI7vzTUAjNargdpwpPShRANCAATJ2NGAnD30XMoNhB8ZyvEYpi4WFSCf
 TtcxRyVkVFHBQldCftmLVqDdJ66Llr8bNgSiQrFN7EyNsy86e5jqpWc9
 -----END PRIVATE KEY-----";
 
-    /// On a curve that TLS 1.3 has no signatures for; made for this test.
+    /// On a curve without signatures in TLS 1.3; made for this test.
     const K256: &str = "-----BEGIN PRIVATE KEY-----
 MIGEAgEAMBAGByqGSM49AgEGBSuBBAAKBG0wawIBAQQgKvE6vu1pETA0JjzJiYUd
 Nc2xt+ZfFMai8V93qA38g1yhRANCAAQRINVBj4CNCHPcXQ7SZ3KnmL4CkZAw5ZRc
@@ -80,7 +80,7 @@ Nc2xt+ZfFMai8V93qA38g1yhRANCAAQRINVBj4CNCHPcXQ7SZ3KnmL4CkZAw5ZRc
     }
 
     #[test]
-    fn every_scheme_repeats_its_signatures_and_they_verify() {
+    fn signatures_repeat_and_verify_for_every_scheme() {
         let rsa = |size| rcgen::KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, size).unwrap();
         let (rsa2048, rsa3072) = (rsa(rcgen::RsaKeySize::_2048), rsa(rcgen::RsaKeySize::_3072));
         let p256 = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
@@ -122,7 +122,7 @@ Nc2xt+ZfFMai8V93qA38g1yhRANCAAQRINVBj4CNCHPcXQ7SZ3KnmL4CkZAw5ZRc
 
     /// RFC 6979 section A.2.5, "sample" with SHA-256: the whole signature, not only its nonce.
     #[test]
-    fn an_ecdsa_signature_is_that_of_rfc_6979() {
+    fn ecdsa_signature_is_that_of_rfc_6979() {
         let hex = |text: &str| -> Vec<u8> {
             (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap()).collect()
         };
@@ -154,7 +154,7 @@ Nc2xt+ZfFMai8V93qA38g1yhRANCAAQRINVBj4CNCHPcXQ7SZ3KnmL4CkZAw5ZRc
         let rsa =
             rcgen::KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, rcgen::RsaKeySize::_2048).unwrap();
         let pkcs8 = rsa.serialize_der();
-        let pkcs1 = pkcs8[26..].to_vec(); // behind version, algorithm and the octet string's header
+        let pkcs1 = pkcs8[26..].to_vec(); // after version, algorithm and the octet string's header
         let keys = [PrivateKeyDer::try_from(pkcs8).unwrap(), PrivateKeyDer::Pkcs1(pkcs1.into())];
         let [one, two] = keys.map(|der| sign(&signing_key(der).unwrap(), S::RSA_PSS_SHA256, b"x"));
         assert_eq!(one, two);

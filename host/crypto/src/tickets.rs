@@ -1,15 +1,15 @@
 //! Session tickets that any node of the cluster accepts: AES-256-GCM-SIV under keys that the cluster shares.
 //!
-//! Invariants: tickets are encrypted with the newest key that was active when the connection was accepted (not when
-//! the code runs: a node that takes a handshake over after a rotation must write the same ticket); a ticket is bound
-//! to a policy, so that a session made without client authentication opens nothing that asks for it; nonces are drawn
-//! per ticket, so that clients stay unlinkable. Ticket keys are separate from everything else.
+//! Invariants: tickets are encrypted with the newest key that was active when the connection was accepted. The time of
+//! encryption does not count, because a node that recovers a handshake after a rotation must write the same ticket. A
+//! ticket is bound to a policy, so that a session without client authentication opens no listener that requires it.
+//! Nonces are drawn per ticket, so that clients stay unlinkable. Ticket keys serve no other purpose.
 //!
-//! Resumption renews nothing: a resumed session has the client certificate of its full handshake, in TLS 1.2 its master secret
-//! too, and nobody checks them again. So a ticket says up to when its session is good, one that is made in its place says the
-//! same, and only a full handshake begins anew.
+//! Resumption renews neither the client certificate nor, in TLS 1.2, the master secret: both are from the full
+//! handshake, and no later check follows. A ticket therefore contains the end of its session. A ticket that replaces it
+//! contains the same end; only a full handshake starts a new session.
 //!
-//! A ticket is: key name (16) | nonce (12) | encrypted (time of issue (8) | good until (8) | session) | tag (16).
+//! A ticket is: key name (16) | nonce (12) | encrypted (time of issue (8) | valid until (8) | session) | tag (16).
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -24,22 +24,22 @@ use crate::derive::derive;
 use crate::error::TicketKeyError;
 use crate::random::{draw, random_bytes};
 
-/// How long after its full handshake a session can be resumed at most, if the key of its ticket is still there.
+/// Longest time after a full handshake in which its session can be resumed, if the key of its ticket still exists.
 pub const TICKET_LIFETIME_S: u32 = 12 * 3600;
-/// The next one, that of now, and the one before.
+/// Number of keys: the next one, the current one, and the previous one.
 const KEYS_MAX: usize = 3;
-/// Bytes of a key as files hold it.
+/// Size of a key in files, in bytes.
 const MATERIAL: usize = 64;
-/// A client that resumes has used one ticket and gets one in its place; after a full handshake `rustls` makes two, for a client
-/// that will open several connections (RFC 8446 appendix C.4 says why it uses each once).
+/// Number of tickets after a resumption: one, which replaces the used one. After a full handshake `rustls` makes two,
+/// for a client that opens several connections (RFC 8446 appendix C.4: a client uses each ticket once).
 const TICKETS_FOR_ONE: u8 = 1;
 const NAME: usize = 16;
 const NONCE: usize = 12;
 const TIME: usize = 8;
-/// Authenticated with each ticket: one of another form does not open.
+/// Version of the ticket format, authenticated with each ticket: a ticket of another version does not open.
 pub const TICKET_FORM: u8 = 2;
 const TAG: usize = 16;
-/// Clocks of nodes may differ by this much before a ticket counts as coming from the future.
+/// Tolerated difference between the clocks of nodes, before a ticket counts as coming from the future.
 const CLOCK_SKEW_S: u64 = 300;
 
 struct Key {
@@ -78,13 +78,14 @@ impl std::fmt::Debug for TicketKeys {
 }
 
 impl TicketKeys {
-    /// One fresh key, active from `now_unix_s`.
+    /// One new key, active from `now_unix_s`.
     pub fn random(now_unix_s: u64) -> TicketKeys {
         TicketKeys { keys: vec![Key::new(Zeroizing::new(random_bytes()), now_unix_s)] }
     }
 
-    /// The keys that every holder of `secret` has in the epoch of `rotate_s` seconds that `now_unix_s` lies in: those of the
-    /// next epoch (a node whose clock is ahead already encrypts with it), of this one, and of the one before.
+    /// The keys that every holder of `secret` derives in the epoch of `rotate_s` seconds around `now_unix_s`. These are
+    /// the keys of the next epoch (a node whose clock is ahead already encrypts with it), of this one, and of the
+    /// previous one.
     pub fn of_epoch(secret: &[u8; 32], now_unix_s: u64, rotate_s: u64) -> TicketKeys {
         let rotate_s = rotate_s.max(1);
         let newest = (now_unix_s / rotate_s).saturating_add(1);
@@ -96,8 +97,8 @@ impl TicketKeys {
         TicketKeys { keys: epochs.map(key).collect() }
     }
 
-    /// Reads a key file, newest key first: either 64-byte keys in a row, or a line for each key with 64 bytes in
-    /// base64 and optionally the unix time from which it encrypts (`#` starts a comment).
+    /// Reads a key file, newest key first: either consecutive 64-byte keys, or a line per key with 64 bytes in base64
+    /// and optionally the unix time from which it encrypts (`#` starts a comment).
     pub fn from_file_bytes(bytes: &[u8]) -> Result<TicketKeys, TicketKeyError> {
         let keys = match std::str::from_utf8(bytes) {
             Ok(text) => from_text(text)?,
@@ -117,7 +118,7 @@ impl TicketKeys {
         Ok(TicketKeys { keys })
     }
 
-    /// The keys in the form that [`from_file_bytes`](Self::from_file_bytes) reads; what nodes give one another.
+    /// The keys in the format of [`from_file_bytes`](Self::from_file_bytes), for transfer between nodes.
     pub fn to_file_bytes(&self) -> Zeroizing<Vec<u8>> {
         let mut out = Zeroizing::new(Vec::new());
         for key in &self.keys {
@@ -128,8 +129,9 @@ impl TicketKeys {
         out
     }
 
-    /// A fresh key, which encrypts for connections accepted from `now_unix_s` on, and the newest of these, which still decrypts;
-    /// older ones are dropped. Where several nodes share the keys, choose a time by which all of them have got it.
+    /// A new key that encrypts for connections accepted from `now_unix_s` on, and the newest of these keys, which still
+    /// decrypts; older ones are dropped. If several nodes share the keys, choose a time by which all of them have the
+    /// new one.
     pub fn rotated(&self, now_unix_s: u64) -> TicketKeys {
         let mut keys = vec![Key::new(Zeroizing::new(random_bytes()), now_unix_s)];
         keys.extend(self.keys.first().map(Key::copy));
@@ -181,8 +183,8 @@ impl TicketKeys {
     }
 }
 
-/// Up to when the session of the handshake at work is good, in seconds since 1970. One that opened a ticket, could not use it
-/// and went on as a full handshake without a certificate gets what is left of that ticket: less than it could, never more.
+/// End of the session of the current handshake, in seconds since 1970. A handshake that opened a ticket, could not use
+/// it and continued as a full one without a certificate inherits the ticket's end: earlier than necessary, never later.
 pub(crate) fn good_until() -> Option<u64> {
     with_current(|seed| {
         let of_full = seed.unix_s.saturating_add(u64::from(TICKET_LIFETIME_S));
@@ -226,7 +228,7 @@ fn from_text(text: &str) -> Result<Vec<Key>, TicketKeyError> {
     Ok(keys)
 }
 
-/// The keys in use, exchanged while connections run. Clones share them.
+/// Handle of the keys in use, which can be exchanged while connections run. Clones share them.
 #[derive(Clone, Debug)]
 pub struct TicketHandle(Arc<RwLock<Arc<TicketKeys>>>);
 
@@ -236,18 +238,18 @@ impl TicketHandle {
         TicketHandle(Arc::new(RwLock::new(Arc::new(keys))))
     }
 
-    /// The keys of now.
+    /// The current keys.
     pub fn current(&self) -> Arc<TicketKeys> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Puts `keys` in the place of those in use.
+    /// Replaces the keys in use.
     pub fn replace(&self, keys: TicketKeys) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
     }
 }
 
-/// What `rustls` asks for tickets: the cluster's keys and one configuration's policy.
+/// Ticket producer for `rustls`: the cluster's keys and the policy of one configuration.
 #[derive(Debug)]
 pub(crate) struct PolicyTickets {
     pub(crate) handle: TicketHandle,
@@ -259,7 +261,7 @@ impl ProducesTickets for PolicyTickets {
         true
     }
 
-    /// Of the ticket that was just made.
+    /// Lifetime of the ticket that was just made.
     fn lifetime(&self) -> u32 {
         let left_s = with_current(|seed| seed.unix_s).zip(good_until());
         let left_s = left_s.map_or(0, |(now, good_until)| good_until.saturating_sub(now));
@@ -291,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_opens_under_its_policy_within_its_lifetime_only() {
+    fn ticket_opens_only_under_its_policy_and_in_its_lifetime() {
         let keys = TicketKeys::random(0);
         let ticket = at(1000, || keys.encrypt(b"session", &[1; 32])).unwrap();
         let lifetime = u64::from(TICKET_LIFETIME_S);
@@ -316,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_made_in_the_place_of_another_ends_when_that_one_does() {
+    fn renewed_ticket_ends_with_the_session_of_the_first() {
         let keys = TicketKeys::random(0);
         let lifetime = u64::from(TICKET_LIFETIME_S);
         let first = at(1000, || keys.encrypt(b"session", &[1; 32])).unwrap();
@@ -329,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_of_another_form_does_not_open() {
+    fn ticket_of_another_version_does_not_open() {
         let keys = TicketKeys::random(0);
         let key = &keys.keys[0];
         let mut body = [&1000_u64.to_be_bytes()[..], b"session that is long enough"].concat();
@@ -341,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn rotation_keeps_one_old_key_and_the_accept_time_picks_the_encrypting_one() {
+    fn rotation_keeps_one_old_key_and_accept_time_selects() {
         let first = TicketKeys::random(0);
         let old = at(99, || first.encrypt(b"x", &[0; 32])).unwrap();
         let second = first.rotated(100);
@@ -357,10 +359,10 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_an_epoch_are_the_same_everywhere_and_clocks_may_differ_across_its_end() {
+    fn epoch_keys_are_equal_on_nodes_with_different_clocks() {
         let at_node = |unix_s| TicketKeys::of_epoch(&[3; 32], unix_s, 100);
         assert_eq!(*at_node(710).to_file_bytes(), *at_node(790).to_file_bytes());
-        // The one is a minute ahead of the other, and in the next epoch.
+        // The clock of one node is a minute ahead of the other, and in the next epoch.
         let (ahead, behind) = (at_node(805), at_node(745));
         let ticket = at(805, || ahead.encrypt(b"x", &[0; 32])).unwrap();
         assert!(at(745, || behind.decrypt(&ticket, &[0; 32])).is_some());
@@ -373,14 +375,14 @@ mod tests {
     }
 
     #[test]
-    fn two_tickets_of_one_connection_share_no_nonce() {
+    fn tickets_of_one_connection_have_different_nonces() {
         let keys = TicketKeys::random(0);
         let both = at(1, || (keys.encrypt(b"x", &[0; 32]).unwrap(), keys.encrypt(b"x", &[0; 32]).unwrap()));
         assert_ne!(both.0[NAME..NAME + NONCE], both.1[NAME..NAME + NONCE]);
     }
 
     #[test]
-    fn key_files_are_read_in_both_forms_and_wrong_ones_say_why() {
+    fn key_files_are_read_in_both_formats_or_refused() {
         let keys = TicketKeys::random(7).rotated(70);
         let file = keys.to_file_bytes();
         let read = TicketKeys::from_file_bytes(&file).unwrap();

@@ -1,8 +1,8 @@
-//! Which certificates of a file of authorities are authorities.
+//! Selection of the authorities among the certificates of a file.
 //!
-//! Of a trust anchor `rustls` keeps a name and a key, and asks nothing else of the certificate that they come from: that of a
-//! server or a client in such a file would vouch for any other that its key has signed. So anchors are made of those only that
-//! say that they issue others.
+//! `rustls` keeps a name and a key of a trust anchor, and checks no other property of its certificate. The certificate
+//! of a server or client in such a file would make any certificate valid that its key has signed. Anchors are therefore
+//! made only of certificates that are marked as issuers.
 
 use rustls::RootCertStore;
 use rustls_pki_types::CertificateDer;
@@ -10,23 +10,23 @@ use x509_parser::prelude::{FromDer, X509Certificate, X509Version};
 
 use crate::error::ConfigError;
 
-/// Most bytes of authorities' names that clients are told of. The list's length has 2 bytes in both versions, and `rustls` would
-/// wrap a longer one. Some clients give up long before that: who has room for one record takes no longer message. What is left
-/// of a record is for what else is in the message.
+/// Limit of the authorities' names that a server sends to clients, in bytes. The list's length has 2 bytes in both
+/// versions, and `rustls` would wrap a longer one. Some clients accept no message longer than one record; the
+/// difference leaves space for the rest of the message.
 pub(crate) const NAMES_BYTES_MAX: usize = (1 << 14) - 256;
 
-/// What a file of authorities is made of.
+/// Summary of a file of authorities.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Authorities {
-    /// How many certificates may issue others.
+    /// Number of certificates that may issue others.
     pub count: usize,
-    /// The subjects of all others.
+    /// Subjects of all other certificates.
     pub others: Vec<String>,
-    /// How many bytes their names have in a handshake, and how many they may have for clients to be told of them.
+    /// Length of the authorities' names in a handshake, and its limit for sending them to clients, in bytes.
     pub names_bytes: (usize, usize),
 }
 
-/// Looks into the certificates of a file of authorities.
+/// Summary of the certificates in a file of authorities.
 pub fn authorities(certificates: &[CertificateDer<'_>]) -> Authorities {
     let (issuing, others): (Vec<_>, Vec<_>) =
         certificates.iter().partition(|certificate| may_issue(certificate));
@@ -42,17 +42,17 @@ pub fn authorities(certificates: &[CertificateDer<'_>]) -> Authorities {
     }
 }
 
-/// What the names of these anchors take in a CertificateRequest: each has 2 bytes before it (RFC 5246 section 7.4.4, RFC 8446
-/// section 4.2.4).
+/// Length of these anchors' names in a CertificateRequest, in bytes: 2 bytes precede each (RFC 5246 section 7.4.4, RFC
+/// 8446 section 4.2.4).
 pub(crate) fn names_bytes(anchors: &RootCertStore) -> usize {
     anchors.subjects().iter().map(|name| 2 + name.as_ref().len()).sum()
 }
 
-/// Whether a certificate says that its key signs others (RFC 5280 sections 4.2.1.9 and 4.2.1.3).
+/// Whether a certificate is marked as one whose key signs others (RFC 5280 sections 4.2.1.9 and 4.2.1.3).
 ///
-/// One of version 1 has no place to say so. As a root, issued by itself, it is taken for an authority's, as OpenSSL does
-/// (`check_ca`) and `webpki` makes an anchor of it: there are private authorities as old as that, and nobody can mean it as a
-/// server's or client's own, for which TLS needs version 3.
+/// A certificate of version 1 has no field for this. As a root, issued by itself, it counts as an authority, as in
+/// OpenSSL (`check_ca`), and `webpki` makes an anchor of it. Some private authorities are that old. It cannot be the
+/// certificate of a server or client, because TLS requires version 3 for these.
 pub(crate) fn may_issue(certificate: &[u8]) -> bool {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return false };
     if certificate.version() == X509Version::V1 {
@@ -75,7 +75,7 @@ fn issues_itself(certificate: &X509Certificate<'_>) -> bool {
     certificate.subject().as_raw() == certificate.issuer().as_raw()
 }
 
-/// The anchors among these certificates, perhaps none; each certificate has to be one that `rustls` can read.
+/// The anchors among these certificates, possibly none; `rustls` must be able to read each certificate.
 pub(crate) fn anchors(certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, ConfigError> {
     if certificates.is_empty() {
         return Err(ConfigError::NoRoots);
@@ -95,7 +95,7 @@ mod tests {
     use crate::certificate::tests::VERSION_1;
 
     #[test]
-    fn a_certificate_of_version_1_is_an_authority_s_where_it_is_its_own_issuer() {
+    fn version_1_certificate_may_issue_when_self_issued() {
         let root = crate::pem_certificates(VERSION_1.as_bytes()).unwrap().remove(0);
         assert!(may_issue(&root));
         let mut issued = root.to_vec();

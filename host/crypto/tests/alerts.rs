@@ -1,4 +1,4 @@
-//! Raw records against the server's handshake, and the alert that the RFCs name for each: one list a version.
+//! Raw records against the server's handshake, and the alert of the RFCs for each: one list per version.
 
 mod common;
 
@@ -78,7 +78,7 @@ impl Hello {
     }
 }
 
-/// Feeds a fresh handshake byte for byte and in one piece: both must say the same.
+/// Feeds a new handshake byte by byte and in one piece: both must give the same result.
 fn refused(bytes: &[u8]) -> (HandshakeError, Vec<u8>) {
     let run = |chunk| {
         let mut handshake = Handshake::new(&node(&PEMS.p256), &params(1)).unwrap();
@@ -95,7 +95,7 @@ fn refused(bytes: &[u8]) -> (HandshakeError, Vec<u8>) {
 }
 
 #[test]
-fn hellos_that_are_refused_get_the_alerts_of_the_rfcs() {
+fn refused_hellos_cause_the_alerts_of_the_rfcs() {
     let hello = Hello::usual().message();
     let raw = |message: &[u8]| record(22, 1, message);
     let split = |between: &[u8]| [&raw(&hello[..32]), between, &raw(&hello[32..])].concat();
@@ -176,7 +176,7 @@ fn hellos_in_records_of_any_minor_version_are_read() {
 #[derive(Debug, Default)]
 struct Secrets(Mutex<Vec<Secret>>);
 
-/// Its label, the client's random bytes, and the secret itself.
+/// Label, the client's random bytes, and the secret.
 type Secret = (String, Vec<u8>, Vec<u8>);
 
 impl KeyLog for Secrets {
@@ -218,7 +218,7 @@ fn halfway(kind: &ClientKind) -> Halfway {
 
 const CCS: [u8; 6] = [20, 3, 3, 0, 1, 1];
 
-/// Seals inner plaintexts of any form as the client's records of the handshake, from sequence 0 on.
+/// Seals inner plaintexts as the client's records of the handshake, from sequence 0 on.
 fn protected(secret: &[u8], inners: &[Vec<u8>]) -> Vec<u8> {
     let expand = |label: &[u8], len: usize| {
         let info = [&[0, len as u8, 6 + label.len() as u8][..], b"tls13 ", label, &[0, 1]].concat();
@@ -247,7 +247,7 @@ fn tls13() -> ClientKind {
     ClientKind { suites: vec![suite::TLS13_AES_128_GCM_SHA256], ..ClientKind::default() }
 }
 
-/// Feeds the second flight; the alert as the client reads it.
+/// Feeds the second flight; returns the alert as the client reads it.
 fn alert_of(halfway: Halfway, bytes: &[u8]) -> (String, Option<AlertDescription>) {
     let Halfway { mut client, mut server, .. } = halfway;
     let mut out = Vec::new();
@@ -260,7 +260,7 @@ fn alert_of(halfway: Halfway, bytes: &[u8]) -> (String, Option<AlertDescription>
 }
 
 #[test]
-fn protected_flights_of_tls13_get_the_alerts_of_the_rfcs() {
+fn protected_tls13_flights_cause_the_alerts_of_the_rfcs() {
     let finished = |len: usize| [&[20][..], &vector(3, &vec![5; len])].concat();
     let one = |content: &[u8], kind: u8| vec![inner(content, kind)];
     let (unexpected, decode) = (AlertDescription::UnexpectedMessage, AlertDescription::DecodeError);
@@ -301,7 +301,7 @@ fn protected_flights_of_tls13_get_the_alerts_of_the_rfcs() {
 }
 
 #[test]
-fn unprotected_records_behind_a_tls13_flight_get_their_alerts() {
+fn unprotected_records_after_a_tls13_flight_cause_alerts() {
     let cut = |halfway: &Halfway| {
         let (_, secret) = halfway.secrets.of("CLIENT_HANDSHAKE_TRAFFIC_SECRET");
         protected(&secret, &[inner(&[20, 0, 0, 32, 5], 22)])
@@ -325,9 +325,9 @@ fn unprotected_records_behind_a_tls13_flight_get_their_alerts() {
     assert_eq!(found, Some(unexpected), "{error}");
 }
 
-/// Each node sends the same alert, so that a client may meet either in a failover.
+/// Each node sends the same alert, so that a client may receive either in a failover.
 #[test]
-fn an_alert_is_the_same_on_every_node_and_in_any_segmentation() {
+fn alert_is_equal_on_every_node_and_in_any_segmentation() {
     let kind = tls13();
     let halfway = halfway(&kind);
     let (_, secret) = halfway.secrets.of("CLIENT_HANDSHAKE_TRAFFIC_SECRET");
@@ -373,14 +373,14 @@ fn protected_tls12(halfway: &Halfway, kind: u8, content: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn second_flights_of_tls12_get_the_alerts_of_the_rfcs() {
+fn second_tls12_flights_cause_the_alerts_of_the_rfcs() {
     let kind = ClientKind {
         version: &TLS12,
         suites: vec![suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256],
         ..ClientKind::default()
     };
     type Change = fn(&Halfway) -> Vec<u8>;
-    // ClientKeyExchange, change_cipher_spec, Finished: what stands before the second of them.
+    // ClientKeyExchange, change_cipher_spec, Finished: the part before the second of them.
     fn exchange(halfway: &Halfway) -> &[u8] {
         let len = usize::from(u16::from_be_bytes([halfway.second[3], halfway.second[4]]));
         &halfway.second[..5 + len]

@@ -1,4 +1,4 @@
-//! Certificates by name, client certificates, and tickets that open only what they were made for.
+//! Certificates by name, client certificates, and tickets that open only under their policy.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn clients_with(change: impl FnOnce(&mut rcgen::CertificateParams)) -> Clients {
     clients_of(|root| root.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained), change)
 }
 
-/// The same with another root, too.
+/// Like [`clients_with`], with another root as well.
 fn clients_of(
     root: impl FnOnce(&mut rcgen::CertificateParams),
     change: impl FnOnce(&mut rcgen::CertificateParams),
@@ -47,7 +47,7 @@ fn clients_of(
     Clients { root: root.der().clone(), chain: leaf.pem(), key: key.serialize_pem() }
 }
 
-/// A client of `version` that shows the certificate or none.
+/// A client of `version` that presents the certificate or none.
 fn showing(
     clients: Option<&Clients>,
     version: &'static rustls::SupportedProtocolVersion,
@@ -78,7 +78,7 @@ fn asking(auth: ClientAuth, policy: &str) -> Arc<rustls::ServerConfig> {
 }
 
 #[test]
-fn client_certificates_are_none_optional_or_required_and_flights_stay_identical() {
+fn flights_are_identical_for_every_client_auth_setting() {
     let (ours, unlisted) = (clients(), clients());
     let roots = || vec![ours.root.clone()];
     for version in [&TLS13, &TLS12] {
@@ -110,7 +110,7 @@ fn client_certificates_are_none_optional_or_required_and_flights_stay_identical(
 }
 
 #[test]
-fn a_certificate_that_may_not_issue_others_vouches_for_no_client_wherever_it_is_named() {
+fn non_issuing_certificate_verifies_no_client() {
     use rcgen::{BasicConstraints::Unconstrained, IsCa, KeyUsagePurpose as Usage};
     for (is_ca, usages, may_issue) in [
         (IsCa::Ca(Unconstrained), vec![], true),
@@ -132,13 +132,14 @@ fn a_certificate_that_may_not_issue_others_vouches_for_no_client_wherever_it_is_
         assert!(alone.err().is_none_or(|error| matches!(error, ConfigError::NoAuthority)), "{what}");
         let others = clients();
         let server = server_config(settings(vec![named.root.clone(), others.root.clone()])).unwrap();
-        let accepts = |who: &Clients| connect(&server, &showing(Some(who), &TLS13), &params(1)).is_ok();
+        let accepts =
+            |clients: &Clients| connect(&server, &showing(Some(clients), &TLS13), &params(1)).is_ok();
         assert_eq!((accepts(&named), accepts(&others)), (may_issue, true), "{what}");
     }
 }
 
 #[test]
-fn clients_are_let_in_by_authorities_whose_names_do_not_fit_into_the_request_too() {
+fn clients_are_accepted_when_authority_names_do_not_fit() {
     let ours = clients();
     let key = rcgen::KeyPair::generate().unwrap();
     let other = |index: usize| {
@@ -152,7 +153,7 @@ fn clients_are_let_in_by_authorities_whose_names_do_not_fit_into_the_request_too
     let reported = evergate_crypto::authorities(&roots);
     let (bytes, bytes_max) = reported.names_bytes;
     assert!(reported.count == 191 && bytes <= bytes_max && bytes_max < 1 << 14, "{reported:?}");
-    // Neither the 16 bits of the length nor the memory of clients are filled.
+    // The names exceed neither the 16 bits of the length nor the memory of clients.
     let mut sizes = Vec::new();
     for more in [0, 50, 900] {
         roots.extend((0..more).map(|index| other(1000 + index)));
@@ -171,7 +172,7 @@ fn clients_are_let_in_by_authorities_whose_names_do_not_fit_into_the_request_too
 }
 
 #[test]
-fn client_certificates_are_judged_at_the_mirrored_accept_time() {
+fn client_certificates_are_checked_at_the_accept_time() {
     let ours = clients();
     for (unix_s, accepted) in [(NOW, true), (1_500_000_000, false), (2_300_000_000, false)] {
         let mut params = params(1);
@@ -182,7 +183,7 @@ fn client_certificates_are_judged_at_the_mirrored_accept_time() {
     }
 }
 
-/// Full handshake at `first`, then whether the session resumes at `second`.
+/// Full handshake at `first`; returns whether the session resumes at `second`.
 fn resumes(
     first: &Arc<rustls::ServerConfig>,
     second: &Arc<rustls::ServerConfig>,
@@ -198,7 +199,7 @@ fn resumes(
 }
 
 #[test]
-fn a_ticket_resumes_only_under_its_policy_its_client_authentication_and_its_name() {
+fn ticket_resumes_only_under_its_policy_auth_and_name() {
     let ours = clients();
     let others = clients();
     let roots = |clients: &Clients| vec![clients.root.clone()];
@@ -214,7 +215,7 @@ fn a_ticket_resumes_only_under_its_policy_its_client_authentication_and_its_name
         assert_eq!(resumes(&strict(), &open(), &client(), same, 0), Some(false));
         let optional = asking(ClientAuth::Optional(roots(&ours)), "a");
         assert_eq!(resumes(&optional, &strict(), &client(), same, 0), Some(false));
-        // Other roots: the ticket is not taken, and the certificate is not accepted either.
+        // Other roots: the ticket is not accepted, and neither is the certificate.
         let elsewhere = asking(ClientAuth::Required(roots(&others)), "a");
         assert_eq!(resumes(&strict(), &elsewhere, &client(), same, 0), None);
         assert_eq!(resumes(&open(), &open(), &client(), ["localhost", "other.example"], 0), Some(false));
@@ -223,7 +224,7 @@ fn a_ticket_resumes_only_under_its_policy_its_client_authentication_and_its_name
 }
 
 #[test]
-fn a_resumed_session_still_shows_its_client_certificate() {
+fn resumed_session_keeps_its_client_certificate() {
     let ours = clients();
     let server = asking(ClientAuth::Required(vec![ours.root.clone()]), "");
     for version in [&TLS13, &TLS12] {
@@ -235,7 +236,8 @@ fn a_resumed_session_still_shows_its_client_certificate() {
     }
 }
 
-/// One client's connections at these times after its first one, each with what the one before left; whether they resumed.
+/// One client's connections at these times after its first one, each with the session of the previous one; returns
+/// whether they resumed.
 fn chain(
     server: &Arc<rustls::ServerConfig>,
     client: &Arc<ClientConfig>,
@@ -253,7 +255,7 @@ fn chain(
 }
 
 #[test]
-fn resumption_does_not_renew_a_session_beyond_its_full_handshake() {
+fn resumption_does_not_extend_a_session() {
     let ours = clients();
     let strict = asking(ClientAuth::Required(vec![ours.root.clone()]), "");
     let open = asking(ClientAuth::None, "");
@@ -268,7 +270,7 @@ fn resumption_does_not_renew_a_session_beyond_its_full_handshake() {
 }
 
 #[test]
-fn a_session_is_not_resumed_after_its_client_certificate_has_expired() {
+fn session_is_not_resumed_after_client_certificate_expiry() {
     // An hour after `NOW`, which is at eight o'clock.
     let soon = rcgen::date_time_ymd(2027, 1, 15) + std::time::Duration::from_secs(9 * 3600);
     let ours = clients_with(|certificate| certificate.not_after = soon);
@@ -283,7 +285,7 @@ fn a_session_is_not_resumed_after_its_client_certificate_has_expired() {
 }
 
 #[test]
-fn a_client_is_told_no_longer_lifetime_of_a_ticket_than_it_has() {
+fn ticket_lifetime_hint_does_not_exceed_the_lifetime() {
     let client = Arc::new(ClientKind { version: &TLS12, ..ClientKind::default() }.config());
     let server = node(&PEMS.p256);
     let hints: Vec<u32> = [0, 3600, 12 * 3600]
@@ -300,7 +302,7 @@ fn a_client_is_told_no_longer_lifetime_of_a_ticket_than_it_has() {
 }
 
 #[test]
-fn a_client_that_resumes_gets_one_ticket_in_the_place_of_the_one_it_used() {
+fn resumed_client_receives_one_new_ticket() {
     let (server, client) = (node(&PEMS.p256), Arc::new(ClientKind::default().config()));
     for (resumed, tickets) in [(false, 2), (true, 1), (true, 1)] {
         let connected = connect(&server, &client, &params(1)).map_err(|(error, _)| error).unwrap();
@@ -327,7 +329,7 @@ fn lifetime_hint(mut records: &[u8]) -> u32 {
 }
 
 #[test]
-fn tickets_survive_one_rotation_and_a_node_that_has_rotated_writes_the_same_flight() {
+fn tickets_survive_one_rotation_with_identical_flights() {
     let client = Arc::new(ClientKind::default().config());
     let handle = TicketHandle::new(TicketKeys::random(0));
     let server = node_with(&PEMS.p256, |settings| settings.tickets = Some(handle.clone()));
@@ -347,7 +349,7 @@ fn tickets_survive_one_rotation_and_a_node_that_has_rotated_writes_the_same_flig
 }
 
 #[test]
-fn without_ticket_keys_nothing_is_resumed() {
+fn sessions_are_not_resumed_without_ticket_keys() {
     for version in [&TLS13, &TLS12] {
         let server = node_with(&PEMS.p256, |settings| settings.tickets = None);
         let client = Arc::new(ClientKind { version, ..ClientKind::default() }.config());
@@ -356,7 +358,7 @@ fn without_ticket_keys_nothing_is_resumed() {
 }
 
 #[test]
-fn the_certificate_is_chosen_by_name_then_wildcard_then_default_and_by_algorithm() {
+fn certificate_is_chosen_by_name_and_algorithm() {
     let ec = |names: &[&str]| common::self_signed(names, &rcgen::KeyPair::generate().unwrap());
     let rsa_key =
         rcgen::KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, rcgen::RsaKeySize::_2048).unwrap();
@@ -420,7 +422,7 @@ fn the_certificate_is_chosen_by_name_then_wildcard_then_default_and_by_algorithm
 }
 
 #[test]
-fn a_client_of_tls12_gets_no_key_of_a_curve_that_it_does_not_list_where_there_is_another_certificate() {
+fn tls12_client_receives_a_key_on_a_listed_curve_if_any() {
     use rustls::crypto::aws_lc_rs::kx_group::{SECP256R1, SECP384R1, X25519};
     const BOTH: [&rustls::SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
     let chosen = |pems: &[&(String, String)], max, versions, groups: &[_]| {
@@ -456,7 +458,7 @@ fn a_client_of_tls12_gets_no_key_of_a_curve_that_it_does_not_list_where_there_is
 }
 
 #[test]
-fn certificates_are_described_and_wrong_files_say_what_is_wrong() {
+fn certificates_are_described_and_wrong_files_refused() {
     let names = ["*.Example.org".to_owned(), "example.org".to_owned()];
     let (chain, key) = self_signed(&names).unwrap();
     let loaded = load_certificate(chain.as_bytes(), key.as_bytes()).unwrap();
@@ -482,7 +484,7 @@ fn certificates_are_described_and_wrong_files_say_what_is_wrong() {
     assert!(text.contains("no line `-----END CERTIFICATE-----`") && !text.contains('['), "{text}");
     let text = load(&(chain.clone() + "-----BEGIN CERTI\n"), &key).to_string();
     assert!(text.contains("does not end with five dashes"), "{text}");
-    // However a key file was spoiled, nothing of the key is told.
+    // No part of the key is shown, in whatever way a key file is damaged.
     let secret: String = key.lines().filter(|line| !line.starts_with("-----")).collect();
     let spoiled = [
         key.replace('\n', ""),
@@ -503,7 +505,7 @@ fn certificates_are_described_and_wrong_files_say_what_is_wrong() {
             "{text}"
         );
     }
-    // As editors of other systems write them.
+    // Files as written by editors of other systems.
     let marked = |text: &str| format!("\u{feff}{text}");
     load_certificate(marked(&chain).as_bytes(), marked(&key).as_bytes()).unwrap();
     for (chain, key) in

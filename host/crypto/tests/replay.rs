@@ -1,4 +1,4 @@
-//! Law 0 (`docs/internals/failover.md`): two nodes with the same parameters and the same client bytes write the same flights.
+//! Law 0 (`docs/internals/failover.md`): two nodes with the same parameters and client bytes write the same flights.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn pems() -> [(&'static str, &'static (String, String)); 5] {
 }
 
 #[test]
-fn flights_are_identical_for_every_certificate_version_and_group_full_and_resumed() {
+fn flights_are_identical_for_every_key_version_and_group() {
     for (certificate, pems) in pems() {
         for version in [&TLS13, &TLS12] {
             let first = [kx_group::X25519MLKEM768, kx_group::X25519, kx_group::SECP256R1];
@@ -84,7 +84,7 @@ fn flights_are_identical_for_every_suite() {
 
 #[test]
 fn flights_are_identical_after_a_hello_retry_request() {
-    // The client's first share is of a group that is taken only where there is no other.
+    // The client's first share is of a group that the server uses only without an alternative.
     for group in [kx_group::X25519, kx_group::SECP256R1] {
         let kind = ClientKind { groups: vec![kx_group::SECP384R1, group], ..ClientKind::default() };
         let connected = check("hello retry", &PEMS.p256, &Arc::new(kind.config()), 1);
@@ -93,7 +93,7 @@ fn flights_are_identical_after_a_hello_retry_request() {
     }
 }
 
-/// A client that sends a share of a group which it does not name first, as `rustls` never does.
+/// A client whose share is of a group other than its first one; `rustls` never sends this.
 #[test]
 fn p384_client_without_a_share_is_asked_for_one() {
     #[derive(Debug)]
@@ -151,8 +151,8 @@ fn every_parameter_changes_the_flight() {
 }
 
 #[test]
-fn another_hello_under_the_same_parameters_gets_other_keys() {
-    // What a replayed victim's hello with a changed tail would be after.
+fn another_hello_under_equal_parameters_causes_other_keys() {
+    // An attacker would replay a victim's hello with a changed tail for this.
     let client = Arc::new(ClientKind::default().config());
     let one = connect(&node(&PEMS.p256), &client, &params(1)).map_err(|(error, _)| error).unwrap();
     let two = connect(&node(&PEMS.p256), &client, &params(1)).map_err(|(error, _)| error).unwrap();
@@ -166,7 +166,7 @@ fn evergate_hello_len(raw: &[u8]) -> usize {
     }
 }
 
-/// A recording to be mutated: (what, client bytes).
+/// Recordings to be mutated: name and client bytes.
 fn recordings() -> Vec<(&'static str, Vec<u8>)> {
     let record = |kind: &ClientKind| {
         let client = Arc::new(kind.config());
@@ -192,7 +192,7 @@ fn recordings() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn mutated_client_bytes_never_panic_and_give_the_same_answer_in_any_segmentation() {
+fn mutated_client_bytes_have_one_answer_in_any_segmentation() {
     let recordings = recordings();
     let nodes = [node(&PEMS.p256), node(&PEMS.p256)];
     let refused = std::cell::Cell::new(0);
@@ -255,7 +255,7 @@ fn cut_and_garbage_bytes_never_panic() {
 }
 
 #[test]
-fn a_client_that_puts_chacha_first_gets_it_and_nobody_else() {
+fn chacha_is_used_only_for_clients_that_prefer_it() {
     let chosen = |suites: Vec<SupportedCipherSuite>, prefer: bool, version| {
         let server = node_with(&PEMS.p256, |settings| settings.prefer_chacha_when_client_does = prefer);
         let kind = ClientKind { suites, version, ..ClientKind::default() };
@@ -284,13 +284,13 @@ fn a_client_that_puts_chacha_first_gets_it_and_nobody_else() {
 }
 
 #[test]
-fn the_deterministic_provider_has_no_randomness_outside_a_seeded_scope() {
+fn provider_has_no_randomness_outside_a_seeded_scope() {
     let provider = evergate_crypto::provider();
     assert!(provider.secure_random.fill(&mut [0; 8]).is_err());
     for group in &provider.kx_groups {
         assert!(group.start().is_err());
     }
-    // An ordinary connection of rustls with such a configuration fails instead of using other randomness.
+    // An ordinary `rustls` connection with such a configuration fails instead of using other randomness.
     let mut server = rustls::ServerConnection::new(node(&PEMS.p256)).unwrap();
     let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
     let mut client = rustls::ClientConnection::new(Arc::new(ClientKind::default().config()), name).unwrap();

@@ -1,5 +1,5 @@
-//! TLS 1.2 sessions that clients without tickets resume by their ids: what is kept, who may resume it, and that a handshake is
-//! a function of what was found.
+//! TLS 1.2 sessions that clients without tickets resume by their ids: the stored state, the clients that may resume it,
+//! and that a handshake depends only on the session found.
 
 mod common;
 
@@ -19,7 +19,7 @@ const LIFETIME_S: u32 = 600;
 
 type Change = fn(&mut ServerSettings);
 
-/// A node that keeps sessions, loaded anew.
+/// A node that stores sessions, with its configuration loaded again.
 fn keeping(change: impl FnOnce(&mut ServerSettings)) -> Arc<ServerConfig> {
     node_with(&PEMS.p256, |settings| {
         settings.session_ids = Some((shared_tickets(), LIFETIME_S));
@@ -27,7 +27,7 @@ fn keeping(change: impl FnOnce(&mut ServerSettings)) -> Arc<ServerConfig> {
     })
 }
 
-/// A client that takes no tickets, of both versions where `newer`.
+/// A client that accepts no tickets, of both versions if `newer`.
 fn client(newer: bool) -> Arc<ClientConfig> {
     let kind = ClientKind { version: &TLS12, ..ClientKind::default() };
     let mut config = kind.config();
@@ -52,14 +52,14 @@ fn full(server: &Arc<ServerConfig>, client: &Arc<ClientConfig>) -> KeptSession {
     }
 }
 
-/// A second connection to `server`, where `kept` is found.
+/// A second connection to `server`, which finds `kept`.
 fn again(server: &Arc<ServerConfig>, client: &Arc<ClientConfig>, kept: &KeptSession) -> Connected {
     let find = |id: &SessionId| (*id == kept.id).then(|| kept.sealed.clone());
     connect_from("localhost", server, client, &params(2), find).map_err(|(error, _)| error).unwrap()
 }
 
 #[test]
-fn a_session_is_resumed_by_its_id_and_any_node_that_is_given_it_writes_the_same_flight() {
+fn session_resumed_by_id_has_the_same_flight_on_every_node() {
     let client = client(false);
     let kept = full(&keeping(|_| {}), &client);
     assert_eq!(kept.until_unix_s, NOW + u64::from(LIFETIME_S));
@@ -74,12 +74,12 @@ fn a_session_is_resumed_by_its_id_and_any_node_that_is_given_it_writes_the_same_
         assert_eq!((replay.outcome, replay.out), (Ok(Progress::Done), resumed.s2c.clone()), "chunk {chunk}");
         assert_eq!(replay.state.as_ref(), Some(&state), "chunk {chunk}");
     }
-    // A node that would look into an empty cache of its own says something else.
+    // A node with only an empty cache of its own writes another flight.
     assert_ne!(replay(&keeping(|_| {}), &params(2), &resumed.c2s, 100).out, resumed.s2c);
 }
 
 #[test]
-fn a_session_with_an_id_is_kept_no_longer_than_its_client_certificate_is_good_and_opens_no_later() {
+fn session_with_id_ends_with_its_client_certificate() {
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let root = rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().unwrap()).unwrap();
@@ -118,7 +118,7 @@ fn a_session_with_an_id_is_kept_no_longer_than_its_client_certificate_is_good_an
 }
 
 #[test]
-fn what_is_not_found_is_a_full_handshake_and_stays_one_when_it_is_made_again() {
+fn unknown_session_id_causes_a_full_handshake_on_replay() {
     let client = client(false);
     let lost = full(&keeping(|_| {}), &client);
     let second = connect(&keeping(|_| {}), &client, &params(2)).map_err(|(error, _)| error).unwrap();
@@ -130,7 +130,7 @@ fn what_is_not_found_is_a_full_handshake_and_stays_one_when_it_is_made_again() {
 }
 
 #[test]
-fn a_session_is_resumed_only_under_its_policy_its_client_authentication_its_keys_and_its_id() {
+fn session_resumes_only_under_its_policy_auth_keys_and_id() {
     let cases: [(&str, Change); 3] = [
         ("another name", |settings| settings.policy = "b".to_owned()),
         ("other client authentication", |settings| {
@@ -151,7 +151,7 @@ fn a_session_is_resumed_only_under_its_policy_its_client_authentication_its_keys
         assert!(!refused.server.facts.resumed, "{what}");
         assert!(matches!(refused.server.session, Some(NamedSession::New(_))), "{what}");
     }
-    // Another's session under this id, and a ticket in its place.
+    // Another session under this id, and a ticket in its place.
     let (ours, other) = (client(false), client(false));
     let (kept, foreign) = (full(&keeping(|_| {}), &ours), full(&keeping(|_| {}), &other));
     let swapped = KeptSession { sealed: foreign.sealed, ..kept.clone() };
@@ -161,7 +161,7 @@ fn a_session_is_resumed_only_under_its_policy_its_client_authentication_its_keys
 }
 
 #[test]
-fn only_clients_without_other_means_get_an_id() {
+fn only_clients_without_tickets_receive_an_id() {
     let takes_tickets = || Arc::new(ClientKind { version: &TLS12, ..ClientKind::default() }.config());
     let session = |server: &Arc<ServerConfig>, client: &Arc<ClientConfig>| {
         let connected = connect(server, client, &params(1)).map_err(|(error, _)| error).unwrap();
@@ -177,12 +177,12 @@ fn only_clients_without_other_means_get_an_id() {
 }
 
 #[test]
-fn a_client_of_both_versions_resumes_by_id_where_only_tls12_is_spoken() {
+fn client_of_both_versions_resumes_by_id_in_tls12() {
     let old = || keeping(|settings| settings.version_max = Version::Tls12);
     let client = client(true);
     let kept = full(&old(), &client);
     assert!(again(&old(), &client, &kept).server.facts.resumed);
-    // Before a server of TLS 1.3 its id is noise, which nobody looks up.
+    // A server of TLS 1.3 ignores the id and does not look it up.
     let find = |_: &SessionId| -> Option<Sealed> { panic!("looked up") };
     let newer = connect_from("localhost", &keeping(|_| {}), &client, &params(3), find);
     assert_eq!(newer.map_err(|(error, _)| error).unwrap().server.facts.version, Version::Tls13);

@@ -1,4 +1,4 @@
-//! Data through the record layer against real clients, take-over in mid-stream, and our own client.
+//! Data through the record layer against real clients, failover in mid-stream, and the upstream client.
 
 mod common;
 
@@ -38,7 +38,7 @@ fn moved(records: &Records) -> Records {
 }
 
 #[test]
-fn data_flows_both_ways_across_key_updates_and_moves_to_another_node() {
+fn data_continues_on_another_node_across_key_updates() {
     for kind in kinds() {
         let tls13 = kind.version.version == TLS13.version;
         let Connected { mut client, server, .. } = connected(&kind);
@@ -84,7 +84,7 @@ fn data_flows_both_ways_across_key_updates_and_moves_to_another_node() {
 }
 
 #[test]
-fn data_in_the_segment_of_the_last_handshake_record_is_left_over() {
+fn data_behind_the_last_handshake_record_is_left_over() {
     for kind in kinds() {
         let Connected { mut client, c2s, s2c, .. } = connected(&kind);
         let early = send(&mut client, b"hello");
@@ -103,10 +103,10 @@ fn data_in_the_segment_of_the_last_handshake_record_is_left_over() {
 }
 
 #[test]
-fn a_handshake_taken_over_at_any_record_goes_on_with_the_same_bytes() {
+fn handshake_continues_on_another_node_after_any_byte() {
     for kind in [ClientKind::default(), ClientKind { version: &TLS12, ..ClientKind::default() }] {
         let Connected { mut client, c2s, s2c, .. } = connected(&kind);
-        // The first node dies after any byte; the second gets what was mirrored, then the rest.
+        // The first node fails after any byte; the second receives the replicated bytes, then the rest.
         for cut in (0..c2s.len()).step_by(13) {
             let mut second = Handshake::new(&node(&PEMS.p256), &params(1)).unwrap();
             let mut out = Vec::new();
@@ -125,7 +125,7 @@ fn a_handshake_taken_over_at_any_record_goes_on_with_the_same_bytes() {
 }
 
 #[test]
-fn what_is_no_handshake_is_refused_with_its_name() {
+fn other_protocols_are_refused_with_their_name() {
     let refused = |bytes: &[u8]| {
         let mut handshake = Handshake::new(&node(&PEMS.p256), &params(1)).unwrap();
         let mut out = Vec::new();
@@ -142,14 +142,14 @@ fn what_is_no_handshake_is_refused_with_its_name() {
     assert!(matches!(error, HandshakeError::NotTls) && out == [21, 3, 3, 0, 2, 2, 10]);
     let (error, out) = refused(&[22, 3, 1, 0, 4, 1, 0xff, 0, 0]);
     assert!(matches!(error, HandshakeError::HelloTooLong { .. }) && out == [21, 3, 3, 0, 2, 2, 50]);
-    // A hello that rustls refuses: its alert is sent, once.
+    // A hello that rustls refuses: its alert is sent once.
     let (error, out) = refused(&[22, 3, 1, 0, 5, 1, 0, 0, 1, 9]);
     assert!(matches!(error, HandshakeError::Tls(_)) && error.blame() == Blame::Peer);
     assert_eq!((out.len(), out[0]), (7, 21));
 }
 
 #[test]
-fn a_client_without_a_version_or_protocol_of_ours_gets_one_alert() {
+fn client_without_common_version_or_alpn_receives_an_alert() {
     let only13 = node_with(&PEMS.p256, |settings| settings.version_min = evergate_tls::Version::Tls13);
     let old = ClientKind { version: &TLS12, ..ClientKind::default() };
     let (error, out) = connect(&only13, &Arc::new(old.config()), &params(1)).map(|_| ()).unwrap_err();
@@ -162,7 +162,7 @@ fn a_client_without_a_version_or_protocol_of_ours_gets_one_alert() {
     assert_eq!(out[out.len() - 24..out.len() - 19], [23, 3, 3, 0, 19]);
 }
 
-/// A hello without extensions, as clients before TLS 1.2 said it.
+/// A hello without extensions, as sent by clients before TLS 1.2.
 fn bare_hello(version: [u8; 2]) -> Vec<u8> {
     let rest: &[u8] = &[0, 0, 4, 0xc0, 0x13, 0, 0x2f, 1, 0]; // no session, two cipher suites, no compression
     let body = [&version[..], &[7; 32], rest].concat();
@@ -171,7 +171,7 @@ fn bare_hello(version: [u8; 2]) -> Vec<u8> {
 }
 
 #[test]
-fn a_client_of_an_old_version_is_told_so() {
+fn client_of_an_old_version_receives_its_alert() {
     for (version, alert) in [([3, 0], 70), ([3, 1], 70), ([3, 2], 70), ([3, 3], 40)] {
         let (mut server, mut out) = (Handshake::new(&node(&PEMS.p256), &params(1)).unwrap(), Vec::new());
         let error = server.handle_input(&bare_hello(version), &mut out).unwrap_err();
@@ -181,9 +181,9 @@ fn a_client_of_an_old_version_is_told_so() {
     }
 }
 
-/// A client with a ticket of another server, which takes early data.
+/// A client with a ticket of another server, which sends early data.
 fn early_client(groups: Vec<&'static dyn rustls::crypto::SupportedKxGroup>) -> Arc<ClientConfig> {
-    // One hash: `rustls` has a client keep its ticket when it is asked for another share.
+    // One hash: `rustls` makes a client keep its ticket when the server asks for another share.
     let kind = ClientKind { groups, suites: vec![suite::TLS13_AES_128_GCM_SHA256], ..ClientKind::default() };
     let mut config = kind.config();
     config.enable_early_data = true;
@@ -213,7 +213,7 @@ fn early_client(groups: Vec<&'static dyn rustls::crypto::SupportedKxGroup>) -> A
     config
 }
 
-/// What our handshake makes of early data in records of these many bytes: the alert, or that it is done.
+/// Result of a handshake with early data in records of these sizes: the alert, or success.
 fn with_early_data(config: &Arc<ClientConfig>, records: &[usize], chunk: usize) -> Result<(), Vec<u8>> {
     let name = ServerName::try_from("localhost").unwrap();
     let mut client = rustls::ClientConnection::new(config.clone(), name).unwrap();
@@ -243,14 +243,14 @@ fn with_early_data(config: &Arc<ClientConfig>, records: &[usize], chunk: usize) 
 }
 
 #[test]
-fn rejected_early_data_is_skipped_however_it_is_cut() {
+fn rejected_early_data_is_skipped_in_any_segmentation() {
     use rustls::crypto::aws_lc_rs::kx_group::{SECP384R1, X25519};
     for groups in [vec![X25519], vec![SECP384R1, X25519]] {
         let retried = groups.len() > 1;
         for records in
             [vec![1], vec![9000], vec![16384], vec![8000; 2], vec![2048; 16], vec![16384; 2], vec![1; 500]]
         {
-            // A ticket is good for one attempt.
+            // A ticket is valid for one attempt.
             for chunk in [1 << 20, 1000] {
                 let config = early_client(groups.clone());
                 let outcome = with_early_data(&config, &records, chunk);
@@ -265,7 +265,7 @@ fn rejected_early_data_is_skipped_however_it_is_cut() {
 }
 
 #[test]
-fn a_client_that_no_certificate_suits_is_told_that_nothing_is_in_common() {
+fn client_without_suitable_certificate_receives_an_alert() {
     let rsa = vec![suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256];
     let by_suite = ClientKind { version: &TLS12, suites: rsa, ..ClientKind::default() }.config();
     let mut provider = (*ClientKind::default().provider()).clone();
@@ -287,7 +287,7 @@ fn a_client_that_no_certificate_suits_is_told_that_nothing_is_in_common() {
     }
 }
 
-/// Our client with our server, `chunk` bytes at a time.
+/// The upstream client with the server, `chunk` bytes at a time.
 fn upstream(client: &Arc<ClientConfig>, secret: u8, chunk: usize) -> (Finished, Finished, Vec<u8>) {
     let name = ServerName::try_from("localhost").unwrap();
     let mut client = ClientHandshake::new(client, name).unwrap();
@@ -313,7 +313,7 @@ fn upstream(client: &Arc<ClientConfig>, secret: u8, chunk: usize) -> (Finished, 
 }
 
 #[test]
-fn our_client_and_our_server_talk_and_the_client_resumes_with_the_tickets_it_got() {
+fn own_client_and_server_connect_and_resume() {
     let settings = || ClientSettings {
         verify: Verify::Roots(load(&PEMS.p256).key.cert.clone()),
         alpn: vec![b"http/1.1".to_vec()],
@@ -346,9 +346,9 @@ fn our_client_and_our_server_talk_and_the_client_resumes_with_the_tickets_it_got
     }
 }
 
-/// As `openssl req -x509` makes them: a server with a certificate that is its own authority.
+/// A server whose certificate is its own authority, as made by `openssl req -x509`.
 #[test]
-fn an_authority_is_taken_for_a_server_only_where_it_is_trusted_itself_and_named_and_valid() {
+fn authority_certificate_is_a_server_only_when_pinned() {
     let made = |name: &str, until: i32| {
         let mut params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -378,7 +378,7 @@ fn an_authority_is_taken_for_a_server_only_where_it_is_trusted_itself_and_named_
 }
 
 #[test]
-fn a_servers_own_certificate_is_trusted_for_that_server_alone() {
+fn pinned_certificate_is_trusted_for_its_server_alone() {
     let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
     params.distinguished_name.push(rcgen::DnType::CommonName, "pinned");
     let pinned = rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().unwrap()).unwrap();
@@ -408,7 +408,7 @@ fn a_servers_own_certificate_is_trusted_for_that_server_alone() {
 }
 
 #[test]
-fn an_upstream_that_cannot_be_verified_is_refused_unless_told_otherwise() {
+fn unverified_upstream_is_refused_unless_insecure() {
     let other = self_signed(&["localhost"], &rcgen::KeyPair::generate().unwrap());
     for (verify, accepted) in [
         (Verify::Roots(load(&PEMS.p256).key.cert.clone()), true),

@@ -1,4 +1,4 @@
-//! Clients of `rustls` in memory against our handshake, and replays of what they sent.
+//! In-memory `rustls` clients against the handshake, and replays of their bytes.
 #![allow(dead_code, missing_docs, unreachable_pub)] // each test file uses its part
 
 use std::io::{Read, Write};
@@ -56,7 +56,7 @@ pub fn shared_tickets() -> TicketHandle {
     TicketHandle::new(TicketKeys::from_file_bytes(&FILE).unwrap())
 }
 
-/// A node's configuration: everything loaded anew from the same files.
+/// A node's configuration: everything loaded again from the same files.
 pub fn node(pems: &(String, String)) -> Arc<ServerConfig> {
     node_with(pems, |_| {})
 }
@@ -72,7 +72,7 @@ pub fn node_with(pems: &(String, String), change: impl FnOnce(&mut ServerSetting
     server_config(settings).unwrap()
 }
 
-/// What a client is like.
+/// Properties of a client.
 #[derive(Clone)]
 pub struct ClientKind {
     pub version: &'static SupportedProtocolVersion,
@@ -100,7 +100,7 @@ impl ClientKind {
         })
     }
 
-    /// Trusts every certificate; what is tested is the server.
+    /// Trusts every certificate, because the tests are about the server.
     pub fn config(&self) -> ClientConfig {
         let mut config = ClientConfig::builder_with_provider(self.provider())
             .with_protocol_versions(&[self.version])
@@ -123,13 +123,13 @@ pub fn params(byte: u8) -> HandshakeParams {
     }
 }
 
-/// A finished connection and all that went over its wire.
+/// A finished connection and all bytes of both directions.
 pub struct Connected {
     pub client: ClientConnection,
     pub server: Finished,
     pub c2s: Vec<u8>,
     pub s2c: Vec<u8>,
-    /// Bytes of the server's that the client has not been given.
+    /// Bytes of the server that the client has not received.
     pub pending: Vec<u8>,
 }
 
@@ -150,7 +150,7 @@ pub fn connect_to(
     connect_from(name, server, client, params, |_| None)
 }
 
-/// Like [`connect_to`], with sessions that `find` knows by their ids.
+/// Like [`connect_to`], with sessions that `find` returns by their ids.
 pub fn connect_from(
     name: &str,
     server: &Arc<ServerConfig>,
@@ -179,7 +179,7 @@ pub fn connect_from(
         if let Err(error) = progress {
             return Err((error, s2c));
         }
-        // A client that refuses says so in its next flight.
+        // A client that refuses reports it in its next flight.
         let _ = feed(&mut client, &out);
         if progress.unwrap() == Progress::Done {
             let server = server.finish().map_err(|error| (error, s2c.clone()))?;
@@ -188,7 +188,7 @@ pub fn connect_from(
     }
 }
 
-/// Gives bytes to a client.
+/// Passes bytes to a client.
 pub fn feed(client: &mut ClientConnection, mut bytes: &[u8]) -> Result<Vec<u8>, rustls::Error> {
     let mut plain = Vec::new();
     while !bytes.is_empty() {
@@ -202,7 +202,7 @@ pub fn feed(client: &mut ClientConnection, mut bytes: &[u8]) -> Result<Vec<u8>, 
     Ok(plain)
 }
 
-/// What a client has to send now.
+/// Bytes that a client has to send now.
 pub fn take(client: &mut ClientConnection) -> Vec<u8> {
     let mut out = Vec::new();
     while client.wants_write() {
@@ -240,7 +240,7 @@ pub fn seal(records: &mut Records, payload: &[u8]) -> Vec<u8> {
     slot
 }
 
-/// What a node answers to recorded client bytes, in pieces of `chunk` bytes.
+/// A node's answer to recorded client bytes, in pieces of `chunk` bytes.
 pub struct Replay {
     pub out: Vec<u8>,
     pub outcome: Result<Progress, String>,
@@ -252,7 +252,7 @@ pub fn replay(server: &Arc<ServerConfig>, params: &HandshakeParams, c2s: &[u8], 
     replay_from(server, params, None, c2s, chunk)
 }
 
-/// Like [`replay`], where the session that the client named was found.
+/// Like [`replay`], for a session id that was found.
 pub fn replay_from(
     server: &Arc<ServerConfig>,
     params: &HandshakeParams,
@@ -292,7 +292,7 @@ pub mod trust {
     use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
     use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 
-    /// Believes any certificate, but checks every signature.
+    /// Accepts any certificate, but checks every signature.
     #[derive(Debug)]
     pub struct Everyone(pub Arc<CryptoProvider>);
 
