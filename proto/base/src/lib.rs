@@ -1,4 +1,4 @@
-//! Types that several crates share, and what they must agree on. Either enters only when two crates need it.
+//! Types and conventions that several crates share. A type belongs here only if two crates need it.
 
 mod fnv;
 mod ids;

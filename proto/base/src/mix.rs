@@ -1,10 +1,11 @@
-//! SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014): numbers that are the same on
-//! every machine, for what nobody wins by guessing. What a peer must not guess comes from [`crate::sip_hash`] or a seed.
+//! SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014): numbers that are the
+//! same on every machine, for uses in which a prediction is harmless. Numbers that a peer must not predict come from
+//! [`crate::sip_hash`] or a seed.
 
-/// What the state of [`SplitMix64`] grows by: 2^64 divided by the golden ratio.
+/// Increment of the state of [`SplitMix64`]: 2^64 divided by the golden ratio.
 pub const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Spreads the bits of a value: each that goes in flips each that comes out with probability one half. Only 0 gives 0.
+/// Spreads the bits of a value: each input bit flips each output bit with probability one half. Only 0 gives 0.
 #[inline]
 #[must_use]
 pub const fn spread(value: u64) -> u64 {
@@ -18,7 +19,7 @@ pub const fn spread(value: u64) -> u64 {
 pub struct SplitMix64(pub u64);
 
 impl SplitMix64 {
-    /// 64 bits more.
+    /// The next 64 bits.
     pub const fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GAMMA);
         spread(self.0)
@@ -36,7 +37,7 @@ mod tests {
 
     /// The first outputs of the generator's reference implementation.
     #[test]
-    fn the_stream_is_that_of_the_reference() {
+    fn stream_is_that_of_the_reference() {
         let mut stream = SplitMix64(1_234_567);
         let expected = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
         assert_eq!([stream.bits(), stream.bits(), stream.bits()], expected);

@@ -1,46 +1,46 @@
-//! The scoped seed: the only source of randomness and time while a handshake step runs.
+//! Scoped seed: the only source of randomness and time while a handshake step runs.
 //!
-//! `rustls` asks its provider for random bytes through `&'static` objects and always synchronously, inside the call
-//! that processes input. So the handshake driver installs the connection's [`Seed`] on this thread for exactly that
-//! call, and the provider (in `host/crypto`) draws from it. Two nodes with the same seed and the same client bytes
-//! therefore write the same flight (law 0 of `docs/internals/failover.md`).
+//! `rustls` calls its provider for random bytes through `&'static` objects and always synchronously, inside the call
+//! that processes input. The handshake driver therefore installs the connection's [`Seed`] on this thread for exactly
+//! that call, and the provider (in `host/crypto`) draws from it. Two nodes with the same seed and the same client bytes
+//! write the same flight (law 0 of `docs/internals/failover.md`).
 //!
-//! Invariants: outside [`scoped`] there is no seed, and a draw fails instead of falling back to other randomness;
-//! a draw never repeats a counter value. This module does no cryptography: the provider turns (key, counter, label)
-//! into bytes.
+//! Invariants: outside [`scoped`] there is no seed, and a draw fails instead of falling back to other randomness; a
+//! draw never repeats a counter value. This module does no cryptography: the provider turns (key, counter, label) into
+//! bytes.
 
 use crate::session::{KeptSession, Sealed, SessionId};
 use std::cell::RefCell;
 
-/// What one handshake's randomness and time are derived from.
+/// Seed of one handshake's randomness and time.
 #[derive(Clone)]
 pub struct Seed {
     /// Key of the pseudo-random function, bound to connection, configuration and ClientHello.
     pub key: [u8; 32],
     /// Number of draws so far; part of each draw's input.
     pub counter: u64,
-    /// The accept time, in seconds since 1970: what `rustls` takes for "now".
+    /// The accept time, in seconds since 1970: the current time for `rustls`.
     pub unix_s: u64,
-    /// Secrets that the provider's key log hands back to the driver, in the order logged.
+    /// Secrets that the provider's key log passes back to the driver, in the order logged.
     pub captured: Vec<Captured>,
-    /// What is known of the session, resumed or new.
+    /// State of the session, resumed or new.
     pub session: SessionSlot,
-    /// Whether the client's hello offers TLS 1.3, which `rustls` does not tell who chooses a certificate.
+    /// Whether the client's hello offers TLS 1.3; `rustls` does not pass this on to the choice of a certificate.
     pub offers_tls13: bool,
-    /// Whether the client's hello offers a key exchange group of first choice: X25519MLKEM768, X25519 or secp256r1.
+    /// Whether the client's hello offers a preferred key exchange group: X25519MLKEM768, X25519 or secp256r1.
     pub offers_first_groups: bool,
-    /// Host name that the client asks for where `rustls` is shown another one.
+    /// Host name that the client requests, if `rustls` is shown another one.
     pub alias: Option<Alias>,
 }
 
-/// A host name in a ClientHello, and what stands for it in the hello that `rustls` parses.
+/// A host name in a ClientHello, and its replacement in the hello that `rustls` parses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alias {
     /// Offset of the name in the ClientHello message.
     pub offset: usize,
     /// The name as the client sent it.
     pub real: Vec<u8>,
-    /// What `rustls` sees, of the same length.
+    /// The replacement, of the same length.
     pub shown: Vec<u8>,
 }
 
@@ -63,29 +63,30 @@ impl std::fmt::Debug for Seed {
     }
 }
 
-/// What a handshake is given of a session and what it leaves of one: values, so that the handshake asks no store. All but the
-/// first two are of sessions that go by their ids.
+/// Input and output of a handshake about its session, as values, so that the handshake needs no store. All fields
+/// except the first two are for sessions with an id.
 #[derive(Clone, Debug, Default)]
 pub struct SessionSlot {
-    /// Up to when this session may be resumed, in seconds since 1970: noted where a client's certificate is checked and where a
-    /// ticket or a kept session is opened, written into those that are made. A function of mirrored inputs, as they are.
+    /// End of this session's resumption, in seconds since 1970. It is set when a client's certificate is checked and
+    /// when a ticket or a stored session is opened, and written into new tickets and sessions. It depends only on
+    /// replicated inputs.
     pub good_until_unix_s: Option<u64>,
-    /// How many more tickets the client may be given, where that is bounded: it resumes, and has used one.
+    /// Number of further tickets for the client, if limited: a resumed client has used one.
     pub tickets_left: Option<u8>,
-    /// What was found under the id that the client named.
+    /// The session found under the client's id.
     pub found: Option<Sealed>,
     /// Whether a new session gets an id: its client has no other means to resume it.
     pub wanted: bool,
-    /// The id under which what was found could be opened.
+    /// The id under which the found session could be opened.
     pub opened: Option<SessionId>,
-    /// A new session, to be kept.
+    /// A new session, to be stored.
     pub kept: Option<KeptSession>,
 }
 
 /// One secret of the key log, kept because a record layer needs it for KeyUpdate.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Captured {
-    /// Which secret.
+    /// Kind of the secret.
     pub kind: SecretKind,
     /// The secret, of the hash's length: 32 or 48 bytes.
     pub secret: Vec<u8>,
@@ -97,7 +98,7 @@ impl std::fmt::Debug for Captured {
     }
 }
 
-/// The secrets that are kept.
+/// Kinds of captured secrets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecretKind {
     /// `CLIENT_HANDSHAKE_TRAFFIC_SECRET` of RFC 8446 section 7.1.
@@ -129,7 +130,7 @@ impl Seed {
 
 thread_local!(static CURRENT: RefCell<Option<Seed>> = const { RefCell::new(None) });
 
-/// Runs `step` with `seed` installed on this thread, and takes it back afterwards, also when `step` panics.
+/// Runs `step` with `seed` installed on this thread, and returns the seed afterwards, also when `step` panics.
 pub fn scoped<R>(seed: &mut Option<Seed>, step: impl FnOnce() -> R) -> R {
     struct Restore<'a>(&'a mut Option<Seed>);
     impl Drop for Restore<'_> {
@@ -142,7 +143,7 @@ pub fn scoped<R>(seed: &mut Option<Seed>, step: impl FnOnce() -> R) -> R {
     step()
 }
 
-/// Gives `draw` the installed seed; `None` outside [`scoped`].
+/// Calls `draw` with the installed seed; `None` outside [`scoped`].
 pub fn with_current<R>(draw: impl FnOnce(&mut Seed) -> R) -> Option<R> {
     CURRENT.with(|current| current.borrow_mut().as_mut().map(draw))
 }
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_is_visible_only_inside_its_scope_and_keeps_its_counter() {
+    fn seed_is_visible_only_inside_its_scope() {
         let mut seed = Some(Seed::new([7; 32], 1));
         assert!(with_current(|_| ()).is_none());
         scoped(&mut seed, || with_current(|s| s.counter += 1));
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panicking_step_gives_the_seed_back() {
+    fn panicking_step_returns_the_seed() {
         let mut seed = Some(Seed::new([7; 32], 1));
         let outcome =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| scoped(&mut seed, || panic!("step"))));

@@ -1,9 +1,9 @@
-//! TLS sessions that go by an id: what nodes keep of them and tell each other.
+//! TLS sessions with an id, as nodes store and replicate them.
 
-/// Names a TLS 1.2 session that its server keeps (RFC 5246 section 7.4.1.2); all of ours are this long.
+/// Id of a stored TLS 1.2 session (RFC 5246 section 7.4.1.2); ids of this server always have this length.
 pub type SessionId = [u8; 32];
 
-/// A session as it is kept: encrypted by the provider, bound to its id and to what its server would check.
+/// A stored session: encrypted by the provider, bound to its id and to the checks of its server.
 #[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Sealed(pub Vec<u8>);
 
@@ -18,11 +18,11 @@ impl std::fmt::Debug for Sealed {
 pub struct KeptSession {
     /// The id.
     pub id: SessionId,
-    /// When it may be resumed no more, in seconds since 1970.
+    /// End of its resumption, in seconds since 1970.
     pub until_unix_s: u64,
     /// The session.
     pub sealed: Sealed,
 }
 
-/// The longest sealed session that is kept, in bytes: a chain of client certificates is in it.
+/// Limit of a stored sealed session, in bytes; it includes a chain of client certificates.
 pub const SEALED_BYTES_MAX: usize = 8 << 10;

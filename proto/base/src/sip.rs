@@ -1,11 +1,11 @@
-//! SipHash (J.-P. Aumasson and D. J. Bernstein, INDOCRYPT 2012): a short hash that who lacks its key can neither foretell nor
-//! aim at.
+//! SipHash (J.-P. Aumasson and D. J. Bernstein, INDOCRYPT 2012): a keyed hash; without the key its output cannot be
+//! predicted or forced.
 
-/// A hash under way over words of eight bytes.
+/// Running hash over words of eight bytes.
 pub struct Sip([u64; 4]);
 
 impl Sip {
-    /// Begins with a key.
+    /// Starts a hash with a key.
     pub fn new(key: [u64; 2]) -> Sip {
         Sip([
             0x736f_6d65_7073_6575 ^ key[0],
@@ -29,14 +29,14 @@ impl Sip {
         *v2 = v2.rotate_left(32);
     }
 
-    /// Takes a word in one round.
+    /// Adds a word in one round.
     pub fn word(&mut self, word: u64) {
         self.0[3] ^= word;
         self.round();
         self.0[0] ^= word;
     }
 
-    /// Twice the rounds of [`Sip::word`].
+    /// Adds a word in two rounds.
     pub fn word_in_two_rounds(&mut self, word: u64) {
         self.0[3] ^= word;
         self.round();
@@ -44,12 +44,12 @@ impl Sip {
         self.0[0] ^= word;
     }
 
-    /// The hash after three last rounds.
+    /// The hash after three final rounds.
     pub fn finish(self) -> u64 {
         self.finish_after(3)
     }
 
-    /// The hash after so many last rounds.
+    /// The hash after `rounds` final rounds.
     pub fn finish_after(mut self, rounds: usize) -> u64 {
         self.0[2] ^= 0xff;
         for _ in 0..rounds {
@@ -79,7 +79,7 @@ mod tests {
     use std::hash::{DefaultHasher, Hasher};
 
     #[test]
-    fn it_is_the_hash_of_the_standard_library() {
+    fn hash_is_that_of_the_standard_library() {
         for length in 0..100 {
             let bytes: Vec<u8> = (0..length).map(|n: u8| n.wrapping_mul(7)).collect();
             let mut theirs = DefaultHasher::new(); // of a key of zeros
@@ -90,7 +90,7 @@ mod tests {
 
     /// Test vectors of the paper's authors: the key 00 01 .. 0f, the input 00 01 .. 0e.
     #[test]
-    fn it_is_the_hash_of_its_authors() {
+    fn hash_is_that_of_its_authors() {
         let key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
         let mut state = Sip::new(key);
         state.word_in_two_rounds(0x0706_0504_0302_0100);

@@ -1,17 +1,19 @@
-//! What of a text a terminal would act upon instead of showing it.
+//! Escaping of text for terminals.
 //!
-//! Certificates, servers and configuration files may hold anything, and end in messages, logs and tables that people look at.
+//! Certificates, servers and configuration files may contain any character, and their text appears in messages, logs
+//! and tables.
 
 use std::borrow::Cow;
 
-/// Whether a terminal acts on a character, or shows nothing: control characters, marks that turn the direction of writing or
-/// have no width.
+/// Whether a terminal acts on a character, or shows nothing: control characters, and marks that change the direction of
+/// writing or have no width.
 pub fn acts(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(c, '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
-/// A text that may be shown: what a terminal would act upon is written as an escape of Rust, such as `\u{1b}`.
+/// A text that is safe to show: characters on which a terminal acts are written as escapes of Rust, such as `\u{1b}`.
 pub fn shown(text: &str) -> Cow<'_, str> {
     if !text.contains(acts) {
         return Cow::Borrowed(text);
@@ -21,7 +23,7 @@ pub fn shown(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Appends one character as [`shown`] would.
+/// Appends one character like [`shown`].
 pub fn push_shown(to: &mut String, c: char) {
     if acts(c) {
         to.extend(c.escape_default());
@@ -35,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_seen_as_it_is_stays_as_it_is() {
+    fn visible_characters_are_unchanged() {
         for text in ["", "plain \"text\"", "Zürich, 東京, 🚀"] {
             assert!(matches!(shown(text), Cow::Borrowed(same) if same == text));
         }

@@ -1,4 +1,4 @@
-//! Time as the pure crates see it: a number that the shell passes in.
+//! Time for the pure crates: a number that the shell passes in.
 
 use std::ops::{Add, Sub};
 

@@ -1,8 +1,8 @@
 //! Authenticated encryption of records by one of two libraries, AWS-LC or `ring`.
 //!
-//! Invariants: both libraries seal to the same bytes, so the choice shows in speed alone, and the nodes of a cluster may
-//! differ in it; a key is erased with its [`Cipher`]. This module does not measure: the host decides which library is
-//! faster on its processor and installs its decision once ([`install_aead`]).
+//! Invariants: both libraries seal to the same bytes, so the choice shows in speed alone, and the nodes of a cluster
+//! may differ in it; a key is erased with its [`Cipher`]. This module does not measure: the host decides which library
+//! is faster on its processor and installs its decision once ([`install_aead`]).
 
 use std::sync::OnceLock;
 
@@ -86,7 +86,7 @@ pub fn installed_aead() -> AeadLibraries {
     INSTALLED.get().copied().unwrap_or_default()
 }
 
-/// Key of one suite in the form of one library. Erased when dropped.
+/// Key of one suite in the representation of one library. Erased when dropped.
 pub struct Cipher {
     key: Key,
 }
@@ -136,7 +136,7 @@ impl Cipher {
         }
     }
 
-    /// Encrypts `text` in place and returns its tag, which covers `aad` too. A key must see each nonce once (RFC 5116
+    /// Encrypts `text` in place and returns its tag, which also covers `aad`. A key must see each nonce once (RFC 5116
     /// section 3.2): the sequence number of the record makes it unique.
     pub fn seal(&self, nonce: [u8; NONCE], aad: &[u8], text: &mut [u8]) -> Result<[u8; TAG], RecordError> {
         let failed = RecordError::Cipher("seal");
@@ -156,10 +156,10 @@ impl Cipher {
         Ok(bytes)
     }
 
-    /// Decrypts `text` in place. False when `tag` does not fit; then `text` is worthless.
+    /// Decrypts `text` in place. Returns false when `tag` does not fit; `text` is then useless.
     #[must_use]
     pub fn open(&self, nonce: [u8; NONCE], aad: &[u8], tag: &[u8], text: &mut [u8]) -> bool {
-        // The tag is given apart: opening a joined buffer would move the plaintext once more.
+        // The tag is passed separately: opening a joined buffer would move the plaintext once more.
         match &self.key {
             Key::AwsLc(key) => {
                 let nonce = aws_lc::Nonce::assume_unique_for_key(nonce);
@@ -184,14 +184,14 @@ impl RingKey {
         Some(RingKey(Box::new(ring::LessSafeKey::new(key))))
     }
 
-    /// Writes a key of zeros over this one. Such a key has the same variant of the library, so that it covers every
-    /// byte derived from this one.
+    /// Overwrites this key with a key of zeros. Such a key has the same variant of the library, so it covers every byte
+    /// derived from this one.
     fn erase(&mut self) {
         let algorithm = self.0.algorithm();
         let zeros = ring::UnboundKey::new(algorithm, &[0; KEY_MAX][..algorithm.key_len()]);
         if let Ok(zeros) = zeros {
             *self.0 = ring::LessSafeKey::new(zeros);
-            // Else the compiler may leave out a store that is followed by the release of its memory alone.
+            // Otherwise the compiler may omit a store that is only followed by the release of its memory.
             std::hint::black_box(&mut self.0);
         }
     }

@@ -8,23 +8,23 @@ pub const UNEXPECTED_MESSAGE: u8 = 10;
 pub const BAD_RECORD_MAC: u8 = 20;
 /// A record longer than the protocol allows.
 pub const RECORD_OVERFLOW: u8 = 22;
-/// No parameters that both sides take.
+/// No parameters that both sides support.
 pub const HANDSHAKE_FAILURE: u8 = 40;
 /// A field whose value is not allowed, or contradicts another.
 pub const ILLEGAL_PARAMETER: u8 = 47;
-/// The peer is known, and may not go on.
+/// The peer is authenticated, but access is denied.
 pub const ACCESS_DENIED: u8 = 49;
 /// A message that cannot be parsed.
 pub const DECODE_ERROR: u8 = 50;
 /// A signature, a Finished or a binder that does not verify.
 pub(crate) const DECRYPT_ERROR: u8 = 51;
-/// No version that both sides speak.
+/// No version that both sides support.
 pub const PROTOCOL_VERSION: u8 = 70;
-/// Something went wrong on our side.
+/// An internal error of this side.
 pub const INTERNAL_ERROR: u8 = 80;
-/// The peer gave up for a reason outside the protocol; followed by `CLOSE_NOTIFY`.
+/// The peer gave up for a reason outside the protocol; `CLOSE_NOTIFY` follows.
 pub const USER_CANCELED: u8 = 90;
-/// TLS 1.2: a second handshake is not wanted.
+/// TLS 1.2: this side refuses a second handshake.
 pub const NO_RENEGOTIATION: u8 = 100;
 
 /// A message without an extension that its version requires (RFC 8446 section 9.2).

@@ -1,10 +1,9 @@
-//! Host names that clients ask for and that `rustls` refuses: labels with a hyphen at an edge, such as `-a.example`,
-//! and bytes that no host name has, such as those of `[a.example]`.
+//! Aliases of host names that clients request and `rustls` refuses: labels with a hyphen at an edge, such as
+//! `-a.example`, and bytes that no host name has, such as those of `[a.example]`.
 //!
-//! RFC 1123 has no such host names, but wildcards of the DNS answer for the former. `rustls` parses a hello in which an
-//! underscore stands for each of these bytes. Transcripts have the client's own bytes: the provider's
-//! hashes put the name back ([`Alias::restore`]), so that both ends compute the same. Certificates are chosen by the
-//! client's own name.
+//! RFC 1123 has no such host names, but DNS wildcards answer for the former. `rustls` parses a hello in which an
+//! underscore replaces each of these bytes. Transcripts have the client's own bytes: the provider's hashes restore the
+//! name ([`Alias::restore`]), so that both ends compute the same. Certificates are chosen by the client's own name.
 
 use std::net::IpAddr;
 
@@ -12,13 +11,13 @@ use evergate_base::seed::Alias;
 
 use crate::hello_info::{message_of, name_range};
 
-/// Puts an alias into a whole ClientHello, given as raw records; `None`, and nothing changes, when it needs none.
+/// Puts an alias into a whole ClientHello, given as raw records. Returns `None`, without a change, when it needs none.
 pub(crate) fn show_alias(raw: &mut [u8]) -> Option<Alias> {
     let message = message_of(raw)?;
     let range = name_range(&message)?;
     let real = message.get(range.clone())?.to_vec();
     if std::str::from_utf8(&real).is_ok_and(|name| name.parse::<IpAddr>().is_ok()) {
-        return None; // `rustls` takes an address for no name
+        return None; // `rustls` does not treat an address as a name
     }
     let mut shown = real.clone();
     for label in shown.split_mut(|&byte| byte == b'.') {
@@ -36,7 +35,7 @@ pub(crate) fn show_alias(raw: &mut [u8]) -> Option<Alias> {
     Some(Alias { offset: range.start, real, shown })
 }
 
-/// Writes at an offset of the message that the records hold.
+/// Writes at an offset of the message in the records.
 fn write(mut records: &mut [u8], offset: usize, bytes: &[u8]) {
     let mut before = 0; // message bytes in the records so far
     while let Some((header, rest)) = records.split_first_chunk_mut::<5>() {
@@ -57,7 +56,7 @@ mod tests {
     use super::*;
     use crate::hello_info::read_hello;
 
-    /// A ClientHello with this name, in records of so many bytes.
+    /// A ClientHello with this name, in records of `fragment` bytes.
     fn hello(name: &[u8], fragment: usize) -> Vec<u8> {
         let len = name.len() as u8;
         let names = [&[0, 0, 0, len + 5, 0, len + 3, 0, 0, len], name].concat();
@@ -69,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alias_stands_for_bytes_that_rustls_refuses_only() {
+    fn alias_replaces_only_bytes_that_rustls_refuses() {
         for (name, shown) in [
             (&b"-a.w.test"[..], &b"_a.w.test"[..]),
             (b"a-.w.test", b"a_.w.test"),
@@ -98,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_such_hyphens_stays() {
+    fn name_without_edge_hyphens_needs_no_alias() {
         for name in [
             &b"a.w.test"[..],
             b"a-b.test",
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn no_mutation_or_cut_makes_an_alias_panic() {
+    fn alias_never_panics() {
         let whole = hello(b"-a.-b-.test", 30);
         for at in 0..whole.len() {
             assert_eq!(show_alias(&mut whole[..at].to_vec()), None);

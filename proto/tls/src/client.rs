@@ -1,7 +1,8 @@
-//! The client's handshake with an upstream server.
+//! Client side of a handshake with an upstream server.
 //!
-//! Not seeded: an upstream connection that dies in its handshake is simply made anew. A seed is installed all the
-//! same, because the key log hands traffic secrets back through it; the ordinary provider draws nothing from it.
+//! It is not deterministic: an upstream connection that fails in its handshake is simply made again. A seed is
+//! installed all the same, because the key log returns traffic secrets through it; the ordinary provider draws nothing
+//! from it.
 
 use std::sync::Arc;
 
@@ -17,8 +18,8 @@ use crate::handshake::{Progress, SeedSlot};
 use crate::keys::Role;
 use crate::records::record_len;
 
-/// What is wrong with a server whose first bytes are no TLS record (RFC 8446 section 5.1). `None` while too few have
-/// come to tell.
+/// The error of a server whose first bytes are not a TLS record (RFC 8446 section 5.1). `None` while too few bytes have
+/// arrived to decide.
 pub fn foreign_answer(first: &[u8]) -> Option<HandshakeError> {
     let header = first.first_chunk()?;
     match (header, record_len(header)) {
@@ -28,7 +29,7 @@ pub fn foreign_answer(first: &[u8]) -> Option<HandshakeError> {
     }
 }
 
-/// One upstream connection's handshake.
+/// Handshake of one upstream connection.
 pub struct ClientHandshake {
     conn: UnbufferedClientConnection,
     seed: SeedSlot,
@@ -57,7 +58,7 @@ impl ClientHandshake {
             ServerName::DnsName(name) if config.enable_sni => Some(name.as_ref().to_owned()),
             _ => None,
         };
-        // The hello's key share is drawn here already, from the ordinary provider.
+        // The key share of the hello is drawn here, from the ordinary provider.
         let conn = UnbufferedClientConnection::new(config.clone(), name)?;
         let seed = SeedSlot(Some(Seed::new([0; 32], 0)));
         Ok(ClientHandshake { conn, seed, input: Input::default(), sni, stage: Stage::Running })
@@ -69,7 +70,7 @@ impl ClientHandshake {
         scoped(&mut seed.0, || input.start(conn, out))
     }
 
-    /// Takes bytes from the server in any segmentation; appends what is to be sent to `out`.
+    /// Processes bytes from the server in any segmentation; appends the bytes to send to `out`.
     pub fn handle_input(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<Progress, HandshakeError> {
         self.input.bytes.extend_from_slice(data);
         match self.stage {
@@ -89,7 +90,7 @@ impl ClientHandshake {
         Ok(if done { Progress::Done } else { Progress::NeedInput })
     }
 
-    /// Leaves `rustls` when the handshake is done. The record layer keeps the means to accept session tickets.
+    /// Leaves `rustls` when the handshake is done. The record layer can then accept session tickets.
     pub fn finish(mut self) -> Result<Finished, HandshakeError> {
         match self.stage {
             Stage::Done => {}
@@ -110,10 +111,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn foreign_answer_names_what_the_server_speaks() {
+    fn foreign_answer_names_the_protocol_of_the_server() {
         let text = |first: &[u8]| foreign_answer(first).map(|error| error.to_string());
         let http = Some("server answered in plain HTTP, not in TLS".to_owned());
-        let other = Some("server does not speak TLS".to_owned());
+        let other = Some("server does not use TLS".to_owned());
         for (first, expected) in [
             (&b""[..], None),
             (b"HTTP", None),

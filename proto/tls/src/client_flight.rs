@@ -1,11 +1,11 @@
-//! What a client sends after its hello, judged where `rustls` judges otherwise than the RFCs or charges a record twice.
+//! Checks of the client's records after its hello, where `rustls` deviates from the RFCs or charges a record twice.
 //!
-//! `rustls` decrypts a record of rejected early data again with each later record, and charges it again. So records of
-//! early data are opened here with the client's handshake key, and `rustls` sees none of them. Of the other protected
-//! records a copy is kept, which names the alert when the handshake fails.
+//! `rustls` decrypts a record of rejected early data again with each later record, and charges it again. This module
+//! therefore opens records of early data with the client's handshake key, and `rustls` sees none of them. A copy of the
+//! other protected records is kept to name the alert when the handshake fails.
 //!
 //! Invariants: a verdict is a function of the seed and the client's bytes, so that each node sends the same alert; at
-//! most [`EARLY_DATA_MAX`] bytes of early data are skipped. Who the client is, `rustls` alone decides.
+//! most [`EARLY_DATA_MAX`] bytes of early data are skipped. `rustls` alone authenticates the client.
 
 use evergate_base::seed::{Captured, SecretKind, with_current};
 use rustls::server::UnbufferedServerConnection;
@@ -21,14 +21,14 @@ use crate::keys::{Base, Direction, Role, Suite, Version};
 use crate::records::{PAYLOAD_MAX, Records};
 use crate::schedule::Secret;
 
-/// Most bytes of rejected early data that are skipped (RFC 8446 section 4.2.10), in bytes of plaintext.
+/// Limit of skipped early data after a rejection (RFC 8446 section 4.2.10), in bytes of plaintext.
 const EARLY_DATA_MAX: usize = 32 << 10;
-/// Least charge of a skipped record, so that their number is bounded too.
+/// Least charge of a skipped record in bytes, which also bounds the number of records.
 const EARLY_RECORD_MIN: usize = 64;
 const HEADER: usize = 5;
 const TAG: usize = 16;
 const EXPLICIT_NONCE: usize = 8;
-/// Protected bytes that are kept to name an alert: a chain of certificates of several kilobytes, and a signature.
+/// Limit of the protected bytes kept to name an alert: a chain of certificates of several kilobytes, and a signature.
 const PROTECTED_MAX: usize = 96 << 10;
 /// Longest handshake message that `rustls` accepts.
 const MESSAGE_MAX: usize = 0xffff;
@@ -37,16 +37,16 @@ const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 const APPLICATION_DATA: u8 = 23;
 const FINISHED: u8 = 20;
-/// Certificate, CertificateVerify, Finished and CompressedCertificate: what a client may send protected.
+/// Certificate, CertificateVerify, Finished and CompressedCertificate: the messages that a client may send protected.
 const FLIGHT: [u8; 4] = [11, 15, FINISHED, 25];
 /// A Finished of TLS 1.2: type, length and 12 bytes (RFC 5246 section 7.4.9).
 const FINISHED_TLS12: usize = 16;
 
-/// The client's records behind its hello.
+/// The client's records after its hello.
 pub(crate) struct ClientFlight {
     /// Early data that may still be skipped, in bytes; `None` once none can follow.
     early_data_left: Option<usize>,
-    /// Protected records as they came.
+    /// Protected records as received.
     protected: Vec<u8>,
     /// TLS 1.2: plaintext bytes of protected handshake records; `None` before change_cipher_spec.
     protected_tls12: Option<usize>,
@@ -58,10 +58,10 @@ impl Drop for ClientFlight {
     }
 }
 
-/// How far the server's side is.
+/// Phase of the handshake on the server's side.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// A ClientHello is under way, or TLS 1.2 is spoken.
+    /// A ClientHello is incomplete, or the version is TLS 1.2.
     Clear,
     /// A HelloRetryRequest asks for the second ClientHello.
     Retry,
@@ -70,7 +70,7 @@ enum Phase {
 }
 
 impl ClientFlight {
-    /// The records behind a hello; `early_data`: the hello announces some.
+    /// The records after a hello; `early_data`: the hello announces early data.
     pub(crate) fn new(early_data: bool) -> ClientFlight {
         let early_data_left = early_data.then_some(EARLY_DATA_MAX);
         ClientFlight { early_data_left, protected: Vec::new(), protected_tls12: None }
@@ -116,11 +116,11 @@ impl ClientFlight {
         }
         if self.protected.len() + record.len() <= PROTECTED_MAX {
             self.protected.extend_from_slice(record);
-        } // else the alert is that of `rustls`
+        } // otherwise the alert is that of `rustls`
         Verdict::Show
     }
 
-    fn note_tls12(&mut self, suite: Option<Suite>, record: &[u8]) {
+    fn record_tls12(&mut self, suite: Option<Suite>, record: &[u8]) {
         match (record.first(), &mut self.protected_tls12) {
             (Some(&CHANGE_CIPHER_SPEC), protected @ None) => *protected = Some(0),
             (Some(&HANDSHAKE), Some(bytes)) => {
@@ -131,7 +131,7 @@ impl ClientFlight {
         }
     }
 
-    /// The alert that the RFCs name for this failure where `rustls` sends another or none; `None`: its own stands.
+    /// The alert of the RFCs for this failure if `rustls` sends another or none; `None` if its alert is right.
     pub(crate) fn alert_for(
         &self,
         error: &HandshakeError,
@@ -165,20 +165,20 @@ impl Screen<UnbufferedServerConnection> for ClientFlight {
             (Phase::Protected, _) => self.judge_protected(suite_of(conn), record),
             (Phase::Retry, Some(&APPLICATION_DATA)) => self.skip(record),
             (Phase::Retry, Some(&HANDSHAKE)) => {
-                self.early_data_left = None; // none follows the second hello
+                self.early_data_left = None; // no early data follows the second hello
                 second_hello(record)
             }
             (Phase::Retry, _) => Verdict::Show,
             (Phase::Clear, _) => {
-                self.note_tls12(suite_of(conn), record);
+                self.record_tls12(suite_of(conn), record);
                 Verdict::Show
             }
         }
     }
 }
 
-/// The second hello under the same alias as the first. `rustls` compares the shown names only, so a real name that
-/// differs is refused here; so is a second hello in several records under a name that needs an alias.
+/// The second hello under the same alias as the first. `rustls` compares only the shown names, so another real name is
+/// refused here. A second hello in several records under a name that needs an alias is refused as well.
 fn second_hello(record: &[u8]) -> Verdict {
     let mut shown = record.to_vec();
     let second = show_alias(&mut shown);
@@ -219,7 +219,7 @@ fn secret_of(captured: &[Captured], kind: SecretKind) -> Option<Secret> {
 }
 
 /// Appends a fatal alert under the server's first application key, as the first record under it. The caller has
-/// discarded what else was sealed there. Whether the alert was appended.
+/// discarded other records sealed there. Returns whether the alert was appended.
 pub(crate) fn seal_first_alert(
     conn: &UnbufferedServerConnection,
     secrets: &[Captured],
@@ -239,7 +239,7 @@ pub(crate) fn seal_first_alert(
     out.len() > before
 }
 
-/// Opens copies of the client's protected records in order, from the first on.
+/// Opener of copies of the client's protected records, in order from the first on.
 struct Opener {
     direction: Direction,
 }
@@ -262,8 +262,8 @@ impl Opener {
     }
 }
 
-/// The alert that RFC 8446 names for the first fault of the client's protected records; `None` where there is no fault
-/// that the records alone show.
+/// The alert of RFC 8446 for the first fault of the client's protected records; `None` if the records alone show no
+/// fault.
 fn alert_of_flight(suite: Suite, mut records: &[u8]) -> Option<u8> {
     let mut opener = Opener::new(suite)?;
     let mut messages = Messages { finished: suite.secret_len(), pending: Vec::new() };
@@ -294,7 +294,7 @@ fn alert_of_flight(suite: Suite, mut records: &[u8]) -> Option<u8> {
 
 /// The handshake messages in a client's protected records.
 struct Messages {
-    /// Bytes of a Finished's body.
+    /// Length of a Finished's body, in bytes.
     finished: usize,
     /// The beginning of a message.
     pending: Vec<u8>,
@@ -330,7 +330,7 @@ impl Messages {
             }
             read += 4 + len;
             if kind == FINISHED && read < self.pending.len() {
-                return Some(alert::UNEXPECTED_MESSAGE); // section 5.1: the keys change behind it
+                return Some(alert::UNEXPECTED_MESSAGE); // section 5.1: the keys change after it
             }
         }
         self.pending.drain(..read);
@@ -386,7 +386,7 @@ mod tests {
         [&[22, 3, 1, 0, message.len() as u8], &message[..]].concat()
     }
 
-    /// All of these names but the last are shown to `rustls` as `_a.test`.
+    /// All of these names except the last are shown to `rustls` as `_a.test`.
     #[test]
     fn second_hello_with_another_name_is_refused() {
         for (first, second, passes) in [

@@ -1,8 +1,8 @@
-//! Feeds `rustls` one record at a time, so that the segmentation of the peer's bytes cannot reach it.
+//! Driver that feeds `rustls` one record at a time, which hides the segmentation of the peer's bytes.
 //!
-//! Invariants: `rustls` always sees what it has seen and not told us to discard, from the same start, widened by whole
-//! records only (a shorter slice than before makes it panic, and a peer could cause that); what it wants to send is
-//! appended to `out` in its order, also the alert of a failure.
+//! Invariants: `rustls` always sees the bytes that it has seen and not discarded, from the same start, extended by
+//! whole records only. A shorter slice than before makes it panic, and a peer could cause that. Its output is appended
+//! to `out` in order, including the alert of a failure.
 
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
@@ -12,7 +12,7 @@ use zeroize::Zeroize;
 use crate::error::HandshakeError;
 use crate::records::record_len;
 
-/// Most raw bytes a peer's handshake may take: certificate chains included, rejected early data not.
+/// Limit of a peer's handshake in raw bytes: certificate chains included, rejected early data excluded.
 pub(crate) const HANDSHAKE_BYTES_MAX: u64 = 256 << 10;
 
 /// The two kinds of `rustls` connection, which share their methods in name only.
@@ -20,7 +20,7 @@ pub(crate) trait Engine {
     type Data;
     fn process<'c, 'i>(&'c mut self, input: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
     fn is_handshaking(&self) -> bool;
-    /// Whether something is encoded by the next call already, without looking at the input.
+    /// Whether the next call encodes output without reading the input.
     fn has_output(&self) -> bool;
 }
 
@@ -50,7 +50,7 @@ impl Engine for UnbufferedClientConnection {
     }
 }
 
-/// What becomes of a whole record before `rustls` sees it.
+/// Verdict on a whole record before `rustls` sees it.
 pub(crate) enum Verdict {
     /// `rustls` processes it.
     Show,
@@ -62,12 +62,12 @@ pub(crate) enum Verdict {
     Refuse(HandshakeError),
 }
 
-/// Judges the peer's records before `rustls` does.
+/// Screen of the peer's records in front of `rustls`.
 pub(crate) trait Screen<E> {
     fn judge(&mut self, conn: &E, record: &[u8]) -> Verdict;
 }
 
-/// A peer whose records `rustls` alone judges.
+/// A screen that passes every record.
 pub(crate) struct NoScreen;
 
 impl<E> Screen<E> for NoScreen {
@@ -76,15 +76,15 @@ impl<E> Screen<E> for NoScreen {
     }
 }
 
-/// The peer's bytes on their way into `rustls`.
+/// Input buffer for `rustls`.
 #[derive(Default)]
 pub(crate) struct Input {
-    /// `shown` bytes that `rustls` has seen and not discarded, then bytes it has not seen.
+    /// `shown` bytes that `rustls` has seen and not discarded, then bytes that it has not seen.
     pub(crate) bytes: Vec<u8>,
     shown: usize,
     /// Raw bytes shown to `rustls` or skipped so far.
     pub(crate) consumed: u64,
-    /// Bytes of those that were skipped.
+    /// Number of these bytes that were skipped.
     skipped: u64,
     /// Length of the output before the newest record was processed.
     pub(crate) answered_from: usize,
@@ -97,14 +97,14 @@ impl Drop for Input {
 }
 
 impl Input {
-    /// Feeds all whole records that there are; true when the handshake is done.
+    /// Feeds all complete records; returns true when the handshake is done.
     pub(crate) fn feed<E: Engine>(
         &mut self,
         conn: &mut E,
         screen: &mut impl Screen<E>,
         out: &mut Vec<u8>,
     ) -> Result<bool, HandshakeError> {
-        let mut at = 0; // where rustls's view starts
+        let mut at = 0; // start of the view of rustls
         let result = self.feed_from(&mut at, conn, screen, out);
         self.bytes.drain(..at);
         result
@@ -176,10 +176,11 @@ impl Input {
                 data.done();
                 Ok(true)
             }
-            // WriteTraffic is also offered before the client's Finished, for 0.5-RTT data that we do not send.
+            // WriteTraffic is also offered before the client's Finished, for 0.5-RTT data, which this server never
+            // sends.
             Ok(ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_)) => Ok(false),
             Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Err(HandshakeError::Closed),
-            Ok(_) => Err(HandshakeError::Internal("rustls reported data that nobody may send yet")),
+            Ok(_) => Err(HandshakeError::Internal("rustls reported data that may not be sent yet")),
             Err(error) => Err(HandshakeError::Tls(error)),
         };
         let discard = discard.min(self.shown);
@@ -198,8 +199,8 @@ impl Input {
         Ok(())
     }
 
-    /// Gets out what was queued before or by an error. `rustls` is called only as long as it will not look at the
-    /// input again: a second error would queue a second alert (and trip one of its assertions).
+    /// Sends what an error queued, and earlier output. `rustls` is called only while it does not read the input again:
+    /// a second error would queue a second alert (and trip one of its assertions).
     fn send_alert<E: Engine>(&mut self, at: &mut usize, conn: &mut E, out: &mut Vec<u8>) {
         while conn.has_output() {
             if !matches!(self.process(at, conn, out), Ok(true)) {

@@ -1,36 +1,36 @@
-//! Errors, sorted by blame: only the peer's may be caused from outside, and each says which alert it deserves.
+//! Errors by origin: only a peer can cause its kind from outside. Each has the alert to send.
 
 use crate::alert;
 use crate::error_text::error_text;
 
-/// Whose fault an error is.
+/// Origin of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
-    /// The other end of the wire: count it, send the alert, close.
+    /// The peer: count it, send the alert, close.
     Peer,
-    /// The code that called us, or the state it handed in.
+    /// The calling code, or the state that it passed.
     Caller,
     /// This crate, its libraries, or the configuration.
     Us,
 }
 
-/// Why a handshake cannot go on.
+/// Reason why a handshake cannot continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
     /// The first bytes are an HTTP request in clear.
-    #[error("peer speaks plain http on a tls port")]
+    #[error("peer sends plain http on a tls port")]
     PlainHttp,
     /// The first bytes of a server are an HTTP response in clear.
     #[error("server answered in plain HTTP, not in TLS")]
     PlainHttpAnswer,
-    /// The first bytes of a server are no TLS record.
-    #[error("server does not speak TLS")]
+    /// The first bytes of a server are not a TLS record.
+    #[error("server does not use TLS")]
     NotTlsAnswer,
-    /// The first bytes are no TLS record with a ClientHello.
-    #[error("peer does not speak tls")]
+    /// The first bytes are not a TLS record with a ClientHello.
+    #[error("peer does not use tls")]
     NotTls,
-    /// Another record or message than the one whose turn it is.
+    /// A record or message out of order.
     #[error("unexpected {0} during the handshake")]
     Unexpected(&'static str),
     /// The ClientHello does not end within the limit.
@@ -45,10 +45,10 @@ pub enum HandshakeError {
         /// The limit.
         bytes_max: u64,
     },
-    /// The record that ended the handshake held more than the handshake.
+    /// The record that ended the handshake contained more messages.
     #[error("handshake messages after the end of the handshake in the same record")]
     TrailingMessages,
-    /// More rejected early data than is skipped.
+    /// More rejected early data than the limit.
     #[error("more than {bytes_max} bytes of early data, which no ticket of this server allows")]
     EarlyData {
         /// The limit.
@@ -57,19 +57,19 @@ pub enum HandshakeError {
     /// A record header that cannot be right.
     #[error("record during the handshake: {0}")]
     Record(RecordError),
-    /// The client's newest version is older than the oldest that there is here.
-    #[error("handshake refused: the client speaks nothing newer than TLS 1.1")]
+    /// The client's newest version is older than the oldest supported one.
+    #[error("handshake refused: the client supports nothing newer than TLS 1.1")]
     TooOld,
     /// The ClientHello is one of SSL 3.0, whatever else it offers.
     #[error("handshake refused: the client's hello is one of SSL 3.0")]
     Ssl3,
-    /// The ClientHello offers TLS 1.3 without what that requires.
+    /// The ClientHello offers TLS 1.3 without a required extension.
     #[error("handshake refused: the client offers TLS 1.3 without the extension {0}")]
     MissingExtension(&'static str),
     /// The second ClientHello names another host than the first (RFC 8446 section 4.1.2).
     #[error("handshake refused: the client's second hello has another server name")]
     NameChanged,
-    /// None of our certificates can be used with what the peer offers.
+    /// No configured certificate is usable with the peer's offer.
     #[error("handshake refused: no cipher suite or signature algorithm in common for any certificate")]
     NothingInCommon,
     /// The peer closed before the handshake was done.
@@ -84,13 +84,13 @@ pub enum HandshakeError {
     /// The configuration lacks something that this driver relies on.
     #[error("tls configuration: {0}")]
     Config(&'static str),
-    /// `rustls` and our key schedule disagree, or it reported a state it never should.
+    /// `rustls` and this crate's key schedule disagree, or `rustls` reported an impossible state.
     #[error("tls internals: {0}")]
     Internal(&'static str),
 }
 
 impl HandshakeError {
-    /// Whose fault it is.
+    /// Origin of the error.
     pub fn blame(&self) -> Blame {
         use rustls::Error as E;
         match self {
@@ -111,8 +111,8 @@ impl HandshakeError {
         }
     }
 
-    /// The alert that this error deserves, as far as it is ours to choose; `None` when `rustls` chose it, when none
-    /// fits (plain HTTP), or when the peer is gone. Informative: whatever can be sent was appended to `out` already.
+    /// The alert for this error, if this crate chooses it. `None` when `rustls` chose it, when none fits (plain HTTP),
+    /// or when the peer is gone. Informative: an alert that can be sent is already in `out`.
     pub fn alert(&self) -> Option<u8> {
         match self {
             HandshakeError::HelloTooLong { .. } | HandshakeError::HandshakeTooLong { .. } => {
@@ -139,28 +139,28 @@ impl HandshakeError {
     }
 }
 
-/// Why a record cannot be sealed or opened. Every error is final for its direction.
+/// Reason why a record cannot be sealed or opened. Every error is final for its direction.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// A content type or version that has no place here.
+    /// A content type or version that is not valid here.
     #[error("record header {0:02x?} is not one of tls")]
     Header([u8; 5]),
     /// A record longer than RFC 8446 section 5.2 allows.
     #[error("record of {0} bytes is too long")]
     TooLong(usize),
-    /// A record too short to hold what every record holds.
+    /// A record too short for its mandatory parts.
     #[error("record of {0} bytes is too short")]
     TooShort(usize),
     /// The authentication tag is wrong.
     #[error("record {sequence} of key generation {generation} does not decrypt")]
     Decrypt {
-        /// Key generation tried.
+        /// Key generation of the attempt.
         generation: u32,
-        /// Sequence number tried.
+        /// Sequence number of the attempt.
         sequence: u64,
     },
-    /// Only padding where the inner content type should be.
+    /// Padding without an inner content type.
     #[error("record without a content type")]
     NoContentType,
     /// A content type, alert or handshake message that is not allowed after the handshake.
@@ -169,38 +169,38 @@ pub enum RecordError {
     /// A KeyUpdate whose request is neither 0 nor 1.
     #[error("key_update asks for {0}, which is neither 0 nor 1")]
     KeyUpdateRequest(u8),
-    /// A message whose length is not that of its type.
+    /// A message whose length does not fit its type.
     #[error("{0} of a wrong length")]
     Length(&'static str),
-    /// Too many records in a row that carry nothing.
+    /// Too many consecutive records without application data.
     #[error("{0} records in a row without application data")]
     Flood(u32),
-    /// A sequence number or key generation at its end.
+    /// A sequence number or key generation at its limit.
     #[error("{0} used up")]
     Exhausted(&'static str),
-    /// The buffer handed in does not fit one record.
+    /// The buffer does not fit one record.
     #[error("slot of {len} bytes cannot hold a record: {reason}")]
     Slot {
         /// Its length.
         len: usize,
-        /// What is wrong with it.
+        /// The fault.
         reason: &'static str,
     },
     /// A position that cannot be reached.
     #[error("cannot move to key generation {generation}: {reason}")]
     Seek {
-        /// The generation asked for.
+        /// The requested generation.
         generation: u32,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
-    /// The primitive failed where it never should.
+    /// The cipher failed, which should be impossible.
     #[error("cipher failed: {0}")]
     Cipher(&'static str),
 }
 
 impl RecordError {
-    /// Whose fault it is.
+    /// Origin of the error.
     pub fn blame(&self) -> Blame {
         match self {
             RecordError::Slot { .. } | RecordError::Seek { .. } => Blame::Caller,
@@ -209,7 +209,7 @@ impl RecordError {
         }
     }
 
-    /// The alert to send before closing; `None` for errors of ours that need none.
+    /// The alert to send before closing; `None` for errors of this side that need none.
     pub fn alert(&self) -> Option<u8> {
         match self {
             RecordError::Header(_)
@@ -217,7 +217,8 @@ impl RecordError {
             | RecordError::Unexpected(_)
             | RecordError::Flood(_) => Some(alert::UNEXPECTED_MESSAGE),
             RecordError::TooLong(_) => Some(alert::RECORD_OVERFLOW),
-            // RFC 8446 section 5.2: whatever fails to decrypt, also by being too short, is bad_record_mac.
+            // RFC 8446 section 5.2: a record that fails to decrypt, also because it is too short, is answered with
+            // bad_record_mac.
             RecordError::TooShort(_) | RecordError::Decrypt { .. } => Some(alert::BAD_RECORD_MAC),
             RecordError::KeyUpdateRequest(_) => Some(alert::ILLEGAL_PARAMETER),
             RecordError::Length(_) => Some(alert::DECODE_ERROR),
@@ -227,11 +228,11 @@ impl RecordError {
     }
 }
 
-/// Why exported state cannot be read or used.
+/// Reason why exported state cannot be read or used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
-    /// The bytes end too early or too late.
+    /// The bytes are too short or too long.
     #[error("record state of {0} bytes has the wrong length")]
     Length(usize),
     /// A format, version or suite that this build does not know.
@@ -240,7 +241,7 @@ pub enum StateError {
     /// A position that no connection reaches.
     #[error("record state names an impossible position")]
     Position,
-    /// The keys in it are refused.
+    /// The keys are refused.
     #[error("record state: {0}")]
     Keys(RecordError),
 }

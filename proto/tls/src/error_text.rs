@@ -1,8 +1,8 @@
-//! What a `rustls` error says to operators, in words: several of its texts are names of Rust variants.
+//! Text of `rustls` errors for operators: several of its own texts are names of Rust variants.
 
 use rustls::{AlertDescription, CertificateError, Error};
 
-/// The error as the log, the status and health checks show it. One line; parts of it may come from the peer.
+/// The error as text for log, status and health checks. One line; parts of it may come from the peer.
 pub fn error_text(error: &Error) -> String {
     match error {
         Error::NoApplicationProtocol => "no application protocol (ALPN) in common".to_owned(),
@@ -12,7 +12,7 @@ pub fn error_text(error: &Error) -> String {
         Error::PeerMisbehaved(why) => format!("peer misbehaved: {}", words(&format!("{why:?}"))),
         Error::AlertReceived(AlertDescription::Unknown(number)) => format!("received fatal alert: {number}"),
         Error::AlertReceived(alert) => {
-            let name = words(&format!("{alert:?}")).to_lowercase().replace(' ', "_"); // as RFC 8446 section 6 has it
+            let name = words(&format!("{alert:?}")).to_lowercase().replace(' ', "_"); // as in RFC 8446 section 6
             format!("received fatal alert: {name}")
         }
         other => other.to_string(),
@@ -48,7 +48,7 @@ fn certificate_text(error: &CertificateError) -> String {
     text.to_owned()
 }
 
-/// Errors of `webpki` that `rustls` has no variant for are shown by the names of theirs.
+/// The text of an error of `webpki` for which `rustls` has no variant, from the name of its variant.
 fn other_text(name: &str) -> String {
     let text = match name {
         "CaUsedAsEndEntity" => {
@@ -63,7 +63,7 @@ fn other_text(name: &str) -> String {
     text.to_owned()
 }
 
-/// `NoCipherSuitesInCommon` becomes `no cipher suites in common`; what is no such name stays.
+/// Changes `NoCipherSuitesInCommon` to `no cipher suites in common`; other texts are unchanged.
 fn words(names: &str) -> String {
     let mut out = String::new();
     let mut name = String::new();

@@ -1,4 +1,4 @@
-//! Leaving `rustls`: traffic secrets become our record layer, and what the session is about is noted.
+//! Transition from `rustls`: traffic secrets become the record layer, and the properties of the session are recorded.
 
 use evergate_base::seed::{Captured, SecretKind, SessionSlot};
 use evergate_base::session::{KeptSession, SessionId};
@@ -15,32 +15,32 @@ use crate::keys::{Base, Direction, Role, Suite, Version};
 use crate::records::Records;
 use crate::schedule::{Secret, traffic_keys};
 
-/// What a finished handshake leaves behind.
+/// Result of a finished handshake.
 #[derive(Debug)]
 pub struct Finished {
     /// The record layer, positioned after the handshake.
     pub records: Records,
-    /// Raw bytes that came after the handshake, not yet decrypted.
+    /// Raw bytes received after the handshake, not yet decrypted.
     pub leftover: Vec<u8>,
-    /// What the session is about.
+    /// Properties of the session.
     pub facts: SessionFacts,
-    /// Raw bytes of the peer that belong to the handshake.
+    /// Number of raw bytes of the peer that belong to the handshake.
     pub consumed: u64,
-    /// Where the session goes by an id.
+    /// The session, if it has an id.
     pub session: Option<NamedSession>,
 }
 
-/// A TLS 1.2 session that its client resumes by the id.
+/// A TLS 1.2 session that its client resumes by its id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamedSession {
-    /// A new one, to be kept.
+    /// A new session, to be stored.
     New(KeptSession),
-    /// It was resumed, and is kept already.
+    /// A resumed session, which is already stored.
     Resumed(SessionId),
 }
 
 impl NamedSession {
-    /// What names it.
+    /// The id.
     pub fn id(&self) -> SessionId {
         match self {
             NamedSession::New(kept) => kept.id,
@@ -48,36 +48,36 @@ impl NamedSession {
         }
     }
 
-    /// What the handshake has left of it.
+    /// The session that the handshake has left in the slot.
     pub(crate) fn of(slot: &mut SessionSlot, resumed: bool) -> Option<NamedSession> {
         let opened = slot.opened.filter(|_| resumed);
         slot.kept.take().map(NamedSession::New).or(opened.map(NamedSession::Resumed))
     }
 }
 
-/// What rules, logs and upstreams may want to know about a session.
+/// Properties of a session for rules, logs and upstreams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionFacts {
     /// Protocol version.
     pub version: Version,
     /// Cipher suite by its registered name, and number.
     pub suite: &'static str,
-    /// See there.
+    /// Registered number of the cipher suite.
     pub suite_number: u16,
-    /// The application protocol agreed on.
+    /// The negotiated application protocol.
     pub alpn: Option<Vec<u8>>,
-    /// The name the client asked for, in lower case.
+    /// The server name that the client requested, in lower case.
     pub sni: Option<String>,
     /// The peer's certificates, its own first: the client's (checked against the configured roots) or the server's.
     pub client_certificates: Vec<CertificateDer<'static>>,
     /// Whether an earlier session was resumed.
     pub resumed: bool,
-    /// The key exchange group; `None` when a resumption did without.
+    /// The key exchange group; `None` when a resumption had none.
     pub group: Option<&'static str>,
 }
 
 impl SessionFacts {
-    /// Reads what `rustls` knows; the name comes from the hello, which `rustls` does not show here.
+    /// Reads the properties that `rustls` knows; the name comes from the hello, which `rustls` does not show here.
     pub(crate) fn read(conn: &CommonState, sni: Option<String>) -> Result<SessionFacts, HandshakeError> {
         let not_done = HandshakeError::State("not done");
         let (Some(version), Some(suite)) = (conn.protocol_version(), conn.negotiated_cipher_suite()) else {
@@ -101,7 +101,7 @@ impl SessionFacts {
     }
 }
 
-/// Builds the record layer from the extracted keys and, in TLS 1.3, the captured secrets they come from.
+/// Builds the record layer from the extracted keys and, in TLS 1.3, the captured secrets from which they derive.
 pub(crate) fn records(
     version: Version,
     role: Role,
@@ -141,7 +141,7 @@ fn direction(
                 found.ok_or(HandshakeError::Config("the key log does not capture traffic secrets"))?;
             let secret = Secret::new(&found.secret).filter(|s| s.as_slice().len() == suite.secret_len());
             let secret = secret.ok_or(HandshakeError::Internal("traffic secret of a strange length"))?;
-            // A wrong secret would be found only at the first KeyUpdate or take-over, as lost connections.
+            // A wrong secret would be detected only at the first KeyUpdate or failover, as lost connections.
             let (derived_key, derived_iv) = traffic_keys(suite, &secret);
             if (&derived_key, derived_iv) != (&key, iv) {
                 return Err(HandshakeError::Internal("traffic keys do not follow from the captured secret"));

@@ -1,8 +1,8 @@
-//! The server's handshake: a function of the connection's secret, its parameters and the client's bytes.
+//! Server side of a handshake: a function of the connection's secret, its parameters and the client's bytes.
 //!
-//! The whole ClientHello is awaited first, because the seed is bound to it: without that binding, or without a secret
-//! of this connection alone, someone who replays a hello can make us repeat keys and nonces (see `seed_key`). From
-//! then on records are fed one by one, with the seed installed around each call.
+//! The handshake first waits for the whole ClientHello, because the seed is bound to it. Without that binding, or
+//! without a secret of this connection alone, a replayed hello can make the server repeat keys and
+//! nonces (see `seed_key`). Afterwards records are fed one by one, with the seed installed around each call.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -25,21 +25,21 @@ use crate::hello::{HelloScan, HelloStatus};
 use crate::hello_info::{HelloFacts, read_hello};
 use crate::keys::Role;
 
-/// Most raw bytes of a ClientHello; `rustls` takes no longer message either.
+/// Limit of a ClientHello in raw bytes; `rustls` accepts no longer message either.
 const HELLO_BYTES_MAX: usize = 64 << 10;
 
-/// What a handshake depends on besides configuration and client bytes. Mirrored with the ClientHello.
+/// Parameters of a handshake besides configuration and client bytes. They are replicated with the ClientHello.
 #[derive(Clone)]
 pub struct HandshakeParams {
-    /// Fresh random bytes of this connection alone, erased with this.
+    /// Fresh random bytes of this connection alone, erased on drop.
     pub secret: [u8; 32],
-    /// When the connection was accepted, in seconds since 1970: the handshake's idea of now.
+    /// When the connection was accepted, in seconds since 1970: the current time for the handshake.
     pub accepted_unix_s: u64,
-    /// Generation of the configuration: another one would give other bytes.
+    /// Generation of the configuration: another one would change the bytes.
     pub generation: u64,
     /// The client's address.
     pub client: SocketAddr,
-    /// The address it connected to.
+    /// The address that the client connected to.
     pub local: SocketAddr,
 }
 
@@ -54,40 +54,40 @@ impl std::fmt::Debug for HandshakeParams {
     }
 }
 
-/// Names what was sent in a handshake: the first 8 bytes of its SHA-256. Over the bytes as they leave, so it tells who reads it
-/// nothing that the wire does not, and needs no key; under one key and nonce they are the same if and only if the plaintext is.
+/// Digest of the sent bytes of a handshake: the first 8 bytes of their SHA-256. It covers the bytes on the wire, so it
+/// reveals nothing else and needs no key. Under one key and nonce, digests are equal if and only if the plaintexts are.
 pub fn flight_digest(flight: &[u8]) -> u64 {
     Sha256::digest(flight).first_chunk().map_or(0, |first| u64::from_be_bytes(*first))
 }
 
-/// How far a handshake has come.
+/// Progress of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The peer's next bytes are awaited.
+    /// The handshake waits for bytes of the peer.
     NeedInput,
-    /// Call `finish`.
+    /// The handshake is done: call `finish`.
     Done,
 }
 
-/// One connection's handshake on the server's side.
+/// Server side of one connection's handshake.
 pub struct Handshake {
     config: Arc<ServerConfig>,
     params: HandshakeParams,
     stage: Stage,
     input: Input,
     sni: Option<String>,
-    /// What the hello says, when that was read before the hello was fed.
+    /// Properties of the hello, if it was read before it was fed.
     hello: Option<HelloFacts>,
-    /// The session that the client named, where it was found.
+    /// The session that the client named, if it was found.
     found: Option<Sealed>,
 }
 
 enum Stage {
-    /// The ClientHello is not whole.
+    /// The ClientHello is incomplete.
     Hello(HelloScan),
-    /// `rustls` is at work.
+    /// `rustls` processes the handshake.
     Running(Box<Running>),
-    /// `rustls` has all it needs.
+    /// `rustls` has received the whole handshake.
     Done(Box<Running>),
     /// An error was returned.
     Failed,
@@ -99,7 +99,7 @@ struct Running {
     flight: ClientFlight,
 }
 
-/// A seed that leaves no trace.
+/// A seed that is erased on drop.
 #[derive(Default)]
 pub(crate) struct SeedSlot(pub(crate) Option<Seed>);
 
@@ -119,11 +119,11 @@ impl Drop for HandshakeParams {
 }
 
 impl Handshake {
-    /// Prepares a handshake; `rustls` is set up only when a ClientHello has come.
+    /// Prepares a handshake; `rustls` is set up only when a ClientHello has arrived.
     ///
-    /// `config` has to come from the deterministic provider's `server_config`. When it does not ignore the client's
-    /// order of ciphers, that order counts only for a client that puts ChaCha20-Poly1305 first (it has no AES
-    /// instructions); everyone else gets the first suite of the provider that both ends have.
+    /// `config` must come from `server_config` of the deterministic provider. If it does not ignore the client's order
+    /// of ciphers, that order counts only for a client that prefers ChaCha20-Poly1305, because it has no AES
+    /// instructions. All others use the first common suite of the provider.
     pub fn new(config: &Arc<ServerConfig>, params: &HandshakeParams) -> Result<Handshake, HandshakeError> {
         if !config.enable_secret_extraction {
             return Err(HandshakeError::Config("secret extraction is not enabled"));
@@ -139,11 +139,11 @@ impl Handshake {
         })
     }
 
-    /// The TLS 1.2 session that this hello asks to resume by its id: to be looked up and given to
-    /// [`Handshake::resume_from`], before the very bytes of `hello` are fed.
+    /// The TLS 1.2 session that this hello asks to resume by its id. Look it up and pass it to
+    /// [`Handshake::resume_from`] before the bytes of `hello` are fed.
     pub fn session_wanted(&mut self, hello: &[u8]) -> Option<SessionId> {
         let facts = read_hello(hello)?;
-        // Clients of TLS 1.3 send noise in the place of an id (RFC 8446 section 4.1.2), and a ticket comes before an id.
+        // Clients of TLS 1.3 send a random id (RFC 8446 section 4.1.2), and a ticket has priority over an id.
         let tls13 = facts.offers_tls13() && uses_tls13(&self.config);
         let ticket = facts.ticket_bytes.is_some_and(|bytes| bytes > 0);
         let id = facts.session_id.as_slice().try_into().ok().filter(|_| !tls13 && !ticket);
@@ -151,14 +151,14 @@ impl Handshake {
         id
     }
 
-    /// What was found under the id that the client named. Part of what the flight is a function of: who makes the same
-    /// handshake again must be given the same.
+    /// Sets the session that was found under the client's id. The flight is a function of it: a repeated handshake must
+    /// receive the same session.
     pub fn resume_from(&mut self, found: Sealed) {
         self.found = Some(found);
     }
 
-    /// Takes bytes from the client in any segmentation; appends what is to be sent to `out`, also the alert when it
-    /// fails.
+    /// Processes bytes from the client in any segmentation; appends the bytes to send to `out`, including the alert of
+    /// a failure.
     pub fn handle_input(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<Progress, HandshakeError> {
         self.input.bytes.extend_from_slice(data);
         match std::mem::replace(&mut self.stage, Stage::Failed) {
@@ -172,12 +172,12 @@ impl Handshake {
         }
     }
 
-    /// The name that the client asked for (SNI), once its hello is here.
+    /// The name that the client requested (SNI), once its hello has arrived.
     pub fn server_name(&self) -> Option<&str> {
         self.sni.as_deref()
     }
 
-    /// Raw bytes of the client that belong to the handshake so far: whole records, or nothing yet.
+    /// Number of raw bytes of the client that belong to the handshake so far: whole records, or none yet.
     pub fn consumed(&self) -> u64 {
         self.input.consumed
     }
@@ -220,7 +220,7 @@ impl Handshake {
         seed.offers_tls13 = facts.offers_tls13();
         seed.offers_first_groups = facts.offers_first_groups();
         seed.session.found = self.found.take();
-        // A client that takes tickets keeps its session itself.
+        // A client that accepts tickets stores its session itself.
         seed.session.wanted = facts.ticket_bytes.is_none() || !config.ticketer.enabled();
         let early_data = facts.has_early_data;
         seed.alias = self.input.bytes.get_mut(..len).and_then(show_alias);
@@ -241,8 +241,8 @@ impl Handshake {
 }
 
 impl Running {
-    /// The handshake failed at the record whose answer starts at `start` in `out`: the alert that the RFCs name takes
-    /// the place of the one that `rustls` sends.
+    /// Replaces the alert of `rustls` with that of the RFCs, after a failure at the record whose answer starts at
+    /// `start` in `out`.
     fn answer(&mut self, error: HandshakeError, start: usize, out: &mut Vec<u8>) -> HandshakeError {
         let Running { conn, seed, flight } = self;
         let error = in_common(error);
@@ -255,12 +255,12 @@ impl Running {
         let named = scoped(&mut seed.0, || flight.alert_for(&error, conn, sent));
         let Some(named) = named else { return error };
         if !tls13 && conn.handshake_kind() == Some(HandshakeKind::Resumed) {
-            return error; // our side is protected, by keys that `rustls` alone has
+            return error; // this side is protected by keys that only `rustls` has
         }
         match (protected, clear) {
             (false, Some(_)) => out.truncate(out.len() - clear_alert(named).len()),
             (false, None) => {}
-            // What `rustls` sealed there has the same nonce, and never leaves.
+            // The record that `rustls` sealed there has the same nonce, and is never sent.
             (true, _) => out.truncate(start),
         }
         let captured = seed.0.as_ref().map_or(&[][..], |seed| &seed.captured);
@@ -279,7 +279,7 @@ fn clear_description(record: [u8; 7]) -> Option<u8> {
     (record == clear_alert(description)).then_some(description)
 }
 
-/// Appends the alert of an error from the time before `rustls` is at work.
+/// Appends the alert of an error from before `rustls` was set up.
 fn answered(error: HandshakeError, out: &mut Vec<u8>) -> HandshakeError {
     if let Some(description) = error.alert() {
         out.extend_from_slice(&clear_alert(description));
@@ -287,7 +287,7 @@ fn answered(error: HandshakeError, out: &mut Vec<u8>) -> HandshakeError {
     error
 }
 
-/// Why bytes that are no ClientHello end the handshake; `bytes_max` is the bound that they were judged with.
+/// The error for bytes that are not a ClientHello; `bytes_max` is the limit of the check.
 pub fn hello_error(status: HelloStatus, bytes_max: usize) -> HandshakeError {
     match status {
         HelloStatus::PlainHttp => HandshakeError::PlainHttp,
@@ -300,7 +300,7 @@ pub fn hello_error(status: HelloStatus, bytes_max: usize) -> HandshakeError {
     }
 }
 
-/// Why a hello is refused for which `rustls` has another alert than the RFCs.
+/// The error for a hello to which `rustls` answers with another alert than the RFCs.
 fn refusal(config: &ServerConfig, hello: &HelloFacts) -> Option<HandshakeError> {
     if hello.is_ssl3() {
         return Some(HandshakeError::Ssl3); // RFC 8446 appendix D.5
@@ -316,8 +316,8 @@ fn uses_tls13(config: &ServerConfig) -> bool {
     config.crypto_provider().cipher_suites.iter().any(|suite| suite.tls13().is_some())
 }
 
-/// `rustls` takes a client that none of our certificates suits for a fault of ours: RFC 8446 section 4.1.1 and RFC 5246
-/// section 7.2.2 have handshake_failure for it.
+/// `rustls` reports a client without a suitable certificate as a fault of the server; RFC 8446 section 4.1.1 and RFC
+/// 5246 section 7.2.2 require handshake_failure.
 fn in_common(error: HandshakeError) -> HandshakeError {
     match error {
         HandshakeError::Tls(rustls::Error::General(text))
@@ -329,7 +329,7 @@ fn in_common(error: HandshakeError) -> HandshakeError {
     }
 }
 
-/// The configuration with the order of ciphers that this client gets.
+/// The configuration with the order of ciphers for this client.
 fn config_for(config: &Arc<ServerConfig>, hello: &HelloFacts) -> Arc<ServerConfig> {
     if config.ignore_client_order || hello.prefers_chacha() {
         return config.clone();
@@ -341,15 +341,15 @@ fn config_for(config: &Arc<ServerConfig>, hello: &HelloFacts) -> Arc<ServerConfi
 
 /// The key of all randomness in one handshake.
 ///
-/// Each part is needed: the secret makes it unguessable and unique to the connection; the ClientHello's hash gives
-/// another key when a hello other than the mirrored one is answered; addresses, time and generation catch a mirror
-/// that mixed up its entries.
+/// Each part is needed. The secret makes the key unguessable and unique to the connection. The hash of the ClientHello
+/// changes the key when a hello other than the replicated one is answered. Addresses, time and generation reveal
+/// replication entries of another connection.
 fn seed_key(params: &HandshakeParams, hello: &[u8]) -> Zeroizing<[u8; 32]> {
     let mut context =
         <Hmac<Sha256> as KeyInit>::new_from_slice(&params.secret).expect("HMAC takes keys of every length");
     context.update(b"evergate handshake seed 1");
     for address in [params.client, params.local] {
-        // One form for an IPv4 address, whichever kind of socket a node accepted it on.
+        // One representation for an IPv4 address, for any kind of socket that accepted it.
         let ip = match address.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped(),
             IpAddr::V6(ip) => ip,

@@ -1,9 +1,9 @@
-//! What the first bytes of a client are: a ClientHello (whole or in part), plain HTTP, or something else.
+//! Classification of a client's first bytes: a ClientHello (whole or in part), plain HTTP, or something else.
 //!
 //! Invariants: the answer depends on the bytes alone, never on their segmentation; a complete hello is whole records
-//! (the handshake's seed is bound to exactly these bytes). It does not check the message itself: `rustls` does.
+//! (the handshake's seed is bound to exactly these bytes). The message itself is checked by `rustls`.
 
-/// A fragment longer than this is no plaintext record (RFC 8446 section 5.1).
+/// Limit of a plaintext record's fragment (RFC 8446 section 5.1), in bytes.
 const FRAGMENT_MAX: usize = 1 << 14;
 /// Requests that start a plain HTTP/1 connection, and the HTTP/2 preface.
 const METHODS: [&[u8]; 10] = [
@@ -19,10 +19,10 @@ const METHODS: [&[u8]; 10] = [
     b"PRI * HTTP/2",
 ];
 
-/// What a client's first bytes are.
+/// Class of a client's first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelloStatus {
-    /// Nothing wrong yet; more bytes are needed.
+    /// The bytes are valid so far; more are needed.
     Partial,
     /// A whole ClientHello.
     Complete {
@@ -31,9 +31,9 @@ pub enum HelloStatus {
     },
     /// An HTTP request in clear: answer 400, without TLS.
     PlainHttp,
-    /// No TLS record: an alert, then the end.
+    /// Not a TLS record: send an alert and close.
     NotTls,
-    /// TLS, but another record or message than a ClientHello, or between its fragments, or an empty fragment.
+    /// TLS, but a record or message other than a ClientHello, also between its fragments, or an empty fragment.
     Unexpected,
     /// A record longer than a plaintext record may be.
     Overflow {
@@ -44,18 +44,18 @@ pub enum HelloStatus {
     TooLong,
 }
 
-/// Judges the bytes a client has sent so far; `bytes_max` bounds the raw length of the hello's records.
+/// Classifies the bytes that a client has sent so far; `bytes_max` limits the raw length of the hello's records.
 pub fn hello_status(raw: &[u8], bytes_max: usize) -> HelloStatus {
     HelloScan::new(bytes_max).advance(raw)
 }
 
-/// The judgement made step by step as bytes arrive, looking at each record once.
+/// Incremental classification that visits each record once.
 ///
-/// Each verdict is tied to the byte that causes it and earlier bytes are judged first, so that segmentation cannot
-/// change it.
+/// Each verdict belongs to the byte that causes it, and earlier bytes are checked first, so segmentation cannot change
+/// it.
 pub(crate) struct HelloScan {
     bytes_max: usize,
-    /// Start of the record in view.
+    /// Start of the current record.
     at: usize,
     /// Handshake type and 24-bit length, possibly split over records.
     head: [u8; 4],
@@ -68,7 +68,7 @@ impl HelloScan {
         HelloScan { bytes_max, at: 0, head: [0; 4], message: 0 }
     }
 
-    /// Judges `raw`, which starts with the bytes of the call before.
+    /// Classifies `raw`, which starts with the bytes of the previous call.
     pub(crate) fn advance(&mut self, raw: &[u8]) -> HelloStatus {
         loop {
             let record = raw.get(self.at..).unwrap_or_default();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hello_is_partial_until_its_last_byte_in_any_fragmentation() {
+    fn hello_is_partial_until_its_last_byte() {
         for fragment in [1, 2, 3, 4, 5, 100, 1000] {
             let mut raw = hello(&[7; 300], fragment);
             let len = raw.len();
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_does_not_depend_on_the_segmentation() {
+    fn verdict_does_not_depend_on_the_segmentation() {
         let mut seen = [0; 7];
         for seed in 0..3000_usize {
             let mut raw = hello(&[7; 60], 1 + seed % 70);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hello_that_promises_too_much_is_refused_at_once() {
+    fn hello_that_announces_too_much_is_refused_at_once() {
         let raw = [22, 3, 1, 0, 4, 1, 0, 200, 0];
         assert_eq!(hello_status(&raw, 16 << 10), HelloStatus::TooLong);
         assert_eq!(hello_status(&raw, 64 << 10), HelloStatus::Partial);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_http_is_told_from_tls_and_from_noise() {
+    fn plain_http_is_distinguished_from_tls_and_noise() {
         for (raw, status) in [
             (&b""[..], HelloStatus::Partial),
             (b"G", HelloStatus::Partial),

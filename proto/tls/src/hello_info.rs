@@ -1,6 +1,6 @@
-//! What a ClientHello says, read for logs, for passthrough routing and for the cipher preference.
+//! Content of a ClientHello, read for logs, for passthrough routing and for the cipher preference.
 //!
-//! Invariant: never trusted for the handshake itself. `rustls` parses the same bytes again and is the only judge.
+//! Invariant: the handshake itself never relies on it. `rustls` parses the same bytes again and alone decides.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ pub struct HelloFacts {
     pub versions: Vec<u16>,
     /// Cipher suites offered, in the client's order, GREASE left out.
     pub suites: Vec<u16>,
-    /// `legacy_version`: the newest version of a client that lists no versions, 0x0303 of every other one.
+    /// `legacy_version`: the newest version of a client that lists no versions, otherwise 0x0303.
     pub legacy_version: u16,
     /// Whether the hello offers to resume a TLS 1.3 session.
     pub has_psk: bool,
@@ -27,14 +27,14 @@ pub struct HelloFacts {
     pub groups: Option<Vec<u16>>,
     /// Whether the hello has `signature_algorithms` and `key_share`.
     pub(crate) has: Negotiation,
-    /// The clear session id: TLS 1.2 session, or noise in TLS 1.3.
+    /// The clear session id: a TLS 1.2 session, or random bytes in TLS 1.3.
     pub session_id: Vec<u8>,
-    /// Length of the TLS 1.2 ticket that it offers (RFC 5077 section 3.2), in bytes: 0 where it only says that it takes
-    /// tickets, `None` where it does not take them.
+    /// Length of the offered TLS 1.2 ticket (RFC 5077 section 3.2), in bytes: 0 if the client only announces that it
+    /// accepts tickets, `None` if it does not accept them.
     pub ticket_bytes: Option<usize>,
 }
 
-/// Extensions that a full handshake of TLS 1.3 cannot do without, besides the groups.
+/// Extensions that a full handshake of TLS 1.3 requires, besides the groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Negotiation {
     signatures: bool,
@@ -54,18 +54,18 @@ impl HelloFacts {
         }
     }
 
-    /// Whether the client can speak TLS 1.3.
+    /// Whether the client supports TLS 1.3.
     pub fn offers_tls13(&self) -> bool {
         self.versions.contains(&0x0304)
     }
 
-    /// Whether the client speaks nothing newer than TLS 1.1. Of a hello that could not be read nothing is known.
+    /// Whether the client supports nothing newer than TLS 1.1; false for a hello that could not be read.
     pub(crate) fn is_too_old(&self) -> bool {
         const TLS12: u16 = 0x0303;
         !self.versions.is_empty() && self.versions.iter().all(|version| *version < TLS12)
     }
 
-    /// Whether the client offers a key exchange group of first choice.
+    /// Whether the client offers a preferred key exchange group.
     pub(crate) fn offers_first_groups(&self) -> bool {
         const FIRST: [u16; 3] = [0x11ec, 0x001d, 0x0017]; // X25519MLKEM768, X25519, secp256r1
         self.groups.iter().flatten().any(|group| FIRST.contains(group))
@@ -77,14 +77,14 @@ impl HelloFacts {
         !self.versions.is_empty() && self.legacy_version <= SSL3
     }
 
-    /// Whether the client prefers ChaCha20-Poly1305 over AES: what clients without AES instructions say by order.
+    /// Whether the client prefers ChaCha20-Poly1305 over AES, which clients without AES instructions express by order.
     pub fn prefers_chacha(&self) -> bool {
         // TLS_CHACHA20_POLY1305_SHA256 and the ECDHE suites of RFC 7905.
         matches!(self.suites.first(), Some(0x1303 | 0xcca8 | 0xcca9))
     }
 }
 
-/// Reads a whole ClientHello from the records at the start of `raw`; `None` when it is not whole or malformed.
+/// Reads a whole ClientHello from the records at the start of `raw`; `None` when it is incomplete or malformed.
 pub fn read_hello(raw: &[u8]) -> Option<HelloFacts> {
     let message = message_of(raw)?;
     let mut message = Reader(&message);
@@ -92,7 +92,7 @@ pub fn read_hello(raw: &[u8]) -> Option<HelloFacts> {
     read_body(Reader(message.vector(3)?))
 }
 
-/// The ClientHello message in the records at the start of `raw`, header included; `None` when it is not whole.
+/// The ClientHello message in the records at the start of `raw`, header included; `None` when it is incomplete.
 pub(crate) fn message_of(raw: &[u8]) -> Option<Vec<u8>> {
     let HelloStatus::Complete { len } = hello_status(raw, usize::MAX) else { return None };
     let mut message = Vec::with_capacity(len);
@@ -105,10 +105,10 @@ pub(crate) fn message_of(raw: &[u8]) -> Option<Vec<u8>> {
     Some(message)
 }
 
-/// Where the first host name of a ClientHello message lies in it.
+/// Range of the first host name in a ClientHello message.
 pub(crate) fn name_range(message: &[u8]) -> Option<Range<usize>> {
     let (_, declared) = message.split_at_checked(1)?;
-    let mut body = Reader(Reader(declared).vector(3)?); // behind the type: the message that its length declares
+    let mut body = Reader(Reader(declared).vector(3)?); // after the type: the message of the declared length
     body.take(2 + 32)?; // version, random
     body.vector(1)?; // session id
     body.vector(2)?; // cipher suites
@@ -168,7 +168,7 @@ fn read_body(mut body: Reader<'_>) -> Option<HelloFacts> {
     Some(facts)
 }
 
-/// Whether a host name of the DNS may be this, in 1 to 253 bytes without the root's dot.
+/// Whether `name` can be a DNS host name: 1 to 253 bytes without the final dot.
 pub fn is_host_name(name: &[u8]) -> bool {
     let plausible = |&byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     (1..=253).contains(&name.len()) && name.iter().all(plausible)
@@ -180,7 +180,7 @@ fn read_sni(mut extension: Reader<'_>) -> Option<String> {
     while !names.0.is_empty() {
         let kind = names.take(1)?;
         let name = names.vector(2)?;
-        let name = name.strip_suffix(b".").unwrap_or(name); // the root's dot, as in `host`
+        let name = name.strip_suffix(b".").unwrap_or(name); // the final dot, as in `host`
         if kind == [0] && is_host_name(name) {
             return String::from_utf8(name.to_ascii_lowercase()).ok();
         }
@@ -195,7 +195,7 @@ fn u16_list(bytes: &[u8]) -> Option<Vec<u16>> {
     Some(pairs.iter().map(|&pair| u16::from_be_bytes(pair)).filter(|value| !grease(value)).collect())
 }
 
-/// A cursor that never reads past its end.
+/// A cursor that never reads beyond its end.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -209,7 +209,7 @@ impl<'a> Reader<'a> {
         self.take(2)?.try_into().ok().map(u16::from_be_bytes)
     }
 
-    /// A vector whose length is given in `prefix` bytes before it.
+    /// A vector whose length is in the `prefix` bytes before it.
     fn vector(&mut self, prefix: usize) -> Option<&'a [u8]> {
         let len = self.take(prefix)?.iter().fold(0, |len, &byte| len << 8 | usize::from(byte));
         self.take(len)
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_facts_are_read_and_grease_is_left_out() {
+    fn hello_is_read_without_grease() {
         let facts = read_hello(&usual()).unwrap();
         assert_eq!(facts.sni.as_deref(), Some("example.org"));
         assert_eq!(facts.alpn, [b"h2".to_vec(), b"http/1.1".to_vec()]);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_the_roots_dot_is_the_name_without_it() {
+    fn final_dot_of_a_name_is_dropped() {
         let sni = |name: &[u8]| {
             let len = name.len() as u8;
             let list = [&[0, len + 3, 0, 0, len], name].concat();
@@ -278,13 +278,13 @@ mod tests {
     }
 
     #[test]
-    fn an_implausible_name_is_no_name() {
+    fn implausible_name_is_ignored() {
         let facts = read_hello(&hello(&[0x13, 1], &extension(0, b"\x00\x06\x00\x00\x03a/b"))).unwrap();
         assert_eq!((facts.sni, facts.versions, facts.ticket_bytes), (None, vec![0x303], None));
     }
 
     #[test]
-    fn no_mutation_or_cut_makes_the_reader_panic() {
+    fn reader_never_panics() {
         let whole = usual();
         for at in 0..whole.len() {
             assert_eq!(read_hello(&whole[..at]), None);

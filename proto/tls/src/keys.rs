@@ -1,8 +1,8 @@
 //! One direction of a connection: its cipher, its key generation and its sequence number.
 //!
-//! Invariants: a nonce is the IV and the sequence number; the sequence number rises by one with each record and goes
-//! back to zero only with a new key. The base secret is kept so that any generation can be reached again: records
-//! that the peer has not acknowledged may belong to a generation older than the newest.
+//! Invariants: a nonce is the IV and the sequence number; the sequence number rises by one with each record and returns
+//! to zero only with a new key. The base secret is kept so that any generation can be reached again: records that the
+//! peer has not acknowledged may belong to a generation older than the newest.
 
 use zeroize::Zeroize;
 
@@ -10,11 +10,12 @@ use crate::aead::{AeadLibrary, Cipher};
 use crate::error::RecordError;
 use crate::schedule::{Secret, next_secret, traffic_keys};
 
-/// Key generations between the base secret and the newest. Bounds what a peer can make a failover compute.
+/// Limit of key generations between the base secret and the newest: bounds the work that a peer can cause at a
+/// failover.
 pub(crate) const GENERATIONS_AHEAD_MAX: u32 = 1024;
-/// Generations between the base secret and those still in use from which on the base moves.
+/// Distance in generations between the base secret and those still in use from which the base moves.
 pub(crate) const REBASE_AFTER: u32 = 256;
-/// The highest key generation: no connection comes near it, and the next number never overflows.
+/// The highest key generation: no connection reaches it, and the next number never overflows.
 pub(crate) const GENERATION_MAX: u32 = 1 << 31;
 
 /// Protocol version of a connection.
@@ -26,16 +27,16 @@ pub enum Version {
     Tls13,
 }
 
-/// Which end of the connection we are.
+/// Role of this end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The client connected to us.
+    /// The client connected to this node.
     Server,
-    /// We connected to an upstream server.
+    /// This node connected to an upstream server.
     Client,
 }
 
-/// The record protection, as far as it matters after the handshake.
+/// Record protection of a cipher suite, as needed after the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suite {
     /// AES-128-GCM, with SHA-256 in TLS 1.3.
@@ -59,7 +60,7 @@ impl Suite {
         }
     }
 
-    /// Bytes of a cipher key.
+    /// Length of a cipher key, in bytes.
     pub fn key_len(self) -> usize {
         match self {
             Suite::Aes128Gcm => 16,
@@ -67,7 +68,7 @@ impl Suite {
         }
     }
 
-    /// Bytes of a TLS 1.3 traffic secret.
+    /// Length of a TLS 1.3 traffic secret, in bytes.
     pub(crate) fn secret_len(self) -> usize {
         match self {
             Suite::Aes256Gcm => 48,
@@ -75,7 +76,7 @@ impl Suite {
         }
     }
 
-    /// Records that one key may protect. RFC 8446 section 5.5: 2^24.5 full-size records for AES-GCM; for
+    /// Limit of records under one key. RFC 8446 section 5.5: 2^24.5 full-size records for AES-GCM; for
     /// ChaCha20-Poly1305 "the record sequence number would wrap before the safety limit is reached".
     pub(crate) fn records_max(self) -> u64 {
         match self {
@@ -85,7 +86,7 @@ impl Suite {
     }
 }
 
-/// Where a direction stands: the key generation (KeyUpdates so far) and the next record's sequence number in it.
+/// Position of a direction: the key generation (KeyUpdates so far) and the sequence number of its next record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
     /// KeyUpdates since the handshake; always 0 in TLS 1.2.
@@ -94,7 +95,7 @@ pub struct Position {
     pub sequence: u64,
 }
 
-/// What a direction starts from, and all that has to be exported of it besides its position.
+/// Start of a direction, and all of its state that an export needs besides its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Base {
     /// The application traffic secret of the base generation; keys and IVs of later generations follow from it.
@@ -116,10 +117,11 @@ pub(crate) struct Direction {
     pub(crate) cipher: Cipher,
     pub(crate) iv: [u8; 12],
     pub(crate) position: Position,
-    /// The current generation's secret when it is no longer the base: rare, so that it costs idle connections little.
+    /// The secret of the current generation if it is no longer the base: rare, so the box saves memory in idle
+    /// connections.
     secret: Option<Box<Secret>>,
     base: Base,
-    /// Generation that the base is the secret of; records of older ones are out of reach.
+    /// Generation of the base secret; records of older generations cannot be reached.
     base_generation: u32,
 }
 
@@ -144,7 +146,7 @@ impl Direction {
         Direction::with_keys(library, suite, base, sequence, &key, iv)
     }
 
-    /// The same when key and IV of generation 0 are known already.
+    /// The direction at generation 0, with known key and IV.
     pub(crate) fn with_keys(
         library: AeadLibrary,
         suite: Suite,
@@ -158,7 +160,7 @@ impl Direction {
         Ok(Direction { cipher, iv, position, secret: None, base, base_generation: 0 })
     }
 
-    /// The direction at the first record of the generation that `base` is the secret of.
+    /// The direction at the first record of the generation of `base`.
     pub(crate) fn based(
         library: AeadLibrary,
         suite: Suite,
@@ -175,7 +177,7 @@ impl Direction {
         self.base_generation
     }
 
-    /// Whether another KeyUpdate keeps within the bounds.
+    /// Whether another KeyUpdate stays within the limits.
     pub(crate) fn may_update(&self) -> bool {
         let next = self.position.generation.saturating_add(1);
         next <= GENERATION_MAX && next - self.base_generation <= GENERATIONS_AHEAD_MAX
@@ -194,7 +196,8 @@ impl Direction {
         Some(steps.fold(base.clone(), |secret, _| next_secret(suite, &secret)))
     }
 
-    /// Moves the base to a later generation: no record before it is sealed or opened again. Other moves do nothing.
+    /// Moves the base to a later generation: no record before it can be sealed or opened again. Other moves have no
+    /// effect.
     pub(crate) fn rebase(&mut self, suite: Suite, generation: u32) {
         if generation > self.base_generation
             && let Some(secret) = self.secret_of(suite, generation)
@@ -210,7 +213,7 @@ impl Direction {
         &self.base
     }
 
-    /// Nonce of TLS 1.3 and of ChaCha20 in TLS 1.2 (RFC 7905); also what we send as explicit nonce with GCM.
+    /// Nonce of TLS 1.3 and of ChaCha20 in TLS 1.2 (RFC 7905); also the explicit nonce that this end sends with GCM.
     pub(crate) fn nonce(&self) -> [u8; 12] {
         let mut nonce = self.iv;
         for (byte, mask) in nonce[4..].iter_mut().zip(self.position.sequence.to_be_bytes()) {
@@ -219,14 +222,14 @@ impl Direction {
         nonce
     }
 
-    /// Nonce of GCM in TLS 1.2 (RFC 5288): our salt and the part the sender wrote into the record.
+    /// Nonce of GCM in TLS 1.2 (RFC 5288): the salt and the part that the sender wrote into the record.
     pub(crate) fn explicit_nonce(&self, explicit: [u8; 8]) -> [u8; 12] {
         let mut nonce = self.iv;
         nonce[4..].copy_from_slice(&explicit);
         nonce
     }
 
-    /// Moves on to the next generation (RFC 8446 section 7.2).
+    /// Moves to the next generation (RFC 8446 section 7.2).
     pub(crate) fn update(&mut self, suite: Suite) -> Result<(), RecordError> {
         let next = Position { generation: self.position.generation + 1, sequence: 0 };
         self.seek(suite, next)

@@ -1,13 +1,13 @@
 //! TLS: hello reading, seeded handshake driver, record layer, exportable state.
 //!
-//! `rustls` makes the handshake; this crate decides *what it is fed and when*, so that the server's flight is a pure
-//! function of (connection secret, parameters, client bytes) whatever the segmentation was. After the handshake
-//! `rustls` is left behind: [`Records`] seals and opens in place, and its whole state fits in [`RecordsState`], which
-//! another node can take over.
+//! `rustls` makes the handshake. This crate decides the input and time of each of its steps, so that the server's
+//! flight is a pure function of (connection secret, parameters, client bytes) in any segmentation. After the handshake
+//! `rustls` is no longer used: [`Records`] seals and opens in place. Its whole state fits in [`RecordsState`], from
+//! which another node can continue.
 //!
-//! Invariants: one nonce seals one plaintext (positions only move forward unless a caller seeks); no byte of a peer
-//! can cause a panic; no operating-system randomness is drawn here. What this crate does not do: sockets, timers,
-//! certificates (see `host/crypto`), and deciding where records begin and end.
+//! Invariants: one nonce seals one plaintext (positions only move forward unless a caller seeks); no byte of a peer can
+//! cause a panic; this crate draws no operating-system randomness. It has no sockets, timers or certificates (see
+//! `host/crypto`), and does not decide where records begin and end.
 
 mod aead;
 pub mod alert;

@@ -1,10 +1,10 @@
-//! The record layer after the handshake: seals and opens in place, one whole record at a time, without allocating.
+//! Record layer after the handshake: seals and opens in place, one whole record at a time, without allocating.
 //!
-//! Invariants: a sequence number is used for one record; whatever a peer sends is opened, refused with an error that
-//! names the alert to send, or ignored within a bound. It does not find record boundaries (see [`record_len`]) and
-//! does not decide when to send what.
+//! Invariants: a sequence number is used for one record; every record of a peer is opened, refused with an error that
+//! names the alert to send, or ignored within a limit. This module does not find record boundaries (see [`record_len`])
+//! and does not decide when to send.
 //!
-//! An idle connection keeps one boxed structure and two cipher contexts, nothing else.
+//! An idle connection keeps one boxed structure and two cipher contexts.
 
 use std::ops::Range;
 
@@ -20,23 +20,23 @@ use crate::state::{DirectionState, RecordsState};
 /// Most payload bytes in one record (RFC 8446 section 5.1).
 pub const PAYLOAD_MAX: usize = 16384;
 /// Most bytes after the header: RFC 8446 section 5.2 allows 256 for padding, type and tag. TLS 1.2 would allow 2,048,
-/// but the ciphers we accept add 24.
+/// but the supported ciphers add 24.
 const FRAGMENT_MAX: usize = PAYLOAD_MAX + 256;
 const HEADER: usize = 5;
 const TAG: usize = 16;
 const EXPLICIT_NONCE: usize = 8;
-/// Records without application data (empty, warnings, KeyUpdates, tickets, renegotiations) that a peer may send in a
-/// row. The count starts again with application data, and goes down by one with each second (see [`Records::forgive`]).
+/// Limit of consecutive records without application data from a peer (empty, warnings, KeyUpdates, tickets,
+/// renegotiations). Application data resets the count, and each second lowers it by one (see [`Records::forgive`]).
 const FRUITLESS_MAX: u32 = 32;
-/// Sequence numbers kept back from application data, for the alert or KeyUpdate that must still be possible.
+/// Sequence numbers reserved for the alert or KeyUpdate that must still be possible after application data.
 const SEQUENCE_RESERVE: u64 = 8;
-/// Session tickets that one upstream connection may leave behind.
+/// Limit of session tickets from one upstream connection.
 const TICKETS_MAX: u8 = 4;
 const CLIENT_HELLO: u8 = 1;
 const KEY_UPDATE: u8 = 24;
 const NEW_SESSION_TICKET: u8 = 4;
 
-/// What a record holds.
+/// Content type of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ContentType {
@@ -48,23 +48,23 @@ pub enum ContentType {
     ApplicationData = 23,
 }
 
-/// Bytes that a record needs around its payload, so that it can be sealed where it lies.
+/// Bytes that a record needs around its payload, so that it can be sealed in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Room before the payload.
+    /// Bytes before the payload.
     pub header: usize,
-    /// Room behind it.
+    /// Bytes after the payload.
     pub trailer: usize,
 }
 
-/// What an opened record was.
+/// Content of an opened record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Opened {
     /// Application data, at this range of the record; never empty.
     Data(Range<usize>),
-    /// The peer changed its keys, and ours for reading followed.
+    /// The peer changed its keys, and the keys for reading followed.
     KeyUpdate {
-        /// Whether it wants us to do the same: answer with [`Records::seal_key_update`]`(false, ..)`.
+        /// Whether the peer wants the same: answer with [`Records::seal_key_update`]`(false, ..)`.
         requested: bool,
     },
     /// The peer ends the connection, or warns.
@@ -74,10 +74,10 @@ pub enum Opened {
         /// The number on the wire; 0 is close_notify.
         description: u8,
     },
-    /// TLS 1.2: a client asks for another handshake. A warning no_renegotiation is due (RFC 5246 section 7.2.2), and
-    /// the connection stays as it is.
+    /// TLS 1.2: a client asks for another handshake. The answer is a warning no_renegotiation (RFC 5246 section 7.2.2);
+    /// the connection is unchanged.
     Renegotiation,
-    /// Nothing to act on.
+    /// No action is needed.
     Ignored,
 }
 
@@ -93,11 +93,11 @@ struct Inner {
     tx: Direction,
     rx: Direction,
     fruitless: u32,
-    /// Second up to which `fruitless` went down, by the caller's clock.
+    /// Second up to which `fruitless` was lowered, by the caller's clock.
     forgiven_s: u32,
-    /// Bytes still to come of a ticket or a ClientHello that spans records.
+    /// Remaining bytes of a ticket or a ClientHello that spans records.
     message_rest: usize,
-    /// The beginning of a message whose type and length span records: so many bytes of these.
+    /// Beginning of a message whose type and length span records: the number of bytes and the bytes.
     begun: (usize, [u8; 4]),
     tickets: Option<Box<Tickets>>,
 }
@@ -105,7 +105,7 @@ struct Inner {
 /// With two AEAD contexts of 584 bytes at most, an idle connection stays within 1.5 KB.
 const _: () = assert!(size_of::<Inner>() <= 320);
 
-/// Where an upstream connection's session tickets go.
+/// Destination of an upstream connection's session tickets.
 struct Tickets {
     kernel: KernelConnection<ClientConnectionData>,
     left: u8,
@@ -159,7 +159,7 @@ impl Records {
         self.inner.suite
     }
 
-    /// Room around the payload that [`seal`](Self::seal) needs.
+    /// Bytes around the payload that [`seal`](Self::seal) needs.
     pub fn layout(&self) -> Layout {
         self.inner.layout()
     }
@@ -169,13 +169,13 @@ impl Records {
         self.inner.seal(content, slot)
     }
 
-    /// Opens `record`, exactly one whole raw record with its header, in place. After an error the connection is over.
+    /// Opens `record`, exactly one whole raw record with its header, in place. After an error the connection must end.
     pub fn open(&mut self, record: &mut [u8]) -> Result<Opened, RecordError> {
         self.inner.open(record)
     }
 
-    /// Tells the time, in seconds of any clock that never goes back: for each second since the last call, one record
-    /// without application data is forgiven.
+    /// Sets the time, in seconds of any monotonic clock: for each second since the last call, one record without
+    /// application data is forgiven.
     pub fn forgive(&mut self, now_s: u32) {
         let inner = &mut *self.inner;
         if inner.fruitless > 0 {
@@ -184,7 +184,7 @@ impl Records {
         inner.forgiven_s = inner.forgiven_s.max(now_s);
     }
 
-    /// Appends a KeyUpdate and moves our sending keys on. Appends nothing in TLS 1.2, nor as long as the base secret is
+    /// Appends a KeyUpdate and moves the sending keys forward. Appends nothing in TLS 1.2, nor while the base secret is
     /// 1,024 generations behind.
     pub fn seal_key_update(&mut self, request: bool, out: &mut Vec<u8>) {
         let inner = &mut *self.inner;
@@ -193,11 +193,11 @@ impl Records {
         }
         let message = [KEY_UPDATE, 0, 0, 1, u8::from(request)];
         if inner.append(ContentType::Handshake, &message, out) {
-            // The generation was checked above, so this cannot fail; were it to, the limit on records still holds.
+            // The generation was checked above, so this cannot fail; otherwise the limit on records would still hold.
             let _ = inner.tx.update(inner.suite);
         }
         if request {
-            inner.fruitless = 0; // the answer that we asked for is no flood
+            inner.fruitless = 0; // a requested answer does not count
         }
     }
 
@@ -209,35 +209,35 @@ impl Records {
         self.inner.append(ContentType::Alert, &[level, description], out);
     }
 
-    /// Whether to send a KeyUpdate now: half of what one AES-GCM key may protect is used.
+    /// Whether to send a KeyUpdate now: half of the limit of one AES-GCM key is used.
     pub fn wants_key_update(&self) -> bool {
         let inner = &*self.inner;
         inner.version == Version::Tls13 && inner.tx.position.sequence >= inner.suite.records_max() / 2
     }
 
-    /// Whether to close soon: TLS 1.2 cannot change keys, and sealing will fail at the limit.
+    /// Whether to close soon: TLS 1.2 cannot change keys, and sealing fails at the limit.
     pub fn wants_close(&self) -> bool {
         let inner = &*self.inner;
         inner.tx.position.sequence >= inner.suite.records_max() / 16 * 15
     }
 
-    /// Where sending stands.
+    /// Position of sending.
     pub fn tx(&self) -> Position {
         self.inner.tx.position
     }
 
-    /// Where receiving stands.
+    /// Position of receiving.
     pub fn rx(&self) -> Position {
         self.inner.rx.position
     }
 
-    /// Whether no handshake message of the peer is under way: receiving can go on elsewhere from here.
+    /// Whether no handshake message of the peer is incomplete: receiving can continue on another node from here.
     pub fn is_between_messages(&self) -> bool {
         self.inner.is_between_messages()
     }
 
-    /// Moves sending to another position. Law 3 (`docs/internals/failover.md`) is the caller's: what is sealed there must be what was
-    /// sealed there.
+    /// Moves sending to another position. The caller must observe law 3 (`docs/internals/failover.md`): bytes sealed
+    /// there must equal those sealed there before.
     pub fn seek_tx(&mut self, to: Position) -> Result<(), RecordError> {
         self.inner.tx.seek(self.inner.suite, to)
     }
@@ -247,7 +247,7 @@ impl Records {
         self.inner.rx.seek(self.inner.suite, to)
     }
 
-    /// All that another node needs.
+    /// The complete state for another node.
     pub fn export(&self) -> RecordsState {
         let Inner { version, role, suite, tx, rx, .. } = &*self.inner;
         let direction = |direction: &Direction| DirectionState {
@@ -266,27 +266,28 @@ impl Records {
         behind(&self.inner.tx, tx) || behind(&self.inner.rx, rx)
     }
 
-    /// Moves the base secrets to the generations of these positions: no record before them is sealed or opened again,
-    /// here or on another node. So the number of KeyUpdates in a connection's life has no bound.
+    /// Moves the base secrets to the generations of these positions: no record before them can be sealed or opened
+    /// again, here or on another node. The number of KeyUpdates in a connection's life is therefore unlimited.
     pub fn rebase(&mut self, tx: Position, rx: Position) {
         let inner = &mut *self.inner;
         inner.tx.rebase(inner.suite, tx.generation);
         inner.rx.rebase(inner.suite, rx.generation);
     }
 
-    /// All that another node needs to go on at these positions, or at any later ones.
+    /// The complete state for another node to continue at these positions, or at any later ones.
     pub fn export_at(&self, tx: Position, rx: Position) -> RecordsState {
         let mut state = self.export();
         (state.tx.position, state.rx.position) = (tx, rx);
         state
     }
 
-    /// A record layer that goes on where the exported one stood.
+    /// A record layer that continues at the position of the exported one.
     pub fn import(state: &RecordsState) -> Result<Records, StateError> {
         Records::import_with(state, installed_aead())
     }
 
-    /// [`import`](Self::import) with other libraries than the installed ones. The exporter's may differ from these.
+    /// Like [`import`](Self::import), with other libraries than the installed ones, which may differ from those of the
+    /// exporter.
     pub fn import_with(state: &RecordsState, libraries: AeadLibraries) -> Result<Records, StateError> {
         let RecordsState { version, role, suite, tx, rx } = state;
         let library = libraries.of(*suite);
@@ -356,7 +357,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Appends one small record; false when the key is used up.
+    /// Appends one small record; returns false when the key is used up.
     fn append(&mut self, content: ContentType, message: &[u8], out: &mut Vec<u8>) -> bool {
         let Layout { header, trailer } = self.layout();
         let start = out.len();
@@ -450,7 +451,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Acts on an authenticated record's content; `start` is where it lies in the record.
+    /// Acts on an authenticated record's content, which begins at `start` in the record.
     fn dispatch(&mut self, content: u8, start: usize, payload: &[u8]) -> Result<Opened, RecordError> {
         if !self.is_between_messages() && content != ContentType::Handshake as u8 {
             // RFC 8446 section 5.1: "there MUST NOT be any other records between" a message's fragments.
@@ -477,7 +478,7 @@ impl Inner {
             (21, []) => Err(RecordError::Unexpected("empty alert")), // RFC 8446 section 5.4
             (21, _) => Err(RecordError::Length("alert")),
             (22, _) if self.version == Version::Tls13 => self.handshake_message(payload),
-            // HelloRequest: a client "MAY ignore it" (RFC 5246 section 7.4.1.1), and we do.
+            // HelloRequest: a client "MAY ignore it" (RFC 5246 section 7.4.1.1).
             (22, &[0, 0, 0, 0]) if self.role == Role::Client => Ok(Opened::Ignored),
             (22, _) if self.role == Role::Server => self.renegotiation(payload),
             (22, _) => Err(RecordError::Unexpected("handshake message")),
@@ -485,38 +486,38 @@ impl Inner {
         }
     }
 
-    /// Messages of a client of TLS 1.2: a ClientHello is passed over, in one record or in several.
+    /// Processes messages of a client of TLS 1.2: a ClientHello in one record or in several is skipped.
     fn renegotiation(&mut self, payload: &[u8]) -> Result<Opened, RecordError> {
         if payload.is_empty() {
             return Err(RecordError::Unexpected("empty handshake record")); // RFC 5246 section 6.2.1
         }
         let mut opened = Opened::Ignored;
-        let mut payload = self.pass_over(payload);
+        let mut payload = self.skip_message(payload);
         while let Some(([kind, a, b, c], rest)) = self.message_head(payload) {
             if kind != CLIENT_HELLO {
                 return Err(RecordError::Unexpected("handshake message"));
             }
             self.message_rest = u32::from_be_bytes([0, a, b, c]) as usize;
-            payload = self.pass_over(rest);
+            payload = self.skip_message(rest);
             opened = Opened::Renegotiation;
         }
         Ok(opened)
     }
 
-    /// What follows the message under way in `payload`.
-    fn pass_over<'a>(&mut self, payload: &'a [u8]) -> &'a [u8] {
+    /// The part of `payload` after the current message.
+    fn skip_message<'a>(&mut self, payload: &'a [u8]) -> &'a [u8] {
         let passed = self.message_rest.min(payload.len());
         self.message_rest -= passed;
         &payload[passed..]
     }
 
-    /// Post-handshake messages of TLS 1.3. From a client only KeyUpdate is allowed: we never ask for certificates
-    /// after the handshake.
+    /// Processes post-handshake messages of TLS 1.3. From a client only KeyUpdate is allowed, because this server never
+    /// requests certificates after the handshake.
     fn handshake_message(&mut self, payload: &[u8]) -> Result<Opened, RecordError> {
         if payload.is_empty() {
             return Err(RecordError::Unexpected("empty handshake record")); // RFC 8446 section 5.4
         }
-        let mut payload = self.pass_over(payload);
+        let mut payload = self.skip_message(payload);
         while let Some(([kind, a, b, c], rest)) = self.message_head(payload) {
             let len = u32::from_be_bytes([0, a, b, c]) as usize;
             match (kind, rest) {
@@ -531,7 +532,7 @@ impl Inner {
                 }
                 // Section 4.6.3: "MUST terminate the connection with an "illegal_parameter" alert".
                 (KEY_UPDATE, &[request]) => return Err(RecordError::KeyUpdateRequest(request)),
-                // It may itself be in parts (section 5.1).
+                // The message may itself be fragmented (section 5.1).
                 (KEY_UPDATE, []) => {
                     self.begun = (4, [kind, a, b, c]);
                     return Ok(Opened::Ignored);
@@ -552,7 +553,7 @@ impl Inner {
         Ok(Opened::Ignored)
     }
 
-    /// Type and length of the next message, and what follows them. What there is of them is kept when they are not whole.
+    /// Type and length of the next message, and the bytes after them. An incomplete beginning is stored.
     fn message_head<'a>(&mut self, payload: &'a [u8]) -> Option<([u8; 4], &'a [u8])> {
         let (known, mut head) = std::mem::take(&mut self.begun);
         let taken = payload.len().min(head.len() - known);
@@ -564,7 +565,7 @@ impl Inner {
         Some((head, &payload[taken..]))
     }
 
-    /// Gives a ticket to `rustls`'s session store; a malformed one costs the peer only its resumption.
+    /// Passes a ticket to the session store of `rustls`; a malformed one costs the peer only its resumption.
     fn keep_ticket(&mut self, ticket: &[u8]) {
         let Some(tickets) = &mut self.tickets else { return };
         let kept = tickets.kernel.handle_new_session_ticket(ticket).is_ok();
@@ -575,7 +576,7 @@ impl Inner {
     }
 }
 
-/// RFC 5246 section 6.2.3.3: sequence, type, version, length of the plaintext.
+/// Additional data of TLS 1.2 (RFC 5246 section 6.2.3.3): sequence, type, version, length of the plaintext.
 fn aad_tls12(sequence: u64, content: u8, len: usize) -> [u8; 13] {
     let mut aad = [0; 13];
     aad[..8].copy_from_slice(&sequence.to_be_bytes());

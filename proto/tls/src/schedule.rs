@@ -17,7 +17,7 @@ pub(crate) struct Secret {
 }
 
 impl Secret {
-    /// `None` when it is longer than any secret of TLS.
+    /// `None` when the secret is longer than any secret of TLS.
     pub(crate) fn new(secret: &[u8]) -> Option<Secret> {
         let mut bytes = [0; SECRET_MAX];
         bytes.get_mut(..secret.len())?.copy_from_slice(secret);
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// A secret with both halves of its HMAC begun: what is expanded from it takes two blocks of hashing each.
+/// A secret with both halves of its HMAC started: each expansion then takes two blocks of hashing.
 enum Prepared {
     Sha256(Hmac<Sha256>),
     Sha384(Hmac<Sha384>),

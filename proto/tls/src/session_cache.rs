@@ -1,25 +1,25 @@
-//! TLS 1.2 sessions that clients without tickets resume by their ids (RFC 5246 section 7.3).
+//! Cache of TLS 1.2 sessions that clients without tickets resume by their ids (RFC 5246 section 7.3).
 //!
-//! Invariants: what is kept stays within a bound of bytes, the oldest goes first; nothing is found after its time; a session
-//! that was withdrawn is not kept again, whatever comes late, as long as its id is remembered. A cache may forget: then a
-//! client makes a full handshake.
-//! Values are sealed; who may open one is the handshake's affair, not this one's.
+//! Invariants: the size of the cache has a limit in bytes, and the oldest session is evicted first. No session is found
+//! after it expires. A withdrawn session is not stored again by a late message, as long as its id is remembered. The
+//! cache may lose a session: its client then makes a full handshake. Values are sealed; the handshake decides which
+//! session may open one.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use evergate_base::session::{KeptSession, SEALED_BYTES_MAX, Sealed, SessionId};
 
-/// No session lives longer, in seconds. The sealed value has a bound of its own, which is the same.
+/// Longest lifetime of a session, in seconds. The sealed value has its own limit, which is equal.
 pub const SESSION_LIFETIME_S_MAX: u64 = 12 * 3600;
-/// What an entry takes beside its value, in bytes: id, time, its places in the map and in the queue.
+/// Size of an entry besides its value, in bytes: id, time, its nodes in the map and in the queue.
 const ENTRY_BYTES: usize = 192;
 
 #[derive(Debug)]
 struct Entry {
     until_unix_s: u64,
-    /// Nothing when it was withdrawn.
+    /// `None` when the session was withdrawn.
     sealed: Option<Sealed>,
-    /// Which place in the queue is the entry's: it has an older one when it was withdrawn.
+    /// Sequence number of the entry in the queue; a withdrawn entry also has an older one there.
     place: u64,
 }
 
@@ -42,18 +42,18 @@ pub struct SessionCache {
 }
 
 impl SessionCache {
-    /// An empty cache of at most `bytes_max`; one of 0 keeps nothing.
+    /// An empty cache of at most `bytes_max`; with 0 it stores nothing.
     pub fn new(bytes_max: usize) -> SessionCache {
         SessionCache { bytes_max, ..SessionCache::default() }
     }
 
-    /// Changes the bound; what is too much is forgotten.
+    /// Changes the limit and evicts what exceeds it.
     pub fn set_bytes_max(&mut self, bytes_max: usize) {
         self.bytes_max = bytes_max;
         self.make_room();
     }
 
-    /// Keeps a session. False when it is too long, over, or was withdrawn.
+    /// Stores a session. Returns false when it is too long, expired or withdrawn.
     pub fn keep(&mut self, session: KeptSession, now_unix_s: u64) -> bool {
         self.expire(now_unix_s);
         let KeptSession { id, until_unix_s, sealed } = session;
@@ -66,17 +66,17 @@ impl SessionCache {
         self.entries.contains_key(&id)
     }
 
-    /// What is kept under this id.
+    /// The session stored under this id.
     pub fn find(&self, id: &SessionId, now_unix_s: u64) -> Option<&Sealed> {
         self.entries.get(id).filter(|entry| now_unix_s < entry.until_unix_s)?.sealed.as_ref()
     }
 
-    /// The session is resumed no more. Its id is remembered for as long as a session may live.
+    /// Ends the resumption of a session. Its id is remembered for as long as a session may live.
     pub fn withdraw(&mut self, id: SessionId, now_unix_s: u64) {
         self.put(id, now_unix_s.saturating_add(SESSION_LIFETIME_S_MAX), None);
     }
 
-    /// Forgets what is over, oldest first, as far as the oldest is.
+    /// Removes expired sessions from the oldest on, up to the first that has not expired.
     fn expire(&mut self, now_unix_s: u64) {
         while let Some((place, id)) = self.queue.front().copied() {
             match self.entries.get(&id) {
@@ -86,17 +86,17 @@ impl SessionCache {
         }
     }
 
-    /// Sessions kept.
+    /// Number of stored sessions.
     pub fn len(&self) -> usize {
         self.kept
     }
 
-    /// Whether none is kept.
+    /// Whether no session is stored.
     pub fn is_empty(&self) -> bool {
         self.kept == 0
     }
 
-    /// What another node has to know that knows nothing, newest first: sessions, and ids that were withdrawn.
+    /// Content for a node with an empty cache, newest first: sessions, and withdrawn ids.
     pub fn newest(&self) -> impl Iterator<Item = Result<KeptSession, SessionId>> {
         self.queue.iter().rev().filter_map(|(place, id)| {
             let Entry { until_unix_s, sealed, .. } =
@@ -122,7 +122,7 @@ impl SessionCache {
     }
 
     fn make_room(&mut self) {
-        // Places of entries that were replaced count too: nobody must make the queue grow by saying one id again and again.
+        // Queue places of replaced entries count too: no peer may grow the queue by repeating one id.
         while self.bytes > self.bytes_max || self.queue.len() * ENTRY_BYTES > self.bytes_max {
             self.forget_oldest();
         }
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_found_until_its_time_is_over() {
+    fn session_is_found_until_it_expires() {
         let mut cache = SessionCache::new(10_000);
         assert!(cache.keep(session(1, 300), NOW));
         assert_eq!(cache.find(&[1; 32], NOW + 99), Some(&Sealed(vec![1; 300])));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_withdrawn_session_stays_withdrawn_whatever_comes_late() {
+    fn withdrawn_session_is_not_stored_again() {
         let mut cache = SessionCache::new(10_000);
         cache.withdraw([1; 32], NOW);
         assert!(!cache.keep(session(1, 10), NOW), "the news came in the other order");
@@ -179,11 +179,11 @@ mod tests {
         assert!(cache.find(&[2; 32], NOW).is_none() && cache.is_empty());
         assert!(!cache.keep(session(2, 10), NOW));
         let news: Vec<_> = cache.newest().collect();
-        assert_eq!(news, [Err([2; 32]), Err([1; 32])], "who knows nothing is told so");
+        assert_eq!(news, [Err([2; 32]), Err([1; 32])], "an empty cache receives withdrawn ids");
     }
 
     #[test]
-    fn the_oldest_go_first_and_a_bound_of_nothing_keeps_nothing() {
+    fn oldest_sessions_are_evicted_first() {
         let mut cache = SessionCache::new(3 * (ENTRY_BYTES + 100));
         for number in 1..=4 {
             assert!(cache.keep(session(number, 100), NOW));
@@ -201,7 +201,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_bound_holds_and_what_is_found_was_kept_and_not_withdrawn(
+        fn found_sessions_were_stored_and_not_withdrawn(
             acts in proptest::collection::vec((0..12_u8, 0..4_u8, 0..400_usize, 0..50_u64), 1..300),
             bytes_max in 0..6000_usize,
         ) {
@@ -219,7 +219,7 @@ mod tests {
                         let session = KeptSession { until_unix_s: now + 60, ..session(number, bytes) };
                         if cache.keep(session, now) {
                             prop_assert_eq!(cache.find(&[number; 32], now), Some(&Sealed(vec![number; bytes])));
-                            withdrawn.remove(&number); // so old that it was forgotten
+                            withdrawn.remove(&number); // so old that it was evicted
                         }
                     }
                 }

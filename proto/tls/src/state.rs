@@ -1,9 +1,9 @@
-//! The exported state of a record layer: what a backup holds of an established connection (59 to 137 bytes).
+//! Exported state of a record layer: the part of an established connection that a backup stores (59 to 137 bytes).
 //!
-//! Layout: one byte (format, suite, role, version), then for each direction, ours to send first: the secret (TLS 1.3)
-//! or key and IV (TLS 1.2), the key generation and the sequence number, both as LEB128. In the second format the
-//! generation that the secret is of, as LEB128, comes before these two: the keys have changed so often that the base
-//! moved. Lengths follow from the first byte. Invariant: `decode` accepts exactly what `encode` wrote.
+//! Layout: one byte (format, suite, role, version), then for each direction, sending first: the secret (TLS 1.3) or key
+//! and IV (TLS 1.2), the key generation and the sequence number, both as LEB128. In the second format the generation of
+//! the secret, as LEB128, precedes these two: the base has moved after many key changes. Lengths follow from the first
+//! byte. Invariant: `decode` accepts exactly the output of `encode`.
 
 use crate::error::StateError;
 use crate::keys::{Base, GENERATION_MAX, GENERATIONS_AHEAD_MAX, Position, Role, Suite, Version};
@@ -12,7 +12,7 @@ use crate::schedule::Secret;
 const FORMAT: u8 = 0x10;
 const FORMAT_REBASED: u8 = 0x20;
 
-/// What [`crate::Records`] is made of. Erased when dropped.
+/// State of [`crate::Records`]. Erased when dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordsState {
     pub(crate) version: Version,
@@ -26,7 +26,7 @@ pub struct RecordsState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DirectionState {
     pub(crate) base: Base,
-    /// Key generation that the base is of.
+    /// Key generation of the base.
     pub(crate) base_generation: u32,
     pub(crate) position: Position,
 }
@@ -37,17 +37,17 @@ impl RecordsState {
         self.version
     }
 
-    /// Where sending stood.
+    /// Position of sending.
     pub fn tx(&self) -> Position {
         self.tx.position
     }
 
-    /// Where receiving stood.
+    /// Position of receiving.
     pub fn rx(&self) -> Position {
         self.rx.position
     }
 
-    /// Appends the encoding. The bytes are secret: what holds them has to erase them.
+    /// Appends the encoding. The bytes are secret: the owner of the buffer must erase them.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let suite = match self.suite {
             Suite::Aes128Gcm => 0,
@@ -75,7 +75,7 @@ impl RecordsState {
         }
     }
 
-    /// Reads what [`encode`](Self::encode) wrote; nothing may follow it.
+    /// Decodes the output of [`encode`](Self::encode); no bytes may follow it.
     pub fn decode(bytes: &[u8]) -> Result<RecordsState, StateError> {
         let wrong_length = StateError::Length(bytes.len());
         let Some((&first, mut rest)) = bytes.split_first() else { return Err(wrong_length) };
@@ -104,7 +104,7 @@ impl RecordsState {
             return Err(wrong_length);
         }
         if rebased && (tx.1, rx.1) == (0, 0) {
-            return Err(StateError::Unknown(first)); // the other format says the same
+            return Err(StateError::Unknown(first)); // the other format encodes the same
         }
         let generation_max = if version == Version::Tls13 { GENERATION_MAX } else { 0 };
         let state = |(base, base_generation, generation, sequence): (Base, u64, u64, u64)| {
@@ -137,7 +137,7 @@ fn put_leb128(mut value: u64, out: &mut Vec<u8>) {
     out.push(value as u8);
 }
 
-/// Refuses encodings longer than needed, so that a state has one encoding.
+/// Decodes a number; refuses encodings longer than needed, so that a state has one encoding.
 fn get_leb128(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for shift in (0..63).step_by(7) {
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Positions come with their base's generation.
+    /// Positions come with the generation of their base.
     fn state(
         version: Version,
         suite: Suite,
@@ -179,7 +179,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_state_survives_its_encoding_and_no_cut_or_surplus_is_accepted(
+        fn state_decodes_only_from_its_exact_encoding(
             tls13 in any::<bool>(), client in any::<bool>(), suite in 0..3,
             bases in (0..=GENERATION_MAX - 1024, 0..=GENERATION_MAX - 1024), is_rebased in any::<bool>(),
             ahead in (0..=1024_u32, 0..=1024_u32), sequences in (0_u64..1 << 62, 0_u64..1 << 24),
@@ -205,7 +205,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_the_decoder_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn decoder_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             if let Ok(state) = RecordsState::decode(&bytes) {
                 let mut again = Vec::new();
                 state.encode(&mut again);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_with_positions_out_of_reach_is_refused() {
+    fn state_with_unreachable_positions_is_refused() {
         let of = |base, generation| {
             let position = (base, Position { generation, sequence: 0 });
             let mut bytes = Vec::new();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sizes_are_those_the_mirror_reckons_with() {
+    fn encoded_sizes_are_those_that_replication_expects() {
         let fresh = Position { generation: 0, sequence: 2 };
         let late = |generation| Position { generation, sequence: 1 << 24 };
         for (version, suite, position, len) in [

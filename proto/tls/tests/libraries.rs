@@ -1,4 +1,4 @@
-//! The record layer under AWS-LC beside the same layer under `ring`: equal bytes, equal answers, equal errors.
+//! The record layer under AWS-LC and under `ring`: equal bytes, equal answers, equal errors.
 
 use evergate_tls::{
     AeadLibraries, AeadLibrary, ContentType, Opened, PAYLOAD_MAX, Position, RecordError, Records,
@@ -33,7 +33,7 @@ fn restored(records: &Records, library: AeadLibrary) -> Records {
     Records::import_with(&RecordsState::decode(&bytes).unwrap(), all(library)).unwrap()
 }
 
-/// A slot with room around `payload`, sealed where it lies; the bytes before it stay.
+/// A slot with space around `payload`, sealed in place; the bytes before it are unchanged.
 fn sealed(
     records: &mut Records,
     content: ContentType,
@@ -76,7 +76,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a step puts on the wire, or why it does not.
+/// Bytes of a step on the wire, or its error.
 fn send(records: &mut Records, step: &Step) -> Result<Vec<u8>, RecordError> {
     let mut out = Vec::new();
     match step {
@@ -97,7 +97,7 @@ fn send(records: &mut Records, step: &Step) -> Result<Vec<u8>, RecordError> {
     Ok(out)
 }
 
-/// An answer to a record and the bytes that it leaves, which a failure leaves open.
+/// Answer to a record, and the bytes after it, which are undefined after a failure.
 fn received(records: &mut Records, record: &[u8]) -> (Result<Opened, RecordError>, Vec<u8>, Position) {
     let mut record = record.to_vec();
     let opened = records.open(&mut record);
@@ -109,7 +109,7 @@ fn received(records: &mut Records, record: &[u8]) -> (Result<Opened, RecordError
 
 proptest! {
     #[test]
-    fn both_libraries_send_and_answer_alike(
+    fn both_libraries_send_and_answer_equally(
         tls13 in any::<bool>(), suite in 0..3_usize, steps in prop::collection::vec(step(), 1..30),
     ) {
         let [mut aws_lc, mut ring] = AeadLibrary::ALL.map(|library| ends(tls13, suite, library));
@@ -139,7 +139,8 @@ proptest! {
             let answer = received(&mut aws_lc[1], &wire);
             prop_assert_eq!(&answer, &received(&mut ring[1], &wire));
             if answer.0.is_err() {
-                prop_assert!(matches!(step, Step::Tampered { .. } | Step::Alert | Step::Data { len: 0, .. }), "{:?}", answer.0);
+                let is_refusable = matches!(step, Step::Tampered { .. } | Step::Alert | Step::Data { len: 0, .. });
+                prop_assert!(is_refusable, "{:?}", answer.0);
                 if !matches!(step, Step::Tampered { .. }) {
                     break; // too many records without data: the connection is over
                 }
@@ -162,7 +163,7 @@ fn restored_layer_under_other_library_seals_equal_bytes() {
                     server.seal_key_update(false, &mut Vec::new());
                     client.seek_rx(server.tx()).unwrap();
                 }
-                // The owner fails with this record on its way: the backup seals it again from the mirrored state.
+                // The owner fails with this record in flight: the backup seals it again from the replicated state.
                 let (mut backup, mut restored_client) = (restored(&server, after), restored(&client, after));
                 let len = payload.len() >> step;
                 let record =

@@ -1,4 +1,4 @@
-//! The record layer against itself, through its public face: two ends made from one exported state.
+//! The record layer against itself, through its public interface: two ends made from one exported state.
 
 use aws_lc_rs::{aead, hmac};
 use evergate_tls::{
@@ -39,7 +39,7 @@ fn data(records: &mut Records, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_one_end_seals_the_other_opens_in_place() {
+fn sealed_records_open_in_place_at_the_other_end() {
     for (tls13, suite) in all_pairs() {
         let (mut server, mut client) = pair(tls13, suite);
         for len in [1, 2, 15, 16, 17, 1000, PAYLOAD_MAX - 1, PAYLOAD_MAX] {
@@ -56,7 +56,7 @@ fn what_one_end_seals_the_other_opens_in_place() {
 }
 
 #[test]
-fn a_slot_that_holds_no_record_is_the_callers_fault() {
+fn slot_of_a_wrong_size_is_the_callers_fault() {
     let (mut server, mut client) = pair(true, 0);
     for len in [0, 21, 22 + PAYLOAD_MAX + 1] {
         let error = server.seal(ContentType::ApplicationData, &mut vec![0; len]).unwrap_err();
@@ -72,7 +72,7 @@ fn a_slot_that_holds_no_record_is_the_callers_fault() {
 }
 
 #[test]
-fn an_imported_layer_goes_on_with_the_same_bytes() {
+fn imported_layer_continues_with_the_same_bytes() {
     for (tls13, suite) in all_pairs() {
         let (mut server, mut client) = pair(tls13, suite);
         for step in 0..40 {
@@ -101,7 +101,7 @@ fn an_imported_layer_goes_on_with_the_same_bytes() {
 }
 
 #[test]
-fn any_position_can_be_reached_again_in_both_directions() {
+fn seek_reaches_any_position_in_both_directions() {
     let (mut server, mut client) = pair(true, 1);
     let mut stream = Vec::new();
     for step in 0..30_u8 {
@@ -141,7 +141,7 @@ fn any_position_can_be_reached_again_in_both_directions() {
 }
 
 #[test]
-fn the_record_limit_asks_for_a_key_update_in_time_and_ends_hard() {
+fn record_limit_asks_for_a_key_update_in_time() {
     const LIMIT: u64 = 1 << 24;
     for (tls13, suite) in all_pairs() {
         let (mut server, mut client) = pair(tls13, suite);
@@ -185,7 +185,7 @@ fn encoded(state: &RecordsState) -> Vec<u8> {
 }
 
 #[test]
-fn key_updates_have_no_bound_where_the_base_follows() {
+fn key_updates_are_unlimited_when_the_base_follows() {
     let (mut server, mut client) = pair(true, 1);
     for step in 0..5000_u32 {
         let mut out = Vec::new();
@@ -206,7 +206,7 @@ fn key_updates_have_no_bound_where_the_base_follows() {
     assert_eq!((server.tx().generation, client.rx().generation), (5000, 5000));
 }
 
-/// As a backup knows it: the base and both positions lie behind what the owner is at.
+/// State of a backup: the base and both positions are behind those of the owner.
 #[test]
 fn rebased_state_reaches_later_generations_only() {
     let (mut server, mut client) = pair(true, 0);
@@ -234,7 +234,7 @@ fn rebased_state_reaches_later_generations_only() {
 }
 
 #[test]
-fn key_updates_end_where_the_base_stays_and_never_reuse_a_key() {
+fn key_updates_are_limited_when_the_base_stays() {
     let (mut server, mut client) = pair(true, 0);
     let mut out = Vec::new();
     for _ in 0..1024 {
@@ -246,13 +246,13 @@ fn key_updates_end_where_the_base_stays_and_never_reuse_a_key() {
     out.clear();
     server.seal_key_update(false, &mut out);
     assert!(out.is_empty() && server.tx() == Position { generation: 1024, sequence: 1 });
-    // A peer that does not stop there is cut off.
+    // A peer that does not stop there is disconnected.
     let mut record = sealed(&mut server, ContentType::Handshake, &[24, 0, 0, 1, 0]).unwrap();
     assert_eq!(client.open(&mut record).unwrap_err().blame(), Blame::Peer);
 }
 
 #[test]
-fn records_without_data_are_forgiven_only_in_small_numbers() {
+fn records_without_data_are_limited() {
     for kind in 0..3 {
         let (mut server, mut client) = pair(true, 0);
         let mut fruitless = |client: &mut Records| {
@@ -279,9 +279,9 @@ fn records_without_data_are_forgiven_only_in_small_numbers() {
     }
 }
 
-/// As of a client that changes its keys every second and has nothing to send.
+/// Traffic of a client that changes its keys every second and sends no data.
 #[test]
-fn a_record_without_data_is_forgiven_with_each_second() {
+fn one_record_without_data_is_forgiven_per_second() {
     for (per_second, is_flood) in [(1, false), (2, true)] {
         let (mut server, mut client) = pair(true, 0);
         let mut refused = false;
@@ -302,9 +302,9 @@ fn a_record_without_data_is_forgiven_with_each_second() {
     assert!(server.open(&mut data(&mut client, b"")).is_err(), "no allowance before the first");
 }
 
-/// As in a long upload, of which the client says nothing but that its keys change too.
+/// Traffic of a long upload, in which the client only sends its own key changes.
 #[test]
-fn answers_to_key_updates_of_our_own_are_no_flood() {
+fn answers_to_own_key_updates_are_not_counted() {
     let (mut server, mut client) = pair(true, 0);
     for _ in 0..200 {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
@@ -317,7 +317,7 @@ fn answers_to_key_updates_of_our_own_are_no_flood() {
 }
 
 #[test]
-fn what_may_not_come_after_the_handshake_is_refused() {
+fn messages_not_allowed_after_the_handshake_are_refused() {
     let ccs = [20, 3, 3, 0, 1, 1];
     let (mut server, mut client) = pair(true, 0);
     let error = server.open(&mut ccs.clone()).unwrap_err();
@@ -342,7 +342,7 @@ fn what_may_not_come_after_the_handshake_is_refused() {
         let error = server.open(&mut record).unwrap_err();
         assert_eq!((error.blame(), error.alert()), (Blame::Peer, Some(description)), "{message:?}");
     }
-    // Records that hold no message (RFC 8446 section 5.4).
+    // Records without a message (RFC 8446 section 5.4).
     for (inner, description) in [
         (&[22][..], alert::UNEXPECTED_MESSAGE),
         (&[21], alert::UNEXPECTED_MESSAGE),
@@ -353,7 +353,7 @@ fn what_may_not_come_after_the_handshake_is_refused() {
 }
 
 #[test]
-fn a_key_update_of_a_client_may_be_in_fragments() {
+fn key_update_of_a_client_may_be_fragmented() {
     for cut in 1..5 {
         let (mut server, mut client) = pair(true, 0);
         let update = [24, 0, 0, 1, 1];
@@ -386,7 +386,7 @@ fn tls12_renegotiation_asks_for_a_warning_and_changes_nothing() {
         assert_eq!(client.open(&mut warning), Ok(expected));
         assert!(matches!(server.open(&mut data(&mut client, b"x")), Ok(Opened::Data(_))));
     }
-    // Not without end, and not another message.
+    // The number of renegotiations is limited, and other messages are refused.
     let (mut server, mut client) = pair(false, 0);
     let ask = |server: &mut Records, client: &mut Records, message: &[u8]| {
         server.open(&mut sealed(client, ContentType::Handshake, message).unwrap())
@@ -406,7 +406,7 @@ fn tls12_renegotiation_asks_for_a_warning_and_changes_nothing() {
 }
 
 #[test]
-fn alerts_are_told_apart_by_number_in_tls13_and_by_level_in_tls12() {
+fn fatal_alerts_follow_number_in_tls13_and_level_in_tls12() {
     for (tls13, message, fatal) in [
         (true, [1, 0], false),
         (true, [2, 0], false),
@@ -427,7 +427,7 @@ fn alerts_are_told_apart_by_number_in_tls13_and_by_level_in_tls12() {
 }
 
 #[test]
-fn a_client_skips_tickets_whole_in_fragments_and_beside_a_key_update() {
+fn client_skips_tickets_in_any_fragmentation() {
     let (mut server, mut client) = pair(true, 0);
     let ticket = [&[4, 0, 0, 100][..], &[9; 100]].concat();
     let mut send = |server: &mut Records, message: &[u8]| {
@@ -446,7 +446,7 @@ fn a_client_skips_tickets_whole_in_fragments_and_beside_a_key_update() {
 }
 
 #[test]
-fn a_servers_messages_may_be_cut_anywhere_even_in_their_types_and_lengths() {
+fn server_messages_may_be_fragmented_anywhere() {
     let ticket = [&[4, 0, 0, 100][..], &[9; 100]].concat();
     let update = [24, 0, 0, 1, 1];
     for (messages, opened) in [
@@ -486,7 +486,7 @@ fn a_servers_messages_may_be_cut_anywhere_even_in_their_types_and_lengths() {
 }
 
 #[test]
-fn no_changed_bit_is_accepted_and_none_panics() {
+fn records_with_a_changed_bit_are_refused() {
     for (tls13, suite) in all_pairs() {
         let (mut server, mut client) = pair(tls13, suite);
         let record = data(&mut server, b"some payload");
@@ -498,7 +498,7 @@ fn no_changed_bit_is_accepted_and_none_panics() {
         }
         assert_eq!(client.rx(), Position::default(), "nothing was accepted");
         client.open(&mut record.clone()).unwrap();
-        // Every record of a length that cannot hold a tag.
+        // Every record of a length that cannot contain a tag.
         for len in 0..40_u8 {
             for kind in 19..25 {
                 let mut short = [&[kind, 3, 3, 0, len][..], &vec![0; usize::from(len)]].concat();
@@ -509,7 +509,7 @@ fn no_changed_bit_is_accepted_and_none_panics() {
 }
 
 #[test]
-fn headers_are_judged_before_their_records_arrive() {
+fn headers_are_checked_before_their_records_arrive() {
     assert_eq!(record_len(&[23, 3, 3, 0x40, 0]), Ok(5 + 16384));
     assert_eq!(record_len(&[22, 3, 1, 0x41, 0]), Ok(5 + 16384 + 256));
     let too_long = record_len(&[23, 3, 3, 0x41, 1]).unwrap_err();
@@ -520,7 +520,7 @@ fn headers_are_judged_before_their_records_arrive() {
     }
 }
 
-/// Seals an inner plaintext of any form as the client of `pair(true, 0)` would, at sequence 0.
+/// Seals any inner plaintext like the client of `pair(true, 0)`, at sequence 0.
 fn raw_inner(inner: &[u8]) -> Vec<u8> {
     let expand = |label: &[u8], len: usize| {
         let info = [&[0, len as u8, 6 + label.len() as u8][..], b"tls13 ", label, &[0, 1]].concat();
@@ -541,7 +541,7 @@ fn raw_inner(inner: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn padding_is_taken_off_and_a_record_of_nothing_else_is_refused() {
+fn padding_is_removed_and_padding_alone_refused() {
     for padding in [0, 1, 100, 10_000] {
         let mut record = raw_inner(&[b"data\x17", &vec![0; padding][..]].concat());
         assert_eq!(pair(true, 0).0.open(&mut record), Ok(Opened::Data(5..9)));
