@@ -1,7 +1,7 @@
-//! Prints what one decision costs: `cargo bench -p evergate-balance`.
+//! Prints the cost of one decision: `cargo bench -p evergate-balance`.
 //!
 //! Nanoseconds per request through the distributor (session lookup, decision, accounting of the end), the best of
-//! several rounds. Nine requests in ten offer a session that is known.
+//! several rounds. Nine requests in ten offer a known session.
 
 use std::hint::black_box;
 use std::time::Instant;

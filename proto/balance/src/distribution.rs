@@ -1,31 +1,30 @@
-//! The distribution of SSLSARD: equations (2) to (7), problems 1 and 2.
+//! Distribution of SSLSARD: equations (2) to (7), problems 1 and 2.
 //!
 //! The paper's cost is quadratic in the number of nodes, because each solution x needs the deviation over all nodes.
-//! Here a decision is linear. Handing work to node i adds δ = p_i / (ΔT + t − t_d) to l_i and δ/N to the mean, so with
-//! the deviations d_j = l_j − mean (which sum up to zero) equation (4) becomes
-//! `N·f(x_i)² = Σ d_j² + δ·(2·d_i + δ·(1 − 1/N))`.
-//! The tests compare this with equations (2) to (4) as they are written.
+//! Here a decision is linear. Assigning work to node i adds δ = p_i / (ΔT + t − t_d) to l_i and δ/N to the mean. With
+//! the deviations d_j = l_j − mean (which sum up to zero) equation (4) becomes `N·f(x_i)² = Σ d_j² + δ·(2·d_i + δ·(1 −
+//! 1/N))`. The tests compare this with equations (2) to (4) in their original form.
 //!
-//! Invariants: the answer depends on the nodes' numbers and not on their order, but for exact ties, which go to the
-//! node that has the session, or to the first; nodes that are not eligible take no part in N, in the mean, or in any minimum. Nothing allocates.
-//! What it does not do: estimate loads ([`LoadEstimator`](crate::LoadEstimator)) or know sessions
+//! Invariants: the answer depends on the nodes' indices and not on their order, except for exact ties, which go to the
+//! node that has the session, or to the first. Ineligible nodes do not count in N, in the mean, or in any minimum. No
+//! function allocates. This module does not estimate loads ([`LoadEstimator`](crate::LoadEstimator)) or know sessions
 //! ([`SessionTable`](crate::SessionTable)).
 
-/// A node as one decision sees it.
+/// A node in one decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Node {
     /// `l_i(t)`, in units of work per second.
     pub load: f64,
-    /// `p_i`, the work that the request would cause here: `p_{i,reu}` where its session is cached, else `p_{i,new}`.
+    /// `p_i`, the work of the request on this node: `p_{i,reu}` if its session is cached there, otherwise `p_{i,new}`.
     /// In units of work, finite and positive.
     pub work: f64,
     /// Whether the node has the session s.
     pub cached: bool,
-    /// Whether the request may go here.
+    /// Whether the request may be sent to this node.
     pub eligible: bool,
 }
 
-/// The constants of equation (7), without unit. What they weigh is how much a miss may cost to even the load out.
+/// Constants of equation (7), without unit. They decide how much a miss may cost to balance the load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weights {
     /// α1 and α2: the weight of object 1 (little work) and of object 2 (even load); not negative.
@@ -41,7 +40,7 @@ impl Default for Weights {
     }
 }
 
-/// The load vector reduced to what every f(x) needs.
+/// Summary of the load vector that every f(x) needs.
 #[derive(Clone, Copy, Debug)]
 struct Spread {
     /// N, as a number.
@@ -78,7 +77,7 @@ impl Spread {
         nodes.iter().filter(|node| node.eligible).map(|node| self.square(node)).sum()
     }
 
-    /// What handing `node` its work adds to `N·f²`; the f of solutions are ordered as these are.
+    /// Growth of `N·f²` when `node` receives its work; the f of solutions are in the same order.
     fn growth(&self, node: &Node) -> f64 {
         let added = node.work * self.per_s;
         added * (2.0 * (node.load - self.mean) + added * self.rest)
@@ -90,13 +89,13 @@ impl Spread {
     }
 }
 
-/// Equations (3) and (4): the load balance degree of the eligible nodes as they are, in units of work per second.
+/// Equations (3) and (4): the current load balance degree of the eligible nodes, in units of work per second.
 pub fn balance_degree(nodes: &[Node]) -> f64 {
     Spread::of(nodes, 1.0).map_or(0.0, |spread| spread.deviation(spread.squares(nodes)))
 }
 
-/// f(x) of equations (2) to (4): the load balance degree after `node` was handed its work, in units of work per
-/// second. `span_s` is ΔT + t − t_d in seconds. `None` when the node may not be chosen.
+/// f(x) of equations (2) to (4): the load balance degree after `node` received its work, in units of work per second.
+/// `span_s` is ΔT + t − t_d in seconds. `None` when the node is not eligible.
 pub fn balance_degree_after(nodes: &[Node], node: usize, span_s: f64) -> Option<f64> {
     let chosen = nodes.get(node).filter(|node| node.eligible)?;
     let spread = Spread::of(nodes, span_s)?;
@@ -105,8 +104,8 @@ pub fn balance_degree_after(nodes: &[Node], node: usize, span_s: f64) -> Option<
 
 /// Problem 1: the node for a request that negotiates a new session; `work` of each node is its `p_{i,new}`.
 ///
-/// Step 1 takes the node with the least work (of several the least loaded), step 2 all that are less loaded than it,
-/// step 3 the one of these that minimises f(x). `None` when no node is eligible.
+/// Step 1 selects the node with the least work (of several the least loaded), step 2 all nodes with less load, step 3
+/// the one of these that minimises f(x). `None` when no node is eligible.
 pub fn place_new(nodes: &[Node], span_s: f64) -> Option<usize> {
     let spread = Spread::of(nodes, span_s)?;
     let (fastest, least_loaded_below) = step_1(nodes, |_| true)?;
@@ -124,11 +123,11 @@ pub fn place_new(nodes: &[Node], span_s: f64) -> Option<usize> {
     best.map(|(index, _)| index)
 }
 
-/// Problem 2: the node for a request that wants to resume a session which some nodes have cached.
+/// Problem 2: the node for a request that resumes a session cached on some nodes.
 ///
-/// The noninferior solutions are the cached node with the least work (step 1), and every node that is less loaded
-/// (step 2) and leads to a smaller f2 (steps 3 and 4); of them the one that minimises U, equation (7), is chosen.
-/// Without an eligible node that has the session this is problem 1. `None` when no node is eligible.
+/// The noninferior solutions are the cached node with the least work (step 1), and every node with less load (step 2)
+/// and a smaller f2 (steps 3 and 4). Of these, the one that minimises U, equation (7), is chosen. Without an eligible
+/// node that has the session this is problem 1. `None` when no node is eligible.
 pub fn place_resuming(nodes: &[Node], span_s: f64, weights: &Weights) -> Option<usize> {
     let Some((cached, load)) = step_1(nodes, |node| node.cached) else { return place_new(nodes, span_s) };
     let spread = Spread::of(nodes, span_s)?;
@@ -142,7 +141,7 @@ pub fn place_resuming(nodes: &[Node], span_s: f64, weights: &Weights) -> Option<
     let least_deviation = spread.deviation(squares + least_growth);
     let utility = |node: &Node, growth: f64, bound: f64| {
         let work_term = weights.alpha[0] * power(excess(node.work, least_work), weights.lambda[0]);
-        // Both terms are non-negative: what the first one settles needs no second.
+        // Both terms are non-negative, so a large first term needs no second.
         if work_term >= bound {
             return bound;
         }
@@ -168,8 +167,8 @@ pub fn place_resuming(nodes: &[Node], span_s: f64, weights: &Weights) -> Option<
     Some(best)
 }
 
-/// U(x) of equation (7), without unit, for handing the request to `node`; the minima of f1 and f2 are over all
-/// eligible nodes. `None` when the node may not be chosen.
+/// U(x) of equation (7), without unit, for assigning the request to `node`; the minima of f1 and f2 are over all
+/// eligible nodes. `None` when the node is not eligible.
 pub fn utility(nodes: &[Node], node: usize, span_s: f64, weights: &Weights) -> Option<f64> {
     let chosen = nodes.get(node).filter(|node| node.eligible)?;
     let spread = Spread::of(nodes, span_s)?;
@@ -184,7 +183,8 @@ pub fn utility(nodes: &[Node], node: usize, span_s: f64, weights: &Weights) -> O
     Some(term(0) + term(1))
 }
 
-/// Step 1 of both problems: the node with the least work of those that `may`, ties to the least loaded; and its load.
+/// Step 1 of both problems: the node with the least work among those that satisfy `may`, ties to the least loaded; and
+/// its load.
 fn step_1(nodes: &[Node], may: impl Fn(&Node) -> bool) -> Option<(usize, f64)> {
     let mut best: Option<(usize, &Node)> = None;
     for (index, node) in nodes.iter().enumerate().filter(|(_, node)| node.eligible && may(node)) {
@@ -197,12 +197,12 @@ fn step_1(nodes: &[Node], may: impl Fn(&Node) -> bool) -> Option<(usize, f64)> {
     best.map(|(index, node)| (index, node.load))
 }
 
-/// `(f − min f) / f`, between 0 and 1. Where f is zero it is the minimum.
+/// `(f − min f) / f`, between 0 and 1. An f of zero is the minimum.
 fn excess(value: f64, least: f64) -> f64 {
     if value > 0.0 { ((value - least) / value).clamp(0.0, 1.0) } else { 0.0 }
 }
 
-/// `base` to a positive power. The library's `powf` may differ between platforms in the last place.
+/// `base` to a positive power. The standard library's `powf` may differ between platforms in the last digit.
 fn power(base: f64, exponent: f64) -> f64 {
     match exponent {
         1.0 => base,

@@ -1,7 +1,7 @@
-//! The request distributor in front of TLS terminators: a policy with the sessions it knows and the work it handed out.
+//! Request distributor in front of TLS terminators: a policy, the known sessions and the assigned work.
 //!
-//! The caller knows a session by its ClientHello, or a client by its address; it asks [`Distributor::distribute`] for a
-//! node, and tells [`Distributor::handle_finished`] how the handshake ended. Which policy needs what:
+//! The caller identifies a session by its ClientHello, or a client by its address. It calls [`Distributor::distribute`]
+//! for a node, and [`Distributor::handle_finished`] with the result of the handshake. State of each policy:
 //!
 //! | policy | sessions | loads | outstanding |
 //! |---|---|---|---|
@@ -13,8 +13,8 @@
 //!
 //! CSSL-SL is `Spread(RoundRobin)` with [`Scope::Broadcast`], shared ticket keys are any policy with [`Scope::Shared`].
 //!
-//! Invariants: an ineligible node is never chosen; nothing allocates after [`Distributor::new`]; work under way is never
-//! negative. What it does not do: measure costs, learn which node is up, or parse a ClientHello.
+//! Invariants: an ineligible node is never chosen; no function allocates after [`Distributor::new`]; work under way is
+//! never negative. This module does not measure costs, monitor nodes or parse a ClientHello.
 
 use crate::distribution::{Node, Weights, place_new, place_resuming};
 use crate::picker::{PickRule, Picker, ServerLoad};
@@ -23,18 +23,18 @@ use crate::table::{Origin, Renewal, SessionKey, SessionTable};
 use crate::{LoadEstimator, Policy, Scope};
 use evergate_base::Micros;
 
-/// How a [`Distributor`] chooses.
+/// Policy of a [`Distributor`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SessionPolicy {
-    /// By the nodes' weights and what they have to do; the session does not matter (but see the module for
-    /// `LeastExpectedCompletion`). With `RoundRobin` the paper's WRR.
+    /// By the nodes' weights and load; sessions do not matter (except for `LeastExpectedCompletion`, see the module).
+    /// With `RoundRobin` the paper's WRR.
     Spread(PickRule),
-    /// A client stays with its node, and the rule chooses it at first and when the node is lost. With `RoundRobin`
-    /// the paper's SSL_session_only; with `LeastOutstanding` clients are placed better.
+    /// A client stays with its node; the rule chooses its first node, and another one when that is lost. With
+    /// `RoundRobin` the paper's SSL_session_only; with `LeastOutstanding` clients are placed better.
     Sticky(PickRule),
-    /// A client stays with its node, unless that one has more than `high` requests outstanding while another has
-    /// fewer than `low`, or twice `high`; then the least loaded takes over (Pai et al. 1998). Counted as on nodes
-    /// of equal weight.
+    /// A client stays with its node, unless that one has more than `high` requests outstanding while another has fewer
+    /// than `low`, or twice `high`. The client then moves to the least loaded node (Pai et al. 1998). Counts are scaled
+    /// to nodes of equal weight.
     Lard {
         /// T_low, in outstanding requests.
         low: u32,
@@ -50,21 +50,21 @@ pub enum SessionPolicy {
     Sslsard(Weights),
 }
 
-/// Parameters of the policies that have some. The meaning of each is in [`SessionPolicy`].
+/// Parameters of policies; their meaning is in [`SessionPolicy`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PolicyParameters {
-    /// Of [`Policy::Sslsard`].
+    /// Constants of [`Policy::Sslsard`].
     pub weights: Weights,
-    /// Of [`Policy::Lard`].
+    /// T_low of [`Policy::Lard`].
     pub lard_low: u32,
-    /// Of [`Policy::Lard`].
+    /// T_high of [`Policy::Lard`].
     pub lard_high: u32,
-    /// Of [`Policy::BoundedHash`].
+    /// Bound of [`Policy::BoundedHash`].
     pub load_percent_max: u32,
 }
 
 impl SessionPolicy {
-    /// What a distributor does for a policy.
+    /// The distributor's policy for a configured one.
     pub fn new(policy: Policy, parameters: &PolicyParameters) -> SessionPolicy {
         let PolicyParameters { weights, lard_low, lard_high, load_percent_max } = *parameters;
         match policy {
@@ -81,26 +81,26 @@ impl SessionPolicy {
     }
 }
 
-/// What a [`Distributor`] is made of.
+/// Settings of a [`Distributor`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// How nodes are chosen.
+    /// Choice of nodes.
     pub policy: SessionPolicy,
-    /// Where sessions can be resumed.
+    /// Nodes on which a session can be resumed.
     pub scope: Scope,
     /// ΔT of equation (1).
     pub slice: Micros,
-    /// How long a session can be resumed.
+    /// Lifetime of a session.
     pub lifetime: Micros,
-    /// From when that counts.
+    /// Start of the lifetime.
     pub renewal: Renewal,
-    /// How long `Sticky` and `Lard` remember a client that does nothing.
+    /// How long `Sticky` and `Lard` remember an idle client.
     pub affinity: Micros,
-    /// Sessions, and clients, that are remembered; see [`SessionTable`] for what happens beyond.
+    /// Limit of remembered sessions, and of remembered clients; see [`SessionTable`] for the behaviour at the limit.
     pub sessions_max: usize,
 }
 
-/// What a node is to the policies. One unit of work is what a resumed request costs on a node of reference.
+/// Costs of a node. One unit of work is the cost of a resumed request on a reference node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NodeCost {
     /// Stable hash of its name.
@@ -111,31 +111,31 @@ pub struct NodeCost {
     pub resumed: f64,
 }
 
-/// A request that is to be distributed.
+/// A request to be distributed.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
     /// Now.
     pub now: Micros,
-    /// The client or its session: what stays the same from one request to the next.
+    /// The client or its session: a key that is equal for all its requests.
     pub key: SessionKey,
-    /// Whether its ClientHello offers a session, or can be expected to.
+    /// Whether its ClientHello offers a session, or is expected to.
     pub resumes: bool,
     /// Uniform over 64 bits; for `PowerOfTwo`.
     pub random: u64,
 }
 
-/// Where a request goes.
+/// Decision for a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
     /// Index of the node.
     pub node: usize,
-    /// The work that it is expected to cause there.
+    /// The expected work on that node.
     pub work: f64,
     /// Whether the session is expected to be resumed.
     pub resumed: bool,
 }
 
-/// See the module.
+/// Distributor of requests; see the module.
 #[derive(Clone, Debug)]
 pub struct Distributor {
     policy: SessionPolicy,
@@ -144,18 +144,18 @@ pub struct Distributor {
     costs: Vec<NodeCost>,
     names: Vec<u64>,
     up_since: Vec<Micros>,
-    /// Work handed out and not finished.
+    /// Assigned work that has not finished.
     pending: Vec<f64>,
     estimator: LoadEstimator,
     sessions: SessionTable,
-    /// Which node a client went to; for `Sticky` and `Lard`.
+    /// The node of each client; for `Sticky` and `Lard`.
     clients: SessionTable,
-    /// Scratch of one decision.
+    /// Scratch memory of one decision.
     nodes: Vec<Node>,
     loads: Vec<ServerLoad>,
 }
 
-/// Microseconds that stand for one unit of work in `completion_us`: only the order of the sums matters, so it is fine.
+/// Microseconds per unit of work in `completion_us`: only the order of the sums matters, so the unit is small.
 const COMPLETION_PER_UNIT: f64 = 1e6;
 
 impl Distributor {
@@ -184,7 +184,7 @@ impl Distributor {
         }
     }
 
-    /// Chooses a node and counts the work as handed to it; nothing when none is eligible. `servers` has the nodes'
+    /// Chooses a node and counts the work as assigned to it; `None` when no node is eligible. `servers` has the nodes'
     /// weights, outstanding requests and eligibility, in the order of the costs.
     pub fn distribute(&mut self, arrival: &Arrival, servers: &[ServerLoad]) -> Option<Choice> {
         self.estimator.advance(arrival.now);
@@ -213,7 +213,7 @@ impl Distributor {
         Some(Choice { node, work, resumed })
     }
 
-    /// A request that was sent as `choice` has been served; `resumed` says how its handshake went.
+    /// Records that a request sent as `choice` was served; `resumed` is the result of its handshake.
     pub fn handle_finished(&mut self, now: Micros, key: SessionKey, choice: &Choice, resumed: bool) {
         self.handle_lost(choice);
         if resumed {
@@ -223,14 +223,14 @@ impl Distributor {
         }
     }
 
-    /// A request that was sent as `choice` will not be served.
+    /// Records that a request sent as `choice` will not be served.
     pub fn handle_lost(&mut self, choice: &Choice) {
         if let Some(pending) = self.pending.get_mut(choice.node) {
             *pending = (*pending - choice.work).max(0.0);
         }
     }
 
-    /// A node has lost its work and its sessions. It is the caller who keeps it from being eligible while it is down.
+    /// Records that a node has lost its work and its sessions. The caller must mark it as ineligible while it is down.
     pub fn handle_node_lost(&mut self, node: usize, now: Micros) {
         self.estimator.clear(node);
         if let Some(pending) = self.pending.get_mut(node) {
@@ -239,15 +239,15 @@ impl Distributor {
         self.handle_node_up(node, now);
     }
 
-    /// A node has come up, without sessions.
+    /// Records that a node has come up, without sessions.
     pub fn handle_node_up(&mut self, node: usize, now: Micros) {
         if let Some(since) = self.up_since.get_mut(node) {
             *since = now;
         }
     }
 
-    /// Takes over the sessions that another distributor knows, for the same kind of policy: node i there is node
-    /// `renumbered[i]` here, if it is one. Loads begin anew.
+    /// Copies the sessions of another distributor with the same kind of policy: node i there is node `renumbered[i]`
+    /// here, if that is `Some`. Loads start at zero.
     pub fn inherit(&mut self, former: &Distributor, renumbered: &[Option<usize>]) {
         self.sessions.inherit(&former.sessions, renumbered);
         self.clients.inherit(&former.clients, renumbered);
@@ -268,7 +268,7 @@ impl Distributor {
         self.estimator.advance(now);
     }
 
-    /// The sessions it knows.
+    /// The known sessions.
     pub fn sessions(&self) -> &SessionTable {
         &self.sessions
     }
@@ -324,7 +324,7 @@ impl Distributor {
         node
     }
 
-    /// The client's node, or one by the picker for a client that has none or should leave it.
+    /// The client's node, or one chosen by the picker for a client that has none or should leave it.
     fn sticky(
         &mut self,
         arrival: &Arrival,

@@ -1,33 +1,33 @@
-//! The load estimator of SSLSARD: equation (1), a discrete sliding window over the work handed to each node.
+//! Load estimator of SSLSARD: equation (1), a discrete sliding window over the work assigned to each node.
 //!
-//! The distributor estimates the load from what it hands out; nobody reports anything to it. Time is cut into slices;
-//! the window covers the slice of now up to now, and the whole slice before it, so that an estimate is current and
-//! old work is forgotten.
+//! The distributor estimates the load from the work that it assigns, without reports from the nodes. Time is divided
+//! into slices; the window covers the elapsed part of the current slice and the whole previous one. An estimate is
+//! therefore current, and old work expires.
 //!
-//! Invariants: loads are finite and never negative; time does not go back (an earlier `now` counts as the latest one).
-//! What it does not do: know of work that waits. A node that has fallen behind looks no busier than its share of the
-//! arrivals; see `docs/measurements/sslsard.md`.
+//! Invariants: loads are finite and never negative; time never goes back (an earlier `now` counts as the latest one).
+//! The estimator does not know queues: the load of a node with a backlog is only its share of the arrivals; see
+//! `docs/measurements/sslsard.md`.
 
 use evergate_base::Micros;
 
-/// Estimates the load `l_i(t)` of each node.
+/// Estimator of the load `l_i(t)` of each node.
 #[derive(Clone, Debug)]
 pub struct LoadEstimator {
     /// ΔT, never zero.
     slice: Micros,
     /// The latest time seen.
     now: Micros,
-    /// t_d, the beginning of the slice of now.
+    /// t_d, the beginning of the current slice.
     slice_start: Micros,
-    /// Work handed out in the slice before: `l_i(t_d)`.
+    /// Work assigned in the previous slice: `l_i(t_d)`.
     former: Vec<f64>,
-    /// Work handed out in this slice: `Δl_i(t)`.
+    /// Work assigned in this slice: `Δl_i(t)`.
     current: Vec<f64>,
 }
 
 impl LoadEstimator {
-    /// An estimator for so many nodes with slices of `slice` (ΔT; zero counts as one microsecond), all idle:
-    /// `l_i(0) = 0`.
+    /// An estimator for `nodes` nodes with slices of `slice` (ΔT; zero counts as one microsecond), all idle: `l_i(0) =
+    /// 0`.
     pub fn new(slice: Micros, nodes: usize) -> LoadEstimator {
         LoadEstimator {
             slice: slice.max(Micros(1)),
@@ -54,8 +54,8 @@ impl LoadEstimator {
         self.slice_start = self.slice_start + Micros(slices_passed * self.slice.0);
     }
 
-    /// Counts `work` (`p_{i,new}` or `p_{i,reu}`, in units of work) as handed to a node at the time of the last
-    /// [`advance`](Self::advance). What is not a finite positive number, or has no node, counts nothing.
+    /// Counts `work` (`p_{i,new}` or `p_{i,reu}`, in units of work) as assigned to a node at the time of the last
+    /// [`advance`](Self::advance). Ignores a value that is not finite and positive, and an unknown node.
     pub fn add(&mut self, node: usize, work: f64) {
         if work.is_finite()
             && work > 0.0
@@ -65,7 +65,7 @@ impl LoadEstimator {
         }
     }
 
-    /// Forgets what was handed to a node, which has lost it.
+    /// Clears the work assigned to a node that has lost it.
     pub fn clear(&mut self, node: usize) {
         for work in [&mut self.former, &mut self.current] {
             if let Some(work) = work.get_mut(node) {
@@ -93,7 +93,7 @@ impl LoadEstimator {
         work.map(move |(former, current)| ((former + current) / span_s).min(f64::MAX))
     }
 
-    /// How many nodes it watches.
+    /// Number of nodes.
     pub fn nodes(&self) -> usize {
         self.current.len()
     }

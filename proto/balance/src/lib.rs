@@ -1,17 +1,17 @@
-//! Policies that pick a server in a pool, and a node for a TLS session.
+//! Policies that choose a server in a pool, and a node for a TLS session.
 //!
-//! Three families: a [`Picker`] spreads requests by what the servers have to do; [`source_server`] and
-//! [`bounded_server`] send a client to the same server every time; a [`Distributor`] stands in front of TLS terminators
-//! and decides with the sessions in view, by SSLSARD ([`LoadEstimator`], [`place_new`], [`place_resuming`]) among
-//! others. The switch and the simulator (`sim/sslsard`) run this very code. All of it is pure: time, load, eligibility
-//! and randomness come from the caller, and nothing allocates per pick.
+//! Three families. A [`Picker`] spreads requests by the servers' load. [`source_server`] and [`bounded_server`] send a
+//! client to the same server every time. A [`Distributor`] in front of TLS terminators also considers sessions, by
+//! SSLSARD ([`LoadEstimator`], [`place_new`], [`place_resuming`]) among others. The data path and the simulator
+//! (`sim/sslsard`) run the same code. All functions are pure: time, load, eligibility and randomness come from the
+//! caller, and no pick allocates.
 //!
 //! Invariants:
-//! * An ineligible server, or one of weight 0, is never picked; without an eligible one nothing is picked.
-//! * Hashing depends on the set of servers and not on their order; and no answer depends on a platform's arithmetic,
-//!   so that the nodes of a cluster agree and a simulation is the same everywhere.
+//! * An ineligible server, or one of weight 0, is never picked; without an eligible server the result is `None`.
+//! * Hashing depends on the set of servers and not on their order. No answer depends on a platform's arithmetic, so
+//!   that the nodes of a cluster agree and a simulation has the same result everywhere.
 //!
-//! What it does not do: health checks, limits and retries decide who is eligible before they ask here.
+//! Health checks, limits and retries are the caller's: they decide which servers are eligible.
 
 #![forbid(unsafe_code)]
 

@@ -1,16 +1,16 @@
-//! Rules that go by the servers' weights and outstanding requests.
+//! Rules that use the servers' weights and outstanding requests.
 
-/// What a rule knows of one server. The default is a server that is never picked.
+/// Load of one server. The default is a server that is never picked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerLoad {
     /// Share of the traffic relative to the other servers; 0 means none.
     pub weight: u32,
     /// Requests sent and not yet answered.
     pub outstanding: u32,
-    /// Expected time from sending a request now to its answer, in microseconds: what is under way there, and the
-    /// request itself. Only `LeastExpectedCompletion` looks at it.
+    /// Expected time from sending a request now to its answer, in microseconds: pending requests, and the request
+    /// itself. Only `LeastExpectedCompletion` uses it.
     pub completion_us: u64,
-    /// Up, not draining, under its limit and not excluded by a retry.
+    /// Whether the server is up, not draining, below its limit and not excluded by a retry.
     pub eligible: bool,
 }
 
@@ -19,7 +19,7 @@ impl ServerLoad {
         if self.eligible { u64::from(self.weight) } else { 0 }
     }
 
-    /// Whether this server would have less to do per weight than the other, each with one request more.
+    /// Whether this server would have less load per weight than the other, each with one more request.
     fn is_less_loaded_than(&self, other: &ServerLoad) -> bool {
         // (a + 1) / v < (b + 1) / w without division; both products fit in 64 bits.
         let ours = (u64::from(self.outstanding) + 1) * u64::from(other.weight);
@@ -27,54 +27,54 @@ impl ServerLoad {
         ours < theirs
     }
 
-    /// Whether this server has as much to do per weight as the other would have with one request more.
-    fn would_rather_pass_to(&self, other: &ServerLoad) -> bool {
+    /// Whether this server already has as much load per weight as the other would have with one more request.
+    fn passes_its_turn_to(&self, other: &ServerLoad) -> bool {
         // a / v >= (b + 1) / w without division; both products fit in 64 bits.
         u64::from(self.outstanding) * u64::from(other.weight)
             >= (u64::from(other.outstanding) + 1) * u64::from(self.weight)
     }
 
-    /// Whether it would answer earlier; at the same time, whether it would have less to do.
+    /// Whether this server would answer earlier; at equal times, whether it would have less load.
     fn is_done_before(&self, other: &ServerLoad) -> bool {
         self.completion_us < other.completion_us
             || (self.completion_us == other.completion_us && self.is_less_loaded_than(other))
     }
 }
 
-/// How a [`Picker`] chooses.
+/// Rule of a [`Picker`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PickRule {
     /// Smooth weighted round robin: in every period each server gets its weight, spread over the period.
     RoundRobin,
-    /// The one whose turn it is by weight, or the one with the least `(outstanding + 1) / weight` if the first has as much to do
-    /// already. So shares are those of the weights also where most requests find all servers idle.
+    /// The server whose turn it is by weight, or the one with the least `(outstanding + 1) / weight` if the first
+    /// already has as much load. Shares therefore follow the weights even if most requests find all servers idle.
     LeastOutstanding,
-    /// The same with one other server, drawn by weight. Nearly as even as `LeastOutstanding`, and it does not send every
-    /// worker's next request to the same idle server.
+    /// Like `LeastOutstanding`, but with one other server, drawn by weight. Nearly as even as `LeastOutstanding`, and
+    /// it does not send every worker's next request to the same idle server.
     PowerOfTwo,
-    /// The least `completion_us`, which says how fast a server is, so weights only exclude (0) and settle ties; what
-    /// is equal in both goes round.
+    /// The least `completion_us`, which includes the speed of a server. Weights therefore only exclude (0) and break
+    /// ties; remaining ties go round.
     LeastExpectedCompletion,
 }
 
-/// A rule with the little state it needs between picks. One per worker and pool.
+/// Picker: a rule with its state between picks. One per worker and pool.
 #[derive(Clone, Debug)]
 pub struct Picker {
     rule: PickRule,
-    /// The credit of each server: what it is owed, in units of weight.
+    /// Credit of each server, in units of weight: a server with more credit is picked earlier.
     credits: Vec<i64>,
-    /// Where ties of `LeastExpectedCompletion` start to go round.
+    /// First server of the next round for ties of `LeastExpectedCompletion`.
     next: usize,
 }
 
 impl Picker {
-    /// A picker for a pool of so many servers.
+    /// A picker for a pool of `servers` servers.
     pub fn new(rule: PickRule, servers: usize) -> Self {
         Self { rule, credits: vec![0; servers], next: 0 }
     }
 
-    /// The index of the server to use; nothing when none is eligible. `random` is used by `PowerOfTwo` only and
-    /// must be uniform over 64 bits.
+    /// The index of the server to use; `None` when none is eligible. Only `PowerOfTwo` uses `random`, which must be
+    /// uniform over 64 bits.
     pub fn pick(&mut self, servers: &[ServerLoad], random: u64) -> Option<usize> {
         let total: u64 = servers.iter().map(ServerLoad::weight_now).sum();
         if total == 0 {
@@ -91,8 +91,8 @@ impl Picker {
         }
     }
 
-    /// The server whose turn it is by smooth weighted round robin, or `other`, told the credits and whose turn it is, if that
-    /// has less to do. Whoever it is pays.
+    /// The server whose turn it is by smooth weighted round robin, or the server that `other` returns for the credits
+    /// and the turn, if that has less load. The chosen server pays the period.
     fn by_turn(
         &mut self,
         servers: &[ServerLoad],
@@ -102,7 +102,7 @@ impl Picker {
         let period = i64::try_from(total).unwrap_or(i64::MAX);
         let turn = self.turn(servers, period)?;
         let other =
-            other(&self.credits, turn).filter(|other| servers[turn].would_rather_pass_to(&servers[*other]));
+            other(&self.credits, turn).filter(|other| servers[turn].passes_its_turn_to(&servers[*other]));
         let index = other.unwrap_or(turn);
         if let Some(credit) = self.credits.get_mut(index) {
             *credit -= period;
@@ -110,7 +110,7 @@ impl Picker {
         Some(index)
     }
 
-    /// Gives each server its weight, and says who is owed most.
+    /// Adds each server's weight to its credit, and returns the server with the most credit.
     fn turn(&mut self, servers: &[ServerLoad], period: i64) -> Option<usize> {
         // The caller may have reloaded the pool with another number of servers.
         self.credits.resize(servers.len(), 0);
@@ -121,9 +121,10 @@ impl Picker {
             if weight == 0 {
                 continue;
             }
-            // While the same servers are eligible and none passes its turn on no clamp applies: only a positive credit is picked, so none
-            // falls below -period, and as they sum up to one period, none rises above one period per server. It matters
-            // after a change: a server that returns is not owed a burst for a time when weights were larger.
+            // While the same servers are eligible and none passes its turn on, no clamp applies. Only a positive credit
+            // is picked, so none falls below -period; the credits sum up to one period, so none rises above one period
+            // per server. The clamp matters after a change: a returning server gets no burst for a time when weights
+            // were larger.
             *credit = credit.saturating_add(weight as i64).clamp(-period, most_owed);
             if best.is_none_or(|(_, most)| *credit > most) {
                 best = Some((index, *credit));
@@ -145,7 +146,7 @@ impl Picker {
     }
 }
 
-/// The server with the least to do per weight, with one request more; of equal ones the one that is owed most.
+/// The server with the least load per weight, with one more request; of equal ones the one with the most credit.
 fn least(servers: &[ServerLoad], credits: &[i64]) -> Option<usize> {
     let all = servers.iter().zip(credits).enumerate().filter(|(_, (server, _))| server.weight_now() > 0);
     let best = all.reduce(|best, other| {
@@ -158,7 +159,7 @@ fn least(servers: &[ServerLoad], credits: &[i64]) -> Option<usize> {
     best.map(|(index, _)| index)
 }
 
-/// The server at which a 32-bit fraction of the total weight falls, leaving one out.
+/// The server at a 32-bit fraction of the total weight, without the server `without`.
 fn draw(servers: &[ServerLoad], total: u64, fraction: u64, without: usize) -> Option<usize> {
     let mut point = ((u128::from(fraction) * u128::from(total)) >> 32) as u64;
     for (index, server) in servers.iter().enumerate() {

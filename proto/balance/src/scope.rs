@@ -1,16 +1,16 @@
-//! Where a session can be resumed.
+//! Scope of sessions: the nodes that can resume one.
 
 use crate::table::Origin;
 use evergate_base::Micros;
 
-/// Which nodes can resume a session that one of them made.
+/// Nodes that can resume a session made by one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// The node that made it: every node has a cache (or ticket keys) of its own.
+    /// The node that made it: every node has its own cache (or ticket keys).
     Node,
-    /// All nodes, so long after it was made: caches are broadcast, as in CSSL-SL (Hatsugai and Saito 2007).
+    /// All nodes, `delay` after it was made: caches are broadcast, as in CSSL-SL (Hatsugai and Saito 2007).
     Broadcast {
-        /// Time from making a session to all nodes having it.
+        /// Time from making a session until all nodes have it.
         delay: Micros,
     },
     /// All nodes at once: they share ticket keys.

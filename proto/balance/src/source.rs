@@ -1,24 +1,24 @@
-//! Weighted rendezvous hashing: every server bids for the client, the best bid wins, and nobody else's bid changes
-//! when a server comes or goes.
+//! Weighted rendezvous hashing: every server bids for the client, and the best bid wins. The bids of other servers do
+//! not change when a server is added or removed.
 
 use crate::picker::ServerLoad;
 use evergate_base::SplitMix64;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The server for a client address. Each server is a stable hash of its name, its weight, and whether it is
-/// eligible. An IPv4 address and the IPv6 address that maps it are the same client.
+/// The server for a client address. Each server is a stable hash of its name, its weight, and its eligibility. An IPv4
+/// address and the IPv6 address that maps it are the same client.
 ///
-/// When a server leaves, only its clients move, and they move to the others by weight; when a weight grows, clients
-/// only move to that server.
+/// When a server is removed, only its clients move, by weight. When a weight grows, clients only move to that server.
 pub fn source_server(ip: IpAddr, servers: &[(u64, u32, bool)]) -> Option<usize> {
     highest_bid(source_key(ip), servers.iter().copied())
 }
 
-/// Consistent hashing with bounded loads: the server with the best bid for `key` (any hash) of those that have room.
+/// Consistent hashing with bounded loads: the server with the best bid for `key` (any hash) among those below the
+/// bound.
 ///
-/// With one request more in all, no server may have more than `load_percent_max` percent of its share by weight
-/// (rounded up; at least 100, so that there is always room somewhere). `names` are stable hashes of the servers' names,
-/// as for [`source_server`]; a server without a name is left out.
+/// With one more request in total, no server may have more than `load_percent_max` percent of its share by weight
+/// (rounded up; at least 100, so that some server is always below its bound). `names` are stable hashes of the servers'
+/// names, as for [`source_server`]; a server without a name is left out.
 pub fn bounded_server(
     key: u64,
     names: &[u64],
@@ -33,7 +33,7 @@ pub fn bounded_server(
     }
     let percent = u128::from(load_percent_max.max(100));
     let has_room = |server: &ServerLoad| {
-        // below the bound rounded up: outstanding < ceil(share), without division
+        // Below the bound rounded up: outstanding < ceil(share), without division.
         u128::from(server.outstanding) * weight * 100 < percent * outstanding * u128::from(server.weight)
     };
     let bidders = names.iter().zip(servers);
@@ -49,9 +49,9 @@ fn highest_bid(client: u64, servers: impl Iterator<Item = (u64, u32, bool)>) -> 
         if !eligible || weight == 0 {
             continue;
         }
-        // Mixing the name first keeps servers apart whose names hash to neighbouring values.
+        // Mixing the name first separates servers whose names hash to neighbouring values.
         let cost = exponential(mix(client ^ mix(name ^ NAME_SALT))) / f64::from(weight);
-        // Equal costs are settled by name, so that the order of the servers never matters.
+        // The name breaks ties of equal costs, so that the order of the servers never matters.
         if best.is_none_or(|(least, other, _)| cost < least || (cost == least && name < other)) {
             best = Some((cost, name, index));
         }
@@ -61,7 +61,7 @@ fn highest_bid(client: u64, servers: impl Iterator<Item = (u64, u32, bool)>) -> 
 
 const NAME_SALT: u64 = 0x6a09_e667_f3bc_c908;
 
-/// The hash of a client address that [`source_server`] goes by, for [`bounded_server`].
+/// The hash of a client address that [`source_server`] uses, for [`bounded_server`].
 pub fn source_key(ip: IpAddr) -> u64 {
     let address = match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -75,11 +75,11 @@ fn mix(value: u64) -> u64 {
     SplitMix64(value).bits()
 }
 
-/// An exponentially distributed value: `-ln` of the hash as a fraction in (0, 1). The least of exponentials divided
-/// by weights falls on each server in proportion to its weight.
+/// An exponentially distributed value: `-ln` of the hash as a fraction in (0, 1). The least of exponentials divided by
+/// weights falls on each server in proportion to its weight.
 ///
-/// The logarithm is computed here from additions, multiplications and divisions, which IEEE 754 defines to the bit;
-/// a platform's `ln` may differ in the last place, and then two nodes would differ about a client.
+/// The logarithm is computed from additions, multiplications and divisions, which IEEE 754 defines to the bit. A
+/// platform's `ln` may differ in the last digit, and two nodes would then choose different servers.
 fn exponential(hash: u64) -> f64 {
     let fraction = ((hash >> 12) as f64 + 0.5) / (1u64 << 52) as f64;
     let bits = fraction.to_bits();
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_exponential_is_minus_the_logarithm_and_never_negative() {
+    fn exponential_is_minus_the_logarithm() {
         let mut hash = 1u64;
         for _ in 0..100_000 {
             hash = mix(hash);
@@ -118,7 +118,7 @@ mod tests {
         }
     }
 
-    /// Nodes of different versions must agree: these values may not change.
+    /// Nodes of different versions must agree: these values must not change.
     #[test]
     fn assignments_are_stable_across_versions() {
         let servers = [(11, 1, true), (22, 2, true), (33, 3, true), (44, 4, true)];

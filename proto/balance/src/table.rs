@@ -1,16 +1,15 @@
-//! The bounded table of sessions: which node made each, and when.
+//! Bounded table of sessions: the node that made each, and the time.
 //!
-//! Invariants: never more entries than the capacity; when it is full, the entry that would expire first makes room,
-//! and its session is then distributed like a new one. Entries are linked in the order in which they expire, which is
-//! the order of their last renewal, because all have the same lifetime. All memory is set aside at the start, so that
-//! nothing is allocated afterwards.
-//! What it does not do: hash names. A [`SessionKey`] is a keyed hash already, so that a peer who chooses session ids
-//! can aim neither at a bucket nor at another's key.
+//! Invariants: the table never has more entries than its capacity. When it is full, the entry that expires first is
+//! evicted, and its session is then distributed like a new one. Entries are linked in the order of expiry, which is the
+//! order of their last renewal, because all have the same lifetime. All memory is reserved at the start, so no later
+//! call allocates. The table does not hash names: a [`SessionKey`] is already a keyed hash, so a peer with chosen
+//! session ids can force neither a bucket nor another session's key.
 
 use evergate_base::Micros;
 use serde::{Deserialize, Serialize};
 
-/// Names a session, or a client, by a hash of what identifies it. Uniform and not to be foreseen by peers.
+/// Key of a session, or a client: a hash of its identity. Uniform and not predictable by peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionKey(pub u64);
 
@@ -25,7 +24,7 @@ pub enum Renewal {
     Sliding,
 }
 
-/// Where a session is from.
+/// Origin of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The node that made it.
@@ -34,16 +33,16 @@ pub struct Origin {
     pub since: Micros,
 }
 
-/// See the module.
+/// Table of sessions; see the module.
 #[derive(Clone, Debug)]
 pub struct SessionTable {
     lifetime: Micros,
     renewal: Renewal,
     capacity: usize,
     entries: Vec<Entry>,
-    /// First entry of each bucket; a power of two of them.
+    /// First entry of each bucket; their number is a power of two.
     buckets: Vec<Link>,
-    /// First entry that is not in use, linked by `next_in_bucket`.
+    /// First unused entry, linked by `next_in_bucket`.
     free: Link,
     first_to_expire: Link,
     last_to_expire: Link,
@@ -51,7 +50,7 @@ pub struct SessionTable {
     evicted: u64,
 }
 
-/// An entry's index plus one; 0 is none. So a table of zeros is an empty one, and its pages are touched when used.
+/// An entry's index plus one; 0 is none. A table of zeros is therefore empty, and its pages are touched only when used.
 type Link = u32;
 
 #[derive(Clone, Copy, Debug)]
@@ -64,14 +63,14 @@ struct Entry {
     later: Link,
 }
 
-/// Entries that one insertion looks at for expiry, so that a long silence does not make one decision slow.
+/// Limit of entries that one insertion checks for expiry, so that no decision is slow after a long idle time.
 const EXPIRED_PER_INSERTION: usize = 2;
 
 impl SessionTable {
     /// The largest capacity.
     pub const CAPACITY_MAX: usize = 1 << 28;
 
-    /// An empty table for `capacity` sessions (1 to [`CAPACITY_MAX`](Self::CAPACITY_MAX)) that live so long.
+    /// An empty table for `capacity` sessions (1 to [`CAPACITY_MAX`](Self::CAPACITY_MAX)) with this lifetime.
     pub fn new(capacity: usize, lifetime: Micros, renewal: Renewal) -> SessionTable {
         let capacity = capacity.clamp(1, Self::CAPACITY_MAX);
         SessionTable {
@@ -88,13 +87,13 @@ impl SessionTable {
         }
     }
 
-    /// Where the session is from, unless it is unknown or has expired.
+    /// Origin of a session; `None` when it is unknown or has expired.
     pub fn get(&self, key: SessionKey, now: Micros) -> Option<Origin> {
         let entry = self.entry(self.find(key))?;
         (now.since(entry.renewed) <= self.lifetime).then_some(entry.origin)
     }
 
-    /// The session was resumed. With [`Renewal::Sliding`] its lifetime starts anew.
+    /// Records that the session was resumed. With [`Renewal::Sliding`] its lifetime restarts.
     pub fn renew(&mut self, key: SessionKey, now: Micros) {
         let link = self.find(key);
         if link == 0 || self.renewal == Renewal::Fixed {
@@ -108,7 +107,7 @@ impl SessionTable {
         self.link_newest(link);
     }
 
-    /// A session was made on a node. It takes the place of one with the same key.
+    /// Records that a session was made on a node. It replaces one with the same key.
     pub fn insert(&mut self, key: SessionKey, node: usize, now: Micros) {
         for _ in 0..EXPIRED_PER_INSERTION {
             match self.entry(self.first_to_expire) {
@@ -120,8 +119,8 @@ impl SessionTable {
         self.add(key, Origin { node, since: now }, now);
     }
 
-    /// Takes over what another table knows: node i there is node `renumbered[i]` here, and sessions of a node that is
-    /// none here are left out.
+    /// Copies the sessions of another table: node i there is node `renumbered[i]` here; sessions of a node without a
+    /// number here are left out.
     pub fn inherit(&mut self, former: &SessionTable, renumbered: &[Option<usize>]) {
         let mut link = former.first_to_expire;
         while let Some(entry) = former.entry(link) {
@@ -134,7 +133,7 @@ impl SessionTable {
         }
     }
 
-    /// Adds a session that it does not know; when the table is full, the first to expire makes room.
+    /// Adds an unknown session; when the table is full, the first to expire is evicted.
     fn add(&mut self, key: SessionKey, origin: Origin, renewed: Micros) {
         if self.len == self.capacity
             && let Some(first) = self.entry(self.first_to_expire).copied()
@@ -160,7 +159,7 @@ impl SessionTable {
         self.len += 1;
     }
 
-    /// Forgets a session.
+    /// Removes a session.
     pub fn remove(&mut self, key: SessionKey) {
         let link = self.find(key);
         let Some(entry) = self.entry(link).copied() else { return };
@@ -188,23 +187,22 @@ impl SessionTable {
         self.len -= 1;
     }
 
-    /// How many sessions it holds, expired ones that were not looked at since included.
+    /// Number of sessions, including expired ones that were not visited since.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it holds none.
+    /// Whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many sessions were forgotten before their time because the table was full.
+    /// Number of sessions that were evicted before their expiry.
     pub fn evicted(&self) -> u64 {
         self.evicted
     }
 
-    /// Whether the links agree with one another: every entry is in its bucket once and in the order of expiry once.
-    /// For tests.
+    /// Checks the links: every entry is in its bucket once and in the order of expiry once. For tests.
     pub fn check_invariants(&self) -> Result<(), String> {
         let (mut count, mut link, mut earlier, mut renewed) = (0, self.first_to_expire, 0, Micros(0));
         while let Some(entry) = self.entry(link) {
@@ -227,7 +225,7 @@ impl SessionTable {
         Ok(())
     }
 
-    /// The order of expiry holds even for a caller whose time goes back.
+    /// Keeps the order of expiry even for a caller whose time goes back.
     fn not_before_the_last(&self, now: Micros) -> Micros {
         self.entry(self.last_to_expire).map_or(now, |last| last.renewed.max(now))
     }
@@ -266,7 +264,7 @@ impl SessionTable {
         self.entries.get_mut((link as usize).wrapping_sub(1))
     }
 
-    /// Puts an entry in a free place, or in a new one within the capacity.
+    /// Stores an entry in a free slot, or in a new one within the capacity.
     fn store(&mut self, entry: Entry) -> Link {
         let link = self.free;
         match self.entry_mut(link) {

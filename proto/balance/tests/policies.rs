@@ -47,7 +47,7 @@ fn count_by_source(servers: &[(u64, u32, bool)], clients: u32) -> Vec<u32> {
     counts
 }
 
-/// Within five standard deviations of the expected share.
+/// Asserts that the count is within five standard deviations of the expected share.
 fn assert_share(count: u32, of: u32, share: f64) {
     let expected = f64::from(of) * share;
     let deviation = (expected * (1.0 - share)).sqrt();
@@ -60,7 +60,7 @@ fn assert_share(count: u32, of: u32, share: f64) {
 proptest! {
     /// The pool changes between the picks, in load, eligibility and size.
     #[test]
-    fn only_eligible_servers_are_picked_and_one_is_whenever_there_is_one(
+    fn picks_an_eligible_server_whenever_there_is_one(
         pools in vec(vec(any_server(), 0..8), 1..30), seed: u64,
     ) {
         for policy in POLICIES {
@@ -89,7 +89,7 @@ proptest! {
         }
     }
 
-    /// Whatever happened before, soon after the pool settles the shares are right again.
+    /// After any history, the shares are right again soon after the pool is stable.
     #[test]
     fn round_robin_recovers_from_any_history(
         history in vec(vec(any_server(), 3), 0..40), weights in vec(1u32..10, 3),
@@ -110,7 +110,7 @@ proptest! {
     }
 
     #[test]
-    fn least_outstanding_picks_nobody_who_has_as_much_to_do_as_another_would(
+    fn least_outstanding_picks_a_least_loaded_server(
         pool in vec(any_server(), 1..8), start in 0usize..8,
     ) {
         let mut picker = Picker::new(PickRule::LeastOutstanding, pool.len());
@@ -123,7 +123,7 @@ proptest! {
             for other in pool.iter().filter(|s| s.eligible && s.weight > 0) {
                 let (b, w) = load(other);
                 prop_assert!(a * w <= (b + 1) * v);
-                prop_assert!(v != w || a <= b, "of equal weights nobody with more to do");
+                prop_assert!(v != w || a <= b, "a server of equal weight has less load");
             }
         }
     }
@@ -138,7 +138,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_the_servers_does_not_matter_to_a_source(
+    fn source_does_not_depend_on_the_order_of_servers(
         servers in vec((any::<u64>(), 0u32..5, any::<bool>()), 1..10),
         rotation in 0usize..10, ip: u128,
     ) {
@@ -179,7 +179,7 @@ proptest! {
     }
 
     #[test]
-    fn a_growing_weight_only_attracts_clients(
+    fn growing_weight_only_attracts_clients(
         names in proptest::collection::hash_set(any::<u64>(), 2..10), grown: proptest::sample::Index,
         ips in vec(any::<u32>(), 50),
     ) {
@@ -203,7 +203,7 @@ fn round_robin_is_smooth() {
     assert_eq!(picks, [0, 0, 1, 0, 2, 0, 0]);
 }
 
-/// The heavy server waits for two light ones in a row, so that it is owed more than one period for a moment.
+/// The heavy server waits for two light ones in a row, so its credit exceeds one period for a moment.
 #[test]
 fn round_robin_forgets_no_credit_above_one_period() {
     let servers = idle(&[1, 1, 12]);
@@ -253,7 +253,7 @@ fn shares_follow_the_weights_while_there_is_little_to_do() {
     }
 }
 
-/// Requests that never finish pile up in proportion to the weights, exactly or nearly.
+/// Requests that never finish accumulate in proportion to the weights, exactly or nearly.
 #[test]
 fn outstanding_requests_follow_the_weights() {
     for (policy, tolerance) in [(PickRule::LeastOutstanding, 1), (PickRule::PowerOfTwo, 30)] {
@@ -284,7 +284,7 @@ fn power_of_two_uses_idle_servers_of_equal_weight_equally() {
 
 #[test]
 fn power_of_two_draws_by_weight() {
-    // The last server is too loaded to win: whose turn it is then passes it on to one of the others.
+    // The last server is too loaded to win: it passes its turn to one of the others.
     let mut servers = idle(&[1, 3, 4]);
     servers[2].outstanding = 1_000_000;
     let mut picker = Picker::new(PickRule::PowerOfTwo, 3);
@@ -306,7 +306,7 @@ fn sources_are_spread_by_weight() {
 }
 
 #[test]
-fn a_mapped_address_is_the_same_client() {
+fn mapped_address_is_the_same_client() {
     let servers: Vec<_> = (0..50).map(|name| (name, 1, true)).collect();
     for i in 0..=255u8 {
         let v4 = std::net::Ipv4Addr::new(203, 0, 113, i);
@@ -316,7 +316,7 @@ fn a_mapped_address_is_the_same_client() {
 }
 
 #[test]
-fn an_empty_pool_gives_nothing() {
+fn empty_pool_gives_nothing() {
     for policy in POLICIES {
         assert_eq!(Picker::new(policy, 0).pick(&[], 0), None);
     }
@@ -324,7 +324,7 @@ fn an_empty_pool_gives_nothing() {
 }
 
 #[test]
-fn least_expected_completion_picks_the_earliest_and_ties_go_to_the_less_loaded_and_then_round() {
+fn least_expected_completion_picks_the_earliest() {
     let mut servers = idle(&[1, 1, 0, 1]);
     for (server, us) in servers.iter_mut().zip([300, 200, 1, 200]) {
         server.completion_us = us;

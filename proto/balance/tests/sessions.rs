@@ -68,9 +68,9 @@ fn any_step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// The model keeps everything in a list in the order of renewal.
+    /// The model is a list in the order of renewal.
     #[test]
-    fn the_table_is_a_bounded_list_that_forgets_the_first_to_expire(
+    fn table_is_a_bounded_list_in_order_of_expiry(
         steps in vec(any_step(), 1..120), capacity in 1usize..8, sliding: bool,
     ) {
         let lifetime = 30;
@@ -122,9 +122,9 @@ proptest! {
         }
     }
 
-    /// Whatever happened before: loads, sessions, nodes that come and go.
+    /// After any history of loads, sessions, and nodes that come and go.
     #[test]
-    fn only_eligible_nodes_are_chosen_and_one_is_whenever_there_is_one(
+    fn chooses_an_eligible_node_whenever_there_is_one(
         steps in vec((0u64..40, vec((0u32..9, prop::bool::weighted(0.7)), 4), 0usize..20, any::<bool>()), 1..60),
     ) {
         for policy in POLICIES {
@@ -189,7 +189,7 @@ fn bounded_hashing_without_load_is_consistent_hashing() {
 }
 
 #[test]
-fn a_bound_below_the_equal_share_counts_as_the_equal_share() {
+fn bound_below_the_equal_share_counts_as_that_share() {
     let names = [11, 22, 33, 44];
     for percent in [0, 50, 99] {
         for outstanding in [[0; 4], [3; 4], [3, 3, 2, 3]] {
@@ -205,7 +205,7 @@ fn a_bound_below_the_equal_share_counts_as_the_equal_share() {
 }
 
 #[test]
-fn a_sticky_client_stays_until_its_node_is_lost_and_then_stays_again() {
+fn sticky_client_moves_only_when_its_node_is_lost() {
     let policy = SessionPolicy::Sticky(PickRule::LeastOutstanding);
     let mut distributor = Distributor::new(&settings(policy, Scope::Node), &table_2());
     let mut servers = up(&[5, 0, 5, 5]);
@@ -229,7 +229,7 @@ fn a_sticky_client_stays_until_its_node_is_lost_and_then_stays_again() {
 }
 
 #[test]
-fn a_sticky_client_that_keeps_coming_stays_however_long() {
+fn active_sticky_client_stays_beyond_the_affinity_time() {
     for policy in [SessionPolicy::Sticky(PickRule::LeastOutstanding), POLICIES[5]] {
         let mut distributor = Distributor::new(&settings(policy, Scope::Node), &table_2());
         let first = distributor.distribute(&arrival(0, 7, false), &up(&[2, 0, 2, 2])).unwrap();
@@ -242,7 +242,7 @@ fn a_sticky_client_that_keeps_coming_stays_however_long() {
 }
 
 #[test]
-fn lard_leaves_a_node_that_is_overloaded_while_another_is_idle() {
+fn lard_leaves_an_overloaded_node_while_another_is_idle() {
     let (low, high) = (2, 4);
     for (outstanding, expected) in [
         ([4, 0, 9, 9], 0), // not above T_high
@@ -259,7 +259,7 @@ fn lard_leaves_a_node_that_is_overloaded_while_another_is_idle() {
 }
 
 #[test]
-fn sslsard_keeps_a_session_where_it_is_cached_and_expects_its_resumption() {
+fn sslsard_keeps_a_session_on_the_node_that_cached_it() {
     let mut distributor = Distributor::new(&settings(POLICIES[7], Scope::Node), &table_2());
     let servers = up(&[0; 4]);
     let first = distributor.distribute(&arrival(0, 7, false), &servers).unwrap();
@@ -274,7 +274,7 @@ fn sslsard_keeps_a_session_where_it_is_cached_and_expects_its_resumption() {
 }
 
 #[test]
-fn a_node_that_comes_back_has_no_sessions() {
+fn returning_node_has_no_sessions() {
     for (scope, survives) in
         [(Scope::Node, false), (Scope::Broadcast { delay: Micros(SECOND) }, false), (Scope::Shared, true)]
     {
@@ -283,7 +283,7 @@ fn a_node_that_comes_back_has_no_sessions() {
         let first = distributor.distribute(&arrival(0, 7, false), &servers).unwrap();
         distributor.handle_finished(Micros(0), SessionKey(7), &first, false);
         distributor.handle_node_lost(first.node, Micros(5 * SECOND));
-        // Only this node is left, so that the answer is about its cache.
+        // Only this node is left, so that the answer depends on its cache.
         for (index, server) in servers.iter_mut().enumerate() {
             server.eligible = index == first.node;
         }
@@ -293,19 +293,19 @@ fn a_node_that_comes_back_has_no_sessions() {
 }
 
 #[test]
-fn what_a_lost_node_had_to_do_does_not_wait_for_it() {
+fn pending_work_of_a_lost_node_is_cleared() {
     let mut distributor = Distributor::new(&settings(POLICIES[3], Scope::Node), &table_2());
     let servers = up(&[0; 4]);
     let nodes: Vec<usize> =
         (0..5).map(|key| distributor.distribute(&arrival(0, key, false), &servers).unwrap().node).collect();
     assert_eq!(nodes, [0, 1, 2, 3, 0], "two wait for the fastest: the next would go to node 1");
     distributor.handle_node_lost(0, Micros(SECOND));
-    // It is back, without a queue, and the fastest.
+    // The node has returned, without a queue, and is the fastest.
     assert_eq!(distributor.distribute(&arrival(2 * SECOND, 9, false), &servers).unwrap().node, 0);
 }
 
 #[test]
-fn a_broadcast_session_is_everywhere_after_its_delay() {
+fn broadcast_session_is_everywhere_after_its_delay() {
     let scope = Scope::Broadcast { delay: Micros(SECOND) };
     let policy = SessionPolicy::Spread(PickRule::RoundRobin);
     let mut distributor = Distributor::new(&settings(policy, scope), &table_2());
@@ -319,7 +319,7 @@ fn a_broadcast_session_is_everywhere_after_its_delay() {
 }
 
 #[test]
-fn least_expected_completion_weighs_a_queue_against_a_full_handshake() {
+fn completion_weighs_a_queue_against_a_full_handshake() {
     let mut distributor = Distributor::new(&settings(POLICIES[3], Scope::Node), &table_2());
     let servers = up(&[0; 4]);
     let first = distributor.distribute(&arrival(0, 7, false), &servers).unwrap();
@@ -329,14 +329,14 @@ fn least_expected_completion_weighs_a_queue_against_a_full_handshake() {
     distributor.distribute(&arrival(0, 8, false), &servers).unwrap();
     let choice = distributor.distribute(&arrival(0, 7, true), &servers).unwrap();
     assert_eq!((choice.node, choice.resumed), (0, true));
-    // A second one goes to node 1 (14.92 against 13.39 + 12.39); the session leaves when its queue is longer than that.
+    // A second one goes to node 1 (14.92 against 13.39 + 12.39); the session moves when its queue is longer than that.
     assert_eq!(distributor.distribute(&arrival(0, 9, false), &servers).unwrap().node, 1);
     let third = distributor.distribute(&arrival(0, 10, false), &servers).unwrap();
     assert_eq!(third.node, 2, "18.49 against 13.39 + 12.39 and 14.92 + 14.92");
 }
 
 #[test]
-fn every_observed_load_is_what_was_handed_out() {
+fn observed_load_is_the_assigned_work() {
     let mut distributor = Distributor::new(&settings(POLICIES[0], Scope::Node), &table_2());
     for key in 0..4 {
         distributor.distribute(&arrival(0, key, false), &up(&[0; 4])).unwrap();
@@ -347,7 +347,7 @@ fn every_observed_load_is_what_was_handed_out() {
 }
 
 #[test]
-fn a_table_takes_over_the_sessions_of_nodes_that_stay() {
+fn table_inherits_the_sessions_of_remaining_nodes() {
     let lifetime = Micros(300 * SECOND);
     let mut former = SessionTable::new(100, lifetime, Renewal::Fixed);
     for key in 0..30 {
@@ -363,7 +363,7 @@ fn a_table_takes_over_the_sessions_of_nodes_that_stay() {
         let node = [Some(1), None, Some(0)][(key % 3) as usize];
         assert_eq!(origin, node.map(|node| (node, Micros(key * SECOND))), "session {key}");
     }
-    // Lifetimes go on: what was made first has expired first.
+    // Lifetimes continue: the session made first expires first.
     let later = Micros(310 * SECOND);
     assert!(table.get(SessionKey(9), later).is_none() && table.get(SessionKey(12), later).is_some());
 
@@ -375,7 +375,7 @@ fn a_table_takes_over_the_sessions_of_nodes_that_stay() {
 }
 
 #[test]
-fn a_distributor_takes_over_where_clients_and_sessions_are() {
+fn distributor_inherits_clients_and_sessions() {
     for policy in [
         SessionPolicy::Sticky(PickRule::RoundRobin),
         SessionPolicy::Lard { low: 2, high: 4 },
@@ -391,7 +391,7 @@ fn a_distributor_takes_over_where_clients_and_sessions_are() {
             homes.push(choice.node);
         }
         former.handle_node_lost(3, Micros(SECOND));
-        // The second node leaves, and the others are numbered anew.
+        // The second node is removed, and the others are renumbered.
         let renumbered = [Some(2), None, Some(1), Some(0)];
         let costs = table_2();
         let mut distributor = Distributor::new(&settings, &[costs[3], costs[2], costs[0]]);
