@@ -1,7 +1,7 @@
-//! A line chart as SVG: axes with units, a legend, error bars; readable without colours and in print.
+//! Line chart as SVG: axes with units, a legend, error bars; readable without colours and in print.
 //!
-//! Invariants: the same chart gives the same bytes; coordinates have one decimal; text is escaped. What it does not do:
-//! anything that a line chart of a handful of series does not need.
+//! Invariants: the same chart gives the same bytes; coordinates have one decimal; text is escaped. The module only has
+//! what a line chart of a few series needs.
 
 use std::fmt::Write;
 
@@ -12,10 +12,10 @@ pub(crate) struct Chart {
     pub(crate) x_label: String,
     pub(crate) y_label: String,
     pub(crate) y_scale: Scale,
-    /// Whether the y axis of a linear scale begins at zero; else near the least value.
+    /// Whether the y axis of a linear scale begins at zero; otherwise it begins near the least value.
     pub(crate) from_zero: bool,
     pub(crate) series: Vec<Series>,
-    /// Moments on the x axis with what happens then.
+    /// Points in time on the x axis, each with its event.
     pub(crate) marks: Vec<(f64, String)>,
 }
 
@@ -49,7 +49,7 @@ const BELOW_AXIS: f64 = 52.0;
 const LEGEND_ROW: f64 = 20.0;
 const LEGEND_COLUMNS: usize = 3;
 
-/// The colours of Okabe and Ito, which colour-blind readers can tell apart, and dashes for everyone's printer.
+/// The colours of Okabe and Ito, which colour-blind readers can distinguish, and dashes for print.
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#7a7a00"];
 const DASHES: [&str; 4] = ["", "7 4", "2 3", "9 3 2 3"];
@@ -60,7 +60,7 @@ pub(crate) fn svg(chart: &Chart) -> String {
     let x_axis = Axis::linear(points().map(|point| point.x), false, 9);
     let spread = |point: &Point| {
         let error = point.error.unwrap_or(0.0);
-        // What cannot be below zero is not drawn there.
+        // Values that cannot be negative are not drawn below zero.
         let low = point.y - error;
         [if chart.from_zero { low.max(0.0) } else { low }, point.y + error]
     };
@@ -98,7 +98,7 @@ struct Canvas {
     y: Span,
 }
 
-/// An axis laid over pixels.
+/// An axis in pixels.
 struct Span {
     axis: Axis,
     from: f64,
@@ -151,7 +151,8 @@ impl Canvas {
             self.out,
             "<path d=\"M{left:.1} {top:.1}V{bottom:.1}H{right:.1}\" fill=\"none\" stroke=\"#333333\"/>\n\
              <text x=\"{middle_x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n\
-             <text x=\"18\" y=\"{middle_y:.1}\" text-anchor=\"middle\" transform=\"rotate(-90 18 {middle_y:.1})\">{}</text>",
+             <text x=\"18\" y=\"{middle_y:.1}\" text-anchor=\"middle\" transform=\"rotate(-90 18 \
+             {middle_y:.1})\">{}</text>",
             bottom + 42.0,
             escaped(&chart.x_label),
             escaped(&chart.y_label)
@@ -193,7 +194,8 @@ impl Canvas {
             let (colour, dash) = style(index);
             let _ = writeln!(
                 self.out,
-                "<g stroke=\"{colour}\" stroke-width=\"1.8\" fill=\"{colour}\"><path d=\"M{x:.1} {y:.1}h32\"{dash}/>{}</g>\
+                "<g stroke=\"{colour}\" stroke-width=\"1.8\" fill=\"{colour}\"><path d=\"M{x:.1} \
+                 {y:.1}h32\"{dash}/>{}</g>\
                  <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
                 marker(index, x + 16.0, y),
                 x + 40.0,
@@ -249,7 +251,7 @@ impl Axis {
         }
     }
 
-    /// Powers of ten. What is not positive is drawn at the bottom.
+    /// Powers of ten. Values that are not positive are drawn at the bottom.
     fn logarithmic(values: impl Iterator<Item = f64>) -> Axis {
         let (low, high) = ends(values.filter(|value| *value > 0.0));
         let first = libm::floor(libm::log10(low.max(1e-3))) as i32;
@@ -278,7 +280,7 @@ impl Axis {
     fn label(&self, tick: f64) -> String {
         let decimals = if self.scale == Scale::Logarithmic && tick >= 1.0 { 0 } else { self.decimals };
         let text = format!("{tick:.decimals$}");
-        // Minus zero, which a sum of steps may give.
+        // Minus zero, which a sum of steps may result in.
         if text.trim_start_matches('-').chars().all(|c| matches!(c, '0' | '.')) {
             text.trim_start_matches('-').to_owned()
         } else {
@@ -294,7 +296,7 @@ fn ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
     ends.unwrap_or((0.0, 1.0))
 }
 
-/// The least of 1, 2 and 5 times a power of ten that is not below `step`, and the decimals that show it.
+/// The least of 1, 2 and 5 times a power of ten that is not below `step`, and the decimals to show it.
 fn round_step(step: f64) -> (f64, usize) {
     let mut exponent = libm::floor(libm::log10(step)) as i32;
     let mut power = libm::exp10(f64::from(exponent));
@@ -338,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chart_without_points_and_one_with_a_single_point_can_be_drawn() {
+    fn charts_with_at_most_one_point_can_be_drawn() {
         let mut chart = Chart { title: "a < b & \"c\"".to_owned(), ..Chart::default() };
         assert!(svg(&chart).contains("a &lt; b &amp; &quot;c&quot;"));
         let point = Point { x: 5.0, y: 0.0, error: Some(0.0) };

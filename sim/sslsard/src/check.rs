@@ -1,8 +1,8 @@
-//! The checks of a plan: every number has a range, and every name a meaning.
+//! Checks of a plan: every number has a range, and every name a meaning.
 //!
-//! What it does not do: unknown keys and wrong types, which reading has refused before.
+//! The reader has already refused unknown keys and wrong types.
 
-use crate::plan::{
+use crate::parameters::{
     ClientPlan, CostPlan, Costs, DistributorPlan, NodeEvent, NodePlan, Plan, SECOND_NS, SEEDS_MAX,
     SessionPlan, Surge,
 };
@@ -12,7 +12,7 @@ use crate::scheme::Scheme;
 use evergate_balance::Weights;
 use evergate_base::Micros;
 
-/// Bounds that keep a mistyped number from filling the memory or the week.
+/// Limits that prevent a mistyped number from filling the memory or taking a week.
 const HORIZON_S_MAX: u64 = 7 * 24 * 3600;
 const NEWCOMERS_MAX: u32 = 100_000;
 const NODES_MAX: usize = 1000;
@@ -21,12 +21,12 @@ const DELAY_MS_MAX: u64 = HORIZON_S_MAX * 1000;
 const SURGE_FACTOR_MAX: f64 = 100.0;
 const WEIGHT_MAX: u32 = 1_000_000;
 
-/// The checks, which go on after a problem so that all are reported at once.
+/// Checker that continues after a problem, so that all are reported at once.
 pub(crate) struct Check<'a> {
     locator: Locator<'a>,
-    /// Whether the costs are not the plan's.
+    /// Whether the costs come from the command line instead of the plan.
     costs_are_given: bool,
-    /// What was found.
+    /// The problems found.
     pub(crate) problems: Vec<PlanProblem>,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// The plan of what was read; to be used only when there are no problems.
+    /// The checked plan; valid only when there are no problems.
     pub(crate) fn plan(&mut self, raw: RawPlan) -> Plan {
         let run = &raw.run;
         let horizon_s = run.horizon_s;
@@ -144,7 +144,7 @@ impl<'a> Check<'a> {
             requests.min <= 1_000_000,
             "clients.requests.min",
             || format!("{} requests of every client are out of range", requests.min),
-            "give 0 to 1000000; the usual is 1: who sends no request is not a client",
+            "give 0 to 1000000; the usual is 1: without a request there is no client",
         );
         self.require(
             (1..=1000).contains(&requests.r),
@@ -204,10 +204,10 @@ impl<'a> Check<'a> {
         self.overlaps(&raw.surges);
     }
 
-    /// Surges at the same time multiply. Only where one begins or ends does that change.
+    /// Surges at the same time multiply. The product changes only where a surge begins or ends.
     fn overlaps(&mut self, surges: &[RawSurge]) {
         if surges.iter().any(|surge| !(0.0..=SURGE_FACTOR_MAX).contains(&surge.factor)) {
-            return; // said already
+            return; // already reported
         }
         for at_s in surges.iter().flat_map(|surge| [surge.from_s, surge.until_s]) {
             let is_there = |surge: &RawSurge| (surge.from_s..surge.until_s).contains(&at_s);
@@ -307,7 +307,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Exactly two numbers; ones that pass every check where there are others.
+    /// Exactly two numbers; for any other number of them, two that pass every check.
     fn two(&mut self, at: &str, numbers: &[f64], remedy: &str) -> [f64; 2] {
         let two = <[f64; 2]>::try_from(numbers);
         self.require(
@@ -488,7 +488,7 @@ impl<'a> Check<'a> {
     }
 }
 
-/// Characters that XML 1.0 has no way to write (section 2.2), and other control characters.
+/// Characters that XML 1.0 cannot represent (section 2.2), and other control characters.
 fn is_unprintable(c: char) -> bool {
     c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}')
 }

@@ -1,19 +1,19 @@
-//! The discrete-event simulation of section III.
+//! Discrete-event simulation of section III.
 //!
-//! A closed loop: a client arrives, sends a request, waits for its answer, thinks, and sends the next, until its
-//! number of requests is reached. The distributor hands each request to a node at once; a node serves one request at a
-//! time, in the order of arrival. Whether a session can be resumed is decided when the node begins to serve, as the
-//! paper explains its falling ratios with waiting times.
+//! A closed loop: a client arrives, sends a request, waits for its answer, thinks, and sends the next, until its number
+//! of requests is reached. The distributor assigns each request to a node at once; a node serves one request at a time,
+//! in the order of arrival. The node decides whether a session can be resumed when it begins to serve, as the paper
+//! explains its falling ratios with waiting times.
 //!
-//! A node that dies loses its sessions and the requests that it has. The distributor notices after the detection time,
-//! and until then goes on sending; then all requests that are stuck are distributed anew. Networks take no time.
+//! A node that dies loses its sessions and its requests. The distributor notices after the detection time, and
+//! continues sending until then; afterwards all stuck requests are distributed again. Networks take no time.
 //!
-//! Invariants: time is an integer and never goes back; events at the same time happen in the order in which they were
-//! planned; a node's queue is bounded, and a request that finds it full is refused and its client goes on thinking.
+//! Invariants: time is an integer and never goes back; simultaneous events happen in the order in which they were
+//! scheduled. A node's queue is bounded; a request that finds it full is refused, and its client thinks and continues.
 
-use crate::agenda::Agenda;
+use crate::event_queue::EventQueue;
 use crate::outcome::{Gauge, Outcome, Tally};
-use crate::plan::{NodeEvent, Plan, SECOND_NS};
+use crate::parameters::{NodeEvent, Plan, SECOND_NS};
 use crate::random::{Purpose, Stream, mix};
 use crate::scheme::Scheme;
 use evergate_balance::{
@@ -29,28 +29,28 @@ pub(crate) fn simulate(plan: &Plan, scheme: &Scheme, newcomers_per_s: u32, seed:
     world.tally.outcome(plan)
 }
 
-/// How often a request that no node may take is offered again.
+/// Time after which a request without an eligible node is offered again.
 const RETRY_NS: u64 = SECOND_NS;
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// A second begins: its newcomers are drawn, and the loads looked at.
+    /// A second begins: its newcomers are drawn, and the loads are sampled.
     Second,
     /// A client sends its next request.
     Send { client: u32 },
-    /// A node finishes what it serves, unless it has died since (its life has another number).
-    Finish { node: u32, life: u32 },
+    /// A node finishes its current request, unless it has died since (its incarnation has changed).
+    Finish { node: u32, incarnation: u32 },
     /// A node dies or returns: the plan's event of this index.
     Node { index: u32 },
-    /// The distributor notices that a node of this life has died.
-    Notice { node: u32, life: u32 },
+    /// The distributor notices that this incarnation of a node has died.
+    Notice { node: u32, incarnation: u32 },
 }
 
 struct Client {
     random: Stream,
     key: SessionKey,
     requests_left: u64,
-    /// When its request was sent first.
+    /// Time when its request was first sent.
     sent_ns: u64,
     session: Option<Session>,
 }
@@ -65,7 +65,7 @@ struct Session {
 struct Request {
     client: u32,
     choice: Choice,
-    /// The service time that was expected.
+    /// The expected service time.
     expected_ns: u64,
 }
 
@@ -73,10 +73,10 @@ struct Node {
     queue: VecDeque<Request>,
     serving: Option<(Request, bool)>,
     is_alive: bool,
-    /// Counts deaths.
-    life: u32,
+    /// Number of deaths.
+    incarnation: u32,
     up_since: Micros,
-    /// Expected service times of all that it has.
+    /// Expected service times of all its requests.
     pending_ns: u64,
     new_ns: u64,
     resumed_ns: u64,
@@ -88,12 +88,12 @@ struct World<'a> {
     newcomers_per_s: u32,
     seed: u64,
     now_ns: u64,
-    agenda: Agenda<Event>,
+    event_queue: EventQueue<Event>,
     clients: Vec<Client>,
     free: Vec<u32>,
     newcomers: u64,
     nodes: Vec<Node>,
-    /// What the distributor sees of the nodes.
+    /// The distributor's view of the nodes.
     servers: Vec<ServerLoad>,
     distributor: Distributor,
     random: Stream,
@@ -127,7 +127,7 @@ impl<'a> World<'a> {
             newcomers_per_s,
             seed,
             now_ns: 0,
-            agenda: Agenda::new(plan.horizon_ns),
+            event_queue: EventQueue::new(plan.horizon_ns),
             clients: Vec::new(),
             free: Vec::new(),
             newcomers: 0,
@@ -138,7 +138,7 @@ impl<'a> World<'a> {
                     queue: VecDeque::new(),
                     serving: None,
                     is_alive: true,
-                    life: 0,
+                    incarnation: 0,
                     up_since: Micros(0),
                     pending_ns: 0,
                     new_ns: node.new_ns,
@@ -162,22 +162,22 @@ impl<'a> World<'a> {
     }
 
     fn run(&mut self) {
-        self.agenda.plan(0, Event::Second);
+        self.event_queue.schedule(0, Event::Second);
         for (index, event) in (0..).zip(&self.plan.events) {
-            self.agenda.plan(event.at_ns, Event::Node { index });
+            self.event_queue.schedule(event.at_ns, Event::Node { index });
         }
-        while let Some((at_ns, event)) = self.agenda.next() {
+        while let Some((at_ns, event)) = self.event_queue.next() {
             self.now_ns = at_ns;
             match event {
                 Event::Second => self.second(),
                 Event::Send { client } => self.send(client),
-                Event::Finish { node, life } => self.finish(node as usize, life),
+                Event::Finish { node, incarnation } => self.finish(node as usize, incarnation),
                 Event::Node { index } => {
                     if let Some(&event) = self.plan.events.get(index as usize) {
                         self.node_event(event);
                     }
                 }
-                Event::Notice { node, life } => self.notice(node as usize, life),
+                Event::Notice { node, incarnation } => self.notice(node as usize, incarnation),
             }
         }
     }
@@ -186,7 +186,7 @@ impl<'a> World<'a> {
         Micros(self.now_ns / 1000)
     }
 
-    /// Table III: a Poisson number of newcomers in each second, each at a uniform moment of it.
+    /// Table III: a Poisson number of newcomers in each second, each at a uniform time in it.
     fn second(&mut self) {
         self.observe();
         let second = self.now_ns / SECOND_NS;
@@ -203,7 +203,7 @@ impl<'a> World<'a> {
             let at_ns = self.now_ns + random.below(SECOND_NS);
             self.newcomer(at_ns);
         }
-        self.agenda.plan(self.now_ns + SECOND_NS, Event::Second);
+        self.event_queue.schedule(self.now_ns + SECOND_NS, Event::Second);
     }
 
     fn newcomer(&mut self, at_ns: u64) {
@@ -214,7 +214,7 @@ impl<'a> World<'a> {
         let requests_left =
             clients.requests_min + random.negative_binomial(clients.requests_r, clients.requests_p);
         if requests_left == 0 {
-            return; // a client without a request is never seen
+            return; // a client without a request does not count
         }
         let client =
             Client { random, key: SessionKey(mix(number)), requests_left, sent_ns: at_ns, session: None };
@@ -230,7 +230,7 @@ impl<'a> World<'a> {
                 (self.clients.len() - 1) as u32
             }
         };
-        self.agenda.plan(at_ns, Event::Send { client: index });
+        self.event_queue.schedule(at_ns, Event::Send { client: index });
     }
 
     /// A client's request reaches the distributor.
@@ -240,7 +240,7 @@ impl<'a> World<'a> {
         let Some(client) = self.clients.get(index as usize) else { return };
         let arrival = Arrival { now, key: client.key, resumes: client.session.is_some(), random };
         let Some(choice) = self.distributor.distribute(&arrival, &self.servers) else {
-            return self.agenda.plan(self.now_ns + RETRY_NS, Event::Send { client: index });
+            return self.event_queue.schedule(self.now_ns + RETRY_NS, Event::Send { client: index });
         };
         let (Some(node), Some(server)) = (self.nodes.get_mut(choice.node), self.servers.get_mut(choice.node))
         else {
@@ -258,7 +258,7 @@ impl<'a> World<'a> {
         self.serve(choice.node);
     }
 
-    /// An idle node begins with the next request of its queue.
+    /// An idle node begins to serve the next request of its queue.
     fn serve(&mut self, index: usize) {
         let (now_ns, now) = (self.now_ns, self.now());
         let Some(node) = self.nodes.get_mut(index) else { return };
@@ -273,15 +273,17 @@ impl<'a> World<'a> {
         });
         let service_ns = if resumed { node.resumed_ns } else { node.new_ns };
         node.serving = Some((request, resumed));
-        let life = node.life;
+        let incarnation = node.incarnation;
         self.tally.waited(now_ns, now_ns - client.sent_ns);
         self.tally.busy(now_ns, service_ns);
-        self.agenda.plan(now_ns + service_ns, Event::Finish { node: index as u32, life });
+        self.event_queue.schedule(now_ns + service_ns, Event::Finish { node: index as u32, incarnation });
     }
 
-    fn finish(&mut self, index: usize, life: u32) {
+    fn finish(&mut self, index: usize, incarnation: u32) {
         let now = self.now();
-        let Some(node) = self.nodes.get_mut(index).filter(|node| node.life == life) else { return };
+        let Some(node) = self.nodes.get_mut(index).filter(|node| node.incarnation == incarnation) else {
+            return;
+        };
         let Some((request, resumed)) = node.serving.take() else { return };
         node.pending_ns -= request.expected_ns;
         if let Some(server) = self.servers.get_mut(index) {
@@ -317,7 +319,7 @@ impl<'a> World<'a> {
         let think_ns = (think_s * SECOND_NS as f64) as u64;
         let at_ns = self.now_ns.saturating_add(think_ns);
         client.sent_ns = at_ns;
-        self.agenda.plan(at_ns, Event::Send { client: index });
+        self.event_queue.schedule(at_ns, Event::Send { client: index });
     }
 
     fn node_event(&mut self, event: NodeEvent) {
@@ -325,13 +327,13 @@ impl<'a> World<'a> {
         let Some(node) = self.nodes.get_mut(event.node) else { return };
         if event.dies {
             node.is_alive = false;
-            node.life += 1;
-            let (life, at_ns) = (node.life, self.now_ns + self.plan.distributor.detection_ns);
-            return self.agenda.plan(at_ns, Event::Notice { node: event.node as u32, life });
+            node.incarnation += 1;
+            let (incarnation, at_ns) = (node.incarnation, self.now_ns + self.plan.distributor.detection_ns);
+            return self.event_queue.schedule(at_ns, Event::Notice { node: event.node as u32, incarnation });
         }
-        // It may return before anyone noticed its death.
-        let life = node.life;
-        self.notice(event.node, life);
+        // The node may return before its death is noticed.
+        let incarnation = node.incarnation;
+        self.notice(event.node, incarnation);
         if let Some(node) = self.nodes.get_mut(event.node) {
             node.is_alive = true;
             node.up_since = now;
@@ -342,12 +344,11 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The distributor learns of a death: what the node had is distributed anew.
-    fn notice(&mut self, index: usize, life: u32) {
+    /// The distributor notices a death: the node's requests are distributed again.
+    fn notice(&mut self, index: usize, incarnation: u32) {
         let now = self.now();
-        let Some(node) = self.nodes.get_mut(index).filter(|node| node.life == life && !node.is_alive) else {
-            return;
-        };
+        let is_dead = |node: &&mut Node| node.incarnation == incarnation && !node.is_alive;
+        let Some(node) = self.nodes.get_mut(index).filter(is_dead) else { return };
         let Some(server) = self.servers.get_mut(index).filter(|server| server.eligible) else { return };
         (server.eligible, server.outstanding) = (false, 0);
         node.pending_ns = 0;
@@ -358,11 +359,11 @@ impl<'a> World<'a> {
         self.distributor.handle_node_lost(index, now);
         self.tally.redistributed += stuck.len() as u64;
         for request in stuck {
-            self.agenda.plan(self.now_ns, Event::Send { client: request.client });
+            self.event_queue.schedule(self.now_ns, Event::Send { client: request.client });
         }
     }
 
-    /// Looks at the loads of equation (1) and at the work that waits.
+    /// Samples the loads of equation (1) and the pending work.
     fn observe(&mut self) {
         if self.now_ns == 0 {
             return;

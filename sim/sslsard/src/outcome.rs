@@ -1,27 +1,27 @@
-//! What one simulation shows: sums while it runs, figures at its end.
+//! Results of one simulation: sums while it runs, results at its end.
 
-use crate::plan::{Plan, SECOND_NS};
+use crate::parameters::{Plan, SECOND_NS};
 use evergate_balance::{Node, balance_degree};
 
-/// Parts of the horizon in a course over time.
+/// Number of parts of the horizon in a course over time.
 pub(crate) const COURSE_PARTS: u64 = 30;
 
-/// The figures of one policy, load and seed.
+/// Results of one policy, load and seed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
-    /// Share of the requests served that resumed a session.
+    /// Share of the served requests that resumed a session.
     pub(crate) resumption: f64,
     /// Requests served per second.
     pub(crate) throughput: f64,
     /// Mean over time of the standard deviation of the nodes' loads, equation (1), in units of work per second.
     pub(crate) load_std: f64,
-    /// Mean over time of the standard deviation of the work that the nodes have before them, in milliseconds.
+    /// Mean over time of the standard deviation of the nodes' pending work, in milliseconds.
     pub(crate) backlog_std_ms: f64,
     /// Mean time from a request to the beginning of its service, in milliseconds.
     pub(crate) wait_ms: f64,
-    /// Its 99th percentile, to 1 %.
+    /// 99th percentile of the wait, to 1 %.
     pub(crate) wait_p99_ms: f64,
-    /// Share of the nodes' time that they work.
+    /// Share of the nodes' time that they are busy.
     pub(crate) utilisation: f64,
     /// Requests refused after the warm-up because a queue was full.
     pub(crate) refused: f64,
@@ -29,7 +29,7 @@ pub(crate) struct Outcome {
     pub(crate) course: Vec<Part>,
 }
 
-/// A part of the time.
+/// A part of the horizon.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Part {
     /// Its middle, in seconds from the start.
@@ -40,7 +40,7 @@ pub(crate) struct Part {
     pub(crate) wait_ms: f64,
 }
 
-/// A node at one moment.
+/// A node at one point in time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gauge {
     pub(crate) load: f64,
@@ -57,7 +57,7 @@ struct Sums {
     observed: u64,
 }
 
-/// Counts while a simulation runs.
+/// Running counts of a simulation.
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
     warmup_ns: u64,
@@ -86,12 +86,12 @@ impl Tally {
         }
     }
 
-    /// Counts in the total, after the warm-up, and in the course, always.
+    /// Counts in the total after the warm-up, and always in the course.
     fn count(&mut self, now_ns: u64, count: impl Fn(&mut Sums)) {
         if now_ns >= self.warmup_ns {
             count(&mut self.total);
         }
-        // What happens at the very end belongs to the last part.
+        // Events at the very end belong to the last part.
         let part = (now_ns.saturating_sub(1) / self.part_ns) as usize;
         if let Some(part) = self.parts.get_mut(part) {
             count(part);
@@ -120,7 +120,7 @@ impl Tally {
         self.refused += u64::from(now_ns >= self.warmup_ns);
     }
 
-    /// A node works for so long from now on.
+    /// Counts that a node is busy for `service_ns` from now on.
     pub(crate) fn busy(&mut self, now_ns: u64, service_ns: u64) {
         if now_ns >= self.warmup_ns {
             self.busy_ns += service_ns;
@@ -164,7 +164,7 @@ impl Tally {
             backlog_std_ms: ratio(self.backlog_std, total.observed as f64),
             wait_ms: total.wait_ms(),
             wait_p99_ms: self.waits.quantile_us(99, 100) as f64 / 1e3,
-            // What the end of the simulation cuts off counts whole, which may be a little too much.
+            // Service cut off by the end of the simulation counts completely, which may be a little too much.
             utilisation: ratio(seconds(self.busy_ns), measured_s * plan.nodes.len() as f64).min(1.0),
             refused: self.refused as f64,
             course: (0..).zip(&self.parts).map(part).collect(),
@@ -182,7 +182,7 @@ impl Sums {
     }
 }
 
-/// Zero where there is nothing to divide by.
+/// The quotient; zero for a divisor of zero.
 fn ratio(a: f64, b: f64) -> f64 {
     if b > 0.0 { a / b } else { 0.0 }
 }
@@ -194,7 +194,7 @@ struct Histogram {
     total: u64,
 }
 
-/// Buckets per doubling, as a power of two.
+/// Number of buckets per doubling, as a power of two.
 const FINE: u32 = 6;
 
 impl Histogram {
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_value_is_in_a_bucket_that_starts_at_most_a_64th_below_it() {
+    fn bucket_starts_at_most_a_64th_below_its_value() {
         let mut last = 0;
         for us in
             (0..5000).chain((13..60).flat_map(|shift| [(1u64 << shift) - 1, 1 << shift, (1 << shift) + 1]))

@@ -1,4 +1,4 @@
-//! Problems of a plan: where, what, what follows, and what to do.
+//! Problems of a plan: place, problem, consequence and remedy.
 
 use std::fmt;
 use std::fmt::Write;
@@ -7,11 +7,11 @@ use toml::de::{DeTable, DeValue};
 /// One problem of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanProblem {
-    /// File, line, column and key, with the value where there is one.
+    /// File, line, column and key, with the value if there is one.
     pub place: String,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for PlanProblem {
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{}", shown(.problems))]
 pub struct PlanError {
-    /// All that is wrong with it, at least one.
+    /// All problems of the plan, at least one.
     pub problems: Vec<PlanProblem>,
 }
 
@@ -40,7 +40,7 @@ fn shown(problems: &[PlanProblem]) -> String {
 }
 
 impl PlanError {
-    /// What the TOML reader says: no TOML, an unknown key, or a value of another type.
+    /// The error of the TOML reader: invalid TOML, an unknown key, or a value of another type.
     pub(crate) fn syntax(file: &str, text: &str, error: &toml::de::Error) -> PlanError {
         let (line, column) = line_column(text, error.span().map_or(0, |span| span.start));
         let message = error.message().trim().to_owned();
@@ -53,7 +53,7 @@ impl PlanError {
     }
 }
 
-/// The remedy for "unknown field `x`, expected one of `a`, `b`" and the like.
+/// The remedy for "unknown field `x`, expected one of `a`, `b`" and similar errors.
 fn unknown(message: &str) -> Option<String> {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     let (word, known) = quoted.split_first()?;
@@ -63,11 +63,11 @@ fn unknown(message: &str) -> Option<String> {
     Some(format!("{}use one of {}", did_you_mean(word, known.iter().copied()), known.join(", ")))
 }
 
-/// "did you mean `x`? " or nothing.
+/// "did you mean `x`? " or an empty text.
 pub(crate) fn did_you_mean<'c>(word: &str, known: impl Iterator<Item = &'c str>) -> String {
     let near = |known: &str| {
         let edits = strsim::osa_distance(word, known);
-        // Few edits for its length, or one without the unit or ending of the other.
+        // Few edits for its length, or one name without the unit or ending of the other.
         let is_stem = word.len() >= 3 && (known.starts_with(word) || word.starts_with(known));
         (is_stem || edits <= (word.chars().count().max(known.chars().count()) / 3).max(1)).then_some(edits)
     };
@@ -77,7 +77,7 @@ pub(crate) fn did_you_mean<'c>(word: &str, known: impl Iterator<Item = &'c str>)
         .map_or_else(String::new, |(_, known)| format!("did you mean `{known}`? "))
 }
 
-/// Finds the place of a key in the text.
+/// Locator of keys in the text.
 pub(crate) struct Locator<'a> {
     file: &'a str,
     text: &'a str,
@@ -89,7 +89,7 @@ impl<'a> Locator<'a> {
         Locator { file, text, table: DeTable::parse(text).ok().map(toml::Spanned::into_inner) }
     }
 
-    /// A problem of the value at a path such as `nodes[2].weight`; without it, at the nearest table around it.
+    /// A problem of the value at a path such as `nodes[2].weight`; if it is absent, at the nearest table around it.
     pub(crate) fn problem(&self, at: &str, problem: String, remedy: String) -> PlanProblem {
         let mut place = self.file.to_owned();
         let found = self.find(at);

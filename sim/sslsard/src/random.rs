@@ -1,7 +1,7 @@
-//! Random numbers that are the same on every machine: an own generator, and logarithms and powers from `libm`.
+//! Random numbers that are equal on every machine: an own generator, and logarithms and powers from `libm`.
 //!
-//! Invariants: a [`Stream`] is a function of its seed; streams of different purposes and clients share nothing, so
-//! that two policies under one seed meet the same clients with the same patience.
+//! Invariants: a [`Stream`] is a function of its seed. Streams of different purposes and clients are independent, so
+//! that two policies under one seed have the same clients with the same think times.
 
 use evergate_base::SplitMix64;
 
@@ -9,7 +9,7 @@ use evergate_base::SplitMix64;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream(SplitMix64);
 
-/// What a stream is for; part of its seed.
+/// Purpose of a stream; part of its seed.
 #[derive(Clone, Copy, Debug)]
 #[repr(u64)]
 pub(crate) enum Purpose {
@@ -19,7 +19,7 @@ pub(crate) enum Purpose {
 }
 
 impl Stream {
-    /// The stream number `index` of a purpose.
+    /// Stream number `index` of a purpose.
     pub(crate) fn new(seed: u64, purpose: Purpose, index: u64) -> Stream {
         Stream(SplitMix64(mix(mix(mix(seed) ^ purpose as u64) ^ index)))
     }
@@ -38,7 +38,7 @@ impl Stream {
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Poisson with this mean: how many exponential gaps fit into it.
+    /// Poisson with this mean: the number of exponential gaps that fit into it.
     pub(crate) fn poisson(&mut self, mean: f64) -> u64 {
         let (mut sum, mut count) = (-libm::log(self.fraction()), 0);
         while sum <= mean {
@@ -79,7 +79,7 @@ mod tests {
         (mean, draws.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / DRAWS as f64)
     }
 
-    /// Five standard deviations of the mean.
+    /// Asserts that the mean is within five standard deviations.
     fn assert_mean(found: f64, expected: f64, variance: f64) {
         let tolerance = 5.0 * (variance / DRAWS as f64).sqrt();
         assert!((found - expected).abs() < tolerance, "mean {found}, expected {expected} ± {tolerance}");
@@ -106,7 +106,7 @@ mod tests {
         assert_mean(mean, 1.0 + 3.0 / 0.75, 9.0 / 0.75 / 0.75 / 0.5);
     }
 
-    /// The think time of Table III has an infinite variance, so its quantiles are looked at.
+    /// The think time of Table III has an infinite variance, so the test checks its quantiles.
     #[test]
     fn the_think_time_of_table_iii_has_its_quantiles() {
         let mut stream = Stream::new(2, Purpose::Client, 0);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_are_stable_across_versions_and_differ_by_purpose_and_index() {
+    fn streams_are_stable_and_differ_by_purpose_and_index() {
         let first = |purpose, index| Stream::new(7, purpose, index).bits();
         assert_eq!(first(Purpose::Newcomers, 0), 3_642_079_336_031_410_661);
         assert_ne!(first(Purpose::Client, 0), first(Purpose::Newcomers, 0));

@@ -1,4 +1,4 @@
-//! A plan as it is written. Missing keys are the paper's Tables I to III; unknown ones are errors. No checks yet.
+//! Unchecked plan as written. Missing keys are those of the paper's Tables I to III; unknown ones are errors.
 
 use evergate_balance::Renewal;
 use serde::Deserialize;
@@ -67,7 +67,7 @@ impl Default for RawClients {
     }
 }
 
-/// Negative binomial.
+/// Number of requests: negative binomial.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawRequests {
@@ -82,7 +82,7 @@ impl Default for RawRequests {
     }
 }
 
-/// Generalized Pareto.
+/// Think time: generalized Pareto.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawThink {
@@ -129,7 +129,7 @@ impl Default for RawSessions {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawDistributor {
     pub(crate) slice_ms: u64,
-    /// Two numbers each; an array would drop what is too much.
+    /// Two numbers each; an array type would silently drop further ones.
     pub(crate) alpha: Vec<f64>,
     pub(crate) lambda: Vec<f64>,
     pub(crate) lard_low: u32,
@@ -154,7 +154,7 @@ impl Default for RawDistributor {
     }
 }
 
-/// What handshakes and encryption cost on one core: what `evergate bench crypto` measures.
+/// Cost of handshakes and encryption on one core, as measured by `evergate bench crypto`.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Costs {

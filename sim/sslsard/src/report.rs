@@ -1,10 +1,10 @@
-//! The figures of a study and the page around them.
+//! Figures of a study, and the page around them.
 //!
 //! The figures have the paper's numbers: 4 resumption, 5 load balance over time (one for each course: a, b, ..), 6
-//! throughput; then what the paper does not show: waits, and the courses of a plan in which something happens.
+//! throughput. Further figures are not in the paper: waits, and the courses of a plan with events.
 
 use crate::chart::{Chart, Point, Scale, Series, escaped, svg};
-use crate::plan::{CostPlan, Plan, SECOND_NS};
+use crate::parameters::{CostPlan, Plan, SECOND_NS};
 use crate::study::{Course, Estimate, Row, Study};
 use std::fmt::Write;
 
@@ -17,8 +17,8 @@ pub struct ReportFile {
     pub text: String,
 }
 
-/// Draws the figures and writes the page `report.html`, which has them inside. `plan_text` is the plan as it was read,
-/// and `command` what makes this report again.
+/// Draws the figures and writes the page `report.html`, which includes them. `plan_text` is the plan as read, and
+/// `command` reproduces this report.
 pub fn report(study: &Study, plan_text: &str, command: &str) -> Vec<ReportFile> {
     let mut files = figures(study);
     let page = page(study, &files, plan_text, command);
@@ -26,7 +26,8 @@ pub fn report(study: &Study, plan_text: &str, command: &str) -> Vec<ReportFile> 
     files
 }
 
-/// The results as a table of text, one row for each policy and load. Refused requests have a column where there are any.
+/// The results as a table of text, one row for each policy and load. A column for refused requests appears if there are
+/// any.
 pub fn table(study: &Study) -> Vec<Vec<String>> {
     let with = |value: f64, ci: Option<f64>, decimals: usize| match ci {
         Some(ci) => format!("{value:.decimals$} ± {ci:.decimals$}"),
@@ -55,7 +56,7 @@ pub fn table(study: &Study) -> Vec<Vec<String>> {
     rows
 }
 
-/// What the other policies have more than the plan's first one, seed by seed, as a table of text; nothing for one policy
+/// Differences of the other policies from the plan's first one, seed by seed, as a table of text; `None` for one policy
 /// or one seed.
 pub fn differences(study: &Study) -> Option<Vec<Vec<String>>> {
     let with = |estimate: Estimate, decimals: usize| {
@@ -77,7 +78,7 @@ pub fn differences(study: &Study) -> Option<Vec<Vec<String>>> {
     (rows.len() > 1).then_some(rows)
 }
 
-/// What the nodes' service times are made of, in a sentence without its stop; nothing where each node has its own.
+/// Costs of the nodes' service times, in a sentence without its stop; `None` if each node has its own.
 pub fn costs(plan: &Plan) -> Option<String> {
     let CostPlan { costs, are_given } = plan.costs?;
     let origin = if are_given { "of --costs, in the place of the plan's" } else { "of the plan" };
@@ -139,7 +140,7 @@ fn figures(study: &Study) -> Vec<ReportFile> {
             (row.wait_p99_ms, row.wait_p99_ms_ci)
         })),
     );
-    // Where something happens, its course is the point.
+    // The course is the main result of a plan with events.
     if !study.plan.events.is_empty() || !study.plan.surges.is_empty() {
         for (letter, rate) in ('a'..='z').zip(&study.plan.courses_at) {
             let at = format!("{rate} new clients per second");
@@ -215,8 +216,10 @@ fn course_chart(
     }
 }
 
-const STYLE: &str = "body{font:15px/1.5 Helvetica,Arial,sans-serif;color:#222;max-width:1000px;margin:2em auto;padding:0 1em}\
-table{border-collapse:collapse;margin:1em 0;font-size:14px}td,th{padding:.2em .8em;text-align:right;border-bottom:1px solid #ddd}\
+const STYLE: &str = "body{font:15px/1.5 Helvetica,Arial,sans-serif;color:#222;max-width:1000px;margin:2em \
+    auto;padding:0 1em}\
+table{border-collapse:collapse;margin:1em 0;font-size:14px}td,th{padding:.2em \
+.8em;text-align:right;border-bottom:1px solid #ddd}\
 td:first-child,th:first-child{text-align:left}pre{background:#f5f5f5;padding:1em;overflow:auto;font-size:13px}\
 figure{margin:1.5em 0}svg{max-width:100%;height:auto}";
 
@@ -253,7 +256,8 @@ fn page(study: &Study, figures: &[ReportFile], plan_text: &str, command: &str) -
     let _ = write!(
         out,
         "<p>Resumption: share of the requests served that resumed a session. Load std: mean over time of the standard \
-         deviation of the nodes' loads by equation (1), in units of work per second; a unit is a resumed request on the \
+         deviation of the nodes' loads by equation (1), in units of work per second; a unit is a resumed request on \
+         the \
          fastest node. Wait: from a request to the beginning of its service. Busy: share of the nodes' time that they \
          work.{refused}</p>\n<h2>Nodes</h2>\n"
     );

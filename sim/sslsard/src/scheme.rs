@@ -1,6 +1,6 @@
-//! The policies by name: what a plan or the command line can ask for.
+//! Policies by name, as in a plan or on the command line.
 
-use crate::plan::DistributorPlan;
+use crate::parameters::DistributorPlan;
 use crate::problem::did_you_mean;
 use evergate_balance::{Policy, PolicyParameters, Scope, SessionPolicy};
 use evergate_base::Micros;
@@ -8,14 +8,14 @@ use evergate_base::Micros;
 /// Prefix of the policies whose nodes share ticket keys.
 const SHARED_KEYS: &str = "shared_keys+";
 
-/// A policy by name, with where sessions can be resumed.
+/// A policy by name, with the scope of sessions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scheme {
-    /// As in a plan, in JSON and on the command line.
+    /// Name in a plan, in JSON and on the command line.
     pub name: String,
-    /// As in a figure.
+    /// Name in a figure.
     pub label: String,
-    /// What the distributor does.
+    /// Policy of the distributor.
     policy: Policy,
     /// Whether nodes broadcast their sessions, as in CSSL-SL.
     broadcasts: bool,
@@ -38,7 +38,7 @@ const SCHEMES: [(&str, &str, Policy, bool); 10] = [
 ];
 
 impl Scheme {
-    /// The policy of this name; hyphens and capitals do not matter, nor does a leading `ssl_` as in SSL_session_only.
+    /// The policy of this name. Hyphens and capitals do not matter, nor does a leading `ssl_` as in SSL_session_only.
     pub fn named(name: &str) -> Option<Scheme> {
         let plain = name.trim().to_lowercase().replace('-', "_");
         let (shared_keys, rest) = match plain.strip_prefix(SHARED_KEYS) {
@@ -59,7 +59,7 @@ impl Scheme {
         SCHEMES.iter().map(|scheme| scheme.0)
     }
 
-    /// What to write in the place of a name that there is not.
+    /// The remedy for an unknown name.
     pub fn remedy(name: &str) -> String {
         let plain = name.trim().to_lowercase().replace('-', "_");
         let plain = plain.strip_prefix(SHARED_KEYS).unwrap_or(&plain);
@@ -71,7 +71,7 @@ impl Scheme {
         )
     }
 
-    /// What the distributor does.
+    /// Policy of the distributor.
     pub(crate) fn policy(&self, plan: &DistributorPlan) -> SessionPolicy {
         let parameters = PolicyParameters {
             weights: plan.weights,
@@ -82,7 +82,7 @@ impl Scheme {
         SessionPolicy::new(self.policy, &parameters)
     }
 
-    /// Where sessions can be resumed.
+    /// Nodes on which a session can be resumed.
     pub(crate) fn scope(&self, broadcast_delay: Micros) -> Scope {
         match (self.shared_keys, self.broadcasts) {
             (true, _) => Scope::Shared,
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_means_itself_alone_and_with_shared_keys() {
+    fn names_are_found_alone_and_with_shared_keys() {
         for name in Scheme::names() {
             assert_eq!(Scheme::named(name).unwrap().name, name);
             let shared = Scheme::named(&format!("shared_keys+{name}")).unwrap();

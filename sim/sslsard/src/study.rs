@@ -1,11 +1,11 @@
-//! A plan carried out: every policy under every load and seed, and the means with their confidence intervals.
+//! Study: every policy of a plan under every load and seed, and the means with their confidence intervals.
 //!
-//! Invariants: the answer does not depend on the number of threads or their speed; under one seed all policies meet
-//! the same clients.
+//! Invariants: the result does not depend on the number of threads or their speed; under one seed all policies have the
+//! same clients.
 
 use crate::engine::simulate;
 use crate::outcome::{Outcome, Part};
-use crate::plan::Plan;
+use crate::parameters::Plan;
 use crate::scheme::Scheme;
 use serde::Serialize;
 use std::num::NonZeroUsize;
@@ -20,7 +20,7 @@ pub struct Row {
     pub policy: String,
     /// Mean number of new clients per second.
     pub newcomers_per_s: u32,
-    /// SSL session resumption ratio: share of the requests served that resumed a session.
+    /// SSL session resumption ratio: share of the served requests that resumed a session.
     pub resumption: f64,
     #[allow(missing_docs)]
     pub resumption_ci: Option<f64>,
@@ -33,7 +33,7 @@ pub struct Row {
     pub load_std: f64,
     #[allow(missing_docs)]
     pub load_std_ci: Option<f64>,
-    /// Mean over time of the standard deviation of the work before the nodes, in milliseconds.
+    /// Mean over time of the standard deviation of the nodes' pending work, in milliseconds.
     pub backlog_std_ms: f64,
     #[allow(missing_docs)]
     pub backlog_std_ms_ci: Option<f64>,
@@ -45,7 +45,7 @@ pub struct Row {
     pub wait_p99_ms: f64,
     #[allow(missing_docs)]
     pub wait_p99_ms_ci: Option<f64>,
-    /// Share of the nodes' time that they work.
+    /// Share of the nodes' time that they are busy.
     pub utilisation: f64,
     #[allow(missing_docs)]
     pub utilisation_ci: Option<f64>,
@@ -60,8 +60,8 @@ pub(crate) struct Estimate {
     pub(crate) ci: Option<f64>,
 }
 
-/// One policy against the plan's first one under one load: means over the seeds of what it has more. Both meet the same
-/// clients under one seed, so that these intervals are mostly smaller than those of the rows.
+/// One policy against the plan's first one under one load: mean differences over the seeds. Both have the same clients
+/// under one seed, so these intervals are mostly smaller than those of the rows.
 #[derive(Clone, Debug)]
 pub(crate) struct Difference {
     pub(crate) policy: String,
@@ -85,7 +85,7 @@ pub(crate) struct Course {
     pub(crate) wait_ms: Vec<Estimate>,
 }
 
-/// What a plan's simulations show.
+/// Results of a plan's simulations.
 #[derive(Clone, Debug)]
 pub struct Study {
     /// The plan.
@@ -97,8 +97,8 @@ pub struct Study {
     pub(crate) courses: Vec<Course>,
 }
 
-/// Carries a plan out on so many threads. `progress` hears of each simulation that has ended: how many of how many,
-/// and which.
+/// Runs a plan on `threads` threads. `progress` is called after each simulation with its number, the total and its
+/// name.
 pub fn study(plan: &Plan, threads: NonZeroUsize, progress: impl Fn(usize, usize, &str) + Sync) -> Study {
     let jobs: Vec<(&Scheme, u32, u64)> = plan
         .policies
@@ -211,7 +211,7 @@ fn course(scheme: &Scheme, newcomers_per_s: u32, outcomes: &[Outcome]) -> Course
     }
 }
 
-/// Rounded to six decimals: what is beyond is no information, and makes bytes hard to compare by eye.
+/// Rounded to six decimals: further digits have no information, and make bytes hard to compare by eye.
 fn rounded(value: f64) -> f64 {
     libm::round(value * 1e6) / 1e6
 }
@@ -237,7 +237,7 @@ fn student_t(degrees: usize) -> f64 {
         2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048,
         2.045, 2.042,
     ];
-    // Beyond the table by its expansion in 1/degrees, good to 0.001.
+    // Beyond the table by its expansion in 1/degrees, exact to 0.001.
     let tail = || 1.960 + 2.372 / degrees as f64;
     TABLE.get(degrees.wrapping_sub(1)).copied().unwrap_or_else(tail)
 }

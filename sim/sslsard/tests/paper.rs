@@ -1,4 +1,4 @@
-//! What must show: the paper's qualitative results, and that the same plan and seed give the same bytes.
+//! The paper's qualitative results, and equal bytes for the same plan and seed.
 
 #![allow(missing_docs)]
 
@@ -15,9 +15,9 @@ fn row<'s>(study: &'s Study, policy: &str, newcomers_per_s: u32) -> &'s Row {
     study.rows.iter().find(is_it).expect("the row was simulated")
 }
 
-/// Tables I to III as they are, one seed.
+/// Tables I to III unchanged, one seed.
 #[test]
-fn the_paper_s_results_on_resumption_and_throughput() {
+fn results_match_the_paper_on_resumption_and_throughput() {
     let study = run("title = \"\"\n[run]\nnewcomers_per_s = [40, 65, 80]\nseeds = 1\n", 2);
     for rate in [40, 65, 80] {
         let wrr = row(&study, "wrr", rate);
@@ -53,7 +53,7 @@ fn at_55_newcomers_sslsard_balances_better_than_session_only() {
     );
 }
 
-/// All policies in a small system in which a node dies and a crowd comes.
+/// All policies in a small system in which a node dies and a surge of clients comes.
 const SMALL: &str = r#"
 title = "Small"
 [run]
@@ -86,15 +86,15 @@ fn bytes(study: &Study) -> String {
 }
 
 #[test]
-fn the_same_plan_and_seed_give_the_same_bytes_whatever_the_threads() {
+fn plan_and_seed_give_equal_bytes_with_any_threads() {
     assert_eq!(bytes(&run(SMALL, 1)), bytes(&run(SMALL, 3)));
     let other = SMALL.replace("seeds = 2", "seeds = 2\nseed = 9");
     assert_ne!(run(SMALL, 1).rows, run(&other, 1).rows, "the seed matters");
 }
 
-/// The bytes of a report on every machine. When a change is meant to alter them, put the new hash here.
+/// Hash of a report's bytes on every machine. Put the new hash here after an intended change of the report.
 #[test]
-fn the_bytes_are_the_same_on_every_machine() {
+fn report_bytes_are_equal_on_every_machine() {
     let hash = evergate_base::fnv(bytes(&run(SMALL, 2)).bytes());
     assert_eq!(format!("{hash:016x}"), "0390bb011685721a");
 }
@@ -109,22 +109,24 @@ fn shared_ticket_keys_outlive_a_node_and_node_caches_do_not() {
     assert!(study.rows.iter().all(|row| row.refused == 0.0 && row.throughput > 0.0));
 }
 
-/// A client's requests are all answered: what a dead node had is served by others, and nobody waits for ever.
+/// All requests of a client are answered: other nodes serve those of a dead node, and no client waits forever.
 #[test]
 fn no_request_is_lost_with_a_node() {
-    // Every client sends exactly two requests, and nobody comes after the first second.
+    // Every client sends exactly two requests, and no client comes after the first second.
     let text = |events: &str| {
         format!(
-            "title = \"\"\n[run]\nhorizon_s = 100\nnewcomers_per_s = [200]\nseeds = 1\npolicies = [\"wrr\", \"session_only\", \
+            "title = \"\"\n[run]\nhorizon_s = 100\nnewcomers_per_s = [200]\nseeds = 1\npolicies = [\"wrr\", \
+             \"session_only\", \
              \"sslsard\", \"shared_keys+power_of_two\"]\n[clients]\nrequests = {{ min = 2, r = 1, p = 1.0 }}\n\
-             think = {{ k = 0.0, sigma_s = 1.0, theta_s = 0.5 }}\n[[surges]]\nfrom_s = 1\nuntil_s = 100\nfactor = 0.0\n{events}"
+             think = {{ k = 0.0, sigma_s = 1.0, theta_s = 0.5 }}\n[[surges]]\n\
+             from_s = 1\nuntil_s = 100\nfactor = 0.0\n{events}"
         )
     };
     let event = |at: u32, node: &str, what: &str| {
         format!("[[events]]\nat_s = {at}\nnode = \"{node}\"\nevent = \"{what}\"\n")
     };
     let quiet = run(&text(""), 1);
-    // Two die, one of them returns before its death was noticed, one for good.
+    // Two die: one returns before its death was noticed, the other never.
     let events = event(1, "G1", "death") + &event(2, "G2", "death") + &event(2, "G2", "return");
     let stormy = run(&text(&events), 1);
     for (a, b) in quiet.rows.iter().zip(&stormy.rows) {
@@ -162,7 +164,7 @@ fn refused_requests_have_a_column_and_the_warm_up_has_none() {
 
 /// A request takes 40 s of 60.
 #[test]
-fn a_slow_node_is_busy_for_no_more_than_all_of_its_time() {
+fn slow_node_is_busy_for_at_most_all_of_its_time() {
     let slow = run(
         "title = \"\"\n[run]\nhorizon_s = 60\nnewcomers_per_s = [2]\nseeds = 1\npolicies = [\"wrr\"]\n\
          [[nodes]]\nname = \"slow\"\nprivate_key_per_s = 0.025\nbulk_mbit_per_s = 1000.0\n",
@@ -172,7 +174,7 @@ fn a_slow_node_is_busy_for_no_more_than_all_of_its_time() {
 }
 
 #[test]
-fn the_page_tells_the_costs_that_were_used() {
+fn page_shows_the_costs_that_were_used() {
     let text = "title = \"\"\n[run]\nhorizon_s = 1\nnewcomers_per_s = [1]\nseeds = 1\n[costs]\nfull_us = 111.0\n\
                 resumed_us = 22.0\nbulk_mbit_per_s = 20000.0\n[[nodes]]\nname = \"a\"\n";
     let given = Costs { full_us: 77.5, resumed_us: 8.0, bulk_mbit_per_s: 10_000.0 };
@@ -180,7 +182,8 @@ fn the_page_tells_the_costs_that_were_used() {
         (None, "costs of the plan: a full handshake 111 us, a resumption 22 us, encryption at 20000 Mbit/s"),
         (
             Some(given),
-            "costs of --costs, in the place of the plan's: a full handshake 77.5 us, a resumption 8 us, encryption at 10000 Mbit/s",
+            "costs of --costs, in the place of the plan's: a full handshake 77.5 us, a resumption 8 us, encryption \
+             at 10000 Mbit/s",
         ),
     ] {
         let plan = Plan::parse("p", text, costs).unwrap();
@@ -205,7 +208,7 @@ fn differences_are_those_of_each_seed() {
         let throughput = |study, policy| row(study, policy, rate).throughput;
         let [a, b] =
             one_by_one.each_ref().map(|one| throughput(one, "wrr") - throughput(one, "session_only"));
-        // t(1) = 12.706, and the standard error of two values is half of what lies between them.
+        // t(1) = 12.706, and the standard error of two values is half of their difference.
         let expected = format!("{:+.1} ± {:.1}", (a + b) / 2.0, 12.706 * (a - b).abs() / 2.0);
         assert_eq!((&cells[..2], &cells[3]), (&["wrr".to_owned(), rate.to_string()][..], &expected));
     }

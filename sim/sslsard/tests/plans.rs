@@ -1,4 +1,4 @@
-//! Plans: defaults are the paper's, the examples can be read, and a bad one gives an error that teaches.
+//! Plans: defaults are the paper's, the examples can be read, and a bad plan causes an error with a remedy.
 
 #![allow(missing_docs)]
 
@@ -49,7 +49,7 @@ fn every_example_plan_can_be_read() {
 }
 
 #[test]
-fn measured_costs_take_the_place_of_the_plans() {
+fn measured_costs_replace_those_of_the_plan() {
     let text = "title = \"\"\n[costs]\nfull_us = 1.0\nresumed_us = 1.0\nbulk_mbit_per_s = 1.0\n\
                 [[nodes]]\nname = \"a\"\n[[nodes]]\nname = \"b\"\nspeed = 0.5\n";
     let costs = Costs { full_us: 500.0, resumed_us: 90.0, bulk_mbit_per_s: 102_400.0 };
@@ -60,7 +60,7 @@ fn measured_costs_take_the_place_of_the_plans() {
 }
 
 #[test]
-fn costs_that_nodes_with_figures_of_their_own_cannot_use_have_their_own_remedy() {
+fn unused_costs_have_their_own_remedy() {
     let costs = Some(Costs { full_us: 500.0, resumed_us: 90.0, bulk_mbit_per_s: 102_400.0 });
     for (text, place) in
         [(example("sslsard.toml"), ": nodes[0]"), ("title = \"\"\n".to_owned(), "p.toml: nodes[0]")]
@@ -73,13 +73,14 @@ fn costs_that_nodes_with_figures_of_their_own_cannot_use_have_their_own_remedy()
     }
 }
 
-/// Each plan, and what its error must contain: the place, and what to do.
+/// Each plan, and required parts of its error: the place, and the remedy.
 #[test]
-fn a_bad_plan_gives_an_error_that_teaches() {
+fn bad_plans_cause_errors_with_a_remedy() {
     let run = |line: &str| format!("title = \"t\"\n[run]\n{line}\n");
     let node = |lines: &str| {
         format!(
-            "title = \"t\"\n[run]\nhorizon_s = 60\n[costs]\nfull_us = 5.0\nresumed_us = 1.0\nbulk_mbit_per_s = 800000.0\n\
+            "title = \"t\"\n[run]\nhorizon_s = 60\n[costs]\nfull_us = 5.0\nresumed_us = 1.0\nbulk_mbit_per_s = \
+             800000.0\n\
              [[nodes]]\nname = \"x\"\n{lines}\n"
         )
     };
@@ -99,33 +100,67 @@ fn a_bad_plan_gives_an_error_that_teaches() {
         (run("horizon_s = 0"), &["p.toml:3:13: run.horizon_s = 0", "horizon_s = 900"]),
         (run("warmup_s = 900"), &["run.warmup_s = 900", "nothing is left", "shorter than `horizon_s`"]),
         (run("policies = []"), &["run.policies", "name some"]),
-        (run("policies = [\"wrr\", \"slsard\"]"), &["p.toml:3:20: run.policies[1] = \"slsard\"", "did you mean `sslsard`?", "shared_keys+"]),
+        (
+            run("policies = [\"wrr\", \"slsard\"]"),
+            &["p.toml:3:20: run.policies[1] = \"slsard\"", "did you mean `sslsard`?", "shared_keys+"],
+        ),
         (run("policies = [\"wrr\", \"WRR\"]"), &["run.policies[1]", "twice"]),
         (run("newcomers_per_s = [50, 40]"), &["run.newcomers_per_s", "ascending"]),
         (run("newcomers_per_s = []"), &["run.newcomers_per_s", "[40, 50, 60, 70, 80]"]),
         (run("courses_at = [41]"), &["run.courses_at[0] = 41", "not among `newcomers_per_s`"]),
         (run("seeds = 0"), &["run.seeds = 0", "1 to 1000"]),
-        ("title = \"t\"\n[clients]\nrequests = { p = 0.0 }\n".into(), &["p.toml:3:18: clients.requests.p = 0.0", "`p = 0.023`"]),
+        (
+            "title = \"t\"\n[clients]\nrequests = { p = 0.0 }\n".into(),
+            &["p.toml:3:18: clients.requests.p = 0.0", "`p = 0.023`"],
+        ),
         ("title = \"t\"\n[clients]\nthink = { k = 1.0 }\n".into(), &["clients.think.k = 1.0", "no mean"]),
         ("title = \"t\"\n[clients]\nthink = { sigma_s = nan }\n".into(), &["clients.think.sigma_s = nan"]),
-        ("title = \"t\"\n[distributor]\nlambda = [1.0, 0.0]\n".into(), &["distributor.lambda[1] = 0.0", "λ2", "`lambda = [1, 2]`"]),
+        (
+            "title = \"t\"\n[distributor]\nlambda = [1.0, 0.0]\n".into(),
+            &["distributor.lambda[1] = 0.0", "λ2", "`lambda = [1, 2]`"],
+        ),
         ("title = \"t\"\n[distributor]\nalpha = [-1.0, 0.0]\n".into(), &["distributor.alpha[0] = -1.0", "α1"]),
         ("title = \"t\"\n[distributor]\nlard_high = 5\n".into(), &["distributor.lard_high = 5", "T_low"]),
         ("title = \"t\"\n[[nodes]]\nname = \"x\"\n".into(), &["nodes[0]", "not clear how fast", "`private_key_per_s`"]),
-        ("title = \"t\"\n[[nodes]]\nname = \"x\"\nspeed = 1.0\nweight = 1\n[[nodes]]\nname = \"x\"\nspeed = 1.0\n".into(), &["nodes[1].name = \"x\"", "own name"]),
-        ("title = \"t\"\n[costs]\nfull_us = -1.0\nresumed_us = 1.0\nbulk_mbit_per_s = 1.0\n".into(), &["costs.full_us = -1.0", "evergate bench crypto"]),
-        ("title = \"t\"\n[[events]]\nat_s = 1\nnode = \"G9\"\nevent = \"death\"\n".into(), &["p.toml:4:8: events[0].node = \"G9\"", "G1, G2, G3, G4"]),
-        ("title = \"t\"\n[[events]]\nat_s = 1\nnode = \"G1\"\nevent = \"return\"\n".into(), &["events[0].event", "up already"]),
+        ("title = \"t\"\n[[nodes]]\nname = \"x\"\nspeed = 1.0\nweight = 1\n[[nodes]]\nname = \"x\"\nspeed = \
+        1.0\n".into(), &["nodes[1].name = \"x\"", "own name"]),
+        (
+            "title = \"t\"\n[costs]\nfull_us = -1.0\nresumed_us = 1.0\nbulk_mbit_per_s = 1.0\n".into(),
+            &["costs.full_us = -1.0", "evergate bench crypto"],
+        ),
+        (
+            "title = \"t\"\n[[events]]\nat_s = 1\nnode = \"G9\"\nevent = \"death\"\n".into(),
+            &["p.toml:4:8: events[0].node = \"G9\"", "G1, G2, G3, G4"],
+        ),
+        (
+            "title = \"t\"\n[[events]]\nat_s = 1\nnode = \"G1\"\nevent = \"return\"\n".into(),
+            &["events[0].event", "up already"],
+        ),
         ("title = \"t\"\n[[surges]]\nfrom_s = 5\nuntil_s = 5\nfactor = 2.0\n".into(), &["surges[0].until_s = 5"]),
-        (surges(&[(0, 9, 100.0), (5, 9, 2.0)]), &["p.toml:6:1: surges[1]", "200 times as many clients come at 5 s", "multiply"]),
+        (
+            surges(&[(0, 9, 100.0), (5, 9, 2.0)]),
+            &["p.toml:6:1: surges[1]", "200 times as many clients come at 5 s", "multiply"],
+        ),
         (surges(&[(0, 9, 50.0), (0, 9, 50.0), (0, 4, 0.01)]), &["surges[1]", "2500 times as many clients come at 4 s"]),
-        ("title = \"t\"\n[distributor]\ndetection_ms = 9223372036854775\n".into(), &["distributor.detection_ms = 9223372036854775", "the usual is 1000"]),
-        ("title = \"t\"\n[distributor]\nalpha = [10.0, 1.0, 1.0]\n".into(), &["p.toml:3:9: distributor.alpha", "two of these constants, not 3", "`alpha = [10, 1]`"]),
-        ("title = \"t\"\n[distributor]\nlambda = [1.0]\n".into(), &["distributor.lambda", "not 1", "`lambda = [1, 2]`"]),
+        (
+            "title = \"t\"\n[distributor]\ndetection_ms = 9223372036854775\n".into(),
+            &["distributor.detection_ms = 9223372036854775", "the usual is 1000"],
+        ),
+        (
+            "title = \"t\"\n[distributor]\nalpha = [10.0, 1.0, 1.0]\n".into(),
+            &["p.toml:3:9: distributor.alpha", "two of these constants, not 3", "`alpha = [10, 1]`"],
+        ),
+        (
+            "title = \"t\"\n[distributor]\nlambda = [1.0]\n".into(),
+            &["distributor.lambda", "not 1", "`lambda = [1, 2]`"],
+        ),
         (node("speed = 1.0\nweight = 0"), &["nodes[0].weight = 0", "1 to 1000000", "leave it out"]),
         (node("speed = 1.0\nweight = 1000001"), &["nodes[0].weight = 1000001"]),
         (node("speed = 0.0000001"), &["nodes[0]", "takes 63 s for a full handshake, of 60 s", "finish nothing"]),
-        (node("speed = 1.0").replace("\"x\"", r#""x\u0001y""#), &[r#"nodes[0].name = "x\u0001y""#, "no figure can show"]),
+        (
+            node("speed = 1.0").replace("\"x\"", r#""x\u0001y""#),
+            &[r#"nodes[0].name = "x\u0001y""#, "no figure can show"],
+        ),
     ];
     for (text, parts) in cases {
         let error = Plan::parse("p.toml", &text, None).expect_err(&text).to_string();
@@ -136,8 +171,9 @@ fn a_bad_plan_gives_an_error_that_teaches() {
 }
 
 #[test]
-fn surges_that_follow_each_other_or_give_little_together_are_good() {
-    let surges = "[[surges]]\nfrom_s = 0\nuntil_s = 5\nfactor = 100.0\n[[surges]]\nfrom_s = 5\nuntil_s = 9\nfactor = 100.0\n\
+fn consecutive_or_small_surges_are_accepted() {
+    let surges = "[[surges]]\nfrom_s = 0\nuntil_s = 5\nfactor = 100.0\n[[surges]]\nfrom_s = 5\nuntil_s = 9\nfactor \
+        = 100.0\n\
                   [[surges]]\nfrom_s = 3\nuntil_s = 9\nfactor = 0.5\n";
     let plan = Plan::parse("p", &format!("title = \"\"\n{surges}"), None);
     assert!(plan.is_ok(), "{plan:?}");
@@ -151,7 +187,7 @@ fn all_problems_are_reported_at_once() {
 }
 
 #[test]
-fn the_remedy_for_a_policy_names_them_all() {
+fn remedy_for_a_policy_names_all_policies() {
     let remedy = Scheme::remedy("shared_keys+power-of-tow");
     assert!(remedy.starts_with("did you mean `power_of_two`?"), "{remedy}");
     assert!(Scheme::names().all(|name| remedy.contains(name)));

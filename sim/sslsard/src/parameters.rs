@@ -1,7 +1,7 @@
-//! A plan: what is simulated. What it leaves out is as in the paper's Tables I to III.
+//! Plan of a simulation. Missing values are those of the paper's Tables I to III.
 //!
-//! Invariants: a [`Plan`] has passed every check, so that the simulator need not fail; times are integers in
-//! nanoseconds; a key that does not exist is an error.
+//! Invariants: a [`Plan`] has passed every check, so the simulator cannot fail; times are integers in nanoseconds; an
+//! unknown key is an error.
 
 use crate::check::Check;
 use crate::problem::PlanError;
@@ -15,7 +15,7 @@ pub use crate::raw::Costs;
 /// One second, in the simulator's nanoseconds.
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;
 
-/// Most seeds of a plan.
+/// Limit of a plan's seeds.
 pub(crate) const SEEDS_MAX: u32 = 1000;
 
 /// A checked plan.
@@ -23,17 +23,17 @@ pub(crate) const SEEDS_MAX: u32 = 1000;
 pub struct Plan {
     /// Heading of the report.
     pub title: String,
-    /// What it shows, in a few sentences.
+    /// Description in a few sentences.
     pub about: String,
     /// The policies, in the order of the figures.
     pub policies: Vec<Scheme>,
     /// Mean numbers of new clients per second, ascending.
     pub newcomers_per_s: Vec<u32>,
-    /// Those of them whose course in time is drawn.
+    /// The numbers of new clients whose course in time is drawn.
     pub courses_at: Vec<u32>,
-    /// How many seeds, and the first.
+    /// Number of seeds.
     pub seeds: u32,
-    /// See `seeds`.
+    /// First seed.
     pub seed: u64,
     pub(crate) horizon_ns: u64,
     pub(crate) warmup_ns: u64,
@@ -46,15 +46,15 @@ pub struct Plan {
     pub(crate) costs: Option<CostPlan>,
 }
 
-/// What the nodes' service times are made of, where they have a speed.
+/// Costs from which the service times of nodes with a speed are computed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct CostPlan {
     pub(crate) costs: Costs,
-    /// Whether they were given beside the plan, in the place of its own.
+    /// Whether they come from the command line instead of the plan.
     pub(crate) are_given: bool,
 }
 
-/// Table III.
+/// Clients: Table III.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ClientPlan {
     pub(crate) requests_min: u64,
@@ -65,7 +65,7 @@ pub(crate) struct ClientPlan {
     pub(crate) think_theta_s: f64,
 }
 
-/// A time when more clients come.
+/// A time with more clients.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Surge {
     pub(crate) from_s: u64,
@@ -81,7 +81,7 @@ pub(crate) struct SessionPlan {
     pub(crate) remembered_max: usize,
 }
 
-/// Table I, and what the other policies need.
+/// Distributor: Table I, and the settings of the other policies.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DistributorPlan {
     pub(crate) slice: Micros,
@@ -93,7 +93,7 @@ pub(crate) struct DistributorPlan {
     pub(crate) queue_max: usize,
 }
 
-/// Table II, resolved: what a request costs on a node.
+/// Node: Table II, resolved to the costs of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct NodePlan {
     pub(crate) name: String,
@@ -112,10 +112,10 @@ pub(crate) struct NodeEvent {
 }
 
 impl Plan {
-    /// Reads a plan from TOML; `file` is its name in messages. `costs` takes the place of the plan's `[costs]`.
+    /// Reads a plan from TOML; `file` is its name in messages. `costs` replaces the plan's `[costs]`.
     ///
     /// # Errors
-    /// Every problem of the plan, each with its place, what it would mean, and what to do.
+    /// Every problem of the plan, each with its place, consequence and remedy.
     pub fn parse(file: &str, text: &str, costs: Option<Costs>) -> Result<Plan, PlanError> {
         let mut raw: RawPlan = toml::from_str(text).map_err(|error| PlanError::syntax(file, text, &error))?;
         if costs.is_some() {
@@ -126,7 +126,7 @@ impl Plan {
         if check.problems.is_empty() { Ok(plan) } else { Err(PlanError { problems: check.problems }) }
     }
 
-    /// Puts these policies in the place of the plan's.
+    /// Replaces the plan's policies.
     pub fn with_policies(mut self, policies: Vec<Scheme>) -> Plan {
         if !policies.is_empty() {
             self.policies = policies;
@@ -134,7 +134,7 @@ impl Plan {
         self
     }
 
-    /// Another number of seeds, or another first one.
+    /// Replaces the number of seeds, or the first one.
     pub fn with_seeds(mut self, seeds: Option<u32>, seed: Option<u64>) -> Plan {
         self.seeds = seeds.unwrap_or(self.seeds).clamp(1, SEEDS_MAX);
         self.seed = seed.unwrap_or(self.seed);
@@ -146,7 +146,7 @@ impl Plan {
         self.horizon_ns / SECOND_NS
     }
 
-    /// The unit of work: a resumed request on the node where it takes least, in nanoseconds.
+    /// The unit of work: a resumed request on the fastest node, in nanoseconds.
     pub(crate) fn unit_ns(&self) -> u64 {
         self.nodes.iter().map(|node| node.resumed_ns).min().unwrap_or(1).max(1)
     }
