@@ -1,4 +1,4 @@
-"""What is measured: one value per case, and the aims."""
+"""The measured cases: one value per case, and the aims."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from load import Done, Target, Tools
 
-# Loopback `send` runs the receiver's half too, so the cost of an operation depends on how many are under way: these
-# numbers are part of what a row means.
+# Loopback `send` also runs the receiver's half, so the cost of an operation depends on the number under way. These
+# numbers are part of the meaning of a row.
 HANDSHAKE_CLIENTS = 16
 KEEP_ALIVE_CONNECTIONS = 64
 BULK_CONNECTIONS = 8
@@ -27,7 +27,7 @@ class Aim:
 
 @dataclass(frozen=True)
 class RelayCase:
-    """A load through ours and through each peer."""
+    """A load through evergate and through each peer."""
 
     name: str
     title: str
@@ -36,7 +36,7 @@ class RelayCase:
     load: Load
     clients: int
     resumed: bool | None = False
-    """What its handshakes must be; None for plain text."""
+    """Required kind of its handshakes; None for plain text."""
     bulk: bool = False
     """Whether cost counts per byte instead of per request."""
     p99: bool = False
@@ -126,7 +126,7 @@ RELAY_CASES = (
 )
 RULES_CASE = "rules_5000"
 IDLE_CASE = "idle_rss"
-# Rows of clusters: `cluster_cases` says how they are measured, those of one line together.
+# Rows of clusters, as measured by `cluster_cases`; the rows of one line come from one measurement.
 CLUSTER_NAMES = (
     *("cluster_requests", "cluster_bulk", "cluster_handshakes"),
     *("cluster_latency_us", "cluster_replication_share_of_bulk"),
@@ -137,14 +137,14 @@ CLUSTER_NAMES = (
 )
 NAMES = tuple(case.name for case in RELAY_CASES) + (RULES_CASE, IDLE_CASE) + CLUSTER_NAMES
 
-# Rows that say something beside another one.
+# Rows that supplement another row.
 WITHOUT_AIM = (
     "cluster_cpu_per_handshake_shared_7_vs_2",
     "cluster_next_request_max_ms",
     "cluster_host_dead_p99_ms",
     "cluster_host_dead_max_ms",
 )
-# ... and that come out of the same measurement as another.
+# Rows that come from the measurement of another one.
 BESIDE = ("https_1k_p99_ms", "http_1k_p99_ms", "tcp_10m_forced_splice")
 
 AIMS = {

@@ -24,7 +24,7 @@ STOP_TIMEOUT_S = 3.0
 
 
 class BenchError(Exception):
-    """A case that cannot be measured; the message says what was attempted and what came of it."""
+    """A case that cannot be measured; the message has the attempt and its result."""
 
 
 @dataclass
@@ -37,8 +37,8 @@ class Child:
     pids: list[int] = field(default_factory=list)
 
     def settle(self, forks: int) -> None:
-        """Notes the processes that belong to it: nginx accepts connections before its worker exists, and a shell in front
-        of a program has processes of its own for a moment."""
+        """Records the processes of the program: nginx accepts connections before its worker exists, and a shell in
+        front of a program has its own processes for a moment."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             before, self.pids = self.pids, [self.process.pid, *descendants(self.process.pid)]
@@ -50,10 +50,10 @@ class Child:
     def check(self) -> None:
         """Raises if a process died or was replaced: its CPU time would be missing from the sum."""
         if self.process.poll() is not None:
-            raise BenchError(f"{self.name} ended with status {self.process.returncode}: {self.last_words()}")
+            raise BenchError(f"{self.name} ended with status {self.process.returncode}: {self.log_tail()}")
         now = [self.process.pid, *descendants(self.process.pid)]
         if sorted(now) != sorted(self.pids):
-            raise BenchError(f"a process of {self.name} was replaced while measuring: {self.last_words()}")
+            raise BenchError(f"a process of {self.name} was replaced while measuring: {self.log_tail()}")
 
     def cpu_ns(self) -> int:
         """CPU time of all its threads so far, in nanoseconds."""
@@ -63,8 +63,8 @@ class Child:
         """Resident memory of all its processes, in KB (1,024 bytes)."""
         return sum(resident_kb(pid) for pid in self.pids)
 
-    def last_words(self) -> str:
-        """The end of what it wrote."""
+    def log_tail(self) -> str:
+        """The end of its output."""
         with suppress(OSError):
             lines = self.log.read_text(errors="replace").strip().splitlines()
             if lines:
@@ -73,7 +73,7 @@ class Child:
 
 
 class Children:
-    """All children of this run; leaving the context ends those that still live."""
+    """All children of this run; leaving the context ends the remaining ones."""
 
     def __init__(self, folder: Path, environment: dict[str, str] | None = None) -> None:
         self.folder = folder
@@ -121,10 +121,10 @@ class Children:
             raise
         return child
 
-    def start_talking(
+    def start_with_pipes(
         self, name: str, command: list[str], core: int | None, environment: dict[str, str]
     ) -> Child:
-        """Starts a program that is told what to do on standard input and answers on standard output."""
+        """Starts a program that receives commands on standard input and answers on standard output."""
         self._started += 1
         log = self.folder / f"{self._started:03}-{name}.log"
         with log.open("wb") as errors:
@@ -142,13 +142,13 @@ class Children:
         return child
 
     def adopt(self, name: str, process: subprocess.Popen[bytes]) -> Child:
-        """Takes care of ending a process that was started elsewhere."""
+        """Adds a process that was started elsewhere, to be ended with the others."""
         child = Child(name, process, self.folder / f"{name}.log", [process.pid])
         self._live.append(child)
         return child
 
     def stop(self, child: Child) -> None:
-        """Ends a child with everything it forked: asks first, then insists."""
+        """Ends a child with all its processes: TERM first, then KILL."""
         pids = [child.process.pid, *descendants(child.process.pid)] if child.process.poll() is None else []
         if pids:
             child.process.terminate()
@@ -176,17 +176,17 @@ def wait_for_port(child: Child, port: int) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if child.process.poll() is not None:
-            raise BenchError(f"{child.name} did not start: {child.last_words()}")
+            raise BenchError(f"{child.name} did not start: {child.log_tail()}")
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
             return
         time.sleep(0.02)
     raise BenchError(
-        f"{child.name} does not listen on port {port} after {START_TIMEOUT_S:.0f} s: {child.last_words()}"
+        f"{child.name} does not listen on port {port} after {START_TIMEOUT_S:.0f} s: {child.log_tail()}"
     )
 
 
 def free_ports(count: int) -> list[int]:
-    """Free ports below the range that the kernel takes for outgoing connections, which a load could use up."""
+    """Free ports below the kernel's range for outgoing connections, which a load could use up."""
     held: list[socket.socket] = []
     try:
         while len(held) < count:
@@ -230,7 +230,7 @@ def resident_kb(pid: int) -> int:
 
 
 def softirq_cpu_ns() -> int:
-    """CPU time of the kernel's ksoftirqd threads: network work that no process is charged for."""
+    """CPU time of the kernel's ksoftirqd threads: network work that is charged to no process."""
     total = 0
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -1,4 +1,5 @@
-"""The cluster rows: what mirroring costs, and what clients see when a node dies. See docs/measurements/benchmarks.md."""
+"""The cluster rows: cost of replication, and effect of a node's death on clients. See
+docs/measurements/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -26,11 +27,11 @@ from cluster_net import (
     Node,
     Shape,
     World,
-    unrest,
+    changes_between,
 )
 from load import Done, Target, Tools
 from measure import Row, Sample, measure
-from runners import WARM_UP_S, Record, Samples, say, show_bulk, show_requests
+from runners import WARM_UP_S, Record, Samples, log_line, show_bulk, show_requests
 from stack import SIZES, Stack
 
 Found = TypeVar("Found")
@@ -51,7 +52,7 @@ UNDISTURBED = "undisturbed"
 
 @dataclass(frozen=True)
 class CostCase:
-    """A load whose CPU cost at the owner is compared with and without mirroring."""
+    """A load whose CPU cost at the owner is compared with and without replication."""
 
     name: str
     title: str
@@ -103,7 +104,7 @@ IDLE_BYTES = "cluster_bytes_per_idle_connection"
 
 @dataclass
 class Costs:
-    """What the rounds of all cost cases gave."""
+    """Results of the rounds of all cost cases."""
 
     samples: dict[str, Samples] = field(default_factory=dict)
     latencies_us: dict[str, list[float]] = field(default_factory=dict)
@@ -127,11 +128,11 @@ def target_of(path: str) -> Target:
 
 
 def run_costs(stack: Stack, record: Record, wanted: set[str]) -> list[str]:
-    """Each round: two nodes of which the second only holds copies, then one node without `[cluster]`."""
+    """Each round: two nodes of which the second is only a backup, then one node without `[cluster]`."""
     costs = Costs()
     for number in range(stack.options.rounds):
         for label, shape in ((ON, PAIR), (OFF, ALONE)):
-            say(f"  round {number + 1}/{stack.options.rounds}  {label}")
+            log_line(f"  round {number + 1}/{stack.options.rounds}  {label}")
             with make_world(stack, shape) as world:
                 world.start()
                 tools = Tools(stack.children, stack.folder, stack.options.load_core, world.within("client"))
@@ -167,28 +168,28 @@ def cost_round(
             )
         except BenchError as error:
             costs.failures.update({row: f"{label}: {error}" for row in rows if row in wanted})
-            say(f"    FAILED  {case.name}: {label}: {error}")
+            log_line(f"    FAILED  {case.name}: {label}: {error}")
             continue
         costs.add(case.name, label, sample)
         share = ""
         if case.bulk and label == ON:
             costs.shares.append(mirrored / sample.body_bytes)
             share = f"   {mirrored / sample.body_bytes:.2%} mirrored"
-        say(f"    {case.name:<20} {show_bulk(sample) if case.bulk else show_requests(sample)}{share}")
+        log_line(f"    {case.name:<20} {show_bulk(sample) if case.bulk else show_requests(sample)}{share}")
     if LATENCY in wanted and LATENCY not in costs.failures:
         try:
             latency = measure_latency(stack, world, tools)
             costs.latencies_us.setdefault(label, []).append(latency)
-            say(f"    {LATENCY:<20} {latency:8.0f} us for half of the requests")
+            log_line(f"    {LATENCY:<20} {latency:8.0f} us for half of the requests")
         except BenchError as error:
             costs.failures[LATENCY] = f"{label}: {error}"
-            say(f"    FAILED  {LATENCY}: {label}: {error}")
+            log_line(f"    FAILED  {LATENCY}: {label}: {error}")
 
 
 def measure_owner(
     world: World, owner: Node, case: CostCase, tools: Tools, target: Target, seconds: float
 ) -> tuple[Sample, int]:
-    """The owner's CPU time, and the bytes that the backup's inside card carried: it has no servers' traffic."""
+    """The owner's CPU time, and the bytes on the backup's inside card, which carries no traffic of servers."""
     before = backup_bytes(world)
     sample = measure(owner.child, lambda: case.load(tools, target, seconds))
     return sample, backup_bytes(world) - before
@@ -199,20 +200,20 @@ def backup_bytes(world: World) -> int:
 
 
 def undisturbed(world: World, run: Callable[[], Found]) -> Found:
-    """Runs it again when the cluster changed meanwhile, as it does on a machine that was paused; then gives up."""
+    """Repeats the run if the cluster changed meanwhile, as on a machine that was paused; then gives up."""
     reason = None
     for _ in range(ATTEMPTS):
         before = world.settle()
         found = run()
-        reason = unrest(before, [node.status() for node in world.nodes] if before else [])
+        reason = changes_between(before, [node.status() for node in world.nodes] if before else [])
         if reason is None:
             return found
-        say(f"    again: {reason}")
-    raise BenchError(f"the cluster does not keep still under this load: {reason}; {last_words(world)}")
+        log_line(f"    again: {reason}")
+    raise BenchError(f"the cluster does not keep still under this load: {reason}; {log_tail(world)}")
 
 
-def last_words(world: World) -> str:
-    return "; ".join(f"{node.child.name}: {node.child.last_words()}" for node in world.nodes)
+def log_tail(world: World) -> str:
+    return "; ".join(f"{node.child.name}: {node.child.log_tail()}" for node in world.nodes)
 
 
 def measure_latency(stack: Stack, world: World, tools: Tools) -> float:
@@ -251,35 +252,35 @@ class Opened:
     def __init__(self, stack: Stack, world: World, idle: int, transfers: int) -> None:
         command = ["python3", "-B", str(Path(cluster_load.__file__)), ADDRESS, str(HTTPS_PORT)]
         command += [str(STREAM_PORT), str(idle), str(transfers)]
-        self.child = stack.children.start_talking(
+        self.child = stack.children.start_with_pipes(
             "client", [*world.within("client"), *command], stack.options.load_core, stack.tools.environment
         )
         world.adopt(self.child)
-        self._hear(OPENING_S)
+        self._receive(OPENING_S)
 
-    def say(self, command: str) -> dict[str, Any]:
+    def send(self, command: str) -> dict[str, Any]:
         assert self.child.process.stdin
         try:
             self.child.process.stdin.write(f"{command}\n".encode())
             self.child.process.stdin.flush()
         except BrokenPipeError as error:
-            raise BenchError(f"the client ended: {self.child.last_words()}") from error
-        return self._hear(ANSWER_S)
+            raise BenchError(f"the client ended: {self.child.log_tail()}") from error
+        return self._receive(ANSWER_S)
 
-    def _hear(self, patience_s: float) -> dict[str, Any]:
+    def _receive(self, patience_s: float) -> dict[str, Any]:
         output = self.child.process.stdout
         assert output
         ready, _, _ = select.select([output], [], [], patience_s)
         line = output.readline() if ready else b""
         if not line:
             state = "ended" if ready else f"does not answer after {patience_s:.0f} s"
-            raise BenchError(f"the client {state}: {self.child.last_words()}")
+            raise BenchError(f"the client {state}: {self.child.log_tail()}")
         return json.loads(line)
 
 
 @dataclass(frozen=True)
 class Stall:
-    """One death."""
+    """Result of one death."""
 
     gaps_ms: list[float]
     undisturbed_ms: list[float]
@@ -315,7 +316,7 @@ def rank(values: list[float], share: float) -> float:
 
 
 def run_stall(stack: Stack, record: Record, wanted: set[str]) -> list[str]:
-    """The process of the owner of all connections is killed; a few of them transfer, the others wait."""
+    """Kills the process of the owner of all connections; a few of these transfer, the others are idle."""
     stalls, failed = stalls_of(stack, record, "cluster_stall", unplugged=False)
     stall_rows(record, stalls, (STALL_P99, STALL_MAX), wanted)
     rows = [
@@ -333,7 +334,7 @@ def run_stall(stack: Stack, record: Record, wanted: set[str]) -> list[str]:
 
 
 def run_host_dead(stack: Stack, record: Record, wanted: set[str]) -> list[str]:
-    """The same, but the machine is gone at once: nothing of it says so."""
+    """Like `run_stall`, but the whole machine is disconnected at once."""
     stalls, failed = stalls_of(stack, record, "cluster_host_dead", unplugged=True)
     stall_rows(record, stalls, (DEAD_P99, DEAD_MAX), wanted)
     return failed
@@ -346,18 +347,19 @@ def stalls_of(stack: Stack, record: Record, name: str, unplugged: bool) -> tuple
     rounds = min(options.rounds, STALL_ROUNDS_MAX)
     for number in range(rounds):
         with make_world(stack, STALLED) as world:
-            # Both on one core: when the first dies the second has it for itself, as on a machine of its own.
+            # Both on one core: when the first node dies, the second has the core alone, as on its own machine.
             world.rest = world.core
             world.start()
             world.rest = options.load_core
             stall = one_stall(stack, world, idle, unplugged)
         stalls.append(stall)
         found = stall.as_json()
-        say(
+        log_line(
             f"  round {number + 1}/{rounds}  longest gap of {len(stall.gaps_ms)} transfers:"
-            f" p99 {found['p99_ms']:.0f} ms, max {found['max_ms']:.0f} ms (undisturbed {found['undisturbed_p99_ms']:.0f} and"
-            f" {found['undisturbed_max_ms']:.0f}); next request p99 {found['next_p99_ms']:.1f} ms, max {max(stall.next_ms):.0f} ms"
-            f" of {len(stall.next_ms)} (before {found['next_before_p99_ms']:.1f} of {len(stall.next_before_ms)});"
+            f" p99 {found['p99_ms']:.0f} ms, max {found['max_ms']:.0f} ms (undisturbed"
+            f" {found['undisturbed_p99_ms']:.0f} and {found['undisturbed_max_ms']:.0f}); next request"
+            f" p99 {found['next_p99_ms']:.1f} ms, max {max(stall.next_ms):.0f} ms of {len(stall.next_ms)}"
+            f" (before {found['next_before_p99_ms']:.1f} of {len(stall.next_before_ms)});"
             f" {stall.broken_count} broken"
         )
     record.samples[name] = {ON: [stall.as_json() for stall in stalls]}
@@ -384,32 +386,32 @@ def one_stall(stack: Stack, world: World, idle: int, unplugged: bool) -> Stall:
     world.run("server", "stream", command, options.load_core)
     started = time.monotonic()
     client = Opened(stack, world, idle, options.cluster_transfers)
-    say(f"  {options.cluster_connections:,} connections opened in {time.monotonic() - started:.0f} s")
+    log_line(f"  {options.cluster_connections:,} connections opened in {time.monotonic() - started:.0f} s")
     time.sleep(1)
     before = world.settle()
-    client.say("mark")
+    client.send("mark")
     time.sleep(WINDOW_S)
-    calm = client.say("report")
-    reason = unrest(before, [node.status() for node in world.nodes])
+    calm = client.send("report")
+    reason = changes_between(before, [node.status() for node in world.nodes])
     if reason or calm["broken"]:
-        raise BenchError(f"before anything was killed: {reason or calm['broken'][0]}; {last_words(world)}")
+        raise BenchError(f"before anything was killed: {reason or calm['broken'][0]}; {log_tail(world)}")
     if len(calm["gaps_ms"]) != options.cluster_transfers:
         raise BenchError(f"only {len(calm['gaps_ms'])} of {options.cluster_transfers} transfers run")
     killed = world.nodes.pop(0)
-    client.say("mark")
+    client.send("mark")
     if unplugged:
         world.unplug(1)
     killed.child.process.kill()
     move_aside(killed.child, options.load_core)
     killed.child.process.wait()
     time.sleep(WINDOW_S)
-    after = client.say("report")
+    after = client.send("report")
     gaps = after["gaps_ms"]
     if gaps:
-        say(f"    longest gaps: p99 {rank(gaps, 0.99):.0f} ms, max {max(gaps):.0f} ms")
-    end = client.say("check")
+        log_line(f"    longest gaps: p99 {rank(gaps, 0.99):.0f} ms, max {max(gaps):.0f} ms")
+    end = client.send("check")
     status = world.nodes[0].status()
-    say(f"    node 2: {' / '.join(world.nodes[0].child.log.read_text().splitlines()[-3:])}")
+    log_line(f"    node 2: {' / '.join(world.nodes[0].child.log.read_text().splitlines()[-3:])}")
     broken = after["broken"] + end["broken"]
     return Stall(
         after["gaps_ms"],
@@ -423,8 +425,8 @@ def one_stall(stack: Stack, world: World, idle: int, unplugged: bool) -> Stall:
 
 
 def move_aside(child: Child, core: int | None) -> None:
-    """The kernel takes a quarter of a second to clear up after a process with 20,000 sockets: on a machine of its own, which is
-    not the machine of whoever goes on."""
+    """Moves the child to another core: the kernel takes a quarter of a second to clear up after a process with 20,000
+    sockets. In a real cluster this happens on the failed machine, not on the one that continues."""
     for pid in child.pids if core is not None else []:
         with suppress(OSError):
             for task in os.listdir(f"/proc/{pid}/task"):
@@ -433,13 +435,13 @@ def move_aside(child: Child, core: int | None) -> None:
 
 
 def run_idle_bytes(stack: Stack, record: Record, _wanted: set[str]) -> list[str]:
-    """A node joins another one that has many idle connections, and gets their state: how many bytes is that?"""
+    """Bytes of state that a node receives when it joins another one with many idle connections."""
     count = stack.options.idle_connections
     values: list[float] = []
     for number in range(min(stack.options.rounds, STALL_ROUNDS_MAX)):
         empty, full = (joining_bytes(stack, connections) for connections in (0, count))
         values.append((full - empty) / count)
-        say(f"  round {number + 1}  {full:,} bytes with {count:,} connections, {empty:,} with none")
+        log_line(f"  round {number + 1}  {full:,} bytes with {count:,} connections, {empty:,} with none")
     record.samples[IDLE_BYTES] = {ON: [{"bytes": value} for value in values]}
     record.rows.append(Row(IDLE_BYTES, "B/connection", median(values)))
     return []
@@ -451,14 +453,14 @@ def joining_bytes(stack: Stack, connections: int) -> int:
         world.start_node(1, world.core)
         world.settle()
         client = Opened(stack, world, connections, 0)
-        time.sleep(2)  # what the handshakes left behind is acknowledged
+        time.sleep(2)  # until the end of the handshakes is acknowledged
         before = world.bytes_of("in2")
         started = time.monotonic()
         world.start_node(2, world.rest)
         world.settle()
         time.sleep(max(0.0, started + 5 - time.monotonic()))
         moved = world.bytes_of("in2") - before
-        alive = client.say("check")
+        alive = client.send("check")
         if alive["broken_count"]:
             raise BenchError(f"{alive['broken_count']} idle connections broke: {alive['broken'][0]}")
         return moved

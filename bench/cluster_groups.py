@@ -1,4 +1,4 @@
-"""The cluster rows by the measurement that they come out of."""
+"""The cluster rows, grouped by measurement."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from stack import Stack
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that come out of the same measurement."""
+    """Rows of one measurement."""
 
     title: str
     rows: tuple[str, ...]
     run: Callable[[Stack, Record, set[str]], list[str]]
-    """Takes the rows that are wanted and returns what failed."""
+    """Runs the measurement for the wanted rows and returns the failed ones."""
 
 
 GROUPS = (

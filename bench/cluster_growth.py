@@ -1,4 +1,4 @@
-"""What a handshake costs in clusters of two to seven nodes. See docs/measurements/benchmarks.md."""
+"""Cost of a handshake in clusters of two to seven nodes. See docs/measurements/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster_cases import STALL_ROUNDS_MAX, make_world, target_of, undisturbed
 from cluster_net import Shape, World
 from load import Done, Tools
 from measure import Row
-from runners import WARM_UP_S, Record, say
+from runners import WARM_UP_S, Record, log_line
 from stack import Stack
 
 SIZES_OF_CLUSTERS = (2, 3, 4, 5, 6, 7)
@@ -25,8 +25,8 @@ SHARED = "cluster_cpu_per_handshake_shared_7_vs_2"
 def run_growth(stack: Stack, record: Record, _wanted: set[str]) -> list[str]:
     """Handshakes spread over clusters of all sizes: the CPU time of all nodes, divided by all handshakes.
 
-    Once the load grows with the cluster, so that each node always has the same; and once all nodes share one load. With that
-    each has less to do the more they are, and what one waking costs is shared by fewer handshakes.
+    One load grows with the cluster, so that each node always has the same. The other is shared by all nodes: each then
+    has less to do the more there are, and fewer handshakes share the cost of one wake-up.
     """
     samples: dict[str, list[dict[str, object]]] = {}
     costs: dict[str, dict[int, list[float]]] = {GROWTH: {}, SHARED: {}}
@@ -43,9 +43,9 @@ def run_growth(stack: Stack, record: Record, _wanted: set[str]) -> list[str]:
                     samples.setdefault(f"{row} {size}", []).append(dict(sample))
                     idle = sample["idle_cores"]
                     shown.append("{cpu_us:8.1f} ({cpu_us_without_idle:.1f}) at {per_s:5,.0f}/s".format_map(sample))
-            say(
-                f"  round {number + 1}/{rounds}  {size} nodes, CPU us/handshake (without the {idle:.1%} of a core that they"
-                f" use idle): {'; '.join(shown)}"
+            log_line(
+                f"  round {number + 1}/{rounds}  {size} nodes, CPU us/handshake (without the {idle:.1%} of a core that"
+                f" they use idle): {'; '.join(shown)}"
             )
     record.samples[GROWTH] = samples
     first, last = SIZES_OF_CLUSTERS[0], SIZES_OF_CLUSTERS[-1]
@@ -58,7 +58,7 @@ def run_growth(stack: Stack, record: Record, _wanted: set[str]) -> list[str]:
 
 
 def growth_of(stack: Stack, world: World, size: int) -> dict[str, dict[str, float]]:
-    """What a handshake costs with the same load for each node, and with the same load for all."""
+    """Cost of a handshake with the same load for each node, and with the same load for all."""
     tools = Tools(stack.children, stack.folder, stack.options.load_core, world.within("client"))
     target, seconds = target_of("/1k"), stack.options.seconds
     children = [node.child for node in world.nodes]
@@ -83,7 +83,7 @@ def growth_of(stack: Stack, world: World, size: int) -> dict[str, dict[str, floa
 
 
 def of_all(children: list[Child], load: Callable[[], Done]) -> tuple[Done, int, float]:
-    """A load, the CPU time that all nodes had meanwhile, and how long that was: tools take time to start."""
+    """A load, the CPU time of all nodes meanwhile, and its duration: tools take time to start."""
     before, started = [child.cpu_ns() for child in children], time.monotonic()
     done = load()
     spent = sum(child.cpu_ns() - cpu for child, cpu in zip(children, before, strict=True))
@@ -91,7 +91,7 @@ def of_all(children: list[Child], load: Callable[[], Done]) -> tuple[Done, int, 
 
 
 def idle_cores(children: list[Child], seconds: float = 2.0) -> float:
-    """Cores that all nodes together use for heartbeats and the like."""
+    """Cores that all idle nodes together use for heartbeats and similar work."""
     before, started = sum(child.cpu_ns() for child in children), time.monotonic()
     time.sleep(seconds)
     return (sum(child.cpu_ns() for child in children) - before) / 1e9 / (time.monotonic() - started)
@@ -117,7 +117,8 @@ def plot(values: dict[int, float], width: int = 480, height: int = 300) -> str:
         f'<text x="{x(size):.1f}" y="{height - bottom + 16}" text-anchor="middle">{size}</text>'
         for size in sizes
     )
-    return f"""<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="12">
+    size_and_font = f'width="{width}" height="{height}" font-family="sans-serif" font-size="12"'
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" {size_and_font}>
 <rect width="100%" height="100%" fill="white"/>
 <path d="M{left},{top} V{height - bottom} H{width - 20}" fill="none" stroke="black"/>
 <path d="M{x(sizes[0]):.1f},{flat:.1f} H{x(sizes[-1]):.1f}" stroke="gray" stroke-dasharray="4"/>

@@ -1,14 +1,15 @@
-"""The client of the stall case: many idle TLS connections, and some that receive a body that never ends.
+"""The client of the stall case: many idle TLS connections, and some that receive an endless body.
 
-`cluster_load.py ADDRESS HTTPS_PORT STREAM_PORT IDLE TRANSFERS`, then a line for each command on standard input, answered
-by a line of JSON:
+`cluster_load.py ADDRESS HTTPS_PORT STREAM_PORT IDLE TRANSFERS`, then a line for each command on standard input,
+answered by a line of JSON:
 
-- `mark`: forget what was seen; from now on note the longest time without a byte of each transfer, and ask idle
-  connections for one more request, 200 a second, whether or not earlier ones are answered.
-- `report`: `{"gaps_ms": [..], "asked_ms": [..], "broken": [..]}` since the mark. A transfer that is silent counts up to now.
-- `check`: ends the transfers and asks every idle connection once more: `{"alive": N, "broken": [..]}`.
+- `mark`: clears the results. From now on it measures the longest time without a byte of each transfer, and sends one
+  more request on idle connections, 200 a second, regardless of the answers.
+- `report`: `{"gaps_ms": [..], "asked_ms": [..], "broken": [..]}` since the mark. The gap of a silent transfer lasts
+  until now.
+- `check`: ends the transfers and sends a request on every idle connection: `{"alive": N, "broken": [..]}`.
 
-Every byte of the transfers is compared with what it should be.
+Every byte of the transfers is compared with the expected one.
 """
 
 from __future__ import annotations
@@ -49,19 +50,19 @@ def connect(context: ssl.SSLContext, address: str, port: int) -> ssl.SSLSocket:
 
 
 class Transfer:
-    """One body that arrives. `longest_s` is the longest time without a byte since the mark."""
+    """One body that is received. `longest_s` is the longest time without a byte since the mark."""
 
     def __init__(self, sock: ssl.SSLSocket, pattern: bytes, now: float) -> None:
         self.sock = sock
         self.pattern = pattern
         self.position: int | None = None
-        """Next position of the body; None within the head."""
+        """Next position in the body; None within the head."""
         self.head = b""
         self.last = now
         self.longest_s = 0.0
 
     def take(self, data: bytes, now: float) -> None:
-        """Notes the gap before these bytes and compares them; raises if they are others than expected."""
+        """Records the gap before these bytes and compares them; raises if one differs."""
         self.longest_s = max(self.longest_s, now - self.last)
         self.last = now
         if self.position is None:
@@ -101,7 +102,7 @@ class Client:
         pattern = content()
         self.poll = select.epoll()
         self.answers = select.epoll()
-        """Looked at between any two pieces of transfers: reading 200 of those takes longer than what is measured here."""
+        """Polled between any two pieces of transfers: reading 200 of those takes longer than the measured times."""
         self.idle: list[ssl.SSLSocket] = []
         self.broken: list[str] = []
         for _ in range(idle_count):
@@ -120,7 +121,7 @@ class Client:
         self.next_idle = 0
         self.asking: dict[int, Asking] = {}
         self.ask_at: float | None = None
-        """When the next idle connection is asked."""
+        """Time of the next request on an idle connection."""
         self.asked_ms: list[float] = []
 
     def receive(self, transfer: Transfer) -> None:
@@ -146,13 +147,13 @@ class Client:
             self.ask()
 
     def ask(self) -> None:
-        """Sends a request on the next idle connection; `hear` takes the answer."""
+        """Sends a request on the next idle connection; `receive_answer` reads the answer."""
         if not self.idle:
             return
         sock = self.idle[self.next_idle % len(self.idle)]
         self.next_idle += 1
         if sock.fileno() in self.asking:
-            return  # it still waits for its last answer
+            return  # its last answer is outstanding
         sock.setblocking(False)
         self.asking[sock.fileno()] = Asking(sock, time.monotonic())
         self.answers.register(sock, select.EPOLLIN)
@@ -161,7 +162,7 @@ class Client:
         except OSError as error:
             self.give_up(sock.fileno(), error)
 
-    def hear(self, descriptor: int) -> None:
+    def receive_answer(self, descriptor: int) -> None:
         asking = self.asking[descriptor]
         try:
             more = asking.sock.recv(PIECE)
@@ -178,9 +179,9 @@ class Client:
             self.answers.unregister(asking.sock)
             del self.asking[descriptor]
 
-    def hear_all(self, wait_s: float = 0) -> None:
+    def receive_all(self, wait_s: float = 0) -> None:
         for descriptor, _ in self.answers.poll(wait_s):
-            self.hear(descriptor)
+            self.receive_answer(descriptor)
 
     def give_up(self, descriptor: int, error: OSError) -> None:
         self.broken.append(f"idle connection: {error or type(error).__name__}")
@@ -207,20 +208,21 @@ class Client:
         return self.check()
 
     def check(self) -> dict[str, object]:
-        """Asks each idle connection, and waits until all have answered or `TIMEOUT_S` passes without an answer."""
+        """Sends a request on each idle connection; waits until all have answered or `TIMEOUT_S` passes without an
+        answer."""
         self.asked_ms, self.broken, self.ask_at = [], [], None
         everything = len(self.idle)
         left = [sock for sock in self.idle if sock.fileno() not in self.asking]
-        heard_at = time.monotonic()
-        while (left or self.asking) and time.monotonic() - heard_at < TIMEOUT_S:
+        received_at = time.monotonic()
+        while (left or self.asking) and time.monotonic() - received_at < TIMEOUT_S:
             for sock in left[:ASKED_AT_ONCE]:
                 self.next_idle = self.idle.index(sock)
                 self.ask()
             del left[:ASKED_AT_ONCE]
             before = len(self.asking)
-            self.hear_all(0.005)
+            self.receive_all(0.005)
             if len(self.asking) < before:
-                heard_at = time.monotonic()
+                received_at = time.monotonic()
         silent = [f"idle connection: no answer within {TIMEOUT_S:.0f} s"] * len(self.asking)
         broken = self.broken + silent
         return {
@@ -235,10 +237,10 @@ class Client:
             for descriptor, _ in self.poll.poll(None if self.ask_at is None else 1 / ASKED_PER_S):
                 if descriptor in self.transfers:
                     self.receive(self.transfers[descriptor])
-                    self.hear_all()
+                    self.receive_all()
                     self.ask_if_due()
                 elif descriptor == self.answers.fileno():
-                    self.hear_all()
+                    self.receive_all()
                 elif descriptor == own:
                     line = sys.stdin.readline()
                     if not line:

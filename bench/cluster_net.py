@@ -1,8 +1,8 @@
-"""Clusters on this machine: nodes, clients and servers in network namespaces of their own, on two bridges in another.
+"""Clusters on this machine: nodes, clients and servers in their own network namespaces, on two bridges in another one.
 
-Names of namespaces begin with `evergate-bench-` and the id of this process; they are removed at the end, and what a
-killed run left behind is removed by the next one. Nothing outside of them is touched, but for a moment what
-congestion control they may use.
+Names of namespaces begin with `evergate-bench-` and the id of this process. They are removed at the end; the next run
+removes those of a killed run. Nothing else on the machine changes, except for a moment the congestion controls that are
+allowed for all processes.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ SETTLE_TIMEOUT_S = 60.0
 KERNEL_MIN = (6, 8)
 PREFIX = "evergate-bench-"
 ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
-# `ip netns exec` gives a process a /sys of its own, in which the daemon needs a BPF file system.
+# `ip netns exec` gives a process its own /sys, in which the daemon needs a BPF file system.
 WITH_BPF = ("sh", "-c", 'mount -t bpf bpf /sys/fs/bpf && exec "$@"', "node")
 
 
 def obstacle(root: bool, release: str) -> str | None:
-    """Why clusters cannot be measured here, if so."""
+    """The reason why clusters cannot be measured here, if any."""
     numbers = re.match(r"(\d+)\.(\d+)", release)
     version = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
     if not root:
@@ -70,25 +70,25 @@ def outside(number: int) -> str:
 
 @dataclass(frozen=True)
 class Shape:
-    """How many nodes there are and what they do. `clustered` false: one node, the same without `[cluster]`."""
+    """Number and roles of the nodes. `clustered` false: one node, the same without `[cluster]`."""
 
     nodes: int = 2
     clustered: bool = True
     owners: int | None = None
-    """Nodes that carry connections; the others have weight 0 and only hold copies. None: all."""
+    """Nodes that own connections; the others have weight 0 and are only backups. None: all."""
     congestion_control: str | None = "cubic"
-    """Of all hosts; the machine's when None. As kernels come: BBR paces with timers, and what they send counts as the time of
-    whoever they interrupt."""
+    """Of all hosts; the machine's when None. BBR, a common default, paces with timers, whose packets are charged to the
+    interrupted process."""
     burst_bytes: int | None = None
-    """Most that the server's kernel hands to its card at once: where round trips are short it lets whole windows go together,
-    whatever rate it paces to."""
+    """Most bytes that the server's kernel passes to its card at once: with short round trips it sends whole windows
+    together, whatever its pacing rate."""
 
     def weight(self, number: int) -> int:
         return 100 if self.owners is None or number <= self.owners else 0
 
 
 def node_config(material: Material, shape: Shape, number: int) -> str:
-    """One node's configuration: everything but `[cluster]` is the same on and off."""
+    """One node's configuration: identical with and without a cluster, except for `[cluster]`."""
     folder = material.folder
     text = f"""[node]
 workers = 1
@@ -159,7 +159,7 @@ outside = "{outside(node)}"
 
 @contextmanager
 def allowed(congestion_control: str) -> Iterator[None]:
-    """Network namespaces may begin with what the machine allows everybody."""
+    """Allows a congestion control for all processes, so that network namespaces can start with it."""
     before = ALLOWED.read_text()
     if congestion_control not in before.split():
         ALLOWED.write_text(f"{before.strip()} {congestion_control}")
@@ -191,7 +191,7 @@ class Node:
     socket: Path
 
     def status(self) -> dict[str, Any]:
-        """What `evergate cluster status --json` shows."""
+        """Output of `evergate cluster status --json`."""
         return json.loads(self.get("/v1/cluster"))
 
     def get(self, path: str) -> bytes:
@@ -244,10 +244,10 @@ class World:
         self.close()
 
     def close(self) -> None:
-        """Ends what runs inside, then removes the namespaces."""
+        """Ends the processes inside, then removes the namespaces."""
         for child in self._mine:
             if child.process.poll() is None and child.name.startswith("node"):
-                child.process.kill()  # TERM would first hand its connections over
+                child.process.kill()  # TERM would first hand off its connections
             self.children.stop(child)
         for name in self._namespaces:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
@@ -260,9 +260,9 @@ class World:
             ip("netns", "add", name)
             self._namespaces.append(name)
             self._ip(host, "link set lo up")
-        # A switch has no packet filter, and whoever sends would be charged for what it does.
+        # A switch has no packet filter, whose cost would be charged to the sender.
         for name in FILTERS_OF_BRIDGES:
-            with suppress(BenchError):  # kernels without them have nothing to turn off
+            with suppress(BenchError):  # kernels without them need no change
                 self._sysctl("switch", f"net.bridge.{name}", "0")
         for bridge, address in (("in", SWITCH[0]), ("out", SWITCH[1])):
             self._ip("switch", f"link add {bridge} type bridge")
@@ -277,7 +277,7 @@ class World:
             self._ip("node1", f"addr add {ADDRESS}/32 dev lo")
         if self.shape.burst_bytes:
             self._ip("server", f"link set in gso_max_size {self.shape.burst_bytes}")
-        # As many as a client of a load test needs: all its connections come from one address.
+        # As many ports as a client of a load test needs: all its connections come from one address.
         self._sysctl("client", "net.ipv4.ip_local_port_range", "1024 65000")
         if self.shape.congestion_control:
             with allowed(self.shape.congestion_control):
@@ -313,7 +313,7 @@ class World:
             raise BenchError(f"{name} cannot be set in {host}: {result.stderr.decode().strip()}")
 
     def within(self, host: str) -> list[str]:
-        """What to put before a command that shall run at a host."""
+        """The prefix of a command that runs at a host."""
         return ["ip", "netns", "exec", self._name(host)]
 
     def run(self, host: str, name: str, command: list[str], core: int | None, forks: int = 0) -> Child:
@@ -343,13 +343,13 @@ class World:
         self.settle()
 
     def settle(self) -> list[dict[str, Any]]:
-        """Waits until the nodes that live are one cluster, and each bucket has its copy and the owner it should have."""
+        """Waits until the remaining nodes are one cluster, and each bucket has its backup and the intended owner."""
         deadline = time.monotonic() + SETTLE_TIMEOUT_S
         found: list[dict[str, Any]] = []
         while time.monotonic() < deadline:
             for node in self.nodes:
                 if node.child.process.poll() is not None:
-                    raise BenchError(f"{node.child.name} ended: {node.child.last_words()}")
+                    raise BenchError(f"{node.child.name} ended: {node.child.log_tail()}")
             with suppress(OSError, http.client.HTTPException):
                 if not self.shape.clustered:
                     self.nodes[0].get("/healthz")
@@ -377,13 +377,15 @@ class World:
 
 
 def settled(found: list[dict[str, Any]], shape: Shape) -> bool:
-    """Whether these are all in one view, own all buckets by their weights, and have a copy of each."""
+    """Whether these nodes are all in one view, own all buckets by their weights, and have a backup of each."""
     members = [status["node"] for status in found]
     for status in found:
         buckets, view = status["buckets"], status["view"]
         if status["phase"] != "active" or not view or sorted(view["members"]) != members:
             return False
-        if buckets["unowned"] or buckets["recovering"] or buckets["syncing"] or (buckets["without_backup"] and len(found) > 1):
+        if buckets["unowned"] or buckets["recovering"] or buckets["syncing"]:
+            return False
+        if buckets["without_backup"] and len(found) > 1:
             return False
         if (buckets["owned"] == 0) != (shape.weight(status["node"]) == 0):
             return False
@@ -398,8 +400,8 @@ def brief(status: dict[str, Any]) -> str:
     return f"{status['phase']}, members {members}, buckets {status['buckets']}"
 
 
-def unrest(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str | None:
-    """What happened to the cluster in between that no load should cause."""
+def changes_between(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str | None:
+    """A change of the cluster in between that no load should cause, if any."""
     for old, new in zip(before, after, strict=True):
         for count in ("views", "fenced", "state_dropped", "failovers", "handoffs", "channels_lost", "connections_lost"):
             if new["counts"][count] != old["counts"][count]:

@@ -1,7 +1,8 @@
 """A server of endless bodies: `cluster_stream.py ADDRESS PORT BYTES_PER_SECOND`.
 
-Each connection gets one response, at a rate that the kernel paces: there is always more to send, and the machine is
-not full. The byte at each position is known (`content`), so that a client can tell what came twice, late or never.
+Each connection receives one response, at a rate that the kernel paces: there is always more to send, and the machine is
+not saturated. The byte at each position is known (`content`), so that a client can detect repeated, late and lost
+bytes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import select
 import socket
 import sys
 
-# Longer than any segment, record or buffer that content could be confused over, and a multiple of none.
+# Longer than any segment, record or buffer, and a multiple of none.
 PERIOD = 1_000_003
 LENGTH = 1 << 40
 CHUNK = 65_536
@@ -39,7 +40,7 @@ class Sending:
         self.position = 0
 
     def step(self, pattern: memoryview) -> bool:
-        """Sends what fits, once; false when the request is not complete yet."""
+        """Sends as much as possible, once; false while the request is incomplete."""
         if b"\r\n\r\n" not in self.request:
             more = self.sock.recv(4096)
             if not more:

@@ -1,8 +1,8 @@
 """Configurations of the proxies and of the backend: one worker each, tuned as their own documentation advises.
 
-All proxies serve the same: `ecdsa` and `rsa` (HTTPS), `http`, and `tcp`, in front of the same backend, with the same
-certificates, TLS 1.3 with AES-128-GCM and X25519, tickets, kept upstream connections, and no logs. `echo_https`,
-`echo_http` and `echo_tcp` lead to the echo server of `evergate-bench` instead.
+All proxies have the same listeners, `ecdsa` and `rsa` (HTTPS), `http`, and `tcp`, in front of the same backend. They
+use the same certificates, TLS 1.3 with AES-128-GCM and X25519, tickets, kept upstream connections, and no logs.
+`echo_https`, `echo_http` and `echo_tcp` lead to the echo server of `evergate-bench` instead.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 LISTENERS = ("ecdsa", "rsa", "http", "tcp")
 ECHO_LISTENERS = ("echo_https", "echo_http", "echo_tcp")
-# Of HTTPS listeners: the kind of their certificate.
+# HTTPS listeners with the kind of their certificate.
 CERTIFICATES = {"ecdsa": "ecdsa", "rsa": "rsa", "echo_https": "ecdsa"}
 TCP_LISTENERS = ("tcp", "echo_tcp")
 CONNECTIONS_MAX = 16_000
@@ -44,9 +44,9 @@ class Material:
     folder: Path
     backend: int
     marked: int
-    """A second port of the backend, whose responses have `X-Pool: marked`: where rules route to."""
+    """A second port of the backend, whose responses have `X-Pool: marked`: the target of rules."""
     host: str = "127.0.0.1"
-    """Where the backend listens."""
+    """Address of the backend."""
     echo_http: int = 0
     """Port of the echo server for WebSockets and uploads."""
     echo_tcp: int = 0
@@ -61,10 +61,10 @@ class Material:
 
 @dataclass(frozen=True)
 class Tuning:
-    """Where one setting does not suit all cases, each peer gets the one that suits the case."""
+    """If one setting does not suit all cases, each peer gets the one that suits the case."""
 
     bulk: bool = False
-    """Large buffers: they make 10 MB cheaper and 1 KB dearer."""
+    """Large buffers: they make 10 MB cheaper and 1 KB more expensive."""
     force_splice: bool = False
     """HAProxy's `splice-response` in place of `splice-auto`, which leaves it to a heuristic whether to splice."""
 
@@ -87,7 +87,7 @@ class Ports:
 
 
 def nginx_head(material: Material, name: str) -> str:
-    """What all nginx instances have in common. As root the worker stays root, because the folder is private."""
+    """The common part of all nginx instances. As root the worker stays root, because the folder is private."""
     folder = material.folder
     user = "user root;\n" if os.geteuid() == 0 else ""
     module = f"load_module {NGINX_STREAM};\n" if NGINX_STREAM.exists() else ""
@@ -132,7 +132,7 @@ def backend_config(material: Material) -> str:
 
 
 def nginx_config(material: Material, ports: Ports, tuning: Tuning) -> str:
-    """`server_name` gives requests without a Host (HTTP/1.0) one; the backend refuses an empty Host."""
+    """`server_name` supplies the Host of requests without one (HTTP/1.0); the backend refuses an empty Host."""
     if "echo_http" in ports:
         return nginx_echo_config(material, ports)
     tls = "".join(
@@ -180,7 +180,7 @@ def nginx_config(material: Material, ports: Ports, tuning: Tuning) -> str:
 
 
 def nginx_echo_config(material: Material, ports: Ports) -> str:
-    """WebSockets at `/ws`; uploads are passed on as they come."""
+    """WebSockets at `/ws`; uploads are forwarded as they arrive."""
     stream = ""
     if "echo_tcp" in ports:
         stream = f"""stream {{

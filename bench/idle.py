@@ -1,7 +1,7 @@
-"""Opens TLS connections that do one request each, then holds them: `idle.py PORT COUNT`.
+"""Opens TLS connections that do one request each, then keeps them: `idle.py PORT COUNT`.
 
-Says `ready` when all are idle. A line on standard input asks whether they still work: every fiftieth does another
-request and `alive` is said, or what went wrong. A proxy that closed idle connections would look thrifty otherwise.
+Prints `ready` when all are idle. After a line on standard input every fiftieth connection does another request; it
+prints `alive` or the error. Otherwise a proxy that closed idle connections would seem to need little memory.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
     connections = []
     for _ in range(count):
         raw = socket.create_connection(("127.0.0.1", port), timeout=10)
-        # As browsers do; otherwise the request may wait for the acknowledgement of the handshake's last message.
+        # Like browsers; otherwise the request may wait for the acknowledgement of the handshake's last message.
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = context.wrap_socket(raw)
         request(connection)

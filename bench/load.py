@@ -1,7 +1,7 @@
-"""The load tools, from Debian packages but for `evergate-bench`, and what they say they did.
+"""The load tools, from Debian packages except for `evergate-bench`, and their reports.
 
 Each function runs one tool to its end and returns what was completed. A tool that reports an error, an unexpected
-status or a short body fails the measurement: a proxy that answers with errors is fast.
+status or a short body fails the measurement, because a proxy that answers with errors is fast.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from children import BenchError, Children, pinned
 GRACE_S = 20.0
 PACE_KEPT = 0.9  # the last operation ends after the load's time
 LATE_MAX_S = 1.0
-OPENED_EVERY_MS = 3  # no part of the 10 ms in which h2load sends what is due
+OPENED_EVERY_MS = 3  # no divisor of the 10 ms in which h2load sends due requests
 
-# What every client offers, so that all proxies do the same work. OpenSSL applies it to every tool linked with it.
+# Offer of every client, so that all proxies do the same work. OpenSSL applies it to every tool linked with it.
 OPENSSL_CLIENT = """
 openssl_conf = start
 [start]
@@ -49,7 +49,7 @@ end
 
 @dataclass(frozen=True)
 class Done:
-    """What a load completed."""
+    """Completed work of a load."""
 
     operations: int
     body_bytes: int
@@ -59,7 +59,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Target:
-    """Where a load goes."""
+    """Destination of a load."""
 
     port: int
     path: str = "/1k"
@@ -90,7 +90,7 @@ class Tools:
         self.folder = folder
         self.core = core
         self.within = list(within)
-        """What goes before each command: how to get into a network namespace."""
+        """Prefix of each command, which enters a network namespace."""
         self.echo_binary = echo
         settings = folder / "client.cnf"
         settings.write_text(OPENSSL_CLIENT)
@@ -106,10 +106,10 @@ class Tools:
     ) -> Done:
         """h2load over HTTP/1.1: `connections` that each send one request after the other.
 
-        With `rate` the connections together send that many requests a second, and latencies are recorded. h2load sends what is
-        due of each connection every 10 ms. Opened at once, connections have their turns as close together as their handshakes
-        ended: the faster handshakes are, the larger the bursts that requests come in. So they are opened at set distances.
-        `paths` is a file with URLs to go through instead of the target's.
+        With `rate` the connections together send that many requests a second, and latencies are recorded. h2load sends
+        the due requests of each connection every 10 ms. Connections opened at once would send as close together as
+        their handshakes ended, so faster handshakes would cause larger bursts of requests. They are therefore opened at
+        set intervals. `paths` is a file with URLs to use instead of the target's.
         """
         command = [
             "h2load",
@@ -131,15 +131,15 @@ class Tools:
         output, elapsed = self._run([command], seconds)
         done = parse_h2load(output[0], target.body_bytes)
         if rate is None:
-            # Connections are set up within the first moments; the load's time is the one asked for.
+            # Connections are set up within the first moments; the load's time is the requested one.
             return Done(done.operations, done.body_bytes, done.seconds or elapsed)
         opening_us = connections * OPENED_EVERY_MS * 1000
         latencies = read_latencies(log, opening_us)
         return Done(done.operations, done.body_bytes, done.seconds - opening_us / 1e6, latencies)
 
     def echo(self, target: Target, connections: int, message: int, seconds: float) -> Done:
-        """`connections` that each send `message` bytes, wait until they have come back, and send the next; as WebSocket
-        frames where the target has a path."""
+        """`connections` that each send `message` bytes, wait until the echo is complete, and send the next; as
+        WebSocket frames if the target has a path."""
         command = [str(self.echo_binary), "echo", f"{target.host}:{target.port}", str(connections), str(message)]
         command += [f"{seconds:g}", *(["ws"] if target.path else []), *(["tls"] if target.tls else [])]
         output, _ = self._run([command], seconds)
@@ -216,7 +216,7 @@ class Tools:
 
 
 def parse_h2load(text: str, body_bytes: int) -> Done:
-    """Reads h2load's summary; any request that failed is an error."""
+    """Reads h2load's summary; any failed request is an error."""
     requests = re.search(
         r"requests: (\d+) total.*?(\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout", text
     )
@@ -237,7 +237,7 @@ def parse_h2load(text: str, body_bytes: int) -> Done:
 
 
 def parse_echo(text: str, message: int) -> Done:
-    """Reads what `evergate-bench echo` did; it ends with an error when a byte differs."""
+    """Reads the report of `evergate-bench echo`, which ends with an error when a byte differs."""
     found = json.loads(text)
     echoes, took = int(found["echoes"]), float(found["seconds"])
     if echoes == 0:
@@ -271,8 +271,8 @@ def parse_s_time(text: str, body_bytes: int) -> int:
 
 
 def read_latencies(log: Path, edge_us: int) -> tuple[int, ...]:
-    """Latencies of one h2load run in microseconds, sorted, but for requests within `edge_us` of the first and of the last,
-    when not all connections are there. Columns: start, status, latency."""
+    """Latencies of one h2load run in microseconds, sorted. Requests within `edge_us` of the first and of the last
+    are left out, because not all connections are open then. Columns: start, status, latency."""
     rows = [[int(column) for column in line.split("\t")[:3]] for line in log.read_text().splitlines()]
     begun = [start for start, _, _ in rows]
     first, last = min(begun, default=0) + edge_us, max(begun, default=0) - edge_us

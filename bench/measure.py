@@ -1,4 +1,4 @@
-"""One measurement: a load against one proxy, and what it cost that proxy."""
+"""One measurement: a load against one proxy, and its cost for that proxy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GB = 1e9
 
 @dataclass(frozen=True)
 class Sample:
-    """What one round of one contender gave."""
+    """Result of one round of one contender."""
 
     cpu_ns: int
     operations: int
@@ -41,12 +41,12 @@ class Sample:
 
     @property
     def cores(self) -> float:
-        """Cores that the proxy kept busy: far below 1 the load tool or the backend was the bound."""
+        """Cores that the proxy kept busy: far below 1 the load tool or the backend was the limit."""
         return self.cpu_ns / 1e9 / self.seconds
 
     @property
     def hidden(self) -> float:
-        """CPU time of ksoftirqd on all cores as a share of the proxy's: work that nobody was charged for."""
+        """CPU time of ksoftirqd on all cores as a share of the proxy's: work that is charged to no process."""
         return self.softirq_ns / max(1, self.cpu_ns)
 
     def as_json(self) -> dict[str, object]:
@@ -54,7 +54,7 @@ class Sample:
 
 
 def measure(child: Child, load: Callable[[], Done]) -> Sample:
-    """Runs a load and takes the CPU time of all the proxy's threads before and after it."""
+    """Runs a load and reads the CPU time of all the proxy's threads before and after it."""
     child.check()
     softirq, cpu = softirq_cpu_ns(), child.cpu_ns()
     done = load()
@@ -66,7 +66,7 @@ def measure(child: Child, load: Callable[[], Done]) -> Sample:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the results: ours against one peer, or a figure without one."""
+    """One line of the results: evergate against one peer, or a figure without one."""
 
     name: str
     unit: str
@@ -97,6 +97,6 @@ def significant(value: float) -> float:
 
 
 def rows_of(name: str, unit: str, values: dict[str, list[float]], ours: str = "evergate") -> list[Row]:
-    """Medians over the rounds, ours against each other contender."""
+    """Medians over the rounds, evergate against each other contender."""
     mine = median(values[ours])
     return [Row(name, unit, mine, peer, median(rounds)) for peer, rounds in values.items() if peer != ours]

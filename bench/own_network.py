@@ -1,4 +1,4 @@
-"""A loopback interface of our own: what does not go through a cluster's networks runs the same on every machine."""
+"""A separate loopback interface: loads outside a cluster's networks then run equally on every machine."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cluster_net import allowed
 CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 MACHINES = "machine"
-"""In place of a name: the machine's own network, as it is."""
+"""Value in place of a name: the machine's own network, unchanged."""
 OWN = "/proc/self/ns/net"
 CLONE_NEWNET = 0x40000000
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def obstacle(congestion_control: str, is_root: bool, available: str) -> str | None:
-    """Why connections cannot use this congestion control here."""
+    """The reason why connections cannot use this congestion control here, if any."""
     if not is_root:
         return "a network namespace needs root"
     if congestion_control not in available.split():
@@ -32,8 +32,8 @@ def obstacle(congestion_control: str, is_root: bool, available: str) -> str | No
 
 @contextmanager
 def own_network(congestion_control: str) -> Iterator[str | None]:
-    """Puts this process, and what it starts, into a network namespace whose connections use this congestion control. Where
-    that is not possible, everything stays in the machine's; yields the reason."""
+    """Moves this process, and its children, into a network namespace whose connections use this congestion control. If
+    that is not possible, they stay in the machine's namespace; yields the reason."""
     if congestion_control == MACHINES:
         yield None
         return
@@ -50,10 +50,10 @@ def own_network(congestion_control: str) -> Iterator[str | None]:
 
 
 def move(machines: int, congestion_control: str) -> str | None:
-    """Into a new network namespace; why not, where this is not allowed to root either, as in most containers."""
+    """Moves into a new network namespace; returns the reason if root may not do so either, as in most containers."""
     try:
         ours = make()
-        enter(machines)  # where it is said what namespaces may use
+        enter(machines)  # the namespace that controls what others may use
         with allowed(congestion_control):
             enter(ours)
             CONGESTION_CONTROL.write_text(congestion_control)

@@ -1,9 +1,8 @@
 """Full TLS handshakes at a set rate: `paced.py ADDRESS PORT PER_S SECONDS PROCESSES`.
 
 Each operation is a connection, a full handshake, one request whose response is checked, and the end. The processes take
-turns at equal distances; one that is late catches up. Says as JSON how many were done, in what time, and how late the
-latest of them began: `{"done": N, "seconds": S, "late_s": S}`. Public tools either hold a rate or make a connection for
-each request.
+turns at equal intervals; a late one catches up. Prints as JSON the number of operations, their time, and the largest
+delay: `{"done": N, "seconds": S, "late_s": S}`. Public tools either hold a rate or make a connection for each request.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from types import FrameType
 from cluster_load import TIMEOUT_S, connect, tls_context
 from idle import request
 
-LEAD_S = 0.1  # until all processes are there
+LEAD_S = 0.1  # until all processes have started
 
 
 @dataclass(frozen=True)
 class Turns:
-    """When one process's operations are due."""
+    """Times of one process's operations."""
 
     first_s: float
     gap_s: float
@@ -47,7 +46,7 @@ def work(address: str, port: int, turns: Turns) -> dict[str, float]:
 
 
 def start(address: str, port: int, turns: Turns) -> tuple[int, int]:
-    """Starts a process; its id, and where it says what it did."""
+    """Starts a process; returns its id and the descriptor of its report."""
     reads, writes = os.pipe()
     process = os.fork()
     if process:
@@ -58,7 +57,7 @@ def start(address: str, port: int, turns: Turns) -> tuple[int, int]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.write(writes, json.dumps(work(address, port, turns)).encode())
         status = 0
-    except Exception as error:  # whatever it is, the run is told
+    except Exception as error:  # every failure is reported to the run
         print(f"a handshake or a request failed: {error!r}", file=sys.stderr, flush=True)
     finally:
         os._exit(status)
@@ -90,7 +89,7 @@ def main() -> int:
                 os.kill(process, signal.SIGTERM)
             os.waitpid(process, 0)
     if None in found:
-        return 1  # it has said why
+        return 1  # it has printed the reason
     done = sum(one["done"] for one in found)
     print(json.dumps({"done": done, "seconds": took, "late_s": max(one["late_s"] for one in found)}))
     return 0

@@ -1,4 +1,4 @@
-"""Where a run took place, and the table and files it leaves."""
+"""Environment of a run, and its table and files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMANDS = {
 
 
 def environment(evergate: Path) -> dict[str, str]:
-    """CPU, kernel, versions and what else a figure depends on."""
+    """CPU, kernel, versions and other conditions of a figure."""
     model = next(
         (line.split(":", 1)[1].strip() for line in lines("/proc/cpuinfo") if line.startswith("model name")),
         "",
@@ -41,7 +41,7 @@ def environment(evergate: Path) -> dict[str, str]:
 
 
 def congestion_control() -> str:
-    """What the connections of this network namespace begin with."""
+    """The initial congestion control of this network namespace's connections."""
     return " ".join(lines("/proc/sys/net/ipv4/tcp_congestion_control"))
 
 
@@ -53,7 +53,7 @@ def lines(path: str) -> list[str]:
 
 
 def first_line(command: list[str]) -> str:
-    """What a program calls itself; some say it on standard error, and `wrk -v` ends with status 1."""
+    """The version line of a program; some print it on standard error, and `wrk -v` ends with status 1."""
     try:
         result = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as missing:
@@ -69,7 +69,7 @@ def first_line(command: list[str]) -> str:
 
 
 def commit() -> str:
-    """The revision, where the source is a git repository."""
+    """The revision, if the source is a git repository."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
         result = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -79,7 +79,7 @@ def commit() -> str:
 
 
 def verdict(aim: Aim, rows: list[Row]) -> tuple[bool, str]:
-    """Whether a row's aim is met against the better of its peers, and the aim in words."""
+    """Whether a row's aim is met against the better of its peers, and the aim as text."""
     parts, met = [], True
     if aim.ratio is not None:
         better = max(row.ratio for row in rows if row.ratio is not None)

@@ -1,4 +1,4 @@
-"""The rules of the `rules_*` rows, in evergate's language and in HAProxy's.
+"""The rules of the `rules_*` rows, in the languages of evergate and HAProxy.
 
 A set of N is the first N of one endless list, so a smaller set is part of a larger one. Matching requests go to the
 pool `marked`, others to `web`; both answer the same body.

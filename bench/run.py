@@ -1,5 +1,8 @@
 #!/usr/bin/env -S python3 -B
-"""Side by side with nginx and HAProxy: `make bench`, or `bench/run.py --only https_1k`. See docs/measurements/benchmarks.md."""
+"""Comparison with nginx and HAProxy: `make bench`, or `bench/run.py --only https_1k`.
+
+See docs/measurements/benchmarks.md.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from cluster_net import obstacle_here
 from configs import CONNECTIONS_MAX
 from own_network import MACHINES, own_network
 from report import congestion_control, environment, save, table
-from runners import Record, run_idle, run_relay, run_rules, say
+from runners import Record, log_line, run_idle, run_relay, run_rules
 from stack import Options, Stack
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -103,12 +106,12 @@ def options(chosen: argparse.Namespace) -> Options:
 
 
 def run_all(stack: Stack, names: list[str], record: Record) -> list[str]:
-    """Runs the cases; one that fails does not keep the others from running."""
+    """Runs the cases; a failed one does not stop the others."""
     failures = []
     relays = {case.name: case for case in RELAY_CASES}
     for position, name in enumerate(names):
         title = relays[name].title if name in relays else OTHER_TITLES[name]
-        say(f"[{position + 1}/{len(names)}] {name}: {title}")
+        log_line(f"[{position + 1}/{len(names)}] {name}: {title}")
         try:
             if name in relays:
                 run_relay(stack, relays[name], record)
@@ -118,14 +121,14 @@ def run_all(stack: Stack, names: list[str], record: Record) -> list[str]:
                 run_idle(stack, record)
         except (BenchError, OSError) as error:
             failures.append(f"{name}: {error}")
-            say(f"  FAILED  {error}")
+            log_line(f"  FAILED  {error}")
         finally:
             stack.stop_proxies()
     return failures
 
 
 def run_clusters(stack: Stack, names: list[str], record: Record) -> tuple[list[str], list[str]]:
-    """Runs the groups that have one of these rows; returns what failed, and what was left out and why."""
+    """Runs the groups that have one of these rows; returns the failed rows, and the skipped ones with the reason."""
     wanted = {name for name in names if name in CLUSTER_NAMES}
     reason = obstacle_here()
     if wanted and reason:
@@ -135,12 +138,12 @@ def run_clusters(stack: Stack, names: list[str], record: Record) -> tuple[list[s
         rows = [name for name in group.rows if name in wanted]
         if not rows:
             continue
-        say(f"[cluster] {', '.join(rows)}: {group.title}")
+        log_line(f"[cluster] {', '.join(rows)}: {group.title}")
         try:
             failures += group.run(stack, record, set(rows))
         except (BenchError, OSError) as error:
             failures += [f"{name}: {error}" for name in rows]
-            say(f"  FAILED  {error}")
+            log_line(f"  FAILED  {error}")
         finally:
             stack.stop_proxies()
     return failures, []
@@ -159,7 +162,7 @@ def main() -> int:
         settings = options(chosen)
         where = environment(settings.evergate)
         for name, value in where.items():
-            say(f"{name + ':':<24}{value}")
+            log_line(f"{name + ':':<24}{value}")
         if os.getloadavg()[0] > 0.5:
             record.note("the machine is busy with other work: figures of this run are noisy")
         names = [name for name in NAMES if not chosen.only or name in chosen.only]
@@ -169,7 +172,7 @@ def main() -> int:
         ):
             with own_network(chosen.congestion_control) as reason:
                 where["congestion control"] = congestion_control()
-                say(f"{'congestion control:':<24}{where['congestion control']}")
+                log_line(f"{'congestion control:':<24}{where['congestion control']}")
                 if reason:
                     record.note(f"not {chosen.congestion_control}: {reason}")
                 stack = Stack(Path(folder), children, settings)
@@ -178,10 +181,10 @@ def main() -> int:
             more, skipped = run_clusters(stack, names, record)
             failures += more
     except BenchError as error:
-        say(f"bench: {error}")
+        log_line(f"bench: {error}")
         return 2
     except KeyboardInterrupt:
-        say("bench: interrupted; everything it started is ended")
+        log_line("bench: interrupted; everything it started is ended")
         return 130
     shown = {"rounds": chosen.rounds, "seconds": chosen.seconds, "idle_connections": chosen.idle_connections}
     save(
@@ -192,14 +195,14 @@ def main() -> int:
         | {"cores": [settings.proxy_core, settings.load_core], "failed": failures, "skipped": skipped}
         | {"cluster_connections": settings.cluster_connections, "cluster_transfers": TRANSFERS},
     )
-    say("")
-    say(table(record.rows))
-    say("")
+    log_line("")
+    log_line(table(record.rows))
+    log_line("")
     for failure in failures:
-        say(f"FAILED: {failure}")
+        log_line(f"FAILED: {failure}")
     for row in skipped:
-        say(f"SKIPPED: {row}")
-    say(f"{len(record.rows)} rows in {chosen.out} after {time.monotonic() - started:.0f} s")
+        log_line(f"SKIPPED: {row}")
+    log_line(f"{len(record.rows)} rows in {chosen.out} after {time.monotonic() - started:.0f} s")
     return 1 if failures else 0
 
 

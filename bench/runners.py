@@ -1,4 +1,4 @@
-"""Runs cases: checks first, then interleaved rounds, then medians."""
+"""Runner of cases: checks first, then interleaved rounds, then medians."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Samples = dict[str, list[Sample]]
 
 @dataclass
 class Record:
-    """What a run found: rows, and the samples and notes behind them."""
+    """Record of a run: rows, and their samples and notes."""
 
     rows: list[Row] = field(default_factory=list)
     samples: dict[str, dict[str, list[dict[str, object]]]] = field(default_factory=dict)
@@ -53,10 +53,10 @@ class Record:
 
     def note(self, text: str) -> None:
         self.notes.append(text)
-        say(f"    note: {text}")
+        log_line(f"    note: {text}")
 
 
-def say(text: str) -> None:
+def log_line(text: str) -> None:
     print(text, flush=True)
 
 
@@ -66,23 +66,23 @@ def interleave(
     load: Callable[[Contender], Callable[[], Done]],
     show: Callable[[Sample], str],
 ) -> Samples:
-    """Rounds in turn, so that a slow minute of the machine meets everyone."""
+    """Rounds in turn, so that a slow minute of the machine affects all contenders."""
     samples: Samples = {contender.label: [] for contender in contenders}
     for number in range(stack.options.rounds):
         for contender in contenders:
             sample = measure(contender.child, load(contender))
             samples[contender.label].append(sample)
-            say(f"  round {number + 1}/{stack.options.rounds}  {contender.label:<18} {show(sample)}")
+            log_line(f"  round {number + 1}/{stack.options.rounds}  {contender.label:<18} {show(sample)}")
     return samples
 
 
 def run_relay(stack: Stack, case: RelayCase, record: Record) -> None:
-    """One load through ours and each peer: CPU time, throughput and, where asked, p99 at equal load."""
+    """One load through evergate and each peer: CPU time, throughput and, if requested, p99 at equal load."""
     contenders = stack.proxies(case.listener, case.bulk)
     seconds = stack.options.seconds
     for contender in contenders:
         checked = stack.check(contender, case.listener, case.path)
-        say(f"  checked  {contender.label:<18} {checked}{warm_up(stack, contender, case)}")
+        log_line(f"  checked  {contender.label:<18} {checked}{warm_up(stack, contender, case)}")
 
     def load(contender: Contender) -> Callable[[], Done]:
         return lambda: case.load(stack.tools, contender.target(case.listener, case.path), seconds)
@@ -124,7 +124,7 @@ def run_equal_load(
     slowest = min(median(sample.operations_per_s for sample in rounds) for rounds in unbound.values())
     rate = float(f"{EQUAL_LOAD_SHARE * slowest:.2g}")
     name = f"{case.name}_p99_ms"
-    say(f"  equal load: {rate:,.0f} requests/s")
+    log_line(f"  equal load: {rate:,.0f} requests/s")
 
     def load(contender: Contender) -> Callable[[], Done]:
         target = contender.target(case.listener, case.path)
@@ -185,7 +185,7 @@ def run_rules(stack: Stack, record: Record) -> None:
     for contender, count in sets:
         for probe in probes():
             stack.check_route(contender, probe.path, probe.is_matched_by(count))
-        say(f"  checked  {contender.label:<18} {len(probes())} requests go where their rules say")
+        log_line(f"  checked  {contender.label:<18} {len(probes())} requests go where their rules state")
     contenders = [contender for contender, _ in sets]
     urls = {contender.label: write_urls(stack, contender) for contender in contenders}
 
@@ -198,9 +198,9 @@ def run_rules(stack: Stack, record: Record) -> None:
         stack.tools.keep_alive(contender.target("http", "/"), KEEP_ALIVE_CONNECTIONS, WARM_UP_S)
     samples = interleave(stack, contenders, load, show_requests)
     record.keep(RULES_CASE, samples)
-    for name, who, peer in RULES_ROWS:
+    for name, label, peer in RULES_ROWS:
         large, small = (
-            median(sample.cpu_us_per_operation for sample in samples[f"{who}_{count}"])
+            median(sample.cpu_us_per_operation for sample in samples[f"{label}_{count}"])
             for count in (LARGE, SMALL)
         )
         record.rows.append(Row(name, "CPU us/request", large, peer, small))
@@ -213,28 +213,28 @@ def write_urls(stack: Stack, contender: Contender) -> Path:
 
 
 def run_idle(stack: Stack, record: Record) -> None:
-    """Resident memory per connection that is open, did a request, and waits for the next."""
+    """Resident memory per open connection that did a request and waits for the next."""
     makers: tuple[Callable[[], Contender], ...] = (stack.evergate, stack.nginx, stack.haproxy)
     values: dict[str, list[float]] = {}
     rounds = stack.options.rounds
     for number in range(rounds):
         for make in makers:
-            contender = make()  # fresh: memory that an earlier load left behind would serve the connections
+            contender = make()  # fresh: the connections would use memory of an earlier load
             if number == 0:
                 stack.check_bodies(contender, "ecdsa", "/1k")
             value = idle_kb(stack, contender)
             stack.stop_proxies()
             values.setdefault(contender.label, []).append(value)
             show = f"{value:8.2f} KB for each of {stack.options.idle_connections:,} connections"
-            say(f"  round {number + 1}/{rounds}  {contender.label:<18} {show}")
+            log_line(f"  round {number + 1}/{rounds}  {contender.label:<18} {show}")
     record.samples["idle_rss"] = {label: [{"kb": kb} for kb in rounds] for label, rounds in values.items()}
     record.rows += rows_of("idle_rss", "KB/connection", values)
 
 
 def idle_kb(stack: Stack, contender: Contender) -> float:
-    """Opens the connections from a process of its own and compares resident memory before and after."""
+    """Opens the connections from another process and compares resident memory before and after."""
     options = stack.options
-    # The first requests make every proxy set up what it needs once.
+    # The first requests make every proxy initialise what it needs once.
     stack.tools.keep_alive(contender.target("ecdsa", "/1k"), KEEP_ALIVE_CONNECTIONS, 0.5)
     before = contender.child.resident_kb()
     command = ["python3", idle.__file__, str(contender.ports["ecdsa"]), str(options.idle_connections)]

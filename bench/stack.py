@@ -32,13 +32,13 @@ SIZES = {"/1k": 1024, "/100k": 100_000, "/10m": 10_000_000}
 UPLOAD = "/upload"
 UPLOADED = "/10m"
 ROOT = Path(__file__).resolve().parent.parent
-# HAProxy told to splice always: rows of its own, so that `haproxy` means the same proxy everywhere.
+# HAProxy with unconditional splicing: rows of its own, so that `haproxy` means the same proxy everywhere.
 FORCED_SPLICE = "haproxy_splice"
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asked for."""
+    """Options of the command line."""
 
     evergate: Path
     rounds: int
@@ -47,9 +47,9 @@ class Options:
     proxy_core: int | None
     load_core: int | None
     cluster_connections: int = 10_000
-    """Connections that live when their node is killed ..."""
+    """Connections that exist when their node is killed ..."""
     cluster_transfers: int = 200
-    """... of which so many transfer."""
+    """... of which this number transfer."""
 
     @property
     def echo(self) -> Path:
@@ -75,7 +75,7 @@ class Contender:
 
 
 class Stack:
-    """Starts and ends what a case needs."""
+    """Starts and ends the programs of a case."""
 
     def __init__(self, folder: Path, children: Children, options: Options) -> None:
         self.folder = folder
@@ -144,7 +144,7 @@ class Stack:
         return Contender("nginx", child, ports, self.folder)
 
     def proxies(self, listener: str, bulk: bool) -> list[Contender]:
-        """Ours and its peers, those that have the listener."""
+        """Evergate and its peers that have the listener."""
         tuning = LARGE_BODIES if bulk else SMALL_BODIES
         listeners = LISTENERS
         if listener in ECHO_LISTENERS:
@@ -171,13 +171,13 @@ class Stack:
         self.backends.append(self.children.start("echo", command, self.options.load_core, ports))
 
     def stop_proxies(self) -> None:
-        """Ends everything but the backends."""
+        """Ends everything except the backends."""
         for child in self.children.live():
             if child not in self.backends:
                 self.children.stop(child)
 
     def check(self, contender: Contender, listener: str, path: str) -> str:
-        """Checks bytes before a case is measured, and says which. Echo clients check theirs all the time."""
+        """Checks bytes before a case is measured, and returns which. Echo clients check theirs all the time."""
         if path == UPLOAD:
             self.check_upload(contender, listener)
             return "uploads equal"
@@ -220,7 +220,7 @@ class Stack:
                 )
 
     def check_route(self, contender: Contender, path: str, marked: bool) -> None:
-        """Asks whether a request goes to the pool that its rule names."""
+        """Checks whether a request goes to the pool of its rule."""
         url = contender.target("http", path).url
         command = ["curl", "--silent", "--show-error", "--fail", "--noproxy", "*", "--max-time", "20"]
         command += ["--dump-header", "-", "--output", "/dev/null", url]
@@ -237,7 +237,7 @@ class Stack:
         with suppress(BenchError):
             contender.child.check()
             return ""
-        return f" (its process is gone: {contender.child.last_words()})"
+        return f" (its process is gone: {contender.child.log_tail()})"
 
 
 def make_ports(listeners: tuple[str, ...]) -> Ports:

@@ -1,4 +1,4 @@
-"""What the benchmark believes about its tools: `python3 -B -m unittest discover bench`."""
+"""Tests of the benchmark's assumptions about its tools: `python3 -B -m unittest discover bench`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cluster_cases import rank
 from cluster_groups import GROUPS
 from cluster_growth import plot
 from cluster_load import Transfer, complete
-from cluster_net import Shape, node_config, obstacle, settled, unrest
+from cluster_net import Shape, node_config, obstacle, settled, changes_between
 from cluster_stream import HEAD, PERIOD, content
 from configs import (
     ECHO_LISTENERS,
@@ -121,7 +121,7 @@ class Configurations(unittest.TestCase):
 
 
 class Handshakes(unittest.TestCase):
-    def test_a_server_hello_says_whether_the_session_was_resumed(self) -> None:
+    def test_server_hello_shows_whether_the_session_was_resumed(self) -> None:
         for resumed in (False, True):
             expected = Hello(TLS_1_3, AES_128_GCM, X25519, resumed, False)
             self.assertEqual(parse_server_hello(server_hello(resumed)), expected)
@@ -186,7 +186,7 @@ class Clusters(unittest.TestCase):
     def test_every_cluster_row_belongs_to_one_group(self) -> None:
         self.assertEqual([name for group in GROUPS for name in group.rows], list(CLUSTER_NAMES))
 
-    def test_what_keeps_clusters_from_being_measured_is_named(self) -> None:
+    def test_obstacles_to_clusters_are_named(self) -> None:
         self.assertIsNone(obstacle(True, "6.8.0-31-generic"))
         self.assertIsNone(obstacle(True, "7.0"))
         for root, release in ((False, "6.18"), (True, "6.1.0-13-amd64"), (True, "odd")):
@@ -218,7 +218,7 @@ class Clusters(unittest.TestCase):
         self.assertTrue(settled([status(1, 512), status(2, 512)], both))
         for found in (
             [status(1, 1000), status(2, 24)],
-            [status(1, 1024, bare=1), status(2, 0)],
+            [status(1, 1024, without_backup=1), status(2, 0)],
             [status(1, 1024, syncing=1), status(2, 0)],
             [status(1, 1024, held=1), status(2, 0)],
             [status(1, 1024), status(2, 0) | {"phase": "fenced"}],
@@ -228,12 +228,12 @@ class Clusters(unittest.TestCase):
             self.assertFalse(settled(found, one_owner), found)
         self.assertFalse(settled([status(1, 1000), status(2, 24)], both))
 
-    def test_a_view_that_changed_under_a_load_is_seen(self) -> None:
+    def test_changed_view_under_a_load_is_detected(self) -> None:
         before = [status(1, 1024), status(2, 0)]
-        self.assertIsNone(unrest(before, before))
+        self.assertIsNone(changes_between(before, before))
         after = [status(1, 1024), status(2, 0)]
         after[1]["counts"]["views"] = 1
-        self.assertEqual(unrest(before, after), "node 2: views went from 0 to 1")
+        self.assertEqual(changes_between(before, after), "node 2: views went from 0 to 1")
 
     def test_a_rank_is_a_value_that_was_measured(self) -> None:
         self.assertEqual(rank([float(value) for value in range(200, 0, -1)], 0.99), 198)

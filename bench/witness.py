@@ -1,8 +1,8 @@
-"""A TCP relay that reads what TLS handshakes really were.
+"""A TCP relay that reads the TLS handshakes of a load.
 
 A ServerHello is sent in the clear: it names the version, the cipher suite and the group, and its `pre_shared_key`
-extension says that the session was resumed (RFC 8446, 4.1.3 and 4.2.11). Before a case is measured its load goes
-through the witness for a moment, so that no row rests on the claims of a proxy or a tool.
+extension shows that the session was resumed (RFC 8446, 4.1.3 and 4.2.11). Before a case is measured its load goes
+through the witness for a moment, so that no row relies on the claims of a proxy or a tool.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HEAD_BYTES_MAX = 4096
 
 @dataclass(frozen=True)
 class Hello:
-    """What a ServerHello decided."""
+    """Choices of a ServerHello."""
 
     version: int
     suite: int
@@ -91,7 +91,7 @@ class Witness:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
-        # Loads end in the middle of connections; what asyncio has to say about it is no finding.
+        # Loads end in the middle of connections; the complaints of asyncio about it are not errors.
         self._loop.set_exception_handler(lambda _loop, _context: None)
         server = self._loop.run_until_complete(
             asyncio.start_server(self._relay, "127.0.0.1", 0, backlog=1024)
@@ -124,12 +124,12 @@ class Witness:
                 sink.write(data)
                 await sink.drain()
         except OSError:
-            pass  # either side closed; the load tool says if that was an error
+            pass  # either side closed; the load tool reports errors
         finally:
             sink.close()
 
     def _note(self, seen: bytes) -> bool:
-        """Counts the ServerHello when it is complete; says whether it need not look further."""
+        """Counts the ServerHello when it is complete; returns whether no more bytes are needed."""
         try:
             hello = parse_server_hello(seen)
         except (ValueError, IndexError) as error:
@@ -140,8 +140,8 @@ class Witness:
         self.hellos[hello] += 1
         return True
 
-    def expect(self, who: str, resumed: bool, clients: int) -> str:
-        """Raises unless handshakes were as the case claims; returns what was seen. The first of a client is full."""
+    def expect(self, label: str, resumed: bool, clients: int) -> str:
+        """Raises unless handshakes match the case; returns a summary. The first handshake of a client is full."""
         total = sum(self.hellos.values())
         good = full = 0
         for hello, count in self.hellos.items():
@@ -152,12 +152,12 @@ class Witness:
                 full += 0 if hello.resumed else count
         if total == 0 or good != total:
             raise BenchError(
-                f"{who}: not all handshakes are TLS 1.3, AES-128-GCM, X25519: {dict(self.hellos)}"
+                f"{label}: not all handshakes are TLS 1.3, AES-128-GCM, X25519: {dict(self.hellos)}"
             )
         if resumed and (total < 3 * clients or full > clients + total // 50):
             raise BenchError(
-                f"{who}: {full} of {total} handshakes of {clients} clients were full instead of resumed"
+                f"{label}: {full} of {total} handshakes of {clients} clients were full instead of resumed"
             )
         if not resumed and full != total:
-            raise BenchError(f"{who}: {total - full} of {total} handshakes were resumed instead of full")
+            raise BenchError(f"{label}: {total - full} of {total} handshakes were resumed instead of full")
         return f"{full} full, {total - full} resumed"

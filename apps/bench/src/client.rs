@@ -15,27 +15,27 @@ use std::time::{Duration, Instant};
 
 const READ_BYTES: usize = 65_536;
 const HEAD_MAX: usize = 4_096;
-/// No echo for so long is an error.
+/// Time without an echo that counts as an error.
 const SILENCE_MS: i32 = 5_000;
 /// RFC 6455 section 1.3.
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
-/// What to do.
+/// Parameters of a load.
 pub(crate) struct Load {
     pub(crate) address: SocketAddr,
     pub(crate) connections: usize,
-    /// Payload of a message.
+    /// Payload of a message, in bytes.
     pub(crate) bytes: usize,
-    /// How long to send.
+    /// Duration of sending.
     pub(crate) span: Duration,
     pub(crate) websocket: bool,
     pub(crate) tls: bool,
 }
 
-/// What was done.
+/// Completed work of a load.
 pub(crate) struct Done {
-    /// Messages that came back.
+    /// Messages whose echo is complete.
     pub(crate) echoes: u64,
     pub(crate) took: Duration,
 }
@@ -49,7 +49,7 @@ struct Session {
     wire: Wire,
     message: Vec<u8>,
     echo: Vec<u8>,
-    /// Bytes of the echo that have come.
+    /// Bytes of the echo received so far.
     come: usize,
 }
 
@@ -105,7 +105,7 @@ impl Session {
             }
             false => Wire::Plain(stream),
         };
-        // Each connection has a payload of its own: bytes of another one would be seen.
+        // Each connection has its own payload, so that bytes of another connection are detected.
         let payload: Vec<u8> = (0..load.bytes).map(|at| (at * 31 + index * 7) as u8).collect();
         let (mut message, mut echo) = (Vec::new(), Vec::new());
         if load.websocket {
@@ -129,7 +129,7 @@ impl Session {
         self.wire.write_all(&self.message).context("sending a message")
     }
 
-    /// Reads what has come; sends the next message after a whole echo. The number of whole echoes.
+    /// Reads available bytes and sends the next message after a whole echo. Returns the number of whole echoes.
     fn receive(&mut self, buffer: &mut [u8]) -> Result<u64> {
         let mut echoes = 0;
         loop {
@@ -169,7 +169,7 @@ impl Wire {
         }
     }
 
-    /// Makes a WebSocket of the connection (RFC 6455 section 4.1).
+    /// Upgrades the connection to a WebSocket (RFC 6455 section 4.1).
     fn upgrade(&mut self) -> Result<()> {
         let request = format!(
             "GET /ws HTTP/1.1\r\nHost: bench.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\

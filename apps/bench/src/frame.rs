@@ -5,10 +5,10 @@ use anyhow::{Result, bail};
 /// FIN and opcode 2.
 const BINARY: u8 = 0x82;
 const MASKED: u8 = 0x80;
-/// Payload length that says that two bytes of length follow.
+/// Payload length value that announces two further bytes of length.
 const LONG: u8 = 126;
 
-/// Appends one frame with `payload`; masked with `key` if there is one, as clients have to.
+/// Appends one frame with `payload`, masked with `key` if there is one, as required of clients.
 pub(crate) fn encode(payload: &[u8], key: Option<[u8; 4]>, out: &mut Vec<u8>) -> Result<()> {
     let mask = if key.is_some() { MASKED } else { 0 };
     match u8::try_from(payload.len()).ok().filter(|length| *length < LONG) {

@@ -1,7 +1,7 @@
 //! Echo server: one thread, one epoll.
 //!
-//! Bound per connection: a head or frame that is incomplete, and the echo of one read. No more is read while an echo
-//! waits.
+//! Memory per connection is bounded by an incomplete head or frame, and the echo of one read. While an echo waits, the
+//! server does not read.
 
 use crate::frame;
 use anyhow::{Context, Result, bail};
@@ -21,9 +21,9 @@ const HTTP: u64 = 1;
 enum State {
     /// Every byte is sent back.
     Raw,
-    /// A request head is due.
+    /// The next input is a request head.
     Head,
-    /// Bytes of an upload that are to come; the response has their hash where the request asked for it.
+    /// Remaining bytes of an upload; the response has their hash if the request asked for it.
     Upload { left: usize, hash: Option<Sha256> },
     /// Every WebSocket frame is sent back.
     Frames,
@@ -38,7 +38,7 @@ struct Peer {
     out: Vec<u8>,
 }
 
-/// Serves until the process is ended.
+/// Serves until the process ends.
 pub(crate) fn serve(raw: TcpListener, http: TcpListener) -> Result<()> {
     let mut epoll = Epoll::new(EVENTS)?;
     for (listener, token) in [(&raw, RAW), (&http, HTTP)] {
@@ -76,7 +76,7 @@ pub(crate) fn serve(raw: TcpListener, http: TcpListener) -> Result<()> {
 }
 
 impl Peer {
-    /// Reads and answers until the socket blocks. False at the end of the stream.
+    /// Reads and answers until the socket blocks. Returns false at the end of the stream.
     fn handle(&mut self, event: Event, buffer: &mut [u8]) -> Result<bool> {
         self.flush()?;
         while self.out.is_empty() {
@@ -123,7 +123,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Consumes one head, frame or end of an upload of the input; false when it is incomplete.
+    /// Consumes one head, frame or end of an upload from the input; returns false when it is incomplete.
     fn step(&mut self) -> Result<bool> {
         match &mut self.state {
             State::Raw => Ok(false),
