@@ -19,7 +19,7 @@ use rustls::ServerConfig;
 pub const LISTENERS: [&str; 5] = ["http", "https", "tcp", "tls", "redirect"];
 /// Servers in each pool of [`snapshot`].
 pub const SERVERS: u32 = 2;
-/// The pool of [`snapshot`] whose servers speak TLS: no rule names it, only what another node says.
+/// The pool of [`snapshot`] whose servers use TLS. No rule names it; only the state of another node does.
 pub const TLS_POOL: u32 = 2;
 const NOW_UNIX_S: u64 = 1_800_000_000;
 const GENERATION: u64 = 3;
@@ -27,10 +27,10 @@ const GENERATION: u64 = 3;
 /// A key that protects nothing: made for these targets, so that recorded conversations can be replayed.
 const CHAIN_PEM: &[u8] = include_bytes!("../fixture/localhost.pem");
 const KEY_PEM: &[u8] = include_bytes!("../fixture/localhost.key.pem");
-/// Whom client certificates lead to.
+/// Authority of client certificates.
 const AUTHORITY_PEM: &[u8] = include_bytes!("../fixture/authority.pem");
 
-/// What a handshake depends on besides configuration and client bytes.
+/// Parameters of a handshake besides configuration and client bytes.
 pub fn handshake_params() -> HandshakeParams {
     let accepted = accepted(1);
     HandshakeParams {
@@ -54,7 +54,7 @@ pub fn accepted(listener: u32) -> Accepted {
     }
 }
 
-/// The configurations that the handshake target chooses from: both versions, 1.2 only, with client certificates.
+/// The configurations of the handshake target: both versions, 1.2 only, with client certificates.
 pub fn server_configs() -> &'static [Arc<ServerConfig>; 3] {
     static CONFIGS: LazyLock<[Arc<ServerConfig>; 3]> = LazyLock::new(|| {
         let certificate = load_certificate(CHAIN_PEM, KEY_PEM).expect("the fixture is a certificate");
@@ -73,18 +73,18 @@ pub fn server_configs() -> &'static [Arc<ServerConfig>; 3] {
     &CONFIGS
 }
 
-/// Ticket keys from constants, through their file form.
+/// Ticket keys from constants, in their file format.
 fn tickets() -> TicketHandle {
     TicketHandle::new(TicketKeys::from_file_bytes(&[0xf7; 64]).expect("64 bytes are a key"))
 }
 
-/// The first generation: a listener of each protocol, rules that look at everything, bounds small enough to be met.
+/// The first configuration: a listener of each protocol, rules that use all fields, limits small enough to be reached.
 pub fn snapshot() -> &'static Arc<Snapshot> {
     static SNAPSHOT: LazyLock<Arc<Snapshot>> = LazyLock::new(|| Arc::new(build(GENERATION)));
     &SNAPSHOT
 }
 
-/// The same after a reload.
+/// The configuration after a reload.
 pub fn reloaded() -> &'static Arc<Snapshot> {
     static SNAPSHOT: LazyLock<Arc<Snapshot>> = LazyLock::new(|| Arc::new(build(GENERATION + 1)));
     &SNAPSHOT

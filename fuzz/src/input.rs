@@ -1,17 +1,17 @@
-//! Inputs taken apart: decisions in front, the bytes that a peer sends behind.
+//! Decomposition of inputs: decisions first, then the bytes that a peer sends.
 
-/// Decisions, one byte each; a decision that is missing is 0.
+/// Decisions, one byte each; a missing decision is 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Choices<'a>(&'a [u8]);
 
-/// Splits an input into decisions and payload: one byte says how many decisions follow.
+/// Splits an input into decisions and payload: the first byte is the number of decisions.
 pub fn split(data: &[u8]) -> (Choices<'_>, &[u8]) {
     let (count, rest) = data.split_first().map_or((0, data), |(count, rest)| (usize::from(*count), rest));
     let (choices, payload) = rest.split_at(count.min(rest.len()));
     (Choices(choices), payload)
 }
 
-/// Splits an input into chunks: a 16-bit length (big-endian) in front of each; the last one takes what there is.
+/// Splits an input into chunks: a 16-bit length (big-endian) precedes each; the last one takes the rest.
 pub fn chunks(mut data: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let (head, rest) = data.split_first_chunk::<2>()?;
@@ -35,7 +35,7 @@ pub fn join(choices: &[u8], payload: &[u8]) -> Vec<u8> {
 }
 
 impl<'a> Choices<'a> {
-    /// Decisions that are these bytes.
+    /// Decisions from these bytes.
     pub fn new(bytes: &'a [u8]) -> Choices<'a> {
         Choices(bytes)
     }
@@ -45,8 +45,8 @@ impl<'a> Choices<'a> {
         self.next().unwrap_or(0)
     }
 
-    /// Cuts `data` into pieces of the sizes decided; what is left after the last decision is one piece. Size 0 stands
-    /// for a large one.
+    /// Cuts `data` into pieces of the decided sizes; the rest after the last decision is one piece. Size 0 means a
+    /// large piece.
     pub fn pieces<'d>(&self, data: &'d [u8]) -> Vec<&'d [u8]> {
         let mut rest = data;
         let mut pieces = Vec::new();

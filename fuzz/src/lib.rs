@@ -1,7 +1,7 @@
-//! What the fuzz targets share: how an input is taken apart, and the worlds that connections live in.
+//! Common parts of the fuzz targets: decomposition of inputs, and the worlds of connections.
 //!
-//! An input is bytes from the fuzzer and means the same on every machine: the certificate is a file, secrets and
-//! clocks are constants. So a reproducer replays.
+//! An input is bytes from the fuzzer and means the same on every machine: the certificate is a file, secrets and clocks
+//! are constants. A reproducer therefore replays.
 
 pub mod fixture;
 pub mod input;

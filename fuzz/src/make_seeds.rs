@@ -1,7 +1,7 @@
 //! Writes the committed seeds: real conversations and messages, few and small. See docs/internals/fuzzing.md.
 //!
-//! Certificates, secrets and clocks of the fixture are constants, so that the client bytes recorded here lead through
-//! a whole handshake again when a target replays them.
+//! Certificates, secrets and clocks of the fixture are constants, so recorded client bytes complete a whole handshake
+//! again when a target replays them.
 
 #[path = "membership_seeds.rs"]
 mod membership_seeds;
@@ -38,7 +38,7 @@ const SWITCHING: &[u8] =
     b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\npong";
 const UNTIL_CLOSE: &[u8] = b"HTTP/1.0 304\r\nContent-Length: 7\r\nConnection: close\r\n\r\n";
 
-/// A script for the connection target: both peers say all they have in small steps.
+/// A script for the connection target: both peers send everything in small steps.
 const SCRIPT: [u8; 12] = [0, 40, 0, 200, 3, 30, 0x40, 200, 0x43, 200, 13, 0];
 
 fn main() {
@@ -79,8 +79,10 @@ fn main() {
 
 fn texts(put: &impl Fn(&str, &str, &[u8])) {
     let rules = "host == \"a.test\" && !(path.path_prefix(\"/a\") || query(\"q\") in [\"1\", \"2\"])\n\
-        header(\"x\").matches(\"^a[0-9]+$\") || cookie(\"c\") != \"v\"\nclient.ip in [\"10.0.0.0/8\"] && body.size > 3\n\
-        json(\"/a/0\") == \"b\"\0/a/b\0q=1&p=2\0a.test\0X: a12\nCookie: c=v\nContent-Type: application/json\0{\"a\":[\"b\"]}";
+        header(\"x\").matches(\"^a[0-9]+$\") || cookie(\"c\") != \"v\"\n\
+        client.ip in [\"10.0.0.0/8\"] && body.size > 3\n\
+        json(\"/a/0\") == \"b\"\0/a/b\0q=1&p=2\0a.test\0X: a12\nCookie: c=v\n\
+        Content-Type: application/json\0{\"a\":[\"b\"]}";
     put("rules", "conditions", &join(&[0], rules.as_bytes()));
     let typed = "tls.sni.ends_with(\".test\") && tls.version == \"TLSv1.3\"\nmethod in [\"GET\", \"PUT\"]\n\
         xml(\"a/b/@c\") >= 1.5\nform(\"p\").exists()\0/\0\0h\0Content-Type: text/xml\0<a><b c=\"2\"/></a>";
@@ -151,7 +153,7 @@ fn handshakes(put: &impl Fn(&str, &str, &[u8]), folder: &Path) {
     put("restore", "tls_hello", &restore_input(0x41, b"", b"", &hello_only(&fixture)));
 }
 
-/// All that a client sends in a handshake, with one record of data.
+/// All bytes that a client sends in a handshake, with one record of data.
 fn shake(config: u8, client: &mut ClientConnection) -> Vec<u8> {
     let mut server =
         Handshake::new(&server_configs()[usize::from(config)], &handshake_params()).expect("it fits");
@@ -169,7 +171,7 @@ fn shake(config: u8, client: &mut ClientConnection) -> Vec<u8> {
     }
 }
 
-/// A restore input: flags, what the peers say afterwards, and entries.
+/// A restore input: flags, the peers' later bytes, and entries.
 fn restore_input(flags: u8, client: &[u8], server: &[u8], entries: &[Entry]) -> Vec<u8> {
     let mut rest = Vec::new();
     put_chunk(client, &mut rest);
@@ -180,7 +182,7 @@ fn restore_input(flags: u8, client: &[u8], server: &[u8], entries: &[Entry]) -> 
     join(&[flags, 20, 30], &rest)
 }
 
-/// Half of a ClientHello in the parcel, half of it still to come.
+/// A ClientHello of which half is in the upgrade state, and half arrives later.
 fn hello_in_upgrade_state(fixture: &Path) -> Vec<u8> {
     let flight = take(&mut client(&client_config(&rustls::version::TLS13, fixture)));
     let (first, second) = flight.split_at(flight.len() / 2);
@@ -220,7 +222,7 @@ fn connections(put: &impl Fn(&str, &str, &[u8])) {
         put("connection", name, &input(listener));
         put("connection", &format!("{name}_mirrored"), &input(listener | 0x10));
 
-        // A backup's view in the middle of it, and what the peers would say again.
+        // A backup's state in the middle of the conversation, and the peers' retransmissions.
         let mut world = World::accept(u32::from(listener), true);
         world.client.inbox.extend_from_slice(&requests);
         world.pump();
@@ -246,7 +248,7 @@ fn connections(put: &impl Fn(&str, &str, &[u8])) {
     behind_tls(put);
 }
 
-/// A parcel input: what the peers say afterwards, and the parcel of the connection.
+/// An upgrade input: the peers' later bytes, and the upgrade state of the connection.
 fn upgrade_state_input(world: &World, client: &[u8], server: &[u8]) -> Vec<u8> {
     let mut rest = Vec::new();
     put_chunk(client, &mut rest);
@@ -255,7 +257,7 @@ fn upgrade_state_input(world: &World, client: &[u8], server: &[u8]) -> Vec<u8> {
     join(&[20, 30], &rest)
 }
 
-/// A connection that is packed in the middle of a conversation, with bytes that wait for both peers.
+/// A connection that is exported in the middle of a conversation, with pending bytes for both peers.
 fn upgrade_state(
     put: &impl Fn(&str, &str, &[u8]),
     name: &str,
@@ -264,8 +266,8 @@ fn upgrade_state(
     responses: &[u8],
 ) {
     let mut world = World::accept(u32::from(listener), false);
-    let (reported, answered) = (requests.len() * 2 / 3, responses.len() / 2);
-    world.server_window = reported / 2;
+    let (sent, answered) = (requests.len() * 2 / 3, responses.len() / 2);
+    world.server_window = sent / 2;
     world.client.inbox.extend_from_slice(&requests[..reported]);
     world.pump();
     world.client.window = answered / 2;
@@ -276,10 +278,10 @@ fn upgrade_state(
     put("upgrade_state", name, &upgrade_state_input(&world, &requests[reported..], &responses[answered..]));
 }
 
-/// Both ends of a connection to a server that speaks TLS, after its handshake.
+/// Both ends of a connection to a server with TLS, after its handshake.
 fn upstream() -> (Records, Records) {
     let pool = &snapshot().pools[TLS_POOL as usize];
-    let tls = pool.tls.as_ref().expect("the pool speaks TLS");
+    let tls = pool.tls.as_ref().expect("the pool uses TLS");
     let name = pool.servers[0].tls_name.clone().expect("and so do its servers");
     let mut ours = ClientHandshake::new(&tls.config, name).expect("it fits");
     let mut theirs = Handshake::new(&server_configs()[0], &handshake_params()).expect("it fits");
@@ -296,7 +298,7 @@ fn upstream() -> (Records, Records) {
     }
 }
 
-/// A request on its way to a server that speaks TLS, with and without a decided record, and the server's answer.
+/// A request to a server with TLS, with and without a deterministic record, and the server's answer.
 fn behind_tls(put: &impl Fn(&str, &str, &[u8])) {
     let (ours, mut theirs) = upstream();
     let layout = theirs.layout();
@@ -324,7 +326,7 @@ fn behind_tls(put: &impl Fn(&str, &str, &[u8])) {
     put("restore", "behind_tls_decided", &restore_input(0, GET, &answer, &entries));
 }
 
-/// A connection whose server leg speaks TLS, in a parcel.
+/// The upgrade state of a connection whose server leg uses TLS.
 fn packed_behind_tls(put: &impl Fn(&str, &str, &[u8]), ours: &Records, answer: &[u8]) {
     let mut world = World::accept(0, false);
     world.next_dial = Answer::Wait;
@@ -338,7 +340,7 @@ fn packed_behind_tls(put: &impl Fn(&str, &str, &[u8]), ours: &Records, answer: &
     put("upgrade_state", "behind_tls", &upgrade_state_input(&world, GET, &answer[answer.len() / 2..]));
 }
 
-/// A whole HTTPS conversation, and what a backup holds of it.
+/// A whole HTTPS conversation, and a backup's state of it.
 fn secure(put: &impl Fn(&str, &str, &[u8])) {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixture");
     for (name, replicated) in [("https", false), ("https_mirrored", true)] {

@@ -1,5 +1,5 @@
-//! Seeds of what nodes say to each other: the datagrams of three nodes that become a cluster and lose one, and the frames of a
-//! mirror channel.
+//! Seeds of messages between nodes: the datagrams of three nodes that become a cluster and lose one, and the frames of
+//! a replication channel.
 
 use evergate_base::Micros;
 use evergate_base::session::{KeptSession, Sealed, SessionId};
@@ -13,7 +13,7 @@ use evergate_replication::{
 };
 use std::collections::BTreeMap;
 
-/// Datagrams of each kind that a seed has.
+/// Most datagrams of each kind in a seed.
 const OF_A_KIND: usize = 6;
 
 pub(crate) fn datagrams(put: &impl Fn(&str, &str, &[u8])) {
@@ -29,7 +29,7 @@ pub(crate) fn datagrams(put: &impl Fn(&str, &str, &[u8])) {
         let mut kinds = [0; 6];
         for ms in 0..600u64 {
             let now = Micros(1_000_000 + ms * 1000);
-            let living = if ms < 300 { 3 } else { 2 }; // one of them is gone then
+            let living = if ms < 300 { 3 } else { 2 }; // one of them has failed then
             for id in 0..living {
                 nodes[id].set_witness(now, now, true);
                 nodes[id].handle_timer(now);
@@ -53,9 +53,10 @@ pub(crate) fn datagrams(put: &impl Fn(&str, &str, &[u8])) {
     }
 }
 
-/// A chunk of the target: on which path it comes, as the next word of its sender, a little later, and a witness answers.
+/// A chunk of the target: the path, the next sequence number of its sender, a small delay, and an answer of the
+/// witness.
 fn record(datagram: &[u8], path: Path, kinds: &mut [usize; 6], input: &mut Vec<u8>) {
-    let message = Message::decode(datagram).expect("what a node says");
+    let message = Message::decode(datagram).expect("a datagram of a node");
     let kind = match message.body {
         Body::Heartbeat(_) => 0,
         Body::Prepare(_) => 1,
@@ -71,8 +72,8 @@ fn record(datagram: &[u8], path: Path, kinds: &mut [usize; 6], input: &mut Vec<u
     }
 }
 
-/// A channel on which a connection with these entries was told, entry by entry, and again as a whole; and what its backup's node
-/// concludes afterwards.
+/// A channel on which a connection with these entries was replicated, entry by entry and again as a whole, and later
+/// decisions of the backup's node.
 pub(crate) fn frames(put: &impl Fn(&str, &str, &[u8]), name: &str, entries: &[Entry]) {
     let (connection, bucket) = (ConnectionId(7), Bucket(3));
     let view = ViewId { epoch: 2, proposer: NodeId(1), incarnation: Incarnation(101) };

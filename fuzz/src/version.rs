@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// The head as one of HTTP/1.1 where its minor version is higher; `before` stands in front of that version.
+/// The head as HTTP/1.1 if its minor version is higher; `before` precedes that version.
 pub fn as_http11<'a>(bytes: &'a [u8], before: &[u8]) -> Cow<'a, [u8]> {
     let at = bytes.windows(before.len()).position(|window| window == before).map(|at| at + before.len());
     match at.and_then(|at| bytes.get(at).map(|minor| (at, *minor))) {

@@ -1,6 +1,6 @@
-//! Bodies that a client made, read by the rules as JSON, XML and forms: no panic and no unbounded work; a value is
-//! found in JSON only when a strict parser accepts the body as well; and what a prefix settled, the whole body of that
-//! form cannot undo.
+//! Bodies from a client, read by the rules as JSON, XML and forms: no panic and no unbounded work. A value is found in
+//! JSON only if a strict parser accepts the body as well. A body that begins with a decided prefix never changes the
+//! decision.
 
 #![no_main]
 
@@ -53,10 +53,10 @@ fuzz_target!(|data: &[u8]| {
     decide(media, Body::Pending);
     let json = matches!(media, 0 | 5);
     if json {
-        // A mark of the byte order may be ignored (RFC 8259, section 8.1): the rules do, the strict parser does not.
+        // A byte order mark may be ignored (RFC 8259, section 8.1): the rules ignore it, the strict parser does not.
         let unmarked = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
         let strict = serde_json::from_slice::<serde_json::Value>(unmarked);
-        // A number too large for a double is none of a strict parser's business with the syntax.
+        // A number too large for a double is no error of syntax.
         let valid = match &strict {
             Ok(_) => true,
             Err(error) => error.to_string().contains("number out of range"),

@@ -1,5 +1,5 @@
-//! Any text is a configuration or a list of problems: with a place inside the text, a remedy, and an error among them.
-//! What is accepted is accepted again in its written-out form, and that form is a fixed point.
+//! Any text is a configuration or a list of problems: each with a place inside the text and a remedy, and one of them
+//! an error. An accepted text is accepted again in its written-out format, and that format is a fixed point.
 
 #![no_main]
 
@@ -10,7 +10,7 @@ use std::path::Path;
 use evergate::config::{Severity, World, parse_with};
 use libfuzzer_sys::fuzz_target;
 
-/// A machine where every host name is known and no file exists.
+/// A machine that knows every host name and has no files.
 struct Machine;
 
 impl World for Machine {

@@ -1,9 +1,9 @@
-//! A connection between a client and a server who say anything, in any pieces, at any speed.
+//! A connection between a client and a server that send any bytes, in any pieces, at any speed.
 //!
-//! No panic; no going round in circles; bounded memory; and no stall: when both peers have ended and nothing is blocked,
-//! the connection closes at once or by its timers. What reaches a server is one well-formed request (or the client's
-//! bytes as they are); what reaches the client is a sequence of well-formed responses; what is acknowledged was read.
-//! With a backup, the fold of the entries keeps its laws and a connection can be restored from it at any time.
+//! Laws: no panic, no loop without progress, bounded memory, and no stall: when both peers have ended and no byte is
+//! blocked, the connection closes at once or by its timers. A server receives one well-formed request (or the client's
+//! bytes unchanged). The client receives a sequence of well-formed responses. Acknowledged bytes were read. With a
+//! backup, the replay of the entries keeps its laws, and a connection can be restored from it at any time.
 
 #![no_main]
 
@@ -35,11 +35,11 @@ fuzz_target!(|data: &[u8]| {
     check_streams(&world, listener, client, server);
 });
 
-/// What the peers have still to say.
+/// Bytes that the peers have not sent yet.
 struct Play<'a> {
     client: &'a [u8],
     server: &'a [u8],
-    /// Nobody ended before its last byte, and no timer ran out.
+    /// Whether no peer ended before its last byte, and no timer expired.
     patient: bool,
 }
 
@@ -131,7 +131,7 @@ impl Play<'_> {
         }
     }
 
-    /// The peers say the rest, take everything, and end; then only time passes.
+    /// The peers send the rest, read everything, and end; then only time passes.
     fn end(&mut self, world: &mut World) {
         world.acknowledges = true;
         world.acknowledge();
@@ -160,7 +160,7 @@ impl Play<'_> {
                     world.call(|connection, io| connection.handle_server_acked(io, leg, taken));
                 }
                 world.pump();
-                // Else another leg was opened meanwhile, or something moved.
+                // Otherwise another leg was opened meanwhile, or bytes moved.
                 if world.turns == before
                     && world.upstream.as_ref().is_none_or(|upstream| upstream.socket.ended)
                 {
@@ -177,7 +177,7 @@ impl Play<'_> {
     }
 }
 
-/// A connection can be restored from what the backup holds, unless it has broken.
+/// A connection can be restored from the backup's state, unless it has broken.
 fn fail_over(world: &World) {
     let Some(backup) = &world.backup else { return };
     let broken = matches!(backup.closed, Some((_, true)));
@@ -211,12 +211,12 @@ fn check_streams(world: &World, listener: u32, client: &[u8], server: &[u8]) {
     }
 }
 
-/// Larger than what clients are allowed: heads grow by being rewritten.
+/// Larger than the limits of clients, because rewriting lengthens heads.
 fn limits() -> Limits {
     Limits { head_bytes_max: 1 << 20, headers_max: 128, target_bytes_max: 1 << 16, ..Limits::default() }
 }
 
-/// One request, perhaps cut short, and nothing behind it.
+/// One request, possibly incomplete, and no byte after it.
 fn check_request(bytes: &[u8]) {
     let shown = || String::from_utf8_lossy(bytes).into_owned();
     let mut slots = HeaderSlots::new();
@@ -234,7 +234,7 @@ fn check_request(bytes: &[u8]) {
     }
 }
 
-/// Responses in the order of the requests, the last one perhaps cut short.
+/// Responses in the order of the requests, the last one possibly incomplete.
 fn check_responses(world: &World) {
     let mut rest = &world.client.written[..];
     let mut heads = world.logs.iter().map(|log| log.method == "HEAD");

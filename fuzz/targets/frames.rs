@@ -1,7 +1,7 @@
-//! What comes on a mirror channel, at either end: bytes of an owner are frames or end their channel, bytes of a backup are
-//! answers or end theirs. A holder that two owners speak to, while its own node takes buckets over and gives them up, keeps its
-//! laws, whatever they say of a connection (`mirror` and `restore` try that), and holds nothing that nobody said; an owner hears
-//! of each frame once, in order, and of none that was never sent.
+//! Bytes on a replication channel, at either end: those of an owner are frames or end their channel, those of a backup
+//! are answers or end theirs. A replica store with two owners, whose own node recovers buckets and gives them up, keeps
+//! its laws for any content (`replication` and `restore` test the content). It stores nothing that no owner sent. An
+//! owner receives the answer to each frame once, in order, and no answer to a frame that was never sent.
 
 #![no_main]
 
@@ -10,7 +10,7 @@ use evergate_fuzz::input::chunks;
 use evergate_replication::{Announced, Answer, ConnectionId, FRAME_VERSION, Frame, ReplicaStore, Sender};
 use libfuzzer_sys::fuzz_target;
 
-/// One owner's worker, as the backup hears it.
+/// Channel of one owner's worker at the backup.
 #[derive(Default)]
 struct Incoming {
     input: Vec<u8>,
@@ -30,7 +30,7 @@ fuzz_target!(|data: &[u8]| {
                 let channel = &mut channels[usize::from(which)];
                 channel.input.extend_from_slice(bytes);
                 if channel.take_in(&mut holder, &mut begun).is_err() {
-                    *channel = Incoming::default(); // another one is made; what was said on it stands
+                    *channel = Incoming::default(); // a new channel is made; state received on the old one stays
                 }
             }
             2 => begun += conclude(&mut holder, bytes),
@@ -43,7 +43,8 @@ fuzz_target!(|data: &[u8]| {
 });
 
 impl Incoming {
-    /// As a worker does it: who speaks comes first, and once. Connections that are begun are counted.
+    /// Processes frames like a worker: the announcement of the sender comes first, and once. Counts the connections
+    /// that begin.
     fn take_in(&mut self, holder: &mut ReplicaStore, begun: &mut usize) -> Result<(), ()> {
         let mut at = 0;
         while let Some((frame, length)) = Frame::decode(&self.input[at..]).map_err(drop)? {
@@ -71,7 +72,7 @@ fn survives(frame: &Frame, length: usize) {
     assert_eq!(Frame::decode(&bytes[..cut]), Ok(None), "an incomplete frame is waited for");
 }
 
-/// What the backup's own node has concluded about a bucket. How many connections it adds.
+/// Applies a decision of the backup's node about a bucket. Returns the number of connections that it adds.
 fn conclude(holder: &mut ReplicaStore, bytes: &[u8]) -> usize {
     let byte = |at: usize| bytes.get(at).copied().unwrap_or(0);
     let bucket = Bucket(u16::from(byte(1)));
@@ -105,7 +106,7 @@ struct Owner {
 }
 
 impl Owner {
-    /// Something more was said to the backup, and this has come from it.
+    /// Sends more to the backup, and processes these bytes from it.
     fn read_from(&mut self, bytes: &[u8]) {
         let reported = self.feed.frames() + 1;
         self.feed
@@ -126,7 +127,7 @@ impl Owner {
         self.input.drain(..at);
     }
 
-    /// What was never acknowledged is given up, all of it.
+    /// Gives up all unacknowledged frames.
     fn end(self) {
         let reported = self.feed.frames();
         assert!(self.feed.abandon().eq(self.peer_input + 1..=reported));

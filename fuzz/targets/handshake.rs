@@ -1,5 +1,6 @@
 //! A server's handshake depends on the client's bytes and not on their segmentation: the same flight, the same end, the
-//! same record layer. That is law 0 of `docs/internals/failover.md`, on which taking over a connection in its handshake rests.
+//! same record layer. This is law 0 of `docs/internals/failover.md`, on which recovery of a connection in its handshake
+//! relies.
 
 #![no_main]
 
@@ -34,7 +35,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(at_once, split, "the handshake depends on the segmentation");
 });
 
-/// How a handshake went: all that anyone can see of it.
+/// Visible result of a handshake.
 #[derive(Debug, PartialEq)]
 struct Course {
     flight: Vec<u8>,
@@ -50,7 +51,7 @@ fn run(config: usize, pieces: &[&[u8]]) -> Course {
         Handshake::new(&server_configs()[config], &handshake_params()).expect("the settings fit");
     let whole = pieces.concat();
     if let Some(id) = handshake.session_wanted(&whole) {
-        handshake.resume_from(Sealed(id.repeat(5))); // that nobody sealed
+        handshake.resume_from(Sealed(id.repeat(5))); // not sealed by any key
     }
     let mut course =
         Course { flight: Vec::new(), outcome: "open".into(), records: Vec::new(), rest: Vec::new() };

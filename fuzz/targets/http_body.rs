@@ -1,5 +1,5 @@
-//! A body ends at the same byte, with the same verdict, however it is split and wherever its position is written down
-//! and read back; no decoded position, however made up, takes more bytes than there are.
+//! A body ends at the same byte, with the same verdict, in any segmentation and after its position is encoded and
+//! decoded at any byte. No decoded position consumes more bytes than there are.
 
 #![no_main]
 
@@ -37,7 +37,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// The position as another node gets it.
+/// The position on another node.
 fn carried(body: Body) -> Body {
     let mut bytes = Vec::new();
     body.encode(&mut bytes);
@@ -47,7 +47,7 @@ fn carried(body: Body) -> Body {
     body
 }
 
-/// Bytes taken and where the body stands then, or why it is refused.
+/// Bytes consumed and the position after them, or the reason of a refusal.
 fn feed<'a>(
     start: Body,
     pieces: impl IntoIterator<Item = &'a [u8]>,

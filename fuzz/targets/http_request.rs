@@ -1,4 +1,4 @@
-//! A request head has one verdict however it is split; what is accepted means the same to another parser, and again
+//! A request head has one verdict in any segmentation. An accepted head means the same to another parser, and again
 //! after it was rewritten for the server.
 
 #![no_main]
@@ -26,7 +26,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// The usual bounds, or tight ones.
+/// The usual limits, or tight ones.
 fn limits(flags: u8, choices: &mut Choices<'_>) -> Limits {
     if flags & 1 == 0 {
         return Limits::default();
@@ -57,7 +57,7 @@ fn one_verdict(choices: &Choices<'_>, bytes: &[u8], limits: &Limits) {
     assert_eq!(first, judge(bytes.len()), "the verdict depends on the split");
 }
 
-/// The host that rules compare has no second spelling.
+/// The host that rules compare has only one spelling.
 fn one_spelling(head: &RequestHead<'_>) {
     let mut once = [0; HOST_BYTES_MAX];
     let host = head.canonical_host(&mut once);
@@ -83,10 +83,10 @@ fn second_opinion(bytes: &[u8], ours: &RequestHead<'_>) {
     assert!(ours.headers.iter().map(|header| (header.name, header.value)).eq(theirs));
 }
 
-/// What a client of HTTP/1.0 asks for that names no host.
+/// Host of an HTTP/1.0 request that names none.
 const HOST: &str = "198.51.100.1";
 
-/// What a request means to a server.
+/// Meaning of a request for a server.
 fn meaning<'a>(head: &RequestHead<'a>) -> impl PartialEq + std::fmt::Debug + use<'a> {
     (
         (head.method, head.query, if head.host.is_empty() { HOST.as_bytes() } else { head.host }),
@@ -122,7 +122,7 @@ fn rewritten(head: &RequestHead<'_>, flags: u8) {
     let mut out = b"before".to_vec();
     write_request_head(&mut out, head, &edits);
     let out = out.strip_prefix(b"before").expect("the head is appended");
-    // The rewritten head may be longer, and may have a few lines more than a client is allowed.
+    // The rewritten head may be longer, and may have a few more lines than a client is allowed.
     let limits =
         Limits { head_bytes_max: 1 << 20, headers_max: 128, target_bytes_max: 1 << 16, ..Limits::default() };
     let mut slots = HeaderSlots::new();

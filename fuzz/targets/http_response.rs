@@ -1,4 +1,4 @@
-//! A response head has one verdict however it is split; what is accepted means the same to another parser, and again
+//! A response head has one verdict in any segmentation. An accepted head means the same to another parser, and again
 //! after it was rewritten for the client.
 
 #![no_main]
@@ -77,7 +77,7 @@ fn rewritten(head: &ResponseHead<'_>, flags: u8, to_head: bool) {
     let parsed = parse_response(out, &limits, &mut slots, to_head);
     let Ok(Parsed::Complete(again)) = parsed else { panic!("{parsed:?}: {}", String::from_utf8_lossy(out)) };
     assert_eq!(again.head_len, out.len());
-    // A client of HTTP/1.0 gets a chunked body without its framing.
+    // A client of HTTP/1.0 receives a chunked body without its framing.
     let framing = match head.framing {
         ResponseFraming::Chunked if edits.http10_client => ResponseFraming::UntilClose,
         framing => framing,

@@ -1,8 +1,9 @@
-//! What another node says in the cluster's datagrams, under the right key: decoded or refused, the same after a round trip; a
-//! node that is told any of it, at any time, keeps its laws, counts what it refuses, and says only what can be read.
+//! Cluster datagrams of another node, under the right key: each is decoded or refused, and equal after a round trip. A
+//! node that receives any of them, at any time, keeps its laws, counts refusals, and sends only datagrams that can be
+//! decoded.
 //!
-//! A chunk is a datagram. Its first byte says how it comes: on which path, how much later, and whether its header is made that of
-//! a peer's next word to this node, which leads mutations past the checks of the header.
+//! A chunk is a datagram. Its first byte sets the path, the delay, and whether its header gets the next sequence number
+//! of a peer to this node, which leads mutations past the checks of the header.
 
 #![no_main]
 
@@ -54,7 +55,7 @@ fn refusals(node: &Node) -> u64 {
     Rejected::ALL.iter().map(|reason| node.rejected(*reason)).sum()
 }
 
-/// The datagram under the right key, if there is a message in it. With a `sequence` it is the next word of another node to us.
+/// The datagram under the right key, if it has a message. With a `sequence` it is the next datagram of another node.
 fn sealed(bytes: &[u8], sequence: Option<u64>) -> Option<Vec<u8>> {
     let mut message = Message::decode(bytes).ok()?;
     if let Some(sequence) = sequence {
@@ -72,13 +73,14 @@ fn sealed(bytes: &[u8], sequence: Option<u64>) -> Option<Vec<u8>> {
         };
     }
     let datagram = message.encode(&keys());
-    assert!(datagram.is_ok() || sequence.is_some(), "what was read cannot be written"); // another header may be longer
+    // Another header may be longer.
+    assert!(datagram.is_ok() || sequence.is_some(), "a decoded message has no encoding");
     let datagram = datagram.ok()?;
     assert_eq!(Message::decode(&datagram).as_ref(), Ok(&message));
     Some(datagram)
 }
 
-/// As the agent and workers do: what was concluded is acted on, and done at once.
+/// Performs events like the agent and the workers, at once.
 fn perform(node: &mut Node) {
     while let Some(event) = node.poll_event() {
         if let Event::Role { bucket, role: Role::Backup { term, .. } } = event {
@@ -86,7 +88,7 @@ fn perform(node: &mut Node) {
         }
     }
     while let Some(transmit) = node.poll_transmit() {
-        let reported = Message::decode(&transmit.bytes).expect("what is said can be read");
+        let reported = Message::decode(&transmit.bytes).expect("sent datagrams can be decoded");
         assert_eq!((reported.header.from, reported.header.to.id), (node.me(), transmit.to));
     }
     assert_eq!(node.transmits_dropped(), 0, "more than a queue takes");

@@ -1,5 +1,5 @@
-//! The record layer: what one end seals the other opens and nobody else can have changed a bit of; any record from a
-//! peer is opened or refused; and a record layer that was written down and read back goes on with the same bytes.
+//! The record layer: one end opens what the other sealed, and detects every changed bit. Any record from a peer is
+//! opened or refused. A record layer that was encoded and decoded continues with the same bytes.
 
 #![no_main]
 
@@ -29,7 +29,7 @@ fuzz_target!(|data: &[u8]| {
                 let mut record = Vec::new();
                 ours.seal_key_update(step & 8 != 0, &mut record);
                 if !record.is_empty() && theirs.open(&mut record).is_err() {
-                    return; // cut off for its KeyUpdates in a row
+                    return; // refused for consecutive KeyUpdates
                 }
             }
             6 => any_record(theirs, part, step & 8 != 0),
@@ -38,7 +38,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// A state from anywhere is refused or has exactly these bytes, and can be used.
+/// A state from any source is refused, or has exactly these bytes and can be used.
 fn decoded_state(bytes: &[u8]) {
     let Ok(state) = RecordsState::decode(bytes) else { return };
     let mut again = Vec::new();
@@ -118,10 +118,10 @@ fn relay(
             assert_eq!(content, ContentType::ApplicationData);
             assert_eq!(&opened[range], payload);
         }
-        // The rest of a ticket may be awaited, before which no data may come.
+        // The rest of a ticket may be outstanding, before which no data may come.
         Ok(_) if content == ContentType::Handshake => *theirs = carried(theirs),
         Ok(_) => assert!(content != ContentType::ApplicationData || payload.is_empty()),
-        // Messages that are not allowed, and too many records without data, end the connection; a fresh one goes on.
+        // Messages that are not allowed, and too many records without data, end the connection; a new one continues.
         Err(error) => {
             assert!(content != ContentType::ApplicationData || payload.is_empty(), "{error}");
             let _ = error.alert();
@@ -130,12 +130,12 @@ fn relay(
     }
     let same = (theirs.rx().generation, ours.tx().generation);
     if same.0 != same.1 || theirs.rx().sequence != ours.tx().sequence {
-        // A KeyUpdate that was sealed as a message changes the keys of one end only: both are made anew.
+        // A KeyUpdate that was sealed as a message changes the keys of one end only: both ends are made again.
         let _ = theirs.seek_rx(ours.tx());
     }
 }
 
-/// Bytes of nobody's making: refused, or (one change_cipher_spec) ignored, and the layer stands where it stood.
+/// Bytes that no peer sealed: refused, or (one change_cipher_spec) ignored, and the layer is unchanged.
 fn any_record(records: &mut Records, bytes: &[u8], framed: bool) {
     let mut record = bytes.to_vec();
     if framed && record.len() >= 5 {

@@ -1,5 +1,6 @@
-//! What another node says of a connection: any bytes are an entry or an error; entries survive the wire; folding any of
-//! them in any order neither panics nor holds more than was said; and the folded state survives the wire.
+//! Replicated bytes of a connection from another node: any bytes are an entry or an error, and entries survive the
+//! wire. Replaying any of them in any order neither panics nor stores more than was sent, and the resulting state
+//! survives the wire.
 
 #![no_main]
 
@@ -20,8 +21,8 @@ fuzz_target!(|data: &[u8]| {
         reported += encoded.len();
         let _ = (state.client_frontier(), state.server_frontier(1));
         // Positions take up to ten bytes where the entry needed one: hence the constants.
-        let held = state.encode().expect("a folded state can be written").len();
-        assert!(held <= 256 + 32 * reported, "{held} bytes are held of {reported} that were said");
+        let held = state.encode().expect("a replayed state can be encoded").len();
+        assert!(held <= 256 + 32 * reported, "{held} bytes are stored of {reported} that were sent");
     }
     survives(&state);
 });

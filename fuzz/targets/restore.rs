@@ -1,5 +1,5 @@
-//! Taking a connection over from entries that another node wrote, whatever they say: it is refused or restored, and a
-//! restored one serves whatever its peers say next without panic, without going round in circles, and to its end.
+//! Recovery of a connection from any entries of another node: it is refused or restored. A restored connection serves
+//! any further bytes of its peers without panic, without a loop, and to its end.
 
 #![no_main]
 
@@ -25,7 +25,7 @@ fuzz_target!(|data: &[u8]| {
     if let Some(open) = &mut state.open
         && flags & 0x40 != 0
     {
-        // A name that exists, so that mutation need not find it letter by letter.
+        // An existing name, so that mutation need not find it letter by letter.
         open.listener = LISTENERS[usize::from(flags & 7) % LISTENERS.len()].to_owned();
     }
     let Some(mut world) = World::restore(&state) else { return };

@@ -1,5 +1,5 @@
-//! Any text is a condition or an error with a place, within the caps; a compiled rule matches the same requests alone
-//! and among others; and a request that the checker makes up to satisfy a rule does satisfy it.
+//! Any text is a condition or an error with a place, within the limits. A compiled rule matches the same requests alone
+//! and among others. A request that the checker constructs for a rule satisfies it.
 //!
 //! Input: conditions (a line each), path, query, host, header lines and body, separated by NUL.
 

@@ -1,6 +1,6 @@
-//! A connection that comes from another process in a parcel that says anything: it is refused or unpacked. What is unpacked
-//! is packed into one that says the same, and serves whatever its peers say next without panic, without going round in
-//! circles, in bounded memory, and to its end.
+//! A connection from any upgrade state of another process: the state is refused or imported. An imported connection
+//! exports an equal state, and serves any further bytes of its peers without panic, without a loop, in bounded memory,
+//! and to its end.
 
 #![no_main]
 
@@ -15,7 +15,7 @@ fuzz_target!(|data: &[u8]| {
     let (client, server) = (rest.next().unwrap_or_default(), rest.next().unwrap_or_default());
     let Some(mut world) = rest.next().and_then(World::import) else { return };
     let packed = pack(&world);
-    assert!(World::import(&packed).map(|world| pack(&world)) == Some(packed), "another parcel of it");
+    assert!(World::import(&packed).map(|world| pack(&world)) == Some(packed), "its second export differs");
     world.play_out(&choices.pieces(client), server);
 });
 

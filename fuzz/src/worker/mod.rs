@@ -1,7 +1,7 @@
-//! A worker without sockets: performs a connection's effects between a client and a server that a script plays.
+//! Worker without sockets: performs a connection's effects between a client and a server that a script plays.
 //!
-//! It does what the daemon's worker does, in the same order: bytes first, then effects; one turn flushes what waits,
-//! reads the client, reads the server, until nothing moves. Sockets are vectors with a window.
+//! It follows the order of the daemon's worker: bytes first, then effects. One turn flushes pending bytes, reads the
+//! client and reads the server, until no byte moves. Sockets are vectors with a window.
 
 mod perform;
 mod pump;
@@ -21,7 +21,7 @@ use crate::fixture;
 
 pub use socket::Socket;
 
-/// Deadlines that may pass one after another before a connection is gone whose peers are gone.
+/// Limit of consecutive deadlines before a connection whose peers are gone must close.
 pub const DEADLINES_MAX: usize = 16;
 
 /// A server connection.
@@ -29,38 +29,38 @@ pub const DEADLINES_MAX: usize = 16;
 pub struct Upstream {
     /// The leg that uses it.
     pub leg: u32,
-    /// Our end.
+    /// The worker's end.
     pub socket: Socket,
 }
 
-/// A leg that the connection asked for and that is neither open nor refused yet.
+/// A requested leg that is neither open nor refused yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Dialing {
     leg: u32,
     server: u32,
 }
 
-/// What becomes of a dial.
+/// Result of a dial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// An idle connection was there.
+    /// An idle connection was available.
     Open,
-    /// It is connecting.
+    /// The connection is being established.
     Wait,
     /// Refused.
     Refused,
     /// No server is up.
     Unavailable,
-    /// All servers are at their bound: it waits.
+    /// All servers are at their limit: the request waits.
     Queue,
 }
 
-/// The node as the connection sees it.
+/// The node in the connection's view.
 #[derive(Debug)]
 pub struct View {
     /// The newest configuration.
     pub snapshot: Arc<Snapshot>,
-    /// Whether it drains.
+    /// Whether the node drains.
     pub draining: bool,
     /// Whether requests pass rate limits.
     pub allows: bool,
@@ -77,7 +77,7 @@ impl ConnectionHost for View {
         self.allows
     }
     fn session(&mut self, id: &SessionId) -> Option<Sealed> {
-        (id[0] & 1 == 0).then(|| Sealed(id.repeat(5))) // that nobody sealed
+        (id[0] & 1 == 0).then(|| Sealed(id.repeat(5))) // not sealed by any key
     }
     fn wants_logs(&self) -> bool {
         true
@@ -94,29 +94,29 @@ pub struct World {
     pub upstream: Option<Upstream>,
     /// A leg that is not open yet.
     pub dialing: Option<Dialing>,
-    /// What becomes of the next dial.
+    /// Result of the next dial.
     pub next_dial: Answer,
-    /// Window of server connections to come.
+    /// Window of later server connections.
     pub server_window: usize,
     /// The node.
     pub node: View,
     /// Now.
     pub now: Micros,
-    /// Plain bodies go past the connection.
+    /// Whether plain bodies bypass the connection.
     pub splices: bool,
-    /// What a backup holds, if there is one.
+    /// The backup's state, if there is a backup.
     pub backup: Option<ConnectionState>,
-    /// Entries that the backup has got.
+    /// Entries that the backup has received.
     pub entries: Vec<Entry>,
-    /// Entries are acknowledged at once.
+    /// Whether entries are acknowledged at once.
     pub acknowledges: bool,
-    /// Server connections that are over: what we wrote, in order.
+    /// Bytes sent on closed server connections, in order.
     pub sent_up: Vec<Vec<u8>>,
     /// Requests that ended.
     pub logs: Vec<Box<RequestLog>>,
-    /// Turns in which something moved.
+    /// Turns in which bytes moved.
     pub turns: usize,
-    /// The client's socket is closed, and whether by RST.
+    /// Set when the client's socket is closed; whether by RST.
     pub closed: Option<bool>,
     restored: bool,
     scratch: Scratch,
@@ -124,7 +124,7 @@ pub struct World {
 }
 
 impl World {
-    /// A connection that was just accepted on this listener; mirrored to a backup when asked.
+    /// A connection just accepted on this listener; `replicated`: with a backup.
     pub fn accept(listener: u32, replicated: bool) -> World {
         let snapshot = fixture::snapshot();
         let now = Micros::from_ms(1000);
@@ -139,7 +139,7 @@ impl World {
         world
     }
 
-    /// A connection from what a backup holds; `None` when it cannot be restored.
+    /// A connection from a backup's state; `None` when it cannot be restored.
     pub fn restore(state: &ConnectionState) -> Option<World> {
         let now = Micros::from_ms(1000);
         let (mut scratch, mut effects) = (Scratch::new(), Effects::default());
@@ -168,8 +168,8 @@ impl World {
         Some(world)
     }
 
-    /// A connection that came in a parcel, with its sockets; `None` when it is refused. What it says of its own past may be
-    /// wrong, and costs it its sockets at most.
+    /// A connection from an upgrade state, with its sockets; `None` when it is refused. False claims of the state about
+    /// the past may cost the connection its sockets, but nothing else.
     pub fn import(upgrade_state: &[u8]) -> Option<World> {
         let (connection, leg) = Connection::import(fixture::snapshot(), upgrade_state).ok()?;
         let mut world = World::around(connection, Micros::from_ms(1000));
@@ -211,7 +211,7 @@ impl World {
         call(connection, &mut Io { now: *now, scratch, effects, node })
     }
 
-    /// Calls the connection and performs what it asks for.
+    /// Calls the connection and performs its effects.
     pub fn call(&mut self, call: impl FnOnce(&mut Connection, &mut Io<'_>)) {
         if self.closed.is_none() {
             self.with(call);
@@ -219,7 +219,7 @@ impl World {
         }
     }
 
-    /// What was dialled connects.
+    /// Completes the dial.
     pub fn connect(&mut self) {
         if let Some(Dialing { leg, server }) = self.dialing.take() {
             self.with(|connection, io| connection.handle_leg_connecting(io.now, leg, server));
@@ -227,21 +227,21 @@ impl World {
         }
     }
 
-    /// What was dialled has connected and, with records, has made a handshake.
+    /// Completes the dial and, with records, the handshake.
     pub fn open_with(&mut self, records: Option<Box<Records>>) {
         if let Some(Dialing { leg, server }) = self.dialing.take() {
             self.open(leg, server, records);
         }
     }
 
-    /// What was dialled is refused.
+    /// Refuses the dial.
     pub fn refuse(&mut self) {
         if let Some(Dialing { leg, .. }) = self.dialing.take() {
             self.call(|connection, io| connection.handle_leg_failed(io, leg, Failure::Refused));
         }
     }
 
-    /// The backup acknowledges all it has got.
+    /// Acknowledges all entries that the backup has received.
     pub fn acknowledge(&mut self) {
         let entries = self.entries.len() as u64;
         if self.backup.is_some() && entries > self.connection.acknowledged() {
@@ -252,7 +252,7 @@ impl World {
         }
     }
 
-    /// Time passes to the deadline.
+    /// Moves the clock to the deadline.
     pub fn expire(&mut self) {
         let deadline = self.connection.deadline();
         assert!(deadline < Micros(u64::MAX), "no deadline: {}", self.state());
@@ -260,8 +260,8 @@ impl World {
         self.call(Connection::handle_timeout);
     }
 
-    /// The client says this in pieces, servers their part after every second one and again on each connection to come; then
-    /// everybody ends, time passes, and so must the connection.
+    /// The client sends its pieces. Servers send their part after every second one, and again on each later connection.
+    /// Then all peers end, time passes, and the connection must end.
     pub fn play_out(&mut self, client: &[&[u8]], server: &[u8]) {
         for (piece, from_server) in client.iter().zip([false, true].into_iter().cycle()) {
             self.client.inbox.extend_from_slice(piece);

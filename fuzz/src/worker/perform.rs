@@ -1,4 +1,4 @@
-//! Carrying out what a connection answered: bytes first, then effects, in order.
+//! Execution of a connection's output: bytes first, then effects, in order.
 
 use evergate_base::Micros;
 use evergate_connection::{Connection, Effect, Failure, ServerHint, Source};
@@ -8,11 +8,11 @@ use evergate_tls::Records;
 use super::{Answer, Dialing, Socket, Upstream, World};
 use crate::fixture;
 
-/// The most that may wait for one peer: a batch of 16 records with what is around them, and as much again for heads,
-/// tickets, alerts and answers of our own.
+/// Limit of pending bytes for one peer: a batch of 16 records with their overhead, and the same again for heads,
+/// tickets, alerts and generated responses.
 const WAITING_MAX: usize = 2 * 270_000;
 
-/// How long requests wait for a server with room.
+/// Time for which requests wait for a server below its limit.
 const QUEUE_TIMEOUT: Micros = Micros::from_ms(500);
 
 impl World {
@@ -55,7 +55,7 @@ impl World {
         self.client.take(&ready[..written]);
         if written < ready.len() {
             if written == 0 && second.is_empty() {
-                // The worker gives the buffer away with large rests; here with those it can give away whole.
+                // The worker gives the buffer away with large rests; this one gives away every whole buffer.
                 let (buffer, range) = self.scratch.down.take_memory(Vec::new());
                 self.connection.down().push_buffer(buffer, range, after);
             } else {
@@ -156,7 +156,7 @@ impl World {
         }
     }
 
-    /// The idle bound leg carries the request, where a connection would have been there.
+    /// The idle bound leg carries the request, in place of an idle connection.
     fn dial_bound(&mut self, leg: u32, server: u32) {
         match self.upstream.as_mut().filter(|_| self.next_dial == Answer::Open) {
             Some(upstream) => {
@@ -186,7 +186,7 @@ impl World {
         if self.client.fin_waits && self.connection.down().is_empty() {
             (self.client.fin_waits, self.client.fin) = (false, true);
             if self.connection.closes_at_once() {
-                self.closed = Some(false); // as a worker does whose client has nothing more to say
+                self.closed = Some(false); // like a worker whose client has ended
             }
         }
         let all_sent = self.connection.up().is_empty();

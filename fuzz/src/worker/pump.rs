@@ -1,15 +1,15 @@
-//! One turn: flush what waits, read what may be read, until nothing moves.
+//! One turn: flushes pending bytes and reads, until no byte moves.
 
 use evergate_connection::{Connection, INPUT_BYTES, ReadPlan, Scratch, Slots};
 
 use super::{Socket, World};
 
-/// Turns that one call of [`World::pump`] may take: more means that the connection goes round in circles.
+/// Limit of turns in one call of [`World::pump`]: more means that the connection loops without progress.
 const TURNS_MAX: usize = 100_000;
 const READ_BYTES: usize = 65_536;
 
 impl World {
-    /// Turns until nothing moves.
+    /// Runs turns until no byte moves.
     pub fn pump(&mut self) {
         for _ in 0..TURNS_MAX {
             if self.closed.is_some() {
@@ -92,7 +92,7 @@ impl World {
             return false;
         }
         if self.connection.bound_leg() == Some(upstream.leg) {
-            self.call(Connection::handle_bound_lost); // it has nothing to say but its end
+            self.call(Connection::handle_bound_lost); // only its end is left
             return true;
         }
         let splice = if self.splices { self.connection.splice_down() } else { 0 };
@@ -123,7 +123,7 @@ impl World {
     }
 }
 
-/// Reads from a server's socket to where the connection wants it.
+/// Reads from a server's socket to the destination that the connection names.
 fn place(plan: ReadPlan, socket: &mut Socket, scratch: &mut Scratch) -> usize {
     match plan {
         ReadPlan::Nothing => 0,

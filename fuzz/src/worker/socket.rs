@@ -1,23 +1,23 @@
-//! Our end of a peer's connection, without a kernel.
+//! The worker's end of a peer's connection, without a kernel.
 
-/// Our end of a peer's connection.
+/// The worker's end of a peer's connection.
 #[derive(Debug, Default)]
 pub struct Socket {
-    /// Bytes that the peer sent and we have not read.
+    /// Bytes that the peer sent and the worker has not read.
     pub inbox: Vec<u8>,
     /// Bytes read so far.
     pub read: u64,
-    /// The peer has sent its end.
+    /// Whether the peer has sent its end.
     pub ended: bool,
     pub(super) end_seen: bool,
-    /// How many bytes the socket still takes.
+    /// Number of further bytes that the socket accepts.
     pub window: usize,
-    /// What we wrote.
+    /// Bytes that the worker wrote.
     pub written: Vec<u8>,
     pub(super) fin_waits: bool,
-    /// We sent our end.
+    /// Whether the worker sent its end.
     pub fin: bool,
-    /// What is written after our end is lost, as with a kernel that says EPIPE.
+    /// Whether bytes written after the end are dropped, like with a kernel that returns EPIPE.
     pub(super) forgives: bool,
 }
 
