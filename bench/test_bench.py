@@ -220,7 +220,7 @@ class Clusters(unittest.TestCase):
             [status(1, 1000), status(2, 24)],
             [status(1, 1024, without_backup=1), status(2, 0)],
             [status(1, 1024, syncing=1), status(2, 0)],
-            [status(1, 1024, held=1), status(2, 0)],
+            [status(1, 1024, recovering=1), status(2, 0)],
             [status(1, 1024), status(2, 0) | {"phase": "fenced"}],
             [status(1, 1024), status(2, 0) | {"view": None}],
             [status(1, 1024), status(2, 0) | {"view": {"epoch": 2, "members": [1, 2]}}],
