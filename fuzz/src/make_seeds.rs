@@ -268,14 +268,14 @@ fn upgrade_state(
     let mut world = World::accept(u32::from(listener), false);
     let (sent, answered) = (requests.len() * 2 / 3, responses.len() / 2);
     world.server_window = sent / 2;
-    world.client.inbox.extend_from_slice(&requests[..reported]);
+    world.client.inbox.extend_from_slice(&requests[..sent]);
     world.pump();
     world.client.window = answered / 2;
     if let Some(upstream) = &mut world.upstream {
         upstream.socket.inbox.extend_from_slice(&responses[..answered]);
     }
     world.pump();
-    put("upgrade_state", name, &upgrade_state_input(&world, &requests[reported..], &responses[answered..]));
+    put("upgrade_state", name, &upgrade_state_input(&world, &requests[sent..], &responses[answered..]));
 }
 
 /// Both ends of a connection to a server with TLS, after its handshake.

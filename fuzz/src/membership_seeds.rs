@@ -72,8 +72,8 @@ fn record(datagram: &[u8], path: Path, kinds: &mut [usize; 6], input: &mut Vec<u
     }
 }
 
-/// A channel on which a connection with these entries was replicated, entry by entry and again as a whole, and later
-/// decisions of the backup's node.
+/// A channel on which a connection with these entries was replicated, entry by entry and again as a whole. Decisions of
+/// the backup's node follow.
 pub(crate) fn frames(put: &impl Fn(&str, &str, &[u8]), name: &str, entries: &[Entry]) {
     let (connection, bucket) = (ConnectionId(7), Bucket(3));
     let view = ViewId { epoch: 2, proposer: NodeId(1), incarnation: Incarnation(101) };

@@ -37,9 +37,9 @@ fuzz_target!(|data: &[u8]| {
         Ok(loaded) => {
             assert!(loaded.warnings.iter().all(|problem| problem.severity == Severity::Warning));
             let effective = loaded.effective_toml();
-            let again = parse_with(&effective, "effective.toml", base, &Machine);
-            let again = again.unwrap_or_else(|problems| panic!("{problems:?} in\n{effective}"));
-            assert_eq!(again.effective_toml(), effective);
+            let reparsed = parse_with(&effective, "effective.toml", base, &Machine);
+            let reparsed = reparsed.unwrap_or_else(|problems| panic!("{problems:?} in\n{effective}"));
+            assert_eq!(reparsed.effective_toml(), effective);
         }
         Err(problems) => {
             assert!(

@@ -1,7 +1,7 @@
 //! Bytes on a replication channel, at either end: those of an owner are frames or end their channel, those of a backup
-//! are answers or end theirs. A replica store with two owners, whose own node recovers buckets and gives them up, keeps
-//! its laws for any content (`replication` and `restore` test the content). It stores nothing that no owner sent. An
-//! owner receives the answer to each frame once, in order, and no answer to a frame that was never sent.
+//! are answers or end theirs. A replica store with two owners keeps its laws for any content, while its own node
+//! recovers buckets and gives them up (`replication` and `restore` test the content). It stores nothing that no owner
+//! sent. An owner receives the answer to each frame once, in order, and no answer to a frame that was never sent.
 
 #![no_main]
 
@@ -34,7 +34,7 @@ fuzz_target!(|data: &[u8]| {
                 }
             }
             2 => begun += conclude(&mut holder, bytes),
-            _ => owner.read_from(bytes),
+            _ => owner.exchange(bytes),
         }
         holder.check_invariants();
         assert!(holder.len() <= begun, "{} connections of {begun} that were begun", holder.len());
@@ -102,34 +102,34 @@ fn conclude(holder: &mut ReplicaStore, bytes: &[u8]) -> usize {
 struct Owner {
     feed: Sender<u64>,
     input: Vec<u8>,
-    peer_input: u64,
+    acknowledged: u64,
 }
 
 impl Owner {
     /// Sends more to the backup, and processes these bytes from it.
-    fn read_from(&mut self, bytes: &[u8]) {
-        let reported = self.feed.frames() + 1;
+    fn exchange(&mut self, bytes: &[u8]) {
+        let sent = self.feed.frames() + 1;
         self.feed
-            .push(&Frame::End { connection: ConnectionId(reported) }, Some(reported))
+            .push(&Frame::End { connection: ConnectionId(sent) }, Some(sent))
             .expect("far below the bounds");
         self.input.extend_from_slice(bytes);
         let mut at = 0;
         while let Ok(Some((answer, length))) = Answer::decode(&self.input[at..]) {
             at += length;
-            let (peer_input, reported) = (&mut self.peer_input, self.feed.frames());
+            let (acknowledged, sent) = (&mut self.acknowledged, self.feed.frames());
             let result = self.feed.handle_answer(answer.frames, |notice| {
-                assert_eq!(notice, *peer_input + 1, "out of order");
-                *peer_input = notice;
+                assert_eq!(notice, *acknowledged + 1, "out of order");
+                *acknowledged = notice;
             });
-            assert_eq!(result.is_ok(), answer.frames <= reported);
-            assert!(self.peer_input <= reported && self.feed.lag() <= reported - self.peer_input);
+            assert_eq!(result.is_ok(), answer.frames <= sent);
+            assert!(self.acknowledged <= sent && self.feed.lag() <= sent - self.acknowledged);
         }
         self.input.drain(..at);
     }
 
     /// Gives up all unacknowledged frames.
     fn end(self) {
-        let reported = self.feed.frames();
-        assert!(self.feed.abandon().eq(self.peer_input + 1..=reported));
+        let sent = self.feed.frames();
+        assert!(self.feed.abandon().eq(self.acknowledged + 1..=sent));
     }
 }

@@ -3,7 +3,7 @@
 //! decoded.
 //!
 //! A chunk is a datagram. Its first byte sets the path, the delay, and whether its header gets the next sequence number
-//! of a peer to this node, which leads mutations past the checks of the header.
+//! of a peer. The latter leads mutations past the checks of the header.
 
 #![no_main]
 
@@ -88,8 +88,8 @@ fn perform(node: &mut Node) {
         }
     }
     while let Some(transmit) = node.poll_transmit() {
-        let reported = Message::decode(&transmit.bytes).expect("sent datagrams can be decoded");
-        assert_eq!((reported.header.from, reported.header.to.id), (node.me(), transmit.to));
+        let sent = Message::decode(&transmit.bytes).expect("sent datagrams can be decoded");
+        assert_eq!((sent.header.from, sent.header.to.id), (node.me(), transmit.to));
     }
     assert_eq!(node.transmits_dropped(), 0, "more than a queue takes");
 }

@@ -5,24 +5,24 @@
 #![no_main]
 
 use evergate_fuzz::input::chunks;
-use evergate_replication::{Entry, ConnectionState};
+use evergate_replication::{ConnectionState, Entry};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     whole_state(data);
     let mut state = ConnectionState::default();
-    let mut reported = 0;
+    let mut sent = 0;
     for chunk in chunks(data) {
         let Ok(entry) = Entry::decode(chunk) else { continue };
         let encoded = entry.encode().expect("what was read can be written");
         assert_eq!(Entry::decode(&encoded).as_ref(), Ok(&entry));
         assert!(encoded.len() <= chunk.len(), "the encoding is not the shortest one");
         state.apply(entry);
-        reported += encoded.len();
+        sent += encoded.len();
         let _ = (state.client_frontier(), state.server_frontier(1));
         // Positions take up to ten bytes where the entry needed one: hence the constants.
         let held = state.encode().expect("a replayed state can be encoded").len();
-        assert!(held <= 256 + 32 * reported, "{held} bytes are stored of {reported} that were sent");
+        assert!(held <= 256 + 32 * sent, "{held} bytes are stored of {sent} that were sent");
     }
     survives(&state);
 });

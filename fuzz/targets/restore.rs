@@ -6,7 +6,7 @@
 use evergate_fuzz::fixture::LISTENERS;
 use evergate_fuzz::input::{chunks, split};
 use evergate_fuzz::worker::World;
-use evergate_replication::{Entry, ConnectionState};
+use evergate_replication::{ConnectionState, Entry};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

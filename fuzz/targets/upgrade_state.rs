@@ -1,6 +1,6 @@
 //! A connection from any upgrade state of another process: the state is refused or imported. An imported connection
-//! exports an equal state, and serves any further bytes of its peers without panic, without a loop, in bounded memory,
-//! and to its end.
+//! exports an equal state. It serves any further bytes of its peers to its end, in bounded memory, without panic or
+//! loop.
 
 #![no_main]
 

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use evergate_base::Micros;
 use evergate_base::session::{Sealed, SessionId};
-use evergate_connection::{Connection, Effects, Failure, Io, ConnectionHost, RequestLog, Scratch, Snapshot};
-use evergate_replication::{Entry, ConnectionState};
+use evergate_connection::{Connection, ConnectionHost, Effects, Failure, Io, RequestLog, Scratch, Snapshot};
+use evergate_replication::{ConnectionState, Entry};
 use evergate_rules::RuleId;
 use evergate_tls::Records;
 

@@ -160,8 +160,8 @@ impl SupportedKxGroup for P256 {
     }
 }
 
-/// NIST P-384, for clients that offer no preferred group. `rustls` follows the client's order of groups, and would
-/// otherwise ask a client for a share of this group although it sent a share of a faster one.
+/// NIST P-384, for clients that offer no preferred group. `rustls` follows the client's order of groups. It would
+/// otherwise ask for a share of this group although the client sent a share of a faster one.
 #[derive(Debug)]
 pub(crate) struct P384;
 

@@ -1,9 +1,9 @@
 //! Verifier of servers whose certificate itself is trusted.
 //!
 //! `openssl req -x509` makes certificates that are their own authority (basicConstraints). A chain must not end with
-//! such a certificate (RFC 5280 section 6.1 asks for more than a match), although its entry in `ca` states
-//! that it is trusted. The verifier therefore also accepts a server whose certificate equals a trusted one byte for
-//! byte. A trusted certificate that is not an authority is only valid for that.
+//! such a certificate (RFC 5280 section 6.1 asks for more than a match). Its entry in `ca` nevertheless states that it
+//! is trusted. The verifier therefore also accepts a server whose certificate equals a trusted one byte for byte. A
+//! trusted certificate that is not an authority is only valid for that.
 
 use std::sync::Arc;
 

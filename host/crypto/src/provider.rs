@@ -17,13 +17,13 @@ use crate::sha256::{Sha256Hash, TranscriptHash};
 /// The TLS 1.3 suites with the hash and key schedule of this crate. `None` never occurs, because the named suites are
 /// of TLS 1.3.
 static SHA256_SUITES: LazyLock<Option<[Tls13CipherSuite; 2]>> = LazyLock::new(|| {
-    let ours = |suite: SupportedCipherSuite| {
+    let own = |suite: SupportedCipherSuite| {
         let Tls13CipherSuite { common, aead_alg, .. } = suite.tls13()?;
         let CipherSuiteCommon { suite, confidentiality_limit, .. } = *common;
         let common = CipherSuiteCommon { suite, hash_provider: &Sha256Hash, confidentiality_limit };
         Some(Tls13CipherSuite { common, hkdf_provider: &HkdfSha256, aead_alg: *aead_alg, quic: None })
     };
-    Some([ours(suite::TLS13_AES_128_GCM_SHA256)?, ours(suite::TLS13_CHACHA20_POLY1305_SHA256)?])
+    Some([own(suite::TLS13_AES_128_GCM_SHA256)?, own(suite::TLS13_CHACHA20_POLY1305_SHA256)?])
 });
 
 /// The other suites, with transcripts over the client's own bytes.
@@ -32,14 +32,14 @@ static OTHER_SUITES: LazyLock<Vec<SupportedCipherSuite>> = LazyLock::new(|| {
         SupportedCipherSuite::Tls12(suite) => {
             let &Tls12CipherSuite { ref common, prf_provider, kx, sign, aead_alg } = suite;
             let common = common_with_transcript(common);
-            let ours = Tls12CipherSuite { common, prf_provider, kx, sign, aead_alg };
-            SupportedCipherSuite::Tls12(Box::leak(Box::new(ours))) // once in a process
+            let own = Tls12CipherSuite { common, prf_provider, kx, sign, aead_alg };
+            SupportedCipherSuite::Tls12(Box::leak(Box::new(own))) // once in a process
         }
         SupportedCipherSuite::Tls13(suite) => {
             let &Tls13CipherSuite { ref common, hkdf_provider, aead_alg, quic } = suite;
             let common = common_with_transcript(common);
-            let ours = Tls13CipherSuite { common, hkdf_provider, aead_alg, quic };
-            SupportedCipherSuite::Tls13(Box::leak(Box::new(ours)))
+            let own = Tls13CipherSuite { common, hkdf_provider, aead_alg, quic };
+            SupportedCipherSuite::Tls13(Box::leak(Box::new(own)))
         }
     };
     std::iter::once(suite::TLS13_AES_256_GCM_SHA384).chain(TLS12_SUITES).map(with_transcript).collect()
@@ -53,9 +53,9 @@ fn common_with_transcript(common: &CipherSuiteCommon) -> CipherSuiteCommon {
 
 /// AES-128 first: its margin is ample and it is the fastest with AES instructions.
 fn suites() -> Vec<SupportedCipherSuite> {
-    let ours = SHA256_SUITES.as_ref().map(|[aes, chacha]| [aes, chacha].map(SupportedCipherSuite::Tls13));
+    let own = SHA256_SUITES.as_ref().map(|[aes, chacha]| [aes, chacha].map(SupportedCipherSuite::Tls13));
     let [aes, chacha] =
-        ours.unwrap_or([suite::TLS13_AES_128_GCM_SHA256, suite::TLS13_CHACHA20_POLY1305_SHA256]);
+        own.unwrap_or([suite::TLS13_AES_128_GCM_SHA256, suite::TLS13_CHACHA20_POLY1305_SHA256]);
     let (aes256, tls12) = OTHER_SUITES.split_at(1);
     [&[aes], aes256, &[chacha], tls12].concat()
 }

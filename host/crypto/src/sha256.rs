@@ -1,5 +1,5 @@
-//! SHA-256 for transcripts of TLS 1.3, as a plain value. A handshake copies its transcript a dozen times, and each copy
-//! of an AWS-LC context is a second block of memory behind a table of functions.
+//! SHA-256 for transcripts of TLS 1.3, as a plain value. A handshake copies its transcript a dozen times. Each copy of
+//! an AWS-LC context is a second block of memory behind a table of functions.
 //!
 //! All transcripts have the client's own bytes, even if `rustls` parses a ClientHello with another host name: see
 //! `alias` in `proto/tls`.

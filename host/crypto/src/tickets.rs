@@ -84,8 +84,8 @@ impl TicketKeys {
     }
 
     /// The keys that every holder of `secret` derives in the epoch of `rotate_s` seconds around `now_unix_s`. These are
-    /// the keys of the next epoch (a node whose clock is ahead already encrypts with it), of this one, and of the
-    /// previous one.
+    /// the keys of the next epoch, of this one, and of the previous one. A node whose clock is ahead already encrypts
+    /// with the next key.
     pub fn of_epoch(secret: &[u8; 32], now_unix_s: u64, rotate_s: u64) -> TicketKeys {
         let rotate_s = rotate_s.max(1);
         let newest = (now_unix_s / rotate_s).saturating_add(1);
@@ -97,8 +97,8 @@ impl TicketKeys {
         TicketKeys { keys: epochs.map(key).collect() }
     }
 
-    /// Reads a key file, newest key first: either consecutive 64-byte keys, or a line per key with 64 bytes in base64
-    /// and optionally the unix time from which it encrypts (`#` starts a comment).
+    /// Reads a key file, newest key first: either consecutive 64-byte keys, or a line per key. A line has 64 bytes in
+    /// base64 and optionally the unix time from which the key encrypts (`#` starts a comment).
     pub fn from_file_bytes(bytes: &[u8]) -> Result<TicketKeys, TicketKeyError> {
         let keys = match std::str::from_utf8(bytes) {
             Ok(text) => from_text(text)?,

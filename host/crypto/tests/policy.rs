@@ -150,9 +150,9 @@ fn clients_are_accepted_when_authority_names_do_not_fit() {
     };
     let mut roots: Vec<_> = (0..190).map(other).collect();
     roots.push(ours.root.clone());
-    let reported = evergate_crypto::authorities(&roots);
-    let (bytes, bytes_max) = reported.names_bytes;
-    assert!(reported.count == 191 && bytes <= bytes_max && bytes_max < 1 << 14, "{reported:?}");
+    let summary = evergate_crypto::authorities(&roots);
+    let (bytes, bytes_max) = summary.names_bytes;
+    assert!(summary.count == 191 && bytes <= bytes_max && bytes_max < 1 << 14, "{summary:?}");
     // The names exceed neither the 16 bits of the length nor the memory of clients.
     let mut sizes = Vec::new();
     for more in [0, 50, 900] {
@@ -495,10 +495,10 @@ fn certificates_are_described_and_wrong_files_refused() {
         key.replacen("-----BEGIN PRIVATE KEY-----\n", "-----BEGIN ", 1),
         key.replacen("-----BEGIN PRIVATE KEY-----\n", "", 1),
     ];
-    let reported = |chain: &str, key: &str| load(chain, key).to_string();
+    let shown = |chain: &str, key: &str| load(chain, key).to_string();
     for text in spoiled
         .iter()
-        .flat_map(|bad| [reported(&chain, bad), reported(bad, &key), reported(&(chain.clone() + bad), bad)])
+        .flat_map(|bad| [shown(&chain, bad), shown(bad, &key), shown(&(chain.clone() + bad), bad)])
     {
         assert!(
             secret.as_bytes().windows(8).all(|part| !text.as_bytes().windows(8).any(|w| w == part)),

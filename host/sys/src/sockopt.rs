@@ -44,7 +44,7 @@ pub(crate) fn get_bytes(fd: RawFd, level: i32, option: i32, buffer: &mut [u8]) -
 const SEND_BYTES: i32 = 64 << 20;
 
 /// Raises the send buffer of a socket with many destinations, so that unreachable ones do not block it. The kernel
-/// keeps packets for a neighbour that does not answer for some seconds (`unres_qlen_bytes`, 208 KiB each) and counts
+/// keeps packets for a neighbour that does not answer for some seconds (`unres_qlen_bytes`, 208 KiB each). It counts
 /// them against the socket, whose usual buffer has the same size. One machine that is off would fill it.
 pub(crate) fn raise_send_buffer(fd: RawFd) -> io::Result<()> {
     // Without the privilege to exceed the system's limit, the socket keeps the largest allowed buffer.

@@ -1,6 +1,6 @@
 //! Process that outlives this one and acts after its end.
 //!
-//! It is made by `fork` without `exec`, so that it shares maps and sockets, and waits for a lock that a thread of this
+//! It is made by `fork` without `exec`, so that it shares maps and sockets. It waits for a lock that a thread of this
 //! process holds. The kernel releases such a lock at the very beginning of that thread's end. A pipe would close only
 //! after all other descriptors, which takes a tenth of a second with twenty thousand of them.
 

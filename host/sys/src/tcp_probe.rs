@@ -1,8 +1,8 @@
 //! Segments to the peer of a failed node's connection: a probe for its position in the stream, and a notice of lost
 //! segments.
 //!
-//! A probe has one byte that the peer received long ago, so the peer acknowledges its position at once (an empty
-//! segment would be answered at most every 500 ms). The byte lies before the last one that the peer is known to have. A
+//! A probe has one byte that the peer received long ago, so the peer acknowledges its position at once. An empty
+//! segment would be answered at most every 500 ms. The byte lies before the last one that the peer is known to have. A
 //! segment that ends where the peer's data end counts as in place: Linux then looks at its ACK first, and answers an
 //! ACK as old as the probe's only once in 500 ms (RFC 5961 section 5.2). The gate holds the bucket meanwhile and
 //! records the peer's answer.

@@ -5,9 +5,9 @@
 //! the deviations d_j = l_j − mean (which sum up to zero) equation (4) becomes `N·f(x_i)² = Σ d_j² + δ·(2·d_i + δ·(1 −
 //! 1/N))`. The tests compare this with equations (2) to (4) in their original form.
 //!
-//! Invariants: the answer depends on the nodes' indices and not on their order, except for exact ties, which go to the
-//! node that has the session, or to the first. Ineligible nodes do not count in N, in the mean, or in any minimum. No
-//! function allocates. This module does not estimate loads ([`LoadEstimator`](crate::LoadEstimator)) or know sessions
+//! Invariants: the answer does not depend on the order of the nodes, except for exact ties. A tie goes to the node that
+//! has the session, or to the first. Ineligible nodes do not count in N, in the mean, or in any minimum. No function
+//! allocates. This module does not estimate loads ([`LoadEstimator`](crate::LoadEstimator)) or know sessions
 //! ([`SessionTable`](crate::SessionTable)).
 
 /// A node in one decision.
@@ -104,8 +104,8 @@ pub fn balance_degree_after(nodes: &[Node], node: usize, span_s: f64) -> Option<
 
 /// Problem 1: the node for a request that negotiates a new session; `work` of each node is its `p_{i,new}`.
 ///
-/// Step 1 selects the node with the least work (of several the least loaded), step 2 all nodes with less load, step 3
-/// the one of these that minimises f(x). `None` when no node is eligible.
+/// Step 1 selects the node with the least work (of several the least loaded). Step 2 selects all nodes with less load,
+/// step 3 the one of these that minimises f(x). `None` when no node is eligible.
 pub fn place_new(nodes: &[Node], span_s: f64) -> Option<usize> {
     let spread = Spread::of(nodes, span_s)?;
     let (fastest, least_loaded_below) = step_1(nodes, |_| true)?;
@@ -125,9 +125,9 @@ pub fn place_new(nodes: &[Node], span_s: f64) -> Option<usize> {
 
 /// Problem 2: the node for a request that resumes a session cached on some nodes.
 ///
-/// The noninferior solutions are the cached node with the least work (step 1), and every node with less load (step 2)
-/// and a smaller f2 (steps 3 and 4). Of these, the one that minimises U, equation (7), is chosen. Without an eligible
-/// node that has the session this is problem 1. `None` when no node is eligible.
+/// The noninferior solutions are the cached node with the least work (step 1) and some nodes with less load (step 2):
+/// those with a smaller f2 (steps 3 and 4). Of these, the one that minimises U, equation (7), is chosen. Without an
+/// eligible node that has the session this is problem 1. `None` when no node is eligible.
 pub fn place_resuming(nodes: &[Node], span_s: f64, weights: &Weights) -> Option<usize> {
     let Some((cached, load)) = step_1(nodes, |node| node.cached) else { return place_new(nodes, span_s) };
     let spread = Spread::of(nodes, span_s)?;

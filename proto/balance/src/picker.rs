@@ -46,8 +46,8 @@ impl ServerLoad {
 pub enum PickRule {
     /// Smooth weighted round robin: in every period each server gets its weight, spread over the period.
     RoundRobin,
-    /// The server whose turn it is by weight, or the one with the least `(outstanding + 1) / weight` if the first
-    /// already has as much load. Shares therefore follow the weights even if most requests find all servers idle.
+    /// The server whose turn it is by weight. If it already has as much load, the one with the least `(outstanding + 1)
+    /// / weight` instead. Shares therefore follow the weights even if most requests find all servers idle.
     LeastOutstanding,
     /// Like `LeastOutstanding`, but with one other server, drawn by weight. Nearly as even as `LeastOutstanding`, and
     /// it does not send every worker's next request to the same idle server.
@@ -91,8 +91,8 @@ impl Picker {
         }
     }
 
-    /// The server whose turn it is by smooth weighted round robin, or the server that `other` returns for the credits
-    /// and the turn, if that has less load. The chosen server pays the period.
+    /// The server whose turn it is by smooth weighted round robin. The server that `other` returns for the credits and
+    /// the turn replaces it if that has less load. The chosen server pays the period.
     fn by_turn(
         &mut self,
         servers: &[ServerLoad],

@@ -235,8 +235,8 @@ fn active_sticky_client_stays_beyond_the_affinity_time() {
         let first = distributor.distribute(&arrival(0, 7, false), &up(&[2, 0, 2, 2])).unwrap();
         assert_eq!(first.node, 1);
         for time in 1..10 {
-            let again = distributor.distribute(&arrival(200 * time * SECOND, 7, true), &up(&[0, 2, 2, 2]));
-            assert_eq!(again.unwrap().node, 1, "{policy:?}, visit {time}");
+            let second = distributor.distribute(&arrival(200 * time * SECOND, 7, true), &up(&[0, 2, 2, 2]));
+            assert_eq!(second.unwrap().node, 1, "{policy:?}, visit {time}");
         }
     }
 }
@@ -265,9 +265,9 @@ fn sslsard_keeps_a_session_on_the_node_that_cached_it() {
     let first = distributor.distribute(&arrival(0, 7, false), &servers).unwrap();
     assert_eq!((first.node, first.work, first.resumed), (0, 12.39, false), "idle: the fastest node");
     distributor.handle_finished(Micros(SECOND), SessionKey(7), &first, false);
-    let again = distributor.distribute(&arrival(2 * SECOND, 7, true), &servers).unwrap();
-    assert_eq!((again.node, again.work, again.resumed), (0, 1.0, true));
-    distributor.handle_finished(Micros(2 * SECOND), SessionKey(7), &again, true);
+    let second = distributor.distribute(&arrival(2 * SECOND, 7, true), &servers).unwrap();
+    assert_eq!((second.node, second.work, second.resumed), (0, 1.0, true));
+    distributor.handle_finished(Micros(2 * SECOND), SessionKey(7), &second, true);
     // 301 s after the full handshake it has expired; a resumption does not renew it.
     let late = distributor.distribute(&arrival(302 * SECOND, 7, true), &servers).unwrap();
     assert!(!late.resumed);
@@ -287,8 +287,8 @@ fn returning_node_has_no_sessions() {
         for (index, server) in servers.iter_mut().enumerate() {
             server.eligible = index == first.node;
         }
-        let again = distributor.distribute(&arrival(9 * SECOND, 7, true), &servers).unwrap();
-        assert_eq!(again.resumed, survives, "{scope:?}");
+        let second = distributor.distribute(&arrival(9 * SECOND, 7, true), &servers).unwrap();
+        assert_eq!(second.resumed, survives, "{scope:?}");
     }
 }
 

@@ -68,8 +68,8 @@ impl std::fmt::Debug for Seed {
 #[derive(Clone, Debug, Default)]
 pub struct SessionSlot {
     /// End of this session's resumption, in seconds since 1970. It is set when a client's certificate is checked and
-    /// when a ticket or a stored session is opened, and written into new tickets and sessions. It depends only on
-    /// replicated inputs.
+    /// when a ticket or a stored session is opened. New tickets and sessions contain it. It depends only on replicated
+    /// inputs.
     pub good_until_unix_s: Option<u64>,
     /// Number of further tickets for the client, if limited: a resumed client has used one.
     pub tickets_left: Option<u8>,

@@ -1,8 +1,8 @@
 //! Header lines of requests and responses. One pass finds the line ends, checks every byte and collects the values that
 //! framing and connection handling need.
 //!
-//! Each line is checked in order and only once its LF has arrived, so that the verdict does not depend on how the bytes
-//! were split. The caller checks conditions on the whole head (a missing Host, length and chunked together).
+//! Each line is checked in order and only once its LF has arrived, so the verdict does not depend on the segmentation.
+//! The caller checks conditions on the whole head (a missing Host, length and chunked together).
 
 use crate::bytes::{has_control, is_token, is_token_byte, list_members, trim_ows};
 use crate::connection_auth::{ConnectionAuth, Field, connection_auth};

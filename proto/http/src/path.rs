@@ -96,8 +96,8 @@ mod tests {
                 let text = String::from_utf8(out[1..].to_vec()).unwrap();
                 assert_eq!(changed, text != path, "{path}");
                 // A canonical form is a fixed point.
-                let mut again = Vec::new();
-                assert_eq!(canonical_path(text.as_bytes(), &mut again), Ok(false));
+                let mut second = Vec::new();
+                assert_eq!(canonical_path(text.as_bytes(), &mut second), Ok(false));
                 Ok(text)
             }
             Err(refusal) => {

@@ -143,8 +143,8 @@ fn push_request_framing(out: &mut Vec<u8>, framing: RequestFraming) {
 }
 
 fn push_forwarding(out: &mut Vec<u8>, head: &RequestHead<'_>, edits: &RequestEdits<'_>) {
-    let ours = |name: &str| !overridden(name.as_bytes(), edits.set, edits.remove);
-    if ours("x-forwarded-for") {
+    let is_written = |name: &str| !overridden(name.as_bytes(), edits.set, edits.remove);
+    if is_written("x-forwarded-for") {
         out.extend_from_slice(b"X-Forwarded-For: ");
         if edits.trust_forwarded {
             for value in head.headers.of(Name::XForwardedFor).filter(|value| !value.is_empty()) {
@@ -156,11 +156,11 @@ fn push_forwarding(out: &mut Vec<u8>, head: &RequestHead<'_>, edits: &RequestEdi
         out.extend_from_slice(b"\r\n");
     }
     // A trusted hop knows how the client reached it; the proxy only knows how the hop reached the proxy.
-    let reported = edits.trust_forwarded && head.headers.of(Name::XForwardedProto).next().is_some();
-    if !reported && ours("x-forwarded-proto") {
+    let has_proto = edits.trust_forwarded && head.headers.of(Name::XForwardedProto).next().is_some();
+    if !has_proto && is_written("x-forwarded-proto") {
         push_field(out, "X-Forwarded-Proto", edits.scheme.as_bytes());
     }
-    if !edits.request_id.is_empty() && ours("x-request-id") {
+    if !edits.request_id.is_empty() && is_written("x-request-id") {
         push_field(out, "X-Request-Id", edits.request_id.as_bytes());
     }
 }

@@ -6,9 +6,9 @@ use std::borrow::Cow;
 use crate::body::percent_decode;
 
 /// Calls `take` with the other readings of a value: up to a blank or a comma (Python and other followers of RFC 2109),
-/// without the quotes around it (Go, Python, Node), with `%HH` decoded (PHP, Node), and each of the former decoded.
-/// Returns whether these are all. They are not with a backslash within quotes, which Python reads as an escape, with
-/// quotes that end elsewhere, and with NUL, where some servers end the value.
+/// without the quotes around it (Go, Python, Node), and each of these with `%HH` decoded (PHP, Node). Returns whether
+/// these are all. They are incomplete with a backslash within quotes, which Python reads as an escape, and with quotes
+/// that end elsewhere. The same holds for NUL, where some servers end the value.
 pub(crate) fn other_readings(value: &[u8], mut take: impl FnMut(&[u8])) -> bool {
     let Some(first) = value.iter().position(|byte| matches!(byte, b'"' | b'%' | b' ' | b'\t' | b',')) else {
         return true;

@@ -121,9 +121,9 @@ impl Drop for HandshakeParams {
 impl Handshake {
     /// Prepares a handshake; `rustls` is set up only when a ClientHello has arrived.
     ///
-    /// `config` must come from `server_config` of the deterministic provider. If it does not ignore the client's order
-    /// of ciphers, that order counts only for a client that prefers ChaCha20-Poly1305, because it has no AES
-    /// instructions. All others use the first common suite of the provider.
+    /// `config` must come from `server_config` of the deterministic provider. If it respects the client's order of
+    /// ciphers, that order counts only for a client that prefers ChaCha20-Poly1305: it has no AES instructions. All
+    /// others use the first common suite of the provider.
     pub fn new(config: &Arc<ServerConfig>, params: &HandshakeParams) -> Result<Handshake, HandshakeError> {
         if !config.enable_secret_extraction {
             return Err(HandshakeError::Config("secret extraction is not enabled"));

@@ -1,7 +1,7 @@
 //! TLS: hello reading, seeded handshake driver, record layer, exportable state.
 //!
-//! `rustls` makes the handshake. This crate decides the input and time of each of its steps, so that the server's
-//! flight is a pure function of (connection secret, parameters, client bytes) in any segmentation. After the handshake
+//! `rustls` makes the handshake. This crate decides the input and time of each of its steps. The server's flight is
+//! therefore a pure function of (connection secret, parameters, client bytes) in any segmentation. After the handshake
 //! `rustls` is no longer used: [`Records`] seals and opens in place. Its whole state fits in [`RecordsState`], from
 //! which another node can continue.
 //!

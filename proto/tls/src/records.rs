@@ -568,9 +568,9 @@ impl Inner {
     /// Passes a ticket to the session store of `rustls`; a malformed one costs the peer only its resumption.
     fn keep_ticket(&mut self, ticket: &[u8]) {
         let Some(tickets) = &mut self.tickets else { return };
-        let kept = tickets.kernel.handle_new_session_ticket(ticket).is_ok();
-        tickets.left = tickets.left.saturating_sub(u8::from(kept));
-        if !kept || tickets.left == 0 {
+        let stored = tickets.kernel.handle_new_session_ticket(ticket).is_ok();
+        tickets.left = tickets.left.saturating_sub(u8::from(stored));
+        if !stored || tickets.left == 0 {
             self.tickets = None;
         }
     }

@@ -207,9 +207,9 @@ mod tests {
         #[test]
         fn decoder_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             if let Ok(state) = RecordsState::decode(&bytes) {
-                let mut again = Vec::new();
-                state.encode(&mut again);
-                prop_assert_eq!(again, bytes);
+                let mut encoded = Vec::new();
+                state.encode(&mut encoded);
+                prop_assert_eq!(encoded, bytes);
             }
         }
     }

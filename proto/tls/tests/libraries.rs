@@ -168,9 +168,9 @@ fn restored_layer_under_other_library_seals_equal_bytes() {
                 let len = payload.len() >> step;
                 let record =
                     sealed(&mut server, ContentType::ApplicationData, &payload[..len], step).unwrap();
-                let again = sealed(&mut backup, ContentType::ApplicationData, &payload[..len], 0).unwrap();
-                assert_eq!(record, again, "{tls13} {suite} {before:?} {step}");
-                let opened = received(&mut client, &again);
+                let resealed = sealed(&mut backup, ContentType::ApplicationData, &payload[..len], 0).unwrap();
+                assert_eq!(record, resealed, "{tls13} {suite} {before:?} {step}");
+                let opened = received(&mut client, &resealed);
                 assert!(matches!(&opened.0, Ok(Opened::Data(range)) if range.len() == len));
                 assert_eq!(opened, received(&mut restored_client, &record));
                 (server, client) = (backup, restored_client);

@@ -4,8 +4,8 @@
 //! policies of `evergate-balance`, which the data path uses too. [`report`] draws the figures and writes the page.
 //!
 //! Invariants: the same plan and seed give the same bytes on any machine and with any number of threads. Time is an
-//! integer, random numbers and logarithms do not depend on the platform, sums have a fixed order, and numbers are
-//! printed with fixed decimals. This crate reads no files, writes no files, and reads no clock.
+//! integer. Random numbers and logarithms do not depend on the platform, sums have a fixed order, and numbers have
+//! fixed decimals. This crate reads no files, writes no files, and reads no clock.
 
 #![forbid(unsafe_code)]
 

@@ -33,14 +33,14 @@ fn mentions_boundary(text: &[u8]) -> bool {
 }
 
 /// Stores a value that may be given once: parsers differ about which of several counts.
-fn once<'a>(kept: &mut Option<&'a [u8]>, value: &'a [u8]) -> Option<()> {
-    kept.replace(value).is_none().then_some(())
+fn once<'a>(slot: &mut Option<&'a [u8]>, value: &'a [u8]) -> Option<()> {
+    slot.replace(value).is_none().then_some(())
 }
 
 /// Calls `take` with the name and value of each parameter; `rest` starts with the first `;`. Returns `None` if `take`
-/// does, or if parsers differ about the parameters. They differ about escapes in quoted values, about where other
-/// values end, about names that are not tokens, and about encoded or continued values (RFC 2231), except for
-/// `filename*`.
+/// does, or if parsers differ about the parameters. They differ about escapes in quoted values, about the end of other
+/// values, and about names that are not tokens. They also differ about encoded or continued values (RFC 2231), except
+/// for `filename*`.
 pub(super) fn parameters<'a>(
     mut rest: &'a [u8],
     mut take: impl FnMut(&'a [u8], &'a [u8]) -> Option<()>,
