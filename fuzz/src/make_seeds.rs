@@ -220,7 +220,7 @@ fn connections(put: &impl Fn(&str, &str, &[u8])) {
             join(&[&[kind], &SCRIPT[..]].concat(), &streams)
         };
         put("connection", name, &input(listener));
-        put("connection", &format!("{name}_mirrored"), &input(listener | 0x10));
+        put("connection", &format!("{name}_replicated"), &input(listener | 0x10));
 
         // A backup's state in the middle of the conversation, and the peers' retransmissions.
         let mut world = World::accept(u32::from(listener), true);
@@ -343,7 +343,7 @@ fn packed_behind_tls(put: &impl Fn(&str, &str, &[u8]), ours: &Records, answer: &
 /// A whole HTTPS conversation, and a backup's state of it.
 fn secure(put: &impl Fn(&str, &str, &[u8])) {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixture");
-    for (name, replicated) in [("https", false), ("https_mirrored", true)] {
+    for (name, replicated) in [("https", false), ("https_replicated", true)] {
         let mut client = client(&client_config(&rustls::version::TLS13, &fixture));
         let mut world = World::accept(1, replicated);
         client.writer().write_all(GET).expect("there is room");

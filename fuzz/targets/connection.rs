@@ -24,7 +24,7 @@ fuzz_target!(|data: &[u8]| {
     let mut world = World::accept(listener, kind & 0x10 != 0);
     world.splices = kind & 0x20 != 0;
     world.acknowledges = kind & 0x40 == 0;
-    let mut play = Play { client, server, patient: true };
+    let mut play = Play { client, server, is_undisturbed: true };
     while let Some(step) = script.next() {
         play.step(&mut world, step, &mut script);
         world.pump();
@@ -40,7 +40,7 @@ struct Play<'a> {
     client: &'a [u8],
     server: &'a [u8],
     /// Whether no peer ended before its last byte, and no timer expired.
-    patient: bool,
+    is_undisturbed: bool,
 }
 
 impl Play<'_> {
@@ -63,7 +63,7 @@ impl Play<'_> {
             9 if step & 0x10 == 0 => world.connect(),
             9 => world.refuse(),
             10 => {
-                self.patient = false;
+                self.is_undisturbed = false;
                 world.now = world.now + Micros::from_ms(u64::from(script.byte()) << (step >> 4 & 7));
                 world.call(Connection::handle_timeout);
             }
@@ -115,7 +115,7 @@ impl Play<'_> {
     }
 
     fn any_ends(&mut self, world: &mut World, step: u8) {
-        self.patient = false;
+        self.is_undisturbed = false;
         match step >> 4 & 3 {
             0 => world.client.ended = true,
             1 => {
@@ -171,7 +171,7 @@ impl Play<'_> {
                 return;
             }
             assert!(deadline < DEADLINES_MAX, "the connection does not end: {}", world.state());
-            self.patient = false;
+            self.is_undisturbed = false;
             world.expire();
         }
     }

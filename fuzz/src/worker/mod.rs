@@ -174,10 +174,10 @@ impl World {
         let (connection, leg) = Connection::import(fixture::snapshot(), upgrade_state).ok()?;
         let mut world = World::around(connection, Micros::from_ms(1000));
         world.upstream = leg.map(|leg| {
-            let socket = Socket { window: usize::MAX, forgives: true, ..Socket::default() };
+            let socket = Socket { window: usize::MAX, drops_late_writes: true, ..Socket::default() };
             Upstream { leg: leg.leg, socket }
         });
-        world.client.forgives = true;
+        world.client.drops_late_writes = true;
         Some(world)
     }
 

@@ -18,12 +18,12 @@ pub struct Socket {
     /// Whether the worker sent its end.
     pub fin: bool,
     /// Whether bytes written after the end are dropped, like with a kernel that returns EPIPE.
-    pub(super) forgives: bool,
+    pub(super) drops_late_writes: bool,
 }
 
 impl Socket {
     pub(super) fn take(&mut self, bytes: &[u8]) {
-        assert!(bytes.is_empty() || !self.fin || self.forgives, "bytes after our end");
+        assert!(bytes.is_empty() || !self.fin || self.drops_late_writes, "bytes after the end of the socket");
         self.window = if self.window == usize::MAX { usize::MAX } else { self.window - bytes.len() };
         self.written.extend_from_slice(bytes);
     }

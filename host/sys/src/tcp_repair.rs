@@ -222,7 +222,7 @@ impl Restore {
             SocketAddr::V4(_) => set(fd, libc::SOL_IP, libc::IP_FREEBIND, &1i32),
             SocketAddr::V6(_) => set(fd, libc::SOL_IPV6, IPV6_FREEBIND, &1i32),
         };
-        free.map_err(at("binding to an address that is not ours yet"))?;
+        free.map_err(at("binding to an address that this node does not have yet"))?;
         // Without it the kernel starts from 524 bytes and stays there. The options below set smaller sizes.
         tcp(libc::TCP_MAXSEG, i32::from(facts.mss.max(MSS_MIN))).map_err(at("setting the segment size"))?;
         // Buffers first: the offered window must fit.
