@@ -42,8 +42,8 @@ impl Policy {
         }
     }
 
-    /// Rule of the pool's [`Picker`](crate::Picker). In a pool by session the [`Distributor`](crate::Distributor) chooses,
-    /// and the picker is not asked.
+    /// Rule of the pool's [`Picker`](crate::Picker). In a pool by session the [`Distributor`](crate::Distributor)
+    /// chooses, and the picker is not asked.
     pub fn pick_rule(self) -> PickRule {
         match self {
             Self::RoundRobin => PickRule::RoundRobin,

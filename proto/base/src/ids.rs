@@ -1,7 +1,7 @@
 //! Identifiers of a cluster: nodes, incarnations, views, buckets and terms.
 //!
-//! Each identifier is a plain value with a total order: two nodes that compare the same identifiers get the same result.
-//! No identifier depends on time or messages. postcard encodes a [`Term`] as its four numbers: epoch, proposer,
+//! Each identifier is a plain value with a total order: two nodes that compare the same identifiers get the same
+//! result. No identifier depends on time or messages. postcard encodes a [`Term`] as its four numbers: epoch, proposer,
 //! incarnation, moves.
 
 use serde::{Deserialize, Serialize};
