@@ -1,4 +1,4 @@
-//! A mini worker that performs what a connection asks for exactly as the real one does, in memory, with peers beside it.
+//! A worker in memory that performs a connection's effects as the daemon's worker does, with peers beside it.
 #![allow(dead_code)] // each test binary uses its part
 
 pub(crate) mod peer;

@@ -144,7 +144,7 @@ impl Peer {
         }
     }
 
-    /// Whether the server has said that no more comes; only TLS can tell.
+    /// Whether the server's stream has ended in order; only TLS shows that.
     pub(crate) fn saw_close_notify(&mut self) -> bool {
         match self {
             Peer::Plain(_) => false,

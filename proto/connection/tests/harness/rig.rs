@@ -372,7 +372,7 @@ impl Rig {
         self.held_back = bytes;
     }
 
-    /// The client's application sends; everything goes on until nothing moves.
+    /// The client's application sends; everything runs until nothing moves.
     pub(crate) fn send(&mut self, data: &[u8]) {
         let bytes = self.peer.send(data);
         self.wire(&bytes);
@@ -516,7 +516,7 @@ impl Rig {
         true
     }
 
-    /// What reached the client's socket reaches the client; what it answers goes on the wire.
+    /// Bytes at the client's socket reach the client; the wire gets its answer.
     fn deliver(&mut self) -> bool {
         if !self.client_reads || self.delivered == self.to_client.len() {
             return false;
@@ -546,7 +546,7 @@ impl Rig {
     }
 }
 
-/// Puts what a server sent where the plan says; returns how much.
+/// Places a server's bytes as the plan asks; returns how many.
 pub(crate) fn fill(scratch: &mut Scratch, plan: ReadPlan, waiting: &[u8]) -> usize {
     match plan {
         ReadPlan::Nothing => 0,

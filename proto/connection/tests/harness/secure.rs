@@ -34,7 +34,7 @@ fn params(seed: u8) -> HandshakeParams {
     }
 }
 
-/// What a server that speaks TLS keeps of a connection, over all requests on it.
+/// TLS state of a server's connection, over all requests on it.
 pub(crate) struct ServerTls {
     handshake: Option<Handshake>,
     records: Option<Records>,
@@ -76,7 +76,7 @@ impl ServerTls {
         self.records.is_some()
     }
 
-    /// Takes bytes from the wire; what it says to them at once goes to `out`.
+    /// Takes bytes from the wire; an immediate answer goes to `out`.
     pub(crate) fn take(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         if let Some(mut handshake) = self.handshake.take() {
             let progress = handshake.handle_input(bytes, out).unwrap();
@@ -105,7 +105,7 @@ impl ServerTls {
                     assert!(!requested);
                     records.rebase(records.tx(), records.rx());
                     self.answered += 1;
-                    self.owed = self.owed.checked_sub(1).expect("a KeyUpdate that nobody asked for");
+                    self.owed = self.owed.checked_sub(1).expect("a KeyUpdate without a request");
                 }
                 Opened::Alert { description: 0, .. } => self.ended = true,
                 Opened::Alert { description, .. } => panic!("alert {description}"),
@@ -116,7 +116,7 @@ impl ServerTls {
         self.raw.drain(..at);
     }
 
-    /// Seals what the application says.
+    /// Seals the application's bytes.
     pub(crate) fn state_text(&mut self, data: &[u8], out: &mut Vec<u8>) {
         let Some(records) = self.records.as_mut().filter(|_| !data.is_empty()) else { return };
         if self.updates && self.answered + self.owed < UPDATES_MAX {
@@ -133,7 +133,7 @@ impl ServerTls {
         self.warn(0, out);
     }
 
-    /// Says this alert.
+    /// Sends this alert.
     pub(crate) fn warn(&mut self, description: u8, out: &mut Vec<u8>) {
         if let Some(records) = &mut self.records {
             records.seal_alert(description, out);

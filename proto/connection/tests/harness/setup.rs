@@ -59,7 +59,7 @@ fn with_tickets(byte: u8, settings: ServerSettings) -> ServerSettings {
 pub(crate) enum Files {
     Certificate,
     TicketKeys,
-    /// Who a client must be: one node lets in a client that the other refuses.
+    /// Trust anchors of clients: one node admits a client that the other refuses.
     ClientRoots,
 }
 
@@ -172,13 +172,14 @@ pub(crate) fn accepted(listener: u32) -> Accepted {
 /// What the server gets of a request with these lines: the rewritten head.
 pub(crate) fn forwarded(lines: &str, scheme: &str, request: u32) -> Vec<u8> {
     format!(
-        "{lines}X-Forwarded-For: {CLIENT}\r\nX-Forwarded-Proto: {scheme}\r\nX-Request-Id: {ID:016x}{request:08x}\r\n\r\n"
+        "{lines}X-Forwarded-For: {CLIENT}\r\nX-Forwarded-Proto: {scheme}\r\n\
+         X-Request-Id: {ID:016x}{request:08x}\r\n\r\n"
     )
     .into_bytes()
 }
 
-/// What a client gets in a cluster, where without one it gets `alone`, if that differs: what rules have denied because of a body
-/// is the last answer.
+/// The client's answer in a cluster, where it differs from the answer `alone` without a cluster: a denial because of a
+/// body is the last answer.
 pub(crate) fn answered_in_a_cluster(alone: &[u8]) -> Option<Vec<u8>> {
     const DENIED: &[u8] = b"HTTP/1.1 406 ";
     let place = |of: &[u8], all: &[u8]| all.windows(of.len()).position(|window| window == of);
@@ -187,7 +188,8 @@ pub(crate) fn answered_in_a_cluster(alone: &[u8]) -> Option<Vec<u8>> {
     Some([&alone[..at], b"Connection: close\r\n", &alone[at..]].concat())
 }
 
-/// What a server in clear gets of a request in a cluster, where without one it gets `alone`: behind a body in chunks it is to close.
+/// A plaintext server's request in a cluster, where it is `alone` without one: behind a chunked body it asks for the
+/// end.
 pub(crate) fn asked_in_a_cluster(alone: &[u8]) -> Vec<u8> {
     const CHUNKED: &[u8] = b"Transfer-Encoding: chunked\r\n";
     let place = |of: &[u8], all: &[u8]| all.windows(of.len()).position(|window| window == of);

@@ -83,9 +83,9 @@ fn a_response_may_begin_and_end_before_its_request_does() {
 }
 
 #[test]
-fn a_response_says_that_the_connection_closes_when_it_is_known_to() {
+fn response_announces_the_known_end_of_the_connection() {
     on_each(|mut rig, _| {
-        // The rest of the request may come before the rest of the response: nobody knows.
+        // The rest of the request may come before the rest of the response: the order is unknown.
         let ok = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nok";
         rig.send(b"PUT /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 6\r\n\r\nfoo");
         rig.serve(1, ok);
@@ -242,7 +242,7 @@ fn plain_bodies_may_be_spliced() {
     assert_eq!((rig.conn.splice_down(), rig.legs.len()), (40_000, 1));
     rig.call(|conn, io| conn.handle_spliced_down(io, 40_000, 0));
     assert_eq!((rig.conn.splice_down(), rig.legs[&1].released), (0, Some(true)));
-    assert_eq!(rig.legs.len(), 2, "the request that waited goes on");
+    assert_eq!(rig.legs.len(), 2, "the waiting request proceeds");
     assert!(rig.logs[0].bytes_out > 100_000);
     on_each(|mut rig, scheme| {
         rig.send(format!("{GET}\r\n").as_bytes());

@@ -163,7 +163,7 @@ fn a_stale_bound_leg_is_retried_for_idempotent_requests_alone() {
 }
 
 #[test]
-fn a_handshake_whose_server_connection_is_lost_is_not_continued_elsewhere() {
+fn handshake_on_a_lost_server_connection_is_not_continued() {
     // While the leg idles: the client begins again on another connection.
     on_each(|mut rig, _| {
         ask(&mut rig, "Authorization: NTLM x\r\n", 1);
@@ -191,7 +191,7 @@ fn a_handshake_whose_server_connection_is_lost_is_not_continued_elsewhere() {
 }
 
 #[test]
-fn the_first_message_of_a_handshake_is_retried_where_requests_are() {
+fn first_message_of_a_handshake_is_retried_as_requests_are() {
     let mut rig = Rig::new_closed(&setup::snapshot(|_| {}), setup::HTTP, super::Peer::plain());
     rig.send(format!("{GET}Authorization: NTLM x\r\n\r\n").as_bytes());
     rig.refuse_next(Failure::Refused);

@@ -15,7 +15,7 @@ fn a_client_may_leave_in_any_phase() {
         rig.cut_client();
         assert_eq!((rig.closed, rig.logs.len()), (Some(false), 0));
     });
-    // Inside a head, inside a body: nobody is left to answer.
+    // Inside a head, inside a body: no client is left to answer.
     for start in ["GET /a HT", "PUT /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 10\r\n\r\nabc"] {
         on_each(|mut rig, _| {
             rig.send(start.as_bytes());
@@ -34,7 +34,7 @@ fn a_client_may_leave_in_any_phase() {
         rig.wait(1);
         assert_eq!((rig.closed, rig.client_fin), (Some(false), true));
     });
-    // While the server is being dialled: the worker may tell it early. It hears that there is nothing after the answer.
+    // While the server is being dialled: the worker may report the end early. Nothing comes after the answer.
     let mut rig = Rig::new_closed(&snapshot(|_| {}), setup::HTTP, Peer::plain());
     rig.send(format!("{GET}\r\n").as_bytes());
     rig.call(|conn, io| conn.handle_client_end(io));
@@ -107,7 +107,8 @@ fn a_body_that_rules_wait_for_may_come_slowly() {
     let mut rig = plain(|snapshot| setup::set_rules(snapshot, std::slice::from_ref(&rule)));
     let body = format!("{{\"fill\":\"{}\",\"kind\":\"x\"}}", "x".repeat(40));
     let length = body.len();
-    rig.send(format!("POST /a HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n").as_bytes());
+    let head = "POST /a HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n";
+    rig.send(format!("{head}Content-Length: {length}\r\n\r\n").as_bytes());
     for byte in body.as_bytes() {
         assert!(rig.legs.is_empty() && !rig.client_fin);
         rig.wait(29_000);
@@ -117,7 +118,7 @@ fn a_body_that_rules_wait_for_may_come_slowly() {
 }
 
 #[test]
-fn what_clients_send_after_our_end_is_dropped() {
+fn client_bytes_after_our_end_are_dropped() {
     for version in [super::TLS12, TLS13] {
         let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::rustls(version));
         rig.send(format!("{GET}Connection: close\r\n\r\n").as_bytes());
@@ -136,9 +137,9 @@ fn what_clients_send_after_our_end_is_dropped() {
     }
 }
 
-/// Nothing that it may still say could have us reset what it has not read.
+/// A later byte of the client could cause a reset, which would destroy what it has not read.
 #[test]
-fn only_a_client_that_asked_for_the_end_and_says_no_more_is_left_at_once() {
+fn only_a_silent_client_that_asked_for_the_end_is_left_at_once() {
     let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
     let ends = |start: &str, more: &str, close: bool| {
         on_each(|mut rig, _| {
@@ -272,7 +273,7 @@ fn every_timer_ends_what_it_bounds() {
 
 /// Of what the kernel still holds for a peer we see only what the peer has acknowledged.
 #[test]
-fn a_peer_that_takes_as_much_as_the_floor_is_never_given_up_however_much_waits_for_it() {
+fn peer_at_the_minimum_rate_is_never_dropped() {
     const HELD: u64 = 160_000;
     let blocked = |to_client: bool| {
         let mut rig = plain(|snapshot| snapshot.listeners[1].limits.rate_min = 100);
@@ -307,7 +308,7 @@ fn a_peer_that_takes_as_much_as_the_floor_is_never_given_up_however_much_waits_f
         }
         let closed = look(&mut rig, HELD - 49 * 3000 - 2999); // a byte less than the floor
         assert_eq!(rig.logs[0].reason, "write_stall");
-        // A server that reads no request is late like one that does not answer: its client is told.
+        // A server that reads no request is late like one that does not answer: its client gets an answer.
         assert_eq!(closed, to_client.then_some(true));
         assert_eq!(rig.to_client.starts_with(b"HTTP/1.1 504 "), !to_client);
     }
@@ -395,7 +396,7 @@ fn evicted_connection_ends_in_order_unless_it_is_active() {
 }
 
 #[test]
-fn response_of_a_crowded_node_says_connection_close() {
+fn response_of_a_crowded_node_has_connection_close() {
     on_each(|mut rig, _| {
         rig.node.crowded = true;
         rig.send(format!("{GET}\r\n").as_bytes());
@@ -406,7 +407,7 @@ fn response_of_a_crowded_node_says_connection_close() {
 }
 
 #[test]
-fn the_last_request_allowed_says_so() {
+fn last_allowed_response_has_connection_close() {
     let mut rig = plain(|snapshot| snapshot.listeners[1].limits.requests_max = 2);
     for (leg, close) in [(1, ""), (2, "Connection: close\r\n")] {
         rig.send(format!("{GET}\r\n").as_bytes());
@@ -428,7 +429,7 @@ fn the_last_request_allowed_says_so() {
 }
 
 #[test]
-fn a_server_that_does_not_get_all_that_was_to_be_said_gets_an_rst() {
+fn server_with_unsent_output_gets_an_rst() {
     let upload = |room: usize, test: &dyn Fn(&mut Rig)| {
         on_each(|mut rig, _| {
             rig.server_room = room;
@@ -454,7 +455,7 @@ fn a_server_that_does_not_get_all_that_was_to_be_said_gets_an_rst() {
 }
 
 #[test]
-fn who_only_looks_whether_somebody_listens_leaves_no_line() {
+fn port_scan_leaves_no_log_line() {
     for listener in [setup::HTTP, setup::HTTPS] {
         let mut rig = Rig::new(&snapshot(|_| {}), listener, Peer::plain());
         rig.cut_client();
@@ -467,7 +468,7 @@ fn who_only_looks_whether_somebody_listens_leaves_no_line() {
 }
 
 #[test]
-fn a_line_of_the_access_log_counts_from_the_first_byte_and_all_bytes() {
+fn log_line_counts_all_bytes_from_the_first_one() {
     let times = |rig: &Rig| {
         let log = rig.logs.last().unwrap();
         (log.first_byte, log.total, log.bytes_in)
@@ -502,7 +503,7 @@ fn a_line_of_the_access_log_counts_from_the_first_byte_and_all_bytes() {
 }
 
 #[test]
-fn a_client_that_is_still_sending_has_time_to_read_its_answer_but_not_for_ever() {
+fn sending_client_has_bounded_time_to_read_its_answer() {
     on_each(|mut rig, _| {
         rig.send(b"PUT /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 100000\r\n\r\n");
         rig.serve(1, b"HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
@@ -520,7 +521,7 @@ fn a_client_that_is_still_sending_has_time_to_read_its_answer_but_not_for_ever()
         });
         assert_eq!(rig.closed, Some(false));
     });
-    // Who says nothing has no more time than before.
+    // A silent peer has no more time than before.
     on_each(|mut rig, _| {
         rig.send(format!("{GET}Connection: close\r\n\r\n").as_bytes());
         rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");

@@ -12,7 +12,7 @@ fn status_of(bytes: &[u8]) -> u16 {
 }
 
 #[test]
-fn what_cannot_be_understood_is_refused_and_the_connection_ends() {
+fn malformed_request_is_refused_and_ends_the_connection() {
     for (bytes, status) in [
         ("GET /a HTTP/1.1\r\n\r\n", 400),
         ("GET  /a HTTP/1.1\r\nHost: a\r\n\r\n", 400),
@@ -87,7 +87,7 @@ fn no_pool_no_server_no_luck() {
 }
 
 #[test]
-fn an_answer_of_ours_to_a_request_that_is_here_whole_leaves_the_connection_open() {
+fn our_answer_to_a_whole_request_keeps_the_connection() {
     for (fields, body) in
         [("Content-Length: 5", "hello"), ("Transfer-Encoding: chunked", "5\r\nhello\r\n0\r\n\r\n")]
     {
@@ -118,15 +118,16 @@ fn an_answer_of_ours_to_a_request_that_is_here_whole_leaves_the_connection_open(
             assert_eq!(
                 rig.closed,
                 Some(false),
-                "{denied}: a client that has said all gets its answer and the end"
+                "{denied}: a client whose request is whole gets its answer and the end"
             );
         }
     }
 }
 
-/// Whoever waits for 100 (Continue) does not send a body that was refused, and others do: what follows could be either.
+/// A client that waits for 100 (Continue) does not send a refused body, and other clients do: the next byte could be
+/// either.
 #[test]
-fn an_answer_of_ours_before_the_end_of_a_body_ends_the_connection() {
+fn our_answer_before_the_end_of_a_body_ends_the_connection() {
     for fields in
         ["Content-Length: 5", "Content-Length: 5\r\nExpect: 100-continue", "Transfer-Encoding: chunked"]
     {
@@ -254,7 +255,7 @@ fn a_request_that_may_have_been_executed_is_never_repeated() {
 }
 
 #[test]
-fn servers_that_speak_nonsense_are_answered_for() {
+fn malformed_responses_are_answered_with_502() {
     for bytes in [
         "hello\r\n\r\n",
         "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
@@ -301,7 +302,7 @@ fn servers_that_speak_nonsense_are_answered_for() {
 }
 
 #[test]
-fn a_request_that_waits_for_room_has_the_time_of_the_queue_and_not_that_of_connecting() {
+fn queued_request_has_the_timeout_of_the_queue() {
     let start = || {
         let mut rig = Rig::new_closed(
             &snapshot(|snapshot| snapshot.pools[0].connect = Micros::from_ms(100)),
@@ -338,7 +339,7 @@ fn a_request_that_waits_for_room_has_the_time_of_the_queue_and_not_that_of_conne
 }
 
 #[test]
-fn what_a_server_did_wrong_is_reported_once_and_what_it_did_not_never() {
+fn failure_of_a_server_is_reported_once() {
     const NONE: [u32; 0] = [];
     let failed = |method: &str, serve: &[u8], then: fn(&mut Rig)| {
         let mut rig = plain(|snapshot| snapshot.pools[0].response = Micros::from_ms(100));
@@ -430,7 +431,7 @@ fn a_response_head_that_drips_does_not_hold_a_request() {
         }
     }
     assert_eq!(status_of(&rig.received()), 504);
-    // Each interim response begins the time anew, and what comes of the body; there are only so many of the first.
+    // Each interim response restarts the deadline, and so does each part of the body; interim responses are bounded.
     let mut rig = Rig::new(&short, setup::HTTP, Peer::plain());
     rig.send(format!("{GET}\r\n").as_bytes());
     for _ in 0..100 {
@@ -484,7 +485,7 @@ fn no_header_is_out_of_the_rules_sight() {
 }
 
 #[test]
-fn a_client_of_http10_is_told_that_its_connection_stays() {
+fn http_1_0_client_gets_a_keep_alive_header() {
     for (line, reports) in
         [("Connection: keep-alive\r\n", "Connection: keep-alive"), ("", "Connection: close")]
     {
@@ -535,7 +536,7 @@ fn a_head_request_that_is_refused_for_its_form_gets_no_body() {
 }
 
 #[test]
-fn the_log_says_which_server_could_not_be_had_and_why() {
+fn log_names_the_unreachable_server_and_the_cause() {
     let mut rig =
         Rig::new_closed(&snapshot(|snapshot| snapshot.pools[0].retries = 0), setup::HTTP, Peer::plain());
     rig.send(format!("{GET}\r\n").as_bytes());
@@ -549,7 +550,7 @@ fn the_log_says_which_server_could_not_be_had_and_why() {
 }
 
 #[test]
-fn what_of_a_broken_response_went_out_is_logged() {
+fn forwarded_part_of_a_broken_response_is_logged() {
     let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTP, Peer::plain());
     rig.send(format!("{GET}\r\n").as_bytes());
     rig.serve(1, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n");
@@ -558,7 +559,7 @@ fn what_of_a_broken_response_went_out_is_logged() {
 }
 
 #[test]
-fn a_426_says_which_protocol_is_wanted() {
+fn response_426_names_the_protocol() {
     let rule = evergate_rules::RuleSpec {
         name: "ws".to_owned(),
         when: r#"path == "/ws""#.to_owned(),
@@ -595,7 +596,7 @@ fn on_idle(method: &str, retries: u32, room: usize) -> Rig {
 
 /// A server that closes an idle connection just when it is used has not failed.
 #[test]
-fn a_request_that_met_a_stale_connection_goes_to_the_same_server_once_more() {
+fn request_on_a_stale_connection_is_repeated_once_there() {
     let start = |method: &str| on_idle(method, 2, usize::MAX);
     let mut rig = start("GET");
     rig.reset_server(1);
@@ -606,7 +607,7 @@ fn a_request_that_met_a_stale_connection_goes_to_the_same_server_once_more() {
     );
     rig.open_next();
     rig.serve(2, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
-    assert_eq!(rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "no cookie is set anew");
+    assert_eq!(rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "no new cookie");
     assert_eq!((rig.legs[&2].server, rig.logs[0].retries), (1, 1));
 
     // Once: a new connection that fails is a failure of its server.
@@ -685,7 +686,7 @@ fn a_request_of_which_nothing_left_is_repeated_without_count() {
 }
 
 #[test]
-fn a_parcel_carries_the_number_of_executions() {
+fn upgrade_state_carries_the_number_of_executions() {
     for generation in [1, 2] {
         let mut rig = on_idle("GET", 1, usize::MAX);
         rig.reset_server(1);

@@ -43,7 +43,7 @@ fn requests_behind_the_failed_one_are_answered() {
 }
 
 #[test]
-fn a_pool_without_servers_says_so_on_a_connection_that_stays() {
+fn pool_without_servers_answers_and_keeps_the_connection() {
     on_each(|mut rig, _| {
         for leg in 1..3 {
             rig.send(format!("{GET}\r\n").as_bytes());
@@ -55,7 +55,7 @@ fn a_pool_without_servers_says_so_on_a_connection_that_stays() {
 }
 
 #[test]
-fn the_connection_ends_where_it_would_have_ended_or_the_request_is_not_whole() {
+fn connection_ends_where_the_request_is_incomplete() {
     on_each(|mut rig, _| {
         rig.send(b"POST /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 3\r\n\r\nab");
         rig.reset_server(1);
@@ -87,7 +87,7 @@ fn the_connection_ends_where_it_would_have_ended_or_the_request_is_not_whole() {
 
 /// HSTS and the like belong to each response of a site.
 #[test]
-fn what_rules_set_in_responses_is_set_in_these_too() {
+fn response_headers_of_rules_are_set_in_our_answers() {
     let rule = RuleSpec {
         name: "all".to_owned(),
         when: r#"path.path_prefix("/")"#.to_owned(),

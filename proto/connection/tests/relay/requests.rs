@@ -106,7 +106,7 @@ fn bytes_after_a_response_cost_the_server_its_connection() {
 }
 
 #[test]
-fn a_client_of_http_1_0_gets_one_response_unless_it_asks_for_more() {
+fn http_1_0_client_gets_one_response_unless_it_asks_for_more() {
     on_each(|mut rig, scheme| {
         rig.send(b"GET /a HTTP/1.0\r\nHost: test.example\r\nConnection: keep-alive\r\n\r\n");
         same(&rig.server_got(1), &forwarded(GET, scheme, 0));
@@ -124,7 +124,7 @@ fn a_client_of_http_1_0_gets_one_response_unless_it_asks_for_more() {
         assert_eq!(rig.closed, Some(false));
     });
     on_each(|mut rig, _| {
-        // It does not know chunks: it gets their content, and the end of the connection says where that ends.
+        // It does not know chunks: it gets their content, and the end of the connection marks the end.
         rig.send(b"GET /a HTTP/1.0\r\nHost: test.example\r\nConnection: keep-alive\r\n\r\n");
         rig.serve(
             1,
@@ -285,31 +285,40 @@ fn rules_see_the_start_of_a_body() {
     for segment in [1, 5, usize::MAX] {
         let mut rig = make();
         rig.segment = segment;
-        rig.send(b"POST /a HTTP/1.1\r\nHost: test.example\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n{\"kind\":\"x\"}");
+        rig.send(
+            b"POST /a HTTP/1.1\r\nHost: test.example\r\nContent-Type: application/json\r\n\
+              Content-Length: 12\r\n\r\n{\"kind\":\"x\"}",
+        );
         assert_eq!(rig.legs[&1].pool, 1, "segment {segment}");
         assert!(rig.server_got(1).ends_with(b"\r\n\r\n{\"kind\":\"x\"}"));
         rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
         // Chunked, with the client waiting for leave to send.
         rig.received();
-        rig.send(b"POST /a HTTP/1.1\r\nHost: test.example\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n");
+        rig.send(
+            b"POST /a HTTP/1.1\r\nHost: test.example\r\nContent-Type: application/json\r\n\
+              Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n",
+        );
         same(&rig.received(), b"HTTP/1.1 100 Continue\r\n\r\n");
         assert_eq!(rig.legs.len(), 1);
         rig.send(b"5\r\n{\"kin\r\n7\r\nd\":\"x\"}\r\n0\r\n\r\n");
         assert_eq!(rig.legs[&2].pool, 1, "segment {segment}");
         let got = rig.server_got(2);
         assert!(got.ends_with(b"\r\n\r\n5\r\n{\"kin\r\n7\r\nd\":\"x\"}\r\n0\r\n\r\n"));
-        assert!(!text(&got).contains("Expect"), "the server would say 100 once more");
+        assert!(!text(&got).contains("Expect"), "the server would send 100 once more");
         rig.serve(2, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
         same(&rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     }
     // In the smallest chunks, each in a packet of its own: decided when it ends.
     let mut rig = make();
-    rig.send(b"POST /a HTTP/1.1\r\nHost: test.example\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n");
+    rig.send(
+        b"POST /a HTTP/1.1\r\nHost: test.example\r\nContent-Type: application/json\r\n\
+              Transfer-Encoding: chunked\r\n\r\n",
+    );
     let chunks =
         |content: &str| content.bytes().map(|byte| format!("1\r\n{}\r\n", byte as char)).collect::<Vec<_>>();
     for chunk in chunks(r#"{"kind":"x"}"#) {
         rig.send(chunk.as_bytes());
-        assert!(rig.legs.is_empty(), "it may go on");
+        assert!(rig.legs.is_empty(), "more may follow");
     }
     rig.send(b"0\r\n\r\n");
     assert_eq!(rig.legs[&1].pool, 1);
@@ -318,7 +327,10 @@ fn rules_see_the_start_of_a_body() {
     );
     // ... or when there is as much of it as rules may see.
     let mut rig = short_sighted();
-    rig.send(b"POST /a HTTP/1.1\r\nHost: test.example\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n");
+    rig.send(
+        b"POST /a HTTP/1.1\r\nHost: test.example\r\nContent-Type: application/json\r\n\
+              Transfer-Encoding: chunked\r\n\r\n",
+    );
     let mut sent = 0;
     while rig.legs.is_empty() && sent < 900 {
         rig.send(b"1\r\n \r\n");
@@ -329,14 +341,17 @@ fn rules_see_the_start_of_a_body() {
     let mut rig = short_sighted();
     let body = noise(5000);
     rig.segment = 50;
-    rig.send(b"POST /a HTTP/1.1\r\nHost: test.example\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n\r\n");
+    rig.send(
+        b"POST /a HTTP/1.1\r\nHost: test.example\r\nContent-Type: application/json\r\n\
+              Content-Length: 5000\r\n\r\n",
+    );
     rig.send(&body);
     assert_eq!(rig.legs[&1].pool, 0);
     assert!(rig.server_got(1).ends_with(&body));
 }
 
 #[test]
-fn a_request_that_waits_for_its_body_is_decided_by_the_configuration_that_it_began_under() {
+fn request_that_waits_for_its_body_keeps_its_configuration() {
     let when = r#"json("/kind") == "x""#;
     let to_other = [RuleSpec { route: Some("other".to_owned()), ..rule("old", when) }];
     let denied = [RuleSpec { deny: Some(403), ..rule("new", when) }];
@@ -363,7 +378,7 @@ fn a_request_that_waits_for_its_body_is_decided_by_the_configuration_that_it_beg
 }
 
 #[test]
-fn a_request_that_one_limit_refuses_uses_up_nothing_of_the_others() {
+fn request_refused_by_one_limit_uses_up_no_other() {
     let limit = RateLimit { requests_per_s: 1, burst: 1, key: Default::default() };
     let rules = ["a", "b", "c"]
         .map(|name| RuleSpec { rate_limit: Some(limit.clone()), ..rule(name, r#"path.path_prefix("/")"#) });

@@ -15,7 +15,10 @@ fn fields(fields: &[(&str, &str)]) -> std::collections::BTreeMap<String, String>
 #[test]
 fn rules_see_no_header_that_the_server_does_not_get() {
     let keyless = RuleSpec { deny: Some(401), ..rule("keyless", r#"!header("x-api-key").exists()"#) };
-    let inside = r#"header("x-forwarded-for") == "10.0.0.1" || header("x-request-id") == "1" || header("x_real_ip") == "1""#;
+    let inside = concat!(
+        r#"header("x-forwarded-for") == "10.0.0.1" || "#,
+        r#"header("x-request-id") == "1" || header("x_real_ip") == "1""#
+    );
     let inside = RuleSpec { deny: Some(403), ..rule("inside", inside) };
     let rules = [keyless, inside];
     for (lines, trusted, status) in [
@@ -67,7 +70,7 @@ fn a_host_is_the_same_with_the_dot_of_the_root() {
 }
 
 #[test]
-fn of_two_rules_that_edit_one_header_the_later_one_counts() {
+fn later_one_of_two_rules_that_edit_a_header_counts() {
     let sets = |priority| RuleSpec {
         priority,
         set_request_headers: fields(&[("X-Env", "a")]),
@@ -117,7 +120,7 @@ fn answers_of_our_own_have_the_headers_that_rules_set() {
 
 /// What `check` calls a spelling that no request has, and what requests are brought to, are two pieces of code.
 #[test]
-fn literals_of_paths_are_refused_exactly_where_requests_are_spelt_otherwise() {
+fn path_literals_are_refused_where_requests_spell_otherwise() {
     let compiles = |path: &str| {
         let rules = [rule("path", &format!("path == {path:?}"))];
         Ruleset::compile(&rules, &evergate_rules::Limits::default())

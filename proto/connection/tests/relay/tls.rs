@@ -1,4 +1,4 @@
-//! What only TLS has: handshakes in pieces, KeyUpdates, clients that speak something else, servers behind TLS.
+//! Cases of TLS alone: handshakes in pieces, KeyUpdates, clients with another protocol, servers with TLS.
 
 use super::harness::peer::{Peer, rustls_config};
 use super::harness::rig::Rig;
@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 
 #[test]
-fn a_handshake_passes_in_any_segmentation_with_the_request_behind_it() {
+fn handshake_passes_in_any_segmentation_with_a_request() {
     for version in [TLS12, TLS13] {
         for segment in [1, 5, 100, 1000] {
             let mut rig = Rig::new_wired(&snapshot(|_| {}), setup::HTTPS, Peer::rustls(version), segment);
@@ -66,7 +66,7 @@ fn tickets_leave_with_the_first_response_and_resume() {
 }
 
 #[test]
-fn key_updates_of_the_client_are_followed_and_answered_when_asked() {
+fn key_updates_of_the_client_are_followed_and_answered() {
     let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::rustls(TLS13));
     for leg in 1..=3 {
         rig.peer.as_rustls().refresh_traffic_keys().unwrap();
@@ -138,7 +138,7 @@ fn tls12_renegotiation_is_warned_of_and_served_on() {
 }
 
 #[test]
-fn plain_http_on_the_tls_port_is_told_so() {
+fn plain_http_on_the_tls_port_is_answered() {
     let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::plain());
     rig.segment = 3;
     rig.send(format!("{GET}\r\n").as_bytes());
@@ -202,7 +202,7 @@ fn garbage_ends_the_connection_and_nothing_else() {
 }
 
 #[test]
-fn a_session_that_its_client_ends_with_a_fatal_alert_is_resumed_no_more() {
+fn session_ended_by_a_fatal_alert_is_not_resumed() {
     use evergate_tls::alert;
     for (description, kept) in [(alert::CLOSE_NOTIFY, 1), (alert::USER_CANCELED, 1), (alert::DECODE_ERROR, 0)]
     {
@@ -220,7 +220,7 @@ fn a_session_that_its_client_ends_with_a_fatal_alert_is_resumed_no_more() {
     }
 }
 
-/// A server that speaks TLS, between the rig's leg and a test.
+/// A TLS server between the rig's leg and a test.
 struct TlsServer(rustls::ServerConnection);
 
 impl TlsServer {
@@ -317,9 +317,9 @@ fn a_server_whose_tls_fails_is_answered_for() {
     assert_eq!((line.reason, line.retries, line.detail.as_str()), ("client_reset", 1, ""));
 }
 
-/// In TLS 1.3 a server that lacks the client's certificate says so when the client takes the handshake for done.
+/// In TLS 1.3 a server without the client's certificate refuses when the client takes the handshake for complete.
 #[test]
-fn what_a_server_refuses_with_after_the_handshake_is_in_the_log() {
+fn refusal_of_a_server_after_the_handshake_is_in_the_log() {
     let config = snapshot(|snapshot| {
         snapshot.pools[0].tls = Some(upstream_tls());
         snapshot.pools[0].retries = 0;
@@ -379,7 +379,7 @@ fn each_server_is_asked_for_and_verified_under_its_own_name() {
     }
     rig.serve(1, &flight);
     assert!(rig.legs[&1].released.is_some(), "not verified");
-    assert!(rig.legs[&2].released.is_some() && rig.server_got(2).is_empty(), "nothing is said to it");
+    assert!(rig.legs[&2].released.is_some() && rig.server_got(2).is_empty(), "nothing is sent to it");
     assert_eq!(asked_for(&rig.server_got(3)).as_deref(), Some("test.example"));
 }
 
@@ -406,7 +406,7 @@ fn records_behind_a_response_cost_a_tls_server_its_connection() {
 }
 
 #[test]
-fn a_response_without_a_length_is_whole_only_when_its_tls_server_says_so() {
+fn response_without_a_length_needs_close_notify_of_its_server() {
     let config = snapshot(|snapshot| snapshot.pools[0].tls = Some(upstream_tls()));
     for whole in [true, false] {
         let mut rig = Rig::new(&config, setup::HTTPS, Peer::rustls(TLS13));
@@ -426,7 +426,7 @@ fn a_response_without_a_length_is_whole_only_when_its_tls_server_says_so() {
 }
 
 #[test]
-fn who_was_let_in_under_another_policy_gets_no_request_through() {
+fn client_of_another_policy_gets_no_request_through() {
     let asks = |policy| move |snapshot: &mut Snapshot| snapshot.listeners[0].client_policy = policy;
     let (one, other) = (Some([1; 32]), Some([2; 32]));
     for (before, after, let_in) in

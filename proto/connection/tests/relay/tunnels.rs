@@ -53,10 +53,7 @@ fn a_refused_upgrade_is_an_ordinary_response() {
         assert_eq!(rig.legs[&1].released, Some(true));
         rig.send(b"GET / HTTP/1.1\r\nHost: test.example\r\n\r\n");
         rig.serve(2, SWITCHED);
-        assert!(
-            rig.received().starts_with(b"HTTP/1.1 502 Bad Gateway\r\n"),
-            "an upgrade that nobody asked for"
-        );
+        assert!(rig.received().starts_with(b"HTTP/1.1 502 Bad Gateway\r\n"), "an upgrade without an offer");
     });
 }
 
@@ -146,9 +143,9 @@ fn a_break_on_one_side_of_a_tunnel_is_a_break_on_the_other() {
     });
 }
 
-/// Only the client itself can say that its stream is whole; who changes or cuts its records cannot.
+/// Only the client itself can mark its stream as whole; an attacker that changes or cuts its records cannot.
 #[test]
-fn records_that_fail_in_a_tunnel_break_it_for_its_server_while_the_client_gets_its_alert() {
+fn failed_records_of_a_tunnel_reset_the_server_and_alert() {
     for version in [TLS12, TLS13] {
         for upgrade in [false, true] {
             for bytes in [
@@ -201,8 +198,8 @@ fn the_last_bytes_of_a_tunnel_reach_a_slow_server() {
 fn raw_streams_pass_both_ways() {
     let (up, down) = (noise(400_000), noise(300_001));
     on_each_raw(|mut rig| {
-        rig.serve(1, b"220 server speaks first\r\n");
-        same(&rig.received(), b"220 server speaks first\r\n");
+        rig.serve(1, b"220 server sends first\r\n");
+        same(&rig.received(), b"220 server sends first\r\n");
         rig.send(&up);
         rig.serve(1, &down);
         same(&rig.server_got(1), &up);
@@ -282,7 +279,7 @@ fn a_tunnel_that_has_carried_a_byte_is_not_tried_elsewhere() {
 fn a_server_that_takes_no_more_breaks_its_tunnel() {
     let fails = |rig: &mut Rig| rig.call(|conn, io| conn.handle_server_write_error(io));
     on_each_raw(|mut rig| {
-        // It has ended its side: nothing more can be heard of it.
+        // It has ended its side: nothing more can arrive from it.
         rig.end_server(1);
         rig.send(b"swallowed");
         fails(&mut rig);
@@ -290,10 +287,10 @@ fn a_server_that_takes_no_more_breaks_its_tunnel() {
         assert_eq!(rig.logs[0].reason, "upstream_lost");
     });
     on_each_raw(|mut rig| {
-        // Its last words are still to be heard; its end then is none in order.
+        // Its last bytes are still to be read; its end is then not an orderly one.
         fails(&mut rig);
         assert_eq!(rig.closed, None);
-        rig.wire(b"nobody takes this");
+        rig.wire(b"no server reads this");
         rig.serve(1, b"last words");
         same(&rig.received(), b"last words");
         same(&rig.server_got(1), b"");
@@ -303,7 +300,7 @@ fn a_server_that_takes_no_more_breaks_its_tunnel() {
 }
 
 #[test]
-fn a_tunnel_whose_server_has_ended_is_not_kept_as_long_as_one_that_is_quiet() {
+fn tunnel_with_an_ended_server_times_out_before_a_quiet_one() {
     on_each_raw(|mut rig| {
         rig.end_server(1);
         rig.wait(74_000);
@@ -401,7 +398,7 @@ fn tunnel_bytes_inside_a_pipe_leave_before_any_is_copied() {
     rig.call(|conn, io| conn.handle_spliced_down(io, 100, 0));
     rig.call(|conn, io| conn.handle_spliced_up(io, 100, 0));
     assert_eq!((rig.conn.splice_down(), rig.conn.splice_up()), (0, 0));
-    // Another process goes on with the pipes, whatever the mode was.
+    // Another process continues with the pipes, in any mode.
     rig.conn.handle_piped(1, 1);
     assert_eq!((rig.conn.splice_down(), rig.conn.splice_up()), (u64::MAX, u64::MAX));
 }

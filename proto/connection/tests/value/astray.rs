@@ -1,5 +1,5 @@
-//! Peers that do not do the same twice: a restored connection whose decided records cannot be made again breaks off, and
-//! makes no others in their place.
+//! Peers that send different bytes the second time: a restored connection that cannot repeat its decided records breaks
+//! off, and makes no others in their place.
 
 use crate::harness::peer::Peer;
 use crate::harness::secure::ServerTls;
@@ -21,7 +21,7 @@ fn greeted(config: &Arc<Snapshot>, listener: u32) -> (Peer, Pair) {
     (peer, pair)
 }
 
-/// A tunnel inside TLS whose server has said `said`, in records that the client has not acknowledged.
+/// A tunnel inside TLS whose server has sent `reported`, in records that the client has not acknowledged.
 fn tunnel(config: &Arc<Snapshot>, reported: &[u8]) -> ConnectionState {
     tunnel_in_pieces(config, &[reported])
 }
@@ -38,7 +38,7 @@ fn tunnel_in_pieces(config: &Arc<Snapshot>, reported: &[&[u8]]) -> ConnectionSta
 }
 
 #[test]
-fn a_replay_that_nobody_feeds_breaks_off_at_the_next_deadline() {
+fn replay_without_input_breaks_off_at_the_next_deadline() {
     let (config, reported) = (config(Wire::Plain), noise(3000, 1));
     let state = tunnel(&config, &reported);
     for share in [0, 1, reported.len() - 1] {
@@ -58,7 +58,7 @@ fn a_replay_that_nobody_feeds_breaks_off_at_the_next_deadline() {
     );
 }
 
-/// A deadline that is only a look at a slow client does not mean that nobody feeds the replay.
+/// A deadline that only checks a slow client does not mean that the replay gets no input.
 #[test]
 fn a_replay_waits_for_a_client_that_takes_some_and_for_no_other() {
     let (config, reported) = (config(Wire::Plain), noise(9000, 1));
@@ -85,7 +85,7 @@ fn a_replay_waits_for_a_client_that_takes_some_and_for_no_other() {
 }
 
 #[test]
-fn a_server_that_ends_earlier_the_second_time_gets_no_alert_in_place_of_a_decided_record() {
+fn server_that_ends_earlier_the_second_time_gets_no_alert() {
     let (config, reported) = (config(Wire::Plain), noise(3000, 1));
     let state = tunnel(&config, &reported);
     for share in [0, 2999] {
@@ -117,7 +117,7 @@ fn a_replay_holds_no_more_than_one_run_of_records() {
 }
 
 #[test]
-fn runs_that_are_mirrored_can_be_read_and_repeated_whatever_the_amount() {
+fn replicated_runs_can_be_repeated_at_any_length() {
     let config = config(Wire::Plain);
     let reported = noise(5 * RUN_BYTES_MAX + 77, 3);
     let state = tunnel(&config, &reported);
@@ -141,9 +141,9 @@ fn runs_that_are_mirrored_can_be_read_and_repeated_whatever_the_amount() {
     assert_eq!(ConnectionState::decode(&next.encode().unwrap()), Ok(next));
 }
 
-/// A server whose packets were lost says one segment at a time, and the next one only when that is acknowledged.
+/// A server with lost packets sends one segment at a time, and the next one only after an acknowledgement.
 #[test]
-fn a_stash_that_is_full_and_ends_inside_a_run_makes_room_as_the_client_acknowledges() {
+fn full_server_stash_inside_a_run_frees_space_with_client_acks() {
     let config = config(Wire::Plain);
     let reported = noise(6 * RUN_BYTES_MAX, 4);
     let decided = tunnel_in_pieces(&config, &[&reported[..5000], &reported[5000..]]);
@@ -165,9 +165,9 @@ fn a_stash_that_is_full_and_ends_inside_a_run_makes_room_as_the_client_acknowled
     assert!(pair.to_client == expected.to_client, "the same records");
 }
 
-/// No notice of a loss can be told of a segment that nothing follows.
+/// A loss notice cannot report a segment that nothing follows.
 #[test]
-fn the_end_of_a_long_response_is_stashed_when_a_slow_client_has_the_rest() {
+fn end_of_a_long_response_is_stashed_for_a_slow_client() {
     const LEFT: u64 = 35_000;
     let config = config(Wire::Plain);
     for read in [10_000, 50_000, 200_000] {
@@ -185,7 +185,7 @@ fn the_end_of_a_long_response_is_stashed_when_a_slow_client_has_the_rest() {
         assert!(frontier(&pair) < all && pair.replicated.server_stash.is_empty());
         pair.call(|conn, io| conn.handle_server_stall(io));
         assert_eq!(frontier(&pair), all, "acknowledged, in reads of {read}");
-        // Who goes on says the same to the client, whose last record is with nobody else.
+        // The next node sends the same to the client, whose last record only the client has.
         let state = pair.replicated.clone();
         let next = Pair::restore(&state, &config);
         assert_eq!((next.conn.output_position(), next.to_client.len() as u64 >= LEFT), (reported, true));
@@ -195,7 +195,7 @@ fn the_end_of_a_long_response_is_stashed_when_a_slow_client_has_the_rest() {
 }
 
 #[test]
-fn a_second_answer_of_ours_never_waits_behind_one_that_the_client_does_not_acknowledge() {
+fn second_answer_of_ours_does_not_wait_for_the_first_ack() {
     let mut pair = Pair::new(&config(Wire::Plain), setup::HTTP);
     pair.client_sends(b"GET /deny HTTP/1.1\r\nHost: h\r\n\r\nGET /deny HTTP/1.1\r\nHo");
     assert_eq!((pair.closed, pair.replicated.generated.len()), (None, 1));
@@ -224,12 +224,12 @@ fn no_answer_of_ours_takes_the_place_of_one_that_may_have_left() {
     pair.client_sends(&peer.send(b"GET /len/5 HTTP/1.1\r\nHost: h\r\n\r\n"));
     pair.open();
     let state = pair.replicated;
-    // An end in order says that there was no answer. After a failed write it may be a RST, which says nothing.
+    // An orderly end shows that there was no answer. After a failed write it may be an RST, which shows nothing.
     for (in_doubt, closed, reason) in [(false, None, "upstream_lost"), (true, Some(true), "upstream_lost")] {
         let (mut pair, leg) = restore(&state, &config).unwrap();
         let (resumed, sent) = (leg.unwrap(), pair.to_client.len());
         let leg = resumed.route.leg;
-        pair.call(|conn, _| conn.record_loss_notice(&resumed)); // entries tell what may have left in records
+        pair.call(|conn, _| conn.record_loss_notice(&resumed)); // entries show what may have left in records
         if in_doubt {
             pair.call(|conn, io| conn.handle_server_write_error(io));
         }
@@ -239,7 +239,7 @@ fn no_answer_of_ours_takes_the_place_of_one_that_may_have_left() {
     }
 }
 
-/// In clear what was sent is in no entry, but the client says how much it has.
+/// In plaintext no entry records what was sent, but the client acknowledges its position.
 #[test]
 fn no_answer_of_ours_follows_part_of_a_response_in_clear() {
     let config = config(Wire::Plain);
@@ -258,9 +258,9 @@ fn no_answer_of_ours_follows_part_of_a_response_in_clear() {
     }
 }
 
-/// One that is far away, or whose acknowledgement is lost, has not said it yet.
+/// A client that is far away, or whose acknowledgement is lost, has not acknowledged its position yet.
 #[test]
-fn who_does_not_say_what_he_has_of_a_response_in_clear_gets_no_answer_of_ours() {
+fn plain_client_of_unknown_position_gets_no_answer_of_ours() {
     let config = config(Wire::Plain);
     let mut pair = Pair::new(&config, setup::HTTP);
     pair.client_sends(b"GET /len/5 HTTP/1.1\r\nHost: h\r\n\r\n");
@@ -301,7 +301,7 @@ fn a_request_after_our_end_is_refused() {
 }
 
 #[test]
-fn a_tunnel_whose_server_has_ended_goes_on_when_its_request_comes_again() {
+fn tunnel_with_an_ended_server_resumes_on_a_repeated_request() {
     const ASKED: &[u8] = b"GET /ws HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
     const AGREED: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
     let config = config(Wire::Plain);
@@ -362,7 +362,7 @@ fn a_route_without_the_handshake_that_it_needs_is_refused() {
     assert_eq!(restore(&state, &config).map(|(pair, _)| pair.dialled.is_some()), Ok(true));
 }
 
-/// A client in clear has said `said` to a server behind TLS, which has acknowledged nothing but its handshake.
+/// A plaintext client has sent `reported` to a TLS server, which has acknowledged nothing but its handshake.
 fn upload(config: &Arc<Snapshot>, reported: &[u8]) -> (ConnectionState, Vec<u8>) {
     upload_in_pieces(config, &mut [reported].into_iter())
 }
@@ -381,13 +381,13 @@ fn upload_in_pieces(
     }
     pair.to_server.clear();
     reported.for_each(|piece| pair.client_sends(piece));
-    let tls = pair.replicated.leg_tls(1).expect("secrets are mirrored").clone();
+    let tls = pair.replicated.leg_tls(1).expect("secrets are replicated").clone();
     assert!(!pair.replicated.leg_boundaries.is_empty(), "records are decided");
     (pair.replicated, [tls.flight, pair.to_server].concat())
 }
 
 #[test]
-fn a_client_that_says_something_else_the_second_time_gets_no_nonce_used_twice() {
+fn client_with_other_bytes_the_second_time_reuses_no_nonce() {
     for behind in [Wire::Tls12, Wire::Tls13] {
         let (config, reported) = (config(behind), noise(3000, 1));
         let (state, sent) = upload(&config, &reported);
@@ -411,9 +411,9 @@ fn a_client_that_says_something_else_the_second_time_gets_no_nonce_used_twice() 
     }
 }
 
-/// The same as for a server that says little at a time, towards a server behind TLS.
+/// The same as for a server that sends little at a time, towards a TLS server.
 #[test]
-fn a_clients_stash_that_is_full_and_ends_inside_a_run_makes_room_as_the_server_acknowledges() {
+fn full_client_stash_inside_a_run_frees_space_with_server_acks() {
     for behind in [Wire::Tls12, Wire::Tls13] {
         let (config, reported) = (config(behind), noise(6 * RUN_BYTES_MAX, 4));
         let mut pieces = [&reported[..5000]].into_iter().chain(reported[5000..].chunks(50_000));
@@ -431,7 +431,7 @@ fn a_clients_stash_that_is_full_and_ends_inside_a_run_makes_room_as_the_server_a
     }
 }
 
-/// What is refused was read: none of it is stashed behind what the backups were told of it, and who takes over refuses the same.
+/// Refused input was read: none of it is stashed behind the replicated input, and the next node refuses the same.
 #[test]
 fn a_handshake_that_is_refused_counts_as_read() {
     let config = config(Wire::Plain);
@@ -499,7 +499,7 @@ fn a_key_that_is_almost_used_up_ends_its_connection_in_order() {
 
 /// All is in our kernel's hands, and the client takes it at its own pace.
 #[test]
-fn a_slow_client_of_a_connection_that_ends_has_as_long_as_it_goes_on() {
+fn slow_client_of_an_ending_connection_has_time_while_it_reads() {
     let config = config(Wire::Plain);
     let mut pair = Pair::new(&config, setup::HTTP);
     pair.client_sends(b"GET / HTTP/1.1\r\nHost: test.example\r\nConnection: close\r\n\r\n");
@@ -518,9 +518,10 @@ fn a_slow_client_of_a_connection_that_ends_has_as_long_as_it_goes_on() {
     assert_eq!(pair.closed, Some(false));
 }
 
-/// With backups it is acknowledged when its client has it, and may have no more under way: after a take-over above all.
+/// With backups input is acknowledged when the client has it, and no more may be under way, least of all after a
+/// failover.
 #[test]
-fn a_server_is_not_late_while_its_slow_client_takes_what_was_sent() {
+fn server_is_not_late_while_its_slow_client_reads() {
     let config = config(Wire::Plain);
     for takes in [true, false] {
         let mut pair = Pair::new(&config, setup::HTTP);

@@ -1,7 +1,7 @@
-//! Nodes whose files differ for a moment: certificates, ticket keys, client authorities. The generation of their configuration is
-//! the same, and nothing else names them. Whoever makes a handshake of another node again makes other bytes then, under keys
-//! that may be the same, and must not send them: no position of the client's stream ever gets two bytes (`World`), so that no
-//! nonce covers two plaintexts.
+//! Nodes whose files differ for a moment: certificates, ticket keys, client authorities. Their configurations have the
+//! same generation, and nothing else names the files. A node that replays a handshake of another node then makes other
+//! bytes, under keys that may be the same, and must not send them. No position of the client's stream ever gets two
+//! bytes (`World`), so no nonce covers two plaintexts.
 
 use crate::exhaustive::{requests, tunnel};
 use crate::harness::peer::{Peer, with_strange_group};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 const DIFFERS: &str = "handshake_replay_mismatch";
 
-/// What a node ends a connection with that it cannot go on with.
+/// The reason of a connection that a node cannot continue.
 const ENDS: &[&str] = &[DIFFERS];
 
 /// Two nodes, and what an undisturbed client of the first one sees.
@@ -48,7 +48,7 @@ impl Pair {
         Pair { scenario, configs, expected, retries: false }
     }
 
-    /// One run with take-overs at these steps; its length.
+    /// One run with failovers at these steps; its length.
     fn run(&self, seed: u64, crashes: &[(u64, Cut)], mutation: Mutation, ends: &mut Ends) -> u64 {
         let mut scratch = Scratch::new();
         let (config, marks) = (&self.configs[0], Some(&self.expected.0[..]));
@@ -78,7 +78,7 @@ impl Pair {
         world.step
     }
 
-    /// Take-overs at every step.
+    /// Failovers at every step.
     fn everywhere(&self) -> Ends {
         let mut ends = Ends::default();
         for seed in 0..2 {
@@ -135,7 +135,7 @@ fn without_the_flights_nonces_would_cover_two_plaintexts() {
     }
 }
 
-/// A connection with a backup, and what it queues and says in one call.
+/// A connection with a backup, and the entries and output of one call.
 struct Alone {
     conn: Connection,
     node: TestNode,
@@ -153,7 +153,7 @@ impl Alone {
         if conn.holds_tickets() {
             conn.handle_tickets_due(&mut io); // no request comes
         }
-        let entries = conn.drain_entries().filter(Entry::decides_output).collect(); // what is said waits for them
+        let entries = conn.drain_entries().filter(Entry::decides_output).collect(); // output waits for them
         let (first, second) = scratch.down.ready();
         let reported = [first, second].concat();
         scratch.down.clear();

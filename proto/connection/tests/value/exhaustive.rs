@@ -1,4 +1,4 @@
-//! Small scenarios, each with a take-over at every step.
+//! Small scenarios, each with a failover at every step.
 
 use crate::random::{run, undisturbed};
 use crate::scenario::{
@@ -13,7 +13,7 @@ pub(crate) fn requests(wire: Wire, kinds: &[(usize, usize)]) -> Scenario {
     requests_to(wire, Wire::Plain, kinds)
 }
 
-/// The same before servers that speak `behind`.
+/// The same with servers of the protocol `behind`.
 pub(crate) fn requests_to(wire: Wire, behind: Wire, kinds: &[(usize, usize)]) -> Scenario {
     let mut steps = Vec::new();
     for (kind, size) in kinds {
@@ -181,7 +181,7 @@ fn renegotiation_requests_survive_at_every_step() {
 
 /// More than the base secret of a backup may be behind, in both directions and on both legs.
 #[test]
-fn a_thousand_key_updates_survive_take_overs() {
+fn thousand_key_updates_survive_failovers() {
     for behind in [Wire::Plain, Wire::Tls13] {
         let mut scenario = tunnel(Wire::Tls13, false, None);
         scenario.behind = behind;
@@ -206,7 +206,7 @@ fn a_thousand_key_updates_survive_take_overs() {
 
 /// Scenarios whose outcome may depend on the moment of the take-over: the stream stays one stream, whichever it is.
 #[test]
-fn what_depends_on_the_moment_stays_consistent() {
+fn output_that_depends_on_the_moment_stays_consistent() {
     let mut scratch = Scratch::new();
     for (wire, behind) in [(Wire::Plain, Wire::Plain), (Wire::Tls13, Wire::Plain), (Wire::Plain, Wire::Tls13)]
     {
@@ -228,7 +228,7 @@ fn what_depends_on_the_moment_stays_consistent() {
                         let Outcome { client, aborted, .. } = world.outcome();
                         let answers: &[&[u8]] = if kind == EARLY { &[b"200"] } else { &[b"200", b"502"] };
                         if kind == FLAKY && wire == Wire::Tls13 && aborted && client.is_empty() {
-                            continue; // what the server said may have left: see `plan`
+                            continue; // the server's bytes may have left: see `deterministic_records`
                         }
                         assert!(
                             answers.contains(&&client[9..12]),

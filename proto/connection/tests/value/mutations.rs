@@ -7,9 +7,9 @@ use crate::world::{Cut, Mutation, reference};
 use evergate_connection::Scratch;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// How many of the runs with a take-over somewhere fail.
+/// How many of the runs with a failover somewhere fail.
 fn failures(mutation: Mutation) -> usize {
-    // Records towards the server are only there when it speaks TLS; a client without TLS has them cut anywhere.
+    // Records towards the server exist only with TLS; a client without TLS has its stream cut anywhere.
     let (wire, behind) = match mutation {
         Mutation::LostLegBoundary => (Wire::Plain, Wire::Tls13),
         _ => (Wire::Tls13, Wire::Plain),

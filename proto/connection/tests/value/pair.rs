@@ -39,7 +39,7 @@ impl Pair {
         pair
     }
 
-    /// Another node takes over; the leg's socket is there.
+    /// Another node recovers the connection; the leg's socket is there.
     pub(crate) fn restore(state: &ConnectionState, config: &Arc<Snapshot>) -> Pair {
         let (mut pair, leg) = restore(state, config).unwrap();
         let leg = leg.unwrap();
@@ -143,7 +143,7 @@ impl Pair {
     }
 }
 
-/// Another node takes over; the leg that it needs comes with it.
+/// Another node recovers the connection, with the leg that it needs.
 pub(crate) fn restore(
     state: &ConnectionState,
     config: &Arc<Snapshot>,

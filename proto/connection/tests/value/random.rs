@@ -1,4 +1,4 @@
-//! Random scenarios under random schedules, with up to three take-overs each.
+//! Random scenarios under random schedules, with up to three failovers each.
 
 use crate::exhaustive::requests_to;
 use crate::scenario::{Rng, Scenario, Wire, config, random};
@@ -7,7 +7,7 @@ use evergate_connection::{Scratch, Snapshot};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// One run; `crash` says at which steps the node dies. Returns the number of steps.
+/// One run; the node dies at the steps of `crash`. Returns the number of steps.
 pub(crate) fn run(
     scenario: &Scenario,
     config: &Arc<Snapshot>,
@@ -42,7 +42,7 @@ pub(crate) fn run(
     world.step
 }
 
-/// Number of steps of a run without a take-over.
+/// Number of steps of a run without a failover.
 pub(crate) fn undisturbed(
     scenario: &Scenario,
     config: &Arc<Snapshot>,
@@ -55,7 +55,7 @@ pub(crate) fn undisturbed(
     world.step
 }
 
-/// Whether the connection breaks where the first node would have answered in the server's place: who goes on with it does not
+/// Whether the connection breaks where the first node would have answered in the server's place: the next node does not
 /// know whether the server's own answer has left.
 fn gives_up(scenario: &Scenario, got: &Outcome, expected: &Outcome) -> bool {
     const OURS: [&[u8]; 4] = [b"HTTP/1.1 408", b"HTTP/1.1 502", b"HTTP/1.1 503", b"HTTP/1.1 504"];
@@ -79,7 +79,7 @@ fn compare(got: &Outcome, expected: &Outcome) {
     panic!("outcomes differ");
 }
 
-fn same(who: &str, got: &[u8], expected: &[u8]) {
+fn same(peer: &str, got: &[u8], expected: &[u8]) {
     if got != expected {
         let at = got.iter().zip(expected).position(|(a, b)| a != b).unwrap_or(got.len().min(expected.len()));
         let show = |bytes: &[u8]| {
@@ -87,7 +87,7 @@ fn same(who: &str, got: &[u8], expected: &[u8]) {
                 .into_owned()
         };
         panic!(
-            "{who} saw other bytes at {at} of {} and {}: {:?} instead of {:?}",
+            "{peer} saw other bytes at {at} of {} and {}: {:?} instead of {:?}",
             got.len(),
             expected.len(),
             show(got),
@@ -106,7 +106,7 @@ fn large(rng: &mut Rng) -> Scenario {
     scenario
 }
 
-/// Runs with the seeds `from..to`, each undisturbed first and then with take-overs.
+/// Runs with the seeds `from..to`, each undisturbed first and then with failovers.
 fn seeds(from: u64, to: u64, make: fn(&mut Rng) -> Scenario) {
     let configs = [Wire::Plain, Wire::Tls12, Wire::Tls13].map(|behind| (behind, config(behind)));
     let mut scratch = Scratch::new();
@@ -139,16 +139,16 @@ fn seeds_or(from: u64, to: u64, make: fn(&mut Rng) -> Scenario) {
 }
 
 #[test]
-fn a_restored_connection_goes_on_as_if_nothing_had_happened() {
+fn restored_connection_continues_as_if_nothing_had_happened() {
     seeds_or(0, 200, random);
 }
 
 #[test]
-fn a_restored_connection_goes_on_as_if_nothing_had_happened_with_other_seeds() {
+fn restored_connection_continues_with_other_seeds() {
     seeds_or(1000, 1200, random);
 }
 
 #[test]
-fn a_restored_connection_goes_on_with_large_responses() {
+fn restored_connection_continues_with_large_responses() {
     seeds_or(0, 40, large);
 }

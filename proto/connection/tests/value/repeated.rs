@@ -1,4 +1,4 @@
-//! Clients that say a request again after a take-over: what rules have let pass is what the server gets, and nothing else.
+//! Clients that resend a request after a failover: the server gets what the rules let pass, and nothing else.
 
 use crate::harness::setup;
 use crate::pair::Pair;
@@ -23,10 +23,10 @@ fn form(seen: usize) -> Arc<Snapshot> {
 const FORM: &str =
     "POST /form HTTP/1.1\r\nHost: h\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: ";
 
-/// Rules that look at bodies: what they let pass is what the server gets, also after a take-over in which the client could say
-/// another one.
+/// Rules that look at bodies: the server gets what the rules let pass, also after a failover in which the client could
+/// send another body.
 #[test]
-fn a_body_that_rules_saw_is_the_same_when_it_is_said_again() {
+fn body_that_rules_saw_is_compared_when_it_is_resent() {
     let config = config(Wire::Plain);
     let ask = |framing: &str, body: &str| {
         format!("POST /json HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n{framing}\r\n\r\n{body}")
@@ -73,9 +73,9 @@ fn a_body_that_rules_saw_is_the_same_when_it_is_said_again() {
     }
 }
 
-/// Only as far as rules looked: what comes behind that may be long, and is still the client's to say.
+/// Only as far as rules looked: the bytes behind that may be long, and are still the client's to send.
 #[test]
-fn a_body_that_goes_on_behind_what_rules_saw_is_not_waited_for() {
+fn body_behind_what_rules_saw_is_not_waited_for() {
     let config = form(100);
     let head = [FORM, "1000\r\n\r\n"].concat();
     let mut pair = Pair::new(&config, setup::HTTP);
@@ -92,7 +92,7 @@ fn a_body_that_goes_on_behind_what_rules_saw_is_not_waited_for() {
 
 /// Nodes get another configuration one after the other.
 #[test]
-fn a_node_that_shows_its_rules_less_of_bodies_waits_for_what_the_other_had_looked_at() {
+fn node_with_a_shorter_body_prefix_waits_for_the_seen_one() {
     let ask = [FORM, "60000\r\n\r\n", &"a".repeat(60_000)].concat();
     let mut pair = Pair::new(&form(65_536), setup::HTTP);
     pair.client_sends(ask.as_bytes());
@@ -104,10 +104,10 @@ fn a_node_that_shows_its_rules_less_of_bodies_waits_for_what_the_other_had_looke
     assert_eq!((next.closed, next.to_server == pair.to_server), (None, true));
 }
 
-/// Said in other chunks, a body ends elsewhere for a server that has part of it: what follows there would be a request to it, seen
-/// by no rule. It is asked to take none.
+/// With other chunks a body ends elsewhere for a server that has part of it: the bytes behind would be a request to it,
+/// seen by no rule. The server is asked to accept none.
 #[test]
-fn a_server_takes_no_request_behind_a_body_whose_chunks_may_be_said_otherwise() {
+fn server_accepts_no_request_behind_a_body_of_variable_chunks() {
     let config = config(Wire::Plain);
     let (close, response) = ("\r\nConnection: close\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     for (framing, body, closes) in [

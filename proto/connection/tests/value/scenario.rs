@@ -125,12 +125,12 @@ pub(crate) struct Scenario {
     pub(crate) wire: Wire,
     /// With TLS 1.2.
     pub(crate) session: Session,
-    /// What the servers speak.
+    /// Protocol of the servers.
     pub(crate) behind: Wire,
     /// Servers change their keys again and again.
     pub(crate) server_updates: bool,
     pub(crate) http: bool,
-    /// Speaks HTTP in clear to the TLS port.
+    /// Sends plaintext HTTP to the TLS port.
     pub(crate) misdirected: bool,
     pub(crate) steps: Vec<Step>,
     /// Payload of the client's records at most.
@@ -159,12 +159,12 @@ impl Scenario {
     }
 }
 
-/// The configuration whose servers speak this.
+/// The configuration with servers of this protocol.
 pub(crate) fn config(behind: Wire) -> Arc<Snapshot> {
     config_with(behind, &setup::server_tls())
 }
 
-/// The same, whose listeners speak TLS as this says.
+/// The same, with these TLS settings for the listeners.
 pub(crate) fn config_with(behind: Wire, tls: &Arc<rustls::ServerConfig>) -> Arc<Snapshot> {
     let rule = |name: &str, when: &str| RuleSpec {
         name: name.to_owned(),
@@ -241,7 +241,7 @@ pub(crate) fn request(kind: usize, size: usize) -> (Vec<u8>, Option<Vec<u8>>) {
         6 => get("/deny"),
         7 => get(&format!("/edit/interim/{size}")),
         8 => (post("/continue", &format!("Content-Length: {size}\r\nExpect: 100-continue\r\n")), Some(body)),
-        // The rules want the body: the head is held, and the client is told to go on.
+        // The rules want the body: the head is buffered, and the client gets 100 Continue.
         9 => {
             let fields = "Content-Type: application/json\r\nContent-Length: 9\r\nExpect: 100-continue\r\n";
             (post("/json/len/5", fields), Some(br#"{"a":"1"}"#.to_vec()))
@@ -284,7 +284,7 @@ pub(crate) const LOGIN_ENDS: usize = 22;
 pub(crate) const WHO: usize = 23;
 pub(crate) const WHO_POSTS: usize = 24;
 
-/// Kinds of [`request`] after which the connection goes on.
+/// Kinds of [`request`] after which the connection stays open.
 pub(crate) const CONTINUES: usize = 10; // 10 ends it: an answer of ours to a request with a body
 pub(crate) const ENDS: [usize; 7] = [10, 11, 12, 13, 14, 15, 16];
 pub(crate) const EARLY: usize = 18;
@@ -378,7 +378,7 @@ pub(crate) fn random(rng: &mut Rng) -> Scenario {
     scenario
 }
 
-/// What a server says, given what it has received.
+/// A server's output, given its input.
 #[derive(Clone, Debug)]
 pub(crate) struct App {
     tunnel: Option<usize>,
@@ -488,7 +488,7 @@ impl App {
         } else if path.starts_with("/reset") {
             self.reset = true;
         } else if path.starts_with("/silent") {
-            // Never says anything.
+            // Never sends anything.
         } else if path.starts_with("/ws") {
             out.extend_from_slice(
                 b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n",

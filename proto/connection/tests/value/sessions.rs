@@ -1,5 +1,5 @@
-//! Sessions that clients resume by their ids. What a node finds under an id is decided once: whoever goes on from a mirror
-//! makes the same flight, although its own cache says the opposite (`World::crash` sees to that).
+//! Sessions that clients resume by their ids. The lookup of an id is decided once: a node that continues from a replica
+//! makes the same flight, although its own cache has the opposite answer (`World::crash` sees to that).
 
 use crate::exhaustive::{everywhere, requests, tunnel};
 use crate::scenario::{Act, Scenario, Session, Step, Wire, config, noise};
@@ -31,7 +31,7 @@ fn connections_of_sessions_with_an_id_survive_at_every_step() {
     }
 }
 
-/// Runs a scenario with a take-over at every step, and shows each world at its end to `look`.
+/// Runs a scenario with a failover at every step, and shows each world at its end to `look`.
 fn looked_at(scenario: &Scenario, look: impl Fn(&World<'_>)) {
     let (config, mut scratch) = (config(scenario.behind), Scratch::new());
     let (marks, _) = reference(scenario, &config, &mut scratch);
@@ -53,10 +53,10 @@ fn looked_at(scenario: &Scenario, look: impl Fn(&World<'_>)) {
 }
 
 #[test]
-fn what_the_first_node_found_is_resumed_and_a_new_session_is_kept_by_whoever_ends_the_handshake() {
+fn first_lookup_of_a_session_id_stands_after_failovers() {
     for (session, resumes) in [(Session::New, false), (Session::Known, true), (Session::Forgotten, false)] {
         looked_at(&short(session), |world| {
-            // A hello that nobody has been told of is decided anew, by another cache.
+            // A hello that is not replicated is decided again, by another cache.
             let decided = if world.crashes == 0 || world.hello_was_replicated { resumes } else { !resumes };
             let decided = decided && session != Session::New;
             assert_eq!(world.is_resumed(), Some(decided), "{session:?}: {}", world.describe());
@@ -68,7 +68,7 @@ fn what_the_first_node_found_is_resumed_and_a_new_session_is_kept_by_whoever_end
 }
 
 #[test]
-fn a_session_that_ends_with_a_fatal_alert_is_withdrawn_whichever_node_says_it() {
+fn session_with_a_fatal_alert_is_withdrawn_by_any_node() {
     for session in SESSIONS {
         looked_at(&aborted(session), |world| {
             let id = world.withdrawn.first();

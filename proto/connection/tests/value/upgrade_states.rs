@@ -1,7 +1,7 @@
-//! Connections that go to another process in a parcel: whether they do or not, all sees the same, step for step.
+//! Connections that move to another process: peers see the same bytes, step for step.
 //!
-//! Two runs have the same schedule, and in one of them the connection goes on from its parcel, at every step or at random
-//! ones. The schedule does not depend on that, so both must do the same with the same bytes to their end.
+//! Two runs have the same schedule, and in one of them the connection is exported and imported, at every step or at
+//! random ones. The schedule does not depend on that, so both runs must do the same with the same bytes to their end.
 
 use crate::exhaustive::{requests, tunnel};
 use crate::scenario::{
@@ -43,13 +43,14 @@ fn compare(scenario: &Scenario, config: &Arc<Snapshot>, seed: u64, scratch: &mut
     all
 }
 
-/// Handshakes with servers draw fresh randomness, so that no two runs are the same; the daemon's tests have such servers.
+/// Handshakes with servers draw fresh randomness, so that no two runs are the same; the daemon's tests have such
+/// servers.
 fn before_plain_servers(scenario: Scenario) -> Scenario {
     Scenario { behind: Wire::Plain, server_updates: false, ..scenario }
 }
 
 #[test]
-fn a_connection_in_a_parcel_goes_on_as_if_it_had_stayed() {
+fn imported_connection_continues_as_if_it_had_stayed() {
     let (config, mut scratch) = (config(Wire::Plain), Scratch::new());
     let mut moves = 0;
     for seed in 0..300_u64 {
@@ -60,7 +61,7 @@ fn a_connection_in_a_parcel_goes_on_as_if_it_had_stayed() {
 }
 
 #[test]
-fn no_bits_of_a_parcel_make_it_panic() {
+fn no_bits_of_an_upgrade_state_cause_a_panic() {
     let (config, mut scratch) = (config(Wire::Plain), Scratch::new());
     for seed in 0..60_u64 {
         let scenario = before_plain_servers(random(&mut Rng::new(seed.wrapping_mul(0x0765_4321))));

@@ -36,7 +36,7 @@ pub(crate) enum Mutation {
     Alone,
     /// The gate acknowledges whatever has been read.
     EarlyAck,
-    /// Output does not wait for the mirror.
+    /// Output does not wait for the replication log.
     EarlyOutput,
     /// A backup loses the newest record boundary that it acknowledged.
     LostBoundary,
@@ -349,7 +349,7 @@ impl<'a> World<'a> {
                             let tls = leg.tls.as_mut().map(|tls| tls.detach()).unwrap();
                             self.idle.push(Idle { server: leg.server, records, tls });
                         }
-                        Some(_) if over => {} // only if the backups were told
+                        Some(_) if over => {} // only if the backups know
                         Some(records) => leg.close_tls(id, *records),
                     }
                     leg.released = true;
@@ -448,8 +448,8 @@ impl<'a> World<'a> {
             + self.replicated.server_stash.values().map(|stash| stash.bytes.len()).sum::<usize>();
         assert!(held <= 2 * self.scenario.window + 80_000, "{held} bytes stashed");
         let decided = self.replicated.leg_boundaries.values().map(|boundaries| boundaries.len());
-        assert!(decided.sum::<usize>() < 4000, "a mirror without bound");
-        assert!(self.replicated.boundaries.len() < 4000 && self.queued < 100_000, "a mirror without bound");
+        assert!(decided.sum::<usize>() < 4000, "a replica without bound");
+        assert!(self.replicated.boundaries.len() < 4000 && self.queued < 100_000, "a replica without bound");
         let state = &self.replicated;
         let idle =
             state.routes.is_empty() && state.boundaries.is_empty() && state.hello.is_none() && held == 0;
@@ -506,7 +506,7 @@ impl<'a> World<'a> {
 
     pub(crate) fn describe(&self) -> String {
         format!(
-            "step {} closed {:?} timer {:?} leg {:?} in {}/{} (acked {}) out {}/{} script {}/{} mirrored {:?}",
+            "step {} closed {:?} timer {:?} leg {:?} in {}/{} (acked {}) out {}/{} script {}/{} replicated {:?}",
             self.step,
             self.closed,
             self.conn.timer(),

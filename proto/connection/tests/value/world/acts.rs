@@ -34,7 +34,7 @@ impl World<'_> {
         if !self.silent || self.closed.is_some() || self.conn.deadline() == Micros(u64::MAX) {
             return false;
         }
-        // An eviction ends the connection as its keep-alive timeout does, with backups and through take-overs.
+        // An eviction ends the connection as its keep-alive timeout does, with backups and through failovers.
         let is_idle = self.conn.timer() == Timer::KeepAlive && self.conn.activity() != Activity::Active;
         if self.mirrors && is_idle && self.rng.chance(50) {
             self.call(|conn, io| assert!(conn.handle_eviction(io)));
@@ -151,7 +151,8 @@ impl World<'_> {
         true
     }
 
-    /// How much a peer says beyond what is acknowledged, and whether it has lost a packet and waits. `None`: as much as it likes.
+    /// How much a peer may send beyond what is acknowledged, and whether it has lost a packet and waits. `None`: no
+    /// limit.
     fn window(&mut self) -> Option<(u64, bool)> {
         self.mirrors.then(|| (self.scenario.window as u64, self.rng.chance(2)))
     }
@@ -212,7 +213,7 @@ impl World<'_> {
         true
     }
 
-    /// Whether the connection is told something with what comes next, and not by itself.
+    /// Whether the event is recorded only, and handled with the next one.
     fn learns(&mut self) -> bool {
         self.varies && self.mirrors && self.rng.chance(50)
     }
@@ -441,7 +442,8 @@ impl World<'_> {
     }
 }
 
-/// An undisturbed run without backups: how much the client has received before each of its steps, and what all are to see.
+/// An undisturbed run without backups: how much the client has received before each step, and what both peers are to
+/// see.
 pub(crate) fn reference(
     scenario: &Scenario,
     config: &Arc<Snapshot>,

@@ -1,4 +1,4 @@
-//! The node dies, and another one takes over from what the backup holds.
+//! The node dies, and another node continues from the replica.
 
 use super::{Cut, Mutation, World};
 use crate::harness::setup;
@@ -14,7 +14,7 @@ impl World<'_> {
         }
     }
 
-    /// The node dies, and another takes over.
+    /// The node dies, and another one continues.
     pub(crate) fn crash(&mut self, cut: Cut) {
         if self.closed.is_some() {
             return;
@@ -86,7 +86,7 @@ impl World<'_> {
             Mutation::LostFlights => {
                 if let Some(hello) = &mut self.replicated.hello {
                     hello.flights.clear();
-                    self.replicated.established = None; // it says that there were some, as does what came after it
+                    self.replicated.established = None; // it records that there were some, as do later entries
                     self.replicated.routes.clear();
                 }
             }
@@ -99,11 +99,11 @@ impl World<'_> {
         fresh.secret = [9; 32];
         let snapshot = self.node.snapshot.clone();
         if self.replicated.open.is_none() {
-            // Nothing of it is known: it is accepted anew.
+            // Nothing of it is known: it is accepted again.
             assert_eq!(
                 (self.written, self.client.acked),
                 (0, 0),
-                "something was sent before anything was mirrored"
+                "something was sent before anything was replicated"
             );
             self.client.read = 0;
             self.legs.clear();
@@ -132,12 +132,16 @@ impl World<'_> {
         );
         assert!(self.client.read <= self.client.sent.len() as u64);
         let start = self.conn.output_position() - self.scratch.down.len() as u64;
-        assert!(start <= self.delivered, "output goes on at {start}, but the client has {}", self.delivered);
+        assert!(
+            start <= self.delivered,
+            "output continues at {start}, but the client has {}",
+            self.delivered
+        );
         self.written = start;
         self.reported = start;
         let kept = resumed.as_ref().map(|resumed| resumed.route.leg);
         for (_, leg) in self.legs.iter_mut().filter(|(id, leg)| Some(**id) != kept && !leg.released) {
-            leg.released = true; // nobody answers this server any more
+            leg.released = true; // this server gets no answer any more
             leg.fin_seen = true;
             leg.reported = u64::MAX; // what it acknowledges is no leg's of this node, though one may get its number
         }
@@ -166,7 +170,7 @@ impl World<'_> {
             );
             assert!(
                 resumed.output <= leg.delivered,
-                "leg {id}: output goes on at {}, but the server has {}",
+                "leg {id}: output continues at {}, but the server has {}",
                 resumed.output,
                 leg.delivered
             );

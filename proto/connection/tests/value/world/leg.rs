@@ -17,7 +17,7 @@ pub(super) struct Dial {
     pub(super) bound: bool,
 }
 
-/// How fast a peer may say more.
+/// Rate at which a peer may send more.
 #[derive(Default)]
 pub(super) struct Pace {
     /// Its timer for retransmission has fired.
@@ -25,8 +25,8 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// How much more can be read of a peer that has `said` so much. One that waits says nothing new before all that was read is
-    /// acknowledged: it repeats the first segment only.
+    /// How much more can be read of a peer that has sent so much. A waiting peer sends nothing new before all read
+    /// bytes are acknowledged: it repeats the first segment only.
     pub(super) fn limit(
         &mut self,
         window: Option<(u64, bool)>,

@@ -1,10 +1,10 @@
-//! The connection goes to another process in a parcel, with its sockets.
+//! The connection moves to another process, with its sockets.
 
 use super::World;
 use evergate_connection::{Connection, UpgradeLeg};
 
 impl World<'_> {
-    /// Goes on with what a parcel of the connection holds. False when it has to stay.
+    /// Exports the connection and continues with the import. False when it has to stay.
     pub(crate) fn pass(&mut self) -> bool {
         if self.closed.is_some() {
             return false;
@@ -15,25 +15,25 @@ impl World<'_> {
             Err(reason) => {
                 assert!(["handshake", "connecting"].contains(&reason), "it stays because of {reason}");
                 let waits = self.conn.is_handshaking() || !self.dials.is_empty();
-                assert!(waits, "it stays ({reason}) although it waits for nobody");
+                assert!(waits, "it stays ({reason}) although it waits for nothing");
                 return false;
             }
         };
-        let (connection, leg) = Connection::import(&snapshot, &bytes).expect("a parcel is unpacked");
+        let (connection, leg) = Connection::import(&snapshot, &bytes).expect("a state is imported");
         let expected = self.conn.leg_id().zip(self.conn.leg_server());
         let idles = self.conn.bound_leg().map(|leg| (leg, (0, self.legs[&leg].server)));
         let expected = expected.or(idles);
         let expected = expected.map(|(leg, (pool, server))| UpgradeLeg { leg, pool, server: Some(server) });
         assert_eq!(leg, expected);
-        assert!(connection.export(&snapshot).as_ref() == Ok(&bytes), "another parcel of the same connection");
+        assert!(connection.export(&snapshot).as_ref() == Ok(&bytes), "another state of the same connection");
         for end in (0..bytes.len()).step_by(bytes.len() / 16 + 1) {
-            assert!(Connection::import(&snapshot, &bytes[..end]).is_err(), "a parcel that is cut short");
+            assert!(Connection::import(&snapshot, &bytes[..end]).is_err(), "a truncated state");
         }
         self.conn = connection;
         true
     }
 
-    /// Parcels with other bits are refused or unpacked; what comes out can be looked at and packed again.
+    /// States with other bits are refused or imported; an imported connection can be inspected and exported again.
     pub(crate) fn spoil_upgrade_state(&mut self, spoils: usize) {
         let snapshot = self.node.snapshot.clone();
         let Ok(bytes) = self.conn.export(&snapshot) else { return };
