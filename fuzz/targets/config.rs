@@ -7,7 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use evergate::config::{Severity, World, parse_with};
+use evergate_config::{Severity, World, parse_with};
 use libfuzzer_sys::fuzz_target;
 
 /// A machine that knows every host name and has no files.

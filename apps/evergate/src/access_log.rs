@@ -6,9 +6,9 @@
 
 mod open;
 
-use crate::config::model::AccessLog;
 use crate::control::console;
 use anyhow::{Result, anyhow};
+use evergate_config::model::AccessLog;
 use evergate_connection::{Connection, RequestLog};
 use evergate_sys::BlockingWriter;
 pub use open::make;

@@ -10,13 +10,13 @@ pub(crate) use start::{becomes, keepalive, settings};
 
 use crate::access_log::{Target, Writer};
 use crate::agent;
-use crate::config::Config;
-use crate::config::model::{ListenAddress, Listener};
 use crate::generation::CarriedState;
 use crate::server_state::Generation;
 use crate::upgrade::{Offer, Offered, OperatorState, Progress, offered_servers};
 use crate::worker::{Command, Counters, ListenerSocket, Shared, Watchdog, end_stream};
 use anyhow::{Context, Result};
+use evergate_config::Config;
+use evergate_config::model::{ListenAddress, Listener};
 use evergate_crypto::CertifiedName;
 use evergate_sys::Waker;
 use generation_drop::Retired;

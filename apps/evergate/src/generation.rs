@@ -2,17 +2,17 @@
 
 mod pools;
 
-use crate::config::model::{
-    CertificateSource, ClientCertificates, Config, Listener as ListenerConfig, PoolId, PoolTls, Protocol,
-    Server as ServerConfig, Sticky, Tickets, TlsSettings, TlsVersion,
-};
-use crate::config::{Machine, World};
 use crate::rate_limit::Rates;
 use crate::rule_hits::RuleHits;
 use crate::server_state::{Generation, ServerRuntime};
 use crate::upgrade::{Offer, OfferedCertificate, OfferedTickets};
 use anyhow::{Context, Result};
 use evergate_base::{Micros, fnv};
+use evergate_config::model::{
+    CertificateSource, ClientCertificates, Config, Listener as ListenerConfig, PoolId, PoolTls, Protocol,
+    Server as ServerConfig, Sticky, Tickets, TlsSettings, TlsVersion,
+};
+use evergate_config::{Machine, World};
 use evergate_connection::{
     Limits, Listener, Pool, RequestKey, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,
 };
@@ -223,7 +223,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 }
 
 fn load_certificates(config: &Config, keep: &mut CarriedState) -> Result<Vec<CertifiedName>> {
-    let load = |certificate: &crate::config::model::Certificate| -> Result<CertifiedName> {
+    let load = |certificate: &evergate_config::model::Certificate| -> Result<CertifiedName> {
         match &certificate.source {
             CertificateSource::Files { chain, key } => load_certificate(&read(chain)?, &read(key)?)
                 .with_context(|| format!("certificate \"{}\" ({})", certificate.name, chain.display())),

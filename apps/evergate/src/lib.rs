@@ -5,7 +5,6 @@ pub mod aead;
 pub mod agent;
 pub mod bench_crypto;
 pub mod cli;
-pub mod config;
 pub mod control;
 pub mod daemon;
 pub mod demo;

@@ -5,11 +5,11 @@
 //! Where this process listens already, as when a reload gives a listener another name, or its port to the metrics, there is
 //! nothing left to ask.
 
-use crate::config::Config;
-use crate::config::model::{ListenAddress, Listener};
 use crate::daemon::keepalive;
 use crate::worker::ListenerSocket;
 use anyhow::{Result, anyhow};
+use evergate_config::Config;
+use evergate_config::model::{ListenAddress, Listener};
 use evergate_sys::{Keepalive, Listening};
 use std::io;
 use std::net::SocketAddr;

@@ -1,5 +1,6 @@
 //! Types and conventions that several crates share. A type belongs here only if two crates need it.
 
+mod calendar;
 mod fnv;
 mod ids;
 mod mix;
@@ -11,6 +12,7 @@ mod sip;
 pub mod terminal;
 mod time;
 
+pub use calendar::rfc3339;
 pub use fnv::fnv;
 pub use ids::{BUCKETS, Bucket, Incarnation, NODES_MAX, NodeId, Term, ViewId};
 pub use mix::{GAMMA, SplitMix64, spread};

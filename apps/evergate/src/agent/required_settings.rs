@@ -1,7 +1,7 @@
 //! Settings that all nodes of a cluster must have alike: who has others could not go on with the connections of the rest, or
 //! would hide clients from them. Mirror channels compare them by name, so that further ones need no other form of frames.
 
-use crate::config::model::{Cluster, ClusterMode, Steering};
+use evergate_config::model::{Cluster, ClusterMode, Steering};
 use std::collections::BTreeMap;
 
 /// Their names in `[cluster]`, and their values as they are written there.

@@ -2,9 +2,9 @@
 //!
 //! Each purpose has a label of its own, so that nobody who gets hold of one of the secrets knows another.
 
-use crate::config::{Machine, World};
 use anyhow::{Context, Result};
 use evergate_bpf::{BucketKey, CookieKey};
+use evergate_config::{Machine, World};
 use evergate_connection::RequestKey;
 use evergate_crypto::derive;
 use std::path::Path;
@@ -29,7 +29,7 @@ impl Secrets {
     /// Reads the key file.
     pub(crate) fn read(path: &Path) -> Result<Secrets> {
         let file = Machine.read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let key = crate::config::cluster_key(&file).with_context(|| {
+        let key = evergate_config::cluster_key(&file).with_context(|| {
             format!(
                 "{} does not consist of 64 hexadecimal digits; see `evergate cluster key`",
                 path.display()
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn a_fresh_key_is_read_back_and_every_purpose_has_its_own_secret() {
         let text = fresh_key() + "\n";
-        let key = crate::config::cluster_key(text.as_bytes()).unwrap();
+        let key = evergate_config::cluster_key(text.as_bytes()).unwrap();
         let (secrets, again) = (Secrets::of(&key), Secrets::of(&key));
         assert_eq!(secrets.tickets, again.tickets);
         assert_ne!(secrets.heartbeats, secrets.channels);

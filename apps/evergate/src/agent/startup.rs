@@ -13,13 +13,13 @@ use super::status::{ClusterStatus, NodeStatus, WitnessStatus};
 use super::tc_filters::{Accepting, Filters, card_state};
 use super::witness_ping::Witnesses;
 use super::{Interface, Layout, Report, Reporter, Running, host_setup, required_settings};
-use crate::config::model::{
-    Cluster, ClusterMode, ClusterNode, ClusterTiming, Config, NodeNumber, Protocol, Steering,
-};
 use crate::control::console::{error as log_error, warning};
 use anyhow::{Context, Result, ensure};
 use evergate_base::Micros;
 use evergate_bpf::{Address, CookieKey, Options, PacketGate, PortBlocks};
+use evergate_config::model::{
+    Cluster, ClusterMode, ClusterNode, ClusterTiming, Config, NodeNumber, Protocol, Steering,
+};
 use evergate_connection::RequestKey;
 use evergate_crypto::derive;
 use evergate_membership::{
@@ -424,7 +424,7 @@ fn protocol(cluster: &Cluster, me: NodeId) -> evergate_membership::Config {
 fn peers<T>(
     cluster: &Cluster,
     me: NodeNumber,
-    of: impl Fn(&crate::config::model::ClusterNode) -> T,
+    of: impl Fn(&evergate_config::model::ClusterNode) -> T,
 ) -> BTreeMap<NodeId, T> {
     let others = cluster.nodes.iter().filter(|node| node.number != me);
     others.map(|node| (node_id(node.number), of(node))).collect()
@@ -462,7 +462,7 @@ fn listen(own: IpAddr, first: u16, worker: usize) -> Result<std::os::fd::OwnedFd
 }
 
 fn first_status(cluster: &Cluster, me: NodeId) -> ClusterStatus {
-    let node = |node: &crate::config::model::ClusterNode| NodeStatus {
+    let node = |node: &evergate_config::model::ClusterNode| NodeStatus {
         number: node.number.get(),
         inside: node.inside.to_string(),
         outside: node.outside.to_string(),

@@ -1,9 +1,9 @@
 //! `evergate check`: the configuration, its files, and what its rules do to one another. Starts and changes nothing.
 
 use super::{UNSTARTABLE, WRONG, output, refused};
-use crate::config::{self, Config, Loaded, Problem, Severity};
 use crate::control::status::Finding;
 use crate::generation::{CarriedState, assemble};
+use evergate_config::{self as config, Config, Loaded, Problem, Severity};
 use evergate_rules::{Finding as RuleFinding, FindingKind, Severity as RuleSeverity};
 use serde::Serialize;
 use std::fmt::{self, Write};

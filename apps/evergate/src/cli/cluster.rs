@@ -51,7 +51,12 @@ fn carried(status: &ClusterStatus) -> String {
     let buckets = &status.buckets;
     let mut text = format!(
         "buckets:       {} owned ({} held, {} without a copy), {} backed up, {} being copied here, {} unowned\n",
-        buckets.owned, buckets.recovering, buckets.without_backup, buckets.backup, buckets.catching_up, buckets.unowned
+        buckets.owned,
+        buckets.recovering,
+        buckets.without_backup,
+        buckets.backup,
+        buckets.catching_up,
+        buckets.unowned
     );
     let replicated_state = &status.replication;
     text += &format!(
@@ -155,7 +160,7 @@ fn failovers(all: &[FailoverStatus]) -> String {
     ]);
     for one in all {
         table.row(vec![
-            crate::control::rfc3339(one.began_unix_s.cast_signed()),
+            evergate_base::rfc3339(one.began_unix_s.cast_signed()),
             one.failed_over.to_string(),
             one.handed_off.to_string(),
             one.connections.to_string(),

@@ -4,10 +4,10 @@
 mod connection;
 
 use super::{ExplainArgs, FAILED, WRONG, output, refused};
-use crate::config::model::{Listener, Pool, Sticky};
-use crate::config::{self, Config};
 use connection::{Handshake, handshake, listener, local};
 use evergate_base::terminal;
+use evergate_config::model::{Listener, Pool, Sticky};
+use evergate_config::{self as config, Config};
 use evergate_http::{
     HOST_BYTES_MAX, HeaderSlots, Limits, Parsed, RequestFraming, RequestHead, canonical_path, parse_request,
 };

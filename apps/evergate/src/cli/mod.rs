@@ -18,9 +18,9 @@ mod remote;
 mod run;
 mod simulate;
 
-use crate::config::{Problem, Severity};
 use crate::wire_versions::WireVersions;
 use clap::{Args, Parser, Subcommand};
+use evergate_config::{Problem, Severity};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Where the configuration comes from, so that a reload can ask again.
 
 use super::status::Finding;
-use crate::config::{self, Config, Problem};
+use evergate_config::{self as config, Config, Problem};
 use std::fmt;
 use std::path::PathBuf;
 

@@ -4,8 +4,8 @@
 //! key replaced one after the other, and costs a few `stat` calls. A set of files that failed to load is tried again
 //! only when it changes once more, so that a broken file is reported once.
 
-use crate::config::Config;
-use crate::config::model::CertificateSource;
+use evergate_config::Config;
+use evergate_config::model::CertificateSource;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 

@@ -7,7 +7,6 @@
 //! Not here: anything that a client's request waits for.
 
 mod api;
-mod calendar;
 pub mod client;
 mod config_source;
 pub mod console;
@@ -27,7 +26,6 @@ mod socket;
 pub mod status;
 mod upgrade;
 
-pub(crate) use calendar::rfc3339;
 pub use config_source::{Origin, Read, Source};
 pub use main_loop::{Options, run};
 pub use signals::EarlySignals;

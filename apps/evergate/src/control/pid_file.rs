@@ -4,7 +4,7 @@
 //! told from one whose process lives without a guess at what a number means by now. A file that holds anything else than a
 //! number is no pid file: it is left alone.
 
-use crate::config::is_pid;
+use evergate_config::is_pid;
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};

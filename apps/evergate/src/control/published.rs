@@ -1,17 +1,17 @@
 //! What the admin API reads and asks for. The main loop owns the daemon; it publishes a [`View`] after every change,
 //! and takes requests as messages, so that no lock is held across anything slow.
 
-use super::calendar::rfc3339;
 use super::config_source::Source;
 use super::status::{
     CertificateStatus, Certificates, Connections, Counts, ListenerStatus, PoolStatus, Reloaded, Reloads,
     RuleStatus, Rules, ServerStatus, Servers, Status, WorkerStatus,
 };
-use crate::config::Config;
 use crate::health::Record;
 use crate::latency_histogram::TimesStatus;
 use crate::server_state::{Generation, ServerRuntime};
 use crate::worker::{Counters, Shared};
+use evergate_base::rfc3339;
+use evergate_config::Config;
 use evergate_crypto::CertifiedName;
 use evergate_rules::RuleSpec;
 use std::collections::BTreeMap;
@@ -183,7 +183,7 @@ impl StatusSnapshot {
     }
 
     fn listeners(&self) -> Vec<ListenerStatus> {
-        let status = |listener: &crate::config::model::Listener| ListenerStatus {
+        let status = |listener: &evergate_config::model::Listener| ListenerStatus {
             name: listener.name.clone(),
             protocol: listener.protocol.as_str().to_owned(),
             address: self

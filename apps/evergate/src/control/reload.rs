@@ -10,7 +10,7 @@ use super::main_loop::{Asker, Main, bind_metrics, no_admin};
 use super::published::Message;
 use super::socket::AdminSocket;
 use super::status::{Finding, Reloaded};
-use crate::config::{Concern, Config, Machine, Validity, World};
+use evergate_config::{Concern, Config, Machine, Validity, World};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::config::{Problem, Severity};
 use crate::latency_histogram::TimesStatus;
+use evergate_config::{Problem, Severity};
 
 /// `GET /v1/status`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -50,8 +50,8 @@ impl Retired {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Machine, parse_with};
     use crate::generation::{CarriedState, assemble};
+    use evergate_config::{Machine, parse_with};
     use std::path::Path;
 
     fn generation(rule: &str) -> Arc<Generation> {

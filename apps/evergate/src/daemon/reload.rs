@@ -2,13 +2,13 @@
 
 use super::fd_limit::make_room_for_files;
 use super::{Daemon, copies, settings};
-use crate::config::Config;
-use crate::config::model::Listener;
 use crate::generation::assemble;
 use crate::listen::bind;
 use crate::upgrade::{offered_servers, prefer_known};
 use crate::worker::{Command, ListenerSocket};
 use anyhow::{Context, Result, bail};
+use evergate_config::Config;
+use evergate_config::model::Listener;
 use std::net::SocketAddr;
 
 /// Where listeners are bound, by their names.

@@ -1,12 +1,12 @@
 //! The pools of a generation as the workers use them, and what they take along from the generation before.
 
 use super::{CarriedState, Change, stable_hash};
-use crate::config::model::{Pool as PoolConfig, Server as ServerConfig};
-use crate::config::{Machine, World};
 use crate::server_state::{Generation, PoolRuntime, ServerRuntime};
 use crate::session_balancer::{Recipe, Sessions};
 use crate::wait_queue::WaitQueues;
 use evergate_base::fnv;
+use evergate_config::model::{Pool as PoolConfig, Server as ServerConfig};
+use evergate_config::{Machine, World};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 

@@ -1,8 +1,8 @@
 //! What a generation is made of, and what a reload that is refused leaves alone.
 
 use super::*;
-use crate::config::{World, parse_with};
 use crate::upgrade::{adopt_servers, offered_servers, prefer_known};
+use evergate_config::{World, parse_with};
 use std::io;
 use std::net::SocketAddr;
 

@@ -21,11 +21,11 @@ mod threshold;
 pub(crate) use probe::is_of_machine;
 pub use threshold::{Record, Transition};
 
-use crate::config::Config;
-use crate::config::model::Health;
 use crate::control::console;
 use crate::server_state::{Generation, ServerRuntime};
 use crate::upgrade::{OfferedServer, adopted};
+use evergate_config::Config;
+use evergate_config::model::Health;
 use local_errors::Shortage;
 use probe::{Failure, Probe};
 use std::collections::BTreeMap;

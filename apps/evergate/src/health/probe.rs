@@ -4,7 +4,7 @@
 //! The server is trusted no more than any peer: the answer's head is bounded and parsed by the parser of the data path.
 //! The rest of the answer is bounded too.
 
-use crate::config::model::{HealthCheck, Server, StatusRange};
+use evergate_config::model::{HealthCheck, Server, StatusRange};
 use evergate_connection::UpstreamTls;
 use evergate_http::{Body, HeaderSlots, Limits, Parsed, parse_response};
 use evergate_tls::{error_text, foreign_answer};

@@ -1,7 +1,7 @@
 //! Results of checks become a state: `rise` successes or `fall` failures in a row turn it round.
 
-use crate::config::model::Health;
 use crate::control::status::HealthStatus;
+use evergate_config::model::Health;
 use evergate_connection::printable;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -105,7 +105,7 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::model::HealthCheck;
+    use evergate_config::model::HealthCheck;
 
     fn states(results: &str) -> String {
         states_of(&Record::default(), results)

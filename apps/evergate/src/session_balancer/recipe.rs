@@ -1,9 +1,9 @@
 //! From a pool's configuration to the settings of its distributor.
 
-use crate::config::model::{HandshakeCosts, Policy, Pool, Sessions};
 use crate::server_state::ServerRuntime;
 use evergate_balance::{NodeCost, PolicyParameters, Scope, SessionPolicy, Settings, Weights};
 use evergate_base::Micros;
+use evergate_config::model::{HandshakeCosts, Policy, Pool, Sessions};
 use std::mem::discriminant;
 use std::sync::Arc;
 

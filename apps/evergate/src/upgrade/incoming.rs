@@ -1,9 +1,9 @@
 //! The new process's side: what it gets from the one before.
 
 use super::{Hello, Link, Message, Offer, Offered, OperatorState};
-use crate::config::Config;
 use crate::worker::ListenerSocket;
 use anyhow::{Context, Result, bail};
+use evergate_config::Config;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};

@@ -78,7 +78,7 @@ impl Hello {
 /// What the old process gives, beside connections.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Offer {
-    /// [`crate::config::Config::digest`] of the configuration in force.
+    /// [`evergate_config::Config::digest`] of the configuration in force.
     pub configuration: u64,
     /// Its generation.
     pub generation: u64,

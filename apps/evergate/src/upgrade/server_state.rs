@@ -1,8 +1,8 @@
 //! What one process, or one generation, tells the next of the servers.
 
 use super::OfferedServer;
-use crate::config::Config;
 use crate::server_state::{Generation, ServerRuntime};
+use evergate_config::Config;
 use std::sync::atomic::Ordering;
 
 /// What is known of the servers.

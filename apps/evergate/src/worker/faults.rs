@@ -6,11 +6,11 @@
 use super::slab::Source;
 use super::upgrade_frames::{CONFIRMED, END};
 use super::{Command, Counters};
-use crate::config::{Config, parse};
 use crate::daemon::Daemon;
 use crate::server_state::ServerRuntime;
 use crate::upgrade::{Link, Offered, Progress};
 use evergate_bpf::Flow;
+use evergate_config::{Config, parse};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;

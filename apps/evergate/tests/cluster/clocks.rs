@@ -3,8 +3,8 @@
 use crate::world::{World, eventually, privileged};
 use evergate::agent::null_workers::Idle;
 use evergate::agent::{Running, Startup};
-use evergate::config::{self, Config};
 use evergate_base::Micros;
+use evergate_config::{self as config, Config};
 
 #[test]
 fn nodes_whose_clocks_differ_by_a_minute_agree() {

@@ -2,8 +2,8 @@
 
 use super::{Url, Wrong};
 use crate::cli::ExplainArgs;
-use crate::config::Config;
-use crate::config::model::{ClientCertificates, Listener, TlsVersion};
+use evergate_config::Config;
+use evergate_config::model::{ClientCertificates, Listener, TlsVersion};
 use std::net::{IpAddr, SocketAddr};
 
 const HTTP: &str = "http/1.1";

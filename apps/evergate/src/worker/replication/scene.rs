@@ -6,7 +6,6 @@ mod moves;
 
 use super::{Cluster, Joining, Worker};
 use crate::agent::{FailoverOrder, Instruction, Interface, Layout, Report, Reporter, Resumed};
-use crate::config::parse;
 use crate::daemon::settings;
 use crate::generation::{Assembled, CarriedState, assemble};
 use crate::server_state::Generation;
@@ -15,6 +14,7 @@ use crate::worker::{Command, ListenerSocket, Shared, faults};
 use evergate_base::Micros;
 use evergate_bpf::netns::Namespace;
 use evergate_bpf::{Address, BucketKey, Flow, Mode, Options, Owner, PacketGate, PortBlocks};
+use evergate_config::parse;
 use evergate_membership::{
     Bucket, HandoffId, Incarnation, MemberSet, NodeId, OwnershipStart, Role, Term, ViewId,
 };
