@@ -3,7 +3,8 @@
 use crate::frame;
 use crate::server::field;
 use anyhow::{Context, Result, bail, ensure};
-use evergate_crypto::{ClientSettings, Verify, client_config, websocket_accept};
+use evergate_crypto::{ClientSettings, Verify, client_config};
+use evergate_demo::websocket_accept;
 use evergate_sys::Epoll;
 use rustls::client::Resumption;
 use rustls::{CipherSuite, ClientConfig, ClientConnection, ProtocolVersion, StreamOwned};

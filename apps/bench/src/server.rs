@@ -168,7 +168,7 @@ impl Peer {
         let rest = self.input.split_off(end + 4);
         let head = String::from_utf8(std::mem::replace(&mut self.input, rest)).context("a head")?;
         if let Some(key) = field(&head, "sec-websocket-key") {
-            let accept = evergate_crypto::websocket_accept(key);
+            let accept = evergate_demo::websocket_accept(key);
             self.out
                 .extend(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n");
             self.out.extend(format!("Sec-WebSocket-Accept: {accept}\r\n\r\n").bytes());

@@ -7,7 +7,6 @@ pub mod bench_crypto;
 pub mod cli;
 pub mod control;
 pub mod daemon;
-pub mod demo;
 pub mod generation;
 pub mod health;
 pub mod latency_histogram;

@@ -35,7 +35,6 @@ mod feature;
 mod flow;
 mod gate;
 mod libbpf_log;
-pub mod netns;
 mod owner_table;
 mod pins;
 mod skeleton;

@@ -11,7 +11,7 @@
 
 mod aead;
 mod aws_lc;
-mod base64;
+pub mod base64;
 mod certificate;
 mod client_cert_verifier;
 mod client_config;
@@ -33,7 +33,6 @@ mod sha256;
 mod sign;
 mod tickets;
 mod trust_anchors;
-mod websocket;
 
 pub use aead::fastest_aead;
 pub use certificate::{CertifiedName, load_certificate, self_signed, validity};
@@ -49,4 +48,3 @@ pub use server_config::{ClientAuth, ServerSettings, client_policy, server_config
 pub use sign::signing_key;
 pub use tickets::{TICKET_FORM, TICKET_LIFETIME_S, TicketHandle, TicketKeys};
 pub use trust_anchors::{Authorities, authorities};
-pub use websocket::websocket_accept;

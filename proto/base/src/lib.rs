@@ -9,6 +9,7 @@ mod protocol;
 pub mod seed;
 pub mod session;
 mod sip;
+mod table;
 pub mod terminal;
 mod time;
 
@@ -18,4 +19,5 @@ pub use ids::{BUCKETS, Bucket, Incarnation, NODES_MAX, NodeId, Term, ViewId};
 pub use mix::{GAMMA, SplitMix64, spread};
 pub use protocol::Protocol;
 pub use sip::{Sip, sip_hash};
+pub use table::Table;
 pub use time::{Micros, Unix};

@@ -176,7 +176,7 @@ fn log_change(lost: Option<&DefaultRoute>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evergate_bpf::netns::{Card, Namespace};
+    use evergate_netns::{Card, Namespace};
     use std::io::Write;
 
     /// A host with the address 203.0.113.2 or 2001:db8::2 on the outside and another one on the inside, and its switch.

@@ -1,6 +1,7 @@
 //! `evergate bench crypto` and `evergate bench records`
 
-use super::output::{self, Table};
+use super::output;
+use evergate_base::Table;
 use super::{BenchCryptoArgs, output::failed};
 use crate::aead::install_from_environment;
 use crate::bench_crypto::{self, RecordCost};

@@ -1,6 +1,7 @@
 //! `evergate cluster`
 
-use super::output::{self, Table};
+use super::output;
+use evergate_base::Table;
 use super::{RemoteArgs, remote};
 use crate::agent::status::{ClusterStatus, CutOff, FailoverStatus, NodeStatus, Quorum};
 use crate::latency_histogram::TimesStatus;

@@ -10,7 +10,6 @@ mod bench;
 mod check;
 mod cluster;
 mod cluster_wait;
-mod demo;
 mod explain;
 mod generate;
 pub(crate) mod output;
@@ -103,7 +102,7 @@ enum Command {
     /// See a cluster outlive its nodes, and start servers to try things out with
     Demo {
         #[command(subcommand)]
-        command: DemoCommand,
+        command: Demo,
     },
     /// Write man pages and shell completions, for packages
     #[command(hide = true)]
@@ -170,12 +169,13 @@ enum BenchCommand {
     Records(BenchCryptoArgs),
 }
 
+/// `evergate demo`: parsed here, performed by the caller of [`main`].
 #[derive(Debug, Subcommand)]
-enum DemoCommand {
+pub enum Demo {
     /// Start HTTP servers that say who they are and what they were sent
-    Servers(DemoServersArgs),
+    Servers(DemoServers),
     /// Build a cluster in network namespaces, kill its nodes under traffic, and show what the client sees. Needs root
-    Cluster(DemoClusterArgs),
+    Cluster(DemoCluster),
 }
 
 /// The two forms of `evergate run`.
@@ -373,33 +373,35 @@ struct BenchCryptoArgs {
     json: bool,
 }
 
+/// `evergate demo servers`
 #[derive(Debug, Args)]
-struct DemoServersArgs {
+pub struct DemoServers {
     /// How many
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
-    count: u16,
+    pub count: u16,
     /// Port of the first; the others follow. Otherwise any free ports
     #[arg(long)]
-    port: Option<u16>,
+    pub port: Option<u16>,
     /// Name of the server; several are NAME-1, NAME-2, and so on
     #[arg(long, default_value = "demo")]
-    name: String,
+    pub name: String,
 }
 
+/// `evergate demo cluster`
 #[derive(Debug, Args)]
-struct DemoClusterArgs {
+pub struct DemoCluster {
     /// End after the show instead of staying up
     #[arg(long)]
-    once: bool,
+    pub once: bool,
     /// Print the figures as JSON, and everything else to standard error
     #[arg(long)]
-    json: bool,
+    pub json: bool,
     /// Only say whether this machine can do it
     #[arg(long)]
-    check: bool,
+    pub check: bool,
     /// Length of each download and upload, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    transfer_mib: u32,
+    pub transfer_mib: u32,
 }
 
 /// The exit code for a configuration with these problems. That names do not resolve may be the resolver's fault, above all where
@@ -409,8 +411,9 @@ fn refused(problems: &[Problem]) -> u8 {
     if errors.all(|error| error.may_pass) { FAILED } else { WRONG }
 }
 
-/// Runs the command of this process's command line.
-pub fn main() -> ExitCode {
+/// Runs the command of this process's command line. `demo` performs `evergate demo` and returns its exit code: the
+/// demonstration is a crate that this library does not depend on.
+pub fn main(demo: impl FnOnce(Demo) -> anyhow::Result<u8>) -> ExitCode {
     let code = match Cli::parse().command {
         Command::Run(args) => run::run(args),
         Command::Check(args) => check::check(&args.file, args.json),
@@ -435,8 +438,7 @@ pub fn main() -> ExitCode {
         Command::Simulate(args) => simulate::simulate(&args),
         Command::Bench { command: BenchCommand::Crypto(args) } => bench::crypto(&args),
         Command::Bench { command: BenchCommand::Records(args) } => bench::records(&args),
-        Command::Demo { command: DemoCommand::Servers(args) } => demo::servers(&args),
-        Command::Demo { command: DemoCommand::Cluster(args) } => demo::cluster(&args),
+        Command::Demo { command } => demo(command).unwrap_or_else(|error| output::failed(&error)),
         Command::Generate { folder } => generate::generate(&folder),
         Command::Version { json } => version(json),
     };

@@ -2,7 +2,6 @@
 
 use super::FAILED;
 use crate::control::status::Done;
-use evergate_base::terminal;
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
@@ -52,42 +51,4 @@ pub(crate) fn print_error(text: impl Display) {
 pub(crate) fn failed(error: &anyhow::Error) -> u8 {
     print_error(format_args!("error: {error:#}"));
     FAILED
-}
-
-/// Columns of equal width, the last one as it is.
-#[derive(Debug)]
-pub(crate) struct Table {
-    rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    pub(crate) fn new(heads: &[&str]) -> Table {
-        Table { rows: vec![heads.iter().map(|head| (*head).to_owned()).collect()] }
-    }
-
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells.iter().map(|cell| terminal::shown(cell).into_owned()).collect());
-    }
-
-    pub(crate) fn show(&self, indent: &str) -> String {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |column: usize| {
-            self.rows
-                .iter()
-                .filter_map(|row| row.get(column))
-                .map(|cell| cell.chars().count())
-                .max()
-                .unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
-        let mut out = String::new();
-        for row in &self.rows {
-            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-            let line = cells.collect::<Vec<_>>().join("  ");
-            out.push_str(indent);
-            out.push_str(line.trim_end());
-            out.push('\n');
-        }
-        out
-    }
 }

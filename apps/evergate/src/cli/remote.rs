@@ -1,6 +1,7 @@
 //! Commands to a running node, over its admin socket.
 
-use super::output::{self, Table};
+use super::output;
+use evergate_base::Table;
 use super::{RemoteArgs, ServerArgs, SocketArgs, UpgradeArgs, WRONG};
 use crate::aead;
 use crate::control::client::{ask, request};

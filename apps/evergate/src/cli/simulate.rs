@@ -1,6 +1,7 @@
 //! `evergate simulate`: a plan carried out; a table or JSON on standard output, figures and a page in a folder.
 
-use super::output::{self, Table};
+use super::output;
+use evergate_base::Table;
 use super::{SimulateArgs, WRONG};
 use crate::bench_crypto::CryptoCost;
 use anyhow::{Context, Result, anyhow};

@@ -1,7 +1,7 @@
 //! Nodes that join, leave and die.
 
 use crate::world::{ADDRESS, PORT, VIRTUAL_MAC, World, entry, inside, outside, privileged, settled};
-use evergate_bpf::netns::Namespace;
+use evergate_netns::Namespace;
 use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
 

@@ -2,7 +2,7 @@
 //! address instead of the other node's.
 
 use crate::world::{PORT, outside};
-use evergate_bpf::netns::Namespace;
+use evergate_netns::Namespace;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -4,7 +4,7 @@
 use crate::support::{eventually, script};
 use crate::traffic::content;
 use crate::world::{Node, VIRTUAL_MAC, World, privileged, settled};
-use evergate_bpf::netns::Namespace;
+use evergate_netns::Namespace;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};

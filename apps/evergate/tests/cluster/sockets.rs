@@ -1,6 +1,6 @@
 //! IPv4 TCP sockets of a namespace, as its kernel lists them (proc(5), `/proc/net/tcp`).
 
-use evergate_bpf::netns::Namespace;
+use evergate_netns::Namespace;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 /// Number of TCP_ESTABLISHED in the kernel's list.

@@ -5,7 +5,7 @@ pub(crate) use crate::support::{Folder, Output, eventually, evergate};
 use crate::seed::Chance;
 use crate::support::{DEADLINE, Process, can_run};
 use evergate::agent::status::ClusterStatus;
-use evergate_bpf::netns::{Card, Namespace};
+use evergate_netns::{Card, Namespace};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::Command;

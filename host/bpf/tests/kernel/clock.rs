@@ -3,7 +3,7 @@
 use crate::frame::Segment;
 use crate::packets::{PASS, STOLEN};
 use crate::world::{PORT, at, configure, node, options, privileged, vip};
-use evergate_bpf::netns::Namespace;
+use evergate_netns::Namespace;
 use evergate_bpf::{GateError, Hook, Leases, Owner, PacketGate};
 use std::io::Write as _;
 use std::net::SocketAddr;

@@ -5,7 +5,7 @@ use crate::relay::{NodeRef, Relay};
 use crate::stream::exchange;
 use crate::world::{PORT, World, at, eventually, mac, node, options, privileged, vip};
 use evergate_base::Bucket;
-use evergate_bpf::netns::Namespace;
+use evergate_netns::Namespace;
 use evergate_bpf::{Counter, Events, Flow, Mode, Options, Owner, PacketGate, WorkerPortId};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -2,7 +2,7 @@
 
 use crate::sockets::sequences;
 use crate::world::privileged;
-use evergate_bpf::netns::Namespace;
+use evergate_netns::Namespace;
 use evergate_sys::{Loss, Prober, TcpParams};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

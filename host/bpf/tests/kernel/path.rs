@@ -1,7 +1,7 @@
 //! A path of a known round-trip time between the cluster's switch and a client.
 
 use crate::world::World;
-use evergate_bpf::netns::Namespace;
+use evergate_netns::Namespace;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{Read, Write};

@@ -3,7 +3,7 @@
 use crate::world::privileged;
 use evergate_base::Bucket;
 use evergate_bpf::PortBlocks;
-use evergate_bpf::netns::Namespace;
+use evergate_netns::Namespace;
 use evergate_sys::{Probe, Route};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};

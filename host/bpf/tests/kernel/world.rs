@@ -1,7 +1,7 @@
 //! Where the tests run.
 
 use evergate_base::{Bucket, NodeId};
-use evergate_bpf::netns::{Card, Namespace};
+use evergate_netns::{Card, Namespace};
 use evergate_bpf::{Address, BucketKey, Mode, Options, Owner, PacketGate, PortBlocks, interface_index};
 use evergate_sys::card_address;
 use std::io::Write;

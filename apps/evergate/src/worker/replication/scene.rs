@@ -12,7 +12,7 @@ use crate::server_state::Generation;
 use crate::worker::slab::Key;
 use crate::worker::{Command, ListenerSocket, Shared, faults};
 use evergate_base::Micros;
-use evergate_bpf::netns::Namespace;
+use evergate_netns::Namespace;
 use evergate_bpf::{Address, BucketKey, Flow, Mode, Options, Owner, PacketGate, PortBlocks};
 use evergate_config::parse;
 use evergate_membership::{

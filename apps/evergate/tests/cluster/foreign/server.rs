@@ -86,13 +86,13 @@ fn echo(head: &str, input: &mut impl Read, output: &mut impl Write) -> Result<()
         let (name, value) = line.split_once(':')?;
         name.eq_ignore_ascii_case("sec-websocket-key").then(|| value.trim())
     });
-    let accept = evergate_crypto::websocket_accept(key.ok_or_else(|| Error::other("no key"))?);
+    let accept = evergate_demo::websocket_accept(key.ok_or_else(|| Error::other("no key"))?);
     write!(
         output,
         "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Accept: {accept}\r\n\r\n"
     )?;
-    evergate::demo::echo_websocket(input, output)
+    evergate_demo::echo_websocket(input, output)
 }
 
 /// Input that is read a piece at a time, so that uploads last.

@@ -1,6 +1,17 @@
 //! As much of WebSocket (RFC 6455) as an echo needs: unfragmented messages and the closing frame.
 
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use evergate_crypto::base64;
 use std::io::{self, Read, Write};
+
+/// RFC 6455 section 1.3.
+const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+/// The `Sec-WebSocket-Accept` that belongs to a `Sec-WebSocket-Key` (RFC 6455 section 4.2.2). It protects nothing: it shows
+/// that the server speaks WebSocket.
+pub fn websocket_accept(key: &str) -> String {
+    base64::encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, format!("{key}{GUID}").as_bytes()).as_ref())
+}
 
 /// Longest message; longer ones end the connection.
 const MESSAGE_BYTES_MAX: u64 = 1 << 20;
@@ -137,5 +148,11 @@ mod tests {
         for bytes in [&b"\x82\xff\0\0\0\0\xff\0\0\0"[..], b"\x02\x00", b"\x83\x00", b"\xc2\x00"] {
             assert!(read_frame(&mut &*bytes).is_err(), "{bytes:x?}");
         }
+    }
+
+    /// RFC 6455 section 1.3.
+    #[test]
+    fn accept_value_is_the_one_of_the_rfc() {
+        assert_eq!(super::websocket_accept("dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     }
 }

@@ -2,8 +2,8 @@
 
 use super::client::{Line, PATIENCE, Target};
 use super::scoreboard::{Board, Kind, PIECE_BYTES, Transfer};
-use crate::demo::content;
-use crate::demo::websocket::{self, frame, read_frame};
+use crate::content;
+use crate::websocket::{self, frame, read_frame};
 use std::io::{self, Read, Write};
 use std::time::Instant;
 

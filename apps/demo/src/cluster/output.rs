@@ -1,7 +1,8 @@
 //! What the show says: to standard output, or to standard error when that is kept for JSON.
 
+use anyhow::{Result, bail};
 use std::fmt::Write as _;
-use std::io::Write;
+use std::io::{self, ErrorKind, Write};
 use std::time::Instant;
 
 /// Says things.
@@ -33,6 +34,17 @@ impl Voice {
     /// Says it with the time.
     pub(super) fn event(&self, text: &str) {
         self.print(&format!("{:6.1} s  {text}", self.elapsed_s()));
+    }
+}
+
+/// Prints a line of JSON to standard output. A closed pipe is no failure.
+pub(super) fn json(line: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match writeln!(out, "{line}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            bail!("cannot write to standard output: {error}; the output is not complete")
+        }
+        _ => Ok(()),
     }
 }
 

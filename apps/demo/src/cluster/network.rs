@@ -2,7 +2,7 @@
 
 use super::cleanup::namespace;
 use anyhow::{Context, Result};
-use evergate_bpf::netns::{Card, Namespace};
+use evergate_netns::{Card, Namespace};
 use std::net::{IpAddr, Ipv4Addr};
 
 /// The address that moves between the nodes, and the one that servers see.

@@ -1,18 +1,15 @@
 //! The nodes: processes of this very program, each in its namespace.
 
 use super::network::{ADDRESS, SERVERS, SOURCE, WITNESS, inside, outside};
-use crate::agent::status::ClusterStatus;
-use crate::control::client::ask;
-use crate::control::status::Status;
+use super::admin::{ClusterStatus, Status, get};
 use anyhow::{Context, Result};
-use evergate_bpf::netns::Namespace;
+use evergate_netns::Namespace;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 /// Where clients connect, and where the servers are.
 pub(super) const PORT: u16 = 443;
@@ -20,8 +17,6 @@ pub(super) const SERVER_PORT: u16 = 8080;
 /// What the certificate is for.
 pub(super) const SITE: &str = "shop.test";
 
-/// A node that answers later than this is not well.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// The configuration file of the nodes, the same for all.
 const CONFIG: &str = "cluster.toml";
 
@@ -29,7 +24,7 @@ const CONFIG: &str = "cluster.toml";
 pub(super) fn prepare(folder: &Path, nodes: usize) -> Result<String> {
     let (certificate, key) = evergate_crypto::self_signed(&[SITE.to_owned(), ADDRESS.to_string()])?;
     let files = [
-        ("cluster.key", crate::agent::fresh_key() + "\n"),
+        ("cluster.key", fresh_key()),
         ("site.pem", certificate.clone()),
         ("site.key", key),
         (CONFIG, config(nodes)),
@@ -38,6 +33,12 @@ pub(super) fn prepare(folder: &Path, nodes: usize) -> Result<String> {
         write(&folder.join(name), &text).with_context(|| format!("cannot write {name}"))?;
     }
     Ok(certificate)
+}
+
+/// A random cluster key as its file holds it: 64 hexadecimal digits and a line end.
+fn fresh_key() -> String {
+    let bytes: [u8; 32] = evergate_crypto::random_bytes();
+    bytes.iter().map(|byte| format!("{byte:02x}")).chain(["\n".to_owned()]).collect()
 }
 
 /// For root's eyes only.
@@ -152,12 +153,12 @@ impl Node {
     }
 
     pub(super) fn cluster(&self) -> Result<ClusterStatus> {
-        Ok(ask(&self.socket, PATIENCE, ("GET", "/v1/cluster"), &[200])?.1)
+        get(&self.socket, "/v1/cluster")
     }
 
     /// Client connections that it has open.
     pub(super) fn open(&self) -> Result<u64> {
-        Ok(ask::<Status>(&self.socket, PATIENCE, ("GET", "/v1/status"), &[200])?.1.connections.open)
+        Ok(get::<Status>(&self.socket, "/v1/status")?.connections.open)
     }
 
     /// The last lines that it said.

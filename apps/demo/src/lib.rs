@@ -11,7 +11,7 @@ mod connection;
 mod content;
 mod websocket;
 
-pub use websocket::echo as echo_websocket;
+pub use websocket::{echo as echo_websocket, websocket_accept};
 
 use anyhow::{Context, Result};
 use std::io::Write;

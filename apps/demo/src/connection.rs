@@ -204,7 +204,7 @@ fn big(stream: &mut TcpStream, name: &str, asked: &Asked, bytes: u64) -> io::Res
 /// Messages as WebSocket has them when the client has a key for that, otherwise every byte as it is.
 fn echo(stream: &mut TcpStream, protocol: &str, key: Option<&str>, received: &[u8]) -> io::Result<()> {
     let accept = key.map_or_else(String::new, |key| {
-        format!("Sec-WebSocket-Accept: {}\r\n", evergate_crypto::websocket_accept(key))
+        format!("Sec-WebSocket-Accept: {}\r\n", websocket::websocket_accept(key))
     });
     let head = format!(
         "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n{accept}\r\n"

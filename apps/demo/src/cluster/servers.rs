@@ -1,7 +1,7 @@
 //! The servers' part of a transfer.
 
 use super::scoreboard::{Board, PIECE_BYTES, Transfer};
-use crate::demo::{connection, content};
+use crate::{connection, content};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(super) fn start(name: &'static str, address: SocketAddr, board: Arc<Board>) 
 }
 
 /// Sends a download after its head.
-pub(in crate::demo) fn send(stream: &mut TcpStream, board: &Board, transfer: &Transfer) -> io::Result<()> {
+pub(crate) fn send(stream: &mut TcpStream, board: &Board, transfer: &Transfer) -> io::Result<()> {
     let length = board.bytes_each;
     stream.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").as_bytes())?;
     let mut buffer = vec![0; PIECE_BYTES];
@@ -35,7 +35,7 @@ pub(in crate::demo) fn send(stream: &mut TcpStream, board: &Board, transfer: &Tr
 }
 
 /// Takes an upload, and says how many bytes were right. `received`: what came behind its head.
-pub(in crate::demo) fn take(
+pub(crate) fn take(
     stream: &mut TcpStream,
     received: &[u8],
     board: &Board,

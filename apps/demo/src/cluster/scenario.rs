@@ -6,7 +6,7 @@ use super::output::Voice;
 use super::progress;
 use super::scoreboard::{Board, Kind};
 use super::{Interrupted, Stop};
-use crate::agent::status::ClusterStatus;
+use super::admin::ClusterStatus;
 use anyhow::{Context, Result, bail};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -4,6 +4,7 @@
 //! clients and the servers are threads of this one, so that both ends of a transfer are seen: every byte is compared where
 //! it arrives, and silences are measured there. All of it goes with this process; see `leftovers` for when it is killed.
 
+mod admin;
 mod cleanup;
 mod client;
 mod clients;
@@ -17,8 +18,8 @@ mod scenario;
 mod scoreboard;
 mod servers;
 
-pub(super) use scoreboard::Board;
-pub(super) use servers::{send, take};
+pub(crate) use scoreboard::Board;
+pub(crate) use servers::{send, take};
 
 use anyhow::{Context, Result, bail};
 use client::Target;
@@ -145,12 +146,13 @@ pub fn run(options: &Options) -> Result<bool> {
         complain(&show);
     }
     voice.print(&format!("\n{}\n{}", report::table(&show.board, &show.kills), report.verdict()));
-    let printed = !options.json || crate::cli::output::text(&format!("{}\n", report.json())) == 0;
+    let printed = if options.json { output::json(&report.json()) } else { Ok(()) };
     result?;
     if !options.once {
         stay(&mut show, &folder.path)?;
     }
-    Ok(good && printed)
+    printed?;
+    Ok(good)
 }
 
 fn perform(show: &mut Show<'_>, certificate: &str) -> Result<()> {

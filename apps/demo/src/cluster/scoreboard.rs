@@ -161,7 +161,7 @@ impl Board {
     }
 
     /// The transfer that a request is for.
-    pub(in crate::demo) fn of_path(&self, path: &str) -> Option<&Transfer> {
+    pub(crate) fn of_path(&self, path: &str) -> Option<&Transfer> {
         self.transfers.get(path.strip_prefix("/transfer/")?.parse::<usize>().ok()?)
     }
 

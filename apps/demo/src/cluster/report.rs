@@ -3,7 +3,7 @@
 use super::progress;
 use super::scenario::Kill;
 use super::scoreboard::{Board, Kind};
-use crate::cli::output::Table;
+use evergate_base::Table;
 use serde::Serialize;
 use std::time::Duration;
 

@@ -4,7 +4,7 @@
 //! show's, of this user, and is nobody's any more.
 
 use super::output::Voice;
-use evergate_bpf::netns::Namespace;
+use evergate_netns::Namespace;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
