@@ -3,6 +3,7 @@
 mod pools;
 
 use crate::rate_limit::Rates;
+use crate::response_counts::ResponseCounts;
 use crate::rule_hits::RuleHits;
 use crate::server_state::{Generation, ServerRuntime};
 use crate::upgrade::{Offer, OfferedCertificate, OfferedTickets};
@@ -204,9 +205,21 @@ pub fn assemble(
         timeouts: timeouts(config),
         request_key: keep.request_key,
     };
-    let generation = Generation { snapshot: Arc::new(snapshot), pools: runtimes, rule_hits, rates };
+    let listener_responses = listener_responses(config, previous);
+    let snapshot = Arc::new(snapshot);
+    let generation = Generation { snapshot, pools: runtimes, listener_responses, rule_hits, rates };
     let names = config.certificates.iter().map(|certificate| certificate.name.clone());
     Ok(Assembled { generation: Arc::new(generation), certificates: names.zip(certificates).collect() })
+}
+
+/// The counts of each listener; a listener that `previous` knows by name keeps its counts.
+fn listener_responses(config: &Config, previous: Option<&Generation>) -> Vec<Arc<ResponseCounts>> {
+    let known = |name: &str| {
+        let previous = previous?;
+        let index = previous.snapshot.listener_index(name)?;
+        previous.listener_responses.get(index as usize).cloned()
+    };
+    config.listeners.iter().map(|listener| known(&listener.name).unwrap_or_default()).collect()
 }
 
 fn rates(rules: &Ruleset, previous: Option<&Generation>) -> Rates {

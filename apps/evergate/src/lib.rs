@@ -12,6 +12,7 @@ pub mod health;
 pub mod latency_histogram;
 mod listen;
 pub mod rate_limit;
+pub mod response_counts;
 pub mod rule_hits;
 pub mod server_state;
 pub mod session_balancer;

@@ -1,5 +1,6 @@
 //! What outlives a reload and is shared by all workers: the servers with their load and health, and the generations.
 
+use crate::response_counts::ResponseCounts;
 use crate::latency_histogram::LatencyHistogram;
 use crate::rule_hits::RuleHits;
 use crate::session_balancer::Sessions;
@@ -219,6 +220,8 @@ pub struct PoolRuntime {
     pub response: Duration,
     /// Tells apart what its connections to servers were made with: other authorities, another certificate, TLS or none.
     pub tls_fingerprint: u64,
+    /// Responses to clients for requests of the pool.
+    pub client_responses: Arc<ResponseCounts>,
     /// Requests that no server could take; a reload counts on.
     pub unavailable: Arc<AtomicU64>,
     /// Requests that wait for a server, of all workers.
@@ -232,6 +235,8 @@ pub struct Generation {
     pub snapshot: Arc<Snapshot>,
     /// The pools, in the order of the snapshot's.
     pub pools: Vec<Arc<PoolRuntime>>,
+    /// Responses of each listener, in the order of the snapshot's.
+    pub listener_responses: Vec<Arc<ResponseCounts>>,
     /// How often each rule matched.
     pub rule_hits: Arc<RuleHits>,
     /// Rate limits by rule index, shared by the workers.
@@ -239,6 +244,16 @@ pub struct Generation {
 }
 
 impl Generation {
+    /// Counts a response of a listener, and of a pool if the request had one; both are indexes into the snapshot's.
+    pub fn count_response(&self, worker: usize, status: u16, listener: u32, pool: Option<u32>) {
+        if let Some(counts) = self.listener_responses.get(listener as usize) {
+            counts.add(worker, status);
+        }
+        if let Some(pool) = pool.and_then(|pool| self.pools.get(pool as usize)) {
+            pool.client_responses.add(worker, status);
+        }
+    }
+
     /// The same generation with a snapshot of its own, so that workers do not share its reference count.
     pub fn for_worker(&self) -> Generation {
         let source = &self.snapshot;
@@ -254,6 +269,7 @@ impl Generation {
         Generation {
             snapshot: Arc::new(snapshot),
             pools: self.pools.clone(),
+            listener_responses: self.listener_responses.clone(),
             rule_hits: self.rule_hits.clone(),
             rates: self.rates.clone(),
         }

@@ -20,7 +20,7 @@ impl World {
         self.replicate();
         self.send_down();
         self.send_up();
-        for (status, _) in self.effects.answered.drain(..) {
+        for evergate_connection::Answered { status, .. } in self.effects.answered.drain(..) {
             assert!(status == 0 || (100..600).contains(&status), "status {status}");
         }
         for effect in std::mem::take(&mut self.effects.list) {

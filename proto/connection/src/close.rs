@@ -97,6 +97,7 @@ impl Connection {
             return self.end_abruptly(io, reason);
         }
         self.status = (status, reason);
+        self.status_pool = self.leg.as_ref().map(|leg| leg.pool);
         if let Some(log) = &mut self.log {
             log.status = status;
             log.reason = reason;

@@ -228,6 +228,8 @@ pub struct Connection {
     pub(crate) log: Option<Box<RequestLog>>,
     /// Status of the response under way, and why it is ours.
     pub(crate) status: (u16, &'static str),
+    /// Pool of that response's request, as an index of the snapshot's.
+    pub(crate) status_pool: Option<u32>,
 }
 
 impl Connection {
@@ -283,6 +285,7 @@ impl Connection {
             remote: None,
             log: None,
             status: (0, ""),
+            status_pool: None,
         };
         let first = if listener.protocol.is_tls() { Timer::Handshake } else { Timer::KeepAlive };
         connection.arm(if listener.protocol == Protocol::Tcp { Timer::Tunnel } else { first }, now);

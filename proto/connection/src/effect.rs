@@ -174,6 +174,21 @@ pub struct RequestLog {
     pub continued: bool,
 }
 
+/// A request that ended, for the worker to count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// Status sent to the client; 0 when none was.
+    pub status: u16,
+    /// Reason for an own answer or an abort; empty when a server answered.
+    pub reason: &'static str,
+    /// Generation that `listener` and `pool` are indexes of.
+    pub generation: u64,
+    /// Listener, as an index.
+    pub listener: u32,
+    /// Pool of the request, as an index; nothing for a request that no rule or listener sent to one.
+    pub pool: Option<u32>,
+}
+
 /// Effects of one call, in order.
 #[derive(Debug, Default)]
 pub struct Effects {
@@ -184,8 +199,8 @@ pub struct Effects {
     pub last_up: Vec<u8>,
     /// Everything else.
     pub list: Vec<Effect>,
-    /// Requests that ended: status (0 when the client got none) and why we answered it ourselves, or broke off.
-    pub answered: Vec<(u16, &'static str)>,
+    /// Requests that ended.
+    pub answered: Vec<Answered>,
 }
 
 impl Effects {

@@ -2,7 +2,7 @@
 
 use crate::connection::{Connection, Timer};
 use crate::routing;
-use crate::{Effect, Io, RequestLog, Snapshot};
+use crate::{Answered, Effect, Io, RequestLog, Snapshot};
 use evergate_base::{Micros, terminal};
 use evergate_http::RequestHead;
 use evergate_replication::Route;
@@ -63,7 +63,10 @@ impl Connection {
         let (status, own) = std::mem::take(&mut self.status);
         let reason = if own.is_empty() { reason } else { own };
         if status != 0 || !reason.is_empty() {
-            io.effects.answered.push((status, reason));
+            let generation = self.snapshot.generation;
+            let pool = self.status_pool.take().or(self.leg.as_ref().map(|leg| leg.pool));
+            let listener = self.listener;
+            io.effects.answered.push(Answered { status, reason, generation, listener, pool });
         }
         if let Some(mut log) = self.log.take() {
             log.total = io.now.since(log.started);

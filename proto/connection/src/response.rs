@@ -274,8 +274,9 @@ impl Connection {
                 self.receiving = RequestState::Tunnel;
             }
         }
-        self.begin_deterministic(framed);
         self.status.0 = head.status;
+        self.status_pool = Some(leg.pool);
+        self.begin_deterministic(framed);
         if let Some(log) = &mut self.log {
             log.status = head.status;
         }

@@ -259,6 +259,7 @@ impl Connection {
             client_done: _, continued: _, closed: _, timer: _, deadline: _, moved: _, remote: _, log: _, status: _,
             prefix: _, look: _, modes: _, // begin again
             began: _, // follows from the deadline
+            status_pool: _, // follows from the leg
             piped: _, // reported by the worker: the pipes move too
         } = self;
         let Some(leg) = leg else { return };
@@ -403,6 +404,7 @@ impl Connection {
         self.moved = upgrade_state.moved;
         self.began = self.deadline - self.span(self.timer, Micros(0));
         self.status = (upgrade_state.status, "");
+        self.status_pool = self.leg.as_ref().map(|leg| leg.pool);
         self.log = upgrade_state.log.map(|log| Box::new(import_log(&self.snapshot, log)));
         Ok(())
     }

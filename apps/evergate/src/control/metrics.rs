@@ -1,8 +1,10 @@
 //! What `GET /metrics` says. Everything is read from the counters when asked; nothing is counted twice.
 
-use super::exposition::{Exposition, Form};
+use super::exposition::{Exposition, Family, Form};
 use super::published::Control;
-use super::status::{ServerStatus, Status};
+use super::status::{Counts, ServerStatus, Status};
+use crate::worker::{Kind, Metric, Section, Value};
+use std::collections::BTreeMap;
 
 /// The whole document.
 pub(super) fn metrics(control: &Control, form: Form) -> String {
@@ -47,78 +49,64 @@ fn process(out: &mut Exposition, control: &Control, status: &Status) {
     for worker in &status.workers {
         alive.sample(&[("worker", &worker.index.to_string())], u8::from(worker.alive));
     }
-    let mut cpu = out.counter("evergate_worker_cpu_seconds_total", "CPU time of a worker.");
-    for worker in &status.workers {
-        cpu.sample(&[("worker", &worker.index.to_string())], worker.counts.cpu_ns as f64 / 1e9);
+    let workers: Vec<String> = status.workers.iter().map(|worker| worker.index.to_string()).collect();
+    let of_workers: Vec<_> =
+        status.workers.iter().map(|worker| worker.counts.metrics(Section::Worker)).collect();
+    for row in 0..of_workers.first().map_or(0, Vec::len) {
+        let mut family = family(out, &of_workers[0][row].0);
+        for (worker, metrics) in workers.iter().zip(&of_workers) {
+            sample(&mut family, &metrics[row], &[("worker", worker)]);
+        }
     }
-    let mut turns = out.counter("evergate_worker_turns_total", "Turns of a worker's event loop.");
-    for worker in &status.workers {
-        turns.sample(&[("worker", &worker.index.to_string())], worker.counts.turns);
+}
+
+/// The metrics of a section, of all workers together.
+fn section(out: &mut Exposition, counts: &Counts, section: Section) {
+    for rows in counts.metrics(section).chunk_by(|(one, _), (other, _)| one.name == other.name) {
+        let mut family = family(out, &rows[0].0);
+        for row in rows {
+            sample(&mut family, row, &[]);
+        }
     }
-    let about = "Turns for which a busy worker let events gather.";
-    let mut gathered = out.counter("evergate_worker_turns_batched_total", about);
-    for worker in &status.workers {
-        gathered.sample(&[("worker", &worker.index.to_string())], worker.counts.gathered);
+}
+
+fn family<'e>(out: &'e mut Exposition, metric: &Metric) -> Family<'e> {
+    match metric.kind {
+        Kind::Counter | Kind::CounterOfNs => out.counter(metric.name, metric.help),
+        Kind::Gauge => out.gauge(metric.name, metric.help),
+    }
+}
+
+/// Adds the samples of a row of the table. `more`: labels in front of its own.
+fn sample(family: &mut Family<'_>, (metric, value): &(Metric, Value<'_>), more: &[(&str, &str)]) {
+    let labels = [more, metric.labels].concat();
+    match (*value, metric.kind) {
+        (Value::One(ns), Kind::CounterOfNs) => drop(family.sample(&labels, ns as f64 / 1e9)),
+        (Value::One(value), _) => drop(family.sample(&labels, value)),
+        (Value::Classes(classes), _) => by_class(family, &labels, classes),
+    }
+}
+
+/// Adds a sample for each class of status.
+fn by_class(family: &mut Family<'_>, labels: &[(&str, &str)], classes: &BTreeMap<String, u64>) {
+    for (class, count) in classes {
+        family.sample(&[labels, &[("class", class)]].concat(), count);
     }
 }
 
 fn traffic(out: &mut Exposition, status: &Status) {
-    let total = &status.total;
     out.gauge("evergate_connections", "Client connections open.").sample(&[], status.connections.open);
     out.gauge("evergate_connections_limit", "Bound on client connections.")
         .sample(&[], status.connections.max);
-    out.counter("evergate_connections_accepted_total", "Client connections accepted.")
-        .sample(&[], total.accepted);
-    out.counter(
-        "evergate_connections_inherited_total",
-        "Client connections that came from the process before.",
-    )
-    .sample(&[], total.inherited);
-    out.counter("evergate_connections_refused_total", "Client connections refused at a limit.")
-        .sample(&[], total.refused);
-    out.counter(
-        "evergate_connections_evicted_total",
-        "Client connections that made room for new ones at a limit.",
-    )
-    .sample(&[("state", "silent")], total.evicted_silent)
-    .sample(&[("state", "idle")], total.evicted_idle);
-    out.gauge(
-        "evergate_connections_evictable",
-        "Client connections that would make room for new ones at a limit.",
-    )
-    .sample(&[], total.evictable);
-    out.counter("evergate_handshakes_total", "TLS handshakes completed with clients, by kind.")
-        .sample(&[("kind", "full")], total.handshakes_full)
-        .sample(&[("kind", "resumed")], total.handshakes_resumed);
+    section(out, &status.total, Section::Clients);
     out.gauge("evergate_session_ids", "TLS 1.2 sessions kept for clients that resume them by their ids.")
         .sample(&[], status.session_ids);
-    out.counter("evergate_session_id_lookups_total", "TLS 1.2 clients that named a session by its id.")
-        .sample(&[("result", "found")], total.session_ids_found)
-        .sample(&[("result", "missed")], total.session_ids_missed);
+    section(out, &status.total, Section::Traffic);
     let mut responses =
-        out.counter("evergate_responses_total", "Responses sent to clients, by class of status.");
-    for (class, count) in &total.responses {
-        responses.sample(&[("class", class)], count);
+        out.counter("evergate_listener_responses_total", "Responses sent to clients of a listener, by class.");
+    for listener in &status.listeners {
+        by_class(&mut responses, &[("listener", &listener.name)], &listener.responses);
     }
-    out.counter("evergate_bytes_total", "Bytes, by the peer and the direction as seen from here.")
-        .sample(&[("peer", "client"), ("direction", "in")], total.client_bytes_in)
-        .sample(&[("peer", "client"), ("direction", "out")], total.client_bytes_out)
-        .sample(&[("peer", "server"), ("direction", "in")], total.server_bytes_in)
-        .sample(&[("peer", "server"), ("direction", "out")], total.server_bytes_out);
-    out.counter("evergate_connects_total", "Connects to servers.").sample(&[], total.connects);
-    out.counter("evergate_connections_reused_total", "Requests sent over an idle server connection.")
-        .sample(&[], total.reused);
-    out.gauge(
-        "evergate_server_connections_bound",
-        "Idle server connections kept for the client connection that authenticated on them.",
-    )
-    .sample(&[], total.bound);
-    out.gauge("evergate_requests_queued", "Requests that wait for a server.").sample(&[], total.queued);
-    out.counter(
-        "evergate_log_lines_lost_total",
-        "Access-log lines lost because writing was too slow or failed.",
-    )
-    .sample(&[], total.log_lines_lost);
     let mut reasons = out
         .counter("evergate_ended_total", "Requests and connections that evergate itself ended, by reason.");
     for (reason, count) in &status.reasons {
@@ -127,6 +115,11 @@ fn traffic(out: &mut Exposition, status: &Status) {
 }
 
 fn pools(out: &mut Exposition, status: &Status) {
+    let mut responses =
+        out.counter("evergate_pool_responses_total", "Responses to clients for requests of a pool, by class.");
+    for pool in &status.pools {
+        by_class(&mut responses, &[("pool", &pool.name)], &pool.responses);
+    }
     let mut unavailable =
         out.counter("evergate_pool_unavailable_total", "Requests that no server of a pool could take.");
     for pool in &status.pools {

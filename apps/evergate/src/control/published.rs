@@ -8,10 +8,12 @@ use super::status::{
 };
 use crate::health::Record;
 use crate::latency_histogram::TimesStatus;
+use crate::response_counts::ResponseCounts;
 use crate::server_state::{Generation, ServerRuntime};
 use crate::worker::{Counters, Shared};
 use evergate_base::rfc3339;
 use evergate_config::Config;
+use evergate_config::model::Listener;
 use evergate_crypto::CertifiedName;
 use evergate_rules::RuleSpec;
 use std::collections::BTreeMap;
@@ -183,7 +185,7 @@ impl StatusSnapshot {
     }
 
     fn listeners(&self) -> Vec<ListenerStatus> {
-        let status = |listener: &evergate_config::model::Listener| ListenerStatus {
+        let status = |(listener, responses): (&Listener, &Arc<ResponseCounts>)| ListenerStatus {
             name: listener.name.clone(),
             protocol: listener.protocol.as_str().to_owned(),
             address: self
@@ -192,8 +194,9 @@ impl StatusSnapshot {
                 .find(|(name, _)| *name == listener.name)
                 .map_or(listener.address.socket, |(_, address)| *address)
                 .to_string(),
+            responses: responses.by_class(),
         };
-        self.config.listeners.iter().map(status).collect()
+        self.config.listeners.iter().zip(&self.generation.listener_responses).map(status).collect()
     }
 
     fn pools(&self) -> Vec<PoolStatus> {
@@ -202,6 +205,7 @@ impl StatusSnapshot {
             .map(|(config, runtime)| PoolStatus {
                 name: runtime.name.clone(),
                 policy: config.policy.as_str().to_owned(),
+                responses: runtime.client_responses.by_class(),
                 unavailable: runtime.unavailable.load(Ordering::Relaxed),
                 sessions: runtime.sessions.as_ref().and_then(|sessions| Some(sessions.counts()?.into())),
                 servers: runtime
@@ -247,100 +251,11 @@ fn action(spec: &RuleSpec) -> String {
 }
 
 fn worker_status((index, worker): (usize, &WorkerView)) -> WorkerStatus {
-    let from = &worker.counters;
-    let classes = ["1xx", "2xx", "3xx", "4xx", "5xx"];
-    let counts = Counts {
-        accepted: from.accepted.get(),
-        inherited: from.inherited.get(),
-        open: from.open.get(),
-        refused: from.refused.get(),
-        evicted_silent: from.evicted_silent.get(),
-        evicted_idle: from.evicted_idle.get(),
-        evictable: from.evictable.get(),
-        handshakes_full: from.handshakes_full.get(),
-        handshakes_resumed: from.handshakes_resumed.get(),
-        session_ids_found: from.session_ids_found.get(),
-        session_ids_missed: from.session_ids_missed.get(),
-        responses: classes
-            .into_iter()
-            .map(str::to_owned)
-            .zip(from.responses.iter().map(|n| n.get()))
-            .collect(),
-        client_bytes_in: from.client_bytes_in.get(),
-        client_bytes_out: from.client_bytes_out.get(),
-        server_bytes_in: from.server_bytes_in.get(),
-        server_bytes_out: from.server_bytes_out.get(),
-        connects: from.connects.get(),
-        reused: from.reused.get(),
-        server_failures: from.server_failures.get(),
-        bound: from.bound.get(),
-        queued: from.queued.get(),
-        log_lines_lost: from.log_lines_lost.get(),
-        turns: from.turns.get(),
-        gathered: from.gathered.get(),
-        cpu_ns: from.cpu_ns.get(),
-    };
-    WorkerStatus { index, alive: worker.alive.load(Ordering::Relaxed), counts }
+    WorkerStatus { index, alive: worker.alive.load(Ordering::Relaxed), counts: worker.counters.counts() }
 }
 
 fn total(workers: &[WorkerStatus]) -> Counts {
     let mut total = Counts::default();
-    for WorkerStatus { counts, .. } in workers {
-        // Without `..`, so that no field is forgotten.
-        let Counts {
-            accepted,
-            inherited,
-            open,
-            refused,
-            evicted_silent,
-            evicted_idle,
-            evictable,
-            handshakes_full,
-            handshakes_resumed,
-            session_ids_found,
-            session_ids_missed,
-            responses,
-            client_bytes_in,
-            client_bytes_out,
-            server_bytes_in,
-            server_bytes_out,
-            connects,
-            reused,
-            server_failures,
-            bound,
-            queued,
-            log_lines_lost,
-            turns,
-            gathered,
-            cpu_ns,
-        } = counts;
-        total.accepted += accepted;
-        total.inherited += inherited;
-        total.open += open;
-        total.refused += refused;
-        total.evicted_silent += evicted_silent;
-        total.evicted_idle += evicted_idle;
-        total.evictable += evictable;
-        total.handshakes_full += handshakes_full;
-        total.handshakes_resumed += handshakes_resumed;
-        total.session_ids_found += session_ids_found;
-        total.session_ids_missed += session_ids_missed;
-        for (class, count) in responses {
-            *total.responses.entry(class.clone()).or_default() += count;
-        }
-        total.client_bytes_in += client_bytes_in;
-        total.client_bytes_out += client_bytes_out;
-        total.server_bytes_in += server_bytes_in;
-        total.server_bytes_out += server_bytes_out;
-        total.connects += connects;
-        total.reused += reused;
-        total.server_failures += server_failures;
-        total.bound += bound;
-        total.queued += queued;
-        total.log_lines_lost += log_lines_lost;
-        total.turns += turns;
-        total.gathered += gathered;
-        total.cpu_ns += cpu_ns;
-    }
+    workers.iter().for_each(|worker| total.add(&worker.counts));
     total
 }

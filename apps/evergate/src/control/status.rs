@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
+pub use crate::worker::Counts;
+
 use crate::latency_histogram::TimesStatus;
 use evergate_config::{Problem, Severity};
 
@@ -75,6 +77,9 @@ pub struct ListenerStatus {
     pub protocol: String,
     /// Where it is bound.
     pub address: String,
+    /// Responses by class, `1xx` to `5xx`.
+    #[serde(default)]
+    pub responses: BTreeMap<String, u64>,
 }
 
 /// Client connections of the process.
@@ -84,68 +89,6 @@ pub struct Connections {
     pub open: u64,
     /// Bound.
     pub max: u64,
-}
-
-/// What a worker counts.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
-    /// Client connections accepted.
-    pub accepted: u64,
-    /// Client connections that came from the process before (`evergate upgrade`).
-    #[serde(default)]
-    pub inherited: u64,
-    /// Client connections open now.
-    pub open: u64,
-    /// Client connections refused at a limit.
-    pub refused: u64,
-    /// Client connections that made room for new ones before their client sent a byte.
-    #[serde(default)]
-    pub evicted_silent: u64,
-    /// Client connections that made room for new ones between requests.
-    #[serde(default)]
-    pub evicted_idle: u64,
-    /// Client connections that could make room now.
-    #[serde(default)]
-    pub evictable: u64,
-    /// TLS handshakes in full.
-    pub handshakes_full: u64,
-    /// TLS handshakes that resumed a session.
-    pub handshakes_resumed: u64,
-    /// TLS 1.2 clients that named a session by its id which is kept.
-    #[serde(default)]
-    pub session_ids_found: u64,
-    /// TLS 1.2 clients that named one which is not.
-    #[serde(default)]
-    pub session_ids_missed: u64,
-    /// Responses by class, `1xx` to `5xx`.
-    pub responses: BTreeMap<String, u64>,
-    /// Bytes read from clients.
-    pub client_bytes_in: u64,
-    /// Bytes written to clients.
-    pub client_bytes_out: u64,
-    /// Bytes read from servers.
-    pub server_bytes_in: u64,
-    /// Bytes written to servers.
-    pub server_bytes_out: u64,
-    /// Connects to servers.
-    pub connects: u64,
-    /// Requests over a server connection that was idle.
-    pub reused: u64,
-    /// Connects and requests that failed at a server.
-    pub server_failures: u64,
-    /// Idle server connections that are kept for the client connection that authenticated on them.
-    pub bound: u64,
-    /// Requests that wait for a server now.
-    pub queued: u64,
-    /// Access-log lines lost.
-    pub log_lines_lost: u64,
-    /// Turns of the loop.
-    pub turns: u64,
-    /// Of these, those for which events were let gather.
-    #[serde(default)]
-    pub gathered: u64,
-    /// CPU time, a second old at most.
-    pub cpu_ns: u64,
 }
 
 /// One worker.
@@ -167,7 +110,10 @@ pub struct PoolStatus {
     pub name: String,
     /// How a server is chosen.
     pub policy: String,
-    /// Requests that no server could take, in this generation.
+    /// Responses to clients for requests of the pool by class, `1xx` to `5xx`.
+    #[serde(default)]
+    pub responses: BTreeMap<String, u64>,
+    /// Requests that no server could take.
     pub unavailable: u64,
     /// Present for policies that remember sessions.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -31,6 +31,7 @@ pub(super) fn pool_runtime(
         idle: pool.keep_alive_idle,
         response: pool.response_timeout,
         tls_fingerprint: tls_fingerprint(pool),
+        client_responses: known.map(|known| known.client_responses.clone()).unwrap_or_default(),
         unavailable: known.map(|known| known.unavailable.clone()).unwrap_or_default(),
         lines: WaitQueues::new(pool.servers.len()),
     }

@@ -218,6 +218,8 @@ fn what_was_counted_goes_on_until_the_rules_change() {
     let first = assembled(&text("/a"), None, &mut keep);
     first.rule_hits.get(0).unwrap().store(5, Ordering::Relaxed);
     first.pools[0].unavailable.store(7, Ordering::Relaxed);
+    first.pools[0].client_responses.add(0, 200);
+    first.listener_responses[0].add(1, 404);
     let passes = |of: &Generation| of.rates.allow(RuleId(0), [10, 0, 0, 1].into(), b"", 0);
     assert!(passes(&first) && !passes(&first));
     let same = assembled(&text("/a"), Some(&first), &mut keep);
@@ -225,6 +227,8 @@ fn what_was_counted_goes_on_until_the_rules_change() {
     for (generation, hits) in [(&same, 5), (&other, 0)] {
         assert_eq!(generation.rule_hits.get(0).unwrap().load(Ordering::Relaxed), hits);
         assert_eq!(generation.pools[0].unavailable.load(Ordering::Relaxed), 7);
+        assert_eq!(generation.pools[0].client_responses.by_class()["2xx"], 1);
+        assert_eq!(generation.listener_responses[0].by_class()["4xx"], 1);
         assert!(!passes(generation), "a reload is no way around a limit");
     }
 }

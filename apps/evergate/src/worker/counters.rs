@@ -1,6 +1,9 @@
-//! What a worker counts. Written by one worker with relaxed stores, read by the control plane.
+//! The counters of a worker, in one table. Written by one worker with relaxed stores, read by the control plane.
+//!
+//! A new counter is a row of the table below, and a row of `docs/reference/metrics.md` and `admin-api.md`.
 
 use crate::latency_histogram::LatencyHistogram;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -38,74 +41,270 @@ impl Count {
     }
 }
 
-/// Everything one worker counts.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Client connections accepted.
-    pub accepted: Count,
-    /// Client connections open now.
-    pub open: Count,
-    /// Client connections refused at a limit.
-    pub refused: Count,
-    /// Client connections evicted before their client sent a byte.
-    pub evicted_silent: Count,
-    /// Client connections evicted between requests.
-    pub evicted_idle: Count,
-    /// Client connections that could be evicted now.
-    pub evictable: Count,
-    /// TLS handshakes completed in full.
-    pub handshakes_full: Count,
-    /// TLS handshakes that resumed a session.
-    pub handshakes_resumed: Count,
-    /// Handshakes whose client named a TLS 1.2 session by its id that is kept here, and that is not.
-    pub session_ids_found: Count,
-    /// See there.
-    pub session_ids_missed: Count,
-    /// Responses by hundreds of their status: 1xx to 5xx.
-    pub responses: [Count; 5],
-    /// Bytes read from clients, of TLS as they are on the wire.
-    pub client_bytes_in: Count,
-    /// Bytes written to clients.
-    pub client_bytes_out: Count,
-    /// Bytes read from servers.
-    pub server_bytes_in: Count,
-    /// Bytes written to servers.
-    pub server_bytes_out: Count,
-    /// Connects to servers.
-    pub connects: Count,
-    /// Requests that went over an idle server connection.
-    pub reused: Count,
-    /// Connects and requests that failed at a server.
-    pub server_failures: Count,
-    /// Idle server connections that are kept for the client connection that they are authenticated for: a second
-    /// old at most.
-    pub bound: Count,
-    /// Requests that wait for a server now.
-    pub queued: Count,
-    /// Access-log lines lost because the writer was behind.
-    pub log_lines_lost: Count,
-    /// Connections continued after another node's death.
-    pub resumed: Count,
-    /// Connections that could not be continued.
-    pub resume_lost: Count,
-    /// How long connections of nodes that died stood still, those with something under way and those that rested.
-    pub stalls: [LatencyHistogram; 2],
-    /// Peers that were told what they had sent to a node that was silent.
-    pub loss_notices: Count,
-    /// Peers that were told, beside those, because they said nothing for a while after a take-over or a move (`unheard`); each time counts.
-    pub loss_notices_late: Count,
-    /// What this worker mirrors and holds, in a cluster: a second old at most.
-    pub replicated_state: Mutex<ReplicationCounts>,
-    /// Connections that came from the process before.
-    pub inherited: Count,
-    /// Turns of the loop.
-    pub turns: Count,
-    /// Turns for which events were let gather.
-    pub gathered: Count,
-    /// CPU time of the worker in nanoseconds, updated every second.
-    pub cpu_ns: Count,
-    /// Requests and connections that ended with a reason of ours, by reason.
-    pub reasons: Mutex<BTreeMap<&'static str, u64>>,
+/// Responses by hundreds of their status, 1xx to 5xx.
+pub type Classes = [Count; 5];
+
+/// Names of the classes of [`Classes`].
+pub const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// Class of a status as an index into [`Classes`]; nothing for a request without a response.
+pub fn class_of(status: u16) -> Option<usize> {
+    usize::from(status / 100).checked_sub(1).filter(|class| *class < CLASSES.len())
+}
+
+/// A counter of the table: its value in the admin API, and how values of workers add up.
+pub trait Counted {
+    /// Type of the value.
+    type Value: Default;
+    /// The value at this moment.
+    fn value(&self) -> Self::Value;
+    /// Adds the value of another worker.
+    fn add(total: &mut Self::Value, more: &Self::Value);
+}
+
+impl Counted for Count {
+    type Value = u64;
+
+    fn value(&self) -> u64 {
+        self.get()
+    }
+
+    fn add(total: &mut u64, more: &u64) {
+        *total += more;
+    }
+}
+
+impl Counted for Classes {
+    type Value = BTreeMap<String, u64>;
+
+    fn value(&self) -> Self::Value {
+        CLASSES.into_iter().map(str::to_owned).zip(self.iter().map(Count::get)).collect()
+    }
+
+    fn add(total: &mut Self::Value, more: &Self::Value) {
+        for (class, count) in more {
+            *total.entry(class.clone()).or_default() += count;
+        }
+    }
+}
+
+/// Part of the metrics in which a counter of the table is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Section {
+    /// Of each worker.
+    Worker,
+    /// Client connections, all workers together.
+    Clients,
+    /// What flows on them, all workers together.
+    Traffic,
+}
+
+/// Type of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A value that only grows.
+    Counter,
+    /// A counter in nanoseconds whose metric is in seconds.
+    CounterOfNs,
+    /// A value of the moment.
+    Gauge,
+}
+
+/// Metric of a counter of the table. Neighbours in the table with the same name are one family.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    /// Where it is shown.
+    pub section: Section,
+    /// Its type.
+    pub kind: Kind,
+    /// Its name.
+    pub name: &'static str,
+    /// Labels that tell it apart in its family.
+    pub labels: &'static [(&'static str, &'static str)],
+    /// Its help text.
+    pub help: &'static str,
+}
+
+/// Value of a metric.
+#[derive(Clone, Copy, Debug)]
+pub enum Value<'a> {
+    /// One sample.
+    One(u64),
+    /// A sample for each class of status.
+    Classes(&'a BTreeMap<String, u64>),
+}
+
+impl From<&u64> for Value<'_> {
+    fn from(value: &u64) -> Self {
+        Value::One(*value)
+    }
+}
+
+impl<'a> From<&'a BTreeMap<String, u64>> for Value<'a> {
+    fn from(value: &'a BTreeMap<String, u64>) -> Self {
+        Value::Classes(value)
+    }
+}
+
+/// Makes of one table the counters of a worker ([`Counters`]), their values in the admin API ([`Counts`]), the sums over
+/// workers and the metrics. A row: comment, name of the field and key of the status, type, and unless the counter is in the
+/// status only, section, type, name, labels and help text of its metric.
+macro_rules! counters {
+    (
+        table {
+            $(
+                $(#[$about:meta])*
+                $field:ident: $counted:ty
+                $(=> $section:ident $kind:ident $name:literal [$($label:literal = $value:literal),*] $help:literal)?;
+            )*
+        }
+        others { $($(#[$other_about:meta])* $other:ident: $other_type:ty,)* }
+    ) => {
+        /// Everything one worker counts.
+        #[derive(Debug, Default)]
+        pub struct Counters {
+            $($(#[$about])* pub $field: $counted,)*
+            $($(#[$other_about])* pub $other: $other_type,)*
+        }
+
+        /// Counters of a worker, or of all workers, at one moment.
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct Counts {
+            $($(#[$about])* pub $field: <$counted as Counted>::Value,)*
+        }
+
+        impl Counters {
+            /// The values.
+            pub fn counts(&self) -> Counts {
+                Counts { $($field: Counted::value(&self.$field),)* }
+            }
+        }
+
+        impl Counts {
+            /// Adds the values of another worker.
+            pub fn add(&mut self, more: &Counts) {
+                $(<$counted as Counted>::add(&mut self.$field, &more.$field);)*
+            }
+
+            /// The metrics of a section in the order of the table, with their values.
+            pub fn metrics(&self, section: Section) -> Vec<(Metric, Value<'_>)> {
+                let all = [
+                    $($((
+                        Metric {
+                            section: Section::$section,
+                            kind: Kind::$kind,
+                            name: $name,
+                            labels: &[$(($label, $value)),*],
+                            help: $help,
+                        },
+                        Value::from(&self.$field),
+                    ),)?)*
+                ];
+                all.into_iter().filter(|(metric, _)| metric.section == section).collect()
+            }
+        }
+    };
+}
+
+counters! {
+    table {
+        /// Client connections accepted.
+        accepted: Count
+            => Clients Counter "evergate_connections_accepted_total" [] "Client connections accepted.";
+        /// Client connections that came from the process before (`evergate upgrade`).
+        inherited: Count
+            => Clients Counter "evergate_connections_inherited_total" []
+                "Client connections that came from the process before.";
+        /// Client connections open now.
+        open: Count;
+        /// Client connections refused at a limit.
+        refused: Count
+            => Clients Counter "evergate_connections_refused_total" [] "Client connections refused at a limit.";
+        /// Client connections that made room for new ones before their client sent a byte.
+        evicted_silent: Count
+            => Clients Counter "evergate_connections_evicted_total" ["state" = "silent"]
+                "Client connections that made room for new ones at a limit.";
+        /// Client connections that made room for new ones between requests.
+        evicted_idle: Count
+            => Clients Counter "evergate_connections_evicted_total" ["state" = "idle"] "";
+        /// Client connections that could make room now.
+        evictable: Count
+            => Clients Gauge "evergate_connections_evictable" []
+                "Client connections that would make room for new ones at a limit.";
+        /// TLS handshakes completed in full.
+        handshakes_full: Count
+            => Clients Counter "evergate_handshakes_total" ["kind" = "full"]
+                "TLS handshakes completed with clients, by kind.";
+        /// TLS handshakes that resumed a session.
+        handshakes_resumed: Count
+            => Clients Counter "evergate_handshakes_total" ["kind" = "resumed"] "";
+        /// TLS 1.2 clients that asked for a session by an id that is kept here.
+        session_ids_found: Count
+            => Traffic Counter "evergate_session_id_lookups_total" ["result" = "found"]
+                "TLS 1.2 clients that named a session by its id.";
+        /// TLS 1.2 clients that asked for a session by an id that is not kept here.
+        session_ids_missed: Count
+            => Traffic Counter "evergate_session_id_lookups_total" ["result" = "missed"] "";
+        /// Responses by class, `1xx` to `5xx`.
+        responses: Classes
+            => Traffic Counter "evergate_responses_total" [] "Responses sent to clients, by class of status.";
+        /// Bytes read from clients, of TLS as they are on the wire.
+        client_bytes_in: Count
+            => Traffic Counter "evergate_bytes_total" ["peer" = "client", "direction" = "in"]
+                "Bytes, by the peer and the direction as seen from here.";
+        /// Bytes written to clients.
+        client_bytes_out: Count
+            => Traffic Counter "evergate_bytes_total" ["peer" = "client", "direction" = "out"] "";
+        /// Bytes read from servers.
+        server_bytes_in: Count
+            => Traffic Counter "evergate_bytes_total" ["peer" = "server", "direction" = "in"] "";
+        /// Bytes written to servers.
+        server_bytes_out: Count
+            => Traffic Counter "evergate_bytes_total" ["peer" = "server", "direction" = "out"] "";
+        /// Connects to servers.
+        connects: Count => Traffic Counter "evergate_connects_total" [] "Connects to servers.";
+        /// Requests sent over an idle server connection.
+        reused: Count
+            => Traffic Counter "evergate_connections_reused_total" []
+                "Requests sent over an idle server connection.";
+        /// Connects and requests that failed at a server.
+        server_failures: Count;
+        /// Idle server connections bound to the client connection that authenticated on them: a second old at most.
+        bound: Count
+            => Traffic Gauge "evergate_server_connections_bound" []
+                "Idle server connections kept for the client connection that authenticated on them.";
+        /// Requests that wait for a server now.
+        queued: Count => Traffic Gauge "evergate_requests_queued" [] "Requests that wait for a server.";
+        /// Access-log lines lost because the writer was behind.
+        log_lines_lost: Count
+            => Traffic Counter "evergate_log_lines_lost_total" []
+                "Access-log lines lost because writing was too slow or failed.";
+        /// CPU time in nanoseconds, updated every second.
+        cpu_ns: Count => Worker CounterOfNs "evergate_worker_cpu_seconds_total" [] "CPU time of a worker.";
+        /// Turns of the event loop.
+        turns: Count => Worker Counter "evergate_worker_turns_total" [] "Turns of a worker's event loop.";
+        /// Turns before which events were batched.
+        batched: Count
+            => Worker Counter "evergate_worker_turns_batched_total" []
+                "Turns for which a busy worker let events gather.";
+    }
+    others {
+        /// Connections continued after another node's death.
+        resumed: Count,
+        /// Connections that could not be continued.
+        resume_lost: Count,
+        /// How long connections of nodes that died stood still, those with something under way and those that rested.
+        stalls: [LatencyHistogram; 2],
+        /// Peers that were told what they had sent to a node that was silent.
+        loss_notices: Count,
+        /// Peers that were told, beside those, because they said nothing for a while after a take-over or a move (`unheard`); each time counts.
+        loss_notices_late: Count,
+        /// What this worker mirrors and holds, in a cluster: a second old at most.
+        replicated_state: Mutex<ReplicationCounts>,
+        /// Requests and connections that ended with a reason of ours, by reason.
+        reasons: Mutex<BTreeMap<&'static str, u64>>,
+    }
 }
 
 /// What a worker mirrors, and holds for others.
@@ -158,9 +357,8 @@ impl Counters {
 
     /// Counts one response.
     pub fn response(&self, status: u16) {
-        let class = usize::from(status / 100).wrapping_sub(1);
-        if let Some(count) = self.responses.get(class) {
-            count.add(1);
+        if let Some(class) = class_of(status) {
+            self.responses[class].add(1);
         }
     }
 }

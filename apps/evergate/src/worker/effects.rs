@@ -2,8 +2,8 @@
 //! asks for a server, after the effects, which may add some.
 
 use super::slab::Key;
-use super::{SPARE_BUFFERS, Worker};
-use evergate_connection::{Effect, Scratch, Source};
+use super::{Current, SPARE_BUFFERS, Worker};
+use evergate_connection::{Answered, Effect, Scratch, Source};
 use evergate_sys::Transfer;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -32,8 +32,12 @@ impl Worker {
     /// The effects of a call, without bytes or entries that it may have made.
     pub(super) fn carry_out_all(&mut self, key: Key) {
         let mut unserved = false;
-        for (status, reason) in self.effects.answered.drain(..) {
+        for Answered { status, reason, generation, listener, pool } in self.effects.answered.drain(..) {
             self.counters.response(status);
+            let known = |current: &&Current| current.generation.snapshot.generation == generation;
+            if let Some(current) = self.current.iter().rfind(known) {
+                current.generation.count_response(self.number, status, listener, pool);
+            }
             if !reason.is_empty() {
                 self.counters.reason(reason);
             }

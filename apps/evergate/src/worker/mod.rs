@@ -37,7 +37,7 @@ mod upstreams;
 mod watchdog;
 
 pub use command::{Bounds, Command, ListenerSocket, Settings};
-pub use counters::{Count, Counters, Lag, ReplicationCounts};
+pub use counters::{CLASSES, Classes, Count, Counted, Counters, Counts, Kind, Lag, Metric, ReplicationCounts, Section, Value, class_of};
 pub use evict::Orders;
 pub use fd_reserve::{FdReserve, files_for_clients};
 pub use session_id_cache::NamedSessions;
@@ -256,7 +256,7 @@ impl Worker {
             && let Some(pause) = self.gather.wait(self.settings.gather)
         {
             std::thread::sleep(pause);
-            self.counters.gathered.add(1);
+            self.counters.batched.add(1);
         }
         let count = self.epoll.wait(if hastens { 0 } else { wait })?;
         self.pulse.beat();

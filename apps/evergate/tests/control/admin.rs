@@ -60,6 +60,9 @@ fn status_and_metrics_report_listeners_and_counts() {
     let metrics = node.cli(&["metrics"]).out;
     for line in [
         "evergate_responses_total{class=\"4xx\"} 1",
+        "evergate_listener_responses_total{listener=\"in\",class=\"4xx\"} 1",
+        "evergate_pool_responses_total{pool=\"web\",class=\"2xx\"} 1",
+        "evergate_pool_responses_total{pool=\"web\",class=\"4xx\"} 0",
         "evergate_rule_hits_total{rule=\"closed\"} 1",
         "evergate_server_up{pool=\"web\",server=\"s0\"} 1",
         "evergate_ended_total{reason=\"denied_by_rule\"} 1",

@@ -235,7 +235,7 @@ impl Rig {
             }
         }
         self.scratch.up.clear();
-        self.reasons.extend(self.effects.answered.drain(..).map(|(_, reason)| reason));
+        self.reasons.extend(self.effects.answered.drain(..).map(|request| request.reason));
         let effects: Vec<Effect> = std::mem::take(&mut self.effects.list);
         for effect in effects {
             self.carry_out(effect);

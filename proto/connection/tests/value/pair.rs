@@ -95,7 +95,7 @@ impl Pair {
             });
         }
         self.scratch.up.clear();
-        self.reasons.extend(self.effects.answered.drain(..).map(|(_, reason)| reason));
+        self.reasons.extend(self.effects.answered.drain(..).map(|request| request.reason));
         for effect in std::mem::take(&mut self.effects.list) {
             match effect {
                 Effect::Dial { leg, .. } => self.dialled = Some(leg),

@@ -294,7 +294,7 @@ impl<'a> World<'a> {
             self.conn.up().push(up[taken..].to_vec(), after);
             self.conn.handle_blocked(self.now);
         }
-        self.reasons.extend(self.effects.answered.drain(..).map(|(_, reason)| reason));
+        self.reasons.extend(self.effects.answered.drain(..).map(|request| request.reason));
         for effect in std::mem::take(&mut self.effects.list) {
             self.carry_out(effect);
         }
