@@ -63,7 +63,8 @@ pub use config_snapshot::{
 };
 pub use connection::{Accepted, Connection, ReadPlan, Timer};
 pub use effect::{
-    Answered,     ConnectionHost, Effect, Effects, INPUT_BYTES, Io, Piece, RequestLog, Scratch, ServerHint, Source,
+    Answered, ConnectionHost, Effect, Effects, INPUT_BYTES, Io, Piece, RequestLog, Scratch, ServerHint,
+    Source,
 };
 pub use eviction::{Activity, EvictionQueue, GROUPS_MAX, GroupId, Otherwise, SILENT_GRACE};
 pub use outlet::Outlet;

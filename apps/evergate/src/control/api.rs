@@ -11,6 +11,7 @@ use hyper::body::Bytes;
 use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
@@ -29,28 +30,91 @@ type Answer = Response<Full<Bytes>>;
 /// `/` of the metrics listener: a page that the package's configuration serves before it names a server.
 const START_PAGE: &str = include_str!("start_page.html");
 
+const READ: &[Method] = &[Method::GET, Method::HEAD];
+const POST: &[Method] = &[Method::POST];
+
+/// A route: its listeners, its methods, its path, and its handler. A path that ends with `/` and is longer than that stands
+/// for all paths below it.
+struct Route {
+    surfaces: &'static [Surface],
+    methods: &'static [Method],
+    path: &'static str,
+    handler: Handler,
+}
+
+/// Handler of a route. It needs the state of the process and parts of the request.
+type Handler = for<'r> fn(&'r Control, &'r Asked<'r>) -> Pin<Box<dyn Future<Output = Answer> + Send + 'r>>;
+
+/// The parts of a request that handlers read.
+struct Asked<'r> {
+    path: &'r str,
+    query: Option<&'r str>,
+    accept: &'r str,
+}
+
+/// A row of [`ROUTES`]: `METHODS "PATH" on SURFACES => |control, asked| ANSWER`. The answer may await.
+macro_rules! routes {
+    ($($methods:ident $path:literal on $surfaces:expr => |$control:pat_param, $asked:pat_param| $answer:expr;)*) => {
+        &[$(Route {
+            surfaces: &$surfaces,
+            methods: $methods,
+            path: $path,
+            handler: |$control, $asked| Box::pin(async move { $answer }),
+        }),*]
+    };
+}
+
+/// Everything that the listeners answer. A new route is a row here and in `docs/reference/admin-api.md`.
+static ROUTES: &[Route] = {
+    use Surface::{Admin, Metrics};
+    routes! {
+        READ "/" on [Metrics] => |_, _| with_type(StatusCode::OK, "text/html; charset=utf-8", START_PAGE.into());
+        READ "/metrics" on [Admin, Metrics] => |control, asked| exposition(control, asked.accept);
+        READ "/healthz" on [Admin, Metrics] => |control, _| healthz(control);
+        READ "/v1/status" on [Admin] => |control, _| json(StatusCode::OK, &control.status());
+        READ "/v1/servers" on [Admin] => |control, _| json(StatusCode::OK, &control.servers());
+        POST "/v1/servers/" on [Admin] => |control, asked| server(control, asked.path);
+        READ "/v1/rules" on [Admin] => |control, _| json(StatusCode::OK, &control.rules());
+        READ "/v1/certificates" on [Admin] => |control, _| json(StatusCode::OK, &control.certificates());
+        POST "/v1/reload" on [Admin] => |control, _| reload(control).await;
+        POST "/v1/log/reopen" on [Admin] => |control, _| reopen_log(control).await;
+        POST "/v1/drain" on [Admin] => |control, _| drain(control).await;
+        POST "/v1/upgrade" on [Admin] => |control, asked| upgrade(control, asked.query).await;
+        READ "/v1/cluster" on [Admin] => |control, _| {
+            cluster(control, |cluster| json(StatusCode::OK, &control.cluster_status(cluster)))
+        };
+        POST "/v1/cluster/drain" on [Admin] => |control, _| {
+            order(control, AgentCommand::Drain(true), "this node gives its connections to the others")
+        };
+        POST "/v1/cluster/undrain" on [Admin] => |control, _| {
+            order(control, AgentCommand::Drain(false), "this node takes connections again")
+        };
+        POST "/v1/cluster/leave" on [Admin] => |control, _| {
+            order(control, AgentCommand::Leave, "this node leaves the cluster")
+        };
+    }
+};
+
+impl Route {
+    fn has(&self, surface: Surface, path: &str) -> bool {
+        let below = self.path.len() > 1 && self.path.ends_with('/');
+        let has_path = if below { path.starts_with(self.path) } else { path == self.path };
+        has_path && self.surfaces.contains(&surface)
+    }
+}
+
 /// Answers one request.
 pub(super) async fn answer<B>(control: &Arc<Control>, surface: Surface, request: &Request<B>) -> Answer {
     let path = request.uri().path();
-    let allowed: &[Method] = match (surface, path) {
-        (_, "/metrics" | "/healthz") | (Surface::Metrics, "/") => &[Method::GET, Method::HEAD],
-        (Surface::Metrics, _) => &[],
-        (_, "/v1/status" | "/v1/servers" | "/v1/rules" | "/v1/certificates") => &[Method::GET, Method::HEAD],
-        (_, "/v1/cluster") => &[Method::GET, Method::HEAD],
-        (_, "/v1/reload" | "/v1/drain" | "/v1/upgrade" | "/v1/log/reopen") => &[Method::POST],
-        (_, "/v1/cluster/drain" | "/v1/cluster/undrain" | "/v1/cluster/leave") => &[Method::POST],
-        (_, path) if path.starts_with("/v1/servers/") => &[Method::POST],
-        _ => &[],
-    };
-    if allowed.is_empty() {
+    let Some(route) = ROUTES.iter().find(|route| route.has(surface, path)) else {
         return refused(
             StatusCode::NOT_FOUND,
             format!("there is no {path}"),
             "see docs/reference/admin-api.md for what there is",
         );
-    }
-    if !allowed.contains(request.method()) {
-        let names: Vec<&str> = allowed.iter().map(Method::as_str).collect();
+    };
+    if !route.methods.contains(request.method()) {
+        let names: Vec<&str> = route.methods.iter().map(Method::as_str).collect();
         let mut answer = refused(
             StatusCode::METHOD_NOT_ALLOWED,
             format!("{path} does not take {}", request.method()),
@@ -61,32 +125,14 @@ pub(super) async fn answer<B>(control: &Arc<Control>, surface: Surface, request:
         }
         return answer;
     }
-    match path {
-        "/" => with_type(StatusCode::OK, "text/html; charset=utf-8", START_PAGE.into()),
-        "/metrics" => {
-            let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("");
-            let form = Form::of(accept);
-            with_type(StatusCode::OK, form.content_type(), metrics(control, form).into())
-        }
-        "/healthz" => healthz(control),
-        "/v1/status" => json(StatusCode::OK, &control.status()),
-        "/v1/servers" => json(StatusCode::OK, &control.servers()),
-        "/v1/rules" => json(StatusCode::OK, &control.rules()),
-        "/v1/certificates" => json(StatusCode::OK, &control.certificates()),
-        "/v1/reload" => reload(control).await,
-        "/v1/log/reopen" => reopen_log(control).await,
-        "/v1/drain" => drain(control).await,
-        "/v1/upgrade" => upgrade(control, request.uri().query()).await,
-        "/v1/cluster" => cluster(control, |cluster| json(StatusCode::OK, &control.cluster_status(cluster))),
-        "/v1/cluster/drain" => {
-            order(control, AgentCommand::Drain(true), "this node gives its connections to the others")
-        }
-        "/v1/cluster/undrain" => {
-            order(control, AgentCommand::Drain(false), "this node takes connections again")
-        }
-        "/v1/cluster/leave" => order(control, AgentCommand::Leave, "this node leaves the cluster"),
-        path => server(control, path),
-    }
+    let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("");
+    (route.handler)(control, &Asked { path, query: request.uri().query(), accept }).await
+}
+
+/// The metrics in the form that the caller accepts.
+fn exposition(control: &Control, accept: &str) -> Answer {
+    let form = Form::of(accept);
+    with_type(StatusCode::OK, form.content_type(), metrics(control, form).into())
 }
 
 /// Whether new connections are welcome: what a load balancer in front asks.
@@ -280,5 +326,24 @@ mod tests {
         for wrong in ["%", "%5", "%zz", "%ff"] {
             assert_eq!(percent_decoded(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn route_is_found_on_its_listener_only() {
+        let find = |surface, path: &str| {
+            ROUTES.iter().find(|route| route.has(surface, path)).map(|route| route.methods)
+        };
+        assert_eq!(find(Surface::Admin, "/v1/servers"), Some(READ));
+        assert_eq!(find(Surface::Admin, "/v1/servers/web/a/drain"), Some(POST));
+        assert_eq!(find(Surface::Admin, "/v1/reload/now"), None);
+        assert_eq!((find(Surface::Admin, "/"), find(Surface::Metrics, "/")), (None, Some(READ)));
+        assert_eq!(find(Surface::Metrics, "/v1/status"), None);
+        assert_eq!(find(Surface::Metrics, "/metrics"), Some(READ));
+    }
+
+    #[test]
+    fn no_two_routes_share_a_path() {
+        let paths: std::collections::BTreeSet<&str> = ROUTES.iter().map(|route| route.path).collect();
+        assert_eq!(paths.len(), ROUTES.len());
     }
 }

@@ -102,8 +102,8 @@ fn traffic(out: &mut Exposition, status: &Status) {
     out.gauge("evergate_session_ids", "TLS 1.2 sessions kept for clients that resume them by their ids.")
         .sample(&[], status.session_ids);
     section(out, &status.total, Section::Traffic);
-    let mut responses =
-        out.counter("evergate_listener_responses_total", "Responses sent to clients of a listener, by class.");
+    let mut responses = out
+        .counter("evergate_listener_responses_total", "Responses sent to clients of a listener, by class.");
     for listener in &status.listeners {
         by_class(&mut responses, &[("listener", &listener.name)], &listener.responses);
     }
@@ -115,8 +115,8 @@ fn traffic(out: &mut Exposition, status: &Status) {
 }
 
 fn pools(out: &mut Exposition, status: &Status) {
-    let mut responses =
-        out.counter("evergate_pool_responses_total", "Responses to clients for requests of a pool, by class.");
+    let mut responses = out
+        .counter("evergate_pool_responses_total", "Responses to clients for requests of a pool, by class.");
     for pool in &status.pools {
         by_class(&mut responses, &[("pool", &pool.name)], &pool.responses);
     }
