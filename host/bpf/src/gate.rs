@@ -21,7 +21,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::num::{NonZeroU8, NonZeroU32};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -273,6 +273,11 @@ impl PacketGate {
                 .map_err(|error| GateError::bpf(format!("detaching from interface {interface}"), &error))?;
         }
         Ok(())
+    }
+
+    /// The programs of the gate: egress, then ingress.
+    pub fn programs(&self) -> [BorrowedFd<'_>; 2] {
+        [self.programs.egress.as_fd(), self.programs.ingress.as_fd()]
     }
 
     /// Where it goes on an interface: egress, then ingress.

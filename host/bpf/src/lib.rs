@@ -41,7 +41,6 @@ mod skeleton;
 mod slot;
 mod slot_table;
 mod table;
-mod testrun;
 mod worker_port;
 
 pub use accept::{Accept, CardState};
@@ -56,5 +55,4 @@ pub use gate::{Address, Mode, Options, PacketGate, interface_index};
 pub use owner_table::{BACKUPS_MAX, Leases, Owner, Owners};
 pub use slot::{Origin, Restored, Slot, Strange, ahead_max};
 pub use slot_table::PeerPosition;
-pub use testrun::{Hook, Outcome};
 pub use worker_port::{BATCH, Events, WorkerPort, WorkerPortId};

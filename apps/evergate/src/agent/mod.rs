@@ -18,7 +18,6 @@ mod housekeeping;
 mod instruction;
 mod mailbox;
 mod neighbour_cache;
-pub mod null_workers;
 pub(crate) mod required_settings;
 mod roles;
 mod routes;

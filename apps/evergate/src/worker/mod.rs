@@ -19,6 +19,7 @@ mod effects;
 mod event_batching;
 mod evict;
 #[cfg(test)]
+#[path = "../../tests/worker/faults.rs"]
 mod faults;
 mod fd_reserve;
 mod limits;

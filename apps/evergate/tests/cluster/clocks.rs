@@ -1,7 +1,7 @@
 //! Clocks of different nodes, which no message compares.
 
+use crate::null_workers::Idle;
 use crate::world::{World, eventually, privileged};
-use evergate::agent::null_workers::Idle;
 use evergate::agent::{Running, Startup};
 use evergate_base::Micros;
 use evergate_config::{self as config, Config};

@@ -28,6 +28,7 @@ mod membership;
 mod missing_privileges;
 mod new_connections;
 mod nodes_without_replicas;
+mod null_workers;
 mod operator_commands;
 mod phases;
 mod ports;

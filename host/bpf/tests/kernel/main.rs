@@ -21,5 +21,6 @@ mod restored;
 mod round_trip;
 mod sockets;
 mod stream;
+mod testrun;
 mod failover;
 mod world;

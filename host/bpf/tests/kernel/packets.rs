@@ -1,8 +1,9 @@
 //! One packet in, one packet out: flows that began here.
 
 use crate::frame::{ACK, FIN, RST, SYN, Segment};
+use crate::testrun::{Hook, TestRun};
 use crate::world::{PORT, at, bench, privileged, vip};
-use evergate_bpf::{Counter, Flow, Hook, Mode, PacketGate, Slot, WorkerPort, WorkerPortId};
+use evergate_bpf::{Counter, Flow, Mode, PacketGate, Slot, WorkerPort, WorkerPortId};
 use std::net::{SocketAddr, TcpListener};
 
 pub(crate) const PASS: u32 = 0;

@@ -41,6 +41,7 @@ mod replication_channel;
 mod replication_listener;
 mod reprotect;
 #[cfg(test)]
+#[path = "../../../tests/worker/scene/mod.rs"]
 mod scene;
 mod session_ids;
 mod stats;

@@ -2,8 +2,7 @@
 //!
 //! For tests of the agent alone.
 
-use super::instruction::{FailoverOrder, Instruction};
-use super::{Report, Reporter, Resumed};
+use evergate::agent::{FailoverOrder, Instruction, Report, Reporter, Resumed};
 use evergate_bpf::Owners;
 use evergate_membership::{Bucket, Role};
 

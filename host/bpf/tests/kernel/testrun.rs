@@ -1,6 +1,6 @@
 //! One packet in, one packet out: the programs run on a frame without an interface.
 
-use crate::PacketGate;
+use evergate_bpf::PacketGate;
 use libbpf_rs::libbpf_sys as sys;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -9,7 +9,7 @@ const LOOPBACK: u32 = 1;
 
 /// At which hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hook {
+pub(crate) enum Hook {
     /// A frame that would leave.
     Egress,
     /// A frame that has come in.
@@ -18,24 +18,31 @@ pub enum Hook {
 
 /// What a program did with a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// The tc action: 0 pass, 2 drop, 4 stolen, 7 redirect.
-    pub action: u32,
+    pub(crate) action: u32,
     /// The frame afterwards.
-    pub frame: Vec<u8>,
+    pub(crate) frame: Vec<u8>,
 }
 
-impl PacketGate {
-    /// Runs the program of a hook on `frame`, with `mark` as the packet's mark, on the loopback interface.
-    pub fn run(&self, hook: Hook, frame: &[u8], mark: u32) -> io::Result<Outcome> {
+/// Test runs of a gate's programs.
+pub(crate) trait TestRun {
+    /// Runs the program of a hook on `frame`, with `mark` as the packet's mark, on an interface of the calling thread's
+    /// network namespace.
+    fn run_on(&self, interface: u32, hook: Hook, frame: &[u8], mark: u32) -> io::Result<Outcome>;
+
+    /// Runs it on the loopback interface.
+    fn run(&self, hook: Hook, frame: &[u8], mark: u32) -> io::Result<Outcome> {
         self.run_on(LOOPBACK, hook, frame, mark)
     }
+}
 
-    /// As [`Gate::run`], on an interface of the calling thread's network namespace.
-    pub fn run_on(&self, interface: u32, hook: Hook, frame: &[u8], mark: u32) -> io::Result<Outcome> {
+impl TestRun for PacketGate {
+    fn run_on(&self, interface: u32, hook: Hook, frame: &[u8], mark: u32) -> io::Result<Outcome> {
+        let [egress, ingress] = self.programs();
         let program = match hook {
-            Hook::Egress => &self.programs.egress,
-            Hook::Ingress => &self.programs.ingress,
+            Hook::Egress => egress,
+            Hook::Ingress => ingress,
         };
         let mut context = [0u32; 48]; // __sk_buff: the mark is its third word, the interface its eleventh
         context[2] = mark;
