@@ -143,13 +143,8 @@ pub fn parse_with(
         }
     };
     let mut loaded = check(raw, report, base_dir, world)?;
-    loaded.config.digest = digest(text);
+    loaded.config.digest = evergate_base::fnv(text.bytes());
     Ok(loaded)
-}
-
-/// FNV-1a: it must only tell apart what people write, the same in every version.
-fn digest(text: &str) -> u64 {
-    evergate_base::fnv(text.bytes())
 }
 
 /// Turns raw structs into the validated configuration.

@@ -69,8 +69,8 @@ pub(super) struct Counts {
 
 /// Answer of the node with this socket to `GET path`. Fails if it does not answer with status 200 in time.
 pub(super) fn get<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T> {
-    let mut stream =
-        UnixStream::connect(socket).with_context(|| format!("cannot reach a node at {}", socket.display()))?;
+    let mut stream = UnixStream::connect(socket)
+        .with_context(|| format!("cannot reach a node at {}", socket.display()))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: evergate\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;

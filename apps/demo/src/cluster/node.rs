@@ -1,7 +1,7 @@
 //! The nodes: processes of this very program, each in its namespace.
 
-use super::network::{ADDRESS, SERVERS, SOURCE, WITNESS, inside, outside};
 use super::admin::{ClusterStatus, Status, get};
+use super::network::{ADDRESS, SERVERS, SOURCE, WITNESS, inside, outside};
 use anyhow::{Context, Result};
 use evergate_netns::Namespace;
 use std::fs::File;

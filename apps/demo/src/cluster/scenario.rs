@@ -1,12 +1,12 @@
 //! The show: transfers through the cluster's address while node after node is killed.
 
+use super::admin::ClusterStatus;
 use super::network::Network;
 use super::node::Node;
 use super::output::Voice;
 use super::progress;
 use super::scoreboard::{Board, Kind};
 use super::{Interrupted, Stop};
-use super::admin::ClusterStatus;
 use anyhow::{Context, Result, bail};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -237,7 +237,8 @@ impl Show<'_> {
         let Some(all) = self.members() else { return Ok(None) };
         let owned: u64 = all.iter().map(|status| status.buckets.owned).sum();
         let busy = |status: &ClusterStatus| {
-            status.buckets.recovering + status.buckets.unowned > 0 || status.failovers.iter().any(|one| one.running)
+            status.buckets.recovering + status.buckets.unowned > 0
+                || status.failovers.iter().any(|one| one.running)
         };
         Ok((owned == BUCKETS && !all.iter().any(busy)).then_some(all))
     }

@@ -1,5 +1,8 @@
 //! Start, the loop, and the end.
 
+mod reload;
+mod upgrade;
+
 use super::config_source::{Origin, Source};
 use super::console::{error, info, warning};
 use super::file_watch::{Fingerprint, Watch, files};
@@ -10,7 +13,6 @@ use super::server::{Serving, serve_admin, serve_metrics};
 use super::signals::{EarlySignals, Signal, Signals};
 use super::socket::AdminSocket;
 use super::status::{Finding, Reloaded};
-use super::upgrade::Upgrade;
 use crate::access_log::{PATIENCE, Target};
 use crate::daemon::{self, Daemon};
 use crate::health::Checks;
@@ -28,6 +30,7 @@ use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Interval, MissedTickBehavior, interval};
+use upgrade::Upgrade;
 
 /// Messages that may wait for the loop; beyond it their senders wait.
 const MESSAGES_MAX: usize = 64;
@@ -142,7 +145,7 @@ pub(super) struct Main {
     pub(super) metrics: Option<(SocketAddr, Serving)>,
     /// The socket of the metrics once more.
     pub(super) metrics_socket: Option<TcpListener>,
-    pub(super) upgrade: Option<Upgrade>,
+    upgrade: Option<Upgrade>,
     /// Who waits for the read of the configuration that is under way.
     pub(super) reading: Option<Vec<Asker>>,
     /// Who asked after it began, and therefore needs another.
@@ -165,8 +168,8 @@ struct Doors {
     metrics: Option<TcpListener>,
 }
 
-/// Who wants to know what came of a reload; nobody after a signal.
-pub(super) type Asker = Option<oneshot::Sender<Reloaded>>;
+/// Caller of a reload over the admin API; none after a signal.
+type Asker = Option<oneshot::Sender<Reloaded>>;
 
 impl Main {
     fn start(

@@ -18,13 +18,11 @@ mod metrics_cluster;
 mod notify;
 mod pid_file;
 mod published;
-mod reload;
 mod replication_status;
 mod server;
 mod signals;
 mod socket;
 pub mod status;
-mod upgrade;
 
 pub use config_source::{Origin, Read, Source};
 pub use main_loop::{Options, run};

@@ -3,8 +3,8 @@
 
 use super::config_source::Source;
 use super::status::{
-    CertificateStatus, Certificates, Connections, Counts, ListenerStatus, PoolStatus, Reloaded, Reloads,
-    RuleStatus, Rules, ServerStatus, Servers, Status, WorkerStatus,
+    CertificateStatus, Certificates, Connections, Counts, ListenerStatus, PoolStatus, Refused, Reloaded,
+    Reloads, RuleStatus, Rules, ServerStatus, Servers, Status, Upgraded, WorkerStatus,
 };
 use crate::health::Record;
 use crate::latency_histogram::TimesStatus;
@@ -23,6 +23,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 use tokio::sync::{mpsc, oneshot};
 
+/// Caller of an upgrade, who gets its result.
+pub(super) type UpgradeCaller = oneshot::Sender<Result<Upgraded, Refused>>;
+
 /// What the main loop is asked to do.
 pub(super) enum Message {
     /// Read the configuration anew and put it in force.
@@ -36,7 +39,7 @@ pub(super) enum Message {
     /// What the watched files look like now.
     Files(super::file_watch::Fingerprint),
     /// Let a new process take this one's place: this program, or the same.
-    Upgrade(Option<std::path::PathBuf>, super::upgrade::Asker),
+    Upgrade(Option<std::path::PathBuf>, UpgradeCaller),
     /// The new process is ready, or there is none.
     Started(Box<Result<crate::upgrade::Successor, crate::upgrade::Failure>>),
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
+pub use crate::health::HealthStatus;
 pub use crate::worker::Counts;
 
 use crate::latency_histogram::TimesStatus;
@@ -177,23 +178,6 @@ pub struct ServerStatus {
     pub response_times: TimesStatus,
     /// The last health check; absent without checks, and before the first.
     pub health: Option<HealthStatus>,
-}
-
-/// The last health check of a server.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct HealthStatus {
-    /// Whether it passed.
-    pub ok: bool,
-    /// What was seen.
-    pub detail: String,
-    /// When it ended, in seconds since 1970.
-    pub checked_unix_s: u64,
-    /// How long it took.
-    pub took_ms: f64,
-    /// Checks that passed since the process started.
-    pub passed: u64,
-    /// Checks that failed since then.
-    pub failed: u64,
 }
 
 /// `GET /v1/rules`

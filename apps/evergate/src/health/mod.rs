@@ -19,7 +19,7 @@ mod probe;
 mod threshold;
 
 pub(crate) use probe::is_of_machine;
-pub use threshold::{Record, Transition};
+pub use threshold::{HealthStatus, Record, Transition};
 
 use crate::control::console;
 use crate::server_state::{Generation, ServerRuntime};

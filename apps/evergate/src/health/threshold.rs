@@ -1,10 +1,27 @@
 //! Results of checks become a state: `rise` successes or `fall` failures in a row turn it round.
 
-use crate::control::status::HealthStatus;
 use evergate_config::model::Health;
 use evergate_connection::printable;
+use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+/// The last health check of a server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HealthStatus {
+    /// Whether it passed.
+    pub ok: bool,
+    /// What was seen.
+    pub detail: String,
+    /// When it ended, in seconds since 1970.
+    pub checked_unix_s: u64,
+    /// How long it took.
+    pub took_ms: f64,
+    /// Checks that passed since the process started.
+    pub passed: u64,
+    /// Checks that failed since then.
+    pub failed: u64,
+}
 
 /// What is known of one server's checks; outlives a reload.
 #[derive(Debug, Default)]

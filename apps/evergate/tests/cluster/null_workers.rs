@@ -7,19 +7,19 @@ use evergate_bpf::Owners;
 use evergate_membership::{Bucket, Role};
 
 /// All workers of a node.
-pub struct Idle {
+pub(crate) struct Idle {
     owners: Owners,
     reporters: Vec<Reporter>,
 }
 
 impl Idle {
     /// One for each reporter.
-    pub fn new(owners: Owners, reporters: Vec<Reporter>) -> Idle {
+    pub(crate) fn new(owners: Owners, reporters: Vec<Reporter>) -> Idle {
         Idle { owners, reporters }
     }
 
     /// One of them follows an instruction.
-    pub fn follow(&self, worker: usize, instruction: &Instruction) {
+    pub(crate) fn follow(&self, worker: usize, instruction: &Instruction) {
         let Some(reporter) = self.reporters.get(worker) else { return };
         match instruction {
             Instruction::Roles(roles) => {

@@ -1,11 +1,11 @@
 //! Leases end by the boot-time clock, for this process and for the programs.
 
 use crate::frame::Segment;
-use crate::testrun::{Hook, TestRun};
 use crate::packets::{PASS, STOLEN};
+use crate::testrun::{Hook, TestRun};
 use crate::world::{PORT, at, configure, node, options, privileged, vip};
-use evergate_netns::Namespace;
 use evergate_bpf::{GateError, Leases, Owner, PacketGate};
+use evergate_netns::Namespace;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;

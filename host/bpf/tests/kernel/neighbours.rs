@@ -1,8 +1,8 @@
 //! Who answers for a virtual address, and what leaves in its name.
 
 use crate::frame::{Tap, Wire, fold, sum};
-use crate::testrun::{Hook, Outcome, TestRun};
 use crate::packets::{DROP, PASS, STOLEN};
+use crate::testrun::{Hook, Outcome, TestRun};
 use crate::world::{VIRTUAL_MAC, World, at, bench, eventually, mac, node, privileged, vip};
 use evergate_base::Bucket;
 use evergate_bpf::{Counter, Mode, Owner, PacketGate};

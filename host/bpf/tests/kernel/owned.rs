@@ -1,8 +1,8 @@
 //! One packet in, one packet out: whose it is, and who may speak.
 
 use crate::frame::{ACK, SYN, Segment};
-use crate::testrun::{Hook, TestRun};
 use crate::packets::{DROP, PASS, REDIRECT, accepted, client, enter, inward, leave, listener, out, stamps};
+use crate::testrun::{Hook, TestRun};
 use crate::world::{VIRTUAL_MAC, at, bench, node, privileged, vip};
 use evergate_base::Bucket;
 use evergate_bpf::{Flow, Mode, Owner, WorkerPortId};

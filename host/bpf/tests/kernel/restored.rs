@@ -1,12 +1,10 @@
 //! One packet in, one packet out: flows that lived on another node.
 
 use crate::frame::{ACK, FIN, RST, Segment, Tap};
-use crate::testrun::{Hook, TestRun};
 use crate::packets::{DROP, PASS, STOLEN, accepted, client, enter, inward, leave, listener, out, stamps};
+use crate::testrun::{Hook, TestRun};
 use crate::world::{bench, eventually, node, privileged};
-use evergate_bpf::{
-    Flow, GateError, Mode, Owner, Restored, Slot, Strange, WorkerPortId, interface_index,
-};
+use evergate_bpf::{Flow, GateError, Mode, Owner, Restored, Slot, Strange, WorkerPortId, interface_index};
 use std::net::SocketAddr;
 use std::process::Command;
 

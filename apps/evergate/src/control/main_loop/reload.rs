@@ -3,13 +3,13 @@
 //! Requests that come while a read is under way share the next one: what they were asked for may have been written after
 //! this one began.
 
-use super::config_source::Read;
-use super::console::{error, info, warning};
-use super::file_watch::{Fingerprint, files, secrets};
-use super::main_loop::{Asker, Main, bind_metrics, no_admin};
-use super::published::Message;
-use super::socket::AdminSocket;
-use super::status::{Finding, Reloaded};
+use crate::control::config_source::Read;
+use crate::control::console::{error, info, warning};
+use crate::control::file_watch::{Fingerprint, files, secrets};
+use super::{Asker, Main, bind_metrics, no_admin};
+use crate::control::published::Message;
+use crate::control::socket::AdminSocket;
+use crate::control::status::{Finding, Reloaded};
 use evergate_config::{Concern, Config, Machine, Validity, World};
 use std::net::TcpListener;
 use std::path::PathBuf;

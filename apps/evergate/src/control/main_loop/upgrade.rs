@@ -5,27 +5,23 @@
 //! nothing is left, or when draining would. Should the new process break down before that, this one serves again; should it have been told to end, this one ends too. Should it live, and
 //! only the way to it be broken, it serves alone, and what is here ends here: two processes must never accept.
 
-use super::console::{error, info, warning};
-use super::main_loop::Main;
-use super::published::Message;
-use super::status::{Refused, Upgraded};
+use crate::control::console::{error, info, warning};
+use super::Main;
+use crate::control::published::{Message, UpgradeCaller};
+use crate::control::status::{Refused, Upgraded};
 use crate::upgrade::{Failure, Leash, Offered, Order, Progress, Successor};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
 
 /// How long a process that has closed its end of a stream may take to end.
 const ENDING: Duration = Duration::from_secs(2);
 
-/// Who asked for an upgrade hears what came of it.
-pub(super) type Asker = oneshot::Sender<Result<Upgraded, Refused>>;
-
 /// An upgrade under way.
 pub(super) struct Upgrade {
-    asker: Option<Asker>,
+    asker: Option<UpgradeCaller>,
     /// Our ends of the workers' streams, until they have them.
     streams: Vec<UnixStream>,
     /// The new process until it serves.
@@ -82,7 +78,7 @@ impl Upgrade {
 
 impl Main {
     /// Starts the new process, unless something else is going on.
-    pub(super) fn ask_upgrade(&mut self, binary: Option<PathBuf>, asker: Asker) {
+    pub(super) fn ask_upgrade(&mut self, binary: Option<PathBuf>, asker: UpgradeCaller) {
         let offered = self.may_upgrade().and_then(|()| self.prepare_offer(binary));
         let (order, streams) = match offered {
             Ok(offered) => offered,
