@@ -376,6 +376,14 @@ fn set(
             errors.push(site.error(format!("value of header {header}"), why, "use printable characters"));
             continue;
         }
+        if let Some(variable) = variable_in(value) {
+            let what = format!("the value of header {header} has the variable {variable}");
+            let why = "header values have no variables; the text would be sent as it is";
+            let remedy =
+                "write the value itself; only `redirect` has variables: ${host}, ${path} and ${query}";
+            errors.push(site.error(what, why, remedy));
+            continue;
+        }
         match edited(site, header) {
             Ok(name) if edits.iter().any(|(other, _)| is_same(other.as_bytes(), name.as_bytes())) => {
                 let why = "servers may take it for one that is set here too";
@@ -386,6 +394,13 @@ fn set(
         }
     }
     edits
+}
+
+/// The first `${..}` of a text, at most 64 bytes of it.
+fn variable_in(text: &str) -> Option<&str> {
+    let rest = &text[text.find("${")?..];
+    let name = &rest[..=rest.find('}')?];
+    Some(&name[..name.floor_char_boundary(64)])
 }
 
 fn effects(spec: &RuleSpec, name: &str, errors: &mut Vec<RuleError>) -> Vec<RuleEffect> {

@@ -239,6 +239,11 @@ fn actions_that_contradict_each_other_are_refused() {
         ),
         (RuleSpec { remove_request_headers: vec!["Host".into()], ..base() }, "host"),
         (RuleSpec { set_response_headers: fields(&[("Host", "a")]), ..base() }, "host"),
+        (
+            RuleSpec { set_request_headers: fields(&[("X-Site", "a ${host} b")]), ..base() },
+            "variable ${host}",
+        ),
+        (RuleSpec { set_response_headers: fields(&[("X-Site", "${other}")]), ..base() }, "variable ${other}"),
         (RuleSpec { set_request_headers: fields(&[("Proxy", "a")]), ..base() }, "Proxy"),
         (RuleSpec { set_request_headers: fields(&[("http2-settings", "a")]), ..base() }, "http2-settings"),
         (RuleSpec { set_request_headers: fields(&[("Content_Length", "1")]), ..base() }, "Content_Length"),
