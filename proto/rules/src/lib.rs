@@ -36,7 +36,7 @@ mod ruleset;
 mod scratch;
 mod spec;
 
-pub use check::{Finding, FindingKind, Severity, Witness, WitnessTls};
+pub use check::{Entrance, Finding, FindingKind, Severity, Witness, WitnessTls};
 pub use decision::{Decision, Effect, HeaderEdit, Matched, Outcome, RuleId, Terminal};
 pub use error::{RuleError, RuleWarning};
 pub use explain::{Condition, Explanation, RuleExplanation, Verdict};

@@ -2,7 +2,7 @@
 
 use crate::atom::Table;
 use crate::body::Wanted;
-use crate::check::{self, Finding, Witness};
+use crate::check::{self, Entrance, Finding, Witness};
 use crate::compile;
 use crate::decision::{Decision, Effect, HeaderEdit, Matched, Outcome, RuleId, Terminal};
 use crate::dnf::Literal;
@@ -218,7 +218,13 @@ impl Ruleset {
 
     /// Finds rules that are probably mistakes: unreachable, contradictory, never or always true.
     pub fn check(&self) -> Vec<Finding> {
-        check::check(self)
+        self.check_behind(&[])
+    }
+
+    /// [`check`](Self::check) behind these listeners: where possible, the example request of a finding comes through
+    /// one of them.
+    pub fn check_behind(&self, entrances: &[Entrance]) -> Vec<Finding> {
+        check::check(self, entrances)
     }
 
     /// A request that satisfies a rule's condition, if one could be found. An earlier rule may still win it.

@@ -4,7 +4,7 @@ use super::{UNSTARTABLE, WRONG, output, refused};
 use crate::control::status::Finding;
 use crate::generation::{CarriedState, assemble};
 use evergate_config::{self as config, Config, Loaded, Problem, Severity};
-use evergate_rules::{Finding as RuleFinding, FindingKind, Severity as RuleSeverity};
+use evergate_rules::{Entrance, Finding as RuleFinding, FindingKind, Severity as RuleSeverity};
 use serde::Serialize;
 use std::fmt::{self, Write};
 use std::path::Path;
@@ -52,7 +52,7 @@ pub(super) fn check(file: &Path, json: bool) -> u8 {
                 let _ = writeln!(text, "error: {}\n  problem:     {error:#}", file.display());
                 let _ = writeln!(text, "  consequence: {CONSEQUENCE}\n  remedy:      {REMEDY}");
             }
-            let found = loaded.config.rules.ruleset.check().into_iter();
+            let found = loaded.config.rules.ruleset.check_behind(&entrances(&loaded.config)).into_iter();
             report.rules = found.map(|finding| Placed::new(finding, &loaded, file)).collect();
             let meant = report.rules.iter().all(|rule| rule.finding.severity != RuleSeverity::Error);
             let loads = report.ok;
@@ -94,6 +94,14 @@ impl Placed {
         let (what, remedy) = (format!("rule \"{}\": {what}", finding.rule), remedy.to_owned());
         Placed { finding, file, line, column, key, consequence, remedy, value, what }
     }
+}
+
+/// The listeners that read requests.
+fn entrances(config: &Config) -> Vec<Entrance> {
+    let readers = config.listeners.iter().filter(|listener| listener.protocol.is_http());
+    readers
+        .map(|listener| Entrance { listener: listener.name.clone(), is_tls: listener.tls.is_some() })
+        .collect()
 }
 
 /// What follows from a finding of this kind, and what to do about it where the finding does not say so.

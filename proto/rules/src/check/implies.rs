@@ -3,6 +3,7 @@
 //! A field may have several values, and two comparisons may then hold for different values. For such a field only
 //! single comparisons imply each other.
 
+use super::Entrance;
 use super::automaton::{Alphabet, Constraint, Search, pattern_of, search};
 use crate::atom::{Compare, Net, Test, under};
 use crate::dnf::Literal;
@@ -27,15 +28,17 @@ const SEARCHES_MAX: usize = 2000;
 pub(super) struct Prover<'r> {
     pub(super) rules: &'r Ruleset,
     pub(super) scratch: Scratch,
+    /// Listeners that requests can come through; empty where they are unknown.
+    pub(super) entrances: &'r [Entrance],
     searches: usize,
 }
 
 impl<'r> Prover<'r> {
-    pub(super) fn new(rules: &'r Ruleset) -> Prover<'r> {
+    pub(super) fn new(rules: &'r Ruleset, entrances: &'r [Entrance]) -> Prover<'r> {
         let mut scratch = Scratch::new();
         // Sizes the scratch memory for this rule set.
         super::Witness::default().with(|request| scratch.begin(rules, request));
-        Prover { rules, scratch, searches: 0 }
+        Prover { rules, scratch, entrances, searches: 0 }
     }
 
     fn test(&self, literal: Literal) -> &'r Test {

@@ -11,7 +11,7 @@ mod implies;
 mod request;
 mod witness;
 
-pub use request::{Witness, WitnessTls};
+pub use request::{Entrance, Witness, WitnessTls};
 
 use serde::Serialize;
 
@@ -83,9 +83,9 @@ impl std::fmt::Display for Finding {
     }
 }
 
-pub(crate) fn check(rules: &Ruleset) -> Vec<Finding> {
-    let mut checker =
-        Checker { rules, prover: Prover::new(rules), rank: vec![0; rules.len()], findings: Vec::new() };
+pub(crate) fn check(rules: &Ruleset, entrances: &[Entrance]) -> Vec<Finding> {
+    let prover = Prover::new(rules, entrances);
+    let mut checker = Checker { rules, prover, rank: vec![0; rules.len()], findings: Vec::new() };
     for (rank, id) in rules.order.iter().enumerate() {
         checker.rank[*id as usize] = rank;
     }
@@ -96,7 +96,7 @@ pub(crate) fn check(rules: &Ruleset) -> Vec<Finding> {
 }
 
 pub(crate) fn witness_of(rules: &Ruleset, id: RuleId) -> Option<Witness> {
-    let mut prover = Prover::new(rules);
+    let mut prover = Prover::new(rules, &[]);
     rules.rules.get(id.0 as usize)?;
     rules.conditions(id.0).find_map(|literals| prover.witness(literals))
 }

@@ -34,6 +34,21 @@ pub struct Witness {
     pub body: Vec<u8>,
 }
 
+/// A listener, as far as an example request depends on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entrance {
+    /// Name of the listener.
+    pub listener: String,
+    /// Whether the listener terminates TLS: requests then have the scheme `https`.
+    pub is_tls: bool,
+}
+
+impl Entrance {
+    pub(super) fn scheme(&self) -> &'static str {
+        if self.is_tls { "https" } else { "http" }
+    }
+}
+
 /// TLS properties of a witness.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct WitnessTls {

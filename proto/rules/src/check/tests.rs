@@ -1,6 +1,6 @@
 //! Findings on small rule sets, each with its reason.
 
-use crate::check::{Finding, FindingKind, Severity};
+use crate::check::{Entrance, Finding, FindingKind, Severity};
 use crate::spec::{Limits, RuleSpec};
 use crate::{Outcome, RuleId, Ruleset, Scratch};
 
@@ -154,4 +154,43 @@ fn witness_is_found_for_conditions_of_every_kind() {
             assert_eq!(decision.rule, Some(RuleId(0)), "{condition}: {witness}");
         });
     }
+}
+
+/// The example requests of the findings, behind listeners with these names that terminate TLS or do not.
+fn witnesses(conditions: &[(&str, &str)], listeners: &[(&str, bool)]) -> Vec<String> {
+    let entrance = |&(listener, is_tls): &(&str, bool)| Entrance { listener: listener.to_owned(), is_tls };
+    let entrances: Vec<Entrance> = listeners.iter().map(entrance).collect();
+    let found = routes(conditions).check_behind(&entrances);
+    found.into_iter().filter_map(|finding| finding.witness).collect()
+}
+
+#[test]
+fn witness_behind_plain_listeners_has_no_tls() {
+    let hidden = [(r#"path.path_prefix("/a")"#, "a"), (r#"path == "/a/b""#, "b")];
+    assert_eq!(witnesses(&hidden, &[("in", false)]), ["GET http://host.example/a/b"]);
+    assert_eq!(witnesses(&hidden, &[("in", false), ("tls", true)]), ["GET http://host.example/a/b"]);
+    let tls = "GET https://host.example/a/b\n(TLSv1.3)";
+    assert_eq!(witnesses(&hidden, &[("tls", true), ("in", false)]), [tls]);
+    assert_eq!(witnesses(&hidden, &[]), [tls]);
+    // A condition decides before the order of the listeners.
+    let secure = [(r#"path.path_prefix("/a")"#, "a"), (r#"path == "/a/b" && scheme == "https""#, "b")];
+    assert_eq!(witnesses(&secure, &[("in", false), ("tls", true)]), [tls]);
+    assert_eq!(witnesses(&secure, &[("in", false)]), [tls], "the condition asks for it");
+}
+
+#[test]
+fn witness_of_a_rule_for_one_listener_comes_through_it() {
+    let rule = |name: &str, when: &str, listener: &str| RuleSpec {
+        name: name.to_owned(),
+        when: when.to_owned(),
+        listeners: vec![listener.to_owned()],
+        route: Some("p".to_owned()),
+        ..RuleSpec::default()
+    };
+    let specs = [rule("wide", r#"path.path_prefix("/a")"#, "in"), rule("narrow", r#"path == "/a/b""#, "in")];
+    let rules = Ruleset::compile(&specs, &Limits::default()).unwrap();
+    let entrance = |name: &str, is_tls| Entrance { listener: name.to_owned(), is_tls };
+    let found = rules.check_behind(&[entrance("tls", true), entrance("in", false)]);
+    let witness = found[0].witness.as_deref().unwrap();
+    assert_eq!(witness, "GET http://host.example/a/b\n(listener in)");
 }

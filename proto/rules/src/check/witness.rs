@@ -12,6 +12,9 @@ use crate::eval::{Run, Truth};
 use crate::field::{Field, FieldId, Format, Origin};
 use crate::scratch::Scratch;
 
+/// Listeners that are tried for one example request.
+const ENTRANCES_MAX: usize = 64;
+
 /// Requirements of a conjunct on one field.
 #[derive(Default)]
 struct Demand<'r> {
@@ -20,7 +23,7 @@ struct Demand<'r> {
 }
 
 /// A request under construction.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Draft<'r> {
     request: Witness,
     tls: WitnessTls,
@@ -90,7 +93,8 @@ impl<'r> Draft<'r> {
 }
 
 impl Prover<'_> {
-    /// A request that satisfies the conjunct; verified by evaluating it.
+    /// A request that satisfies the conjunct; verified by evaluating it. It comes through one of the entrances if one
+    /// of them lets such a request in.
     pub(super) fn witness(&mut self, conjunct: &[Literal]) -> Option<Witness> {
         let rules = self.rules;
         let mut demands: BTreeMap<FieldId, Demand<'_>> = BTreeMap::new();
@@ -101,23 +105,64 @@ impl Prover<'_> {
         }
         let tls = WitnessTls { version: "TLSv1.3".into(), ..WitnessTls::default() };
         let mut draft = Draft { tls, ..Draft::default() };
+        let mut asks_scheme = false;
         for (&id, demand) in &demands {
             let field = rules.table.fields.get(id);
+            asks_scheme |= *field == Field::Scheme;
             if field.optional() && demand.positive.is_empty() {
                 // Absent: every negation holds.
                 draft.plain |= *field == Field::TlsVersion;
                 continue;
             }
             match field {
-                Field::BodySize => {}
+                Field::BodySize | Field::Listener => {}
                 Field::ClientIp | Field::LocalIp | Field::ClientPort | Field::LocalPort => {
                     draft.set_address(field, demand)?;
                 }
                 _ => draft.set(field, self.values(field, demand)?)?,
             }
         }
+        let listener = demands.get(&crate::field::id::LISTENER);
+        let size = demands.get(&crate::field::id::BODY_SIZE);
+        let mut tried = Vec::new();
+        let entrances = self.entrances;
+        for entrance in entrances.iter().take(ENTRANCES_MAX) {
+            // Without a condition on the listener, entrances differ in TLS only.
+            let key = (listener.is_some().then_some(&entrance.listener), entrance.is_tls);
+            if tried.contains(&key) {
+                continue;
+            }
+            tried.push(key);
+            let mut draft = draft.clone();
+            if listener.is_some() {
+                draft.request.listener.clone_from(&entrance.listener);
+            }
+            if !asks_scheme {
+                draft.request.scheme = entrance.scheme().to_owned();
+            }
+            draft.plain |= !entrance.is_tls;
+            let fits = |witness: &Witness| {
+                witness.scheme == entrance.scheme() && witness.tls.is_some() == entrance.is_tls
+            };
+            let witness = self.finished(draft, size, conjunct).filter(fits);
+            if witness.is_some() {
+                return witness;
+            }
+        }
+        if let Some(demand) = listener {
+            draft.set(&Field::Listener, self.values(&Field::Listener, demand)?)?;
+        }
+        self.finished(draft, size, conjunct)
+    }
+
+    fn finished(
+        &mut self,
+        draft: Draft<'_>,
+        size: Option<&Demand<'_>>,
+        conjunct: &[Literal],
+    ) -> Option<Witness> {
         let mut witness = draft.finish()?;
-        if let Some(demand) = demands.get(&crate::field::id::BODY_SIZE) {
+        if let Some(demand) = size {
             pad(&mut witness, demand)?;
         }
         (self.evaluate(&witness, conjunct) == Truth::True).then_some(witness)
