@@ -72,7 +72,7 @@ fn small_file_gets_the_documented_defaults() {
     let pool = config.pool(PoolId(0));
     assert_eq!(
         (pool.policy, pool.sticky, pool.sticky_cookie.as_str()),
-        (Policy::PowerOfTwo, Sticky::None, "EVERGATE")
+        (Policy::PowerOfTwo, Sticky::None, "EVERGATE_web")
     );
     assert_eq!((pool.retries, pool.queue_max, pool.keep_alive_idle_max), (2, 1024, 256));
     assert_eq!(pool.response_timeout, config.timeouts.response);

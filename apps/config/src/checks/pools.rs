@@ -1,5 +1,6 @@
 //! Checks of pools and their servers.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -43,10 +44,10 @@ pub(crate) fn pools(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<Pool> {
         let ms = Duration::from_millis;
         let Some(name) = name else { continue };
         all.push(Pool {
+            sticky_cookie: cookie_of(raw).into_owned(),
             name,
             policy: raw.policy,
             sticky: raw.sticky,
-            sticky_cookie: raw.sticky_cookie.clone(),
             sticky_load_percent_max: raw.sticky_load_percent_max,
             sessions,
             servers,
@@ -186,6 +187,15 @@ fn is_among(pool: &RawPool, names: &BTreeSet<&str>) -> bool {
     pool.name.as_deref().is_some_and(|name| names.contains(name))
 }
 
+/// Name of the cookie by which clients of the pool return to their server. The default has the pool's name: a browser
+/// keeps one cookie per name and site, so two pools with one name would replace each other's.
+fn cookie_of(pool: &RawPool) -> Cow<'_, str> {
+    match &pool.sticky_cookie {
+        Some(cookie) => Cow::Borrowed(cookie),
+        None => Cow::Owned(format!("EVERGATE_{}", pool.name.as_deref().unwrap_or_default())),
+    }
+}
+
 /// A client has one cookie of a name: that of the pool that it was at last.
 fn shared_cookie(
     config: &RawConfig,
@@ -197,14 +207,11 @@ fn shared_cookie(
     let is_sticky = |pool: &&RawPool| is_among(pool, by_cookie);
     let Some(raw) = config.pools.get(index).filter(is_sticky) else { return };
     let mut earlier = config.pools[..index].iter().filter(is_sticky);
-    let Some(other) = earlier.find(|pool| pool.sticky_cookie == raw.sticky_cookie) else { return };
+    let cookie = cookie_of(raw);
+    let Some(other) = earlier.find(|pool| cookie_of(pool) == cookie) else { return };
     checks.report.warning(
         at,
-        format!(
-            "the cookie {:?} is also that of pool {:?}",
-            raw.sticky_cookie,
-            other.name.as_deref().unwrap_or_default()
-        ),
+        format!("the cookie {cookie:?} is also that of pool {:?}", other.name.as_deref().unwrap_or_default()),
         "a client that goes from one to the other is placed anew each time",
         "give one of them a `sticky_cookie` of its own",
     );
@@ -218,17 +225,17 @@ fn sticky(
     checks: &mut Checks<'_>,
 ) {
     let key = at.key("sticky_cookie");
-    if !is_token(&raw.sticky_cookie) {
+    if let Some(cookie) = raw.sticky_cookie.as_deref().filter(|cookie| !is_token(cookie)) {
         checks.report.error(
             &key,
-            format!("{:?} cannot be the name of a cookie", raw.sticky_cookie),
+            format!("{cookie:?} cannot be the name of a cookie"),
             "use letters, digits, `-` and `_` (a token of RFC 9110), such as \"EVERGATE\"",
         );
     }
     if raw.name.is_none() {
         return; // no rule can route to it, and that is said
     }
-    if checks.report.is_given(&key) && !is_among(raw, by_cookie) && raw.sticky_cookie != "EVERGATE" {
+    if raw.sticky_cookie.is_some() && !is_among(raw, by_cookie) {
         checks.report.warning(
             &key,
             "`sticky_cookie` is given, but neither the pool nor a rule that routes to it is sticky by cookie",

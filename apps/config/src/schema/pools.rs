@@ -33,7 +33,13 @@ pub(crate) static POOL: Section = Section {
             "Whether a client returns to its server: by a cookie of evergate, or by a hash of its \
                 address. See below.",
         ),
-        with_default("sticky_cookie", Kind::Text, "\"EVERGATE\"", "Name of that cookie."),
+        optional(
+            "sticky_cookie",
+            Kind::Text,
+            "`EVERGATE_` and the pool's name",
+            "\"EVERGATE_web\"",
+            "Name of that cookie. Two sticky pools of one site need two names.",
+        ),
         optional(
             "sticky_load_percent_max",
             Kind::Integer(100, 100_000),

@@ -50,7 +50,7 @@ fn cookie_leads_to_its_server_and_a_forged_one_is_ignored() {
             assert_eq!(served(&node, &format!("a=b; {cookie}")), (name.clone(), None), "{cookie}");
         }
     }
-    let (_, set) = served(&node, "EVERGATE=forged");
+    let (_, set) = served(&node, "EVERGATE_web=forged");
     assert!(known.iter().any(|(_, cookie)| set.as_ref() == Some(cookie)), "{set:?}");
 }
 

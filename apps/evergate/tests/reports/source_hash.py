@@ -64,12 +64,12 @@ def f():
         check(len(cks) == 4, "four cookies")
         v = cks[b"2"]
         for hd in (
-            "Cookie: EVERGATE=gone; %s\r\n" % v,
-            "Cookie: EVERGATE=gone\r\nCookie: %s\r\n" % v,
+            "Cookie: EVERGATE_p=gone; %s\r\n" % v,
+            "Cookie: EVERGATE_p=gone\r\nCookie: %s\r\n" % v,
             "Cookie: a=1;%s;b=2\r\n" % v,
             "cookie:%s\r\n" % v,
-            "Cookie: XEVERGATE=1; %s\r\n" % v,
-            "Cookie: %s; EVERGATE=gone\r\n" % v,
+            "Cookie: XEVERGATE_p=1; %s\r\n" % v,
+            "Cookie: %s; EVERGATE_p=gone\r\n" % v,
         ):
             k = [frm(p, "127.0.0.1", hd).body for i in range(5)]
             check(k == [b"2"] * 5, "%r leads to its server (%s)" % (hd[:40], k))

@@ -24,7 +24,7 @@ def f():
 
         def go(c=None, extra=""):
             r = ask(p, "GET / HTTP/1.1\r\nHost: a\r\n%s%s\r\n" % ("Cookie: %s\r\n" % c if c else "", extra))
-            return r, next((x.split(";")[0] for x in r.all("set-cookie") if x.startswith("EVERGATE=")), None)
+            return r, next((x.split(";")[0] for x in r.all("set-cookie") if x.startswith("EVERGATE_p=")), None)
 
         firsts = [go()[0].body for i in range(6)]
         check(len(set(firsts)) == 3, "new clients are spread (%s)" % firsts)
@@ -38,7 +38,7 @@ def f():
         check(all(x[1] is None for x in rs), "and gets no other cookie")
         check(go("x=y; %s; z=1" % ck)[0].body == me, "among other cookies")
         check(
-            all(go("EVERGATE=%s" % v)[1] is not None for v in ("", "zzz", "0" * 500, '"', "127.0.0.1:%d" % bs[0].port)),
+            all(go("EVERGATE_p=%s" % v)[1] is not None for v in ("", "zzz", "0" * 500, '"', "127.0.0.1:%d" % bs[0].port)),
             "a cookie of no server is replaced",
         )
         # The server dies.
