@@ -130,6 +130,14 @@ fn fit_value(key: &'static Key, value: &mut DeValue<'_>, at: &KeyPath, report: &
 
 fn fit_scalar(key: &'static Key, value: &DeValue<'_>, at: &KeyPath, report: &mut Report<'_>) -> bool {
     let as_in_example = |key: &Key| format!("write it like `{} = {}`", key.name, key.example);
+    if let Some((place, variable)) = variable_in(key, value, at) {
+        let what =
+            format!("`{variable}` looks like a variable, and evergate expands no environment variables");
+        let remedy =
+            "write the value itself, or let another program write the file before, such as `envsubst`";
+        report.excuse(at);
+        return refuse(&place, what, remedy.to_owned(), report);
+    }
     match (key.kind, value) {
         (Kind::Bool, DeValue::Boolean(_)) | (Kind::Text | Kind::StatusSet, DeValue::String(_)) => true,
         (Kind::Integer(min, max), DeValue::Integer(_)) => {
@@ -175,6 +183,42 @@ fn fit_scalar(key: &'static Key, value: &DeValue<'_>, at: &KeyPath, report: &mut
     }
 }
 
+/// Keys whose values have a syntax of their own with `$`.
+const WITH_DOLLARS: [&str; 2] = ["when", "redirect"];
+
+/// The first string of a value that has a variable as shells write it, and the variable.
+fn variable_in<'v>(key: &Key, value: &'v DeValue<'_>, at: &KeyPath) -> Option<(KeyPath, &'v str)> {
+    match value {
+        _ if WITH_DOLLARS.contains(&key.name) => None,
+        DeValue::String(text) => Some((at.clone(), shell_variable(text)?)),
+        DeValue::Array(array) => (0..).zip(array.iter()).find_map(|(i, element)| match element.get_ref() {
+            DeValue::String(text) => Some((at.index(i), shell_variable(text)?)),
+            _ => None,
+        }),
+        _ => None,
+    }
+}
+
+/// `${NAME}` anywhere in a text, or `$NAME` in capitals at its beginning.
+fn shell_variable(text: &str) -> Option<&str> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let braced = text.match_indices("${").find_map(|(start, _)| {
+        let rest = &text[start..];
+        let end = rest.find('}')?;
+        let name = &rest[2..end];
+        (!name.is_empty() && name.len() <= 64 && name.chars().all(is_name)).then_some(&rest[..=end])
+    });
+    let bare = || {
+        let name = text.strip_prefix('$')?;
+        let len = name
+            .find(|c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'))
+            .unwrap_or(name.len());
+        let begins = name.starts_with(|c: char| c.is_ascii_uppercase());
+        (begins && (2..=64).contains(&len)).then(|| &text[..=len])
+    };
+    braced.or_else(bare)
+}
+
 fn is_integer_in(min: i64, max: i64, value: &DeValue<'_>) -> bool {
     let DeValue::Integer(number) = value else { return false };
     i64::from_str_radix(&number.as_str().replace('_', ""), number.radix())
@@ -189,8 +233,22 @@ fn refuse_choice(
     report: &mut Report<'_>,
 ) -> bool {
     let what = format!("`{}` has no value {word:?}", key.name);
+    if words == TLS_VERSIONS && is_old_tls(word) {
+        let remedy = format!("TLS 1.1 and older are obsolete (RFC 8996): write `{} = \"1.2\"`", key.name);
+        return refuse(at, what, remedy, report);
+    }
     let meant = did_you_mean(word, words.iter().copied());
     refuse(at, what, format!("{meant}use one of {}", listed(words.iter().copied())), report)
+}
+
+/// The words of keys that name a TLS version.
+const TLS_VERSIONS: &[&str] = &["1.2", "1.3"];
+
+/// Whether a word names a version of TLS or SSL before 1.2.
+fn is_old_tls(word: &str) -> bool {
+    let lower = word.trim().to_ascii_lowercase();
+    let number = lower.trim_start_matches("tls").trim_start_matches([' ', 'v']);
+    lower.starts_with("ssl") || matches!(number, "1" | "1.0" | "1.1")
 }
 
 /// Whether all elements of a list or table are strings. `what` they are, and the remedy where one is not.
@@ -339,7 +397,25 @@ fn unknown_key(section: &Section, name: &str, table: &KeyPath, at: &KeyPath, rep
 
 #[cfg(test)]
 mod tests {
-    use super::in_unit;
+    use super::{in_unit, is_old_tls, shell_variable};
+
+    #[test]
+    fn shell_variables_and_old_tls_versions_are_recognised() {
+        for (text, variable) in [
+            ("${BACKEND}", Some("${BACKEND}")),
+            ("app:${PORT_1}", Some("${PORT_1}")),
+            ("$BACKEND:80", Some("$BACKEND")),
+            ("/srv/${a b}/${c", None),
+            ("$", None),
+            ("$a", None),
+            ("a$B", None),
+            ("${}", None),
+        ] {
+            assert_eq!(shell_variable(text), variable, "{text}");
+        }
+        assert!(["1.1", "1.0", "TLSv1.1", "tls 1.0", "SSLv3"].iter().all(|word| is_old_tls(word)));
+        assert!(!["1.2", "TLSv1.3", "2", ""].iter().any(|word| is_old_tls(word)));
+    }
 
     #[test]
     fn a_value_with_a_unit_is_converted_to_the_unit_of_the_key() {

@@ -55,6 +55,25 @@ fn bad_pools_rules_and_settings_are_refused_with_advice() {
             "add `client_chain`",
         ),
         ("{L}{C}{P}[pools.tls]\nca = @@\"k.pem\"\n", "pools[0].tls.ca", "not a certificate"),
+        // Nothing is expanded.
+        (
+            "{L}{C}{P}[[pools.servers]]\naddress = @@\"${BACKEND}\"\n",
+            "pools[0].servers[1].address",
+            "evergate expands no environment variables",
+        ),
+        ("{L}{C}{P}[node]\nworkers = @@\"$WORKERS\"\n", "node.workers", "`envsubst`"),
+        ("{L}{C}{P}[tls.a]\nalpn = [@@\"${ALPN}\"]\n", "tls.a.alpn[0]", "`${ALPN}`"),
+        (
+            "{L}tls = \"a\"\n{C}{P}[tls.a]\nmin_version = @@\"1.1\"\n",
+            "tls.a.min_version",
+            "write `min_version = \"1.2\"`",
+        ),
+        // Header values have no variables.
+        (
+            "{L}{C}{P}[[rules]]\nname = \"r\"\nset_request_headers = @@{ X-Site = \"${host}\" }\n",
+            "rules[0].set_request_headers",
+            "${host}, ${path} and ${query}",
+        ),
         // Health checks.
         ("{L}{C}{P}[pools.health]\npath = @@\"health\"\n", "pools[0].health.path", "`path = \"/health\"`"),
         ("{L}{C}{P}[pools.health]\npath = @@\"http://a/x\"\n", "pools[0].health.path", "`path = \"/x\"`"),
