@@ -1,4 +1,4 @@
-//! What the operator is told on standard error: one line each, beginning with its weight.
+//! What the operator is told on standard error: lines that begin with their weight, mostly one each.
 //!
 //! While a node runs, a thread of its own writes them in their order: standard error that nobody reads stops neither the
 //! control plane nor a worker. Bound: messages beyond some bytes are lost, counted, and told of as soon as there is room.
@@ -38,8 +38,27 @@ pub fn error(text: impl Display) {
 }
 
 fn line(weight: &str, text: &dyn Display) {
-    let text = text.to_string().replace(['\n', '\r'], " ");
-    print(format!("{weight}: {}", terminal::shown(&text)));
+    print(lines(weight, &text.to_string()));
+}
+
+/// A message as lines of the log. Each line has the weight and the component of the first one, so that a reader who
+/// searches for them finds the whole message, and no text can forge a line of another weight.
+fn lines(weight: &str, text: &str) -> String {
+    let mut lines = text.split(['\n', '\r']).map(str::trim_end).filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or_default();
+    let component = component(first).map_or(String::new(), |component| format!("{component}: "));
+    let mut all = format!("{weight}: {}", terminal::shown(first));
+    for line in lines {
+        all += &format!("\n{weight}: {component}  {}", terminal::shown(line));
+    }
+    all
+}
+
+/// The component that a message begins with: a few plain words before a colon.
+fn component(line: &str) -> Option<&str> {
+    let (component, _) = line.split_once(": ")?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    ((1..=32).contains(&component.len()) && component.chars().all(is_plain)).then_some(component)
 }
 
 /// Text as it is, on lines of its own.
@@ -216,6 +235,22 @@ mod tests {
         queue.open();
         std::thread::spawn(move || queue.write_to(&mut writer));
         (queue, BufReader::new(reader))
+    }
+
+    #[test]
+    fn message_of_several_lines_repeats_weight_and_component() {
+        let shown = |text| lines("warning", text);
+        assert_eq!(shown("one line"), "warning: one line");
+        assert_eq!(
+            shown("access log: cannot write:\r\n  disk full\n\nmake room\n"),
+            "warning: access log: cannot write:\nwarning: access log:     disk full\nwarning: access log:   make room"
+        );
+        assert_eq!(
+            shown("/etc/e.toml:3: bad\nerror: forged"),
+            "warning: /etc/e.toml:3: bad\nwarning:   error: forged"
+        );
+        assert_eq!(shown("a\x1b[1m\nb"), "warning: a\\u{1b}[1m\nwarning:   b");
+        assert_eq!(shown(""), "warning: ");
     }
 
     #[test]
