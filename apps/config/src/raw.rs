@@ -106,7 +106,7 @@ pub(crate) struct RawPool {
     pub(crate) name: Option<String>,
     pub(crate) policy: Policy,
     pub(crate) sticky: Sticky,
-    pub(crate) sticky_cookie: String,
+    pub(crate) sticky_cookie: Option<String>,
     pub(crate) sticky_load_percent_max: Option<u32>,
     pub(crate) queue_max: u32,
     pub(crate) queue_timeout_ms: u64,

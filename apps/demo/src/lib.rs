@@ -15,19 +15,20 @@ pub use websocket::{echo as echo_websocket, websocket_accept};
 
 use anyhow::{Context, Result};
 use std::io::Write;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-/// Starts servers on 127.0.0.1, says on standard output where each listens, and serves until the process ends.
-pub fn serve(count: u16, port: Option<u16>, name: &str) -> Result<()> {
+/// Starts servers, prints on standard output where each one listens, and serves until the process ends. `first`: the
+/// address of the first server; the others have the ports after it, or free ones as well if it has port 0.
+pub fn serve(count: u16, first: SocketAddr, name: &str) -> Result<()> {
     let mut servers = Vec::new();
     for index in 0..count {
-        let port = match port {
-            Some(first) => first.checked_add(index).context("there are no ports above 65535")?,
-            None => 0,
+        let port = match first.port() {
+            0 => 0,
+            first => first.checked_add(index).context("there are no ports above 65535")?,
         };
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
-            .with_context(|| format!("cannot listen on 127.0.0.1:{port}"))?;
+        let address = SocketAddr::new(first.ip(), port);
+        let listener = TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
         let name = if count == 1 { name.to_owned() } else { format!("{name}-{}", index + 1) };
         servers.push((name, listener));
     }

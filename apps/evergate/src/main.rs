@@ -16,7 +16,10 @@ fn main() -> ExitCode {
 /// Performs `evergate demo`; the exit code.
 fn demo(command: Demo) -> Result<u8> {
     match command {
-        Demo::Servers(args) => evergate_demo::serve(args.count, args.port, &args.name).map(|()| 0),
+        Demo::Servers(args) => {
+            let local = || SocketAddr::from((Ipv4Addr::LOCALHOST, args.port.unwrap_or(0)));
+            evergate_demo::serve(args.count, args.listen.unwrap_or_else(local), &args.name).map(|()| 0)
+        }
         Demo::Cluster(args) if args.check => cluster::check().map(|()| 0),
         Demo::Cluster(args) => {
             let transfer_bytes = u64::from(args.transfer_mib) * MIB;

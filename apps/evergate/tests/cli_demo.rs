@@ -10,8 +10,13 @@ struct Demo(Child, SocketAddr);
 
 impl Demo {
     fn start() -> Demo {
+        Demo::start_with(&[])
+    }
+
+    fn start_with(arguments: &[&str]) -> Demo {
         let mut child = Command::new(env!("CARGO_BIN_EXE_evergate"))
             .args(["demo", "servers", "--name", "one"])
+            .args(arguments)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -80,4 +85,18 @@ fn upgraded_connection_echoes() {
     let mut echoed = [0; 8];
     stream.read_exact(&mut echoed).unwrap();
     assert_eq!(&echoed, b"\x00\xff later");
+}
+
+#[test]
+fn demo_server_listens_on_the_given_address() {
+    let demo = Demo::start_with(&["--listen", "127.0.0.2:0"]);
+    assert_eq!(demo.1.ip().to_string(), "127.0.0.2");
+    let answer = demo.ask("GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+    assert!(answer.starts_with(b"HTTP/1.1 200 "));
+    let refused = Command::new(env!("CARGO_BIN_EXE_evergate"))
+        .args(["demo", "servers", "--listen", "localhost"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(2) && text.contains("write it like 127.0.0.1:8080"), "{text}");
 }

@@ -19,8 +19,12 @@ mod simulate;
 
 use crate::wire_versions::WireVersions;
 use clap::{Args, Parser, Subcommand};
+<<<<<<< HEAD
 use evergate_config::{Problem, Severity};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+=======
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+>>>>>>> 9016765 (demo: let servers listen on a given address)
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -223,7 +227,7 @@ struct RunArgs {
     with it on this machine."
 )]
 struct CheckArgs {
-    /// Configuration file
+    /// Configuration file; - reads standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Print JSON
@@ -233,7 +237,7 @@ struct CheckArgs {
 
 #[derive(Debug, Args)]
 struct ExplainArgs {
-    /// Configuration file
+    /// Configuration file; - reads standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// The request: method and URL, such as 'GET https://example.com/path?query'; GET may be left out
@@ -274,6 +278,14 @@ fn end(text: &str) -> Result<(IpAddr, Option<u16>), String> {
     alone
         .or_else(|_| text.parse().map(|at: SocketAddr| (at.ip(), Some(at.port()))))
         .map_err(|_| "write it like 192.0.2.1, 192.0.2.1:443, 2001:db8::1 or [2001:db8::1]:443".to_owned())
+}
+
+/// An address to listen on; without a host all addresses of IPv4 and IPv6.
+fn listen(text: &str) -> Result<SocketAddr, String> {
+    let port = text.strip_prefix(':').and_then(|port| port.parse().ok());
+    let any = port.map(|port| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
+    any.or_else(|| text.parse().ok())
+        .ok_or_else(|| "write it like 127.0.0.1:8080, [::1]:8080 or :8080".to_owned())
 }
 
 #[derive(Debug, Args)]
@@ -381,7 +393,14 @@ pub struct DemoServers {
     pub count: u16,
     /// Port of the first; the others follow. Otherwise any free ports
     #[arg(long)]
+<<<<<<< HEAD
     pub port: Option<u16>,
+=======
+    pub port: Option<u16>,
+    /// Address of the first, such as 0.0.0.0:8080, [::1]:8080 or :8080; the others have the ports after it
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "port", value_parser = listen)]
+    listen: Option<SocketAddr>,
+>>>>>>> 9016765 (demo: let servers listen on a given address)
     /// Name of the server; several are NAME-1, NAME-2, and so on
     #[arg(long, default_value = "demo")]
     pub name: String,
