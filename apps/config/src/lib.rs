@@ -24,7 +24,7 @@ mod span;
 mod structure;
 mod suggest;
 
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 
 use serde::Deserialize;
@@ -36,8 +36,15 @@ pub use checks::cluster::{choose_node, cluster_key};
 pub use checks::runtime_files::is_pid;
 pub use environment::{FILE_BYTES_MAX, Machine, World};
 pub use from_flags::one_line;
+<<<<<<< HEAD:apps/config/src/lib.rs
 pub use model::{Config, Rules};
-pub use problem::{Problem, Severity};
+pub use problem::{PROBLEMS_MAX, Problem, Severity, thousands};
+=======
+pub use model::Config;
+pub use problem::{PROBLEMS_MAX, Problem, Severity, thousands};
+pub use rules::Rules;
+pub use runtime_files::is_pid;
+>>>>>>> 2551854 (cli: bound the problems of a file, read standard input):apps/evergate/src/config/mod.rs
 
 use checks::context::{Checks, Names};
 use checks::{certificates, cluster, cluster_cross, cross, listeners, node, pools, rules, runtime_files};
@@ -88,12 +95,29 @@ pub fn load(path: &Path) -> Result<Loaded, Vec<Problem>> {
         let what = format!("the configuration cannot be read: {error}");
         vec![Problem::of_file(&file, what, remedy_for_reading(&error, path))]
     })?;
+    let base_dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    parse_bytes(bytes, &file, base_dir)
+}
+
+/// Loads a configuration from a stream, such as standard input. Relative paths in it begin at the working folder.
+pub fn load_from(input: impl Read, file: &str) -> Result<Loaded, Vec<Problem>> {
+    let wrong = |what: String, remedy: &str| vec![Problem::of_file(file, what, remedy)];
+    let mut bytes = Vec::new();
+    input.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| {
+        wrong(format!("the configuration cannot be read: {error}"), "name a file instead")
+    })?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(wrong("the configuration is larger than 16 MiB".to_owned(), "split it up"));
+    }
+    parse_bytes(bytes, file, Path::new("."))
+}
+
+fn parse_bytes(bytes: Vec<u8>, file: &str, base_dir: &Path) -> Result<Loaded, Vec<Problem>> {
     let text = String::from_utf8(bytes).map_err(|error| {
         let what = format!("the file is not UTF-8 text from byte {} on", error.utf8_error().valid_up_to());
-        vec![Problem::of_file(&file, what, "save it as UTF-8")]
+        vec![Problem::of_file(file, what, "save it as UTF-8")]
     })?;
-    let base_dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    parse(&text, &file, base_dir)
+    parse(&text, file, base_dir)
 }
 
 fn remedy_for_reading(error: &io::Error, path: &Path) -> &'static str {
@@ -125,7 +149,12 @@ pub fn parse_with(
     let mut source = Source::new(file, text);
     let (tree, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
-        return Err(errors.iter().map(|error| syntax_error(&source, error)).collect());
+        let shown = errors.iter().take(problem::PROBLEMS_MAX);
+        let mut problems: Vec<Problem> = shown.map(|error| syntax_error(&source, error)).collect();
+        if let more @ 1.. = errors.len() - problems.len() {
+            problems.push(Problem::of_more(file, Severity::Error, more));
+        }
+        return Err(problems);
     }
     let tree = DeValue::Table(tree.into_inner());
     source.index(&KeyPath::root(), &tree);

@@ -49,6 +49,9 @@ pub struct Problem {
     /// Whether a node does not start on this machine because of it, although the configuration is not refused.
     #[serde(skip)]
     pub hinders_start: bool,
+    /// Number of findings that this entry stands for: more than 1 in the last entry of a list that was cut.
+    #[serde(skip)]
+    pub stands_for: usize,
 }
 
 /// The consequence shared by all problems that simply refuse the file.
@@ -56,6 +59,9 @@ pub(crate) const REFUSED: &str = "the configuration is refused; a running node k
 
 /// Longest excerpt of a value shown in a problem, in characters.
 const VALUE_LEN_MAX: usize = 80;
+
+/// Most problems of one file that are shown; one more entry counts the rest.
+pub const PROBLEMS_MAX: usize = 50;
 
 impl Problem {
     /// A problem of the whole file, without a place in its text.
@@ -72,8 +78,54 @@ impl Problem {
             remedy: remedy.into(),
             may_pass: false,
             hinders_start: false,
+            stands_for: 1,
         }
     }
+
+    /// The entry that ends a list which was cut.
+    pub(crate) fn of_more(file: &str, severity: Severity, count: usize) -> Self {
+        let consequence = match severity {
+            Severity::Error => REFUSED,
+            Severity::Warning => "they are not shown",
+        };
+        let what = format!("and {} more problems", thousands(count));
+        let more = Self::of_file(file, what, "correct the ones above, then check again");
+        Self { severity, consequence: consequence.to_owned(), stands_for: count, ..more }
+    }
+}
+
+/// A number with commas between its thousands.
+pub fn thousands(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// At most [`PROBLEMS_MAX`] of these problems in the order of the file, errors before warnings, and one entry that counts
+/// the rest.
+pub(crate) fn bounded(mut problems: Vec<Problem>, file: &str) -> Vec<Problem> {
+    let place = |problem: &Problem| (problem.line, problem.column);
+    problems.sort_by_key(place);
+    if problems.len() <= PROBLEMS_MAX {
+        return problems;
+    }
+    problems.sort_by_key(|problem| problem.severity);
+    let rest = problems.split_off(PROBLEMS_MAX);
+    problems.sort_by_key(place);
+    let is_error = |problem: &&Problem| problem.severity == Severity::Error;
+    let severity =
+        if rest.iter().any(|problem| is_error(&problem)) { Severity::Error } else { Severity::Warning };
+    let more = Problem::of_more(file, severity, rest.len());
+    let may_pass = rest.iter().filter(is_error).all(|problem| problem.may_pass);
+    let hinders_start = rest.iter().any(|problem| problem.hinders_start);
+    problems.push(Problem { may_pass, hinders_start, ..more });
+    problems
 }
 
 impl fmt::Display for Problem {
@@ -245,10 +297,16 @@ impl<'a> Report<'a> {
         self.source
     }
 
+<<<<<<< HEAD:apps/config/src/problem.rs
     /// All problems in the order of their places in the file.
     pub(crate) fn into_problems(mut self) -> Vec<Problem> {
         self.problems.sort_by_key(|p| (p.line, p.column));
         self.problems
+=======
+    /// The problems in the order of their places in the file, bounded: see [`bounded`].
+    pub(crate) fn into_problems(self) -> Vec<Problem> {
+        bounded(self.problems, self.source.file())
+>>>>>>> 2551854 (cli: bound the problems of a file, read standard input):apps/evergate/src/config/problem.rs
     }
 
     fn add(&mut self, severity: Severity, at: &KeyPath, what: String, consequence: String, remedy: String) {
@@ -280,6 +338,25 @@ pub(crate) fn shorten(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bounded_list_shows_errors_first_and_counts_the_rest() {
+        let problem = |severity, line| Problem { severity, line, ..Problem::of_file("f", "x", "y") };
+        let mut all: Vec<Problem> = (1..=1200).map(|line| problem(Severity::Warning, line)).collect();
+        all.push(problem(Severity::Error, 1300));
+        let shown = bounded(all, "f");
+        assert_eq!(shown.len(), PROBLEMS_MAX + 1);
+        assert!(shown[..PROBLEMS_MAX].is_sorted_by_key(|problem| problem.line));
+        assert_eq!((shown[49].severity, shown[49].line), (Severity::Error, 1300));
+        assert_eq!((shown[50].severity, shown[50].stands_for), (Severity::Warning, 1151));
+        assert_eq!(shown[50].what, "and 1,151 more problems");
+        let errors: Vec<Problem> = (0..60).map(|line| problem(Severity::Error, line)).collect();
+        let shown = bounded(errors, "f");
+        assert_eq!((shown[50].severity, shown[50].may_pass), (Severity::Error, false));
+        assert_eq!(bounded((0..50).map(|line| problem(Severity::Error, line)).collect(), "f").len(), 50);
+        let numbers = [0, 999, 1000, 199_950, 1_000_000].map(thousands);
+        assert_eq!(numbers, ["0", "999", "1,000", "199,950", "1,000,000"]);
+    }
 
     #[test]
     fn what_a_file_holds_cannot_command_a_terminal() {

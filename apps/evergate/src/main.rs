@@ -3,6 +3,7 @@
 use anyhow::Result;
 use evergate::cli::Demo;
 use evergate_demo::cluster::{self, Interrupted};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 
 /// Exit code after an interrupt, as shells report it.

@@ -32,7 +32,8 @@ fn doubtful_file_is_used_with_a_warning() {
         ),
         ("{L}{C}{P}@@[tls.old]\n", "tls.old", "no listener uses"),
         (
-            "{L}{C}{P}@@[[pools]]\nname = \"b\"\n[[pools.servers]]\naddress = \"10.0.0.1:80\"\n\
+            "{L}{C}{P}@@[[pools]]\nname = \"b\"\nsticky_cookie = \"EVERGATE_web\"\n\
+             [[pools.servers]]\naddress = \"10.0.0.1:80\"\n\
              [[rules]]\nname = \"r\"\nwhen = 'path == \"/r\"'\nroute = \"web\"\nsticky = \"cookie\"\n\
              [[rules]]\nname = \"s\"\nwhen = 'path == \"/s\"'\nroute = \"b\"\nsticky = \"cookie\"\n",
             "pools[1]",
@@ -58,7 +59,8 @@ fn doubtful_file_is_used_with_a_warning() {
         (
             "{L}[[listeners]]\nname = \"b\"\naddress = \":1\"\nprotocol = \"http\"\npool = \"b\"\n\
              {C}[[pools]]\nname = \"web\"\nsticky = \"cookie\"\n[[pools.servers]]\naddress = \"10.0.0.1:80\"\n\
-             @@[[pools]]\nname = \"b\"\nsticky = \"cookie\"\n[[pools.servers]]\naddress = \"10.0.0.2:80\"\n",
+             @@[[pools]]\nname = \"b\"\nsticky = \"cookie\"\nsticky_cookie = \"EVERGATE_web\"\n\
+             [[pools.servers]]\naddress = \"10.0.0.2:80\"\n",
             "pools[1]",
             "placed anew",
         ),

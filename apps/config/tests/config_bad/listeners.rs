@@ -174,7 +174,7 @@ fn contradictory_file_is_refused_at_the_place_with_advice() {
         (
             "{L}tls = \"a\"\n{C}{P}[tls.a]\nmax_version = @@\"1.1\"\n",
             "tls.a.max_version",
-            "use one of `1.2`, `1.3`",
+            "write `max_version = \"1.2\"`",
         ),
         (
             "{L}tls = \"a\"\n{C}{P}@@[tls.a]\nclient_certificates = \"required\"\n",

@@ -65,3 +65,18 @@ fn problem_is_readable_and_serialises_to_json() {
     assert_eq!((json["line"].as_u64(), json["column"].as_u64()), (Some(13), Some(10)));
     assert_eq!(json["value"], "0");
 }
+
+#[test]
+fn many_problems_are_bounded_and_counted() {
+    let duplicates = "a = 1\n".repeat(200_001);
+    let unknown: String = (0..5000).map(|number| format!("key_{number} = 1\n")).collect();
+    // That nothing listens is a problem too.
+    for (text, more) in [(duplicates, "and 199,950 more problems"), (unknown, "and 4,951 more problems")] {
+        let problems = problems_of(&text);
+        assert_eq!(problems.len(), 51);
+        let last = &problems[50];
+        assert_eq!((last.what.as_str(), last.severity), (more, Severity::Error));
+        let printed: usize = problems.iter().map(|problem| problem.to_string().len()).sum();
+        assert!(printed < 100_000, "{printed} bytes");
+    }
+}

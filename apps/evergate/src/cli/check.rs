@@ -1,11 +1,16 @@
 //! `evergate check`: the configuration, its files, and what its rules do to one another. Starts and changes nothing.
 
 use super::{UNSTARTABLE, WRONG, output, refused};
+<<<<<<< HEAD
+=======
+use crate::config::{self, Config, Loaded, PROBLEMS_MAX, Problem, Severity, thousands};
+>>>>>>> 2551854 (cli: bound the problems of a file, read standard input)
 use crate::control::status::Finding;
 use crate::generation::{CarriedState, assemble};
-use evergate_config::{self as config, Config, Loaded, Problem, Severity};
+use evergate_config::{self as config, Config, Loaded, PROBLEMS_MAX, Problem, Severity, thousands};
 use evergate_rules::{Entrance, Finding as RuleFinding, FindingKind, Severity as RuleSeverity};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 use std::path::Path;
 
@@ -14,7 +19,15 @@ struct Report {
     /// Whether `evergate run` would start with it and no rule is an error. It starts with rules that are.
     ok: bool,
     problems: Vec<Finding>,
+    /// The gravest findings of the rules, at most [`PROBLEMS_MAX`].
     rules: Vec<Placed>,
+    /// Findings of the rules that are not in `rules`.
+    #[serde(skip_serializing_if = "is_zero")]
+    rules_more: usize,
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 /// What is found of a rule, with its place and what to do.
@@ -36,9 +49,11 @@ struct Placed {
 
 pub(super) fn check(file: &Path, json: bool) -> u8 {
     let (mut text, mut report) =
-        (String::new(), Report { ok: true, problems: Vec::new(), rules: Vec::new() });
+        (String::new(), Report { ok: true, problems: Vec::new(), rules: Vec::new(), rules_more: 0 });
     let mut code = WRONG;
-    let problems = match config::load(file) {
+    let loaded = load(file);
+    let file = if file.as_os_str() == STANDARD_INPUT { Path::new(STANDARD_INPUT_NAME) } else { file };
+    let problems = match loaded {
         Err(problems) => {
             report.ok = false;
             code = refused(&problems);
@@ -62,8 +77,11 @@ pub(super) fn check(file: &Path, json: bool) -> u8 {
             }
             let verdict = match loads && !meant {
                 true => "has rules that cannot be meant".to_owned(),
-                false => verdict(&report, code, loaded.warnings.len()),
+                false => {
+                    verdict(&report, code, loaded.warnings.iter().map(|warning| warning.stands_for).sum())
+                }
             };
+            shorten(&mut report);
             summary(&loaded.config, &report, &verdict, &mut text, file);
             loaded.warnings
         }
@@ -75,6 +93,32 @@ pub(super) fn check(file: &Path, json: bool) -> u8 {
         false => output::text(&format!("{listed}{text}")),
     };
     if report.ok { printed } else { code }
+}
+
+/// The argument that stands for standard input, and its name in problems.
+const STANDARD_INPUT: &str = "-";
+const STANDARD_INPUT_NAME: &str = "<stdin>";
+
+/// The configuration of a file, or of standard input.
+pub(super) fn load(file: &Path) -> Result<Loaded, Vec<Problem>> {
+    if file.as_os_str() == STANDARD_INPUT {
+        return config::load_from(std::io::stdin().lock(), STANDARD_INPUT_NAME);
+    }
+    config::load(file)
+}
+
+/// Leaves the gravest findings of the rules, in their order.
+fn shorten(report: &mut Report) {
+    let count = report.rules.len();
+    if count <= PROBLEMS_MAX {
+        return;
+    }
+    let mut order: Vec<usize> = (0..count).collect();
+    order.sort_by_key(|&index| std::cmp::Reverse(report.rules[index].finding.severity));
+    let shown: BTreeSet<usize> = order.into_iter().take(PROBLEMS_MAX).collect();
+    let mut index = 0..;
+    report.rules.retain(|_| index.next().is_some_and(|index| shown.contains(&index)));
+    report.rules_more = count - PROBLEMS_MAX;
 }
 
 const CONSEQUENCE: &str = "the configuration is refused; a running node keeps its previous one";
@@ -144,6 +188,7 @@ impl fmt::Display for Placed {
             remedy: self.remedy.clone(),
             may_pass: false,
             hinders_start: false,
+            stands_for: 1,
         };
         problem.fmt(f)?;
         match &self.finding.witness {
@@ -169,6 +214,9 @@ fn verdict(report: &Report, code: u8, warnings: usize) -> String {
 fn summary(config: &Config, report: &Report, verdict: &str, text: &mut String, file: &Path) {
     for rule in &report.rules {
         let _ = writeln!(text, "{rule}");
+    }
+    if report.rules_more > 0 {
+        let _ = writeln!(text, "and {} more findings of the rules", thousands(report.rules_more));
     }
     let (listeners, pools, rules) = (config.listeners.len(), config.pools.len(), config.rules.specs.len());
     let _ = writeln!(

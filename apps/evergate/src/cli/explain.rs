@@ -4,6 +4,11 @@
 mod connection;
 
 use super::{ExplainArgs, FAILED, WRONG, output, refused};
+<<<<<<< HEAD
+=======
+use crate::config::Config;
+use crate::config::model::{Listener, Pool, Sticky};
+>>>>>>> 2551854 (cli: bound the problems of a file, read standard input)
 use connection::{Handshake, handshake, listener, local};
 use evergate_base::terminal;
 use evergate_config::model::{Listener, Pool, Sticky};
@@ -76,7 +81,7 @@ impl Answer {
 }
 
 pub(super) fn explain(args: &ExplainArgs) -> u8 {
-    let config = match config::load(&args.file) {
+    let config = match super::check::load(&args.file) {
         Ok(loaded) => loaded.config,
         Err(problems) => {
             let code = refused(&problems);

@@ -4,8 +4,9 @@
 
 mod certificates;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 #[derive(Debug)]
 struct Output {
@@ -16,6 +17,17 @@ struct Output {
 
 fn evergate(args: &[&str]) -> Output {
     let output = Command::new(env!("CARGO_BIN_EXE_evergate")).args(args).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Output { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+/// [`evergate`] with this text on standard input.
+fn evergate_reading(args: &[&str], input: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evergate"));
+    let piped = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = piped.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Output { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
@@ -96,6 +108,42 @@ redirect_status = 301
 fn example(name: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     root.join(name).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn check_and_explain_read_standard_input() {
+    let config = format!("{BASE}{RULES}");
+    let output = evergate_reading(&["check", "-"], &config);
+    assert!(output.code == Some(0) && output.out.contains("<stdin> "), "{output:?}");
+    let output = evergate_reading(&["check", "-"], "nonsense");
+    assert!(output.code == Some(2) && output.out.contains("error: <stdin>:1:"), "{output:?}");
+    let request = ["explain", "-", "--request", "https://a.example/old"];
+    let output = evergate_reading(&request, &config);
+    assert!(output.code == Some(0) && output.out.contains("https://a.example/new"), "{output:?}");
+}
+
+#[test]
+fn check_bounds_what_it_prints() {
+    let folder = Folder::new("bounds");
+    let duplicates = folder.write("duplicates.toml", &"a = 1\n".repeat(200_001));
+    let output = evergate(&["check", &duplicates]);
+    assert!(output.code == Some(2) && output.out.len() < 50_000, "{} bytes", output.out.len());
+    assert!(output.out.contains("and 199,950 more problems"), "{}", output.out);
+    let output = evergate(&["check", "--json", &duplicates]);
+    assert!(output.code == Some(2) && output.out.len() < 50_000, "{} bytes", output.out.len());
+    let json: serde_json::Value = serde_json::from_str(&output.out).unwrap();
+    assert_eq!(json["problems"].as_array().unwrap().len(), 51);
+    assert_eq!(json["problems"][50]["what"], "and 199,950 more problems");
+    // Findings of rules have the same bound.
+    let rule = |number: usize| {
+        format!("[[rules]]\nname = \"r{number}\"\nwhen = 'path == \"/a\"'\nroute = \"api\"\n")
+    };
+    let rules: String = (0..200).map(rule).collect();
+    let hidden = folder.write("hidden.toml", &format!("{BASE}{rules}"));
+    let output = evergate(&["check", &hidden]);
+    assert!(output.out.contains("and 149 more findings of the rules"), "{}", output.out);
+    let json: serde_json::Value = serde_json::from_str(&evergate(&["check", "--json", &hidden]).out).unwrap();
+    assert_eq!((json["rules"].as_array().unwrap().len(), json["rules_more"].as_u64()), (50, Some(149)));
 }
 
 #[test]
