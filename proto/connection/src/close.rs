@@ -22,6 +22,9 @@ const ROUNDS_MAX: usize = 64;
 /// Longest detail of a failed handshake in the access log, in bytes.
 const DETAIL_BYTES_MAX: usize = 200;
 
+/// The reason of an end because of a PROXY protocol header.
+pub(crate) const PROXY_HEADER: &str = "proxy_protocol_unexpected";
+
 impl Connection {
     /// Answers with an error. The connection stays open when its request was received whole and was meant for a server:
     /// a failing server then costs clients no handshakes (with backups: when the request has no body). Else it closes.
@@ -280,7 +283,11 @@ impl Connection {
 
     /// The client's first bytes are no ClientHello: an alert in clear, then the end. Backups keep it as an answer.
     pub(crate) fn refuse_hello(&mut self, io: &mut Io<'_>, error: &HandshakeError) {
-        let reason = if matches!(error, HandshakeError::NotTls) { "not_tls" } else { "tls_handshake" };
+        let reason = match error {
+            HandshakeError::NotTls => "not_tls",
+            HandshakeError::ProxyHeader => PROXY_HEADER,
+            _ => "tls_handshake",
+        };
         let Some(description) = error.alert() else { return self.end_abruptly(io, reason) };
         self.tls = ClientTls::Plain;
         self.receiving = RequestState::Ended;

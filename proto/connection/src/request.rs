@@ -1,6 +1,7 @@
 //! Client to server: a request head becomes a decision, a leg and the head that the server gets.
 
 use crate::bound::{Binding, Carrier};
+use crate::close::PROXY_HEADER;
 use crate::connection::{BodyPrefixScan, ClientTls, Connection, RequestState, ResponseState, Timer};
 use crate::request_log::{class_of, printable_target};
 use crate::routing::{self, Prefix, RouteDecision};
@@ -8,7 +9,7 @@ use crate::server_leg::ServerLeg;
 use crate::tls_info::TlsInfo;
 use crate::unacked_input::UNDECIDED_MAX;
 use crate::{Effect, Io, Snapshot};
-use evergate_base::{Micros, sip_hash};
+use evergate_base::{Micros, is_proxy_header, sip_hash};
 use evergate_http::{
     After, Body, FOR_RULES_MAX, HOST_BYTES_MAX, Parsed, RequestEdits, RequestFraming, RequestHead, Version,
     parse_request, write_request_head,
@@ -49,7 +50,9 @@ impl Connection {
                 self.start_request(io, &head, data)
             }
             Err(refusal) => {
-                self.refuse_line(io, (refusal.status, refusal.reason), data);
+                // A method called PROXY is a method; only what is no request can be a header of that protocol.
+                let reason = if is_proxy_header(data) { PROXY_HEADER } else { refusal.reason };
+                self.refuse_line(io, (refusal.status, reason), data);
                 data.len()
             }
         };

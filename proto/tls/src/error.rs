@@ -21,6 +21,9 @@ pub enum HandshakeError {
     /// The first bytes are an HTTP request in clear.
     #[error("peer sends plain http on a tls port")]
     PlainHttp,
+    /// The first bytes are a header of the PROXY protocol.
+    #[error("peer sends a PROXY protocol header, which no listener accepts")]
+    ProxyHeader,
     /// The first bytes of a server are an HTTP response in clear.
     #[error("server answered in plain HTTP, not in TLS")]
     PlainHttpAnswer,
@@ -130,6 +133,7 @@ impl HandshakeError {
             HandshakeError::Record(error) => error.alert(),
             HandshakeError::Config(_) | HandshakeError::Internal(_) => Some(alert::INTERNAL_ERROR),
             HandshakeError::PlainHttp
+            | HandshakeError::ProxyHeader
             | HandshakeError::PlainHttpAnswer
             | HandshakeError::NotTlsAnswer
             | HandshakeError::Closed

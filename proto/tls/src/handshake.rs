@@ -291,6 +291,7 @@ fn answered(error: HandshakeError, out: &mut Vec<u8>) -> HandshakeError {
 pub fn hello_error(status: HelloStatus, bytes_max: usize) -> HandshakeError {
     match status {
         HelloStatus::PlainHttp => HandshakeError::PlainHttp,
+        HelloStatus::ProxyHeader => HandshakeError::ProxyHeader,
         HelloStatus::Unexpected => {
             HandshakeError::Unexpected("record or message before the client hello's end")
         }

@@ -3,6 +3,8 @@
 //! Invariants: the answer depends on the bytes alone, never on their segmentation; a complete hello is whole records
 //! (the handshake's seed is bound to exactly these bytes). The message itself is checked by `rustls`.
 
+use evergate_base::{is_proxy_header, may_be_proxy_header};
+
 /// Limit of a plaintext record's fragment (RFC 8446 section 5.1), in bytes.
 const FRAGMENT_MAX: usize = 1 << 14;
 /// Requests that start a plain HTTP/1 connection, and the HTTP/2 preface.
@@ -31,6 +33,8 @@ pub enum HelloStatus {
     },
     /// An HTTP request in clear: answer 400, without TLS.
     PlainHttp,
+    /// A header of the PROXY protocol: close without an answer.
+    ProxyHeader,
     /// Not a TLS record: send an alert and close.
     NotTls,
     /// TLS, but a record or message other than a ClientHello, also between its fragments, or an empty fragment.
@@ -78,7 +82,7 @@ impl HelloScan {
                 Some(22) | None => {}
                 Some(20..=23) => return HelloStatus::Unexpected,
                 Some(_) if self.at > 0 => return HelloStatus::Unexpected,
-                Some(_) => return plain_http(raw),
+                Some(_) => return foreign(raw),
             }
             if record.get(1).is_some_and(|&byte| byte != 3) {
                 return HelloStatus::NotTls;
@@ -124,8 +128,11 @@ impl HelloScan {
     }
 }
 
-fn plain_http(raw: &[u8]) -> HelloStatus {
-    let mut status = HelloStatus::NotTls;
+fn foreign(raw: &[u8]) -> HelloStatus {
+    if is_proxy_header(raw) {
+        return HelloStatus::ProxyHeader;
+    }
+    let mut status = if may_be_proxy_header(raw) { HelloStatus::Partial } else { HelloStatus::NotTls };
     for method in METHODS {
         if raw.starts_with(method) {
             return HelloStatus::PlainHttp;
@@ -186,7 +193,7 @@ mod tests {
                 HelloStatus::TooLong => 3,
                 HelloStatus::Unexpected => 4,
                 HelloStatus::Overflow { .. } => 5,
-                HelloStatus::PlainHttp => 6,
+                HelloStatus::PlainHttp | HelloStatus::ProxyHeader => 6,
             }] += 1;
         }
         assert!(seen[..6].iter().all(|&count| count > 20), "{seen:?}");
@@ -210,6 +217,12 @@ mod tests {
             (b"POST /", HelloStatus::PlainHttp),
             (b"PRI * HTTP/2.0\r\n", HelloStatus::PlainHttp),
             (b"GETX", HelloStatus::NotTls),
+            (b"PROXY TCP", HelloStatus::Partial),
+            (b"PROXY TCP4 ", HelloStatus::ProxyHeader),
+            (b"PROXY /", HelloStatus::NotTls),
+            (b"\r\n\r\n\0\r\nQUIT", HelloStatus::Partial),
+            (b"\r\n\r\n\0\r\nQUIT\n", HelloStatus::ProxyHeader),
+            (b"\r\n\r\nG", HelloStatus::NotTls),
             (b"SSH-2.0-x", HelloStatus::NotTls),
             (&[0x80, 0x2e, 1, 0, 2], HelloStatus::NotTls),
             (&[22, 2], HelloStatus::NotTls),

@@ -6,8 +6,6 @@ mod connection;
 use super::{ExplainArgs, FAILED, WRONG, output, refused};
 <<<<<<< HEAD
 =======
-use crate::config::Config;
-use crate::config::model::{Listener, Pool, Sticky};
 >>>>>>> 2551854 (cli: bound the problems of a file, read standard input)
 use connection::{Handshake, handshake, listener, local};
 use evergate_base::terminal;

@@ -150,6 +150,21 @@ fn plain_http_on_the_tls_port_is_answered() {
 }
 
 #[test]
+fn proxy_header_on_a_tls_listener_ends_with_its_own_reason() {
+    let text: &[u8] = b"PROXY TCP4 192.0.2.1 198.51.100.1 40000 443\r\n";
+    let binary: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x01\xc6\x33\x64\x01\x9c\x40\x01\xbb";
+    for listener in [setup::HTTPS, setup::TLS] {
+        for header in [text, binary] {
+            let mut rig = Rig::new(&snapshot(|_| {}), listener, Peer::plain());
+            rig.segment = 3;
+            rig.send(header);
+            assert_eq!((rig.closed, rig.received().len()), (Some(true), 0));
+            assert_eq!((rig.logs.len(), rig.logs[0].reason), (1, "proxy_protocol_unexpected"));
+        }
+    }
+}
+
+#[test]
 fn garbage_ends_the_connection_and_nothing_else() {
     let too_long = [&[22, 3, 1, 0x40, 1][..], &[1; 100]].concat();
     let old = [&[22, 3, 1, 0, 51, 1, 0, 0, 47, 3, 0][..], &[7; 32], &[0, 0, 6, 0, 1, 0, 2, 0, 3, 1, 0, 0, 0]]
