@@ -25,6 +25,11 @@ struct Turn {
     copied: bool,
 }
 
+/// Whether bytes begin with the header of a TLS record, as far as they go.
+fn is_tls_record(bytes: &[u8]) -> bool {
+    matches!(bytes, [20..=23, 3, 0..=4, ..])
+}
+
 impl Connection {
     /// The server's bytes: `n` new ones, placed as `plan` asked.
     pub fn handle_server_data(&mut self, io: &mut Io<'_>, plan: ReadPlan, n: usize) {
@@ -157,7 +162,11 @@ impl Connection {
                     }
                 }
             }
-            Err(refusal) => self.server_refused(io, refusal.reason),
+            Err(refusal) => {
+                let first = io.scratch.down.at(range.clone());
+                self.explain_tls_answer(first);
+                self.server_refused(io, refusal.reason);
+            }
         }
         io.scratch.head = head_out;
     }
@@ -409,6 +418,7 @@ impl Connection {
                 turn.used
             }
             Err(refusal) => {
+                self.explain_tls_answer(data);
                 self.server_refused(io, refusal.reason);
                 0
             }
@@ -463,6 +473,23 @@ impl Connection {
                 log.first_byte = io.now.since(log.started);
             }
             log.bytes_out += bytes as u64;
+        }
+    }
+
+    /// The log names the remedy where a server without TLS in its pool begins with a TLS record: mostly an alert.
+    fn explain_tls_answer(&mut self, first: &[u8]) {
+        if self.leg.as_ref().is_some_and(|leg| !leg.is_tls()) && is_tls_record(first) {
+            self.explain("the server answered with TLS: set [pools.tls]");
+        }
+    }
+
+    /// [`explain_tls_answer`](Self::explain_tls_answer) for a head that ends before it is whole.
+    fn explain_held(&mut self) {
+        if self.answering == ResponseState::Head && self.leg.as_ref().is_some_and(|leg| !leg.held.is_empty())
+        {
+            let held = self.leg.as_mut().map(|leg| std::mem::take(&mut leg.held)).unwrap_or_default();
+            self.explain_tls_answer(&held);
+            self.hold_head(held);
         }
     }
 
@@ -569,6 +596,8 @@ impl Connection {
             return self.pass_over_server();
         }
         leg.ended = true;
+        self.explain_held();
+        let Some(leg) = &mut self.leg else { return };
         match self.answering {
             ResponseState::Tunnel if leg.in_doubt => self.end_abruptly(io, "upstream_lost"),
             ResponseState::Head => {
@@ -613,6 +642,7 @@ impl Connection {
         if let Some(leg) = &mut self.leg {
             leg.ended = true;
         }
+        self.explain_held();
         match self.answering {
             ResponseState::Head if self.leg.as_ref().is_some_and(|leg| leg.held.is_empty()) => {
                 return self.leg_failed(io, failure);
