@@ -9,7 +9,7 @@ use evergate_rules::RuleSpec;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    ClientCertificates, ClusterMode, ClusterTiming, HealthKind, Policy, Protocol, Renewal, Steering, Sticky,
+    ClientCertificates, ClusterMode, ClusterTiming, HealthKind, LogTime, Policy, Protocol, Renewal, Steering, Sticky,
     TlsVersion,
 };
 
@@ -224,6 +224,8 @@ pub(crate) struct RawTimeouts {
 pub(crate) struct RawLogs {
     pub(crate) access: String,
     pub(crate) format: LogFormat,
+    pub(crate) fields: Vec<String>,
+    pub(crate) time: LogTime,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use evergate_config::model::{
     AccessLog, CertificateSource, ClientCertificates, ClusterMode, ClusterTiming, HandshakeCosts,
-    HealthCheck, ListenAddress, Policy, PoolId, Protocol, Renewal, Sessions, StatusRange, Steering, Sticky,
-    TlsId, TlsVersion,
+    HealthCheck, ListenAddress, LogFields, LogTime, Policy, PoolId, Protocol, Renewal, Sessions, StatusRange,
+    Steering, Sticky, TlsId, TlsVersion,
 };
 use evergate_config::schema::SECTIONS;
 use evergate_config::{Config, Loaded, Problem, World, choose_node, load, one_line, parse_with};
@@ -104,6 +104,7 @@ fn small_file_gets_the_documented_defaults() {
     assert_eq!(limits.listener.bytes_per_s_min.unwrap().get(), 100);
 
     assert_eq!(config.logs.access, AccessLog::Stdout);
+    assert_eq!((config.logs.fields, config.logs.time), (LogFields::default(), LogTime::Unix));
     assert_eq!(config.admin.socket.as_deref(), Some(Path::new("/run/evergate/admin.sock")));
     assert_eq!(config.admin.metrics_listen, None);
     assert_eq!((config.node.workers, &config.node.user), (None, &None));
@@ -126,7 +127,7 @@ fn every_part_of_a_full_file_reaches_the_model() {
         "[node]\nworkers = 3\nuser = \"evergate\"\npid_file = \"pid\"\n\
          [timeouts]\nresponse_ms = 1000\n\
          [limits]\nheaders_max = 50\nconnections_per_source_max = 7\n\
-         [logs]\naccess = \"access.json\"\n[admin]\nsocket = \"off\"\nmetrics_listen = \"127.0.0.1:9090\"\n\
+         [logs]\naccess = \"access.json\"\nfields = [\"referer\", \"client_subject\"]\ntime = \"iso\"\n[admin]\nsocket = \"off\"\nmetrics_listen = \"127.0.0.1:9090\"\n\
          [tls.strict]\nmin_version = \"1.3\"\nclient_certificates = \"optional\"\nclient_ca = \"ca.pem\"\n\
          ticket_keys = \"tickets\"\nticket_rotate_s = 60\n[tls.a]\ntickets = false\n{}",
         "[[listeners]]\nname = \"l\"\naddress = \"[::1]:1\"\nprotocol = \"https\"\ntls = \"strict\"\n\
@@ -147,6 +148,8 @@ fn every_part_of_a_full_file_reaches_the_model() {
     assert_eq!(config.node.worker_count().get(), 3);
     assert_eq!(config.node.pid_file.as_deref(), Some(Path::new("/base/pid")));
     assert_eq!(config.logs.access, AccessLog::File("/base/access.json".into()));
+    let fields = LogFields { client_subject: true, user_agent: false, referer: true };
+    assert_eq!((config.logs.fields, config.logs.time), (fields, LogTime::Iso));
     assert_eq!(
         (&config.admin.socket, config.admin.metrics_listen.map(|address| address.to_string())),
         (&None, Some("127.0.0.1:9090".to_owned()))
@@ -271,6 +274,20 @@ fn sticky_keys_that_only_rules_use_load_without_a_warning() {
     let without = |rule: &str| parsed(&format!("{SMALL}{pool}{rule}")).warnings;
     assert_eq!(without(&source)[0].key, "pools[1].sticky_cookie");
     assert_eq!(without(&cookie)[0].key, "pools[1].sticky_load_percent_max");
+}
+
+#[test]
+fn sticky_pools_have_cookies_of_their_own() {
+    let pool = |name: &str| {
+        format!(
+            "[[pools]]\nname = \"{name}\"\nsticky = \"cookie\"\nservers = [{{ address = \"10.0.0.1:80\" }}]\n\
+             [[rules]]\nname = \"{name}\"\nwhen = 'path == \"/{name}\"'\nroute = \"{name}\"\n"
+        )
+    };
+    let loaded = parsed(&format!("{SMALL}{}{}", pool("a"), pool("b")));
+    assert_eq!(loaded.warnings, [], "{}", shown(&loaded.warnings));
+    let cookies: Vec<&str> = loaded.config.pools.iter().map(|pool| pool.sticky_cookie.as_str()).collect();
+    assert_eq!(cookies, ["EVERGATE_web", "EVERGATE_a", "EVERGATE_b"]);
 }
 
 #[test]

@@ -6,10 +6,18 @@
 
 mod open;
 
+<<<<<<< HEAD
 use crate::control::console;
 use anyhow::{Result, anyhow};
-use evergate_config::model::AccessLog;
-use evergate_connection::{Connection, RequestLog};
+use evergate_base::rfc3339;
+use evergate_config::model::{AccessLog, LogFields, LogTime, Logs};
+use evergate_connection::{Connection, LoggedHeaders, RequestLog};
+=======
+use crate::config::model::{AccessLog, LogFields, LogTime, Logs};
+use crate::control::{console, rfc3339};
+use anyhow::{Result, anyhow};
+use evergate_connection::{Connection, LoggedHeaders, RequestLog};
+>>>>>>> 81d6f65 (access log: optional client subject, user agent, referer, ISO time)
 use evergate_sys::BlockingWriter;
 pub use open::make;
 use open::open;
@@ -18,9 +26,9 @@ use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Memory of what may wait for the writer, in bytes. Clients choose how long a line is.
 const BYTES_MAX: usize = 16 << 20;
@@ -54,7 +62,7 @@ impl Target {
 
 #[derive(Serialize)]
 struct Line<'a> {
-    time: f64,
+    time: Time,
     id: &'a str,
     listener: &'a str,
     client: String,
@@ -85,6 +93,59 @@ struct Line<'a> {
     class: Option<&'a str>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     continued: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_subject: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user_agent: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    referer: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Time {
+    Unix(f64),
+    Iso(String),
+}
+
+impl Time {
+    fn now(is_iso: bool) -> Time {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        if is_iso { Time::Iso(iso(since)) } else { Time::Unix(since.as_secs_f64()) }
+    }
+}
+
+/// RFC 3339 in UTC with milliseconds.
+fn iso(since_1970: Duration) -> String {
+    let date = rfc3339(since_1970.as_secs().cast_signed());
+    format!("{}.{:03}Z", date.trim_end_matches('Z'), since_1970.subsec_millis())
+}
+
+/// What lines have beside their fixed fields. A reload changes it for all workers.
+#[derive(Debug, Default)]
+struct Format(AtomicU8);
+
+impl Format {
+    const CLIENT_SUBJECT: u8 = 1;
+    const USER_AGENT: u8 = 2;
+    const REFERER: u8 = 4;
+    const ISO_TIME: u8 = 8;
+
+    fn set(&self, logs: &Logs) {
+        let LogFields { client_subject, user_agent, referer } = logs.fields;
+        let bits = [
+            (client_subject, Format::CLIENT_SUBJECT),
+            (user_agent, Format::USER_AGENT),
+            (referer, Format::REFERER),
+            (logs.time == LogTime::Iso, Format::ISO_TIME),
+        ];
+        let bits = bits.into_iter().filter(|(is_wanted, _)| *is_wanted).fold(0, |all, (_, bit)| all | bit);
+        self.0.store(bits, Ordering::Relaxed);
+    }
+
+    fn has(&self, bit: u8) -> bool {
+        self.0.load(Ordering::Relaxed) & bit != 0
+    }
 }
 
 #[derive(Serialize)]
@@ -160,16 +221,25 @@ pub struct LineSender {
     batch: Batch,
     backlog: Arc<Backlog>,
     to_writer: Sender<Batch>,
+    format: Arc<Format>,
 }
 
 impl LineSender {
+    /// Headers of requests that lines have.
+    pub fn logged_headers(&self) -> LoggedHeaders {
+        LoggedHeaders {
+            user_agent: self.format.has(Format::USER_AGENT),
+            referer: self.format.has(Format::REFERER),
+        }
+    }
+
     /// Adds the line of one request.
     pub fn push(&mut self, log: &RequestLog, connection: &Connection) {
         let snapshot = log.snapshot.as_ref();
         let pool = log.pool.and_then(|pool| snapshot.and_then(|snapshot| snapshot.pools.get(pool as usize)));
         let server = log.server.and_then(|server| pool.and_then(|pool| pool.servers.get(server as usize)));
         let line = Line {
-            time: now_s(),
+            time: Time::now(self.format.has(Format::ISO_TIME)),
             id: &log.id,
             listener: connection.listener_name(),
             client: connection.client_address().to_string(),
@@ -196,6 +266,9 @@ impl LineSender {
             audit: log.audit,
             class: log.class.as_deref(),
             continued: log.continued,
+            client_subject: connection.client_subject().filter(|_| self.format.has(Format::CLIENT_SUBJECT)),
+            user_agent: log.user_agent.as_deref(),
+            referer: log.referer.as_deref(),
         };
         if serde_json::to_writer(&mut self.batch.text, &line).is_ok() {
             self.batch.text.push(b'\n');
@@ -228,12 +301,6 @@ impl LineSender {
     }
 }
 
-fn now_s() -> f64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0.0, |since| since.as_secs_f64())
-}
-
 /// Starts writing to `target`, which must be writable, in a process that has become this user, if it was to become one: root would
 /// follow a link that the user has put in the file's place.
 pub fn start_as(user: Option<&str>, target: &Target) -> Result<Writer> {
@@ -254,6 +321,7 @@ pub struct Writer {
     backlog: Arc<Backlog>,
     reopen: Arc<AtomicBool>,
     lost: Arc<AtomicU64>,
+    format: Arc<Format>,
     /// Hears nothing until the thread has ended.
     ended: Receiver<()>,
 }
@@ -269,7 +337,7 @@ impl Writer {
             let _end = end;
             write_all(&batches, &mut output, &waiting, &asked);
         })?;
-        Ok(Writer { target, to_writer, backlog, reopen, lost, ended })
+        Ok(Writer { target, to_writer, backlog, reopen, lost, format: Arc::default(), ended })
     }
 
     /// An end for one worker.
@@ -278,7 +346,13 @@ impl Writer {
             batch: Batch::default(),
             backlog: self.backlog.clone(),
             to_writer: self.to_writer.clone(),
+            format: self.format.clone(),
         }
+    }
+
+    /// Sets what the next lines have beside their fixed fields, in all workers.
+    pub fn set_format(&self, logs: &Logs) {
+        self.format.set(logs);
     }
 
     /// Reopens the file, before the next line.
@@ -449,9 +523,20 @@ mod tests {
     use std::fs::File;
 
     #[test]
+    fn iso_time_has_milliseconds_in_utc() {
+        assert_eq!(iso(Duration::from_millis(1_709_210_096_007)), "2024-02-29T12:34:56.007Z");
+        assert_eq!(iso(Duration::ZERO), "1970-01-01T00:00:00.000Z");
+    }
+
+    #[test]
     fn lines_beyond_the_bytes_that_may_wait_for_the_writer_are_lost() {
         let (to_writer, batches) = channel();
-        let mut sender = LineSender { batch: Batch::default(), backlog: Arc::default(), to_writer };
+        let mut sender = LineSender {
+            batch: Batch::default(),
+            backlog: Arc::default(),
+            to_writer,
+            format: Arc::default(),
+        };
         let mut lost_of = |bytes: usize| {
             sender.batch = Batch { text: vec![b'\n'; bytes], lines: 3 };
             sender.flush()
@@ -471,7 +556,12 @@ mod tests {
     #[test]
     fn short_batches_wait_in_any_number() {
         let (to_writer, batches) = channel();
-        let mut sender = LineSender { batch: Batch::default(), backlog: Arc::default(), to_writer };
+        let mut sender = LineSender {
+            batch: Batch::default(),
+            backlog: Arc::default(),
+            to_writer,
+            format: Arc::default(),
+        };
         for _ in 0..20_000 {
             sender.batch = Batch { text: vec![b'\n'; 500], lines: 1 };
             assert_eq!(sender.flush(), 0);

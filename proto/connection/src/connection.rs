@@ -338,6 +338,11 @@ impl Connection {
         self.facts.as_ref().map(|facts| (facts.version, facts.suite_name(), facts.sni.as_deref()))
     }
 
+    /// Subject of the client's certificate, of at most 4096 bytes.
+    pub fn client_subject(&self) -> Option<&str> {
+        self.facts.as_ref()?.subject.as_deref()
+    }
+
     /// Name of the listener that accepted it.
     pub fn listener_name(&self) -> &str {
         &self.listener().name

@@ -172,6 +172,19 @@ pub struct RequestLog {
     pub class: Option<String>,
     /// It began at another node: what came before is counted and timed there.
     pub continued: bool,
+    /// The request's `User-Agent`, shortened; absent unless the log wants it.
+    pub user_agent: Option<String>,
+    /// The request's `Referer`, shortened; absent unless the log wants it.
+    pub referer: Option<String>,
+}
+
+/// Headers that are copied into the log of a request. None is copied unless the log wants it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoggedHeaders {
+    /// `User-Agent`.
+    pub user_agent: bool,
+    /// `Referer`.
+    pub referer: bool,
 }
 
 /// A request that ended, for the worker to count.
@@ -331,6 +344,10 @@ pub trait ConnectionHost {
     /// Whether request logs are wanted.
     fn wants_logs(&self) -> bool {
         false
+    }
+    /// Headers of requests that the log wants.
+    fn logged_headers(&self) -> LoggedHeaders {
+        LoggedHeaders::default()
     }
 }
 

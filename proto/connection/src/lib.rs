@@ -63,7 +63,11 @@ pub use config_snapshot::{
 };
 pub use connection::{Accepted, Connection, ReadPlan, Timer};
 pub use effect::{
-    Answered, ConnectionHost, Effect, Effects, INPUT_BYTES, Io, Piece, RequestLog, Scratch, ServerHint,
+<<<<<<< HEAD
+    Answered, ConnectionHost, Effect, Effects, INPUT_BYTES, Io, LoggedHeaders, Piece, RequestLog, Scratch, ServerHint,
+=======
+    ConnectionHost, Effect, Effects, INPUT_BYTES, Io, LoggedHeaders, Piece, RequestLog, Scratch, ServerHint,
+>>>>>>> 81d6f65 (access log: optional client subject, user agent, referer, ISO time)
     Source,
 };
 pub use eviction::{Activity, EvictionQueue, GROUPS_MAX, GroupId, Otherwise, SILENT_GRACE};

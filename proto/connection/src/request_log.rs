@@ -15,6 +15,10 @@ impl Connection {
         }
         let mut id = [0u8; 24];
         let text = printable_target;
+        let wanted = io.node.logged_headers();
+        let header = |is_wanted: bool, name| {
+            is_wanted.then(|| head.and_then(|head| head.header(name))).flatten().map(text)
+        };
         self.log = Some(Box::new(RequestLog {
             id: self.request_id(head, &mut id).to_owned(),
             method: head.map_or("-".to_owned(), |head| head.method.to_owned()),
@@ -22,6 +26,8 @@ impl Connection {
             target: head.map_or("-".to_owned(), |head| text(head.target)),
             started: if self.timer == Timer::RequestHead { self.began } else { io.now },
             bytes_in: head.map_or(0, |head| head.head_len as u64),
+            user_agent: header(wanted.user_agent, "user-agent"),
+            referer: header(wanted.referer, "referer"),
             snapshot: Some(self.snapshot.clone()),
             ..RequestLog::default()
         }));
@@ -86,7 +92,7 @@ pub(crate) fn class_of<'s>(snapshot: &'s Snapshot, rules: &[RuleId]) -> Option<&
     })
 }
 
-/// The part of a target or a host that the log takes. Characters that terminals interpret or do not show are replaced:
+/// The part of a target, a host or another header that the log takes. Characters that terminals interpret or do not show are replaced:
 /// JSON escapes only those of ASCII.
 pub(crate) fn printable_target(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(2048)]);

@@ -30,7 +30,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Version of the format. Each format has its own number: a process with another version must not get connections.
-pub const UPGRADE_STATE_VERSION: u32 = 8;
+pub const UPGRADE_STATE_VERSION: u32 = 9;
 /// Longest state, in bytes: outlets, and a body that the rules have to see.
 pub const UPGRADE_STATE_BYTES_MAX: usize = 1 << 24;
 
@@ -177,6 +177,8 @@ struct Log {
     bytes_out: u64,
     audit: bool,
     class: Option<String>,
+    user_agent: Option<String>,
+    referer: Option<String>,
 }
 
 impl Connection {
@@ -527,6 +529,8 @@ fn export_log(log: &RequestLog) -> Log {
         bytes_out: log.bytes_out,
         audit: log.audit,
         class: log.class.clone(),
+        user_agent: log.user_agent.clone(),
+        referer: log.referer.clone(),
     }
 }
 
@@ -556,6 +560,8 @@ fn import_log(snapshot: &Arc<Snapshot>, log: Log) -> RequestLog {
         bytes_out: log.bytes_out,
         audit: log.audit,
         class: log.class,
+        user_agent: log.user_agent,
+        referer: log.referer,
         continued: false, // connections of clusters travel otherwise
     }
 }

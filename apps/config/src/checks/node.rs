@@ -4,13 +4,25 @@ use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
+<<<<<<< HEAD:apps/config/src/checks/node.rs
 use super::context::Checks;
 use super::runtime_files;
 use crate::address;
-use crate::model::{AccessLog, Admin, ListenerLimits, Logs, Node, NodeLimits, Timeouts};
+use crate::model::{AccessLog, Admin, ListenerLimits, LogFields, Logs, Node, NodeLimits, Timeouts};
 use crate::problem::REFUSED;
 use crate::raw::{RawAdmin, RawLimits, RawLogs, RawNode, RawTimeouts};
 use crate::span::KeyPath;
+use crate::suggest::{did_you_mean, listed};
+=======
+use super::address;
+use super::checks::Checks;
+use super::model::{AccessLog, Admin, ListenerLimits, LogFields, Logs, Node, NodeLimits, Timeouts};
+use super::problem::REFUSED;
+use super::raw::{RawAdmin, RawLimits, RawLogs, RawNode, RawTimeouts};
+use super::runtime_files;
+use super::span::KeyPath;
+use super::suggest::{did_you_mean, listed};
+>>>>>>> 81d6f65 (access log: optional client subject, user agent, referer, ISO time):apps/evergate/src/config/settings.rs
 
 pub(crate) fn node(raw: &RawNode, checks: &mut Checks<'_>) -> Node {
     let at = KeyPath::root().key("node");
@@ -202,7 +214,32 @@ pub(crate) fn logs(raw: &RawLogs, checks: &mut Checks<'_>) -> Logs {
         }
         path => AccessLog::File(runtime_files::access_log(path, checks)),
     };
-    Logs { access }
+    Logs { access, fields: log_fields(&raw.fields, checks), time: raw.time }
+}
+
+fn log_fields(names: &[String], checks: &mut Checks<'_>) -> LogFields {
+    const NAMES: [&str; 3] = ["client_subject", "user_agent", "referer"];
+    let mut fields = LogFields::default();
+    let list = KeyPath::root().key("logs").key("fields");
+    for (i, name) in names.iter().enumerate() {
+        let at = list.index(i);
+        let field = match name.as_str() {
+            "client_subject" => &mut fields.client_subject,
+            "user_agent" => &mut fields.user_agent,
+            "referer" => &mut fields.referer,
+            _ => {
+                let meant = did_you_mean(name, NAMES);
+                let remedy = format!("{meant}use {}", listed(NAMES));
+                checks.report.error(&at, format!("there is no additional field {name:?}"), remedy);
+                continue;
+            }
+        };
+        if std::mem::replace(field, true) {
+            let what = format!("the field {name:?} is in the list already");
+            checks.report.error(&at, what, "remove one of them");
+        }
+    }
+    fields
 }
 
 /// Whether other programs take the word for a place to write to, or for none.

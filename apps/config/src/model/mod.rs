@@ -436,6 +436,31 @@ pub struct ListenerLimits {
 pub struct Logs {
     /// Where access log lines (JSON) go.
     pub access: AccessLog,
+    /// Additional fields of a line.
+    pub fields: LogFields,
+    /// Format of a line's time.
+    pub time: LogTime,
+}
+
+/// Additional fields of access log lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogFields {
+    /// Subject of the client's certificate.
+    pub client_subject: bool,
+    /// `User-Agent` of the request.
+    pub user_agent: bool,
+    /// `Referer` of the request.
+    pub referer: bool,
+}
+
+/// Format of the time in access log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogTime {
+    /// Seconds since 1970, with a fraction.
+    Unix,
+    /// RFC 3339 in UTC, with milliseconds.
+    Iso,
 }
 
 /// Where the access log goes.

@@ -213,6 +213,18 @@ pub(crate) static LOGS: Section = Section {
                 `evergate log reopen` and SIGUSR1 reopen the file, for log rotation.",
         ),
         with_default("format", Kind::Choice(&["json"]), "\"json\"", "Format of a line."),
+        with_default(
+            "fields",
+            Kind::Texts,
+            "[]",
+            "Additional fields of a line: `\"client_subject\"`, `\"user_agent\"`, `\"referer\"`.",
+        ),
+        with_default(
+            "time",
+            Kind::Choice(&["unix", "iso"]),
+            "\"unix\"",
+            "Format of `time`: seconds since 1970, or RFC 3339 in UTC.",
+        ),
     ],
 };
 

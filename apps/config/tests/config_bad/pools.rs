@@ -55,6 +55,14 @@ fn bad_pools_rules_and_settings_are_refused_with_advice() {
             "add `client_chain`",
         ),
         ("{L}{C}{P}[pools.tls]\nca = @@\"k.pem\"\n", "pools[0].tls.ca", "not a certificate"),
+        // The access log.
+        (
+            "{L}{C}{P}[logs]\nfields = [\"referer\", @@\"user-agent\"]\n",
+            "logs.fields[1]",
+            "did you mean `user_agent`?",
+        ),
+        ("{L}{C}{P}[logs]\nfields = [\"referer\", @@\"referer\"]\n", "logs.fields[1]", "already"),
+        ("{L}{C}{P}[logs]\ntime = @@\"utc\"\n", "logs.time", "use one of `unix`, `iso`"),
         // Nothing is expanded.
         (
             "{L}{C}{P}[[pools.servers]]\naddress = @@\"${BACKEND}\"\n",

@@ -4,9 +4,6 @@
 mod connection;
 
 use super::{ExplainArgs, FAILED, WRONG, output, refused};
-<<<<<<< HEAD
-=======
->>>>>>> 2551854 (cli: bound the problems of a file, read standard input)
 use connection::{Handshake, handshake, listener, local};
 use evergate_base::terminal;
 use evergate_config::model::{Listener, Pool, Sticky};

@@ -33,6 +33,9 @@ impl Daemon {
         self.keep_sockets(sockets, &gone);
         self.keep.commit();
         self.shared.sessions.set_bytes_max(config.limits.session_cache_bytes_max);
+        if let Some(writer) = &self.writer {
+            writer.set_format(&config.logs);
+        }
         let settings = settings(&config, self.workers.len());
         for (worker, add) in self.workers.iter().zip(copies) {
             // What waits in the queue of a listener that goes is served by the configuration that knows it.

@@ -118,7 +118,11 @@ fn become_user(config: &Config, account: Option<Account>) -> Result<Option<Write
         }
         account.become_it().with_context(|| cannot_become(user))?;
     }
-    to.map(|to| access_log::start_as(config.node.user.as_deref(), &to)).transpose()
+    let writer = to.map(|to| access_log::start_as(config.node.user.as_deref(), &to)).transpose()?;
+    if let Some(writer) = &writer {
+        writer.set_format(&config.logs);
+    }
+    Ok(writer)
 }
 
 /// Whom a process that starts under this configuration becomes, if it is to be somebody else.

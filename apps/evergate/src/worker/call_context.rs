@@ -6,7 +6,7 @@ use super::{Counters, NamedSessions, Shared};
 use crate::server_state::Generation;
 use evergate_base::Micros;
 use evergate_base::session::{Sealed, SessionId};
-use evergate_connection::{ConnectionHost, Snapshot};
+use evergate_connection::{ConnectionHost, LoggedHeaders, Snapshot};
 use evergate_rules::RuleId;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ pub(super) struct CallContext<'a> {
     pub(super) snapshot: &'a Arc<Snapshot>,
     pub(super) current: &'a Generation,
     pub(super) draining: bool,
-    pub(super) logs: bool,
+    /// Headers that the access log wants; absent without an access log.
+    pub(super) logs: Option<LoggedHeaders>,
     pub(super) now: Micros,
     pub(super) sessions: &'a NamedSessions,
     pub(super) counters: &'a Counters,
@@ -76,6 +77,10 @@ impl ConnectionHost for CallContext<'_> {
     }
 
     fn wants_logs(&self) -> bool {
-        self.logs
+        self.logs.is_some()
+    }
+
+    fn logged_headers(&self) -> LoggedHeaders {
+        self.logs.unwrap_or_default()
     }
 }

@@ -12,6 +12,7 @@ mod alerts;
 mod double_start;
 mod files;
 mod health;
+mod log_fields;
 mod node;
 mod reasons;
 mod reload;

@@ -5,8 +5,8 @@ use super::setup;
 use evergate_base::Micros;
 use evergate_base::session::{Sealed, SessionId};
 use evergate_connection::{
-    Connection, ConnectionHost, Effect, Effects, Failure, Io, Piece, ReadPlan, RequestLog, Scratch,
-    ServerHint, Slots, Snapshot, Source,
+    Connection, ConnectionHost, Effect, Effects, Failure, Io, LoggedHeaders, Piece, ReadPlan, RequestLog,
+    Scratch, ServerHint, Slots, Snapshot, Source,
 };
 use evergate_rules::RuleId;
 use std::collections::{BTreeMap, VecDeque};
@@ -24,6 +24,8 @@ pub(crate) struct TestNode {
     pub(crate) taken: i32,
     /// Sessions that it keeps.
     pub(crate) sessions: BTreeMap<SessionId, Sealed>,
+    /// Headers that the log wants.
+    pub(crate) logged: LoggedHeaders,
 }
 
 impl TestNode {
@@ -36,6 +38,7 @@ impl TestNode {
             refused_by: None,
             taken: 0,
             sessions: BTreeMap::new(),
+            logged: LoggedHeaders::default(),
         }
     }
 }
@@ -63,6 +66,9 @@ impl ConnectionHost for TestNode {
     }
     fn wants_logs(&self) -> bool {
         true
+    }
+    fn logged_headers(&self) -> LoggedHeaders {
+        self.logged
     }
 }
 

@@ -5,7 +5,7 @@ use super::harness::rig::Rig;
 use super::harness::setup::{self, forwarded, snapshot};
 use super::{GET, TLS13, noise, on_each, plain, same, text};
 use evergate_base::Micros;
-use evergate_connection::{Connection, Failure, Snapshot, Timer};
+use evergate_connection::{Connection, Failure, LoggedHeaders, Snapshot, Timer};
 
 fn status_of(bytes: &[u8]) -> u16 {
     text(bytes).split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
@@ -41,6 +41,61 @@ fn malformed_request_is_refused_and_ends_the_connection() {
         assert_eq!(status_of(&rig.received()), 400);
         assert_eq!((rig.legs[&1].released, rig.client_fin), (Some(false), true));
     });
+}
+
+#[test]
+fn proxy_header_before_a_request_is_refused_with_its_own_reason() {
+    for header in
+        [&b"PROXY TCP6 ::1 ::1 40000 80\r\n"[..], b"PROXY UNKNOWN\r\n", b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"]
+    {
+        on_each(|mut rig, _| {
+            rig.send(&[header, GET.as_bytes(), b"\r\n"].concat());
+            assert_eq!(status_of(&rig.received()), 400);
+            assert_eq!((rig.logs[0].status, rig.logs[0].reason), (400, "proxy_protocol_unexpected"));
+            assert!(rig.client_fin);
+        });
+    }
+    // A request may have that method.
+    on_each(|mut rig, _| {
+        rig.send(b"PROXY /TCP4 HTTP/1.1\r\nHost: test.example\r\n\r\n");
+        assert_eq!((rig.logs.len(), rig.legs.len()), (0, 1));
+    });
+}
+
+#[test]
+fn tls_answer_of_a_server_in_a_plain_pool_is_explained() {
+    let alert: &[u8] = &[21, 3, 1, 0, 2, 2, 70];
+    for (sent, ends) in
+        [(alert, true), (&alert[..1], true), (&alert[..3], false), (&[22, 3, 3, 0, 40, 2], false)]
+    {
+        let mut rig = plain(|snapshot| snapshot.pools[0].retries = 0);
+        rig.send(format!("{GET}\r\n").as_bytes());
+        rig.serve(1, sent);
+        match ends {
+            true => rig.end_server(1),
+            false => rig.reset_server(1),
+        }
+        assert_eq!(status_of(&rig.received()), 502);
+        let expected = if sent.len() < 3 { "" } else { "the server answered with TLS: set [pools.tls]" };
+        assert_eq!(rig.logs[0].detail, expected, "{sent:?}: {}", rig.logs[0].reason);
+    }
+}
+
+#[test]
+fn headers_are_logged_only_if_the_log_wants_them() {
+    let hostile = format!("a\"\t\u{85}\u{202e}{}", "x".repeat(4000));
+    for (user_agent, referer) in [(false, false), (true, false), (false, true)] {
+        let mut rig = plain(|_| {});
+        rig.node.logged = LoggedHeaders { user_agent, referer };
+        rig.send(format!("{GET}User-Agent: {hostile}\r\nReferer: /r\r\n\r\n").as_bytes());
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        let log = &rig.logs[0];
+        assert_eq!(log.referer.as_deref(), referer.then_some("/r"));
+        assert_eq!(log.user_agent.is_some(), user_agent);
+        if let Some(shown) = &log.user_agent {
+            assert!(shown.len() <= 2100 && shown.starts_with("a\"\t\u{fffd}\u{fffd}x"), "{shown}");
+        }
+    }
 }
 
 #[test]

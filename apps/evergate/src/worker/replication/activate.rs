@@ -178,7 +178,7 @@ impl Worker {
             snapshot: &current.snapshot,
             current,
             draining: self.draining,
-            logs: self.lines.is_some(),
+            logs: self.lines.as_ref().map(crate::access_log::LineSender::logged_headers),
             now: self.now,
             sessions: &self.shared.sessions,
             counters: &self.counters,
