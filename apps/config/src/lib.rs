@@ -36,15 +36,8 @@ pub use checks::cluster::{choose_node, cluster_key};
 pub use checks::runtime_files::is_pid;
 pub use environment::{FILE_BYTES_MAX, Machine, World};
 pub use from_flags::one_line;
-<<<<<<< HEAD:apps/config/src/lib.rs
 pub use model::{Config, Rules};
 pub use problem::{PROBLEMS_MAX, Problem, Severity, thousands};
-=======
-pub use model::Config;
-pub use problem::{PROBLEMS_MAX, Problem, Severity, thousands};
-pub use rules::Rules;
-pub use runtime_files::is_pid;
->>>>>>> 2551854 (cli: bound the problems of a file, read standard input):apps/evergate/src/config/mod.rs
 
 use checks::context::{Checks, Names};
 use checks::{certificates, cluster, cluster_cross, cross, listeners, node, pools, rules, runtime_files};

@@ -107,8 +107,8 @@ pub fn thousands(number: usize) -> String {
     text
 }
 
-/// At most [`PROBLEMS_MAX`] of these problems in the order of the file, errors before warnings, and one entry that counts
-/// the rest.
+/// The first [`PROBLEMS_MAX`] of these problems in the order of the file, and one entry that counts the rest. Where
+/// problems are left out, errors take precedence over warnings.
 pub(crate) fn bounded(mut problems: Vec<Problem>, file: &str) -> Vec<Problem> {
     let place = |problem: &Problem| (problem.line, problem.column);
     problems.sort_by_key(place);
@@ -297,16 +297,9 @@ impl<'a> Report<'a> {
         self.source
     }
 
-<<<<<<< HEAD:apps/config/src/problem.rs
-    /// All problems in the order of their places in the file.
-    pub(crate) fn into_problems(mut self) -> Vec<Problem> {
-        self.problems.sort_by_key(|p| (p.line, p.column));
-        self.problems
-=======
     /// The problems in the order of their places in the file, bounded: see [`bounded`].
     pub(crate) fn into_problems(self) -> Vec<Problem> {
         bounded(self.problems, self.source.file())
->>>>>>> 2551854 (cli: bound the problems of a file, read standard input):apps/evergate/src/config/problem.rs
     }
 
     fn add(&mut self, severity: Severity, at: &KeyPath, what: String, consequence: String, remedy: String) {

@@ -101,7 +101,6 @@ pub(crate) struct RawTls {
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-<<<<<<< ours
 pub(crate) struct RawPool {
     pub(crate) name: Option<String>,
     pub(crate) policy: Policy,
@@ -116,22 +115,6 @@ pub(crate) struct RawPool {
     pub(crate) retries: u32,
     pub(crate) connect_timeout_ms: u64,
     pub(crate) response_timeout_ms: Option<u64>,
-=======
-pub(super) struct RawPool {
-    pub(super) name: Option<String>,
-    pub(super) policy: Policy,
-    pub(super) sticky: Sticky,
-    pub(super) sticky_cookie: Option<String>,
-    pub(super) sticky_load_percent_max: Option<u32>,
-    pub(super) queue_max: u32,
-    pub(super) queue_timeout_ms: u64,
-    pub(super) queue_classes: Vec<String>,
-    pub(super) keep_alive_idle_max: u32,
-    pub(super) keep_alive_idle_ms: u64,
-    pub(super) retries: u32,
-    pub(super) connect_timeout_ms: u64,
-    pub(super) response_timeout_ms: Option<u64>,
->>>>>>> theirs
     #[serde(default)]
     pub(crate) servers: Vec<RawServer>,
     /// `None` only where it has no effect and is not shown.

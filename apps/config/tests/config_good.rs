@@ -127,7 +127,8 @@ fn every_part_of_a_full_file_reaches_the_model() {
         "[node]\nworkers = 3\nuser = \"evergate\"\npid_file = \"pid\"\n\
          [timeouts]\nresponse_ms = 1000\n\
          [limits]\nheaders_max = 50\nconnections_per_source_max = 7\n\
-         [logs]\naccess = \"access.json\"\nfields = [\"referer\", \"client_subject\"]\ntime = \"iso\"\n[admin]\nsocket = \"off\"\nmetrics_listen = \"127.0.0.1:9090\"\n\
+         [logs]\naccess = \"access.json\"\nfields = [\"referer\", \"client_subject\"]\ntime = \"iso\"\n\
+         [admin]\nsocket = \"off\"\nmetrics_listen = \"127.0.0.1:9090\"\n\
          [tls.strict]\nmin_version = \"1.3\"\nclient_certificates = \"optional\"\nclient_ca = \"ca.pem\"\n\
          ticket_keys = \"tickets\"\nticket_rotate_s = 60\n[tls.a]\ntickets = false\n{}",
         "[[listeners]]\nname = \"l\"\naddress = \"[::1]:1\"\nprotocol = \"https\"\ntls = \"strict\"\n\

@@ -1,5 +1,5 @@
-//! The beginning of a PROXY protocol header, which a load balancer may send before a client's bytes. No listener accepts
-//! one; it is recognised so that the log names the cause.
+//! Beginning of a PROXY protocol header, which a load balancer may send before a client's bytes. No listener accepts such
+//! a header; it is recognised so that the log names the cause.
 
 /// What a header of version 1 (text) and of version 2 (binary) begins with.
 const BEGINNINGS: [&[u8]; 4] = [b"PROXY TCP4 ", b"PROXY TCP6 ", b"PROXY UNKNOWN", b"\r\n\r\n\0\r\nQUIT\n"];
@@ -19,7 +19,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn beginnings_of_both_versions_are_recognised_in_any_segmentation() {
+    fn beginnings_are_recognised_in_any_segmentation() {
         let headers: [&[u8]; 4] = [
             b"PROXY TCP4 192.0.2.1 198.51.100.1 40000 443\r\n",
             b"PROXY TCP6 2001:db8::1 2001:db8::2 40000 443\r\n",

@@ -4,7 +4,6 @@ use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
-<<<<<<< HEAD:apps/config/src/checks/node.rs
 use super::context::Checks;
 use super::runtime_files;
 use crate::address;
@@ -13,16 +12,6 @@ use crate::problem::REFUSED;
 use crate::raw::{RawAdmin, RawLimits, RawLogs, RawNode, RawTimeouts};
 use crate::span::KeyPath;
 use crate::suggest::{did_you_mean, listed};
-=======
-use super::address;
-use super::checks::Checks;
-use super::model::{AccessLog, Admin, ListenerLimits, LogFields, Logs, Node, NodeLimits, Timeouts};
-use super::problem::REFUSED;
-use super::raw::{RawAdmin, RawLimits, RawLogs, RawNode, RawTimeouts};
-use super::runtime_files;
-use super::span::KeyPath;
-use super::suggest::{did_you_mean, listed};
->>>>>>> 81d6f65 (access log: optional client subject, user agent, referer, ISO time):apps/evergate/src/config/settings.rs
 
 pub(crate) fn node(raw: &RawNode, checks: &mut Checks<'_>) -> Node {
     let at = KeyPath::root().key("node");

@@ -19,12 +19,8 @@ mod simulate;
 
 use crate::wire_versions::WireVersions;
 use clap::{Args, Parser, Subcommand};
-<<<<<<< HEAD
 use evergate_config::{Problem, Severity};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-=======
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
->>>>>>> 9016765 (demo: let servers listen on a given address)
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -393,14 +389,7 @@ pub struct DemoServers {
     pub count: u16,
     /// Port of the first; the others follow. Otherwise any free ports
     #[arg(long)]
-<<<<<<< HEAD
     pub port: Option<u16>,
-=======
-    pub port: Option<u16>,
-    /// Address of the first, such as 0.0.0.0:8080, [::1]:8080 or :8080; the others have the ports after it
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "port", value_parser = listen)]
-    listen: Option<SocketAddr>,
->>>>>>> 9016765 (demo: let servers listen on a given address)
     /// Name of the server; several are NAME-1, NAME-2, and so on
     #[arg(long, default_value = "demo")]
     pub name: String,

@@ -1,4 +1,4 @@
-//! What the operator is told on standard error: lines that begin with their weight, mostly one each.
+//! Messages for the operator on standard error: lines that begin with their weight, mostly one line per message.
 //!
 //! While a node runs, a thread of its own writes them in their order: standard error that nobody reads stops neither the
 //! control plane nor a worker. Bound: messages beyond some bytes are lost, counted, and told of as soon as there is room.
@@ -41,8 +41,8 @@ fn line(weight: &str, text: &dyn Display) {
     print(lines(weight, &text.to_string()));
 }
 
-/// A message as lines of the log. Each line has the weight and the component of the first one, so that a reader who
-/// searches for them finds the whole message, and no text can forge a line of another weight.
+/// A message as lines of the log. Each line has the weight and the component of the first one: a search for them finds
+/// the whole message, and no text can forge a line of another weight.
 fn lines(weight: &str, text: &str) -> String {
     let mut lines = text.split(['\n', '\r']).map(str::trim_end).filter(|line| !line.is_empty());
     let first = lines.next().unwrap_or_default();
