@@ -9,8 +9,8 @@ use evergate_rules::RuleSpec;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    ClientCertificates, ClusterMode, ClusterTiming, HealthKind, LogTime, Policy, Protocol, Renewal, Steering, Sticky,
-    TlsVersion,
+    ClientCertificates, ClusterMode, ClusterTiming, HealthKind, LogTime, Policy, Protocol, Renewal, Steering,
+    Sticky, TlsVersion,
 };
 
 /// The whole file.

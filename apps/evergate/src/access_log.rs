@@ -6,18 +6,11 @@
 
 mod open;
 
-<<<<<<< HEAD
 use crate::control::console;
 use anyhow::{Result, anyhow};
 use evergate_base::rfc3339;
 use evergate_config::model::{AccessLog, LogFields, LogTime, Logs};
 use evergate_connection::{Connection, LoggedHeaders, RequestLog};
-=======
-use crate::config::model::{AccessLog, LogFields, LogTime, Logs};
-use crate::control::{console, rfc3339};
-use anyhow::{Result, anyhow};
-use evergate_connection::{Connection, LoggedHeaders, RequestLog};
->>>>>>> 81d6f65 (access log: optional client subject, user agent, referer, ISO time)
 use evergate_sys::BlockingWriter;
 pub use open::make;
 use open::open;

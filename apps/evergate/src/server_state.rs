@@ -1,7 +1,7 @@
 //! What outlives a reload and is shared by all workers: the servers with their load and health, and the generations.
 
-use crate::response_counts::ResponseCounts;
 use crate::latency_histogram::LatencyHistogram;
+use crate::response_counts::ResponseCounts;
 use crate::rule_hits::RuleHits;
 use crate::session_balancer::Sessions;
 use crate::wait_queue::WaitQueues;

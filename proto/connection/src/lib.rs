@@ -63,12 +63,8 @@ pub use config_snapshot::{
 };
 pub use connection::{Accepted, Connection, ReadPlan, Timer};
 pub use effect::{
-<<<<<<< HEAD
-    Answered, ConnectionHost, Effect, Effects, INPUT_BYTES, Io, LoggedHeaders, Piece, RequestLog, Scratch, ServerHint,
-=======
-    ConnectionHost, Effect, Effects, INPUT_BYTES, Io, LoggedHeaders, Piece, RequestLog, Scratch, ServerHint,
->>>>>>> 81d6f65 (access log: optional client subject, user agent, referer, ISO time)
-    Source,
+    Answered, ConnectionHost, Effect, Effects, INPUT_BYTES, Io, LoggedHeaders, Piece, RequestLog, Scratch,
+    ServerHint, Source,
 };
 pub use eviction::{Activity, EvictionQueue, GROUPS_MAX, GroupId, Otherwise, SILENT_GRACE};
 pub use outlet::Outlet;

@@ -33,7 +33,7 @@ mod tcp;
 mod worker;
 mod world;
 
-pub use endpoint::{Application, Pace, Paces, Sent, Seen};
+pub use endpoint::{Application, Pace, Paces, Seen, Sent};
 pub use event_queue::Time;
 pub use fault::{Fault, Mutation, Whom};
 pub use network::{Link, Weather};

@@ -1,11 +1,11 @@
 //! `evergate bench crypto` and `evergate bench records`
 
 use super::output;
-use evergate_base::Table;
 use super::{BenchCryptoArgs, output::failed};
 use crate::aead::install_from_environment;
 use crate::bench_crypto::{self, RecordCost};
 use anyhow::Result;
+use evergate_base::Table;
 use std::time::Duration;
 
 /// Measurements of records in the time of one measurement of a handshake: there are many, of little noise.

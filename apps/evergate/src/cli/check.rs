@@ -1,10 +1,6 @@
 //! `evergate check`: the configuration, its files, and what its rules do to one another. Starts and changes nothing.
 
 use super::{UNSTARTABLE, WRONG, output, refused};
-<<<<<<< HEAD
-=======
-use crate::config::{self, Config, Loaded, PROBLEMS_MAX, Problem, Severity, thousands};
->>>>>>> 2551854 (cli: bound the problems of a file, read standard input)
 use crate::control::status::Finding;
 use crate::generation::{CarriedState, assemble};
 use evergate_config::{self as config, Config, Loaded, PROBLEMS_MAX, Problem, Severity, thousands};

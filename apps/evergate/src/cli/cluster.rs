@@ -1,10 +1,10 @@
 //! `evergate cluster`
 
 use super::output;
-use evergate_base::Table;
 use super::{RemoteArgs, remote};
 use crate::agent::status::{ClusterStatus, CutOff, FailoverStatus, NodeStatus, Quorum};
 use crate::latency_histogram::TimesStatus;
+use evergate_base::Table;
 
 pub(super) fn key() -> u8 {
     output::text(&format!("{}\n", crate::agent::fresh_key()))

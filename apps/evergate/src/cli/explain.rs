@@ -6,8 +6,8 @@ mod connection;
 use super::{ExplainArgs, FAILED, WRONG, output, refused};
 use connection::{Handshake, handshake, listener, local};
 use evergate_base::terminal;
+use evergate_config::Config;
 use evergate_config::model::{Listener, Pool, Sticky};
-use evergate_config::{self as config, Config};
 use evergate_http::{
     HOST_BYTES_MAX, HeaderSlots, Limits, Parsed, RequestFraming, RequestHead, canonical_path, parse_request,
 };

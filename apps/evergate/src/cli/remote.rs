@@ -1,7 +1,6 @@
 //! Commands to a running node, over its admin socket.
 
 use super::output;
-use evergate_base::Table;
 use super::{RemoteArgs, ServerArgs, SocketArgs, UpgradeArgs, WRONG};
 use crate::aead;
 use crate::control::client::{ask, request};
@@ -9,6 +8,7 @@ use crate::control::status::{
     Certificates, Done, PoolStatus, Reloaded, Rules, ServerStatus, Servers, Status, Upgraded,
 };
 use anyhow::anyhow;
+use evergate_base::Table;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,10 @@
 //! `evergate simulate`: a plan carried out; a table or JSON on standard output, figures and a page in a folder.
 
 use super::output;
-use evergate_base::Table;
 use super::{SimulateArgs, WRONG};
 use crate::bench_crypto::CryptoCost;
 use anyhow::{Context, Result, anyhow};
+use evergate_base::Table;
 use evergate_sslsard::{Costs, Plan, Scheme, Study, costs as costs_used, differences, report, study, table};
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};

@@ -11,8 +11,11 @@ pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
         .sample(&[("role", "backup")], buckets.backup)
         .sample(&[("role", "catching_up")], buckets.catching_up)
         .sample(&[("role", "unowned")], buckets.unowned);
-    out.gauge("evergate_cluster_buckets_recovering", "Owned buckets that were taken over and do not yet go on.")
-        .sample(&[], buckets.recovering);
+    out.gauge(
+        "evergate_cluster_buckets_recovering",
+        "Owned buckets that were taken over and do not yet go on.",
+    )
+    .sample(&[], buckets.recovering);
     out.gauge("evergate_cluster_buckets_without_backup", "Owned buckets without a complete copy elsewhere.")
         .sample(&[], buckets.without_backup);
     replication(out, status);
@@ -88,8 +91,10 @@ fn replication(out: &mut Exposition, status: &ClusterStatus) {
     for lag in &replicated_state.backups {
         frames.sample(&[("node", &node(lag))], lag.frames);
     }
-    let mut unsent = out
-        .gauge("evergate_cluster_replication_unsent_bytes", "Bytes of frames that wait to be sent to a backup.");
+    let mut unsent = out.gauge(
+        "evergate_cluster_replication_unsent_bytes",
+        "Bytes of frames that wait to be sent to a backup.",
+    );
     for lag in &replicated_state.backups {
         unsent.sample(&[("node", &node(lag))], lag.unsent_bytes);
     }
@@ -128,8 +133,10 @@ fn members(out: &mut Exposition, status: &ClusterStatus) {
             load.sample(&[("node", &node.number.to_string())], work as f64 / 1e6);
         }
     }
-    let mut follows =
-        out.gauge("evergate_cluster_config_compatible", "Whether a node has this node's newest configuration too.");
+    let mut follows = out.gauge(
+        "evergate_cluster_config_compatible",
+        "Whether a node has this node's newest configuration too.",
+    );
     for node in &status.nodes {
         if let Some(config_compatible) = node.config_compatible {
             follows.sample(&[("node", &node.number.to_string())], u8::from(config_compatible));

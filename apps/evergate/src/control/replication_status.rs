@@ -15,7 +15,13 @@ impl Control {
             |of: fn(&Counters) -> &Count| self.workers.iter().map(|worker| of(&worker.counters).get()).sum();
         let (replicated_state, stalls) = (self.replication_status(), self.stalls());
         let (loss_notices, loss_notices_late) = (sum(|of| &of.loss_notices), sum(|of| &of.loss_notices_late));
-        ClusterStatus { replication: replicated_state, stalls, loss_notices, loss_notices_late, ..cluster.status() }
+        ClusterStatus {
+            replication: replicated_state,
+            stalls,
+            loss_notices,
+            loss_notices_late,
+            ..cluster.status()
+        }
     }
 
     fn replication_status(&self) -> ReplicationStatus {

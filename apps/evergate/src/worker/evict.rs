@@ -237,7 +237,9 @@ impl Worker {
                 let group = self.group_of(order.limit.as_ref());
                 group.is_some_and(|group| self.limits.queue.next(group, order.otherwise, self.now).is_some())
             };
-            let Some(order) = self.shared.orders.take(self.number, self.now, config_compatible) else { return };
+            let Some(order) = self.shared.orders.take(self.number, self.now, config_compatible) else {
+                return;
+            };
             let group = self.group_of(order.limit.as_ref());
             if !group.is_some_and(|group| self.evict_from(group, order.otherwise)) {
                 self.shared.orders.add(order, usize::MAX, self.now); // perhaps another worker can

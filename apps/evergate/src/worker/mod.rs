@@ -38,7 +38,10 @@ mod upstreams;
 mod watchdog;
 
 pub use command::{Bounds, Command, ListenerSocket, Settings};
-pub use counters::{CLASSES, Classes, Count, Counted, Counters, Counts, Kind, Lag, Metric, ReplicationCounts, Section, Value, class_of};
+pub use counters::{
+    CLASSES, Classes, Count, Counted, Counters, Counts, Kind, Lag, Metric, ReplicationCounts, Section, Value,
+    class_of,
+};
 pub use evict::Orders;
 pub use fd_reserve::{FdReserve, files_for_clients};
 pub use session_id_cache::NamedSessions;

@@ -1,8 +1,8 @@
 //! Where the tests run.
 
 use evergate_base::{Bucket, NodeId};
-use evergate_netns::{Card, Namespace};
 use evergate_bpf::{Address, BucketKey, Mode, Options, Owner, PacketGate, PortBlocks, interface_index};
+use evergate_netns::{Card, Namespace};
 use evergate_sys::card_address;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};

@@ -150,7 +150,8 @@ impl Worker {
         let bytes = socket.read(READ_BYTES.min(INPUT_BYTES.saturating_sub(held)));
         if !bytes.is_empty() {
             self.scratch.input[held..held + bytes.len()].copy_from_slice(&bytes);
-            if let Some(slot) = kernel.slots.get(&client.leg.flow).filter(|_| !client.connection.is_active()) {
+            if let Some(slot) = kernel.slots.get(&client.leg.flow).filter(|_| !client.connection.is_active())
+            {
                 client.leg.positions.note_next(slot);
             }
             client.leg.positions.handle_read(bytes.len(), Micros(now));

@@ -8,7 +8,7 @@ use crate::kernel::Kernel;
 use crate::leg::Leg;
 use crate::segment::{Flow, number};
 use evergate_base::Micros;
-use evergate_replication::{ConnectionId, InputBoundary, Delay, Urgency};
+use evergate_replication::{ConnectionId, Delay, InputBoundary, Urgency};
 
 /// When a pooled server connection is acknowledged that owes an ACK, and how much later so that several are at once.
 const POOLED_AFTER: Time = 5_000;

@@ -3,10 +3,10 @@
 //! Requests that come while a read is under way share the next one: what they were asked for may have been written after
 //! this one began.
 
+use super::{Asker, Main, bind_metrics, no_admin};
 use crate::control::config_source::Read;
 use crate::control::console::{error, info, warning};
 use crate::control::file_watch::{Fingerprint, files, secrets};
-use super::{Asker, Main, bind_metrics, no_admin};
 use crate::control::published::Message;
 use crate::control::socket::AdminSocket;
 use crate::control::status::{Finding, Reloaded};

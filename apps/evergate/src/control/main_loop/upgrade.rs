@@ -5,8 +5,8 @@
 //! nothing is left, or when draining would. Should the new process break down before that, this one serves again; should it have been told to end, this one ends too. Should it live, and
 //! only the way to it be broken, it serves alone, and what is here ends here: two processes must never accept.
 
-use crate::control::console::{error, info, warning};
 use super::Main;
+use crate::control::console::{error, info, warning};
 use crate::control::published::{Message, UpgradeCaller};
 use crate::control::status::{Refused, Upgraded};
 use crate::upgrade::{Failure, Leash, Offered, Order, Progress, Successor};

@@ -74,8 +74,11 @@ impl Worker {
             self.guarded(Some(Source::Client(key)), |worker| worker.run_timer(key, (Delay::Short, due)));
         }
         // Requests may wait for server connections that are given back once clients have acknowledged responses.
-        let ahead =
-            if self.counters.queued.get() > 0 { Delay::Medium.span() - Delay::Short.span() } else { Micros(0) };
+        let ahead = if self.counters.queued.get() > 0 {
+            Delay::Medium.span() - Delay::Short.span()
+        } else {
+            Micros(0)
+        };
         while let Some(cluster) = &mut self.cluster
             && let Some((due, key)) = cluster.timed_later.pop_front_if(|(due, _)| *due <= now + ahead)
         {

@@ -12,12 +12,12 @@ use crate::server_state::Generation;
 use crate::worker::slab::Key;
 use crate::worker::{Command, ListenerSocket, Shared, faults};
 use evergate_base::Micros;
-use evergate_netns::Namespace;
 use evergate_bpf::{Address, BucketKey, Flow, Mode, Options, Owner, PacketGate, PortBlocks};
 use evergate_config::parse;
 use evergate_membership::{
     Bucket, HandoffId, Incarnation, MemberSet, NodeId, OwnershipStart, Role, Term, ViewId,
 };
+use evergate_netns::Namespace;
 use evergate_replication::{ConnectionId, ConnectionState, Frame, Kind, LegFacts, Open};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read, Write};
