@@ -70,7 +70,7 @@ pub(crate) fn share(
 ) -> libbpf_rs::Result<()> {
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
-        if ["slots", "flows", "free_slots", "heard"].contains(&name.as_str()) {
+        if ["slots", "flows", "free_slots", "peer_input"].contains(&name.as_str()) {
             map.set_max_entries(flows_max)?;
         }
         // Constants and the test clock belong to one load; rings belong to one process.
