@@ -3,7 +3,7 @@
 use super::output;
 use super::{RemoteArgs, ServerArgs, SocketArgs, UpgradeArgs, WRONG};
 use crate::aead;
-use crate::control::client::{ask, request};
+use crate::control::client::{ask, request, understood};
 use crate::control::status::{
     Certificates, Done, PoolStatus, Reloaded, Rules, ServerStatus, Servers, Status, Upgraded,
 };
@@ -17,6 +17,8 @@ use std::time::Duration;
 const SOCKET_DEFAULT: &str = "/run/evergate/admin.sock";
 /// Longer than a node needs for a reload or an upgrade.
 const PATIENCE: Duration = Duration::from_secs(130);
+/// Status of the answer of a process that ends before it has done what it was asked.
+const ENDING: u16 = 503;
 /// A node says at once what it knows.
 pub(super) const PATIENCE_TO_READ: Duration = Duration::from_secs(5);
 
@@ -197,11 +199,18 @@ pub(super) fn upgrade(args: &UpgradeArgs) -> u8 {
 }
 
 pub(super) fn reload(args: &RemoteArgs) -> u8 {
-    let (status, reloaded) =
-        match ask::<Reloaded>(&socket_of(&args.socket), PATIENCE, ("POST", "/v1/reload"), &[200, 409]) {
-            Ok(answer) => answer,
-            Err(error) => return output::failed(&error),
-        };
+    let (socket, asked) = (socket_of(&args.socket), ("POST", "/v1/reload"));
+    let mut reported = request(&socket, PATIENCE, asked);
+    if matches!(reported, Ok((ENDING, _)))
+        && let Ok(successors) = request(&socket, PATIENCE, asked)
+    {
+        // An upgrade has replaced the process that was asked: its successor has the socket.
+        reported = Ok(successors);
+    }
+    let (status, reloaded) = match reported.and_then(|it| understood::<Reloaded>(it, asked, &[200, 409])) {
+        Ok(answer) => answer,
+        Err(error) => return output::failed(&error),
+    };
     for problem in &reloaded.problems {
         output::print_error(format_args!("{}: {problem}", problem.severity));
     }

@@ -118,7 +118,7 @@ async fn serve(
             Some(message) = main.inbox.recv() => main.handle(message),
             _ = second.tick() => main.every_second(),
             _ = look.tick() => main.check_files(),
-            _ = drain_look.tick(), if main.drain_until.is_some() => main.poll_upgrade(),
+            _ = drain_look.tick(), if main.drain_until.is_some() || main.deferred.is_some() => main.poll_ends(),
         }
     }
     let (admin, _pid_file) = main.end(&mut signals).await;
@@ -150,6 +150,8 @@ pub(super) struct Main {
     pub(super) reading: Option<Vec<Asker>>,
     /// Who asked after it began, and therefore needs another.
     pub(super) waiting: Vec<Asker>,
+    /// Reloads that wait for the end of an upgrade.
+    deferred: Option<reload::DeferredReload>,
     inbox: mpsc::Receiver<Message>,
     pub(super) drain_until: Option<Instant>,
     pub(super) stop_now: bool,
@@ -230,6 +232,7 @@ impl Main {
             upgrade: None,
             reading: None,
             waiting: Vec::new(),
+            deferred: None,
             inbox,
             drain_until: None,
             stop_now: false,
@@ -320,6 +323,12 @@ impl Main {
                 self.compare_files(now);
             }
         }
+    }
+
+    /// Looks whether an upgrade has come to its end, and at the reloads that wait for that.
+    fn poll_ends(&mut self) {
+        self.poll_upgrade();
+        self.poll_deferred_reload();
     }
 
     fn on_signal(&mut self, reported: Signal) {

@@ -59,6 +59,56 @@ fn new_process_owns_pid_file_metrics_log_and_notify_socket() {
     });
 }
 
+/// `evergate upgrade && evergate reload`, as a script runs it.
+#[test]
+fn reload_right_after_an_upgrade_succeeds() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let node = Node::with_config(&folder, &plain(&port, &demo.addresses));
+    for round in 0..5 {
+        let mut slow = TcpStream::connect(port.address()).unwrap();
+        write!(slow, "GET /slow?ms=300 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        eventually("the request is under way", || (node.server("web/s0").outstanding == 1).then_some(()));
+        node.json::<Upgraded>(&["upgrade"]);
+        let reloaded = node.cli(&["reload"]);
+        assert_eq!(reloaded.code, Some(0), "round {round}: {reloaded:?}");
+        assert_eq!(read_response(slow).0, 200);
+    }
+    node.json::<serde_json::Value>(&["drain"]); // the new process is nobody's child
+}
+
+/// The process that is asked is replaced before it reloads: the command asks its successor.
+#[test]
+fn reload_during_an_upgrade_reaches_the_new_process() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let node = Node::with_config(&folder, &plain(&port, &demo.addresses));
+    let program = env!("CARGO_BIN_EXE_evergate");
+    let slow = script(&folder, "slow", &format!("sleep 1; exec {program} \"$@\""));
+    std::thread::scope(|scope| {
+        let upgrade = scope.spawn(|| node.json::<Upgraded>(&["upgrade", "--binary", &slow]));
+        node.line("upgrade: starting");
+        let reloaded = node.cli(&["reload"]);
+        assert_eq!(reloaded.code, Some(0), "{reloaded:?}");
+        let (upgraded, status) = (upgrade.join().unwrap(), node.status());
+        assert_eq!((status.pid, status.reloads.succeeded), (upgraded.pid, 1));
+    });
+    node.json::<serde_json::Value>(&["drain"]); // the new process is nobody's child
+}
+
+#[test]
+fn reload_during_an_upgrade_that_fails_follows_in_the_old_process() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let node = Node::with_config(&folder, &plain(&port, &demo.addresses));
+    let ends = script(&folder, "ends", "sleep 1; exit 1");
+    std::thread::scope(|scope| {
+        let upgrade = scope.spawn(|| node.cli(&["upgrade", "--binary", &ends]));
+        node.line("upgrade: starting");
+        let reloaded = node.cli(&["reload"]);
+        assert_eq!(reloaded.code, Some(0), "{reloaded:?}");
+        assert_eq!(upgrade.join().unwrap().code, Some(1));
+    });
+    assert_eq!((node.status().pid, node.status().generation), (node.id(), 2));
+}
+
 #[test]
 fn metrics_return_to_the_old_process_after_a_failed_upgrade() {
     let (folder, port, metrics, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));

@@ -29,19 +29,24 @@ fn connection_to_a_removed_server_is_not_reused() {
     assert_eq!(before.connections(), 1);
 }
 
-/// Connections on their way to the new process refer to rules by number.
+/// Connections on their way to the new process refer to rules by number, so a reload waits for them.
 #[test]
-fn new_process_refuses_reloads_until_the_old_one_has_ended() {
+fn reload_waits_until_the_old_process_has_ended() {
     let backend = Backend::new("one");
     let node = lingering(&backend, "");
     let first = node.pid();
     let stays = in_handshake(node.address("in"));
     node.begin_upgrade();
-    let (ok, text) = node.cli(&["reload"]);
-    assert!(!ok && text.contains("the process before still passes connections"), "{text}");
+    let before = node.status().generation;
+    let socket = node.folder.path("admin.sock").to_str().unwrap().to_owned();
+    let reload = std::thread::spawn(move || evergate(&["reload", "--socket", &socket]));
+    node.line("reload: waiting for the end of the upgrade");
+    assert!(!reload.is_finished() && node.status().generation == before && !has_ended(first));
     drop(stays);
+    let reloaded = reload.join().unwrap();
+    let generation = format!("generation {} is in force", before + 1);
+    assert!(reloaded.code == Some(0) && reloaded.out.contains(&generation), "{reloaded:?}");
     eventually("the old process ends", || has_ended(first).then_some(()));
-    eventually("it reloads", || node.cli(&["reload"]).0.then_some(()));
 }
 
 /// A stop of the new process ends the service, even if connections still follow from the old process.

@@ -1,7 +1,8 @@
 //! Reload: the configuration is read on a thread of its own and then put in force as a whole, or not at all.
 //!
 //! Requests that come while a read is under way share the next one: what they were asked for may have been written after
-//! this one began.
+//! this one began. Requests that come during an upgrade wait for its end, for a bounded time: the connections that the old
+//! process passes name rules and listeners of the configuration that both processes have.
 
 use super::{Asker, Main, bind_metrics, no_admin};
 use crate::control::config_source::Read;
@@ -14,14 +15,59 @@ use evergate_config::{Concern, Config, Machine, Validity, World};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Longest wait of a reload for the end of an upgrade. The caller's patience (`cli::remote`, `control::server`) is longer.
+const UPGRADE_WAIT: Duration = Duration::from_secs(60);
+
+/// Reloads that wait for the end of an upgrade.
+pub(super) struct DeferredReload {
+    askers: Vec<Asker>,
+    /// The end of their patience.
+    until: Instant,
+}
 
 impl Main {
     /// Reads the configuration anew, and puts it in force when it has come.
     pub(super) fn ask_reload(&mut self, asker: Option<tokio::sync::oneshot::Sender<Reloaded>>) {
-        if self.reading.is_some() {
+        if self.is_upgrading() {
+            self.defer_reload(asker);
+        } else if self.reading.is_some() {
             self.waiting.push(asker);
         } else {
             self.read(vec![asker]);
+        }
+    }
+
+    /// Whether an upgrade from or to this process is under way.
+    fn is_upgrading(&self) -> bool {
+        self.upgrade.is_some() || self.daemon.is_inheriting()
+    }
+
+    fn defer_reload(&mut self, asker: Asker) {
+        let deferred = self.deferred.get_or_insert_with(|| {
+            let seconds = UPGRADE_WAIT.as_secs();
+            info(format_args!("reload: waiting for the end of the upgrade, at most {seconds} s"));
+            DeferredReload { askers: Vec::new(), until: Instant::now() + UPGRADE_WAIT }
+        });
+        deferred.askers.push(asker);
+        self.poll_deferred_reload();
+    }
+
+    /// Starts the reload that waits for an upgrade, when that has ended or has lasted too long: then it is refused with the
+    /// reason. A process that has a successor reloads nothing; its callers ask the successor.
+    pub(super) fn poll_deferred_reload(&mut self) {
+        let Some(deferred) = &self.deferred else { return };
+        let has_successor = self.is_passing();
+        if self.is_upgrading() && !has_successor && Instant::now() < deferred.until {
+            return;
+        }
+        let Some(DeferredReload { askers, .. }) = self.deferred.take() else { return };
+        if !has_successor {
+            return self.read(askers);
+        }
+        if askers.iter().any(Option::is_none) {
+            warning("reload: a SIGHUP came to the old process of an upgrade: send it to the new process");
         }
     }
 
@@ -206,8 +252,7 @@ impl Main {
             }
             return;
         };
-        let is_moving = self.upgrade.is_some() || self.daemon.is_inheriting();
-        if self.is_draining() || self.reading.is_some() || is_moving {
+        if self.is_draining() || self.reading.is_some() || self.is_upgrading() {
             return; // whoever comes next reads them anyway
         }
         match self.daemon.reload(self.daemon.config.clone()) {
