@@ -45,7 +45,7 @@ pub(super) fn drain(args: &DrainArgs) -> u8 {
 pub(super) fn cluster(args: &WaitArgs) -> u8 {
     let mut whole_since = None;
     wait(&socket_of(&args.remote.socket), args.timeout, args.remote.json, |status| {
-        takes_part(status, &mut whole_since, Instant::now())
+        takes_part(status, args.without_backup, &mut whole_since, Instant::now())
     })
 }
 
@@ -104,8 +104,14 @@ fn is_drained(status: &ClusterStatus, began: &mut bool) -> Found {
     Found::Missing(format!("node {node} still serves {} buckets{takers}", buckets.owned))
 }
 
-/// It is a member, and neither what it serves nor what it holds for others is without a copy.
-fn takes_part(status: &ClusterStatus, whole_since: &mut Option<Instant>, now: Instant) -> Found {
+/// The node is a member, and each bucket that it owns or replicates has its replicas. Where no other node takes replicas,
+/// that is so only if the configuration has no other node, or with `without_backup`.
+fn takes_part(
+    status: &ClusterStatus,
+    without_backup: bool,
+    whole_since: &mut Option<Instant>,
+    now: Instant,
+) -> Found {
     let (node, buckets) = (status.node, &status.buckets);
     if status.draining {
         return Found::Never(format!(
@@ -144,12 +150,20 @@ fn takes_part(status: &ClusterStatus, whole_since: &mut Option<Instant>, now: In
             buckets.without_backup, buckets.syncing, buckets.catching_up, buckets.recovering, buckets.unowned
         ));
     }
+    if alone && !without_backup && status.nodes.len() > 1 {
+        *whole_since = None;
+        return Found::Missing(format!(
+            "node {node} serves alone: {} buckets are without a backup, and no other node takes replicas; start another node, or \
+             accept that with --without-backup",
+            buckets.without_backup
+        ));
+    }
     let since = *whole_since.get_or_insert(now);
     if now - since < SETTLED {
         return Found::Missing(format!("node {node} is a member, and is still given buckets or copies"));
     }
     Found::Done(match alone {
-        true => format!("node {node} serves alone: no other node is there to hold copies"),
+        true => format!("node {node} serves alone: its buckets are without a backup"),
         false => format!("node {node} is a member, and everything that it has is at another node too"),
     })
 }

@@ -145,7 +145,7 @@ enum LogCommand {
 enum ClusterCommand {
     /// Show members, buckets and take-overs as the node sees them
     Status(RemoteArgs),
-    /// Wait until the node is a member, and nothing that it has is without a copy
+    /// Wait until the node is a member and each of its buckets has its replicas
     Wait(WaitArgs),
     /// Print a fresh key for `cluster.key_file`
     Key,
@@ -316,6 +316,9 @@ struct WaitArgs {
     /// Seconds after which it has failed
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: u64,
+    /// Accept buckets without a backup while no other node takes replicas, as for the first node of a cluster
+    #[arg(long)]
+    without_backup: bool,
 }
 
 #[derive(Debug, Args)]

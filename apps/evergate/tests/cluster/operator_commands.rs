@@ -95,7 +95,21 @@ fn drained_node_that_fails_over_reports_its_buckets() {
     let waited = nodes[0].cli(&["node", "drain", "--wait", "1"]);
     assert!(waited.code == Some(1) && waited.err.contains("1024 buckets, and no other node"), "{waited:?}");
     assert_eq!(nodes[0].cli(&["node", "undrain"]).code, Some(0));
-    let waited = nodes[0].cli(&["cluster", "wait"]);
+    let waited = nodes[0].cli(&["cluster", "wait", "--timeout", "3"]);
+    assert!(waited.code == Some(1) && waited.err.contains("1024 buckets are without a backup"), "{waited:?}");
+    assert!(waited.err.contains("--without-backup"), "{waited:?}");
+    let waited = nodes[0].cli(&["cluster", "wait", "--without-backup"]);
+    assert!(waited.code == Some(0) && waited.out.contains("serves alone"), "{waited:?}");
+}
+
+#[test]
+fn cluster_wait_succeeds_for_the_only_node_of_a_configuration() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(1);
+    let node = world.start(1, &world.config(&World::entries(1), ""));
+    let waited = node.cli(&["cluster", "wait", "--timeout", "20"]);
     assert!(waited.code == Some(0) && waited.out.contains("serves alone"), "{waited:?}");
 }
 
