@@ -429,7 +429,7 @@ fn small_cluster_gets_the_documented_defaults() {
     assert_eq!((cluster.backups.unwrap().get(), cluster.weight, cluster.port.get()), (1, 100, 7400));
     assert_eq!((cluster.mode, cluster.steering), (ClusterMode::Witness, Steering::Steer));
     assert_eq!((cluster.server_ports_first, cluster.ports_per_bucket), (32_768, 27));
-    assert_eq!((cluster.timing, cluster.flows_max), (ClusterTiming::BareMetal, 262_144));
+    assert_eq!((cluster.timing, cluster.flows_max), (ClusterTiming::Auto, 262_144));
     assert!(cluster.stateless_accept);
     assert_eq!(cluster.pins, Path::new("/sys/fs/bpf/evergate"));
     assert!(

@@ -9,7 +9,7 @@ use evergate_base::Micros;
 use crate::config::Mode;
 use crate::message::AnnouncedPhase;
 use crate::view_change::Pending;
-use crate::{Leases, NODES_MAX, Node};
+use crate::{Leases, NODES_MAX, Node, NodeId};
 
 impl Node {
     /// A witness answered the question that was asked at `asked_at`, or (`reachable` false) is known not to answer.
@@ -41,6 +41,15 @@ impl Node {
     /// same timing; while they do not, nobody may take for good what another one is about to replace.
     pub(crate) fn fence(&self) -> Micros {
         self.peers.values().filter_map(|peer| peer.lease).fold(self.config.timing.fence, Micros::min)
+    }
+
+    /// The length of leases by a node's own timing, as it announces it; `None` while it is silent. The shortest of all nodes
+    /// counts for each.
+    pub fn lease_of(&self, id: NodeId) -> Option<Micros> {
+        if id == self.me.id {
+            return Some(self.config.timing.fence);
+        }
+        self.peers.get(&id)?.lease.filter(|_| self.is_reachable(id))
     }
 
     /// The leases for the gate. To be written after every call of a `handle_*`; after [`Event::Installed`] and

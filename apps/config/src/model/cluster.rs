@@ -119,6 +119,8 @@ pub enum Steering {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClusterTiming {
+    /// As the machine is: virtual if it shows a sign of a hypervisor.
+    Auto,
     /// Within a few milliseconds.
     BareMetal,
     /// Now and then up to a tenth of a second late.

@@ -120,8 +120,8 @@ pub(crate) static CLUSTER: Section = Section {
         ),
         with_default(
             "timing",
-            Kind::Choice(&["bare_metal", "virtual_machine"]),
-            "\"bare_metal\"",
+            Kind::Choice(&["auto", "bare_metal", "virtual_machine"]),
+            "\"auto\"",
             "How punctually the threads of this machine run. It sets the silence after which a node is \
                 suspected. See below.",
         ),

@@ -14,6 +14,8 @@ mod inputs;
 mod publish;
 mod warnings;
 
+use warnings::Delay;
+
 use super::address_announcer::AddressAnnouncer;
 use super::death_notifier::DeathNotifier;
 use super::failovers::Failovers;
@@ -23,6 +25,7 @@ use super::mailbox::Mailbox;
 use super::roles::{ALL_MEMBERS, Roles};
 use super::routes::RouteLost;
 use super::status::{ClusterCounts, ClusterStatus};
+use super::timing::ChosenTiming;
 use super::witness_ping::Witnesses;
 use super::worker_barrier::WorkerBarrier;
 use evergate_base::Micros;
@@ -112,6 +115,7 @@ pub(crate) struct Agent {
     /// What does not change of the published figures.
     pub(crate) status: ClusterStatus,
     pub(crate) clock: Clock,
+    pub(crate) timing: ChosenTiming,
 }
 
 /// The gate's clock in microseconds. It goes on while the machine is suspended, the agent's waits do not: what came due meanwhile
@@ -164,6 +168,8 @@ struct State {
     draining: bool,
     drained: bool,
     publish_at: Micros,
+    /// When the workers made progress last.
+    progress_at: Option<Micros>,
     carriers_at: Micros,
     cards_at: Micros,
     /// A box was in use.
@@ -215,6 +221,7 @@ impl Agent {
             draining: false,
             drained: false,
             publish_at: Micros(0),
+            progress_at: None,
             carriers_at: Micros(0),
             cards_at: Micros(0),
             again: false,
@@ -250,9 +257,13 @@ impl Agent {
                     _ => peer_input = true,
                 }
             }
+            // Before the turn: it may bring the consequences.
+            state.warnings.record_delay(woken_at, Delay::Agent(late), self.node.config().timing);
             self.turn(state, peer_input);
             self.check_cards(state)?;
-            state.note_turn(late, self.clock.now().since(woken_at));
+            let (now, took) = (self.clock.now(), self.clock.now().since(woken_at));
+            state.warnings.record_delay(now, Delay::Agent(took), self.node.config().timing);
+            state.note_turn(late, took);
         }
     }
 
@@ -291,6 +302,9 @@ impl Agent {
             self.check_carriers(before);
         }
         if (self.working)() {
+            let stalled = state.progress_at.map_or(Micros(0), |at| before.since(at));
+            state.warnings.record_delay(before, Delay::Workers(stalled), self.node.config().timing);
+            state.progress_at = Some(before);
             self.node.handle_progress(before);
         }
         self.node.handle_timer(before);

@@ -25,6 +25,7 @@ mod secrets;
 mod startup;
 pub mod status;
 mod tc_filters;
+mod timing;
 mod witness_ping;
 mod worker_barrier;
 

@@ -11,20 +11,17 @@ use super::routes::{DefaultRoutes, Networks};
 use super::secrets::Secrets;
 use super::status::{ClusterStatus, NodeStatus, WitnessStatus};
 use super::tc_filters::{Accepting, Filters, card_state};
+use super::timing::ChosenTiming;
 use super::witness_ping::Witnesses;
 use super::{Interface, Layout, Report, Reporter, Running, host_setup, required_settings};
-use crate::control::console::{error as log_error, warning};
+use crate::control::console::{error as log_error, info, warning};
 use anyhow::{Context, Result, ensure};
 use evergate_base::Micros;
 use evergate_bpf::{Address, CookieKey, Options, PacketGate, PortBlocks};
-use evergate_config::model::{
-    Cluster, ClusterMode, ClusterNode, ClusterTiming, Config, NodeNumber, Protocol, Steering,
-};
+use evergate_config::model::{Cluster, ClusterMode, ClusterNode, Config, NodeNumber, Protocol, Steering};
 use evergate_connection::RequestKey;
 use evergate_crypto::derive;
-use evergate_membership::{
-    BUCKETS, ClusterId, Incarnation, KeyId, Keyring, Mode, Node, NodeId, Pace, Path, Timing,
-};
+use evergate_membership::{BUCKETS, ClusterId, Incarnation, KeyId, Keyring, Mode, Node, NodeId, Pace, Path};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -42,6 +39,7 @@ pub struct Startup {
     gate: Arc<PacketGate>,
     layout: Arc<Layout>,
     cluster: Cluster,
+    timing: ChosenTiming,
     node: Node,
     links: [Link; 2],
     accept: Option<Accepting>,
@@ -81,11 +79,14 @@ impl Startup {
         let announcer = AddressAnnouncer::new(places, place.virtual_mac, cluster.steering == Steering::Flood)
             .context("cannot announce addresses: this needs CAP_NET_RAW")?;
         let keys = Keyring::new(KEY, secrets.heartbeats);
+        let timing = ChosenTiming::of(cluster.timing, &evergate_sys::machine_signs());
+        info(format_args!("cluster: timing: {} ({})", timing.name(), timing.reason));
         Ok(Startup {
-            node: Node::new(protocol(cluster, layout.node), keys, incarnation, clock.now())?,
+            node: Node::new(protocol(cluster, layout.node, &timing), keys, incarnation, clock.now())?,
             gate,
             layout: Arc::new(layout),
             cluster: cluster.clone(),
+            timing,
             links,
             accept,
             announcer,
@@ -129,7 +130,7 @@ impl Startup {
     ) -> Result<Running> {
         let orders = Arc::new(Mailbox::new()?);
         let published = Arc::new(Mutex::new(ClusterStatus::default()));
-        let status = first_status(&self.cluster, self.layout.node);
+        let status = first_status(&self.cluster, self.layout.node, &self.timing);
         if let Ok(mut first) = published.lock() {
             first.clone_from(&status);
         }
@@ -176,10 +177,11 @@ impl Startup {
             published,
             status,
             clock: self.clock,
+            timing: self.timing.clone(),
         };
-        let timing = self.cluster.timing;
+        let timing = self.timing;
         let thread = std::thread::Builder::new().name("cluster-agent".to_owned()).spawn(move || {
-            be_punctual(timing);
+            be_punctual(&timing);
             agent.run().inspect_err(|error| log_error(format_args!("cluster: {error}")))
         })?;
         Ok(running.with_thread(thread))
@@ -251,14 +253,14 @@ impl<'a> Place<'a> {
 }
 
 /// The agent runs before everything else: a late heartbeat is a dead node.
-fn be_punctual(timing: ClusterTiming) {
+fn be_punctual(timing: &ChosenTiming) {
     if let Err(error) = evergate_sys::lock_memory() {
         warning(format_args!("cluster: memory may be paged out ({error}): give CAP_IPC_LOCK"));
     }
     if let Err(error) = evergate_sys::run_in_real_time(PRIORITY) {
-        let or = match timing {
-            ClusterTiming::BareMetal => ", or use timing = \"virtual_machine\"",
-            ClusterTiming::VirtualMachine => "",
+        let or = match timing.is_bare_metal() {
+            true => ", or use timing = \"virtual_machine\"",
+            false => "",
         };
         warning(format_args!("cluster: heartbeats may be late under load ({error}): give CAP_SYS_NICE{or}"));
     }
@@ -401,7 +403,7 @@ fn node_id(number: NodeNumber) -> NodeId {
     NodeId(number.get() - 1)
 }
 
-fn protocol(cluster: &Cluster, me: NodeId) -> evergate_membership::Config {
+fn protocol(cluster: &Cluster, me: NodeId, timing: &ChosenTiming) -> evergate_membership::Config {
     evergate_membership::Config {
         cluster: ClusterId(u64::from_le_bytes(derive(cluster.name.as_bytes(), "cluster id"))),
         id: me,
@@ -412,10 +414,7 @@ fn protocol(cluster: &Cluster, me: NodeId) -> evergate_membership::Config {
             ClusterMode::Witness => Mode::Witness,
             ClusterMode::Majority => Mode::Majority,
         },
-        timing: match cluster.timing {
-            ClusterTiming::BareMetal => Timing::BARE_METAL,
-            ClusterTiming::VirtualMachine => Timing::VIRTUAL_MACHINE,
-        },
+        timing: timing.spans(),
         pace: Pace::default(),
         weight: cluster.weight,
     }
@@ -461,7 +460,7 @@ fn listen(own: IpAddr, first: u16, worker: usize) -> Result<std::os::fd::OwnedFd
     })
 }
 
-fn first_status(cluster: &Cluster, me: NodeId) -> ClusterStatus {
+fn first_status(cluster: &Cluster, me: NodeId, timing: &ChosenTiming) -> ClusterStatus {
     let node = |node: &evergate_config::model::ClusterNode| NodeStatus {
         number: node.number.get(),
         inside: node.inside.to_string(),
@@ -473,6 +472,8 @@ fn first_status(cluster: &Cluster, me: NodeId) -> ClusterStatus {
         name: cluster.name.clone(),
         node: me.0.saturating_add(1),
         phase: "listening".to_owned(),
+        timing: timing.name().to_owned(),
+        timing_reason: timing.reason.clone(),
         mode: match cluster.mode {
             ClusterMode::Witness => "witness",
             ClusterMode::Majority => "majority",

@@ -30,6 +30,12 @@ pub struct ClusterStatus {
     pub drained: bool,
     /// `witness` or `majority`.
     pub mode: String,
+    /// `bare_metal` or `virtual_machine`: the times that this node runs with.
+    #[serde(default)]
+    pub timing: String,
+    /// What decided that: `cluster.timing`, or with `auto` the sign of the machine.
+    #[serde(default)]
+    pub timing_reason: String,
     /// The view in force here, if any.
     pub view: Option<ViewStatus>,
     /// For how long the next view has been waited for, or the nodes have disagreed about this one.
@@ -175,6 +181,9 @@ pub struct NodeStatus {
     /// Whether a witness vouches for it, as it says; null with mode `majority`, and while it is not heard.
     #[serde(default)]
     pub witnessed: Option<bool>,
+    /// `bare_metal` or `virtual_machine`: the times that it runs with; null while it is silent.
+    #[serde(default)]
+    pub timing: Option<String>,
     /// Whether it gives its buckets away and takes none, as it says; null while it is not heard.
     #[serde(default)]
     pub draining: Option<bool>,

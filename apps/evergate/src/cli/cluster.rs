@@ -33,6 +33,7 @@ fn standing(status: &ClusterStatus) -> String {
         text += &format!(", waits {:.1} s before it joins again", seconds(wait));
     }
     text += "\n";
+    text += &timing(status);
     if let Some(CutOff { network, why }) = &status.cut_off {
         text += &format!("cut off:       the {network} network: {why}\n");
     }
@@ -45,6 +46,18 @@ fn standing(status: &ClusterStatus) -> String {
         text += &format!("waits:         {:.1} s until nodes agree: {missing}\n", seconds(waits));
     }
     text
+}
+
+/// Its times, and the other nodes whose times differ: the shortest count for all.
+fn timing(status: &ClusterStatus) -> String {
+    let differs = |node: &&NodeStatus| node.timing.as_ref().is_some_and(|timing| *timing != status.timing);
+    let others: String = status
+        .nodes
+        .iter()
+        .filter(differs)
+        .map(|node| format!("; node {}: {}", node.number, node.timing.as_deref().unwrap_or_default()))
+        .collect();
+    format!("timing:        {} ({}){others}\n", status.timing, status.timing_reason)
 }
 
 /// What it carries, and what became of connections.

@@ -45,6 +45,7 @@ mod seed;
 mod sessions;
 mod slow;
 mod sockets;
+mod timing;
 mod traffic;
 mod transfers;
 mod unreachable_nodes;

@@ -114,6 +114,7 @@ impl Agent {
                 None => "; it joins again".to_owned(),
             };
             self.warn(format!("has lost its place in the cluster and dropped all state{then}"));
+            self.warn_about_delay(state);
         }
     }
 
@@ -179,6 +180,7 @@ impl Agent {
             NodePhase::Fenced => {
                 state.counts.fenced += 1;
                 self.warn(format!("is fenced: {NOBODY_VOUCHES}"));
+                self.warn_about_delay(state);
             }
             NodePhase::Left => self.info("has left the cluster"),
         }

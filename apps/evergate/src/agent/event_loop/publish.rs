@@ -1,6 +1,6 @@
 //! The figures that the agent publishes.
 
-use super::{Agent, State};
+use super::{Agent, State, warnings};
 use crate::agent::routes::net;
 use crate::agent::status::{BucketStatus, Quorum, ViewStatus};
 use evergate_base::Micros;
@@ -46,6 +46,8 @@ impl Agent {
             let lost = |path: &Path| node.reach_of(id, *path).is_some_and(|reach| reach != Reach::Works);
             peer.lost = Path::ALL.into_iter().filter(lost).map(|path| net(path).to_owned()).collect();
             peer.witnessed = node.witnessed(id);
+            let timing = node.lease_of(id).and_then(crate::agent::timing::name_of_lease);
+            peer.timing = timing.map(str::to_owned);
             peer.draining = node.drains(id);
             peer.load = node.work_of(id);
             peer.generation = node.configuration_of(id);

@@ -6,9 +6,11 @@
 use super::{Agent, State};
 use crate::agent::routes::net;
 use crate::agent::status::CutOff;
+use crate::agent::timing::name_of_lease;
 use evergate_base::Micros;
-use evergate_membership::{NodeId, NodePhase, Path, ROLLOUT};
+use evergate_membership::{NodeId, NodePhase, Path, ROLLOUT, Timing};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// What lasts less is no reason to worry.
 const LASTS: Micros = Micros::from_ms(1000);
@@ -23,10 +25,43 @@ const CUT_OFF_AGAIN: Micros = Micros::from_ms(60_000);
 /// Between two lines about a view that is waited for.
 const AGAIN: Micros = Micros::from_ms(10_000);
 
+/// How soon after a delay the loss of a place is its consequence.
+const DELAY_COUNTS: Micros = Micros::from_ms(1000);
+/// How long nodes may run with different times, as while they are restarted one after the other.
+const TIMING_LASTS: Micros = Micros::from_ms(5000);
+
 /// How long a lost mirror channel may have been the first sign of its node's end.
 const CHANNEL_WAITS: Micros = Micros::from_ms(500);
 /// Between two lines about channels with a node that are lost again and again: at first, and at most.
 const CHANNEL_LINES: [Micros; 2] = [Micros::from_ms(1000), Micros::from_ms(300_000)];
+
+/// A thread of this node that ran late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Delay {
+    /// The agent woke up so late, or a turn of it lasted so long.
+    Agent(Micros),
+    /// No worker made progress for so long.
+    Workers(Micros),
+}
+
+impl Delay {
+    /// Whether it may cost a node its place: half a lease passed without a heartbeat, or heartbeats stopped for the workers.
+    fn is_long(self, timing: &Timing) -> bool {
+        match self {
+            Delay::Agent(span) => span.0 >= timing.fence.0 / 2,
+            Delay::Workers(span) => span > timing.stall_max,
+        }
+    }
+}
+
+impl fmt::Display for Delay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Delay::Agent(span) => write!(f, "the agent ran {} ms late", span.as_ms()),
+            Delay::Workers(span) => write!(f, "the workers stood still for {} ms", span.as_ms()),
+        }
+    }
+}
 
 /// Mirror channels with a node that were lost.
 #[derive(Debug)]
@@ -61,9 +96,31 @@ pub(super) struct Warnings {
     unvouched: BTreeMap<Path, (Micros, bool)>,
     /// When it is told next that this node is cut off a network, and whether it was.
     cut_off_due: Option<(Micros, bool)>,
+    /// The last delay that may have cost this node its place, and when it ended.
+    delay: Option<(Micros, Delay)>,
+    delay_logged_at: Option<Micros>,
+    /// Since when nodes have run with other times than this one, and whether that is logged.
+    other_timing: BTreeMap<NodeId, (Micros, bool)>,
 }
 
 impl Warnings {
+    /// A thread ran late until `now`.
+    pub(super) fn record_delay(&mut self, now: Micros, delay: Delay, timing: Timing) {
+        if delay.is_long(&timing) {
+            self.delay = Some((now, delay));
+        }
+    }
+
+    /// The delay that explains why this node has just lost its place, unless a line about one was written lately.
+    fn delay_to_log(&mut self, now: Micros) -> Option<Delay> {
+        let (_, delay) = self.delay.filter(|(at, _)| now.since(*at) <= DELAY_COUNTS)?;
+        if self.delay_logged_at.is_some_and(|at| now.since(at) < AGAIN) {
+            return None;
+        }
+        self.delay_logged_at = Some(now);
+        Some(delay)
+    }
+
     pub(super) fn note_channel_lost(&mut self, now: Micros, node: NodeId, why: String) {
         let fresh = Channels {
             since: now,
@@ -130,10 +187,45 @@ impl Agent {
         for id in nodes.iter().filter(|_| nodes.len() > 1) {
             self.warn_about_witness(state, now, id);
             self.warn_about_configuration(state, now, id);
+            self.warn_about_timing(state, now, id);
             self.warn_about_networks(state, now, id);
         }
         if nodes.len() == 2 {
             Path::ALL.into_iter().for_each(|path| self.warn_about_vouching(state, now, path));
+        }
+    }
+
+    /// This node has just lost its place: logs the delay that led to it, if there was one, and the key that helps.
+    pub(super) fn warn_about_delay(&mut self, state: &mut State) {
+        let Some(delay) = state.warnings.delay_to_log(self.clock.now()) else { return };
+        let config = self.node.config();
+        let shorter = |id: &NodeId| self.node.lease_of(*id).is_some_and(|lease| lease < config.timing.fence);
+        let shorter: Vec<u8> = config.nodes.iter().filter(shorter).map(|id| id.0.saturating_add(1)).collect();
+        let (name, remedy) = (self.timing.name(), self.timing.remedy(&shorter));
+        self.warn(format!("lost its place because its threads run late: {delay} (timing {name}); {remedy}"));
+    }
+
+    /// The times differ: the shortest lease counts for all nodes, so a late node is replaced early.
+    fn warn_about_timing(&mut self, state: &mut State, now: Micros, id: NodeId) {
+        let number = id.0.saturating_add(1);
+        let own = self.node.config().timing.fence;
+        let Some(lease) = self.node.lease_of(id) else { return };
+        if lease == own {
+            if let Some((_, true)) = state.warnings.other_timing.remove(&id) {
+                self.info(format!("runs with the same timing as node {number} again"));
+            }
+            return;
+        }
+        let (since, reported) = state.warnings.other_timing.entry(id).or_insert((now, false));
+        if !*reported && now.since(*since) >= TIMING_LASTS {
+            *reported = true;
+            let there = name_of_lease(lease).unwrap_or("of another version");
+            let (here, reason) = (self.timing.name(), &self.timing.reason);
+            self.warn(format!(
+                "runs with timing {here} ({reason}), and node {number} with timing {there}: leases last {} ms on both, and a \
+                 late node is replaced early; set cluster.timing = \"virtual_machine\" on all nodes, or \"bare_metal\" if none is virtual",
+                lease.min(own).as_ms()
+            ));
         }
     }
 
@@ -334,6 +426,25 @@ mod tests {
 
     const PEER: NodeId = NodeId(1);
     const SECOND: u64 = 1_000_000;
+
+    #[test]
+    fn long_delay_is_logged_once_after_a_loss() {
+        let mut warnings = Warnings::default();
+        let (timing, late) = (Timing::BARE_METAL, Delay::Agent(Micros::from_ms(60)));
+        warnings.record_delay(Micros(SECOND), Delay::Agent(Micros::from_ms(16)), timing);
+        warnings.record_delay(Micros(SECOND), Delay::Workers(Micros::from_ms(100)), timing);
+        assert_eq!(warnings.delay_to_log(Micros(SECOND)), None, "too short to matter");
+        warnings.record_delay(Micros(SECOND), late, timing);
+        warnings.record_delay(Micros(SECOND + 10), Delay::Agent(Micros(10)), timing);
+        assert_eq!(warnings.delay_to_log(Micros(SECOND + 50_000)), Some(late));
+        assert_eq!(warnings.delay_to_log(Micros(SECOND + 60_000)), None, "once");
+        let workers = Delay::Workers(Micros::from_ms(101));
+        warnings.record_delay(Micros(20 * SECOND), workers, timing);
+        assert_eq!(warnings.delay_to_log(Micros(22 * SECOND)), None, "too long ago");
+        warnings.record_delay(Micros(30 * SECOND), workers, timing);
+        assert_eq!(warnings.delay_to_log(Micros(30 * SECOND)), Some(workers));
+        assert_eq!(workers.to_string(), "the workers stood still for 101 ms");
+    }
 
     fn lines(warnings: &mut Warnings, at_s: u64) -> Vec<String> {
         let lines = warnings.channel_lines(Micros(at_s * SECOND), |_| false);
