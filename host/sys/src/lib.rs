@@ -8,6 +8,7 @@
 
 mod address;
 mod arp_ndp;
+mod arp_probe;
 mod blocking_write;
 mod datagram;
 mod epoll;
@@ -32,6 +33,7 @@ pub use arp_ndp::{
     Announcer, Route, add_address, card_address, card_index, card_mtu, has_carrier, interfaces_with,
     is_on_link, neighbour, networks_of, route_prefix, route_to, set_neighbour,
 };
+pub use arp_probe::{ArpFrame, ArpProbe};
 pub use blocking_write::BlockingWriter;
 pub use datagram::Datagrams;
 pub use epoll::{Epoll, Event, Waker};

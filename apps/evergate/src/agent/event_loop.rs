@@ -17,6 +17,7 @@ mod warnings;
 use warnings::Delay;
 
 use super::address_announcer::AddressAnnouncer;
+use super::address_probe::AddressProbes;
 use super::death_notifier::DeathNotifier;
 use super::failovers::Failovers;
 use super::housekeeping::{Housekeeper, Line};
@@ -102,6 +103,9 @@ pub(crate) struct Agent {
     pub(crate) links: [Link; 2],
     pub(crate) witnesses: Option<Witnesses>,
     pub(crate) announcer: AddressAnnouncer,
+    pub(crate) probes: AddressProbes,
+    /// Every node gets the frames for the shared addresses, and not only one.
+    pub(crate) flood: bool,
     pub(crate) workers: usize,
     pub(crate) orders: Arc<Mailbox<AgentCommand>>,
     /// From which worker, and what.
@@ -465,6 +469,7 @@ impl Agent {
 
     fn publish(&mut self, state: &mut State, now: Micros) {
         state.publish_at = now + PUBLISH;
+        self.probe_addresses(now);
         self.describe(state, now);
         self.report_handed_off(state, now);
         self.warn_all(state, now);

@@ -9,6 +9,7 @@
 //! - [`Running`] and [`Handle`]: what the rest of the process sees of it.
 
 mod address_announcer;
+mod address_probe;
 mod death_notifier;
 mod event_loop;
 mod failovers;

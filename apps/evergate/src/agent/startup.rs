@@ -3,6 +3,7 @@
 //! sockets of heartbeats, which are bound to addresses of the node's own, come before all that.
 
 use super::address_announcer::AddressAnnouncer;
+use super::address_probe::AddressProbes;
 use super::event_loop::{Agent, Clock, Link};
 use super::housekeeping::{Housekeeper, Neighbourhood};
 use super::instruction::Instruction;
@@ -44,6 +45,7 @@ pub struct Startup {
     links: [Link; 2],
     accept: Option<Accepting>,
     announcer: AddressAnnouncer,
+    probes: AddressProbes,
     tickets: [u8; 32],
     requests: RequestKey,
     reports: Arc<Mailbox<(usize, Report)>>,
@@ -90,6 +92,7 @@ impl Startup {
             links,
             accept,
             announcer,
+            probes: place.probes().context("cannot probe addresses: this needs CAP_NET_RAW")?,
             tickets: secrets.tickets,
             requests: secrets.requests,
             reports: Arc::new(Mailbox::new()?),
@@ -169,6 +172,8 @@ impl Startup {
             links: self.links,
             witnesses,
             announcer: self.announcer,
+            probes: self.probes,
+            flood: self.cluster.steering == Steering::Flood,
             workers: self.layout.workers,
             orders,
             reports: self.reports,
@@ -215,6 +220,15 @@ impl<'a> Place<'a> {
             link(self.cluster, self.number, Path::Inside, self.entry.inside, inside)?,
             link(self.cluster, self.number, Path::Outside, self.entry.outside, outside)?,
         ])
+    }
+
+    fn probes(&self) -> std::io::Result<AddressProbes> {
+        let [outside, inside] = self.interfaces;
+        let places = [
+            (Path::Outside, outside, self.entry.outside, self.cluster.addresses.as_slice()),
+            (Path::Inside, inside, self.entry.inside, self.cluster.server_source.as_slice()),
+        ];
+        AddressProbes::new(places, self.virtual_mac)
     }
 
     /// The gate, filled and attached.

@@ -54,6 +54,9 @@ pub struct ClusterStatus {
     /// Mode `majority`: how many nodes are heard, and needed.
     #[serde(default)]
     pub quorum: Option<Quorum>,
+    /// Networks on which frames for the virtual MAC do not arrive where they should, as probes show.
+    #[serde(default)]
+    pub unreachable_addresses: Vec<UnreachableAddress>,
     /// Who vouches for this node's network.
     pub witnesses: Vec<WitnessStatus>,
     /// Connections with copies elsewhere, and copies of others here, a second old at most.
@@ -136,6 +139,19 @@ pub struct Quorum {
     pub reachable: usize,
     /// More than half of all nodes.
     pub needed: usize,
+}
+
+/// A network on which the virtual MAC does not work.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnreachableAddress {
+    /// `inside` or `outside`.
+    pub network: String,
+    /// Its interface.
+    pub interface: String,
+    /// The shared address that is probed there.
+    pub address: String,
+    /// How that shows.
+    pub why: String,
 }
 
 /// A network that a node is cut off from.

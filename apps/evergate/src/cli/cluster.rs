@@ -2,7 +2,7 @@
 
 use super::output;
 use super::{RemoteArgs, remote};
-use crate::agent::status::{ClusterStatus, CutOff, FailoverStatus, NodeStatus, Quorum};
+use crate::agent::status::{ClusterStatus, CutOff, FailoverStatus, NodeStatus, Quorum, UnreachableAddress};
 use crate::latency_histogram::TimesStatus;
 use evergate_base::Table;
 
@@ -102,6 +102,10 @@ fn surroundings(status: &ClusterStatus) -> String {
         text += &format!(
             "majority:      {peer_input} of {all} nodes heard, this one included; {needed} needed\n"
         );
+    }
+    for found in &status.unreachable_addresses {
+        let UnreachableAddress { network, interface, address, why } = found;
+        text += &format!("unreachable:   {address} on {interface} ({network}): {why}\n");
     }
     for witness in &status.witnesses {
         let network = witness.network.as_deref().unwrap_or("on neither network");

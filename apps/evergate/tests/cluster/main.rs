@@ -31,6 +31,7 @@ mod nodes_without_replicas;
 mod null_workers;
 mod operator_commands;
 mod phases;
+mod port_security;
 mod ports;
 mod quorum;
 mod raw_connection;

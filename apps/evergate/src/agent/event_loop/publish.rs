@@ -2,7 +2,7 @@
 
 use super::{Agent, State, warnings};
 use crate::agent::routes::net;
-use crate::agent::status::{BucketStatus, Quorum, ViewStatus};
+use crate::agent::status::{BucketStatus, Quorum, UnreachableAddress, ViewStatus};
 use evergate_base::Micros;
 use evergate_membership::{NodeId, NodePhase, Path, Reach, Rejected};
 
@@ -70,6 +70,21 @@ impl Agent {
                 shown.network = witness.path().map(|path| net(path).to_owned());
             }
         }
+        status.unreachable_addresses = self
+            .probes
+            .faults()
+            .map(|(path, shared, fault)| UnreachableAddress {
+                network: net(path).to_owned(),
+                interface: self
+                    .links
+                    .iter()
+                    .find(|link| link.path == path)
+                    .map(|link| link.interface.clone())
+                    .unwrap_or_default(),
+                address: shared.to_string(),
+                why: warnings::symptom(fault).to_owned(),
+            })
+            .collect();
         status.counts = state.counts;
         status.failovers = state.rounds.list();
         for reason in Rejected::ALL {

@@ -3,12 +3,13 @@
 //!
 //! A node without a witness is as good as any other while all agree, and useless as soon as one is missing.
 
-use super::{Agent, State};
+use super::{Agent, SPEAKING, State};
+use crate::agent::address_probe::{Fault, FaultChange, ProbeContext};
 use crate::agent::routes::net;
 use crate::agent::status::CutOff;
 use crate::agent::timing::name_of_lease;
 use evergate_base::Micros;
-use evergate_membership::{NodeId, NodePhase, Path, ROLLOUT, Timing};
+use evergate_membership::{NodeId, NodePhase, Path, ROLLOUT, Role, Timing};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -60,6 +61,14 @@ impl fmt::Display for Delay {
             Delay::Agent(span) => write!(f, "the agent ran {} ms late", span.as_ms()),
             Delay::Workers(span) => write!(f, "the workers stood still for {} ms", span.as_ms()),
         }
+    }
+}
+
+/// How a fault of the virtual MAC shows.
+pub(super) fn symptom(fault: Fault) -> &'static str {
+    match fault {
+        Fault::NoFrames => "no frames for the virtual MAC arrive here",
+        Fault::NoAnswer => "a frame to the virtual MAC gets no answer",
     }
 }
 
@@ -203,6 +212,49 @@ impl Agent {
         let shorter: Vec<u8> = config.nodes.iter().filter(shorter).map(|id| id.0.saturating_add(1)).collect();
         let (name, remedy) = (self.timing.name(), self.timing.remedy(&shorter));
         self.warn(format!("lost its place because its threads run late: {delay} (timing {name}); {remedy}"));
+    }
+
+    /// Sends and reads the probes of the shared addresses, and logs what they find.
+    pub(super) fn probe_addresses(&mut self, now: Micros) {
+        let (node, flood) = (&self.node, self.flood);
+        let me = node.me().id;
+        let members = node.members().set().without(me);
+        let has_others = node.view().is_some() && !members.is_empty();
+        let is_active = has_others && node.standing() == NodePhase::Active;
+        let answers = match node.role(SPEAKING) {
+            Role::Owner { .. } => Some(me),
+            Role::Backup { owner, .. } => Some(owner),
+            Role::Outside { owner, .. } => owner,
+        };
+        let received =
+            |id: NodeId, path| node.last_received_at(id, path).is_some_and(|at| now.since(at) < LASTS);
+        let context = |path| ProbeContext {
+            has_others,
+            expects_frames: is_active
+                && (flood || answers == Some(me))
+                && members.iter().any(|id| received(id, path)),
+            expects_answer: is_active && answers.is_some_and(|id| id != me && received(id, path)),
+        };
+        let changes = self.probes.poll(now, context);
+        let number = answers.map_or(0, |id| id.0.saturating_add(1));
+        for FaultChange { path, shared, fault } in changes {
+            let link = self.links.iter().find(|link| link.path == path);
+            let interface = link.map(|link| link.interface.clone()).unwrap_or_default();
+            let mac = self.probes.virtual_mac();
+            match fault {
+                None => self.info(format!("no longer sees a fault of the shared address {shared} on {interface}")),
+                Some(Fault::NoFrames) => self.warn(format!(
+                    "gets no frames for the shared address {shared} on {interface}: probes that other nodes send to the virtual MAC {mac} do \
+                     not arrive, as with port security of a switch or hypervisor; allow that MAC on the port of this node \
+                     (docs/guide/networks.md)"
+                )),
+                Some(Fault::NoAnswer) => self.warn(format!(
+                    "gets no answer for the shared address {shared} on {interface}: a probe to the virtual MAC {mac} reaches no node, or the \
+                     answer is dropped, as with port security of a switch or hypervisor; allow that MAC on the port of node \
+                     {number} (docs/guide/networks.md)"
+                )),
+            }
+        }
     }
 
     /// The times differ: the shortest lease counts for all nodes, so a late node is replaced early.
