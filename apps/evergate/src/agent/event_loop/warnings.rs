@@ -245,13 +245,13 @@ impl Agent {
                 None => self.info(format!("no longer sees a fault of the shared address {shared} on {interface}")),
                 Some(Fault::NoFrames) => self.warn(format!(
                     "gets no frames for the shared address {shared} on {interface}: probes that other nodes send to the virtual MAC {mac} do \
-                     not arrive, as with port security of a switch or hypervisor; allow that MAC on the port of this node \
-                     (docs/guide/networks.md)"
+                     not arrive, as with port security of a switch or hypervisor; allow that MAC on the port of this node, \
+                     unless routes lead to the nodes' own addresses (docs/guide/networks.md)"
                 )),
                 Some(Fault::NoAnswer) => self.warn(format!(
                     "gets no answer for the shared address {shared} on {interface}: a probe to the virtual MAC {mac} reaches no node, or the \
                      answer is dropped, as with port security of a switch or hypervisor; allow that MAC on the port of node \
-                     {number} (docs/guide/networks.md)"
+                     {number}, unless routes lead to the nodes' own addresses (docs/guide/networks.md)"
                 )),
             }
         }
