@@ -11,11 +11,11 @@ use std::time::Duration;
 
 /// Connections taken from one listener in one turn.
 const BATCH: usize = 64;
-/// So many batches empty the queue of a listener that closes.
+/// Batches after which the queue of a closing listener counts as empty.
 const QUEUE_BATCHES: usize = 64;
 
 impl Worker {
-    /// Listens on more sockets, and no longer on the listeners named. What waits in a socket's queue is still served.
+    /// Adds listeners, and removes those named. Connections already in a removed socket's queue are still served.
     pub(super) fn change_listeners(&mut self, add: Vec<ListenerSocket>, remove: &[String]) {
         for index in 0..self.listeners.len() {
             if self.listeners[index].as_ref().is_some_and(|listener| remove.contains(&listener.name)) {
@@ -25,7 +25,7 @@ impl Worker {
                     }
                 }
                 if let Some(listener) = self.listeners[index].take() {
-                    // It may go on under another name: then that it is closed here does not end its reports.
+                    // The socket may live on under another descriptor: closing this one would not end its reports.
                     let _ = self.epoll.remove(listener.socket.as_raw_fd());
                 }
             }
@@ -34,7 +34,7 @@ impl Worker {
             return;
         }
         for listener in add {
-            self.keep_alive(&listener.socket, Duration::ZERO); // what it accepts inherits it
+            self.keep_alive(&listener.socket, Duration::ZERO); // accepted sockets inherit it
             let free = self.listeners.iter().position(Option::is_none);
             let index = free.unwrap_or(self.listeners.len());
             let token = Source::Listener(index as u32).token();
@@ -49,7 +49,7 @@ impl Worker {
         }
     }
 
-    /// TCP keep-alive of a fresh socket whose peer may take nothing for `patience`, or longer.
+    /// Sets TCP keep-alive of a new socket whose peer may stay silent for `patience`, or longer.
     pub(super) fn keep_alive(&self, socket: &OwnedFd, patience: Duration) {
         let Some(mut keepalive) = self.settings.keepalive else { return };
         keepalive.outlast(patience);
@@ -57,7 +57,7 @@ impl Worker {
         let _ = evergate_sys::set_keepalive(socket.as_raw_fd(), Some(keepalive));
     }
 
-    /// Listens again where no more connections could be taken a moment ago.
+    /// Accepts again on listeners that were paused.
     pub(super) fn listen_again(&mut self) {
         if self.shared.room.is_short() {
             self.check_fd_reserve();
@@ -70,7 +70,7 @@ impl Worker {
             let token = Source::Listener(index as u32).token();
             match self.epoll.add_input(listener.socket.as_raw_fd(), token) {
                 Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => self.paused.push(index),
-                _ => {} // another one may have taken the place, and be listened to
+                _ => {} // another listener may have the place already
             }
         }
     }
@@ -81,7 +81,7 @@ impl Worker {
         self.shared.room.record_lowest_free(copy.map_or(RawFd::MAX, |copy| copy.as_raw_fd()));
     }
 
-    /// Takes no connection of a listener for a moment: asked again at once, the kernel would say the same without end.
+    /// Pauses a listener: an immediate retry would return the same error endlessly.
     fn pause(&mut self, index: usize) {
         self.counters.reason("accept_failed");
         let Some(Some(listener)) = self.listeners.get(index) else { return };
@@ -95,7 +95,7 @@ impl Worker {
         for index in 0..self.listeners.len() {
             for _ in 0..QUEUE_BATCHES {
                 self.pulse.beat();
-                let mut more = true; // also behind a connection that reaches a defect
+                let mut more = true; // also after a panic
                 self.guarded(None, |worker| more = worker.accept_from(index));
                 if !more {
                     break;
@@ -104,8 +104,8 @@ impl Worker {
         }
     }
 
-    /// Takes some of a listener that has a connection. To ask for one that is not there costs the kernel a socket and a file, so
-    /// more than one is asked for only when there were some in the turn before. The listener is reported again if there are more.
+    /// Accepts some connections of a ready listener. Accepting without a connection costs the kernel a socket and a
+    /// file, so more than one is tried only after a turn with several. If more wait, the listener is reported again.
     pub(super) fn accept_some(&mut self, index: usize) {
         let turn = self.counters.turns.get();
         let (last, batch) = self.accepts;
@@ -114,7 +114,7 @@ impl Worker {
         self.accept_up_to(index, batch);
     }
 
-    /// Takes many of what waits in a listener's queue. False when there was no more, or no more can be taken.
+    /// Accepts many connections of a listener. False when its queue is empty, or no more can be accepted.
     pub(super) fn accept_from(&mut self, index: usize) -> bool {
         self.accept_up_to(index, BATCH)
     }
@@ -171,7 +171,7 @@ impl Worker {
             .unwrap_or_else(|| evergate_sys::local_address(socket.as_raw_fd()).map_or(address, canonical));
         if self.cluster.as_ref().is_some_and(|cluster| cluster.is_strange(local, address)) {
             let name = listener.name.clone();
-            self.handle_commands(); // perhaps the bucket is ours since just now
+            self.handle_commands(); // this node may own the bucket by now
             if !matches!(self.listeners.get(index), Some(Some(listener)) if listener.name == name) {
                 return evergate_sys::reset_on_close(socket.as_raw_fd());
             }
@@ -179,12 +179,12 @@ impl Worker {
         let Some(Some(listener)) = self.listeners.get(index) else { return };
         let snapshot = &self.current[self.current.len() - 1].generation.snapshot;
         let Some(position) = snapshot.listener_index(&listener.name) else {
-            return self.reset_unmirrored(socket, local, address);
+            return self.reset_unreplicated(socket, local, address);
         };
         let name = listener.name.clone();
         let Some(share) = self.admit(&name, address.ip()) else {
             self.counters.refused.add(1);
-            return self.reset_unmirrored(socket, local, address);
+            return self.reset_unreplicated(socket, local, address);
         };
         self.counters.accepted.add(1);
         let replicated_state = match self.gate_client(socket.as_raw_fd(), local, address) {
@@ -193,7 +193,7 @@ impl Worker {
                 self.counters.reason(reason);
                 self.counters.refused.add(1);
                 self.give_back(&share);
-                // A FIN would be repeated, and leave when the bucket is ours again.
+                // A FIN would be retransmitted, and leave when the bucket is ours again.
                 evergate_sys::reset_on_close(socket.as_raw_fd());
                 return;
             }
@@ -223,10 +223,10 @@ impl Worker {
         self.with(key, |connection, io| connection.handle_accepted(io));
         self.perform(key);
         self.note_activity(key);
-        self.file(key);
+        self.schedule(key);
     }
 
-    /// Drops a client connection and everything that hangs on it.
+    /// Drops a client connection with its server connection and its replication state.
     pub(super) fn forget(&mut self, key: super::Key) {
         self.unlist(key);
         let Some(client) = self.clients.remove(key) else { return };
@@ -235,18 +235,18 @@ impl Worker {
         self.give_back(&client.share);
         let connection = client.connection.id();
         if let Some(replicated_state) = &client.replicated_state {
-            replicated_state.leg.slot.open(); // before the socket closes: what it says then is said once
+            replicated_state.leg.slot.open(); // before the socket closes, whose RST or FIN must leave
         }
         drop(client.socket);
         let bucket = client.replicated_state.as_ref().map(|replicated_state| replicated_state.bucket);
-        let reported = client
+        let notified = client
             .replicated_state
             .is_some_and(|replicated_state| self.end_replication(*replicated_state, connection));
         if let Some(upstream) = client.unsettled {
-            self.cancel_connecting(key, upstream, reported);
+            self.end_unsettled(key, upstream, notified);
         }
         match (client.upstream, client.left) {
-            (Some(upstream), Some(left)) if reported => self.keep_left(upstream, bucket, left),
+            (Some(upstream), Some(left)) if notified => self.pool_left(upstream, bucket, left),
             (Some(upstream), _) => self.drop_upstream(upstream),
             (None, _) => {}
         }

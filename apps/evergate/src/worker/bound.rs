@@ -1,8 +1,8 @@
-//! Server connections that are kept for one client connection, because their server authenticated it (NTLM, Negotiate).
+//! Server connections bound to one client connection, because their server authenticated it (NTLM, Negotiate).
 //!
-//! Which they are decides the connection ([`evergate_connection::Effect::Retain`]). Between two requests such a
-//! connection stays with its client, outside of the table of idle ones, and is counted in at its server. It is
-//! closed when its server ends it, is drained or down, or when another configuration would not make it like that.
+//! The state machine decides which ones ([`evergate_connection::Effect::Retain`]). Between two requests such a
+//! connection stays with its client, outside of the pool, and counts at its server. It is closed when its server ends
+//! it, is drained or down, or when the newest configuration would not make it the same way.
 
 use super::slab::{Key, Source};
 use super::upstreams::{Unsettled, is_quiet};
@@ -10,12 +10,12 @@ use super::{Worker, dial};
 use evergate_sys::Event;
 
 impl Worker {
-    /// Whether this leg of the connection idles and is bound to it.
+    /// Whether this leg is idle and bound to the connection.
     pub(super) fn is_bound_idle(&self, client: Key, leg: u32) -> bool {
         self.clients.get(client).is_some_and(|client| client.connection.bound_leg() == Some(leg))
     }
 
-    /// An idle bound leg has nothing to say but its end.
+    /// Handles an event of an idle bound leg, which can only end.
     pub(super) fn bound_event(&mut self, client: Key, event: Event) {
         if (event.readable || event.ended || event.broken) && !self.is_frozen(client) {
             self.lose_bound(client);
@@ -28,7 +28,7 @@ impl Worker {
         self.perform(client);
     }
 
-    /// The response is over, and its server connection idles for this client alone.
+    /// Keeps the server connection for this client after the response.
     pub(super) fn retain(&mut self, client_key: Key, leg: u32) {
         let now = self.now;
         let Some(client) = self.clients.get_mut(client_key) else { return };
@@ -42,7 +42,7 @@ impl Worker {
         let quiet = !upstream.ended && (!upstream.readable || is_quiet(upstream));
         upstream.readable = false;
         if let (Some(gated), Some(cluster)) = (&mut upstream.gated, &mut self.cluster) {
-            cluster.rest_pooled(key, gated, now);
+            cluster.on_pooled(key, gated, now);
         }
         self.bound.insert(key);
         self.restore_upstream_interest(key);
@@ -51,17 +51,17 @@ impl Worker {
         }
     }
 
-    /// A connection that came from elsewhere has its server connection: an idle bound one, perhaps.
+    /// Records the bound leg, if any, of a connection that another node or process served before.
     pub(super) fn note_bound(&mut self, client_key: Key) {
         let Some(client) = self.clients.get(client_key) else { return };
         let bound = client.connection.bound_leg().and(client.upstream);
         self.bound.extend(bound);
     }
 
-    /// The idle bound leg carries the client's next request, or the connection hears that it does not.
+    /// Uses the idle bound leg for the client's next request, or reports to the connection that it is lost.
     pub(super) fn dial_bound(&mut self, client_key: Key, leg: u32, (pool, server): (u32, u32)) {
         if self.clients.get(client_key).is_none_or(|client| client.connection.bound_leg().is_none()) {
-            return; // it was lost when it was retained, and the connection has dialled again
+            return; // the leg was lost when it was retained, and the connection dials again
         }
         if !self.is_bound_fit(client_key, pool, server) {
             return self.lose_bound(client_key);
@@ -90,7 +90,7 @@ impl Worker {
         self.perform(client_key);
     }
 
-    /// Whether the idle bound leg leads to this server, as a connection that is made now would, and nothing came on it.
+    /// Whether the idle bound leg leads to this server as a new connection would, and has received nothing.
     fn is_bound_fit(&mut self, client: Key, pool: u32, server: u32) -> bool {
         let Some(client) = self.clients.get_mut(client) else { return false };
         let generation = client.connection.snapshot().generation;
@@ -105,8 +105,8 @@ impl Worker {
         same && known.is_up() && !upstream.ended && !upstream.broken && is_quiet(upstream)
     }
 
-    /// Closes idle bound legs whose server takes no further request, or that the newest configuration would not
-    /// make like that.
+    /// Closes idle bound legs whose server takes no further request, or that the newest configuration would not make
+    /// the same way.
     pub(super) fn tend_bound(&mut self) {
         let is_over = |key: &&Key| {
             let Some(upstream) = self.upstreams.get(**key) else { return true };

@@ -25,7 +25,7 @@ pub(super) struct CallContext<'a> {
     pub(super) crowd: Crowd<'a>,
 }
 
-/// How near the limits on connections are for one connection.
+/// Distance of one connection's limits from being reached.
 pub(super) struct Crowd<'a> {
     pub(super) shared: &'a Shared,
     pub(super) connections_max: usize,
@@ -36,7 +36,7 @@ pub(super) struct Crowd<'a> {
 impl Crowd<'_> {
     fn is_there(&self) -> bool {
         let open = self.shared.connections.load(Ordering::Relaxed);
-        // Without descriptors there is no place for more than are open.
+        // Without free descriptors, the open connections are the maximum.
         let max =
             if self.shared.room.is_short() { open.min(self.connections_max) } else { self.connections_max };
         let evictable = || self.peers.iter().map(|peer| peer.counters.evictable.get() as usize).sum();
@@ -58,7 +58,7 @@ impl ConnectionHost for CallContext<'_> {
     }
 
     fn allow(&mut self, snapshot: &Snapshot, rule: RuleId, client: IpAddr, host: &[u8]) -> bool {
-        // A request that began under an older generation is not counted against the new one's limits.
+        // A request under an older generation does not count against the limits of the new one.
         snapshot.generation != self.current.snapshot.generation
             || self.current.rates.allow(rule, client, host, self.now.0)
     }

@@ -1,4 +1,4 @@
-//! One client connection, and what its worker knows of its socket.
+//! One client connection, and the state of its socket.
 
 use super::limits::Share;
 use super::replication;
@@ -14,32 +14,32 @@ pub(super) struct Client {
     pub(super) socket: OwnedFd,
     pub(super) connection: Connection,
     pub(super) upstream: Option<Key>,
-    /// The server connection of the request before, while it is unsettled.
+    /// Server connection of the previous request, while it is unsettled.
     pub(super) unsettled: Option<Key>,
     pub(super) readable: bool,
     pub(super) writable: bool,
     pub(super) ended: bool,
     pub(super) broken: bool,
-    /// It is not listened to while what it said has no place.
-    pub(super) muted: bool,
+    /// Read interest is off: the input could not be forwarded.
+    pub(super) read_paused: bool,
     pub(super) handshaking: bool,
-    /// Nothing of ours carries the ACK of what ended its handshake.
+    /// The ACK of the handshake's last message is owed: no output carries it.
     pub(super) owes_ack: bool,
     pub(super) fin_waits: bool,
     pub(super) server_fin_waits: bool,
     pub(super) left: Option<Left>,
-    pub(super) again: bool,
-    pub(super) filed: Micros,
-    /// Bytes that wait for this connection's peers, as counted last.
+    pub(super) pending: bool,
+    pub(super) scheduled_for: Micros,
+    /// Bytes waiting for this connection's peers, as counted last.
     pub(super) buffered: usize,
-    /// Limits that this connection counts against.
+    /// Limits that this connection counts pendingst.
     pub(super) share: Share,
     pub(super) pipes: Option<Box<Pipes>>,
-    /// In a cluster: what the backups know, and what may be acknowledged.
+    /// In a cluster: replication state.
     pub(super) replicated_state: Option<Box<replication::ConnectionReplication>>,
 }
 
-/// Pipes of a connection that splices and was blocked with bytes inside.
+/// Pipes of a spliced connection that was blocked with bytes inside.
 #[derive(Default)]
 pub(super) struct Pipes {
     pub(super) down: Option<Pipe>,
@@ -65,15 +65,15 @@ impl Client {
             writable: true,
             ended: false,
             broken: false,
-            muted: false,
+            read_paused: false,
             handshaking,
             owes_ack: false,
             fin_waits: false,
             server_fin_waits: false,
             left: None,
-            again: false,
+            pending: false,
             buffered: 0,
-            filed: Micros(u64::MAX),
+            scheduled_for: Micros(u64::MAX),
             share,
             pipes: None,
             replicated_state: None,

@@ -12,8 +12,8 @@ use evergate_tls::{Records, alert};
 const UNREAD_READS_MAX: usize = 16;
 
 impl Upstream {
-    /// Sends close_notify if the socket takes it at once. Unread data is read before: closing a socket that has some
-    /// sends RST in the place of FIN.
+    /// Sends close_notify if the socket takes it at once. Reads unread data before: closing a socket with unread data
+    /// sends RST instead of FIN.
     pub(super) fn close_tls(&mut self, mut records: Records, now: Micros) {
         let mut unread = [0; 4096];
         for _ in 0..UNREAD_READS_MAX {

@@ -1,4 +1,4 @@
-//! What a worker is told.
+//! Commands of the control plane to a worker.
 
 use crate::server_state::Generation;
 use crate::upgrade::Progress;
@@ -10,11 +10,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the control plane tells a worker.
+/// A command to one worker.
 pub enum Command {
     /// Use this configuration for new requests and connections.
     Reload(Arc<Generation>),
-    /// Listen on these sockets too, and no longer on the listeners named.
+    /// Add these listening sockets, and remove the listeners named.
     Listeners {
         /// New sockets.
         add: Vec<ListenerSocket>,
@@ -23,15 +23,15 @@ pub enum Command {
     },
     /// Use these bounds from now on.
     Settings(Settings),
-    /// Take no new connections, end idle ones, and the rest after their response.
+    /// Accept no new connections; end idle ones, and the rest after their response.
     Drain,
     /// End everything now.
     Stop,
     /// What the cluster has decided.
     Cluster(crate::agent::Instruction),
-    /// Connections of the process before come on this stream, which does not block.
+    /// Receive connections of the old process on this non-blocking stream.
     Inherit(UnixStream),
-    /// Take no new connections, and pass all that there are to the new process over this stream, which does not block.
+    /// Accept no new connections, and pass all existing ones to the new process over this non-blocking stream.
     Handoff(UnixStream, Arc<Progress>),
     /// The new process is gone: serve again, on these sockets.
     TakeBack(Vec<ListenerSocket>),
@@ -44,7 +44,7 @@ pub struct ListenerSocket {
     pub name: String,
     /// The socket.
     pub socket: OwnedFd,
-    /// Our address on its connections, where it is the same on all.
+    /// Local address of the listener's connections, if it is the same for all.
     pub local: Option<SocketAddr>,
 }
 
@@ -53,8 +53,8 @@ pub struct ListenerSocket {
 pub struct Settings {
     /// Handshake steps in one turn of the loop.
     pub handshakes_per_turn: usize,
-    /// How long events gather in a busy worker; zero is not at all.
-    pub gather: Duration,
+    /// Longest wait for further events in a busy worker; zero for none.
+    pub event_batching: Duration,
     /// Client connections of the process.
     pub connections_max: usize,
     /// Bounds of each listener, by name.
@@ -70,6 +70,6 @@ pub struct Settings {
 pub struct Bounds {
     /// Client connections at a time.
     pub connections_max: usize,
-    /// Client connections at a time from one address; 0 is no bound.
+    /// Most client connections from one address; 0 for no limit.
     pub per_source_max: u32,
 }

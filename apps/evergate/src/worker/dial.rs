@@ -12,8 +12,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How many idle connections like this one are kept, and for how long, if the configuration has its server, and would connect
-/// to it in the same way.
+/// How many idle connections like this one are kept, and for how long, if the configuration still has its server and
+/// would connect to it the same way.
 pub(super) fn idle_of(current: &Current, upstream: &Upstream) -> Option<(usize, Micros)> {
     let has = |pool: &PoolRuntime| pool.servers.iter().any(|known| known.id == upstream.server.id);
     let pools = &current.generation.pools;
@@ -34,7 +34,7 @@ fn load_of(pool: &PoolRuntime, index: usize, eligible: bool, now: Micros) -> Ser
     })
 }
 
-/// The server that a client's address leads to, among those that may be used.
+/// The server chosen by the client's address, among those that may be used.
 fn source_of(pool: &PoolRuntime, ip: IpAddr, may: impl Fn(u32) -> bool) -> Option<u32> {
     let candidates: Vec<(u64, u32, bool)> = (0..)
         .zip(&pool.servers)
@@ -43,7 +43,7 @@ fn source_of(pool: &PoolRuntime, ip: IpAddr, may: impl Fn(u32) -> bool) -> Optio
     source_server(ip, &candidates).map(|index| index as u32)
 }
 
-/// A request that is counted in at a server; counted out again unless a connection carries it.
+/// A request counted at a server, until a connection carries it.
 struct CountedIn<'a>(&'a ServerRuntime);
 
 impl CountedIn<'_> {
@@ -75,7 +75,7 @@ impl Worker {
             return;
         };
         let wish = self.wish(&pool_runtime, hint, tried);
-        // Who comes after others waits behind them, although there may be room at the moment.
+        // A later request waits behind earlier ones, even if there is room at the moment.
         let choice = match pool_runtime.lines.may_go(wish) {
             true => self.find_wished(index, key, pool, wish, hint, tried),
             false => None,
@@ -92,8 +92,8 @@ impl Worker {
         }
     }
 
-    /// The server that a client returns to. While it is up and busy the request waits for it, if it may wait at all: another
-    /// one does not know the client.
+    /// The server that a client returns to. While it is up and full, the request waits for it if it may wait: another
+    /// server does not know the client.
     fn wish(&self, pool: &PoolRuntime, hint: ServerHint, tried: &[u32]) -> Option<u32> {
         let may = |index: u32| {
             !tried.contains(&index) && pool.servers.get(index as usize).is_some_and(|server| server.is_up())
@@ -106,7 +106,7 @@ impl Worker {
         wish.filter(|_| pool.queue_max > 0 && pool.sessions.is_none())
     }
 
-    /// The server that is wished for, or any if none is, counted in, with what the choice was by session.
+    /// The wished server, or any without a wish, counted, with the outcome of session balancing.
     pub(super) fn find_wished(
         &mut self,
         current: usize,
@@ -121,7 +121,7 @@ impl Worker {
         runtime.servers.get(wish as usize)?.enter().then_some((wish, None))
     }
 
-    /// A server for a request, counted in, with what the choice was by session.
+    /// A server for a request, counted, with the outcome of session balancing.
     fn find_server(
         &mut self,
         current: usize,
@@ -137,7 +137,7 @@ impl Worker {
         }
     }
 
-    /// A server by hint or policy, counted in; servers tried before only when no other is left.
+    /// A server by hint or policy, counted; servers tried before only when no other is left.
     fn choose(
         &mut self,
         current: usize,
@@ -177,7 +177,7 @@ impl Worker {
         runtime.servers[picked].enter().then_some(picked as u32)
     }
 
-    /// A server by the client's session, counted in; servers tried before only when no other is left.
+    /// A server by the client's session, counted; servers tried before only when no other is left.
     fn choose_by_session(
         &mut self,
         key: Key,

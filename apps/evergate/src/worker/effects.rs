@@ -1,5 +1,5 @@
-//! Carrying out what a connection answered: bytes, then effects, in order. In a cluster entries go before the bytes, or, of a call that
-//! asks for a server, after the effects, which may add some.
+//! Performs the results of a connection call: bytes, then effects, in order. In a cluster entries go before the bytes.
+//! If the call asks for a server, they go after the effects, which may add some.
 
 use super::slab::Key;
 use super::{Current, SPARE_BUFFERS, Worker};
@@ -8,13 +8,13 @@ use evergate_sys::Transfer;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// What one connection may have of it in any case: at the bound those go on that need next to nothing. In bytes.
+/// Buffer that a connection may always use, in bytes: at the limit, connections with hardly any buffered data continue.
 const BUFFERED_FREE: usize = 16_384;
 
 impl Worker {
-    /// Performs everything that the last call to the connection asked for.
+    /// Performs all results of the last call to the connection.
     pub(super) fn perform(&mut self, key: Key) {
-        // A server connection that is there already adds entries to those of this call: they go in one frame.
+        // An existing server connection adds entries to those of this call: they go in one frame.
         let dials = self.effects.list.iter().any(|effect| matches!(effect, Effect::Dial { .. }));
         if self.cluster.is_some() && !dials {
             self.replication(key);
@@ -29,7 +29,7 @@ impl Worker {
         self.count_buffered(key);
     }
 
-    /// The effects of a call, without bytes or entries that it may have made.
+    /// Performs the effects of a call, without bytes or entries that it may have made.
     pub(super) fn carry_out_all(&mut self, key: Key) {
         let mut unserved = false;
         for Answered { status, reason, generation, listener, pool } in self.effects.answered.drain(..) {
@@ -57,8 +57,8 @@ impl Worker {
         }
     }
 
-    /// Keeps count of what waits for slow peers, or is kept of them; at the bound the connection that would add to it ends, unless
-    /// it has next to nothing of it.
+    /// Counts bytes that wait for slow peers or are retained for them. At the limit, the connection that would add to
+    /// them ends, unless it has hardly any.
     pub(super) fn count_buffered(&mut self, key: Key) {
         let Some(client) = self.clients.get_mut(key) else { return };
         let pipes = client.pipes.as_ref().map_or(0, |pipes| pipes.buffered_bytes());
@@ -117,7 +117,7 @@ impl Worker {
         self.scratch.down.clear();
     }
 
-    /// The alert with which a leg fails; what its socket does not take at once is not said.
+    /// Sends the alert with which a leg fails, as far as its socket takes it at once.
     fn send_last_up(&mut self, key: Key) {
         let alert = std::mem::take(&mut self.effects.last_up);
         let upstream = self.clients.get(key).and_then(|client| self.upstreams.get_mut(client.upstream?));
@@ -293,7 +293,7 @@ fn bytes_of<'a>(scratch: &'a Scratch, source: Source, range: &Range<usize>) -> &
     }
 }
 
-/// What could not be written goes to the connection: a large rest with its buffer, a small one by copying.
+/// Returns unwritten output to the connection: a large rest with its buffer, a small one by copying.
 fn keep(
     client: &mut super::Client,
     scratch: &mut Scratch,

@@ -154,7 +154,7 @@ impl Worker {
             };
             if self.is_spoken_for(key) {
                 self.set_activity(key, Activity::Active);
-                self.put_again(key); // its turn says what it does
+                self.mark_pending(key); // its turn shows its activity
             } else if self.evict(key, activity) {
                 return true;
             }
@@ -186,7 +186,7 @@ impl Worker {
         if is_alone && evergate_sys::is_drained(client.fd()) {
             self.forget(key); // the kernel sends the rest
         } else {
-            self.file(key);
+            self.schedule(key);
         }
         true
     }

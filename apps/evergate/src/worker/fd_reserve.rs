@@ -1,8 +1,8 @@
-//! The last file descriptors of the process: clients that only wait must not get them. A request needs one for its server, a
-//! health check one for its question, an operator one to see what is going on.
+//! Reserve of file descriptors that clients do not get. A request needs one for its server, a health check one for its
+//! probe, an operator one to inspect the process.
 //!
-//! The kernel gives out the lowest number that is free. So a descriptor with a high number says that all below are in use,
-//! and nobody need count.
+//! The kernel assigns the lowest free number. A descriptor with a high number therefore shows that all lower ones are
+//! in use, without counting.
 
 use crate::control::console;
 use evergate_base::Micros;
@@ -14,18 +14,18 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 const RESERVE_PART: u64 = 16;
 const RESERVE_MIN: u64 = 16;
 const RESERVE_MAX: u64 = 1024;
-/// A shortage is over, and the next one is told, when there was none for so long.
+/// Time without a shortage after which it is over, and the next one is logged.
 const EPISODE: Micros = Micros::from_ms(60_000);
 
-/// Where the workers of a process stand with its descriptors.
+/// Descriptor use of the process, shared by its workers.
 #[derive(Debug)]
 pub struct FdReserve {
     /// Clients get no descriptor from this number on.
     clients_below: AtomicI32,
-    /// So many of these are for connections that the process before still has.
+    /// How many of them are reserved for connections that the old process still has.
     held_back: AtomicI32,
     is_short: AtomicBool,
-    /// When connections could last not be taken, in microseconds; 0 for never.
+    /// When accepting failed last, in microseconds; 0 for never.
     short_at: AtomicU64,
 }
 
@@ -40,24 +40,24 @@ impl Default for FdReserve {
     }
 }
 
-/// How many of so many descriptors clients get.
+/// Number of descriptors for clients, of `limit`.
 pub fn files_for_clients(limit: u64) -> u64 {
     limit.saturating_sub((limit / RESERVE_PART).clamp(RESERVE_MIN, RESERVE_MAX))
 }
 
 impl FdReserve {
-    /// The process may have so many descriptors.
+    /// Sets the process's limit of descriptors.
     pub fn set_limit(&self, limit: u64) {
         let below = i32::try_from(files_for_clients(limit)).unwrap_or(i32::MAX);
         self.clients_below.store(below, Ordering::Relaxed);
     }
 
-    /// So many are for connections that come from the process before: new clients must not get them.
+    /// Reserves descriptors for connections of the old process: new clients do not get them.
     pub fn hold_back(&self, count: usize) {
         self.held_back.store(i32::try_from(count).unwrap_or(i32::MAX), Ordering::Relaxed);
     }
 
-    /// So many of those have come.
+    /// Releases the reserve of `count` arrived connections.
     pub(super) fn hold_back_less(&self, count: usize) {
         let less = |held: i32| Some(held.saturating_sub(i32::try_from(count).unwrap_or(i32::MAX)).max(0));
         let _ = self.held_back.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
@@ -73,8 +73,8 @@ impl FdReserve {
         self.is_short.load(Ordering::Relaxed)
     }
 
-    /// Whether a connection has got the last descriptor that clients get; then nobody takes more until [`Room::look`] finds
-    /// room.
+    /// Whether a connection has the last descriptor for clients. Then no worker accepts more until
+    /// [`FdReserve::record_lowest_free`] finds a lower one.
     pub(super) fn is_used_up_by(&self, fd: RawFd) -> bool {
         let is_last = !self.is_for_clients(fd);
         if is_last {
@@ -83,36 +83,36 @@ impl FdReserve {
         is_last
     }
 
-    /// Whether there are more descriptors than the last ones, for what can do without this one.
+    /// Whether descriptors beyond the reserve are left, for a use that can do without this one.
     pub(super) fn allows(&self, fd: RawFd) -> bool {
         fd < self.clients_below.load(Ordering::Relaxed)
     }
 
-    /// The lowest descriptor that is free now is this one.
+    /// Records the lowest free descriptor.
     pub(super) fn record_lowest_free(&self, free: RawFd) {
         self.is_short.store(!self.is_for_clients(free), Ordering::Relaxed);
     }
 
-    /// Whether a shortage is not over: before each accept the lowest free descriptor is looked at.
+    /// Whether a shortage is not over: then the lowest free descriptor is checked before each accept.
     pub(super) fn is_tight(&self, now: Micros) -> bool {
         let short_at = self.short_at.load(Ordering::Relaxed);
         short_at != 0 && now.0.saturating_sub(short_at) < EPISODE.0
     }
 
-    /// A shortage lasts on, although connections can be taken: others are evicted for them.
+    /// Extends a shortage in which connections are accepted only because others are evicted.
     pub(super) fn prolong(&self, now: Micros) {
         if self.is_tight(now) {
             self.short_at.store(now.0.max(1), Ordering::Relaxed);
         }
     }
 
-    /// Connections cannot be taken: the operator is told once an episode.
+    /// Logs a failure to accept connections, once per shortage.
     pub(super) fn log_shortage(&self, now: Micros, why: &dyn Display) {
         if self.begins(now) {
             console::warning(format_args!(
-                "accept_failed: no more connections can be taken: {why}; idle connections are closed for new clients, and \
-                 without any clients wait in the kernel's queue: raise the limit of open files (LimitNOFILE=, ulimit -n), \
-                 or lower limits.connections_max"
+                "accept_failed: not accepting more connections: {why}; idle connections are closed for new clients, \
+                 and without idle ones clients wait in the kernel's queue; raise the limit of open files \
+                 (LimitNOFILE=, ulimit -n), or lower limits.connections_max"
             ));
         }
     }
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_descriptors_are_kept_from_clients_until_there_is_room() {
+    fn clients_never_get_the_reserved_descriptors() {
         let room = FdReserve::default();
         assert!(!room.is_used_up_by(1_000_000), "without a limit");
         room.set_limit(1024);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_from_the_process_before_has_its_descriptors() {
+    fn connections_of_the_old_process_have_their_descriptors() {
         let room = FdReserve::default();
         room.set_limit(1024);
         room.hold_back(900);
@@ -169,15 +169,15 @@ mod tests {
     }
 
     #[test]
-    fn a_part_within_bounds_is_kept() {
+    fn reserve_is_a_bounded_share() {
         let kept = [8, 64, 1024, 1 << 20].map(|limit| limit - files_for_clients(limit));
         assert_eq!(kept, [8, 16, 64, 1024]);
     }
 
     #[test]
-    fn a_shortage_is_told_once_and_again_after_a_minute_without() {
+    fn shortage_is_logged_once_and_again_after_a_minute() {
         let room = FdReserve::default();
-        let reported = [1, 2, 50, 100, 161, 162].map(|s| room.begins(Micros::from_ms(s * 1000)));
-        assert_eq!(reported, [true, false, false, false, true, false]);
+        let logged = [1, 2, 50, 100, 161, 162].map(|s| room.begins(Micros::from_ms(s * 1000)));
+        assert_eq!(logged, [true, false, false, false, true, false]);
     }
 }

@@ -19,14 +19,14 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-/// Parts of a limit: connections say `Connection: close` when less than one of them is free or evictable.
+/// Share of a limit, as a divisor. Responses carry `Connection: close` when less of the limit is free or evictable.
 const CROWDED_PART: usize = 64;
 const CROWDED_MAX: usize = 64;
-/// Evictions for one new connection, at most: of its source, its listener, and the process, and again where another
+/// Most evictions for one new connection: for its source, its listener, and the process, and one more where another
 /// worker was faster.
 const EVICTIONS_PER_ADMISSION: usize = 4;
 
-/// Connections of one worker by the limits that they count against.
+/// Connections of one worker, by the limits that they count against.
 #[derive(Debug, Default)]
 pub(super) struct Limits {
     pub(super) queue: EvictionQueue,
@@ -39,9 +39,9 @@ pub(super) struct Limits {
 /// Limits that one connection counts against.
 #[derive(Debug)]
 pub(super) enum Share {
-    /// Those of its listener and its source, beside the process's.
+    /// Limits of its listener and its source, beside the process's.
     Counted(Vec<Hold>),
-    /// None any more: the connection was evicted, and its end is under way.
+    /// No limit any more: the connection was evicted, and is ending.
     Evicted,
 }
 
@@ -79,14 +79,14 @@ impl Hold {
     }
 }
 
-/// Whether less than a [`CROWDED_PART`] of `max` connections is free, and less than that could be evicted.
+/// Whether less than a [`CROWDED_PART`] of `max` connections is free, and less than that can be evicted.
 pub(super) fn is_crowded(open: usize, max: usize, evictable: impl FnOnce() -> usize) -> bool {
     let margin = (max / CROWDED_PART).min(CROWDED_MAX);
     open + margin > max && evictable() < margin
 }
 
 impl Worker {
-    /// Counts one more connection from `source` if it fits the limits, or another connection makes room for it.
+    /// Counts one more connection from `source` if it fits the limits, or an eviction makes room for it.
     pub(super) fn admit(&mut self, listener: &str, source: IpAddr) -> Option<Share> {
         let wanted = self.limits_on(listener, source);
         let holds = match self.admit_within(wanted) {
@@ -107,7 +107,7 @@ impl Worker {
         Some(share)
     }
 
-    /// Counts a connection against limits narrower than the process's, or returns the reason why it is refused.
+    /// Counts a connection against limits narrower than the process's, or returns the reason for its rejection.
     fn admit_within(&mut self, wanted: Vec<Limit>) -> Result<Vec<Hold>, &'static str> {
         let mut ordered = Vec::new();
         for _ in 0..EVICTIONS_PER_ADMISSION {
@@ -137,7 +137,7 @@ impl Worker {
         wanted.iter().find(is_reached).cloned()
     }
 
-    /// What a connection counts against beside the process's limit, the narrowest first.
+    /// Limits of a connection beside the process's, the narrowest first.
     fn limits_on(&self, listener: &str, source: IpAddr) -> Vec<Limit> {
         let Some(bounds) = self.settings.listeners.get(listener) else { return Vec::new() };
         let mut wanted = Vec::new();
@@ -158,7 +158,7 @@ impl Worker {
         wanted
     }
 
-    /// Counts in a connection that was admitted elsewhere, whatever the limits.
+    /// Counts a connection that was admitted elsewhere, whatever the limits.
     pub(super) fn acquire_limits(&mut self, listener: &str, source: IpAddr) -> Share {
         self.shared.connections.fetch_add(1, Ordering::Relaxed);
         let wanted = self.limits_on(listener, source);
@@ -181,7 +181,7 @@ impl Worker {
         wanted.into_iter().map(hold).collect()
     }
 
-    /// Counts a connection out. One that was evicted was counted out then.
+    /// Releases the limits of a connection. An evicted connection has released them before.
     pub(super) fn give_back(&mut self, share: &Share) {
         match share {
             Share::Counted(holds) => {
@@ -217,7 +217,7 @@ impl Worker {
         self.note_activity(key);
     }
 
-    /// Takes a connection out of the eviction queue; before its removal from the clients.
+    /// Removes a connection from the eviction queue; before its removal from the clients.
     pub(super) fn unlist(&mut self, key: Key) {
         if self.clients.get(key).is_some() {
             self.set_activity(key, Activity::Active);
@@ -255,7 +255,7 @@ impl Worker {
         }
     }
 
-    /// Other limits hold from now on: the connections that are there count against them, whatever they are.
+    /// Applies changed limits: existing connections count against them even beyond the maximum.
     pub(super) fn use_settings(&mut self, settings: Settings) {
         let same = self.settings.listeners == settings.listeners
             && self.settings.connections_max == settings.connections_max;

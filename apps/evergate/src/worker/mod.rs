@@ -1,11 +1,11 @@
-//! A worker: one thread, one epoll, its own listeners, and the connections that they accepted.
+//! A worker: one thread, one epoll instance, its own listeners, and the connections that they accepted.
 //!
-//! The loop takes events, lets each connection's state machine decide, and performs what it answers. A connection lives
-//! on one worker from accept to close; what workers share in the data path is listed in ARCHITECTURE.md, under "Threads".
+//! The loop takes events, lets each connection's state machine decide, and performs the results. A connection lives on
+//! one worker from accept to close. ARCHITECTURE.md lists under "Threads" what workers share in the data path.
 //!
-//! Invariants: one `epoll_ctl` per socket for its whole life, unless it is muted (see [`mute`]); a descriptor's readiness is
-//! kept in flags until used up; one connection gets at most [`ROUNDS`] turns before the others are served; work left over is
-//! done in the next turn.
+//! Invariants: one `epoll_ctl` per socket for its whole life, except for changes of read interest ([`read_interest`]).
+//! A descriptor's readiness is kept in flags until used up. One connection gets at most [`ROUNDS`] rounds before other
+//! connections are served; the rest is done in the next turn.
 
 mod accept;
 mod bound;
@@ -72,11 +72,11 @@ use std::time::Duration;
 use timer_wheel::Wheel;
 use upstreams::{Upstream, Waiting};
 
-/// How often one connection may go round before others get their turn.
+/// Most rounds of one connection before other connections get their turn.
 const ROUNDS: usize = 8;
-/// While requests wait for room at a server, it is looked for so often, in milliseconds.
+/// Interval of checks for room at a server while requests wait, in milliseconds.
 const QUEUE_POLL_MS: i32 = 10;
-/// Generations that a worker of a cluster keeps although none of its connections is bound to them, the newest included.
+/// Generations that a worker of a cluster keeps without connections bound to them, the newest included.
 const GENERATIONS_MAX: usize = evergate_membership::CONFIGURATIONS;
 /// Sleeps are not longer by more than this.
 const SLACK: Duration = Duration::from_micros(5);
@@ -95,25 +95,25 @@ struct Current {
 /// A worker's state.
 pub struct Worker {
     epoll: Epoll,
-    gather: EventBatching,
+    batching: EventBatching,
     waker: Arc<Waker>,
     pulse: Arc<Watchdog>,
     commands: Receiver<Command>,
     listeners: Vec<Option<ListenerSocket>>,
-    /// Listeners that are not listened to for a moment: no more connections could be taken.
+    /// Listeners that are paused because no more connections could be accepted.
     paused: Vec<usize>,
     clients: Slab<Client>,
     upstreams: Slab<Upstream>,
     /// By server, and in a cluster by bucket.
     idle: HashMap<(u64, Option<Bucket>), Vec<Key>>,
-    /// Idle server connections that are kept for one client connection each.
+    /// Idle server connections that are bound to one client connection each.
     bound: BTreeSet<Key>,
     current: Vec<Current>,
     scratch: Scratch,
     effects: Effects,
     wheel: Wheel,
     due: Vec<Key>,
-    again: Vec<Key>,
+    pending: Vec<Key>,
     spare_buffers: Vec<Vec<u8>>,
     spare_pipes: Vec<Pipe>,
     /// Memory for a choice among a pool's servers.
@@ -130,7 +130,7 @@ pub struct Worker {
     next_second: Micros,
     random: u64,
     handshakes: usize,
-    /// The last turn in which connections came, and how many were asked for.
+    /// The last turn with new connections, and how many were tried.
     accepts: (u64, usize),
     /// Bytes that wait for slow peers.
     buffered: usize,
@@ -143,7 +143,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A worker that will serve `generation`; listeners come as a command.
+    /// A worker that will serve `generation`; its listeners come as a command.
     pub fn new(
         generation: &Generation,
         settings: Settings,
@@ -154,14 +154,14 @@ impl Worker {
         let epoll = Epoll::new(EVENTS)?;
         let waker = Arc::new(Waker::new()?);
         epoll.add_input(waker.fd(), Source::Waker.token())?;
-        // The clock of the machine: a connection that goes to another process takes its deadlines along.
+        // The clock of the machine: a connection that moves to another process keeps its deadlines.
         let now = Micros(evergate_sys::monotonic_us());
         let counters = Arc::new(Counters::default());
         let number = shared.orders.enlist(evict::Peer { waker: waker.clone(), counters: counters.clone() });
         let seed = u64::from_le_bytes(evergate_crypto::random_bytes::<8>());
         Ok(Worker {
             epoll,
-            gather: EventBatching::new(Micros(evergate_sys::monotonic_us())),
+            batching: EventBatching::new(Micros(evergate_sys::monotonic_us())),
             waker,
             pulse: Arc::default(),
             commands,
@@ -176,7 +176,7 @@ impl Worker {
             effects: Effects::default(),
             wheel: Wheel::new(now),
             due: Vec::new(),
-            again: Vec::new(),
+            pending: Vec::new(),
             spare_buffers: Vec::new(),
             spare_pipes: Vec::new(),
             loads: Vec::new(),
@@ -222,9 +222,9 @@ impl Worker {
         self.counters.clone()
     }
 
-    /// Serves until told to stop, or until drained.
+    /// Serves until stopped, or until drained.
     pub fn run(mut self) -> io::Result<()> {
-        let _ = evergate_sys::sleep_within(SLACK); // if not, some sleeps are 0.05 ms longer
+        let _ = evergate_sys::sleep_within(SLACK); // without it some sleeps are 0.05 ms longer
         self.join_cluster().map_err(|error| io::Error::other(format!("{error:#}")))?;
         while !self.is_done() {
             self.turn()?;
@@ -232,7 +232,7 @@ impl Worker {
         self.finish_transfer();
         for key in self.clients.keys() {
             if self.clients.get(key).is_some_and(|client| client.replicated_state.is_some()) {
-                continue; // nothing of it leaves: another node goes on with it
+                continue; // another node resumes it, so nothing leaves here
             }
             self.guarded(Some(Source::Client(key)), |worker| {
                 worker.with(key, |connection, io| connection.handle_abort(io, "shutdown"));
@@ -246,10 +246,10 @@ impl Worker {
         Ok(())
     }
 
-    /// One turn of the loop: waits for events, and does what is due.
+    /// One turn of the loop: waits for events, handles them, and does timed work.
     fn turn(&mut self) -> io::Result<()> {
-        let wait = if self.again.is_empty() { self.wheel.wait_ms(self.now) } else { 0 };
-        // Room at a server may be made by another worker, which says nothing.
+        let wait = if self.pending.is_empty() { self.wheel.wait_ms(self.now) } else { 0 };
+        // Another worker may make room at a server, without an event here.
         let queued = self.counters.queued.get() > 0 && !self.is_sweeping();
         let wait = if queued { wait.min(QUEUE_POLL_MS) } else { wait };
         let wait = self.cluster.as_ref().map_or(wait, |cluster| wait.min(cluster.wait_ms(self.now)));
@@ -257,7 +257,7 @@ impl Worker {
         let hastens = self.cluster.as_ref().is_some_and(|cluster| cluster.has_urgent_frames());
         self.pulse.rest();
         if wait > 0
-            && let Some(pause) = self.gather.wait(self.settings.gather)
+            && let Some(pause) = self.batching.wait(self.settings.event_batching)
         {
             std::thread::sleep(pause);
             self.counters.batched.add(1);
@@ -287,10 +287,10 @@ impl Worker {
             self.resume_idle(count > 0);
             self.report_frozen();
             self.tend_channels();
-            let gathers = self.gather.wait(self.settings.gather).is_some();
+            let batches = self.batching.wait(self.settings.event_batching).is_some();
             self.end_turn(match count {
                 0 => NextTurn::Rest,
-                _ if gathers => NextTurn::Gathered,
+                _ if batches => NextTurn::Gathered,
                 _ => NextTurn::AtOnce,
             });
         }
@@ -320,11 +320,11 @@ impl Worker {
         }
     }
 
-    /// Decides whether further ones should gather.
+    /// Decides whether further turns batch events.
     fn poll_events(&mut self, count: usize) {
-        if self.gather.note_turn(self.now, count) && !self.settings.gather.is_zero() {
+        if self.batching.note_turn(self.now, count) && !self.settings.event_batching.is_zero() {
             let (cpu_ns, work) = (evergate_sys::thread_cpu_ns(), self.counters.work());
-            self.gather.end_window(Mark { at: self.now, cpu_ns, work });
+            self.batching.end_window(Mark { at: self.now, cpu_ns, work });
         }
     }
 
@@ -339,7 +339,7 @@ impl Worker {
         self.serve_all_waiting();
         self.counters.cpu_ns.set(evergate_sys::thread_cpu_ns());
         self.report_work();
-        // A generation goes when no connection holds its snapshot any more; in a cluster the last ones stay, for connections of
+        // A generation goes when no connection has its snapshot. In a cluster the last ones stay, for connections of
         // other nodes whose requests began under them.
         let kept = if self.cluster.is_some() { GENERATIONS_MAX } else { 1 };
         let first_kept = self.current.len().saturating_sub(kept);
@@ -382,10 +382,10 @@ impl Worker {
         self.handle_commands();
     }
 
-    /// Follows what the control plane and the agent have said so far.
+    /// Handles the queued commands of control plane and agent.
     fn handle_commands(&mut self) {
         while let Ok(command) = self.commands.try_recv() {
-            // One that cannot be followed must not keep the worker from the next.
+            // A panic in one command must not keep the worker from the next.
             self.guarded(None, |worker| worker.handle_command(command));
         }
     }
@@ -417,17 +417,17 @@ impl Worker {
         self.draining = true;
         for key in self.clients.keys() {
             if let Some(client) = self.clients.get_mut(key) {
-                client.readable = true; // as nobody may have said yet of one that was accepted just now
+                client.readable = true; // its first event may not have arrived yet
             }
             self.guarded(Some(Source::Client(key)), |worker| {
-                worker.pump(key); // a request that is here already is answered
+                worker.pump(key); // answers a request that has arrived
                 worker.drain_client(key);
                 worker.pump(key);
             });
         }
     }
 
-    /// Tells a connection that the node drains; one whose bucket moves when the move is called off.
+    /// Drains a connection; one in a handoff is drained if the handoff is cancelled.
     fn drain_client(&mut self, key: Key) {
         if !self.is_frozen(key) {
             self.with(key, |connection, io| connection.handle_drain(io));
@@ -435,18 +435,18 @@ impl Worker {
         }
     }
 
-    /// Connections that had more to do than one turn allows.
+    /// Continues connections that had more work than one turn allows.
     fn run_pending(&mut self) {
         self.resume_thawed();
-        let mut again = std::mem::take(&mut self.again);
-        for key in again.drain(..) {
+        let mut pending = std::mem::take(&mut self.pending);
+        for key in pending.drain(..) {
             if let Some(client) = self.clients.get_mut(key) {
-                client.again = false;
+                client.pending = false;
                 self.guarded(Some(Source::Client(key)), |worker| worker.pump(key));
             }
         }
-        if self.again.is_empty() {
-            self.again = again;
+        if self.pending.is_empty() {
+            self.pending = pending;
         }
     }
 
@@ -455,10 +455,10 @@ impl Worker {
         self.wheel.due(self.now, &mut due);
         for key in due.drain(..) {
             let Some(client) = self.clients.get_mut(key) else { continue };
-            if client.filed > self.now {
-                continue; // filed for another time since
+            if client.scheduled_for > self.now {
+                continue; // scheduled for another time since
             }
-            client.filed = Micros(u64::MAX);
+            client.scheduled_for = Micros(u64::MAX);
             let due = client.connection.deadline() <= self.now;
             if due && !self.is_frozen(key) {
                 self.guarded(Some(Source::Client(key)), |worker| {
@@ -468,16 +468,17 @@ impl Worker {
                     worker.pump(key);
                 });
             } else {
-                self.file(key);
+                self.schedule(key);
             }
         }
         self.due = due;
     }
 
-    /// Files the connection with the timer wheel, unless it is filed early enough.
-    fn file(&mut self, key: Key) {
+    /// Schedules the connection in the timer wheel, unless it is scheduled early enough.
+    fn schedule(&mut self, key: Key) {
         if let Some(client) = self.clients.get_mut(key) {
-            client.filed = self.wheel.file(key, client.connection.deadline(), client.filed);
+            client.scheduled_for =
+                self.wheel.schedule(key, client.connection.deadline(), client.scheduled_for);
         }
     }
 
@@ -507,7 +508,7 @@ impl Worker {
         Some(call(&mut client.connection, &mut io))
     }
 
-    /// Has the kernel report a connection's socket. One of which nothing would be heard is of no use.
+    /// Registers a connection's socket with epoll. Without events a connection is useless.
     fn register(&self, fd: RawFd, source: Source) -> io::Result<()> {
         let add = || {
             #[cfg(test)]
@@ -525,15 +526,15 @@ impl Worker {
         self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// The generation that a connection's request runs under.
+    /// Index of a generation by its number.
     fn current_of(&self, generation: u64) -> Option<usize> {
         self.current.iter().rposition(|current| current.generation.snapshot.generation == generation)
     }
 }
 
 impl Drop for Worker {
-    /// Counts out what is left when a worker ends before its time, here and at the servers. Not in a cluster: another node
-    /// goes on with it.
+    /// Releases the counts of the connections that are left when a worker ends early, here and at the servers. Not in a
+    /// cluster: another node resumes them.
     fn drop(&mut self) {
         self.counters.evictable.set(0);
         if self.cluster.is_some() {
@@ -541,7 +542,7 @@ impl Drop for Worker {
         }
         self.end_transfers();
         for key in self.clients.keys() {
-            // Whatever ended the worker, the others must not notice.
+            // A panic here must not affect other workers.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 self.stop_waiting(key);
                 self.forget(key);

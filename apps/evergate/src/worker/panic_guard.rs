@@ -1,11 +1,12 @@
-//! A defect that one peer can reach must not reach the others: each step of a worker for somebody is guarded.
+//! Panic guards: a defect that one peer can trigger must not affect other connections, so each step for a connection is
+//! guarded.
 
 use super::slab::{Key, Source};
 use super::{Counters, Worker};
 use evergate_connection::Scratch;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs one step of many. Should it panic, what it was about is lost, and the others go on.
+/// Runs one step of many. A panic loses the subject of this step only.
 pub(super) fn catch_panic<R>(counters: &Counters, step: impl FnOnce() -> R) -> Option<R> {
     let outcome = catch_unwind(AssertUnwindSafe(step));
     if outcome.is_err() {
@@ -15,8 +16,7 @@ pub(super) fn catch_panic<R>(counters: &Counters, step: impl FnOnce() -> R) -> O
 }
 
 impl Worker {
-    /// Runs one step for `source`. Should it panic, that connection ends and the worker goes on: a defect that one peer
-    /// can reach must not reach the others.
+    /// Runs one step for `source`. A panic ends that connection, and the worker continues.
     pub(super) fn guarded(&mut self, source: Option<Source>, step: impl FnOnce(&mut Worker)) {
         self.pulse.beat();
         if catch_unwind(AssertUnwindSafe(|| step(self))).is_ok() {

@@ -8,7 +8,7 @@ use evergate_base::Micros;
 use std::sync::atomic::Ordering;
 
 impl Worker {
-    /// Where a request belongs in the queue by its service class.
+    /// Position of a request in the queue by its service class.
     pub(super) fn rank(&mut self, key: Key, pool: &PoolRuntime) -> usize {
         let classes = &pool.queue_classes;
         if classes.is_empty() {
@@ -18,8 +18,8 @@ impl Worker {
         class.and_then(|class| classes.iter().position(|known| known == class)).unwrap_or(classes.len())
     }
 
-    /// Lets a request wait behind those of its class and of better ones. A full queue loses its last one, if that is of a
-    /// lesser class.
+    /// Queues a request behind those of its class and of better ones. A full queue loses its last request, if that is
+    /// of a lesser class.
     pub(super) fn enqueue(&mut self, index: usize, pool: &PoolRuntime, newcomer: Waiting) {
         let (key, leg) = (newcomer.client, newcomer.leg);
         if !pool.servers.iter().any(|server| server.is_up()) {
@@ -27,7 +27,7 @@ impl Worker {
             return self.unavailable(key, leg, "no_server_up");
         }
         let last = self.current[index].waiting[newcomer.pool as usize].back().map(|last| last.client);
-        let stays = last.is_some_and(|last| self.is_frozen(last)); // it is the next owner's
+        let stays = last.is_some_and(|last| self.is_frozen(last)); // the next owner serves it
         let queue = &mut self.current[index].waiting[newcomer.pool as usize];
         let full = queue.len() >= pool.queue_max;
         let outranked = queue.pop_back_if(|last| full && !stays && last.rank > newcomer.rank);
@@ -54,7 +54,7 @@ impl Worker {
         self.perform(key);
     }
 
-    /// Requests that waited may go where there is room now, those of other workers too.
+    /// Serves waiting requests where there is room now, those of other workers too.
     pub(super) fn serve_waiting(&mut self, generation: u64) {
         if self.shared.waiting.load(Ordering::Relaxed) == 0 || self.is_sweeping() {
             return;
@@ -65,8 +65,8 @@ impl Worker {
         }
     }
 
-    /// The first of this worker's requests that wait for a pool gets a server, if there is room and it is its turn; whether
-    /// there may be more to do.
+    /// Dispatches this worker's first request that waits for a pool, if there is room and it is next in line. Returns
+    /// whether more may follow.
     fn serve_first(&mut self, index: usize, pool: usize) -> bool {
         let runtime = self.current[index].generation.pools[pool].clone();
         if runtime.lines.is_empty() {
@@ -85,7 +85,7 @@ impl Worker {
         runtime.servers.iter().any(|server| has_room(server)) && self.serve_one(index, pool, &runtime, None)
     }
 
-    /// Who waits for a server that is not up any more waits for any.
+    /// Requests that wait for a server that is down wait for any server instead.
     fn drop_wishes(&mut self, index: usize, pool: usize, runtime: &PoolRuntime) {
         for waiting in &mut self.current[index].waiting[pool] {
             let wished = waiting.wish.and_then(|wish| runtime.servers.get(wish as usize));
@@ -96,7 +96,7 @@ impl Worker {
         }
     }
 
-    /// The first of those that wait for this server, or for any.
+    /// Dispatches the first request that waits for this server, or for any.
     fn serve_one(&mut self, index: usize, pool: usize, runtime: &PoolRuntime, wish: Option<u32>) -> bool {
         let queue = &self.current[index].waiting[pool];
         let at = queue.iter().position(|waiting| waiting.wish == wish);
@@ -105,18 +105,19 @@ impl Worker {
             return false;
         }
         if first.is_some_and(|waiting| self.is_frozen(waiting.client)) {
-            return false; // the next owner asks for a server, or this one when the move is called off: a moment
+            return false; // the next owner dials, or this one when the handoff is cancelled
         }
         let (Some(at), Some(first)) = (at, first) else { return false };
         let key = first.client;
-        let mut continues = true; // also behind one that reaches a defect
+        let mut continues = true; // also after a panic
         self.guarded(Some(Source::Client(key)), |worker| {
             continues = worker.serve_at(index, pool, runtime, at);
         });
         continues
     }
 
-    /// The request at this place of the queue gets a server; false when there is none for it. It is in the queue until then.
+    /// Dispatches the request at this place of the queue; false when there is no server for it. It stays in the queue
+    /// until then.
     fn serve_at(&mut self, index: usize, pool: usize, runtime: &PoolRuntime, at: usize) -> bool {
         let Some(waiting) = self.current[index].waiting[pool].get(at) else { return false };
         let (key, leg, reuse) = (waiting.client, waiting.leg, waiting.reuse);
@@ -133,8 +134,8 @@ impl Worker {
         self.counters.queued.sub(1);
         if let Some((server, handed)) = found {
             self.connect(key, leg, runtime, server, handed, reuse);
-            self.file(key); // it has another deadline now
-            self.put_again(key); // what its client has said meanwhile was left in the socket
+            self.schedule(key); // it has another deadline now
+            self.mark_pending(key); // its input was left in the socket meanwhile
         }
         true
     }
@@ -154,7 +155,7 @@ impl Worker {
         }
     }
 
-    /// A request has waited for a server for as long as it may.
+    /// Counts a request that reached its longest wait for a server.
     pub(super) fn count_unserved(&mut self, key: Key) {
         for current in &self.current {
             for (queue, pool) in current.waiting.iter().zip(&current.generation.pools) {
@@ -165,7 +166,7 @@ impl Worker {
         }
     }
 
-    /// Requests of all generations that waited may go where there is room now: a server may have come up.
+    /// Serves waiting requests of all generations: a server may have come up.
     pub(super) fn serve_all_waiting(&mut self) {
         let generations: Vec<u64> =
             self.current.iter().map(|current| current.generation.snapshot.generation).collect();

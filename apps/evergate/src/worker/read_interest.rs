@@ -1,55 +1,64 @@
-//! Sockets that have something to say while nobody can take it.
+//! Read interest: removes it from a socket whose data cannot be forwarded.
 //!
-//! Readiness is told at every packet. Where the other side is full and the bytes stay where they are, each telling would wake the
-//! worker for nothing: more than half of all wakings of a relay whose client is slower than its server. So such a socket is not
-//! listened to until what it has said was read. Its end and its errors are told all the same, and room to write.
+//! Edge-triggered epoll reports readiness for every packet. Where the other side is full, each report would wake the
+//! worker for nothing: more than half of all wakeups of a relay whose client is slower than its server. Such a socket
+//! has no read interest until its data was read. Its end, its errors and room to write are still reported.
 //!
-//! Invariant: a muted socket is known to be readable, or is listened to again before its connection rests.
+//! Invariant: a socket without read interest is known to be readable, or regains it before its connection idles.
 
 use super::Worker;
 use super::slab::{Key, Source};
 use evergate_sys::Epoll;
 use std::os::fd::RawFd;
 
-/// Whether a socket is muted from now on: it begins when what it says has no place, and lasts until all of it was read.
-fn wanted(muted: bool, readable: bool, ended: bool, full: bool) -> bool {
-    readable && (muted || (full && !ended))
+/// Whether a socket has no read interest from now on: from the moment its data cannot be forwarded until all of it was
+/// read.
+fn wanted(read_paused: bool, readable: bool, ended: bool, full: bool) -> bool {
+    readable && (read_paused || (full && !ended))
 }
 
-fn set(epoll: &Epoll, (fd, token): (RawFd, u64), muted: &mut bool, wanted: bool) {
-    if *muted != wanted {
-        let reported =
-            if wanted { epoll.add_without_reads(fd, token) } else { epoll.report_again(fd, token) };
-        // Should the kernel refuse (it has no reason to), everything stays as it is.
-        if reported.is_ok() {
-            *muted = wanted;
+fn set(epoll: &Epoll, (fd, token): (RawFd, u64), read_paused: &mut bool, wanted: bool) {
+    if *read_paused != wanted {
+        let changed = if wanted { epoll.add_without_reads(fd, token) } else { epoll.report_again(fd, token) };
+        // If the kernel refuses (it has no reason to), everything stays as it is.
+        if changed.is_ok() {
+            *read_paused = wanted;
         }
     }
 }
 
 impl Worker {
-    /// Nothing of a connection moves: whom it need not listen to.
+    /// Removes the read interest of a blocked connection's sockets where nothing can be forwarded.
     pub(super) fn drop_read_interest(&mut self, key: Key) {
         let Some(client) = self.clients.get_mut(key) else { return };
         let Some(upstream_key) = client.upstream else {
-            let wanted = wanted(client.muted, client.readable, client.ended, false);
+            let wanted = wanted(client.read_paused, client.readable, client.ended, false);
             let fd = client.fd();
-            return set(&self.epoll, (fd, Source::Client(key).token()), &mut client.muted, wanted);
+            return set(&self.epoll, (fd, Source::Client(key).token()), &mut client.read_paused, wanted);
         };
         let Some(upstream) = self.upstreams.get_mut(upstream_key) else { return };
-        let down = wanted(upstream.muted, upstream.readable, upstream.ended, !client.writable);
-        let up =
-            wanted(client.muted, client.readable, client.ended, !upstream.writable && !upstream.connecting);
+        let down = wanted(upstream.read_paused, upstream.readable, upstream.ended, !client.writable);
+        let up = wanted(
+            client.read_paused,
+            client.readable,
+            client.ended,
+            !upstream.writable && !upstream.connecting,
+        );
         let (client_fd, server_fd) = (client.fd(), upstream.fd());
-        set(&self.epoll, (server_fd, Source::Upstream(upstream_key).token()), &mut upstream.muted, down);
-        set(&self.epoll, (client_fd, Source::Client(key).token()), &mut client.muted, up);
+        set(
+            &self.epoll,
+            (server_fd, Source::Upstream(upstream_key).token()),
+            &mut upstream.read_paused,
+            down,
+        );
+        set(&self.epoll, (client_fd, Source::Client(key).token()), &mut client.read_paused, up);
     }
 
-    /// A server connection that goes to the pool is listened to: it has nothing to say but its end.
+    /// Restores the read interest of a server connection that goes to the pool, where only its end is expected.
     pub(super) fn restore_upstream_interest(&mut self, key: Key) {
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         let fd = upstream.fd();
-        set(&self.epoll, (fd, Source::Upstream(key).token()), &mut upstream.muted, false);
+        set(&self.epoll, (fd, Source::Upstream(key).token()), &mut upstream.read_paused, false);
     }
 }
 
@@ -58,10 +67,10 @@ mod tests {
     use super::wanted;
 
     #[test]
-    fn who_is_muted_has_said_something_that_was_not_read() {
-        for (muted, ended, full) in [(false, false, true), (true, false, false), (true, true, true)] {
-            assert!(wanted(muted, true, ended, full));
-            assert!(!wanted(muted, false, ended, full), "all was read");
+    fn socket_without_read_interest_has_unread_data() {
+        for (read_paused, ended, full) in [(false, false, true), (true, false, false), (true, true, true)] {
+            assert!(wanted(read_paused, true, ended, full));
+            assert!(!wanted(read_paused, false, ended, full), "everything was read");
         }
         assert!(!wanted(false, true, false, false), "there is room");
         assert!(!wanted(false, true, true, true), "nothing more comes");

@@ -42,10 +42,10 @@ impl Worker {
                 return self.on_idle(key);
             }
         }
-        self.put_again(key);
+        self.mark_pending(key);
     }
 
-    /// What the connection has learned and no other call has followed up; whether there was something.
+    /// Runs deferred work of the connection that no other call has done; whether there was some.
     pub(super) fn run_deferred(&mut self, key: Key) -> bool {
         if !self.clients.get(key).is_some_and(|client| client.connection.has_deferred()) {
             return false;
@@ -55,16 +55,16 @@ impl Worker {
         true
     }
 
-    pub(super) fn put_again(&mut self, key: Key) {
+    pub(super) fn mark_pending(&mut self, key: Key) {
         if let Some(client) = self.clients.get_mut(key)
-            && !client.again
+            && !client.pending
         {
-            client.again = true;
-            self.again.push(key);
+            client.pending = true;
+            self.pending.push(key);
         }
     }
 
-    /// Nothing moves: a connection that broke meanwhile ends, the others get their timer.
+    /// Nothing moves: ends a connection that broke meanwhile, or sets its timer.
     fn on_idle(&mut self, key: Key) {
         let Some(client) = self.clients.get_mut(key) else { return };
         if client.broken && !client.connection.wants_client() {
@@ -76,15 +76,15 @@ impl Worker {
             // a client without TCP_NODELAY would hold its request back until the delayed ACK (40 ms).
             evergate_sys::acknowledge_now(client.fd());
         }
-        self.file(key);
+        self.schedule(key);
         self.drop_read_interest(key);
         self.note_activity(key);
         if self.cluster.is_some() && self.arm_ack_event(key) {
-            self.put_again(key);
+            self.mark_pending(key);
         }
     }
 
-    /// Tells a connection what its peers have acknowledged, where its timeout depends on it.
+    /// Passes the peers' acknowledgements to a connection whose timeout depends on them.
     pub(super) fn check_peers(&mut self, key: Key) {
         let Some(client) = self.clients.get_mut(key).filter(|client| client.connection.checks_peers()) else {
             return;
@@ -189,7 +189,7 @@ impl Worker {
         }
     }
 
-    /// The server takes no more. What it said before it closed is still to be read.
+    /// The server accepts no more data. Its earlier output is still to be read.
     pub(super) fn server_write_broke(&mut self, key: Key) -> bool {
         let upstream = self.clients.get_mut(key).and_then(|client| client.upstream);
         if let Some(upstream) = upstream.and_then(|upstream| self.upstreams.get_mut(upstream)) {
@@ -221,7 +221,7 @@ impl Worker {
             if !client.connection.is_handshaking() {
                 client.handshaking = false;
             } else if self.handshakes >= self.settings.handshakes_per_turn {
-                self.put_again(key);
+                self.mark_pending(key);
                 return false;
             }
         }
@@ -270,9 +270,9 @@ impl Worker {
         let Some(client) = self.clients.get_mut(key) else { return };
         if let Some(resumed) = client.connection.session_resumed() {
             client.handshaking = false;
-            // With backups nothing more is read before they have that, and its ACK is the gate's.
+            // With backups nothing more is read before they have that input, and its ACK is the gate's.
             if !client.connection.is_active() && client.replicated_state.is_none() {
-                // Its request may have come while we were at it; see `rest`.
+                // The request may have arrived meanwhile; see `on_idle`.
                 client.owes_ack = true;
                 client.readable = true;
             }
@@ -288,7 +288,7 @@ impl Worker {
         if !upstream.readable || upstream.connecting {
             return false;
         }
-        // Bytes inside a pipe precede bytes that are still in the socket, however little is left.
+        // Bytes inside a pipe precede bytes in the socket, however few are left.
         let piped = client.pipes.as_ref().is_some_and(|pipes| pipes.down.is_some());
         let spliceable = client.connection.splice_down();
         if piped && spliceable > 0 || spliceable >= SPLICE_MIN && self.has_pipe() {
@@ -366,7 +366,7 @@ impl Worker {
         true
     }
 
-    /// Whether there is a pipe to splice through: without descriptors to spare, or memory, bytes are copied.
+    /// Whether there is a pipe for splicing. Without spare descriptors or memory, bytes are copied.
     fn has_pipe(&mut self) -> bool {
         if self.reads_little() {
             return false;
@@ -380,12 +380,12 @@ impl Worker {
         !self.spare_pipes.is_empty()
     }
 
-    /// When much waits for slow peers already, less is read for each.
+    /// Whether to read less per connection, because much waits for slow peers.
     fn reads_little(&self) -> bool {
         self.buffered * 2 > self.settings.buffered_max
     }
 
-    /// A passage of at most so many bytes from a source that was reported as ended, or at an urgent byte, or not.
+    /// A transfer of at most `allowed` bytes. `ended`: the source was reported as ended, or at an urgent byte.
     fn passage(&self, allowed: u64, ended: bool) -> Passage {
         Passage { allowed, at_once: if self.reads_little() { SPLICE_LITTLE } else { SPLICE_BYTES }, ended }
     }
@@ -479,11 +479,11 @@ struct Passage {
 
 /// What became of one passage through a pipe.
 struct Passed {
-    /// What was found at the source, if it was asked: nothing is taken from it while the pipe holds bytes, so that an
-    /// end that is found here comes behind all of them.
+    /// Outcome at the source, if it was read: the source is not read while the pipe holds bytes, so an end found here
+    /// follows all of them.
     filled: Option<Transfer>,
     moved: usize,
-    /// None when the target is broken, and what was inside nobody's.
+    /// None when the target is broken: the bytes inside were dropped.
     pipe: Option<Pipe>,
 }
 

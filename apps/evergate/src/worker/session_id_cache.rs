@@ -1,7 +1,7 @@
-//! TLS 1.2 sessions that clients without tickets resume by their ids: one cache for all workers of the process.
+//! Cache of the TLS 1.2 sessions that clients without tickets resume by their ids: one for all workers of the process.
 //!
-//! One, because a client comes back to any worker. Its lock is held for a look into a map, next to a handshake that costs a
-//! hundred times as much, and is not taken at all while nothing is kept: clients that need it are few.
+//! A client may return to any worker, so the cache is shared. Its lock is held for a lookup, next to a handshake that
+//! costs a hundred times as much, and is not taken while the cache is empty: few clients need it.
 
 use evergate_base::session::{KeptSession, Sealed, SessionId};
 use evergate_tls::SessionCache;
@@ -34,7 +34,7 @@ impl NamedSessions {
         self.change(|cache| cache.keep(session, evergate_sys::wall_clock_s()));
     }
 
-    /// The session was aborted: nobody resumes it.
+    /// Removes an aborted session, which must not be resumed.
     pub fn withdraw(&self, id: SessionId) {
         self.change(|cache| cache.withdraw(id, evergate_sys::wall_clock_s()));
     }
@@ -49,7 +49,7 @@ impl NamedSessions {
         self.len() == 0
     }
 
-    /// The newest sessions, oldest of them first, and the ids that were withdrawn meanwhile: what fits into `bytes`.
+    /// The newest sessions, oldest first, and the ids withdrawn meanwhile, up to `bytes`.
     pub fn newest(&self, bytes: usize) -> Vec<Result<KeptSession, SessionId>> {
         let mut left = bytes;
         let cache = self.lock();

@@ -12,9 +12,9 @@ use std::sync::atomic::AtomicUsize;
 pub struct Shared {
     /// Client connections open in the process.
     pub connections: AtomicUsize,
-    /// Workers that still get connections of the process before.
+    /// Workers that still receive connections of the old process.
     pub inheriting: AtomicUsize,
-    /// Client connections of listeners that have a bound of their own, and by address where that is bounded.
+    /// Client connections of listeners with a limit of their own, and by address where that is limited.
     pub held: std::sync::Mutex<HashMap<LimitKey, Arc<Tally>>>,
     /// Evictions that workers order from each other.
     pub orders: Orders,
@@ -29,7 +29,7 @@ pub struct Shared {
 /// Connections of the process that count against one limit.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Open ones; changed under the lock of [`Shared::held`].
+    /// Open connections; changed under the lock of [`Shared::held`].
     pub open: AtomicUsize,
     /// Those that could be evicted.
     pub evictable: AtomicUsize,

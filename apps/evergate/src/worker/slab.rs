@@ -78,11 +78,11 @@ pub(crate) enum Source {
     Listener(u32),
     Client(Key),
     Upstream(Key),
-    /// Mirror channels arrive.
+    /// The listener of replication channels.
     Channels,
-    /// A mirror channel from another node.
+    /// A replication channel from another node.
     Incoming(u32),
-    /// The mirror channel to a worker of another node.
+    /// The replication channel to a worker of another node.
     Outgoing(u8, u16),
     /// Events of the gate.
     Lane,
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stale_key_finds_nothing() {
+    fn stale_key_finds_nothing() {
         let mut slab = Slab::new();
         let first = slab.insert('a');
         assert_eq!(slab.key_of(first.index), Some(first));

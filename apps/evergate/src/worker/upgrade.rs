@@ -1,14 +1,15 @@
-//! A worker's part of an upgrade: connections go to the same worker of the new process, or come from that of the old one.
+//! Worker side of an upgrade: connections go to the same worker of the new process, or come from that of the old one.
 //!
-//! A connection goes between two turns of its own: everything that its last call asked for is done, what could not be
-//! written lies in its outlets, and what splices is in a pipe, which goes along with its descriptors. Who has to stay
-//! ([`Connection::export`] says why) is served here and looked at again soon. The sockets stay registered with this
-//! worker's epoll until they are closed everywhere, so they are taken out before they go.
+//! A connection moves between two turns of its own. All results of its last call are performed, unwritten output is in
+//! its outlets, and spliced data is in a pipe, which moves along with its descriptors. A connection that cannot move
+//! ([`Connection::export`] returns the reason) is served here and tried again soon. The sockets stay registered with
+//! this worker's epoll until they are closed everywhere, so they are deregistered before they move.
 //!
-//! A worker that has passed everything stays until it is told to end: should the new process end before it has what other
-//! workers still have, this one serves again.
+//! A worker that has passed everything stays until it is stopped. If the new process ends before it has the connections
+//! of other workers, this one serves again.
 //!
-//! Bound: so many connections go in one turn; one that the stream does not take yet waits in it.
+//! Bound: [`CONNECTIONS_PER_TURN`] connections move in one turn; a connection that the stream does not take yet waits
+//! in it.
 
 use super::slab::{Key, Source};
 use super::upgrade_frames::{
@@ -30,15 +31,16 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Connections that go in one turn.
-const BATCH: usize = 64;
-/// From one look at those that have to stay to the next.
+/// Connections that move in one turn.
+const CONNECTIONS_PER_TURN: usize = 64;
+/// Interval of attempts for connections that cannot move yet.
 const POLL_EVERY: Micros = Micros::from_ms(5);
-/// The longest that the loop sleeps meanwhile, in milliseconds.
+/// Longest sleep of the loop meanwhile, in milliseconds.
 const WAIT_MS: i32 = 5;
-/// The longest pause of the new process while the last frame goes, when this one has to end.
+/// Longest stall of the new process while the last frame is sent, when this process has to end.
 const FINISHING: Duration = Duration::from_secs(1);
-const NO_DESCRIPTORS: &str = "this process may not have more file descriptors: raise the limit of open files (LimitNOFILE=, ulimit -n)";
+const NO_DESCRIPTORS: &str = "this process may not have more file descriptors: raise the limit of open files \
+    (LimitNOFILE=, ulimit -n)";
 
 /// The worker of the new process.
 pub(super) struct Successor {
@@ -75,10 +77,10 @@ impl Successor {
 }
 
 impl Worker {
-    /// Begins to pass everything to the new process; what waits in listeners' queues is there already.
+    /// Starts to pass everything to the new process, which already has the listeners' queues.
     pub(super) fn begin_transfer(&mut self, stream: UnixStream, progress: Arc<Progress>) {
         for listener in std::mem::take(&mut self.listeners).into_iter().flatten() {
-            let _ = self.epoll.remove(listener.socket.as_raw_fd()); // it stays open elsewhere
+            let _ = self.epoll.remove(listener.socket.as_raw_fd()); // it stays open in the new process
         }
         let link = Link::new(stream);
         if self.epoll.add(link.fd(), Source::Successor.token()).is_err() {
@@ -100,8 +102,8 @@ impl Worker {
         }));
     }
 
-    /// The connections in the order in which they are popped: those that wait for a server when the others have gone, whose
-    /// room there they must not get.
+    /// The connections in the order in which they are popped. Connections that wait for a server come last, so that
+    /// they do not get the room of those that move.
     fn waiting_last(&self) -> Vec<Key> {
         let mut keys = self.clients.keys();
         keys.sort_by_key(|key| {
@@ -110,19 +112,19 @@ impl Worker {
         keys
     }
 
-    /// Whether the first look is not over: the room of what has only gone to the new process is none.
+    /// Whether the first pass is not over: room of connections that have only moved is not free.
     pub(super) fn is_sweeping(&self) -> bool {
         self.successor.as_ref().is_some_and(|successor| !successor.swept && !successor.broken)
     }
 
-    /// The stream takes more, or its other end is closed; the rest of the turn looks at it.
+    /// The stream takes more data, or its other end is closed; the rest of the turn handles it.
     pub(super) fn successor_event(&mut self, event: evergate_sys::Event) {
         if let Some(successor) = &mut self.successor {
             successor.gone |= event.ended || event.broken;
         }
     }
 
-    /// The worker ends: nobody waits for it.
+    /// Ends the transfers of a worker that ends.
     pub(super) fn end_transfers(&mut self) {
         if let Some(Successor { progress, swept, reported, .. }) = self.successor.take().as_deref() {
             progress.swept.fetch_add(usize::from(!swept), Ordering::Relaxed);
@@ -160,7 +162,7 @@ impl Worker {
             (successor.broken, successor.busy) = (true, false);
             successor.progress.broken.store(true, Ordering::Relaxed);
         }
-        // Only draining says that the new process lives without the stream.
+        // Only a drain shows that the new process lives without the stream.
         let ended = successor.broken && self.draining && self.clients.len() == 0;
         let done = successor.confirmed || ended;
         if done && !std::mem::replace(&mut successor.reported, true) {
@@ -169,7 +171,8 @@ impl Worker {
         self.successor = Some(successor);
     }
 
-    /// What is on its way to the new process belongs to nobody else: its rest goes before this process ends.
+    /// Sends the rest of the frame on its way to the new process, before this process ends: no other process has its
+    /// connection.
     pub(super) fn finish_transfer(&mut self) {
         if let Some(successor) = self.successor.as_mut().filter(|successor| !successor.broken)
             && let Err(error) = successor.link.finish(FINISHING)
@@ -190,12 +193,12 @@ impl Worker {
         if successor.gone && !successor.confirmed {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        for _ in 0..BATCH {
+        for _ in 0..CONNECTIONS_PER_TURN {
             if !successor.link.flush()? || successor.ended {
                 return Ok(());
             }
             let Some(key) = successor.turn.pop() else { return self.end_sweep(successor) };
-            let mut packed = None; // also of one that reaches a defect, and ends here
+            let mut packed = None; // none after a panic, which ends the connection here
             self.guarded(Some(Source::Client(key)), |worker| packed = worker.pack(key));
             match packed {
                 Some(Ok((bytes, descriptors))) => {
@@ -253,7 +256,7 @@ impl Worker {
         })
     }
 
-    /// The connection is on its way: its sockets close here and stay open there.
+    /// Drops a connection that is on its way: its sockets close here and stay open there.
     fn release_client(&mut self, key: Key) {
         let Some(client) = self.clients.get(key) else { return };
         let _ = self.epoll.remove(client.fd());
@@ -292,9 +295,9 @@ fn descriptors(client: &Client, upstream: Option<&Upstream>) -> io::Result<(Upgr
     Ok((cargo, descriptors))
 }
 
-/// Says for a worker that has ended that nothing comes on its stream. Nobody hears the answer.
+/// Sends the end on behalf of a worker that has ended. No answer is read.
 pub fn end_stream(stream: UnixStream) {
-    let _ = Link::new(stream).send(&[END], Vec::new()); // if it is not heard, the new process tells of it
+    let _ = Link::new(stream).send(&[END], Vec::new()); // without it the new process logs the loss
 }
 
 /// The worker of the old process.
@@ -309,7 +312,7 @@ impl Worker {
         if let Err(error) = self.epoll.add_input(link.fd(), Source::Predecessor.token()) {
             self.counters.reason("epoll_failed");
             console::warning(format_args!("cannot take connections of the process before: {error}"));
-            return self.end_inheriting(&link); // that process notices, and ends them
+            return self.end_inheriting(&link); // the old process notices, and ends them
         }
         self.predecessor = Some(Predecessor { link });
     }
@@ -341,7 +344,7 @@ impl Worker {
         link.fill()?;
         while let Some(frame) = link.take()? {
             if *frame.bytes == [END] {
-                // The first and only frame on this way: the socket takes it, unless that worker has ended and waits for none.
+                // The first and only frame in this direction: the socket takes it, unless that worker has ended.
                 let _ = link.push(&[CONFIRMED], Vec::new()).and_then(|()| link.flush());
                 return Ok(false);
             }
@@ -357,7 +360,7 @@ impl Worker {
         Ok(true)
     }
 
-    /// A connection of the old process goes on here.
+    /// Continues a connection of the old process here.
     fn adopt(&mut self, bytes: &[u8], descriptors: Vec<OwnedFd>) -> Result<(), String> {
         let missing = || "a descriptor is missing".to_owned();
         let (cargo, upgrade_state) = UpgradeFrame::decode(bytes).ok_or("the frame has another form")?;
@@ -412,12 +415,12 @@ impl Worker {
             self.with(key, |connection, io| connection.handle_drain(io));
             self.perform(key);
         }
-        self.file(key);
+        self.schedule(key);
         Ok(())
     }
 
-    /// A server connection goes on. One that leads elsewhere than those that are made here, or was made otherwise, serves its
-    /// request and is never kept for others, as after a reload.
+    /// Continues a server connection. If it leads elsewhere or was made otherwise than new ones, it serves its request
+    /// and is not pooled, as after a reload.
     fn adopt_server(&mut self, key: Key, socket: OwnedFd, leg: UpgradeLeg, cargo: UpgradeFrame) {
         let pools = &self.current[self.current.len() - 1].generation.pools;
         let pool = pools.get(leg.pool as usize);
@@ -425,7 +428,7 @@ impl Worker {
             Some((pool.servers.get(index as usize)?.clone(), index, pool.tls_fingerprint))
         });
         let Some((server, index, tls_fingerprint)) = known else {
-            return self.forget(key); // the snapshot has it, so this does not happen
+            return self.forget(key); // unreachable: the snapshot has the server
         };
         let is_todays = server.way(tls_fingerprint) == cargo.way;
         let server = if is_todays { server } else { Arc::new(server.of_before()) };

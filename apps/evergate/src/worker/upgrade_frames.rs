@@ -1,4 +1,5 @@
-//! Frames between the workers of two processes at an upgrade: what the worker knows of a connection goes before its parcel.
+//! Frames between the workers of two processes at an upgrade: the worker's data of a connection, then its upgrade
+//! state.
 
 /// First byte of a frame: a connection, the end of all, and its confirmation.
 const CONNECTION: u8 = 1;
@@ -11,17 +12,17 @@ pub(super) const SERVER_FIN_WAITS: u8 = 4;
 pub(super) const HAS_PIPE_DOWN: u8 = 8;
 pub(super) const HAS_PIPE_UP: u8 = 16;
 
-/// What goes before a parcel: a kind, flags, and the numbers of [`Cargo`].
+/// Length of the header before the upgrade state: a kind, flags, and the numbers of [`UpgradeFrame`].
 const CARGO_HEADER: usize = 2 + 5 * 8;
 
 /// What the worker knows of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct UpgradeFrame {
     pub(super) flags: u8,
-    /// When the connection got its server, and when that began to answer; 0 before it has.
+    /// When the connection got its server, and when the server's response began; 0 before that.
     pub(super) used_since: u64,
     pub(super) answered_at: u64,
-    /// What the server connection leads to and was made with: [`crate::server_state::ServerRuntime::way`].
+    /// Destination and settings of the server connection: [`crate::server_state::ServerRuntime::way`].
     pub(super) way: u64,
     /// Bytes inside the pipes.
     pub(super) down: u64,
@@ -39,7 +40,7 @@ impl UpgradeFrame {
         out
     }
 
-    /// What it says, and the parcel behind it.
+    /// The frame's data, and the upgrade state behind it.
     pub(super) fn decode(bytes: &[u8]) -> Option<(UpgradeFrame, &[u8])> {
         let ([CONNECTION, flags], rest) = bytes.split_first_chunk()? else { return None };
         let mut rest = rest;
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cargo_comes_back_as_it_was_and_is_never_cut_short() {
+    fn upgrade_frame_round_trips_and_rejects_truncation() {
         let mut cargo = UpgradeFrame {
             used_since: 1 << 40,
             answered_at: 5,

@@ -28,44 +28,44 @@ pub(super) struct Upstream {
     pub(super) used_since: Micros,
     /// When its server began to answer.
     pub(super) answered_at: Option<Micros>,
-    /// What it was made with, see [`crate::server_state::PoolRuntime::tls_fingerprint`].
+    /// Fingerprint of its TLS settings: [`crate::server_state::PoolRuntime::tls_fingerprint`].
     pub(super) tls_fingerprint: u64,
     pub(super) connecting: bool,
     /// It has carried other requests.
     pub(super) reused: bool,
-    /// While connecting in a pool that chooses by session: what the choice was.
+    /// While connecting in a pool with session balancing: the outcome of the choice.
     pub(super) handed: Option<Box<Handed>>,
     pub(super) readable: bool,
     pub(super) writable: bool,
     pub(super) ended: bool,
-    /// It is not listened to while what it said has no place.
-    pub(super) muted: bool,
-    /// It broke, and nobody has acted on that.
+    /// Read interest is off: the input could not be forwarded.
+    pub(super) read_paused: bool,
+    /// The connection broke, and this is not handled yet.
     pub(super) broken: bool,
     pub(super) idle_until: Micros,
     pub(super) records: Option<Box<Records>>,
-    /// In a cluster: its acknowledgements wait for the backups.
+    /// In a cluster: the gated leg, whose acknowledgements wait for the backups.
     pub(super) gated: Option<Box<GatedLeg>>,
-    /// It was given back before the backups know that its last response has arrived.
+    /// The leg was released before the backups had the end of its last response.
     pub(super) unsettled: Option<Unsettled>,
-    /// Given back with nothing on its way, and not to be used again.
+    /// Released with nothing in flight, and not reusable.
     pub(super) spent: bool,
 }
 
-/// What is to be done with a server connection when the backups know that the response before has arrived. Until then they
-/// need it to be open, and the response unacknowledged.
+/// A released server connection whose last response the backups lack. Until they have it, they need the connection open
+/// and the response unacknowledged.
 pub(super) struct Unsettled {
-    /// Whose leg it was.
+    /// The connection that had the leg.
     pub(super) client: Key,
     pub(super) leg: u32,
-    /// Sequence numbers of the first byte that was received on that leg, and after the last one.
+    /// Sequence numbers of the first byte received on that leg, and after the last one.
     pub(super) received: (u32, u32),
-    /// It is to be closed.
+    /// Whether it is closed then.
     pub(super) ends: bool,
 }
 
 impl Upstream {
-    /// Nobody's yet.
+    /// A server connection without an owner.
     pub(super) fn new(socket: OwnedFd, server: Arc<ServerRuntime>) -> Upstream {
         Upstream {
             socket,
@@ -81,7 +81,7 @@ impl Upstream {
             readable: false,
             writable: false,
             ended: false,
-            muted: false,
+            read_paused: false,
             broken: false,
             idle_until: Micros(0),
             records: None,
@@ -91,7 +91,7 @@ impl Upstream {
         }
     }
 
-    /// Its server has said something.
+    /// The server has sent something.
     pub(super) fn note_answer(&mut self, now: Micros) {
         if self.answered_at.is_none() {
             self.answered_at = Some(now);
@@ -117,10 +117,10 @@ pub(super) struct Waiting {
     pub(super) leg: u32,
     pub(super) pool: u32,
     pub(super) hint: ServerHint,
-    /// The server that it waits for; any of the pool if there is none.
+    /// The server that the request waits for; any of the pool if there is none.
     pub(super) wish: Option<u32>,
     pub(super) tried: Vec<u32>,
-    /// Whether a connection will do that carried other requests.
+    /// Whether a connection that carried other requests may be used.
     pub(super) reuse: bool,
     /// Its place by service class: lower ones leave first.
     pub(super) rank: usize,
@@ -136,7 +136,7 @@ impl Worker {
         upstream.ended |= event.ended;
         upstream.broken |= event.broken;
         let Some((client, leg)) = upstream.owner else {
-            // An idle connection has nothing to say but its end.
+            // An idle connection can only end.
             if event.readable {
                 self.drop_upstream(key);
             }
@@ -149,8 +149,8 @@ impl Worker {
         self.pump(client);
     }
 
-    /// Acts on what has become of a connection's server connection. Not while its bucket moves: the next owner connects anew, or
-    /// this is done when the move is called off.
+    /// Handles the state of a connection's server connection. Not during a handoff of its bucket: the next owner
+    /// connects again, or this is done when the handoff is cancelled.
     pub(super) fn check_server(&mut self, client: Key) {
         let Some(key) = self.clients.get(client).and_then(|client| client.upstream) else { return };
         if self.is_frozen(client) {
@@ -182,7 +182,7 @@ impl Worker {
         }
     }
 
-    /// The server of this leg failed, unless all that happened is that it closed an idle connection just when we used it.
+    /// Counts a failure of this leg's server, unless it just closed an idle connection while a request was sent on it.
     pub(super) fn count_failure(&mut self, client: Key, leg: u32) {
         let upstream = self.clients.get(client).and_then(|client| self.upstreams.get(client.upstream?));
         let Some(upstream) = upstream.filter(|upstream| upstream.owner == Some((client, leg))) else {
@@ -196,7 +196,7 @@ impl Worker {
         }
     }
 
-    /// A server failed; `unreachable` says how long a connection to it was tried for.
+    /// Records a server's failure; `unreachable`: how long a connection to it was tried.
     pub(super) fn note_failure(&mut self, client: Key, server: &ServerRuntime, unreachable: Option<Micros>) {
         server.failures.fetch_add(1, Ordering::Relaxed);
         self.counters.server_failures.add(1);
@@ -212,7 +212,7 @@ impl Worker {
         server.handle_unreachable(took, slowest.unwrap_or_default(), self.now);
     }
 
-    /// The connection is done with its server connection: kept for others when clean, else closed.
+    /// Releases the server connection of a connection: it goes to the pool if clean, else it is closed.
     pub(super) fn release(&mut self, client_key: Key, leg: u32, clean: bool, records: Option<Box<Records>>) {
         let Some(client) = self.clients.get_mut(client_key) else { return };
         client.pipes = None;
@@ -229,7 +229,7 @@ impl Worker {
         if (clean || (ends && unsettled))
             && let (Some(gated), Some(cluster)) = (&mut upstream.gated, &mut self.cluster)
         {
-            let whole = cluster.rest_pooled(key, gated, self.now);
+            let whole = cluster.on_pooled(key, gated, self.now);
             if unsettled {
                 let received = gated.received();
                 upstream.unsettled = Some(Unsettled { client: client_key, leg, received, ends });
@@ -247,7 +247,7 @@ impl Worker {
         self.serve_waiting(generation);
     }
 
-    /// The connection is done with its server connection, on which nothing is on its way, and which is not to be used again.
+    /// Releases a server connection with nothing in flight that must not be used again.
     pub(super) fn release_spent(&mut self, client_key: Key, leg: u32, records: Option<Box<Records>>) {
         let upstream = self.clients.get(client_key).and_then(|client| client.upstream);
         if let Some(upstream) = upstream.and_then(|key| self.upstreams.get_mut(key)) {
@@ -256,8 +256,8 @@ impl Worker {
         self.release(client_key, leg, false, records);
     }
 
-    /// The connection is over and done with its server connection: kept for others, or closed in order where it is not
-    /// `clean`, once the backups were told.
+    /// The connection is over: its server connection goes to the pool if `clean`, else it is closed in order, once the
+    /// backups have the end.
     pub(super) fn release_after(&mut self, client_key: Key, clean: bool, records: Option<Box<Records>>) {
         if let Some(client) = self.clients.get_mut(client_key) {
             let generation = client.connection.snapshot().generation;
@@ -265,8 +265,8 @@ impl Worker {
         }
     }
 
-    /// The server connection of one that is over, of which the backups were told.
-    pub(super) fn keep_left(&mut self, key: Key, bucket: Option<Bucket>, left: Left) {
+    /// Handles the server connection of a closed connection whose end was sent to the backups.
+    pub(super) fn pool_left(&mut self, key: Key, bucket: Option<Bucket>, left: Left) {
         let now = self.now;
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         upstream.note_end(now);
@@ -274,8 +274,8 @@ impl Worker {
         let quiet = left.clean && (!upstream.readable || is_quiet(upstream));
         match (&mut upstream.gated, &mut self.cluster, quiet) {
             (Some(gated), Some(cluster), true) => {
-                cluster.rest_pooled(key, gated, now);
-                gated.allow_ack(gated.received().1, now); // nobody needs its last response any more
+                cluster.on_pooled(key, gated, now);
+                gated.allow_ack(gated.received().1, now); // its last response is no longer needed
                 self.keep_idle(key, bucket);
             }
             _ => self.drop_upstream(key),
@@ -283,7 +283,7 @@ impl Worker {
         self.serve_waiting(left.generation);
     }
 
-    /// The server connection waits for its next request, if there is room.
+    /// Puts the server connection into the pool, if there is room.
     fn keep_idle(&mut self, key: Key, bucket: Option<Bucket>) {
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         let idle = self.idle.entry((upstream.server.id, bucket)).or_default();
@@ -300,8 +300,8 @@ impl Worker {
         self.restore_upstream_interest(key);
     }
 
-    /// The connection's server connection from now on. False when nothing would be heard of it: it is closed, and its leg has
-    /// failed.
+    /// Adds the connection's server connection. False when no event would arrive for it: then it is closed, and its leg
+    /// has failed.
     pub(super) fn add_upstream(&mut self, client_key: Key, upstream: Upstream) -> bool {
         let (fd, connecting, owner) = (upstream.fd(), upstream.connecting, upstream.owner);
         let key = self.upstreams.insert(upstream);
@@ -321,8 +321,8 @@ impl Worker {
         false
     }
 
-    /// The backups know that the last response of a leg that was given back has arrived: what was received on it, up to
-    /// `position`, may be acknowledged. Whether there is such a leg.
+    /// The backups have the end of the last response of a released leg: input on it up to `position` may be
+    /// acknowledged. Returns whether there is such a leg.
     pub(super) fn finish_upstream(&mut self, client_key: Key, leg: u32, position: u64) -> bool {
         let Some(client) = self.clients.get_mut(client_key) else { return false };
         let Some(key) = client.unsettled else { return false };
@@ -340,7 +340,7 @@ impl Worker {
             gated.allow_ack(settled, self.now);
         }
         if let Some(cluster) = self.cluster.as_mut().filter(|_| upstream.owner.is_none()) {
-            cluster.look_at_pooled(key, self.now);
+            cluster.schedule_pooled_ack(key, self.now);
         }
         if whole {
             upstream.unsettled = None;
@@ -352,31 +352,31 @@ impl Worker {
         true
     }
 
-    /// Nobody will say any more that the last response of a leg that was given back has arrived: what nobody uses yet is
-    /// not kept, unless the backups were `told` that nobody will ask.
-    pub(super) fn cancel_connecting(&mut self, client_key: Key, key: Key, reported: bool) {
+    /// Handles a released leg whose connection will send the backups nothing more about its last response. A pooled one
+    /// is closed, unless the backups were `notified` that the connection is over.
+    pub(super) fn end_unsettled(&mut self, client_key: Key, key: Key, notified: bool) {
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         let Some(unsettled) = upstream.unsettled.take_if(|unsettled| unsettled.client == client_key) else {
             return;
         };
-        if unsettled.ends || (upstream.owner.is_none() && !reported) {
+        if unsettled.ends || (upstream.owner.is_none() && !notified) {
             return self.drop_upstream(key);
         }
         if let Some(gated) = &mut upstream.gated {
             gated.allow_ack(unsettled.received.1, self.now); // the connection that needed it is over
         }
         if let Some(cluster) = self.cluster.as_mut().filter(|_| upstream.owner.is_none()) {
-            cluster.look_at_pooled(key, self.now);
+            cluster.schedule_pooled_ack(key, self.now);
         }
     }
 
-    /// Closes a server connection; one that is unsettled when it no longer is.
+    /// Closes a server connection; an unsettled one when it is settled.
     pub(super) fn drop_upstream(&mut self, key: Key) {
         if let Some(upstream) = self.upstreams.get_mut(key)
             && let Some(unsettled) = &mut upstream.unsettled
         {
             unsettled.ends = true;
-            upstream.ended = true; // nobody takes it from the pool
+            upstream.ended = true; // no request gets it from the pool
             if upstream.owner.take().is_some() {
                 upstream.server.leave(); // there is room for the next request now
             }
@@ -400,22 +400,22 @@ impl Worker {
             handed.handle_lost();
         }
         if upstream.connecting && self.cluster.is_some() {
-            // Its handshake may be over, and the gate knows of it; the backups do not.
+            // Its handshake may be over in the kernel and the gate; the backups do not have the leg.
             let (server, fd) = (upstream.server.addresses[0], upstream.socket.as_raw_fd());
             if let Ok(local) = evergate_sys::local_address(fd) {
-                self.reset_unmirrored(upstream.socket, local, server);
+                self.reset_unreplicated(upstream.socket, local, server);
             }
             return;
         }
         if let Some(gated) = &upstream.gated {
-            gated.slot.open(); // before the socket closes: a RST is said once, and a FIN is repeated late
+            gated.slot.open(); // before the socket closes: a RST is sent once, and a FIN is repeated late
         }
         if let Some(records) = upstream.records.take() {
             upstream.close_tls(*records, self.now);
         }
         if upstream.gated.is_some() && (is_idle || upstream.spent) {
-            // Nothing is under way. A FIN would keep one of the bucket's few ports for a minute (TIME_WAIT), and wait
-            // for an ACK that comes to another node when the bucket goes.
+            // Nothing is in flight. A FIN would keep one of the bucket's few ports for a minute (TIME_WAIT), and wait
+            // for an ACK that arrives at another node when the bucket moves.
             evergate_sys::reset_on_close(upstream.fd());
         }
         drop(upstream.socket);
@@ -424,8 +424,8 @@ impl Worker {
         }
     }
 
-    /// The newest idle connection to a server that is still quiet. In a cluster connections are shared only within a
-    /// bucket: a server leg moves with the bucket of its port.
+    /// The newest idle connection to a server that has received nothing. In a cluster connections are shared only
+    /// within a bucket: a server leg moves with the bucket of its port.
     pub(super) fn take_idle(
         &mut self,
         server: u64,
@@ -451,8 +451,8 @@ impl Worker {
         None
     }
 
-    /// Before anything of a turn is acted on: an idle connection of which there is something to tell is not for the requests
-    /// that come in the same turn.
+    /// Records events of idle connections before any other event of the turn is handled: such a connection must not
+    /// carry a request of the same turn.
     pub(super) fn note_idle(&mut self, event: evergate_sys::Event) {
         if let Some(Source::Upstream(key)) = Source::of(event.token)
             && let Some(upstream) = self.upstreams.get_mut(key)
@@ -468,7 +468,7 @@ impl Worker {
         self.drop_idle(|_, upstream| upstream.idle_until <= now);
     }
 
-    /// Closes idle connections that the newest configuration would not have made like that, or at all.
+    /// Closes idle connections that the newest configuration would not have made the same way, or at all.
     pub(super) fn drop_outdated(&mut self) {
         self.drop_idle(|worker, upstream| {
             worker.current.last().is_some_and(|current| dial::idle_of(current, upstream).is_none())
@@ -504,7 +504,7 @@ impl Worker {
     }
 }
 
-/// A server connection that a connection which is over is done with, and its record layer.
+/// Server connection released by a closed connection, and its record layer.
 pub(super) struct Left {
     generation: u64,
     /// Other requests may use it.
@@ -512,7 +512,7 @@ pub(super) struct Left {
     records: Option<Box<Records>>,
 }
 
-/// Whether nothing waits to be read: what a server says after its response belongs to nobody.
+/// Whether no input waits: data behind a response belongs to no request.
 pub(super) fn is_quiet(upstream: &mut Upstream) -> bool {
     matches!(evergate_sys::read(upstream.fd(), &mut [0]), Transfer::Blocked)
 }

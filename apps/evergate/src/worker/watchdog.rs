@@ -1,7 +1,7 @@
-//! Whether a worker gets on with its work, as others can see it.
+//! Watchdog counter: shows other threads whether a worker makes progress.
 //!
-//! A worker that waits for events is well however long it waits; one that is at work must get on. One number tells both:
-//! even while it waits, odd while it works, and another one after each step.
+//! A worker that waits for events is healthy however long it waits; a working one must make progress. One number shows
+//! both: even while the worker waits, odd while it works, and a new value after each step.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,17 +17,17 @@ impl Watchdog {
         self.0.store((self.0.load(Ordering::Relaxed) | 1) + 1, Ordering::Relaxed);
     }
 
-    /// The worker is at work, and has just finished a step.
+    /// The worker has finished a step of its work.
     pub(in crate::worker) fn beat(&self) {
         self.0.store((self.0.load(Ordering::Relaxed) + 1) | 1, Ordering::Relaxed);
     }
 
-    /// The worker's thread has ended, however it did.
+    /// The worker's thread has ended, for any reason.
     pub fn end(&self) {
         self.0.store(ENDED, Ordering::Relaxed);
     }
 
-    /// Whether it got on since this was asked with the same `last`, or has nothing to do.
+    /// Whether the worker has made progress since the last call with the same `last`, or has nothing to do.
     pub fn continues(&self, last: &mut u64) -> bool {
         let now = self.0.load(Ordering::Relaxed);
         let before = std::mem::replace(last, now);
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_that_waits_or_gets_on_is_well_and_one_that_is_stuck_or_ended_is_not() {
+    fn stuck_or_ended_worker_makes_no_progress() {
         let (pulse, mut last) = (Watchdog::default(), 0);
         assert!(pulse.continues(&mut last) && pulse.continues(&mut last), "it waits for its first event");
         pulse.beat();

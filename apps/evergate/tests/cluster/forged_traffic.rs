@@ -115,7 +115,7 @@ fn node_with_different_settings_is_reported() {
     let other = config.replace("[cluster]\n", "[cluster]\nsteering = \"flood\"\nports_per_bucket = 26\n");
     let other = world.start(2, &other);
     let (reported, _) =
-        other.process.line_after(0, "refuses a mirror channel: `[cluster]` of node 1 differs");
+        other.process.line_after(0, "cluster: refused a replication channel: `[cluster]` of node 1 differs");
     assert!(
         reported.contains(r#"`ports_per_bucket` is "27" there and "26" here, `steering` is "steer" there"#),
         "{reported}"

@@ -1,8 +1,8 @@
-//! Connections that were taken over go on: their sockets leave repair, their peers hear of it, and their state machines are
-//! restored.
+//! Activation of recovered connections: the sockets leave TCP_REPAIR, each peer receives an ACK, and the state machines
+//! are restored.
 //!
-//! All peers hear before the first state machine is restored; meanwhile clients that speak to connections that rest are
-//! answered too, for each of them waits since its owner died.
+//! All peers receive their ACK before the first state machine is restored. In between, clients of idle connections that
+//! have sent something are answered too: each of them has waited since its owner failed.
 
 use super::failover::give_back;
 use super::loss_notice::LossNotice;
@@ -25,36 +25,36 @@ use evergate_replication::{ConnectionId, ConnectionState, LegFacts, ReplicatedCo
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Between two lines about connections under a configuration that is not here.
-const GENERATION_LINES: Micros = Micros::from_ms(10_000);
-/// A peer that had less room than this is asked once more: it may have made more while nobody listened, and says so only
-/// once.
+/// Interval of the warning about connections under an unknown configuration.
+const CONFIG_WARNINGS_EVERY: Micros = Micros::from_ms(10_000);
+/// A peer whose window was smaller than this is probed again: it may have opened the window since, and announces that
+/// only once.
 const SMALL_BUFFER: u32 = 65_536;
 
-/// After a shorter silence peers are about to notice by themselves what is lost, and more gently (RFC 8985, 7). A process that is
-/// killed is silent for some milliseconds only.
+/// After a shorter silence peers are about to detect the loss themselves, with a milder reaction (RFC 8985, 7). A
+/// killed process is silent for some milliseconds only.
 const LONG_SILENCE: Micros = Micros::from_ms(30);
 
-/// A leg with a living socket.
+/// A leg with an active socket.
 pub(super) struct ActivatedLeg {
     facts: LegFacts,
     received: u64,
     ended: bool,
     acked: u64,
-    /// Its peer has said how much it has.
-    peer_input: bool,
+    /// The peer has reported its position.
+    has_position: bool,
     slot: Slot,
     socket: OwnedFd,
 }
 
-/// A connection whose sockets live.
+/// A connection with active sockets.
 pub(super) struct ActivatedConnection {
     pub(super) id: ConnectionId,
     pub(super) bucket: Bucket,
     held: Box<ReplicatedConnection>,
     legs: ActivatedLegs,
-    /// How its peers are asked.
-    asked: Vec<Leg>,
+    /// Legs for probing its peers.
+    probed: Vec<Leg>,
 }
 
 /// The client's, and the server's if there is one.
@@ -62,7 +62,7 @@ pub(super) type ActivatedLegs = (ActivatedLeg, Option<ActivatedLeg>);
 
 impl ActivatedConnection {
     pub(super) fn of(take: RecoveringConnection, legs: ActivatedLegs) -> ActivatedConnection {
-        ActivatedConnection { id: take.id, bucket: take.bucket, held: take.held, legs, asked: take.legs }
+        ActivatedConnection { id: take.id, bucket: take.bucket, held: take.held, legs, probed: take.legs }
     }
 
     fn legs(&self) -> impl Iterator<Item = &ActivatedLeg> {
@@ -71,8 +71,8 @@ impl ActivatedConnection {
 }
 
 impl Worker {
-    /// The sockets of these connections live: whoever must hold their state does. Their peers hear of it.
-    /// `silent`: how long nothing had been heard of who died.
+    /// Activates the sockets of these connections, once all required backups have their state, and sends ACKs to their
+    /// peers. `silent`: how long the failed owner had been silent.
     pub(super) fn activate_all(
         &mut self,
         ready: Vec<(Bucket, Vec<RecoveringConnection>)>,
@@ -80,43 +80,45 @@ impl Worker {
         resumed: &mut Resumed,
     ) -> Vec<ActivatedConnection> {
         let Some(cluster) = &mut self.cluster else { return Vec::new() };
-        let mut takes = Vec::new();
+        let mut recovering = Vec::new();
         for (bucket, of) in ready {
-            // One that is to move on already stays on hold.
+            // A bucket already in a handoff stays on hold.
             if !cluster.freezing.contains_key(&bucket) {
                 cluster.gate.owners().release(bucket);
             }
-            takes.extend(of);
+            recovering.extend(of);
         }
-        let mut activated = Vec::with_capacity(takes.len());
-        for mut take in takes {
+        let mut activated = Vec::with_capacity(recovering.len());
+        for mut connection in recovering {
             self.pulse.beat();
-            match catch_panic(&self.counters, || activate(cluster, &mut take)).flatten() {
-                Some(legs) => activated.push(ActivatedConnection::of(take, legs)),
+            match catch_panic(&self.counters, || activate(cluster, &mut connection)).flatten() {
+                Some(legs) => activated.push(ActivatedConnection::of(connection, legs)),
                 None => {
                     resumed.lost += 1;
-                    give_back(cluster, &mut take);
-                    cluster.give_up_copies(take.bucket, take.id);
+                    give_back(cluster, &mut connection);
+                    cluster.end_replicas(connection.bucket, connection.id);
                 }
             }
         }
         let (pulse, now) = (&self.pulse, self.now);
-        let reported = catch_panic(&self.counters, || move_on(cluster, pulse, &activated, silent, now)); // who does not hear it asks again
-        self.counters.loss_notices.add(reported.unwrap_or(0));
+        // A peer that misses its ACK sends again.
+        let notified =
+            catch_panic(&self.counters, || send_first_acks(cluster, pulse, &activated, silent, now));
+        self.counters.loss_notices.add(notified.unwrap_or(0));
         activated
     }
 
-    /// One connection goes on. False when it does not, also for a defect that it reaches: the others must not notice, and
-    /// its peers are reset.
+    /// Resumes one connection. Returns false when it cannot resume, a panic in its step included: its peers are reset,
+    /// and other connections do not notice.
     pub(super) fn resume(&mut self, take: ActivatedConnection) -> bool {
         let ActivatedConnection { id, bucket, mut held, legs: (client, server), .. } = take;
         let (mut continues, mut legs) = (false, (Some(client), server));
         self.guarded(None, |worker| continues = worker.rebuild((id, bucket), &mut held.state, &mut legs));
-        self.drop_legs(legs.0.into_iter().chain(legs.1)); // those that nobody has
+        self.drop_legs(legs.0.into_iter().chain(legs.1)); // legs without a connection
         continues
     }
 
-    /// State machine, sockets and backups of one connection. Takes the legs that it has a place for.
+    /// Restores state machine, sockets and replication of one connection. Takes those legs out of `legs` that it uses.
     fn rebuild(
         &mut self,
         (id, bucket): (ConnectionId, Bucket),
@@ -129,11 +131,11 @@ impl Worker {
         let Some((mut connection, leg)) = self.restore(id, state, &client.facts) else { return false };
         let Some(cluster) = &self.cluster else { return false };
         let counted = cluster.census.count(bucket);
-        let Some(ActivatedLeg { facts, received, ended, acked, peer_input, slot, socket }) = legs.0.take()
+        let Some(ActivatedLeg { facts, received, ended, acked, has_position, slot, socket }) = legs.0.take()
         else {
             return false;
         };
-        if let Some(leg) = leg.as_ref().filter(|_| !peer_input) {
+        if let Some(leg) = leg.as_ref().filter(|_| !has_position) {
             connection.record_loss_notice(leg);
         }
         let stands = ResumePoint { received, ended, sent: state.server.output, acked };
@@ -152,7 +154,7 @@ impl Worker {
         continues
     }
 
-    /// The state machine, and where its server's leg stands. What it says waits for the sockets.
+    /// The restored state machine, and the resume point of its server leg. Its output waits for the sockets.
     fn restore(
         &mut self,
         id: ConnectionId,
@@ -161,7 +163,7 @@ impl Worker {
     ) -> Option<(Connection, Option<ResumedLeg>)> {
         let Some(index) = self.generation_for(state) else {
             self.counters.reason("failover_config_unknown");
-            self.log_unknown_generation();
+            self.log_unknown_config();
             return None;
         };
         let fresh = Accepted {
@@ -209,7 +211,7 @@ impl Worker {
     ) -> Option<Key> {
         let bucket = replicated_state.bucket;
         let counted = self.acquire_limits(connection.listener_name(), connection.client_address().ip());
-        self.keep_alive(&socket, Duration::ZERO); // the other node's socket had it, and repair does not restore it
+        self.keep_alive(&socket, Duration::ZERO); // TCP_REPAIR does not restore it
         let mut entry = Client::new(socket, connection, counted);
         entry.replicated_state = Some(Box::new(replicated_state));
         let key = self.clients.insert(entry);
@@ -222,7 +224,8 @@ impl Worker {
         registered.then_some(key)
     }
 
-    /// It does what restoring made, and hears of its legs.
+    /// Performs the effects of the restoration, attaches the legs, and reports acknowledged positions to the
+    /// connection.
     fn start(
         &mut self,
         key: Key,
@@ -243,8 +246,8 @@ impl Worker {
         self.pump(key);
     }
 
-    /// The generation that a connection goes on under: the one that it is bound to, or where that is gone here the newest, if it
-    /// makes no difference any more.
+    /// The generation under which a connection resumes: the one it is bound to, or, where this node no longer has it,
+    /// the newest if the choice makes no difference.
     fn generation_for(&self, state: &mut ConnectionState) -> Option<usize> {
         let newest = self.current.len() - 1;
         let Some(generation) = state.generation() else { return Some(newest) };
@@ -259,19 +262,20 @@ impl Worker {
         })
     }
 
-    fn log_unknown_generation(&mut self) {
+    fn log_unknown_config(&mut self) {
         let Some(cluster) = &mut self.cluster else { return };
-        if cluster.generation_logged_at.is_some_and(|at| self.now.since(at) < GENERATION_LINES) {
+        if cluster.unknown_config_logged_at.is_some_and(|at| self.now.since(at) < CONFIG_WARNINGS_EVERY) {
             return;
         }
-        cluster.generation_logged_at = Some(self.now);
+        cluster.unknown_config_logged_at = Some(self.now);
         console::warning(format_args!(
-            "cluster: resets connections that came from another node in the middle of a handshake or request, under a configuration that this node has not \
-             (`failover_config_unknown`): give all nodes the same file, and reload them, before one gives its connections away"
+            "cluster: resetting connections from another node: they are in a handshake or request under a \
+             configuration that this node does not have (`failover_config_unknown`); deploy the same file to all \
+             nodes, and reload them, before draining one"
         ));
     }
 
-    /// False when nothing would be heard of it.
+    /// Registers the connection with epoll. False when no event would arrive for it.
     fn register_resumed(&mut self, key: Key) -> bool {
         self.counters.open.set(self.clients.len() as u64);
         let Some(client) = self.clients.get_mut(key) else { return false };
@@ -283,7 +287,8 @@ impl Worker {
         self.register(fd, Source::Client(key)).is_ok()
     }
 
-    /// The server leg that the connection goes on with. `client_acked`: how much its client has.
+    /// Attaches the server leg with which the connection resumes. `client_acked`: the position that its client has
+    /// acknowledged.
     fn attach_server(
         &mut self,
         key: Key,
@@ -316,8 +321,8 @@ impl Worker {
         };
         self.keep_alive(&socket, response);
         runtime.enter_resumed();
-        // Where the name means another address now, it carries no further request.
-        let strange = runtime.addresses.first() != Some(&facts.remote);
+        // Where the server's name now has another address, the connection carries no further request.
+        let outdated = runtime.addresses.first() != Some(&facts.remote);
         let stands = ResumePoint { received, ended, sent: leg.output, acked };
         let gated = GatedLeg::resumed(slot, &facts, stands, self.now);
         let slot = gated.slot.index();
@@ -327,8 +332,8 @@ impl Worker {
             readable: true,
             writable: true,
             used_since: self.now,
-            answered_at: in_response.then_some(self.now), // how long that took, nobody here knows
-            tls_fingerprint: if strange { !tls_fingerprint } else { tls_fingerprint },
+            answered_at: in_response.then_some(self.now), // the real time is unknown here
+            tls_fingerprint: if outdated { !tls_fingerprint } else { tls_fingerprint },
             gated: Some(Box::new(gated)),
             ..Upstream::new(socket, runtime)
         };
@@ -347,7 +352,7 @@ impl Worker {
         self.perform(key);
     }
 
-    /// Resets what cannot go on: its peers may wait for an answer, and would not ask.
+    /// Resets legs that cannot resume: their peers may wait for an answer without sending anything.
     fn drop_legs(&mut self, legs: impl IntoIterator<Item = ActivatedLeg>) {
         let Some(cluster) = &mut self.cluster else { return };
         for ActivatedLeg { slot, socket, .. } in legs {
@@ -359,49 +364,44 @@ impl Worker {
     }
 }
 
-/// The peers hear of connections that go on, by an ACK, which moves them on. Those that had little room are asked again, and
-/// those that spoke to a node that was silent for long hear of what is lost: how many did. Others hear of it when they do not
-/// notice by themselves.
-fn move_on(
+/// Sends an ACK to the peers of activated connections, so that they continue. Probes peers with a small window again.
+/// After a long silence notifies peers of the segments lost at the failed node, and returns how many. All other peers
+/// with lost segments are put on the list of [`LossNotice`].
+fn send_first_acks(
     cluster: &mut Cluster,
     pulse: &Watchdog,
     activated: &[ActivatedConnection],
     silent: Micros,
     now: Micros,
 ) -> u64 {
-    let mut reported = 0;
+    let mut notified = 0;
     let now_ms = evergate_sys::steady_clock_ms();
     let legs = activated.iter().flat_map(ActivatedConnection::legs);
-    let _ = cluster.lane.emit_acks(legs.map(|leg| &leg.slot)); // what is lost is made up for by the peers' timers
-    for take in activated {
+    let _ = cluster.lane.emit_acks(legs.map(|leg| &leg.slot)); // a lost ACK is repeated by the peer's timer
+    for connection in activated {
         pulse.beat();
-        let died = matches!(cluster.role(take.bucket), Role::Owner { begin: OwnershipStart::Failover, .. });
-        let stays = !cluster.freezing.contains_key(&take.bucket); // else what comes again meets a bucket on hold
-        let reports = died && stays && silent >= LONG_SILENCE;
-        for (number, (leg, lives)) in take.asked.iter().zip(take.legs()).enumerate() {
-            if let Some(unsent) = leg.lost_segments() {
-                let socket = lives.socket.as_raw_fd();
-                let was_reported = reports && unsent.notify_peer(cluster, socket, 0);
-                reported += u64::from(was_reported);
-                let (slot, is_client) = (lives.slot.index(), number == 0);
-                cluster.loss_notices.push(LossNotice::new(
-                    unsent,
-                    slot,
-                    socket,
-                    is_client,
-                    was_reported,
-                    now,
-                ));
+        let died =
+            matches!(cluster.role(connection.bucket), Role::Owner { begin: OwnershipStart::Failover, .. });
+        // else the bucket on hold drops the retransmission
+        let stays = !cluster.freezing.contains_key(&connection.bucket);
+        let notifies = died && stays && silent >= LONG_SILENCE;
+        for (number, (leg, active)) in connection.probed.iter().zip(connection.legs()).enumerate() {
+            if let Some(lost) = leg.lost_segments() {
+                let socket = active.socket.as_raw_fd();
+                let was_notified = notifies && lost.notify_peer(cluster, socket, 0);
+                notified += u64::from(was_notified);
+                let (slot, is_client) = (active.slot.index(), number == 0);
+                cluster.loss_notices.push(LossNotice::new(lost, slot, socket, is_client, was_notified, now));
             }
             if leg.room() < SMALL_BUFFER {
                 leg.ask(cluster, now_ms);
             }
         }
     }
-    reported
+    notified
 }
 
-/// Sockets leave repair. `None` when one of them cannot: nothing is left of any then.
+/// Moves the sockets out of TCP_REPAIR. `None` when one of them fails: then all are closed.
 pub(super) fn activate(cluster: &mut Cluster, take: &mut RecoveringConnection) -> Option<ActivatedLegs> {
     #[cfg(test)]
     faults::strike_take("wake", take.client_flow());
@@ -411,13 +411,13 @@ pub(super) fn activate(cluster: &mut Cluster, take: &mut RecoveringConnection) -
         match socket.finish() {
             Ok(socket) => {
                 slot.set_asleep(false);
-                let Leg { facts, received, ended, acked, peer_input, .. } = *leg;
+                let Leg { facts, received, ended, acked, peer_position, .. } = *leg;
                 activated.push(ActivatedLeg {
                     facts,
                     received,
                     ended,
                     acked,
-                    peer_input: peer_input.is_some(),
+                    has_position: peer_position.is_some(),
                     slot,
                     socket,
                 });

@@ -1,4 +1,5 @@
-//! The backup's side: frames of other nodes' connections come in and are answered by how many have been taken.
+//! Backup side of replication: receives the frames of other nodes' connections and acknowledges how many were
+//! processed.
 
 use super::Cluster;
 use super::replication_channel::Channel;
@@ -15,37 +16,37 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::RawFd;
 
-/// Between two words about channels of nodes that this one cannot work with.
-const REFUSALS_EVERY: Micros = Micros::from_ms(10_000);
+/// Interval of the warning about refused channels.
+const REFUSAL_WARNINGS_EVERY: Micros = Micros::from_ms(10_000);
 
-/// The owner of a bucket that was given up here may speak of it for so long. Starved machines are late with such news.
+/// How long frames of the former owner may arrive after this node dropped a bucket. Overloaded machines send them late.
 const DROP_AFTER: Micros = Micros::from_ms(10_000);
 
 /// A channel from the owner of some buckets.
 pub(crate) struct Incoming {
     channel: Channel,
     announced: Announced,
-    /// Whose it is, once that was said.
+    /// The node at the other end, once its first frames have arrived.
     pub(super) from: Option<NodeId>,
     /// The node whose address it comes from.
     pub(super) host: Option<NodeId>,
-    /// When it was accepted.
+    /// When the channel was accepted.
     pub(super) since: Micros,
-    /// Which worker of that node.
+    /// The worker of that node.
     worker: u16,
-    /// When it was made, by that node's clock, in milliseconds; and how far this node's is ahead.
+    /// When the channel was made, by that node's clock, in milliseconds; and the offset of this node's clock.
     made_ms: u64,
     ahead: Ahead,
     frames: u64,
     answers: Answers,
 }
 
-/// Owners say once a minute what their clocks show.
+/// How often an owner sends its clock.
 pub(super) const CLOCK_EVERY: Micros = Micros::from_ms(60_000);
-/// Two clocks run apart by so many milliseconds in that time at most (1 part in 2000, as in `evergate_sys::Stamp`).
-const APART_MS: i64 = 30;
+/// Largest drift of two clocks in [`CLOCK_EVERY`], in milliseconds (1 part in 2000, as in `evergate_sys::Stamp`).
+const DRIFT_MAX_MS: i64 = 30;
 
-/// How far this node's clock is ahead of another one's, in milliseconds.
+/// Offset of this node's clock from another node's, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Ahead(i64);
 
@@ -54,27 +55,29 @@ impl Ahead {
         Ahead(now_ms.wrapping_sub(clock_ms) as i64)
     }
 
-    /// It shows this now. A word that was long on its way makes this clock seem ahead; what clocks cannot have run apart is taken for that.
+    /// Updates the offset from a received clock value. A delayed frame makes this clock seem ahead: the offset grows by
+    /// the largest possible drift at most.
     fn record_clock(&mut self, clock_ms: u64, now_ms: u64) {
-        self.0 = Ahead::clock_offset(clock_ms, now_ms).0.min(self.0.saturating_add(APART_MS));
+        self.0 = Ahead::clock_offset(clock_ms, now_ms).0.min(self.0.saturating_add(DRIFT_MAX_MS));
     }
 }
 
-/// A channel that its owner has given up for another one is read late.
+/// The owner has replaced this channel, which was read late.
 #[derive(Debug, thiserror::Error)]
-#[error("a newer channel of the same worker was read before")]
+#[error("a newer channel of the same worker was read first")]
 struct Replaced;
 
-/// The newest channel of each worker of other nodes, also when it has ended: a worker has one at a time, and what it said on an
-/// earlier one, which may be read later, was true before.
+/// Newest channel of each remote worker, also after its end. A worker has one channel at a time. Frames of an earlier
+/// channel that is read later are older.
 #[derive(Default)]
 pub(super) struct Newest(BTreeMap<(NodeId, u16), Met>);
 
-/// Which life of the node made it, and when by its clock, which says nothing of other lives: that may be of another boot.
+/// The incarnation that made the channel, and the time by that incarnation's clock. Times of different incarnations are
+/// not comparable, for they may be of different boots.
 struct Met {
     incarnation: Incarnation,
     made_ms: u64,
-    /// The life that it was in before.
+    /// The incarnation before.
     before: Option<Incarnation>,
 }
 
@@ -95,13 +98,13 @@ impl Newest {
     }
 }
 
-/// What an owner has yet to be told of the frames that were taken in. Each answer says how many there are in all, so that one is
-/// enough for an owner that reads none for a while: nothing grows.
+/// Acknowledgements yet to be sent to an owner. Each one carries the total number of processed frames, so one is enough
+/// for an owner that reads none for a while. Bound: two of them.
 #[derive(Default)]
 struct Answers {
-    /// How many the newest one tells of.
+    /// Frames acknowledged by the newest one.
     answered: u64,
-    /// The rest of one that is partly sent, of so many bytes, and one more.
+    /// Unsent bytes: the rest of a partly sent one, of length `begun`, and at most one more.
     unsent: Vec<u8>,
     begun: usize,
 }
@@ -116,7 +119,7 @@ impl Answers {
         Ok(())
     }
 
-    /// So many bytes were sent.
+    /// `sent` bytes were sent.
     fn advance(&mut self, sent: usize) {
         let left = self.unsent.len() - sent;
         self.begun = if sent > self.begun { left } else { self.begun - sent };
@@ -125,9 +128,9 @@ impl Answers {
 }
 
 impl Worker {
-    /// Something came on a channel from an owner, or it can take more answers.
+    /// Handles input on a channel from an owner, or room for more acknowledgements.
     pub(in crate::worker) fn incoming_event(&mut self, index: usize, ends: bool) {
-        // What the agent has said comes before what others say because of it.
+        // Instructions of the agent come before frames that other nodes sent because of them.
         self.handle_commands();
         let Some(cluster) = &mut self.cluster else { return };
         let Some(Some(incoming)) = cluster.incoming.get_mut(index) else { return };
@@ -150,8 +153,8 @@ impl Worker {
         cluster.work.note_frames(incoming.frames - frames);
         let (announcer, worker) = (incoming.announced.sender(), incoming.worker);
         if knew.is_none() && incoming.from.is_some() && !replaced {
-            // What an earlier channel of the same worker still brings is older than what this one begins with. Of an earlier
-            // life of that node nothing more comes, and its end need not have been heard.
+            // Frames of an earlier channel of the same worker precede the first frame of this one. An earlier
+            // incarnation of that node sends no more, and the end of its channel may never arrive.
             let node = |announced: &Announced| announced.sender().map(|(node, _)| node);
             let from = announcer.map(|(node, _)| node);
             let same = |other: &Incoming| node(&other.announced) == from && other.worker == worker;
@@ -168,23 +171,24 @@ impl Worker {
         }
     }
 
-    /// What was said on the channel stands. Its owner notices, and drops this backup or says everything anew.
+    /// Closes a channel; its frames remain valid. The owner notices, and drops this backup or sends its full state
+    /// again.
     fn end_incoming(&mut self, index: usize, error: &anyhow::Error) {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(incoming) = cluster.incoming.get_mut(index).and_then(Option::take) else { return };
-        // What a node had said before it lost its buckets to this one may be read after that.
+        // Frames that a node sent before this node took its buckets may be read afterwards.
         let late =
             error.is::<ReplicaError>() && cluster.taken_at.is_some_and(|at| self.now.since(at) <= DROP_AFTER);
         let ended = late || error.is::<Replaced>() || error.is::<io::Error>();
         match incoming.from.map(|node| node.0.saturating_add(1)) {
             _ if ended => {}
             Some(number) => console::warning(format_args!(
-                "does not believe a mirror channel of node {number}: {error:#}"
+                "cluster: closed an invalid replication channel from node {number}: {error:#}"
             )),
-            // It has the cluster's key, and tries again and again.
-            None if cluster.refused_at.is_none_or(|at| self.now.since(at) > REFUSALS_EVERY) => {
+            // The node has the cluster's key, and retries continually.
+            None if cluster.refused_at.is_none_or(|at| self.now.since(at) > REFUSAL_WARNINGS_EVERY) => {
                 cluster.refused_at = Some(self.now);
-                console::warning(format_args!("refuses a mirror channel: {error:#}"));
+                console::warning(format_args!("cluster: refused a replication channel: {error:#}"));
             }
             None => {}
         }
@@ -205,16 +209,16 @@ impl Worker {
                 self.poll_failovers();
             }
             Instruction::Failover(round) => self.fail_over(&round),
-            Instruction::Keep(kept) => {
+            Instruction::Keep(frozen) => {
                 if let Some(cluster) = &mut self.cluster {
-                    cluster.kept.entry(kept.bucket).or_default().push(kept);
+                    cluster.frozen_elsewhere.entry(frozen.bucket).or_default().push(frozen);
                 }
             }
             Instruction::Void => self.void(),
         }
     }
 
-    /// This node has lost its place: what it held or served is continued elsewhere, or lost.
+    /// Drops all cluster state after this node lost its membership: its buckets are served elsewhere, or lost.
     fn void(&mut self) {
         if let Some(cluster) = &mut self.cluster {
             for bucket in
@@ -230,7 +234,7 @@ impl Worker {
             cluster.closing.clear();
             cluster.freezing.clear();
             cluster.frozen.clear();
-            cluster.kept.clear();
+            cluster.frozen_elsewhere.clear();
             cluster.named.clear();
             cluster.roles.fill(Role::NOTHING);
             cluster.outgoing.clear();
@@ -243,7 +247,7 @@ impl Worker {
             }
         }
         self.abandon_pool(None);
-        self.poll_failovers(); // nothing of it is ours any more
+        self.poll_failovers(); // this node owns nothing now
         self.counters.open.set(self.clients.len() as u64);
     }
 }
@@ -288,13 +292,13 @@ impl Incoming {
                     newest.meet(self)?;
                 }
             }
-            let read_from = |facts: &mut LegFacts| {
+            let adapt = |facts: &mut LegFacts| {
                 facts.shift(self.ahead.0);
                 layout.know_neighbour(facts);
             };
             match &mut frame {
-                Frame::Begin { legs, .. } => legs.values_mut().for_each(read_from),
-                Frame::Leg { facts, .. } => read_from(facts),
+                Frame::Begin { legs, .. } => legs.values_mut().for_each(adapt),
+                Frame::Leg { facts, .. } => adapt(facts),
                 Frame::Clock { clock_ms } => {
                     self.ahead.record_clock(*clock_ms, evergate_sys::steady_clock_ms())
                 }
@@ -316,13 +320,13 @@ impl Incoming {
         Ok(())
     }
 
-    /// Who speaks, and whether this node can hold its connections: the first two frames.
+    /// Handles the first two frames: the sender's identity, and whether this node can be its backup.
     fn meet(&mut self, frame: &Frame, layout: &crate::agent::Layout) -> anyhow::Result<()> {
         match (frame, self.announced.sender()) {
             (Frame::Hello { version: FRAME_VERSION, node, worker, workers, clock_ms, .. }, None) => {
                 anyhow::ensure!(
                     usize::from(*workers) == layout.workers,
-                    "node {} runs {workers} workers, this one {}: all nodes of a cluster need the same number",
+                    "node {} runs {workers} workers, this node {}: all nodes of a cluster need the same number",
                     node.0.saturating_add(1),
                     layout.workers
                 );
@@ -330,13 +334,15 @@ impl Incoming {
                 self.ahead = Ahead::clock_offset(*clock_ms, evergate_sys::steady_clock_ms());
             }
             (Frame::Hello { version, node, .. }, None) => anyhow::bail!(
-                "node {} speaks mirror frames of form {version}, and this one form {FRAME_VERSION}: run the same version on all nodes",
+                "node {} sends replication frames of version {version}, this node {FRAME_VERSION}: run the same \
+                 version on all nodes",
                 node.0.saturating_add(1)
             ),
             (Frame::Settings(theirs), Some((node, _))) => {
                 if let Some(what) = required_settings::difference(theirs, &layout.settings) {
                     anyhow::bail!(
-                        "`[cluster]` of node {} differs: {what}; stop all nodes to change that, and give them the same file",
+                        "`[cluster]` of node {} differs: {what}; to change it, stop all nodes and give them the same \
+                         file",
                         node.0.saturating_add(1)
                     );
                 }
@@ -359,11 +365,11 @@ impl Incoming {
 }
 
 impl Cluster {
-    /// One worker of the owner has said everything about a bucket: the copy is complete when all of them have.
+    /// One worker of the owner has sent its full state of a bucket. The replica is complete when all workers have.
     fn note_complete(&mut self, bucket: Bucket, term: Term, worker: u16) {
         let older = self.complete.get(&bucket).is_some_and(|(known, _)| term < *known);
         if older || !self.holder.counts(bucket, term) {
-            return; // of a fill that was given up
+            return; // of a cancelled transfer
         }
         let (known, workers) = self.complete.entry(bucket).or_insert_with(|| (term, BTreeSet::new()));
         if *known != term {
@@ -377,7 +383,7 @@ impl Cluster {
         }
     }
 
-    /// What was given up long enough ago is forgotten for good.
+    /// Removes state that was dropped long enough ago.
     pub(super) fn drop_late(&mut self, now: Micros) {
         let holder = &mut self.holder;
         self.forgetting.retain(|bucket, at| {
@@ -399,7 +405,7 @@ impl Cluster {
         }
     }
 
-    /// What a change of role means for what is held for others.
+    /// Applies a change of role to the replicas.
     pub(super) fn change_replicas(&mut self, bucket: Bucket, role: Role, now: Micros) {
         match role {
             Role::Outside { since: first, .. } | Role::Backup { term: first, in_sync: false, .. } => {
@@ -419,7 +425,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_owner_that_reads_no_answer_is_told_the_newest_one_however_much_was_sent_of_the_others() {
+    fn slow_owner_receives_the_newest_answer() {
         let mut length = Vec::new();
         Answer { frames: 1 << 40 }.encode(&mut length).unwrap();
         for sent_at_once in 1..3 * length.len() {
@@ -444,16 +450,16 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_is_followed_for_weeks_and_not_led_astray_by_words_that_were_late() {
-        // Theirs gains 50 parts in a million, and each hundredth word takes 1.5 s.
+    fn clock_offset_is_exact_despite_late_frames() {
+        // The remote clock gains 50 parts in a million, and each hundredth frame takes 1.5 s.
         let ours = |minute: u64| minute * 60_000;
         let theirs = |minute: u64| 7_000_000 + minute * 60_003;
         let mut ahead = Ahead::clock_offset(theirs(0), ours(0));
         for minute in 1..30 * 24 * 60 {
             let late = if minute % 100 == 0 { 1500 } else { 1 };
             ahead.record_clock(theirs(minute), ours(minute) + late);
-            let is = ours(minute) as i64 - theirs(minute) as i64;
-            assert!((is..=is + 40).contains(&ahead.0), "minute {minute}: {} and not {is}", ahead.0);
+            let exact = ours(minute) as i64 - theirs(minute) as i64;
+            assert!((exact..=exact + 40).contains(&ahead.0), "minute {minute}: {} and not {exact}", ahead.0);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a mirrored connection has beside its state machine: what its backups hold, and what they have acknowledged.
+//! Replication state of one connection, beside its state machine: what its backups hold and have acknowledged.
 
 use super::GatedLeg;
 use super::stats::Counted;
@@ -7,25 +7,25 @@ use evergate_membership::{Bucket, MemberSet, NodeId};
 use evergate_replication::{ConnectionId, ConnectionState, Delay, Entry, Frame, LegFacts, Phase};
 use std::collections::BTreeMap;
 
-/// What a mirrored connection has beside its state machine.
+/// Replication state of one connection.
 pub(crate) struct ConnectionReplication {
     pub(crate) bucket: Bucket,
     pub(crate) leg: GatedLeg,
-    /// What the backups hold when they have everything that was queued.
+    /// State that a backup with all queued entries has.
     pub(super) fold: Box<ConnectionState>,
-    /// Legs as they were told.
+    /// Legs as sent to the backups.
     pub(super) legs: BTreeMap<u32, LegFacts>,
     /// Entries queued so far.
     pub(super) queued: u64,
     /// What each backup has acknowledged.
     acknowledged: Vec<(NodeId, u64)>,
-    /// When it is looked at, where that is due; whether it is in the list of acknowledged connections.
+    /// Delay and time of the next timer, if one is due; whether the connection is in the list of acknowledged ones.
     pub(super) timed: Option<(Delay, Micros)>,
     pub(super) listed: bool,
-    /// The entry that tells of the client's end, of the server's.
+    /// Index of the entry with the client's end, and with the server's.
     pub(super) client_end: Option<u64>,
     pub(super) server_end: Option<(u32, u64)>,
-    /// The connection breaks: its client gets a RST, which nobody repeats.
+    /// The connection breaks: its client receives a RST, which is never repeated.
     pub(super) broken: bool,
     _counted: Counted,
 }
@@ -53,7 +53,7 @@ impl ConnectionReplication {
         }
     }
 
-    /// Everything about it, for a backup that knows nothing.
+    /// Full state of the connection, for a backup without any.
     pub(super) fn whole(&self, connection: ConnectionId) -> Frame {
         let (state, legs) = (Some(self.fold.clone()), self.legs.clone());
         Frame::Begin { connection, bucket: self.bucket, state, legs }
@@ -65,15 +65,15 @@ impl ConnectionReplication {
         self.leg.slot.allow_rst();
     }
 
-    /// The client's leg, if it is known just now where its packets go next: a connection that was accepted without state
-    /// begins without that.
+    /// The client's leg, if its next hop has just become known: a connection accepted with a SYN cookie begins without
+    /// one.
     pub(super) fn learn_next_hop(&mut self) -> Option<LegFacts> {
         let facts = self.legs.get_mut(&0).filter(|facts| facts.next_hop == [0; 6])?;
         facts.next_hop = self.leg.slot.next_hop();
         (facts.next_hop != [0; 6]).then_some(*facts)
     }
 
-    /// Every node of `required` holds the entries up to here.
+    /// The newest entry that every node of `required` holds.
     pub(super) fn replicated_by(&self, required: MemberSet) -> u64 {
         let of =
             |node| self.acknowledged.iter().find(|(known, _)| *known == node).map_or(0, |(_, index)| *index);

@@ -1,88 +1,90 @@
-//! Clients that speak before their connection's turn has come: they go first, and what they said is kept for the socket.
+//! Segments of clients whose connection has no socket yet: they are buffered for the socket, and these connections
+//! resume first.
 //!
-//! A connection that rests is restored between all else, which takes seconds when there are many. What its client says
-//! before there is a socket would be lost, and said again by the client's kernel only after 0.2, 0.6, 1.4 and 3 seconds.
-//! So the gate hands it over, and it is put where the socket would have it ([`evergate_sys::Restoring::receive`]).
+//! Idle connections are restored between all other work, which takes seconds when there are many. A segment that
+//! arrives before the socket exists would be lost, and the client's kernel would repeat it only after 0.2, 0.6, 1.4 and
+//! 3 seconds. The gate therefore diverts it to the worker, which puts it into the socket's receive queue
+//! ([`evergate_sys::Restoring::receive`]).
 
 use evergate_bpf::{DivertedSegment, Flow, PeerPosition};
 use std::collections::{HashMap, VecDeque};
 
 /// Bytes that are kept in all.
 const BYTES_MAX: usize = 16 << 20;
-/// Connections of which something is kept, and segments of each.
+/// Most connections with buffered segments, and most segments of each.
 const FLOWS_MAX: usize = 65_536;
 const SEGMENTS_MAX: usize = 8;
 
-/// A piece of a client's stream, its sequence number, and what was acknowledged with it.
+/// A piece of a client's stream, its sequence number, and the acknowledgement that came with it.
 pub(super) struct EarlySegment {
     pub(super) seq: u32,
     pub(super) ack: u32,
     pub(super) data: Vec<u8>,
 }
 
-/// What a client said before there was a socket.
+/// Input of one client before its connection has a socket.
 #[derive(Default)]
 pub(super) struct EarlyInput {
-    /// Its newest word about its end.
-    pub(super) peer_input: Option<PeerPosition>,
+    /// Newest position of the client.
+    pub(super) position: Option<PeerPosition>,
     pub(super) pieces: Vec<EarlySegment>,
 }
 
-/// What clients said whose connections have no socket yet.
+/// Buffered input of clients whose connections have no socket yet.
 #[derive(Default)]
 pub(super) struct EarlySegments {
-    reported: HashMap<Flow, EarlyInput>,
+    flows: HashMap<Flow, EarlyInput>,
     bytes: usize,
-    /// Flows in the order in which they spoke, and some that are gone.
+    /// Flows in the order of their first segment, and some that were removed.
     order: VecDeque<Flow>,
 }
 
 impl EarlySegments {
-    /// Somebody speaks. What finds no room is dropped: its sender says it again.
+    /// Buffers a diverted segment. Without room it is dropped: the client retransmits it.
     pub(super) fn note(&mut self, diverted: DivertedSegment) {
-        let DivertedSegment { flow, peer_input, data } = diverted;
-        if !self.reported.contains_key(&flow) {
-            if self.reported.len() >= FLOWS_MAX {
+        let DivertedSegment { flow, peer_input: position, data } = diverted;
+        if !self.flows.contains_key(&flow) {
+            if self.flows.len() >= FLOWS_MAX {
                 return;
             }
             self.order.push_back(flow);
         }
-        let reported = self.reported.entry(flow).or_default();
-        reported.peer_input = Some(peer_input);
-        let (seq, pieces) = (peer_input.seq, &mut reported.pieces);
+        let input = self.flows.entry(flow).or_default();
+        input.position = Some(position);
+        let (seq, pieces) = (position.seq, &mut input.pieces);
         let is_known = pieces.iter().any(|piece| piece.seq == seq && piece.data.len() >= data.len());
         if data.is_empty() || is_known || pieces.len() >= SEGMENTS_MAX || self.bytes + data.len() > BYTES_MAX
         {
             return;
         }
         self.bytes += data.len();
-        pieces.push(EarlySegment { seq, ack: peer_input.ack, data });
+        pieces.push(EarlySegment { seq, ack: position.ack, data });
     }
 
-    /// What was said in a flow, which has its socket now, or never will.
+    /// Removes the input of a flow whose socket exists now, or never will.
     pub(super) fn take(&mut self, flow: &Flow) -> EarlyInput {
-        let reported = self.reported.remove(flow).unwrap_or_default();
-        self.bytes -= reported.pieces.iter().map(|piece| piece.data.len()).sum::<usize>();
-        reported
+        let input = self.flows.remove(flow).unwrap_or_default();
+        self.bytes -= input.pieces.iter().map(|piece| piece.data.len()).sum::<usize>();
+        input
     }
 
-    /// Who spoke first and waits, of those that have not been taken; each is named once.
+    /// The waiting flow whose first segment is the oldest; each flow is returned once.
     pub(super) fn next(&mut self) -> Option<Flow> {
         while let Some(flow) = self.order.pop_front() {
-            if self.reported.contains_key(&flow) {
+            if self.flows.contains_key(&flow) {
                 return Some(flow);
             }
         }
         None
     }
 
-    /// It cannot go on yet.
+    /// Requeues flows that cannot resume yet.
     pub(super) fn put_back(&mut self, flows: Vec<Flow>) {
         self.order.extend(flows);
     }
 }
 
-/// What of these pieces follows `next` without a gap, in order, each byte once.
+/// The pieces that follow `next` without a gap, in order, each byte once.
 pub(super) fn in_order(pieces: &[EarlySegment], mut next: u32) -> Vec<&[u8]> {
     let ahead = |seq: u32, next: u32| seq.wrapping_sub(next) as i32;
     let mut sorted: Vec<&EarlySegment> = pieces.iter().collect();
@@ -107,31 +109,28 @@ mod tests {
     }
 
     fn early_segment(port: u16, seq: u32, data: &[u8]) -> DivertedSegment {
-        let peer_input = PeerPosition { seq, ack: 1, window: u32::from(port), count: 1, timestamps: (0, 0) };
-        DivertedSegment { flow: flow(port), peer_input, data: data.to_vec() }
+        let position = PeerPosition { seq, ack: 1, window: u32::from(port), count: 1, timestamps: (0, 0) };
+        DivertedSegment { flow: flow(port), peer_input: position, data: data.to_vec() }
     }
 
     #[test]
-    fn who_spoke_first_goes_first_and_is_named_once() {
+    fn flows_come_once_in_order_of_their_first_segment() {
         let mut early = EarlySegments::default();
         for (port, seq, data) in [(2, 5, "ab"), (1, 9, "x"), (2, 7, "cd"), (2, 5, "ab"), (3, 0, "")] {
             early.note(early_segment(port, seq, data.as_bytes()));
         }
-        assert_eq!(early.bytes, 5, "what was said again is not kept twice");
+        assert_eq!(early.bytes, 5, "a retransmission is buffered once");
         early.take(&flow(1));
         assert_eq!(early.next(), Some(flow(2)));
         early.put_back(vec![flow(2)]);
         assert_eq!((early.next(), early.next(), early.next()), (Some(flow(3)), Some(flow(2)), None));
-        let reported = early.take(&flow(2));
-        assert_eq!(
-            (reported.pieces.len(), reported.peer_input.map(|peer_input| peer_input.window)),
-            (2, Some(2))
-        );
-        assert!(early.take(&flow(3)).pieces.is_empty() && early.reported.is_empty() && early.bytes == 0);
+        let input = early.take(&flow(2));
+        assert_eq!((input.pieces.len(), input.position.map(|position| position.window)), (2, Some(2)));
+        assert!(early.take(&flow(3)).pieces.is_empty() && early.flows.is_empty() && early.bytes == 0);
     }
 
     #[test]
-    fn nobody_can_fill_the_memory() {
+    fn flood_is_bounded() {
         let mut early = EarlySegments::default();
         for seq in 0..100 {
             early.note(early_segment(1, seq, b"x"));
@@ -140,7 +139,7 @@ mod tests {
         for port in 2..u16::MAX {
             early.note(early_segment(port, 0, &[0; 4096]));
         }
-        assert!(early.bytes <= BYTES_MAX && early.reported.len() <= FLOWS_MAX);
+        assert!(early.bytes <= BYTES_MAX && early.flows.len() <= FLOWS_MAX);
     }
 
     #[test]

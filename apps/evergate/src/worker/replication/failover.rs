@@ -1,13 +1,13 @@
-//! Take-over: connections whose owner is gone go on here.
+//! Failover: this node resumes the connections of an owner that has failed, or that handed them off.
 //!
-//! The buckets are ours and on hold: what their peers send is recorded and dropped, and our probes may leave. Slots
-//! come before sockets, so that nothing escapes the gate; peers are asked how much they have before anything is
-//! restored, because a socket that believes its peer has less than it has would stall for good. The first ACK then moves
-//! every peer on. All steps, with the files that do them: `docs/internals/failover.md`, "Take-over, step by step".
+//! The buckets belong to this node and are on hold: segments of their peers are recorded and dropped, and probes may
+//! leave. Slots come before sockets, so that nothing escapes the gate. Peers are probed for their position before a
+//! socket is restored, because a socket that assumes too low a position would stall forever. The first ACK then lets
+//! every peer continue. All steps, with their files: `docs/internals/failover.md`, "Failover, step by step".
 
 use super::Cluster;
 use super::activate::{ActivatedConnection, ActivatedLegs, activate};
-use super::probe::ask_all;
+use super::probe::probe_all;
 use super::recovering::RecoveringConnection;
 use super::reprotect::Failover;
 use crate::agent::{FailoverOrder, Resumed};
@@ -22,116 +22,110 @@ use evergate_replication::Recovered;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Instant;
 
-/// Between two lines about connections that are lost, in milliseconds.
-const LOST_LINES_MS: u64 = 10_000;
+/// Interval of the warning about lost connections, in milliseconds.
+const LOST_WARNINGS_EVERY_MS: u64 = 10_000;
 
-/// What a take-over has found.
+/// Connections found for a failover.
 #[derive(Default)]
 struct Found {
-    /// With something on its way.
-    busy: Vec<RecoveringConnection>,
-    idle_connections: BTreeMap<Bucket, Vec<RecoveringConnection>>,
-    /// How many do not go on.
+    /// Connections with data in flight.
+    active: Vec<RecoveringConnection>,
+    idle: BTreeMap<Bucket, Vec<RecoveringConnection>>,
+    /// Number of connections that cannot resume.
     lost: usize,
 }
 
 impl Found {
-    /// Those of the busy ones that get over this step; the others are lost.
-    fn keep_active(&mut self, pulse: &Watchdog, mut step: impl FnMut(&mut RecoveringConnection) -> bool) {
-        let before = self.busy.len();
-        self.busy.retain_mut(|take| {
+    /// Keeps those active connections for which `step` succeeds, and counts the rest as lost.
+    fn filter_active(&mut self, pulse: &Watchdog, mut step: impl FnMut(&mut RecoveringConnection) -> bool) {
+        let before = self.active.len();
+        self.active.retain_mut(|take| {
             pulse.beat();
             step(take)
         });
-        self.lost += before - self.busy.len();
+        self.lost += before - self.active.len();
     }
 }
 
-/// What became of a connection that rests.
+/// Outcome for an idle connection.
 enum IdleOutcome {
     Activated(Box<ActivatedLegs>),
-    /// Its client has begun another one here.
+    /// Its client has opened another connection here.
     BegunAgain,
     Lost,
 }
 
 impl Worker {
-    /// Continues the connections of this worker's share of the buckets: at once those with something on its way to somebody,
-    /// the others between all else ([`Worker::resume_idle`]).
+    /// Recovers the connections of this worker's share of the buckets: active ones at once, idle ones between all other
+    /// work ([`Worker::resume_idle`]).
     pub(super) fn fail_over(&mut self, round: &FailoverOrder) {
         let began = (Instant::now(), Leases::now_ns());
         let Some(cluster) = &mut self.cluster else { return };
         let worker = cluster.worker;
         cluster.taken_at = Some(self.now);
-        // From here on they wait for what is taken over now.
+        // From here on these buckets wait for this failover.
         for (bucket, _) in &round.buckets {
             cluster.arriving.remove(bucket);
         }
         let mine = round.buckets.iter().filter(|(bucket, _)| cluster.worker_of(*bucket) == worker);
         let mine: Vec<_> = mine.copied().collect();
-        // What comes before is dropped, and said again only after the client's timer.
+        // Segments before this point are dropped, and return only with the client's retransmission timer.
         mine.iter().for_each(|(bucket, _)| cluster.set_pending(*bucket, true));
         let mut found = Found::default();
         let counters = self.counters.clone();
-        // Whatever a defect makes of it, the take-over has an end, and its buckets do not stay on hold.
-        catch_panic(&counters, || self.take(&mine, &mut found));
-        let Found { busy, idle_connections, lost } = found;
+        // The failover ends even after a panic, so its buckets do not stay on hold.
+        catch_panic(&counters, || self.recover(&mine, &mut found));
+        let Found { active, idle, lost } = found;
         let resumed = Resumed { round: round.number, buckets: mine.len(), lost, ..Resumed::default() };
         let buckets: Vec<Bucket> = mine.iter().map(|(bucket, _)| *bucket).collect();
-        self.start_reprotection(Failover::new(
-            began,
-            round.silent,
-            resumed,
-            &buckets,
-            busy,
-            idle_connections,
-        ));
-        // Of the other buckets this worker has nothing, or what it accepted meanwhile: a copy needs its word too.
+        self.start_reprotection(Failover::new(began, round.silent, resumed, &buckets, active, idle));
+        // Of the other buckets this worker has no replicas, but connections it accepted meanwhile: a replica is
+        // complete only with this worker's frame.
         for (bucket, _) in round.buckets.iter().filter(|bucket| !mine.contains(bucket)) {
             self.pulse.beat();
             self.send_full_state_to_backups(*bucket);
         }
     }
 
-    /// What is held of these buckets; those with something on its way get their sockets. A defect that one connection reaches ends
-    /// that one alone.
-    fn take(&mut self, mine: &[(Bucket, Term)], found: &mut Found) {
+    /// Recovers the replicas of these buckets, and builds the sockets of active connections. A panic ends only the
+    /// connection that causes it.
+    fn recover(&mut self, mine: &[(Bucket, Term)], found: &mut Found) {
         let Some(cluster) = &mut self.cluster else { return };
         let (counters, pulse) = (&self.counters, &self.pulse);
         for (bucket, term) in mine {
             let held = catch_panic(counters, || cluster.holder.recover(*bucket, *term));
-            let mut idle_connections = Vec::new();
-            for Recovered { connection, idle, held } in held.into_iter().flatten() {
+            let mut idle = Vec::new();
+            for Recovered { connection, idle: is_idle, held } in held.into_iter().flatten() {
                 pulse.beat();
-                if idle {
-                    idle_connections.push(RecoveringConnection::idle(connection, *bucket, held));
+                if is_idle {
+                    idle.push(RecoveringConnection::idle(connection, *bucket, held));
                     continue;
                 }
                 match catch_panic(counters, || RecoveringConnection::active(connection, *bucket, held))
                     .flatten()
                 {
-                    Some(take) => found.busy.push(take),
+                    Some(take) => found.active.push(take),
                     None => found.lost += 1,
                 }
             }
-            found.idle_connections.insert(*bucket, idle_connections);
+            found.idle.insert(*bucket, idle);
         }
-        drop_superseded_closed(&mut found.busy, &found.idle_connections);
+        drop_superseded_closed(&mut found.active, &found.idle);
         let now_ms = evergate_sys::steady_clock_ms();
-        found.keep_active(pulse, |take| {
+        found.filter_active(pulse, |take| {
             attempt((cluster, counters), take, |cluster, take| gate(cluster, counters, take, now_ms))
         });
-        catch_panic(counters, || ask_all(&**cluster, pulse, &mut found.busy));
-        catch_panic(counters, || drop_superseded_reset(cluster, &mut found.busy));
+        catch_panic(counters, || probe_all(&**cluster, pulse, &mut found.active));
+        catch_panic(counters, || drop_superseded_reset(cluster, &mut found.active));
         let now_ms = evergate_sys::steady_clock_ms();
-        found.keep_active(pulse, |take| {
+        found.filter_active(pulse, |take| {
             attempt((cluster, counters), take, |cluster, take| build(cluster, counters, take, now_ms))
         });
     }
 
-    /// Continues one connection that rests. Its client need not be asked or told anything: nothing of it is on its way, and the
-    /// client speaks first. If it has done so already, that is the first thing the connection reads. `since_ns`: when the
-    /// take-over began; connections of the same ends that are younger stay.
+    /// Resumes one idle connection. Its client need not be probed or notified: nothing is in flight, and the client
+    /// sends first. If the client has sent already, that is the first input. `since_ns`: start of the failover; younger
+    /// connections with the same addresses stay.
     pub(super) fn resume_idle_connection(&mut self, mut take: RecoveringConnection, since_ns: u64) -> bool {
         let (bucket, connection) = (take.bucket, take.id);
         let mut built = IdleOutcome::Lost;
@@ -140,12 +134,12 @@ impl Worker {
             IdleOutcome::Activated(legs) => self.resume(ActivatedConnection::of(take, *legs)),
             IdleOutcome::BegunAgain => true,
             IdleOutcome::Lost => {
-                self.drop_takes(vec![take]);
+                self.drop_recovering(vec![take]);
                 false
             }
         };
         if !continues && let Some(cluster) = &mut self.cluster {
-            cluster.give_up_copies(bucket, connection);
+            cluster.end_replicas(bucket, connection);
         }
         continues
     }
@@ -159,21 +153,21 @@ impl Worker {
         match cluster.gate.restore_unless_begun(&client.restored(cluster, now_ms), since_ns) {
             Ok(Some(slot)) => client.slot = Some(slot),
             Ok(None) => {
-                cluster.give_up_copies(take.bucket, take.id);
-                return IdleOutcome::BegunAgain; // nothing had been said on it
+                cluster.end_replicas(take.bucket, take.id);
+                return IdleOutcome::BegunAgain; // the old one was unused
             }
             Err(_) => return IdleOutcome::Lost,
         }
         if !gate(cluster, &self.counters, take, now_ms) {
             return IdleOutcome::Lost;
         }
-        // From here on all that comes knocks.
+        // From here on, incoming segments are diverted to `early_segments`.
         cluster.read_early_segments_of(&flow);
-        let reported = cluster.early.take(&flow);
-        if let (Some(client), Some(peer_input)) = (take.legs.first_mut(), reported.peer_input)
-            && client.follows(&peer_input)
+        let earlier = cluster.early.take(&flow);
+        if let (Some(client), Some(position)) = (take.legs.first_mut(), earlier.position)
+            && client.follows(&position)
         {
-            client.record_position(peer_input);
+            client.record_position(position);
         }
         if !build(cluster, &self.counters, take, now_ms) {
             return IdleOutcome::Lost;
@@ -181,53 +175,53 @@ impl Worker {
         if let Some(client) = take.legs.first() {
             cluster.read_early_segments_of(&flow);
             let later = cluster.early.take(&flow).pieces;
-            client.play(reported.pieces.into_iter().chain(later).collect());
+            client.enqueue_recv(earlier.pieces.into_iter().chain(later).collect());
         }
         activate(cluster, take).map_or(IdleOutcome::Lost, |legs| IdleOutcome::Activated(Box::new(legs)))
     }
 
-    /// Somebody else goes on with them, or nobody: nothing of them leaves.
-    pub(super) fn drop_takes(&mut self, takes: Vec<RecoveringConnection>) {
+    /// Drops connections that resume elsewhere or not at all, without sending anything.
+    pub(super) fn drop_recovering(&mut self, all: Vec<RecoveringConnection>) {
         let Some(cluster) = &mut self.cluster else { return };
-        for mut take in takes {
+        for mut connection in all {
             give_back(cluster, &mut take);
         }
     }
 }
 
-/// A client that was closed may have come again from the same port before the backups heard that it has the end: what it
-/// says now belongs to the connection that is not over.
+/// Drops closed connections whose client has reconnected from the same port, before the backups received its ACK of the
+/// end: its segments belong to the newer connection.
 fn drop_superseded_closed(
-    busy: &mut Vec<RecoveringConnection>,
-    idle_connections: &BTreeMap<Bucket, Vec<RecoveringConnection>>,
+    active: &mut Vec<RecoveringConnection>,
+    idle: &BTreeMap<Bucket, Vec<RecoveringConnection>>,
 ) {
     let is_over = |take: &RecoveringConnection| take.held.state.closed.is_some();
-    let all_over = || busy.iter().filter(|take| is_over(take));
+    let all_over = || active.iter().filter(|take| is_over(take));
     let mut over: HashSet<_> = all_over().filter_map(RecoveringConnection::client_flow).collect();
     // Connections between the same ends are of one bucket.
     let buckets: BTreeSet<Bucket> = all_over().map(|take| take.bucket).collect();
-    let idle_connections = buckets.iter().filter_map(|bucket| idle_connections.get(bucket)).flatten();
-    let others = busy.iter().filter(|take| !is_over(take)).chain(idle_connections);
-    let fresh_start: HashSet<_> =
+    let idle = buckets.iter().filter_map(|bucket| idle.get(bucket)).flatten();
+    let others = active.iter().filter(|take| !is_over(take)).chain(idle);
+    let superseded: HashSet<_> =
         others.filter_map(RecoveringConnection::client_flow).filter(|flow| over.remove(flow)).collect();
-    busy.retain(|take| !is_over(take) || take.client_flow().is_none_or(|flow| !fresh_start.contains(&flow)));
+    active.retain(|take| !is_over(take) || take.client_flow().is_none_or(|flow| !superseded.contains(&flow)));
 }
 
-/// A client that reset its connection and came again from the same port while nobody listened answers for the new one: the old one
-/// would only be in its way.
-fn drop_superseded_reset(cluster: &mut Cluster, busy: &mut Vec<RecoveringConnection>) {
+/// Drops connections whose client reset them and reconnected from the same port during the outage. Their client answers
+/// for the new connection, and the old one would only interfere.
+fn drop_superseded_reset(cluster: &mut Cluster, active: &mut Vec<RecoveringConnection>) {
     let is_old = |take: &RecoveringConnection| {
-        let reported = take.legs.first().and_then(|client| client.slot.as_ref()).and_then(Slot::strange);
+        let foreign = take.legs.first().and_then(|client| client.slot.as_ref()).and_then(Slot::strange);
         let flow = take.client_flow();
-        reported.zip(flow).is_some_and(|(reported, flow)| cluster.gate.has_answered_syn(&flow, reported))
+        foreign.zip(flow).is_some_and(|(foreign, flow)| cluster.gate.has_answered_syn(&flow, foreign))
     };
-    for mut take in busy.extract_if(.., |take| is_old(take)).collect::<Vec<_>>() {
+    for mut take in active.extract_if(.., |take| is_old(take)).collect::<Vec<_>>() {
         give_back(cluster, &mut take);
-        cluster.give_up_copies(take.bucket, take.id);
+        cluster.end_replicas(take.bucket, take.id);
     }
 }
 
-/// One step of one connection. A defect that it reaches ends this one.
+/// Runs one step of one connection. A panic ends this connection only.
 fn attempt(
     (cluster, counters): (&mut Cluster, &Counters),
     take: &mut RecoveringConnection,
@@ -236,7 +230,7 @@ fn attempt(
     catch_panic(counters, || step(cluster, take)).unwrap_or_else(|| give_back(cluster, take))
 }
 
-/// Slots, so that nothing of the sockets to come escapes.
+/// Acquires the slots, so that no output of the later sockets escapes.
 fn gate(cluster: &mut Cluster, counters: &Counters, take: &mut RecoveringConnection, now_ms: u64) -> bool {
     #[cfg(test)]
     faults::strike_take("gate", take.client_flow());
@@ -248,7 +242,7 @@ fn gate(cluster: &mut Cluster, counters: &Counters, take: &mut RecoveringConnect
         || give_back(cluster, take)
 }
 
-/// Sockets, still asleep.
+/// Builds the sockets, which stay in TCP_REPAIR.
 fn build(cluster: &mut Cluster, counters: &Counters, take: &mut RecoveringConnection, now_ms: u64) -> bool {
     #[cfg(test)]
     faults::strike_take("build", take.client_flow());
@@ -258,19 +252,19 @@ fn build(cluster: &mut Cluster, counters: &Counters, take: &mut RecoveringConnec
 }
 
 impl Cluster {
-    /// A connection is lost that was held: that is counted, and said now and then.
+    /// Counts a replicated connection that is lost, and logs a warning now and then.
     fn log_lost(&mut self, counters: &Counters, reason: &'static str, error: &anyhow::Error, now_ms: u64) {
         counters.reason(reason);
-        if self.lost_logged_ms.is_some_and(|at| now_ms.saturating_sub(at) < LOST_LINES_MS) {
+        if self.lost_logged_ms.is_some_and(|at| now_ms.saturating_sub(at) < LOST_WARNINGS_EVERY_MS) {
             return;
         }
         self.lost_logged_ms = Some(now_ms);
         let advice = match is_without_route(error) {
-            true => "has this host lost a route, or an interface?",
-            false => "each node needs descriptors and places in the packet filter for the clients of all",
+            true => "check the routes and interfaces of this host",
+            false => "give each node descriptors and packet filter slots for the clients of all nodes",
         };
         console::warning(format_args!(
-            "cluster: cannot go on with connections of another node (`{reason}`): {error:#}; {advice}"
+            "cluster: losing connections recovered from another node (`{reason}`): {error:#}; {advice}"
         ));
     }
 }
@@ -282,7 +276,7 @@ fn is_without_route(error: &anyhow::Error) -> bool {
         .any(|kind| matches!(kind, HostUnreachable | NetworkDown | NetworkUnreachable))
 }
 
-/// It does not go on: false.
+/// Releases the slots of a connection that does not resume. Always false.
 pub(super) fn give_back(cluster: &mut Cluster, take: &mut RecoveringConnection) -> bool {
     for slot in take.legs.iter_mut().filter_map(|leg| leg.slot.take()) {
         cluster.lane.finish(slot, None, Leases::now_ns());
@@ -292,14 +286,19 @@ pub(super) fn give_back(cluster: &mut Cluster, take: &mut RecoveringConnection) 
 
 #[cfg(test)]
 mod tests {
-    use super::super::recovering::tests::take;
+    use super::super::recovering::tests::recovering;
     use super::*;
 
     #[test]
-    fn what_is_over_gives_way_to_its_client_coming_again_and_to_nobody_else() {
-        let mut busy = vec![take(1, 50, true), take(2, 51, true), take(3, 52, true), take(4, 51, false)];
-        let idle_connections = vec![take(5, 50, false), take(6, 53, false)];
-        drop_superseded_closed(&mut busy, &[(Bucket(1), idle_connections)].into());
-        assert_eq!(busy.iter().map(|take| take.id.0).collect::<Vec<_>>(), [3, 4]);
+    fn closed_connection_is_dropped_only_for_its_own_client() {
+        let mut active = vec![
+            recovering(1, 50, true),
+            recovering(2, 51, true),
+            recovering(3, 52, true),
+            recovering(4, 51, false),
+        ];
+        let idle = vec![recovering(5, 50, false), recovering(6, 53, false)];
+        drop_superseded_closed(&mut active, &[(Bucket(1), idle)].into());
+        assert_eq!(active.iter().map(|take| take.id.0).collect::<Vec<_>>(), [3, 4]);
     }
 }

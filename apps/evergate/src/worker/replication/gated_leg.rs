@@ -1,14 +1,14 @@
-//! One gated leg: the slot that withholds its acknowledgements, the kernel's facts of it, and where its streams stand.
+//! One gated leg: the slot that withholds its acknowledgements, its TCP parameters, and its positions.
 //!
-//! How much of what is safe is acknowledged is decided in [`Positions`], which the simulator runs too; here it meets the
-//! slot that the kernel's programs read.
+//! [`Positions`] decides how much safe input is acknowledged; the simulator runs the same code. This file connects it
+//! to the slot that the packet filter reads.
 
 use evergate_base::Micros;
 use evergate_bpf::{Slot, WorkerPortId};
 use evergate_replication::{AckGate, AckSlot, Delay, InputBoundary, LegFacts, Origin, ResumePoint};
 use evergate_sys::{Stamp, TcpParams};
 
-/// A leg whose acknowledgements wait for the backups. What its methods are for: see [`Positions`].
+/// A leg whose acknowledgements wait for the backups. Forwards to [`Positions`].
 pub(crate) struct GatedLeg {
     pub(crate) slot: Slot,
     pub(crate) facts: TcpParams,
@@ -45,10 +45,10 @@ impl GatedLeg {
         GatedLeg { slot, facts, interface, positions }
     }
 
-    /// A leg taken over.
-    pub(crate) fn resumed(slot: Slot, facts: &LegFacts, stands: ResumePoint, now: Micros) -> GatedLeg {
+    /// A leg of a recovered connection.
+    pub(crate) fn resumed(slot: Slot, facts: &LegFacts, resume_point: ResumePoint, now: Micros) -> GatedLeg {
         let origin = Origin { sent: facts.sent, received: facts.received };
-        let positions = AckGate::resumed(origin, facts.mss, stands, now);
+        let positions = AckGate::resumed(origin, facts.mss, resume_point, now);
         GatedLeg { slot, facts: tcp_params(facts), interface: facts.interface, positions }
     }
 
@@ -111,8 +111,8 @@ impl GatedLeg {
         self.positions.newly_acked(&SlotRef(&self.slot))
     }
 
-    /// Sees to it that what the peer acknowledges is noticed: by an event of the gate, or by a look before long.
-    /// `eager`: something waits for it. True when it has acknowledged something meanwhile.
+    /// Arranges that the peer's next acknowledgement is noticed: by an event of the gate, or by a timer. `eager`:
+    /// something waits for it. True when the peer has acknowledged something meanwhile.
     pub(crate) fn watch(&self, lane: WorkerPortId, eager: bool, now: Micros) -> bool {
         self.positions.watched(eager, now).is_some_and(|ack| !self.slot.wake_at(lane, ack))
     }
@@ -162,7 +162,7 @@ impl GatedLeg {
     }
 }
 
-/// The kernel's facts out of mirrored ones.
+/// TCP parameters from the replicated facts of a leg.
 pub(crate) fn tcp_params(facts: &LegFacts) -> TcpParams {
     TcpParams {
         local: facts.local,

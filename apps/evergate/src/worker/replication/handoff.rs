@@ -1,9 +1,9 @@
-//! Hand-over: a bucket becomes quiet here before another node goes on with it.
+//! Handoff at the old owner: a bucket is frozen here before another node resumes it.
 //!
-//! First its listeners close: a client whose SYN our kernel has answered is known to nobody else, and one that waits for its
-//! server's first word would not speak again. When all of them are accepted the bucket is on hold, its connections are not
-//! touched any more, and when the next owner has acknowledged every entry the agent hears of it. Our sockets stay, silent
-//! behind the gate, until the bucket is not ours any more.
+//! First the bucket's listeners close. No other node knows a client whose SYN this kernel has answered, and a client
+//! that waits for its server's first byte would send nothing. When all such clients are accepted, the bucket is put on
+//! hold and its connections are not touched. Once the next owner has acknowledged every entry, the agent receives a
+//! report. The sockets stay, silenced by the gate, until the bucket is owned elsewhere.
 
 use super::super::slab::{Key, Source};
 use super::Cluster;
@@ -17,23 +17,23 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long clients may need to answer our kernel, at most: others are farther away, or not there.
+/// How long a client may take to answer this kernel's SYN-ACK. Slower ones count as unreachable.
 const GREETED_FOR: Duration = Duration::from_millis(250);
-/// An answer to a SYN that came just before the bucket was closed is counted by then.
+/// A SYN-ACK sent just before the bucket was closed is counted by then.
 const CLOSED_FOR: Micros = Micros::from_ms(1);
 
-/// A bucket that is to become quiet, and lets nobody new in.
+/// A bucket that is to be frozen and accepts no new clients.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Closing {
     freeze: HandoffId,
     term: Term,
     since: Micros,
     /// Its idle server connections are closed.
-    tidied: bool,
+    idle_closed: bool,
 }
 
 impl Worker {
-    /// Notes what a role says about freezing.
+    /// Applies the part of a role that concerns freezing.
     pub(super) fn change_freezing(&mut self, bucket: Bucket, role: Role) {
         let Some(cluster) = &mut self.cluster else { return };
         let wanted = match role {
@@ -48,26 +48,26 @@ impl Worker {
                 cluster.freeze(bucket, (freeze, term));
             } else {
                 let since = closing.map_or(self.now, |closing| closing.since);
-                let tidied = closing.is_some_and(|closing| closing.tidied);
-                cluster.close(bucket, Closing { freeze, term, since, tidied });
+                let idle_closed = closing.is_some_and(|closing| closing.idle_closed);
+                cluster.close(bucket, Closing { freeze, term, since, idle_closed });
             }
             if frozen && before == wanted {
-                cluster.frozen.insert(bucket); // it was reported, and the next owner may go on at any moment
+                cluster.frozen.insert(bucket); // already reported: the next owner may resume at any moment
             }
             return;
         }
         if let Role::Owner { .. } = role {
-            // Also when it has come back meanwhile, and this worker closed it late.
+            // Also when the bucket has returned meanwhile, and this worker closed it late.
             cluster.gate.owners().open(bucket);
         }
-        let kept = cluster.kept.remove(&bucket).unwrap_or_default();
+        let elsewhere = cluster.frozen_elsewhere.remove(&bucket).unwrap_or_default();
         match (role, before.or(closing.map(|closing| (closing.freeze, closing.term)))) {
             (Role::Owner { .. }, Some(_)) => {
-                // The move was called off: what waited goes on.
+                // The handoff was cancelled: its connections continue.
                 cluster.gate.owners().release(bucket);
-                // What has come of each is acted on when the whole role is known.
+                // Events are handled when all roles of the instruction are known.
                 for key in self.connections_of(bucket) {
-                    self.put_again(key);
+                    self.mark_pending(key);
                     if let Some(cluster) = &mut self.cluster {
                         cluster.thawed.push(key);
                     }
@@ -76,13 +76,13 @@ impl Worker {
             (Role::Backup { in_sync: true, .. }, Some((freeze, term)))
                 if frozen && cluster.holds_replicas_of(bucket) =>
             {
-                self.keep_frozen(bucket, term, kept.iter().filter(|kept| kept.freeze == freeze))
+                self.keep_frozen(bucket, term, elsewhere.iter().filter(|frozen| frozen.freeze == freeze))
             }
             _ => {}
         }
     }
 
-    /// Connections whose moves were called off take up what has come meanwhile.
+    /// Handles the events that connections of cancelled handoffs have received meanwhile.
     pub(in crate::worker) fn resume_thawed(&mut self) {
         let thawed = self.cluster.as_mut().map(|cluster| std::mem::take(&mut cluster.thawed));
         for key in thawed.into_iter().flatten() {
@@ -95,8 +95,8 @@ impl Worker {
         }
     }
 
-    /// The bucket is handed over, but its new owner may die before it has said anything: until it speaks this node counts as
-    /// one that has everything. Copies of a bucket are one worker's, whoever carried its connections.
+    /// Keeps a frozen bucket as a replica: its new owner may fail before it sends anything, and until then this node
+    /// counts as a complete backup. One worker has all replicas of a bucket, whichever worker carried the connections.
     fn keep_frozen<'a>(
         &mut self,
         bucket: Bucket,
@@ -105,12 +105,12 @@ impl Worker {
     ) {
         let mine = self.whole_of(bucket);
         let Some(cluster) = &mut self.cluster else { return };
-        for frame in others.flat_map(|kept| kept.frames.iter().cloned()).chain(mine) {
+        for frame in others.flat_map(|frozen| frozen.frames.iter().cloned()).chain(mine) {
             cluster.holder.keep(term, frame);
         }
     }
 
-    /// The connections of a bucket that this worker carries, or ends, as a backup would hold them.
+    /// Full state of the bucket's connections that this worker carries or ends, as a backup would hold it.
     fn whole_of(&mut self, bucket: Bucket) -> Vec<Frame> {
         let keys = self.connections_of(bucket);
         let mine = keys.into_iter().filter_map(|key| self.clients.get(key)).filter_map(|client| {
@@ -131,41 +131,44 @@ impl Worker {
             .is_some_and(|replicated_state| cluster.freezing.contains_key(&replicated_state.bucket))
     }
 
-    /// Closes idle server connections of buckets that are to move, while what they say still leaves: the next owner knows
-    /// nothing of them, and a server would keep them until its own time is up.
-    fn tidy_closing(&mut self) {
+    /// Closes idle server connections of buckets that are to move, while their FIN or RST can still leave. The next
+    /// owner has no state of them, and the server would keep them until its own timeout.
+    fn close_idle_of_closing(&mut self) {
         let Some(cluster) = &mut self.cluster else { return };
-        let untidy = cluster.closing.iter_mut().filter(|(_, closing)| !closing.tidied);
-        let tidied = untidy.map(|(bucket, closing)| {
-            closing.tidied = true;
+        let open = cluster.closing.iter_mut().filter(|(_, closing)| !closing.idle_closed);
+        let idle_closed = open.map(|(bucket, closing)| {
+            closing.idle_closed = true;
             *bucket
         });
-        let buckets: BTreeSet<Bucket> = tidied.collect();
+        let buckets: BTreeSet<Bucket> = idle_closed.collect();
         if !buckets.is_empty() {
             self.close_idle_of(&buckets);
         }
     }
 
-    /// Freezes buckets that wait for nobody any more.
+    /// Freezes the buckets that wait for no more clients.
     fn freeze_closed(&mut self) {
         let now = self.now;
-        self.tidy_closing();
+        self.close_idle_of_closing();
         let Some(cluster) = self.cluster.as_mut().filter(|cluster| !cluster.closing.is_empty()) else {
             return;
         };
         let ready: Vec<_> = cluster
             .closing
             .iter()
-            .filter(|(bucket, closing)| now.since(closing.since) >= CLOSED_FOR && !cluster.greets(**bucket))
+            .filter(|(bucket, closing)| {
+                now.since(closing.since) >= CLOSED_FOR && !cluster.may_have_handshakes(**bucket)
+            })
             .map(|(bucket, closing)| (*bucket, *closing))
             .collect();
         if !ready.is_empty() {
-            // Those that were given back while clients were waited for: from now on nothing of theirs leaves.
+            // Includes connections released while the bucket waited for clients: from now on nothing of the bucket
+            // leaves.
             self.close_idle_of(&ready.iter().map(|(bucket, _)| *bucket).collect());
         }
         for (bucket, Closing { freeze, term, .. }) in ready {
             for key in self.connections_of(bucket) {
-                self.replicate_all(key); // what waits for others
+                self.replicate_all(key); // entries that wait for more
             }
             let Some(cluster) = &mut self.cluster else { return };
             cluster.closing.remove(&bucket);
@@ -173,12 +176,12 @@ impl Worker {
         }
     }
 
-    /// Freezes what was closed, and reports buckets of which the next owner has everything.
+    /// Freezes closed buckets, and reports those that the next owner holds completely.
     pub(in crate::worker) fn report_frozen(&mut self) {
         self.freeze_closed();
-        // Again when more buckets froze meanwhile.
+        // Repeated when more buckets froze meanwhile.
         while self.cluster.as_mut().is_some_and(|cluster| std::mem::take(&mut cluster.unaccepted)) {
-            // On hold nothing more comes, and the next owner would know nothing of these.
+            // On hold nothing more arrives, and the next owner has no state of these connections.
             self.empty_queues();
         }
         let Some(cluster) = self.cluster.as_ref().filter(|cluster| !cluster.freezing.is_empty()) else {
@@ -186,7 +189,7 @@ impl Worker {
         };
         let freezing = cluster.freezing.clone();
         for (bucket, (freeze, term)) in freezing {
-            // Of connections that ended, and of copies that are whole, no entry speaks.
+            // No entry covers connections that ended, or the end of a replica's full state.
             if self.cluster.as_ref().is_some_and(|cluster| !cluster.has_received_all(bucket)) {
                 continue;
             }
@@ -211,7 +214,7 @@ impl Worker {
 }
 
 impl Cluster {
-    /// Our kernel greets nobody new of the bucket.
+    /// Stops answering new SYNs of the bucket.
     fn close(&mut self, bucket: Bucket, closing: Closing) {
         self.closing.insert(bucket, closing);
         self.gate.owners().close(bucket, self.layout.node);
@@ -223,9 +226,9 @@ impl Cluster {
         greeted_ns.is_some_and(|ns| Leases::now_ns().saturating_sub(ns) < GREETED_FOR.as_nanos() as u64)
     }
 
-    /// The bucket is on hold: nothing of it comes in or is touched any more.
+    /// Puts the bucket on hold: nothing of it arrives or is touched any more.
     fn freeze(&mut self, bucket: Bucket, wanted: (HandoffId, Term)) {
-        self.company.hurry(Urgency::Full); // of what was said of it just now nothing may be missing
+        self.company.hurry(Urgency::Full); // all frames of the bucket must leave
         self.freezing.insert(bucket, wanted);
         self.unaccepted = true;
         self.gate.owners().hold(bucket, self.layout.node);
@@ -236,7 +239,8 @@ impl Cluster {
         self.worker_of(bucket) == self.worker
     }
 
-    /// Whether everything that was said of a bucket has arrived: what comes after the next owner's first word is not believed.
+    /// Whether all frames of a bucket have been acknowledged: the next owner's first frame makes later ones of this
+    /// node invalid.
     fn has_received_all(&self, bucket: Bucket) -> bool {
         let Role::Owner { required, .. } = self.role(bucket) else { return false };
         let channel = |node| self.outgoing.get(&(node, self.worker_of(bucket)));

@@ -1,8 +1,8 @@
-//! What each bucket costs this worker, so that the cluster can even it out.
+//! CPU cost of each bucket on this worker, for the cluster's rebalancing.
 //!
-//! The kernel says how much processor time the worker used. It is shared out among the buckets by what was done for them,
-//! because reading a clock at every step would cost more than many steps do. The costs of steps are rough figures of one
-//! core at 3 GHz: what counts is how they compare.
+//! The kernel reports the CPU time of the worker. It is divided among the buckets by the work done for them, because
+//! reading a clock at every step would cost more than many steps. Step costs are rough estimates for one core at 3 GHz;
+//! only their ratios matter.
 
 use crate::agent::Report;
 use crate::worker::Worker;
@@ -13,24 +13,24 @@ use evergate_membership::{BUCKETS, Bucket};
 
 /// One turn of one connection: a request takes about four.
 const TURN_US: u64 = 5;
-/// A full handshake with a signature, and one that resumes a session.
+/// A full handshake with a signature, and a resumed one.
 const FULL_US: u64 = 150;
 const RESUMED_US: u64 = 50;
 /// One frame of another owner.
 const FRAME_US: u64 = 2;
-/// A step counts at most so many times what it costs by these figures: what a worker does beside is no bucket's work.
+/// Largest factor between the CPU time of a step and its estimate. CPU time beyond it counts for no bucket.
 const SLOWER_MAX: u64 = 10;
 
-/// What was done since it was told last, in microseconds by the figures above.
+/// Work since the last report, in microseconds by the estimates above.
 pub(super) struct Work {
     buckets: Vec<u64>,
     /// As a backup.
     others: u64,
-    /// Processor time of the worker when it was told, in nanoseconds.
+    /// CPU time of the worker at the last report, in nanoseconds.
     cpu_ns: u64,
 }
 
-/// How far a worker's counters were before something was done.
+/// Counters of the worker before a turn.
 #[derive(Clone, Copy)]
 pub(in crate::worker) struct Before {
     bucket: Bucket,
@@ -50,12 +50,12 @@ impl Work {
         }
     }
 
-    /// Frames of other owners were taken in.
+    /// Counts processed frames of other owners.
     pub(super) fn note_frames(&mut self, count: u64) {
         self.others += count * FRAME_US;
     }
 
-    /// Each bucket's part of the processor time that the worker has used since the last call; `cpu_ns` in all.
+    /// Each bucket's part of the CPU time since the last call; `cpu_ns` is the worker's total.
     fn take(&mut self, cpu_ns: u64) -> Vec<(Bucket, Micros)> {
         let used = cpu_ns.saturating_sub(std::mem::replace(&mut self.cpu_ns, cpu_ns)) / 1000;
         let known = self.buckets.iter().fold(std::mem::take(&mut self.others), |sum, cost| sum + cost).max(1);
@@ -66,7 +66,7 @@ impl Work {
     }
 }
 
-/// What everything that was counted so far has cost, turns aside.
+/// Estimated cost of everything counted so far, except turns.
 fn cost(counters: &Counters) -> u64 {
     let bytes = counters.client_bytes_in.get().wrapping_add(counters.server_bytes_in.get());
     let handshakes =
@@ -75,20 +75,20 @@ fn cost(counters: &Counters) -> u64 {
 }
 
 impl Worker {
-    /// Before a turn of a mirrored connection, which may not survive it.
+    /// Counters before a turn of a replicated connection, which may not survive the turn.
     pub(in crate::worker) fn before_turn(&self, key: Key) -> Option<Before> {
         let bucket = self.clients.get(key)?.replicated_state.as_ref()?.bucket;
         Some(Before { bucket, cost: cost(&self.counters) })
     }
 
-    /// After it.
+    /// Adds the cost of the turn to its bucket.
     pub(in crate::worker) fn note_turn(&mut self, before: Option<Before>) {
         let (Some(before), Some(cluster)) = (before, &mut self.cluster) else { return };
         let more = cost(&self.counters).saturating_sub(before.cost);
         cluster.work.add(before.bucket, more + TURN_US);
     }
 
-    /// Tells the agent, about once a second.
+    /// Reports the costs to the agent, about once a second.
     pub(in crate::worker) fn report_work(&mut self) {
         let Some(cluster) = &mut self.cluster else { return };
         let work = cluster.work.take(self.counters.cpu_ns.get());
@@ -103,26 +103,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processor_time_is_shared_out_by_what_was_done() {
+    fn cpu_time_is_divided_by_work() {
         let mut work = Work::default();
         work.add(Bucket(3), 200);
         work.add(Bucket(3), 100);
         work.add(Bucket(BUCKETS - 1), 100);
         work.add(Bucket(BUCKETS), 9);
         assert_eq!(work.take(800_000), [(Bucket(3), Micros(600)), (Bucket(BUCKETS - 1), Micros(200))]);
-        assert!(work.take(900_000).is_empty(), "it is told once");
+        assert!(work.take(900_000).is_empty(), "reported once");
         work.add(Bucket(4), 300);
         work.note_frames(300 / FRAME_US);
         assert_eq!(work.take(1_300_000), [(Bucket(4), Micros(200))], "half of it was another owner's");
     }
 
     #[test]
-    fn a_worker_that_does_little_makes_no_bucket_heavy() {
+    fn mostly_idle_worker_makes_no_bucket_heavy() {
         let mut work = Work::default();
         work.add(Bucket(3), 10);
         assert_eq!(work.take(5_000_000), [(Bucket(3), Micros(10 * SLOWER_MAX))]);
         work.add(Bucket(3), 10);
-        assert_eq!(work.take(0), [(Bucket(3), Micros(0))], "a clock that went back");
+        assert_eq!(work.take(0), [(Bucket(3), Micros(0))], "the clock went back");
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! Peers of connections that were taken over or moved here, who had sent what nobody has, and have said nothing new since.
+//! Loss notices: SACKs for peers of recovered or moved connections whose segments no node has, and that have sent
+//! nothing new.
 //!
-//! What a server sends is acknowledged when its client has it. Behind a slow client its kernel therefore measures round trips of
-//! seconds, and its timer, by which alone it would send again, grows to tens of them. Who has not begun by itself after a while
-//! is told what is lost, more of it each time, a few times (docs/decisions/0023).
+//! A server's output is acknowledged when its client has it. Behind a slow client the server's kernel therefore
+//! measures round trips of seconds, and its retransmission timer grows to tens of seconds. A peer that has not
+//! retransmitted after a while receives a notice of the loss, a few times, each covering more (docs/decisions/0023).
 
 use super::Cluster;
 use super::recovering::LostSegments;
@@ -10,8 +11,7 @@ use crate::worker::Worker;
 use evergate_base::Micros;
 use std::os::fd::RawFd;
 
-/// When a peer is told, each as long after the time before as it still says nothing: a server, whose answer would be here long
-/// before,
+/// Intervals of the notices to a silent server, whose retransmission would have arrived long before.
 const SERVERS: [Micros; 6] = [
     Micros::from_ms(500),
     Micros::from_ms(300),
@@ -20,52 +20,54 @@ const SERVERS: [Micros; 6] = [
     Micros::from_ms(300),
     Micros::from_ms(2000),
 ];
-/// and a client, which may be far away: what it is sending again must not be named.
+/// Intervals of the notices to a silent client, which may be far away: a notice must not cover segments already on
+/// their way.
 const CLIENTS: [Micros; 3] = [Micros::from_ms(1000), Micros::from_ms(2000), Micros::from_ms(4000)];
 
-/// A peer that is waited for.
+/// Loss notices to one silent peer.
 pub(super) struct LossNotice {
-    unsent: LostSegments,
+    lost: LostSegments,
     slot: u32,
-    /// What its socket had received when it began to live.
+    /// Bytes received by the socket at its activation.
     received: u64,
-    /// How often it was told.
-    reported: u32,
-    /// The times that are left.
+    /// Number of notices sent.
+    sent: u32,
+    /// Remaining intervals.
     times: std::slice::Iter<'static, Micros>,
     since: Micros,
 }
 
 impl LossNotice {
-    /// `socket`, whose peer is a client or a server, lives since now, in this slot of the gate; the peer `was_reported` what is lost, or not.
+    /// A notice for the peer of `socket`, a client or a server, activated now in slot `slot` of the gate.
+    /// `was_notified`: a first notice was sent.
     pub(super) fn new(
-        unsent: LostSegments,
+        lost: LostSegments,
         slot: u32,
         socket: RawFd,
         is_client: bool,
-        was_reported: bool,
+        was_notified: bool,
         now: Micros,
     ) -> LossNotice {
         let received = evergate_sys::bytes_received(socket).unwrap_or(0);
         let times = if is_client { CLIENTS.iter() } else { SERVERS.iter() };
-        LossNotice { unsent, slot, received, reported: u32::from(was_reported), times, since: now }
+        LossNotice { lost, slot, received, sent: u32::from(was_notified), times, since: now }
     }
 
-    /// Whether the next time has come; `None` after the last one.
+    /// Whether the next notice is due; `None` after the last one.
     fn is_due(&self, now: Micros) -> Option<bool> {
         self.times.as_slice().first().map(|span| now.since(self.since) >= *span)
     }
 
-    /// Tells it once more; whether that has left.
+    /// Sends a notice; whether it has left.
     fn send(&mut self, cluster: &Cluster, socket: RawFd, now: Micros) -> bool {
-        let before = self.reported;
-        (self.since, self.reported) = (now, before + 1);
-        self.times.next().is_some() && self.unsent.notify_peer(cluster, socket, before)
+        let before = self.sent;
+        (self.since, self.sent) = (now, before + 1);
+        self.times.next().is_some() && self.lost.notify_peer(cluster, socket, before)
     }
 }
 
 impl Worker {
-    /// Tells those whose time has come.
+    /// Sends the notices that are due.
     pub(super) fn send_due_notices(&mut self) {
         let now = self.now;
         let Some(cluster) = &mut self.cluster else { return };
@@ -83,16 +85,15 @@ impl Worker {
         }
     }
 
-    /// Tells the peer; `None` where nobody waits for it any more.
+    /// Sends a notice to the peer; `None` where it is no longer needed.
     fn send_to_peer(&self, peer: &mut LossNotice) -> Option<()> {
         let cluster = self.cluster.as_ref()?;
         let client = self.clients.get(cluster.of_slot(peer.slot)?)?;
         let replicated_state = client.replicated_state.as_ref()?;
         if cluster.freezing.contains_key(&replicated_state.bucket) {
-            return None; // what came again would meet a bucket on hold
+            return None; // the bucket on hold drops the retransmission
         }
-        let is_it =
-            |slot: &evergate_bpf::Slot| slot.index() == peer.slot && slot.flow() == peer.unsent.flow();
+        let is_it = |slot: &evergate_bpf::Slot| slot.index() == peer.slot && slot.flow() == peer.lost.flow();
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get(upstream));
         let socket = match upstream {
             _ if is_it(&replicated_state.leg.slot) => client.fd(),

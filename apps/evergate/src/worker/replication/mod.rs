@@ -1,28 +1,28 @@
-//! A worker's part of a cluster: its connections are mirrored to other nodes, and it holds connections for others.
+//! A worker's part of a cluster: replicates its connections to other nodes, and holds replicas of theirs.
 //!
-//! - [`leg`]: a socket whose acknowledgements wait for the backups;
-//! - [`mirroring`]: what a mirrored connection is beside its state machine;
-//! - [`owner`]: entries of our connections go out, what they make safe comes back;
-//! - [`channel`]: the encrypted connection to one worker of another node;
-//! - [`copies`]: which nodes hold what of our buckets, and what they have yet to be told;
-//! - [`incoming`]: who may make a channel to this worker;
-//! - [`backup`]: entries of others come in;
-//! - [`ending`]: connections that are over, but whose clients may not know it yet;
-//! - [`figures`]: how much is mirrored and held, and how far backups are behind;
-//! - [`freeze`]: connections that move to another node on purpose become quiet here;
-//! - [`asking`]: what the peers of connections to be continued have;
-//! - [`resume`]: connections whose owner is gone, or has frozen them for us, get sockets here;
-//! - [`take`]: one of them, from its copy to its sockets;
-//! - [`awake`]: ... and go on;
-//! - [`knocks`]: clients of those that speak before their turn;
-//! - [`sessions`]: TLS 1.2 sessions that clients resume by their ids;
-//! - [`tending`]: what falls due with time;
-//! - [`told`]: what must be known elsewhere before they say anything;
-//! - [`unheard`]: peers that go on saying nothing are told what is lost;
-//! - [`work`]: what buckets cost.
+//! - [`gated_leg`]: a socket whose acknowledgements wait for the backups;
+//! - [`connection`]: replication state of one connection;
+//! - [`owner`]: owner side, which sends entries and handles their acknowledgements;
+//! - [`replication_channel`]: the encrypted connection to one worker of another node;
+//! - [`placement`]: which nodes have replicas of the own buckets, and what they have yet to receive;
+//! - [`replication_listener`]: accepts channels of other nodes' workers;
+//! - [`backup`]: backup side, which receives entries;
+//! - [`teardown`]: connections closed here whose clients may lack the end;
+//! - [`stats`]: gauges of replication and of the backups' lag;
+//! - [`handoff`]: freezes buckets that move to another node;
+//! - [`failover`]: builds sockets for connections whose owner failed or froze them;
+//! - [`probe`]: probes the peers of recovered connections for their positions;
+//! - [`recovering`]: one connection being recovered, from replica to sockets;
+//! - [`activate`]: ends the recovery of a connection and resumes it;
+//! - [`reprotect`]: sends the recovered state to the other backups first;
+//! - [`early_segments`]: segments that arrive before their connection has a socket;
+//! - [`loss_notice`]: repeated SACKs for silent peers;
+//! - [`session_ids`]: replicates TLS 1.2 sessions that clients resume by their ids;
+//! - [`timers`]: delayed ACKs, stalls and other timed work;
+//! - [`load`]: CPU cost of buckets.
 //!
-//! Which node serves which bucket is decided elsewhere (`crate::cluster`) and told as roles. Without a cluster none of
-//! this exists in a worker.
+//! The agent (`crate::agent`) decides which node serves which bucket, and sends roles. A worker without a cluster has
+//! none of this.
 
 mod activate;
 mod backup;
@@ -66,13 +66,12 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// When a pooled server connection is acknowledged that owes an ACK, and how much later so that several are at once: far
+/// How long an ACK owed on a pooled server connection waits, and by how much more, so that several leave together: far
 /// below a server's shortest retransmission time.
 const POOLED_AFTER_MS: u64 = 5;
 const POOLED_TOGETHER: Micros = Micros::from_ms(2);
-/// Longest sleep of the loop, and the shortest before something that time brings and nobody waits for. A sleep that may end before the
-/// kernel's next tick, which often is 4 ms away at most, programs a timer when it begins and again when an event ends it: 5 us each
-/// on a virtual machine.
+/// Longest sleep of the loop, and the shortest before timed work without urgency. A sleep that may end before the
+/// kernel's next tick (up to 4 ms away) programs a timer at its start and at its end: 5 us each on a virtual machine.
 const WAIT_MAX_MS: u64 = 50;
 const WAIT_MIN_MS: u64 = 4;
 
@@ -83,11 +82,11 @@ pub(crate) enum End {
     Server,
 }
 
-/// What a worker needs to be one of a cluster's.
+/// Input of a worker that joins a cluster.
 pub struct Joining {
     /// The node's gate.
     pub gate: Arc<PacketGate>,
-    /// What does not change.
+    /// Constant settings of the node.
     pub layout: Arc<Layout>,
     /// Number of the worker.
     pub worker: usize,
@@ -101,93 +100,92 @@ pub(crate) struct Cluster {
     pub(crate) lane: WorkerPort,
     pub(crate) layout: Arc<Layout>,
     worker: usize,
-    /// When the log was last told of connections under a configuration that is not here.
-    generation_logged_at: Option<Micros>,
-    /// The same of connections that could not be continued, by the steady clock in milliseconds.
+    /// When the last warning about an unknown configuration was logged.
+    unknown_config_logged_at: Option<Micros>,
+    /// When the last warning about lost connections was logged, by the steady clock in milliseconds.
     lost_logged_ms: Option<u64>,
     roles: Vec<Role>,
     outgoing: BTreeMap<(NodeId, usize), Outgoing>,
-    /// Channels that broke: when to try again.
+    /// Channels that broke, and when to connect again.
     broken: BTreeMap<(NodeId, usize), Micros>,
-    /// ... and when they did.
+    /// When each channel broke last.
     broken_at: BTreeMap<(NodeId, usize), Micros>,
     channels_at: Micros,
-    /// When other nodes hear next what this one's clock shows.
+    /// When this node's clock is sent to other nodes next.
     clock_at: Micros,
     incoming: Vec<Option<Incoming>>,
     newest: backup::Newest,
-    /// No channels are taken for a moment.
+    /// No channels are accepted for a moment.
     channels_paused: bool,
     holder: ReplicaStore,
-    /// Take-overs that are not done, and nodes that must get the state of their buckets first.
+    /// Unfinished failovers, and nodes that must first receive the state of their buckets.
     waiting: Vec<reprotect::Failover>,
     unreported: BTreeMap<(reprotect::Activity, Bucket), (u64, MemberSet)>,
-    /// Buckets that this node has got, whose take-over is yet to come: this worker may hold connections of them.
+    /// Buckets newly owned by this node whose failover has not begun: this worker may have replicas of them.
     arriving: BTreeSet<Bucket>,
-    /// Take-overs that have begun, and when the last one did.
+    /// Number of failovers begun, and start of the last one.
     rounds: u64,
     taken_at: Option<Micros>,
-    /// Copies of which some workers of the owner have said everything.
+    /// Replicas of which some workers of the owner have sent their full state.
     complete: BTreeMap<Bucket, (Term, BTreeSet<u16>)>,
-    /// Buckets of which something was given up, and when nothing of that can come any more.
+    /// Buckets with dropped replicas, and when no frame of them can arrive any more.
     forgetting: BTreeMap<Bucket, Micros>,
-    /// Mirrored connections of each bucket, and some that are gone.
+    /// Replicated connections of each bucket, and some that are gone.
     by_bucket: Vec<Vec<Key>>,
-    /// Whose flow a slot of the gate is, by the slot's number.
+    /// The connection of each slot of the gate, by the slot's number.
     by_slot: Vec<Option<Key>>,
-    /// Connections that are over here, oldest first.
+    /// Connections closed here, oldest first.
     endings: VecDeque<teardown::Ending>,
-    /// Slots of connections that are over, whose clients wait for the ACK of their end: when it leaves at the latest, and the
-    /// sequence number after our own end.
+    /// Slots of closed connections whose clients wait for the ACK of their end: its deadline, and the sequence number
+    /// after our own end.
     final_acks: Vec<(Micros, Slot, u32)>,
-    /// Legs of which more may be acknowledged.
+    /// Legs with more input to acknowledge.
     dirty: Vec<(Key, End)>,
-    /// Server connections that went to the pool: when each is looked at, for the next request may have taken along the ACK
-    /// that it owed.
+    /// Released server connections, and when each is checked for an owed ACK: the next request may have carried it.
     pooled: VecDeque<(Micros, Key)>,
     /// Connections whose entries were acknowledged.
     acknowledged: Vec<Key>,
-    /// Buckets that a backup is not waited for any more: what waited for it goes on.
+    /// Buckets for which a backup is no longer awaited: output that waited for it continues.
     unawaited: BTreeSet<Bucket>,
-    /// Peers that may not notice by themselves what is lost.
+    /// Peers that may not detect the loss of their segments.
     loss_notices: Vec<loss_notice::LossNotice>,
-    /// Connections of which something is due in a moment, in a while, or at last, and when each is looked at.
+    /// Connections with a timer, by delay (short, medium, long), and the time of each.
     timed: VecDeque<(Micros, Key)>,
     timed_later: VecDeque<(Micros, Key)>,
     timed_at_last: VecDeque<(Micros, Key)>,
-    /// What the gate said, and connections without a socket whose clients have spoken.
+    /// Events of the gate, and input for connections without a socket.
     events: Events,
     early: early_segments::EarlySegments,
     news: session_ids::News,
     census: stats::Census,
-    /// Frames that wait for others.
+    /// Frames waiting to leave together.
     company: FrameBatcher,
     /// Memory for the entries of one call.
     entries: Vec<Entry>,
-    /// Buckets that let nobody new in, to become quiet then.
+    /// Buckets that accept no new clients, and are frozen next.
     closing: BTreeMap<Bucket, handoff::Closing>,
-    /// Buckets that are to become quiet, for which move, and in which term.
+    /// Buckets being frozen, with the handoff and the term.
     freezing: BTreeMap<Bucket, (HandoffId, Term)>,
-    /// Those that are quiet, and were reported: the next owner may go on at any moment.
+    /// Buckets that are frozen and reported: the next owner may resume them at any moment.
     frozen: BTreeSet<Bucket>,
-    /// Connections of buckets whose moves were called off: something may have happened to them meanwhile.
+    /// Connections of buckets whose handoff was cancelled: events may have been missed meanwhile.
     thawed: Vec<Key>,
-    /// When the log last told of a channel that was refused.
+    /// When the last warning about a refused channel was logged.
     refused_at: Option<Micros>,
-    /// Some froze just now: what the kernel has accepted of them is still in its queues.
+    /// Some buckets froze just now: accepted connections of them are still in the kernel's queues.
     unaccepted: bool,
-    /// What other workers had of them when they became quiet, where this one holds their copies.
-    kept: BTreeMap<Bucket, Vec<Arc<FrozenConnections>>>,
-    /// Backups that the agent was told are complete, while our role does not say so yet.
+    /// Frozen connections of other workers, for buckets whose replicas this worker has.
+    frozen_elsewhere: BTreeMap<Bucket, Vec<Arc<FrozenConnections>>>,
+    /// Backups reported to the agent as caught up that the role does not list as required yet.
     named: BTreeSet<(Bucket, NodeId)>,
-    /// What our buckets cost since the agent was told last.
+    /// CPU costs of the buckets since the last report.
     work: load::Work,
     reports: Reporter,
     prober: evergate_sys::Prober,
 }
 
 impl Worker {
-    /// Becomes one of a cluster's workers, in its own thread.
+    /// Makes this worker, in its own thread, a member of the cluster.
     pub(super) fn join_cluster(&mut self) -> anyhow::Result<()> {
         let Some(joining) = self.joining.take() else { return Ok(()) };
         let cluster = Cluster::new(joining)?;
@@ -208,7 +206,7 @@ impl Cluster {
             lane,
             layout,
             worker,
-            generation_logged_at: None,
+            unknown_config_logged_at: None,
             lost_logged_ms: None,
             roles: vec![Role::NOTHING; usize::from(evergate_membership::BUCKETS)],
             outgoing: BTreeMap::new(),
@@ -251,7 +249,7 @@ impl Cluster {
             thawed: Vec::new(),
             refused_at: None,
             unaccepted: false,
-            kept: BTreeMap::new(),
+            frozen_elsewhere: BTreeMap::new(),
             named: BTreeSet::new(),
             work: load::Work::default(),
             reports,
@@ -264,7 +262,7 @@ impl Cluster {
         self.layout.addresses.contains(&local.ip())
     }
 
-    /// Whether a client is of a bucket that this node does not serve.
+    /// Whether a client belongs to a bucket that this node does not serve.
     pub(crate) fn is_strange(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         self.is_movable(local) && !self.owns(self.bucket(local, remote))
     }
@@ -282,14 +280,15 @@ impl Cluster {
         matches!(self.role(bucket), Role::Owner { .. })
     }
 
-    /// Starts connecting to a server, from a port that belongs to the bucket.
+    /// Starts connecting to a server, from a port of the bucket.
     pub(crate) fn connect_server(&self, bucket: Bucket, to: SocketAddr) -> io::Result<OwnedFd> {
         let missing = |what| io::Error::new(io::ErrorKind::AddrNotAvailable, what);
         let from = self.layout.source_for(to).ok_or_else(|| missing("no server_source of this family"))?;
         let ports = self.gate.ports().of(bucket).ok_or_else(|| missing("no such bucket"))?;
         if let Some(own) = self.layout.share_of(&ports) {
             match evergate_sys::connect_from(from, own, to) {
-                Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {} // all in use: any of the bucket
+                // all in use: try any port of the bucket
+                Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {}
                 done => return done,
             }
         }
@@ -298,7 +297,7 @@ impl Cluster {
             io::ErrorKind::AddrNotAvailable => io::Error::new(
                 error.kind(),
                 format!(
-                    "all {count} ports that its bucket has for connections to this server are in use, some of them for a \
+                    "all {count} ports of the bucket for connections to this server are in use, some of them for a \
                      minute after their end: raise cluster.ports_per_bucket"
                 ),
             ),
@@ -306,7 +305,7 @@ impl Cluster {
         })
     }
 
-    /// The worker that continues connections of the bucket, on every node.
+    /// The worker that recovers connections of the bucket, on every node.
     fn worker_of(&self, bucket: Bucket) -> usize {
         usize::from(bucket.0) % self.layout.workers
     }
@@ -342,7 +341,7 @@ impl Cluster {
             1
         } else {
             let wait_ms = |due: Micros, least| due.since(now).0.div_ceil(1000).clamp(least, WAIT_MAX_MS);
-            // Peers say what they said again when their last ACK is late: a probe follows after 8 ms (RFC 8985, 7).
+            // A peer whose last ACK is late sends a probe with the same data after 8 ms (RFC 8985, 7).
             let pooled = self.pooled.front().map(|(due, _)| *due + POOLED_TOGETHER);
             let final_acks = self.final_acks.first().map(|(due, ..)| *due);
             let expected = pooled.into_iter().chain(final_acks).map(|due| wait_ms(due, 1));
@@ -352,7 +351,7 @@ impl Cluster {
         }
     }
 
-    /// Frames wait for the next turn only: it comes soon, whether there are events or not.
+    /// Whether frames wait for the next turn only: that turn comes soon, with or without events.
     pub(crate) fn has_urgent_frames(&self) -> bool {
         self.company.is_urgent()
     }

@@ -13,7 +13,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 impl Worker {
-    /// The gate's view of a connection that was just accepted; `None` for one that is not mirrored. An error, the reason, refuses it.
+    /// The gate's slot of a connection just accepted; `None` for one that is not replicated. An error, the reason,
+    /// refuses it.
     pub(in crate::worker) fn gate_client(
         &mut self,
         fd: i32,
@@ -30,7 +31,7 @@ impl Worker {
             return Err("bucket_not_owned");
         }
         if cluster.frozen.contains(&bucket) {
-            // The next owner may have all there is to say of the bucket, and accepts the client when it speaks.
+            // The next owner may already have the full state of the bucket, and accepts the client when it retransmits.
             return Err("bucket_handoff");
         }
         let slot = cluster.lane.slot(&Flow::new(local, remote)).ok_or("gate_table_full")?;
@@ -47,9 +48,9 @@ impl Worker {
         }
     }
 
-    /// Resets a client that was just accepted, or a server that was just asked. Nobody else knows of the connection: the gate
-    /// lets the RST leave, unless its bucket is about to be another node's.
-    pub(in crate::worker) fn reset_unmirrored(
+    /// Resets a client just accepted, or a server just connected. No other node has state of the connection: the gate
+    /// lets the RST leave, unless the bucket is about to move.
+    pub(in crate::worker) fn reset_unreplicated(
         &mut self,
         socket: OwnedFd,
         local: SocketAddr,
@@ -58,7 +59,7 @@ impl Worker {
         evergate_sys::reset_on_close(socket.as_raw_fd());
         let Some(cluster) = &mut self.cluster else { return };
         let bucket = cluster.bucket(local, remote);
-        // An address that is only this node's has no slot: nothing holds what it says.
+        // An address of this node alone has no slot: nothing holds its output back.
         let ours = cluster.owns(bucket) && !cluster.frozen.contains(&bucket);
         let slot = ours.then(|| cluster.lane.slot(&Flow::new(local, remote))).flatten();
         if let Some(slot) = &slot {
@@ -70,7 +71,7 @@ impl Worker {
         }
     }
 
-    /// Tells the backups of a new connection; directly after its slot in the worker is known.
+    /// Replicates a new connection; called directly after its slot in the worker is known.
     pub(in crate::worker) fn begin_replication(&mut self, key: Key) {
         let Some(client) = self.clients.get_mut(key) else { return };
         let connection = client.connection.id();
@@ -85,7 +86,7 @@ impl Worker {
         self.index_by_bucket(key, bucket);
     }
 
-    /// Tells the backups everything about one connection, before any further entry of it.
+    /// Replicates the full state of one connection, before any further entry of it.
     pub(super) fn begin_again(&mut self, key: Key) {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(client) = self.clients.get(key) else { return };
@@ -93,10 +94,10 @@ impl Worker {
         cluster.replicate(replicated_state.bucket, &replicated_state.whole(client.connection.id()), None);
     }
 
-    /// A server leg is open (or used again): the backups must know it before any entry names it.
+    /// Replicates an open (or reused) server leg: the backups need it before any entry that names it.
     pub(in crate::worker) fn gate_server(&mut self, client_key: Key, upstream_key: Key, leg: u32) {
         let now = self.now;
-        // Who gave it back must be known to be done with it first: else two connections would continue it.
+        // The backups need the release by the previous connection first: else two connections would resume it.
         let unsettled = self.upstreams.get(upstream_key).and_then(|upstream| upstream.unsettled.as_ref());
         if let Some(before) =
             unsettled.map(|unsettled| unsettled.client).filter(|before| *before != client_key)
@@ -130,22 +131,22 @@ impl Worker {
         cluster.replicate(replicated_state.bucket, &Frame::Leg { connection, leg, facts }, None);
     }
 
-    /// Sends the entries of the last call to the backups. What depends on them waits. Entries that nobody waits for go with the
-    /// next ones of their connection, which a client that asks again makes soon.
+    /// Sends the entries of the last call to the backups, and holds output that depends on them. Entries without
+    /// dependent output go with the next ones of their connection, which a client's next request soon makes.
     pub(in crate::worker) fn replication(&mut self, key: Key) {
         if !self.keeps_entries(key) {
             self.replicate_all(key);
         }
     }
 
-    /// Whether the entries that are queued may wait for others of the connection; sees to it that they do not for long.
+    /// Whether queued entries may wait for more of the connection, with a timer that bounds the delay.
     fn keeps_entries(&mut self, key: Key) -> bool {
         let queued = self.shared.waiting.load(Ordering::Relaxed);
         let Some(cluster) = &mut self.cluster else { return false };
         let Some(client) = self.clients.get_mut(key) else { return false };
         let Some(replicated_state) = &mut client.replicated_state else { return false };
         let (connection, bucket) = (&client.connection, replicated_state.bucket);
-        // A client that has yet to ask again may wait for acknowledgements, and requests for server connections.
+        // A client without a next request may wait for acknowledgements, and requests for server connections.
         let may =
             connection.urgency() == Urgency::None && !replicated_state.leg.can_wait_for_ack() && queued == 0;
         let may = may && !connection.is_past_requests() && !cluster.freezing.contains_key(&bucket);
@@ -168,7 +169,8 @@ impl Worker {
         let mut entries = std::mem::take(&mut cluster.entries);
         entries.extend(client.connection.drain_entries());
         let (bucket, index) = (replicated_state.bucket, replicated_state.queued + entries.len() as u64);
-        // Some clients say nothing more before what they said is acknowledged; tickets see to that of the handshake's end.
+        // Some clients send nothing more before their data is acknowledged. Tickets carry the ACK of the handshake's
+        // end.
         let connection = &client.connection;
         let waits = replicated_state.leg.can_wait_for_ack()
             && !connection.is_past_requests()
@@ -187,7 +189,7 @@ impl Worker {
             cluster.entries = entries;
         }
         if cluster.awaited(bucket).is_empty() {
-            client.connection.count_as_replicated(); // nobody else is left
+            client.connection.count_as_replicated(); // no backup is left
             if !replicated_state.listed {
                 replicated_state.listed = true;
                 cluster.acknowledged.push(key);
@@ -195,7 +197,7 @@ impl Worker {
         }
     }
 
-    /// Delivers what the backups have acknowledged, until nothing follows from it.
+    /// Delivers the backups' acknowledgements, until nothing follows from them.
     pub(in crate::worker) fn deliver_acknowledged(&mut self) {
         let unawaited = self.cluster.as_mut().map(|cluster| std::mem::take(&mut cluster.unawaited));
         for bucket in unawaited.into_iter().flatten() {
@@ -219,7 +221,7 @@ impl Worker {
         let Some(replicated_state) = &mut client.replicated_state else { return };
         replicated_state.listed = false;
         if cluster.freezing.contains_key(&replicated_state.bucket) {
-            return; // acted on by the next owner
+            return; // handled by the next owner
         }
         let held = replicated_state.replicated_by(cluster.awaited(replicated_state.bucket));
         if replicated_state.client_end.is_some_and(|index| index <= held)
@@ -255,8 +257,8 @@ impl Worker {
         }
     }
 
-    /// Tickets of clients whose first request is acknowledged before it is answered, as long ones are, wait no longer. Until the
-    /// client has them the backups would have to make the handshake again, with files that may be others by then.
+    /// Sends tickets at once to clients whose long first request is acknowledged before its response. Without tickets
+    /// at the client, a backup would have to repeat the handshake, with certificate files that may have changed.
     fn send_tickets_along(&mut self) {
         let Some(cluster) = &self.cluster else { return };
         let holds =
@@ -284,7 +286,7 @@ impl Worker {
         let Some(client) = self.clients.get_mut(key) else { return };
         let (released, end) = match side {
             Side::Client => {
-                // The answer takes the ACK along, or the end, or tickets.
+                // The response, the end or the tickets carry the ACK.
                 let connection = &client.connection;
                 let answers =
                     connection.is_active() || connection.is_past_requests() || connection.holds_tickets();
@@ -305,17 +307,17 @@ impl Worker {
         }
     }
 
-    /// Tells the connection what its peers have acknowledged; whether that is something new.
+    /// Passes the peers' acknowledgements to the connection; whether there was a new one.
     pub(in crate::worker) fn note_peers(&mut self, key: Key) -> bool {
         self.learn_from_peers(key);
         self.run_deferred(key)
     }
 
-    /// The same before other calls, with which the connection does what follows.
+    /// [`Worker::note_peers`] before another call, with which the connection does what follows.
     pub(in crate::worker) fn learn_from_peers(&mut self, key: Key) {
         let Some(client) = self.clients.get_mut(key) else { return };
         let Some(replicated_state) = &mut client.replicated_state else { return };
-        // A server has the request before its client has the answer.
+        // A server has the request before its client has the response.
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
         if let Some(upstream) = upstream
             && let Some((_, leg)) = upstream.owner
@@ -384,10 +386,10 @@ impl Worker {
         self.take_notices(peer.0, notices);
     }
 
-    /// A backup has taken in what these were waiting for.
+    /// A backup has acknowledged the frames of these conditions.
     pub(super) fn take_notices(&mut self, node: NodeId, notices: Vec<Notice>) {
         let Some(cluster) = &mut self.cluster else { return };
-        let mut reported = false;
+        let mut replicated = false;
         for notice in notices {
             match notice {
                 Notice::Entry { key, index } => {
@@ -403,13 +405,13 @@ impl Worker {
                 }
                 Notice::Taken { bucket, stage, round } => {
                     cluster.record_replicated(stage, bucket, node, round);
-                    reported = true;
+                    replicated = true;
                 }
                 Notice::Reported { bucket, term } => cluster.note_caught_up(bucket, term, node),
                 Notice::Complete { bucket, term } => cluster.note_named(bucket, term, node),
             }
         }
-        if reported {
+        if replicated {
             self.poll_failovers();
         }
     }
@@ -422,8 +424,8 @@ impl Worker {
         cluster.lane.finish(gated.slot, Some(end), Leases::now_ns());
     }
 
-    /// Drops a connection that this node may not speak for any more: nothing of it leaves, and its kernel keeps nothing of what
-    /// is unsaid.
+    /// Drops a connection of a bucket that this node no longer owns: nothing of it leaves, and its kernel keeps no
+    /// unsent data.
     pub(in crate::worker) fn abandon(&mut self, key: Key) {
         let now = self.now;
         let Some(client) = self.clients.get_mut(key) else { return };
@@ -467,8 +469,8 @@ impl Worker {
         }
     }
 
-    /// Drops pooled server connections of a bucket that this node may not speak for any more, or of all buckets. What their
-    /// servers say goes elsewhere, so that they only look as if they were open.
+    /// Drops pooled server connections of a bucket that this node no longer owns, or of all buckets. Their servers'
+    /// segments go to another node, so they only look open.
     pub(super) fn abandon_pool(&mut self, bucket: Option<Bucket>) {
         let mut gone = Vec::new();
         self.idle.retain(|(_, of), keys| {
@@ -491,8 +493,8 @@ impl Worker {
     }
 }
 
-/// The socket closes without a word: orphans with full queues would stay for minutes. Where the kernel refuses that, the gate
-/// stops what it says, as it does what it says until then.
+/// Makes the socket close silently: orphans with full queues would stay for minutes. If the kernel refuses, the gate
+/// drops the socket's output, as it does until then.
 fn skip_replication(socket: &OwnedFd) {
     let _ = evergate_sys::forget_on_close(socket.as_raw_fd());
 }

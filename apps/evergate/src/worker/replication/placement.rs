@@ -1,7 +1,8 @@
-//! Copies: which nodes hold what of our buckets, over which channels, and what they have yet to be told.
+//! Placement of replicas: which nodes have replicas of the own buckets, over which channels, and what each has yet to
+//! receive.
 //!
-//! Invariant: a channel hears of a bucket only what follows what it has heard before; a copy with a gap is dropped, or filled
-//! anew from the beginning.
+//! Invariant: a channel carries the frames of a bucket without a gap. A replica with a gap is dropped, or filled again
+//! from the beginning.
 
 use super::Cluster;
 use super::backup::CLOCK_EVERY;
@@ -17,24 +18,24 @@ use std::collections::BTreeMap;
 
 /// Between two attempts to make a channel.
 const RETRY: Micros = Micros::from_ms(50);
-/// With so many bytes of a channel unsent the copies that are yet to be filled over it wait, for so long at a time: what is
-/// decided meanwhile goes the same way, and a channel with too much counts as dead.
-const FILLED_AHEAD: usize = 4 << 20;
-const FILLED_AFTER: Micros = Micros::from_ms(2);
-/// A channel that breaks twice within this time is not tried a third time before the cluster has decided what follows.
+/// With this many unsent bytes on a channel, further replicas are not filled over it for [`FILL_RETRY`]. Entries use
+/// the same channel, and a channel with too much unsent data counts as dead.
+const FILL_BACKLOG_MAX: usize = 4 << 20;
+const FILL_RETRY: Micros = Micros::from_ms(2);
+/// A channel that breaks twice within this time is not made again until the cluster has decided on the backup.
 const BREAKS_AGAIN: Micros = Micros::from_ms(10_000);
 
-/// A copy that lacks something of what this worker has to say.
+/// A replica that lacks frames of this worker.
 struct Gap {
     bucket: Bucket,
     node: NodeId,
     term: Term,
-    /// It is only being filled.
+    /// The replica is catching up.
     syncing: bool,
 }
 
 impl Worker {
-    /// Our role for a bucket has changed.
+    /// Applies a changed role for a bucket.
     pub(super) fn change_role(&mut self, bucket: Bucket, role: Role) {
         let now = self.now;
         let Some(cluster) = &mut self.cluster else { return };
@@ -43,8 +44,8 @@ impl Worker {
         let held = cluster.holder.has(bucket);
         if let Some(begin) = begun_between(before, role) {
             match held || begin == OwnershipStart::Empty {
-                true => self.leave_bucket(bucket), // somebody else went on with what is here, or it is nobody's
-                false => self.abandon_pool(Some(bucket)), // may be: with its server connections
+                true => self.leave_bucket(bucket), // local connections have resumed elsewhere, or are lost
+                false => self.abandon_pool(Some(bucket)), // its server connections may have moved
             }
         }
         let Some(cluster) = &mut self.cluster else { return };
@@ -71,23 +72,23 @@ impl Worker {
         if let Some(cluster) = &mut self.cluster {
             cluster.follow_only(bucket, listed, owned);
         }
-        let reported = match was {
-            Role::Owner { term, required, syncing, .. } if matches!(role, Role::Owner { term: now, .. } if now == term) => {
+        let known = match (was, role) {
+            (Role::Owner { term: was, required, syncing, .. }, Role::Owner { term, .. }) if term == was => {
                 required.union(syncing)
             }
             _ => MemberSet::EMPTY,
         };
-        // What is about to be taken over is said when it goes on.
+        // The state of recovered connections is sent when they resume.
         let comes =
             matches!(role, Role::Owner { begin: OwnershipStart::Failover | OwnershipStart::Handoff, .. })
                 && !owned;
-        for node in syncing.minus(reported).iter().filter(|_| !comes) {
+        for node in syncing.minus(known).iter().filter(|_| !comes) {
             self.send_full_state(bucket, node);
         }
-        self.mark_all_dirty(bucket); // fewer backups may be left to wait for
+        self.mark_all_dirty(bucket); // fewer backups may be required
     }
 
-    /// Looks at all connections of a bucket as if something of them had been acknowledged.
+    /// Handles all connections of a bucket as if an entry of each had been acknowledged.
     pub(super) fn mark_all_dirty(&mut self, bucket: Bucket) {
         for key in self.connections_of(bucket) {
             if let (Some(cluster), Some(client)) = (&mut self.cluster, self.clients.get_mut(key))
@@ -100,7 +101,7 @@ impl Worker {
         }
     }
 
-    /// Mirrored connections of a bucket.
+    /// Replicated connections of a bucket.
     pub(super) fn connections_of(&mut self, bucket: Bucket) -> Vec<Key> {
         let Some(cluster) = &mut self.cluster else { return Vec::new() };
         let Some(keys) = cluster.by_bucket.get_mut(usize::from(bucket.0)) else { return Vec::new() };
@@ -108,12 +109,12 @@ impl Worker {
         keys.clone()
     }
 
-    /// A connection of this bucket is mirrored from now on.
+    /// Adds a replicated connection to its bucket.
     pub(super) fn index_by_bucket(&mut self, key: Key, bucket: Bucket) {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(keys) = cluster.by_bucket.get_mut(usize::from(bucket.0)) else { return };
         if keys.len() == keys.capacity() {
-            keys.retain(|key| is_of(&self.clients, *key, bucket)); // as often as the list would grow
+            keys.retain(|key| is_of(&self.clients, *key, bucket)); // amortized over the growth of the list
         }
         keys.push(key);
     }
@@ -126,14 +127,14 @@ impl Worker {
             self.abandon(key);
         }
         self.abandon_pool(Some(bucket));
-        self.stop_taking(bucket);
+        self.cancel_recovery(bucket);
         if let Some(cluster) = &mut self.cluster {
             cluster.drop_endings(Some(bucket));
             cluster.set_pending(bucket, false);
         }
     }
 
-    /// Makes a channel to a worker of another node, if there is none and it is not hopeless.
+    /// Makes a channel to a worker of another node, unless there is one or the last attempt was just now.
     fn reach(&mut self, peer: (NodeId, usize)) {
         let (now, node) = (self.now, peer.0);
         let Some(cluster) = &mut self.cluster else { return };
@@ -164,8 +165,9 @@ impl Worker {
         self.send_missed_sessions(node);
     }
 
-    /// What a copy that is being filled has missed is said again. One that had to hold everything must be dropped, and filled
-    /// anew: until then it hears nothing, so that it answers for nothing.
+    /// Timed work of the channels. A catching-up replica with a gap is sent its full state again. A required replica
+    /// with a gap is reported, to be dropped and filled again: until then it receives nothing, and so acknowledges
+    /// nothing.
     pub(in crate::worker) fn tend_channels(&mut self) {
         let now = self.now;
         let Some(cluster) = &mut self.cluster else { return };
@@ -203,14 +205,14 @@ impl Worker {
         }
     }
 
-    /// Everything about a bucket for a backup that knows nothing: what is said afterwards follows it. A channel that has much
-    /// to say takes it later, as one that was made anew.
+    /// Sends the full state of a bucket to a backup without any; later frames follow it. A channel with much unsent
+    /// data takes it later, like a new channel.
     pub(super) fn send_full_state(&mut self, bucket: Bucket, node: NodeId) {
         let Some(cluster) = &mut self.cluster else { return };
         let peer = (node, cluster.worker_of(bucket));
         let Some(outgoing) = cluster.outgoing.get_mut(&peer) else { return };
-        if outgoing.feed.unsent().len() >= FILLED_AHEAD {
-            cluster.channels_at = cluster.channels_at.min(self.now + FILLED_AFTER);
+        if outgoing.feed.unsent().len() >= FILL_BACKLOG_MAX {
+            cluster.channels_at = cluster.channels_at.min(self.now + FILL_RETRY);
             return outgoing.follow(bucket, false);
         }
         outgoing.follow(bucket, true);
@@ -231,12 +233,12 @@ impl Worker {
             cluster.send_to(node, bucket, &frame, notice);
         }
         if !cluster.is_pending(bucket) {
-            cluster.send_complete(bucket, node); // else when the last of them goes on
+            cluster.send_complete(bucket, node); // else sent when the last of them resumes
         }
     }
 }
 
-/// How the newer of two roles of ours began, if the bucket may have been lost and won between them.
+/// Start of the newer of two roles of this node, if the bucket may have been lost and regained between them.
 fn begun_between(before: Role, role: Role) -> Option<OwnershipStart> {
     match (before, role) {
         (Role::Owner { term: was, .. }, Role::Owner { term, begin, .. }) if was != term => {
@@ -252,7 +254,7 @@ fn is_of(clients: &Slab<Client>, key: Key, bucket: Bucket) -> bool {
 }
 
 impl Cluster {
-    /// Frames leave, unless they wait for company.
+    /// Sends queued frames, unless they wait for more.
     pub(super) fn flush(&mut self, next: NextTurn, now: Micros) {
         let mut waiting = 0;
         for outgoing in self.outgoing.values_mut() {
@@ -276,8 +278,8 @@ impl Cluster {
         }
     }
 
-    /// Who must hold an entry before anything follows from it: those that the role names, and those that are about to be
-    /// named. Were they waited for only from then on, they could be named while what they lack was let go already.
+    /// Nodes that must hold an entry before anything depends on it: the required ones, and those reported as caught up.
+    /// Output released without the latter could be missing on a node that becomes required meanwhile.
     pub(super) fn awaited(&self, bucket: Bucket) -> MemberSet {
         let Role::Owner { required, syncing, .. } = self.role(bucket) else { return MemberSet::EMPTY };
         if syncing.is_empty() {
@@ -291,7 +293,7 @@ impl Cluster {
         syncing.iter().filter(awaited).fold(required, MemberSet::with)
     }
 
-    /// Those that are still being filled in the same term are waited for as before.
+    /// Keeps awaiting the nodes that still catch up in the same term.
     fn keep_named(&mut self, bucket: Bucket, role: Role, before: Role) {
         let still = match (role, before) {
             (Role::Owner { term, syncing, .. }, Role::Owner { term: was, .. }) if term == was => syncing,
@@ -308,8 +310,9 @@ impl Cluster {
         }
     }
 
-    /// A backup that is waited for has that too: the agent may name it from now on. Should its channel break before this
-    /// worker hears what the agent has done, it is waited for nevertheless, until the role changes.
+    /// Reports a backup that has acknowledged everything, final frames included: the agent may make it required from
+    /// now on. Should its channel break before the new role arrives, the backup is awaited nevertheless, until the role
+    /// changes.
     pub(super) fn note_named(&mut self, bucket: Bucket, term: Term, node: NodeId) {
         let peer = (node, self.worker_of(bucket));
         let Role::Owner { term: current, syncing, .. } = self.role(bucket) else { return };
@@ -321,13 +324,13 @@ impl Cluster {
         self.report(Report::CaughtUp { bucket, node, term });
     }
 
-    /// A backup has taken in all that was said of a bucket so far. What was let go meanwhile without it is on its way: once it
-    /// has that too, it lacks nothing.
+    /// A backup has acknowledged the full state of a bucket. From now on output waits for it. Output released without
+    /// it meanwhile is still on its way: a second `Complete` frame covers that.
     pub(super) fn note_caught_up(&mut self, bucket: Bucket, term: Term, node: NodeId) {
         let peer = (node, self.worker_of(bucket));
         let Role::Owner { term: current, syncing, .. } = self.role(bucket) else { return };
         if term != current || !syncing.contains(node) {
-            return; // its term is another one, in which it is told everything again
+            return; // in the new term the full state is sent again
         }
         let Some(outgoing) = self.outgoing.get_mut(&peer).filter(|outgoing| outgoing.follows(bucket)) else {
             return;
@@ -337,14 +340,15 @@ impl Cluster {
         self.send_to(node, bucket, &Frame::Complete { bucket }, Some(notice));
     }
 
-    /// Says what this node's clock shows, once a minute.
+    /// Sends this node's clock to the other nodes, once a minute.
     fn send_clock(&mut self, now: Micros) {
         if now < self.clock_at {
             return;
         }
         self.clock_at = now + CLOCK_EVERY;
         let clock = Frame::Clock { clock_ms: evergate_sys::steady_clock_ms() };
-        let ready = |outgoing: &Outgoing| !outgoing.connecting && outgoing.feed.unsent().is_empty(); // it comes at once
+        // a clock must not wait
+        let ready = |outgoing: &Outgoing| !outgoing.connecting && outgoing.feed.unsent().is_empty();
         let mut failed = Vec::new();
         for (peer, outgoing) in self.outgoing.iter_mut().filter(|(_, outgoing)| ready(outgoing)) {
             if let Err(error) = outgoing.feed.push(&clock, None) {
@@ -354,11 +358,11 @@ impl Cluster {
         failed.into_iter().for_each(|(peer, error)| self.give_up(peer, &error));
     }
 
-    /// Says something to everybody who mirrors the bucket.
+    /// Sends a frame to all backups of the bucket.
     pub(super) fn replicate(&mut self, bucket: Bucket, frame: &Frame, notice: Option<Notice>) {
         let Role::Owner { required, syncing, .. } = self.role(bucket) else { return };
         if self.frozen.contains(&bucket) {
-            // The next owner may have it already. Should the move be called off, there is a gap.
+            // The next owner may have the bucket already. If the handoff is cancelled, there is a gap.
             return self.follow_only(bucket, MemberSet::EMPTY, true);
         }
         for node in required.union(syncing).iter() {
@@ -366,7 +370,7 @@ impl Cluster {
         }
     }
 
-    /// All of the bucket has been said to this backup.
+    /// Marks the end of a bucket's full state for this backup.
     pub(super) fn send_complete(&mut self, bucket: Bucket, node: NodeId) {
         let Role::Owner { term, .. } = self.role(bucket) else { return };
         let notice = Notice::Reported { bucket, term };
@@ -390,36 +394,36 @@ impl Cluster {
         }
     }
 
-    /// Gives up channels on which nobody answers.
+    /// Closes channels whose other end does not answer.
     fn drop_silent_channels(&mut self, now: Micros) {
         let channels = self.outgoing.iter_mut();
-        let mute: Vec<_> =
+        let silent: Vec<_> =
             channels.filter_map(|(peer, out)| out.feed.is_unresponsive(now).then_some(*peer)).collect();
-        for peer in mute {
+        for peer in silent {
             self.lose(peer, "it does not answer");
         }
     }
 
-    /// A channel broke: those of the backup's copies that are waited for are given up, and the cluster decides what follows;
-    /// those that are only being filled are filled anew ([`Worker::tend_channels`]), unless the backup has never answered, or its
-    /// channel breaks again: another one may do.
+    /// Closes a broken channel. Required replicas of the backup are reported as incomplete, and the cluster decides on
+    /// them. Catching-up replicas are filled again ([`Worker::tend_channels`]), unless the backup has never answered,
+    /// or the channel breaks again: another node may do better.
     pub(super) fn lose(&mut self, peer: (NodeId, usize), why: &str) {
         self.end_channel(peer, why, false);
     }
 
-    /// A backup is too slow: it would be with the same again.
+    /// Closes the channel of a backup that is too slow, and would be again.
     pub(super) fn give_up(&mut self, peer: (NodeId, usize), why: &str) {
         self.end_channel(peer, why, true);
     }
 
     fn end_channel(&mut self, peer: (NodeId, usize), why: &str, slow: bool) {
         let Some(outgoing) = self.outgoing.remove(&peer) else { return };
-        let now = self.channels_at; // as exactly as it takes
-        let again = self.broken_at.insert(peer, now).is_some_and(|at| now.since(at) < BREAKS_AGAIN);
-        let hopeless = slow || again || !outgoing.feed.has_answered();
+        let now = self.channels_at; // exact enough
+        let repeated = self.broken_at.insert(peer, now).is_some_and(|at| now.since(at) < BREAKS_AGAIN);
+        let hopeless = slow || repeated || !outgoing.feed.has_answered();
         self.note_missed_sessions(peer.0);
         self.report(Report::ChannelLost { node: peer.0, why: why.to_owned() });
-        // The agent may have heard already that what is waited for may be named.
+        // The agent may already have received the report that an awaited backup has caught up.
         let is_lost = |gap: &Gap| hopeless || !gap.syncing || self.named.contains(&(gap.bucket, gap.node));
         let gaps = self.gaps().into_iter().filter(|gap| gap.node == peer.0);
         let (lost, filled): (Vec<Gap>, Vec<Gap>) = gaps.partition(is_lost);
@@ -430,22 +434,22 @@ impl Cluster {
         }
     }
 
-    /// Only these nodes may hear more of a bucket. `owned`: something may have been said of it before, which those must have
-    /// heard to follow.
+    /// Limits the frames of a bucket to these nodes. `owned`: frames may have been sent before, which a node must have
+    /// to follow.
     fn follow_only(&mut self, bucket: Bucket, nodes: MemberSet, owned: bool) {
         let worker = self.worker_of(bucket);
         for (_, outgoing) in self.outgoing.iter_mut().filter(|((node, _), _)| !nodes.contains(*node)) {
             outgoing.follow(bucket, false);
         }
-        let peer_input = nodes.iter().filter(|_| !owned);
-        for node in peer_input {
+        let complete = nodes.iter().filter(|_| !owned);
+        for node in complete {
             if let Some(outgoing) = self.outgoing.get_mut(&(node, worker)) {
                 outgoing.follow(bucket, true);
             }
         }
     }
 
-    /// Copies that this worker has not told everything, but for buckets that may have moved already.
+    /// Replicas without all frames of this worker, except for buckets that may have moved already.
     fn gaps(&self) -> Vec<Gap> {
         let mut gaps = Vec::new();
         let all = (0..).map(Bucket).zip(&self.roles);
@@ -473,20 +477,20 @@ mod tests {
     use evergate_membership::{DataEpoch, ViewId};
 
     #[test]
-    fn a_bucket_that_was_lost_and_won_is_not_one_that_was_kept() {
+    fn lost_and_regained_bucket_differs_from_an_unchanged_one() {
         let generation = DataEpoch(ViewId::NONE);
         let (required, syncing, freeze_for) = (MemberSet::EMPTY, MemberSet::EMPTY, None);
         let owner = |moves, begin| {
             let term = Term { view: ViewId::NONE, moves };
             Role::Owner { term, generation, begin, required, syncing, freeze_for }
         };
-        let (kept, taken, fresh) =
+        let (unchanged, failover, empty) =
             (OwnershipStart::Unchanged, OwnershipStart::Failover, OwnershipStart::Empty);
-        assert_eq!(begun_between(owner(1, kept), owner(2, taken)), Some(taken));
-        assert_eq!(begun_between(owner(1, taken), owner(3, fresh)), Some(fresh));
-        assert_eq!(begun_between(owner(1, taken), owner(1, taken)), None, "its backups changed");
-        assert_eq!(begun_between(owner(1, taken), owner(2, kept)), None);
-        assert_eq!(begun_between(Role::NOTHING, owner(2, taken)), None);
-        assert_eq!(begun_between(owner(1, kept), Role::NOTHING), None);
+        assert_eq!(begun_between(owner(1, unchanged), owner(2, failover)), Some(failover));
+        assert_eq!(begun_between(owner(1, failover), owner(3, empty)), Some(empty));
+        assert_eq!(begun_between(owner(1, failover), owner(1, failover)), None, "its backups changed");
+        assert_eq!(begun_between(owner(1, failover), owner(2, unchanged)), None);
+        assert_eq!(begun_between(Role::NOTHING, owner(2, failover)), None);
+        assert_eq!(begun_between(owner(1, unchanged), Role::NOTHING), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The peers of connections that are taken over are asked what they have, all at once, before their sockets are made.
+//! Probes that ask the peers of recovered connections for their positions, all at once, before their sockets are made.
 
 use super::Cluster;
 use super::recovering::{Leg, RecoveringConnection};
@@ -6,16 +6,16 @@ use crate::worker::Watchdog;
 use evergate_bpf::PeerPosition;
 use std::time::{Duration, Instant};
 
-/// Peers are asked so often at most, this far apart; those who have not answered in the time that this takes, or, where to ask
-/// them all takes long, when they were asked a few times, do not answer.
+/// Most probes per peer, and their interval. A peer without an answer by then counts as silent. Where probing all peers
+/// connections long, a few probes suffice.
 const PROBES: usize = 20;
 const PROBES_MIN: usize = 3;
 const PROBE_EVERY: Duration = Duration::from_millis(2);
 const PROBE_SPAN: Duration = Duration::from_millis(40);
 
-/// The peers of connections, as they are asked what they have.
+/// Prober of the peers of connections.
 pub(super) trait Peers {
-    /// What was heard of this one before counts no more.
+    /// Forgets positions that the peer reported before.
     fn forget(&self, leg: &Leg);
     fn ask(&self, leg: &Leg, now_ms: u64);
     fn record_answer(&self, leg: &Leg) -> Option<PeerPosition>;
@@ -35,11 +35,11 @@ impl Peers for Cluster {
     }
 }
 
-/// Asks every peer what it has, until all have answered or time is up. There may be thousands, and each pass over them may take
-/// longer than others wait for a sign of life.
-pub(super) fn ask_all(peers: &impl Peers, pulse: &Watchdog, takes: &mut [RecoveringConnection]) {
+/// Probes every peer until all have answered or time is up. There may be thousands, and a pass over all of them may
+/// take longer than the watchdog waits.
+pub(super) fn probe_all(peers: &impl Peers, pulse: &Watchdog, connections: &mut [RecoveringConnection]) {
     let began = Instant::now();
-    for leg in legs(pulse, takes) {
+    for leg in legs(pulse, connections) {
         peers.forget(leg);
     }
     for round in 0..PROBES {
@@ -48,7 +48,7 @@ pub(super) fn ask_all(peers: &impl Peers, pulse: &Watchdog, takes: &mut [Recover
         }
         let now_ms = evergate_sys::steady_clock_ms();
         let mut open = false;
-        for leg in legs(pulse, takes).filter(|leg| leg.peer_input.is_none()) {
+        for leg in legs(pulse, connections).filter(|leg| leg.peer_position.is_none()) {
             peers.ask(leg, now_ms);
             open = true;
         }
@@ -56,19 +56,19 @@ pub(super) fn ask_all(peers: &impl Peers, pulse: &Watchdog, takes: &mut [Recover
             break;
         }
         let until = Instant::now() + PROBE_EVERY;
-        while !all_answered(peers, pulse, takes) && Instant::now() < until {
+        while !all_answered(peers, pulse, connections) && Instant::now() < until {
             std::thread::yield_now();
         }
     }
-    for leg in legs(pulse, takes) {
+    for leg in legs(pulse, connections) {
         listen(leg, peers); // the newest word
     }
 }
 
-/// Listens for those who have not answered; whether now all have.
-fn all_answered(peers: &impl Peers, pulse: &Watchdog, takes: &mut [RecoveringConnection]) -> bool {
+/// Records the answers that have arrived; whether all peers have answered.
+fn all_answered(peers: &impl Peers, pulse: &Watchdog, connections: &mut [RecoveringConnection]) -> bool {
     let mut all = true;
-    for leg in legs(pulse, takes).filter(|leg| leg.peer_input.is_none()) {
+    for leg in legs(pulse, connections).filter(|leg| leg.peer_position.is_none()) {
         all &= listen(leg, peers);
     }
     all
@@ -76,31 +76,34 @@ fn all_answered(peers: &impl Peers, pulse: &Watchdog, takes: &mut [RecoveringCon
 
 /// Looks whether the peer has answered.
 fn listen(leg: &mut Leg, peers: &impl Peers) -> bool {
-    if let Some(peer_input) = peers.record_answer(leg) {
-        leg.record_position(peer_input);
+    if let Some(position) = peers.record_answer(leg) {
+        leg.record_position(position);
     }
-    leg.peer_input.is_some()
+    leg.peer_position.is_some()
 }
 
 /// All legs, and a beat for each.
-fn legs<'a>(pulse: &'a Watchdog, takes: &'a mut [RecoveringConnection]) -> impl Iterator<Item = &'a mut Leg> {
-    takes.iter_mut().flat_map(|take| &mut take.legs).inspect(|_| pulse.beat())
+fn legs<'a>(
+    pulse: &'a Watchdog,
+    connections: &'a mut [RecoveringConnection],
+) -> impl Iterator<Item = &'a mut Leg> {
+    connections.iter_mut().flat_map(|take| &mut take.legs).inspect(|_| pulse.beat())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::recovering::tests::busy;
+    use super::super::recovering::tests::active;
     use super::*;
     use evergate_bpf::Flow;
     use std::cell::{Cell, RefCell};
     use std::collections::BTreeMap;
 
-    /// Peers that answer the `answers`th question, and how much was done for them without a beat.
+    /// Peers that answer probe number `answers`, and a count of the steps without a heartbeat.
     struct Slow<'a> {
         pulse: &'a Watchdog,
         answers: usize,
         asked: RefCell<BTreeMap<Flow, usize>>,
-        /// The pulse as seen last, steps since it changed, and the most of them.
+        /// The watchdog counter as seen last, steps since it changed, and the largest number of them.
         gap: Cell<(u64, usize, usize)>,
     }
 
@@ -136,18 +139,18 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_asks_many_peers_shows_that_it_gets_on() {
-        for (answers, peer_input) in [(1, 3000), (3, 3000), (usize::MAX, 0)] {
+    fn probing_many_peers_beats_the_watchdog() {
+        for (answers, answered) in [(1, 3000), (3, 3000), (usize::MAX, 0)] {
             let pulse = Watchdog::default();
             pulse.beat(); // it is at work
             let slow = Slow { pulse: &pulse, answers, asked: RefCell::default(), gap: Cell::new((0, 0, 0)) };
-            let mut takes: Vec<RecoveringConnection> =
-                (0..3000).map(|number| busy(number, number as u16 + 1)).collect();
-            ask_all(&slow, &pulse, &mut takes);
-            let legs = || takes.iter().flat_map(|take| &take.legs);
+            let mut connections: Vec<RecoveringConnection> =
+                (0..3000).map(|number| active(number, number as u16 + 1)).collect();
+            probe_all(&slow, &pulse, &mut connections);
+            let legs = || connections.iter().flat_map(|connection| &connection.legs);
             assert_eq!(
-                (legs().count(), legs().filter(|leg| leg.peer_input.is_some()).count()),
-                (3000, peer_input)
+                (legs().count(), legs().filter(|leg| leg.peer_position.is_some()).count()),
+                (3000, answered)
             );
             assert!(
                 slow.asked.borrow().values().all(|asked| (PROBES_MIN.min(answers)..=PROBES).contains(asked))

@@ -1,5 +1,5 @@
-//! One connection on its way from a copy to sockets: what it was agreed on, what its peers turn out to have, and what is built of
-//! that. In which order, see [`super::resume`].
+//! A connection being recovered: its replicated TCP parameters, the positions that its peers report, and the sockets
+//! rebuilt from both. Order of the steps: [`super::failover`].
 
 use super::Cluster;
 use super::early_segments::{EarlySegment, in_order};
@@ -12,44 +12,45 @@ use std::os::fd::RawFd;
 
 /// Receive window of a restored socket, before scaling.
 const WINDOW: u32 = 65_535 << 6;
-/// Window of a peer that has not said how much room it has, in bytes: that of most before they have heard anything.
+/// Assumed window of a peer that has not reported one, in bytes: the initial window of most.
 const PEER_WINDOW: u32 = 65_535;
 /// Buffers of a socket while it is restored, in bytes.
 const BUFFER: u32 = 8 << 20;
-/// How far below the mirrored position a probe acknowledges: what it says must be nothing new.
+/// How far below the replicated position a probe acknowledges: it must acknowledge nothing new.
 const PROBE_BELOW: u32 = 256 << 10;
 
-/// One leg on its way to a socket.
+/// One leg being recovered.
 pub(super) struct Leg {
     pub(super) facts: LegFacts,
     tcp: TcpParams,
-    /// Positions that are mirrored: output that the peer has, input that we have.
+    /// Replicated positions: output that the peer has, input that this node has.
     sent: u64,
     pub(super) received: u64,
-    /// What the peer turned out to have, but for the last number: that may be the FIN of the node before us, which is no
-    /// byte of the stream. Whatever it is, it is sent again, and the peer passes it over.
+    /// Output that the peer has acknowledged, without the last sequence number: that may be the FIN of the former
+    /// owner, which is no byte of the stream. That byte is sent again, and the peer skips it.
     pub(super) acked: u64,
-    /// The mirrored input is the whole stream: the peer's end was read.
+    /// The replicated input is the whole stream: the peer's end was read.
     whole: bool,
-    /// The peer has said its FIN: it is taken as received. Acknowledging less than the node before us did would make older
-    /// kernels drop what we say.
+    /// The peer has sent its FIN, which counts as received. Acknowledging less than the former owner did would make
+    /// older kernels drop our segments.
     pub(super) ended: bool,
     pub(super) slot: Option<Slot>,
-    pub(super) peer_input: Option<PeerPosition>,
+    /// Position that the peer has reported.
+    pub(super) peer_position: Option<PeerPosition>,
     pub(super) socket: Option<Restoring>,
 }
 
-/// One connection on its way.
+/// One connection being recovered.
 pub(super) struct RecoveringConnection {
     pub(super) id: ConnectionId,
     pub(super) bucket: Bucket,
     pub(super) held: Box<ReplicatedConnection>,
-    /// The client's, and the server's if there is one (in use, or idle and bound); of a connection that rests only
-    /// when its turn comes.
+    /// The client's leg, and the server's if there is one (in use, or idle and bound). An idle connection has none
+    /// before its turn.
     pub(super) legs: Vec<Leg>,
 }
 
-/// What a peer sent while nobody listened, or to a node that did not acknowledge it.
+/// Segments that a peer sent during the outage, or to a node that did not acknowledge them.
 pub(super) struct LostSegments {
     tcp: TcpParams,
     loss: Loss,
@@ -62,12 +63,14 @@ impl LostSegments {
         Flow::new(self.tcp.local, self.tcp.remote)
     }
 
-    /// Tells the peer, which was told `before` so often. `socket`: the one that lives now. Whether it was told.
+    /// Sends a notice to the peer of `socket`, the active one, after `before` earlier ones. Returns whether it has
+    /// left.
     pub(super) fn notify_peer(&self, cluster: &Cluster, socket: RawFd, before: u32) -> bool {
         let own = evergate_sys::timestamp(socket).ok();
         let timestamps = self.tcp.stamp.and(own).map(|own| (own, self.newest));
         let loss = Loss { timestamps, ..self.loss };
-        cluster.prober.notify_loss(&self.tcp, &loss, before).unwrap_or(false) // who does not hear it waits for its timer
+        // without it the peer's timer retransmits
+        cluster.prober.notify_loss(&self.tcp, &loss, before).unwrap_or(false)
     }
 }
 
@@ -89,7 +92,7 @@ impl Leg {
             whole,
             ended: false,
             slot: None,
-            peer_input: None,
+            peer_position: None,
             socket: None,
         })
     }
@@ -102,20 +105,20 @@ impl Leg {
         WINDOW.min(65_535 << self.tcp.receive_scale())
     }
 
-    /// How much room the peer had when it was heard, in bytes.
+    /// The peer's window when its position arrived, in bytes.
     pub(super) fn room(&self) -> u32 {
-        self.peer_input.map_or(0, |peer_input| peer_input.window << self.tcp.send_scale().min(14))
+        self.peer_position.map_or(0, |position| position.window << self.tcp.send_scale().min(14))
     }
 
     fn send_sequence(&self) -> u32 {
         self.facts.sent.wrapping_add(self.acked as u32)
     }
 
-    /// What the peer has said that it has, if that is more than is sent from.
+    /// The position that the peer has reported, if it is beyond the position we send from.
     fn peer_has(&self) -> u32 {
         let send = self.send_sequence();
-        self.peer_input
-            .map(|peer_input| peer_input.ack)
+        self.peer_position
+            .map(|position| position.ack)
             .filter(|ack| ack.wrapping_sub(send) as i32 > 0)
             .unwrap_or(send)
     }
@@ -125,8 +128,8 @@ impl Leg {
     }
 
     fn stamp(&self, now_ms: u64) -> Option<u32> {
-        let seen = self.peer_input.map_or(0, |peer_input| peer_input.timestamps.1);
-        self.tcp.stamp.map(|stamp| match self.peer_input {
+        let seen = self.peer_position.map_or(0, |position| position.timestamps.1);
+        self.tcp.stamp.map(|stamp| match self.peer_position {
             Some(_) => stamp.after(now_ms, seen),
             None => stamp.at(now_ms),
         })
@@ -134,7 +137,7 @@ impl Leg {
 
     pub(super) fn restored(&self, cluster: &Cluster, now_ms: u64) -> Restored {
         let interface = cluster.layout.interfaces[usize::from(self.facts.interface).min(1)];
-        let newest = self.peer_input.map_or(0, |peer_input| peer_input.timestamps.0);
+        let newest = self.peer_position.map_or(0, |position| position.timestamps.0);
         Restored {
             flow: self.flow(),
             send: self.send_sequence(),
@@ -167,60 +170,60 @@ impl Leg {
         let _ = cluster.prober.ask(&self.tcp, &probe);
     }
 
-    /// What the peer has sent, as it says, and nobody has.
+    /// Segments that the peer reports as sent and no node has.
     pub(super) fn lost_segments(&self) -> Option<LostSegments> {
-        let peer_input = self.peer_input.filter(|peer_input| peer_input.seq != self.receive_sequence())?;
+        let position = self.peer_position.filter(|position| position.seq != self.receive_sequence())?;
         let loss = Loss {
-            send: self.send_sequence(), // the gate tells the peer's own number in its place
+            send: self.send_sequence(), // the gate writes the peer's own number instead
             receive: self.receive_sequence(),
-            until: peer_input.seq,
+            until: position.seq,
             window: self.window(),
             timestamps: None,
         };
-        let unsent = LostSegments { tcp: self.tcp, loss, newest: peer_input.timestamps.0 };
-        unsent.loss.is_worth_telling(&self.tcp).then_some(unsent)
+        let lost = LostSegments { tcp: self.tcp, loss, newest: position.timestamps.0 };
+        lost.loss.is_worth_telling(&self.tcp).then_some(lost)
     }
 
-    /// What the peer has, and how much room. Whoever has more than was ever sent is not the peer: his word would be skipped in
-    /// what is made again.
-    pub(super) fn record_position(&mut self, peer_input: PeerPosition) {
-        let ahead = peer_input.ack.wrapping_sub(self.facts.sent.wrapping_add(self.sent as u32)) as i32;
+    /// Records the position and window of the peer. Rejects an acknowledgement beyond anything ever sent: it is forged,
+    /// and would make the replay skip bytes that the peer lacks.
+    pub(super) fn record_position(&mut self, position: PeerPosition) {
+        let ahead = position.ack.wrapping_sub(self.facts.sent.wrapping_add(self.sent as u32)) as i32;
         if i64::from(ahead) > i64::from(ahead_max(self.tcp.send_scale())) {
             return;
         }
-        self.peer_input = Some(peer_input);
+        self.peer_position = Some(position);
         self.acked = self.sent + u64::try_from(ahead - 1).unwrap_or(0);
         let end = self.facts.received.wrapping_add(self.received as u32).wrapping_add(1);
-        self.ended |= self.whole && peer_input.seq == end;
+        self.ended |= self.whole && position.seq == end;
     }
 
-    /// Whether the peer of a connection that rests says this: it has everything, and goes on where it stopped. Whoever only
-    /// guesses at the connection's ends does not know that.
-    pub(super) fn follows(&self, peer_input: &PeerPosition) -> bool {
-        let ahead = peer_input.seq.wrapping_sub(self.receive_sequence());
-        peer_input.ack == self.send_sequence() && ahead < self.window()
+    /// Whether this position belongs to the peer of an idle connection: it has everything, and continues where it
+    /// stopped. An attacker that only guesses the addresses does not know these numbers.
+    pub(super) fn follows(&self, position: &PeerPosition) -> bool {
+        let ahead = position.seq.wrapping_sub(self.receive_sequence());
+        position.ack == self.send_sequence() && ahead < self.window()
     }
 
-    /// What the peer said while there was no socket is there as if it came now.
-    pub(super) fn play(&self, mut reported: Vec<EarlySegment>) {
+    /// Puts the segments that arrived before the socket existed into its receive queue.
+    pub(super) fn enqueue_recv(&self, mut pieces: Vec<EarlySegment>) {
         let Some(socket) = self.socket.as_ref().filter(|_| !self.whole) else { return };
-        reported.retain(|piece| piece.ack == self.send_sequence());
-        for data in in_order(&reported, self.receive_sequence()) {
+        pieces.retain(|piece| piece.ack == self.send_sequence());
+        for data in in_order(&pieces, self.receive_sequence()) {
             if !socket.receive(data).is_ok_and(|taken| taken == data.len()) {
-                break; // said again before long
+                break; // the peer retransmits it
             }
         }
     }
 
-    /// Gate first, then the socket, still asleep.
+    /// Restores the slot, then the socket, which stays in TCP_REPAIR.
     pub(super) fn build(&mut self, cluster: &Cluster, now_ms: u64) -> anyhow::Result<()> {
         let restored = self.restored(cluster, now_ms);
-        // Whoever goes on after this node begins from what is said from now on.
+        // A later owner starts from the timestamps sent from now on.
         self.facts.timestamp = restored.timestamps.map(|(own, _)| (own, now_ms));
         let slot = self.slot.take().ok_or_else(|| anyhow::anyhow!("no slot"))?;
         self.slot = Some(cluster.gate.restore_again(slot, &restored));
-        // Of a peer that has not said it: sockets do not send into a window that is too small before seconds have passed.
-        let peer_window = if self.peer_input.is_some() { self.room() } else { PEER_WINDOW };
+        // Without a reported window, assume a normal one: a socket does not send into a small window for seconds.
+        let peer_window = if self.peer_position.is_some() { self.room() } else { PEER_WINDOW };
         let restore = Restore {
             facts: self.tcp,
             send: restored.send,
@@ -232,7 +235,7 @@ impl Leg {
         };
         let socket = match restore.open() {
             Err(error) if error.source.kind() == std::io::ErrorKind::AddrNotAvailable => {
-                evergate_sys::destroy(self.tcp.local, self.tcp.remote)?; // an orphan of an earlier life
+                evergate_sys::destroy(self.tcp.local, self.tcp.remote)?; // an orphan of an earlier incarnation
                 restore.open()?
             }
             other => other?,
@@ -243,7 +246,7 @@ impl Leg {
 }
 
 impl RecoveringConnection {
-    /// Nothing of it is on its way: it is not looked at before its turn comes.
+    /// An idle connection: nothing is in flight, and it is not examined before its turn.
     pub(super) fn idle(
         id: ConnectionId,
         bucket: Bucket,
@@ -252,15 +255,15 @@ impl RecoveringConnection {
         RecoveringConnection { id, bucket, held, legs: Vec::new() }
     }
 
-    /// With something on its way; `None` when not even its client is known.
+    /// An active connection; `None` when the replica lacks its client leg.
     pub(super) fn active(
         id: ConnectionId,
         bucket: Bucket,
         held: Box<ReplicatedConnection>,
     ) -> Option<RecoveringConnection> {
-        let mut take = RecoveringConnection::idle(id, bucket, held);
-        take.find_legs();
-        take.held.legs.contains_key(&0).then_some(take)
+        let mut connection = RecoveringConnection::idle(id, bucket, held);
+        connection.find_legs();
+        connection.held.legs.contains_key(&0).then_some(connection)
     }
 
     pub(super) fn find_legs(&mut self) {
@@ -268,7 +271,7 @@ impl RecoveringConnection {
         self.legs = numbers.filter_map(|number| Leg::of(&self.held, number)).collect();
     }
 
-    /// What its client is told apart by.
+    /// Addresses of the client leg, which identify the connection.
     pub(super) fn client_flow(&self) -> Option<Flow> {
         self.held.legs.get(&0).map(|facts| Flow::new(facts.local, facts.remote))
     }
@@ -280,7 +283,7 @@ pub(super) mod tests {
     use evergate_base::{Bucket, Term};
     use evergate_replication::ConnectionState;
 
-    pub(in super::super) fn take(id: u64, port: u16, closed: bool) -> RecoveringConnection {
+    pub(in super::super) fn recovering(id: u64, port: u16, closed: bool) -> RecoveringConnection {
         let facts = LegFacts {
             local: ([10, 0, 0, 1], 443).into(),
             remote: ([10, 0, 0, 2], port).into(),
@@ -306,25 +309,25 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn who_has_more_than_was_ever_sent_is_not_heard() {
-        let mut leg = Leg::of(&take(1, 50, false).held, 0).unwrap();
-        let peer_input = |ack| PeerPosition { seq: 1, ack, window: 1000, count: 1, timestamps: (0, 0) };
+    fn ack_beyond_anything_sent_is_rejected() {
+        let mut leg = Leg::of(&recovering(1, 50, false).held, 0).unwrap();
+        let position = |ack| PeerPosition { seq: 1, ack, window: 1000, count: 1, timestamps: (0, 0) };
         let most = ahead_max(leg.tcp.send_scale());
         for forged in [most + 2, 1 << 30, i32::MAX as u32] {
-            leg.record_position(peer_input(forged));
-            assert!(leg.peer_input.is_none() && leg.acked == 0, "{forged}");
+            leg.record_position(position(forged));
+            assert!(leg.peer_position.is_none() && leg.acked == 0, "{forged}");
         }
         for (ack, acked) in [(1u32.wrapping_sub(100), 0), (1, 0), (151, 149), (most + 1, u64::from(most) - 1)]
         {
-            leg.record_position(peer_input(ack));
-            assert_eq!((leg.peer_input, leg.acked), (Some(peer_input(ack)), acked));
+            leg.record_position(position(ack));
+            assert_eq!((leg.peer_position, leg.acked), (Some(position(ack)), acked));
         }
     }
 
-    /// One with something on its way, so that its peers are asked.
-    pub(in super::super) fn busy(id: u64, port: u16) -> RecoveringConnection {
-        let mut take = take(id, port, false);
-        take.find_legs();
-        take
+    /// An active connection, whose peers are probed.
+    pub(in super::super) fn active(id: u64, port: u16) -> RecoveringConnection {
+        let mut connection = recovering(id, port, false);
+        connection.find_legs();
+        connection
     }
 }

@@ -1,7 +1,7 @@
 //! The encrypted connection from a worker to a worker of another node.
 //!
-//! TLS 1.3 with the cluster's own key at both ends (see `evergate_crypto::channel`). Whatever goes wrong, the channel is
-//! closed and the other side counts as gone until a new one is made.
+//! TLS 1.3 with the cluster's own key at both ends (see `evergate_crypto::channel`). Any error closes the channel, and
+//! the other side counts as gone until a new one is made.
 
 use crate::worker::Lag;
 use evergate_base::Micros;
@@ -14,14 +14,15 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Most that is taken from the socket in one turn.
 const READ_MAX: usize = 4 << 20;
-/// What the owner waits to hear of.
+/// A condition that the owner waits for a backup to acknowledge.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Notice {
     Entry {
         key: super::Key,
         index: u64,
     },
-    /// All of a bucket was said; what follows from newer entries waits for this backup from now on.
+    /// The full state of a bucket was acknowledged. From now on, output that depends on newer entries waits for this
+    /// backup.
     Reported {
         bucket: Bucket,
         term: Term,
@@ -31,7 +32,7 @@ pub(crate) enum Notice {
         bucket: Bucket,
         term: Term,
     },
-    /// The state of connections that were taken over.
+    /// The state of recovered connections was acknowledged.
     Taken {
         bucket: Bucket,
         stage: super::reprotect::Activity,
@@ -79,15 +80,15 @@ fn transfer(result: Transfer) -> io::Result<usize> {
     }
 }
 
-/// One TLS connection of either direction, and the plaintext that came.
+/// One TLS connection of either direction, and its received plaintext.
 pub(crate) struct Channel {
     socket: OwnedFd,
     tls: rustls::Connection,
     pub(crate) input: Vec<u8>,
-    /// The other side says nothing more than what the socket holds.
+    /// The other side has sent its end: only the socket's content remains.
     ends: bool,
     ended: bool,
-    /// The socket may hold more than was taken, of which no event will tell.
+    /// The socket may hold unread data, for which no further event comes.
     pub(crate) has_more: bool,
 }
 
@@ -100,8 +101,8 @@ impl Channel {
         self.socket.as_raw_fd()
     }
 
-    /// Takes in what has come. `ends`: an event has told of the other's end, which no later one tells again. An error means
-    /// that the channel is of no use any more.
+    /// Reads the socket. `ends`: an event reported the other side's end, which is reported once. After an error the
+    /// channel is unusable.
     pub(crate) fn receive(&mut self, ends: bool) -> io::Result<()> {
         let mut taken = 0;
         self.ends |= ends;
@@ -135,7 +136,7 @@ impl Channel {
         if self.ended { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
     }
 
-    /// Sends as much of `bytes` as the socket takes; how much.
+    /// Sends as much of `bytes` as the socket takes; returns how much.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut sent = 0;
         loop {
@@ -161,16 +162,16 @@ pub(crate) struct Outgoing {
     pub(crate) connecting: bool,
     /// Terms that were announced on it, by bucket.
     pub(crate) announced: Vec<Option<Term>>,
-    /// By bucket: everything that this worker has to say of it was said on this channel, in order. Of the others nothing is
-    /// said, because the backup would take what follows a gap for what follows the last it knows.
+    /// By bucket: whether this channel has carried all frames of this worker, in order. Without that, no frame is sent:
+    /// the backup could not see the gap.
     pub(crate) follows: Vec<bool>,
-    /// By bucket: it has heard all that was said when this began, and nothing is let go any more that it lacks.
+    /// By bucket: the backup has acknowledged the full state. Output waits for it from now on.
     pub(crate) awaited: Vec<bool>,
-    /// By bucket: how many frames had been said with the newest of it.
-    reported: Vec<u64>,
-    /// How many frames had been said with the one that is timed, and when that was; one at a time is.
+    /// By bucket: number of frames on the channel up to the bucket's newest.
+    last_frame: Vec<u64>,
+    /// The frame being timed (one at a time), by its number on the channel, and when it was queued.
     timed: Option<(u64, Micros)>,
-    /// The longest that one took since somebody asked.
+    /// The longest time to an acknowledgement since the last call of [`Outgoing::take_lag`].
     slowest: Micros,
 }
 
@@ -194,7 +195,7 @@ impl Outgoing {
             announced: vec![None; usize::from(evergate_membership::BUCKETS)],
             follows: vec![false; usize::from(evergate_membership::BUCKETS)],
             awaited: vec![false; usize::from(evergate_membership::BUCKETS)],
-            reported: vec![0; usize::from(evergate_membership::BUCKETS)],
+            last_frame: vec![0; usize::from(evergate_membership::BUCKETS)],
             timed: None,
             slowest: Micros(0),
         })
@@ -204,8 +205,7 @@ impl Outgoing {
         self.follows.get(usize::from(bucket.0)).copied().unwrap_or(false)
     }
 
-    /// What is said of a bucket from now on follows what was said before, or is the first that there is to say; or it is not
-    /// said.
+    /// Sets whether further frames of a bucket are sent: they follow all earlier ones, or are the first.
     pub(crate) fn follow(&mut self, bucket: evergate_membership::Bucket, follows: bool) {
         if let Some(known) = self.follows.get_mut(usize::from(bucket.0)) {
             *known = follows;
@@ -213,14 +213,14 @@ impl Outgoing {
         self.wait(bucket, false);
     }
 
-    /// The term is announced once more, by which the backup knows that everything is said anew.
+    /// Makes the next frame announce the term again: the backup then expects the full state.
     pub(crate) fn begin_again(&mut self, bucket: evergate_membership::Bucket) {
         if let Some(announced) = self.announced.get_mut(usize::from(bucket.0)) {
             *announced = None;
         }
     }
 
-    /// Whether what follows from entries waits for this backup, which is being filled.
+    /// Whether output waits for this backup, which is catching up.
     pub(crate) fn is_awaited(&self, bucket: evergate_membership::Bucket) -> bool {
         self.awaited.get(usize::from(bucket.0)).copied().unwrap_or(false)
     }
@@ -231,7 +231,7 @@ impl Outgoing {
         }
     }
 
-    /// A frame of this bucket is said.
+    /// Queues a frame of this bucket.
     pub(crate) fn push(
         &mut self,
         bucket: evergate_membership::Bucket,
@@ -239,26 +239,26 @@ impl Outgoing {
         notice: Option<Notice>,
     ) -> Result<(), SenderError> {
         self.feed.push(frame, notice)?;
-        if let Some(reported) = self.reported.get_mut(usize::from(bucket.0)) {
-            *reported = self.feed.frames();
+        if let Some(last) = self.last_frame.get_mut(usize::from(bucket.0)) {
+            *last = self.feed.frames();
         }
         Ok(())
     }
 
-    /// Whether the backup has taken in all that was said of the bucket.
+    /// Whether the backup has acknowledged all frames of the bucket.
     pub(crate) fn has_answered(&self, bucket: evergate_membership::Bucket) -> bool {
-        let reported = self.reported.get(usize::from(bucket.0)).copied().unwrap_or(0);
-        self.feed.frames() - self.feed.lag() >= reported
+        let last = self.last_frame.get(usize::from(bucket.0)).copied().unwrap_or(0);
+        self.feed.frames() - self.feed.lag() >= last
     }
 
-    /// Times the newest frame, unless another one is.
+    /// Starts timing the newest frame, unless a frame is being timed.
     pub(crate) fn time_newest(&mut self, now: Micros) {
         if self.timed.is_none() && self.feed.lag() > 0 {
             self.timed = Some((self.feed.frames(), now));
         }
     }
 
-    /// How far the backup is behind; how long it took is told once.
+    /// Lag of the backup; resets the longest time.
     pub(crate) fn take_lag(&mut self, now: Micros) -> Lag {
         let takes = self.timed.map_or(Micros(0), |(_, since)| now.since(since));
         Lag {
@@ -268,7 +268,7 @@ impl Outgoing {
         }
     }
 
-    /// Sends what waits.
+    /// Sends queued frames.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         if self.connecting {
             return Ok(());
@@ -278,14 +278,14 @@ impl Outgoing {
         Ok(())
     }
 
-    /// The answers that have come, each with what it covers. `ends`: see [`Channel::receive`].
+    /// Acknowledgements that have arrived, as the conditions that they fulfil. `ends`: see [`Channel::receive`].
     pub(crate) fn answers(&mut self, ends: bool, now: Micros) -> anyhow::Result<Vec<Notice>> {
         let ended = self.channel.receive(ends);
-        let mut peer_input = Vec::new();
+        let mut notices = Vec::new();
         let mut at = 0;
         while let Some((answer, length)) = Answer::decode(&self.channel.input[at..])? {
             at += length;
-            self.feed.handle_answer(answer.frames, |notice| peer_input.push(notice))?;
+            self.feed.handle_answer(answer.frames, |notice| notices.push(notice))?;
         }
         self.channel.input.drain(..at);
         let answered = self.feed.frames() - self.feed.lag();
@@ -293,6 +293,6 @@ impl Outgoing {
             self.slowest = self.slowest.max(now.since(since));
         }
         ended?;
-        Ok(peer_input)
+        Ok(notices)
     }
 }

@@ -1,8 +1,8 @@
-//! Channels that other nodes' workers make: they are taken here, and have a few seconds to say whose they are.
+//! Listener for channels of other nodes' workers: a new channel has a few seconds to send its identity.
 //!
-//! Until then a channel may be anybody's. Bounds: from one node's address there are at most [`NAMELESS_PER_WORKER`] for each of its
-//! workers, from all other addresses together [`UNLISTED_MAX`], and none of those gets one of the last descriptors. One more
-//! takes the place of the oldest of its kind: nobody is kept out by who came first and says nothing.
+//! Until then any machine may be at the other end. Bounds: from one node's address at most [`NAMELESS_PER_WORKER`] for
+//! each of its workers, from all other addresses together [`UNLISTED_MAX`], and unlisted ones never get one of the last
+//! descriptors. One more takes the place of the oldest of its kind, so idle connections cannot block the listener.
 
 use super::Cluster;
 use super::backup::Incoming;
@@ -19,15 +19,16 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 const INCOMING_MAX: usize = 1024;
 /// Those without a name from addresses that are no node's.
 const UNLISTED_MAX: usize = 16;
-/// ... and from a node's address, for each of its workers: it may come again before the end of its last one is heard.
+/// Most unidentified channels from a node's address, for each of its workers: a worker may reconnect before the end of
+/// its last channel arrives.
 const NAMELESS_PER_WORKER: usize = 2;
-/// A TLS handshake and the first frame take so long at most.
+/// Time limit of the TLS handshake and the first frame.
 const NAMELESS_FOR: Micros = Micros::from_ms(5_000);
 /// Channels taken in one turn.
 const BATCH: usize = 64;
 
-/// Where another channel from the address of `host` has its place: a free one, or that of whoever has waited longest among its
-/// like without saying who it is.
+/// Place for another channel from the address of `host`: a free one, or that of the oldest unidentified channel of the
+/// same kind.
 fn place(all: &[Option<Incoming>], host: Option<NodeId>, workers: usize) -> Option<usize> {
     let max = host.map_or(UNLISTED_MAX, |_| NAMELESS_PER_WORKER * workers);
     let taken = all.iter().enumerate().filter_map(|(index, of)| Some((index, of.as_ref()?)));
@@ -40,7 +41,7 @@ fn place(all: &[Option<Incoming>], host: Option<NodeId>, workers: usize) -> Opti
 }
 
 impl Worker {
-    /// Other nodes' workers want to mirror their connections here. The listener is reported again if there are more.
+    /// Accepts channels of other nodes' workers. The listener is reported again if there are more.
     pub(in crate::worker) fn accept_channels(&mut self) {
         for _ in 0..BATCH {
             let Some(listener) = self.cluster.as_ref().and_then(|cluster| cluster.replication_listener())
@@ -76,7 +77,7 @@ impl Worker {
         }
     }
 
-    /// Takes no channel for a moment: asked again at once, the kernel would say the same without end.
+    /// Stops accepting channels for a moment: an immediate retry would return the same error endlessly.
     fn pause_channels(&mut self, error: &io::Error) {
         self.shared.room.log_shortage(self.now, error);
         self.counters.reason("accept_failed");
@@ -85,14 +86,14 @@ impl Worker {
             cluster.replication_listener().is_some_and(|fd| self.epoll.remove(fd).is_ok());
     }
 
-    /// Takes channels again when none could be taken a moment ago.
+    /// Accepts channels again after a pause.
     pub(in crate::worker) fn resume_channels(&mut self) {
         let Some(cluster) = self.cluster.as_mut().filter(|cluster| cluster.channels_paused) else { return };
         let Some(listener) = cluster.replication_listener() else { return };
         cluster.channels_paused = self.epoll.add_input(listener, Source::Channels.token()).is_err();
     }
 
-    /// Ends channels of which nobody has said for too long whose they are.
+    /// Closes channels whose identity is overdue.
     pub(super) fn end_nameless(&mut self) {
         let now = self.now;
         let Some(cluster) = &mut self.cluster else { return };

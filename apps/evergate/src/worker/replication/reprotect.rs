@@ -1,8 +1,10 @@
-//! Before a connection that was taken over says anything, every other backup must know where it goes on.
+//! Re-protection: before a recovered connection sends anything, every other backup must have the point from which it
+//! resumes.
 //!
-//! Two backups need not have got the same last entries of a dead owner. What this node goes on from, and will acknowledge
-//! at once, may be more than another one has: should this node die too, that one must not go on from less. So the state
-//! is said first, and the bucket stays on hold until all who count have it. Without such backups nothing waits.
+//! Two backups may differ in the last entries of a failed owner. This node resumes from its own state and acknowledges
+//! it at once, which may be more than another backup has. If this node fails too, that backup must not resume from
+//! less. So the recovered state is sent first, and the bucket stays on hold until all required backups have it. Without
+//! such backups nothing waits.
 
 use super::Cluster;
 use super::activate::ActivatedConnection;
@@ -21,99 +23,102 @@ use evergate_replication::{ConnectionId, Frame};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Connections go on in this order: those with something on its way, and those that rest.
+/// Activity of a connection; active ones resume first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Activity {
     Active,
     Idle,
 }
 
-/// How long a turn may be spent on connections that rest: with nothing else to do, or a thousandth of the time since the
-/// take-over within these bounds. A request takes several turns; who speaks to a connection that rests is heard at once.
+/// Time that a turn may spend on idle connections: without other work, or a thousandth of the time since the failover
+/// began, within these bounds. A request connections several turns; a connection whose client sends resumes at once.
 const IDLE_SPAN_IDLE: Duration = Duration::from_millis(1);
 const IDLE_SPAN_MIN: Duration = Duration::from_micros(500);
 const IDLE_SPAN_MAX: Duration = Duration::from_millis(4);
-/// Connections that go on before it is looked at who has spoken meanwhile.
-const AT_A_TIME: usize = 16;
+/// Connections resumed between two polls for early segments.
+const RESUMED_PER_POLL: usize = 16;
 
-/// A take-over that is not done.
+/// An unfinished failover.
 pub(super) struct Failover {
     started: Instant,
-    /// The same by the gate's clock.
+    /// `started` on CLOCK_BOOTTIME, in nanoseconds.
     since_ns: u64,
-    /// How long nothing had been heard of who died.
+    /// How long the failed owner had been silent.
     silent: Micros,
     resumed: Resumed,
-    /// Connections of which others must hear first, by stage and bucket.
+    /// Connections whose state other nodes must receive first, by activity and bucket.
     left: [BTreeMap<Bucket, Vec<RecoveringConnection>>; 2],
-    /// Connections whose peers have heard of them, and whose state machines are yet to be restored.
+    /// Connections with active sockets whose state machines are yet to be restored.
     activated: VecDeque<ActivatedConnection>,
-    /// Connections that rest, whose turn comes.
-    idle_connections: VecDeque<(Bucket, Vec<RecoveringConnection>)>,
+    /// Idle connections that may resume.
+    idle: VecDeque<(Bucket, Vec<RecoveringConnection>)>,
 }
 
 impl Failover {
-    /// One of these buckets; busy connections have their sockets. When it began: `since_ns` by the gate's clock, which a machine
-    /// that is suspended meanwhile lets go on.
+    /// A failover of these buckets; `active` connections have their sockets. `since_ns`: its start by the gate's clock,
+    /// which continues while the machine is suspended.
     pub(super) fn new(
         (started, since_ns): (Instant, u64),
         silent: Micros,
         resumed: Resumed,
         buckets: &[Bucket],
-        busy: Vec<RecoveringConnection>,
-        mut idle_connections: BTreeMap<Bucket, Vec<RecoveringConnection>>,
+        active: Vec<RecoveringConnection>,
+        mut idle: BTreeMap<Bucket, Vec<RecoveringConnection>>,
     ) -> Failover {
         let mut by_bucket: BTreeMap<Bucket, Vec<RecoveringConnection>> =
             buckets.iter().map(|bucket| (*bucket, Vec::new())).collect();
         for bucket in buckets {
-            idle_connections.entry(*bucket).or_default();
+            idle.entry(*bucket).or_default();
         }
-        for take in busy {
-            by_bucket.entry(take.bucket).or_default().push(take);
+        for connection in active {
+            by_bucket.entry(connection.bucket).or_default().push(connection);
         }
-        let (activated, left) = (VecDeque::new(), [by_bucket, idle_connections]);
-        Failover { started, since_ns, silent, resumed, left, activated, idle_connections: VecDeque::new() }
+        let (activated, left) = (VecDeque::new(), [by_bucket, idle]);
+        Failover { started, since_ns, silent, resumed, left, activated, idle: VecDeque::new() }
     }
 
-    /// Connections of the bucket that rest, and whether they may go on.
+    /// Idle connections of the bucket, and whether they may resume.
     fn idle_of(&mut self, bucket: Bucket) -> Option<(&mut Vec<RecoveringConnection>, bool)> {
         let ready =
-            self.idle_connections.iter_mut().find(|(of, _)| *of == bucket).map(|(_, takes)| (takes, true));
-        ready.or_else(|| self.left[Activity::Idle as usize].get_mut(&bucket).map(|takes| (takes, false)))
+            self.idle.iter_mut().find(|(of, _)| *of == bucket).map(|(_, connections)| (connections, true));
+        ready.or_else(|| {
+            self.left[Activity::Idle as usize].get_mut(&bucket).map(|connections| (connections, false))
+        })
     }
 
     fn has(&self, bucket: Bucket) -> bool {
         let left = self.left.iter().any(|left| left.contains_key(&bucket));
-        let activated = self.activated.iter().any(|take| take.bucket == bucket);
-        left || activated || self.idle_connections.iter().any(|(of, _)| *of == bucket)
+        let activated = self.activated.iter().any(|connection| connection.bucket == bucket);
+        left || activated || self.idle.iter().any(|(of, _)| *of == bucket)
     }
 }
 
 impl Worker {
-    /// Says the state of these connections to who must hold it, and goes on with those that nobody need hear of.
+    /// Replicates the recovered state to the required backups; resumes at once what needs none.
     pub(super) fn start_reprotection(&mut self, waiting: Failover) {
         let Some(cluster) = &mut self.cluster else { return };
         cluster.rounds += 1;
-        let (round, mut waiting, mut unreported) = (cluster.rounds, waiting, Vec::new());
+        let (round, mut waiting, mut failed) = (cluster.rounds, waiting, Vec::new());
         for (stage, left) in [Activity::Active, Activity::Idle].into_iter().zip(&mut waiting.left) {
-            for (bucket, takes) in left {
-                let reported = || cluster.replicate_recovered(&self.pulse, (stage, *bucket), takes, round);
-                if catch_panic(&self.counters, reported).is_none() {
-                    // What backups may not have does not go on.
-                    waiting.resumed.lost += takes.len();
-                    unreported.append(takes);
+            for (bucket, connections) in left {
+                let replicate =
+                    || cluster.replicate_recovered(&self.pulse, (stage, *bucket), connections, round);
+                if catch_panic(&self.counters, replicate).is_none() {
+                    // Connections that backups may lack do not resume.
+                    waiting.resumed.lost += connections.len();
+                    failed.append(connections);
                 }
             }
         }
-        for take in &unreported {
-            cluster.give_up_copies(take.bucket, take.id);
+        for connection in &failed {
+            cluster.end_replicas(connection.bucket, connection.id);
         }
         cluster.waiting.push(waiting);
-        self.drop_takes(unreported);
+        self.drop_recovering(failed);
         self.poll_failovers();
     }
 
-    /// Does something for the take-overs that are not done. Should it panic, they are still there.
+    /// Runs a step on the unfinished failovers, and keeps them even if it panics.
     fn with_waiting(&mut self, step: impl FnOnce(&mut Worker, &mut Vec<Failover>)) {
         let Some(cluster) = &mut self.cluster else { return };
         let mut all = std::mem::take(&mut cluster.waiting);
@@ -122,7 +127,7 @@ impl Worker {
         self.put_waiting_back(all);
     }
 
-    /// Goes on with buckets of which all who count have the state, and drops those that are not ours any more.
+    /// Resumes buckets whose state all required backups have, and drops those that this node no longer owns.
     pub(super) fn poll_failovers(&mut self) {
         self.with_waiting(|worker, all| {
             for waiting in all {
@@ -133,16 +138,16 @@ impl Worker {
                             let activated = worker.activate_all(ready, waiting.silent, &mut waiting.resumed);
                             waiting.activated.extend(activated);
                         }
-                        Activity::Idle => waiting.idle_connections.extend(ready),
+                        Activity::Idle => waiting.idle.extend(ready),
                     }
-                    worker.drop_takes(gone);
+                    worker.drop_recovering(gone);
                 }
             }
         });
         self.resume_activated();
     }
 
-    /// Restores the state machines of connections whose sockets live, a few at a time.
+    /// Restores the state machines of connections with active sockets, a few at a time.
     fn resume_activated(&mut self) {
         let is_active =
             |cluster: &Cluster| cluster.waiting.iter().any(|waiting| !waiting.activated.is_empty());
@@ -151,14 +156,14 @@ impl Worker {
                 let Some(waiting) = all.iter_mut().find(|waiting| !waiting.activated.is_empty()) else {
                     return;
                 };
-                let some = waiting.activated.len().min(AT_A_TIME);
-                for take in waiting.activated.drain(..some) {
-                    let (bucket, connection) = (take.bucket, take.id);
-                    let continues = worker.resume(take);
+                let some = waiting.activated.len().min(RESUMED_PER_POLL);
+                for connection in waiting.activated.drain(..some) {
+                    let (bucket, id) = (connection.bucket, connection.id);
+                    let continues = worker.resume(connection);
                     waiting.resumed.count(continues);
                     worker.note_stall(Activity::Active, bucket, waiting.started, continues);
                     if !continues && let Some(cluster) = &mut worker.cluster {
-                        cluster.give_up_copies(bucket, connection);
+                        cluster.end_replicas(bucket, id);
                     }
                 }
             });
@@ -166,19 +171,19 @@ impl Worker {
         }
     }
 
-    /// Goes on with connections that rest, whose clients have spoken by now.
+    /// Resumes idle connections whose clients have sent something.
     fn poll_idle(&mut self) {
-        // What came with the last one's words is heard also when none rests any more.
+        // Early segments are handled also when no idle connection is left.
         if !self.cluster.as_ref().is_some_and(|cluster| cluster.has_idle() || cluster.has_news()) {
             return;
         }
         self.lane_event();
-        self.with_waiting(|worker, all| worker.resume_early_talkers(all, Instant::now() + IDLE_SPAN_MAX));
+        self.with_waiting(|worker, all| worker.resume_early_senders(all, Instant::now() + IDLE_SPAN_MAX));
     }
 
-    /// Goes on with some of the connections that rest: once a turn. `busy`: the turn had other work.
+    /// Resumes some idle connections, once a turn. `busy`: the turn had other work.
     pub(in crate::worker) fn resume_idle(&mut self, busy: bool) {
-        self.poll_idle(); // who has spoken by now goes first
+        self.poll_idle(); // clients that have sent something go first
         let now = Instant::now();
         let Some(cluster) = &mut self.cluster else { return };
         if !cluster.has_idle() {
@@ -189,19 +194,19 @@ impl Worker {
                 let share = now.duration_since(waiting.started) / 1000;
                 let span = if busy { IDLE_SPAN_MIN } else { IDLE_SPAN_IDLE };
                 let until = now + share.clamp(span, IDLE_SPAN_MAX);
-                while let Some((bucket, takes)) = waiting.idle_connections.front_mut()
+                while let Some((bucket, connections)) = waiting.idle.front_mut()
                     && Instant::now() < until
                 {
                     let bucket = *bucket;
                     let ours = worker.cluster.as_ref().is_some_and(|cluster| cluster.owns(bucket));
-                    match takes.pop().filter(|_| ours) {
-                        Some(take) => {
-                            let continues = worker.resume_idle_connection(take, waiting.since_ns);
+                    match connections.pop().filter(|_| ours) {
+                        Some(connection) => {
+                            let continues = worker.resume_idle_connection(connection, waiting.since_ns);
                             waiting.resumed.count(continues);
                             worker.note_stall(Activity::Idle, bucket, waiting.started, continues);
                         }
                         None => {
-                            waiting.idle_connections.pop_front();
+                            waiting.idle.pop_front();
                             worker.end_idle(bucket, ours);
                         }
                     }
@@ -210,20 +215,20 @@ impl Worker {
         });
     }
 
-    /// The bucket is not ours any more: what was to be continued of it is not.
-    pub(super) fn stop_taking(&mut self, bucket: Bucket) {
+    /// Cancels the recovery of a bucket that this node no longer owns.
+    pub(super) fn cancel_recovery(&mut self, bucket: Bucket) {
         let Some(cluster) = &mut self.cluster else { return };
         let mut gone = Vec::new();
         for waiting in &mut cluster.waiting {
             for left in &mut waiting.left {
                 gone.extend(left.remove(&bucket).unwrap_or_default());
             }
-            waiting.idle_connections.retain(|(of, _)| *of != bucket);
+            waiting.idle.retain(|(of, _)| *of != bucket);
         }
-        self.drop_takes(gone);
+        self.drop_recovering(gone);
     }
 
-    /// No connection of the bucket rests any more.
+    /// Ends the recovery of a bucket without idle connections left.
     fn end_idle(&mut self, bucket: Bucket, ours: bool) {
         let Some(cluster) = &mut self.cluster else { return };
         if ours {
@@ -232,34 +237,34 @@ impl Worker {
         self.send_listed(bucket);
     }
 
-    /// Everything there is of a bucket here, and where it ends, for those who back it up.
+    /// Sends the full state of a bucket, and its end, to the backups.
     pub(super) fn send_full_state_to_backups(&mut self, bucket: Bucket) {
         let Some(cluster) = &self.cluster else { return };
         let Role::Owner { required, syncing, .. } = cluster.role(bucket) else { return };
         for node in syncing.iter() {
             self.send_full_state(bucket, node);
         }
-        self.end_telling(bucket, required);
+        self.send_complete_to(bucket, required);
     }
 
-    /// Everything that was taken over has been said to the backups that are to hold it now.
+    /// Sends the end of the recovered state to all current backups.
     fn send_listed(&mut self, bucket: Bucket) {
         let Some(cluster) = &self.cluster else { return };
         let Role::Owner { required, syncing, .. } = cluster.role(bucket) else { return };
-        self.end_telling(bucket, required.union(syncing));
+        self.send_complete_to(bucket, required.union(syncing));
     }
 
-    /// Also those that lack nothing hear where it ends: they may hold what the owner before said to them alone, or still says
-    /// because it does not know that it is not the owner any more.
-    fn end_telling(&mut self, bucket: Bucket, to: MemberSet) {
+    /// Sends the end of the full state also to complete backups: they may have frames that the former owner sent to
+    /// them alone, or still sends before it detects its loss of the bucket.
+    fn send_complete_to(&mut self, bucket: Bucket, to: MemberSet) {
         let Some(cluster) = &mut self.cluster else { return };
         for node in to.iter() {
             cluster.send_complete(bucket, node);
         }
     }
 
-    /// Goes on with connections whose clients have spoken already.
-    fn resume_early_talkers(&mut self, all: &mut [Failover], until: Instant) {
+    /// Resumes idle connections whose clients have already sent something.
+    fn resume_early_senders(&mut self, all: &mut [Failover], until: Instant) {
         let mut too_early = Vec::new();
         while let Some(cluster) = &mut self.cluster
             && Instant::now() < until
@@ -269,14 +274,15 @@ impl Worker {
             let ours = cluster.owns(bucket);
             let found = all.iter_mut().find_map(|waiting| {
                 let (since_ns, started) = (waiting.since_ns, waiting.started);
-                let (takes, ready) = waiting.idle_of(bucket)?;
-                let place = takes.iter().position(|take| take.client_flow() == Some(flow))?;
-                Some((ready && ours).then(|| takes.swap_remove(place)))
-                    .map(|take| (take, since_ns, started, &mut waiting.resumed))
+                let (connections, ready) = waiting.idle_of(bucket)?;
+                let place =
+                    connections.iter().position(|connection| connection.client_flow() == Some(flow))?;
+                Some((ready && ours).then(|| connections.swap_remove(place)))
+                    .map(|connection| (connection, since_ns, started, &mut waiting.resumed))
             });
             match found {
-                Some((Some(take), since_ns, started, resumed)) => {
-                    let continues = self.resume_idle_connection(take, since_ns);
+                Some((Some(connection), since_ns, started, resumed)) => {
+                    let continues = self.resume_idle_connection(connection, since_ns);
                     resumed.count(continues);
                     self.note_stall(Activity::Idle, bucket, started, continues);
                 }
@@ -289,7 +295,7 @@ impl Worker {
         }
     }
 
-    /// A connection of a node that died goes on: so long it had nobody, once it was known to be ours.
+    /// Records how long a connection of a failed node stood still, from this node's ownership to its resumption.
     fn note_stall(&self, stage: Activity, bucket: Bucket, started: Instant, continues: bool) {
         let role = self.cluster.as_ref().map(|cluster| cluster.role(bucket));
         if continues && matches!(role, Some(Role::Owner { begin: OwnershipStart::Failover, .. })) {
@@ -297,12 +303,12 @@ impl Worker {
         }
     }
 
-    /// What is done is reported, in the order in which it began; the rest waits on.
+    /// Reports finished failovers in the order of their start, and keeps the rest.
     fn put_waiting_back(&mut self, mut all: Vec<Failover>) {
         let Some(cluster) = &mut self.cluster else { return };
         let is_done = |waiting: &Failover| {
-            let reported = waiting.left.iter().all(BTreeMap::is_empty);
-            reported && waiting.activated.is_empty() && waiting.idle_connections.is_empty()
+            let none_left = waiting.left.iter().all(BTreeMap::is_empty);
+            none_left && waiting.activated.is_empty() && waiting.idle.is_empty()
         };
         let done = all.iter().take_while(|waiting| is_done(waiting)).count();
         for mut waiting in all.drain(..done) {
@@ -318,7 +324,7 @@ impl Worker {
         }
     }
 
-    /// Takes out what can go on, and connections of buckets that are not ours any more.
+    /// Removes connections that can resume, and those of buckets that this node no longer owns.
     fn split_ready(
         &self,
         stage: Activity,
@@ -326,22 +332,22 @@ impl Worker {
     ) -> (Vec<(Bucket, Vec<RecoveringConnection>)>, Vec<RecoveringConnection>) {
         let (mut ready, mut gone) = (Vec::new(), Vec::new());
         let Some(cluster) = &self.cluster else { return (ready, gone) };
-        let [busy, idle_connections] = left;
-        // That a bucket is done is said after its resting connections: all others of it must have been said before.
+        let [active, idle] = left;
+        // A bucket is finished after its idle connections: the active ones must have been sent before.
         let (of, before) = match stage {
-            Activity::Active => (busy, None),
-            Activity::Idle => (idle_connections, Some(&*busy)),
+            Activity::Active => (active, None),
+            Activity::Idle => (idle, Some(&*active)),
         };
-        for (bucket, takes) in std::mem::take(of) {
+        for (bucket, connections) in std::mem::take(of) {
             let is_first = before.is_none_or(|before| !before.contains_key(&bucket));
             match cluster.role(bucket) {
                 Role::Owner { .. } if is_first && cluster.unreplicated(stage, bucket).is_empty() => {
-                    ready.push((bucket, takes))
+                    ready.push((bucket, connections))
                 }
                 Role::Owner { .. } => {
-                    of.insert(bucket, takes);
+                    of.insert(bucket, connections);
                 }
-                _ => gone.extend(takes),
+                _ => gone.extend(connections),
             }
         }
         (ready, gone)
@@ -349,66 +355,66 @@ impl Worker {
 }
 
 impl Cluster {
-    /// The gate hands over, or no longer, what clients say to connections of the bucket that have no socket.
+    /// Sets whether the gate diverts segments of the bucket's connections without a socket to this worker.
     pub(super) fn set_pending(&self, bucket: Bucket, pending: bool) {
         self.gate.set_pending(bucket, pending.then(|| self.lane.id()));
     }
 
-    /// What has come for this flow by now is among the knocks; what came for others waits its turn.
+    /// Buffers the early segments of this flow; those of other flows wait for their turn.
     pub(super) fn read_early_segments_of(&mut self, flow: &Flow) {
-        let _ = self.lane.events(&mut self.events); // lost ones are said again
+        let _ = self.lane.events(&mut self.events); // lost segments are retransmitted
         for diverted in self.events.early.extract_if(.., |diverted| diverted.flow == *flow) {
             self.early.note(diverted);
         }
     }
 
-    /// Whether it is the flow of a connection that rests and has no socket yet.
+    /// Whether the flow belongs to an idle connection without a socket.
     pub(super) fn is_idle(&mut self, flow: &Flow) -> bool {
         let bucket = self.bucket(flow.local, flow.remote);
-        let takes = |waiting: &mut Failover| {
-            let (takes, _) = waiting.idle_of(bucket)?;
-            takes.iter().find(|take| take.client_flow() == Some(*flow)).map(drop)
+        let connections = |waiting: &mut Failover| {
+            let (connections, _) = waiting.idle_of(bucket)?;
+            connections.iter().find(|connection| connection.client_flow() == Some(*flow)).map(drop)
         };
-        self.waiting.iter_mut().any(|waiting| takes(waiting).is_some())
+        self.waiting.iter_mut().any(|waiting| connections(waiting).is_some())
     }
 
-    /// Whether connections of the bucket that were taken over, or are about to be, do not go on yet: until they do, nobody's copy
-    /// is whole.
+    /// Whether recovered connections of the bucket do not resume yet: until they do, no replica of it is complete.
     pub(super) fn is_pending(&self, bucket: Bucket) -> bool {
         self.arriving.contains(&bucket) || self.waiting.iter().any(|waiting| waiting.has(bucket))
     }
 
-    /// Whether the gate said something that nobody has acted on.
+    /// Whether the gate has reported events that are not handled yet.
     pub(super) fn has_news(&self) -> bool {
         !self.events.woken.is_empty() || !self.events.early.is_empty()
     }
 
-    /// Whether connections that rest wait for their turn.
+    /// Whether idle connections wait for their turn.
     pub(super) fn has_idle(&self) -> bool {
-        self.waiting.iter().any(|waiting| !waiting.idle_connections.is_empty())
+        self.waiting.iter().any(|waiting| !waiting.idle.is_empty())
     }
 
-    /// Says where connections go on to those whose copies count already.
+    /// Sends the resume points of connections to the backups that are already complete.
     fn replicate_recovered(
         &mut self,
         pulse: &Watchdog,
         of: (Activity, Bucket),
-        takes: &[RecoveringConnection],
+        connections: &[RecoveringConnection],
         round: u64,
     ) {
         let (stage, bucket) = of;
-        // What was left of an earlier take-over is not waited for: whoever was told of that may never answer.
+        // Acknowledgements of an earlier failover are not awaited: they may never arrive.
         self.unreported.remove(&of);
         let Role::Owner { required, .. } = self.role(bucket) else { return };
-        for node in required.iter().filter(|_| !takes.is_empty()) {
-            // Without a channel it hears nothing, and the bucket stays on hold until the cluster has dropped it.
-            for (number, take) in (1..).zip(takes) {
+        for node in required.iter().filter(|_| !connections.is_empty()) {
+            // Without a channel the node receives nothing, and the bucket stays on hold until the cluster has dropped
+            // it.
+            for (number, connection) in (1..).zip(connections) {
                 pulse.beat();
                 #[cfg(test)]
-                faults::strike_take("tell", take.client_flow());
-                let (connection, last) = (take.id, number == takes.len());
-                let state = Some(Box::new(take.held.state.clone()));
-                let legs = take.held.legs.clone();
+                faults::strike_take("tell", connection.client_flow());
+                let (connection, last) = (connection.id, number == connections.len());
+                let state = Some(Box::new(connection.held.state.clone()));
+                let legs = connection.held.legs.clone();
                 let begin = Frame::Begin { connection, bucket, state, legs };
                 let notice = last.then_some(Notice::Taken { bucket, stage, round });
                 self.send_to(node, bucket, &begin, notice);
@@ -418,15 +424,15 @@ impl Cluster {
         }
     }
 
-    /// A connection that was taken over does not go on: copies of it would be a connection that nobody has, in the way of the
-    /// next one between the same ends. Who has not been told of it hears of its beginning first.
-    pub(super) fn give_up_copies(&mut self, bucket: Bucket, connection: ConnectionId) {
+    /// Ends a recovered connection that does not resume, at all backups: else a replica without an owner would block
+    /// the next connection with the same addresses. Backups without the connection receive its beginning first.
+    pub(super) fn end_replicas(&mut self, bucket: Bucket, connection: ConnectionId) {
         let begin = Frame::Begin { connection, bucket, state: None, legs: BTreeMap::new() };
         self.replicate(bucket, &begin, None);
         self.replicate(bucket, &Frame::End { connection }, None);
     }
 
-    /// Nodes that must still get the state of a bucket that is being taken over.
+    /// Required nodes that lack the state of a bucket being recovered.
     fn unreplicated(&self, stage: Activity, bucket: Bucket) -> MemberSet {
         let Role::Owner { required, .. } = self.role(bucket) else { return MemberSet::EMPTY };
         self.unreported
@@ -434,7 +440,7 @@ impl Cluster {
             .map_or(MemberSet::EMPTY, |(_, nodes)| nodes.intersection(required))
     }
 
-    /// A node has the state of a bucket, as of this take-over.
+    /// A node has acknowledged the state of a bucket, as of this failover.
     pub(super) fn record_replicated(&mut self, stage: Activity, bucket: Bucket, node: NodeId, round: u64) {
         if let Some((of, nodes)) = self.unreported.get_mut(&(stage, bucket))
             && *of == round

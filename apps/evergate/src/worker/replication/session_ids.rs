@@ -1,9 +1,10 @@
-//! Sessions that clients resume by their ids: every node is told of them, for a client may come back to any.
+//! Replication of TLS 1.2 sessions that clients resume by their ids: every node receives them, for a client may return
+//! to any node.
 //!
-//! The news of a turn leave with its frames, over one channel to each node. Those that hold copies of ours have one; to others
-//! that serve clients one is made as soon as there is a session. A node that has just been reached gets the newest of what is
-//! kept. Nobody waits for any of this: a node that is behind is told of no new sessions, and its clients make full handshakes.
-//! Of aborted ones it is told always.
+//! The sessions of a turn leave with its frames, over one channel to each node. Backups have a channel; other nodes
+//! that serve clients get one as soon as there is a session. A newly reached node receives the newest sessions. No
+//! output waits for any of this: a node with lag receives no new sessions, and its clients make full handshakes.
+//! Withdrawals are always sent.
 
 use super::Cluster;
 use crate::worker::{NamedSessions, Worker};
@@ -14,7 +15,7 @@ use std::collections::BTreeSet;
 
 /// News of new sessions that a turn takes, in bytes.
 const NEWS_BYTES_MAX: usize = 256 << 10;
-/// What a node gets that has just been reached, in bytes; and in one frame.
+/// Most bytes of sessions sent to a newly reached node; and in one frame.
 const NEWEST_BYTES_MAX: usize = 4 << 20;
 const FRAME_BYTES: usize = 64 << 10;
 /// A node for which more waits is behind.
@@ -55,7 +56,7 @@ impl Worker {
         self.shared.sessions.withdraw(id);
     }
 
-    /// What another node says of its sessions.
+    /// Applies the sessions and withdrawals of another node.
     pub(super) fn take_session_news(&mut self, news: Vec<SessionNews>) {
         for news in news {
             match news {
@@ -65,8 +66,8 @@ impl Worker {
         }
     }
 
-    /// There is a new channel to this node. When it is the first, or news may have been lost with another, the node is told
-    /// what it may have missed: of aborted sessions by every worker, of all others by one.
+    /// Sends the sessions that a node with a new channel may have missed, when it is the first channel or frames may
+    /// have been lost with another. Every worker sends withdrawals; one worker sends the sessions.
     pub(super) fn send_missed_sessions(&mut self, node: NodeId) {
         let Some(cluster) = &mut self.cluster else { return };
         let channels = cluster.outgoing.range((node, 0)..=(node, usize::MAX)).count();
@@ -93,8 +94,8 @@ impl Cluster {
         self.news.missed_by.insert(node);
     }
 
-    /// Nodes that serve clients and that this worker has no channel to, when there are sessions that they should know of: with
-    /// uneven weights some hold no copies of ours.
+    /// Nodes that serve clients and to which this worker has no channel, when there are sessions to send: with uneven
+    /// weights some nodes are no backup of this one.
     pub(super) fn unreached(&self, sessions: &NamedSessions) -> BTreeSet<NodeId> {
         if sessions.is_empty() && !self.news.withdrew {
             return BTreeSet::new();
@@ -109,7 +110,7 @@ impl Cluster {
         all.into_iter().filter(|node| !reached(node)).collect()
     }
 
-    /// The news of the turn go to every node: once a turn, before its frames leave.
+    /// Sends the sessions of the turn to every node: once a turn, before its frames leave.
     pub(super) fn send_new_sessions(&mut self) {
         if self.news.list.is_empty() {
             return;

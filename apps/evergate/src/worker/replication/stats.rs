@@ -1,7 +1,7 @@
-//! What a worker says of its mirrors: how many connections have copies, how many copies it holds, how far backups are behind.
+//! Gauges of replication: connections with replicas elsewhere, replicas held here, and the lag of the backups.
 //!
-//! Brought up to date once a second. Connections count themselves by bucket when they begin and end; which of the buckets have
-//! a complete copy elsewhere is looked up when it is asked. Nothing here costs anything per request.
+//! Updated once a second. Connections count themselves by bucket when they begin and end. Which buckets have a complete
+//! replica elsewhere is looked up on demand. Nothing here costs anything per request.
 
 use super::Cluster;
 use crate::worker::{Count, Counters, Lag, ReplicationCounts};
@@ -49,7 +49,7 @@ impl Drop for Counted {
 }
 
 impl Cluster {
-    /// Tells the control plane what is mirrored and held, once a second.
+    /// Publishes the counts of own, replicated and held connections, once a second.
     pub(super) fn publish_figures(&mut self, counters: &Counters, now: Micros) {
         if now < self.census.due {
             return;

@@ -1,8 +1,8 @@
-//! Ends: a connection that is over here is kept by the backups until its client has our end.
+//! Teardown: backups keep a connection that is closed here until its client has acknowledged the end.
 //!
-//! Our FIN, and what came before it, may be lost. As long as this node lives its kernel repeats them; should it die, only
-//! a backup that still holds the connection can. So the backups hear of the end when the client has acknowledged it.
-//! A connection that breaks, here or at its client, is over at once: a RST is said once, by whoever breaks it.
+//! Our FIN, and the bytes before it, may be lost. While this node lives its kernel repeats them; if it fails, only a
+//! backup that still has the connection can. The backups therefore receive the end when the client has acknowledged it.
+//! A connection that breaks, here or at its client, is over at once: a RST is sent once.
 
 use super::Cluster;
 use super::connection::ConnectionReplication;
@@ -13,22 +13,22 @@ use evergate_membership::Bucket;
 use evergate_replication::{ConnectionId, ConnectionState, Frame, LegFacts};
 use std::collections::{BTreeMap, VecDeque};
 
-/// A client that has not acknowledged the end for so long is gone.
+/// A client that has not acknowledged the end after this time is gone.
 const WAIT: Micros = Micros::from_ms(15_000);
-/// When the last ACK leaves, so that several do at once: well before a client's kernel says again what it said in two packets, its
-/// close_notify and its FIN, which may be after 8 ms (RFC 8985, 7).
+/// Delay of the last ACK, so that several leave together. A client's kernel that sent close_notify and FIN in two
+/// packets may repeat them after 8 ms (RFC 8985, 7).
 const FINAL_ACK_AFTER: Micros = Micros::from_ms(3);
-/// Endings of a worker; beyond it the oldest is over for the backups too.
+/// Most teardowns of a worker; beyond it the oldest ends at the backups too.
 const ENDINGS_MAX: usize = 8192;
 
-/// A connection whose socket is closed, and whose client may not know it.
+/// A connection with a closed socket whose client may lack the end.
 pub(super) struct Ending {
     connection: ConnectionId,
     bucket: Bucket,
     slot: Slot,
     /// Sequence number after our FIN.
     end: u32,
-    /// The client's end is to be acknowledged, which is the last that is said to it.
+    /// The client's end is still to be acknowledged, as the last segment to it.
     answers: bool,
     fold: Box<ConnectionState>,
     legs: BTreeMap<u32, LegFacts>,
@@ -36,8 +36,8 @@ pub(super) struct Ending {
 }
 
 impl Worker {
-    /// A mirrored connection is gone from this worker: its slots go too, and the backups hear of it in time. Whether they were
-    /// told already.
+    /// Ends the replication of a connection that is gone from this worker: its slots are released, and the backups
+    /// receive the end in time. Returns whether the end was sent already.
     pub(in crate::worker) fn end_replication(
         &mut self,
         replicated_state: ConnectionReplication,
@@ -48,12 +48,12 @@ impl Worker {
         cluster.forget_slot(replicated_state.leg.slot.index());
         let ConnectionReplication { bucket, mut leg, fold, legs, broken, .. } = replicated_state;
         let end = leg.end_sequence();
-        // As long as the client may lack our end it is told nothing that backups may not hold.
+        // While the client may lack our end, it receives no ACK of input that backups may lack.
         let answers = !broken && leg.slot.is_over(end) && leg.finish_end();
         let slot = leg.slot;
         let ending = Ending { connection, bucket, slot, end, answers, fold, legs, until: now + WAIT };
         if broken {
-            // Its RST has left, or the client's has come, perhaps before the slot was this worker's: nothing follows.
+            // A RST has left or has arrived, perhaps before this worker had the slot: nothing follows.
             cluster.replicate(bucket, &Frame::End { connection }, None);
             cluster.lane.finish(ending.slot, None, Leases::now_ns());
             return true;
@@ -80,9 +80,9 @@ impl Ending {
 }
 
 impl Cluster {
-    /// Says which connections are over: their clients have acknowledged it, or are gone.
+    /// Sends the end of connections whose clients have acknowledged it, or are gone.
     pub(super) fn tend_endings(&mut self, now: Micros) {
-        // Of a bucket that moves the next owner says it.
+        // For a bucket in a handoff the next owner sends it.
         let freezing = &self.freezing;
         let over = |ending: &mut Ending| ending.is_over(now) && !freezing.contains_key(&ending.bucket);
         for ending in extract(&mut self.endings, over) {
@@ -99,7 +99,7 @@ impl Cluster {
         }
     }
 
-    /// The last ACKs of connections that are over leave, several at once. False when they could not.
+    /// Sends the last ACKs of closed connections, several at once. False when they could not leave.
     pub(super) fn send_final_acks(&mut self, now: Micros) -> bool {
         let due = self.final_acks.first().is_some_and(|(due, ..)| *due <= now);
         if !due && self.final_acks.len() < evergate_bpf::BATCH {
@@ -113,7 +113,7 @@ impl Cluster {
         done
     }
 
-    /// The bucket, or all of them, are not ours any more: nothing of it leaves.
+    /// Drops the teardowns of a bucket, or of all, that this node no longer owns, without sending anything.
     pub(super) fn drop_endings(&mut self, bucket: Option<Bucket>) {
         for ending in extract(&mut self.endings, |ending| bucket.is_none_or(|bucket| bucket == ending.bucket))
         {
@@ -121,7 +121,7 @@ impl Cluster {
         }
     }
 
-    /// What a backup that is filled must hear of connections that end.
+    /// Frames about ending connections for a backup that catches up.
     pub(super) fn ending_frames(&self, bucket: Bucket) -> impl Iterator<Item = Frame> {
         let endings = self.endings.iter().filter(move |ending| ending.bucket == bucket);
         endings.map(|ending| Frame::Begin {

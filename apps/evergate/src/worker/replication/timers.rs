@@ -1,4 +1,4 @@
-//! What is due at some time: ACKs that nothing took along, stalls, and what peers have acknowledged meanwhile.
+//! Timed work: ACKs that no output has carried, stalls, and acknowledgements of peers.
 
 use super::{Cluster, ConnectionReplication, End, GatedLeg, POOLED_AFTER_MS, POOLED_TOGETHER};
 use crate::worker::Worker;
@@ -7,8 +7,8 @@ use evergate_base::Micros;
 use evergate_replication::{Delay, InputBoundary, Urgency};
 
 impl Worker {
-    /// Before the worker turns away from a connection: events for what its peers will acknowledge, and time for what
-    /// rests. True when something has happened meanwhile.
+    /// Arms the events for a connection before the worker leaves it: gate events for its peers' acknowledgements, and
+    /// timers for the rest. True when something has happened meanwhile.
     pub(in crate::worker) fn arm_ack_event(&mut self, key: Key) -> bool {
         let now = self.now;
         let Some(cluster) = &mut self.cluster else { return false };
@@ -17,7 +17,7 @@ impl Worker {
             return false;
         }
         let lane = cluster.lane.id();
-        // The next request of a client that did not wait for the answer waits for its acknowledgement.
+        // The next request of a pipelining client waits for its acknowledgement.
         let (eager, server_partial) =
             client.connection.input_boundaries().map(|extent| extent == InputBoundary::Partial).into();
         let (client_inside, server_inside) = client.connection.expects_more();
@@ -44,11 +44,11 @@ impl Worker {
         happened
     }
 
-    /// Peers acknowledged what we asked about, or speak before their connection has a socket.
+    /// Handles events of the gate: acknowledgements of peers, and early segments.
     pub(in crate::worker) fn lane_event(&mut self) {
         let Some(cluster) = &mut self.cluster else { return };
         let mut events = std::mem::take(&mut cluster.events);
-        let _ = cluster.lane.events(&mut events); // lost events are made up for by timers
+        let _ = cluster.lane.events(&mut events); // timers replace lost events
         for diverted in events.early.drain(..) {
             if cluster.is_idle(&diverted.flow) {
                 cluster.early.note(diverted);
@@ -65,7 +65,7 @@ impl Worker {
         }
     }
 
-    /// What is held back ripens, what waits too long is stashed, and what peers have acknowledged is noticed.
+    /// Runs the due timers: delayed ACKs, stashes after long waits, and peers' acknowledgements.
     pub(in crate::worker) fn run_timers(&mut self) {
         let now = self.now;
         while let Some(cluster) = &mut self.cluster
@@ -73,7 +73,7 @@ impl Worker {
         {
             self.guarded(Some(Source::Client(key)), |worker| worker.run_timer(key, (Delay::Short, due)));
         }
-        // Requests may wait for server connections that are given back once clients have acknowledged responses.
+        // Requests may wait for server connections that are released once clients have acknowledged responses.
         let ahead = if self.counters.queued.get() > 0 {
             Delay::Medium.span() - Delay::Short.span()
         } else {
@@ -93,7 +93,7 @@ impl Worker {
         self.send_due_notices();
     }
 
-    /// Pooled server connections that nothing takes an ACK along from: of several at once.
+    /// Sends the owed ACKs of pooled server connections, several at once.
     fn acknowledge_pooled(&mut self) {
         let now = self.now;
         let Some(cluster) = &mut self.cluster else { return };
@@ -104,10 +104,10 @@ impl Worker {
         let mut due: Vec<Key> = cluster.pooled.drain(..count).map(|(_, key)| key).collect();
         due.sort_unstable();
         due.dedup(); // one that was given back several times acknowledges once
-        // One that was used meanwhile has acknowledged what it owed then, and is looked at again.
+        // A connection used meanwhile has carried its owed ACK, and is checked again.
         let gated = due.iter().filter_map(|key| self.upstreams.get(*key)?.gated.as_ref());
         let slots = gated.filter(|gated| gated.is_overdue(now)).map(|gated| &gated.slot);
-        let _ = cluster.lane.emit_acks(slots); // who misses it asks again
+        let _ = cluster.lane.emit_acks(slots); // a peer that misses its ACK sends again
     }
 
     fn run_timer(&mut self, key: Key, look: (Delay, Micros)) {
@@ -118,7 +118,7 @@ impl Worker {
         let answered = client.connection.acknowledged() >= client.connection.newest_entry();
         let Some(replicated_state) = &mut client.replicated_state else { return };
         if replicated_state.timed != Some(look) {
-            return; // it is looked at sooner, or was
+            return; // an earlier timer is set
         }
         replicated_state.timed = None;
         if cluster.freezing.contains_key(&replicated_state.bucket) {
@@ -141,7 +141,7 @@ impl Worker {
         let client_stalled = replicated_state.leg.is_stalled(of_client, now);
         let server_stalled = server.is_some_and(|gated| gated.is_stalled(of_server, now));
         if tickets {
-            self.with(key, |connection, io| connection.handle_tickets_due(io)); // they take the ACK along
+            self.with(key, |connection, io| connection.handle_tickets_due(io)); // they carry the ACK
             self.perform(key);
         }
         if client_stalled {
@@ -153,7 +153,7 @@ impl Worker {
             self.perform(key);
         }
         if self.note_peers(key) | self.arm_ack_event(key) {
-            self.put_again(key);
+            self.mark_pending(key);
         } else if let Some(client) = self.clients.get_mut(key)
             && client
                 .replicated_state
@@ -187,14 +187,14 @@ impl Cluster {
         replicated_state.timed = Some((look, now + look.span()));
     }
 
-    /// A server connection goes to the pool. False when the backups lack some of what was read from it.
-    pub(in crate::worker) fn rest_pooled(&mut self, key: Key, gated: &mut GatedLeg, now: Micros) -> bool {
-        self.look_at_pooled(key, now);
+    /// Puts a server connection into the pool. False when the backups lack some of its input.
+    pub(in crate::worker) fn on_pooled(&mut self, key: Key, gated: &mut GatedLeg, now: Micros) -> bool {
+        self.schedule_pooled_ack(key, now);
         gated.on_idle(now)
     }
 
-    /// Looks after a while whether a pooled server connection owes an ACK.
-    pub(in crate::worker) fn look_at_pooled(&mut self, key: Key, now: Micros) {
+    /// Schedules a check whether a pooled server connection owes an ACK.
+    pub(in crate::worker) fn schedule_pooled_ack(&mut self, key: Key, now: Micros) {
         self.pooled.push_back((now + Micros::from_ms(POOLED_AFTER_MS), key));
     }
 }
