@@ -1,4 +1,5 @@
-//! The wire form of checkpoints: which of their numbers are not zero, and those. Most of one between two requests are.
+//! Wire format of checkpoints: a bit mask of the numbers that are not zero, and those numbers. Between two requests
+//! most are zero.
 
 use crate::{ClientCheckpoint, Phase, RecordPosition, ServerCheckpoint};
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
@@ -140,7 +141,7 @@ mod tests {
     use crate::{ConnectionState, Entry};
 
     #[test]
-    fn checkpoints_come_back_as_they_were_and_take_what_they_say() {
+    fn checkpoints_round_trip_in_few_bytes() {
         let rx = RecordPosition { generation: 1, sequence: 1 << 40 };
         let tx = RecordPosition { generation: 3, sequence: 7 };
         let phase = Phase::Body(vec![1, 2, 3]);
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_not_there_or_too_large_are_refused() {
+    fn missing_or_too_large_numbers_are_rejected() {
         let mut bytes = Entry::Client(ClientCheckpoint::default()).encode().unwrap();
         assert_eq!(bytes.len(), 3, "kind, which, phase");
         bytes[1] = 0x40; // a part of a record that is used

@@ -1,7 +1,7 @@
-//! The wire form of entries and of the whole mirrored state (postcard: varints, no field names).
+//! Wire format of entries and of the whole replicated state (postcard: varints, no field names).
 //!
-//! What is read here was written by another node, perhaps by one with a defect: a value that comes out is one that the
-//! fold and a restored connection can calculate with. What the values mean together is not judged here.
+//! The bytes come from another node, perhaps from one with a defect. A decoded value is within the ranges with which
+//! the replay and a restored connection can calculate. The relation of values is not checked here.
 
 use crate::validate::OutOfRange;
 use crate::{ConnectionState, Entry};
@@ -43,7 +43,7 @@ pub enum WireError {
         /// How many.
         surplus: usize,
     },
-    /// Well-formed, but nothing that a connection could come to.
+    /// Well-formed, but impossible for a connection.
     #[error("{what} with {source}")]
     Value {
         /// An entry or a state.
@@ -53,11 +53,11 @@ pub enum WireError {
     },
 }
 
-const ENTRY: &str = "mirror entry";
-const STATE: &str = "mirrored state";
+const ENTRY: &str = "log entry";
+const STATE: &str = "connection state";
 
 impl Entry {
-    /// The wire form; fails where [`Entry::decode`] would refuse the length.
+    /// Encodes the entry; fails where [`Entry::decode`] would reject the length.
     pub fn encode(&self) -> Result<Vec<u8>, WireError> {
         encode(ENTRY, self, ENTRY_BYTES_MAX)
     }
@@ -71,7 +71,7 @@ impl Entry {
 }
 
 impl ConnectionState {
-    /// The wire form of the whole state, for a new backup; fails where [`Replicated::decode`] would refuse the length.
+    /// Encodes the whole state, for a new backup; fails where [`ConnectionState::decode`] would reject the length.
     pub fn encode(&self) -> Result<Vec<u8>, WireError> {
         encode(STATE, self, STATE_BYTES_MAX)
     }
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_neither_written_nor_read() {
+    fn oversized_values_are_rejected_by_both_ends() {
         let entry = Entry::Input(vec![0; ENTRY_BYTES_MAX]);
         let bytes = postcard::to_allocvec(&entry).unwrap();
         let refused = WireError::TooLong { what: ENTRY, length: bytes.len(), max: ENTRY_BYTES_MAX };

@@ -1,4 +1,4 @@
-//! The fold of a connection's entries: what a take-over starts from.
+//! Replay of a connection's entries: the state from which a failover starts.
 
 use crate::{
     BoundLeg, ClientCheckpoint, Entry, Established, Hello, Kind, LegFacts, LegTls, Open, POSITION_MAX, Phase,
@@ -82,15 +82,15 @@ pub struct ConnectionState {
 }
 
 impl ConnectionState {
-    /// Legs are numbered upwards: before `newest` begins, only those are of use that a route still names, the
-    /// idle bound one, and the client's.
+    /// Removes legs that are no longer needed before `newest` begins. Legs are numbered upwards: only those that a
+    /// route names, the idle bound one, and the client's stay.
     pub fn forget_legs(&self, legs: &mut BTreeMap<u32, LegFacts>, newest: u32) {
         let bound = self.bound.iter().map(|bound| bound.route.leg);
         let oldest = self.routes.values().map(|route| route.leg).chain(bound).min().unwrap_or(newest);
         legs.retain(|number, _| *number == 0 || *number >= oldest);
     }
 
-    /// Folds one entry in. Entries of one connection come in the order they were queued.
+    /// Applies one entry. Entries of one connection come in the order in which they were queued.
     pub fn apply(&mut self, entry: Entry) {
         match entry {
             Entry::Open(open) => self.open = Some(open),
@@ -145,16 +145,16 @@ impl ConnectionState {
         }
     }
 
-    /// The configuration generation that a connection must be restored under; any will do when there is none.
+    /// Configuration generation under which the connection must be restored; any when there is none.
     pub fn generation(&self) -> Option<u64> {
         let route = self.routes.get(&self.server.request).map(|route| route.generation);
         let handshake = self.hello.as_ref().and(self.open.as_ref()).map(|open| open.generation);
         handshake.or(route)
     }
 
-    /// The decision that the connection can go on with under another generation, if there is one that has its server; and
-    /// whether that generation has to make the same of the response's head. The handshake is over, and the server has the
-    /// request's head: what is left of the request is passed on as it comes, and so is the response once it has begun.
+    /// The decision that may move to another generation with the same server, if there is one; and whether that
+    /// generation must produce the same response head. The handshake is over, and the server has the request's head.
+    /// The rest of the request is forwarded as it arrives, and so is a response that has begun.
     pub fn movable(&self) -> Option<(&Route, bool)> {
         let route = self.routes.get(&self.server.request).filter(|_| self.hello.is_none())?;
         let raw = self.open.as_ref().is_some_and(|open| open.kind == Kind::Raw);
@@ -168,7 +168,7 @@ impl ConnectionState {
         (raw || (behind_head && of_this_leg)).then_some((route, !raw && !in_response))
     }
 
-    /// The connection goes on under another generation, which has its server at these indexes.
+    /// Moves the decision to another generation, which has its server at these indexes.
     pub fn move_route(&mut self, generation: u64, pool: u32, server: u32) {
         if let Some(route) = self.routes.get_mut(&self.server.request) {
             (route.generation, route.pool, route.server) = (generation, pool, server);
@@ -213,7 +213,7 @@ impl ConnectionState {
         }
     }
 
-    /// The leg that goes on with the client's: that of the response under way, or the idle bound one.
+    /// Server leg that resumes with the client's: that of the response under way, or the idle bound one.
     pub fn leg_in_use(&self) -> Option<u32> {
         let route = self.routes.get(&self.server.request);
         route.or(self.bound.as_ref().map(|bound| &bound.route)).map(|route| route.leg)
@@ -225,7 +225,7 @@ impl ConnectionState {
         self.routes.values().all(|route| route.leg != leg).then_some(bound)
     }
 
-    /// TLS of server leg `leg`, where it is still needed and speaks it.
+    /// TLS state of server leg `leg`, where it uses TLS and still needs it.
     pub fn leg_tls(&self, leg: u32) -> Option<&LegTls> {
         self.routes.values().find(|route| route.leg == leg)?.tls.as_deref()
     }
@@ -238,13 +238,13 @@ impl ConnectionState {
         self.leg_boundaries.retain(|leg, _| *leg >= oldest);
     }
 
-    /// Whether nothing of it is on its way to anybody: it waits for its client's next request.
+    /// Whether nothing is in flight: the connection waits for its client's next request.
     pub fn is_idle(&self) -> bool {
         let between = self.routes.is_empty() && self.hello.is_none() && self.closed.is_none();
         between && self.boundaries.is_empty() && self.generated.is_empty()
     }
 
-    /// Panics when a law is broken; for tests and the simulator.
+    /// Panics when an invariant is broken; for tests and the simulator.
     pub fn check_invariants(&self) {
         assert!(
             self.server.point_plain <= self.server.plain,
@@ -282,7 +282,7 @@ impl ConnectionState {
 
     fn advance_handshake(&mut self, bytes: usize) {
         if self.established.is_none() {
-            // Entries that say they are this far lie; the limit keeps what follows from them in range.
+            // Entries beyond this position are invalid; the limit keeps derived positions in range.
             self.client.input = (self.client.input + bytes as u64).min(POSITION_MAX);
             self.client_stash.drop_before(self.client.input);
         }
@@ -379,7 +379,7 @@ impl RecordLayout {
         }
     }
 
-    /// Forgets the records before `position`; the digest then covers none of the rest and is not checked.
+    /// Drops the records before `position`; the digest then covers none of the rest and is not checked.
     fn drop_before(&mut self, position: RecordPosition) {
         if position.generation != self.first.generation || position.sequence <= self.first.sequence {
             return;
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_servers_have_the_head_of_goes_on_under_other_generations_and_nothing_else() {
+    fn forwarded_request_alone_moves_to_another_generation() {
         let opened = |kind| {
             let mut state = ConnectionState::default();
             state.apply(Entry::Open(Open { generation: 7, listener: "in".to_owned(), kind, tls: false }));
@@ -472,12 +472,12 @@ mod tests {
         };
         // The place, and whether the response's head is still to be made.
         let movable = |state: &ConnectionState| state.movable().map(|(route, made)| (route.place, made));
-        assert_eq!(movable(&opened(Kind::Raw)), Some((9, false)), "a tunnel, whoever has spoken");
+        assert_eq!(movable(&opened(Kind::Raw)), Some((9, false)), "a tunnel, whichever side has sent");
         let body = || Phase::Body(vec![1]);
-        let http = |(asked, sent): (u32, Phase), (leg, reported): (u32, Phase)| {
+        let http = |(asked, sent): (u32, Phase), (leg, server): (u32, Phase)| {
             let mut state = opened(Kind::Http);
             state.client = ClientCheckpoint { request: asked, phase: sent, ..Default::default() };
-            state.server = ServerCheckpoint { request: 1, leg, phase: reported, ..Default::default() };
+            state.server = ServerCheckpoint { request: 1, leg, phase: server, ..Default::default() };
             state
         };
         let answered = || (3, body());
@@ -485,15 +485,15 @@ mod tests {
         let cases = [
             ((2, Phase::Head), answered(), only_passed_on, "only the response is left"),
             ((1, body()), answered(), only_passed_on, "inside both bodies"),
-            ((1, Phase::Head), answered(), None, "the head is to be said again"),
+            ((1, Phase::Head), answered(), None, "the head is yet to be sent again"),
             ((0, body()), answered(), None, "of the request before"),
             ((1, body()), (3, Phase::Head), head_to_make, "inside an upload"),
             ((2, Phase::Head), (3, Phase::Head), head_to_make, "the server is busy"),
             ((2, Phase::Head), (0, body()), None, "an answer of another leg"),
             ((1, Phase::Head), (3, Phase::Head), None, "both heads"),
         ];
-        for (sent, reported, expected, why) in cases {
-            assert_eq!(movable(&http(sent, reported)), expected, "{why}");
+        for (sent, server, expected, why) in cases {
+            assert_eq!(movable(&http(sent, server)), expected, "{why}");
         }
         let mut state = http((2, Phase::Head), answered());
         assert_eq!(state.generation(), Some(7));
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leg_with_tls_goes_on_where_its_peers_are() {
+    fn tls_leg_resumes_at_the_positions_of_its_peers() {
         let tls = LegTls { records: vec![1; 69], consumed: 1200, sent: 600, flight: vec![9; 80] };
         let Entry::Route(mut route) = route(0, 3) else { unreachable!() };
         route.tls = Some(Box::new(tls));
@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn flights_are_kept_as_long_as_the_handshake_may_have_to_be_made_again() {
+    fn flights_stay_until_the_handshake_needs_no_replay() {
         let mut state = ConnectionState::default();
         let flight = |length| Flight { length, digest: 7 };
         state.apply(Entry::Flight(flight(9)));

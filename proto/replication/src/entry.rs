@@ -4,7 +4,7 @@ use crate::Urgency;
 use evergate_base::session::Sealed;
 use zeroize::Zeroize;
 
-/// Names a connection in logs, request ids and mirrors; 64 random bits drawn at accept.
+/// Id of a connection in logs, request ids and replicas; 64 random bits drawn at accept.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]
@@ -19,7 +19,7 @@ pub enum Kind {
     Raw,
 }
 
-/// A connection was accepted. Which one says the frame, and between which addresses the client's leg.
+/// A connection was accepted. Its id and its addresses are in the frame.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Open {
     /// Configuration generation under which it was accepted.
@@ -43,7 +43,7 @@ pub struct RecordPosition {
     pub sequence: u64,
 }
 
-/// The handshake is done: what the record layer and the rules need of it.
+/// The handshake is done: data for the record layer and the rules.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Established {
     /// Encoded record-layer state (secrets, suite, sequence numbers).
@@ -52,11 +52,11 @@ pub struct Established {
     pub consumed: u64,
     /// Length of our side of the handshake in bytes, tickets included.
     pub sent: u64,
-    /// Encoded facts about the session that rules and logs read (SNI, ALPN, client subject).
+    /// Encoded session data for rules and logs (SNI, ALPN, client subject).
     pub facts: Vec<u8>,
 }
 
-/// What the bytes of a body are measured by; `code` is the HTTP crate's encoding of a body position.
+/// Framing of a body; `code` is the HTTP crate's encoding of a body position.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Phase {
     /// Before the first byte of a head.
@@ -73,15 +73,15 @@ pub enum Phase {
 /// Properties of a request that its response, or a repetition of it, depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RouteFlags {
-    /// HEAD: the response has no body whatever its head says.
+    /// HEAD: the response has no body, whatever its head announces.
     pub head: bool,
-    /// The client speaks HTTP/1.0.
+    /// The client uses HTTP/1.0.
     pub http10: bool,
     /// The connection closes after this response.
     pub close: bool,
     /// The response sets the stickiness cookie.
     pub set_cookie: bool,
-    /// We have told the client to go on (100) before the server was asked: the rules had to see the body.
+    /// A 100 (Continue) was sent to the client before the server had the request: the rules had to see the body.
     pub continued: bool,
     /// The request has no body: with its head it is whole.
     pub bodiless: bool,
@@ -89,7 +89,7 @@ pub struct RouteFlags {
     pub bound: bool,
 }
 
-/// TLS of a server leg: what another node needs to go on with its records.
+/// TLS of a server leg, with which another node can continue its records.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct LegTls {
     /// Encoded record-layer state (secrets, suite, sequence numbers) at the positions below.
@@ -107,7 +107,8 @@ pub struct LegTls {
 pub struct Route {
     /// Index of the request on its connection, from 0.
     pub request: u32,
-    /// The server leg; positions on it, of bytes on the wire, start at 0 with this request, or with the handshake before it.
+    /// The server leg. Its positions, of bytes on the wire, start at 0 with this request, or with the handshake before
+    /// it.
     pub leg: u32,
     /// Configuration generation that the decision was made under.
     pub generation: u64,
@@ -120,26 +121,26 @@ pub struct Route {
     pub place: u64,
     /// Marks of the rules that matched, in order: they find them in another generation.
     pub rules: Vec<u64>,
-    /// Hash of what the listener has to do with requests and responses under way: its protocol, and its limits.
+    /// Hash of the listener's settings for requests and responses under way: its protocol, and its limits.
     #[serde(with = "postcard::fixint::le")]
     pub shape: u64,
     /// What the response depends on.
     pub flags: RouteFlags,
     /// Protocols that the server was offered to switch to, as the field `Upgrade` lists them; empty without an upgrade.
     pub offer: Vec<u8>,
-    /// Bytes of the body that rules have looked at, with their framing.
+    /// Bytes of the body that rules have inspected, with their framing.
     pub looked_at: u32,
-    /// Keyed hash of the head and these bytes as the client sent them: one that says another request again is refused.
+    /// Keyed hash of the head and these bytes as sent by the client: a replay of a different request is rejected.
     #[serde(with = "postcard::fixint::le")]
     pub hash: u64,
-    /// Where the leg speaks TLS.
+    /// TLS state, where the leg uses TLS.
     pub tls: Option<Box<LegTls>>,
 }
 
 /// A server connection that belongs to the client's connection, between two requests.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct BoundLeg {
-    /// The decision of the request before, with TLS as it stands at the positions below; without its rules.
+    /// Decision of the previous request, with TLS as of the positions below; without its rules.
     pub route: Route,
     /// Input position of that leg after the response.
     pub input: u64,
@@ -164,7 +165,7 @@ pub struct ClientCheckpoint {
     pub phase: Phase,
     /// The leg it goes to; 0 when none.
     pub leg: u32,
-    /// Output position on that leg: the start of a record where it speaks TLS.
+    /// Output position on that leg: the start of a record where it uses TLS.
     pub output: u64,
     /// Record layer of that leg at `output`.
     pub tx: RecordPosition,
@@ -187,7 +188,7 @@ pub struct ServerCheckpoint {
     pub plain: u64,
     /// The leg that the parser point below lies on; 0 when none.
     pub leg: u32,
-    /// Input position on that leg of the last restartable parser point: the start of a record where it speaks TLS.
+    /// Input position on that leg of the last restartable parser point: the start of a record where it uses TLS.
     pub input: u64,
     /// Record layer of that leg at `input`.
     pub rx: RecordPosition,
@@ -222,7 +223,8 @@ pub struct RecordLayout {
     pub kind: RecordKind,
     /// Plaintext lengths, run-length coded: (length, how many).
     pub lengths: Vec<(u16, u32)>,
-    /// Fold of the records' authentication tags: another plaintext under the same nonce is found before it leaves.
+    /// Digest of the records' authentication tags: a different plaintext under the same nonce is detected before it
+    /// leaves.
     #[serde(with = "postcard::fixint::le")]
     pub digest: u64,
 }
@@ -236,23 +238,23 @@ pub enum Side {
     Server(u32),
 }
 
-/// What a handshake with a client is a function of, beside the configuration.
+/// Inputs of a handshake with a client, beside the configuration.
 #[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Hello {
     /// 32 random bytes, erased with this: when the client has acknowledged the whole handshake, at the latest.
     pub secret: [u8; 32],
     /// Accept time in seconds since 1970.
     pub accepted_unix_s: u64,
-    /// What was found under the session id that the client named: who makes the handshake again looks nothing up.
+    /// Session found under the client's session id: a replayed handshake looks nothing up.
     pub found: Option<Sealed>,
-    /// Raw bytes of the records that hold the ClientHello; in a fold, of all of the client's side so far.
+    /// Raw bytes of the records that hold the ClientHello; in a replay, of the client's whole side so far.
     pub bytes: Vec<u8>,
     /// In a fold, what was answered so far.
     pub flights: Vec<Flight>,
 }
 
-/// Bytes of ours that answer bytes of the client's in a handshake, from the first that no flight before has. Who makes the handshake
-/// again with other certificates, ticket keys or client authorities makes others, and must not send them.
+/// Output that answers the client's bytes in a handshake, from the first byte after the previous flight. A replay with
+/// other certificates, ticket keys or client authorities produces other bytes, and must not send them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Flight {
     /// How many, more than none.
@@ -291,7 +293,7 @@ pub enum Entry {
     Client(ClientCheckpoint),
     /// Our bytes have reached the client.
     Server(ServerCheckpoint),
-    /// Raw input that could not be passed on yet but must be acknowledged.
+    /// Raw input that could not be forwarded yet but must be acknowledged.
     Stash {
         /// Whose input.
         side: Side,
@@ -311,18 +313,18 @@ pub enum Entry {
         /// The connection closes after it.
         close: bool,
     },
-    /// The server's stream on this leg ended after so many bytes.
+    /// The server's stream on this leg ended after `position` bytes.
     ServerEnd {
         /// The leg.
         leg: u32,
         /// Its input position at the end.
         position: u64,
     },
-    /// The connection ends; nothing is sent after what is already decided.
+    /// The connection ends; nothing is sent after output that is already decided.
     Close {
         /// Plaintext position of the end.
         plain: u64,
-        /// It ends by RST, and what was not sent by then never is.
+        /// It ends by RST, and unsent output is dropped.
         abort: bool,
     },
     /// Record boundaries towards a server.
@@ -332,14 +334,15 @@ pub enum Entry {
         /// The records.
         boundary: RecordLayout,
     },
-    /// Records of this response before `until` may leave as planned, without entries: each of them is full, or ends it.
+    /// Records of this response before `until` may leave as planned, without entries: each is full, or ends the
+    /// response.
     Reserve {
         /// The response's request.
         request: u32,
         /// The first record that may not.
         until: RecordPosition,
     },
-    /// What is answered to the client's side of the handshake so far.
+    /// Our answer to the client's side of the handshake so far.
     Flight(Flight),
     /// The record layer's base secrets moved to the newest checkpoints: older generations are out of reach.
     Keys {
@@ -348,14 +351,15 @@ pub enum Entry {
         /// Encoded record-layer state at the newest checkpoints.
         records: Vec<u8>,
     },
-    /// The leg of the response before idles and belongs to the client's connection; or there is no such leg any more.
+    /// The leg of the previous response idles and belongs to the client's connection; `None`: there is no such leg any
+    /// more.
     Bound(Option<Box<BoundLeg>>),
 }
 
 impl Entry {
-    /// Whether it decides what bytes leave. The others say how far the peers are, and that the connection ends: their input is
-    /// acknowledged after them, a FIN leaves after them, and what is reserved is used after them, but no other byte depends on
-    /// them. `Keys` says in another way what is known.
+    /// Whether the entry decides which bytes leave. Other entries give the peers' positions, and the connection's end.
+    /// Their input is acknowledged after them, a FIN leaves after them, and reserved records are used after them, but
+    /// no other byte depends on them. `Keys` repeats known state in another form.
     pub fn decides_output(&self) -> bool {
         let follows = matches!(self, Entry::Client(_) | Entry::Server(_) | Entry::Stash { .. });
         let closes = matches!(self, Entry::Close { .. } | Entry::Reserve { .. });
@@ -365,9 +369,9 @@ impl Entry {
     /// How long it may wait for company.
     pub(crate) fn urgency(&self) -> Urgency {
         match self {
-            Entry::Open(_) => Urgency::None,        // nothing is sent before more is said
+            Entry::Open(_) => Urgency::None,        // no output before further entries
             Entry::Bound(Some(_)) => Urgency::None, // it goes with the checkpoint behind it
-            Entry::Close { abort: true, .. } => Urgency::None, // the RST does not wait for it, as our FIN does for an end in order
+            Entry::Close { abort: true, .. } => Urgency::None, // a RST does not wait for it; a FIN does
             Entry::Client(ClientCheckpoint { phase, .. }) | Entry::Server(ServerCheckpoint { phase, .. }) => {
                 match phase {
                     Phase::Head | Phase::Ended => Urgency::None,

@@ -1,10 +1,10 @@
-//! What travels between the owner of a bucket and one of its backups.
+//! Frames between the owner of a bucket and one of its backups.
 //!
-//! The channel below is reliable, ordered and authenticated, and belongs to one life of each node; frames are numbered
-//! by counting. The owner sends [`Frame`]s, the backup answers with how many it has taken in ([`Answer`]). A frame is
-//! length-prefixed (4 bytes, little endian) postcard.
+//! The channel below is reliable, ordered and authenticated, and belongs to one incarnation of each node; frames are
+//! numbered by counting. The owner sends [`Frame`]s, and the backup answers with the number of processed frames
+//! ([`Answer`]). A frame is length-prefixed (4 bytes, little endian) postcard.
 //!
-//! Invariants: a frame is at most [`FRAME_BYTES_MAX`] long; what does not parse ends the channel.
+//! Invariants: a frame is at most [`FRAME_BYTES_MAX`] long; a frame that does not parse ends the channel.
 
 use crate::codec::decode;
 use crate::validate::check_settings;
@@ -18,9 +18,9 @@ use std::net::SocketAddr;
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
 /// Length prefix.
 const PREFIX: usize = 4;
-const FRAME: &str = "mirror frame";
+const FRAME: &str = "replication frame";
 
-/// What never changes of a TCP connection, and another node needs to continue it.
+/// Constant parameters of a TCP connection, with which another node can continue it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct LegFacts {
     /// Our end.
@@ -33,8 +33,9 @@ pub struct LegFacts {
     /// Sequence number of the byte that we receive at position 0.
     #[serde(with = "postcard::fixint::le")]
     pub received: u32,
-    /// Up to where its peer has been acknowledged for certain: less than `received` when what was received on an earlier leg of
-    /// the same TCP connection is not, because not all backups know yet that they do not need it.
+    /// Sequence number up to which the peer's data has been acknowledged for certain. It is below `received` when input
+    /// of an earlier leg of the same TCP connection is unacknowledged, because some backups do not know yet that it is
+    /// not needed.
     #[serde(with = "postcard::fixint::le")]
     pub acknowledged: u32,
     /// Largest segment, in bytes without options.
@@ -43,8 +44,8 @@ pub struct LegFacts {
     pub window_scales: Option<(u8, u8)>,
     /// Selective acknowledgements are in use.
     pub sack: bool,
-    /// Our timestamp and when it was taken, where timestamps are in use: in milliseconds of the node's own clock, which the
-    /// one that hears of it puts into its own ([`LegFacts::shift`]).
+    /// Our timestamp and when it was taken, if timestamps are in use: in milliseconds of the sender's clock, which the
+    /// receiver converts into its own ([`LegFacts::shift`]).
     pub timestamp: Option<(u32, u64)>,
     /// The node's interface: 0 is the outside, 1 the inside.
     pub interface: u8,
@@ -53,7 +54,7 @@ pub struct LegFacts {
 }
 
 impl LegFacts {
-    /// Puts its times into the clock of a node that is so many milliseconds ahead of the one they are of.
+    /// Converts the times into the clock of a node that is `ahead_ms` ahead of the sender's.
     pub fn shift(&mut self, ahead_ms: i64) {
         if let Some((_, at_ms)) = &mut self.timestamp {
             *at_ms = at_ms.saturating_add_signed(ahead_ms);
@@ -64,7 +65,7 @@ impl LegFacts {
 /// The owner's word to a backup.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Frame {
-    /// First of all: who speaks, and which worker of it.
+    /// First frame of a channel: the sending node, and its worker.
     Hello {
         /// Version of the frames.
         version: u8,
@@ -76,7 +77,7 @@ pub enum Frame {
         worker: u16,
         /// How many workers it has.
         workers: u16,
-        /// What its clock showed then, in milliseconds: times in what it says are of that clock.
+        /// The sender's clock at that moment, in milliseconds: times in further frames are of that clock.
         clock_ms: u64,
     },
     /// The term of the frames of this bucket that follow.
@@ -86,18 +87,18 @@ pub enum Frame {
         /// The owner's term.
         term: Term,
     },
-    /// A connection begins, or begins anew from a whole state.
+    /// A connection begins, or begins again with its full state.
     Begin {
         /// The connection.
         connection: ConnectionId,
         /// Its bucket.
         bucket: Bucket,
-        /// Everything about it so far; nothing when it was just accepted.
+        /// Full state so far; nothing when it was just accepted.
         state: Option<Box<ConnectionState>>,
         /// Its legs, by number: 0 is the client's.
         legs: BTreeMap<u32, LegFacts>,
     },
-    /// A further leg of the connection, or one of which more is known.
+    /// A further leg of the connection, or a leg with more parameters known.
     Leg {
         /// The connection.
         connection: ConnectionId,
@@ -118,23 +119,24 @@ pub enum Frame {
         /// The connection.
         connection: ConnectionId,
     },
-    /// Everything about the bucket has been said: connections that were not begun in this term are over.
+    /// The full state of the bucket was sent: connections without a `Begin` in this term are over.
     Complete {
         /// The bucket.
         bucket: Bucket,
     },
-    /// What happened to sessions that go by an id, oldest first. Belongs to no connection, and may be missing.
+    /// Changes of sessions that clients resume by id, oldest first. Belongs to no connection, and may be missing.
     Sessions(Vec<SessionNews>),
-    /// Directly after `Hello`: settings of the node, by name. Those that its listener has too must have the same values.
+    /// Directly after `Hello`: settings of the node, by name. Settings that the receiver has too must have the same
+    /// values.
     Settings(BTreeMap<String, String>),
-    /// What the node's clock shows now, once a minute: clocks of two machines run apart.
+    /// The node's clock, once a minute: clocks of two machines drift.
     Clock {
         /// In milliseconds.
         clock_ms: u64,
     },
 }
 
-/// What a node tells all others of a session that goes by an id.
+/// Change of a session that clients resume by id, sent to all nodes.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum SessionNews {
     /// It can be resumed.
@@ -146,7 +148,7 @@ pub enum SessionNews {
 /// The backup's word to the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Answer {
-    /// So many frames have been taken in since the channel began.
+    /// Number of frames processed since the channel began.
     pub frames: u64,
 }
 
@@ -154,7 +156,7 @@ pub struct Answer {
 pub const FRAME_VERSION: u8 = 16;
 
 impl Frame {
-    /// How long it may wait for company. That of entries is known where they are queued ([`crate::Log::haste`]).
+    /// Urgency of the frame. That of entries is known where they are queued ([`crate::Log::urgency`]).
     pub fn urgency(&self) -> Urgency {
         match self {
             Frame::Entries { .. } | Frame::Begin { state: None, .. } | Frame::End { .. } => Urgency::None,
@@ -167,8 +169,8 @@ impl Frame {
         append(self, out)
     }
 
-    /// Reads the frame at the front of `bytes`; how long it was, or nothing while it is incomplete. Entries are checked as
-    /// by [`Entry::decode`].
+    /// Decodes the frame at the front of `bytes`, and returns its length, or nothing while it is incomplete. Entries
+    /// are checked as by [`Entry::decode`].
     pub fn decode(bytes: &[u8]) -> Result<Option<(Frame, usize)>, WireError> {
         let Some(body) = body_of(bytes)? else { return Ok(None) };
         let frame: Frame = decode(FRAME, body, FRAME_BYTES_MAX)?;
@@ -230,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_put_into_the_clock_of_whoever_hears_of_them() {
+    fn times_are_converted_into_the_receivers_clock() {
         let address = "192.0.2.1:1".parse().unwrap();
         let mut facts = LegFacts {
             local: address,
@@ -261,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn only_frames_that_nobody_waits_for_wait() {
+    fn urgency_is_none_for_frames_without_dependent_output() {
         let connection = ConnectionId(1);
         assert_eq!(Frame::Entries { connection, entries: Vec::new() }.urgency(), Urgency::None);
         assert_eq!(Frame::End { connection }.urgency(), Urgency::None);

@@ -1,14 +1,14 @@
-//! What a backup holds of a connection, and the entries it is made of.
+//! Replicated state of a connection at a backup, and the entries that change it.
 //!
-//! A connection is a value that can move: [`Replicated`] is that value as a backup knows it, [`Entry`] one change of it.
-//! The owner queues entries in a [`Log`]; an output that depends on an entry leaves only after every backup of the
-//! bucket acknowledged it. Which output waits for which entry, and the laws behind that, are in `docs/internals/failover.md`; the
-//! connection crate applies them, this crate keeps the state and its invariants. What backups hold of a peer's stream may be
-//! acknowledged: how much of it is, and when, [`Positions`] decides.
+//! A connection is a value that can move: [`ConnectionState`] is that value at a backup, [`Entry`] one change of it.
+//! The owner queues entries in a [`Log`]; output that depends on an entry leaves only after every backup of the bucket
+//! has acknowledged the entry. `docs/internals/failover.md` lists which output waits for which entry, and why. The
+//! connection crate applies these rules; this crate keeps the state and its invariants. Input that the backups hold may
+//! be acknowledged to its peer: [`AckGate`] decides how much, and when.
 //!
-//! Invariants: positions are absolute and never move backwards; a record boundary, once queued, is irrevocable; the
-//! fold of a prefix of the log is always a state that a connection can be restored from.
-//! This crate does not decide when to mirror, and it does not send anything.
+//! Invariants: positions are absolute and never move backwards. A record boundary, once queued, is irrevocable. The
+//! replay of a prefix of the log is always a state from which a connection can be restored. This crate does not decide
+//! when to replicate, and sends nothing.
 
 mod ack_gate;
 mod batching;

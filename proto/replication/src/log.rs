@@ -1,11 +1,12 @@
-//! The owner's queue of entries that backups have not acknowledged yet.
+//! Replication log: the owner's queue of entries that backups have not acknowledged yet.
 
 use crate::{Entry, Urgency};
 
-/// How many entries one connection may have unacknowledged before it must stop taking input.
+/// Most unacknowledged entries of a connection; at this number it must stop reading input.
 pub const OUTSTANDING_MAX: u64 = 4096;
 
-/// Entries queued for the backups and how far they are acknowledged. Index 0 stands for "nothing": the first entry is 1.
+/// Entries queued for the backups, and how far they are acknowledged. Index 0 stands for no entry: the first entry has
+/// index 1.
 #[derive(Debug, Default)]
 pub struct Log {
     queued: Vec<Entry>,
@@ -21,7 +22,7 @@ impl Log {
         Log::default()
     }
 
-    /// Queues `entry`; what depends on it must wait until [`Log::acknowledged`] reaches the index returned.
+    /// Queues `entry`; output that depends on it must wait until [`Log::acknowledged`] reaches the returned index.
     pub fn push(&mut self, entry: Entry) -> u64 {
         self.last += 1;
         if entry.decides_output() {
@@ -32,7 +33,7 @@ impl Log {
         self.last
     }
 
-    /// Queues an entry that says what every node does by itself: nothing waits for it.
+    /// Queues an entry that every node derives by itself: no output waits for it.
     pub fn push_deterministic(&mut self, entry: Entry) -> u64 {
         self.last += 1;
         self.queued.push(entry);
@@ -44,7 +45,7 @@ impl Log {
         self.last
     }
 
-    /// Index of the newest entry that output may depend on: one that decides something.
+    /// Index of the newest entry that output depends on.
     pub fn decided(&self) -> u64 {
         self.decided
     }
@@ -54,17 +55,17 @@ impl Log {
         self.acknowledged
     }
 
-    /// Whether so many entries are unacknowledged that the connection must stop taking input.
+    /// Whether so many entries are unacknowledged that the connection must stop reading input.
     pub fn is_full(&self) -> bool {
         self.last - self.acknowledged >= OUTSTANDING_MAX
     }
 
-    /// How long what is queued may wait for company.
+    /// How long the queued entries may wait for more.
     pub fn urgency(&self) -> Urgency {
         self.urgency
     }
 
-    /// What waits for the entries queued so far is in no greater haste.
+    /// Lowers the urgency of the queued entries.
     pub fn calm(&mut self, urgency: Urgency) {
         self.urgency = self.urgency.min(urgency);
     }
@@ -75,12 +76,12 @@ impl Log {
         self.queued.drain(..)
     }
 
-    /// Whether entries wait to be taken.
+    /// Whether queued entries wait to be sent.
     pub fn has_queued(&self) -> bool {
         !self.queued.is_empty()
     }
 
-    /// Notes that all backups hold the entries up to `index`; an index never issued or already passed is ignored.
+    /// All backups hold the entries up to `index`; an index never issued or already passed is ignored.
     pub fn handle_acknowledged(&mut self, index: u64) {
         if index > self.acknowledged && index <= self.last {
             self.acknowledged = index;
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn only_entries_that_nobody_waits_for_wait() {
+    fn urgency_is_none_for_entries_without_dependent_output() {
         let urgency = |entries: Vec<Entry>| {
             let mut log = Log::new();
             for entry in entries {
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_haste_is_that_of_what_is_queued() {
+    fn urgency_is_the_highest_of_the_queued_entries() {
         let mut log = Log::new();
         log.push_deterministic(close(false));
         assert_eq!(log.urgency(), Urgency::None);
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_stops_at_the_bound_and_goes_on_with_the_next_acknowledgement() {
+    fn full_log_accepts_entries_after_an_acknowledgement() {
         let mut log = Log::new();
         for _ in 0..OUTSTANDING_MAX {
             assert!(!log.is_full());
@@ -153,7 +154,7 @@ mod tests {
         }
         assert!(log.is_full());
         log.drain();
-        assert!(log.is_full(), "what is on its way is not there yet");
+        assert!(log.is_full(), "sent entries are not acknowledged yet");
         log.handle_acknowledged(1);
         assert!(!log.is_full());
     }

@@ -1,30 +1,32 @@
-//! The backup's end: everything that one worker holds for others.
+//! Replica store: the backup's side of replication, with the connections that one worker holds for other nodes.
 //!
-//! An owner speaks through several channels, one for each of its workers, and they do not learn of a new term at the same
-//! moment. So a frame counts when the bucket's newest term was announced by the same process, on whichever channel, and
-//! its own channel's term is not older than what another process announced before.
+//! An owner uses several channels, one for each of its workers, and the workers learn of a new term at different
+//! moments. A frame therefore counts under two conditions. The same process has announced the bucket's newest term, on
+//! whichever channel. The term of the frame's own channel is not older than a term that another process announced
+//! before.
 //!
-//! A copy that was given up may be filled again in a later term, and the frames of either may come before this node has
-//! heard of it: [`Holder::forget`] names the first term that counts. What is said in an older one is passed over, and its
-//! channel believed, because its owner may not have heard of it either.
+//! A dropped replica may be filled again in a later term, and frames of either term may arrive before this node has the
+//! new role: [`ReplicaStore::forget`] sets the first term that counts. Frames of an older term are skipped without an
+//! error, because their owner may not have the new role either.
 //!
-//! An owner that said only part of what there is to say of a bucket, because a channel broke, says all of it anew and announces
-//! its term once more: what it does not mention then is over.
+//! An owner that sent only part of a bucket's state, because a channel broke, sends the full state again, and announces
+//! its term once more. Connections that the full state does not contain are then over.
 //!
-//! Invariants: frames of a process count only until another one announces a term of the bucket; a connection is held
-//! under one bucket, and in no term that was given up; what a take-over gets is the fold of a prefix of what the owner
+//! Invariants: frames of a process count only until another one announces a term of the bucket. A connection is held
+//! under one bucket, and in no dropped term. A failover gets the replay of a prefix of the entries that the owner
 //! queued.
 //!
-//! A take-over is waited for, and most connections rest: their states are in no cache, and it looks at none of them. So whether
-//! a connection rests is noted when something is heard of it, and what is taken out is struck off the index later.
+//! A failover must be fast, and most connections are idle: their states are in no cache, and the failover examines none
+//! of them. Whether a connection is idle is therefore recorded with each of its frames, and recovered connections leave
+//! the index later.
 
 use crate::{ConnectionId, ConnectionState, Frame, LegFacts};
 use evergate_base::{Bucket, Incarnation, NodeId, Term};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Connections that were given up and are remembered; an owner that begins more of them is not believed about those.
+/// Most dropped connections that are remembered. Beyond it, frames about dropped connections are invalid.
 const FORGOTTEN_MAX: usize = 1 << 20;
-/// Names that the index may have beyond those of all connections held, and as many again.
+/// Most stale ids in the index, beyond as many as there are connections.
 const STALE_MAX: usize = 4096;
 
 /// One connection as a backup holds it.
@@ -36,33 +38,33 @@ pub struct ReplicatedConnection {
     pub term: Term,
     /// The fold of its entries.
     pub state: ConnectionState,
-    /// Its legs that may still be needed, by number; 0 is the client's.
+    /// Legs that may still be needed, by number; 0 is the client's.
     pub legs: BTreeMap<u32, LegFacts>,
-    /// Which of the owner's workers began it, in which telling.
+    /// The owner's worker that began the connection, and the number of its transfer.
     pub by: (u16, u64),
 }
 
-/// What a take-over gets of one connection.
+/// One connection recovered by a failover.
 #[derive(Debug)]
 pub struct Recovered {
     /// Which one.
     pub connection: ConnectionId,
-    /// Whether nothing of it is on its way to anybody ([`Replicated::rests`]).
+    /// Whether nothing is in flight ([`ConnectionState::is_idle`]).
     pub idle: bool,
     /// All that is known of it.
     pub held: Box<ReplicatedConnection>,
 }
 
-/// What an owner says must not be believed.
+/// An invalid frame of an owner.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ReplicaError {
-    /// A frame about a bucket for which the sender has announced no term, or an older one than is known.
-    #[error("a frame of bucket {} in term {reported:?}, but {known:?} is known", .bucket.0)]
+    /// A frame about a bucket for which the sender has announced no term, or an outdated one.
+    #[error("a frame of bucket {} in term {frame_term:?}, but {known:?} is known", .bucket.0)]
     Term {
         /// The bucket.
         bucket: Bucket,
         /// What the sender announced, if anything.
-        reported: Option<Term>,
+        frame_term: Option<Term>,
         /// What is known.
         known: Option<Term>,
     },
@@ -71,21 +73,21 @@ pub enum ReplicaError {
     Unknown(ConnectionId),
 }
 
-/// A process that speaks for buckets: a node and its incarnation.
+/// A process that owns buckets: a node and its incarnation.
 type SenderIncarnation = Option<(NodeId, Incarnation)>;
 
-/// What one channel has announced: who speaks, and terms by bucket.
+/// Announcements of one channel: its sender, and terms by bucket.
 #[derive(Clone, Debug, Default)]
 pub struct Announced {
     announcer: SenderIncarnation,
-    /// Which of the owner's workers speaks on it, and how many there are.
+    /// The sender's worker, and its number of workers.
     worker: (u16, u16),
-    /// By bucket the newest term, and the telling in which its connections are begun.
+    /// By bucket: the newest term, and the transfer to which its connections belong.
     terms: BTreeMap<Bucket, (Term, u64)>,
 }
 
 impl Announced {
-    /// Who speaks, once it has said so: a node and its incarnation.
+    /// The sending node and its incarnation, once they were announced.
     pub fn sender(&self) -> Option<(NodeId, Incarnation)> {
         self.announcer
     }
@@ -96,20 +98,20 @@ impl Announced {
     }
 
     fn by(&self, bucket: Bucket) -> (u16, u64) {
-        (self.worker.0, self.terms.get(&bucket).map_or(0, |(_, telling)| *telling))
+        (self.worker.0, self.terms.get(&bucket).map_or(0, |(_, transfer)| *transfer))
     }
 }
 
-/// Who speaks for a bucket.
+/// The announced owner of a bucket.
 #[derive(Clone, Debug)]
 struct Known {
     announcer: SenderIncarnation,
-    /// What another one had announced before it: its own terms are newer.
+    /// Newest term that another process had announced before: terms of this one are newer.
     floor: Term,
     /// Its oldest term in a row, and its newest one.
     since: Term,
     newest: Term,
-    /// Its workers that have said everything since then.
+    /// Workers of the owner that have sent their full state since then.
     complete: BTreeSet<u16>,
 }
 
@@ -120,16 +122,16 @@ impl Known {
     }
 }
 
-/// One connection, and whether it rests.
+/// One connection, and whether it is idle.
 #[derive(Clone, Debug)]
-struct Filed {
+struct StoredConnection {
     idle: bool,
     held: Box<ReplicatedConnection>,
 }
 
-impl Filed {
-    fn new(held: ReplicatedConnection) -> Filed {
-        Filed { idle: held.state.is_idle(), held: Box::new(held) }
+impl StoredConnection {
+    fn new(held: ReplicatedConnection) -> StoredConnection {
+        StoredConnection { idle: held.state.is_idle(), held: Box::new(held) }
     }
 
     fn change(&mut self, change: impl FnOnce(&mut ReplicatedConnection)) {
@@ -142,22 +144,22 @@ impl Filed {
 #[derive(Clone, Debug, Default)]
 pub struct ReplicaStore {
     /// By bucket; none is empty.
-    buckets: BTreeMap<Bucket, BTreeMap<ConnectionId, Filed>>,
+    buckets: BTreeMap<Bucket, BTreeMap<ConnectionId, StoredConnection>>,
     /// The bucket of each, and of some that were taken out.
     index: HashMap<ConnectionId, Bucket>,
     /// Connections in all buckets.
     count: usize,
     known: BTreeMap<Bucket, Known>,
-    /// The first term of a bucket that counts, where earlier ones were given up.
+    /// The first term of a bucket that counts, where earlier ones were dropped.
     since: BTreeMap<Bucket, Term>,
-    /// Connections of what was given up, with their bucket: their owner may not have heard of it yet.
+    /// Dropped connections with their bucket: their owner may not have the new role yet.
     forgotten: BTreeMap<ConnectionId, Bucket>,
-    /// Tellings so far.
-    tellings: u64,
+    /// Transfers so far.
+    transfers: u64,
 }
 
 impl ReplicaStore {
-    /// Takes a frame of a channel in; `announced` belongs to that channel.
+    /// Processes a frame of a channel; `announced` belongs to that channel.
     pub fn handle(&mut self, announced: &mut Announced, frame: Frame) -> Result<(), ReplicaError> {
         match frame {
             Frame::Hello { node, incarnation, worker, workers, .. } => {
@@ -165,7 +167,7 @@ impl ReplicaStore {
                 announced.worker = (worker, workers);
             }
             Frame::Term { bucket, term } => self.begin_term(announced, bucket, term)?,
-            // Of no connection: the channel's owner takes them before.
+            // About no connection: the caller handles these frames.
             Frame::Sessions(_) | Frame::Settings(_) | Frame::Clock { .. } => {}
             Frame::Begin { connection, bucket, state, legs } => {
                 let term = self.current_term(announced, bucket)?;
@@ -180,8 +182,8 @@ impl ReplicaStore {
                 }
             }
             Frame::Leg { connection, leg, facts } => {
-                let Some(filed) = self.known(announced, connection)? else { return Ok(()) };
-                filed.change(|held| {
+                let Some(stored) = self.known(announced, connection)? else { return Ok(()) };
+                stored.change(|held| {
                     if leg != 0 {
                         held.state.forget_legs(&mut held.legs, leg);
                     }
@@ -189,8 +191,8 @@ impl ReplicaStore {
                 });
             }
             Frame::Entries { connection, entries } => {
-                let Some(filed) = self.known(announced, connection)? else { return Ok(()) };
-                filed.change(|held| entries.into_iter().for_each(|entry| held.state.apply(entry)));
+                let Some(stored) = self.known(announced, connection)? else { return Ok(()) };
+                stored.change(|held| entries.into_iter().for_each(|entry| held.state.apply(entry)));
             }
             Frame::End { connection } => {
                 if self.known(announced, connection)?.is_some() {
@@ -202,7 +204,7 @@ impl ReplicaStore {
         Ok(())
     }
 
-    /// A process speaks for a bucket from this term on.
+    /// A process owns a bucket from this term on.
     fn begin_term(
         &mut self,
         announced: &mut Announced,
@@ -211,13 +213,13 @@ impl ReplicaStore {
     ) -> Result<(), ReplicaError> {
         let announcer = announced.announcer;
         let next = match self.known.get(&bucket) {
-            // Another worker of the process may have been told of a newer one already.
+            // Another worker of the process may have announced a newer one already.
             Some(known) if known.announcer == announcer && known.floor <= term => {
                 Known { since: known.since.min(term), newest: known.newest.max(term), ..known.clone() }
             }
             Some(known) if known.announcer == announcer || known.newest > term => {
                 let known = Some(known.newest);
-                return Err(ReplicaError::Term { bucket, reported: Some(term), known });
+                return Err(ReplicaError::Term { bucket, frame_term: Some(term), known });
             }
             before => Known {
                 floor: before.map(|before| before.newest).unwrap_or_default(),
@@ -225,23 +227,23 @@ impl ReplicaStore {
             },
         };
         self.known.insert(bucket, next);
-        let telling = match announced.terms.get(&bucket) {
-            // An owner that stays need not repeat itself.
-            Some((before, telling)) if *before != term => *telling,
+        let transfer = match announced.terms.get(&bucket) {
+            // A continuing owner need not send its state again.
+            Some((before, transfer)) if *before != term => *transfer,
             _ => {
-                self.tellings += 1;
-                self.tellings
+                self.transfers += 1;
+                self.transfers
             }
         };
-        announced.terms.insert(bucket, (term, telling));
+        announced.terms.insert(bucket, (term, transfer));
         Ok(())
     }
 
-    /// A worker has said all that it has of a bucket.
+    /// A worker has sent its full state of a bucket.
     fn complete(&mut self, announced: &Announced, bucket: Bucket) -> Result<(), ReplicaError> {
         let term = self.current_term(announced, bucket)?;
         let (worker, workers) = announced.worker;
-        self.drop_unmentioned(bucket, announced.by(bucket));
+        self.drop_missing(bucket, announced.by(bucket));
         if let Some(known) = self.known.get_mut(&bucket) {
             known.complete.insert(worker);
             let (all, since) = (known.complete.len() >= usize::from(workers), known.since);
@@ -252,43 +254,44 @@ impl ReplicaStore {
         Ok(())
     }
 
-    /// Every worker of the bucket's owner has said all it has: what none of them spoke of is over, or was said by an earlier owner
-    /// to this node alone, and never went into effect.
+    /// Every worker of the bucket's owner has sent its full state. Connections outside of it are over, or were sent by
+    /// an earlier owner to this node alone and never took effect.
     fn drop_older(&mut self, bucket: Bucket, since: Term) {
-        // What the process itself said in an earlier term stands.
+        // Connections that the process itself sent in an earlier term stay.
         self.remove_if(bucket, |held| held.term < since);
     }
 
-    /// A worker of the bucket's owner has said all it has: what it began in an earlier telling, and not again, is over.
-    fn drop_unmentioned(&mut self, bucket: Bucket, (worker, telling): (u16, u64)) {
+    /// A worker of the bucket's owner has sent its full state: connections of an earlier transfer outside of it are
+    /// over.
+    fn drop_missing(&mut self, bucket: Bucket, (worker, transfer): (u16, u64)) {
         let Some(since) = self.known.get(&bucket).map(|known| known.since) else { return };
-        // Of this process, that is.
-        self.remove_if(bucket, |held| held.term >= since && held.by.0 == worker && held.by.1 < telling);
+        // Connections of this process only.
+        self.remove_if(bucket, |held| held.term >= since && held.by.0 == worker && held.by.1 < transfer);
     }
 
     fn current_term(&self, announced: &Announced, bucket: Bucket) -> Result<Term, ReplicaError> {
-        let (reported, known) = (announced.of(bucket), self.known.get(&bucket));
-        match (reported, known) {
-            (Some(reported), Some(known))
-                if known.announcer == announced.announcer && known.since <= reported =>
+        let (frame_term, known) = (announced.of(bucket), self.known.get(&bucket));
+        match (frame_term, known) {
+            (Some(frame_term), Some(known))
+                if known.announcer == announced.announcer && known.since <= frame_term =>
             {
-                Ok(reported)
+                Ok(frame_term)
             }
-            _ => Err(ReplicaError::Term { bucket, reported, known: known.map(|known| known.newest) }),
+            _ => Err(ReplicaError::Term { bucket, frame_term, known: known.map(|known| known.newest) }),
         }
     }
 
-    /// Whether what is said of a bucket in this term is held.
+    /// Whether frames of a bucket in this term are stored.
     pub fn counts(&self, bucket: Bucket, term: Term) -> bool {
         self.since.get(&bucket).is_none_or(|since| *since <= term)
     }
 
-    /// What is held of a connection; nothing for what was given up while its owner still speaks of it.
+    /// The replica of a connection; `None` for a dropped one whose owner still sends frames about it.
     fn known(
         &mut self,
         announced: &Announced,
         connection: ConnectionId,
-    ) -> Result<Option<&mut Filed>, ReplicaError> {
+    ) -> Result<Option<&mut StoredConnection>, ReplicaError> {
         let bucket = self.bucket_of(connection).or_else(|| self.forgotten.get(&connection).copied());
         let bucket = bucket.ok_or(ReplicaError::Unknown(connection))?;
         let term = self.current_term(announced, bucket)?;
@@ -313,7 +316,7 @@ impl ReplicaStore {
         self.remove(connection);
         self.forgotten.remove(&connection);
         self.index.insert(connection, held.bucket);
-        self.buckets.entry(held.bucket).or_default().insert(connection, Filed::new(held));
+        self.buckets.entry(held.bucket).or_default().insert(connection, StoredConnection::new(held));
         self.count += 1;
         if self.index.len() > 2 * self.count + STALE_MAX {
             let buckets = &self.buckets;
@@ -332,20 +335,20 @@ impl ReplicaStore {
         }
     }
 
-    /// Removes those of a bucket that fulfil this, and says which.
+    /// Removes the connections of a bucket that are over, and returns their ids.
     fn remove_if(
         &mut self,
         bucket: Bucket,
         is_over: impl Fn(&ReplicatedConnection) -> bool,
     ) -> Vec<ConnectionId> {
         let all = self.buckets.get(&bucket).into_iter().flatten();
-        let over: Vec<_> = all.filter(|(_, filed)| is_over(&filed.held)).map(|(id, _)| *id).collect();
+        let over: Vec<_> = all.filter(|(_, stored)| is_over(&stored.held)).map(|(id, _)| *id).collect();
         over.iter().for_each(|connection| self.remove(*connection));
         over
     }
 
-    /// Takes everything of a bucket out: its owner is gone, and this node goes on. Frames of the old term are refused
-    /// from now on.
+    /// Removes and returns all connections of a bucket, whose owner is gone and which this node resumes. Frames of the
+    /// old term are rejected from now on.
     pub fn recover(&mut self, bucket: Bucket, term: Term) -> Vec<Recovered> {
         self.known.insert(bucket, Known::begin(None, term));
         if !self.forgotten.is_empty() {
@@ -354,12 +357,12 @@ impl ReplicaStore {
         let all = self.buckets.remove(&bucket).unwrap_or_default();
         self.count -= all.len();
         all.into_iter()
-            .map(|(connection, Filed { idle, held })| Recovered { connection, idle, held })
+            .map(|(connection, StoredConnection { idle, held })| Recovered { connection, idle, held })
             .collect()
     }
 
-    /// Keeps a connection ([`Frame::Begin`]) that this node itself carried in this term and has just let go: it counts as a
-    /// backup from now on, and the next owner may never say its first word.
+    /// Stores a connection ([`Frame::Begin`]) that this node itself carried in this term and has just handed off: it
+    /// counts as a backup from now on, because the next owner may fail before its first frame.
     pub fn keep(&mut self, term: Term, frame: Frame) {
         let Frame::Begin { connection, bucket, state, legs } = frame else { return };
         let is_newer = self.get(connection).is_some_and(|held| held.term > term);
@@ -369,7 +372,7 @@ impl ReplicaStore {
         }
     }
 
-    /// Gives up what was said of a bucket in terms before this one, and what will be.
+    /// Drops a bucket's connections of terms before this one, and ignores further frames about them.
     pub fn forget(&mut self, bucket: Bucket, before: Term) {
         let since = self.since.entry(bucket).or_default();
         *since = before.max(*since);
@@ -378,12 +381,12 @@ impl ReplicaStore {
         self.forgotten.extend(gone.into_iter().map(|connection| (connection, bucket)));
     }
 
-    /// By now its owner knows that it need not speak of what was given up.
+    /// Forgets the dropped connections of a bucket: by now its owner sends no more about them.
     pub fn drop_all(&mut self, bucket: Bucket) {
         self.forgotten.retain(|_, of| *of != bucket);
     }
 
-    /// Whether there is a copy of any connection of the bucket.
+    /// Whether there is a replica of any connection of the bucket.
     pub fn has(&self, bucket: Bucket) -> bool {
         self.buckets.contains_key(&bucket)
     }
@@ -405,37 +408,37 @@ impl ReplicaStore {
 
     /// Everything held, by bucket and connection.
     pub fn iter(&self) -> impl Iterator<Item = (&ConnectionId, &ReplicatedConnection)> {
-        self.buckets.values().flatten().map(|(id, filed)| (id, &*filed.held))
+        self.buckets.values().flatten().map(|(id, stored)| (id, &*stored.held))
     }
 
-    /// Panics when a law is broken, whatever owners say; for tests and the simulator.
+    /// Panics when an invariant is broken that holds whatever owners send; for tests and the simulator.
     pub fn check_invariants(&self) {
         for (bucket, all) in &self.buckets {
             assert!(!all.is_empty(), "{bucket:?} has nothing");
-            for (id, Filed { idle, held }) in all {
+            for (id, StoredConnection { idle, held }) in all {
                 assert_eq!(
                     (held.bucket, self.bucket_of(*id)),
                     (*bucket, Some(*bucket)),
                     "{id:?} is not found"
                 );
-                assert_eq!(*idle, held.state.is_idle(), "of {id:?} it is not known whether it rests");
+                assert_eq!(*idle, held.state.is_idle(), "{id:?} has a wrong idle flag");
                 let counts = self.counts(held.bucket, held.term);
-                assert!(counts, "{id:?} is held in a term that was given up");
+                assert!(counts, "{id:?} is held in a dropped term");
             }
         }
-        let filed: usize = self.buckets.values().map(BTreeMap::len).sum();
-        assert_eq!(filed, self.count, "connections held");
+        let stored: usize = self.buckets.values().map(BTreeMap::len).sum();
+        assert_eq!(stored, self.count, "connections held");
     }
 
-    /// Panics when a connection breaks a law that every honest owner keeps: who has the cluster's key may say anything of a
-    /// connection, and it is then continued as that, or not.
+    /// Panics when a connection breaks an invariant that every correct owner keeps. A node with the cluster's key may
+    /// send any state of a connection, which then resumes with that state, or is lost.
     pub fn check_states(&self) {
         self.iter().for_each(|(_, held)| held.state.check_invariants());
     }
 }
 
 impl ReplicatedConnection {
-    /// Positions from which the leg goes on: output that its peer is known to have, and input that is mirrored and may be
+    /// Positions from which the leg resumes: output that its peer is known to have, and replicated input that may be
     /// acknowledged.
     pub fn positions(&self, leg: u32) -> (u64, u64) {
         match leg {

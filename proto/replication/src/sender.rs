@@ -1,7 +1,8 @@
-//! The owner's end of one channel: frames that wait to be sent or acknowledged.
+//! Owner's end of one channel: frames that wait to be sent or acknowledged.
 //!
-//! Invariants: frames leave in the order they were pushed; an acknowledgement covers everything before it; what is
-//! unacknowledged is bounded, and a backup at the bound counts as dead rather than holding up every connection.
+//! Invariants: frames leave in the order in which they were pushed. An acknowledgement covers all frames before it.
+//! Unacknowledged data is bounded, and a backup at the bound counts as dead, so that it does not stall every
+//! connection.
 
 use crate::{Frame, WireError};
 use evergate_base::Micros;
@@ -11,19 +12,19 @@ use std::collections::VecDeque;
 pub const SENDER_BYTES_MAX: usize = 64 << 20;
 /// Frames that may be unacknowledged by one backup.
 pub const SENDER_FRAMES_MAX: u64 = 1 << 20;
-/// A backup answers a frame within this time, from the first one on, or its channel counts as broken. A peer that is gone need
-/// not show: the RST of its kernel may be lost, and nothing of ours be left to be repeated.
+/// Longest time to an answer while frames are unacknowledged; after it the channel counts as broken. A vanished peer
+/// may not be noticed otherwise: its kernel's RST may be lost, and there may be nothing left to retransmit.
 pub const ANSWERS_WITHIN: Micros = Micros::from_ms(2000);
-/// ... and is looked at so often meanwhile: after a long turn answers may lie in the socket.
+/// Least number of checks within that time: after a long turn answers may lie in the socket.
 const CHECKS_MIN: u32 = 8;
-/// Bytes that were sent already, and room of an empty feed, that are kept: to give them back at once would be a copy for each
-/// write.
+/// Bytes already sent, and spare capacity of an empty queue, that are kept: releasing them at once would cost a copy
+/// for each write.
 const SPARE_BYTES: usize = 1 << 20;
 
-/// Why a feed cannot go on: the backup must be given up.
+/// Failure of a channel: the backup must be dropped.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SenderError {
-    /// The backup takes too little, or does not answer.
+    /// The backup reads too little, or does not answer.
     #[error("the backup is behind by {frames} frames and {bytes} bytes")]
     Behind {
         /// Unacknowledged frames.
@@ -31,20 +32,20 @@ pub enum SenderError {
         /// Unsent bytes.
         bytes: usize,
     },
-    /// It acknowledges what was never sent.
+    /// The backup acknowledges frames that were never sent.
     #[error("the backup acknowledges frame {claimed}, but only {sent} were sent")]
     Ahead {
-        /// What it says.
+        /// Acknowledged frame number.
         claimed: u64,
-        /// What there is.
+        /// Frames sent.
         sent: u64,
     },
-    /// A frame that cannot be said.
+    /// A frame that cannot be encoded.
     #[error(transparent)]
     Wire(#[from] WireError),
 }
 
-/// Frames to one backup. `T` is what the owner wants to hear when a frame is acknowledged.
+/// Queue of frames to one backup. `T` is the notice that the owner gets back when a frame is acknowledged.
 #[derive(Debug)]
 pub struct Sender<T> {
     bytes: Vec<u8>,
@@ -55,13 +56,13 @@ pub struct Sender<T> {
     silence: Silence,
 }
 
-/// Since when nothing more has been answered, as somebody saw who looked from time to time.
+/// Since when no new answer has come, as seen by periodic checks.
 #[derive(Debug, Default)]
 struct Silence {
-    /// Frames that were answered at the last look.
+    /// Frames acknowledged at the last check.
     answered: u64,
     since: Option<Micros>,
-    looks: u32,
+    checks: u32,
 }
 
 impl<T> Default for Sender<T> {
@@ -78,7 +79,7 @@ impl<T> Default for Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// Queues `frame`; `notice` comes back from [`Feed::handle_answer`] when the backup has it.
+    /// Queues `frame`; [`Sender::handle_answer`] returns `notice` when the backup has the frame.
     pub fn push(&mut self, frame: &Frame, notice: Option<T>) -> Result<(), SenderError> {
         frame.encode(&mut self.bytes)?;
         self.frames += 1;
@@ -97,7 +98,7 @@ impl<T> Sender<T> {
         &self.bytes[self.taken..]
     }
 
-    /// So many of [`Feed::unsent`] have been sent.
+    /// Removes sent bytes from [`Sender::unsent`].
     pub fn advance(&mut self, count: usize) {
         self.taken += count.min(self.bytes.len() - self.taken);
         if self.taken == self.bytes.len() {
@@ -105,7 +106,7 @@ impl<T> Sender<T> {
             self.bytes.shrink_to(SPARE_BYTES);
             self.taken = 0;
         } else if self.taken > SPARE_BYTES && self.taken >= self.bytes.len() / 2 {
-            // A feed may never be quite empty. What moves is no more than what was sent since the last time.
+            // The queue may never be quite empty. What moves is no more than what was sent since the last time.
             self.bytes.drain(..self.taken);
             self.taken = 0;
         }
@@ -121,28 +122,32 @@ impl<T> Sender<T> {
         self.frames - self.acknowledged
     }
 
-    /// The backup has taken in so many frames; calls `heard` for each notice among them.
-    pub fn handle_answer(&mut self, frames: u64, mut peer_input: impl FnMut(T)) -> Result<(), SenderError> {
+    /// The backup has processed `frames` frames; calls `on_acknowledged` for each notice among them.
+    pub fn handle_answer(
+        &mut self,
+        frames: u64,
+        mut on_acknowledged: impl FnMut(T),
+    ) -> Result<(), SenderError> {
         if frames > self.frames {
             return Err(SenderError::Ahead { claimed: frames, sent: self.frames });
         }
         self.acknowledged = self.acknowledged.max(frames);
         while self.waiting.front().is_some_and(|(frame, _)| *frame <= frames) {
             if let Some((_, notice)) = self.waiting.pop_front() {
-                peer_input(notice);
+                on_acknowledged(notice);
             }
         }
         Ok(())
     }
 
-    /// Whether the backup has answered nothing for too long although there is something to answer; to be asked from time to time.
+    /// Whether the backup has not answered for too long although frames are unacknowledged; to be called periodically.
     pub fn is_unresponsive(&mut self, now: Micros) -> bool {
         let silence = &mut self.silence;
         if self.frames == self.acknowledged || self.acknowledged != silence.answered {
             *silence = Silence { answered: self.acknowledged, ..Silence::default() };
         }
-        silence.looks = silence.looks.saturating_add(1);
-        let waits = self.frames > self.acknowledged && silence.looks >= CHECKS_MIN;
+        silence.checks = silence.checks.saturating_add(1);
+        let waits = self.frames > self.acknowledged && silence.checks >= CHECKS_MIN;
         now.since(*silence.since.get_or_insert(now)) >= ANSWERS_WITHIN && waits
     }
 
@@ -151,7 +156,7 @@ impl<T> Sender<T> {
         self.acknowledged > 0
     }
 
-    /// Everything that was never acknowledged: the backup is gone, and is not waited for any more.
+    /// Notices that were never acknowledged: the backup is gone, and is no longer awaited.
     pub fn abandon(self) -> impl Iterator<Item = T> {
         self.waiting.into_iter().map(|(_, notice)| notice)
     }
@@ -168,28 +173,28 @@ mod tests {
 
     #[test]
     fn notices_come_back_in_order_and_once() {
-        let mut feed = Sender::default();
+        let mut sender = Sender::default();
         for id in 1..=5 {
-            feed.push(&end(id), (id != 3).then_some(id)).unwrap();
+            sender.push(&end(id), (id != 3).then_some(id)).unwrap();
         }
         let mut peer_input = Vec::new();
-        feed.handle_answer(3, |id| peer_input.push(id)).unwrap();
-        feed.handle_answer(2, |id| peer_input.push(id)).unwrap();
-        assert_eq!((peer_input, feed.lag()), (vec![1, 2], 2));
-        assert_eq!(feed.handle_answer(6, |_| ()), Err(SenderError::Ahead { claimed: 6, sent: 5 }));
-        assert_eq!(feed.abandon().collect::<Vec<_>>(), [4, 5]);
+        sender.handle_answer(3, |id| peer_input.push(id)).unwrap();
+        sender.handle_answer(2, |id| peer_input.push(id)).unwrap();
+        assert_eq!((peer_input, sender.lag()), (vec![1, 2], 2));
+        assert_eq!(sender.handle_answer(6, |_| ()), Err(SenderError::Ahead { claimed: 6, sent: 5 }));
+        assert_eq!(sender.abandon().collect::<Vec<_>>(), [4, 5]);
     }
 
     #[test]
-    fn what_is_sent_in_pieces_decodes_to_what_was_pushed() {
-        let mut feed: Sender<()> = Sender::default();
+    fn frames_sent_in_pieces_decode() {
+        let mut sender: Sender<()> = Sender::default();
         for id in 1..=3 {
-            feed.push(&end(id), None).unwrap();
+            sender.push(&end(id), None).unwrap();
         }
         let (mut wire, mut frames) = (Vec::new(), Vec::new());
-        while !feed.unsent().is_empty() {
-            wire.push(feed.unsent()[0]);
-            feed.advance(1);
+        while !sender.unsent().is_empty() {
+            wire.push(sender.unsent()[0]);
+            sender.advance(1);
             if let Some((frame, length)) = Frame::decode(&wire).unwrap() {
                 wire.drain(..length);
                 frames.push(frame);
@@ -199,69 +204,73 @@ mod tests {
     }
 
     #[test]
-    fn a_feed_that_is_never_empty_keeps_what_is_unsent_and_little_more() {
-        let mut feed: Sender<()> = Sender::default();
+    fn queue_that_is_never_empty_stays_small() {
+        let mut sender: Sender<()> = Sender::default();
         let (mut pushed, mut sent) = (Vec::new(), Vec::new());
         for (unsent, count) in [(100_000, 90_000), (4 << 20, 300_000)] {
             for _ in 0..100 {
-                while feed.unsent().len() < unsent {
+                while sender.unsent().len() < unsent {
                     let frame = end(pushed.len() as u64);
-                    feed.push(&frame, None).unwrap();
+                    sender.push(&frame, None).unwrap();
                     frame.encode(&mut pushed).unwrap();
                 }
-                sent.extend_from_slice(&feed.unsent()[..count]);
-                feed.advance(count);
-                feed.handle_answer(feed.frames(), |()| ()).unwrap();
-                assert!(feed.bytes.len() <= unsent + unsent.max(SPARE_BYTES) + 64, "{}", feed.bytes.len());
+                sent.extend_from_slice(&sender.unsent()[..count]);
+                sender.advance(count);
+                sender.handle_answer(sender.frames(), |()| ()).unwrap();
+                assert!(
+                    sender.bytes.len() <= unsent + unsent.max(SPARE_BYTES) + 64,
+                    "{}",
+                    sender.bytes.len()
+                );
             }
         }
-        sent.extend_from_slice(feed.unsent());
-        feed.advance(usize::MAX);
+        sent.extend_from_slice(sender.unsent());
+        sender.advance(usize::MAX);
         assert!(sent == pushed, "not what was pushed");
-        assert!(feed.bytes.is_empty() && feed.bytes.capacity() <= SPARE_BYTES);
+        assert!(sender.bytes.is_empty() && sender.bytes.capacity() <= SPARE_BYTES);
     }
 
     #[test]
-    fn a_backup_that_answers_nothing_more_is_mute_after_a_while_and_several_looks() {
-        let mut feed: Sender<()> = Sender::default();
+    fn silent_backup_is_unresponsive_after_time_and_checks() {
+        let mut sender: Sender<()> = Sender::default();
         let mut now = Micros::from_ms(1);
-        let mut look = |feed: &mut Sender<()>, ms| {
+        let mut look = |sender: &mut Sender<()>, ms| {
             now = now + Micros::from_ms(ms);
-            feed.is_unresponsive(now)
+            sender.is_unresponsive(now)
         };
-        assert!((0..20).all(|_| !look(&mut feed, 500)), "there is nothing to answer");
-        feed.push(&end(1), None).unwrap();
-        assert!((0..39).all(|_| !look(&mut feed, 50)), "not yet");
-        assert!(look(&mut feed, 50) && !feed.has_answered());
-        feed.push(&end(2), None).unwrap();
-        feed.handle_answer(1, |()| ()).unwrap();
-        assert!(!look(&mut feed, 50) && feed.has_answered(), "it has answered one of them just now");
-        let after_a_long_turn = look(&mut feed, 60_000);
+        assert!((0..20).all(|_| !look(&mut sender, 500)), "there is nothing to answer");
+        sender.push(&end(1), None).unwrap();
+        assert!((0..39).all(|_| !look(&mut sender, 50)), "not yet");
+        assert!(look(&mut sender, 50) && !sender.has_answered());
+        sender.push(&end(2), None).unwrap();
+        sender.handle_answer(1, |()| ()).unwrap();
+        assert!(!look(&mut sender, 50) && sender.has_answered(), "it has answered one of them just now");
+        let after_a_long_turn = look(&mut sender, 60_000);
         assert!(!after_a_long_turn, "the answer may lie in the socket");
-        assert!((0..5).all(|_| !look(&mut feed, 1)) && look(&mut feed, 1));
+        assert!((0..5).all(|_| !look(&mut sender, 1)) && look(&mut sender, 1));
     }
 
     #[test]
-    fn a_backup_that_takes_nothing_is_given_up_when_too_many_bytes_wait_for_it() {
-        let mut feed: Sender<()> = Sender::default();
+    fn backup_that_reads_nothing_fails_at_the_byte_limit() {
+        let mut sender: Sender<()> = Sender::default();
         let entries = vec![crate::Entry::Input(vec![0; 2 << 20])];
         let frame = Frame::Entries { connection: ConnectionId(1), entries };
         let error = loop {
-            if let Err(error) = feed.push(&frame, None) {
+            if let Err(error) = sender.push(&frame, None) {
                 break error;
             }
-            assert!(feed.unsent().len() <= SENDER_BYTES_MAX);
+            assert!(sender.unsent().len() <= SENDER_BYTES_MAX);
         };
         assert!(matches!(error, SenderError::Behind { frames, .. } if frames <= 32), "{error}");
     }
 
     #[test]
-    fn a_backup_that_does_not_answer_is_given_up_at_the_bound() {
-        let mut feed: Sender<()> = Sender::default();
+    fn backup_that_does_not_answer_fails_at_the_frame_limit() {
+        let mut sender: Sender<()> = Sender::default();
         let mut count = 0u64;
         let error = loop {
-            feed.advance(usize::MAX);
-            match feed.push(&end(count), None) {
+            sender.advance(usize::MAX);
+            match sender.push(&end(count), None) {
                 Ok(()) => count += 1,
                 Err(error) => break error,
             }

@@ -1,5 +1,5 @@
-//! The ranges of what entries say. Within them the fold and a restored connection can add without overflow and hold
-//! without growing; no connection comes near the ends.
+//! Ranges of the values in entries. Within them the replay and a restored connection can add without overflow, and hold
+//! bounded memory; no real connection comes near the ends.
 
 use crate::{
     BoundLeg, ClientCheckpoint, ConnectionState, Entry, Established, Flight, Hello, LegTls, RecordKind,
@@ -8,21 +8,21 @@ use crate::{
 use evergate_base::session::{SEALED_BYTES_MAX, Sealed};
 use std::collections::BTreeMap;
 
-/// The highest position in a stream, and the highest sequence number of a record.
+/// Highest position in a stream, and highest sequence number of a record.
 pub const POSITION_MAX: u64 = 1 << 62;
-/// The highest number of a request, or of a server leg; a connection ends in order long before it overflows.
+/// Highest number of a request, or of a server leg; a connection ends in order long before it overflows.
 pub const NUMBER_MAX: u32 = 1 << 31;
-/// The highest key generation that the record layer knows. How far one is ahead of the base secret, the record layer
-/// bounds itself.
+/// Highest key generation that the record layer accepts. The record layer itself bounds the distance to the base
+/// secret.
 pub const GENERATION_MAX: u32 = 1 << 31;
-/// Plaintext of one record at most (RFC 8446 section 5.1), in bytes.
+/// Most plaintext of one record (RFC 8446 section 5.1), in bytes.
 const RECORD_BYTES_MAX: u16 = 1 << 14;
-/// Plaintext of one run of boundaries at most, in bytes: a batch. Who repeats a run holds all of it first.
+/// Most plaintext of one run of boundaries, in bytes: a batch. A replay of a run first holds all of it.
 pub const RUN_BYTES_MAX: usize = 1 << 18;
-/// Our bytes of a handshake with a server that may have to be sent again, at most: our certificates are among them.
+/// Longest flight of a handshake with a server that may have to be sent again, our certificates included.
 pub const FLIGHT_BYTES_MAX: usize = 1 << 18;
 
-/// A list of protocols that a server is offered to switch to, at most, in bytes.
+/// Longest list of protocols that a server is offered to switch to, in bytes.
 pub const OFFER_BYTES_MAX: usize = 256;
 
 /// A value that no connection has.
@@ -162,7 +162,7 @@ impl Flight {
     }
 }
 
-/// A session that nobody would have kept is none.
+/// Rejects a session that no node would have stored.
 fn check_sealed(sealed: &Sealed) -> Checked {
     within("length of a session", sealed.0.len() as u64, SEALED_BYTES_MAX as u64)
 }
@@ -176,7 +176,7 @@ impl SessionNews {
     }
 }
 
-/// Few and short: they are compared, and named where they differ.
+/// Few and short settings: they are compared, and named where they differ.
 pub(crate) fn check_settings(all: &BTreeMap<String, String>) -> Checked {
     within("settings", all.len() as u64, 64_u64)?;
     all.iter().try_for_each(|(key, value)| {
@@ -287,12 +287,12 @@ mod tests {
 
     const OVER: u64 = GENERATION_MAX as u64 + 1;
 
-    /// Only what a check refuses differs from what is accepted.
+    /// Checks that only rejected values differ from accepted ones.
     #[track_caller]
     fn limit(what: &'static str, good: Entry, bad: Entry, value: u64) {
         let read = |entry: &Entry| Entry::decode(&entry.encode().unwrap());
         assert_eq!(read(&good), Ok(good));
-        let refused = WireError::Value { what: "mirror entry", source: OutOfRange { what, value } };
+        let refused = WireError::Value { what: "log entry", source: OutOfRange { what, value } };
         assert_eq!(read(&bad), Err(refused), "{bad:?}");
     }
 
@@ -401,7 +401,7 @@ mod tests {
         };
         let (most, over) = (SEALED_BYTES_MAX, SEALED_BYTES_MAX + 1);
         limit("length of a session", hello(most), hello(over), over as u64);
-        let reported = |length| {
+        let decoded = |length| {
             let sealed = Sealed(vec![0; length]);
             let kept = SessionNews::Kept(KeptSession { id: [1; 32], until_unix_s: u64::MAX, sealed });
             let frame = Frame::Sessions(vec![SessionNews::Withdrawn([2; 32]), kept]);
@@ -409,8 +409,8 @@ mod tests {
             frame.encode(&mut wire).unwrap();
             Frame::decode(&wire).map(|read| assert_eq!(read, Some((frame, wire.len()))))
         };
-        assert_eq!(reported(most), Ok(()));
-        assert!(matches!(reported(over), Err(WireError::Value { .. })));
+        assert_eq!(decoded(most), Ok(()));
+        assert!(matches!(decoded(over), Err(WireError::Value { .. })));
     }
 
     #[test]

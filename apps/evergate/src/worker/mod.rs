@@ -289,8 +289,8 @@ impl Worker {
             self.tend_channels();
             let batches = self.batching.wait(self.settings.event_batching).is_some();
             self.end_turn(match count {
-                0 => NextTurn::Rest,
-                _ if batches => NextTurn::Gathered,
+                0 => NextTurn::Idle,
+                _ if batches => NextTurn::Batched,
                 _ => NextTurn::AtOnce,
             });
         }

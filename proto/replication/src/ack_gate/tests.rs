@@ -54,15 +54,15 @@ fn beginning() -> (AckGate, Model) {
 #[derive(Clone, Debug)]
 enum Step {
     Read(usize),
-    /// Backups hold so many of a thousand bytes of what they lack.
+    /// Backups receive this part of the input that they lack, in thousandths.
     Replicated(u64),
-    /// Nobody needs to hold anything.
+    /// There is no backup.
     Alone,
     End,
     EndReplicated,
     Uses,
     Writes(usize),
-    /// The peer acknowledges so many of a thousand bytes of what it has not, or our FIN too.
+    /// The peer acknowledges this part of its unacknowledged input, in thousandths, or our FIN too.
     PeerAcks(u32),
     Ripens,
     Idle,
@@ -89,7 +89,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     vec(step, 0..60)
 }
 
-/// A leg, its gate, and what backups hold, through some steps. What it answered is kept.
+/// A leg, its gate, and the backups' input, through some steps. Keeps the answers.
 struct Run {
     positions: AckGate,
     gate: Model,
@@ -123,7 +123,7 @@ impl Run {
         assert!(self.positions.target >= target && self.positions.committed >= committed);
         let acked = self.positions.newly_acked(&self.gate);
         let look = self.positions.next_ack_check(&self.gate, false, self.now);
-        self.answers.push((answer, acked, self.let_out(), look));
+        self.answers.push((answer, acked, self.released(), look));
     }
 
     fn answer(&mut self, step: &Step) -> bool {
@@ -167,8 +167,8 @@ impl Run {
         false
     }
 
-    /// How many bytes may be acknowledged, the peer's FIN included.
-    fn let_out(&self) -> u32 {
+    /// Bytes that may be acknowledged, the peer's FIN included.
+    fn released(&self) -> u32 {
         self.gate.committed.wrapping_sub(self.origin.received)
     }
 
@@ -176,11 +176,11 @@ impl Run {
         self.positions.check_invariants();
         assert!(self.positions.target <= self.held, "{:?} of {}", self.positions, self.held);
         let most = self.held + u64::from(self.end_held);
-        assert!(u64::from(self.let_out()) <= most, "{} of {most}", self.let_out());
+        assert!(u64::from(self.released()) <= most, "{} of {most}", self.released());
     }
 
-    /// A worker looks again as it is told to, until nothing is due any more.
-    fn poll_until_all_is_sent(&mut self) {
+    /// Checks the gate after each delay, as a worker does, until nothing is due any more.
+    fn poll_until_nothing_is_due(&mut self) {
         for looks in 0.. {
             assert!(looks < 100, "{:?} {:?}", self.positions, self.gate);
             let Some(look) = self.positions.next_ack_check(&self.gate, false, self.now) else { return };
@@ -200,28 +200,28 @@ fn anywhere() -> impl Strategy<Value = Origin> {
 
 proptest! {
     #[test]
-    fn nothing_is_let_out_that_backups_lack_and_nothing_is_taken_back(origin in anywhere(), steps in steps()) {
+    fn only_replicated_input_is_acknowledged(origin in anywhere(), steps in steps()) {
         Run::of(origin, &steps);
     }
 
     #[test]
-    fn where_sequence_numbers_begin_makes_no_difference(origin in anywhere(), steps in steps()) {
+    fn first_sequence_number_does_not_matter(origin in anywhere(), steps in steps()) {
         let low = Run::of(Origin { sent: 0, received: 0 }, &steps);
         prop_assert_eq!(Run::of(origin, &steps).answers, low.answers);
     }
 
     #[test]
-    fn all_that_backups_hold_is_acknowledged_at_last(origin in anywhere(), steps in steps()) {
+    fn replicated_input_is_acknowledged_eventually(origin in anywhere(), steps in steps()) {
         let mut run = Run::of(origin, &steps);
         run.take(&Step::Replicated(1_000));
         run.take(&Step::EndReplicated);
-        run.poll_until_all_is_sent();
+        run.poll_until_nothing_is_due();
         let all = run.read as u32 + u32::from(run.ended);
         prop_assert_eq!(run.gate.sent_ack.wrapping_sub(origin.received), all);
     }
 
     #[test]
-    fn what_is_on_its_way_is_watched_or_looked_at(origin in anywhere(), steps in steps(), eager in any::<bool>()) {
+    fn flight_is_watched_or_checked(origin in anywhere(), steps in steps(), eager in any::<bool>()) {
         let run = Run::of(origin, &steps);
         let Run { positions, gate, now, .. } = &run;
         let flying = positions.written - positions.acked;
@@ -238,11 +238,11 @@ proptest! {
     }
 
     #[test]
-    fn a_leg_that_begins_anew_is_like_a_new_one(origin in anywhere(), before in steps(), steps in steps()) {
+    fn restarted_leg_equals_a_new_one(origin in anywhere(), before in steps(), steps in steps()) {
         let mut old = Run::of(origin, &before);
         prop_assume!(!old.ended);
         old.take(&Step::Replicated(1_000));
-        old.poll_until_all_is_sent();
+        old.poll_until_nothing_is_due();
         old.gate.peer_acked = old.positions.end_sequence().wrapping_sub(1);
         old.positions.restart(old.now);
         let begins = old.positions.origin();
@@ -250,13 +250,16 @@ proptest! {
         let new = Run::of(begins, &steps);
         let mut again = Run { positions: old.positions, gate: old.gate, now: old.now, ..Run::new(begins) };
         steps.iter().for_each(|step| again.take(step));
-        let reported = |run: &Run| run.answers.iter().map(|(answer, acked, out, _)| (*answer, *acked, *out)).collect::<Vec<_>>();
-        prop_assert_eq!(reported(&again), reported(&new));
+        let answers = |run: &Run| {
+            let all = run.answers.iter();
+            all.map(|(answer, acked, out, _)| (*answer, *acked, *out)).collect::<Vec<_>>()
+        };
+        prop_assert_eq!(answers(&again), answers(&new));
     }
 }
 
 #[test]
-fn a_request_is_acknowledged_whole_and_with_what_goes_the_other_way() {
+fn request_is_acknowledged_whole_and_with_its_response() {
     let (mut positions, mut gate) = beginning();
     positions.handle_read(700, START);
     assert!(!positions.release(&mut gate, 700, START), "no packet for it alone");
@@ -269,7 +272,7 @@ fn a_request_is_acknowledged_whole_and_with_what_goes_the_other_way() {
 }
 
 #[test]
-fn of_a_stream_half_is_held_back_until_it_rests() {
+fn half_of_a_stream_is_withheld_until_it_idles() {
     let (mut positions, mut gate) = beginning();
     positions.handle_read(20_000, START);
     assert!(positions.release(&mut gate, 20_000, START), "it is much, and nothing waits here");
@@ -284,7 +287,7 @@ fn of_a_stream_half_is_held_back_until_it_rests() {
 }
 
 #[test]
-fn a_few_segments_before_what_waits_stay_unacknowledged() {
+fn few_segments_before_waiting_input_stay_withheld() {
     let (mut positions, mut gate) = beginning();
     let rested = START + RIPE_AFTER;
     for (read, held, committed) in
@@ -298,13 +301,13 @@ fn a_few_segments_before_what_waits_stay_unacknowledged() {
         assert_ne!(
             positions.next_ack_check(&gate, false, rested),
             Some(Delay::Short),
-            "nothing ripens any more"
+            "no delay changes this"
         );
     }
 }
 
 #[test]
-fn in_the_middle_of_a_stream_only_much_is_acknowledged_at_once() {
+fn running_stream_acknowledges_only_much_at_once() {
     let (mut positions, mut gate) = beginning();
     positions.handle_read(300_000, START);
     assert!(!positions.release(&mut gate, 70_000, START), "more of it waits here");
@@ -312,7 +315,7 @@ fn in_the_middle_of_a_stream_only_much_is_acknowledged_at_once() {
 }
 
 #[test]
-fn an_end_waits_for_all_that_came_before_it() {
+fn end_waits_for_all_input_before_it() {
     let (mut positions, mut gate) = beginning();
     positions.handle_read(100, START);
     positions.handle_end();
@@ -323,7 +326,7 @@ fn an_end_waits_for_all_that_came_before_it() {
 }
 
 #[test]
-fn who_goes_on_before_all_is_acknowledged_does_not_wait_for_that() {
+fn peer_that_sends_ahead_does_not_wait_for_acks() {
     let (mut positions, mut gate) = beginning();
     positions.note_next(&gate);
     positions.handle_read(100, START);
@@ -338,7 +341,7 @@ fn who_goes_on_before_all_is_acknowledged_does_not_wait_for_that() {
 }
 
 #[test]
-fn input_that_waits_is_stashed_and_looked_at_less_and_less() {
+fn waiting_input_is_stashed_and_checked_less_often() {
     let (mut positions, gate) = beginning();
     positions.handle_read(100, START);
     let look = |inside, ms| positions.next_ack_check(&gate, inside, START + Micros::from_ms(ms));
@@ -353,7 +356,7 @@ fn input_that_waits_is_stashed_and_looked_at_less_and_less() {
 }
 
 #[test]
-fn what_the_peer_of_a_leg_taken_over_has_is_not_said_again() {
+fn recovered_leg_skips_output_that_its_peer_has() {
     let origin = Origin { sent: u32::MAX - 10, received: u32::MAX };
     let stands = ResumePoint { received: 50, ended: true, sent: 100, acked: 130 };
     let mut positions = AckGate::resumed(origin, MSS, stands, START);

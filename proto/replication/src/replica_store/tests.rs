@@ -1,4 +1,4 @@
-//! One channel after the other: whose words count, and what is held then.
+//! Several channels in turn: which frames count, and which connections are held then.
 
 use super::*;
 use crate::Entry;
@@ -16,9 +16,9 @@ fn complete(holder: &mut ReplicaStore, channel: &mut Announced) {
     holder.handle(channel, Frame::Complete { bucket: BUCKET }).unwrap();
 }
 
-/// The copy of connection 1 is an earlier owner's; the next owner has two workers, who speak in terms of their own.
+/// The replica of connection 1 is an earlier owner's; the next owner has two workers, each with a term of its own.
 #[test]
-fn copies_of_before_go_when_every_worker_of_the_owner_has_said_all() {
+fn older_replicas_go_when_all_workers_have_sent_their_state() {
     let mut holder = ReplicaStore::default();
     let mut before = announcer(1);
     holder.handle(&mut before, Frame::Term { bucket: BUCKET, term: TERM }).unwrap();
@@ -28,7 +28,7 @@ fn copies_of_before_go_when_every_worker_of_the_owner_has_said_all() {
         let term = later(1 + u32::from(number));
         holder.handle(&mut channel, Frame::Term { bucket: BUCKET, term }).unwrap();
         holder.handle(&mut channel, begin(2 + u64::from(number), BUCKET)).unwrap();
-        assert_eq!(holder.len(), 2 + usize::from(number), "what was said before stands");
+        assert_eq!(holder.len(), 2 + usize::from(number), "earlier connections stay");
         complete(&mut holder, &mut channel);
     }
     assert_eq!(holder.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [2, 3]);
@@ -39,7 +39,7 @@ fn later(moves: u32) -> Term {
 }
 
 #[test]
-fn only_the_newest_term_of_a_bucket_is_believed() {
+fn only_the_newest_term_of_a_bucket_counts() {
     let mut holder = ReplicaStore::default();
     let (mut old, mut new) = (announcer(1), announcer(2));
     assert!(holder.handle(&mut old, begin(1, BUCKET)).is_err());
@@ -55,7 +55,7 @@ fn only_the_newest_term_of_a_bucket_is_believed() {
 }
 
 #[test]
-fn what_a_new_owner_does_not_mention_is_over() {
+fn connection_missing_from_a_new_owners_state_is_over() {
     let mut holder = ReplicaStore::default();
     let mut channel = announcer(1);
     holder.handle(&mut channel, Frame::Term { bucket: BUCKET, term: TERM }).unwrap();
@@ -71,7 +71,7 @@ fn what_a_new_owner_does_not_mention_is_over() {
 }
 
 #[test]
-fn an_owner_that_stays_need_not_repeat_itself() {
+fn continuing_owner_need_not_send_its_state_again() {
     let mut holder = ReplicaStore::default();
     let mut channel = Announced::default();
     holder.handle(&mut channel, Frame::Term { bucket: BUCKET, term: TERM }).unwrap();
@@ -82,7 +82,7 @@ fn an_owner_that_stays_need_not_repeat_itself() {
 }
 
 #[test]
-fn what_was_handed_over_is_kept_until_the_next_owner_speaks() {
+fn handed_off_bucket_stays_until_the_next_owners_state() {
     let mut holder = ReplicaStore::default();
     holder.recover(BUCKET, TERM);
     for id in 1..=2 {
@@ -102,7 +102,7 @@ fn what_was_handed_over_is_kept_until_the_next_owner_speaks() {
 }
 
 #[test]
-fn what_was_let_go_does_not_replace_what_a_later_owner_has_said() {
+fn handed_off_state_does_not_replace_newer_state() {
     let (mut holder, mut next) = (ReplicaStore::default(), announcer(2));
     holder.recover(BUCKET, TERM);
     holder.handle(&mut next, Frame::Term { bucket: BUCKET, term: later(1) }).unwrap();
@@ -113,7 +113,7 @@ fn what_was_let_go_does_not_replace_what_a_later_owner_has_said() {
 }
 
 #[test]
-fn of_two_that_announce_one_term_only_the_last_is_believed() {
+fn last_of_two_announcers_of_a_term_counts() {
     let mut holder = ReplicaStore::default();
     let (mut first, mut second) = (announcer(1), announcer(2));
     for channel in [&mut first, &mut second] {
@@ -121,7 +121,7 @@ fn of_two_that_announce_one_term_only_the_last_is_believed() {
     }
     assert!(holder.handle(&mut first, begin(1, BUCKET)).is_err());
     holder.handle(&mut second, begin(2, BUCKET)).unwrap();
-    // Nor is anybody in the term of a node that has taken over itself.
+    // After a recovery, the announced term of the recovering node is rejected too.
     holder.recover(BUCKET, TERM);
     assert!(holder.handle(&mut second, begin(3, BUCKET)).is_err());
 }
@@ -131,7 +131,7 @@ fn announcer(node: u8) -> Announced {
 }
 
 #[test]
-fn workers_of_one_owner_may_learn_of_a_term_one_after_the_other() {
+fn workers_of_one_owner_may_announce_terms_in_turn() {
     let mut holder = ReplicaStore::default();
     let (mut first, mut second) = (announcer(1), Announced { worker: (1, 0), ..announcer(1) });
     for (channel, id) in [(&mut first, 1), (&mut second, 2)] {
@@ -142,25 +142,25 @@ fn workers_of_one_owner_may_learn_of_a_term_one_after_the_other() {
     let entries = vec![Entry::Close { plain: 5, abort: true }];
     holder.handle(&mut second, Frame::Entries { connection: ConnectionId(2), entries }).unwrap();
     complete(&mut holder, &mut first);
-    assert_eq!(holder.len(), 2, "what the other worker said stands");
+    assert_eq!(holder.len(), 2, "connections of the other worker stay");
     holder.handle(&mut second, Frame::Term { bucket: BUCKET, term: later(1) }).unwrap();
-    // Another node speaks: the first one's words count no more, in no term.
+    // Another node announces a term: frames of the first one no longer count, in any term.
     let mut other = announcer(2);
     holder.handle(&mut other, Frame::Term { bucket: BUCKET, term: later(2) }).unwrap();
     for channel in [&mut first, &mut second] {
         assert!(holder.handle(channel, begin(3, BUCKET)).is_err());
         assert!(holder.handle(channel, Frame::Term { bucket: BUCKET, term: later(1) }).is_err());
     }
-    // It is the owner again: its old words still count for nothing.
+    // It is the owner again: frames on its old channel still do not count.
     holder.handle(&mut first, Frame::Term { bucket: BUCKET, term: later(3) }).unwrap();
     assert!(holder.handle(&mut second, begin(3, BUCKET)).is_err());
     complete(&mut holder, &mut first);
     assert!(holder.is_empty());
 }
 
-/// A connection may end while a channel is broken, and nobody hears of it.
+/// A connection may end while a channel is broken, so that no frame reports its end.
 #[test]
-fn what_a_worker_does_not_mention_when_it_says_all_anew_is_over() {
+fn connection_missing_from_a_repeated_state_is_over() {
     let mut holder = ReplicaStore::default();
     let channels = || [0, 1].map(|number| Announced { worker: (number, 2), ..announcer(1) });
     let [mut first, mut second] = channels();
@@ -174,10 +174,10 @@ fn what_a_worker_does_not_mention_when_it_says_all_anew_is_over() {
     let [mut first, _] = channels();
     holder.handle(&mut first, Frame::Term { bucket: BUCKET, term: TERM }).unwrap();
     holder.handle(&mut first, begin(2, BUCKET)).unwrap();
-    assert_eq!(holder.len(), 4, "what was said stands until it has said all");
+    assert_eq!(holder.len(), 4, "connections stay until the state is complete");
     complete(&mut holder, &mut first);
     assert_eq!(holder.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [2, 3, 4]);
-    // The second one's channel is the same, and it stays in another term.
+    // The second worker's channel is the same, and it stays in another term.
     for term in [TERM, later(1)] {
         holder.handle(&mut second, Frame::Term { bucket: BUCKET, term }).unwrap();
     }
@@ -189,7 +189,7 @@ fn what_a_worker_does_not_mention_when_it_says_all_anew_is_over() {
 }
 
 #[test]
-fn a_worker_that_is_late_with_the_first_term_of_its_owner_is_believed() {
+fn worker_late_with_the_owners_first_term_counts() {
     let mut holder = ReplicaStore::default();
     let mut before = announcer(1);
     holder.handle(&mut before, Frame::Term { bucket: BUCKET, term: TERM }).unwrap();
@@ -199,14 +199,14 @@ fn a_worker_that_is_late_with_the_first_term_of_its_owner_is_believed() {
     holder.handle(&mut late, begin(1, BUCKET)).unwrap();
     complete(&mut holder, &mut fast);
     complete(&mut holder, &mut late);
-    assert_eq!(holder.len(), 1, "what it said stands");
+    assert_eq!(holder.len(), 1, "its connections stay");
     assert!(holder.handle(&mut before, begin(2, BUCKET)).is_err());
     let mut older = announcer(2);
     assert!(holder.handle(&mut older, Frame::Term { bucket: BUCKET, term: Term::default() }).is_err());
 }
 
 #[test]
-fn an_owner_may_speak_for_a_moment_of_what_was_given_up() {
+fn late_frames_about_dropped_connections_are_skipped() {
     let (mut holder, mut channel) = (ReplicaStore::default(), announcer(1));
     holder.handle(&mut channel, Frame::Term { bucket: BUCKET, term: TERM }).unwrap();
     holder.handle(&mut channel, begin(1, BUCKET)).unwrap();
@@ -220,7 +220,7 @@ fn an_owner_may_speak_for_a_moment_of_what_was_given_up() {
     holder.drop_all(BUCKET);
     assert!(holder.forgotten.is_empty());
     assert_eq!(holder.handle(&mut channel, entries(1)), Err(ReplicaError::Unknown(ConnectionId(1))));
-    // Whom another node has replaced is not answered, in whatever it says.
+    // Frames of a replaced node are rejected, whatever they contain.
     holder.handle(&mut channel, begin(3, BUCKET)).unwrap();
     holder.recover(BUCKET, later(1));
     assert!(holder.handle(&mut channel, Frame::End { connection: ConnectionId(3) }).is_err());
@@ -228,14 +228,15 @@ fn an_owner_may_speak_for_a_moment_of_what_was_given_up() {
 }
 
 #[test]
-fn a_copy_that_is_filled_again_stands_when_the_news_of_its_drop_come_late() {
+fn refilled_replica_survives_a_late_drop() {
     let (mut holder, mut channel) = (ReplicaStore::default(), announcer(1));
     let entries = |id| Frame::Entries { connection: ConnectionId(id), entries: Vec::new() };
     holder.handle(&mut channel, Frame::Term { bucket: BUCKET, term: TERM }).unwrap();
     for id in 1..=2 {
         holder.handle(&mut channel, begin(id, BUCKET)).unwrap();
     }
-    // It was dropped, connection 2 ended unheard, and the next fill is faster than the news of the drop.
+    // The replica was dropped, connection 2 ended without a frame, and the next fill is faster than the role of the
+    // drop.
     holder.handle(&mut channel, Frame::Term { bucket: BUCKET, term: later(1) }).unwrap();
     holder.handle(&mut channel, begin(1, BUCKET)).unwrap();
     holder.forget(BUCKET, later(1));
@@ -251,7 +252,7 @@ fn a_copy_that_is_filled_again_stands_when_the_news_of_its_drop_come_late() {
 }
 
 #[test]
-fn what_another_worker_still_says_in_a_term_that_was_given_up_changes_nothing() {
+fn frames_in_a_dropped_term_change_nothing() {
     let mut holder = ReplicaStore::default();
     let (mut first, mut second) = (announcer(1), Announced { worker: (1, 0), ..announcer(1) });
     for channel in [&mut first, &mut second] {
@@ -264,7 +265,7 @@ fn what_another_worker_still_says_in_a_term_that_was_given_up_changes_nothing() 
     {
         holder.handle(&mut first, frame).unwrap();
     }
-    // The other worker has not heard of the new term, and speaks of old and new connections.
+    // The other worker does not have the new term, and sends frames about old and new connections.
     let close = |id| {
         let entries = vec![Entry::Close { plain: 5, abort: true }];
         Frame::Entries { connection: ConnectionId(id), entries }
@@ -282,7 +283,7 @@ fn what_another_worker_still_says_in_a_term_that_was_given_up_changes_nothing() 
     }
     let held: Vec<_> = holder.iter().map(|(id, held)| (id.0, held.state.closed)).collect();
     assert_eq!(held, [(1, None)]);
-    // Then it says everything anew, and a Complete of the first one did not stand in for it.
+    // Then it sends its full state again, and a `Complete` of the first one did not stand in for it.
     for frame in [Frame::Term { bucket: BUCKET, term: later(1) }, begin(2, BUCKET), begin(4, BUCKET)] {
         holder.handle(&mut second, frame).unwrap();
     }
@@ -292,7 +293,7 @@ fn what_another_worker_still_says_in_a_term_that_was_given_up_changes_nothing() 
 }
 
 #[test]
-fn a_take_over_gets_the_fold_and_refuses_the_late_owner() {
+fn failover_gets_the_replay_and_rejects_the_late_owner() {
     let mut holder = ReplicaStore::default();
     let mut channel = Announced::default();
     holder.handle(&mut channel, Frame::Term { bucket: BUCKET, term: TERM }).unwrap();
@@ -308,7 +309,7 @@ fn a_take_over_gets_the_fold_and_refuses_the_late_owner() {
 }
 
 #[test]
-fn the_index_does_not_grow_with_what_was_taken_over() {
+fn recovered_connections_do_not_grow_the_index() {
     let mut holder = ReplicaStore::default();
     for (round, bucket) in (0..20u64).zip([BUCKET, Bucket(8)].into_iter().cycle()) {
         let (mut channel, term) = (announcer(round as u8), later(round as u32));
@@ -316,7 +317,7 @@ fn the_index_does_not_grow_with_what_was_taken_over() {
         for id in 0..1000 {
             holder.handle(&mut channel, begin(1000 * round + id, bucket)).unwrap();
         }
-        // Also under another bucket than the one it was taken out of.
+        // Also under another bucket than the one it was recovered from.
         holder.handle(&mut channel, begin((1000 * round).saturating_sub(1), bucket)).unwrap();
         holder.check_invariants();
         let taken = holder.recover(bucket, term);

@@ -245,9 +245,9 @@ impl World {
         let now = self.now;
         let processes: Vec<u64> = self.hosts.iter().map(|host| host.process()).collect();
         let next = match self.gathers && self.random.chance(400) {
-            true if self.random.chance(500) => NextTurn::Gathered,
+            true if self.random.chance(500) => NextTurn::Batched,
             true => NextTurn::AtOnce,
-            false => NextTurn::Rest,
+            false => NextTurn::Idle,
         };
         let Some(worker) = &mut self.hosts[id].worker else { return };
         let ready = worker.outgoing.values().filter(|outgoing| outgoing.ready_at <= now);

@@ -1,6 +1,6 @@
 //! One gated leg: the slot that withholds its acknowledgements, its TCP parameters, and its positions.
 //!
-//! [`Positions`] decides how much safe input is acknowledged; the simulator runs the same code. This file connects it
+//! [`AckGate`] decides how much safe input is acknowledged; the simulator runs the same code. This file connects it
 //! to the slot that the packet filter reads.
 
 use evergate_base::Micros;
@@ -8,7 +8,7 @@ use evergate_bpf::{Slot, WorkerPortId};
 use evergate_replication::{AckGate, AckSlot, Delay, InputBoundary, LegFacts, Origin, ResumePoint};
 use evergate_sys::{Stamp, TcpParams};
 
-/// A leg whose acknowledgements wait for the backups. Forwards to [`Positions`].
+/// A leg whose acknowledgements wait for the backups. Forwards to [`AckGate`].
 pub(crate) struct GatedLeg {
     pub(crate) slot: Slot,
     pub(crate) facts: TcpParams,
@@ -16,7 +16,7 @@ pub(crate) struct GatedLeg {
     positions: AckGate,
 }
 
-/// The slot as [`Positions`] sees it.
+/// The slot as [`AckGate`] sees it.
 struct SlotRef<'a>(&'a Slot);
 
 impl AckSlot for SlotRef<'_> {
