@@ -48,7 +48,7 @@ pub trait AckSlot {
     /// The highest ACK that has left.
     fn sent_ack(&self) -> u32;
 
-    /// What the peer has acknowledged of our output, our FIN included.
+    /// The peer's newest acknowledgement of our output, our FIN included.
     fn peer_acked(&self) -> u32;
 
     /// Whether less has been acknowledged than may be.
@@ -60,9 +60,9 @@ pub trait AckSlot {
 /// Sequence numbers from which positions in the two streams are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// Of the first byte that we send.
+    /// Sequence number of the first byte that we send.
     pub sent: u32,
-    /// Of the first byte that the peer sends.
+    /// Sequence number of the first byte that the peer sends.
     pub received: u32,
 }
 

@@ -32,7 +32,7 @@ pub enum WireError {
     Malformed {
         /// An entry or a state.
         what: &'static str,
-        /// What is wrong with it.
+        /// Cause of the failure.
         source: postcard::Error,
     },
     /// More bytes than the value has.
@@ -40,7 +40,7 @@ pub enum WireError {
     Trailing {
         /// An entry or a state.
         what: &'static str,
-        /// How many.
+        /// Number of extra bytes.
         surplus: usize,
     },
     /// Well-formed, but impossible for a connection.

@@ -7,7 +7,7 @@ use crate::{
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Raw input that is acknowledged but not yet passed on.
+/// Raw input that is acknowledged but not yet forwarded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Stash {
     /// Position of the first byte.
@@ -230,7 +230,7 @@ impl ConnectionState {
         self.routes.values().find(|route| route.leg == leg)?.tls.as_deref()
     }
 
-    /// What lies on legs that no request needs any more.
+    /// Drops state of legs that no request needs any more.
     fn forget_old_legs(&mut self) {
         let oldest = self.routes.values().map(|route| route.leg).min().unwrap_or(u32::MAX);
         self.server_stash.retain(|leg, _| *leg >= oldest);
@@ -470,7 +470,7 @@ mod tests {
             state.server.request = 1;
             state
         };
-        // The place, and whether the response's head is still to be made.
+        // The server's place, and whether the response head is still to be produced.
         let movable = |state: &ConnectionState| state.movable().map(|(route, made)| (route.place, made));
         assert_eq!(movable(&opened(Kind::Raw)), Some((9, false)), "a tunnel, whichever side has sent");
         let body = || Phase::Body(vec![1]);

@@ -1,4 +1,4 @@
-//! The entries: one change each of what a backup holds.
+//! Entries of the replication log: each is one change of a connection's replicated state.
 
 use crate::Urgency;
 use evergate_base::session::Sealed;
@@ -10,7 +10,7 @@ use zeroize::Zeroize;
 )]
 pub struct ConnectionId(#[serde(with = "postcard::fixint::le")] pub u64);
 
-/// What kind of traffic a connection carries.
+/// Kind of traffic on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Kind {
     /// HTTP/1.1, in clear or inside TLS.
@@ -26,13 +26,13 @@ pub struct Open {
     pub generation: u64,
     /// Name of the listener: indexes differ between configurations.
     pub listener: String,
-    /// What it carries.
+    /// Kind of traffic.
     pub kind: Kind,
     /// Whether a TLS handshake comes first.
     pub tls: bool,
 }
 
-/// Where a direction of the record layer stands.
+/// Position of one direction of the record layer.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]
@@ -124,7 +124,7 @@ pub struct Route {
     /// Hash of the listener's settings for requests and responses under way: its protocol, and its limits.
     #[serde(with = "postcard::fixint::le")]
     pub shape: u64,
-    /// What the response depends on.
+    /// Properties that the response depends on.
     pub flags: RouteFlags,
     /// Protocols that the server was offered to switch to, as the field `Upgrade` lists them; empty without an upgrade.
     pub offer: Vec<u8>,
@@ -161,7 +161,7 @@ pub struct ClientCheckpoint {
     pub used: u32,
     /// Index of the request being received.
     pub request: u32,
-    /// Where in that request.
+    /// Position in that request.
     pub phase: Phase,
     /// The leg it goes to; 0 when none.
     pub leg: u32,
@@ -196,13 +196,13 @@ pub struct ServerCheckpoint {
     pub point_plain: u64,
     /// Index of the response at the parser point.
     pub request: u32,
-    /// Where in that response.
+    /// Position in that response.
     pub phase: Phase,
     /// The client's key generation up to which its KeyUpdate requests are answered.
     pub answered: u32,
 }
 
-/// What a record is.
+/// Kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum RecordKind {
     /// Application data.
@@ -219,7 +219,7 @@ pub enum RecordKind {
 pub struct RecordLayout {
     /// The first record.
     pub first: RecordPosition,
-    /// What all of them are.
+    /// Kind of all records.
     pub kind: RecordKind,
     /// Plaintext lengths, run-length coded: (length, how many).
     pub lengths: Vec<(u16, u32)>,
@@ -229,7 +229,7 @@ pub struct RecordLayout {
     pub digest: u64,
 }
 
-/// Which input a stash belongs to.
+/// Leg of a stash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub enum Side {
     /// The client leg.
@@ -249,7 +249,7 @@ pub struct Hello {
     pub found: Option<Sealed>,
     /// Raw bytes of the records that hold the ClientHello; in a replay, of the client's whole side so far.
     pub bytes: Vec<u8>,
-    /// In a fold, what was answered so far.
+    /// In a replay, our answers so far.
     pub flights: Vec<Flight>,
 }
 
@@ -257,7 +257,7 @@ pub struct Hello {
 /// other certificates, ticket keys or client authorities produces other bytes, and must not send them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Flight {
-    /// How many, more than none.
+    /// Number of bytes, at least 1.
     pub length: u32,
     /// The first 8 bytes of their SHA-256, as they leave.
     #[serde(with = "postcard::fixint::le")]
@@ -276,7 +276,7 @@ impl Drop for Hello {
     }
 }
 
-/// One change of what a backup holds of a connection.
+/// One change of a connection's replicated state.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Entry {
     /// First of all entries.
@@ -295,7 +295,7 @@ pub enum Entry {
     Server(ServerCheckpoint),
     /// Raw input that could not be forwarded yet but must be acknowledged.
     Stash {
-        /// Whose input.
+        /// Leg of the input.
         side: Side,
         /// Position of the first byte.
         position: u64,
@@ -337,16 +337,16 @@ pub enum Entry {
     /// Records of this response before `until` may leave as planned, without entries: each is full, or ends the
     /// response.
     Reserve {
-        /// The response's request.
+        /// Index of the request.
         request: u32,
-        /// The first record that may not.
+        /// First record that must not leave.
         until: RecordPosition,
     },
     /// Our answer to the client's side of the handshake so far.
     Flight(Flight),
     /// The record layer's base secrets moved to the newest checkpoints: older generations are out of reach.
     Keys {
-        /// Whose record layer.
+        /// Leg of the record layer.
         side: Side,
         /// Encoded record-layer state at the newest checkpoints.
         records: Vec<u8>,
@@ -366,7 +366,7 @@ impl Entry {
         !follows && !closes && !matches!(self, Entry::Keys { .. } | Entry::Bound(_))
     }
 
-    /// How long it may wait for company.
+    /// How long the entry may wait for more.
     pub(crate) fn urgency(&self) -> Urgency {
         match self {
             Entry::Open(_) => Urgency::None,        // no output before further entries

@@ -62,7 +62,7 @@ impl LegFacts {
     }
 }
 
-/// The owner's word to a backup.
+/// Message of the owner to a backup.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Frame {
     /// First frame of a channel: the sending node, and its worker.
@@ -75,7 +75,7 @@ pub enum Frame {
         incarnation: Incarnation,
         /// Its worker.
         worker: u16,
-        /// How many workers it has.
+        /// Its number of workers.
         workers: u16,
         /// The sender's clock at that moment, in milliseconds: times in further frames are of that clock.
         clock_ms: u64,
@@ -104,14 +104,14 @@ pub enum Frame {
         connection: ConnectionId,
         /// Number of the leg.
         leg: u32,
-        /// What is needed to continue it.
+        /// Its TCP parameters.
         facts: LegFacts,
     },
     /// Entries, oldest first.
     Entries {
         /// The connection.
         connection: ConnectionId,
-        /// What changed.
+        /// New entries, oldest first.
         entries: Vec<Entry>,
     },
     /// The connection is over.
@@ -131,7 +131,7 @@ pub enum Frame {
     Settings(BTreeMap<String, String>),
     /// The node's clock, once a minute: clocks of two machines drift.
     Clock {
-        /// In milliseconds.
+        /// The clock in milliseconds.
         clock_ms: u64,
     },
 }
@@ -139,13 +139,13 @@ pub enum Frame {
 /// Change of a session that clients resume by id, sent to all nodes.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum SessionNews {
-    /// It can be resumed.
+    /// A new session, which clients may resume.
     Kept(KeptSession),
-    /// It was aborted, and can be resumed no more.
+    /// An aborted session, which must not be resumed.
     Withdrawn(SessionId),
 }
 
-/// The backup's word to the owner.
+/// Message of the backup to the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Answer {
     /// Number of frames processed since the channel began.

@@ -36,7 +36,7 @@ pub struct ReplicatedConnection {
     pub bucket: Bucket,
     /// The term of its last frame.
     pub term: Term,
-    /// The fold of its entries.
+    /// State after the replay of its entries.
     pub state: ConnectionState,
     /// Legs that may still be needed, by number; 0 is the client's.
     pub legs: BTreeMap<u32, LegFacts>,
@@ -47,11 +47,11 @@ pub struct ReplicatedConnection {
 /// One connection recovered by a failover.
 #[derive(Debug)]
 pub struct Recovered {
-    /// Which one.
+    /// Id of the connection.
     pub connection: ConnectionId,
     /// Whether nothing is in flight ([`ConnectionState::is_idle`]).
     pub idle: bool,
-    /// All that is known of it.
+    /// Replica of the connection.
     pub held: Box<ReplicatedConnection>,
 }
 
@@ -63,9 +63,9 @@ pub enum ReplicaError {
     Term {
         /// The bucket.
         bucket: Bucket,
-        /// What the sender announced, if anything.
+        /// Term that the sender has announced, if any.
         frame_term: Option<Term>,
-        /// What is known.
+        /// Newest known term.
         known: Option<Term>,
     },
     /// Entries or legs of a connection that was not begun.
@@ -108,7 +108,7 @@ struct Known {
     announcer: SenderIncarnation,
     /// Newest term that another process had announced before: terms of this one are newer.
     floor: Term,
-    /// Its oldest term in a row, and its newest one.
+    /// Its oldest term without interruption, and its newest one.
     since: Term,
     newest: Term,
     /// Workers of the owner that have sent their full state since then.
@@ -143,9 +143,9 @@ impl StoredConnection {
 /// The connections that a worker holds for other nodes.
 #[derive(Clone, Debug, Default)]
 pub struct ReplicaStore {
-    /// By bucket; none is empty.
+    /// Connections by bucket; no bucket is empty.
     buckets: BTreeMap<Bucket, BTreeMap<ConnectionId, StoredConnection>>,
-    /// The bucket of each, and of some that were taken out.
+    /// Bucket of each connection, and of some that were recovered.
     index: HashMap<ConnectionId, Bucket>,
     /// Connections in all buckets.
     count: usize,

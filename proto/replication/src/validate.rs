@@ -29,7 +29,7 @@ pub const OFFER_BYTES_MAX: usize = 256;
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{what} {value} out of range")]
 pub struct OutOfRange {
-    /// What the value is.
+    /// Name of the value.
     pub what: &'static str,
     /// The value.
     pub value: u64,
@@ -522,7 +522,7 @@ mod tests {
         let mut state = ConnectionState::default();
         let entries = [
             Entry::Client(ClientCheckpoint { input: far, ..ClientCheckpoint::default() }),
-            Entry::Input(vec![0; 9]), // before the handshake's end: moves the client's position on
+            Entry::Input(vec![0; 9]), // before the handshake's end: advances the client's position
             Entry::Route(route(NUMBER_MAX, NUMBER_MAX)),
             run(far - 2, RecordKind::Data, &[(1, 2)]),
             Entry::Stash { side: Side::Server(1), position: far - 1, bytes: vec![0] },

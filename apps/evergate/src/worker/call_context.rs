@@ -1,4 +1,4 @@
-//! What a connection sees of its worker.
+//! Context of a call: the connection's access to its worker.
 
 use super::evict::Peer;
 use super::limits::{Hold, is_crowded};
@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What a connection sees of its worker during one call.
+/// Context of one call: the connection's access to its worker.
 pub(super) struct CallContext<'a> {
     pub(super) snapshot: &'a Arc<Snapshot>,
     pub(super) current: &'a Generation,

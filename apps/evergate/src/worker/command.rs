@@ -21,13 +21,13 @@ pub enum Command {
         /// Names of listeners to close.
         remove: Vec<String>,
     },
-    /// Use these bounds from now on.
+    /// Apply these limits.
     Settings(Settings),
     /// Accept no new connections; end idle ones, and the rest after their response.
     Drain,
     /// End everything now.
     Stop,
-    /// What the cluster has decided.
+    /// An instruction of the cluster agent.
     Cluster(crate::agent::Instruction),
     /// Receive connections of the old process on this non-blocking stream.
     Inherit(UnixStream),

@@ -24,7 +24,7 @@ pub(super) fn idle_of(current: &Current, upstream: &Upstream) -> Option<(usize, 
     Some((pool.idle_max, Micros(pool.idle.as_micros() as u64)))
 }
 
-/// What a policy may know of a server.
+/// Input of a balancing policy about one server.
 fn load_of(pool: &PoolRuntime, index: usize, eligible: bool, now: Micros) -> ServerLoad {
     pool.servers.get(index).map_or_else(ServerLoad::default, |server| ServerLoad {
         weight: server.weight.load(Ordering::Relaxed),

@@ -271,7 +271,7 @@ impl Worker {
             }
             evergate_sys::shutdown_write(client.fd());
             if client.connection.closes_at_once() && !self.draining && evergate_sys::is_drained(client.fd()) {
-                return self.forget(key); // the kernel sees to the rest
+                return self.forget(key); // the kernel sends the rest
             }
         }
         if client.server_fin_waits && client.connection.up().is_empty() {

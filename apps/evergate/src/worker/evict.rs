@@ -26,7 +26,7 @@ const ORDERS_MAX: usize = 64;
 /// An order that no worker could follow is dropped after this time.
 const ORDER_TIME: Micros = Micros::from_ms(1_000);
 
-/// What became of an attempt to make room.
+/// Outcome of an attempt to make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// A connection of this worker was evicted.

@@ -45,7 +45,7 @@ pub(super) enum Share {
     Evicted,
 }
 
-/// One connection's part of a limit.
+/// Share of one connection in a limit.
 #[derive(Debug)]
 pub(super) struct Hold {
     held: LimitKey,

@@ -217,7 +217,7 @@ impl Worker {
         self.pulse.clone()
     }
 
-    /// What it counts.
+    /// Counters of the worker.
     pub fn counters(&self) -> Arc<Counters> {
         self.counters.clone()
     }
@@ -561,7 +561,7 @@ impl Current {
     }
 }
 
-/// The address without the IPv6 clothing of an IPv4 client.
+/// The address, with an IPv4-mapped IPv6 address as IPv4.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

@@ -23,7 +23,7 @@ impl Worker {
             return;
         }
         self.counters.reason("internal_panic");
-        self.scratch = Scratch::new(); // a buffer may have been on loan
+        self.scratch = Scratch::new(); // a buffer may have been borrowed
         self.effects.clear();
         let client = match source {
             Some(Source::Client(key)) => Some(key),

@@ -130,11 +130,11 @@ impl Worker {
                 found => found,
             },
         };
-        self.current[index].waiting[pool].remove(at); // the next one's turn
+        self.current[index].waiting[pool].remove(at); // the next request's turn
         self.counters.queued.sub(1);
         if let Some((server, handed)) = found {
             self.connect(key, leg, runtime, server, handed, reuse);
-            self.schedule(key); // it has another deadline now
+            self.schedule(key); // its deadline has changed
             self.mark_pending(key); // its input was left in the socket meanwhile
         }
         true

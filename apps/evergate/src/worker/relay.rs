@@ -1,4 +1,4 @@
-//! One connection's turn: flush what waits, read what may be read, until nothing moves.
+//! Relay turn of one connection: flushes waiting output and reads allowed input, until nothing moves.
 
 use super::slab::Key;
 use super::{ROUNDS, Worker};
@@ -8,11 +8,11 @@ use std::os::fd::{AsRawFd, RawFd};
 
 /// Client bytes read at once.
 const READ_BYTES: usize = 65_536;
-/// From so many bytes on, a plain body is spliced.
+/// Least length of a plain body for splicing, in bytes.
 const SPLICE_MIN: u64 = 65_536;
 /// Bytes spliced at once.
 const SPLICE_BYTES: usize = 1 << 20;
-/// The same when much waits for slow peers already.
+/// Least length for splicing when much waits for slow peers already, in bytes.
 const SPLICE_LITTLE: usize = 16_384;
 /// Empty pipes that are kept, of two descriptors each.
 const SPARE_PIPES: usize = 64;
@@ -467,7 +467,7 @@ impl Worker {
     }
 }
 
-/// What may pass.
+/// Limits of a transfer.
 struct Passage {
     /// Bytes in all, with those inside the pipe.
     allowed: u64,
@@ -477,7 +477,7 @@ struct Passage {
     ended: bool,
 }
 
-/// What became of one passage through a pipe.
+/// Outcome of one transfer through a pipe.
 struct Passed {
     /// Outcome at the source, if it was read: the source is not read while the pipe holds bytes, so an end found here
     /// follows all of them.

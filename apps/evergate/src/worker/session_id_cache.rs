@@ -21,7 +21,7 @@ impl NamedSessions {
         self.change(|cache| cache.set_bytes_max(bytes_max));
     }
 
-    /// What is kept under this id.
+    /// The session stored under this id.
     pub fn find(&self, id: &SessionId) -> Option<Sealed> {
         if self.is_empty() {
             return None;

@@ -1,4 +1,4 @@
-//! What the workers of a process share.
+//! State shared by the workers of a process.
 
 use super::evict::Orders;
 use super::{FdReserve, NamedSessions};
@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-/// What the workers of a process share.
+/// State shared by the workers of a process.
 #[derive(Debug, Default)]
 pub struct Shared {
     /// Client connections open in the process.
@@ -31,7 +31,7 @@ pub struct Shared {
 pub struct Tally {
     /// Open connections; changed under the lock of [`Shared::held`].
     pub open: AtomicUsize,
-    /// Those that could be evicted.
+    /// Connections that could be evicted.
     pub evictable: AtomicUsize,
 }
 

@@ -71,7 +71,7 @@ impl<T> Slab<T> {
     }
 }
 
-/// What a registered descriptor is; the top byte of its token.
+/// Kind of a registered descriptor; the top byte of its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     Waker,

@@ -70,7 +70,7 @@ impl Successor {
         if self.busy { 0 } else { WAIT_MS }
     }
 
-    /// What is left here stays here.
+    /// Whether the stream is broken: remaining connections then stay here.
     pub(super) fn is_broken(&self) -> bool {
         self.broken
     }
@@ -84,7 +84,7 @@ impl Worker {
         }
         let link = Link::new(stream);
         if self.epoll.add(link.fd(), Source::Successor.token()).is_err() {
-            self.counters.reason("epoll_failed"); // it is looked at in every turn anyway
+            self.counters.reason("epoll_failed"); // every turn polls it anyway
         }
         self.successor = Some(Box::new(Successor {
             link,
@@ -252,7 +252,7 @@ impl Worker {
         let packed = descriptors(client, upstream);
         Some(match packed {
             Ok((cargo, descriptors)) => Ok((cargo.encode(&upgrade_state), descriptors)),
-            Err(_) => Err("descriptors"), // none is left; some will be when others have gone
+            Err(_) => Err("descriptors"), // none is left until other connections have moved
         })
     }
 

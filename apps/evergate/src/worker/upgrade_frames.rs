@@ -15,7 +15,7 @@ pub(super) const HAS_PIPE_UP: u8 = 16;
 /// Length of the header before the upgrade state: a kind, flags, and the numbers of [`UpgradeFrame`].
 const CARGO_HEADER: usize = 2 + 5 * 8;
 
-/// What the worker knows of a connection.
+/// The worker's data of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct UpgradeFrame {
     pub(super) flags: u8,

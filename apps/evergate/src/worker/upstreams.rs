@@ -378,7 +378,7 @@ impl Worker {
             unsettled.ends = true;
             upstream.ended = true; // no request gets it from the pool
             if upstream.owner.take().is_some() {
-                upstream.server.leave(); // there is room for the next request now
+                upstream.server.leave(); // frees room for the next request
             }
             return;
         }

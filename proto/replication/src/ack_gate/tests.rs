@@ -5,7 +5,7 @@ use proptest::prelude::*;
 const MSS: u16 = 1400;
 const START: Micros = Micros(1_000_000);
 
-/// What a gate knows of a leg.
+/// Simulated slot of a leg.
 #[derive(Debug)]
 struct Model {
     committed: u32,

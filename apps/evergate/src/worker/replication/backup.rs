@@ -137,7 +137,7 @@ impl Worker {
         let (knew, frames) = (incoming.from, incoming.frames);
         let ended = incoming.channel.receive(ends);
         if incoming.channel.has_more {
-            // After all else that is due in this turn.
+            // Reported after all other work of this turn.
             let _ = self.epoll.report_again(incoming.channel.fd(), Source::Incoming(index as u32).token());
         }
         let (mut complete, mut news) = (Vec::new(), Vec::new());
@@ -369,7 +369,7 @@ impl Cluster {
     fn note_complete(&mut self, bucket: Bucket, term: Term, worker: u16) {
         let older = self.complete.get(&bucket).is_some_and(|(known, _)| term < *known);
         if older || !self.holder.counts(bucket, term) {
-            return; // of a cancelled transfer
+            return; // from a cancelled transfer
         }
         let (known, workers) = self.complete.entry(bucket).or_insert_with(|| (term, BTreeSet::new()));
         if *known != term {

@@ -17,7 +17,7 @@ pub(crate) struct ConnectionReplication {
     pub(super) legs: BTreeMap<u32, LegFacts>,
     /// Entries queued so far.
     pub(super) queued: u64,
-    /// What each backup has acknowledged.
+    /// Newest entry that each backup has acknowledged.
     acknowledged: Vec<(NodeId, u64)>,
     /// Delay and time of the next timer, if one is due; whether the connection is in the list of acknowledged ones.
     pub(super) timed: Option<(Delay, Micros)>,

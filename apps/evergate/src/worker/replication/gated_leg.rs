@@ -56,7 +56,7 @@ impl GatedLeg {
         self.positions.restart(now);
     }
 
-    /// What another node needs to continue the leg.
+    /// Parameters with which another node can continue the leg.
     pub(crate) fn replicated_info(&self) -> LegFacts {
         let facts = &self.facts;
         let Origin { sent, received } = self.positions.origin();

@@ -11,12 +11,12 @@ use crate::worker::slab::Key;
 use evergate_base::Micros;
 use evergate_membership::{BUCKETS, Bucket};
 
-/// One turn of one connection: a request takes about four.
+/// Cost of one turn of one connection: a request takes about four.
 const TURN_US: u64 = 5;
 /// A full handshake with a signature, and a resumed one.
 const FULL_US: u64 = 150;
 const RESUMED_US: u64 = 50;
-/// One frame of another owner.
+/// Cost of one frame of another owner.
 const FRAME_US: u64 = 2;
 /// Largest factor between the CPU time of a step and its estimate. CPU time beyond it counts for no bucket.
 const SLOWER_MAX: u64 = 10;

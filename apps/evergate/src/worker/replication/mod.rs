@@ -75,7 +75,7 @@ const POOLED_TOGETHER: Micros = Micros::from_ms(2);
 const WAIT_MAX_MS: u64 = 50;
 const WAIT_MIN_MS: u64 = 4;
 
-/// Which end of a connection.
+/// An end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Client,
@@ -90,7 +90,7 @@ pub struct Joining {
     pub layout: Arc<Layout>,
     /// Number of the worker.
     pub worker: usize,
-    /// Where reports go.
+    /// Sender of reports to the agent.
     pub reports: Reporter,
 }
 

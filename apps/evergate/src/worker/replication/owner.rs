@@ -1,4 +1,5 @@
-//! The owner's side: entries go to the backups before what depends on them leaves, and acknowledgements come back.
+//! Owner side of replication: sends entries to the backups before dependent output leaves, and handles
+//! acknowledgements.
 
 use super::replication_channel::Notice;
 use super::{ConnectionReplication, End, GatedLeg};
@@ -157,7 +158,7 @@ impl Worker {
         true
     }
 
-    /// The same for all entries that are queued.
+    /// Sends all queued entries of the connection to the backups.
     pub(super) fn replicate_all(&mut self, key: Key) {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(client) = self.clients.get_mut(key) else { return };
@@ -238,14 +239,14 @@ impl Worker {
             cluster.dirty.push((key, End::Server));
         }
         let tickets = client.connection.holds_tickets();
-        client.readable |= tickets; // its request may be here by now
+        client.readable |= tickets; // its request may have arrived
         self.with(key, |connection, io| connection.on_replicated(io, held));
         self.carry_out_all(key);
         self.pump(key);
         if tickets {
             self.send_tickets(key);
         }
-        self.run_deferred(key); // of one whose bucket is about to move
+        self.run_deferred(key); // for a connection whose bucket is about to move
     }
 
     /// Tickets of a client that has asked nothing yet.
@@ -337,7 +338,7 @@ impl Worker {
         cluster.answer();
         cluster.send_new_sessions();
         if self.counters.queued.get() > 0 {
-            cluster.company.hurry(Urgency::Full); // requests wait for server connections that are given back
+            cluster.company.hurry(Urgency::Full); // requests wait for released server connections
         }
         cluster.flush(next, self.now);
         if !cluster.send_final_acks(self.now) {
@@ -448,7 +449,7 @@ impl Worker {
         let unsettled = unsettled.filter(|upstream| upstream.owner.is_none()).filter(is_its);
         let unsettled = unsettled.and_then(|upstream| {
             skip_replication(&upstream.socket);
-            upstream.records = None; // close_notify is not this node's to send either
+            upstream.records = None; // close_notify must not leave either
             upstream.gated.take()
         });
         let Some(cluster) = &mut self.cluster else { return };

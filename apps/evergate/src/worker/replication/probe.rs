@@ -61,7 +61,7 @@ pub(super) fn probe_all(peers: &impl Peers, pulse: &Watchdog, connections: &mut 
         }
     }
     for leg in legs(pulse, connections) {
-        listen(leg, peers); // the newest word
+        listen(leg, peers); // for the newest position
     }
 }
 
@@ -142,7 +142,7 @@ mod tests {
     fn probing_many_peers_beats_the_watchdog() {
         for (answers, answered) in [(1, 3000), (3, 3000), (usize::MAX, 0)] {
             let pulse = Watchdog::default();
-            pulse.beat(); // it is at work
+            pulse.beat(); // the worker is active
             let slow = Slow { pulse: &pulse, answers, asked: RefCell::default(), gap: Cell::new((0, 0, 0)) };
             let mut connections: Vec<RecoveringConnection> =
                 (0..3000).map(|number| active(number, number as u16 + 1)).collect();

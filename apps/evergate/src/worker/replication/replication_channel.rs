@@ -125,7 +125,7 @@ impl Channel {
             self.input.resize(start + state.plaintext_bytes_to_read(), 0);
             self.tls.reader().read_exact(&mut self.input[start..])?;
             if wire.drained && !self.ends {
-                break; // whatever comes next is an event
+                break; // further input causes an event
             }
             if taken >= READ_MAX {
                 self.has_more = true;

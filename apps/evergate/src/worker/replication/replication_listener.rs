@@ -17,7 +17,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 /// Channels from other nodes at a time.
 const INCOMING_MAX: usize = 1024;
-/// Those without a name from addresses that are no node's.
+/// Most unidentified channels from addresses of no node.
 const UNLISTED_MAX: usize = 16;
 /// Most unidentified channels from a node's address, for each of its workers: a worker may reconnect before the end of
 /// its last channel arrives.
@@ -108,7 +108,7 @@ impl Worker {
 }
 
 impl Cluster {
-    /// Where channels to this worker come in.
+    /// Listener for channels to this worker.
     pub(super) fn replication_listener(&self) -> Option<RawFd> {
         self.layout.replication_listeners.get(self.worker).map(AsRawFd::as_raw_fd)
     }

@@ -21,7 +21,7 @@ const FRAME_BYTES: usize = 64 << 10;
 /// A node for which more waits is behind.
 const BEHIND_BYTES_MAX: usize = 2 * NEWEST_BYTES_MAX;
 
-/// What happened to sessions in this turn.
+/// Changes of sessions in this turn.
 #[derive(Default)]
 pub(super) struct News {
     list: Vec<SessionNews>,
@@ -118,7 +118,7 @@ impl Cluster {
         let list = std::mem::take(&mut self.news.list);
         self.news.bytes = 0;
         let mut nodes: Vec<NodeId> = self.outgoing.keys().map(|(node, _)| *node).collect();
-        nodes.dedup(); // they are in order
+        nodes.dedup(); // the list is sorted
         for node in nodes {
             self.send_sessions(node, list.clone());
         }

@@ -18,7 +18,7 @@ pub(super) struct Census {
     due: Micros,
 }
 
-/// One connection, for as long as it lives.
+/// Count of one connection, released when it is dropped.
 pub(crate) struct Counted {
     all: Arc<[Count]>,
     bucket: Bucket,

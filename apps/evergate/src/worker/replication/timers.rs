@@ -21,7 +21,7 @@ impl Worker {
         let (eager, server_partial) =
             client.connection.input_boundaries().map(|extent| extent == InputBoundary::Partial).into();
         let (client_inside, server_inside) = client.connection.expects_more();
-        // ... or for what is on its way to the backups.
+        // Blocked input waits for the entries that the backups still lack.
         let refuses = client.readable && !client.connection.wants_client();
         if eager || (refuses && !client.connection.is_active() && !client.connection.is_past_requests()) {
             cluster.company.hurry(Urgency::Full);
@@ -103,7 +103,7 @@ impl Worker {
         let count = cluster.pooled.iter().take_while(|(due, _)| *due <= now).count();
         let mut due: Vec<Key> = cluster.pooled.drain(..count).map(|(_, key)| key).collect();
         due.sort_unstable();
-        due.dedup(); // one that was given back several times acknowledges once
+        due.dedup(); // a connection released several times acknowledges once
         // A connection used meanwhile has carried its owed ACK, and is checked again.
         let gated = due.iter().filter_map(|key| self.upstreams.get(*key)?.gated.as_ref());
         let slots = gated.filter(|gated| gated.is_overdue(now)).map(|gated| &gated.slot);
