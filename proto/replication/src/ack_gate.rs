@@ -77,7 +77,7 @@ pub enum InputBoundary {
     Whole,
 }
 
-/// When a leg must be looked at again.
+/// Delay until the next check of a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Delay {
     /// In a moment: input is withheld, or may have to be stashed.

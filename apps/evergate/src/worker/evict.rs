@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Evicted connections of a worker that have not ended yet, at most.
 const ENDING_MAX: usize = 256;
-/// Candidates that turn out to be active are passed over, at most so many for one eviction.
+/// Most candidates examined for one eviction: those that turn out to be active are skipped.
 const CANDIDATES_MAX: usize = 64;
 /// Orders under way in the process.
 const ORDERS_MAX: usize = 64;

@@ -10,7 +10,7 @@ use std::fmt::Display;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-/// Kept back: this part of the limit, within bounds.
+/// Reserved share of the limit, as a divisor, within the bounds below.
 const RESERVE_PART: u64 = 16;
 const RESERVE_MIN: u64 = 16;
 const RESERVE_MAX: u64 = 1024;

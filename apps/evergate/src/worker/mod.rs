@@ -82,7 +82,7 @@ const GENERATIONS_MAX: usize = evergate_membership::CONFIGURATIONS;
 const SLACK: Duration = Duration::from_micros(5);
 /// Events taken at once.
 const EVENTS: usize = 512;
-/// Large buffers kept for blocked connections.
+/// Most spare large buffers for blocked connections.
 const SPARE_BUFFERS: usize = 16;
 
 /// A generation as one worker uses it.

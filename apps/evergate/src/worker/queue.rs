@@ -140,7 +140,7 @@ impl Worker {
         true
     }
 
-    /// A connection that gave up its leg waits no longer.
+    /// Removes a connection that dropped its leg from the queue.
     pub(super) fn stop_waiting(&mut self, key: Key) {
         let mut gone = 0;
         for current in &mut self.current {

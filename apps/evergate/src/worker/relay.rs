@@ -14,7 +14,7 @@ const SPLICE_MIN: u64 = 65_536;
 const SPLICE_BYTES: usize = 1 << 20;
 /// Least length for splicing when much waits for slow peers already, in bytes.
 const SPLICE_LITTLE: usize = 16_384;
-/// Empty pipes that are kept, of two descriptors each.
+/// Most spare empty pipes, of two descriptors each.
 const SPARE_PIPES: usize = 64;
 
 impl Worker {

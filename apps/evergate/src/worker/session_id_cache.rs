@@ -16,7 +16,7 @@ pub struct NamedSessions {
 }
 
 impl NamedSessions {
-    /// Changes how much may be kept, in bytes.
+    /// Sets the capacity in bytes.
     pub fn set_bytes_max(&self, bytes_max: usize) {
         self.change(|cache| cache.set_bytes_max(bytes_max));
     }
@@ -39,12 +39,12 @@ impl NamedSessions {
         self.change(|cache| cache.withdraw(id, evergate_sys::wall_clock_s()));
     }
 
-    /// How many are kept.
+    /// Number of sessions.
     pub fn len(&self) -> usize {
         self.kept.load(Ordering::Relaxed)
     }
 
-    /// Whether none is kept.
+    /// Whether the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -7,7 +7,7 @@ pub(crate) struct Key {
     pub(crate) generation: u32,
 }
 
-/// Generations wrap after so many reuses of one slot.
+/// Reuses of one slot after which generations wrap.
 const GENERATION_BITS: u32 = 24;
 
 #[derive(Debug)]

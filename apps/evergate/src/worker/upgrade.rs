@@ -46,10 +46,10 @@ const NO_DESCRIPTORS: &str = "this process may not have more file descriptors: r
 pub(super) struct Successor {
     link: Link,
     progress: Arc<Progress>,
-    /// Connections to look at next.
+    /// Connections to try next.
     turn: Vec<Key>,
     look_at: Micros,
-    /// Every connection has been looked at once.
+    /// Every connection has been tried once.
     swept: bool,
     waiting: BTreeMap<&'static str, u64>,
     /// More can be done at once.

@@ -353,7 +353,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// Sends how many frames have been taken in.
+    /// Sends the number of processed frames.
     pub(super) fn answer(&mut self) -> io::Result<()> {
         self.answers.push(self.frames).map_err(io::Error::other)?;
         if !self.answers.unsent.is_empty() {

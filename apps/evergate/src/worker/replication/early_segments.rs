@@ -9,7 +9,7 @@
 use evergate_bpf::{DivertedSegment, Flow, PeerPosition};
 use std::collections::{HashMap, VecDeque};
 
-/// Bytes that are kept in all.
+/// Most buffered bytes in all.
 const BYTES_MAX: usize = 16 << 20;
 /// Most connections with buffered segments, and most segments of each.
 const FLOWS_MAX: usize = 65_536;

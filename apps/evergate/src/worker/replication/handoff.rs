@@ -234,7 +234,7 @@ impl Cluster {
         self.gate.owners().hold(bucket, self.layout.node);
     }
 
-    /// Whether copies of the bucket would be this worker's.
+    /// Whether replicas of the bucket belong to this worker.
     fn holds_replicas_of(&self, bucket: Bucket) -> bool {
         self.worker_of(bucket) == self.worker
     }

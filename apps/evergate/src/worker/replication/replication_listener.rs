@@ -24,7 +24,7 @@ const UNLISTED_MAX: usize = 16;
 const NAMELESS_PER_WORKER: usize = 2;
 /// Time limit of the TLS handshake and the first frame.
 const NAMELESS_FOR: Micros = Micros::from_ms(5_000);
-/// Channels taken in one turn.
+/// Most channels accepted in one turn.
 const BATCH: usize = 64;
 
 /// Place for another channel from the address of `host`: a free one, or that of the oldest unidentified channel of the

@@ -166,7 +166,7 @@ impl Worker {
 }
 
 impl Cluster {
-    /// A connection is looked at no later than this.
+    /// Schedules a check of the connection after this delay at the latest.
     pub(super) fn schedule(
         &mut self,
         replicated_state: &mut ConnectionReplication,
