@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_are_no_longer_than_those_that_are_kept() {
+    fn sessions_are_no_longer_than_stored_ones() {
         let hello = |length| {
             let found = Some(Sealed(vec![0; length]));
             let flights = Vec::new();
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fold_of_entries_at_their_limits_survives_the_wire() {
+    fn replay_of_entries_at_their_limits_round_trips() {
         let far = POSITION_MAX;
         let mut state = ConnectionState::default();
         let entries = [

@@ -1,4 +1,4 @@
-//! The counters of a worker, in one table. Written by one worker with relaxed stores, read by the control plane.
+//! Counters of a worker, in one table. The worker writes them with relaxed stores, and the control plane reads them.
 //!
 //! A new counter is a row of the table below, and a row of `docs/reference/metrics.md` and `admin-api.md`.
 
@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Rough figures of one core at 3 GHz: a response, a connection with its handshake, and bytes that are read, worked on and
-/// written in a microsecond.
+/// Estimates for one core at 3 GHz: a response, a connection with its handshake, and bytes read, processed and written
+/// per microsecond.
 const RESPONSE_US: u64 = 10;
 const CONNECTION_US: u64 = 100;
 pub(super) const BYTES_PER_US: u64 = 3000;
@@ -95,7 +95,7 @@ pub enum Section {
     Worker,
     /// Client connections, all workers together.
     Clients,
-    /// What flows on them, all workers together.
+    /// Traffic of client connections, all workers together.
     Traffic,
 }
 
@@ -113,13 +113,13 @@ pub enum Kind {
 /// Metric of a counter of the table. Neighbours in the table with the same name are one family.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
-    /// Where it is shown.
+    /// Section of the metrics.
     pub section: Section,
     /// Its type.
     pub kind: Kind,
     /// Its name.
     pub name: &'static str,
-    /// Labels that tell it apart in its family.
+    /// Labels that identify it in its family.
     pub labels: &'static [(&'static str, &'static str)],
     /// Its help text.
     pub help: &'static str,
@@ -146,9 +146,9 @@ impl<'a> From<&'a BTreeMap<String, u64>> for Value<'a> {
     }
 }
 
-/// Makes of one table the counters of a worker ([`Counters`]), their values in the admin API ([`Counts`]), the sums over
-/// workers and the metrics. A row: comment, name of the field and key of the status, type, and unless the counter is in the
-/// status only, section, type, name, labels and help text of its metric.
+/// Derives from one table the counters of a worker ([`Counters`]), their values in the admin API ([`Counts`]), the sums
+/// over workers, and the metrics. A row has a comment, the name of the field and key of the status, and the type.
+/// Unless the counter is in the status only, the section, type, name, labels and help text of its metric follow.
 macro_rules! counters {
     (
         table {
@@ -160,7 +160,7 @@ macro_rules! counters {
         }
         others { $($(#[$other_about:meta])* $other:ident: $other_type:ty,)* }
     ) => {
-        /// Everything one worker counts.
+        /// All counters of one worker.
         #[derive(Debug, Default)]
         pub struct Counters {
             $($(#[$about])* pub $field: $counted,)*
@@ -212,7 +212,7 @@ counters! {
         /// Client connections accepted.
         accepted: Count
             => Clients Counter "evergate_connections_accepted_total" [] "Client connections accepted.";
-        /// Client connections that came from the process before (`evergate upgrade`).
+        /// Client connections received from the old process (`evergate upgrade`).
         inherited: Count
             => Clients Counter "evergate_connections_inherited_total" []
                 "Client connections that came from the process before.";
@@ -239,17 +239,17 @@ counters! {
         /// TLS handshakes that resumed a session.
         handshakes_resumed: Count
             => Clients Counter "evergate_handshakes_total" ["kind" = "resumed"] "";
-        /// TLS 1.2 clients that asked for a session by an id that is kept here.
+        /// TLS 1.2 session ids offered by clients that the cache had.
         session_ids_found: Count
             => Traffic Counter "evergate_session_id_lookups_total" ["result" = "found"]
                 "TLS 1.2 clients that named a session by its id.";
-        /// TLS 1.2 clients that asked for a session by an id that is not kept here.
+        /// TLS 1.2 session ids offered by clients that the cache lacked.
         session_ids_missed: Count
             => Traffic Counter "evergate_session_id_lookups_total" ["result" = "missed"] "";
         /// Responses by class, `1xx` to `5xx`.
         responses: Classes
             => Traffic Counter "evergate_responses_total" [] "Responses sent to clients, by class of status.";
-        /// Bytes read from clients, of TLS as they are on the wire.
+        /// Bytes read from clients, with TLS as on the wire.
         client_bytes_in: Count
             => Traffic Counter "evergate_bytes_total" ["peer" = "client", "direction" = "in"]
                 "Bytes, by the peer and the direction as seen from here.";
@@ -270,7 +270,7 @@ counters! {
                 "Requests sent over an idle server connection.";
         /// Connects and requests that failed at a server.
         server_failures: Count;
-        /// Idle server connections bound to the client connection that authenticated on them: a second old at most.
+        /// Idle server connections bound to an authenticated client connection: at most a second old.
         bound: Count
             => Traffic Gauge "evergate_server_connections_bound" []
                 "Idle server connections kept for the client connection that authenticated on them.";
@@ -290,49 +290,50 @@ counters! {
                 "Turns for which a busy worker let events gather.";
     }
     others {
-        /// Connections continued after another node's death.
+        /// Connections resumed after another node's failure.
         resumed: Count,
         /// Connections that could not be continued.
         resume_lost: Count,
-        /// How long connections of nodes that died stood still, those with something under way and those that rested.
+        /// How long connections of failed nodes stood still: active ones, idle ones.
         stalls: [LatencyHistogram; 2],
-        /// Peers that were told what they had sent to a node that was silent.
+        /// Loss notices sent directly after a failover, because of a silent node.
         loss_notices: Count,
-        /// Peers that were told, beside those, because they said nothing for a while after a take-over or a move (`unheard`); each time counts.
+        /// Loss notices sent later, because a peer stayed silent after a failover or handoff (`loss_notice`); each one
+        /// counts.
         loss_notices_late: Count,
-        /// What this worker mirrors and holds, in a cluster: a second old at most.
+        /// Replication counts in a cluster: at most a second old.
         replicated_state: Mutex<ReplicationCounts>,
-        /// Requests and connections that ended with a reason of ours, by reason.
+        /// Requests and connections that ended with an Evergate reason, by reason.
         reasons: Mutex<BTreeMap<&'static str, u64>>,
     }
 }
 
-/// What a worker mirrors, and holds for others.
+/// Replication counts of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplicationCounts {
-    /// Own connections on the shared addresses, and those of them that some other node has a complete copy of.
+    /// Own connections on the shared addresses.
     pub own: u64,
-    /// See there.
+    /// Own connections on the shared addresses with a complete replica on another node.
     pub replicated: u64,
-    /// Connections of other nodes that this one holds copies of, complete or not.
+    /// Connections of other nodes with a replica here, complete or not.
     pub held: u64,
-    /// How far other nodes are behind, by their numbers.
+    /// Lag of each backup, by its node number.
     pub lags: BTreeMap<u8, Lag>,
 }
 
-/// How far a backup is behind what was said to it.
+/// Lag of a backup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lag {
     /// Frames that it has not acknowledged.
     pub frames: u64,
     /// Bytes that wait to be sent.
     pub unsent_bytes: u64,
-    /// The longest that it took for one of the frames that were timed in the last second, or takes.
+    /// The longest time to an acknowledgement of a timed frame in the last second, a frame still waiting included.
     pub behind_us: u64,
 }
 
 impl Lag {
-    /// Of two workers, or channels.
+    /// Sum of the lags of two workers, or channels.
     pub fn with(self, other: Lag) -> Lag {
         Lag {
             frames: self.frames + other.frames,
@@ -348,7 +349,7 @@ impl Counters {
         *self.reasons.lock().unwrap_or_else(PoisonError::into_inner).entry(reason).or_default() += 1;
     }
 
-    /// What was done so far, in units that are good for comparing: about a microsecond each.
+    /// Work done so far, in comparable units of about a microsecond.
     pub fn work(&self) -> u64 {
         let responses: u64 = self.responses.iter().map(Count::get).sum();
         let bytes = self.client_bytes_in.get().wrapping_add(self.server_bytes_in.get());

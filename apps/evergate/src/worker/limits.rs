@@ -3,8 +3,8 @@
 //! Counts are process-wide ([`Shared`](super::Shared)). A new connection at a limit gets the place of another one that
 //! counts against the same limit ([`super::evict`]); without a candidate it is refused.
 //!
-//! Invariant: a connection counts against its limits from [`Worker::admit`] or [`Worker::count_in`] until it is dropped
-//! or evicted.
+//! Invariant: a connection counts against its limits from [`Worker::admit`] or [`Worker::acquire_limits`] until it is
+//! dropped or evicted.
 
 use super::evict::Outcome;
 use super::shared::Tally;

@@ -43,7 +43,7 @@ impl Worker {
             Some(last) => {
                 pool.unavailable.fetch_add(1, Ordering::Relaxed);
                 self.unavailable(last.client, last.leg, "queue_outranked");
-                self.file(last.client);
+                self.schedule(last.client);
             }
             None => self.counters.queued.add(1),
         }

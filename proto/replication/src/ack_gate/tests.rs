@@ -265,7 +265,7 @@ fn request_is_acknowledged_whole_and_with_its_response() {
     assert!(!positions.release(&mut gate, 700, START), "no packet for it alone");
     assert_eq!((gate.committed, gate.sent_ack), (701, 1));
     assert_eq!(positions.next_ack_check(&gate, false, START), Some(Delay::Medium));
-    let later = START + OWED_AFTER;
+    let later = START + ACK_DELAY_MAX;
     assert!(!positions.is_overdue(&gate, START + Micros(4_999)) && positions.is_overdue(&gate, later));
     gate.use_for();
     assert!(!positions.is_overdue(&gate, later) && positions.next_ack_check(&gate, false, later).is_none());
@@ -279,7 +279,7 @@ fn half_of_a_stream_is_withheld_until_it_idles() {
     assert_eq!(gate.committed, 10_001);
     assert_eq!(positions.next_ack_check(&gate, false, START), Some(Delay::Short));
     assert!(!positions.ack_if_due(&mut gate, START + Micros(999)));
-    assert!(positions.ack_if_due(&mut gate, START + RIPE_AFTER));
+    assert!(positions.ack_if_due(&mut gate, START + COMMIT_AFTER));
     assert_eq!(gate.committed, 20_001);
     positions.handle_read(1_000_000, START);
     positions.release(&mut gate, 1_020_000, START);
@@ -289,7 +289,7 @@ fn half_of_a_stream_is_withheld_until_it_idles() {
 #[test]
 fn few_segments_before_waiting_input_stay_withheld() {
     let (mut positions, mut gate) = beginning();
-    let rested = START + RIPE_AFTER;
+    let rested = START + COMMIT_AFTER;
     for (read, held, committed) in
         [(100_000, 50_000, 50_000 - 4 * u64::from(MSS)), (1_000, 99_500, 98_000), (0, 101_000, 101_000)]
     {
@@ -311,7 +311,7 @@ fn running_stream_acknowledges_only_much_at_once() {
     let (mut positions, mut gate) = beginning();
     positions.handle_read(300_000, START);
     assert!(!positions.release(&mut gate, 70_000, START), "more of it waits here");
-    assert!(positions.release(&mut gate, 65_536 + ACKED_AT_ONCE, START));
+    assert!(positions.release(&mut gate, 65_536 + ACK_AT_ONCE_BYTES, START));
 }
 
 #[test]

@@ -184,7 +184,7 @@ impl Worker {
     pub(super) fn drop_recovering(&mut self, all: Vec<RecoveringConnection>) {
         let Some(cluster) = &mut self.cluster else { return };
         for mut connection in all {
-            give_back(cluster, &mut take);
+            give_back(cluster, &mut connection);
         }
     }
 }

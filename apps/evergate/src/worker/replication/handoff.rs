@@ -220,8 +220,8 @@ impl Cluster {
         self.gate.owners().close(bucket, self.layout.node);
     }
 
-    /// Whether clients that our kernel has greeted may be about to answer, or wait to be accepted.
-    fn greets(&self, bucket: Bucket) -> bool {
+    /// Whether clients that received a SYN-ACK may still answer it, or wait to be accepted.
+    fn may_have_handshakes(&self, bucket: Bucket) -> bool {
         let greeted_ns = self.gate.greeted_ns(bucket);
         greeted_ns.is_some_and(|ns| Leases::now_ns().saturating_sub(ns) < GREETED_FOR.as_nanos() as u64)
     }

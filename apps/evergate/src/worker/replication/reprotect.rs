@@ -412,9 +412,9 @@ impl Cluster {
                 pulse.beat();
                 #[cfg(test)]
                 faults::strike_take("tell", connection.client_flow());
-                let (connection, last) = (connection.id, number == connections.len());
+                let last = number == connections.len();
                 let state = Some(Box::new(connection.held.state.clone()));
-                let legs = connection.held.legs.clone();
+                let (connection, legs) = (connection.id, connection.held.legs.clone());
                 let begin = Frame::Begin { connection, bucket, state, legs };
                 let notice = last.then_some(Notice::Taken { bucket, stage, round });
                 self.send_to(node, bucket, &begin, notice);
