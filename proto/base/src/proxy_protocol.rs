@@ -1,7 +1,7 @@
 //! Beginning of a PROXY protocol header, which a load balancer may send before a client's bytes. No listener accepts
 //! such a header; it is recognised so that the log names the cause.
 
-/// What a header of version 1 (text) and of version 2 (binary) begins with.
+/// Beginnings of a header of version 1 (text) and of version 2 (binary).
 const BEGINNINGS: [&[u8]; 4] = [b"PROXY TCP4 ", b"PROXY TCP6 ", b"PROXY UNKNOWN", b"\r\n\r\n\0\r\nQUIT\n"];
 
 /// Whether bytes begin with a PROXY header.
