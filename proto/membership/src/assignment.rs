@@ -1,8 +1,8 @@
-//! The map of a new view, from what its members hold. Only the proposer runs this; everyone else takes its result.
+//! The map of a new view, from the claims of its members. Only the proposer computes it; the members use the result.
 //!
-//! Rule: a claim counts if it was made in the highest installed view, or if that view's map lists the claimant in sync.
-//! A live owner keeps its bucket; else the longest log wins; else the bucket begins empty. Every valid holder stays
-//! among those that a commit waits for.
+//! A claim counts if it was made in the highest installed view, or if that view's map lists the claimant in sync. A
+//! live owner keeps its bucket; otherwise the longest log wins; otherwise the bucket begins empty. Every valid holder
+//! stays among the backups that a commit waits for.
 
 use std::collections::BTreeMap;
 
@@ -10,28 +10,28 @@ use crate::message::{Assignment, Claim, ClaimedState, Holds, Promise};
 use crate::rendezvous::score;
 use crate::{DataEpoch, MemberSet, Members, NodeId, ViewId};
 
-/// What a decision rests on.
+/// Input of a decision.
 pub(crate) struct AssignmentInput<'a> {
     pub(crate) view: ViewId,
     pub(crate) members: &'a Members,
     pub(crate) promises: &'a BTreeMap<NodeId, Promise>,
     pub(crate) buckets: u16,
     pub(crate) backups: u8,
-    /// In majority mode: how many established members are needed to know the newest view.
+    /// In majority mode: the number of established members that must know the newest view.
     pub(crate) quorum: Option<usize>,
     pub(crate) weights: BTreeMap<NodeId, u16>,
 }
 
-/// Why no map can be made.
+/// Reason for which no map can be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Conflict {
-    /// A node claims to own what a later view gave away: it must drop its state first.
+    /// A node claims to own a bucket that a later view gave away: it must drop its state first.
     Outdated { loser: NodeId, than: ViewId },
-    /// Too few members remember: a later view may exist among those that are missing.
+    /// Too few members remember a view: a later one may exist among the missing members.
     Forgotten,
 }
 
-/// A valid or invalid claim of one member.
+/// A claim of one member, valid or not.
 #[derive(Clone, Copy)]
 struct Candidate {
     id: NodeId,
@@ -39,43 +39,43 @@ struct Candidate {
     claim: Claim,
 }
 
-pub(crate) fn decide(ground: &AssignmentInput<'_>) -> Result<Vec<Assignment>, Conflict> {
+pub(crate) fn decide(input: &AssignmentInput<'_>) -> Result<Vec<Assignment>, Conflict> {
     let established: Vec<(NodeId, &ClaimedState)> =
-        ground.promises.iter().filter_map(|(id, promise)| Some((*id, promise.held.as_ref()?))).collect();
-    if ground.quorum.is_some_and(|quorum| !established.is_empty() && established.len() < quorum) {
+        input.promises.iter().filter_map(|(id, promise)| Some((*id, promise.claimed.as_ref()?))).collect();
+    if input.quorum.is_some_and(|quorum| !established.is_empty() && established.len() < quorum) {
         return Err(Conflict::Forgotten);
     }
-    let base = established.iter().max_by_key(|(_, held)| held.view).map(|(_, held)| *held);
-    let mut spread = Spread::new(ground);
-    let mut map: Vec<Option<Assignment>> = Vec::with_capacity(usize::from(ground.buckets));
-    for bucket in 0..usize::from(ground.buckets) {
-        let held = match base {
-            Some(base) => resume(ground, &established, base, bucket)?,
+    let base = established.iter().max_by_key(|(_, claimed)| claimed.view).map(|(_, claimed)| *claimed);
+    let mut spread = Spread::new(input);
+    let mut map: Vec<Option<Assignment>> = Vec::with_capacity(usize::from(input.buckets));
+    for bucket in 0..usize::from(input.buckets) {
+        let claimed = match base {
+            Some(base) => resume(input, &established, base, bucket)?,
             None => None,
         };
-        if let Some(held) = &held {
-            spread.count(held.owner);
+        if let Some(claimed) = &claimed {
+            spread.count(claimed.owner);
         }
-        map.push(held);
+        map.push(claimed);
     }
-    Ok((0u16..).zip(map).map(|(bucket, held)| spread.complete(ground, bucket, held)).collect())
+    Ok((0u16..).zip(map).map(|(bucket, claimed)| spread.complete(input, bucket, claimed)).collect())
 }
 
-/// Who goes on with a bucket that somebody holds.
+/// The assignment of a bucket that some member holds.
 fn resume(
-    ground: &AssignmentInput<'_>,
+    input: &AssignmentInput<'_>,
     established: &[(NodeId, &ClaimedState)],
     base: &ClaimedState,
     bucket: usize,
 ) -> Result<Option<Assignment>, Conflict> {
     let listed = base.claims.get(bucket).map(|claim| claim.base_in_sync).unwrap_or_default();
-    let candidate = |(id, held): &(NodeId, &ClaimedState)| -> Option<Candidate> {
-        let claim = held.claims.get(bucket).filter(|claim| claim.holds != Holds::Nothing)?;
-        Some(Candidate { id: *id, view: held.view, claim: *claim })
+    let candidate = |(id, claimed): &(NodeId, &ClaimedState)| -> Option<Candidate> {
+        let claim = claimed.claims.get(bucket).filter(|claim| claim.holds != Holds::Nothing)?;
+        Some(Candidate { id: *id, view: claimed.view, claim: *claim })
     };
     let is_valid = |c: &Candidate| {
-        let same_life = ground.members.0.get(&c.id) == base.members.0.get(&c.id);
-        c.view == base.view || (listed.contains(c.id) && same_life)
+        let same_incarnation = input.members.0.get(&c.id) == base.members.0.get(&c.id);
+        c.view == base.view || (listed.contains(c.id) && same_incarnation)
     };
     let (valid, stale): (Vec<_>, Vec<_>) = established.iter().filter_map(candidate).partition(is_valid);
     if let Some(loser) = stale.iter().find(|c| c.claim.holds == Holds::Owner) {
@@ -91,20 +91,20 @@ fn resume(
         (c.claim.holds, c.view, c.claim.moves, c.claim.index, chance)
     };
     let Some(best) = valid.iter().max_by_key(rank) else { return Ok(None) };
-    let generation = best.claim.generation;
-    let same = valid.iter().filter(|c| c.id != best.id && c.claim.generation == generation);
+    let data_epoch = best.claim.data_epoch;
+    let same = valid.iter().filter(|c| c.id != best.id && c.claim.data_epoch == data_epoch);
     let in_sync: MemberSet = same.map(|c| c.id).collect();
-    Ok(Some(Assignment { owner: best.id, in_sync, listed: in_sync, generation }))
+    Ok(Some(Assignment { owner: best.id, in_sync, listed: in_sync, data_epoch }))
 }
 
-/// How many buckets each member owns so far, so that empty ones even it out.
+/// Number of buckets that each member owns so far, so that empty buckets even it out.
 struct Spread {
     owned: BTreeMap<NodeId, u64>,
 }
 
 impl Spread {
-    fn new(ground: &AssignmentInput<'_>) -> Spread {
-        Spread { owned: ground.members.0.keys().map(|id| (*id, 0)).collect() }
+    fn new(input: &AssignmentInput<'_>) -> Spread {
+        Spread { owned: input.members.0.keys().map(|id| (*id, 0)).collect() }
     }
 
     fn count(&mut self, id: NodeId) {
@@ -113,38 +113,38 @@ impl Spread {
 
     fn complete(
         &mut self,
-        ground: &AssignmentInput<'_>,
+        input: &AssignmentInput<'_>,
         bucket: u16,
-        held: Option<Assignment>,
+        claimed: Option<Assignment>,
     ) -> Assignment {
-        let mut assignment = held.unwrap_or_else(|| {
-            let owner = self.fresh_owner(ground, bucket);
+        let mut assignment = claimed.unwrap_or_else(|| {
+            let owner = self.owner_of_empty(input, bucket);
             self.count(owner);
-            Assignment { owner, generation: DataEpoch(ground.view), ..Assignment::default() }
+            Assignment { owner, data_epoch: DataEpoch(input.view), ..Assignment::default() }
         });
         let mut wanted: Vec<NodeId> =
-            ground.members.set().without(assignment.owner).minus(assignment.listed).iter().collect();
-        wanted.sort_by_key(|id| std::cmp::Reverse(score(bucket, *id, weight(ground, *id))));
-        let missing = usize::from(ground.backups).saturating_sub(assignment.listed.len());
+            input.members.set().without(assignment.owner).minus(assignment.listed).iter().collect();
+        wanted.sort_by_key(|id| std::cmp::Reverse(score(bucket, *id, weight(input, *id))));
+        let missing = usize::from(input.backups).saturating_sub(assignment.listed.len());
         assignment.listed = wanted.into_iter().take(missing).fold(assignment.listed, MemberSet::with);
         assignment
     }
 
-    /// Weighted rendezvous among the members that own less than their share; any member when all weigh nothing.
-    fn fresh_owner(&self, ground: &AssignmentInput<'_>, bucket: u16) -> NodeId {
-        let total: u64 = ground.weights.values().map(|weight| u64::from(*weight)).sum();
+    /// Weighted rendezvous among the members that own less than their share; any member when all weights are 0.
+    fn owner_of_empty(&self, input: &AssignmentInput<'_>, bucket: u16) -> NodeId {
+        let total: u64 = input.weights.values().map(|weight| u64::from(*weight)).sum();
         let has_room = |id: &NodeId| {
-            let share = u64::from(weight(ground, *id)) * u64::from(ground.buckets);
+            let share = u64::from(weight(input, *id)) * u64::from(input.buckets);
             let owned = self.owned.get(id).copied().unwrap_or(0);
             owned * total < share
         };
-        let by_score = |id: &NodeId| score(bucket, *id, weight(ground, *id));
-        let members = || ground.members.0.keys().copied();
+        let by_score = |id: &NodeId| score(bucket, *id, weight(input, *id));
+        let members = || input.members.0.keys().copied();
         let best = members().filter(has_room).max_by_key(by_score).or_else(|| members().max_by_key(by_score));
-        best.unwrap_or(ground.view.proposer)
+        best.unwrap_or(input.view.proposer)
     }
 }
 
-fn weight(ground: &AssignmentInput<'_>, id: NodeId) -> u16 {
-    ground.weights.get(&id).copied().unwrap_or(0)
+fn weight(input: &AssignmentInput<'_>, id: NodeId) -> u16 {
+    input.weights.get(&id).copied().unwrap_or(0)
 }

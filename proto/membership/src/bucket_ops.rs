@@ -1,9 +1,9 @@
-//! The operations that change one bucket inside a view; what it is to a node is its [`BucketState`].
+//! Operations that change one bucket inside a view; its state at a node is [`BucketState`].
 //!
-//! Inside a view the owner is the sequencer: it alone lists, adds and drops backups and hands the bucket on. Invariants:
-//! what a commit waits for is listed; a backup dropped in a term is not listed again in it (so that a late Add, Drop or
-//! report cannot be mistaken for a new one): the owner begins another term first; of old and new owner the old one gives up
-//! first.
+//! Inside a view the owner orders all changes: it alone lists, adds and drops backups and moves the bucket. Invariants:
+//! every backup that a commit waits for is listed. A backup dropped in a term is not listed again in it, so that a late
+//! Add, Drop or report cannot count for a new one: the owner first begins another term. Of the old and the new owner
+//! the old one stops first.
 
 use evergate_base::Micros;
 
@@ -12,31 +12,31 @@ use crate::load::Load;
 use crate::message::{Body, Change, Header, OPS_MAX, Op};
 use crate::{BUCKETS, Bucket, HandoffId, MemberSet, Node, NodeId, OwnershipStart, Rejected, Role, Term};
 
-/// How many operations may wait to be sent to one member.
+/// Most operations that wait to be sent to one member.
 const REPLIES_MAX: usize = 2 * BUCKETS as usize;
 
 impl Node {
-    /// What this node is to a bucket.
+    /// This node's role for a bucket.
     pub fn role(&self, bucket: Bucket) -> Role {
         let Some(state) = self.bucket_states.get(usize::from(bucket.0)) else {
             return Role::NOTHING;
         };
         let term = Term { view: self.view, moves: state.moves };
-        let generation = state.generation;
+        let data_epoch = state.data_epoch;
         match state.owner {
             Some(owner) if owner == self.me.id => Role::Owner {
                 term,
-                generation,
+                data_epoch,
                 begin: state.begin.unwrap_or(OwnershipStart::Unchanged),
                 required: state.required(),
                 syncing: state.listed.minus(state.required()),
                 freeze_for: state.freezing.map(|(freeze, _)| freeze),
             },
-            Some(owner) if state.in_sync || !state.dropped && self.is_being_filled(bucket) => {
-                Role::Backup { term, owner, generation, in_sync: state.in_sync }
+            Some(owner) if state.in_sync || !state.dropped && self.is_catching_up(bucket) => {
+                Role::Backup { term, owner, data_epoch, in_sync: state.in_sync }
             }
             None => Role::NOTHING,
-            // Whoever lists a node again that it dropped begins another term first.
+            // An owner that lists a dropped node again begins another term first.
             owner => {
                 let moves = state.moves.saturating_add(u32::from(state.dropped));
                 Role::Outside { owner, since: Term { moves, ..term } }
@@ -44,8 +44,8 @@ impl Node {
         }
     }
 
-    /// Listed by the map, or fed by an owner that listed this node later.
-    fn is_being_filled(&self, bucket: Bucket) -> bool {
+    /// Whether the map lists this node, or an owner that listed it later sends frames.
+    fn is_catching_up(&self, bucket: Bucket) -> bool {
         let Some(state) = self.bucket_states.get(usize::from(bucket.0)) else { return false };
         let listed = self.map.get(usize::from(bucket.0)).is_some_and(|a| a.listed.contains(self.me.id));
         self.established && (listed && state.moves == 0 || state.stored.term.view == self.view)
@@ -57,16 +57,16 @@ impl Node {
         (self.established && state.owner == Some(self.me.id)).then_some(state.listed)
     }
 
-    /// Whether the gate would let a bucket emit at this clock: the rule that the kernel applies.
+    /// Whether the gate would let a bucket emit at this clock, by the rule that the kernel applies.
     pub fn gate_open(&self, bucket: Bucket, clock: Micros) -> bool {
         let Some(listed) = self.gate_listed(bucket) else { return false };
         let lease = |id: NodeId| self.peers.get(&id).is_some_and(|peer| clock < peer.expiry);
         clock < self.gate_expiry() && listed.iter().all(lease)
     }
 
-    /// The shell's log of a bucket, or its mirror as fed in `term`, holds everything up to `index`. To be told before
-    /// any other call of a `handle_*` that follows an acknowledgement: a promise states what was acknowledged.
-    /// A snapshot counts when it is complete; until then the former mirror is kept.
+    /// The shell's log of a bucket, or its replica by frames of `term`, holds everything up to `index`. Called before
+    /// every other `handle_*` that follows an acknowledgement: a promise states the acknowledged position. A snapshot
+    /// counts when it is complete; until then the former replica is kept.
     pub fn handle_stored(&mut self, bucket: Bucket, term: Term, index: u64) {
         let Some(state) = self.bucket_states.get_mut(usize::from(bucket.0)) else { return };
         if !self.established || term.view > self.view {
@@ -80,7 +80,7 @@ impl Node {
         state.stored = Stored { term, index };
     }
 
-    /// As the owner: `backup` has acknowledged everything up to `index`, and from here on every commit waits for it.
+    /// As the owner: `backup` has acknowledged everything up to `index`. From here on every commit waits for it.
     pub fn handle_caught_up(&mut self, now: Micros, bucket: Bucket, term: Term, backup: NodeId, index: u64) {
         self.note_now(now);
         let (me, view) = (self.me.id, self.view);
@@ -92,28 +92,28 @@ impl Node {
         }
     }
 
-    /// As the owner: the bucket is quiet for this move, nothing was emitted beyond `index`, and the node that it is frozen for
-    /// has acknowledged everything up to there. From this call on it may not be ours. What is said of a move that was called
-    /// off counts for no other one.
+    /// As the owner: the bucket is frozen for this handoff, nothing was emitted beyond `index`, and the target has
+    /// acknowledged everything up to there. From this call on another node may own the bucket. A report about a
+    /// cancelled handoff counts for no other one.
     pub fn handle_frozen(&mut self, now: Micros, bucket: Bucket, term: Term, freeze: HandoffId, index: u64) {
         self.note_now(now);
         let (me, view) = (self.me.id, self.view);
         let Some(state) = self.bucket_states.get_mut(usize::from(bucket.0)) else { return };
-        let Some((asked, _)) = state.freezing else { return };
-        let stale = asked != freeze || term != (Term { view, moves: state.moves });
+        let Some((current, _)) = state.freezing else { return };
+        let stale = current != freeze || term != (Term { view, moves: state.moves });
         if stale || state.owner != Some(me) {
             return;
         }
-        state.quiet = Some(index);
+        state.frozen_index = Some(index);
         self.hand_off(bucket);
     }
 
-    /// Gives a bucket away that is quiet. Not while a backup is being added: it may or may not know that it is in sync, so it
-    /// could neither be named to the next owner nor be left out.
+    /// Hands off a frozen bucket. Waits while a backup is being added: the backup may or may not know that it is in
+    /// sync, so the next owner could neither count it nor leave it out.
     fn hand_off(&mut self, bucket: Bucket) {
         let (me, view, pending) = (self.me.id, self.view, self.pending.is_some());
         let Some(state) = self.bucket_states.get_mut(usize::from(bucket.0)) else { return };
-        let (Some((HandoffId { to, .. }, _)), Some(index)) = (state.freezing, state.quiet) else {
+        let (Some((HandoffId { to, .. }, _)), Some(index)) = (state.freezing, state.frozen_index) else {
             return;
         };
         if pending || state.owner != Some(me) || !state.adding.is_empty() || !state.backups.contains(to) {
@@ -122,24 +122,24 @@ impl Node {
         let (in_sync, listed) = (state.backups.with(me), state.listed.with(me));
         state.stored = Stored { term: Term { view, moves: state.moves }, index };
         let work = std::mem::take(&mut state.load).rate();
-        state.handing = Some(PendingHandoff { to, index, in_sync, listed, work });
+        state.pending_handoff = Some(PendingHandoff { to, index, in_sync, listed, work });
         state.freezing = None;
         state.owner = Some(to);
         state.in_sync = true;
         state.begin = None;
         state.dropping = MemberSet::EMPTY;
-        state.destined = None;
+        state.planned_owner = None;
         self.touch(bucket);
     }
 
-    /// Asks for a bucket to be moved to a member that is in sync with it. Ignored when that cannot be.
+    /// Requests the move of a bucket to a member in sync. Ignored when the move is impossible.
     pub fn move_bucket(&mut self, now: Micros, bucket: Bucket, to: NodeId) {
         self.note_now(now);
         self.begin_move(bucket, to);
     }
 
-    /// As the owner of `term`: a backup that does not keep up shall not hold up every commit. Calls a move off that waits for
-    /// it. The backup is listed again when it has been left alone for a while, longer each time.
+    /// As the owner of `term`: drops a backup that does not keep up, so that it does not delay every commit. Cancels a
+    /// handoff that waits for it. The backup is listed again after a pause, which grows each time.
     pub fn drop_backup(&mut self, now: Micros, bucket: Bucket, term: Term, backup: NodeId) {
         self.note_now(now);
         let Some(state) = self.bucket_states.get(usize::from(bucket.0)) else { return };
@@ -149,7 +149,7 @@ impl Node {
         }
         let (least, most) = (self.config.timing.hold_down_min, self.config.timing.hold_down_max);
         if let Some(peer) = self.peers.get_mut(&backup) {
-            peer.shun(self.now, least, most);
+            peer.avoid(self.now, least, most);
         }
         self.begin_drop(bucket, backup);
         self.balance_at = self.balance_at.min(self.now + Micros(self.config.timing.balance.0 / 10));
@@ -169,7 +169,7 @@ impl Node {
         if can {
             state.freezes = state.freezes.wrapping_add(1);
             state.freezing = Some((HandoffId { to, number: state.freezes }, now));
-            state.quiet = None;
+            state.frozen_index = None;
             self.touch(bucket);
         }
         can
@@ -181,41 +181,41 @@ impl Node {
         if !self.established || state.owner != Some(me) {
             return;
         }
-        // A move waits for every backup: without this one it would only end by its time limit, and nobody asks again.
-        if state.freezing.take().is_some() || state.destined == Some(backup) {
-            state.destined = None;
+        // A handoff waits for every backup: without this one it would end only by its time limit.
+        if state.freezing.take().is_some() || state.planned_owner == Some(backup) {
+            state.planned_owner = None;
         }
         if state.required().contains(backup) {
             state.dropping = state.dropping.with(backup);
         } else if state.listed.contains(backup) {
-            // It was never waited for.
+            // No commit waited for it.
             state.listed = state.listed.without(backup);
-            state.gone = state.gone.with(backup);
+            state.dropped_in_term = state.dropped_in_term.with(backup);
         }
         self.touch(bucket);
     }
 
-    /// Notes that a bucket has something new to say: to the shell, and to other members at once.
+    /// Marks a changed bucket: its role goes to the shell, its operations to other members at once.
     pub(crate) fn touch(&mut self, bucket: Bucket) {
-        self.note_change(bucket);
-        if self.busy.contains(&bucket.0) {
-            self.urgent.insert(bucket.0);
+        self.record_change(bucket);
+        if self.with_operations.contains(&bucket.0) {
+            self.unsent.insert(bucket.0);
             self.due = true;
         }
     }
 
-    /// Notes that a bucket's role or outstanding operations changed.
-    fn note_change(&mut self, bucket: Bucket) {
+    /// Records that a bucket's role or outstanding operations changed.
+    fn record_change(&mut self, bucket: Bucket) {
         self.changed.insert(bucket.0);
-        if self.bucket_states.get(usize::from(bucket.0)).is_some_and(BucketState::is_busy) {
-            self.busy.insert(bucket.0);
+        if self.bucket_states.get(usize::from(bucket.0)).is_some_and(BucketState::has_operations) {
+            self.with_operations.insert(bucket.0);
         } else {
-            self.busy.remove(&bucket.0);
-            self.urgent.remove(&bucket.0);
+            self.with_operations.remove(&bucket.0);
+            self.unsent.remove(&bucket.0);
         }
     }
 
-    /// Takes in operations of another member of the same view.
+    /// Processes operations of another member of the same view.
     pub(crate) fn handle_ops(&mut self, header: &Header, ops: &[Op]) -> Result<(), Rejected> {
         if !self.established || header.view != self.view || !self.members.contains(header.from) {
             return Ok(()); // a message of another view: outdated, or early and repeated
@@ -230,13 +230,13 @@ impl Node {
             }
         }
         let queue = self.replies.entry(header.from.id).or_default();
-        // What does not fit is answered when it is repeated.
-        let room = REPLIES_MAX.saturating_sub(queue.len());
-        queue.extend(answers.into_iter().take(room));
+        // An answer beyond the limit is sent when the operation is repeated.
+        let free = REPLIES_MAX.saturating_sub(queue.len());
+        queue.extend(answers.into_iter().take(free));
         Ok(())
     }
 
-    /// Whether a member of the view without a defect could have said that.
+    /// Whether a correct member of the view could have sent the operation.
     fn is_possible(&self, op: &Op) -> bool {
         let members = self.members.set();
         let sets = match op.change {
@@ -247,7 +247,7 @@ impl Node {
     }
 
     fn handle_op(&mut self, from: NodeId, op: &Op) -> Result<Option<Change>, Rejected> {
-        let asked = OpContext {
+        let context = OpContext {
             me: self.me.id,
             from,
             term: Term { view: self.view, moves: op.moves },
@@ -255,36 +255,36 @@ impl Node {
         };
         let state = self.bucket_states.get_mut(usize::from(op.bucket.0)).ok_or(Rejected::Unexpected)?;
         let (done, answer) = match op.change {
-            Change::Add { generation, index } => {
-                let done = state.on_add(&asked, generation, index);
+            Change::Add { data_epoch, index } => {
+                let done = state.on_add(&context, data_epoch, index);
                 (done, done.then_some(Change::Added))
             }
-            Change::Move { generation, index, in_sync, listed, work } => {
-                if state.is_owned_in(&asked) {
+            Change::Move { data_epoch, index, in_sync, listed, work } => {
+                if state.is_owned_in(&context) {
                     return Ok(Some(Change::Own));
                 }
-                let done = state.on_handoff(&asked, generation, index);
+                let done = state.on_handoff(&context, data_epoch, index);
                 if done {
                     state.load = work.map_or(Load::default(), Load::carried);
-                    state.backups = in_sync.without(asked.me);
-                    state.listed = listed.union(in_sync).without(asked.me);
-                    state.unaware = self.members.set().without(asked.me);
+                    state.backups = in_sync.without(context.me);
+                    state.listed = listed.union(in_sync).without(context.me);
+                    state.unaware = self.members.set().without(context.me);
                 }
                 (done, None)
             }
             Change::Own if op.moves < state.moves => (false, None),
             Change::Own => {
-                let news = state.on_owner(&asked);
-                (news, (state.owner == Some(from)).then_some(Change::Owned))
+                let is_new = state.on_owner(&context);
+                (is_new, (state.owner == Some(from)).then_some(Change::Owned))
             }
             Change::Drop => {
-                let done = state.on_drop(&asked);
+                let done = state.on_drop(&context);
                 (done, done.then_some(Change::Dropped))
             }
             Change::Added | Change::Owned | Change::Dropped => {
-                if state.is_owned_in(&asked) {
+                if state.is_owned_in(&context) {
                     state.handle_answer(from, op.change);
-                    self.note_change(op.bucket);
+                    self.record_change(op.bucket);
                     self.hand_off(op.bucket);
                 }
                 (false, None)
@@ -296,19 +296,19 @@ impl Node {
         Ok(answer)
     }
 
-    /// Says what is new, and repeats what is outstanding from time to time. While a promise is pending nothing is
+    /// Queues new operations, and repeats outstanding ones from time to time. While a promise is pending nothing is
     /// added, dropped or moved.
     pub(crate) fn advance_ops(&mut self) {
-        let urgent = std::mem::take(&mut self.urgent);
+        let unsent = std::mem::take(&mut self.unsent);
         let repeat = self.now >= self.ops_at;
-        if !self.established || self.busy.is_empty() || urgent.is_empty() && !repeat {
+        if !self.established || self.with_operations.is_empty() || unsent.is_empty() && !repeat {
             return;
         }
         let buckets = if repeat {
             self.ops_at = self.now + Micros(self.config.timing.heartbeat.0.saturating_mul(2));
-            self.busy.clone()
+            self.with_operations.clone()
         } else {
-            urgent
+            unsent
         };
         let mut queued: Vec<(NodeId, Op)> = Vec::new();
         let mut thawed = Vec::new();
@@ -317,7 +317,7 @@ impl Node {
             let stale = |at: Micros| self.now.since(at) > self.config.timing.freeze_max;
             if state.freezing.is_some_and(|(_, at)| stale(at)) {
                 state.freezing = None;
-                state.destined = None;
+                state.planned_owner = None;
                 thawed.push(Bucket(*bucket));
             }
             state.outstanding(Bucket(*bucket), self.pending.is_some(), &mut queued);
@@ -333,7 +333,7 @@ impl Node {
         }
     }
 
-    /// Sends queued operations, several to a datagram.
+    /// Sends queued operations, several in one datagram.
     pub(crate) fn send_ops(&mut self) {
         for (to, ops) in std::mem::take(&mut self.replies) {
             for ops in ops.chunks(OPS_MAX) {

@@ -1,49 +1,49 @@
-//! What an operator decides, and the inequalities between timers that safety rests on.
+//! The operator's settings, and the inequalities between timers that safety depends on.
 
 use evergate_base::Micros;
 
 use crate::{BUCKETS, MemberSet, NODES_MAX, NodeId};
 
-/// How a node knows that it is not on the lonely side of a partition.
+/// The evidence by which a node knows that it is not in the smaller part of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// A witness answers, or all configured nodes agree. Survives down to one node. Safe as long as two live nodes that
-    /// both reach the witness hear each other within [`Timing::take`].
+    /// A witness answers, or all configured nodes agree. The cluster survives down to one node. Safe while two live
+    /// nodes that both reach the witness receive each other within [`Timing::take`].
     Witness,
-    /// More than half of the configured nodes agree. Safe under any partition; stops when half the nodes are dead.
+    /// More than half of the configured nodes agree. Safe under any partition. Stops when half of the nodes are down.
     Majority,
 }
 
 /// The protocol's spans of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Timing {
-    /// Between two heartbeats on each path.
+    /// Time between two heartbeats on each path.
     pub heartbeat: Micros,
-    /// How long a lease lasts, from the sending time of the heartbeat that it answers.
+    /// Length of a lease, from the sending time of the heartbeat that it answers.
     pub fence: Micros,
-    /// How long a packet that passed the gate may still sit in a queue of the node.
+    /// The longest time that a packet behind the gate stays in a queue of the node.
     pub transmit: Micros,
-    /// How long after its last grant a node may first help to replace the one it granted to.
+    /// Failover time: a node helps to replace a peer at the earliest so long after its last grant to that peer.
     pub take: Micros,
-    /// Silence after which a node is suspected. At most `take`: suspecting late only adds to the stall.
+    /// Silence after which a node is suspected. At most `take`: a later suspicion only lengthens the failover.
     pub suspect: Micros,
-    /// How far two clocks' rates may differ, in parts per million.
+    /// The largest difference of two clocks' rates, in parts per million.
     pub drift_ppm: u64,
-    /// How long a node that has just started listens before it may found a cluster alone.
+    /// Time for which a started node listens before it may bootstrap a cluster alone.
     pub listen_start: Micros,
-    /// The same after a lapse or a void.
+    /// Time for which a node listens after a lapse or after it dropped its state, before it may bootstrap alone.
     pub listen_lapse: Micros,
-    /// First and longest wait before a node that was excluded joins again; doubles from one to the other.
+    /// First delay before an excluded node joins again. The delay doubles up to `hold_down_max`.
     pub hold_down_min: Micros,
-    /// See `hold_down_min`.
+    /// Longest delay before an excluded node joins again.
     pub hold_down_max: Micros,
-    /// Between the proposals of nodes that notice the same change, by rank.
+    /// Delay between the proposals of nodes that notice the same change, times the rank of a node.
     pub stagger: Micros,
-    /// A node whose workers made no progress for so long stops its heartbeats.
+    /// Without progress of its workers for so long a node stops its heartbeats.
     pub stall_max: Micros,
-    /// Between two looks at how load and backups are spread.
+    /// Time between two checks of the spread of load and backups.
     pub balance: Micros,
-    /// How long an owner waits for a bucket to freeze before it gives a move up.
+    /// Time for which an owner waits for a bucket to freeze, before it cancels a move.
     pub freeze_max: Micros,
 }
 
@@ -66,7 +66,7 @@ impl Timing {
         freeze_max: Micros::from_ms(1000),
     };
 
-    /// For virtual machines on busy hosts, where threads were measured to wake up to 106 ms late.
+    /// For virtual machines on loaded hosts, where threads were measured to wake up to 106 ms late.
     pub const VIRTUAL_MACHINE: Timing = Timing {
         heartbeat: Micros::from_ms(10),
         fence: Micros::from_ms(140),
@@ -76,39 +76,39 @@ impl Timing {
         ..Timing::BARE_METAL
     };
 
-    /// Whether a lease is long enough for heartbeats without news to go on one network after the other: each then comes on a
-    /// network half as often, and one that is lost costs twice the time.
+    /// Whether a lease is long enough for calm heartbeats to alternate between the networks. Each network then carries
+    /// half of them, and a lost one costs twice the time.
     pub(crate) fn alternates(&self) -> bool {
         self.fence.0 >= self.heartbeat.0.saturating_mul(12)
             && self.suspect.0 >= self.heartbeat.0.saturating_mul(6)
     }
 }
 
-/// How many buckets an owner works on at once, so that a join does not become a storm.
+/// Limits on the buckets that an owner changes at once, so that a join causes no storm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pace {
-    /// Buckets that are being mirrored to one more backup for the sake of balance.
-    pub mirrors_max: u16,
-    /// Buckets that are being moved.
+    /// Most buckets that catch up at one more backup for the sake of balance.
+    pub catching_up_max: u16,
+    /// Most buckets that are being moved.
     pub moves_max: u16,
-    /// A node gives buckets away when its load exceeds its share by more than this, in percent.
+    /// Tolerance in percent: a node gives buckets away when its load exceeds its share by more.
     pub tolerance_percent: u8,
 }
 
 impl Default for Pace {
     fn default() -> Pace {
-        Pace { mirrors_max: 64, moves_max: 64, tolerance_percent: 10 }
+        Pace { catching_up_max: 64, moves_max: 64, tolerance_percent: 10 }
     }
 }
 
-/// Names a cluster, so that two clusters on one network do not mix. Derived from the configured name by the caller.
+/// Name of a cluster, so that two clusters on one network stay apart. The caller derives it from the configured name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct ClusterId(pub u64);
 
 /// The configuration of one node. All nodes must agree on everything but `id` and `weight`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
-    /// Which cluster.
+    /// The cluster.
     pub cluster: ClusterId,
     /// This node.
     pub id: NodeId,
@@ -118,20 +118,20 @@ pub struct Config {
     pub buckets: u16,
     /// Backups for each bucket; more than there are nodes means all.
     pub backups: u8,
-    /// How a node knows that it may act.
+    /// Evidence that a node needs to act.
     pub mode: Mode,
-    /// Spans of time.
+    /// Timers.
     pub timing: Timing,
-    /// How much work at once.
+    /// Limits on simultaneous work.
     pub pace: Pace,
-    /// This node's share of the load relative to others; 0 takes none.
+    /// This node's share of the load relative to other nodes. With 0 it receives no buckets.
     pub weight: u16,
 }
 
 /// A configuration that would not be safe, or could not work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// The own id is missing from the list, or an id is out of range.
+    /// The node's own id is missing from the list, or an id is out of range.
     #[error("{id} is not in the list of nodes {nodes:?}")]
     NotListed {
         /// Own id.
@@ -142,10 +142,10 @@ pub enum ConfigError {
     /// No buckets, or more than a map can carry.
     #[error("{0} buckets: expected 1 to {BUCKETS}")]
     Buckets(u16),
-    /// A lease could outlast the wait of the node that takes over.
+    /// A lease could outlast the wait of the node that fails over.
     #[error(
-        "leases of {fence_us} us (+{transmit_us} us in queues, clocks {drift_ppm} ppm apart) may outlast the take-over \
-         after {take_us} us: two owners at once; raise take or lower fence"
+        "leases of {fence_us} us (+{transmit_us} us in queues, clocks {drift_ppm} ppm apart) may outlast the failover \
+         after {take_us} us, so that two nodes own a bucket at once; raise take or lower fence"
     )]
     LeaseOutlastsTake {
         /// The lease.
@@ -165,7 +165,7 @@ pub enum ConfigError {
         /// The lease.
         fence_us: u64,
     },
-    /// Suspicion after the take-over could start, or before a second heartbeat could arrive.
+    /// Suspicion after the failover could start, or before a second heartbeat could arrive.
     #[error(
         "suspicion after {suspect_us} us: expected more than two heartbeats and at most take ({take_us} us)"
     )]
@@ -175,7 +175,7 @@ pub enum ConfigError {
         /// The wait.
         take_us: u64,
     },
-    /// A listening node could found a second cluster while a take-over is under way.
+    /// A listening node could bootstrap a second cluster during a failover.
     #[error("listening for {listen_us} us: at least twice take ({take_us} us)")]
     ListenTooShort {
         /// The shorter of the two spans.
@@ -234,7 +234,7 @@ impl Config {
         Ok(())
     }
 
-    /// How many nodes are more than half of the configured ones.
+    /// The smallest number of nodes that is more than half of the configured nodes.
     pub(crate) fn majority(&self) -> usize {
         self.nodes.len() / 2 + 1
     }
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shipped_timers_satisfy_the_inequalities() {
+    fn shipped_timers_satisfy_the_inequalities() {
         let mut config = Config::new(ClusterId(1), NodeId(0), 3);
         assert_eq!(config.check(), Ok(()));
         config.timing = Timing::VIRTUAL_MACHINE;
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_could_outlast_the_take_over_is_refused() {
+    fn lease_that_could_outlast_the_failover_time_is_refused() {
         let mut config = Config::new(ClusterId(1), NodeId(0), 2);
         config.timing.fence = Micros::from_ms(38);
         assert!(matches!(config.check(), Err(ConfigError::LeaseOutlastsTake { .. })));
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_outside_its_own_list_is_refused() {
+    fn node_outside_its_own_list_is_refused() {
         let config = Config::new(ClusterId(1), NodeId(5), 3);
         assert!(matches!(config.check(), Err(ConfigError::NotListed { .. })));
     }

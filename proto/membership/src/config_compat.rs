@@ -1,32 +1,32 @@
-//! Which members can go on with what is under way here.
+//! Compatibility of configurations: the members that can continue this node's requests.
 //!
-//! A connection in the middle of a request goes on only under the configuration that it began with. While a new one is
-//! rolled out, node after node, buckets are given only to members that have it too; a node that drains gives to others only
-//! when nobody has it. Not for ever: nodes whose configurations stay different share the work all the same.
+//! A connection in the middle of a request continues only under its own generation. During a rollout, node after node,
+//! buckets move only to members that have the new generation too. A draining node uses other members only when none has
+//! it. The preference ends: nodes whose generations stay different share the work all the same.
 
 use evergate_base::Micros;
 
 use crate::{MemberSet, Node, NodeId};
 
-/// How many configurations a node says that it has.
+/// Number of configurations that a node reports.
 pub const CONFIGURATIONS: usize = 4;
 
-/// For how long nothing is given to a node that lacks this one's configuration.
+/// Time for which no bucket moves to a node that lacks this one's configuration.
 pub const ROLLOUT: Micros = Micros::from_ms(300_000);
 
 impl Node {
-    /// Which configurations this node has, by names that are the same at all nodes, newest first; 0 for none.
+    /// Sets this node's configurations, by names that are the same at all nodes, newest first; 0 for none.
     pub fn set_configurations(&mut self, now: Micros, configurations: [u64; CONFIGURATIONS]) {
         self.note_now(now);
         self.configurations = configurations;
         for peer in self.peers.values_mut() {
-            peer.lacks_since = None; // the time begins anew
+            peer.lacks_since = None; // the time begins again
         }
-        self.note_lacks();
+        self.update_lacks();
         self.due = true;
     }
 
-    /// A node's newest configuration, as it says. `None` for a node that is not heard, or does not say.
+    /// A node's newest configuration, by its own report. `None` for a node that is not reachable, or without a name.
     pub fn configuration_of(&self, id: NodeId) -> Option<u64> {
         let newest = |of: &[u64; CONFIGURATIONS]| of.first().copied().filter(|name| *name != 0);
         if id == self.me.id {
@@ -36,37 +36,38 @@ impl Node {
         last.and_then(|last| newest(&last.configurations))
     }
 
-    /// Whether a node says that it has this node's newest configuration. `None` for a node that is not heard.
+    /// Whether a node reports that it has this node's newest configuration. `None` for a node that is not reachable.
     pub fn config_compatible(&self, id: NodeId) -> Option<bool> {
         if id == self.me.id {
             return Some(true);
         }
         let last = self.peers.get(&id)?.last.filter(|_| self.is_reachable(id))?;
-        Some(self.is_had(&last.configurations))
+        Some(self.is_compatible(&last.configurations))
     }
 
-    fn is_had(&self, configurations: &[u64; CONFIGURATIONS]) -> bool {
+    fn is_compatible(&self, configurations: &[u64; CONFIGURATIONS]) -> bool {
         let [ours, ..] = self.configurations;
         ours == 0 || configurations.contains(&ours)
     }
 
-    /// Notes since when others lack this node's configuration.
-    pub(crate) fn note_lacks(&mut self) {
+    /// Records since when peers have lacked this node's configuration.
+    pub(crate) fn update_lacks(&mut self) {
         let ids: Vec<NodeId> = self.peers.keys().copied().collect();
         for id in ids {
-            self.note_lack(id);
+            self.update_lack(id);
         }
     }
 
-    pub(crate) fn note_lack(&mut self, id: NodeId) {
-        let reported = self.peers.get(&id).and_then(|peer| peer.last).map(|last| last.configurations);
-        let (lacks, now) = (reported.is_some_and(|reported| !self.is_had(&reported)), self.now);
+    pub(crate) fn update_lack(&mut self, id: NodeId) {
+        let configurations = self.peers.get(&id).and_then(|peer| peer.last).map(|last| last.configurations);
+        let (lacks, now) =
+            (configurations.is_some_and(|configurations| !self.is_compatible(&configurations)), self.now);
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.lacks_since = lacks.then(|| peer.lacks_since.unwrap_or(now));
         }
     }
 
-    /// Those of `steady` that buckets are given to.
+    /// The nodes of `steady` that may receive buckets.
     pub(crate) fn handoff_targets(&self, steady: MemberSet) -> MemberSet {
         let lacks = |id: &NodeId| {
             let since = self.peers.get(id).and_then(|peer| peer.lacks_since);

@@ -1,18 +1,18 @@
-//! What a node tells its shell: roles of buckets, the gate, and what became of the node itself.
+//! Outputs of a node for its shell: roles of buckets, leases for the gate, and the phase of the node.
 //!
-//! Roles are told as values, not as steps: a shell that polls late sees the newest role of a bucket, once, and
-//! reconciles. So the queue of events is bounded by the number of buckets.
+//! Roles are reported as values, not as steps. A shell that polls late receives the newest role of a bucket once, and
+//! reconciles. So the number of buckets bounds the queue of events.
 
 use evergate_base::Micros;
 
 use crate::{Bucket, DataEpoch, MemberSet, Members, NODES_MAX, NodeId, Path, Term, ViewId};
 
-/// Something the shell must act on. Events are to be polled, and acted on, before transmits.
+/// An output that the shell must act on. Events are polled, and acted on, before transmits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// All state was dropped: close the gate, drop mirrors and connections. Comes before any role gained later.
-    Voided,
-    /// A view was installed: all leases begin anew.
+    /// All state was dropped: close the gate, drop replicas and connections. Precedes any role gained later.
+    StateDropped,
+    /// A view was installed: all leases begin again.
     Installed {
         /// The view.
         view: ViewId,
@@ -26,72 +26,72 @@ pub enum Event {
         /// The role now.
         role: Role,
     },
-    /// The node's own standing changed.
-    Standing(NodePhase),
-    /// Draining has succeeded: this node owns nothing any more.
+    /// The node's phase changed.
+    Phase(NodePhase),
+    /// The drain is complete: this node owns no bucket.
     Drained,
 }
 
-/// A node's own standing.
+/// A node's phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NodePhase {
-    /// Without state; waits to join or to found a cluster.
+    /// Without state. The node waits to join or to bootstrap a cluster.
     Listening,
-    /// In a view.
+    /// Member of a view, with valid leases.
     Active,
-    /// In a view, but no longer sure of it: the gate is closed, state is kept.
+    /// Member of a view without valid leases: the gate is closed, the state is kept.
     Fenced,
-    /// Left for good.
+    /// Left the cluster; final.
     Left,
 }
 
-/// How an owner came to a bucket.
+/// The way in which an owner obtained a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OwnershipStart {
-    /// It begins empty, as a new generation: unknown connections are reset.
+    /// The bucket begins empty, as a new data epoch: unknown connections are reset.
     Empty,
-    /// This node owned it in the view before, and goes on.
+    /// This node owned it in the previous view, and continues.
     Unchanged,
-    /// The owner died: hold the bucket, take its connections over from the own mirror.
+    /// The previous owner failed: hold the bucket and recover its connections from the own replica.
     Failover,
-    /// The owner moved it here and is quiet: resume from the own mirror.
+    /// The previous owner moved it here and is frozen: resume from the own replica.
     Handoff,
 }
 
-/// What this node is to a bucket.
+/// This node's role for a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Nothing: drop what was fed in terms before `since`. Packets go to `owner`, who may already feed this node in a later
-    /// term: its frames can be faster than the news of it.
+    /// No role: drop frames of terms before `since`. Packets go to `owner`, which may already send frames of a later
+    /// term to this node: a frame can arrive before the operation that lists the node.
     Outside {
-        /// Who serves it, if known.
+        /// The owner, if known.
         owner: Option<NodeId>,
-        /// The first term in which a feed counts.
+        /// The first term whose frames count.
         since: Term,
     },
-    /// Keeps a mirror, fed by the owner. While it is not in sync, what was fed in terms before this one is to be dropped.
+    /// Keeps a replica, which the owner fills. Until it is in sync, frames of earlier terms are to be dropped.
     Backup {
-        /// Whose feed counts.
+        /// The term whose frames count.
         term: Term,
         /// The owner.
         owner: NodeId,
-        /// Which state.
-        generation: DataEpoch,
-        /// Whether the mirror can be resumed; while not, it is being filled.
+        /// The data epoch of the replica.
+        data_epoch: DataEpoch,
+        /// Whether the replica can be resumed. Until then it catches up.
         in_sync: bool,
     },
-    /// Serves it.
+    /// Serves the bucket.
     Owner {
         /// The ownership period; every replication frame of the bucket belongs to it.
         term: Term,
-        /// Which state.
-        generation: DataEpoch,
-        /// How it began.
+        /// The data epoch of the bucket.
+        data_epoch: DataEpoch,
+        /// How the ownership began.
         begin: OwnershipStart,
-        /// Every one of these must acknowledge an entry before it is committed. Empty in a valid view: degraded,
+        /// Backups that must acknowledge an entry before it is committed. Empty in a valid view means degraded:
         /// acknowledgements may be released.
         required: MemberSet,
-        /// To be mirrored to: snapshot and log, then [`crate::Node::handle_caught_up`].
+        /// Backups to fill with snapshot and log; then call [`crate::Node::handle_caught_up`].
         syncing: MemberSet,
         /// Freeze the bucket for this move, then call [`crate::Node::handle_frozen`].
         freeze_for: Option<HandoffId>,
@@ -99,11 +99,11 @@ pub enum Role {
 }
 
 impl Role {
-    /// Before anything is known.
+    /// No role, no known owner: the role before the first view.
     pub const NOTHING: Role = Role::Outside { owner: None, since: Term { view: ViewId::NONE, moves: 0 } };
 }
 
-/// One attempt to move a bucket to another node. It may be called off, and another one begun in the same term.
+/// One attempt to move a bucket to another node. It may be cancelled, and another attempt begun in the same term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HandoffId {
     /// The next owner.
@@ -112,13 +112,13 @@ pub struct HandoffId {
     pub number: u32,
 }
 
-/// The leases, as the gate compares them with the node's clock: a bucket may emit while the clock is below `own` and
-/// below the expiry of every backup that [`crate::Node::gate_listed`] names.
+/// The leases, as the gate compares them with the node's clock. A bucket may emit while the clock is below `own` and
+/// below the expiry of every backup that [`crate::Node::gate_listed`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Leases {
-    /// Until when each node has promised not to help replace this one.
+    /// End of the lease from each node, on this node's clock.
     pub member: [Micros; NODES_MAX],
-    /// Until when this node may believe in its view at all.
+    /// End of the node's own lease.
     pub own: Micros,
 }
 
@@ -133,28 +133,28 @@ pub struct Transmit {
     pub bytes: Vec<u8>,
 }
 
-/// Why a datagram was dropped.
+/// Reason for which a datagram was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rejected {
     /// Not a message.
     Malformed,
-    /// Another version of the wire form.
+    /// Another version of the wire format.
     Version,
     /// Under a key that is not accepted.
     UnknownKey,
     /// The tag is wrong.
     Forged,
-    /// Of another cluster.
+    /// From another cluster.
     WrongCluster,
-    /// From a node that is not in the list, or from ourselves.
+    /// From a node that is not in the list, or from this node's own id.
     UnknownSender,
-    /// To another node, or to an earlier life of this one.
+    /// To another node, or to an earlier incarnation of this node.
     WrongReceiver,
-    /// From an earlier life of its sender, or from a new one that has not shown that it hears us now.
+    /// From an earlier incarnation of its sender, or from a new one that has not proved that it receives this node now.
     StaleSender,
-    /// Seen before.
+    /// Received before.
     Duplicate,
-    /// So late that it cannot be told from a replay.
+    /// So late that it cannot be distinguished from a replay.
     TooOld,
     /// Well-formed, but not valid at this point of the protocol.
     Unexpected,

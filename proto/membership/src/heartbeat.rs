@@ -1,10 +1,11 @@
-//! Heartbeats: what a node says about itself every few milliseconds, and what it notes of others.
+//! Heartbeats: the periodic report of a node, and its effect on the receiver.
 //!
-//! Most of them are calm: they say what the one before said, to a node that both networks reach. Their receiver need not
-//! wake up for them, and where leases are long they go on one network after the other. Anything new goes on both at once.
+//! Most heartbeats are calm: they have no news, and their receiver is reachable on both networks. A calm heartbeat
+//! wakes up no receiver. Where leases are long, calm heartbeats alternate between the networks. News uses both at
+//! once.
 //!
-//! Invariants: a grant goes only to a member of the installed view whom no pending promise replaces, and echoes the
-//! receiver's own clock; a message that does not name our present life proves nothing and is only answered.
+//! Invariants: a grant goes only to a member of the installed view that no pending promise replaces, and it echoes the
+//! receiver's own clock. A message to another incarnation of this node proves nothing and is only answered.
 
 use evergate_base::Micros;
 
@@ -12,12 +13,12 @@ use crate::message::{AnnouncedPhase, Body, Header, Heartbeat, Message};
 use crate::peer::Peer;
 use crate::{Incarnation, Member, MemberSet, Node, NodeId, NodePhase, Path, Rejected};
 
-/// A network on which nothing was heard for so many heartbeats may carry none: every second one goes there, and waits for a
-/// turn of its receiver.
+/// Heartbeats without reception after which a network counts as doubtful. Every second calm heartbeat uses one network
+/// alone, and it waits for a turn of its receiver.
 const CALM_BEATS: u64 = 4;
 
 impl Node {
-    /// Notes a heartbeat to our present life, and the grant in it.
+    /// Processes a heartbeat to this node's current incarnation, and the grant in it.
     pub(crate) fn handle_heartbeat(
         &mut self,
         header: &Header,
@@ -31,35 +32,35 @@ impl Node {
         let peer = self.peers.get_mut(&header.from.id).ok_or(Rejected::UnknownSender)?;
         let granted = heartbeat.grants && self.established && header.view == self.view;
         if granted && heartbeat.echo_us <= now.0 && self.members.contains(header.from) {
-            // Counted from our own sending time: how long the answer took does not matter.
+            // Counted from this node's sending time: the time that the answer took does not matter.
             peer.expiry = peer.expiry.max(Micros(heartbeat.echo_us) + fence);
         }
         if newest {
-            self.note_lack(header.from.id);
+            self.update_lack(header.from.id);
             self.note_excluded();
             self.learn_views(header, heartbeat);
         }
         Ok(())
     }
 
-    /// A heartbeat that is not for this life still tells of a view: a node that founds a cluster must not overhear it, unless
-    /// its sender can do nothing by itself. Only rising clocks count, so that a recording can delay a foundation but not for
-    /// ever.
+    /// Records a heartbeat to another incarnation. It still announces a view, so a node must not bootstrap a cluster
+    /// beside its sender, unless the sender can do nothing by itself. Only rising clocks count: a recording can delay a
+    /// bootstrap once, not forever.
     pub(crate) fn note_stray(&mut self, message: &Message) {
         let Body::Heartbeat(heartbeat) = &message.body else { return };
         let Some(peer) = self.peers.get_mut(&message.header.from.id) else { return };
         let acts = matches!(heartbeat.state, AnnouncedPhase::Active | AnnouncedPhase::Fenced);
-        if peer.note_stray(&message.header, heartbeat, self.now) && acts && !heartbeat.is_powerless() {
+        if peer.note_stray(&message.header, heartbeat, self.now) && acts && !heartbeat.cannot_act_alone() {
             self.stray_at = Some(self.now);
         }
     }
 
-    /// Whether the workers have made no progress for too long.
+    /// Whether the workers made no progress for too long.
     fn is_stalled(&self) -> bool {
         self.progress_at.is_some_and(|at| self.now.since(at) > self.config.timing.stall_max)
     }
 
-    /// Says what is to be said to every node, when it is time.
+    /// Sends the heartbeats to every node when they are due.
     pub(crate) fn send_heartbeats(&mut self, now: Micros) {
         if now < self.next_heartbeat {
             return;
@@ -87,7 +88,7 @@ impl Node {
             let one = Path::ALL.get(turn..=turn).filter(|_| calm && alternates);
             self.send_on(one.unwrap_or(&Path::ALL), id, incarnation, &Body::Heartbeat(heartbeat), calm);
             if incarnation != Incarnation::UNKNOWN && !self.is_reachable(id) {
-                // Perhaps both of us live anew, each speaking to the other's former life.
+                // Both nodes may have restarted, so that each addresses the other's previous incarnation.
                 let hello =
                     Heartbeat { grants: false, includes_you: false, excludes_you: false, ..heartbeat };
                 self.send_to(id, Incarnation::UNKNOWN, &Body::Heartbeat(hello));
@@ -95,7 +96,7 @@ impl Node {
         }
     }
 
-    /// Answers a node that does not know us, so that it can prove that it hears us.
+    /// Answers a node that does not know this one, so that it can prove that it receives this node.
     pub(crate) fn answer_hello(&mut self, id: NodeId) {
         if self.is_stalled() {
             return;
@@ -106,7 +107,7 @@ impl Node {
         let (incarnation, clock_us) = hello.unwrap_or(adopted);
         let mut heartbeat = self.heartbeat(id, clock_us);
         if hello.is_some() {
-            // It is not the life that we know: nothing that we promised holds for it.
+            // Another incarnation than the adopted one: this node's promises do not hold for it.
             heartbeat.includes_you = false;
             heartbeat.excludes_you = false;
         }
@@ -114,15 +115,16 @@ impl Node {
         self.send_to(id, incarnation, &Body::Heartbeat(heartbeat));
     }
 
-    /// Whether a heartbeat says nothing new, to a member of the view that hears us and that we hear on both networks.
+    /// Whether a heartbeat has no news and goes to a member of the view that is reachable on both networks in both
+    /// directions.
     fn is_calm(&self, to: NodeId, heartbeat: &Heartbeat) -> bool {
         let Some(peer) = self.peers.get(&to) else { return false };
         let Some(last) = &peer.last else { return false };
         let lately = Micros(self.config.timing.heartbeat.0.saturating_mul(CALM_BEATS));
         let reached = Path::ALL.iter().all(|path| {
-            let peer_input = peer.received_at.get(path.index()).copied().flatten();
-            peer_input.is_some_and(|at| self.now.since(at) < lately)
-                && last.peer_input.get(path.index()).is_some_and(|peer_input| peer_input.contains(self.me.id))
+            let received_at = peer.received_at.get(path.index()).copied().flatten();
+            received_at.is_some_and(|at| self.now.since(at) < lately)
+                && last.receives_from.get(path.index()).is_some_and(|nodes| nodes.contains(self.me.id))
         });
         reached
             && heartbeat.state == AnnouncedPhase::Active
@@ -132,12 +134,12 @@ impl Node {
             && peer.reported == Some(heartbeat.substance())
     }
 
-    /// What we say to a node. Grants only to a member of the installed view whom no pending promise replaces.
+    /// The heartbeat to a node. It grants only to a member of the installed view that no pending promise replaces.
     pub(crate) fn heartbeat(&self, to: NodeId, echo_us: u64) -> Heartbeat {
         let member = self.peers.get(&to).map(Peer::member).unwrap_or_default();
         let included = self.established && self.members.contains(member);
         let excluded = self.pending.as_ref().is_some_and(|pending| !pending.members.contains(member));
-        let closed = self.me.incarnation != self.born;
+        let has_ended = self.me.incarnation != self.born;
         Heartbeat {
             clock_us: self.now.0,
             echo_us,
@@ -148,10 +150,10 @@ impl Node {
             witnessed: self.is_witnessed(),
             lapsed: self.lapsed_at.is_some() && self.pending.is_none(),
             promised: self.promised,
-            peer_input: Path::ALL.map(|path| self.reachable_on(path)),
+            receives_from: Path::ALL.map(|path| self.reachable_on(path)),
             reach: self.reach,
-            closed_from: if closed { self.born } else { Incarnation::UNKNOWN },
-            closed_to: if closed {
+            closed_from: if has_ended { self.born } else { Incarnation::UNKNOWN },
+            closed_to: if has_ended {
                 Incarnation(self.me.incarnation.0.wrapping_sub(1).max(1))
             } else {
                 Incarnation::UNKNOWN
@@ -166,7 +168,7 @@ impl Node {
     }
 
     fn announced(&self) -> AnnouncedPhase {
-        match self.standing() {
+        match self.phase() {
             NodePhase::Left => AnnouncedPhase::Left,
             NodePhase::Listening if self.is_rejoin_blocked() => AnnouncedPhase::HeldDown,
             NodePhase::Listening => AnnouncedPhase::Listen,
@@ -175,36 +177,36 @@ impl Node {
         }
     }
 
-    /// Since how long nothing was heard of a node's adopted life; `None` if never.
+    /// How long a node's adopted incarnation has been silent; `None` if nothing was ever received from it.
     pub(crate) fn silence(&self, id: NodeId, now: Micros) -> Option<Micros> {
         let received_at = self.peers.get(&id)?.last_received()?;
         Some(now.since(received_at.max(self.silence_floor)))
     }
 
-    /// Whether a node was heard lately.
+    /// Whether a heartbeat of the node was received lately.
     pub(crate) fn is_reachable(&self, id: NodeId) -> bool {
         let now = self.last_timer_at.unwrap_or(self.now);
         self.silence(id, now).is_some_and(|silence| silence < self.config.timing.suspect)
     }
 
-    /// Nodes heard lately, this one included.
+    /// Nodes that were received lately, this one included.
     pub(crate) fn reachable_set(&self) -> MemberSet {
         self.peers.keys().copied().filter(|id| self.is_reachable(*id)).collect::<MemberSet>().with(self.me.id)
     }
 
-    /// Whether two nodes hear each other, as far as they told.
+    /// Whether two nodes receive each other, by their own reports.
     pub(crate) fn mutual(&self, a: NodeId, b: NodeId) -> bool {
         self.reports_reachable(a, b) && self.reports_reachable(b, a)
     }
 
-    fn reports_reachable(&self, who: NodeId, whom: NodeId) -> bool {
-        if who == self.me.id {
-            return self.is_reachable(whom);
+    fn reports_reachable(&self, reporter: NodeId, id: NodeId) -> bool {
+        if reporter == self.me.id {
+            return self.is_reachable(id);
         }
-        self.peers.get(&who).and_then(|peer| peer.last).is_some_and(|last| last.reports_reachable(whom))
+        self.peers.get(&reporter).and_then(|peer| peer.last).is_some_and(|last| last.reports_reachable(id))
     }
 
-    /// Whether exactly this life of a node was heard lately.
+    /// Whether a heartbeat of exactly this incarnation was received lately.
     pub(crate) fn is_incarnation_reachable(&self, member: Member) -> bool {
         member == self.me
             || (self.is_reachable(member.id)

@@ -1,7 +1,7 @@
 //! Members, sets of nodes, and the networks between nodes. Identifiers that other crates share are in `evergate_base`.
 //!
-//! Everything here is a plain value with a total order, so that two nodes that compare the same things conclude the
-//! same. Nothing here knows about time or messages.
+//! Everything here is a plain value with a total order, so that two nodes that compare the same values reach the same
+//! result. Time and messages are elsewhere.
 
 pub use evergate_base::{BUCKETS, Bucket, Incarnation, NODES_MAX, NodeId, Term, ViewId};
 
@@ -10,16 +10,16 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A node in one of its lives.
+/// A node in one incarnation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Member {
-    /// Which node.
+    /// The node.
     pub id: NodeId,
-    /// Which life of it.
+    /// Its incarnation.
     pub incarnation: Incarnation,
 }
 
-/// Names the state of a bucket that began empty in a view. Logs of different generations are never compared.
+/// Name of the state of a bucket: the view in which it began empty. Logs of different data epochs are never compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DataEpoch(pub ViewId);
 
@@ -32,20 +32,20 @@ pub enum Path {
     Outside,
 }
 
-/// What a node can tell of one of its networks: the later in this list, the more use it is.
+/// A node's state of one of its networks, as far as it can observe it, from the least useful to the most useful.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Reach {
-    /// Its card has no carrier, or nothing can be sent there as this node.
+    /// The interface has no carrier, or this node cannot send there.
     Gone,
-    /// No other node is heard there, or none hears this one, and no witness of that network answers.
+    /// Heartbeats with other nodes fail in one direction or both, and no witness of that network answers.
     Silent,
-    /// It works as far as can be seen.
+    /// No fault is visible.
     #[default]
     Works,
 }
 
 impl Path {
-    /// Both, in the order in which messages are sent.
+    /// Both networks, in the order in which messages are sent.
     pub const ALL: [Path; 2] = [Path::Inside, Path::Outside];
 
     pub(crate) fn index(self) -> usize {
@@ -69,17 +69,17 @@ impl MemberSet {
         MemberSet(if (id.0 as usize) < NODES_MAX { 1 << id.0 } else { 0 })
     }
 
-    /// Whether `id` is in it.
+    /// Whether `id` is in the set.
     pub const fn contains(self, id: NodeId) -> bool {
         self.0 & MemberSet::of(id).0 != 0
     }
 
-    /// How many nodes.
+    /// Number of nodes.
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Whether it has no node.
+    /// Whether the set has no node.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -137,22 +137,22 @@ impl fmt::Debug for MemberSet {
     }
 }
 
-/// Members of a view: each node in the life that promised to be in it.
+/// Members of a view: each node in the incarnation that promised it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Members(pub BTreeMap<NodeId, Incarnation>);
 
 impl Members {
-    /// The nodes, without their lives.
+    /// The nodes, without their incarnations.
     pub fn set(&self) -> MemberSet {
         self.0.keys().copied().collect()
     }
 
-    /// Whether exactly this life of the node is a member.
+    /// Whether exactly this incarnation of the node is a member.
     pub fn contains(&self, member: Member) -> bool {
         self.0.get(&member.id) == Some(&member.incarnation)
     }
 
-    /// Whether every member of `other` is a member here, in the same life.
+    /// Whether every member of `other` is a member here, in the same incarnation.
     pub fn is_superset(&self, other: &Members) -> bool {
         other.0.iter().all(|(id, incarnation)| self.0.get(id) == Some(incarnation))
     }
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_out_of_range_is_in_no_set() {
+    fn id_out_of_range_is_in_no_set() {
         assert!(MemberSet::of(NodeId(40)).is_empty() && !MemberSet(u32::MAX).contains(NodeId(32)));
     }
 }

@@ -1,9 +1,9 @@
-//! What must hold of a node after every call; for tests, the simulator and the model checker.
+//! Invariants of a node after every call, for tests, the simulator and the model checker.
 
 use crate::{DataEpoch, MemberSet, Node};
 
 impl Node {
-    /// Says what is wrong with this node's state, if anything.
+    /// Describes the first violated invariant of this node's state, if any.
     pub fn check_invariants(&self) -> Result<(), String> {
         let fail = |what: String| Err(format!("{} in {}: {what}", self.me().id, self.view));
         let buckets = usize::from(self.config().buckets);
@@ -12,10 +12,10 @@ impl Node {
         }
         if self.established {
             if !self.members.contains(self.me()) || self.map.len() != buckets {
-                return fail("installed a view without itself, or without a map".into());
+                return fail("a view without this node, or without a map".into());
             }
-        } else if !self.members.0.is_empty() || !self.map.is_empty() || !self.busy.is_empty() {
-            return fail("has no view but members, a map or operations".into());
+        } else if !self.members.0.is_empty() || !self.map.is_empty() || !self.with_operations.is_empty() {
+            return fail("members, a map or operations without a view".into());
         }
         if self.view > self.promised {
             return fail(format!("installed above its promise {}", self.promised));
@@ -29,7 +29,7 @@ impl Node {
         }
         if self.proposal.as_ref().is_some_and(|own| self.pending.as_ref().is_none_or(|p| p.view != own.view))
         {
-            return fail("proposes what it does not promise".into());
+            return fail("proposal without its promise".into());
         }
         for (bucket, state) in self.bucket_states.iter().enumerate() {
             let what = |what: &str| fail(format!("bucket {bucket}: {what}: {state:?}"));
@@ -53,8 +53,8 @@ impl Node {
             if !members.is_superset(state.listed) {
                 return what("lists a node outside the view");
             }
-            if self.established && state.generation == DataEpoch::default() {
-                return what("no generation");
+            if self.established && state.data_epoch == DataEpoch::default() {
+                return what("no data epoch");
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! The key of the cluster, under which datagrams are signed and accepted.
 //!
-//! There is one: to change it all nodes are stopped. Its name is on the wire, so that a datagram under a key of another name is told from
-//! one that is forged.
+//! There is one key: a change of it stops all nodes. The key's id is on the wire, so that a datagram under another key
+//! is distinguished from a forged one.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -10,13 +10,13 @@ use zeroize::Zeroizing;
 /// Length of the tag at the end of each datagram, in bytes.
 pub const TAG_BYTES: usize = 32;
 
-/// Names a key on the wire.
+/// Name of a key on the wire.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]
 pub struct KeyId(pub u8);
 
-/// The cluster's key, and the name that it goes by.
+/// The cluster's key, and its id.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Keyring {
     id: KeyId,
@@ -24,12 +24,12 @@ pub struct Keyring {
 }
 
 impl Keyring {
-    /// This key, by this name.
+    /// A keyring of this key, by this id.
     pub fn new(id: KeyId, key: [u8; 32]) -> Keyring {
         Keyring { id, key: Zeroizing::new(key) }
     }
 
-    /// The name of the key that signs.
+    /// Id of the key that signs.
     pub fn sending(&self) -> KeyId {
         self.id
     }
@@ -41,7 +41,7 @@ impl Keyring {
         }
     }
 
-    /// Whether the tag is right. `None` for an unknown key.
+    /// Whether the tag is right; `None` for an unknown key.
     pub(crate) fn verify(&self, id: KeyId, signed: &[u8], tag: &[u8]) -> Option<bool> {
         if id != self.id {
             return None;
@@ -73,14 +73,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_is_right_under_its_key_alone() {
-        let ours = Keyring::new(KeyId(1), [1; 32]);
+    fn tag_is_right_under_its_key_alone() {
+        let own = Keyring::new(KeyId(1), [1; 32]);
         let mut bytes = vec![7; 50];
-        ours.seal(&mut bytes);
+        own.seal(&mut bytes);
         let (signed, tag) = bytes.split_at(50);
-        assert_eq!(ours.verify(ours.sending(), signed, tag), Some(true));
+        assert_eq!(own.verify(own.sending(), signed, tag), Some(true));
         assert_eq!(Keyring::new(KeyId(1), [2; 32]).verify(KeyId(1), signed, tag), Some(false));
-        assert_eq!(ours.verify(KeyId(2), signed, tag), None);
+        assert_eq!(own.verify(KeyId(2), signed, tag), None);
     }
 
     #[test]

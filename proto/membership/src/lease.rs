@@ -1,8 +1,8 @@
-//! Being sure of the installed view: leases, the witness, and what a lapse means.
+//! Validity of the installed view: leases, the witness, and lapses.
 //!
-//! Invariants: a lease is counted from our own sending time, as echoed; it is bound to the view and to both lives; a
-//! witness's answer counts from when it was asked. What the gate compares may shorten at any time (the gate only
-//! closes) and is lengthened only by fresh answers.
+//! Invariants: a lease counts from this node's own sending time, as echoed, and is bound to the view and to both
+//! incarnations. An answer of a witness counts from the time of the question. The expiries of the gate may become
+//! earlier at any time, since the gate then only closes. Only fresh answers extend them.
 
 use evergate_base::Micros;
 
@@ -13,7 +13,7 @@ use crate::{Leases, NODES_MAX, Node, NodeId};
 
 impl Node {
     /// A witness answered the question that was asked at `asked_at`, or (`reachable` false) is known not to answer.
-    /// Ask at least three times within [`crate::Timing::fence`], and when [`Node::witness_wanted`] says.
+    /// Ask at least three times within [`crate::Timing::fence`], and at [`Node::witness_wanted`].
     pub fn set_witness(&mut self, now: Micros, asked_at: Micros, reachable: bool) {
         self.note_now(now);
         if !reachable {
@@ -30,21 +30,22 @@ impl Node {
         self.due = true;
     }
 
-    /// Somebody at the address of another node speaks and is not understood: there may be a cluster that this node should be
-    /// in. Until `until` it founds none, unless with more than half of the nodes in majority mode; it joins, and promises, as before.
-    pub fn set_estranged(&mut self, now: Micros, until: Micros) {
+    /// Undecodable datagrams arrive from the address of another node: a cluster may exist that this node should be in.
+    /// Until `until` it does not bootstrap, except with more than half of the nodes in majority mode. It joins, and
+    /// promises, as before.
+    pub fn block_bootstrap(&mut self, now: Micros, until: Micros) {
         self.note_now(now);
         self.foreign_until = self.foreign_until.max(until);
     }
 
-    /// How long a lease lasts, of nodes and of the witness: as long as the node with the shortest wait believes. Nodes should have the
-    /// same timing; while they do not, nobody may take for good what another one is about to replace.
+    /// Length of a lease of a node or of the witness: the shortest that any node grants. Nodes should have the same
+    /// timing. While they differ, no node may rely on a lease that another node is about to end.
     pub(crate) fn fence(&self) -> Micros {
         self.peers.values().filter_map(|peer| peer.lease).fold(self.config.timing.fence, Micros::min)
     }
 
-    /// The length of leases by a node's own timing, as it announces it; `None` while it is silent. The shortest of all nodes
-    /// counts for each.
+    /// Length of leases by a node's own timing, as it announces it; `None` while it is unreachable. Each node uses the
+    /// shortest of all nodes.
     pub fn lease_of(&self, id: NodeId) -> Option<Micros> {
         if id == self.me.id {
             return Some(self.config.timing.fence);
@@ -52,8 +53,8 @@ impl Node {
         self.peers.get(&id)?.lease.filter(|_| self.is_reachable(id))
     }
 
-    /// The leases for the gate. To be written after every call of a `handle_*`; after [`Event::Installed`] and
-    /// [`Event::Voided`] before the roles of buckets are written.
+    /// The leases for the gate. Written after every call of a `handle_*`. After [`crate::Event::Installed`] and
+    /// [`crate::Event::StateDropped`] they are written before the roles of buckets.
     pub fn leases(&self) -> Leases {
         let mut member = [Micros(0); NODES_MAX];
         if self.established {
@@ -66,62 +67,62 @@ impl Node {
         Leases { member, own: self.gate_expiry() }
     }
 
-    /// Whether a witness has answered for long enough to make views upon its word.
+    /// Whether a witness has answered for long enough to make views by its evidence.
     pub(crate) fn is_witnessed(&self) -> bool {
         let fence = self.fence();
         self.witness_until > self.now
             && self.witness_since.is_some_and(|since| self.now.since(since) >= fence)
     }
 
-    /// From when on the witness must have been asked, for a promise that leaves out nodes which may act.
+    /// Earliest time of a question to the witness that supports a promise without nodes that may act.
     pub(crate) fn witness_needed(&self, pending: &Pending) -> Option<Micros> {
         if self.config.mode == Mode::Majority || pending.members.set() == self.config.nodes {
             return None;
         }
         let may_act = |peer: &&crate::peer::Peer| {
             let member = peer.member();
-            let known = pending.founding || self.members.0.contains_key(&member.id);
+            let known = pending.is_bootstrap || self.members.0.contains_key(&member.id);
             let closed =
                 self.members.0.get(&member.id).is_some_and(|incarnation| peer.is_closed(*incarnation));
             known && !closed && !pending.members.contains(member)
         };
         let acted_at = |peer: &crate::peer::Peer| {
-            // A life that cannot act may have followed one that could.
-            if self.is_helpless(peer) { peer.adopted_at } else { peer.sign_at }
+            // A powerless incarnation may have followed one that could act.
+            if self.depends_on_this_node(peer) { peer.adopted_at } else { peer.sign_at }
         };
         let signs = self.peers.values().filter(may_act).filter_map(acted_at);
         signs.max().map(|at| at + self.config.timing.take)
     }
 
-    /// Whether a node is heard to say that it cannot act without this one: it has neither state nor a witness, or its gate
-    /// stays closed until this node grants or promises something. With a witness the latter may give its state up and begin anew, but not
-    /// beside a node that it hears; nor does one found anything that is kept out.
-    fn is_helpless(&self, peer: &crate::peer::Peer) -> bool {
+    /// Whether a reachable node reports that it cannot act without this one. It has neither state nor a witness, or its
+    /// gate stays closed until this node grants or promises. With a witness it may drop its state and begin again, but
+    /// not beside a node that it receives. A node that is held down does not bootstrap either.
+    fn depends_on_this_node(&self, peer: &crate::peer::Peer) -> bool {
         let Some(last) = peer.last.filter(|_| self.is_reachable(peer.member().id)) else { return false };
-        let idle = !last.witnessed || last.reports_reachable(self.me.id);
+        let depends = !last.witnessed || last.reports_reachable(self.me.id);
         let kept_out =
             self.established && last.state == AnnouncedPhase::HeldDown && last.reports_reachable(self.me.id);
-        last.is_powerless() || kept_out || (peer.has_lapsed_with_us() && idle)
+        last.cannot_act_alone() || kept_out || (peer.has_lapsed_with_us() && depends)
     }
 
-    /// Until when an answer of the witness counts.
+    /// End of the validity of the witness's last answer.
     pub fn witness_until(&self) -> Micros {
         self.witness_until
     }
 
-    /// When to ask the witness, beside the steady questions: an answer to a question asked from then on is what a
-    /// take-over waits for.
+    /// Time for a question to the witness beside the steady ones: a failover waits for the answer to a question asked
+    /// from then on.
     pub fn witness_wanted(&self) -> Option<Micros> {
         let pending = self.pending.as_ref().filter(|pending| pending.asked)?;
         self.witness_needed(pending).filter(|from| self.witness_asked_at < *from)
     }
 
-    /// What the gate compares: nothing passes while a member replaces this node, but that is no lapse.
+    /// The gate's own expiry. A member that replaces this node closes the gate, but that is no lapse.
     pub(crate) fn gate_expiry(&self) -> Micros {
         if self.excluded { Micros(0) } else { self.own_expiry() }
     }
 
-    /// Until when this node may believe in its view.
+    /// End of this node's own lease in its view.
     pub(crate) fn own_expiry(&self) -> Micros {
         const ALWAYS: Micros = Micros(u64::MAX);
         if !self.established {
@@ -145,7 +146,7 @@ impl Node {
     }
 
     /// Rule 8: a lapse cancels promises, and closes the view's gate until all configured nodes agree again.
-    pub(crate) fn watch_lapse(&mut self) {
+    pub(crate) fn update_lapse(&mut self) {
         if self.config.mode == Mode::Witness
             && let Some(pending) = &self.pending
             && pending.members.set() != self.config.nodes

@@ -1,27 +1,27 @@
-//! Who owns a bucket: membership, views, leases and hand-over of a cluster's nodes, as a pure state machine.
+//! Ownership of buckets: membership, views, leases and handoff among the nodes of a cluster, as a pure state machine.
 //!
 //! Client 4-tuples fall into [`BUCKETS`] buckets. In a *view* every bucket has one owner, which serves its connections,
-//! and backups, which hold a mirror of them. A [`Node`] takes datagrams, time, the answers of a witness and the progress
-//! of the mirrors, and answers with datagrams, the roles of this node, and the leases that the gate in the kernel checks
-//! before it lets a packet out.
+//! and backups, which hold replicas of them. The inputs of a [`Node`] are datagrams, time, the answers of a witness and
+//! the progress of the replicas. Its outputs are datagrams, the roles of this node, and the leases that the gate in the
+//! kernel checks before a packet may leave.
 //!
-//! # What holds
-//! - Of two nodes at most one has an open gate for a bucket: an owner's gate is open only until the leases of all its
-//!   backups and its own run out, counted from the *sending* time of what they answer; whoever replaces it waits longer.
-//!   In majority mode under any partition; in witness mode as long as two live nodes that both reach the witness hear
-//!   each other within [`Timing::take`].
-//! - Only a node in sync resumes connections; any other begins a bucket empty, as a new [`Generation`].
-//! - No clock is compared with another node's: a node reads its own, and its own as echoed.
-//! - Nothing a peer sends makes it panic or grow without bound; forged, replayed, foreign and malformed datagrams are
+//! # Guarantees
+//! - Of two nodes at most one has an open gate for a bucket. An owner's gate is open until the first lease of its
+//!   backups, or its own, expires. Leases count from the *sending* time of the heartbeat that they answer, and a node
+//!   that replaces the owner waits longer. In majority mode this holds under any partition. In witness mode it holds
+//!   while two live nodes that both reach the witness receive each other within [`Timing::take`].
+//! - Only a node in sync resumes connections. Any other node begins a bucket empty, as a new [`DataEpoch`].
+//! - Clocks of two nodes are never compared. A node reads its own clock, and its own clock as echoed.
+//! - No input of a peer makes a node panic or grow without bound. Forged, replayed, foreign and malformed datagrams are
 //!   counted by reason ([`Rejected`]) and change nothing.
 //!
-//! # Who calls what
-//! The shell runs one thread: read the clock, drain the sockets into [`Node::handle_datagram`], tell what mirrors hold
-//! ([`Node::handle_stored`]), call [`Node::handle_timer`] with the clock read *before* draining, then act on
-//! [`Node::poll_event`], write [`Node::leases`] to the gate, and send [`Node::poll_transmit`]. It need not wake up for
-//! datagrams that may wait ([`is_calm`]): the next turn drains them.
+//! # Order of calls
+//! The shell runs one thread. A turn reads the clock, drains the sockets into [`Node::handle_datagram`], reports the
+//! positions of replicas ([`Node::handle_stored`]), and calls [`Node::handle_timer`] with the clock read *before*
+//! draining. Then it acts on [`Node::poll_event`], writes [`Node::leases`] to the gate, and sends
+//! [`Node::poll_transmit`]. A calm datagram ([`is_calm`]) needs no wake-up: the next turn drains it.
 //!
-//! What it does not do: read clocks, use sockets, draw randomness, or know what a mirror contains.
+//! Not done here: reading clocks, using sockets, drawing randomness, reading the contents of a replica.
 
 #![forbid(unsafe_code)]
 

@@ -1,41 +1,41 @@
-//! How much work a bucket makes for its owner.
+//! Work of a bucket for its owner.
 //!
-//! The shell tells what its workers did; here it is smoothed, so that neither a burst nor a pause moves a bucket. What is
-//! known of a bucket goes along when it moves, so that it counts at its next owner at once as it did here. Of a
-//! bucket that was taken over nothing is known: until its work shows it counts as much as the others of its owner.
+//! The shell reports the time that its workers spent. It is smoothed here, so that neither a burst nor a pause moves a
+//! bucket. The known work moves with the bucket, so that it counts at the next owner at once. After a failover a
+//! bucket's work is unknown: until it shows, the bucket counts like the owner's other ones.
 //!
-//! Unit: microseconds of work in a second.
+//! Unit: microseconds of work per second.
 
 use evergate_base::Micros;
 
 use crate::bucket_state::BucketState;
 use crate::{Bucket, Node, NodeId};
 
-/// So much more work than its share is no reason to give any away: where there is little to do nothing moves because of it.
+/// Work above the share that is no reason to move a bucket, so that a small load moves nothing.
 pub(crate) const WORK_SLACK: u64 = 30_000;
-/// The most that a heartbeat or a move is believed: many times what a machine can do.
+/// Largest work that is accepted from a heartbeat or a move: many times the capacity of a machine.
 pub(crate) const WORK_MAX: u64 = 1 << 32;
-/// Work is averaged over about so long.
+/// Approximate time over which work is averaged.
 const SPAN: Micros = Micros::from_ms(10_000);
 
-/// See the module.
+/// Smoothed work of a bucket: see the module's description.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Load {
-    /// Smoothed.
+    /// Smoothed work per second.
     rate: u64,
-    /// Work that was told since it was smoothed last.
+    /// Work that was reported since the last smoothing.
     fresh: Micros,
-    /// For how long the work is known, at most [`SPAN`].
+    /// Time for which the work is known, at most [`SPAN`].
     known: Micros,
 }
 
 impl Load {
-    /// As the owner before says.
+    /// The load by the report of the previous owner.
     pub(crate) fn carried(rate: u64) -> Load {
         Load { rate: rate.min(WORK_MAX), known: SPAN, ..Load::default() }
     }
 
-    /// What is known of it; `None` for nothing yet.
+    /// The smoothed work; `None` while it is unknown.
     pub(crate) fn rate(&self) -> Option<u64> {
         (self.known > Micros(0)).then_some(self.rate)
     }
@@ -44,7 +44,7 @@ impl Load {
         self.fresh = Micros(self.fresh.0.saturating_add(work.0).min(WORK_MAX));
     }
 
-    /// `span` has passed since the last call. A plain average at first, then one in which what is older counts less.
+    /// `span` has passed since the last call. A plain average at first, later one in which older work counts less.
     fn smooth(&mut self, span: Micros) {
         if span == Micros(0) {
             return;
@@ -59,14 +59,15 @@ impl Load {
 }
 
 impl BucketState {
-    /// The work that it makes; `assumed` where nothing is known of that.
+    /// The bucket's work, or `assumed` while it is unknown.
     pub(crate) fn work(&self, assumed: u64) -> u64 {
         self.load.rate().unwrap_or(assumed)
     }
 }
 
 impl Node {
-    /// As the owner: a bucket has cost this node's workers `work` of their time since the last call. To be told about as often as [`crate::Timing::balance`].
+    /// As the owner: a bucket has cost this node's workers `work` of their time since the last call. Called about as
+    /// often as [`crate::Timing::balance`].
     pub fn handle_work(&mut self, bucket: Bucket, work: Micros) {
         let me = self.me.id;
         let state = self.bucket_states.get_mut(usize::from(bucket.0)).filter(|state| state.owner == Some(me));
@@ -75,25 +76,25 @@ impl Node {
         }
     }
 
-    /// The work that the buckets make which this node owns.
+    /// The work of the buckets that this node owns.
     pub fn own_work(&self) -> u64 {
         let assumed = self.assumed_work();
         let owned = self.bucket_states.iter().filter(|state| state.owner == Some(self.me.id));
         owned.fold(0, |sum: u64, state| sum.saturating_add(state.work(assumed)))
     }
 
-    /// How many buckets this node owns.
+    /// Number of buckets that this node owns.
     pub(crate) fn owned(&self) -> u64 {
         self.bucket_states.iter().filter(|state| state.owner == Some(self.me.id)).count() as u64
     }
 
-    /// The work that a node's buckets make, as it says; `None` while it is not heard.
+    /// The work of a node's buckets, by its own report; `None` while it is not reachable.
     pub fn work_of(&self, id: NodeId) -> Option<u64> {
         let reports = || self.peers.get(&id).and_then(|peer| peer.last).map(|last| last.work);
         if id == self.me.id { Some(self.own_work()) } else { reports().filter(|_| self.is_reachable(id)) }
     }
 
-    /// The work of a bucket of which nothing is known: as that of those of which something is.
+    /// The assumed work of a bucket with unknown work: the average of the known ones.
     pub(crate) fn assumed_work(&self) -> u64 {
         let owned = self.bucket_states.iter().filter(|state| state.owner == Some(self.me.id));
         let (sum, count) = owned
@@ -102,7 +103,7 @@ impl Node {
         sum.checked_div(count).unwrap_or(0)
     }
 
-    /// Takes what was told since the last call into the average.
+    /// Adds the work reported since the last call to the averages.
     pub(crate) fn smooth_loads(&mut self) {
         let span = self.now.since(self.smoothed_at);
         self.smoothed_at = self.now;
@@ -128,18 +129,18 @@ mod tests {
     }
 
     #[test]
-    fn the_first_second_counts_in_full_and_a_burst_later_a_tenth() {
+    fn first_second_counts_in_full_and_a_burst_later_a_tenth() {
         let mut load = Load::default();
         assert_eq!(load.rate(), None);
         assert_eq!(after(&mut load, 1, 30_000), 30_000);
         assert_eq!(after(&mut load, 20, 30_000), 30_000);
         assert_eq!(after(&mut load, 1, 530_000), 80_000);
         assert!(after(&mut load, 60, 30_000).abs_diff(30_000) < 100);
-        assert!(after(&mut load, 120, 0) < 10, "what has ended is forgotten");
+        assert!(after(&mut load, 120, 0) < 10, "ended work is forgotten");
     }
 
     #[test]
-    fn what_is_carried_along_counts_as_long_known() {
+    fn carried_load_counts_as_long_known() {
         let mut load = Load::carried(40_000);
         assert_eq!(load.rate(), Some(40_000));
         assert_eq!(after(&mut load, 1, 0), 36_000);

@@ -1,9 +1,9 @@
-//! The messages of the cluster, and their wire form.
+//! The messages of the cluster, and their wire format.
 //!
 //! A datagram is a header, a body (both postcard: varints, no field names) and a tag over everything before it. The
-//! first two bytes are version and key id, so that a later version and an unknown key can be told apart from garbage; the
-//! third says whether it may wait ([`CALM_AT`]), so that a socket can tell before anybody is woken.
-//! [`Message::decode`] reads without looking at the tag; the node checks the tag before anything else.
+//! first two bytes are version and key id, so that another version and an unknown key are distinguished from garbage.
+//! The third marks a calm datagram ([`CALM_AT`]), so that a socket filter can read it before any thread wakes up.
+//! [`Message::decode`] ignores the tag; the node checks the tag before anything else.
 //!
 //! Invariants: a decoded message has only node ids, sets and counts within the limits; `encode` then `decode` is the
 //! identity; a whole map of 1024 buckets stays below [`DATAGRAM_BYTES_MAX`].
@@ -17,31 +17,32 @@ use crate::{
     Reach, ViewId,
 };
 
-/// Version of the wire form.
+/// Version of the wire format.
 pub const VERSION: u8 = 7;
 
-/// Where in a datagram the byte is that is not zero when it may wait until its receiver's next turn: see [`Header::calm`].
+/// Offset of the byte that is not zero in a datagram that may wait until its receiver's next turn: see
+/// [`Header::calm`].
 pub const CALM_AT: u32 = 2;
 
-/// The largest datagram that is sent or read, in bytes.
+/// Size of the largest datagram that is sent or read, in bytes.
 pub const DATAGRAM_BYTES_MAX: usize = 60_000;
-/// Room for what is sent most.
+/// Capacity for a heartbeat, the most frequent message, in bytes.
 const HEARTBEAT_BYTES: usize = 256;
 
-/// How many bucket operations share a datagram.
+/// Most bucket operations in one datagram.
 pub const OPS_MAX: usize = 512;
 
-/// How many generations a map can name; a cluster with more distinct ones has lived through as many total losses.
-const GENERATIONS_MAX: usize = BUCKETS as usize;
+/// Most data epochs in one map: a cluster with more of them had as many total losses.
+const DATA_EPOCHS_MAX: usize = BUCKETS as usize;
 
-/// Who says something to whom.
+/// Sender, receiver and context of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Header {
     /// [`VERSION`].
     pub version: u8,
     /// Key of the tag.
     pub key: KeyId,
-    /// A heartbeat that says what the one before said: it proves that the sender lives, and nobody need act on it at once.
+    /// A heartbeat without news: it proves that the sender lives, and needs no action at once.
     pub calm: bool,
     /// Cluster of the sender.
     pub cluster: ClusterId,
@@ -49,137 +50,139 @@ pub struct Header {
     pub from: Member,
     /// The receiver; its incarnation is unknown in a first heartbeat.
     pub to: Member,
-    /// The view that the sender has installed.
+    /// The sender's installed view.
     pub view: ViewId,
-    /// Rises with every message of the sender to this receiver.
+    /// Number that rises with every message of the sender to this receiver.
     pub sequence: u64,
 }
 
 /// One datagram.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Message {
-    /// Who says it to whom.
+    /// Sender and receiver.
     pub header: Header,
-    /// What is said.
+    /// Contents.
     pub body: Body,
 }
 
-/// What is said.
+/// Contents of a message.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Body {
-    /// I live; and perhaps a grant.
+    /// Liveness, the state of the sender, and perhaps a grant.
     Heartbeat(Heartbeat),
-    /// Who shall be in the next view.
+    /// Proposal of the next view.
     Prepare(Prepare),
-    /// I am in, and this is what I hold.
+    /// Acceptance of a view, with the claims of the sender.
     Promise(Promise),
     /// The next view and its map.
     Commit(Commit),
     /// Changes of buckets inside a view.
     Ops(Vec<Op>),
-    /// Your claims are older than this view: drop them.
+    /// The receiver's claims are older than this view: it must drop them.
     Yield(ViewId),
 }
 
-/// What a node says about itself.
+/// Phase that a node announces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum AnnouncedPhase {
-    /// No state. Ready to join unless held down.
+    /// Without state. Joins unless it is held down.
     #[default]
     Listen,
-    /// No state, and shall not be asked to join yet.
+    /// Without state, and not to be asked to join yet.
     HeldDown,
-    /// In its view, and its gate may be open.
+    /// Member of its view; its gate may be open.
     Active,
-    /// In its view, but its gate is closed; it may open again in this view.
+    /// Member of its view; its gate is closed and may open again in this view.
     Fenced,
-    /// Gone for good; no state.
+    /// Left the cluster; final, without state.
     Left,
 }
 
-/// Sent every few milliseconds, and at once to a node that does not know us yet: on every path, but on one path after the
-/// other while it says nothing new and both work.
+/// Sent every few milliseconds, and at once to a node that does not know the sender yet. It uses every path; while
+/// it has no news and both networks work, it alternates between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Heartbeat {
     /// The sender's clock, in microseconds.
     pub clock_us: u64,
-    /// The newest clock of the receiver that the sender has heard; 0 for none. Only its owner compares it.
+    /// The receiver's newest clock that the sender received; 0 for none. Only its owner compares it.
     pub echo_us: u64,
-    /// The sender will not help to replace the receiver before [`crate::Timing::take`] has passed.
+    /// A grant: the sender does not help to replace the receiver before [`crate::Timing::take`] has passed.
     pub grants: bool,
-    /// The receiver, in this life, is a member of the sender's installed view.
+    /// The receiver, in this incarnation, is a member of the sender's installed view.
     pub includes_you: bool,
-    /// The sender has promised a view without the receiver.
+    /// The sender promised a view without the receiver.
     pub excludes_you: bool,
-    /// Who the sender is at the moment.
+    /// The sender's phase.
     pub state: AnnouncedPhase,
-    /// A witness has vouched for the sender for as long as a lease lasts: it can promise views that are not of all nodes.
+    /// A witness has vouched for the sender as long as a lease lasts: it can promise a view without some of the nodes.
     pub witnessed: bool,
-    /// The gate of the sender's view is closed until all configured nodes, or in majority mode more than half, agree again, and
-    /// no other view that it has accepted could open it.
+    /// The sender's view has lapsed: its gate is closed until all configured nodes agree again, in majority mode more
+    /// than half. No other view that the sender accepted could open it.
     pub lapsed: bool,
     /// The highest view that the sender promised.
     pub promised: ViewId,
-    /// Nodes from which the sender got heartbeats lately, inside and outside.
-    pub peer_input: [MemberSet; 2],
-    /// What the sender can tell of its networks, inside and outside.
+    /// Nodes from which the sender received heartbeats lately, inside and outside.
+    pub receives_from: [MemberSet; 2],
+    /// The sender's state of its networks, inside and outside.
     pub reach: [Reach; 2],
-    /// The gates of the sender's lives from this one..
+    /// First of the sender's incarnations whose gates are permanently closed; zero for none.
     pub closed_from: Incarnation,
-    /// ..to this one are closed for good; zero for none.
+    /// Last of the sender's incarnations whose gates are permanently closed; zero for none.
     pub closed_to: Incarnation,
-    /// How many buckets the sender owns.
+    /// Number of buckets that the sender owns.
     pub owned: u16,
-    /// The work that they make, in microseconds a second.
+    /// The work of these buckets, in microseconds per second.
     pub work: u64,
-    /// The sender's share of the load relative to others.
+    /// The sender's share of the load relative to other nodes.
     pub weight: u16,
-    /// The sender gives its buckets away and takes none.
+    /// The sender moves its buckets away and receives none.
     pub draining: bool,
-    /// For how long the sender's grants are good, in microseconds: it waits longer than that before it helps to replace somebody.
+    /// Length of the leases that the sender grants, in microseconds. The sender waits longer before it helps to replace
+    /// a node.
     pub lease_us: u64,
-    /// Names of the configurations that the sender can go on with requests under, newest first; 0 for none.
+    /// Names of the configurations under which the sender can continue requests, newest first; 0 for none.
     pub configurations: [u64; CONFIGURATIONS],
 }
 
 impl Heartbeat {
-    /// What it says apart from clocks and loads: while this stays the same, nobody need act on it at once.
+    /// The heartbeat without clocks and loads: while this part is unchanged, no receiver has to act at once.
     pub(crate) fn substance(self) -> Heartbeat {
         Heartbeat { clock_us: 0, echo_us: 0, owned: 0, work: 0, ..self }
     }
 
     /// Whether the sender has neither state nor a witness, so that it cannot act by itself.
-    pub(crate) fn is_empty_handed(&self) -> bool {
+    pub(crate) fn lacks_state_and_witness(&self) -> bool {
         matches!(self.state, AnnouncedPhase::Listen | AnnouncedPhase::HeldDown) && !self.witnessed
     }
 
     /// Whether the sender's gate stays closed until another node or a witness vouches for it.
-    pub(crate) fn is_powerless(&self) -> bool {
-        self.is_empty_handed() || (self.state == AnnouncedPhase::Fenced && self.lapsed && !self.witnessed)
+    pub(crate) fn cannot_act_alone(&self) -> bool {
+        self.lacks_state_and_witness()
+            || (self.state == AnnouncedPhase::Fenced && self.lapsed && !self.witnessed)
     }
 
-    /// Whether the sender got a heartbeat of this node lately, on either network.
+    /// Whether the sender received a heartbeat of this node lately, on either network.
     pub fn reports_reachable(&self, id: NodeId) -> bool {
-        self.peer_input.iter().any(|peer_input| peer_input.contains(id))
+        self.receives_from.iter().any(|nodes| nodes.contains(id))
     }
 }
 
-/// Proposes a view.
+/// Proposal of a view.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Prepare {
-    /// Its name.
+    /// The view's number.
     pub view: ViewId,
     /// Its members.
     pub members: Members,
 }
 
-/// Answers a [`Prepare`].
+/// Answer to a [`Prepare`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Promise {
     /// The proposed view.
     pub view: ViewId,
-    /// What the promising node holds; `None` for one without state.
-    pub held: Option<ClaimedState>,
+    /// The state that the promising node holds; `None` for a node without state.
+    pub claimed: Option<ClaimedState>,
 }
 
 /// The state of a node that is in a view.
@@ -189,104 +192,105 @@ pub struct ClaimedState {
     pub view: ViewId,
     /// Its members.
     pub members: Members,
-    /// Claims, one for each bucket.
+    /// One claim for each bucket.
     pub claims: Vec<Claim>,
 }
 
-/// What a node holds of a bucket.
+/// A node's hold on a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Holds {
     /// Nothing that could be resumed.
     #[default]
     Nothing,
-    /// Everything that was committed.
+    /// Every committed entry.
     InSync,
-    /// It is the owner.
+    /// Every entry, as the owner.
     Owner,
 }
 
-/// One bucket in a promise: the claim, and the map of the installed view for it.
+/// One bucket in a promise: the claim, and the installed view's map for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Claim {
-    /// What is held.
+    /// The node's hold on the bucket.
     pub holds: Holds,
     /// Moves in the installed view.
     pub moves: u32,
-    /// Last entry of the log that is held.
+    /// Last entry of the log that the node holds.
     pub index: u64,
-    /// Which state it is.
-    pub generation: DataEpoch,
-    /// Who the installed map lists in sync, its owner included.
+    /// The data epoch of the state.
+    pub data_epoch: DataEpoch,
+    /// The nodes that the installed map lists in sync, the owner included.
     pub base_in_sync: MemberSet,
 }
 
-/// Installs a view. The map is data and never recomputed, so nodes of different versions agree on it.
+/// Installs a view. The map is data and never recomputed, so that nodes of different versions agree on it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Commit {
     /// The view.
     pub view: ViewId,
     /// Its members.
     pub members: Members,
-    /// One for each bucket.
+    /// The map: one assignment for each bucket.
     pub map: Vec<Assignment>,
 }
 
-/// Who serves a bucket in a view.
+/// Owner and backups of a bucket in a view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Assignment {
     /// The owner.
     pub owner: NodeId,
     /// Backups that can resume.
     pub in_sync: MemberSet,
-    /// All backups; those not in sync are to be mirrored to.
+    /// All backups. Those not in sync have to be filled.
     pub listed: MemberSet,
-    /// Which state; one that carries the view's own name begins empty.
-    pub generation: DataEpoch,
+    /// The data epoch. The view's own number means that the bucket begins empty.
+    pub data_epoch: DataEpoch,
 }
 
-/// One change of a bucket, between its owner and another member. The header's view applies.
+/// One change of a bucket, between its owner and another member. It belongs to the header's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Op {
-    /// Which bucket.
+    /// The bucket.
     pub bucket: Bucket,
-    /// Moves of it in this view, as the sender knows.
+    /// Number of the bucket's moves in this view, as the sender knows it.
     pub moves: u32,
-    /// What.
+    /// The change.
     pub change: Change,
 }
 
-/// See [`Op`].
+/// Kind of an [`Op`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Change {
-    /// Owner to backup: if you hold everything up to `index`, you are in sync from now on.
+    /// Owner to backup: a backup that holds everything up to `index` is in sync from now on.
     Add {
-        /// Which state.
-        generation: DataEpoch,
+        /// The data epoch.
+        data_epoch: DataEpoch,
         /// Last entry that the backup acknowledged before commits began to wait for it.
         index: u64,
     },
-    /// Backup to owner: I am in sync.
+    /// Backup to owner: the backup is in sync.
     Added,
-    /// Old owner to new owner: it is yours, I am a backup and will not act on it again in this view.
+    /// Old owner to new owner: the bucket is the receiver's. The sender is a backup and does not act on it again in
+    /// this view.
     Move {
-        /// Which state.
-        generation: DataEpoch,
+        /// The data epoch.
+        data_epoch: DataEpoch,
         /// Last entry of the log.
         index: u64,
         /// Backups in sync, the receiver included.
         in_sync: MemberSet,
         /// All backups, the receiver included.
         listed: MemberSet,
-        /// The work that it makes, in microseconds a second, as far as that is known.
+        /// The bucket's work in microseconds per second, as far as it is known.
         work: Option<u64>,
     },
-    /// New owner to everyone: it is mine.
+    /// New owner to all members: the sender owns the bucket.
     Own,
-    /// Everyone to the new owner: noted.
+    /// Member to the new owner: acknowledges `Own`.
     Owned,
-    /// Owner to backup: drop your mirror.
+    /// Owner to backup: drop the replica.
     Drop,
-    /// Backup to owner: dropped.
+    /// Backup to owner: the replica is dropped.
     Dropped,
 }
 
@@ -296,8 +300,8 @@ pub enum DecodeError {
     /// Shorter than a tag or longer than [`DATAGRAM_BYTES_MAX`].
     #[error("cluster datagram of {0} bytes: too short or too long")]
     Length(usize),
-    /// Another version of the wire form.
-    #[error("cluster message of version {0}: this node speaks {VERSION}")]
+    /// Another version of the wire format.
+    #[error("cluster message of version {0}: this node uses {VERSION}")]
     Version(u8),
     /// Not a well-formed encoding.
     #[error("malformed cluster message: {0}")]
@@ -310,7 +314,8 @@ pub enum DecodeError {
     Range(&'static str),
 }
 
-/// Whether a datagram may wait until its receiver's next turn, as its sender says. What is not a message may not.
+/// Whether its sender marked a datagram as calm: it may wait until its receiver's next turn. Any other datagram may
+/// not.
 pub fn is_calm(datagram: &[u8]) -> bool {
     datagram.get(CALM_AT as usize).is_some_and(|calm| *calm != 0)
 }
@@ -339,7 +344,7 @@ impl Message {
         Ok(message)
     }
 
-    /// The datagram, signed with the key that sends.
+    /// The datagram, signed with the sending key.
     pub fn encode(&self, keys: &Keyring) -> Result<Vec<u8>, DecodeError> {
         let bytes = postcard::to_extend(&self.header, Vec::with_capacity(HEARTBEAT_BYTES))?;
         let mut bytes = postcard::to_extend(&WireBody::close(&self.body)?, bytes)?;
@@ -359,7 +364,9 @@ impl Message {
         let members = |members: &Members| members.0.keys().try_for_each(|m| id(*m, "member"));
         match &self.body {
             Body::Prepare(prepare) => members(&prepare.members),
-            Body::Promise(promise) => promise.held.as_ref().map_or(Ok(()), |held| members(&held.members)),
+            Body::Promise(promise) => {
+                promise.claimed.as_ref().map_or(Ok(()), |claimed| members(&claimed.members))
+            }
             Body::Commit(commit) => {
                 members(&commit.members)?;
                 commit.map.iter().try_for_each(|a| id(a.owner, "owner"))
@@ -373,13 +380,13 @@ impl Message {
     }
 }
 
-/// The body as it travels: generations are named once and then by number.
+/// The body on the wire: data epochs are listed once and then referred to by number.
 #[derive(Serialize, Deserialize)]
 enum WireBody {
     Heartbeat(Heartbeat),
     Prepare(Prepare),
-    Promise { view: ViewId, held: Option<WireClaimedState> },
-    Commit { view: ViewId, members: Members, generations: Vec<DataEpoch>, map: Vec<WireAssignment> },
+    Promise { view: ViewId, claimed: Option<WireClaimedState> },
+    Commit { view: ViewId, members: Members, data_epochs: Vec<DataEpoch>, map: Vec<WireAssignment> },
     Ops(Vec<Op>),
     Yield(ViewId),
 }
@@ -388,7 +395,7 @@ enum WireBody {
 struct WireClaimedState {
     view: ViewId,
     members: Members,
-    generations: Vec<DataEpoch>,
+    data_epochs: Vec<DataEpoch>,
     claims: Vec<WireClaim>,
 }
 
@@ -397,7 +404,7 @@ struct WireClaim {
     holds: Holds,
     moves: u32,
     index: u64,
-    generation: u16,
+    data_epoch: u16,
     base_in_sync: MemberSet,
 }
 
@@ -406,20 +413,20 @@ struct WireAssignment {
     owner: NodeId,
     in_sync: MemberSet,
     syncing: MemberSet,
-    generation: u16,
+    data_epoch: u16,
 }
 
-/// Numbers for generations, in order of first use.
+/// Numbers of data epochs, in order of first use.
 #[derive(Default)]
 struct Names(Vec<DataEpoch>);
 
 impl Names {
-    fn number(&mut self, generation: DataEpoch) -> Result<u16, DecodeError> {
-        let at = self.0.iter().position(|known| *known == generation).unwrap_or_else(|| {
-            self.0.push(generation);
+    fn number(&mut self, data_epoch: DataEpoch) -> Result<u16, DecodeError> {
+        let at = self.0.iter().position(|known| *known == data_epoch).unwrap_or_else(|| {
+            self.0.push(data_epoch);
             self.0.len() - 1
         });
-        u16::try_from(at).map_err(|_| DecodeError::Range("number of generations"))
+        u16::try_from(at).map_err(|_| DecodeError::Range("number of data epochs"))
     }
 }
 
@@ -429,18 +436,18 @@ impl WireBody {
             Body::Heartbeat(heartbeat) => WireBody::Heartbeat(*heartbeat),
             Body::Prepare(prepare) => WireBody::Prepare(prepare.clone()),
             Body::Promise(promise) => {
-                let held = promise.held.as_ref().map(WireClaimedState::close).transpose()?;
-                WireBody::Promise { view: promise.view, held }
+                let claimed = promise.claimed.as_ref().map(WireClaimedState::close).transpose()?;
+                WireBody::Promise { view: promise.view, claimed }
             }
             Body::Commit(commit) => {
                 let mut names = Names::default();
                 let close = |a: &Assignment| -> Result<WireAssignment, DecodeError> {
                     let (owner, in_sync, syncing) = (a.owner, a.in_sync, a.listed.minus(a.in_sync));
-                    Ok(WireAssignment { owner, in_sync, syncing, generation: names.number(a.generation)? })
+                    Ok(WireAssignment { owner, in_sync, syncing, data_epoch: names.number(a.data_epoch)? })
                 };
                 let map = commit.map.iter().map(close).collect::<Result<_, _>>()?;
                 let members = commit.members.clone();
-                WireBody::Commit { view: commit.view, members, generations: names.0, map }
+                WireBody::Commit { view: commit.view, members, data_epochs: names.0, map }
             }
             Body::Ops(ops) => WireBody::Ops(ops.clone()),
             Body::Yield(view) => WireBody::Yield(*view),
@@ -451,15 +458,15 @@ impl WireBody {
         Ok(match self {
             WireBody::Heartbeat(heartbeat) => Body::Heartbeat(heartbeat),
             WireBody::Prepare(prepare) => Body::Prepare(prepare),
-            WireBody::Promise { view, held } => {
-                Body::Promise(Promise { view, held: held.map(WireClaimedState::open).transpose()? })
+            WireBody::Promise { view, claimed } => {
+                Body::Promise(Promise { view, claimed: claimed.map(WireClaimedState::open).transpose()? })
             }
-            WireBody::Commit { view, members, generations, map } => {
-                check_counts(&generations, map.len())?;
+            WireBody::Commit { view, members, data_epochs, map } => {
+                check_counts(&data_epochs, map.len())?;
                 let open = |a: WireAssignment| -> Result<Assignment, DecodeError> {
                     let listed = a.in_sync.union(a.syncing);
-                    let generation = generation_at(&generations, a.generation)?;
-                    Ok(Assignment { owner: a.owner, in_sync: a.in_sync, listed, generation })
+                    let data_epoch = data_epoch_at(&data_epochs, a.data_epoch)?;
+                    Ok(Assignment { owner: a.owner, in_sync: a.in_sync, listed, data_epoch })
                 };
                 let map = map.into_iter().map(open).collect::<Result<_, _>>()?;
                 Body::Commit(Commit { view, members, map })
@@ -471,36 +478,41 @@ impl WireBody {
 }
 
 impl WireClaimedState {
-    fn close(held: &ClaimedState) -> Result<WireClaimedState, DecodeError> {
+    fn close(claimed: &ClaimedState) -> Result<WireClaimedState, DecodeError> {
         let mut names = Names::default();
         let close = |c: &Claim| -> Result<WireClaim, DecodeError> {
-            let generation = names.number(c.generation)?;
+            let data_epoch = names.number(c.data_epoch)?;
             let Claim { holds, moves, index, base_in_sync, .. } = *c;
-            Ok(WireClaim { holds, moves, index, generation, base_in_sync })
+            Ok(WireClaim { holds, moves, index, data_epoch, base_in_sync })
         };
-        let claims = held.claims.iter().map(close).collect::<Result<_, _>>()?;
-        Ok(WireClaimedState { view: held.view, members: held.members.clone(), generations: names.0, claims })
+        let claims = claimed.claims.iter().map(close).collect::<Result<_, _>>()?;
+        Ok(WireClaimedState {
+            view: claimed.view,
+            members: claimed.members.clone(),
+            data_epochs: names.0,
+            claims,
+        })
     }
 
     fn open(self) -> Result<ClaimedState, DecodeError> {
-        check_counts(&self.generations, self.claims.len())?;
+        check_counts(&self.data_epochs, self.claims.len())?;
         let open = |c: WireClaim| -> Result<Claim, DecodeError> {
-            let generation = generation_at(&self.generations, c.generation)?;
+            let data_epoch = data_epoch_at(&self.data_epochs, c.data_epoch)?;
             let WireClaim { holds, moves, index, base_in_sync, .. } = c;
-            Ok(Claim { holds, moves, index, generation, base_in_sync })
+            Ok(Claim { holds, moves, index, data_epoch, base_in_sync })
         };
         let claims = self.claims.into_iter().map(open).collect::<Result<_, _>>()?;
         Ok(ClaimedState { view: self.view, members: self.members, claims })
     }
 }
 
-fn check_counts(generations: &[DataEpoch], buckets: usize) -> Result<(), DecodeError> {
-    if generations.len() > GENERATIONS_MAX || buckets > usize::from(BUCKETS) {
+fn check_counts(data_epochs: &[DataEpoch], buckets: usize) -> Result<(), DecodeError> {
+    if data_epochs.len() > DATA_EPOCHS_MAX || buckets > usize::from(BUCKETS) {
         return Err(DecodeError::Range("size of the map"));
     }
     Ok(())
 }
 
-fn generation_at(generations: &[DataEpoch], number: u16) -> Result<DataEpoch, DecodeError> {
-    generations.get(usize::from(number)).copied().ok_or(DecodeError::Range("generation"))
+fn data_epoch_at(data_epochs: &[DataEpoch], number: u16) -> Result<DataEpoch, DecodeError> {
+    data_epochs.get(usize::from(number)).copied().ok_or(DecodeError::Range("data epoch"))
 }

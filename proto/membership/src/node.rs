@@ -1,11 +1,11 @@
 //! One node of the cluster: datagrams and time in; datagrams, leases and roles of buckets out.
 //!
-//! `handle_datagram` only takes notes, installs views and changes single buckets; everything that concludes something
-//! from silence happens in `handle_timer`, so that a node that was paused first hears what is queued for it.
+//! `handle_datagram` only records reports, installs views and changes single buckets. All conclusions from silence
+//! happen in `handle_timer`, so that a node that was paused first processes its queued datagrams.
 //!
 //! Invariants (checked by [`Node::check_invariants`]): the installed view never goes back; a promise is above the
-//! installed view; what a commit waits for is always listed in the gate; a node without state owns nothing.
-//! What it does not do: read clocks, send, draw randomness, or know what is in a mirror.
+//! installed view; the gate lists every backup that commits wait for; a node without state owns nothing.
+//! Not done here: reading clocks, sending, drawing randomness, reading the contents of a replica.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -22,26 +22,26 @@ use crate::{
     Role, Transmit, ViewId,
 };
 
-/// How many datagrams may wait to be sent; what does not fit is dropped and counted, as the network might.
+/// Most datagrams that wait to be sent. A further one is dropped and counted, as if the network had lost it.
 pub const TRANSMITS_MAX: usize = 4096;
 
-/// One node. See the module.
+/// State machine of one node: see the module's description.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Node {
     pub(crate) config: Config,
     pub(crate) keys: Keyring,
     pub(crate) me: Member,
-    /// The first life of this process.
+    /// The first incarnation of this process.
     pub(crate) born: Incarnation,
-    /// The newest clock seen in any call: never earlier than what it is compared with.
+    /// The newest clock of any call: never earlier than a time it is compared with.
     pub(crate) now: Micros,
     pub(crate) started_at: Micros,
     pub(crate) last_timer_at: Option<Micros>,
-    /// Silence counts from here at the earliest.
+    /// Silence counts from this time at the earliest.
     pub(crate) silence_floor: Micros,
     pub(crate) peers: BTreeMap<NodeId, Peer>,
 
-    // The installed view.
+    // Installed view.
     pub(crate) established: bool,
     pub(crate) view: ViewId,
     pub(crate) members: Members,
@@ -49,39 +49,39 @@ pub struct Node {
     pub(crate) installed_at: Micros,
     pub(crate) bucket_states: Vec<BucketState>,
 
-    // The next one.
+    // Next view.
     pub(crate) promised: ViewId,
     pub(crate) pending: Option<Pending>,
     pub(crate) proposal: Option<Proposal>,
-    /// Since when a change of the view is wanted, for the stagger.
+    /// Since then a change of the view has been wanted, for the stagger.
     pub(crate) wanted_since: Option<Micros>,
-    /// Since when views and promises of members have differed.
+    /// Since then views and promises of members have differed.
     pub(crate) unsettled_since: Option<Micros>,
-    /// A member of the view has promised one without this node, and this node hears it.
+    /// A reachable member of the view promised a view without this node.
     pub(crate) excluded: bool,
 
-    // Reaching both networks.
+    // State of both networks.
     pub(crate) reach: [Reach; 2],
-    pub(crate) reach_patience: [Micros; 2],
-    /// Since when others use a network that this node cannot use.
-    pub(crate) deaf_since: [Option<Micros>; 2],
+    pub(crate) loss_timeouts: [Micros; 2],
+    /// Since then other nodes have used a network on which this node receives no heartbeats, or is not received.
+    pub(crate) isolated_since: [Option<Micros>; 2],
     pub(crate) unplugged_since: [Option<Micros>; 2],
-    /// Another node has said long enough afterwards that its own works.
+    /// Another node reported, long enough after the loss, that its own network works.
     pub(crate) unplugged_alone: [bool; 2],
 
-    // Being sure of it.
+    // Leases and witness.
     pub(crate) witness_until: Micros,
     pub(crate) witness_since: Option<Micros>,
     pub(crate) witness_asked_at: Micros,
     pub(crate) opened: bool,
     pub(crate) lapsed_at: Option<Micros>,
-    /// The view that this life's predecessor gave up in order, because it was cut off, and of which nothing is held.
+    /// The view that this incarnation's predecessor gave up in order because it lost a network. Nothing of it is held.
     pub(crate) remembered: Option<crate::message::ClaimedState>,
-    /// Since when what this node remembers has only kept those from founding a cluster that are heard.
+    /// Since then this node's remembered view has been the only thing that blocks reachable nodes from bootstrapping.
     pub(crate) memory_blocks_since: Option<Micros>,
-    /// Since when this node has kept one that has a witness from going on without one that is fenced.
+    /// Since then this node has blocked a witnessed member from a view without a fenced one.
     pub(crate) blocks_majority_since: Option<Micros>,
-    /// When the last lapse ended with the same view.
+    /// End of the last lapse that ended with the same view.
     pub(crate) renewed_at: Option<Micros>,
     pub(crate) left: bool,
 
@@ -89,52 +89,52 @@ pub struct Node {
     pub(crate) listen_since: Micros,
     pub(crate) listen_for: Micros,
     pub(crate) active_received_at: Option<Micros>,
-    /// When a heartbeat that was not for this life told of a view.
+    /// Time of the last heartbeat to another incarnation that announced a view.
     pub(crate) stray_at: Option<Micros>,
     pub(crate) hold_down: Micros,
-    pub(crate) held_until: Micros,
-    /// Until when this node founds nothing, because there may be a cluster that it does not understand.
+    pub(crate) rejoin_blocked_until: Micros,
+    /// Until then this node does not bootstrap, because it may not understand the datagrams of an existing cluster.
     pub(crate) foreign_until: Micros,
 
-    // Work.
+    // Load and operations.
     pub(crate) progress_at: Option<Micros>,
     pub(crate) draining: bool,
-    /// What this node has, newest first.
+    /// This node's configurations, newest first.
     pub(crate) configurations: [u64; CONFIGURATIONS],
     pub(crate) drained_logged: bool,
-    /// Number and work of the own buckets, and when they were summed up.
+    /// Number and work of the owned buckets, at `load_at`.
     pub(crate) load: (u16, u64),
     pub(crate) load_at: Option<Micros>,
-    /// When their work was averaged last.
+    /// Time of the last averaging of the work.
     pub(crate) smoothed_at: Micros,
-    /// Buckets with outstanding operations, and those of them that have not been sent yet.
-    pub(crate) busy: BTreeSet<u16>,
-    pub(crate) urgent: BTreeSet<u16>,
+    /// Buckets with outstanding operations.
+    pub(crate) with_operations: BTreeSet<u16>,
+    pub(crate) unsent: BTreeSet<u16>,
     pub(crate) ops_at: Micros,
     pub(crate) balance_at: Micros,
-    /// When load is evened next; copies are looked after more often.
-    pub(crate) even_at: Micros,
+    /// Time of the next rebalancing. Backups are checked more often.
+    pub(crate) rebalance_at: Micros,
     pub(crate) replies: BTreeMap<NodeId, Vec<crate::message::Op>>,
     pub(crate) next_heartbeat: Micros,
     /// Whether the next calm heartbeats go outside.
     pub(crate) outside_next: bool,
-    /// Something is to be concluded at once.
+    /// A call of [`Node::handle_timer`] is due at once.
     pub(crate) due: bool,
 
-    // Out.
+    // Outputs.
     outbox: VecDeque<Transmit>,
     transmits_dropped: u64,
     rejected: [u64; Rejected::ALL.len()],
-    voided: bool,
+    state_dropped: bool,
     installed: bool,
     pub(crate) changed: BTreeSet<u16>,
     reported_roles: BTreeMap<u16, Role>,
-    reported: Option<NodePhase>,
+    reported_phase: Option<NodePhase>,
     pub(crate) drained: bool,
 }
 
 impl Node {
-    /// A node that has just started. `incarnation` is random and not zero; `now` is the clock that the gate also reads.
+    /// A started node. `incarnation` is random and not zero; `now` is the clock that the gate reads as well.
     pub fn new(
         config: Config,
         keys: Keyring,
@@ -166,8 +166,8 @@ impl Node {
             unsettled_since: None,
             excluded: false,
             reach: [Reach::Works; 2],
-            reach_patience: [Micros(0); 2],
-            deaf_since: [None; 2],
+            loss_timeouts: [Micros(0); 2],
+            isolated_since: [None; 2],
             unplugged_since: [None; 2],
             unplugged_alone: [false; 2],
             witness_until: Micros(0),
@@ -185,7 +185,7 @@ impl Node {
             active_received_at: None,
             stray_at: None,
             hold_down: config.timing.hold_down_min,
-            held_until: Micros(0),
+            rejoin_blocked_until: Micros(0),
             foreign_until: Micros(0),
             progress_at: None,
             draining: config.weight == 0,
@@ -194,11 +194,11 @@ impl Node {
             load: (0, 0),
             load_at: None,
             smoothed_at: now,
-            busy: BTreeSet::new(),
-            urgent: BTreeSet::new(),
+            with_operations: BTreeSet::new(),
+            unsent: BTreeSet::new(),
             ops_at: now,
             balance_at: now + config.timing.balance,
-            even_at: now + config.timing.balance,
+            rebalance_at: now + config.timing.balance,
             replies: BTreeMap::new(),
             next_heartbeat: now,
             outside_next: false,
@@ -206,11 +206,11 @@ impl Node {
             outbox: VecDeque::new(),
             transmits_dropped: 0,
             rejected: [0; Rejected::ALL.len()],
-            voided: false,
+            state_dropped: false,
             installed: false,
             changed: BTreeSet::new(),
             reported_roles: BTreeMap::new(),
-            reported: None,
+            reported_phase: None,
             drained: false,
             config,
             keys,
@@ -219,7 +219,7 @@ impl Node {
 
     // ---- getters ----
 
-    /// This node in its present life.
+    /// This node in its current incarnation.
     pub fn me(&self) -> Member {
         self.me
     }
@@ -239,8 +239,8 @@ impl Node {
         &self.members
     }
 
-    /// The node's own standing.
-    pub fn standing(&self) -> NodePhase {
+    /// The node's phase.
+    pub fn phase(&self) -> NodePhase {
         if self.left {
             NodePhase::Left
         } else if !self.established {
@@ -252,40 +252,41 @@ impl Node {
         }
     }
 
-    /// For how long this node may not join yet: it has lost its place lately, and waits longer each time that this happens
-    /// again soon.
+    /// Time for which this node may not join yet, because it lost its place lately. The delay grows with each such loss
+    /// that follows soon.
     pub fn rejoin_delay(&self, now: Micros) -> Option<Micros> {
-        let waits = self.standing() == NodePhase::Listening && now < self.held_until && !self.is_needed();
-        waits.then(|| self.held_until.since(now))
+        let waits =
+            self.phase() == NodePhase::Listening && now < self.rejoin_blocked_until && !self.is_needed();
+        waits.then(|| self.rejoin_blocked_until.since(now))
     }
 
-    /// Whether this node may not join, though it could: others go on better without it.
+    /// Whether this node may not join although it could, because the other nodes are better off without it.
     pub(crate) fn is_rejoin_blocked(&self) -> bool {
-        (self.now < self.held_until || self.cut_off().is_some()) && !self.is_needed()
+        (self.now < self.rejoin_blocked_until || self.cut_off().is_some()) && !self.is_needed()
     }
 
-    /// How many datagrams were dropped for this reason.
+    /// Number of datagrams that were dropped for this reason.
     pub fn rejected(&self, reason: Rejected) -> u64 {
         let at = Rejected::ALL.iter().position(|known| *known == reason);
         at.and_then(|at| self.rejected.get(at)).copied().unwrap_or(0)
     }
 
-    /// How many datagrams were dropped because [`TRANSMITS_MAX`] waited.
+    /// Number of datagrams that were dropped because [`TRANSMITS_MAX`] waited.
     pub fn transmits_dropped(&self) -> u64 {
         self.transmits_dropped
     }
 
-    /// When a node was last heard on a path.
+    /// Time of the last reception from a node on a path.
     pub fn last_received_at(&self, id: NodeId, path: Path) -> Option<Micros> {
         self.peers.get(&id).and_then(|peer| peer.received_at.get(path.index()).copied().flatten())
     }
 
-    /// The nodes heard lately, this one included.
-    pub fn hearing(&self) -> MemberSet {
+    /// The nodes that were received lately, this one included.
+    pub fn reachable_nodes(&self) -> MemberSet {
         self.reachable_set()
     }
 
-    /// When [`Node::handle_timer`] is next due.
+    /// Time at which [`Node::handle_timer`] is next due.
     pub fn poll_timeout(&self) -> Micros {
         if self.due {
             return Micros(0);
@@ -296,21 +297,21 @@ impl Node {
 
     // ---- inputs ----
 
-    /// Takes in a datagram. `now` is read after it was received.
+    /// Processes a datagram. `now` is read after its reception.
     pub fn handle_datagram(&mut self, now: Micros, path: Path, datagram: &[u8]) {
         self.note_now(now);
-        if let Err(reason) = self.take_in(path, datagram) {
+        if let Err(reason) = self.process_datagram(path, datagram) {
             self.reject(reason);
         }
     }
 
-    /// Concludes and sends what is due. To be called when [`Node::poll_timeout`] is reached and after datagrams; `now`
-    /// is read *before* the sockets were last drained, so that a peer is not found silent whose words are queued.
+    /// Concludes and sends what is due. Called when [`Node::poll_timeout`] is reached and after datagrams. `now` is
+    /// read *before* the sockets were last drained, so that a peer with queued datagrams does not count as silent.
     pub fn handle_timer(&mut self, now: Micros) {
         let gap = self.last_timer_at.map_or(Micros(0), |at| now.since(at));
         self.last_timer_at = Some(self.last_timer_at.map_or(now, |at| at.max(now)));
         if gap > self.fence() {
-            // We were paused: silence is ours, not theirs.
+            // This node was paused: the silence is its own, not that of its peers.
             self.silence_floor = now;
             self.witness_since = None;
         }
@@ -325,26 +326,27 @@ impl Node {
         self.send_heartbeats(now);
     }
 
-    /// The workers made progress. Once called, heartbeats stop when it is not called for
+    /// The workers made progress. After the first call heartbeats stop when no call follows for
     /// [`crate::Timing::stall_max`]: a node that answers but does not work must be replaced.
     pub fn handle_progress(&mut self, now: Micros) {
         self.progress_at = Some(self.progress_at.map_or(now, |at| at.max(now)));
     }
 
-    /// Leaves at once: drops all state, closes the gate for good, and says so. Buckets that were not drained before
-    /// are taken over from their backups.
+    /// Leaves at once: drops all state, closes the gate permanently, and announces it. Buckets that were not drained
+    /// before fail over to their backups.
     pub fn leave(&mut self, now: Micros) {
         self.note_now(now);
-        self.void(false);
+        self.drop_state(false);
         self.left = true;
         self.next_heartbeat = now;
         self.due = true;
     }
 
-    /// What somebody who has closed this node's gate for good may say in its name: the heartbeats that [`Node::leave`] would
-    /// send now. The others believe them for about a second, because they echo their clocks.
-    pub fn farewell(&mut self, now: Micros) -> Vec<Transmit> {
-        // It says nothing of buckets, which are most of what there is to copy.
+    /// The heartbeats that [`Node::leave`] would send now, for a process that has closed this node's gate permanently
+    /// and announces the end in the node's name. Peers accept them for about a second, because they echo the peers'
+    /// clocks.
+    pub fn leave_heartbeats(&mut self, now: Micros) -> Vec<Transmit> {
+        // The heartbeats need no buckets, which are most of the state to clone.
         let buckets = (
             std::mem::take(&mut self.map),
             std::mem::take(&mut self.bucket_states),
@@ -366,11 +368,11 @@ impl Node {
         self.outbox.pop_front()
     }
 
-    /// The next event. To be polled until `None` after every call of a `handle_*`, before transmits.
+    /// The next event. Polled until `None` after every call of a `handle_*`, before transmits.
     pub fn poll_event(&mut self) -> Option<Event> {
-        if std::mem::take(&mut self.voided) {
+        if std::mem::take(&mut self.state_dropped) {
             self.reported_roles.clear();
-            return Some(Event::Voided);
+            return Some(Event::StateDropped);
         }
         if std::mem::take(&mut self.installed) && self.established {
             return Some(Event::Installed { view: self.view, members: self.members.clone() });
@@ -381,22 +383,22 @@ impl Node {
                 return Some(Event::Role { bucket: crate::Bucket(bucket), role });
             }
         }
-        if self.reported != Some(self.standing()) {
-            self.reported = Some(self.standing());
-            return Some(Event::Standing(self.standing()));
+        if self.reported_phase != Some(self.phase()) {
+            self.reported_phase = Some(self.phase());
+            return Some(Event::Phase(self.phase()));
         }
         std::mem::take(&mut self.drained).then_some(Event::Drained)
     }
 
     // ---- inside ----
 
-    /// Notes the clock, and a lapse before anything could hide it.
+    /// Records the clock, and a lapse before any other input could hide it.
     pub(crate) fn note_now(&mut self, now: Micros) {
         self.now = self.now.max(now);
         if self.witness_until <= self.now {
             self.witness_since = None;
         }
-        self.watch_lapse();
+        self.update_lapse();
     }
 
     pub(crate) fn reject(&mut self, reason: Rejected) {
@@ -406,7 +408,7 @@ impl Node {
         }
     }
 
-    fn take_in(&mut self, path: Path, datagram: &[u8]) -> Result<(), Rejected> {
+    fn process_datagram(&mut self, path: Path, datagram: &[u8]) -> Result<(), Rejected> {
         let message = self.open(datagram)?;
         let header = message.header;
         if !self.peers.contains_key(&header.from.id) {
@@ -416,7 +418,8 @@ impl Node {
             return Err(Rejected::WrongReceiver);
         }
         if header.to.incarnation == Incarnation::UNKNOWN {
-            // Proves nothing: it may be a replay. An answer lets the sender prove that it hears us.
+            // The message proves nothing: it may be a replay. An answer lets the sender prove that it receives this
+            // node.
             self.note_stray(&message);
             let Some(peer) = self.peers.get_mut(&header.from.id) else { return Ok(()) };
             if let Body::Heartbeat(heartbeat) = &message.body
@@ -448,7 +451,7 @@ impl Node {
         }
     }
 
-    /// Version, key and tag come before anything is parsed.
+    /// Checks version, key and tag before anything is parsed.
     pub(crate) fn open(&self, datagram: &[u8]) -> Result<Message, Rejected> {
         let [version, key, ..] = *datagram else { return Err(Rejected::Malformed) };
         if version != VERSION {
@@ -468,7 +471,7 @@ impl Node {
         if message.header.cluster == self.config.cluster { Ok(message) } else { Err(Rejected::WrongCluster) }
     }
 
-    /// Queues a message to the adopted life of a node, on every path.
+    /// Queues a message to the adopted incarnation of a node, on every path.
     pub(crate) fn send(&mut self, to: NodeId, body: &Body) {
         let Some(incarnation) = self.peers.get(&to).map(|peer| peer.incarnation) else { return };
         if incarnation != Incarnation::UNKNOWN {
@@ -510,8 +513,9 @@ impl Node {
         }
     }
 
-    /// Drops all state and begins a new life. `hold` makes it wait, longer each time, before it joins again.
-    pub(crate) fn void(&mut self, hold: bool) {
+    /// Drops all state and begins a new incarnation. With `hold` the node waits before it joins again, longer each
+    /// time.
+    pub(crate) fn drop_state(&mut self, hold: bool) {
         let had_state = self.established;
         self.me.incarnation = self.me.incarnation.next();
         self.established = false;
@@ -528,11 +532,11 @@ impl Node {
         self.remembered = None;
         self.memory_blocks_since = None;
         self.blocks_majority_since = None;
-        self.busy.clear();
-        self.urgent.clear();
+        self.with_operations.clear();
+        self.unsent.clear();
         self.replies.clear();
         for (bucket, state) in (0u16..).zip(self.bucket_states.iter_mut()) {
-            if state.forget() {
+            if state.reset() {
                 self.changed.insert(bucket);
             }
         }
@@ -543,11 +547,11 @@ impl Node {
         self.listen_for = self.config.timing.listen_lapse;
         self.active_received_at = None;
         if hold {
-            self.held_until = self.now + self.hold_down;
+            self.rejoin_blocked_until = self.now + self.hold_down;
             let doubled = Micros(self.hold_down.0.saturating_mul(2));
             self.hold_down = doubled.min(self.config.timing.hold_down_max);
         }
-        self.voided |= had_state;
+        self.state_dropped |= had_state;
         self.next_heartbeat = self.now;
         self.due = true;
     }

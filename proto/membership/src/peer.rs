@@ -1,9 +1,9 @@
-//! What a node knows about one other node: its life, its last words, and the leases in both directions.
+//! A node's knowledge of one other node: its incarnation, its newest heartbeat, and the leases in both directions.
 //!
-//! A peer's new life is adopted only when it echoes our clock of a moment ago to our present life: a recorded datagram
-//! cannot do that, so a replay neither brings a dead life back nor cuts off a living one. Invariants: only heartbeats of
-//! the adopted life count as hearing; `granted_at` and `granted_to` survive everything but the process, because a lease
-//! once given outlives our own changes of mind.
+//! A peer's new incarnation is adopted only when it echoes this node's recent clock to this node's current incarnation.
+//! A recorded datagram cannot do that, so a replay neither revives an ended incarnation nor cuts off a running one.
+//! Invariants: only heartbeats of the adopted incarnation count as reception. `granted_at` and `granted_to` last as
+//! long as the process, because a granted lease outlives every later decision of this node.
 
 use std::collections::BTreeMap;
 
@@ -13,64 +13,65 @@ use crate::message::{AnnouncedPhase, Header, Heartbeat};
 use crate::replay_window::{ReplayWindow, Seen};
 use crate::{Incarnation, Member, NodeId, Path, Rejected, ViewId};
 
-/// How many former lives of a peer are remembered as dead.
+/// Most former incarnations of a peer that are refused.
 const RETIRED_MAX: usize = 8;
 
-/// Of how many lives strays are remembered; beyond that one is forgotten and could be replayed to delay a foundation.
+/// Most incarnations whose strays are remembered. A forgotten one could be replayed to delay a bootstrap.
 const STRAYS_MAX: usize = 8;
 
-/// How old an echo of our clock may be in the first message of a new life.
+/// Greatest age of an echo of this node's clock in the first message of a new incarnation.
 const ADOPT_ECHO_AGE_MAX: Micros = Micros::from_ms(1000);
 
 /// One other node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Peer {
     id: NodeId,
-    /// The adopted life; unknown until it has shown that it hears us.
+    /// The adopted incarnation; unknown until it has proved that it receives this node.
     pub(crate) incarnation: Incarnation,
-    /// Former lives, and until when they are refused: as long as an echo that they were sent could pass for fresh.
+    /// Former incarnations, each with the time until which it is refused: as long as an echo sent to it could pass as
+    /// fresh.
     retired: Vec<(Incarnation, Micros)>,
     window: ReplayWindow,
-    /// Sequence of the last message to it.
+    /// Sequence number of the last message to the peer.
     sequence: u64,
-    /// A life that said hello and must be answered, with its clock.
+    /// An incarnation whose first message must be answered, with its clock.
     hello: Option<(Incarnation, u64)>,
     replied_at: Option<Micros>,
-    /// The newest clocks in heartbeats that were not for our present life, by the life that sent them.
+    /// The newest clocks in heartbeats to another incarnation of this node, by the incarnation that sent them.
     strays: BTreeMap<Incarnation, u64>,
-    /// The newest view that it told another life of, or had promised.
+    /// The newest view that the peer announced to another incarnation, or had promised.
     pub(crate) stray_view: ViewId,
-    /// When anything was last heard of it, whichever life it spoke to; of a life that speaks to another one of ours and can
-    /// do nothing by itself only its first word counts.
+    /// Time of the last sign of the peer, whichever incarnation of this node it addressed. From a powerless incarnation
+    /// that addresses another one only the first message counts.
     pub(crate) sign_at: Option<Micros>,
-    /// When its life was adopted.
+    /// Time of the adoption.
     pub(crate) adopted_at: Option<Micros>,
-    /// Until when views are made without it, because it did not promise one.
+    /// Until then proposals leave the peer out, because it did not promise one.
     pub(crate) proposal_backoff_until: Micros,
-    /// When it was last heard on each path.
+    /// Time of the last reception on each path.
     pub(crate) received_at: [Option<Micros>; 2],
-    /// Its newest heartbeat and the view in that heartbeat's header.
+    /// The newest heartbeat.
     pub(crate) last: Option<Heartbeat>,
     pub(crate) view: ViewId,
-    /// What our last heartbeat to it said.
+    /// The substance of the last heartbeat to the peer.
     pub(crate) reported: Option<Heartbeat>,
-    /// For how long its grants are good, as it said last in any life.
+    /// Length of the leases that the peer grants, by the newest heartbeat of any incarnation.
     pub(crate) lease: Option<Micros>,
-    /// Since when it says that it lacks this node's configuration.
+    /// Since then the peer has reported that it lacks this node's configuration.
     pub(crate) lacks_since: Option<Micros>,
-    /// Its newest clock, to be echoed.
+    /// The peer's newest clock, to be echoed.
     clock_us: u64,
-    /// The newest of its clocks that a grant of ours carried, when, and to which life.
+    /// The newest of the peer's clocks that a grant echoed.
     granted_clock_us: u64,
     pub(crate) granted_at: Option<Micros>,
     pub(crate) granted_to: Incarnation,
-    /// Until when it has promised not to help replace us, on our clock.
+    /// End of the peer's lease to this node, on this node's clock.
     pub(crate) expiry: Micros,
-    /// When the installed view was last sent to it again.
+    /// Time of the last repetition of the installed view to the peer.
     pub(crate) commit_sent_at: Option<Micros>,
-    /// Until when no bucket that dropped it as a backup tries it again, and for how long that was.
-    shunned_until: Micros,
-    shunned_for: Micros,
+    /// Until then no bucket that dropped the peer as a backup tries it again.
+    avoided_until: Micros,
+    avoided_for: Micros,
 }
 
 impl Peer {
@@ -100,28 +101,28 @@ impl Peer {
             granted_to: Incarnation::UNKNOWN,
             expiry: Micros(0),
             commit_sent_at: None,
-            shunned_until: Micros(0),
-            shunned_for: Micros(0),
+            avoided_until: Micros(0),
+            avoided_for: Micros(0),
         }
     }
 
-    /// It did not keep up as a backup: it is left alone for a moment, then for a while, and twice as long each time that it fails
-    /// soon after.
-    pub(crate) fn shun(&mut self, now: Micros, least: Micros, most: Micros) {
-        if self.is_shunned(now) {
+    /// Avoids the peer as a backup, because it did not keep up: for `least / 10` first. After a failure soon afterwards
+    /// the time is `least` or more, and doubles up to `most`.
+    pub(crate) fn avoid(&mut self, now: Micros, least: Micros, most: Micros) {
+        if self.is_avoided(now) {
             return; // the same failure, seen by another bucket
         }
-        let again = self.shunned_for.0 > 0 && now.since(self.shunned_until) < most;
-        let doubled = Micros(self.shunned_for.0.saturating_mul(2));
-        self.shunned_for = if again { doubled.max(least).min(most) } else { Micros(least.0 / 10) };
-        self.shunned_until = now + self.shunned_for;
+        let fails_again = self.avoided_for.0 > 0 && now.since(self.avoided_until) < most;
+        let doubled = Micros(self.avoided_for.0.saturating_mul(2));
+        self.avoided_for = if fails_again { doubled.max(least).min(most) } else { Micros(least.0 / 10) };
+        self.avoided_until = now + self.avoided_for;
     }
 
-    pub(crate) fn is_shunned(&self, now: Micros) -> bool {
-        now < self.shunned_until
+    pub(crate) fn is_avoided(&self, now: Micros) -> bool {
+        now < self.avoided_until
     }
 
-    /// The peer in its adopted life.
+    /// The peer in its adopted incarnation.
     pub(crate) fn member(&self) -> Member {
         Member { id: self.id, incarnation: self.incarnation }
     }
@@ -131,7 +132,7 @@ impl Peer {
         self.sequence
     }
 
-    /// When it was last heard on any path.
+    /// Time of the last reception on any path.
     pub(crate) fn last_received(&self) -> Option<Micros> {
         self.received_at.iter().flatten().max().copied()
     }
@@ -140,39 +141,39 @@ impl Peer {
         self.last.map_or(AnnouncedPhase::Listen, |last| last.state)
     }
 
-    /// Whether it has no state and has promised a later view: it will never install this one.
+    /// Whether the peer has no state and promised a later view: it never installs this one.
     pub(crate) fn is_past(&self, view: ViewId) -> bool {
         self.is_stateless() && self.last.is_some_and(|last| last.promised > view)
     }
 
-    /// Whether it says that it has no state, and has not left.
+    /// Whether the peer reports that it has no state, and has not left.
     pub(crate) fn is_stateless(&self) -> bool {
         self.last.is_some_and(|last| matches!(last.state, AnnouncedPhase::Listen | AnnouncedPhase::HeldDown))
     }
 
-    /// Whether it says that it is in a view, or was and may go on with it.
+    /// Whether the peer reports that it is a member of a view, or that it may continue with a lapsed one.
     pub(crate) fn has_state(&self) -> bool {
         matches!(self.state(), AnnouncedPhase::Active | AnnouncedPhase::Fenced)
     }
 
-    /// Whether it says that it has no state and may join.
+    /// Whether the peer reports that it has no state and may join.
     pub(crate) fn listens(&self) -> bool {
         self.last.is_some_and(|last| last.state == AnnouncedPhase::Listen)
     }
 
-    /// Whether it says that a view with our present life in it has lapsed.
+    /// Whether the peer reports that a view with this node's current incarnation has lapsed.
     pub(crate) fn has_lapsed_with_us(&self) -> bool {
         self.last.is_some_and(|last| last.state == AnnouncedPhase::Fenced && last.lapsed && last.includes_you)
     }
 
-    /// Whether it has said that the gate of its life `incarnation` is closed for good.
+    /// Whether the peer reported that the gate of its incarnation `incarnation` is permanently closed.
     pub(crate) fn is_closed(&self, incarnation: Incarnation) -> bool {
         let Some(last) = self.last else { return false };
         let (first, end) = (last.closed_from.0, last.closed_to.0);
         end != 0 && incarnation.0 != 0 && incarnation.0.wrapping_sub(first) <= end.wrapping_sub(first)
     }
 
-    /// Notes a first message, which names no life of ours. True when it should be answered at once.
+    /// Records a first message, which names no incarnation of this node. True when it should be answered at once.
     pub(crate) fn handle_hello(
         &mut self,
         header: &Header,
@@ -193,8 +194,8 @@ impl Peer {
         true
     }
 
-    /// Admits a message to our present life: of the adopted life and not seen before, or of a new life that is
-    /// adopted by it.
+    /// Admits a message to this node's current incarnation. It must be new and come from the adopted incarnation, or
+    /// from a new incarnation that it proves.
     pub(crate) fn admit(
         &mut self,
         header: &Header,
@@ -217,7 +218,7 @@ impl Peer {
         }
     }
 
-    /// Notes a heartbeat that was not for our present life. Whether it is newer than those before.
+    /// Records a heartbeat to another incarnation of this node. Returns whether it is newer than the previous ones.
     pub(crate) fn note_stray(&mut self, header: &Header, heartbeat: &Heartbeat, now: Micros) -> bool {
         let incarnation = header.from.incarnation;
         let (clock_us, known) = (heartbeat.clock_us, self.strays.get(&incarnation).copied());
@@ -229,14 +230,14 @@ impl Peer {
         }
         self.strays.insert(incarnation, clock_us);
         self.stray_view = self.stray_view.max(header.view).max(heartbeat.promised);
-        // A life that cannot act may have followed one that could.
-        if known.is_none() || !heartbeat.is_powerless() {
+        // A powerless incarnation may have followed one that could act.
+        if known.is_none() || !heartbeat.cannot_act_alone() {
             self.sign_at = Some(now);
         }
         true
     }
 
-    /// Whether a life is known to be over: replaced by another one lately, or closed by the present one.
+    /// Whether an incarnation is known to be over: lately replaced by another one, or closed by the current one.
     fn is_dead(&self, incarnation: Incarnation, now: Micros) -> bool {
         self.is_closed(incarnation)
             || self.retired.iter().any(|(dead, until)| *dead == incarnation && now < *until)
@@ -256,8 +257,8 @@ impl Peer {
         self.hello = None;
         self.clock_us = 0;
         self.expiry = Micros(0);
-        // It forgot what it held and begins anew. How soon it may do that after dying often is its own affair.
-        (self.shunned_until, self.shunned_for) = (Micros(0), Micros(0));
+        // The new incarnation has no history as a backup. Repeated restarts are limited by the peer itself.
+        (self.avoided_until, self.avoided_for) = (Micros(0), Micros(0));
         self.reset_reports();
     }
 
@@ -269,14 +270,14 @@ impl Peer {
         self.commit_sent_at = None;
     }
 
-    /// Our life ended: what it said to that life counts no more. Its clock is kept, so that our new life is adopted
-    /// by the first message, and so are the grants.
+    /// Resets the peer's reports to this node's previous incarnation. Its clock stays, so that its first message adopts
+    /// this node's new incarnation, and so do the grants.
     pub(crate) fn reset_for_new_incarnation(&mut self) {
         self.expiry = Micros(0);
         self.reset_reports();
     }
 
-    /// Notes an admitted heartbeat. Returns whether it is the newest.
+    /// Records an admitted heartbeat. Returns whether it is the newest.
     pub(crate) fn handle_heartbeat(
         &mut self,
         header: &Header,
@@ -298,17 +299,18 @@ impl Peer {
         true
     }
 
-    /// The life that said hello, with its clock: answered once, beside the heartbeats to the adopted life.
+    /// The incarnation whose first message waits for an answer, with its clock. It is answered once, beside the
+    /// heartbeats to the adopted incarnation.
     pub(crate) fn take_hello(&mut self) -> Option<(Incarnation, u64)> {
         self.hello.take()
     }
 
-    /// Its newest clock, to be echoed.
+    /// The peer's newest clock, to be echoed.
     pub(crate) fn clock_us(&self) -> u64 {
         self.clock_us
     }
 
-    /// Notes that a grant is being sent, at a clock not earlier than the one it echoes.
+    /// Records that a grant is being sent, at a clock not earlier than the one it echoes.
     pub(crate) fn note_grant(&mut self, now: Micros) {
         if self.clock_us > self.granted_clock_us || self.granted_to != self.incarnation {
             self.granted_clock_us = self.clock_us;

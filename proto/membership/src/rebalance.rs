@@ -1,8 +1,7 @@
-//! Keeping the load even, inside a view. The backups are [`crate::copies`]' business.
+//! Even load inside a view. The backups are in `replica_placement.rs`, the work of a bucket in `load.rs`.
 //!
-//! Every owner decides for its own buckets, from what all members say in their heartbeats; nobody leads. The pace is
-//! bounded, and a node gives away only what still leaves it the more loaded one, so that nothing swings back.
-//! What work a bucket makes is [`crate::load`]'s business.
+//! Every owner decides for its own buckets, from the heartbeats of all members, without a leader. The pace is bounded.
+//! A node gives away only so much that it stays the more loaded one, so that no bucket returns.
 
 use evergate_base::Micros;
 
@@ -10,7 +9,8 @@ use crate::load::{WORK_MAX, WORK_SLACK};
 use crate::{Bucket, MemberSet, Node, NodeId};
 
 impl Node {
-    /// Gives all buckets away and takes no more; [`crate::Event::Drained`] tells when it is done. Undone by `false`.
+    /// Moves all buckets away and accepts none; [`crate::Event::Drained`] reports the completion. `false` ends the
+    /// drain.
     pub fn set_draining(&mut self, now: Micros, draining: bool) {
         self.note_now(now);
         self.draining = draining || self.config.weight == 0;
@@ -19,7 +19,7 @@ impl Node {
         self.due = true;
     }
 
-    /// Sums the load up, for the heartbeats: several times between two looks at it.
+    /// Sums up the load for the heartbeats, several times between two passes of the balance.
     pub(crate) fn sum_load(&mut self, now: Micros) {
         let span = Micros(self.config.timing.balance.0 / 10);
         if self.load_at.is_none_or(|at| now.since(at) >= span) {
@@ -28,79 +28,82 @@ impl Node {
         }
     }
 
-    /// Looks at backups and load from time to time; more often while it is draining, or something of it has too few copies.
+    /// Checks backups and load from time to time: more often during a drain, or while a bucket has too few replicas.
     pub(crate) fn advance_balance(&mut self, now: Micros) {
         let calm = self.established && self.pending.is_none() && self.lapsed_at.is_none();
         if !calm || now < self.balance_at {
             return;
         }
         let steady = self.steady();
-        let mut room = RebalanceBudget::of(self);
+        let mut budget = RebalanceBudget::of(self);
         let interval = self.config.timing.balance;
         if now.since(self.smoothed_at) >= interval {
             self.smooth_loads();
         }
-        // What was given away shows in the others' loads only a while later.
-        if self.draining || now >= self.even_at {
-            self.even_at = now + interval;
-            let takers = self.movable_to(self.handoff_targets(steady));
-            self.even_load(takers, &mut room);
-            if room.moves > 0 {
-                self.forget_plans(takers);
+        // A handoff shows in the other nodes' loads only after a while.
+        if self.draining || now >= self.rebalance_at {
+            self.rebalance_at = now + interval;
+            let targets = self.movable_to(self.handoff_targets(steady));
+            self.even_load(targets, &mut budget);
+            if budget.moves > 0 {
+                self.drop_plans(targets);
             }
         }
-        self.complete_backups(steady, &mut room);
-        let hurries = self.draining || self.lacks_backups(steady);
-        self.balance_at = now + if hurries { Micros(interval.0 / 10) } else { interval };
+        self.complete_backups(steady, &mut budget);
+        let is_urgent = self.draining || self.lacks_backups(steady);
+        self.balance_at = now + if is_urgent { Micros(interval.0 / 10) } else { interval };
         let owns = self.bucket_states.iter().any(|state| state.owner == Some(self.me.id));
-        if self.draining && !owns && self.busy.is_empty() && !self.drained_logged {
+        if self.draining && !owns && self.with_operations.is_empty() && !self.drained_logged {
             self.drained_logged = true;
             self.drained = true;
         }
     }
 
-    /// Members that may get buckets and mirrors.
+    /// Members that may receive buckets and replicas.
     fn steady(&self) -> MemberSet {
         let weights = self.weights(&self.members);
         weights.into_iter().filter(|(_, weight)| *weight > 0).map(|(id, _)| id).collect()
     }
 
-    /// Those of `takers` that a draining node can move buckets to. A member that does not keep up as a backup gets none; were its
-    /// share kept for it, nobody else would get that either, and the drain would not end.
-    fn movable_to(&self, takers: MemberSet) -> MemberSet {
-        let able = takers.minus(self.shunned());
-        if self.draining && able.without(self.me.id) != MemberSet::EMPTY { able } else { takers }
+    /// The nodes of `targets` that a draining node can move buckets to. A member that does not keep up as a backup
+    /// receives none. A share reserved for it would go to no other member, and the drain would not end.
+    fn movable_to(&self, targets: MemberSet) -> MemberSet {
+        let able = targets.minus(self.avoided());
+        if self.draining && able.without(self.me.id) != MemberSet::EMPTY { able } else { targets }
     }
 
-    /// Peers that are left alone for a while, because they did not keep up as backups.
-    pub(crate) fn shunned(&self) -> MemberSet {
-        self.peers.iter().filter(|(_, peer)| peer.is_shunned(self.now)).map(|(id, _)| *id).collect()
+    /// Peers that are avoided for a while, because they did not keep up as backups.
+    pub(crate) fn avoided(&self) -> MemberSet {
+        self.peers.iter().filter(|(_, peer)| peer.is_avoided(self.now)).map(|(id, _)| *id).collect()
     }
 
-    /// A bucket that was mirrored to be moved, and was not although it could be, is not needed there any more.
-    fn forget_plans(&mut self, steady: MemberSet) {
+    /// Drops the plan of a bucket that could have been moved and was not: its extra replica has no purpose any more.
+    fn drop_plans(&mut self, steady: MemberSet) {
         for state in &mut self.bucket_states {
             let idle = state.owner == Some(self.me.id) && state.freezing.is_none();
-            if idle && state.destined.is_some_and(|id| state.backups.contains(id) || !steady.contains(id)) {
-                state.destined = None;
+            if idle
+                && state.planned_owner.is_some_and(|id| state.backups.contains(id) || !steady.contains(id))
+            {
+                state.planned_owner = None;
             }
         }
     }
 
-    /// Moves buckets from here to members that have less for their weight: first for the work that they make, then for their
-    /// number, since what rests counts as well when it wakes up. Of those that fit, the ones go first that leave work most even.
-    fn even_load(&mut self, takers: MemberSet, room: &mut RebalanceBudget) {
+    /// Moves buckets to members that have less for their weight: first by work, then by number, since idle connections
+    /// count when they become active. Of the buckets that fit, the one that leaves the work most even moves first.
+    fn even_load(&mut self, targets: MemberSet, budget: &mut RebalanceBudget) {
         let me = self.me.id;
-        let mut all = self.shares(takers);
+        let mut all = self.shares(targets);
         let Some(mut mine) = all.iter().position(|load| load.id == me).map(|at| all.swap_remove(at)) else {
             return;
         };
-        all.retain(|load| takers.contains(load.id));
+        all.retain(|load| targets.contains(load.id));
         all.sort_by_key(|load| load.id);
         for to in &mut all {
-            while room.moves > 0 && mine.work > mine.work_most() && to.work < to.fair_work && !self.draining {
+            while budget.moves > 0 && mine.work > mine.work_most() && to.work < to.fair_work && !self.draining
+            {
                 let gap = (mine.work - mine.fair_work).min(to.fair_work - to.work);
-                let Some(work) = self.give(to.id, room, |work| (1..=gap).contains(&work), Pick::Heaviest)
+                let Some(work) = self.give(to.id, budget, |work| (1..=gap).contains(&work), Pick::Heaviest)
                 else {
                     break;
                 };
@@ -108,22 +111,22 @@ impl Node {
             }
         }
         for to in &mut all {
-            while room.moves > 0 && mine.owned > mine.owned_most() && to.owned < to.fair_owned {
+            while budget.moves > 0 && mine.owned > mine.owned_most() && to.owned < to.fair_owned {
                 let gap = mine.work.saturating_sub(mine.fair_work).min(to.fair_work.saturating_sub(to.work));
                 let most = if self.draining { u64::MAX } else { to.work_most().saturating_sub(to.work) };
                 let given = self
-                    .give(to.id, room, |work| work <= gap, Pick::Heaviest)
-                    .or_else(|| self.give(to.id, room, |work| work <= most, Pick::Lightest));
+                    .give(to.id, budget, |work| work <= gap, Pick::Heaviest)
+                    .or_else(|| self.give(to.id, budget, |work| work <= most, Pick::Lightest));
                 let Some(work) = given else { break };
                 mine.pass(to, work);
             }
         }
     }
 
-    /// What all members have, and what each should have, if only `takers` and this node were to have anything.
-    fn shares(&self, takers: MemberSet) -> Vec<Share> {
+    /// Current and fair shares of all members, if only `targets` and this node were to own buckets.
+    fn shares(&self, targets: MemberSet) -> Vec<Share> {
         let mut weights = self.weights(&self.members);
-        weights.retain(|id, _| *id == self.me.id || takers.contains(*id));
+        weights.retain(|id, _| *id == self.me.id || targets.contains(*id));
         let weight_of = |id: NodeId| u64::from(weights.get(&id).copied().unwrap_or(0));
         let reported = |id: NodeId| match self.peers.get(&id).and_then(|peer| peer.last) {
             _ if id == self.me.id => (self.owned(), self.own_work()),
@@ -143,8 +146,8 @@ impl Node {
         let sum = |of: fn(&Share) -> u64| all.iter().map(|load| u128::from(of(load))).sum::<u128>();
         let (owned, work) = (sum(|load| load.owned), sum(|load| load.work));
         let weight: u128 = all.iter().map(|load| u128::from(weight_of(load.id))).sum();
-        // Rounded down, nothing swings back; a draining node takes nothing back, and shares that are rounded up have room for
-        // all it has.
+        // Rounded down, no bucket returns. A draining node accepts none back, and shares that are rounded up hold all
+        // of its buckets.
         let up = if self.draining { weight.saturating_sub(1) } else { 0 };
         let share = |total: u128, id| {
             (total * u128::from(weight_of(id)) + up).checked_div(weight).map_or(0, |share| share as u64)
@@ -155,12 +158,12 @@ impl Node {
         all
     }
 
-    /// Gives one bucket whose work fits to a member: moves it if the member is in sync, else begins to mirror it there. Returns
-    /// its work.
+    /// Gives one bucket whose work fits to a member: moves it if the member is in sync, otherwise begins to replicate
+    /// it there. Returns its work.
     fn give(
         &mut self,
         to: NodeId,
-        room: &mut RebalanceBudget,
+        budget: &mut RebalanceBudget,
         fits: impl Fn(u64) -> bool,
         pick: Pick,
     ) -> Option<u64> {
@@ -172,12 +175,12 @@ impl Node {
                 && state.freezing.is_none()
                 && state.adding.is_empty()
                 && state.dropping.is_empty()
-                && (draining || state.destined.is_none_or(|id| id == to))
+                && (draining || state.planned_owner.is_none_or(|id| id == to))
                 && fits(state.work(assumed))
         };
         let ready = |state: &crate::bucket_state::BucketState| free(state) && state.backups.contains(to);
-        let mirrorable = |state: &crate::bucket_state::BucketState| {
-            free(state) && !state.listed.contains(to) && !state.gone.contains(to)
+        let can_catch_up = |state: &crate::bucket_state::BucketState| {
+            free(state) && !state.listed.contains(to) && !state.dropped_in_term.contains(to)
         };
         let best = |suits: &dyn Fn(&crate::bucket_state::BucketState) -> bool| {
             let suitable = (0u16..).zip(&self.bucket_states).filter(|(_, state)| suits(state));
@@ -190,17 +193,17 @@ impl Node {
         };
         let (bucket, moves) = match best(&ready) {
             Some(bucket) => (bucket, true),
-            None if room.mirrors > 0 => (best(&mirrorable)?, false),
+            None if budget.catching_up > 0 => (best(&can_catch_up)?, false),
             None => return None,
         };
         let state = self.bucket_states.get_mut(usize::from(bucket))?;
-        state.destined = Some(to);
+        state.planned_owner = Some(to);
         let work = state.work(assumed);
         if moves {
-            room.moves -= 1;
+            budget.moves -= 1;
             self.begin_move(Bucket(bucket), to);
         } else {
-            room.mirrors -= 1;
+            budget.catching_up -= 1;
             state.list(to);
             self.touch(Bucket(bucket));
         }
@@ -208,14 +211,14 @@ impl Node {
     }
 }
 
-/// Which of those that fit goes first; of equals the one with the lowest number.
+/// The bucket that goes first among those that fit; among equals the lowest number.
 #[derive(Clone, Copy)]
 enum Pick {
     Heaviest,
     Lightest,
 }
 
-/// What one member has, and what it should have: buckets, and their work in microseconds a second.
+/// Current and fair share of one member: buckets, and their work in microseconds per second.
 struct Share {
     id: NodeId,
     owned: u64,
@@ -243,9 +246,9 @@ impl Share {
     }
 }
 
-/// How much more may be begun now.
+/// Number of changes that may begin now.
 pub(crate) struct RebalanceBudget {
-    pub(crate) mirrors: u16,
+    pub(crate) catching_up: u16,
     moves: u16,
 }
 
@@ -256,7 +259,7 @@ impl RebalanceBudget {
         let syncing = mine().filter(|state| !state.listed.minus(state.backups).is_empty()).count();
         let moving = mine().filter(|state| state.freezing.is_some()).count();
         RebalanceBudget {
-            mirrors: node.config.pace.mirrors_max.saturating_sub(count(syncing)),
+            catching_up: node.config.pace.catching_up_max.saturating_sub(count(syncing)),
             moves: node.config.pace.moves_max.saturating_sub(count(moving)),
         }
     }

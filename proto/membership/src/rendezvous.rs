@@ -1,9 +1,9 @@
-//! Weighted rendezvous hashing: which nodes a bucket prefers, the same on every node and stable when others come or go.
+//! Weighted rendezvous hashing: the preference of a bucket for nodes, equal on every node and stable when nodes change.
 
 use crate::NodeId;
 use evergate_base::{GAMMA, spread};
 
-/// How much `bucket` likes `id`; higher is better. A node of weight 0 scores below every other.
+/// Preference of `bucket` for `id`; higher is better. A node of weight 0 scores below every other.
 pub(crate) fn score(bucket: u16, id: NodeId, weight: u16) -> u64 {
     if weight == 0 {
         return u64::from(spread(u64::from(bucket) << 8 | u64::from(id.0)) as u16);
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_goes_moves_only_its_own_buckets() {
+    fn node_that_goes_moves_only_its_own_buckets() {
         let (with, without) = (winners(&[(0, 1), (1, 1), (2, 1)]), winners(&[(0, 1), (2, 1)]));
         assert!(with.iter().zip(&without).all(|(a, b)| a == b || *a == 1));
     }

@@ -1,7 +1,7 @@
-//! Which sequence numbers of a peer's life have been seen: duplicates and replays are refused.
+//! The received sequence numbers of a peer's incarnation: duplicates and replays are refused.
 
-/// How far a message may be overtaken before it is refused as old, in messages. Two paths with 5 ms heartbeats and a
-/// burst of bucket operations stay well below.
+/// Width of the window, in messages: an older message is refused. Two paths with 5 ms heartbeats and a burst of bucket
+/// operations stay well below.
 const WIDTH: u64 = 1024;
 
 const WORDS: usize = (WIDTH / 64) as usize;
@@ -9,12 +9,12 @@ const WORDS: usize = (WIDTH / 64) as usize;
 /// A sliding window over sequence numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct ReplayWindow {
-    /// Highest number seen; 0 for none, numbers begin at 1.
+    /// Highest number received; 0 for none, since numbers begin at 1.
     highest: u64,
     seen: [u64; WORDS],
 }
 
-/// What the window says about a number.
+/// Verdict of the window on a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     New,
@@ -23,7 +23,7 @@ pub(crate) enum Seen {
 }
 
 impl ReplayWindow {
-    /// Notes `sequence`.
+    /// Records `sequence`.
     pub(crate) fn note(&mut self, sequence: u64) -> Seen {
         if sequence == 0 || self.highest.saturating_sub(sequence) >= WIDTH {
             return Seen::TooOld;
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_number_does_not_overflow() {
+    fn largest_number_does_not_overflow() {
         let mut window = ReplayWindow::default();
         assert_eq!(window.note(u64::MAX), Seen::New);
         assert_eq!(window.note(u64::MAX), Seen::Duplicate);

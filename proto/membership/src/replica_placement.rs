@@ -1,4 +1,4 @@
-//! Keeping the backups of the buckets owned here complete, and at those nodes that rank highest for them.
+//! Placement of replicas: complete backups for the buckets owned here, at the nodes that rank highest for them.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::rendezvous::score;
 use crate::{Bucket, MemberSet, Node, NodeId, ViewId};
 
 impl Node {
-    /// Whether a bucket owned here has fewer backups than it should have, those that are being filled among them.
+    /// Whether a bucket owned here has too few backups, counting those that catch up.
     pub(crate) fn lacks_backups(&self, steady: MemberSet) -> bool {
         let wanted = self.backups_wanted(steady.without(self.me.id));
         let lacks = |state: &BucketState| state.listed.minus(state.dropping).len() < wanted;
@@ -19,12 +19,12 @@ impl Node {
         usize::from(self.config.backups).min(others.len())
     }
 
-    /// Every owned bucket gets the backups it lacks, then those that rank higher for it, and loses those it does not need.
-    pub(crate) fn complete_backups(&mut self, steady: MemberSet, room: &mut RebalanceBudget) {
+    /// Gives every owned bucket its missing backups, then better ranked ones, and drops surplus ones.
+    pub(crate) fn complete_backups(&mut self, steady: MemberSet, may_add: &mut RebalanceBudget) {
         let others = steady.without(self.me.id);
         let choice = Choice {
             others,
-            shunned: self.shunned(),
+            avoided: self.avoided(),
             weights: self.weights(&self.members),
             wanted: self.backups_wanted(others),
             view: self.view,
@@ -38,13 +38,13 @@ impl Node {
             }
             let step = choice.step(
                 OwnedBucket { bucket, state, unreported: self.changed.contains(&bucket) },
-                room.mirrors > 0,
+                may_add.catching_up > 0,
             );
             match step {
                 Step::None => {}
                 Step::Renewed => self.touch(Bucket(bucket)),
                 Step::Listed => {
-                    room.mirrors -= 1;
+                    may_add.catching_up -= 1;
                     self.touch(Bucket(bucket));
                 }
                 Step::Spare(spare) => self.begin_drop(Bucket(bucket), spare),
@@ -53,16 +53,16 @@ impl Node {
     }
 }
 
-/// What is the same for all buckets of one look.
+/// Values that are the same for all buckets of one pass.
 struct Choice {
-    /// Members that may get copies.
+    /// Members that may hold replicas.
     others: MemberSet,
-    shunned: MemberSet,
+    avoided: MemberSet,
     weights: BTreeMap<NodeId, u16>,
-    /// Backups that each bucket should have.
+    /// Number of backups that each bucket should have.
     wanted: usize,
     view: ViewId,
-    /// Who has to hear of a new term.
+    /// Members that must learn of a new term.
     unaware: MemberSet,
     draining: bool,
 }
@@ -75,106 +75,107 @@ struct OwnedBucket<'a> {
     unreported: bool,
 }
 
-/// What came of one bucket.
+/// Result for one bucket.
 enum Step {
     None,
-    /// It has a new term.
+    /// The bucket has a new term.
     Renewed,
-    /// It has one more backup to fill.
+    /// The bucket has one more backup to fill.
     Listed,
-    /// This backup is one too many.
+    /// This backup is surplus.
     Spare(NodeId),
 }
 
 impl Choice {
-    /// `room`: whether one more copy may be begun.
-    fn step(&self, mut held: OwnedBucket<'_>, room: bool) -> Step {
-        if self.draining && self.is_barred(&held) && held.is_settled() && self.renew(held.state) {
+    /// `may_add`: whether one more backup may begin to catch up.
+    fn step(&self, mut owned: OwnedBucket<'_>, may_add: bool) -> Step {
+        if self.draining && self.is_barred(&owned) && owned.is_settled() && self.renew(owned.state) {
             return Step::Renewed;
         }
-        let state = &*held.state;
-        let usable = state.listed.intersection(self.others).minus(state.dropping).minus(held.destined());
-        if usable.len() < self.wanted && room {
-            return self.list_best(&mut held);
+        let state = &*owned.state;
+        let usable =
+            state.listed.intersection(self.others).minus(state.dropping).minus(owned.planned_owner());
+        if usable.len() < self.wanted && may_add {
+            return self.list_best(&mut owned);
         }
         let in_sync = usable.intersection(state.backups);
-        if let Some(spare) = self.spare(&held, in_sync) {
+        if let Some(spare) = self.spare(&owned, in_sync) {
             return Step::Spare(spare);
         }
-        match self.better(&held, usable, in_sync).filter(|_| room) {
-            Some(better) => self.list_better(&mut held, better),
+        match self.better(&owned, usable, in_sync).filter(|_| may_add) {
+            Some(better) => self.list_better(&mut owned, better),
             None => Step::None,
         }
     }
 
-    /// To whom nothing may be given in this term, it may be in the next one.
-    fn is_barred(&self, held: &OwnedBucket<'_>) -> bool {
-        !held.state.gone.intersection(self.others).minus(self.shunned).is_empty()
+    /// Whether a usable member was dropped in this term, so that only the next term may list it.
+    fn is_barred(&self, owned: &OwnedBucket<'_>) -> bool {
+        !owned.state.dropped_in_term.intersection(self.others).minus(self.avoided).is_empty()
     }
 
     fn renew(&self, state: &mut BucketState) -> bool {
         state.renew(self.view, self.unaware)
     }
 
-    fn liked(&self, bucket: u16, id: NodeId) -> u64 {
+    fn preference(&self, bucket: u16, id: NodeId) -> u64 {
         score(bucket, id, self.weights.get(&id).copied().unwrap_or(0))
     }
 
     fn best(&self, bucket: u16, of: MemberSet) -> Option<NodeId> {
-        of.iter().max_by_key(|id| self.liked(bucket, *id))
+        of.iter().max_by_key(|id| self.preference(bucket, *id))
     }
 
-    /// Of those that were dropped one is tried again when there is nobody else.
-    fn list_best(&self, held: &mut OwnedBucket<'_>) -> Step {
-        let free = self.others.minus(held.state.listed);
-        let (fresh, again) = (free.minus(held.state.gone), free.minus(self.shunned));
-        let best = self
-            .best(held.bucket, fresh)
-            .or_else(|| self.best(held.bucket, again).filter(|_| !held.unreported && self.renew(held.state)));
-        match best.is_some_and(|best| held.state.list(best)) {
+    /// Lists the best free member. A dropped member is tried again only when no other one is left.
+    fn list_best(&self, owned: &mut OwnedBucket<'_>) -> Step {
+        let free = self.others.minus(owned.state.listed);
+        let (new, dropped) = (free.minus(owned.state.dropped_in_term), free.minus(self.avoided));
+        let best = self.best(owned.bucket, new).or_else(|| {
+            self.best(owned.bucket, dropped).filter(|_| !owned.unreported && self.renew(owned.state))
+        });
+        match best.is_some_and(|best| owned.state.list(best)) {
             true => Step::Listed,
             false => Step::None,
         }
     }
 
-    /// The lowest of too many; where they are just enough, one of those that are on their way out of the members.
-    fn spare(&self, held: &OwnedBucket<'_>, in_sync: MemberSet) -> Option<NodeId> {
-        let state = &*held.state;
+    /// The lowest ranked of surplus backups. Without a surplus, a backup that is leaving the usable members.
+    fn spare(&self, owned: &OwnedBucket<'_>, in_sync: MemberSet) -> Option<NodeId> {
+        let state = &*owned.state;
         if in_sync.len() > self.wanted {
-            in_sync.iter().min_by_key(|id| self.liked(held.bucket, *id))
+            in_sync.iter().min_by_key(|id| self.preference(owned.bucket, *id))
         } else if in_sync.len() == self.wanted && self.wanted > 0 {
-            state.backups.minus(self.others).minus(state.dropping).minus(held.destined()).iter().next()
+            state.backups.minus(self.others).minus(state.dropping).minus(owned.planned_owner()).iter().next()
         } else {
             None
         }
     }
 
-    /// Copies follow a node that has joined: else those of a dead one would all be at the few that were there before.
-    /// Or one that was drained and serves again: what was dropped in this term is listed in the next one.
-    fn better(&self, held: &OwnedBucket<'_>, usable: MemberSet, in_sync: MemberSet) -> Option<NodeId> {
-        let whole = in_sync == usable && held.state.destined.is_none() && !self.draining;
-        let least = in_sync.iter().map(|id| self.liked(held.bucket, id)).min()?;
-        let better = self.best(held.bucket, self.others.minus(held.state.listed).minus(self.shunned))?;
-        (whole && self.liked(held.bucket, better) > least).then_some(better)
+    /// A member that outranks a backup. Replicas follow a node that joined: otherwise those of a failed node would all
+    /// stay at the few earlier nodes. They also follow a drained node that serves again, in a new term.
+    fn better(&self, owned: &OwnedBucket<'_>, usable: MemberSet, in_sync: MemberSet) -> Option<NodeId> {
+        let whole = in_sync == usable && owned.state.planned_owner.is_none() && !self.draining;
+        let least = in_sync.iter().map(|id| self.preference(owned.bucket, id)).min()?;
+        let better = self.best(owned.bucket, self.others.minus(owned.state.listed).minus(self.avoided))?;
+        (whole && self.preference(owned.bucket, better) > least).then_some(better)
     }
 
-    fn list_better(&self, held: &mut OwnedBucket<'_>, better: NodeId) -> Step {
-        let begun = match held.state.gone.contains(better) {
-            true if held.unreported => false,
-            true => self.renew(held.state),
-            false => held.state.list(better),
+    fn list_better(&self, owned: &mut OwnedBucket<'_>, better: NodeId) -> Step {
+        let begun = match owned.state.dropped_in_term.contains(better) {
+            true if owned.unreported => false,
+            true => self.renew(owned.state),
+            false => owned.state.list(better),
         };
         if begun { Step::Listed } else { Step::None }
     }
 }
 
 impl OwnedBucket<'_> {
-    /// Who is to own it, and has a copy for that.
-    fn destined(&self) -> MemberSet {
-        self.state.destined.map_or(MemberSet::EMPTY, MemberSet::of)
+    /// The planned next owner, which has a replica for that purpose.
+    fn planned_owner(&self) -> MemberSet {
+        self.state.planned_owner.map_or(MemberSet::EMPTY, MemberSet::of)
     }
 
     fn is_settled(&self) -> bool {
-        self.state.destined.is_none() && !self.unreported
+        self.state.planned_owner.is_none() && !self.unreported
     }
 }

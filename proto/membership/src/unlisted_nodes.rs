@@ -1,24 +1,24 @@
-//! Nodes that speak from where none of the list is: they belong to this cluster by another list.
+//! Nodes that send from an unlisted address: they belong to this cluster by another list.
 //!
-//! A node that is new in some lists and missing in others must not found a second cluster beside the first. Those who hear it and do
-//! not have it tell it that they act, in a word to no particular life of it: it proves nothing, and whoever overhears such
-//! words founds nothing (see [`Node::handle_datagram`]).
+//! A node that is new in some lists and missing in others must not bootstrap a second cluster beside the first. Members
+//! that receive its datagrams without having it in their list answer with a heartbeat for an unknown incarnation. Such
+//! a heartbeat proves nothing, and a node that receives one does not bootstrap (see [`Node::handle_datagram`]).
 
 use crate::message::{Body, Header, Heartbeat, Message, VERSION};
 use crate::{Incarnation, Member, Node, NodeId};
 use evergate_base::Micros;
 
-/// For so long an overheard word counts as one that is still said.
+/// Time for which such a heartbeat counts as recent.
 const LATELY: Micros = Micros::from_ms(1000);
 
 impl Node {
-    /// Who a datagram says it is from, if it is of this cluster and under a key of it. It may be a recording.
+    /// The sender that a datagram names, if it has this cluster's id and a valid tag. It may be a recording.
     pub fn sender_of(&self, datagram: &[u8]) -> Option<NodeId> {
         self.open(datagram).ok().map(|message| message.header.from.id)
     }
 
-    /// What keeps a node that is not in this one's list, or elsewhere in it, from founding a cluster beside this one's. Nothing as
-    /// long as this node is in none.
+    /// The heartbeat that keeps a node with another address, or missing in this node's list, from bootstrapping beside
+    /// this cluster. `None` while this node is in no view.
     pub fn notify_unlisted(&self, now: Micros, to: NodeId) -> Option<Vec<u8>> {
         if !self.established || self.left {
             return None;
@@ -43,7 +43,7 @@ impl Node {
         Message { header, body: Body::Heartbeat(heartbeat) }.encode(&self.keys).ok()
     }
 
-    /// Whether a node that acts was heard just now that speaks to no life of this one in particular.
+    /// Whether an active node was received lately that addresses no incarnation of this one in particular.
     pub fn saw_active_cluster(&self, now: Micros) -> bool {
         self.stray_at.is_some_and(|at| now.since(at) < LATELY)
     }

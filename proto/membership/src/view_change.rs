@@ -1,8 +1,8 @@
-//! How a view comes to be: PREPARE, PROMISE after the drain, COMMIT, install.
+//! Creation of a view: PREPARE, PROMISE after the leases have expired, COMMIT, install.
 //!
-//! A promise is the moment of truth: from its acceptance on nothing is granted to nodes outside the new view, and it is
-//! given only when every lease that such a node may still hold has run out. Invariants: promises rise; a view is
-//! installed only by a node that promised exactly it and has not taken the promise back.
+//! From the acceptance on nothing is granted to nodes outside the new view. The promise is sent only when every lease
+//! that such a node may still hold has expired. Invariants: promises rise; a view is installed only by a node that
+//! promised exactly it and did not withdraw the promise.
 
 use std::collections::BTreeMap;
 
@@ -13,18 +13,18 @@ use crate::config::Mode;
 use crate::message::{AnnouncedPhase, Body, Claim, ClaimedState, Commit, Header, Prepare, Promise};
 use crate::{Member, Members, Node, NodeId, Rejected, ViewId};
 
-/// A view that this node accepted to be in.
+/// A view that this node accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Pending {
     pub(crate) view: ViewId,
     pub(crate) members: Members,
     pub(crate) accepted_at: Micros,
-    /// When the promise was last given.
+    /// Time of the last promise.
     pub(crate) promised_at: Option<Micros>,
     /// The proposer asked again.
     pub(crate) asked: bool,
     /// Made by nodes without state: a new cluster.
-    pub(crate) founding: bool,
+    pub(crate) is_bootstrap: bool,
 }
 
 /// A view that this node proposes.
@@ -37,7 +37,7 @@ pub(crate) struct Proposal {
 }
 
 impl Node {
-    /// Accepts to be in a view, or not.
+    /// Accepts a proposed view, or ignores it.
     pub(crate) fn handle_prepare(&mut self, header: &Header, prepare: Prepare) -> Result<(), Rejected> {
         let Prepare { view, members } = prepare;
         if let Some(pending) = &mut self.pending
@@ -61,10 +61,10 @@ impl Node {
     /// Whether a view of these members, proposed by that node, may be promised.
     pub(crate) fn may_promise(&self, proposer: NodeId, members: &Members) -> bool {
         let all = members.set() == self.config.nodes;
-        let peer_input = members.0.iter().all(|(id, incarnation)| {
+        let are_reachable = members.0.iter().all(|(id, incarnation)| {
             self.is_incarnation_reachable(Member { id: *id, incarnation: *incarnation })
         });
-        if self.left || !peer_input {
+        if self.left || !are_reachable {
             return false;
         }
         if self.config.mode == Mode::Majority {
@@ -74,13 +74,13 @@ impl Node {
             return false;
         }
         let acting = self.established || self.peers.values().any(|peer| self.acts(peer.member()));
-        if self.is_founder(proposer) && acting {
-            // A node without state founds a cluster only where there is none.
+        if self.would_bootstrap(proposer) && acting {
+            // A node without state bootstraps only where no cluster is.
             return false;
         }
         match self.lapsed_at {
             Some(lapsed_at) if self.established => {
-                // What this node holds is the newest only if nobody can have taken it over meanwhile.
+                // The state of this node is the newest only if no failover can have happened meanwhile.
                 let same = self.peers.get(&proposer).is_some_and(|peer| peer.view == self.view);
                 let known = same && self.peers.get(&proposer).is_some_and(|peer| self.acts(peer.member()));
                 self.follows(members) && (all || known || self.is_quiet_since(lapsed_at))
@@ -89,7 +89,8 @@ impl Node {
         }
     }
 
-    /// Whether these are all members of the installed view but those who can do nothing without this node, and perhaps more.
+    /// Whether these are at least the members of the installed view without those that can do nothing without this
+    /// node.
     pub(crate) fn follows(&self, members: &Members) -> bool {
         if members.is_superset(&self.members) {
             return true;
@@ -101,7 +102,7 @@ impl Node {
     }
 
     /// Whether a proposer has no view itself, as far as is known.
-    fn is_founder(&self, proposer: NodeId) -> bool {
+    fn would_bootstrap(&self, proposer: NodeId) -> bool {
         if proposer == self.me.id {
             return !self.established;
         }
@@ -111,13 +112,13 @@ impl Node {
         })
     }
 
-    /// Whether a node was heard lately that says it acts in a view.
+    /// Whether a heartbeat of this member was received lately that reports it as active.
     pub(crate) fn acts(&self, member: Member) -> bool {
         self.is_incarnation_reachable(member)
             && self.peers.get(&member.id).is_some_and(|peer| peer.state() == AnnouncedPhase::Active)
     }
 
-    /// Whether no active view was heard of since `since`, for as long as a lapse asks for.
+    /// Whether no active view was announced since `since`, for as long as a lapse requires.
     fn is_quiet_since(&self, since: Micros) -> bool {
         let since = self.active_received_at.map_or(since, |at| at.max(since));
         self.now.since(since) >= self.config.timing.listen_lapse
@@ -127,19 +128,26 @@ impl Node {
         if self.proposal.as_ref().is_some_and(|proposal| proposal.view < view) {
             self.proposal = None;
         }
-        let founding = self.is_founder(view.proposer);
+        let is_bootstrap = self.would_bootstrap(view.proposer);
         self.promised = view;
         self.wanted_since = None;
-        self.pending =
-            Some(Pending { view, members, accepted_at: self.now, promised_at: None, asked: true, founding });
+        self.pending = Some(Pending {
+            view,
+            members,
+            accepted_at: self.now,
+            promised_at: None,
+            asked: true,
+            is_bootstrap,
+        });
         self.due = true;
     }
 
-    /// When the pending promise may be given; `None` without one, or while a node outside it may be alive.
+    /// Time at which the pending promise may be sent; `None` without one, or while a node outside the view may be
+    /// active.
     pub(crate) fn promise_due(&self) -> Option<Micros> {
         let pending = self.pending.as_ref().filter(|pending| pending.asked)?;
         let take = self.config.timing.take;
-        // An earlier process of this node may have granted until it died.
+        // An earlier process of this node may have granted until it ended.
         let mut due = self.started_at + take;
         for (id, peer) in &self.peers {
             let granted = Member { id: *id, incarnation: peer.granted_to };
@@ -150,15 +158,15 @@ impl Node {
             due = due.max(granted_at + take);
         }
         if let Some(from) = self.witness_needed(pending) {
-            // Those who hear us although we do not hear them need the time to close their gates.
-            let notice = if pending.founding {
+            // Nodes that receive this one although it does not receive them need the time to close their gates.
+            let notice = if pending.is_bootstrap {
                 take
             } else {
                 Micros(self.config.timing.heartbeat.0.saturating_mul(2))
             };
             due = due.max(pending.accepted_at + notice);
-            // The witness must have been there after the others were silent for long enough: what is left over from
-            // before a partition says nothing about who is on the lonely side.
+            // The witness must have answered after the excluded nodes were silent for long enough. An answer from
+            // before a partition does not show which side is the smaller one.
             if self.witness_asked_at < from {
                 return None;
             }
@@ -168,8 +176,8 @@ impl Node {
         (!blocked).then_some(due)
     }
 
-    /// Rule 11: whether a member of the installed view outside `members` was heard within the drain, without saying
-    /// that it is fenced.
+    /// Rule 11: whether a member of the installed view outside `members` was received within the failover time and did
+    /// not report that it is fenced.
     pub(crate) fn has_live_outsider(&self, members: &Members) -> bool {
         let now = self.now;
         self.established
@@ -185,7 +193,7 @@ impl Node {
             })
     }
 
-    /// Gives the promise when it is due.
+    /// Sends the promise when it is due.
     pub(crate) fn advance_promise(&mut self, now: Micros) {
         if self.promise_due().is_none_or(|due| now < due) {
             return;
@@ -194,10 +202,10 @@ impl Node {
             let Some(pending) = &mut self.pending else { return };
             pending.asked = false;
             pending.promised_at = Some(now);
-            Promise { view: pending.view, held: None }
+            Promise { view: pending.view, claimed: None }
         };
-        let held = if self.established { Some(self.claimed_state()) } else { self.remembered.clone() };
-        let promise = Promise { held, ..promise };
+        let claimed = if self.established { Some(self.claimed_state()) } else { self.remembered.clone() };
+        let promise = Promise { claimed, ..promise };
         if promise.view.proposer == self.me.id {
             if let Some(proposal) = &mut self.proposal {
                 proposal.promises.insert(self.me.id, promise);
@@ -207,7 +215,7 @@ impl Node {
         }
     }
 
-    /// What this node holds, for a promise.
+    /// This node's state, for a promise.
     pub(crate) fn claimed_state(&self) -> ClaimedState {
         let claim = |(state, assignment): (
             &crate::bucket_state::BucketState,
@@ -230,7 +238,7 @@ impl Node {
         if proposal.view != promise.view {
             return Ok(());
         }
-        let fits = promise.held.as_ref().is_none_or(|held| held.claims.len() == buckets);
+        let fits = promise.claimed.as_ref().is_none_or(|claimed| claimed.claims.len() == buckets);
         if !fits || !proposal.members.contains(header.from) {
             return Err(Rejected::Unexpected);
         }
@@ -238,11 +246,11 @@ impl Node {
         Ok(())
     }
 
-    /// Commits the own proposal when everyone in it has promised.
+    /// Commits the own proposal when every member of it has promised.
     pub(crate) fn advance_proposal(&mut self) {
         let Some(proposal) = &self.proposal else { return };
-        let standing = self.pending.as_ref().is_some_and(|pending| pending.view == proposal.view);
-        if !standing {
+        let phase = self.pending.as_ref().is_some_and(|pending| pending.view == proposal.view);
+        if !phase {
             self.proposal = None;
             return;
         }
@@ -250,7 +258,7 @@ impl Node {
             return;
         }
         let Some(Proposal { view, members, promises, .. }) = self.proposal.take() else { return };
-        let ground = AssignmentInput {
+        let input = AssignmentInput {
             view,
             members: &members,
             promises: &promises,
@@ -259,7 +267,7 @@ impl Node {
             quorum: (self.config.mode == Mode::Majority).then(|| self.config.majority()),
             weights: self.weights(&members),
         };
-        match decide(&ground) {
+        match decide(&input) {
             Ok(map) => {
                 let commit = Commit { view, members, map };
                 let body = Body::Commit(commit.clone());
@@ -270,12 +278,12 @@ impl Node {
             }
             Err(Conflict::Outdated { loser, than }) if loser == self.me.id => self.yield_to(than),
             Err(Conflict::Outdated { loser, than }) => self.send(loser, &Body::Yield(than)),
-            // Nothing can be decided before the established ones have given up, which they do by themselves.
+            // No decision is possible before the established nodes have dropped their state by themselves.
             Err(Conflict::Forgotten) => {}
         }
     }
 
-    /// The loser of conflicting claims drops its state.
+    /// Drops the state of the loser of conflicting claims.
     pub(crate) fn handle_yield(&mut self, than: ViewId) -> Result<(), Rejected> {
         self.yield_to(than);
         Ok(())
@@ -283,11 +291,11 @@ impl Node {
 
     fn yield_to(&mut self, than: ViewId) {
         if self.established && self.view < than {
-            self.void(true);
+            self.drop_state(true);
         }
     }
 
-    /// Installs a view that was promised; gives up what a view says that was made without this node.
+    /// Installs a promised view. Drops the state if the view was made without this node.
     pub(crate) fn handle_commit(&mut self, _header: &Header, commit: Commit) -> Result<(), Rejected> {
         let fits = commit.map.len() == usize::from(self.config.buckets)
             && self.config.nodes.is_superset(commit.members.set())
@@ -303,7 +311,7 @@ impl Node {
         }
         if !commit.members.contains(self.me) {
             if self.established {
-                self.void(true);
+                self.drop_state(true);
             }
             return Ok(());
         }
@@ -314,9 +322,10 @@ impl Node {
         if promised {
             self.install(commit);
         } else if self.promised == commit.view {
-            // The promise was taken back by a lapse; the others went on without what this node holds, or wait for it to install the view.
+            // A lapse withdrew the promise. The other nodes continued without this one, or wait until it installs the
+            // view.
             let (remembered, hold) = (self.remembered.take(), self.established);
-            self.void(hold);
+            self.drop_state(hold);
             self.remembered = remembered;
         }
         Ok(())
@@ -343,8 +352,8 @@ impl Node {
         self.lapsed_at = None;
         self.remembered = None;
         self.blocks_majority_since = None;
-        self.busy.clear();
-        self.urgent.clear();
+        self.with_operations.clear();
+        self.unsent.clear();
         self.replies.clear();
         self.drained_logged = false;
         for ((bucket, state), assignment) in (0u16..).zip(self.bucket_states.iter_mut()).zip(&map) {
@@ -355,11 +364,11 @@ impl Node {
         self.members = members;
         self.map = map;
         self.balance_at = self.now + self.config.timing.balance;
-        self.even_at = self.balance_at;
+        self.rebalance_at = self.balance_at;
         self.note_installed();
     }
 
-    /// The share of the load that each member may get; 0 for one that is draining.
+    /// Share of the load of each member; 0 for a draining one.
     pub(crate) fn weights(&self, members: &Members) -> BTreeMap<NodeId, u16> {
         let weight = |id: NodeId| {
             if id == self.me.id {

@@ -1,4 +1,4 @@
-//! Bad input: whatever arrives, a node counts it by reason and changes nothing.
+//! Bad input: a node counts every unusable datagram by reason and changes nothing.
 
 use evergate_base::Micros;
 use evergate_membership::{
@@ -23,14 +23,14 @@ fn node(mode: Mode, id: u8, keys: Keyring, now: Micros) -> Node {
 struct Pair {
     nodes: Vec<Node>,
     now: u64,
-    /// Everything sent so far: to whom, on which path.
+    /// Everything sent so far: receiver, path, datagram.
     recorded: Vec<(usize, Path, Vec<u8>)>,
     skew: [u64; 2],
 }
 
 impl Pair {
     fn new(mode: Mode, keys: [Keyring; 2]) -> Pair {
-        // The clocks are a minute apart: nothing may compare them.
+        // The clocks are a minute apart: no code may compare them.
         let skew = [60_000_000, 0];
         let nodes = keys.into_iter().enumerate();
         let nodes = nodes.map(|(id, keys)| node(mode, id as u8, keys, Micros(skew[id]))).collect();
@@ -65,8 +65,8 @@ impl Pair {
         self.nodes.iter().for_each(|node| assert_eq!(node.check_invariants(), Ok(())));
     }
 
-    fn together(&self) -> bool {
-        self.nodes.iter().all(|node| node.standing() == NodePhase::Active && node.members().0.len() == 2)
+    fn is_joined(&self) -> bool {
+        self.nodes.iter().all(|node| node.phase() == NodePhase::Active && node.members().0.len() == 2)
             && self.nodes[0].view() == self.nodes[1].view()
     }
 }
@@ -78,11 +78,11 @@ fn joined() -> Pair {
 fn joined_in(mode: Mode) -> Pair {
     let mut pair = Pair::new(mode, [Keyring::new(KeyId(1), KEY), Keyring::new(KeyId(1), KEY)]);
     pair.run_ms(200);
-    assert!(pair.together());
+    assert!(pair.is_joined());
     pair
 }
 
-/// What one node says to another in a view.
+/// Header of a message from one node to another in a view.
 fn header((from, to): (Member, Member), view: ViewId, sequence: u64) -> Header {
     Header { version: VERSION, key: KeyId(1), calm: false, cluster: ClusterId(5), from, to, view, sequence }
 }
@@ -96,7 +96,7 @@ fn clocks_a_minute_apart_do_not_matter() {
     let mut pair = joined();
     let view = pair.nodes[0].view();
     pair.run_ms(2000);
-    assert!(pair.together());
+    assert!(pair.is_joined());
     assert_eq!(pair.nodes[0].view(), view);
     assert_eq!(total_rejected(&pair.nodes[0]) + total_rejected(&pair.nodes[1]), 0);
 }
@@ -116,11 +116,11 @@ fn replayed_datagrams_are_counted_and_change_nothing() {
     let seen = node.rejected(Rejected::Duplicate) + node.rejected(Rejected::TooOld);
     assert!(seen > 50, "{seen}");
     assert_eq!((node.view(), node.leases()), (before.view(), before.leases()));
-    assert!(node.poll_timeout() >= before.poll_timeout(), "a replay made work");
+    assert!(node.poll_timeout() >= before.poll_timeout(), "a replay caused work");
 }
 
 #[test]
-fn a_recording_of_a_former_life_neither_revives_it_nor_cuts_off_the_present_one() {
+fn recording_of_an_ended_incarnation_changes_nothing() {
     let mut pair = joined_in(Mode::Witness);
     let old = pair.recorded.clone();
     // Node 1 starts again, and joins again.
@@ -129,9 +129,9 @@ fn a_recording_of_a_former_life_neither_revives_it_nor_cuts_off_the_present_one(
     let config = Config { mode: Mode::Witness, ..config(1, 2) };
     pair.nodes[1] = Node::new(config, keys, Incarnation(777), clock).unwrap();
     pair.run_ms(400);
-    assert!(pair.together());
+    assert!(pair.is_joined());
     let view = pair.nodes[0].view();
-    // Also when the former life is not remembered any more.
+    // Also when the earlier incarnation is not remembered any more.
     for later_ms in [0, 2000] {
         pair.run_ms(later_ms);
         for round in 0..20 {
@@ -143,7 +143,7 @@ fn a_recording_of_a_former_life_neither_revives_it_nor_cuts_off_the_present_one(
             }
             pair.run_ms(10);
         }
-        assert!(pair.together(), "{later_ms} ms later");
+        assert!(pair.is_joined(), "{later_ms} ms later");
         assert_eq!(pair.nodes[0].view(), view, "{later_ms} ms later");
     }
     assert!(pair.nodes[1].rejected(Rejected::WrongReceiver) > 0);
@@ -151,7 +151,7 @@ fn a_recording_of_a_former_life_neither_revives_it_nor_cuts_off_the_present_one(
 }
 
 #[test]
-fn wrong_keys_wrong_clusters_and_flipped_bits_are_told_apart() {
+fn wrong_keys_clusters_and_bits_have_different_reasons() {
     let mut pair = joined();
     let (to, path, good) = pair.recorded.iter().rev().find(|(to, ..)| *to == 0).cloned().unwrap();
     assert_eq!(to, 0);
@@ -178,15 +178,18 @@ fn wrong_keys_wrong_clusters_and_flipped_bits_are_told_apart() {
         assert_eq!(pair.nodes[0].view(), view);
     };
     expect(&sealed(header, &right), Rejected::WrongCluster);
-    let ours = Header { cluster: ClusterId(5), ..header };
-    expect(&sealed(ours, &Keyring::new(KeyId(1), [8; 32])), Rejected::Forged);
-    expect(&sealed(Header { key: KeyId(2), ..ours }, &Keyring::new(KeyId(2), KEY)), Rejected::UnknownKey);
+    let own_cluster = Header { cluster: ClusterId(5), ..header };
+    expect(&sealed(own_cluster, &Keyring::new(KeyId(1), [8; 32])), Rejected::Forged);
+    expect(
+        &sealed(Header { key: KeyId(2), ..own_cluster }, &Keyring::new(KeyId(2), KEY)),
+        Rejected::UnknownKey,
+    );
     let unlisted = Member { id: NodeId(7), incarnation: Incarnation(1) };
-    expect(&sealed(Header { from: unlisted, ..ours }, &right), Rejected::UnknownSender);
-    expect(&sealed(Header { from: pair_me(0), ..ours }, &right), Rejected::UnknownSender);
-    expect(&sealed(Header { to: unlisted, ..ours }, &right), Rejected::WrongReceiver);
-    let reborn = Member { id: NodeId(1), incarnation: Incarnation(5) };
-    expect(&sealed(Header { from: reborn, ..ours }, &right), Rejected::StaleSender);
+    expect(&sealed(Header { from: unlisted, ..own_cluster }, &right), Rejected::UnknownSender);
+    expect(&sealed(Header { from: pair_me(0), ..own_cluster }, &right), Rejected::UnknownSender);
+    expect(&sealed(Header { to: unlisted, ..own_cluster }, &right), Rejected::WrongReceiver);
+    let restarted = Member { id: NodeId(1), incarnation: Incarnation(5) };
+    expect(&sealed(Header { from: restarted, ..own_cluster }, &right), Rejected::StaleSender);
     let mut version = good.clone();
     version[0] = 9;
     expect(&version, Rejected::Version);
@@ -204,28 +207,28 @@ fn pair_me(id: u8) -> Member {
 }
 
 #[test]
-fn a_node_with_another_key_stays_outside_and_is_counted() {
+fn node_with_another_key_stays_outside_and_is_counted() {
     let mut pair = Pair::new(Mode::Majority, [Keyring::new(KeyId(1), KEY), Keyring::new(KeyId(1), [1; 32])]);
     pair.run_ms(5000);
-    assert!(pair.nodes.iter().all(|node| node.standing() == NodePhase::Listening));
+    assert!(pair.nodes.iter().all(|node| node.phase() == NodePhase::Listening));
     assert!(pair.nodes.iter().all(|node| node.rejected(Rejected::Forged) > 100));
 }
 
 #[test]
-fn an_authentic_message_that_makes_no_sense_is_refused() {
+fn authentic_message_with_invalid_content_is_refused() {
     let mut pair = joined();
     let me = pair.nodes[0].me();
-    let them = pair.nodes[1].me();
-    let view = ViewId { epoch: 99, proposer: NodeId(1), incarnation: them.incarnation };
-    let members = Members([(me.id, me.incarnation), (them.id, them.incarnation)].into());
+    let peer = pair.nodes[1].me();
+    let view = ViewId { epoch: 99, proposer: NodeId(1), incarnation: peer.incarnation };
+    let members = Members([(me.id, me.incarnation), (peer.id, peer.incarnation)].into());
     let assignment = Assignment { owner: NodeId(0), ..Assignment::default() };
     let odd_owner = Assignment { owner: NodeId(3), ..assignment };
     let own_backup = Assignment { listed: MemberSet::of(NodeId(0)), ..assignment };
     let unlisted = Members([(NodeId(9), Incarnation(1)), (me.id, me.incarnation)].into());
     let none = MemberSet::EMPTY;
-    let handing = |in_sync, listed| {
-        let generation = DataEpoch(pair.nodes[0].view().unwrap());
-        Change::Move { generation, index: 0, in_sync, listed, work: None }
+    let move_to = |in_sync, listed| {
+        let data_epoch = DataEpoch(pair.nodes[0].view().unwrap());
+        Change::Move { data_epoch, index: 0, in_sync, listed, work: None }
     };
     let bodies = [
         Body::Commit(Commit { view, members: members.clone(), map: vec![assignment; 3] }),
@@ -234,14 +237,14 @@ fn an_authentic_message_that_makes_no_sense_is_refused() {
         Body::Commit(Commit { view, members: unlisted.clone(), map: vec![assignment; 4] }),
         Body::Prepare(Prepare { view, members: unlisted }),
         Body::Prepare(Prepare { view: ViewId { proposer: NodeId(0), ..view }, members: members.clone() }),
-        Body::Prepare(Prepare { view, members: Members([(them.id, them.incarnation)].into()) }),
+        Body::Prepare(Prepare { view, members: Members([(peer.id, peer.incarnation)].into()) }),
         Body::Ops(vec![Op { bucket: Bucket(900), moves: 0, change: Change::Own }]),
         Body::Ops(vec![Op { bucket: Bucket(0), moves: u32::MAX, change: Change::Own }]),
-        Body::Ops(vec![Op { bucket: Bucket(0), moves: 1, change: handing(MemberSet::of(NodeId(9)), none) }]),
-        Body::Ops(vec![Op { bucket: Bucket(0), moves: 1, change: handing(none, MemberSet::of(NodeId(9))) }]),
+        Body::Ops(vec![Op { bucket: Bucket(0), moves: 1, change: move_to(MemberSet::of(NodeId(9)), none) }]),
+        Body::Ops(vec![Op { bucket: Bucket(0), moves: 1, change: move_to(none, MemberSet::of(NodeId(9))) }]),
     ];
     for (at, body) in bodies.into_iter().enumerate() {
-        let header = header((them, me), pair.nodes[0].view().unwrap(), 1_000_000 + at as u64);
+        let header = header((peer, me), pair.nodes[0].view().unwrap(), 1_000_000 + at as u64);
         let bytes = Message { header, body: body.clone() }.encode(&Keyring::new(KeyId(1), KEY)).unwrap();
         let (clock, installed) = (pair.clock(0), pair.nodes[0].view());
         pair.nodes[0].handle_datagram(clock, Path::Inside, &bytes);
@@ -252,9 +255,10 @@ fn an_authentic_message_that_makes_no_sense_is_refused() {
     }
 }
 
-/// Whoever has the key, or a defect, may say that it heard of us what we have not said yet, or grant in a view that is not ours.
+/// With the key, or by a defect, a peer can echo a clock of this node that is still in the future, or grant in another
+/// view.
 #[test]
-fn a_lease_is_counted_from_a_clock_that_was_ours_and_in_our_view() {
+fn lease_counts_from_an_own_past_clock_in_the_own_view() {
     let pair = joined_in(Mode::Witness);
     let (me, clock) = (&pair.nodes[0], pair.clock(0));
     let last = pair.recorded.iter().rev().find(|(to, ..)| *to == 0).unwrap();
@@ -276,7 +280,7 @@ fn a_lease_is_counted_from_a_clock_that_was_ours_and_in_our_view() {
     let (before, fence) = (me.leases().member[1], me.config().timing.fence);
     let view = me.view().unwrap();
     let other = ViewId { epoch: view.epoch - 1, ..view };
-    assert_eq!(lease(3000, clock.0 + 1000, view), clock + Micros(1000) + fence, "from when we said it");
+    assert_eq!(lease(3000, clock.0 + 1000, view), clock + Micros(1000) + fence, "from the sending time");
     assert_eq!(lease(3000, clock.0 + 1000, other), before, "of another view");
     for ahead_us in [3001, 60_000_000, u64::MAX - clock.0] {
         assert_eq!(lease(3000, clock.0 + ahead_us, view), before, "{ahead_us} us ahead");
@@ -284,58 +288,59 @@ fn a_lease_is_counted_from_a_clock_that_was_ours_and_in_our_view() {
 }
 
 #[test]
-fn the_word_of_a_witness_counts_from_when_it_was_asked() {
+fn witness_answer_counts_from_the_time_of_the_question() {
     let mut node = node(Mode::Witness, 0, Keyring::new(KeyId(1), KEY), Micros(0));
     let fence = node.config().timing.fence;
     let at = Micros::from_ms;
     node.set_witness(at(1020), at(1000), true);
     assert_eq!(node.witness_until(), at(1000) + fence);
     node.set_witness(at(1025), at(990), true);
-    assert_eq!(node.witness_until(), at(1000) + fence, "an older question takes nothing away");
+    assert_eq!(node.witness_until(), at(1000) + fence, "an older question changes nothing");
     node.set_witness(at(1030), at(5000), true);
-    assert_eq!(node.witness_until(), at(1030) + fence, "it cannot be asked later than it answers");
+    assert_eq!(node.witness_until(), at(1030) + fence, "a question cannot follow its answer");
     node.set_witness(at(1031), at(1031), false);
     assert_eq!(node.witness_until(), Micros(0));
 }
 
-/// What the owner believes of a copy may be wrong: the node that has it knows.
+/// The owner's knowledge of a replica may be wrong: only its holder knows its content.
 #[test]
-fn a_copy_that_lacks_entries_neither_counts_nor_takes_over() {
+fn replica_that_lacks_entries_is_neither_added_nor_owner() {
     let mut pair = joined();
-    let (me, them, view) = (pair.nodes[0].me(), pair.nodes[1].me(), pair.nodes[0].view().unwrap());
+    let (me, peer, view) = (pair.nodes[0].me(), pair.nodes[1].me(), pair.nodes[0].view().unwrap());
     let role = |node: &Node, bucket| node.role(Bucket(bucket));
-    let is_copy = |bucket: &u16| matches!(role(&pair.nodes[0], *bucket), Role::Backup { in_sync: false, .. });
-    let bucket = (0..4).find(is_copy).expect("a bucket of node 1");
-    let Role::Backup { term, generation, .. } = role(&pair.nodes[0], bucket) else { unreachable!() };
+    let is_replica =
+        |bucket: &u16| matches!(role(&pair.nodes[0], *bucket), Role::Backup { in_sync: false, .. });
+    let bucket = (0..4).find(is_replica).expect("a bucket of node 1");
+    let Role::Backup { term, data_epoch, .. } = role(&pair.nodes[0], bucket) else { unreachable!() };
     let clock = pair.clock(0);
     let node = &mut pair.nodes[0];
     let mut sequence = 1_000_000;
-    let mut read_from = |node: &mut Node, moves: u32, change: Change| {
+    let mut send_op = |node: &mut Node, moves: u32, change: Change| {
         sequence += 1;
-        let header = header((them, me), view, sequence);
+        let header = header((peer, me), view, sequence);
         let body = Body::Ops(vec![Op { bucket: Bucket(bucket), moves, change }]);
         let bytes = Message { header, body }.encode(&Keyring::new(KeyId(1), KEY)).unwrap();
         node.handle_datagram(clock, Path::Inside, &bytes);
         assert_eq!((total_rejected(node), node.check_invariants()), (0, Ok(())));
     };
     let mine = MemberSet::of(me.id);
-    let handing = |index| Change::Move { generation, index, in_sync: mine, listed: mine, work: None };
+    let move_to = |index| Change::Move { data_epoch, index, in_sync: mine, listed: mine, work: None };
     node.handle_stored(Bucket(bucket), term, 5);
-    read_from(node, 0, Change::Add { generation, index: 6 });
-    assert!(matches!(role(node, bucket), Role::Backup { in_sync: false, .. }), "entry 6 is not here");
-    read_from(node, 1, handing(5));
-    assert!(matches!(role(node, bucket), Role::Backup { in_sync: false, .. }), "it has not been added");
-    read_from(node, 0, Change::Add { generation, index: 5 });
+    send_op(node, 0, Change::Add { data_epoch, index: 6 });
+    assert!(matches!(role(node, bucket), Role::Backup { in_sync: false, .. }), "entry 6 is missing");
+    send_op(node, 1, move_to(5));
+    assert!(matches!(role(node, bucket), Role::Backup { in_sync: false, .. }), "not in sync yet");
+    send_op(node, 0, Change::Add { data_epoch, index: 5 });
     assert!(matches!(role(node, bucket), Role::Backup { in_sync: true, .. }));
-    read_from(node, 1, handing(6));
-    assert!(matches!(role(node, bucket), Role::Backup { .. }), "entry 6 is still not here");
-    read_from(node, 1, handing(5));
+    send_op(node, 1, move_to(6));
+    assert!(matches!(role(node, bucket), Role::Backup { .. }), "entry 6 is still missing");
+    send_op(node, 1, move_to(5));
     assert!(matches!(role(node, bucket), Role::Owner { .. }));
 }
 
-/// Its queues may hold what others said meanwhile.
+/// Heartbeats of that time may wait in its queues.
 #[test]
-fn a_node_that_was_paused_holds_nobody_for_silent() {
+fn paused_node_counts_no_peer_as_silent() {
     for mode in [Mode::Witness, Mode::Majority] {
         let pair = joined_in(mode);
         let fence = pair.nodes[0].config().timing.fence;
@@ -348,18 +353,18 @@ fn a_node_that_was_paused_holds_nobody_for_silent() {
                 let reported = Message::decode(&transmit.bytes).unwrap().body;
                 assert!(!matches!(reported, Body::Prepare(_)), "{mode:?} {pause} us");
             }
-            assert!(node.hearing().contains(NodeId(1)), "{mode:?} {pause} us");
+            assert!(node.reachable_nodes().contains(NodeId(1)), "{mode:?} {pause} us");
         }
     }
 }
 
 #[test]
-fn what_is_meant_for_another_node_is_refused() {
+fn datagram_for_another_node_is_refused() {
     let mut pair = joined();
-    let (me, them) = (pair.nodes[0].me(), pair.nodes[1].me());
+    let (me, peer) = (pair.nodes[0].me(), pair.nodes[1].me());
     let (to, path, bytes) = pair.recorded.iter().rev().find(|(to, ..)| *to == 0).unwrap();
     let reported = Message::decode(bytes).unwrap();
-    assert_eq!((*to, reported.header.to, reported.header.from), (0, me, them));
+    assert_eq!((*to, reported.header.to, reported.header.from), (0, me, peer));
     let (clock, path) = (pair.clock(0), *path);
     for (count, incarnation) in (1..).zip([me.incarnation, Incarnation::UNKNOWN]) {
         let mut header = reported.header;
@@ -373,18 +378,18 @@ fn what_is_meant_for_another_node_is_refused() {
 }
 
 #[test]
-fn what_a_node_has_promised_never_goes_back() {
+fn promise_never_goes_back() {
     let mut pair = joined();
-    let (me, them) = (pair.nodes[0].me(), pair.nodes[1].me());
+    let (me, peer) = (pair.nodes[0].me(), pair.nodes[1].me());
     let installed = pair.nodes[0].view().unwrap();
-    let members = Members([(me.id, me.incarnation), (them.id, them.incarnation)].into());
+    let members = Members([(me.id, me.incarnation), (peer.id, peer.incarnation)].into());
     let view = |later: u64| ViewId {
         epoch: installed.epoch + later,
-        proposer: them.id,
-        incarnation: them.incarnation,
+        proposer: peer.id,
+        incarnation: peer.incarnation,
     };
     for (sequence, asked, promised) in [(0, 20, 20), (1, 10, 20), (2, 19, 20), (3, 21, 21)] {
-        let header = header((them, me), installed, 1_000_000 + sequence);
+        let header = header((peer, me), installed, 1_000_000 + sequence);
         let body = Body::Prepare(Prepare { view: view(asked), members: members.clone() });
         let bytes = Message { header, body }.encode(&Keyring::new(KeyId(1), KEY)).unwrap();
         pair.now += 5000;
@@ -405,7 +410,7 @@ fn what_a_node_has_promised_never_goes_back() {
 }
 
 #[test]
-fn the_largest_map_and_promise_fit_into_a_datagram() {
+fn largest_map_and_promise_fit_into_a_datagram() {
     let view = |epoch| ViewId { epoch, proposer: NodeId(31), incarnation: Incarnation(u64::MAX) };
     let members = Members((0..32).map(|id| (NodeId(id), Incarnation(u64::MAX))).collect());
     let header = Header {
@@ -422,7 +427,7 @@ fn the_largest_map_and_promise_fit_into_a_datagram() {
         owner: NodeId(31),
         in_sync: MemberSet(0x7FFF_0000),
         listed: MemberSet(0x7FFF_FFFF),
-        generation: DataEpoch(view(bucket % 8)),
+        data_epoch: DataEpoch(view(bucket % 8)),
     };
     let commit =
         Commit { view: view(u64::MAX), members: members.clone(), map: (0..1024).map(assignment).collect() };
@@ -430,11 +435,11 @@ fn the_largest_map_and_promise_fit_into_a_datagram() {
         holds: Holds::InSync,
         moves: 300,
         index: 1 << 48,
-        generation: DataEpoch(view(bucket)),
+        data_epoch: DataEpoch(view(bucket)),
         base_in_sync: MemberSet(u32::MAX),
     };
     let claims = (0..1024).map(claim).collect();
-    let promise = Promise { view: view(9), held: Some(ClaimedState { view: view(8), members, claims }) };
+    let promise = Promise { view: view(9), claimed: Some(ClaimedState { view: view(8), members, claims }) };
     let keys = Keyring::new(KeyId(1), KEY);
     let commit = Message { header, body: Body::Commit(commit) };
     let promise = Message { header, body: Body::Promise(promise) };
@@ -446,34 +451,32 @@ fn the_largest_map_and_promise_fit_into_a_datagram() {
 }
 
 fn any_heartbeat() -> impl Strategy<Value = Heartbeat> {
-    (any::<[u64; 4]>(), any::<[bool; 6]>(), 0u8..5, any::<u32>()).prop_map(|(n, b, state, peer_input)| {
-        Heartbeat {
-            clock_us: n[0],
-            echo_us: n[1],
-            grants: b[0],
-            includes_you: b[1],
-            excludes_you: b[2],
-            state: [
-                AnnouncedPhase::Listen,
-                AnnouncedPhase::HeldDown,
-                AnnouncedPhase::Active,
-                AnnouncedPhase::Fenced,
-                AnnouncedPhase::Left,
-            ][usize::from(state)],
-            witnessed: b[4],
-            lapsed: b[5],
-            promised: ViewId { epoch: n[2] % 8, proposer: NodeId(1), incarnation: Incarnation(n[3] % 4) },
-            peer_input: [MemberSet(peer_input), MemberSet(peer_input.rotate_left(7))],
-            reach: [b[1], b[2]].map(|works| if works { Reach::Works } else { Reach::Silent }),
-            closed_from: Incarnation(n[2]),
-            closed_to: Incarnation(n[3]),
-            owned: peer_input as u16,
-            work: n[0],
-            weight: peer_input as u16,
-            draining: b[3],
-            lease_us: n[1],
-            configurations: n,
-        }
+    (any::<[u64; 4]>(), any::<[bool; 6]>(), 0u8..5, any::<u32>()).prop_map(|(n, b, state, nodes)| Heartbeat {
+        clock_us: n[0],
+        echo_us: n[1],
+        grants: b[0],
+        includes_you: b[1],
+        excludes_you: b[2],
+        state: [
+            AnnouncedPhase::Listen,
+            AnnouncedPhase::HeldDown,
+            AnnouncedPhase::Active,
+            AnnouncedPhase::Fenced,
+            AnnouncedPhase::Left,
+        ][usize::from(state)],
+        witnessed: b[4],
+        lapsed: b[5],
+        promised: ViewId { epoch: n[2] % 8, proposer: NodeId(1), incarnation: Incarnation(n[3] % 4) },
+        receives_from: [MemberSet(nodes), MemberSet(nodes.rotate_left(7))],
+        reach: [b[1], b[2]].map(|works| if works { Reach::Works } else { Reach::Silent }),
+        closed_from: Incarnation(n[2]),
+        closed_to: Incarnation(n[3]),
+        owned: nodes as u16,
+        work: n[0],
+        weight: nodes as u16,
+        draining: b[3],
+        lease_us: n[1],
+        configurations: n,
     })
 }
 
@@ -489,7 +492,7 @@ proptest! {
     }
 
     #[test]
-    fn a_peer_that_says_anything_authentically_cannot_break_a_node(
+    fn any_authentic_heartbeats_keep_the_invariants(
         heartbeats in prop::collection::vec((any_heartbeat(), 0u64..40_000, 0u64..5, any::<bool>()), 1..60)
     ) {
         let mut node = joined_once();
@@ -515,7 +518,7 @@ proptest! {
     }
 }
 
-/// A joined node, built once: joining two nodes for every case would be most of the test's time.
+/// A joined node, built once: joining two nodes for every case would take most of the test's time.
 fn joined_once() -> Node {
     static NODE: std::sync::OnceLock<Node> = std::sync::OnceLock::new();
     NODE.get_or_init(|| joined().nodes.swap_remove(0)).clone()

@@ -71,7 +71,7 @@ impl Agent {
         let (mut changed, mut arrived, mut instructions) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(event) = node.poll_event() {
             match &event {
-                Event::Voided => {
+                Event::StateDropped => {
                     self.known.clear();
                     changed.clear();
                     arrived.clear();
@@ -82,8 +82,8 @@ impl Agent {
                 Event::Role { bucket, role } => {
                     self.play(node, kernel, *bucket, *role, &mut changed, &mut arrived)
                 }
-                Event::Standing(NodePhase::Active) => self.resets_unknown = true,
-                Event::Standing(_) | Event::Installed { .. } | Event::Drained => {}
+                Event::Phase(NodePhase::Active) => self.resets_unknown = true,
+                Event::Phase(_) | Event::Installed { .. } | Event::Drained => {}
             }
             reported.push(event);
         }

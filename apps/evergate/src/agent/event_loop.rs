@@ -352,7 +352,7 @@ impl Agent {
             }
             AgentCommand::Configurations(names) => self.node.set_configurations(now, names),
             AgentCommand::Leave | AgentCommand::Stop => {
-                if self.node.standing() != NodePhase::Left {
+                if self.node.phase() != NodePhase::Left {
                     self.node.leave(now);
                 }
                 if order == AgentCommand::Stop {
@@ -397,7 +397,7 @@ impl Agent {
             }
             Report::Resumed(part) => {
                 let done = state.rounds.resumed(now, &part, &mut state.counts);
-                if !state.rounds.is_running() && self.node.standing() == NodePhase::Active {
+                if !state.rounds.is_running() && self.node.phase() == NodePhase::Active {
                     self.answer_unknown(true);
                 }
                 if let Some(done) = done {
@@ -474,7 +474,7 @@ impl Agent {
         self.report_handed_off(state, now);
         self.warn_all(state, now);
         if let Some(final_acks) = &mut state.final_acks {
-            final_acks.leave(&self.links, &self.node.farewell(now));
+            final_acks.leave(&self.links, &self.node.leave_heartbeats(now));
         }
         // A reader that is at it is no reason to wait.
         if let Ok(mut published) = self.published.try_lock() {

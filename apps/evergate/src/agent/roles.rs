@@ -137,7 +137,7 @@ mod tests {
     fn owner(term: Term, begin: OwnershipStart) -> Role {
         Role::Owner {
             term,
-            generation: DataEpoch::default(),
+            data_epoch: DataEpoch::default(),
             begin,
             required: MemberSet::EMPTY,
             syncing: MemberSet::EMPTY,
@@ -149,7 +149,7 @@ mod tests {
         Role::Backup {
             term: term(1, 0),
             owner: NodeId(owner),
-            generation: DataEpoch::default(),
+            data_epoch: DataEpoch::default(),
             in_sync: true,
         }
     }

@@ -1,4 +1,4 @@
-//! Calm heartbeats: on one network after the other, while there is nothing new to say and both networks carry them.
+//! Calm heartbeats: they alternate between the networks while there is no news and both networks carry them.
 
 use evergate_base::Micros;
 use evergate_membership::{
@@ -14,7 +14,7 @@ struct Group {
     alive: Vec<bool>,
     now: u64,
     cut: Option<Path>,
-    /// Who installed a view, and how much had been said by everybody before.
+    /// Nodes that installed a view, each with the number of datagrams that all nodes had sent before.
     installed: Vec<(usize, usize)>,
 }
 
@@ -35,13 +35,14 @@ impl Group {
     }
 
     fn all_active(&self) -> bool {
-        let mut living = self.nodes.iter().zip(&self.alive).filter(|(_, alive)| **alive);
-        living.all(|(node, _)| node.standing() == NodePhase::Active)
+        let mut running = self.nodes.iter().zip(&self.alive).filter(|(_, alive)| **alive);
+        running.all(|(node, _)| node.phase() == NodePhase::Active)
     }
 
-    /// What was said in the meantime, and by whom. A calm datagram waits for its receiver's next turn.
+    /// Runs the nodes, and returns the datagrams with their senders. A calm datagram waits for its receiver's next
+    /// turn.
     fn run(&mut self, span_us: u64) -> Vec<(usize, Transmit)> {
-        let (mut reported, mut inboxes) = (Vec::new(), vec![Vec::<Transmit>::new(); self.nodes.len()]);
+        let (mut sent, mut inboxes) = (Vec::new(), vec![Vec::<Transmit>::new(); self.nodes.len()]);
         for _ in 0..span_us / STEP_US {
             self.now += STEP_US;
             for id in (0..self.nodes.len()).filter(|id| self.alive[*id]) {
@@ -56,11 +57,11 @@ impl Group {
                 node.handle_timer(now);
                 while let Some(event) = node.poll_event() {
                     if matches!(event, Event::Installed { .. }) {
-                        self.installed.push((id, reported.len()));
+                        self.installed.push((id, sent.len()));
                     }
                 }
                 while let Some(transmit) = node.poll_transmit() {
-                    reported.push((id, transmit.clone()));
+                    sent.push((id, transmit.clone()));
                     let to = usize::from(transmit.to.0);
                     if self.cut != Some(transmit.path) && self.alive[to] {
                         inboxes[to].push(transmit);
@@ -68,7 +69,7 @@ impl Group {
                 }
             }
         }
-        reported
+        sent
     }
 }
 
@@ -82,80 +83,82 @@ fn beats(timing: Timing) -> usize {
 }
 
 #[test]
-fn what_is_not_new_wakes_nobody_and_goes_on_one_network_after_the_other_where_leases_are_long() {
+fn calm_heartbeats_alternate_between_networks_with_long_leases() {
     for (timing, networks) in [(Timing::BARE_METAL, 2), (Timing::VIRTUAL_MACHINE, 1)] {
         let mut group = Group::joined(2, timing);
-        let reported = group.run(1_000_000);
-        assert!(reported.iter().all(|(_, transmit)| is_calm(&transmit.bytes)), "nothing new happened");
-        assert!(reported.len().abs_diff(networks * beats(timing)) <= 8, "{} heartbeats", reported.len());
+        let sent = group.run(1_000_000);
+        assert!(sent.iter().all(|(_, transmit)| is_calm(&transmit.bytes)), "no news");
+        assert!(sent.len().abs_diff(networks * beats(timing)) <= 8, "{} heartbeats", sent.len());
         for path in Path::ALL {
-            let count = reported.iter().filter(|(_, transmit)| transmit.path == path).count();
-            assert!(count.abs_diff(reported.len() / 2) <= 2, "{count} of {} on {path:?}", reported.len());
+            let count = sent.iter().filter(|(_, transmit)| transmit.path == path).count();
+            assert!(count.abs_diff(sent.len() / 2) <= 2, "{count} of {} on {path:?}", sent.len());
         }
     }
 }
 
 #[test]
-fn when_one_network_is_silent_the_other_carries_every_heartbeat() {
+fn silent_network_moves_every_heartbeat_to_the_other() {
     for cut in Path::ALL {
         let timing = Timing::VIRTUAL_MACHINE;
         let mut group = Group::joined(2, timing);
         group.cut = Some(cut);
         group.run(100_000);
-        let reported = group.run(1_000_000);
-        assert!(reported.iter().all(|(_, transmit)| !is_calm(&transmit.bytes)));
+        let sent = group.run(1_000_000);
+        assert!(sent.iter().all(|(_, transmit)| !is_calm(&transmit.bytes)));
         for path in Path::ALL {
-            let count = reported.iter().filter(|(_, transmit)| transmit.path == path).count();
+            let count = sent.iter().filter(|(_, transmit)| transmit.path == path).count();
             assert!(count.abs_diff(beats(timing)) <= 4, "{count} on {path:?} without {cut:?}");
         }
         assert!(group.all_active(), "without {cut:?}");
         group.cut = None;
         group.run(100_000);
-        assert!(group.run(1_000_000).iter().all(|(_, transmit)| is_calm(&transmit.bytes)), "it is back");
+        assert!(
+            group.run(1_000_000).iter().all(|(_, transmit)| is_calm(&transmit.bytes)),
+            "the network is back"
+        );
     }
 }
 
 #[test]
-fn what_is_new_goes_on_both_at_once_and_wakes() {
+fn news_uses_both_networks_at_once_and_wakes() {
     let mut group = Group::joined(2, Timing::VIRTUAL_MACHINE);
     group.run(3_000);
     let now = Micros(group.now);
     group.nodes[0].set_reach(now, Path::Outside, Reach::Gone);
-    let reported = group.run(10_000);
-    let news: Vec<&Transmit> =
-        reported.iter().filter(|(id, _)| *id == 0).map(|(_, transmit)| transmit).collect();
+    let sent = group.run(10_000);
+    let news: Vec<&Transmit> = sent.iter().filter(|(id, _)| *id == 0).map(|(_, transmit)| transmit).collect();
     assert_eq!(news.iter().map(|transmit| transmit.path).collect::<Vec<_>>(), Path::ALL);
     assert!(news.iter().all(|transmit| !is_calm(&transmit.bytes)));
-    assert!(!is_calm(b"\x03\x01") && !is_calm(b""), "what is not a message is looked at");
+    assert!(!is_calm(b"\x03\x01") && !is_calm(b""), "a malformed datagram is not calm");
 }
 
 /// The gates of a new view open with its first grants.
 #[test]
-fn the_first_heartbeats_of_a_view_are_news() {
+fn first_heartbeats_of_a_view_are_news() {
     let mut group = Group::joined(3, Timing::VIRTUAL_MACHINE);
     group.installed.clear();
     group.alive[2] = false;
-    let reported = group.run(600_000);
+    let sent = group.run(600_000);
     assert!(group.all_active() && group.installed.len() >= 2, "{:?}", group.installed);
     for (id, from) in &group.installed {
         let to_other = |(by, transmit): &&(usize, Transmit)| {
             by == id && transmit.to != NodeId(2) && is_heartbeat(transmit)
         };
-        let first: Vec<_> = reported[*from..].iter().filter(to_other).take(2).collect();
+        let first: Vec<_> = sent[*from..].iter().filter(to_other).take(2).collect();
         assert!(first.iter().all(|(_, transmit)| !is_calm(&transmit.bytes)), "node {id}");
         assert_eq!(first.iter().map(|(_, transmit)| transmit.path).collect::<Vec<_>>(), Path::ALL);
     }
 }
 
-/// Each node looks at its cards with every heartbeat, so at different moments.
+/// Each node checks its interfaces with every heartbeat, so the nodes notice a loss at different moments.
 #[test]
-fn a_network_that_everybody_loses_makes_nobody_leave() {
+fn network_lost_by_all_at_different_moments_drops_no_state() {
     for timing in [Timing::BARE_METAL, Timing::VIRTUAL_MACHINE] {
         for (skew, path) in
             (0..=10).flat_map(|part| Path::ALL.map(|path| (timing.heartbeat.0 * part / 10, path)))
         {
             let mut group = Group::joined(3, timing);
-            let lives: Vec<_> = group.nodes.iter().map(Node::me).collect();
+            let incarnations: Vec<_> = group.nodes.iter().map(Node::me).collect();
             group.cut = Some(path);
             for id in [0, 1, 2] {
                 let now = Micros(group.now);
@@ -164,7 +167,7 @@ fn a_network_that_everybody_loses_makes_nobody_leave() {
             }
             group.run(500_000);
             let still: Vec<_> = group.nodes.iter().map(Node::me).collect();
-            assert_eq!(lives, still, "{path:?}, {skew} us apart");
+            assert_eq!(incarnations, still, "{path:?}, {skew} us apart");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Load that differs from bucket to bucket, and from second to second.
+//! Load that differs between buckets and between seconds.
 
 use evergate_base::Micros;
 use evergate_membership::{Bucket, Mode, NodeId, Role};
@@ -13,7 +13,7 @@ fn owner(world: &World, bucket: u16) -> Option<usize> {
     (0..world.hosts.len()).find(|id| world.hosts[*id].node.gate_listed(Bucket(bucket)).is_some())
 }
 
-/// What each node has to do, in microseconds a second.
+/// The work of each node, in microseconds per second.
 fn loads(world: &World) -> Vec<u64> {
     let mut loads = vec![0; world.hosts.len()];
     for (bucket, work) in (0..BUCKETS).zip(&world.work) {
@@ -24,40 +24,40 @@ fn loads(world: &World) -> Vec<u64> {
     loads
 }
 
-/// No node has more than `percent` of its fair share.
+/// Whether no node has more than `percent` of its fair share.
 fn within(world: &World, percent: u64) -> bool {
     let loads = loads(world);
     let fair = loads.iter().sum::<u64>() / loads.len() as u64;
     world.is_settled() && loads.iter().all(|load| load * 100 <= fair * percent)
 }
 
-fn busy_and_idle(seed: u64) -> World {
+fn three_nodes(seed: u64) -> World {
     settled(seed, config(3, BUCKETS, 1, Mode::Witness))
 }
 
 #[test]
-fn buckets_move_from_who_has_more_work_than_the_others_and_then_stay() {
+fn buckets_leave_the_node_with_most_work_and_then_stay() {
     for seed in 0..4 {
-        let mut world = busy_and_idle(seed);
-        // All of what node 0 owns is busy, the rest idle.
+        let mut world = three_nodes(seed);
+        // The buckets of node 0 are active, all other ones idle.
         world.work =
             (0..BUCKETS).map(|bucket| if owner(&world, bucket) == Some(0) { 30_000 } else { 0 }).collect();
         assert!(!within(&world, 200), "seed {seed}: {:?}", loads(&world));
         let done = world.run_until(60_000_000, |world| within(world, 126));
         assert_eq!(done, Ok(true), "seed {seed}: {:?}\n{}", loads(&world), world.describe());
-        // What every second brings differs by half, and that moves next to nothing.
+        // The work of a second varies by half, and that moves next to nothing.
         world.run_for(20_000_000).unwrap();
-        let upgrades = world.upgrades;
+        let handoffs = world.handoffs;
         world.run_for(60_000_000).unwrap();
-        let moved = world.upgrades - upgrades;
+        let moved = world.handoffs - handoffs;
         assert!(moved <= 3 && within(&world, 130), "seed {seed}: {moved} moves, {:?}", loads(&world));
     }
 }
 
 #[test]
-fn one_bucket_with_most_of_the_work_stays_and_its_neighbours_leave() {
+fn bucket_with_most_of_the_work_stays_and_others_leave() {
     for seed in 0..4 {
-        let mut world = busy_and_idle(seed);
+        let mut world = three_nodes(seed);
         world.work = (0..BUCKETS).map(|bucket| if bucket == 7 { 400_000 } else { 2000 }).collect();
         let before = owner(&world, 7);
         let alone = |world: &World| {
@@ -66,30 +66,30 @@ fn one_bucket_with_most_of_the_work_stays_and_its_neighbours_leave() {
         };
         let done = world.run_until(60_000_000, alone);
         assert_eq!(done, Ok(true), "seed {seed}: {:?}\n{}", loads(&world), world.describe());
-        assert_eq!(owner(&world, 7), before, "seed {seed}: it was of no use to move it");
-        let upgrades = world.upgrades;
+        assert_eq!(owner(&world, 7), before, "seed {seed}: moving it was useless");
+        let handoffs = world.handoffs;
         world.run_for(60_000_000).unwrap();
-        assert!(world.upgrades - upgrades <= 3, "seed {seed}: {} moves", world.upgrades - upgrades);
+        assert!(world.handoffs - handoffs <= 3, "seed {seed}: {} moves", world.handoffs - handoffs);
     }
 }
 
 #[test]
 fn little_work_moves_nothing() {
     for seed in 0..4 {
-        let mut world = busy_and_idle(seed);
-        let upgrades = world.upgrades;
-        // All of it at one node.
+        let mut world = three_nodes(seed);
+        let handoffs = world.handoffs;
+        // All work is at one node.
         world.work =
             (0..BUCKETS).map(|bucket| if owner(&world, bucket) == Some(1) { 1000 } else { 0 }).collect();
         world.run_for(30_000_000).unwrap();
-        assert_eq!(world.upgrades, upgrades, "seed {seed}: {:?}", loads(&world));
+        assert_eq!(world.handoffs, handoffs, "seed {seed}: {:?}", loads(&world));
     }
 }
 
 #[test]
-fn work_counts_at_a_node_that_took_over_and_at_one_that_was_given_a_bucket() {
+fn work_counts_at_the_new_owner_after_failover_and_handoff() {
     for seed in 0..4 {
-        let mut world = busy_and_idle(seed);
+        let mut world = three_nodes(seed);
         world.work = (0..BUCKETS).map(|bucket| 5_000 + 1000 * u64::from(bucket % 7)).collect();
         assert_eq!(world.run_until(60_000_000, |world| within(world, 130)), Ok(true), "seed {seed}");
         world.crash(0);
@@ -99,22 +99,22 @@ fn work_counts_at_a_node_that_took_over_and_at_one_that_was_given_a_bucket() {
         };
         assert_eq!(world.run_until(60_000_000, two), Ok(true), "seed {seed}: {:?}", loads(&world));
         world.run_for(20_000_000).unwrap();
-        let upgrades = world.upgrades;
+        let handoffs = world.handoffs;
         world.run_for(30_000_000).unwrap();
-        assert!(world.upgrades - upgrades <= 2, "seed {seed}: {:?}", loads(&world));
+        assert!(world.handoffs - handoffs <= 2, "seed {seed}: {:?}", loads(&world));
     }
 }
 
 #[test]
-fn a_node_says_what_work_its_buckets_make() {
-    let mut world = busy_and_idle(1);
+fn node_reports_the_work_of_its_buckets() {
+    let mut world = three_nodes(1);
     world.work = vec![20_000; usize::from(BUCKETS)];
     world.run_for(30_000_000).unwrap();
     let reported: Vec<u64> = world.hosts.iter().map(|host| host.node.own_work()).collect();
-    for (reported, really) in reported.iter().zip(loads(&world)) {
-        assert!(reported.abs_diff(really) * 10 < really, "{reported} of {really}");
+    for (reported, actual) in reported.iter().zip(loads(&world)) {
+        assert!(reported.abs_diff(actual) * 10 < actual, "{reported} of {actual}");
     }
-    // Nobody owns what does not exist, and what is not ours is not our work.
+    // A bucket that does not exist has no owner, and work of another node's bucket is not this node's work.
     let node = &mut world.hosts[0].node;
     let before = node.own_work();
     node.handle_work(Bucket(BUCKETS), Micros(1_000_000));
@@ -125,8 +125,8 @@ fn a_node_says_what_work_its_buckets_make() {
 }
 
 #[test]
-fn a_drained_node_that_serves_again_gets_its_share_of_the_work() {
-    let mut world = busy_and_idle(3);
+fn drained_node_that_serves_again_gets_its_share_of_work() {
+    let mut world = three_nodes(3);
     world.work = vec![20_000; usize::from(BUCKETS)];
     let drain = |world: &mut World, draining: bool| {
         let clock = world.hosts[2].clock(world.now);
@@ -140,9 +140,9 @@ fn a_drained_node_that_serves_again_gets_its_share_of_the_work() {
 }
 
 #[test]
-fn what_a_bucket_weighs_goes_along_and_is_assumed_after_a_death() {
+fn work_moves_with_a_handoff_and_is_assumed_after_a_failover() {
     for seed in 0..4 {
-        // Between two averages there is a second: what is said now was not measured there.
+        // The averages are a second apart, so the reported work was not measured at the new owner.
         let mut world = settled(seed, default_timers(3, BUCKETS, 1, Mode::Witness));
         let moving = (0..BUCKETS).find(|b| owner(&world, *b) == Some(0)).unwrap();
         world.work = (0..BUCKETS).map(|bucket| if bucket == moving { 90_000 } else { 20_000 }).collect();
@@ -163,16 +163,16 @@ fn what_a_bucket_weighs_goes_along_and_is_assumed_after_a_death() {
 
         world.run_for(5_000_000).unwrap();
         world.crash(0);
-        let taken = world.run_until(500_000, |world| served(world, BUCKETS));
-        assert_eq!(taken, Ok(true), "seed {seed}");
+        let failed_over = world.run_until(500_000, |world| served(world, BUCKETS));
+        assert_eq!(failed_over, Ok(true), "seed {seed}");
         let reported: u64 = (1..3).map(|id| world.hosts[id].node.own_work()).sum();
-        let really: u64 = loads(&world).iter().sum();
-        assert!(reported.abs_diff(really) * 5 < really, "seed {seed}: {reported} of {really}");
+        let actual: u64 = loads(&world).iter().sum();
+        assert!(reported.abs_diff(actual) * 5 < actual, "seed {seed}: {reported} of {actual}");
     }
 }
 
 #[test]
-fn a_node_that_joins_gets_its_share_of_the_work_and_of_what_rests() {
+fn joining_node_gets_its_share_of_active_and_idle_buckets() {
     for seed in 0..4 {
         let mut world = World::new(seed, 3, config(3, BUCKETS, 1, Mode::Witness));
         world.crash(2);

@@ -1,13 +1,13 @@
-//! The cluster protocol as a whole: nodes in a simulated network, and the model checker.
+//! The membership protocol as a whole: nodes in a simulated network, and the model checker.
 
-mod ailing;
 mod calm;
 mod checker;
 mod loads;
 mod model;
+mod network_loss;
 mod partial;
+mod permanent_faults;
 mod random;
-mod reach;
 mod replica;
 mod rollouts;
 mod scenarios;

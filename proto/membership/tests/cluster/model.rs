@@ -2,13 +2,13 @@
 //! few leases.
 //!
 //! Time is discrete: a tick is half a lease, and all clocks agree (drift is the simulation's part). At each tick the
-//! adversary may do one thing out of its budget: kill, restart, pause, resume, cut a node off, make one direction deaf,
-//! take a node's witness away, heal, let a node leave, move a bucket, drop a backup; and lose or delay one message. Heartbeats
-//! are instantaneous where the network allows them. In the *free* models the messages that change views and buckets are
-//! delivered one by one in any order, or never.
+//! adversary may do one thing out of its budget: kill, restart, pause, resume, cut a node off, cut one direction,
+//! take a node's witness away, heal, let a node leave, move a bucket, drop a backup. It may also lose or delay one
+//! message. Heartbeats are instantaneous where the network allows them. In the *free* models the messages that change
+//! views and buckets are delivered one by one in any order, or never.
 //!
-//! Every state is looked at for safety. Whether the nodes heal, and go on when one of them is left, costs a simulation of its own:
-//! that is tried from a sample of the states, each one in `heal_one_in`, always the same ones.
+//! Every state is checked for safety. A check that the nodes heal, and that the last good node continues, costs a
+//! simulation of its own. It is made for a fixed sample of the states, one in `heal_one_in`.
 //!
 //! `CLUSTER_MODEL_TICKS`, `CLUSTER_MODEL_FAULTS` and `CLUSTER_MODEL_LOSSES` enlarge the models beyond what CI runs.
 
@@ -22,7 +22,7 @@ use evergate_membership::{
 };
 use stateright::{Model, Property};
 
-use crate::replica::{Feed, Replica};
+use crate::replica::{Frame, Replica};
 use crate::simulation::config;
 use crate::world::KEY;
 
@@ -47,7 +47,7 @@ const MODEL: Timing = Timing {
     freeze_max: Micros(24),
 };
 
-/// Where a node's process stands.
+/// State of a node's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Process {
     Runs,
@@ -61,15 +61,15 @@ struct Machine {
     replica: Replica,
     process: Process,
     inbox: Vec<(Path, Vec<u8>)>,
-    lives: u64,
+    incarnations: u64,
 }
 
-/// A message under way that changes views, buckets or mirrors.
+/// A message in flight that changes views, buckets or replicas.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Flight {
     from: usize,
     to: usize,
-    lives: u64,
+    incarnations: u64,
     sent_at: u64,
     cargo: Cargo,
 }
@@ -77,7 +77,7 @@ struct Flight {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Cargo {
     Datagram(Vec<u8>),
-    Feed(Feed),
+    Frame(Frame),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -92,8 +92,8 @@ pub(crate) struct State {
     faults: u8,
     losses: u8,
     pub(crate) bad: Option<String>,
-    takeovers: bool,
-    upgrades: bool,
+    failovers: bool,
+    handoffs: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -102,19 +102,19 @@ pub(crate) enum Fault {
     Restart(usize),
     Pause(usize),
     Resume(usize),
-    /// Off from everyone, with the witness on its side or on the others'.
+    /// Both networks cut between a node and all other ones, with the witness on its side or on the other one.
     CutOff {
         node: usize,
         keeps_witness: bool,
     },
-    /// The second does not hear the first.
-    Deaf(usize, usize),
-    /// The witness does not answer this node any more; its links are well.
+    /// The second node does not receive the first.
+    OneWay(usize, usize),
+    /// The witness does not answer this node any more. Its links are intact.
     Unwitnessed(usize),
     Heal,
     Leave(usize),
     Move(u16, usize),
-    /// Every owner's mirror channel to this node is lost.
+    /// Every owner's replication channel to this node is lost.
     Drop(usize),
 }
 
@@ -141,7 +141,7 @@ pub(crate) struct Bounded {
     pub(crate) free: bool,
     /// Begin with nodes that have just started instead of a settled view.
     pub(crate) cold: bool,
-    /// Of so many states one is healed and must then come to order.
+    /// One state in so many is healed, and must then settle.
     pub(crate) heal_one_in: u64,
 }
 
@@ -160,7 +160,7 @@ impl Bounded {
         }
     }
 
-    /// More, when asked for.
+    /// The model, enlarged by the environment variables.
     pub(crate) fn enlarged(mut self) -> Bounded {
         let number = |name| std::env::var(name).ok().and_then(|text: String| text.parse::<u64>().ok());
         self.ticks = number("CLUSTER_MODEL_TICKS").unwrap_or(self.ticks);
@@ -176,7 +176,7 @@ impl Bounded {
             replica: Replica::default(),
             process: Process::Runs,
             inbox: Vec::new(),
-            lives: 0,
+            incarnations: 0,
         };
         let mut state = State {
             clock,
@@ -188,22 +188,22 @@ impl Bounded {
             faults: 0,
             losses: 0,
             bad: None,
-            takeovers: false,
-            upgrades: false,
+            failovers: false,
+            handoffs: false,
         };
         if !self.cold {
             for _ in 0..12 {
                 self.tick(&mut state, None, None);
                 self.flow(&mut state, None);
             }
-            assert!(self.is_settled(&state), "the model does not come up: {:?}", state.bad);
+            assert!(self.is_settled(&state), "the model does not settle at start: {:?}", state.bad);
         }
         state
     }
 
-    fn node(&self, id: usize, lives: u64, clock: u64) -> Node {
+    fn node(&self, id: usize, incarnations: u64, clock: u64) -> Node {
         let config = Config { id: NodeId(id as u8), ..self.template.clone() };
-        let incarnation = Incarnation(1000 * (id as u64 + 1) + 100 * lives);
+        let incarnation = Incarnation(1000 * (id as u64 + 1) + 100 * incarnations);
         Node::new(config, Keyring::new(KeyId(1), KEY), incarnation, Micros(clock))
             .expect("a valid configuration")
     }
@@ -230,7 +230,7 @@ impl Bounded {
         self.pump(state);
     }
 
-    /// The owner decides, feeds its backups, and lets out what is committed.
+    /// The owner appends an entry, replicates to its backups, and emits the committed entries.
     fn work(&self, state: &mut State, id: usize) {
         let clock = Micros(state.clock);
         let machine = &mut state.machines[id];
@@ -240,31 +240,31 @@ impl Bounded {
         let epoch = machine.node.view().map_or(0, |view| view.epoch);
         for bucket in 0..self.template.buckets {
             if machine.replica.may_decide(&machine.node, bucket)
-                && let Some(copy) = machine.replica.copies.get_mut(&bucket)
-                && copy.log.len() < 2
+                && let Some(replica) = machine.replica.logs.get_mut(&bucket)
+                && replica.log.len() < 2
             {
-                copy.log.push(10 * epoch + id as u64);
+                replica.log.push(10 * epoch + id as u64);
             }
         }
-        let feeds = machine.replica.drive(&mut machine.node, clock);
+        let frames = machine.replica.drive(&mut machine.node, clock);
         let sent_at = state.clock;
-        for (to, feed) in feeds {
+        for (to, frame) in frames {
             let to = usize::from(to.0);
-            self.launch(state, Flight { from: id, to, lives: 0, sent_at, cargo: Cargo::Feed(feed) });
+            self.launch(state, Flight { from: id, to, incarnations: 0, sent_at, cargo: Cargo::Frame(frame) });
         }
     }
 
     fn launch(&self, state: &mut State, flight: Flight) {
         if flight.to < self.nodes && !state.cut.contains(&(flight.from, flight.to)) {
-            let lives = state.machines[flight.to].lives;
-            let flight = Flight { lives, ..flight };
+            let incarnations = state.machines[flight.to].incarnations;
+            let flight = Flight { incarnations, ..flight };
             if !state.net.contains(&flight) {
                 state.net.push_back(flight);
             }
         }
     }
 
-    /// Runs the nodes until none has anything to do; heartbeats arrive at once.
+    /// Runs the nodes until none has anything to do. Heartbeats arrive at once.
     fn pump(&self, state: &mut State) {
         for _ in 0..100 {
             let mut idle = true;
@@ -277,10 +277,10 @@ impl Bounded {
                 return;
             }
         }
-        state.bad = Some("the nodes do not come to rest".into());
+        state.bad = Some("the nodes do not become idle".into());
     }
 
-    /// What the shell's loop does once. Whether there was anything to do.
+    /// One turn of the shell's loop. Returns whether it had anything to do.
     fn run(&self, state: &mut State, id: usize) -> bool {
         let clock = Micros(state.clock);
         let machine = &mut state.machines[id];
@@ -312,7 +312,7 @@ impl Bounded {
                 }
             } else if transmit.path == Path::Inside {
                 let cargo = Cargo::Datagram(transmit.bytes);
-                self.launch(state, Flight { from: id, to, lives: 0, sent_at: state.clock, cargo });
+                self.launch(state, Flight { from: id, to, incarnations: 0, sent_at: state.clock, cargo });
             }
         }
         true
@@ -326,12 +326,12 @@ impl Bounded {
             }
         }
         for (_, begin) in std::mem::take(&mut machine.replica.resumed) {
-            state.takeovers |= begin == OwnershipStart::Failover;
-            state.upgrades |= begin == OwnershipStart::Handoff;
+            state.failovers |= begin == OwnershipStart::Failover;
+            state.handoffs |= begin == OwnershipStart::Handoff;
         }
     }
 
-    /// Delivers everything under way in order, but for one mishap. Whether the mishap happened.
+    /// Delivers everything in flight in order, except for one mishap. Returns whether the mishap happened.
     fn flow(&self, state: &mut State, mishap: Option<Mishap>) -> bool {
         let (mut count, mut happened) = (0u8, mishap.is_none());
         let mut late = None;
@@ -353,20 +353,20 @@ impl Bounded {
 
     fn deliver(&self, state: &mut State, flight: Flight) {
         let machine = &mut state.machines[flight.to];
-        if machine.lives != flight.lives || machine.process == Process::Dead {
+        if machine.incarnations != flight.incarnations || machine.process == Process::Dead {
             return;
         }
         match flight.cargo {
             Cargo::Datagram(bytes) => machine.inbox.push((Path::Inside, bytes)),
-            Cargo::Feed(feed) if machine.process == Process::Runs => {
+            Cargo::Frame(frame) if machine.process == Process::Runs => {
                 let from = NodeId(flight.from as u8);
-                if let Some(answer) = machine.replica.handle_feed(&mut machine.node, from, feed) {
+                if let Some(answer) = machine.replica.handle_frame(&mut machine.node, from, frame) {
                     let (from, to) = (flight.to, flight.from);
-                    let cargo = Cargo::Feed(answer);
-                    self.launch(state, Flight { from, to, lives: 0, sent_at: state.clock, cargo });
+                    let cargo = Cargo::Frame(answer);
+                    self.launch(state, Flight { from, to, incarnations: 0, sent_at: state.clock, cargo });
                 }
             }
-            Cargo::Feed(_) => {}
+            Cargo::Frame(_) => {}
         }
         self.pump(state);
     }
@@ -378,14 +378,14 @@ impl Bounded {
                 let machine = &mut state.machines[id];
                 machine.process = Process::Dead;
                 machine.inbox.clear();
-                machine.lives += 1;
+                machine.incarnations += 1;
             }
             Fault::Restart(id) => {
-                let lives = state.machines[id].lives + 1;
-                let node = self.node(id, lives, state.clock);
+                let incarnations = state.machines[id].incarnations + 1;
+                let node = self.node(id, incarnations, state.clock);
                 let replica = Replica::default();
                 state.machines[id] =
-                    Machine { node, replica, process: Process::Runs, inbox: Vec::new(), lives };
+                    Machine { node, replica, process: Process::Runs, inbox: Vec::new(), incarnations };
             }
             Fault::Pause(id) => state.machines[id].process = Process::Paused,
             Fault::Resume(id) => state.machines[id].process = Process::Runs,
@@ -394,7 +394,7 @@ impl Bounded {
                 state.cut = others.iter().flat_map(|id| [(node, *id), (*id, node)]).collect();
                 state.witness = if keeps_witness { BTreeSet::from([node]) } else { others };
             }
-            Fault::Deaf(from, to) => {
+            Fault::OneWay(from, to) => {
                 state.cut.insert((from, to));
             }
             Fault::Unwitnessed(id) => {
@@ -428,7 +428,7 @@ impl Bounded {
             match machine.process {
                 Process::Runs => {
                     faults.extend([Fault::Kill(id), Fault::Pause(id)]);
-                    if machine.node.standing() != NodePhase::Left {
+                    if machine.node.phase() != NodePhase::Left {
                         faults.push(Fault::Leave(id));
                     }
                 }
@@ -438,7 +438,7 @@ impl Bounded {
             if state.cut.is_empty() {
                 faults.push(Fault::CutOff { node: id, keeps_witness: false });
                 faults.push(Fault::CutOff { node: id, keeps_witness: true });
-                faults.extend((0..self.nodes).filter(|to| *to != id).map(|to| Fault::Deaf(id, to)));
+                faults.extend((0..self.nodes).filter(|to| *to != id).map(|to| Fault::OneWay(id, to)));
             }
         }
         let all_witnessed = state.witness.len() == self.nodes;
@@ -453,7 +453,7 @@ impl Bounded {
         faults
     }
 
-    // ---- what must hold ----
+    // ---- invariants ----
 
     fn emit(&self, state: &mut State) {
         let clock = Micros(state.clock);
@@ -462,9 +462,9 @@ impl Bounded {
                 (0..self.template.buckets).filter(|bucket| machine.node.gate_open(Bucket(*bucket), clock))
             {
                 let committed = machine.replica.committed(&machine.node, bucket);
-                let Some(copy) = machine.replica.copies.get(&bucket) else { continue };
-                let wire = state.wire.entry((bucket, copy.generation)).or_default();
-                for (at, tag) in copy.log.iter().take(committed).enumerate() {
+                let Some(replica) = machine.replica.logs.get(&bucket) else { continue };
+                let wire = state.wire.entry((bucket, replica.data_epoch)).or_default();
+                for (at, tag) in replica.log.iter().take(committed).enumerate() {
                     if wire.len() <= at {
                         wire.resize(at + 1, None);
                     }
@@ -486,13 +486,13 @@ impl Bounded {
             }
             for id in open {
                 let machine = &state.machines[id];
-                let Some(copy) = machine.replica.copies.get(&bucket) else { continue };
-                let Some(wire) = state.wire.get(&(bucket, copy.generation)) else { continue };
+                let Some(replica) = machine.replica.logs.get(&bucket) else { continue };
+                let Some(wire) = state.wire.get(&(bucket, replica.data_epoch)) else { continue };
                 let lacks =
-                    (0..wire.len()).any(|at| wire[at].is_some() && copy.log.get(at) != wire[at].as_ref());
+                    (0..wire.len()).any(|at| wire[at].is_some() && replica.log.get(at) != wire[at].as_ref());
                 if lacks && machine.process != Process::Dead {
                     state.bad =
-                        Some(format!("bucket {bucket}: node {id} serves it without what was emitted"));
+                        Some(format!("bucket {bucket}: node {id} serves it without an emitted entry"));
                 }
             }
         }
@@ -502,7 +502,7 @@ impl Bounded {
         let clock = Micros(state.clock);
         let view = state.machines[0].node.view();
         let together = state.machines.iter().all(|machine| {
-            machine.node.standing() == NodePhase::Active
+            machine.node.phase() == NodePhase::Active
                 && machine.node.view() == view
                 && machine.node.members().0.len() == self.nodes
         });
@@ -521,13 +521,13 @@ impl Bounded {
             })
     }
 
-    /// No more faults: everything must come to order within a bounded time.
+    /// Whether the nodes settle within a bounded time without more faults.
     fn heals(&self, state: &State) -> bool {
         let state = self.healed(state);
         state.bad.is_none() && self.is_settled(&state)
     }
 
-    /// A node has lost its witness, and of the others all die now but one that is active and well: everything must be served.
+    /// Whether everything is served after a node lost its witness and all other nodes but one good one crashed.
     fn continues(&self, state: &State) -> bool {
         let Some(state) = self.alone(state) else { return true };
         let open = |machine: &Machine, bucket| {
@@ -538,20 +538,20 @@ impl Bounded {
         state.bad.is_none() && (0..self.template.buckets).all(served)
     }
 
-    /// What becomes of a state in which a node has lost its witness when of the others only one stays.
+    /// A state with a node without witness, after all other nodes but one good one crashed.
     pub(crate) fn alone(&self, state: &State) -> Option<State> {
-        let well = |id: &usize| {
+        let is_good = |id: &usize| {
             let machine = &state.machines[*id];
-            machine.process == Process::Runs && machine.node.standing() == NodePhase::Active
+            machine.process == Process::Runs && machine.node.phase() == NodePhase::Active
         };
-        let last = state.witness.iter().copied().find(well)?;
+        let last = state.witness.iter().copied().find(is_good)?;
         if state.witness.len() == self.nodes || !state.cut.is_empty() {
             return None;
         }
         let mut state = state.clone();
         for id in (0..self.nodes).filter(|id| *id != last) {
-            let ails = !state.witness.contains(&id) && state.machines[id].process == Process::Runs;
-            if !ails && state.machines[id].process != Process::Dead {
+            let has_no_witness = !state.witness.contains(&id) && state.machines[id].process == Process::Runs;
+            if !has_no_witness && state.machines[id].process != Process::Dead {
                 self.inflict(&mut state, Fault::Kill(id));
             }
         }
@@ -562,13 +562,13 @@ impl Bounded {
         Some(state)
     }
 
-    /// What becomes of a state without more faults.
+    /// A state after a time without more faults.
     pub(crate) fn healed(&self, state: &State) -> State {
         let mut state = state.clone();
         self.inflict(&mut state, Fault::Heal);
         for id in 0..self.nodes {
             let machine = &state.machines[id];
-            if machine.process == Process::Dead || machine.node.standing() == NodePhase::Left {
+            if machine.process == Process::Dead || machine.node.phase() == NodePhase::Left {
                 self.inflict(&mut state, Fault::Restart(id));
             }
             state.machines[id].process = Process::Runs;
@@ -583,18 +583,18 @@ impl Bounded {
         state
     }
 
-    /// For reading a failure.
+    /// The state in a failure report.
     pub(crate) fn describe(&self, state: &State) -> String {
         let mut text = format!("clock {} cut {:?} witness {:?}\n", state.clock, state.cut, state.witness);
         for (id, machine) in state.machines.iter().enumerate() {
             let node = &machine.node;
             text += &format!(
-                "  {id}: {:?} {:?} view {:?} members {:?} hears {:?} roles {:?}\n",
+                "  {id}: {:?} {:?} view {:?} members {:?} reachable {:?} roles {:?}\n",
                 machine.process,
-                node.standing(),
+                node.phase(),
                 node.view().map(|view| (view.epoch, view.proposer.0)),
                 node.members().set(),
-                node.hearing(),
+                node.reachable_nodes(),
                 (0..self.template.buckets).map(|bucket| node.role(Bucket(bucket))).collect::<Vec<_>>(),
             );
         }
@@ -639,13 +639,13 @@ impl Model for Bounded {
             }
             Action::Tick(fault, mishap) => {
                 if self.free {
-                    // A message may stay under way for one tick; what is older is lost.
+                    // A message may stay in flight for one tick. An older one is lost.
                     let clock = state.clock;
                     state.net.retain(|flight| flight.sent_at >= clock);
                 }
                 self.tick(&mut state, fault, mishap);
                 if !self.free && !self.flow(&mut state, mishap) {
-                    return None; // there was no such message
+                    return None; // no such message
                 }
             }
         }
@@ -662,13 +662,13 @@ impl Model for Bounded {
                     || !hasher.finish().is_multiple_of(model.heal_one_in)
                     || model.heals(state)
             }),
-            Property::always("goes on", |model: &Bounded, state: &State| {
+            Property::always("continues", |model: &Bounded, state: &State| {
                 let mut hasher = std::collections::hash_map::DefaultHasher::new();
                 state.hash(&mut hasher);
                 state.bad.is_some() || hasher.finish() % model.heal_one_in != 1 || model.continues(state)
             }),
-            Property::sometimes("takes over", |_: &Bounded, state: &State| state.takeovers),
-            Property::sometimes("hands over", |_: &Bounded, state: &State| state.upgrades),
+            Property::sometimes("fails over", |_: &Bounded, state: &State| state.failovers),
+            Property::sometimes("hands off", |_: &Bounded, state: &State| state.handoffs),
         ]
     }
 }

@@ -1,33 +1,33 @@
-//! A model of the replication layer: logs of tagged entries, fed whole, acknowledged, committed, emitted.
+//! A model of the replication layer: logs of tagged entries, sent whole, acknowledged, committed, emitted.
 //!
-//! It uses nothing but the node's public interface, in the way the shell is told to.
+//! It uses only the node's public interface, in the way that the shell has to.
 
 use std::collections::BTreeMap;
 
 use evergate_base::Micros;
 use evergate_membership::{Bucket, DataEpoch, Event, Node, NodeId, OwnershipStart, Role, Term};
 
-/// What travels on the mirror channel. Feeds carry the whole log, so that loss and reordering need no more code.
+/// A frame of a replication channel. It carries the whole log, so that loss and reordering need no more code.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Feed {
-    Log { bucket: u16, term: Term, generation: DataEpoch, log: Vec<u64> },
+pub(crate) enum Frame {
+    Log { bucket: u16, term: Term, data_epoch: DataEpoch, log: Vec<u64> },
     Ack { bucket: u16, term: Term, index: u64 },
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Copy {
+pub(crate) struct LogReplica {
     pub(crate) log: Vec<u64>,
     pub(crate) term: Term,
-    pub(crate) generation: DataEpoch,
-    /// As the owner: who acknowledged how much in this term.
+    pub(crate) data_epoch: DataEpoch,
+    /// As the owner: the positions that nodes acknowledged in this term.
     pub(crate) acked: BTreeMap<NodeId, u64>,
 }
 
-/// All copies of one node.
+/// All replicas of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Replica {
-    pub(crate) copies: BTreeMap<u16, Copy>,
-    /// Take-overs and hand-overs seen since the last look.
+    pub(crate) logs: BTreeMap<u16, LogReplica>,
+    /// Failovers and handoffs since the last poll.
     pub(crate) resumed: Vec<(u16, OwnershipStart)>,
 }
 
@@ -35,9 +35,9 @@ impl Replica {
     /// Acts on an event. An error is a broken promise of the node.
     pub(crate) fn handle_event(&mut self, event: &Event) -> Result<(), String> {
         match event {
-            Event::Voided => self.copies.clear(),
+            Event::StateDropped => self.logs.clear(),
             Event::Role { bucket, role } => self.handle_role(bucket.0, *role)?,
-            Event::Installed { .. } | Event::Standing(_) | Event::Drained => {}
+            Event::Installed { .. } | Event::Phase(_) | Event::Drained => {}
         }
         Ok(())
     }
@@ -45,52 +45,56 @@ impl Replica {
     fn handle_role(&mut self, bucket: u16, role: Role) -> Result<(), String> {
         match role {
             Role::Outside { since, .. } => {
-                if self.copies.get(&bucket).is_some_and(|copy| copy.term < since) {
-                    self.copies.remove(&bucket);
+                if self.logs.get(&bucket).is_some_and(|replica| replica.term < since) {
+                    self.logs.remove(&bucket);
                 }
             }
-            Role::Backup { term, generation, in_sync, .. } => {
-                let copy = self.copies.entry(bucket).or_default();
-                if copy.generation != generation {
-                    *copy = Copy { generation, ..Copy::default() };
+            Role::Backup { term, data_epoch, in_sync, .. } => {
+                let replica = self.logs.entry(bucket).or_default();
+                if replica.data_epoch != data_epoch {
+                    *replica = LogReplica { data_epoch, ..LogReplica::default() };
                 }
-                if !in_sync && copy.term.view != term.view {
-                    copy.log.clear();
-                    copy.term = Term::default();
+                if !in_sync && replica.term.view != term.view {
+                    replica.log.clear();
+                    replica.term = Term::default();
                 }
             }
-            Role::Owner { term, generation, begin, .. } => {
-                let copy = self.copies.entry(bucket).or_default();
-                if copy.term == term && copy.generation == generation && begin != OwnershipStart::Handoff {
+            Role::Owner { term, data_epoch, begin, .. } => {
+                let replica = self.logs.entry(bucket).or_default();
+                if replica.term == term
+                    && replica.data_epoch == data_epoch
+                    && begin != OwnershipStart::Handoff
+                {
                     return Ok(()); // only the sets changed
                 }
                 if begin == OwnershipStart::Empty {
-                    if copy.generation != generation {
-                        *copy = Copy { generation, ..Copy::default() };
+                    if replica.data_epoch != data_epoch {
+                        *replica = LogReplica { data_epoch, ..LogReplica::default() };
                     }
-                } else if copy.generation != generation {
+                } else if replica.data_epoch != data_epoch {
                     return Err(format!(
-                        "bucket {bucket}: {begin:?} of {generation:?} but holds {:?}",
-                        copy.generation
+                        "bucket {bucket}: {begin:?} of {data_epoch:?} but holds {:?}",
+                        replica.data_epoch
                     ));
-                } else if copy.term != term && begin != OwnershipStart::Unchanged {
+                } else if replica.term != term && begin != OwnershipStart::Unchanged {
                     self.resumed.push((bucket, begin));
                 }
-                if copy.term != term {
-                    copy.term = term;
-                    copy.acked.clear();
+                if replica.term != term {
+                    replica.term = term;
+                    replica.acked.clear();
                 }
             }
         }
         Ok(())
     }
 
-    /// Takes in what another node sent. The answer goes back.
-    pub(crate) fn handle_feed(&mut self, node: &mut Node, from: NodeId, feed: Feed) -> Option<Feed> {
-        match feed {
-            Feed::Log { bucket, term, generation, log } => {
-                // Whatever this node has promised meanwhile: before it promises a view without the owner, the lease that it
-                // gave has run out, so that nothing leaves any more because of this answer; and who goes on goes on from it.
+    /// Processes a frame of another node. Returns the answer.
+    pub(crate) fn handle_frame(&mut self, node: &mut Node, from: NodeId, frame: Frame) -> Option<Frame> {
+        match frame {
+            Frame::Log { bucket, term, data_epoch, log } => {
+                // Whatever this node has promised meanwhile: before it promises a view without the owner, the lease
+                // that it granted has expired, so this answer lets nothing leave. A node that continues does so from
+                // this log.
                 if matches!(node.role(Bucket(bucket)), Role::Owner { .. }) {
                     return None;
                 }
@@ -98,19 +102,22 @@ impl Replica {
                     Role::Backup { term, .. } => term,
                     _ => Term::default(),
                 };
-                let copy = self.copies.entry(bucket).or_default();
-                if term < copy.term || term < known || (term == copy.term && log.len() < copy.log.len()) {
+                let replica = self.logs.entry(bucket).or_default();
+                if term < replica.term
+                    || term < known
+                    || (term == replica.term && log.len() < replica.log.len())
+                {
                     return None;
                 }
-                *copy = Copy { log, term, generation, acked: BTreeMap::new() };
-                let index = copy.log.len() as u64;
+                *replica = LogReplica { log, term, data_epoch, acked: BTreeMap::new() };
+                let index = replica.log.len() as u64;
                 node.handle_stored(Bucket(bucket), term, index);
-                Some(Feed::Ack { bucket, term, index })
+                Some(Frame::Ack { bucket, term, index })
             }
-            Feed::Ack { bucket, term, index } => {
-                let copy = self.copies.get_mut(&bucket)?;
-                if copy.term == term {
-                    let acked = copy.acked.entry(from).or_default();
+            Frame::Ack { bucket, term, index } => {
+                let replica = self.logs.get_mut(&bucket)?;
+                if replica.term == term {
+                    let acked = replica.acked.entry(from).or_default();
                     *acked = (*acked).max(index);
                 }
                 None
@@ -118,54 +125,54 @@ impl Replica {
         }
     }
 
-    /// What an owner feeds, to whom; catches up with new backups and freezes for moves on the way.
-    pub(crate) fn drive(&mut self, node: &mut Node, now: Micros) -> Vec<(NodeId, Feed)> {
-        let mut feeds = Vec::new();
-        for (bucket, copy) in &mut self.copies {
-            let Role::Owner { term, required, syncing, freeze_for, generation, .. } =
+    /// The owner's frames and their receivers. On the way it catches up with new backups and freezes for handoffs.
+    pub(crate) fn drive(&mut self, node: &mut Node, now: Micros) -> Vec<(NodeId, Frame)> {
+        let mut frames = Vec::new();
+        for (bucket, replica) in &mut self.logs {
+            let Role::Owner { term, required, syncing, freeze_for, data_epoch, .. } =
                 node.role(Bucket(*bucket))
             else {
                 continue;
             };
-            if copy.term != term {
+            if replica.term != term {
                 continue;
             }
-            let end = copy.log.len() as u64;
+            let end = replica.log.len() as u64;
             node.handle_stored(Bucket(*bucket), term, end);
             for id in syncing.iter() {
-                // An empty log also needs one round: the backup must have said that it follows this term.
-                if copy.acked.get(&id) == Some(&end) {
+                // An empty log needs one round as well: the backup must report that it follows this term.
+                if replica.acked.get(&id) == Some(&end) {
                     node.handle_caught_up(now, Bucket(*bucket), term, id, end);
                 }
             }
-            for id in required.union(syncing).iter().filter(|id| copy.acked.get(id) != Some(&end)) {
-                let log = copy.log.clone();
-                feeds.push((id, Feed::Log { bucket: *bucket, term, generation, log }));
+            for id in required.union(syncing).iter().filter(|id| replica.acked.get(id) != Some(&end)) {
+                let log = replica.log.clone();
+                frames.push((id, Frame::Log { bucket: *bucket, term, data_epoch, log }));
             }
             if let Some(freeze) = freeze_for
-                && copy.acked.get(&freeze.to) == Some(&end)
+                && replica.acked.get(&freeze.to) == Some(&end)
             {
                 node.handle_frozen(now, Bucket(*bucket), term, freeze, end);
             }
         }
-        feeds
+        frames
     }
 
-    /// How many entries are committed, for an owner.
+    /// Number of committed entries, for an owner.
     pub(crate) fn committed(&self, node: &Node, bucket: u16) -> usize {
-        let (Some(copy), Role::Owner { required, .. }) =
-            (self.copies.get(&bucket), node.role(Bucket(bucket)))
+        let (Some(replica), Role::Owner { required, .. }) =
+            (self.logs.get(&bucket), node.role(Bucket(bucket)))
         else {
             return 0;
         };
-        let acked = required.iter().map(|id| copy.acked.get(&id).copied().unwrap_or(0));
-        (acked.fold(copy.log.len() as u64, u64::min)) as usize
+        let acked = required.iter().map(|id| replica.acked.get(&id).copied().unwrap_or(0));
+        (acked.fold(replica.log.len() as u64, u64::min)) as usize
     }
 
-    /// Whether the owner may decide something new.
+    /// Whether the owner may append an entry.
     pub(crate) fn may_decide(&self, node: &Node, bucket: u16) -> bool {
         let role = node.role(Bucket(bucket));
-        let Some(copy) = self.copies.get(&bucket) else { return false };
-        matches!(role, Role::Owner { term, freeze_for: None, .. } if term == copy.term)
+        let Some(replica) = self.logs.get(&bucket) else { return false };
+        matches!(role, Role::Owner { term, freeze_for: None, .. } if term == replica.term)
     }
 }

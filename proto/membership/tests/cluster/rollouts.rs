@@ -1,4 +1,4 @@
-//! Nodes that do not all have the same configuration.
+//! Nodes with different configurations.
 
 use evergate_membership::{Bucket, CONFIGURATIONS, Mode, NodeId, Path, ROLLOUT, Timing};
 
@@ -15,12 +15,12 @@ fn owned(world: &World, id: usize) -> usize {
     (0..BUCKETS).filter(|bucket| world.hosts[id].node.gate_listed(Bucket(*bucket)).is_some()).count()
 }
 
-/// What it gave has arrived.
+/// Whether a node's buckets have all arrived at other nodes.
 fn gave_all(world: &World, id: usize) -> bool {
     owned(world, id) == 0 && (0..3).map(|id| owned(world, id)).sum::<usize>() == usize::from(BUCKETS)
 }
 
-fn gets(world: &mut World, id: usize, configurations: [u64; CONFIGURATIONS]) {
+fn set_configurations(world: &mut World, id: usize, configurations: [u64; CONFIGURATIONS]) {
     let clock = world.hosts[id].clock(world.now);
     world.hosts[id].node.set_configurations(clock, configurations);
 }
@@ -30,22 +30,22 @@ fn drains(world: &mut World, id: usize) {
     world.hosts[id].node.set_draining(clock, true);
 }
 
-/// Three nodes of which one dies, and comes again with this configuration while the others have the old one.
+/// Three nodes of which one crashes and restarts with this configuration, while the other ones have the old one.
 fn replaced(seed: u64, configurations: [u64; CONFIGURATIONS]) -> World {
     let mut world = settled(seed, config(3, BUCKETS, 1, Mode::Witness));
     for id in 0..3 {
-        gets(&mut world, id, OLD);
+        set_configurations(&mut world, id, OLD);
     }
     world.crash(2);
     world.run_for(3_000_000).unwrap();
     world.restart(2);
-    gets(&mut world, 2, configurations);
+    set_configurations(&mut world, 2, configurations);
     world.run_for(20_000_000).unwrap();
     world
 }
 
 #[test]
-fn a_node_that_lacks_the_configuration_gets_buckets_when_it_has_it() {
+fn node_without_the_configuration_gets_buckets_once_it_has_it() {
     for seed in 0..4 {
         let world = replaced(seed, OLD);
         assert!((15..=25).contains(&owned(&world, 2)), "seed {seed}: {}", owned(&world, 2));
@@ -53,9 +53,9 @@ fn a_node_that_lacks_the_configuration_gets_buckets_when_it_has_it() {
         assert_eq!(owned(&world, 2), 0, "seed {seed}");
         assert_eq!(world.hosts[0].node.config_compatible(NodeId(2)), Some(false));
         assert_eq!(world.hosts[0].node.configuration_of(NodeId(2)), Some(2));
-        // It can follow who has what it has; the old one beside it is no matter.
-        gets(&mut world, 0, BOTH);
-        gets(&mut world, 1, BOTH);
+        // Node 2 can continue requests of nodes that have its configuration; an old one beside it does not matter.
+        set_configurations(&mut world, 0, BOTH);
+        set_configurations(&mut world, 1, BOTH);
         assert_eq!(world.run_until(20_000_000, |world| owned(world, 2) >= 15), Ok(true), "seed {seed}");
     }
 }
@@ -69,12 +69,12 @@ fn nodes_that_stay_different_share_the_work_after_a_while() {
 }
 
 #[test]
-fn a_node_that_drains_gives_to_those_that_can_go_on_and_else_to_anybody() {
+fn draining_node_prefers_nodes_with_its_configuration() {
     for seed in 0..4 {
         let mut world = settled(seed, config(3, BUCKETS, 1, Mode::Witness));
-        gets(&mut world, 0, BOTH);
-        gets(&mut world, 1, OLD);
-        gets(&mut world, 2, BOTH);
+        set_configurations(&mut world, 0, BOTH);
+        set_configurations(&mut world, 1, OLD);
+        set_configurations(&mut world, 2, BOTH);
         world.run_for(2_000_000).unwrap();
         let before = owned(&world, 1);
         drains(&mut world, 0);
@@ -82,9 +82,9 @@ fn a_node_that_drains_gives_to_those_that_can_go_on_and_else_to_anybody() {
         assert_eq!((owned(&world, 1), owned(&world, 2)), (before, usize::from(BUCKETS) - before));
 
         let mut world = settled(seed, config(3, BUCKETS, 1, Mode::Witness));
-        gets(&mut world, 0, NEW);
-        gets(&mut world, 1, OLD);
-        gets(&mut world, 2, OLD);
+        set_configurations(&mut world, 0, NEW);
+        set_configurations(&mut world, 1, OLD);
+        set_configurations(&mut world, 2, OLD);
         world.run_for(2_000_000).unwrap();
         drains(&mut world, 0);
         assert_eq!(world.run_until(30_000_000, |world| gave_all(world, 0)), Ok(true), "seed {seed}");
@@ -92,9 +92,9 @@ fn a_node_that_drains_gives_to_those_that_can_go_on_and_else_to_anybody() {
     }
 }
 
-/// One that believes in long leases stands still for longer than those with short ones wait.
+/// A node with long leases continues for longer than nodes with short ones wait.
 #[test]
-fn nodes_of_different_timing_never_own_a_bucket_at_the_same_time() {
+fn nodes_of_different_timing_never_share_a_bucket() {
     for seed in 0..20 {
         let mut template = config(3, BUCKETS, 1, Mode::Witness);
         template.timing = Timing::BARE_METAL;

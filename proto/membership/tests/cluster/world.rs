@@ -1,8 +1,8 @@
-//! A network of nodes under virtual time: clocks that drift, links that fail, processes that pause and die.
+//! A network of nodes under virtual time: clocks that drift, links that fail, processes that pause and crash.
 //!
-//! After every step the world checks what must never happen: two open gates for a bucket, one position of a log emitted
-//! with two contents, a resumed owner that lacks something emitted, a broken invariant of a node. The gate of a dead or
-//! paused process is looked at too: the kernel keeps it.
+//! After every step the world checks for violations: two open gates for a bucket, one position of a log emitted with
+//! two contents, a resumed owner that lacks an emitted entry, a broken invariant of a node. The gate of a crashed or
+//! paused process counts too: the kernel keeps it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,15 +13,15 @@ use evergate_membership::{
 };
 
 use crate::random::Random;
-use crate::replica::{Feed, Replica};
+use crate::replica::{Frame, Replica};
 
 pub(crate) const KEY: [u8; 32] = [0x42; 32];
 
-/// Something that happens at a time.
+/// An event at a time.
 #[derive(Clone, Debug)]
 enum Happening {
     Datagram { to: usize, process: u64, path: Path, bytes: Vec<u8> },
-    Feed { from: usize, to: usize, process: u64, feed: Feed },
+    Frame { from: usize, to: usize, process: u64, frame: Frame },
     Timer { node: usize, process: u64, at: u64 },
     Traffic,
     Work,
@@ -29,14 +29,14 @@ enum Happening {
     Asked { node: usize, process: u64, clock: Micros },
 }
 
-/// One machine: the process on it, its clock, and what its kernel goes on doing.
+/// One machine: its process, its clock, and the state that its kernel keeps.
 pub(crate) struct Host {
     pub(crate) node: Node,
     pub(crate) replica: Replica,
     pub(crate) up: bool,
     pub(crate) paused: bool,
     pub(crate) witness: bool,
-    /// Counts processes, so that what was meant for an earlier one is not delivered.
+    /// Number of processes so far, so that a message to an earlier one is not delivered.
     process: u64,
     skew: u64,
     drift_ppm: i64,
@@ -45,12 +45,12 @@ pub(crate) struct Host {
     asked_for: Micros,
 }
 
-/// How the network treats datagrams.
+/// Behaviour of the network for datagrams.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weather {
     pub(crate) loss_per_mille: u64,
     pub(crate) duplicate_per_mille: u64,
-    /// One in so many is late.
+    /// One datagram in so many is late.
     pub(crate) late_one_in: u64,
     pub(crate) late_us_max: u64,
     pub(crate) wake_late_us_max: u64,
@@ -74,13 +74,13 @@ pub(crate) struct World {
     queue: BTreeMap<(u64, u64), Happening>,
     counter: u64,
     tags: u64,
-    /// What the world outside saw: bucket, generation, position.
+    /// Everything emitted: bucket, data epoch, position.
     wire: BTreeMap<(u16, DataEpoch), Vec<Option<u64>>>,
-    pub(crate) takeovers: u64,
-    pub(crate) upgrades: u64,
+    pub(crate) failovers: u64,
+    pub(crate) handoffs: u64,
     pub(crate) emitted: u64,
     pub(crate) traffic: bool,
-    /// What each bucket costs its owner, in microseconds a second, and by how much one second differs from it.
+    /// The work of each bucket, in microseconds per second.
     pub(crate) work: Vec<u64>,
     pub(crate) work_varies_percent: u64,
     template: Config,
@@ -88,10 +88,10 @@ pub(crate) struct World {
     steps_at: u64,
     /// The largest datagram so far, in bytes.
     pub(crate) largest: usize,
-    /// What nodes told about themselves.
+    /// Events that nodes reported about themselves.
     pub(crate) events: Vec<(usize, Event)>,
     trace: bool,
-    /// Nodes that are started with another timing from now on.
+    /// Nodes that start with another timing from now on.
     pub(crate) timings: BTreeMap<usize, Timing>,
 }
 
@@ -107,8 +107,8 @@ impl World {
             counter: 0,
             tags: 0,
             wire: BTreeMap::new(),
-            takeovers: 0,
-            upgrades: 0,
+            failovers: 0,
+            handoffs: 0,
             emitted: 0,
             traffic: true,
             work: Vec::new(),
@@ -163,34 +163,34 @@ impl World {
 
     // ---- faults ----
 
-    /// With `CLUSTER_TRACE` set: what was done to the nodes.
-    pub(crate) fn state_text(&self, what: impl std::fmt::Display) {
+    /// Prints a fault when `CLUSTER_TRACE` is set.
+    pub(crate) fn log_fault(&self, what: impl std::fmt::Display) {
         if self.trace {
             println!("{} {what}", self.now);
         }
     }
 
     pub(crate) fn crash(&mut self, id: usize) {
-        self.state_text(format_args!("node {id} dies"));
+        self.log_fault(format_args!("node {id} crashes"));
         self.hosts[id].up = false;
         self.hosts[id].paused = false;
         self.hosts[id].inbox.clear();
         self.hosts[id].process += 1;
     }
 
-    /// Somebody says a node's farewell, which may be old by now; if the node is gone, after closing its gate for good.
-    pub(crate) fn send_leave(&mut self, id: usize, farewell: &[Transmit]) {
+    /// Sends a node's LEAVE heartbeats, which may be old by now. The gate of a node that is down is closed first.
+    pub(crate) fn send_leave(&mut self, id: usize, leave_heartbeats: &[Transmit]) {
         let clock = self.hosts[id].clock(self.now);
         if !self.hosts[id].up {
             self.hosts[id].node.leave(clock);
         }
-        for transmit in farewell {
+        for transmit in leave_heartbeats {
             self.carry(usize::from(transmit.to.0), transmit.path, transmit.bytes.clone());
         }
     }
 
     pub(crate) fn restart(&mut self, id: usize) {
-        self.state_text(format_args!("node {id} starts"));
+        self.log_fault(format_args!("node {id} starts"));
         let clock = self.hosts[id].clock(self.now).0;
         let node = self.fresh_node(id, clock);
         let host = &mut self.hosts[id];
@@ -204,9 +204,9 @@ impl World {
         self.schedule_timer(id);
     }
 
-    /// The mirror channel from one node to another is lost.
+    /// The replication channel from one node to another is lost.
     pub(crate) fn drop_backup(&mut self, id: usize, other: usize) {
-        self.state_text(format_args!("node {id} drops {other} as a backup"));
+        self.log_fault(format_args!("node {id} drops {other} as a backup"));
         let (now, host) = (self.now, &mut self.hosts[id]);
         if !host.up || host.paused {
             return;
@@ -220,12 +220,12 @@ impl World {
     }
 
     pub(crate) fn pause(&mut self, id: usize) {
-        self.state_text(format_args!("node {id} is paused"));
+        self.log_fault(format_args!("node {id} is paused"));
         self.hosts[id].paused = true;
     }
 
     pub(crate) fn resume(&mut self, id: usize) -> Result<(), String> {
-        self.state_text(format_args!("node {id} resumes"));
+        self.log_fault(format_args!("node {id} resumes"));
         if !self.hosts[id].paused || !self.hosts[id].up {
             return Ok(());
         }
@@ -234,9 +234,9 @@ impl World {
         self.run_host(id)
     }
 
-    /// Cuts or mends everything between two groups. `both` directions, or only from the first to the second.
+    /// Cuts everything between two groups, in `both` directions or only from the first to the second.
     pub(crate) fn cut_between(&mut self, a: &[usize], b: &[usize], paths: &[Path], both: bool) {
-        self.state_text(format_args!("cut {a:?} to {b:?} on {paths:?}, both {both}"));
+        self.log_fault(format_args!("cut {a:?} to {b:?} on {paths:?}, both {both}"));
         for (x, y) in a.iter().flat_map(|x| b.iter().map(move |y| (*x, *y))) {
             for path in paths {
                 self.cut.insert((x, y, *path));
@@ -261,7 +261,7 @@ impl World {
         Ok(())
     }
 
-    /// Runs until `done`, at most `span_us`. Whether it came to be.
+    /// Runs until `done`, at most `span_us`. Returns whether it was reached.
     pub(crate) fn run_until(&mut self, span_us: u64, done: impl Fn(&World) -> bool) -> Result<bool, String> {
         let end = self.now + span_us;
         while self.now < end {
@@ -275,11 +275,11 @@ impl World {
 
     pub(crate) fn step(&mut self) -> Result<(), String> {
         let Some(((at, _), what)) = self.queue.pop_first() else {
-            return Err("nothing left to happen".into());
+            return Err("no event left".into());
         };
         self.steps_at = if at / 1000 == self.now / 1000 { self.steps_at + 1 } else { 0 };
         if self.steps_at > 20_000 {
-            return Err("20,000 steps within a millisecond: something goes round in circles".into());
+            return Err("20,000 steps within a millisecond: a loop without progress".into());
         }
         self.now = self.now.max(at);
         match what {
@@ -293,18 +293,18 @@ impl World {
                     }
                 }
             }
-            Happening::Feed { from, to, process, feed } => {
+            Happening::Frame { from, to, process, frame } => {
                 let host = &mut self.hosts[to];
                 if host.up && !host.paused && host.process == process {
-                    let answer = host.replica.handle_feed(&mut host.node, NodeId(from as u8), feed);
+                    let answer = host.replica.handle_frame(&mut host.node, NodeId(from as u8), frame);
                     if let Some(answer) = answer {
-                        self.send_feed(to, from, answer);
+                        self.send_frame(to, from, answer);
                     }
                     self.run_host(to)?;
                 }
             }
             Happening::Timer { node, process, at } => {
-                // Only the timer that was set last counts.
+                // Only the newest timer counts.
                 let host = &mut self.hosts[node];
                 if host.up && host.process == process && host.timer_at == at {
                     host.timer_at = 0;
@@ -324,7 +324,7 @@ impl World {
                     self.decide();
                 }
                 for id in 0..self.hosts.len() {
-                    self.feed(id);
+                    self.replicate(id);
                     self.emit(id)?;
                 }
                 let gap = self.template.timing.heartbeat.0;
@@ -362,14 +362,14 @@ impl World {
         Ok(())
     }
 
-    /// What the shell's loop does once.
+    /// One turn of the shell's loop.
     fn run_host(&mut self, id: usize) -> Result<(), String> {
         let host = &mut self.hosts[id];
         if !host.up || host.paused {
             return Ok(());
         }
         let now = host.clock(self.now);
-        // The clock is read again after the sockets are drained; a little later.
+        // The clock is read again after the sockets are drained, a little later.
         let after = Micros(now.0 + 20);
         while let Some((path, bytes)) = host.inbox.pop_front() {
             host.node.handle_datagram(after, path, &bytes);
@@ -393,8 +393,8 @@ impl World {
         host.node.check_invariants()?;
         for (_, begin) in host.replica.resumed.drain(..) {
             match begin {
-                OwnershipStart::Failover => self.takeovers += 1,
-                _ => self.upgrades += 1,
+                OwnershipStart::Failover => self.failovers += 1,
+                _ => self.handoffs += 1,
             }
         }
         let mut out = Vec::new();
@@ -419,8 +419,8 @@ impl World {
     }
 
     fn carry(&mut self, to: usize, path: Path, bytes: Vec<u8>) {
-        let copies = 1 + u64::from(self.random.chance(self.weather.duplicate_per_mille, 1000));
-        for _ in 0..copies {
+        let count = 1 + u64::from(self.random.chance(self.weather.duplicate_per_mille, 1000));
+        for _ in 0..count {
             if self.random.chance(self.weather.loss_per_mille, 1000) {
                 continue;
             }
@@ -430,13 +430,13 @@ impl World {
         }
     }
 
-    fn send_feed(&mut self, from: usize, to: usize, feed: Feed) {
+    fn send_frame(&mut self, from: usize, to: usize, frame: Frame) {
         if to >= self.hosts.len() || self.cut.contains(&(from, to, Path::Inside)) {
             return;
         }
         let at = self.now + self.latency();
         let process = self.hosts[to].process;
-        self.push(at, Happening::Feed { from, to, process, feed });
+        self.push(at, Happening::Frame { from, to, process, frame });
     }
 
     fn schedule_timer(&mut self, id: usize) {
@@ -470,28 +470,28 @@ impl World {
                 let wants = self.random.chance(1, 8);
                 let host = &mut self.hosts[id];
                 if wants && host.up && !host.paused && host.replica.may_decide(&host.node, bucket) {
-                    let Some(copy) = host.replica.copies.get_mut(&bucket) else { continue };
-                    if copy.log.len() < 24 {
-                        copy.log.push(tag);
+                    let Some(replica) = host.replica.logs.get_mut(&bucket) else { continue };
+                    if replica.log.len() < 24 {
+                        replica.log.push(tag);
                     }
                 }
             }
         }
     }
 
-    fn feed(&mut self, id: usize) {
+    fn replicate(&mut self, id: usize) {
         let now = self.now;
         let host = &mut self.hosts[id];
         if !host.up || host.paused {
             return;
         }
         let clock = host.clock(now);
-        for (to, feed) in host.replica.drive(&mut host.node, clock) {
-            self.send_feed(id, usize::from(to.0), feed);
+        for (to, frame) in host.replica.drive(&mut host.node, clock) {
+            self.send_frame(id, usize::from(to.0), frame);
         }
     }
 
-    /// Lets out what is committed where the gate is open.
+    /// Emits the committed entries where the gate is open.
     fn emit(&mut self, id: usize) -> Result<(), String> {
         for bucket in 0..self.template.buckets {
             let host = &self.hosts[id];
@@ -499,9 +499,9 @@ impl World {
                 continue;
             }
             let committed = host.replica.committed(&host.node, bucket);
-            let Some(copy) = host.replica.copies.get(&bucket) else { continue };
-            let wire = self.wire.entry((bucket, copy.generation)).or_default();
-            for (position, tag) in copy.log.iter().take(committed).enumerate() {
+            let Some(replica) = host.replica.logs.get(&bucket) else { continue };
+            let wire = self.wire.entry((bucket, replica.data_epoch)).or_default();
+            for (position, tag) in replica.log.iter().take(committed).enumerate() {
                 if wire.len() <= position {
                     wire.resize(position + 1, None);
                 }
@@ -522,7 +522,7 @@ impl World {
         Ok(())
     }
 
-    // ---- what must hold ----
+    // ---- invariants ----
 
     /// Nodes whose kernel would let this bucket's packets out, now or a moment ago.
     fn open_gates(&self, bucket: u16) -> Vec<usize> {
@@ -543,10 +543,10 @@ impl World {
             }
             for id in open {
                 let host = &self.hosts[id];
-                let Some(copy) = host.replica.copies.get(&bucket).filter(|_| host.up) else { continue };
-                let Some(wire) = self.wire.get(&(bucket, copy.generation)) else { continue };
-                let lacks =
-                    (0..wire.len()).find(|at| wire[*at].is_some() && copy.log.get(*at) != wire[*at].as_ref());
+                let Some(replica) = host.replica.logs.get(&bucket).filter(|_| host.up) else { continue };
+                let Some(wire) = self.wire.get(&(bucket, replica.data_epoch)) else { continue };
+                let lacks = (0..wire.len())
+                    .find(|at| wire[*at].is_some() && replica.log.get(*at) != wire[*at].as_ref());
                 if let Some(at) = lacks {
                     return Err(format!(
                         "bucket {bucket}: node {id} serves it without position {at}, which was emitted"
@@ -557,8 +557,8 @@ impl World {
         Ok(())
     }
 
-    /// Which life each host is in.
-    pub(crate) fn lives(&self) -> Vec<Member> {
+    /// The incarnation of each host.
+    pub(crate) fn incarnations(&self) -> Vec<Member> {
         self.hosts.iter().map(|host| host.node.me()).collect()
     }
 
@@ -571,23 +571,23 @@ impl World {
         (0..self.template.buckets).all(|bucket| ids.iter().any(|id| serves(id, bucket)))
     }
 
-    /// Whether every living node is in one view and every bucket is served with its backups in sync.
+    /// Whether all running nodes are in one view, and every bucket is served with its backups in sync.
     pub(crate) fn is_settled(&self) -> bool {
-        let living: Vec<usize> = (0..self.hosts.len()).filter(|id| self.hosts[*id].up).collect();
-        let set: MemberSet = living.iter().map(|id| NodeId(*id as u8)).collect();
-        let Some(first) = living.first() else { return true };
+        let running: Vec<usize> = (0..self.hosts.len()).filter(|id| self.hosts[*id].up).collect();
+        let set: MemberSet = running.iter().map(|id| NodeId(*id as u8)).collect();
+        let Some(first) = running.first() else { return true };
         let view = self.hosts[*first].node.view();
-        let backups = usize::from(self.template.backups).min(living.len().saturating_sub(1));
-        let together = living.iter().all(|id| {
+        let backups = usize::from(self.template.backups).min(running.len().saturating_sub(1));
+        let together = running.iter().all(|id| {
             let node = &self.hosts[*id].node;
             node.view().is_some()
                 && node.view() == view
-                && node.standing() == NodePhase::Active
+                && node.phase() == NodePhase::Active
                 && node.members().set() == set
         });
         together
             && (0..self.template.buckets).all(|bucket| {
-                let open: Vec<usize> = living
+                let open: Vec<usize> = running
                     .iter()
                     .copied()
                     .filter(|id| {
@@ -610,13 +610,13 @@ impl World {
             let node = &host.node;
             let view = node.view().map(|view| (view.epoch, view.proposer.0));
             text += &format!(
-                "  {id}: up {} paused {} witness {} {:?} view {view:?} members {:?} hears {:?}\n",
+                "  {id}: up {} paused {} witness {} {:?} view {view:?} members {:?} reachable {:?}\n",
                 host.up,
                 host.paused,
                 host.witness,
-                node.standing(),
+                node.phase(),
                 node.members().set(),
-                node.hearing(),
+                node.reachable_nodes(),
             );
             for bucket in 0..self.template.buckets.min(30) {
                 text += &format!("    {bucket}: {}\n", describe_role(node.role(Bucket(bucket))));
@@ -626,7 +626,7 @@ impl World {
     }
 }
 
-/// With `CLUSTER_TRACE` set: what happened, for reading a failure.
+/// Prints an event when `CLUSTER_TRACE` is set.
 fn trace(now: u64, id: usize, event: &Event) {
     match event {
         Event::Installed { view, members } => {
@@ -642,12 +642,12 @@ fn trace(now: u64, id: usize, event: &Event) {
 fn describe_role(role: Role) -> String {
     match role {
         Role::Outside { owner, .. } => format!("outside, owner {owner:?}"),
-        Role::Backup { owner, in_sync, generation, .. } => {
-            format!("backup of {owner}, in sync {in_sync}, generation {}", generation.0.epoch)
+        Role::Backup { owner, in_sync, data_epoch, .. } => {
+            format!("backup of {owner}, in sync {in_sync}, data epoch {}", data_epoch.0.epoch)
         }
-        Role::Owner { begin, required, syncing, freeze_for, generation, .. } => format!(
-            "owner, {begin:?}, required {required:?}, syncing {syncing:?}, freeze {freeze_for:?}, generation {}",
-            generation.0.epoch
+        Role::Owner { begin, required, syncing, freeze_for, data_epoch, .. } => format!(
+            "owner, {begin:?}, required {required:?}, syncing {syncing:?}, freeze {freeze_for:?}, data epoch {}",
+            data_epoch.0.epoch
         ),
     }
 }
@@ -659,7 +659,7 @@ impl Host {
         Micros(self.skew + (now as i128 + drift) as u64)
     }
 
-    /// When the machine's clock will show `clock`; not exact to the microsecond.
+    /// The time at which the machine's clock shows `clock`, within a microsecond.
     fn true_time(&self, clock: Micros) -> u64 {
         let local = clock.0.saturating_sub(self.skew) as i128;
         (local * 1_000_000 / (1_000_000 + i128::from(self.drift_ppm)) + 1) as u64

@@ -124,7 +124,7 @@ impl World {
                 host.up,
                 host.paused,
                 host.worker.is_some(),
-                host.node.standing(),
+                host.node.phase(),
                 host.node.members().set(),
                 host.kernel.held,
                 roles.join("\n    "),

@@ -19,10 +19,10 @@ impl Agent {
     pub(super) fn apply_events(&mut self, state: &mut State) {
         while let Some(event) = self.node.poll_event() {
             match event {
-                Event::Voided => self.voided(state),
+                Event::StateDropped => self.voided(state),
                 Event::Installed { view, members } => self.installed(state, view, &members),
                 Event::Role { bucket, role } => self.play(state, bucket, role),
-                Event::Standing(standing) => self.stands(state, standing),
+                Event::Phase(standing) => self.stands(state, standing),
                 Event::Drained => {
                     state.drained = true;
                     state.publish_at = Micros(0);
@@ -108,7 +108,7 @@ impl Agent {
             (self.notify)(worker, Instruction::Void);
         }
         self.answer_unknown(false);
-        if self.node.standing() != NodePhase::Left {
+        if self.node.phase() != NodePhase::Left {
             let then = match self.cut_off() {
                 Some(CutOff { network, why }) => format!(": it is cut off the {network} network ({why})"),
                 None => "; it joins again".to_owned(),

@@ -77,7 +77,7 @@ impl Agent {
     /// its witnesses answer is silent: of two nodes the one whose side works sees it otherwise, unless its witness is dead.
     pub(super) fn check_carriers(&mut self, now: Micros) {
         let span = self.node.config().timing.suspect;
-        let alone = self.node.hearing().len() < 2;
+        let alone = self.node.reachable_nodes().len() < 2;
         for link in &mut self.links {
             let silent = self.witnesses.as_ref().is_some_and(|all| all.are_silent_on(link.path, now, span));
             let dead = silent && self.node.is_unreachable_on(link.path);
@@ -174,7 +174,7 @@ impl Agent {
         }
         state.unlisted_received_at = Some(now);
         let Some(id) = self.node.sender_of(state.buffer.get(..length).unwrap_or_default()) else { return };
-        self.node.set_estranged(now, now + ESTRANGED);
+        self.node.block_bootstrap(now, now + ESTRANGED);
         if let (Some(link), Some(word)) = (self.links.get(index), self.node.notify_unlisted(now, id)) {
             let _ = link.datagrams.urgent.send_to(&word, from); // it speaks again
         }
@@ -192,7 +192,7 @@ impl Agent {
     /// Somebody at the very address of a node speaks, and is not understood: for another form of messages, if one is given.
     fn estrange(&mut self, state: &mut State, peer: NodeId, form: Option<u8>) {
         let now = self.clock.now();
-        self.node.set_estranged(now, now + ESTRANGED);
+        self.node.block_bootstrap(now, now + ESTRANGED);
         if state.foreign_logged_at.is_none_or(|at| now.since(at) >= ESTRANGED_LINES) {
             state.foreign_logged_at = Some(now);
             let number = peer.0.saturating_add(1);

@@ -9,18 +9,18 @@ use evergate_membership::{NodeId, NodePhase, Path, Reach, Rejected};
 impl Agent {
     /// Brings the status up to date.
     pub(super) fn describe(&mut self, state: &mut State, now: Micros) {
-        let cut_off = self.cut_off().filter(|_| self.node.standing() != NodePhase::Left);
+        let cut_off = self.cut_off().filter(|_| self.node.phase() != NodePhase::Left);
         let node = &self.node;
         let members = node.members().set();
         let status = &mut self.status;
-        status.phase = match node.standing() {
+        status.phase = match node.phase() {
             NodePhase::Listening => "listening",
             NodePhase::Active => "active",
             NodePhase::Fenced => "fenced",
             NodePhase::Left => "left",
         }
         .to_owned();
-        let active = node.standing() == NodePhase::Active;
+        let active = node.phase() == NodePhase::Active;
         state.inactive_since = (!active).then(|| state.inactive_since.unwrap_or(now));
         status.inactive_ms = state.inactive_since.map(|since| now.since(since).as_ms());
         status.quorum = node.quorum().map(|(peer_input, needed)| Quorum { reachable: peer_input, needed });

@@ -312,7 +312,7 @@ impl Agent {
 
     fn warn_about_lists(&mut self, state: &mut State, now: Micros) {
         let waits_by_itself = self.node.rejoin_delay(now).is_some() || self.node.cut_off().is_some();
-        if self.node.standing() != NodePhase::Listening
+        if self.node.phase() != NodePhase::Listening
             || waits_by_itself
             || !self.node.saw_active_cluster(now)
         {
@@ -352,7 +352,7 @@ impl Agent {
 
     /// The first line is about the moment, in which it is not known yet who is missing.
     fn warn_about_fence(&mut self, state: &mut State, now: Micros) {
-        if self.node.standing() != NodePhase::Fenced {
+        if self.node.phase() != NodePhase::Fenced {
             state.warnings.fence_due = None;
             return;
         }
@@ -367,7 +367,7 @@ impl Agent {
 
     /// It stays away for as long as that lasts, and nothing else tells of it.
     fn warn_about_being_cut_off(&mut self, state: &mut State, now: Micros) {
-        let cut_off = self.cut_off().filter(|_| self.node.standing() != NodePhase::Left);
+        let cut_off = self.cut_off().filter(|_| self.node.phase() != NodePhase::Left);
         let Some(CutOff { network, why }) = cut_off else {
             if let Some((_, true)) = state.warnings.cut_off_due.take() {
                 self.info("is no longer cut off a network, as far as it can see");
@@ -387,7 +387,7 @@ impl Agent {
     fn warn_about_majority(&mut self, state: &mut State, now: Micros) {
         let scarce = self.node.quorum().filter(|(peer_input, needed)| peer_input == needed);
         let all = self.node.config().nodes.len();
-        let Some((peer_input, _)) = scarce.filter(|_| all > 2 && self.node.standing() == NodePhase::Active)
+        let Some((peer_input, _)) = scarce.filter(|_| all > 2 && self.node.phase() == NodePhase::Active)
         else {
             state.warnings.scarce = None;
             return;

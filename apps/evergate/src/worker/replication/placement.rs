@@ -478,11 +478,11 @@ mod tests {
 
     #[test]
     fn lost_and_regained_bucket_differs_from_an_unchanged_one() {
-        let generation = DataEpoch(ViewId::NONE);
+        let data_epoch = DataEpoch(ViewId::NONE);
         let (required, syncing, freeze_for) = (MemberSet::EMPTY, MemberSet::EMPTY, None);
         let owner = |moves, begin| {
             let term = Term { view: ViewId::NONE, moves };
-            Role::Owner { term, generation, begin, required, syncing, freeze_for }
+            Role::Owner { term, data_epoch, begin, required, syncing, freeze_for }
         };
         let (unchanged, failover, empty) =
             (OwnershipStart::Unchanged, OwnershipStart::Failover, OwnershipStart::Empty);

@@ -255,8 +255,8 @@ fn term(moves: u32) -> Term {
 }
 
 fn owner(moves: u32, begin: OwnershipStart, required: MemberSet, syncing: MemberSet) -> Role {
-    let generation = evergate_membership::DataEpoch::default();
-    Role::Owner { term: term(moves), generation, begin, required, syncing, freeze_for: None }
+    let data_epoch = evergate_membership::DataEpoch::default();
+    Role::Owner { term: term(moves), data_epoch, begin, required, syncing, freeze_for: None }
 }
 
 #[test]
@@ -453,9 +453,9 @@ fn who_waits_for_a_server_leaves_the_queue_with_its_bucket() {
 /// All buckets are ours; those that do move to the backup.
 fn all_ours(moves: impl Fn(Bucket) -> bool) -> Vec<(Bucket, Role)> {
     let ours = |bucket| match owner(1, OwnershipStart::Empty, MemberSet::of(BACKUP), MemberSet::EMPTY) {
-        Role::Owner { term, generation, begin, required, syncing, .. } => {
+        Role::Owner { term, data_epoch, begin, required, syncing, .. } => {
             let freeze_for = moves(bucket).then_some(HandoffId { to: BACKUP, number: 1 });
-            Role::Owner { term, generation, begin, required, syncing, freeze_for }
+            Role::Owner { term, data_epoch, begin, required, syncing, freeze_for }
         }
         other => other,
     };

@@ -1,4 +1,4 @@
-//! Nodes that are cut off one of the two networks: who gives way, who stays, and whose vote is needed.
+//! Nodes that have lost one of the two networks: which steps down, which stays, and whose vote is needed.
 
 use crate::scenarios::{default_timers, served, settled};
 use crate::simulation::config;
@@ -6,7 +6,7 @@ use crate::world::World;
 use evergate_base::Micros;
 use evergate_membership::{Bucket, Config, Mode, NodePhase, Path, Reach, Timing};
 
-/// Everything between these hosts and the others is lost on one path.
+/// Cuts everything between these hosts and all other ones on one path.
 pub(crate) fn cut(world: &mut World, hosts: &[usize], path: Path) {
     let all = world.hosts.len();
     for host in hosts {
@@ -18,7 +18,7 @@ pub(crate) fn cut(world: &mut World, hosts: &[usize], path: Path) {
 }
 
 #[test]
-fn a_node_that_holds_something_alone_does_not_give_way_at_once() {
+fn node_with_the_only_replica_steps_down_late() {
     let hold_down_min = Micros::from_ms(10_000);
     let timing = Timing { hold_down_min, hold_down_max: hold_down_min, ..Timing::BARE_METAL };
     for seed in 0..5 {
@@ -29,14 +29,14 @@ fn a_node_that_holds_something_alone_does_not_give_way_at_once() {
         world.run_for(30_000).unwrap();
         cut(&mut world, &[owner], Path::Outside);
         world.run_for(3 * timing.suspect.0).unwrap();
-        assert!(world.hosts[owner].node.gate_listed(Bucket(0)).is_some(), "seed {seed}: given up");
+        assert!(world.hosts[owner].node.gate_listed(Bucket(0)).is_some(), "seed {seed}: stepped down early");
         world.run_for(10 * timing.suspect.0).unwrap();
-        assert!(world.hosts[owner].node.gate_listed(Bucket(0)).is_none(), "seed {seed}: kept for ever");
+        assert!(world.hosts[owner].node.gate_listed(Bucket(0)).is_none(), "seed {seed}: never stepped down");
     }
 }
 
 #[test]
-fn a_node_cut_off_one_network_gives_way_and_comes_back() {
+fn node_that_loses_a_network_steps_down_and_rejoins() {
     for seed in 0..40 {
         for path in Path::ALL {
             let mut world = settled(seed, default_timers(3, 16, 1, Mode::Witness));
@@ -58,9 +58,9 @@ fn a_node_cut_off_one_network_gives_way_and_comes_back() {
     }
 }
 
-/// Two of three are a majority, and one of them is on one network only: it votes, and the other one serves everything.
+/// Two of three nodes are a majority, and one of them is on one network only: it votes, and the other one serves.
 #[test]
-fn a_cut_off_node_whose_vote_is_needed_votes_and_serves_nothing() {
+fn isolated_node_with_a_needed_vote_votes_and_serves_nothing() {
     for seed in 0..40 {
         for path in Path::ALL {
             let mut world = settled(seed, default_timers(3, 16, 1, Mode::Majority));
@@ -68,7 +68,7 @@ fn a_cut_off_node_whose_vote_is_needed_votes_and_serves_nothing() {
             let two = |world: &World| world.is_settled() && world.hosts[0].node.members().0.len() == 2;
             assert_eq!(world.run_until(2_000_000, two), Ok(true), "seed {seed}\n{}", world.describe());
             world.run_for(1_000_000).unwrap();
-            let takeovers = world.takeovers;
+            let failovers = world.failovers;
             cut(&mut world, &[1], path);
             let clock = world.hosts[1].clock(world.now);
             world.hosts[1].node.set_reach(clock, path, Reach::Gone);
@@ -76,14 +76,18 @@ fn a_cut_off_node_whose_vote_is_needed_votes_and_serves_nothing() {
             let cut_at = world.now;
             assert_eq!(world.run_until(400_000, first), Ok(true), "seed {seed}\n{}", world.describe());
             assert!(world.now - cut_at < 120_000, "seed {seed}: {} us", world.now - cut_at);
-            assert!(world.takeovers > takeovers, "seed {seed}: with all state");
-            let (view, life) = (world.hosts[0].node.view(), world.hosts[1].node.me());
+            assert!(world.failovers > failovers, "seed {seed}: with all state");
+            let (view, incarnation) = (world.hosts[0].node.view(), world.hosts[1].node.me());
             for _ in 0..30 {
                 world.run_for(100_000).unwrap();
                 assert!(first(&world), "seed {seed}\n{}", world.describe());
             }
-            assert_eq!((world.hosts[0].node.view(), world.hosts[1].node.me()), (view, life), "seed {seed}");
-            assert_eq!(world.hosts[1].node.standing(), NodePhase::Active);
+            assert_eq!(
+                (world.hosts[0].node.view(), world.hosts[1].node.me()),
+                (view, incarnation),
+                "seed {seed}"
+            );
+            assert_eq!(world.hosts[1].node.phase(), NodePhase::Active);
             // On both networks again, it gets its share.
             world.cut.clear();
             let clock = world.hosts[1].clock(world.now);
@@ -98,9 +102,9 @@ fn a_cut_off_node_whose_vote_is_needed_votes_and_serves_nothing() {
     }
 }
 
-/// A node that gave way when it was not needed is needed when another one dies, although it would have to stay away for long.
+/// A node that stepped down is needed when another one crashes, although its rejoin delay is long.
 #[test]
-fn a_node_that_gave_way_votes_again_when_it_is_needed() {
+fn stepped_down_node_votes_again_when_it_is_needed() {
     for seed in 0..40 {
         let mut world = settled(seed, default_timers(5, 16, 1, Mode::Majority));
         let members =
@@ -109,13 +113,13 @@ fn a_node_that_gave_way_votes_again_when_it_is_needed() {
         assert_eq!(world.run_until(2_000_000, members(4)), Ok(true), "seed {seed}\n{}", world.describe());
         cut(&mut world, &[3], Path::Inside);
         let away = |world: &World| {
-            let gone = world.hosts[3].node.standing() == NodePhase::Listening;
-            gone && served(world, 16) && world.hosts[0].node.members().0.len() == 3
+            let listening = world.hosts[3].node.phase() == NodePhase::Listening;
+            listening && served(world, 16) && world.hosts[0].node.members().0.len() == 3
         };
         assert_eq!(world.run_until(2_000_000, away), Ok(true), "seed {seed}\n{}", world.describe());
         let clock = world.hosts[3].clock(world.now);
         assert!(world.hosts[3].node.rejoin_delay(clock).is_some(), "seed {seed}");
-        let lives = [0, 1].map(|id| world.hosts[id].node.me());
+        let incarnations = [0, 1].map(|id| world.hosts[id].node.me());
         world.crash(2);
         let served = |world: &World| {
             let open =
@@ -125,14 +129,18 @@ fn a_node_that_gave_way_votes_again_when_it_is_needed() {
         assert_eq!(world.run_until(500_000, served), Ok(true), "seed {seed}\n{}", world.describe());
         world.run_for(3_000_000).unwrap();
         assert!(served(&world), "seed {seed}\n{}", world.describe());
-        assert_eq!(lives, [0, 1].map(|id| world.hosts[id].node.me()), "seed {seed}: state was dropped");
+        assert_eq!(
+            incarnations,
+            [0, 1].map(|id| world.hosts[id].node.me()),
+            "seed {seed}: state was dropped"
+        );
     }
 }
 
-/// Several nodes are cut off the same network, and all hear each other on the other one: whoever is left whole serves, all the
+/// Several nodes lose the same network and still receive each other on the other one. The complete nodes serve all the
 /// time.
 #[test]
-fn nodes_that_are_cut_off_together_vote_for_those_that_are_whole() {
+fn isolated_nodes_vote_for_complete_ones() {
     let cases: [(u8, &[usize], &[usize]); 6] = [
         (3, &[], &[1, 2]),
         (3, &[2], &[1]),
@@ -144,7 +152,7 @@ fn nodes_that_are_cut_off_together_vote_for_those_that_are_whole() {
     for (seed, (nodes, dead, cut_off)) in (0..).zip(cases) {
         for (path, carriers) in Path::ALL.into_iter().flat_map(|path| [(path, true), (path, false)]) {
             if !carriers && usize::from(nodes) - dead.len() - cut_off.len() < 2 {
-                continue; // nobody hears a third node there: nobody can know whose side is broken
+                continue; // no node receives a third one there: none can know which side is broken
             }
             let mut world = settled(seed, default_timers(nodes, 16, 1, Mode::Majority));
             for id in dead {
@@ -169,9 +177,10 @@ fn nodes_that_are_cut_off_together_vote_for_those_that_are_whole() {
     }
 }
 
-/// A node has given way, and nobody is heard at all for some seconds: then its vote makes the majority again that remembers.
+/// A node has stepped down, and no node is received for some seconds. Then its vote restores the majority that
+/// remembers.
 #[test]
-fn a_vote_is_not_forgotten_while_nobody_is_heard() {
+fn remembered_vote_survives_a_total_outage() {
     for (seed, dark_us) in [(1, 500_000), (2, 1_500_000), (3, 3_000_000)] {
         let mut world = settled(seed, default_timers(3, 16, 1, Mode::Majority));
         world.crash(2);
@@ -180,44 +189,44 @@ fn a_vote_is_not_forgotten_while_nobody_is_heard() {
         let clock = world.hosts[1].clock(world.now);
         world.hosts[1].node.set_reach(clock, Path::Inside, Reach::Gone);
         world.run_for(25_000).unwrap();
-        assert_eq!(world.hosts[1].node.standing(), NodePhase::Listening);
-        let kept = world.cut.clone();
+        assert_eq!(world.hosts[1].node.phase(), NodePhase::Listening);
+        let cut_before = world.cut.clone();
         cut(&mut world, &[0, 1], Path::Outside);
         world.run_for(dark_us).unwrap();
-        let life = world.hosts[0].node.me();
-        world.cut = kept;
+        let incarnation = world.hosts[0].node.me();
+        world.cut = cut_before;
         assert_eq!(world.run_until(10_000_000, |world| served(world, 16)), Ok(true), "{}", world.describe());
-        assert_eq!(world.hosts[0].node.me(), life, "dark for {dark_us} us: state was dropped");
+        assert_eq!(world.hosts[0].node.me(), incarnation, "dark for {dark_us} us: state was dropped");
     }
 }
 
-/// Where nobody goes on with the view that a node remembers, a cluster is founded all the same.
+/// No node can continue the remembered view: a cluster is bootstrapped all the same.
 #[test]
-fn what_a_cut_off_node_remembers_keeps_nobody_from_founding_a_cluster() {
+fn memory_of_an_isolated_node_blocks_no_bootstrap() {
     for seed in 0..20 {
         let mut world = settled(seed, default_timers(3, 16, 1, Mode::Majority));
         cut(&mut world, &[1], Path::Inside);
-        let away = |world: &World| world.hosts[1].node.standing() == NodePhase::Listening;
+        let away = |world: &World| world.hosts[1].node.phase() == NodePhase::Listening;
         assert_eq!(world.run_until(2_000_000, away), Ok(true), "seed {seed}\n{}", world.describe());
         world.crash(0);
         world.crash(2);
         world.run_for(500_000).unwrap();
         world.restart(0);
-        let again = |world: &World| served(world, 16);
-        assert_eq!(world.run_until(6_000_000, again), Ok(true), "seed {seed}\n{}", world.describe());
+        let served_again = |world: &World| served(world, 16);
+        assert_eq!(world.run_until(6_000_000, served_again), Ok(true), "seed {seed}\n{}", world.describe());
     }
 }
 
-/// The view has lapsed for some seconds, and the first node that is heard again remembers nothing. Those that do come later.
+/// The view has lapsed for some seconds. The first node that returns remembers nothing; those that do come later.
 #[test]
-fn members_that_wait_for_their_majority_keep_their_state_while_it_may_come_back() {
+fn members_keep_their_state_while_their_majority_may_return() {
     for seed in 0..20 {
         let mut world = settled(seed, default_timers(5, 16, 1, Mode::Majority));
         world.crash(2);
         world.crash(3);
         let three = |world: &World| world.is_settled() && world.hosts[0].node.members().0.len() == 3;
         assert_eq!(world.run_until(2_000_000, three), Ok(true), "seed {seed}\n{}", world.describe());
-        let lives: Vec<_> = [0, 1].map(|id| world.hosts[id].node.me()).into();
+        let incarnations: Vec<_> = [0, 1].map(|id| world.hosts[id].node.me()).into();
         for path in Path::ALL {
             cut(&mut world, &[4], path);
         }
@@ -228,12 +237,16 @@ fn members_that_wait_for_their_majority_keep_their_state_while_it_may_come_back(
         world.cut.clear();
         let whole = |world: &World| world.is_settled() && world.hosts[0].node.members().0.len() == 4;
         assert_eq!(world.run_until(4_000_000, whole), Ok(true), "seed {seed}\n{}", world.describe());
-        assert_eq!(lives, [0, 1].map(|id| world.hosts[id].node.me()), "seed {seed}: state was dropped");
+        assert_eq!(
+            incarnations,
+            [0, 1].map(|id| world.hosts[id].node.me()),
+            "seed {seed}: state was dropped"
+        );
     }
 }
 
 #[test]
-fn a_network_that_is_gone_for_everybody_makes_nobody_leave() {
+fn network_lost_by_all_nodes_drops_no_state() {
     for seed in 0..40 {
         for (nodes, path) in [(2, Path::Inside), (3, Path::Inside), (3, Path::Outside), (5, Path::Inside)] {
             let mut world = settled(seed, default_timers(nodes, 16, 1, Mode::Witness));
@@ -248,7 +261,7 @@ fn a_network_that_is_gone_for_everybody_makes_nobody_leave() {
 }
 
 #[test]
-fn one_of_two_nodes_gives_way_when_its_cable_is_pulled() {
+fn one_of_two_nodes_steps_down_when_its_cable_is_pulled() {
     for seed in 0..20 {
         let mut world = settled(seed, default_timers(2, 16, 1, Mode::Witness));
         world.run_for(100_000).unwrap();
@@ -283,14 +296,14 @@ pub(crate) fn carriers(world: &mut World, ids: &[usize], path: Path, up: bool) {
     }
 }
 
-/// One switch carries both networks, and is started anew.
+/// One switch carries both networks, and restarts.
 #[test]
-fn a_switch_that_carries_both_networks_makes_nobody_leave() {
+fn restart_of_a_switch_for_both_networks_drops_no_state() {
     for (nodes, mode) in [(2, Mode::Witness), (3, Mode::Witness), (3, Mode::Majority)] {
         let mut world = settled(1, default_timers(nodes, 16, 1, mode));
         world.run_for(1_000_000).unwrap();
         let all: Vec<usize> = (0..usize::from(nodes)).collect();
-        let lives = world.lives();
+        let incarnations = world.incarnations();
         for path in Path::ALL {
             cut(&mut world, &all, path);
             carriers(&mut world, &all, path, false);
@@ -301,17 +314,17 @@ fn a_switch_that_carries_both_networks_makes_nobody_leave() {
         world.hosts.iter_mut().for_each(|host| host.witness = true);
         Path::ALL.into_iter().for_each(|path| carriers(&mut world, &all, path, true));
         assert_eq!(world.run_until(4_000_000, World::is_settled), Ok(true), "{}", world.describe());
-        assert_eq!(world.lives(), lives, "{nodes} nodes, {mode:?}");
+        assert_eq!(world.incarnations(), incarnations, "{nodes} nodes, {mode:?}");
     }
 }
 
-/// The outside is gone for both; one of them comes to know, or to say, 20 ms later.
+/// Both nodes lose the outside network. One of them detects the loss, or reports it, late.
 #[test]
-fn who_is_late_to_see_that_a_network_is_gone_is_no_proof_that_it_works() {
+fn late_detection_of_a_loss_proves_no_working_network() {
     for late in [10_000, 20_000, 25_000] {
         let mut world = settled(1, default_timers(2, 16, 1, Mode::Witness));
         world.run_for(1_000_000).unwrap();
-        let lives = world.lives();
+        let incarnations = world.incarnations();
         cut(&mut world, &[0, 1], Path::Outside);
         carriers(&mut world, &[0], Path::Outside, false);
         world.pause(1);
@@ -319,32 +332,32 @@ fn who_is_late_to_see_that_a_network_is_gone_is_no_proof_that_it_works() {
         carriers(&mut world, &[1], Path::Outside, false);
         world.resume(1).unwrap();
         world.run_for(1_000_000).unwrap();
-        assert_eq!(world.lives(), lives, "{late} us late");
+        assert_eq!(world.incarnations(), incarnations, "{late} us late");
     }
 }
 
-/// Two of three nodes lose the outside for a moment. Some buckets have both their copies there.
+/// Two of three nodes lose the outside network for a moment. Some buckets have both replicas there.
 #[test]
-fn nodes_that_hold_all_copies_wait_together_for_their_network() {
+fn nodes_with_all_replicas_wait_together_for_their_network() {
     let mut world = settled(1, default_timers(3, 16, 1, Mode::Witness));
     world.run_for(1_000_000).unwrap();
-    let lives = world.lives();
+    let incarnations = world.incarnations();
     cut(&mut world, &[0, 1], Path::Outside);
     carriers(&mut world, &[0, 1], Path::Outside, false);
-    world.run_for(100_000).unwrap(); // ten times as long as one whose copies are elsewhere would wait is 150 ms
+    world.run_for(100_000).unwrap(); // with replicas elsewhere a node waits 15 ms, here ten times as long
     world.cut.clear();
     carriers(&mut world, &[0, 1], Path::Outside, true);
     world.run_for(1_000_000).unwrap();
-    assert_eq!(world.lives(), lives, "{}", world.describe());
+    assert_eq!(world.incarnations(), incarnations, "{}", world.describe());
 }
 
-/// What made a node give way is over when its network is back, also where nobody is left to say so.
+/// The reason for stepping down ends when the network is back, even when no other node is left to report it.
 #[test]
-fn who_was_cut_off_goes_on_alone_when_its_network_is_back() {
+fn isolated_node_continues_alone_once_its_network_is_back() {
     for nodes in [2, 3] {
         for (carrier, back_first) in [(true, false), (true, true), (false, false), (false, true)] {
             if nodes == 2 && !carrier {
-                continue; // neither knows whose side is broken
+                continue; // neither knows which side is broken
             }
             let mut world = settled(1, default_timers(nodes, 16, 1, Mode::Witness));
             world.run_for(1_000_000).unwrap();
@@ -353,7 +366,7 @@ fn who_was_cut_off_goes_on_alone_when_its_network_is_back() {
                 carriers(&mut world, &[1], Path::Inside, false);
             }
             world.run_for(5_000_000).unwrap();
-            assert_eq!(world.hosts[1].node.standing(), NodePhase::Listening);
+            assert_eq!(world.hosts[1].node.phase(), NodePhase::Listening);
             let back = |world: &mut World| {
                 world.cut.clear();
                 carriers(world, &[1], Path::Inside, true);
@@ -375,18 +388,18 @@ fn who_was_cut_off_goes_on_alone_when_its_network_is_back() {
     }
 }
 
-/// A switch that carries both networks is started anew while a node is late to read: a word of before is no newer for that.
+/// A switch that carries both networks restarts while a node is late to read. An old report gains nothing by that.
 #[test]
-fn a_word_that_was_said_before_does_not_count_because_it_is_read_late() {
+fn old_report_read_late_does_not_count() {
     for late in [12_000, 16_000, 20_000, 25_000, 35_000, 55_000] {
         for gap in [2_000, 5_000, 10_000] {
             let mut world = settled(1, default_timers(2, 16, 1, Mode::Witness));
             world.run_for(1_000_000).unwrap();
-            let lives = world.lives();
+            let incarnations = world.incarnations();
             cut(&mut world, &[0, 1], Path::Inside);
             carriers(&mut world, &[0], Path::Inside, false);
             world.pause(0);
-            world.resume(0).unwrap(); // it has seen that
+            world.resume(0).unwrap(); // it has detected that
             world.pause(0);
             world.run_for(gap).unwrap();
             cut(&mut world, &[0, 1], Path::Outside);
@@ -400,15 +413,15 @@ fn a_word_that_was_said_before_does_not_count_because_it_is_read_late() {
             world.hosts.iter_mut().for_each(|host| host.witness = true);
             Path::ALL.into_iter().for_each(|path| carriers(&mut world, &[0, 1], path, true));
             world.run_until(4_000_000, World::is_settled).unwrap();
-            assert_eq!(world.lives(), lives, "late by {late}, both gone after {gap} us");
+            assert_eq!(world.incarnations(), incarnations, "late by {late}, both gone after {gap} us");
         }
     }
 }
 
-/// One cable of two nodes is out. The other node hears nobody there for that reason; its witness on that network is dead, which it
-/// noticed before, or notices now.
+/// One cable of two nodes is out, so the other node receives nothing there. Its witness on that network is dead, which
+/// it detected before, or detects now.
 #[test]
-fn a_node_without_a_carrier_gives_way_to_one_whose_witness_is_dead() {
+fn node_without_a_carrier_yields_to_one_with_a_dead_witness() {
     for path in Path::ALL {
         for noticed in [0, 20_000, 120_000, 400_000] {
             let mut world = settled(1, default_timers(2, 16, 1, Mode::Witness));
@@ -428,32 +441,36 @@ fn a_node_without_a_carrier_gives_way_to_one_whose_witness_is_dead() {
                 "{path:?}, {noticed}\n{}",
                 world.describe()
             );
-            let lives = world.lives();
+            let incarnations = world.incarnations();
             for _ in 0..50 {
                 world.run_for(100_000).unwrap();
                 assert!(other(&world), "{path:?}, {noticed}\n{}", world.describe());
             }
-            assert_eq!(world.lives(), lives, "{path:?}, {noticed}: it came back without its network");
+            assert_eq!(
+                world.incarnations(),
+                incarnations,
+                "{path:?}, {noticed}: it came back without its network"
+            );
             // The cable is back, the witness is not.
             world.cut.clear();
             carriers(&mut world, &[0], path, true);
             silent(&mut world, 1, Reach::Works);
             let whole = |world: &World| world.is_settled() && world.hosts[1].node.members().0.len() == 2;
             assert_eq!(world.run_until(8_000_000, whole), Ok(true), "{path:?}\n{}", world.describe());
-            // Where both hear nobody, and no witness, neither knows whose side it is.
-            let lives = world.lives();
+            // Where neither node receives the other, nor a witness, neither knows which side is broken.
+            let incarnations = world.incarnations();
             cut(&mut world, &[0], path);
             [0, 1].iter().for_each(|id| silent(&mut world, *id, Reach::Silent));
             world.run_for(3_000_000).unwrap();
-            assert_eq!(world.lives(), lives, "{path:?}\n{}", world.describe());
+            assert_eq!(world.incarnations(), incarnations, "{path:?}\n{}", world.describe());
         }
     }
 }
 
-/// Majority mode, five nodes: one is dead, two of the others do not hear each other, and a third one loses a network. Of those that
-/// are left only two can be in one view, so its vote is needed.
+/// Majority mode with five nodes: one is down, two others do not receive each other, and a third one loses a network.
+/// Of the rest only two can be in one view, so its vote is needed.
 #[test]
-fn a_node_is_needed_where_the_others_cannot_be_in_one_view() {
+fn vote_is_needed_where_other_nodes_cannot_share_a_view() {
     for carrier in [true, false] {
         let mut world = settled(1, default_timers(5, 4, 1, Mode::Majority));
         world.crash(1);
@@ -467,40 +484,44 @@ fn a_node_is_needed_where_the_others_cannot_be_in_one_view() {
         let whole = |world: &World| world.is_served_by(&[0, 2, 4]);
         assert_eq!(world.run_until(3_000_000, whole), Ok(true), "{carrier}: {}", world.describe());
         world.run_for(1_000_000).unwrap();
-        let (lives, view) = (world.lives(), world.hosts[2].node.view());
+        let (incarnations, view) = (world.incarnations(), world.hosts[2].node.view());
         for _ in 0..50 {
             world.run_for(100_000).unwrap();
             assert!(whole(&world), "{carrier}: {}", world.describe());
         }
-        assert_eq!((world.lives(), world.hosts[2].node.view()), (lives, view), "{carrier}: it stays so");
+        assert_eq!(
+            (world.incarnations(), world.hosts[2].node.view()),
+            (incarnations, view),
+            "{carrier}: the state is stable"
+        );
     }
 }
 
-/// What a node is late to find out, others are late to find out as well: a network that is gone for all of them, each noticing it in
-/// its own second, makes nobody leave; one that is gone for one node alone does, but not sooner.
+/// A loss that one node detects late is detected late by other nodes as well. A shared loss, noticed by each node in
+/// its own second, makes no node step down. A loss of one node alone does, but not sooner.
 #[test]
-fn a_network_whose_loss_is_noticed_late_is_given_time_by_who_has_a_place() {
-    const PATIENCE: Micros = Micros::from_ms(2500);
+fn late_detected_loss_waits_for_the_loss_timeout() {
+    const LOSS_TIMEOUT: Micros = Micros::from_ms(2500);
     for (seed, notice_after_ms) in (0..10).flat_map(|seed| [(seed, &[0, 900, 1800][..]), (seed, &[0][..])]) {
         let mut world = settled(seed, default_timers(3, 16, 1, Mode::Witness));
         world.run_for(1_000_000).unwrap();
-        let (lives, began) = ([0, 1, 2].map(|id| world.hosts[id].node.me()), world.now);
+        let (incarnations, began) = ([0, 1, 2].map(|id| world.hosts[id].node.me()), world.now);
         for (id, after_ms) in notice_after_ms.iter().enumerate() {
             world.run_for(began + after_ms * 1000 - world.now).unwrap();
             let clock = world.hosts[id].clock(world.now);
-            world.hosts[id].node.set_loss_timeout(Path::Outside, PATIENCE);
+            world.hosts[id].node.set_loss_timeout(Path::Outside, LOSS_TIMEOUT);
             world.hosts[id].node.set_reach(clock, Path::Outside, Reach::Gone);
         }
-        let kept = |world: &World| lives == [0, 1, 2].map(|id| world.hosts[id].node.me());
+        let is_unchanged = |world: &World| incarnations == [0, 1, 2].map(|id| world.hosts[id].node.me());
         world.run_for(began + 2_400_000 - world.now).unwrap();
-        assert!(kept(&world), "seed {seed}\n{}", world.describe());
+        assert!(is_unchanged(&world), "seed {seed}\n{}", world.describe());
         world.run_for(2_000_000).unwrap();
         if notice_after_ms.len() == 3 {
-            assert!(kept(&world) && world.is_settled(), "seed {seed}\n{}", world.describe());
+            assert!(is_unchanged(&world) && world.is_settled(), "seed {seed}\n{}", world.describe());
             continue;
         }
         assert!(world.is_served_by(&[1, 2]), "seed {seed}\n{}", world.describe());
-        // Without a place it takes none, however often it may think that it could.
+        // Without a place it takes none, even while it could.
         world.run_for(5_000_000).unwrap();
         assert!(world.is_served_by(&[1, 2]), "seed {seed}\n{}", world.describe());
     }

@@ -1,4 +1,4 @@
-//! Nodes that are half gone: others hear them, but they cannot do what is asked of them, and somebody else dies.
+//! Nodes with a permanent fault: they are received but cannot do their part, while another node fails.
 
 use evergate_base::Micros;
 use evergate_membership::{Bucket, Config, Mode, NodePhase, Path, Timing};
@@ -8,45 +8,45 @@ use crate::scenarios::{default_timers, served, settled};
 use crate::simulation::{config, seeds};
 use crate::world::{FAIR, Weather, World};
 
-/// How long a death may be felt while somebody lives who can go on, in spans of [`Timing::take`]: the silence, a proposal that
-/// nobody can promise, leases of those who are left out, and what is lost on the way.
+/// Longest effect of a failure while a node can continue, in spans of [`Timing::take`]: the silence, a proposal without
+/// its promises, leases of nodes that are left out, and lost datagrams.
 const TAKES: u64 = 5;
 
-fn bound(config: &Config) -> u64 {
+fn failover_bound(config: &Config) -> u64 {
     config.timing.take.0 * TAKES
 }
 
-/// Three nodes that all hold everything, with the default timers.
+/// Three nodes that all hold every bucket, with the default timers.
 fn three() -> Config {
     default_timers(3, 16, 2, Mode::Witness)
 }
 
-/// Whether this node alone serves everything.
+/// Whether this node alone serves every bucket.
 fn serves(world: &World, id: usize, buckets: u16) -> bool {
     let host = &world.hosts[id];
     host.up && (0..buckets).all(|bucket| host.node.gate_open(Bucket(bucket), host.clock(world.now)))
 }
 
-/// Node 1 dies; node 0 must go on with everything.
+/// Node 1 crashes; node 0 must continue all buckets.
 fn outlives(seed: u64, world: &mut World) {
-    let before = world.takeovers;
+    let before = world.failovers;
     world.run_for(Random::new(seed).below(30_000)).unwrap();
     world.crash(1);
-    let again = world.run_until(bound(&three()), |world| serves(world, 0, 16));
-    assert_eq!(again, Ok(true), "seed {seed}\n{}", world.describe());
-    assert!(world.takeovers > before, "seed {seed}: nothing was resumed");
+    let served_again = world.run_until(failover_bound(&three()), |world| serves(world, 0, 16));
+    assert_eq!(served_again, Ok(true), "seed {seed}\n{}", world.describe());
+    assert!(world.failovers > before, "seed {seed}: nothing was resumed");
     world.run_for(3_000_000).unwrap();
     assert!(serves(world, 0, 16), "seed {seed}: not for long\n{}", world.describe());
 }
 
 #[test]
-fn a_node_without_a_witness_does_not_keep_the_others_from_taking_over() {
+fn node_without_a_witness_does_not_block_a_failover() {
     for seed in 0..20 {
         let mut world = settled(seed, three());
         let view = world.hosts[0].node.view();
         world.hosts[2].witness = false;
         world.run_for(1_000_000).unwrap();
-        assert_eq!(world.hosts[0].node.view(), view, "all agree: nobody needs a witness");
+        assert_eq!(world.hosts[0].node.view(), view, "all agree: no node needs a witness");
         outlives(seed, &mut world);
         world.hosts[2].witness = true;
         world.restart(1);
@@ -55,8 +55,8 @@ fn a_node_without_a_witness_does_not_keep_the_others_from_taking_over() {
 }
 
 #[test]
-fn a_node_cut_off_outside_does_not_keep_the_others_from_taking_over() {
-    // The witness is outside too, or inside.
+fn node_without_the_outside_does_not_block_a_failover() {
+    // The witness is reachable only outside, or only inside.
     for (seed, witness) in (0..20).map(|seed| (seed, seed % 4 == 0)) {
         let mut world = settled(seed, three());
         world.cut_between(&[2], &[0, 1], &[Path::Outside], true);
@@ -64,31 +64,31 @@ fn a_node_cut_off_outside_does_not_keep_the_others_from_taking_over() {
         let gone = |world: &World| world.hosts[0].node.members().0.len() == 2 && served(world, 16);
         assert_eq!(world.run_until(400_000, gone), Ok(true), "seed {seed}\n{}", world.describe());
         world.run_for(2_000_000).unwrap();
-        let before = world.takeovers;
+        let before = world.failovers;
         world.crash(1);
-        let again = world.run_until(bound(&three()), |world| served(world, 16));
-        assert_eq!(again, Ok(true), "seed {seed}\n{}", world.describe());
-        assert!(world.takeovers > before, "seed {seed}: nothing was resumed");
+        let served_again = world.run_until(failover_bound(&three()), |world| served(world, 16));
+        assert_eq!(served_again, Ok(true), "seed {seed}\n{}", world.describe());
+        assert!(world.failovers > before, "seed {seed}: nothing was resumed");
     }
 }
 
 #[test]
-fn a_node_without_a_witness_does_not_keep_another_from_founding() {
+fn node_without_a_witness_does_not_block_a_bootstrap() {
     for seed in 0..20 {
         let mut world = World::new(seed, 3, three());
         world.crash(1);
         world.hosts[2].witness = false;
         let listens = Timing::BARE_METAL.listen_start.0;
-        let again = world.run_until(listens + bound(&three()), |world| serves(world, 0, 16));
-        assert_eq!(again, Ok(true), "seed {seed}\n{}", world.describe());
-        // Whoever was left out joins when it has its witness.
+        let served_again = world.run_until(listens + failover_bound(&three()), |world| serves(world, 0, 16));
+        assert_eq!(served_again, Ok(true), "seed {seed}\n{}", world.describe());
+        // A node that was left out joins when it has its witness.
         world.hosts[2].witness = true;
         assert_eq!(world.run_until(8_000_000, World::is_settled), Ok(true), "{}", world.describe());
     }
 }
 
 #[test]
-fn a_node_that_hears_nobody_any_more_is_replaced_although_it_is_heard() {
+fn node_that_sends_but_does_not_receive_is_replaced() {
     for seed in 0..20 {
         let mut world = settled(seed, three());
         world.run_for(Random::new(seed).below(30_000)).unwrap();
@@ -98,47 +98,52 @@ fn a_node_that_hears_nobody_any_more_is_replaced_although_it_is_heard() {
             let set = world.hosts[0].node.members().0.len();
             set == 2 && served(world, 16)
         };
-        assert_eq!(world.run_until(bound(&three()), others), Ok(true), "seed {seed}\n{}", world.describe());
+        assert_eq!(
+            world.run_until(failover_bound(&three()), others),
+            Ok(true),
+            "seed {seed}\n{}",
+            world.describe()
+        );
     }
 }
 
 #[test]
-fn a_member_that_has_lost_its_witness_for_good_is_replaced() {
+fn member_without_a_witness_is_replaced_in_the_end() {
     for seed in 0..20 {
         let mut world = settled(seed, default_timers(4, 16, 3, Mode::Witness));
         world.crash(3);
         assert_eq!(world.run_until(3_000_000, World::is_settled), Ok(true), "seed {seed}");
         world.hosts[2].witness = false;
         let others = |world: &World| world.hosts[0].node.members().0.len() == 2 && served(world, 16);
-        let again = world.run_until(2 * bound(&three()), others);
-        assert_eq!(again, Ok(true), "seed {seed}\n{}", world.describe());
+        let served_again = world.run_until(2 * failover_bound(&three()), others);
+        assert_eq!(served_again, Ok(true), "seed {seed}\n{}", world.describe());
     }
 }
 
 #[test]
-fn a_member_whose_witness_blinks_keeps_its_place() {
+fn member_with_a_short_witness_outage_keeps_its_place() {
     for seed in 0..20 {
         let mut world = settled(seed, default_timers(4, 16, 3, Mode::Witness));
         world.crash(3);
         assert_eq!(world.run_until(3_000_000, World::is_settled), Ok(true), "seed {seed}");
-        let life = world.hosts[2].node.me();
+        let incarnation = world.hosts[2].node.me();
         world.hosts[2].witness = false;
         world.run_for(60_000).unwrap();
-        assert_eq!(world.hosts[2].node.standing(), NodePhase::Fenced);
+        assert_eq!(world.hosts[2].node.phase(), NodePhase::Fenced);
         world.hosts[2].witness = true;
         assert_eq!(world.run_until(1_000_000, World::is_settled), Ok(true), "{}", world.describe());
-        assert_eq!(world.hosts[2].node.me(), life, "seed {seed}: it was given up");
+        assert_eq!(world.hosts[2].node.me(), incarnation, "seed {seed}: it lost its state");
     }
 }
 
 #[test]
-fn a_witness_that_answers_now_and_then_at_one_node_does_not_hinder_the_others() {
+fn witness_that_flaps_at_one_node_does_not_block_a_failover() {
     for seed in 0..20 {
         let mut world = settled(seed, three());
         world.run_for(100_000).unwrap();
         world.crash(1);
-        // Enough to be taken for sound now and then, too little to see a view through.
-        let until = world.now + bound(&three()) * 4;
+        // Often enough to count as valid now and then, too rarely to complete a view.
+        let until = world.now + failover_bound(&three()) * 4;
         let mut done = false;
         while world.now < until && !done {
             world.hosts[2].witness = !world.hosts[2].witness;
@@ -148,13 +153,18 @@ fn a_witness_that_answers_now_and_then_at_one_node_does_not_hinder_the_others() 
     }
 }
 
-/// Runs for a while; all the time somebody that nobody understands speaks to these nodes.
-fn run_estranged(world: &mut World, ids: &[usize], span_us: u64, done: impl Fn(&World) -> bool) -> bool {
+/// Runs for a while, during which undecodable datagrams keep arriving at these nodes.
+fn run_with_undecodable_peer(
+    world: &mut World,
+    ids: &[usize],
+    span_us: u64,
+    done: impl Fn(&World) -> bool,
+) -> bool {
     let end = world.now + span_us;
     while world.now < end && !done(world) {
         for id in ids {
             let clock = world.hosts[*id].clock(world.now);
-            world.hosts[*id].node.set_estranged(clock, clock + Micros::from_ms(50));
+            world.hosts[*id].node.block_bootstrap(clock, clock + Micros::from_ms(50));
         }
         world.run_for(10_000).unwrap();
     }
@@ -162,7 +172,7 @@ fn run_estranged(world: &mut World, ids: &[usize], span_us: u64, done: impl Fn(&
 }
 
 #[test]
-fn a_node_that_does_not_understand_a_neighbour_founds_nothing_but_joins() {
+fn node_with_an_undecodable_peer_joins_but_does_not_bootstrap() {
     for seed in 0..10 {
         let mut world = settled(seed, three());
         world.crash(1);
@@ -170,18 +180,26 @@ fn a_node_that_does_not_understand_a_neighbour_founds_nothing_but_joins() {
         world.run_for(200_000).unwrap();
         world.restart(2);
         let joined = |world: &World| world.hosts[0].node.members().0.len() == 2 && world.is_settled();
-        assert!(run_estranged(&mut world, &[2], 3_000_000, joined), "seed {seed}\n{}", world.describe());
+        assert!(
+            run_with_undecodable_peer(&mut world, &[2], 3_000_000, joined),
+            "seed {seed}\n{}",
+            world.describe()
+        );
         world.crash(0);
         world.restart(2);
         let founded = |world: &World| world.hosts[2].node.view().is_some();
-        assert!(!run_estranged(&mut world, &[2], 6_000_000, founded), "seed {seed}\n{}", world.describe());
+        assert!(
+            !run_with_undecodable_peer(&mut world, &[2], 6_000_000, founded),
+            "seed {seed}\n{}",
+            world.describe()
+        );
         assert_eq!(world.run_until(1_000_000, founded), Ok(true), "seed {seed}\n{}", world.describe());
     }
 }
 
-/// In the middle of a roll of programs that do not understand each other, say.
+/// For example in a rolling upgrade between programs with different wire versions.
 #[test]
-fn a_majority_founds_a_cluster_whatever_the_rest_says() {
+fn majority_bootstraps_beside_an_undecodable_peer() {
     for seed in 0..10 {
         let mut world = settled(seed, config(3, 16, 1, Mode::Majority));
         for id in 0..3 {
@@ -190,21 +208,21 @@ fn a_majority_founds_a_cluster_whatever_the_rest_says() {
         world.run_for(200_000).unwrap();
         world.restart(1);
         let founded = |world: &World| world.hosts[1].node.view().is_some();
-        let alone = run_estranged(&mut world, &[1], 6_000_000, founded);
+        let alone = run_with_undecodable_peer(&mut world, &[1], 6_000_000, founded);
         assert!(!alone, "seed {seed}: one of three\n{}", world.describe());
         world.restart(2);
-        let most = run_estranged(&mut world, &[1, 2], 6_000_000, founded);
+        let most = run_with_undecodable_peer(&mut world, &[1, 2], 6_000_000, founded);
         assert!(most, "seed {seed}\n{}", world.describe());
     }
 }
 
-/// What is wrong with a node for good; others hear it, or it them.
-fn fall_ill(world: &mut World, id: usize, random: &mut Random) {
+/// Injects a permanent fault: other nodes receive this one, or it receives them.
+fn inject_permanent_fault(world: &mut World, id: usize, random: &mut Random) {
     let others: Vec<usize> = (0..world.hosts.len()).filter(|other| *other != id).collect();
-    let ailment = random.below(4);
-    world.state_text(format_args!("node {id} has ailment {ailment}"));
+    let fault = random.below(4);
+    world.log_fault(format_args!("node {id} has fault {fault}"));
     world.hosts[id].witness = false;
-    match ailment {
+    match fault {
         0 => {}
         1 => world.cut_between(&[id], &others, &[Path::Outside], true),
         2 => world.cut_between(&others, &[id], &Path::ALL, false),
@@ -212,13 +230,13 @@ fn fall_ill(world: &mut World, id: usize, random: &mut Random) {
     }
 }
 
-/// One node stays, one is ill from some moment on, and the others come and go, and are gone at the end: the one that stays
-/// must serve everything soon after that.
+/// One node stays up, one has a permanent fault from some moment on, and the other ones come and go and are down at the
+/// end. The node that stays must serve everything soon after that.
 fn decline(seed: u64, nodes: u8, cold: bool) -> Result<u64, String> {
     let mut random = Random::new(seed.wrapping_mul(37) + u64::from(nodes));
     let template = config(nodes, 4, nodes - 1, Mode::Witness);
     let mut world = World::new(seed, nodes, template.clone());
-    let (housekeeper, ill) = (0, 1 + random.below(u64::from(nodes) - 1) as usize);
+    let (survivor, faulty) = (0, 1 + random.below(u64::from(nodes) - 1) as usize);
     if random.chance(1, 3) {
         world.weather = Weather { loss_per_mille: random.below(30), late_one_in: 50, ..FAIR };
     }
@@ -226,10 +244,10 @@ fn decline(seed: u64, nodes: u8, cold: bool) -> Result<u64, String> {
         if !cold {
             world.run_until(2_000_000, World::is_settled)?;
         }
-        let ill_after = random.below(4);
+        let faulty_after = random.below(4);
         for step in 0..4 {
-            if step == ill_after {
-                fall_ill(world, ill, &mut random);
+            if step == faulty_after {
+                inject_permanent_fault(world, faulty, &mut random);
             }
             let id = 1 + random.below(u64::from(nodes) - 1) as usize;
             match random.below(4) {
@@ -242,53 +260,57 @@ fn decline(seed: u64, nodes: u8, cold: bool) -> Result<u64, String> {
             let span = [10_000, 40_000, 150_000, 600_000][random.below(4) as usize];
             world.run_for(random.below(span))?;
         }
-        if !world.hosts[ill].up {
-            world.restart(ill);
+        if !world.hosts[faulty].up {
+            world.restart(faulty);
         }
-        world.resume(ill)?;
-        (1..usize::from(nodes)).filter(|id| *id != ill).for_each(|id| world.crash(id));
-        // Whoever has just begun listens first, and whoever was just replaced waits.
-        let patient = template.timing.listen_start.0 + template.timing.hold_down_max.0;
-        let span = if world.hosts[housekeeper].node.view().is_some() { bound(&template) } else { patient };
-        match world.run_until(span + bound(&template), |world| serves(world, housekeeper, 4))? {
+        world.resume(faulty)?;
+        (1..usize::from(nodes)).filter(|id| *id != faulty).for_each(|id| world.crash(id));
+        // A node that has just started listens first, and one that was just replaced waits.
+        let listening = template.timing.listen_start.0 + template.timing.hold_down_max.0;
+        let span =
+            if world.hosts[survivor].node.view().is_some() { failover_bound(&template) } else { listening };
+        match world.run_until(span + failover_bound(&template), |world| serves(world, survivor, 4))? {
             true => Ok(()),
-            false => Err(format!("node {housekeeper}, the last one that is well, does not serve")),
+            false => Err(format!("node {survivor}, the last good one, does not serve")),
         }
     };
     let outcome = run(&mut world);
-    outcome.map(|()| world.takeovers).map_err(|what| format!("{what}\n{}", world.describe()))
+    outcome.map(|()| world.failovers).map_err(|what| format!("{what}\n{}", world.describe()))
 }
 
 fn declines(name: &str, nodes: u8, cold: bool) {
-    let mut takeovers = 0;
+    let mut failovers = 0;
     for seed in seeds(400) {
         match decline(seed, nodes, cold) {
-            Ok(count) => takeovers += count,
+            Ok(count) => failovers += count,
             Err(what) => panic!(
-                "{name}, seed {seed}: {what}\nreplay: CLUSTER_SEED={seed} cargo test -p evergate-cluster {name}"
+                "{name}, seed {seed}: {what}\nreplay: CLUSTER_SEED={seed} cargo test -p evergate-membership {name}"
             ),
         }
     }
-    assert!(takeovers > 100, "{takeovers} take-overs");
+    assert!(failovers > 100, "{failovers} failovers");
 }
 
 #[test]
-fn the_last_of_three_that_is_well_serves_soon_whatever_ails_another() {
-    declines("the_last_of_three", 3, false);
+fn last_good_node_of_three_serves_soon() {
+    declines("last_good_node_of_three_serves_soon", 3, false);
 }
 
 #[test]
-fn the_last_of_four_that_is_well_serves_soon_whatever_ails_another() {
-    declines("the_last_of_four", 4, false);
+fn last_good_node_of_four_serves_soon() {
+    declines("last_good_node_of_four_serves_soon", 4, false);
 }
 
 #[test]
-fn the_last_of_three_that_have_just_begun_serves_soon_whatever_ails_another() {
-    declines("the_last_of_three_that_have_just_begun", 3, true);
+fn last_good_node_of_three_serves_soon_after_a_cold_start() {
+    declines("last_good_node_of_three_serves_soon_after_a_cold_start", 3, true);
 }
 
 #[test]
-fn the_bound_is_what_the_guide_says() {
-    assert_eq!(bound(&three()), 200_000);
-    assert_eq!(Micros(bound(&Config { timing: Timing::VIRTUAL_MACHINE, ..three() })), Micros::from_ms(750));
+fn bound_matches_the_documented_values() {
+    assert_eq!(failover_bound(&three()), 200_000);
+    assert_eq!(
+        Micros(failover_bound(&Config { timing: Timing::VIRTUAL_MACHINE, ..three() })),
+        Micros::from_ms(750)
+    );
 }
