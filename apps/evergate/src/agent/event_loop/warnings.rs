@@ -220,7 +220,7 @@ impl Agent {
         let me = node.me().id;
         let members = node.members().set().without(me);
         let has_others = node.view().is_some() && !members.is_empty();
-        let is_active = has_others && node.standing() == NodePhase::Active;
+        let is_active = has_others && node.phase() == NodePhase::Active;
         let answers = match node.role(SPEAKING) {
             Role::Owner { .. } => Some(me),
             Role::Backup { owner, .. } => Some(owner),
@@ -312,9 +312,7 @@ impl Agent {
 
     fn warn_about_lists(&mut self, state: &mut State, now: Micros) {
         let waits_by_itself = self.node.rejoin_delay(now).is_some() || self.node.cut_off().is_some();
-        if self.node.phase() != NodePhase::Listening
-            || waits_by_itself
-            || !self.node.saw_active_cluster(now)
+        if self.node.phase() != NodePhase::Listening || waits_by_itself || !self.node.saw_active_cluster(now)
         {
             state.warnings.heard_active_cluster = None;
             return;
