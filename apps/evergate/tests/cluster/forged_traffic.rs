@@ -110,7 +110,7 @@ fn node_with_different_settings_is_reported() {
     let config = world.config(&World::entries(2), "");
     let one = world.start(1, &config);
     let other = world.start(2, &config.replace("workers = 2", "workers = 3"));
-    one.process.line_after(0, "node 2 runs 3 workers, this one 2");
+    one.process.line_after(0, "node 2 runs 3 workers, this node 2");
     drop(other);
     let other = config.replace("[cluster]\n", "[cluster]\nsteering = \"flood\"\nports_per_bucket = 26\n");
     let other = world.start(2, &other);
