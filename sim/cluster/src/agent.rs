@@ -1,23 +1,23 @@
-//! A model of the daemon's agent: what the cluster protocol concludes becomes owner words, holds, and instructions to the
-//! worker; what the worker reports becomes calls of the protocol.
+//! A model of the daemon's agent. Events of the membership protocol become owner words, holds, and instructions to the
+//! worker. Reports of the worker become calls of the protocol.
 
 use crate::kernel::Kernel;
 use evergate_base::Micros;
 use evergate_membership::{Bucket, Event, HandoffId, Node, NodeId, NodePhase, OwnershipStart, Role, Term};
 use std::collections::BTreeMap;
 
-/// The length of a log, as the protocol compares them: mirrors are complete, or are not.
+/// Length of a log for the protocol's comparison: a replica is complete or counts as nothing.
 const COMPLETE: u64 = 1;
 
-/// What the worker is told.
+/// Instruction to the worker.
 #[derive(Clone, Debug)]
 pub(crate) enum Instruction {
     Roles(Vec<(Bucket, Role)>),
     Failover(Vec<(Bucket, Term)>),
-    Void,
+    DropState,
 }
 
-/// What the worker says.
+/// Report of the worker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Report {
     CaughtUp {
@@ -34,20 +34,20 @@ pub(crate) enum Report {
         term: Term,
         freeze: HandoffId,
     },
-    /// The copy at this node has a gap.
+    /// This node's replica has a gap.
     Incomplete {
         bucket: Bucket,
         node: NodeId,
         term: Term,
     },
-    /// A frame on this channel was not believed: the channel ends.
+    /// A frame on this channel was invalid: the channel ends.
     Refused {
         node: NodeId,
         channel: u64,
     },
 }
 
-/// What it has told.
+/// Roles that the worker knows.
 #[derive(Debug, Default)]
 pub(crate) struct Agent {
     known: BTreeMap<Bucket, Role>,
@@ -56,17 +56,17 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// Takes roles for told.
+    /// Counts roles as known to the worker.
     pub(crate) fn adopt(&mut self, roles: &[(Bucket, Role)]) {
         self.known = roles.iter().copied().collect();
     }
 
-    /// Acts on what the protocol has concluded; what the worker is to be told.
-    pub(crate) fn settle(
+    /// Acts on the protocol's events. Returns the instructions to the worker.
+    pub(crate) fn apply_events(
         &mut self,
         node: &mut Node,
         kernel: &mut Kernel,
-        reported: &mut Vec<Event>,
+        events: &mut Vec<Event>,
     ) -> Vec<Instruction> {
         let (mut changed, mut arrived, mut instructions) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(event) = node.poll_event() {
@@ -77,15 +77,15 @@ impl Agent {
                     arrived.clear();
                     kernel.held.clear();
                     self.resets_unknown = false;
-                    instructions.push(Instruction::Void);
+                    instructions.push(Instruction::DropState);
                 }
                 Event::Role { bucket, role } => {
-                    self.play(node, kernel, *bucket, *role, &mut changed, &mut arrived)
+                    self.handle_role(node, kernel, *bucket, *role, &mut changed, &mut arrived)
                 }
                 Event::Phase(NodePhase::Active) => self.resets_unknown = true,
                 Event::Phase(_) | Event::Installed { .. } | Event::Drained => {}
             }
-            reported.push(event);
+            events.push(event);
         }
         if !changed.is_empty() {
             instructions.push(Instruction::Roles(changed));
@@ -96,7 +96,7 @@ impl Agent {
         instructions
     }
 
-    fn play(
+    fn handle_role(
         &mut self,
         node: &mut Node,
         kernel: &mut Kernel,
@@ -114,13 +114,18 @@ impl Agent {
             changed.push((bucket, role));
         }
         if let Role::Backup { term, in_sync: true, .. } = role {
-            // It stays complete when a view or an owner changes: every commit has waited for it.
+            // The replica stays complete when a view or an owner changes: every commit has waited for it.
             node.handle_stored(bucket, term, COMPLETE);
         }
     }
 
-    /// Takes in what the worker says. A channel that must be closed comes back.
-    pub(crate) fn take(&mut self, node: &mut Node, now: Micros, report: Report) -> Option<(NodeId, u64)> {
+    /// Processes a report of the worker. Returns a channel that must be closed.
+    pub(crate) fn handle_report(
+        &mut self,
+        node: &mut Node,
+        now: Micros,
+        report: Report,
+    ) -> Option<(NodeId, u64)> {
         match report {
             Report::CaughtUp { bucket, node: backup, term } => {
                 node.handle_caught_up(now, bucket, term, backup, COMPLETE);
@@ -138,7 +143,7 @@ impl Agent {
     }
 }
 
-/// Whether connections are to be continued here that lived elsewhere until now.
+/// Whether connections of another node are to be continued here.
 fn arrives(before: Role, now: Role) -> bool {
     let Role::Owner { term, begin: OwnershipStart::Failover | OwnershipStart::Handoff, .. } = now else {
         return false;

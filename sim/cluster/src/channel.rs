@@ -1,24 +1,24 @@
-//! The two ends of a channel from an owner to a backup. The bytes between them are the network's affair: reliable, in
-//! order, and cut when an end dies.
+//! Both ends of a channel from an owner to a backup. The network carries its bytes: reliable, in order, and cut when an
+//! end fails.
 
 use crate::event_queue::Time;
 use evergate_membership::{Bucket, Incarnation, NodeId, Term};
 use evergate_replication::{Announced, ConnectionId, FRAME_VERSION, Frame, Sender};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// From the first SYN until frames may flow: a few round trips.
+/// Time from the first SYN until frames may flow: a few round trips.
 const CONNECT: Time = 800;
 
-/// What the owner waits to hear.
+/// Acknowledgement that the owner waits for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Notice {
-    /// A connection's entries up to here are held.
+pub(crate) enum Acked {
+    /// A connection's entries up to here are replicated.
     Entry { key: ConnectionId, index: u64 },
-    /// The whole state of a connection that is being taken over is held.
-    Taken { key: ConnectionId },
-    /// All of a bucket was said; what follows from newer entries waits for this backup from now on.
-    Reported { bucket: Bucket, term: Term },
-    /// It lacks nothing that anything followed from.
+    /// The whole state of a connection that is being recovered is replicated.
+    Recovered { key: ConnectionId },
+    /// The full state of a bucket was sent. From now on the effects of newer entries wait for this backup.
+    Synced { bucket: Bucket, term: Term },
+    /// The backup lacks nothing that had an effect.
     Complete { bucket: Bucket, term: Term },
 }
 
@@ -29,17 +29,17 @@ pub(crate) struct Outgoing {
     /// The process at the other end, from the first piece on.
     pub(crate) leads_to: Option<u64>,
     pub(crate) ready_at: Time,
-    /// Pieces that were sent.
+    /// Number of pieces sent.
     pub(crate) sent: u64,
-    pub(crate) feed: Sender<Notice>,
+    pub(crate) feed: Sender<Acked>,
     /// Terms that were announced on it.
     pub(crate) announced: BTreeMap<Bucket, Term>,
-    /// Buckets of which everything was said on it, since it was made or since their owner had anything to say.
+    /// Buckets whose full state was sent on it, since it was made or since their owner first had any state.
     pub(crate) follows: BTreeSet<Bucket>,
-    /// Those of them for which the backup has heard all that was said when this began: it is waited for.
+    /// Of `follows`, the buckets whose backup has received everything sent before that: entries wait for it.
     pub(crate) awaited: BTreeSet<Bucket>,
-    /// By bucket: how many frames had been said with the newest of it.
-    pub(crate) reported: BTreeMap<Bucket, u64>,
+    /// By bucket: number of frames sent up to the newest one of the bucket.
+    pub(crate) sent_frames: BTreeMap<Bucket, u64>,
 }
 
 impl Outgoing {
@@ -53,7 +53,7 @@ impl Outgoing {
             clock_ms: 0,
         };
         let mut feed = Sender::default();
-        // The first frame of an empty feed is within every bound.
+        // The first frame of an empty sender is within every bound.
         let _ = feed.push(&hello, None);
         Outgoing {
             number,
@@ -64,21 +64,21 @@ impl Outgoing {
             announced: BTreeMap::new(),
             follows: BTreeSet::new(),
             awaited: BTreeSet::new(),
-            reported: BTreeMap::new(),
+            sent_frames: BTreeMap::new(),
         }
     }
 
-    /// Whether the backup has taken in all that was said of the bucket.
+    /// Whether the backup has acknowledged every frame of the bucket.
     pub(crate) fn is_received(&self, bucket: Bucket) -> bool {
-        let reported = self.reported.get(&bucket).copied().unwrap_or(0);
-        self.feed.frames() - self.feed.lag() >= reported
+        let sent_frames = self.sent_frames.get(&bucket).copied().unwrap_or(0);
+        self.feed.frames() - self.feed.lag() >= sent_frames
     }
 }
 
 /// The backup's end.
 #[derive(Debug, Default)]
 pub(crate) struct Incoming {
-    /// Pieces that came before others that were sent earlier.
+    /// Pieces that arrived before earlier ones.
     early: BTreeMap<u64, Vec<u8>>,
     taken: u64,
     pub(crate) input: Vec<u8>,
@@ -88,7 +88,7 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    /// A piece has come; what is in order goes to the input.
+    /// Processes a piece. Pieces in order go to the input.
     pub(crate) fn receive(&mut self, number: u64, bytes: Vec<u8>) {
         self.early.insert(number, bytes);
         while let Some(bytes) = self.early.remove(&(self.taken + 1)) {

@@ -4,68 +4,68 @@ use crate::event_queue::Time;
 use crate::segment::Flow;
 use crate::tcp::Tcp;
 
-/// What an application says.
+/// Output of an application.
 #[derive(Clone, Debug, Default)]
 pub struct Sent {
     /// Bytes.
     pub bytes: Vec<u8>,
-    /// Nothing follows: FIN.
+    /// No byte follows: FIN.
     pub end: bool,
-    /// It breaks the connection off.
+    /// The application resets the connection.
     pub reset: bool,
-    /// It wants to be called again after so long.
+    /// Time after which the application wants to be called again.
     pub pause: Option<Time>,
 }
 
-/// What an application sees of its connection.
+/// Input of an application from its connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
-    /// Bytes that came since the last call.
+    /// Bytes that arrived since the last call.
     pub bytes: &'a [u8],
-    /// The other side's FIN came after them.
+    /// The peer's FIN followed them.
     pub ended: bool,
-    /// The other side broke the connection.
+    /// The peer reset the connection.
     pub reset: bool,
-    /// The time has passed that it wanted to.
+    /// The requested pause is over.
     pub woken: bool,
 }
 
 /// A client's or a server's side of one connection: a function of bytes and pauses, never of the time.
 pub trait Application {
-    /// Reacts to what has come; called once at the start with nothing.
+    /// Reacts to input. Called once at the start without any.
     fn react(&mut self, seen: Seen<'_>) -> Sent;
 
-    /// It has seen all it waits for.
+    /// Whether it has received everything that it waits for.
     fn is_done(&self) -> bool;
 
-    /// What went wrong in its eyes.
+    /// The first violation that it noticed.
     fn complaint(&self) -> Option<String> {
         None
     }
 
-    /// Where it stands, for a trace.
+    /// Its state, for a trace.
     fn describe(&self) -> String {
         String::new()
     }
 }
 
-/// How fast an application takes what has come: so many bytes, and no more for a while.
+/// Reading rate of an application: so many bytes, then none for a while.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Bytes taken at once.
+    /// Bytes read at once.
     pub bytes: usize,
-    /// Time between two takings.
+    /// Time between two reads.
     pub every: Time,
-    /// Room in the socket, in bytes: what it offers to the other side.
+    /// Size of the socket's receive buffer in bytes: the window offered to the peer.
     pub buffer: usize,
 }
 
 impl Pace {
-    /// Whatever is there, at once.
+    /// Reads everything at once.
     pub const EAGER: Pace = Pace { bytes: usize::MAX, every: 0, buffer: 65_536 };
 }
 
-/// Of the two sides.
+/// Reading rates of both sides.
 #[derive(Clone, Copy, Debug)]
 pub struct Paces {
     /// Clients.
@@ -75,19 +75,19 @@ pub struct Paces {
 }
 
 impl Paces {
-    /// Nobody lets the other side wait.
+    /// Neither side lets the other wait.
     pub const EAGER: Paces = Paces { client: Pace::EAGER, server: Pace::EAGER };
 }
 
-/// An application, its endpoint, and bytes that wait for room in it.
+/// An application, its endpoint, and bytes that wait for buffer space in it.
 pub(crate) struct Peer {
     pub(crate) flow: Flow,
     pub(crate) tcp: Tcp,
     pub(crate) app: Box<dyn Application>,
     waiting: Vec<u8>,
     end_waits: bool,
-    /// Everything it will ever say has this length, once it has ended.
-    pub(crate) reported: u64,
+    /// Length of its whole output, once it has ended.
+    pub(crate) output_length: u64,
     pub(crate) end_sent: bool,
     reported_end: bool,
     wakes_at: Option<Time>,
@@ -105,7 +105,7 @@ impl Peer {
             app,
             waiting: Vec::new(),
             end_waits: false,
-            reported: 0,
+            output_length: 0,
             end_sent: false,
             reported_end: false,
             wakes_at: None,
@@ -113,25 +113,25 @@ impl Peer {
             takes_at: 0,
             timer_at: u64::MAX,
         };
-        peer.take(first, now);
+        peer.queue_output(first, now);
         peer
     }
 
-    /// Lets the application see what has come, and the endpoint what it says. True when the connection breaks.
+    /// Passes input to the application and its output to the endpoint. True when the application resets the connection.
     pub(crate) fn turn(&mut self, now: Time) -> bool {
         let bytes = if now >= self.takes_at { self.tcp.read(self.pace.bytes) } else { Vec::new() };
         if !bytes.is_empty() {
             self.takes_at = now + self.pace.every;
         }
-        // A reset behind the end takes nothing from who is still reading.
+        // A reset behind the end takes no bytes from an application that is still reading.
         let (ended, reset) = (self.tcp.is_ended(), self.tcp.is_reset() && !self.tcp.has_end());
         let mut broken = false;
         let woken = self.wakes_at.take_if(|at| *at <= now).is_some();
         if !bytes.is_empty() || woken || ((ended || reset) && !self.reported_end) {
             self.reported_end |= ended || reset;
-            let reported = self.app.react(Seen { bytes: &bytes, ended, reset, woken });
-            broken = reported.reset;
-            self.take(reported, now);
+            let sent = self.app.react(Seen { bytes: &bytes, ended, reset, woken });
+            broken = sent.reset;
+            self.queue_output(sent, now);
         }
         let written = self.tcp.write(&self.waiting);
         self.waiting.drain(..written);
@@ -141,17 +141,17 @@ impl Peer {
         broken
     }
 
-    /// When it has something to do without a segment.
+    /// Time at which it has work without a segment.
     pub(crate) fn next_at(&self) -> Option<Time> {
         let takes_at = self.tcp.has_input().then_some(self.takes_at);
         [self.tcp.next_at(), self.wakes_at, takes_at].into_iter().flatten().min()
     }
 
-    fn take(&mut self, reported: Sent, now: Time) {
-        self.wakes_at = reported.pause.map(|span| now + span).or(self.wakes_at);
-        self.reported += reported.bytes.len() as u64;
-        self.waiting.extend_from_slice(&reported.bytes);
-        self.end_waits |= reported.end;
-        self.end_sent |= reported.end;
+    fn queue_output(&mut self, sent: Sent, now: Time) {
+        self.wakes_at = sent.pause.map(|span| now + span).or(self.wakes_at);
+        self.output_length += sent.bytes.len() as u64;
+        self.waiting.extend_from_slice(&sent.bytes);
+        self.end_waits |= sent.end;
+        self.end_sent |= sent.end;
     }
 }

@@ -1,24 +1,24 @@
-//! What will happen, in the order of time; of the same moment, in the order of planning.
+//! Future events in the order of time; events of the same time in the order of planning.
 
 use std::collections::BTreeMap;
 
 /// Virtual time in microseconds.
 pub type Time = u64;
 
-/// See the module.
+/// Queue of events by time: see the module's description.
 #[derive(Debug)]
-pub(crate) struct Agenda<E> {
+pub(crate) struct EventQueue<E> {
     planned: BTreeMap<(Time, u64), E>,
     count: u64,
 }
 
-impl<E> Default for Agenda<E> {
-    fn default() -> Agenda<E> {
-        Agenda { planned: BTreeMap::new(), count: 0 }
+impl<E> Default for EventQueue<E> {
+    fn default() -> EventQueue<E> {
+        EventQueue { planned: BTreeMap::new(), count: 0 }
     }
 }
 
-impl<E> Agenda<E> {
+impl<E> EventQueue<E> {
     pub(crate) fn plan(&mut self, at: Time, event: E) {
         self.count += 1;
         self.planned.insert((at, self.count), event);

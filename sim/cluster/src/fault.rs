@@ -1,88 +1,88 @@
-//! What goes wrong, and laws (`docs/internals/failover.md`) broken on purpose.
+//! Faults, and laws (`docs/internals/failover.md`) that are broken on purpose.
 
 use crate::event_queue::Time;
 
-/// Which node.
+/// The node that a fault hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whom {
-    /// The one that owns the bucket of the first connection at that moment.
+pub enum Target {
+    /// The owner of the first connection's bucket at that moment.
     Owner,
-    /// The one that takes its connections over at that moment; nobody when none does.
-    Taking,
-    /// The one that gives its buckets away; nobody when none does.
+    /// The node that recovers its connections at that moment; none when no failover is in progress.
+    Recovering,
+    /// The draining node; none when no node drains.
     Drained,
-    /// One of the others, counted from the owner on.
+    /// One of the other nodes, counted from the owner on.
     Other(u8),
-    /// This one, whatever it is at that moment.
+    /// This node, whatever its role.
     Node(u8),
 }
 
-/// Something that happens to a node or a link.
+/// Fault or event at a node or a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// No packet leaves or enters any more. `lossy`: what is on its way to other nodes is lost too.
+    /// No packet leaves or enters any more. `lossy`: packets in flight to other nodes are lost too.
     Power {
-        /// See above.
+        /// Whether packets in flight are lost.
         lossy: bool,
     },
-    /// The process ends; its kernel goes on, and would end every connection.
+    /// The process ends; its kernel continues, and would end every connection.
     Process,
-    /// The process does nothing for so long, then goes on.
+    /// The process stops for so long, then continues.
     Pause(Time),
-    /// The machine stands still for so long, its kernel too; its clock has gone on when it does.
+    /// The machine stops for so long, its kernel too; its clock has advanced when it continues.
     Halt(Time),
     /// No packet between the node and clients passes for so long.
     CutOutside(Time),
     /// No packet between the node and servers or other nodes passes for so long.
     CutInside(Time),
-    /// Nothing that the node says to other nodes arrives for so long, on either network.
-    Mute(Time),
-    /// The witness does not answer the node for so long; its links are well.
+    /// Datagrams and frames of the node reach no other node for so long, on either network.
+    OutputLost(Time),
+    /// The witness does not answer the node for so long; its links are intact.
     Unwitnessed(Time),
-    /// The node's mirror channels to others break, and what is on its way in them is lost.
+    /// The node's replication channels to other nodes break, and frames in flight are lost.
     Channels,
-    /// What goes over the node's mirror channels arrives after so long at the earliest; all else passes.
+    /// Data on the node's replication channels arrives after so long at the earliest. Other packets pass.
     Stuck(Time),
-    /// A new process starts on this node, or wherever none runs when the node is named by what it is.
+    /// A new process starts on this node, or on any node without one when the target is a role.
     Restart,
-    /// The node gives all its buckets away, or takes some again.
+    /// The node starts or ends a drain.
     Drain(bool),
 }
 
-/// A law broken on purpose: the checks must see it.
+/// A law broken on purpose: the checks must find it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mutation {
     /// None.
     #[default]
     None,
-    /// ACKs leave for whatever has been read.
+    /// ACKs leave for all input that has been read.
     EarlyAck,
     /// Output does not wait for the backups.
     EarlyOutput,
-    /// Record boundaries are not mirrored.
+    /// Record boundaries are not replicated.
     LostBoundary,
-    /// Routes are not mirrored.
+    /// Routes are not replicated.
     LostRoute,
-    /// The gate does not look at leases.
+    /// The gate ignores leases.
     NoFence,
-    /// FINs and RSTs of sockets that nobody holds pass the gate.
+    /// FINs and RSTs of sockets without a process pass the gate.
     EndsPass,
     /// Sockets are restored as if their peers had more than they have.
     SendAbove,
-    /// Who takes over goes on before the other backups have its state.
+    /// The new owner resumes connections before the other backups have their state.
     EagerFailover,
-    /// What is said after a lost channel follows whatever the backup has.
+    /// Frames after a lost channel follow whatever the backup has.
     GapsFollow,
-    /// A backup that was told everything counts as one in sync, whatever was let go without it meanwhile.
-    HastyBackup,
-    /// What is said to connections that have no socket yet is answered by RST, unless it carries data.
+    /// A backup with the full state counts as in sync, even if output was released without it meanwhile.
+    EarlyInSync,
+    /// Segments to connections without a socket yet are answered by RST, unless they carry data.
     ResetsPending,
-    /// Who has handed a bucket over keeps nothing of it for the case that its next owner never speaks.
-    ForgetsFrozen,
-    /// A backup is waited for however long it answers nothing.
-    PatientForever,
-    /// That a client broke its connection off is not noticed.
-    DeafToResets,
-    /// A server connection carries another client's request before the backups have heard that the one before is done with it.
+    /// After a handoff the old owner keeps nothing for the case that the new owner fails before its first frame.
+    DropsFrozen,
+    /// The owner waits for a silent backup without limit.
+    WaitsForever,
+    /// A client's reset is not noticed.
+    IgnoresResets,
+    /// A server connection carries another client's request before the backups hold the end of the previous one.
     SharesEarly,
 }

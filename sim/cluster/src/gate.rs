@@ -1,42 +1,43 @@
-//! A model of the gate in a node's kernel (`host/bpf`): what may leave for one flow, and what is remembered of its peer.
+//! A model of the gate in a node's kernel (`host/bpf`): the packets that may leave for one flow, and the gate's memory
+//! of its peer.
 //!
-//! Invariants: no ACK above `committed` leaves unless the slot is open; no FIN or RST that was not allowed leaves, also
-//! when nobody runs the program any more. Who may speak at all (owner and leases) is asked by the node, not here.
+//! Invariants: no ACK above `committed` leaves unless the slot is open. No FIN or RST leaves without permission, even
+//! after the program has ended. The node checks ownership and leases, not this module.
 
 use crate::event_queue::Time;
 use crate::segment::{FIRST, Segment};
 
-/// An ACK that repeats itself answers the peer; it passes this rarely.
+/// Least time between repeated ACKs that answer the peer.
 const REPEAT: Time = 50_000;
 
-/// What the gate knows of one flow.
+/// The gate's memory of one flow.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
-    /// Set by the program: the highest ACK that may leave.
+    /// The highest ACK that may leave, set by the program.
     pub(crate) committed: u64,
     pub(crate) fin_allowed: bool,
     pub(crate) rst_allowed: bool,
-    /// Nothing is withheld any more.
+    /// Whether nothing is withheld any more.
     pub(crate) open: bool,
-    /// The peer may acknowledge more than our kernel remembers to have sent.
+    /// Whether the peer may acknowledge more than this kernel has sent.
     restored: bool,
-    /// What the kernel has said.
+    /// The kernel's newest ACK.
     kernel_ack: u64,
     kernel_edge: u64,
     snd_nxt: u64,
-    /// What really left.
+    /// The newest ACK that left.
     pub(crate) sent_ack: u64,
     sent_edge: u64,
     answered_at: Option<Time>,
-    /// What the peer acknowledged, as our kernel may know it, and in truth.
+    /// The peer's ACK as this kernel may know it; `peer_ack` is the true one.
     pub(crate) snd_una: u64,
     peer_ack: u64,
-    /// The program is to hear when the peer has acknowledged so much.
+    /// Position whose ACK by the peer the program waits for.
     wakes_at: Option<u64>,
 }
 
 impl Slot {
-    /// A flow that is established now.
+    /// The slot of a newly established flow.
     pub(crate) fn new(edge: u64) -> Slot {
         Slot {
             committed: FIRST,
@@ -56,7 +57,8 @@ impl Slot {
         }
     }
 
-    /// A flow taken over: its peer has everything below `send`, and may have our ACK of everything below `receive`.
+    /// The slot of a recovered flow. Its peer has everything below `send`, and may have this side's ACK of everything
+    /// below `receive`.
     pub(crate) fn restored(send: u64, receive: u64, edge: u64) -> Slot {
         Slot {
             committed: receive,
@@ -70,13 +72,13 @@ impl Slot {
         }
     }
 
-    /// Asks for news when the peer has acknowledged up to `ack`. False when it has already: then none may come.
+    /// Arms an event for the peer's ACK of `ack`. False when the peer has sent it already: then no event may come.
     pub(crate) fn wake_at(&mut self, ack: u64) -> bool {
         self.wakes_at = Some(ack);
         self.snd_una < ack
     }
 
-    /// Whether what was asked for has come.
+    /// Whether the armed event occurred.
     pub(crate) fn wakes(&mut self) -> bool {
         let una = self.snd_una;
         self.wakes_at.take_if(|at| *at <= una).is_some()
@@ -87,12 +89,12 @@ impl Slot {
         self.peer_ack > self.snd_nxt
     }
 
-    /// An ACK at the committed position, whatever the kernel would say.
+    /// An ACK at the committed position, independent of the kernel's.
     pub(crate) fn template(&self, flow: crate::Flow) -> Segment {
         Segment::bare(flow, self.snd_nxt, Some(self.committed), self.kernel_edge)
     }
 
-    /// What leaves instead of `segment`, if anything does.
+    /// The segment that leaves in place of `segment`, if any.
     pub(crate) fn egress(&mut self, now: Time, mut segment: Segment) -> Option<Segment> {
         if segment.rst && !(self.rst_allowed || self.open) {
             return None;
@@ -114,7 +116,7 @@ impl Slot {
         }
         let out = if self.open { ack } else { ack.min(self.committed) };
         if segment.is_pure() && segment.seq < self.peer_ack {
-            // The peer may be ahead of our kernel and would ignore our ACKs as old.
+            // The peer may be ahead of this kernel and would ignore its ACKs as old.
             segment.seq = self.peer_ack;
         }
         if out < ack && segment.is_pure() && out == self.sent_ack && self.is_silent(now, &segment, again) {
@@ -128,7 +130,7 @@ impl Slot {
         Some(segment)
     }
 
-    /// A lowered ACK that says nothing new is dropped, unless the peer runs short of credit or waits for an answer.
+    /// Whether to drop a lowered ACK without news. It passes if the peer runs short of window or waits for an answer.
     fn is_silent(&mut self, now: Time, segment: &Segment, again: bool) -> bool {
         let ack = segment.ack.unwrap_or_default();
         let left = self.sent_edge.saturating_sub(ack);
@@ -142,7 +144,7 @@ impl Slot {
         true
     }
 
-    /// Notes what the peer says, and lowers ACKs that our kernel could not understand.
+    /// Records the peer's position, and lowers ACKs that this kernel could not accept.
     pub(crate) fn ingress(&mut self, segment: &mut Segment) {
         let plausible = segment.end() >= self.kernel_ack && segment.seq <= self.kernel_edge;
         let Some(ack) = segment.ack.filter(|_| plausible && !segment.syn && !segment.rst) else { return };
@@ -159,10 +161,10 @@ impl Slot {
     }
 }
 
-/// What a peer said to a bucket on hold.
+/// Newest position of a peer whose bucket is on hold.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PeerPosition {
-    /// Number after all that it has said.
+    /// Number after the peer's newest byte.
     pub(crate) seq: u64,
     pub(crate) ack: u64,
     pub(crate) edge: u64,

@@ -9,7 +9,7 @@ use evergate_base::Micros;
 use evergate_membership::{Bucket, Node, Path};
 use std::collections::{BTreeMap, VecDeque};
 
-/// A machine's clock: it began at some time of its own, and runs a little fast or slow.
+/// A machine's clock, with its own start and a small drift.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     pub(crate) skew: u64,
@@ -22,31 +22,31 @@ impl Clock {
         Micros(self.skew + (now as i128 + drift) as u64)
     }
 
-    /// When the clock will show `clock`; not exact to the microsecond.
+    /// The time at which the clock shows `clock`, within a microsecond.
     pub(crate) fn when(self, clock: Micros) -> Time {
         let local = clock.0.saturating_sub(self.skew) as i128;
         (local * 1_000_000 / (1_000_000 + i128::from(self.drift_ppm)) + 1) as u64
     }
 }
 
-/// See the module.
+/// One node: see the module's description.
 pub(crate) struct Host {
     pub(crate) clock: Clock,
     pub(crate) node: Node,
     pub(crate) agent: Agent,
     pub(crate) kernel: Kernel,
-    /// The process, while there is one.
+    /// The running process, if any.
     pub(crate) worker: Option<Worker>,
     pub(crate) up: bool,
     pub(crate) paused: bool,
     /// The kernel stands still too.
     pub(crate) halted: bool,
-    /// The node is to give all its buckets away.
+    /// Whether the node is to drain.
     pub(crate) draining: bool,
     pub(crate) cuts: Cuts,
-    /// Moments at which its power went, and whether what was on its way to other nodes went too.
+    /// Times of power losses, each with whether packets in flight to other nodes were lost too.
     pub(crate) blackouts: Vec<(Time, bool)>,
-    /// When each of its processes ended.
+    /// Time of the end of each of its processes.
     pub(crate) ends: BTreeMap<u64, Time>,
     pub(crate) inbox: VecDeque<(Path, Vec<u8>)>,
     pub(crate) timer_at: Time,
@@ -76,7 +76,7 @@ impl Host {
         }
     }
 
-    /// The process is there and not stopped.
+    /// Whether a process runs and is not stopped.
     pub(crate) fn runs(&self) -> bool {
         self.up && !self.paused && self.worker.is_some()
     }
@@ -85,12 +85,12 @@ impl Host {
         self.worker.as_ref().map_or(0, |worker| worker.process)
     }
 
-    /// The gate's word: this node owns the bucket, as far as it knows.
+    /// The gate's owner word: this node owns the bucket, as far as it knows.
     pub(crate) fn owns(&self, bucket: Bucket) -> bool {
         self.node.gate_listed(bucket).is_some()
     }
 
-    /// Whether what was said in this time of power, at this moment, has really left.
+    /// Whether a packet of this stamp really left, in view of later power losses.
     pub(crate) fn has_left(&self, stamp: Stamp, inside: bool) -> bool {
         let blackout = self.blackouts.get(stamp.power);
         let dark = blackout.is_some_and(|(at, lossy)| stamp.left_at >= *at || (*lossy && inside));
@@ -103,7 +103,7 @@ impl Host {
     }
 }
 
-/// When something left its host.
+/// Time at which a packet left its host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stamp {
     power: usize,

@@ -1,7 +1,8 @@
-//! One gated leg: its flow, and where its streams stand.
+//! One gated leg: its flow, and the positions of its streams.
 //!
-//! How much of what is safe is acknowledged is decided in [`Positions`], which the daemon runs too (its
-//! `worker/cluster/leg.rs`); here it meets the model's gate, whose numbers do not wrap: those of [`Positions`] do.
+//! [`AckGate`] decides how much of the safe input is acknowledged. The daemon runs it too
+//! (`worker/replication/gated_leg.rs`). Here it meets the model's gate, whose numbers do not wrap; the numbers of
+//! [`AckGate`] do.
 
 use crate::event_queue::Time;
 use crate::gate::Slot;
@@ -10,7 +11,7 @@ use crate::tcp::SEGMENT;
 use evergate_base::Micros;
 use evergate_replication::{AckGate, AckSlot, LegFacts, Origin, ResumePoint};
 
-/// See the module.
+/// A leg behind the gate: see the module's description.
 #[derive(Debug)]
 pub(crate) struct Leg {
     pub(crate) flow: Flow,
@@ -36,19 +37,19 @@ impl AckSlot for Slot {
 }
 
 impl Leg {
-    /// A leg that was just established.
+    /// A newly established leg.
     pub(crate) fn new(flow: Flow, now: Time) -> Leg {
         let origin = Origin { sent: sequence(FIRST), received: sequence(FIRST) };
         Leg { flow, positions: AckGate::new(origin, SEGMENT as u16, Micros(now)) }
     }
 
-    /// A leg taken over.
+    /// A recovered leg.
     pub(crate) fn resumed(flow: Flow, facts: &LegFacts, stands: ResumePoint, now: Time) -> Leg {
         let origin = Origin { sent: facts.sent, received: facts.received };
         Leg { flow, positions: AckGate::resumed(origin, facts.mss, stands, Micros(now)) }
     }
 
-    /// What another node needs to continue it.
+    /// The state that another node needs to continue it.
     pub(crate) fn facts(&self) -> LegFacts {
         let Origin { sent, received } = self.positions.origin();
         LegFacts {
@@ -66,7 +67,7 @@ impl Leg {
         }
     }
 
-    /// Number after all output and our FIN.
+    /// Number after all output and the own FIN.
     pub(crate) fn end(&self) -> u64 {
         number(self.positions.end_sequence())
     }

@@ -1,18 +1,18 @@
 //! A cluster under virtual time.
 //!
-//! Real protocol crates ([`evergate_connection`], [`evergate_replication`], [`evergate_membership`]) between models of what they
-//! stand on: kernels with TCP, the gate, networks, clients and servers. A run is a function of its set-up and seed; faults
-//! happen at moments that the set-up names. After every step the world checks what must never happen:
+//! Real protocol crates ([`evergate_connection`], [`evergate_replication`], [`evergate_membership`]) run between models
+//! of kernels with TCP, the gate, networks, clients and servers. A run is a function of its set-up and seed; the set-up
+//! fixes the moments of faults. After every step the world checks for violations:
 //!
-//! - two bytes at one position of a stream towards a peer, bytes after a FIN (so: no nonce used twice);
-//! - an ACK of input that a backup which commits wait for does not hold;
+//! - two bytes at one position of a stream towards a peer, or bytes after a FIN (so: no nonce used twice);
+//! - an ACK of input that a required backup does not hold;
 //! - two nodes whose gates are open for one bucket;
-//! - memory without bound; an invariant of a crate broken.
+//! - memory without bound; a broken invariant of a crate.
 //!
-//! Whether both ends saw the right streams to their end is for the applications that a test brings to say.
+//! The applications that a test brings check that both ends receive the right streams to their end.
 //!
-//! What it is not: a model of the daemon's threads, of the kernel beyond what `host/bpf` and `tcp` say, or of time that
-//! computations take. See `docs/internals/simulator.md`.
+//! Not modelled: the daemon's threads, the kernel beyond `host/bpf` and `tcp`, and computing time. See
+//! `docs/internals/simulator.md`.
 
 #![forbid(unsafe_code)]
 
@@ -35,9 +35,9 @@ mod world;
 
 pub use endpoint::{Application, Pace, Paces, Seen, Sent};
 pub use event_queue::Time;
-pub use fault::{Fault, Mutation, Whom};
+pub use fault::{Fault, Mutation, Target};
 pub use network::{Link, Weather};
 pub use random::Random;
 pub use segment::{Flow, Segment};
 pub use tcp::{SEGMENT, Tcp};
-pub use world::{Serve, Setup, Tally, Template, World};
+pub use world::{Coverage, Serve, Setup, Template, World};

@@ -3,25 +3,25 @@
 use crate::event_queue::Time;
 use crate::random::Random;
 
-/// How one network treats packets.
+/// Behaviour of one network for packets.
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
-    /// Least time on the way.
+    /// Least latency.
     pub latency: Time,
-    /// What may come on top.
+    /// Largest random addition to the latency.
     pub jitter: Time,
-    /// Of a thousand packets, so many are lost.
+    /// Lost packets per thousand.
     pub loss: u64,
-    /// ... come twice.
+    /// Duplicated packets per thousand.
     pub duplicates: u64,
-    /// ... are late, and so overtaken by others.
+    /// Late packets per thousand, which others overtake.
     pub late: u64,
-    /// How late at most.
+    /// Largest lateness.
     pub late_max: Time,
 }
 
 impl Link {
-    /// A link that does nothing wrong.
+    /// A link without faults.
     pub const fn fair(latency: Time) -> Link {
         Link { latency, jitter: 20, loss: 0, duplicates: 0, late: 0, late_max: 0 }
     }
@@ -33,7 +33,7 @@ impl Link {
         (0..copies).filter_map(|_| arrives(random)).collect()
     }
 
-    /// How long one packet is on its way.
+    /// Delay of one packet.
     pub(crate) fn delay(&self, random: &mut Random) -> Time {
         let late = if random.chance(self.late) { random.below(self.late_max) } else { 0 };
         self.latency + random.below(self.jitter) + late
@@ -47,18 +47,18 @@ pub struct Weather {
     pub outside: Link,
     /// Between nodes, and between nodes and servers.
     pub inside: Link,
-    /// How late a thread wakes up at most.
+    /// Largest delay of a thread's wake-up.
     pub wake_late: Time,
-    /// Packets reach one node, which passes them on to the owner; otherwise every node sees all of them.
+    /// Packets reach one node, which passes them on to the owner. Otherwise every node receives all of them.
     pub steers: bool,
 }
 
 impl Weather {
-    /// Nothing goes wrong.
+    /// No faults.
     pub const FAIR: Weather =
         Weather { outside: Link::fair(400), inside: Link::fair(80), wake_late: 30, steers: false };
 
-    /// Something of everything, by chance.
+    /// Random faults of every kind.
     pub fn random(random: &mut Random) -> Weather {
         let mut link = |latency: Time| Link {
             latency: latency + random.below(latency),
@@ -73,16 +73,16 @@ impl Weather {
     }
 }
 
-/// What is cut at one node, each until a moment.
+/// Cuts at one node, each until a time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cuts {
     pub(crate) outside: Time,
     pub(crate) inside: Time,
-    /// What it says to other nodes.
-    pub(crate) mute: Time,
-    /// What goes over its mirror channels, and for how long it has been by then.
+    /// Its output to other nodes.
+    pub(crate) output: Time,
+    /// Its replication channels, and the time at which the cut began.
     pub(crate) channels: Time,
     pub(crate) channels_for: Time,
-    /// What the witness answers, beside what is cut outside.
+    /// The witness's answers, in addition to a cut outside.
     pub(crate) witness: Time,
 }

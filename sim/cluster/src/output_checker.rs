@@ -1,32 +1,32 @@
-//! What has left the cluster, and what must hold of it.
+//! Everything that left the cluster, and its invariants.
 //!
-//! Looked at where segments leave a node's gate, also those that the network then loses: whoever listens there has them.
-//! One byte at one position of a stream, whichever node says it: that is law 0 of `docs/internals/failover.md`, and because a record's
-//! sequence number is a function of its place in the stream, it is law 3 as well, "one nonce, one plaintext".
+//! Segments are checked where they leave a node's gate, even those that the network then loses: an observer there has
+//! them. One byte at one position of a stream, whichever node sends it, is law 0 of `docs/internals/failover.md`. Since
+//! a record's sequence number follows from its place in the stream, it is law 3 as well, "one nonce, one plaintext".
 
 use crate::segment::{FIRST, Flow, Segment};
 use std::collections::BTreeMap;
 
-/// One flow as the world outside has seen it.
+/// One flow as observed outside the cluster.
 #[derive(Debug, Default)]
 struct Record {
     bytes: Vec<u8>,
-    /// Which of the bytes have left: a gate that was closed for a while leaves holes.
+    /// The bytes that have left: a gate that was closed for a while leaves holes.
     left: Vec<bool>,
     /// Position of the FIN.
     end: Option<u64>,
     acked: u64,
 }
 
-/// See the module.
+/// Check of all output: see the module's description.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct OutputChecker {
     flows: BTreeMap<Flow, Record>,
     pub(crate) segments: u64,
 }
 
-impl Ledger {
-    /// Notes a segment that leaves, and compares it with what left before.
+impl OutputChecker {
+    /// Records a segment that leaves, and compares it with earlier ones.
     pub(crate) fn note(&mut self, segment: &Segment) -> Result<(), String> {
         self.segments += 1;
         if segment.syn || segment.rst || segment.probe {
@@ -61,7 +61,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether anything of the flow has left that a node which knows nothing of it could not say again.
+    /// Whether nothing of the flow has left that a node without its state could not send again.
     pub(crate) fn is_untouched(&self, flow: Flow) -> bool {
         self.flows.get(&flow).is_none_or(|record| record.bytes.is_empty() && record.acked <= FIRST)
     }

@@ -2,12 +2,12 @@
 
 use evergate_base::SplitMix64;
 
-/// See the module.
+/// Random numbers of a seed.
 #[derive(Clone, Debug)]
 pub struct Random(SplitMix64);
 
 impl Random {
-    /// The numbers of a seed.
+    /// A source with this seed.
     pub fn new(seed: u64) -> Random {
         Random(SplitMix64(seed ^ 0x5dee_ce66_d1ce_cafe))
     }
@@ -22,12 +22,12 @@ impl Random {
         self.0.below(end)
     }
 
-    /// True so often in a thousand.
+    /// True with this probability per thousand.
     pub fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }
 
-    /// One of these.
+    /// One of these values.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }

@@ -1,9 +1,9 @@
-//! What travels between peers and nodes.
+//! Segments between peers and nodes.
 
 use std::fmt;
 use std::net::SocketAddr;
 
-/// A TCP connection as our side sees it.
+/// A TCP connection, by its addresses as the cluster's side orders them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Flow {
     /// The cluster's end.
@@ -21,7 +21,7 @@ impl fmt::Display for Flow {
 /// Number of the first byte of a stream; the SYN has number 0. The model's numbers do not wrap.
 pub(crate) const FIRST: u64 = 1;
 
-/// The sequence number of number 0 in what is real: those of most streams wrap around.
+/// The sequence number of number 0: most streams wrap around it.
 const BEGIN: u32 = u32::MAX - 3_000;
 
 /// The sequence number of a number.
@@ -37,23 +37,23 @@ pub(crate) fn number(sequence: u32) -> u64 {
 /// One TCP segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Whose.
+    /// The flow that it belongs to.
     pub flow: Flow,
     /// Number of the first byte (or of the SYN, or the FIN).
     pub seq: u64,
-    /// Everything below has arrived at the sender.
+    /// ACK: everything below has arrived at the sender.
     pub ack: Option<u64>,
     /// Right edge of the window that the sender offers: absolute, as a receiver computes it.
     pub edge: u64,
-    /// The bytes.
+    /// Payload.
     pub data: Vec<u8>,
-    /// Begins a connection.
+    /// SYN.
     pub syn: bool,
-    /// No byte follows.
+    /// FIN: no byte follows.
     pub fin: bool,
-    /// The connection is broken.
+    /// RST: the connection is broken.
     pub rst: bool,
-    /// Asks for an answer with an old byte whose content nobody reads.
+    /// Requests an answer by an old byte whose content is ignored.
     pub probe: bool,
 }
 
@@ -63,17 +63,17 @@ impl Segment {
         Segment { flow, seq, ack, edge, data: Vec::new(), syn: false, fin: false, rst: false, probe: false }
     }
 
-    /// Asks the peer where it stands: one byte that it has, if it has everything below `una`.
+    /// A probe for the peer's position: one byte that the peer has, if it has everything below `una`.
     pub(crate) fn probe(flow: Flow, una: u64, ack: u64, edge: u64) -> Segment {
         Segment { data: vec![0xee], probe: true, ..Segment::bare(flow, una - 1, Some(ack), edge) }
     }
 
-    /// Number after everything in it.
+    /// Number after everything in the segment.
     pub fn end(&self) -> u64 {
         self.seq + self.data.len() as u64 + u64::from(self.fin) + u64::from(self.syn)
     }
 
-    /// Neither bytes nor a mark.
+    /// Whether it has neither payload nor a flag.
     pub(crate) fn is_pure(&self) -> bool {
         self.data.is_empty() && !self.fin && !self.rst && !self.syn
     }

@@ -1,11 +1,11 @@
 //! A model TCP endpoint: windows, cumulative and delayed ACKs, retransmission with back-off, reassembly.
 //!
-//! It stands for the kernels of peers and nodes alike. Close to Linux where the design depends on it: segments outside
-//! the window are answered and otherwise ignored, ACKs of what was never sent as well, an early retransmission after
-//! three duplicate ACKs, one segment after a timeout. No SACK, no timestamps, no round-trip estimate: the timeout is the
-//! usual least one, doubled each time.
+//! It models the kernels of peers and nodes alike, close to Linux where the design depends on it. Segments outside the
+//! window are answered and otherwise ignored, as are ACKs of bytes that were never sent. Three duplicate ACKs cause an
+//! early retransmission, a timeout sends one segment. No SACK, no timestamps, no round-trip estimate: the timeout is
+//! the usual minimum, doubled each time.
 //!
-//! Invariants: `una <= nxt <= high`; what is read was contiguous; the offered edge never moves left.
+//! Invariants: `una <= nxt <= high`; all read bytes are contiguous; the offered edge never moves left.
 
 use crate::event_queue::Time;
 use crate::segment::{FIRST, Flow, Segment};
@@ -16,18 +16,18 @@ pub const SEGMENT: u64 = 1400;
 const WINDOW_INITIAL: u64 = 10 * SEGMENT;
 const WINDOW_MAX: u64 = 200 * SEGMENT;
 const TIMEOUT_MIN: Time = 200_000;
-/// Shorter than in life, so that a connection is not given up because two packets of a few were lost.
+/// Shorter than in Linux, so that the loss of two of a few packets does not end a connection.
 const TIMEOUT_SYN: Time = 250_000;
-/// Of a restored socket, which has no sample yet.
+/// Timeout of a restored socket, which has no sample yet.
 const TIMEOUT_RESTORED: Time = 1_000_000;
 const TIMEOUT_MAX: Time = 4_000_000;
 const DELAYED_ACK: Time = 40_000;
-/// How much larger a socket's room for output becomes while it is used: that of a restored one is yet to.
+/// Growth of a socket's send buffer in use. The buffer of a restored one has not grown yet.
 const GROWN: usize = 16;
-/// Empty segments outside the window are answered this rarely.
+/// Least time between answers to empty segments outside the window.
 const CHALLENGE: Time = 500_000;
 
-/// See the module.
+/// One TCP endpoint: see the module's description.
 #[derive(Clone, Debug)]
 pub struct Tcp {
     flow: Flow,
@@ -37,7 +37,7 @@ pub struct Tcp {
     high: u64,
     out: VecDeque<u8>,
     out_max: usize,
-    /// The application had more to say than there was room for.
+    /// The application had more output than buffer space.
     blocked: bool,
     end_wanted: bool,
     end_acked: bool,
@@ -53,7 +53,7 @@ pub struct Tcp {
     early: BTreeMap<u64, Vec<u8>>,
     end_at: Option<u64>,
     ended: bool,
-    /// The peer's end came before the endpoint was: nobody is told.
+    /// The peer's FIN preceded the endpoint: it causes no event.
     ended_before: bool,
     owed: u32,
     ack_at: Option<Time>,
@@ -105,8 +105,8 @@ impl Tcp {
         Tcp { peer_edge, ..Tcp::blank(flow, buffer) }
     }
 
-    /// An endpoint that continues another one's connection: everything below `send` has arrived there, everything below
-    /// `receive` here. Its room for output has not grown yet.
+    /// An endpoint that continues a connection of another one. Everything below `send` has arrived at the peer,
+    /// everything below `receive` here. Its send buffer has not grown yet.
     pub fn restored(flow: Flow, buffer: usize, send: u64, receive: u64, peer_edge: u64) -> Tcp {
         Tcp {
             una: send,
@@ -123,27 +123,27 @@ impl Tcp {
 
     // ---- getters ----
 
-    /// The connection is made, and not broken.
+    /// Whether the connection is established and not broken.
     pub fn is_open(&self) -> bool {
         !self.connecting && !self.reset
     }
 
-    /// The peer broke it.
+    /// Whether the peer reset it.
     pub fn is_reset(&self) -> bool {
         self.reset
     }
 
-    /// Everything was read, and the peer's end came after it.
+    /// Whether all input was read, and the peer's FIN followed it.
     pub fn is_ended(&self) -> bool {
         self.ended && self.input.is_empty()
     }
 
-    /// The peer's end has come, read or not.
+    /// Whether the peer's FIN has arrived, read or not.
     pub(crate) fn has_end(&self) -> bool {
         self.ended
     }
 
-    /// Both ends are said and acknowledged.
+    /// Whether both FINs are sent and acknowledged.
     pub fn is_finished(&self) -> bool {
         self.reset || ((self.ended || self.ended_before) && self.end_acked)
     }
@@ -153,12 +153,12 @@ impl Tcp {
         !self.input.is_empty()
     }
 
-    /// What makes news for the application when it changes.
+    /// State whose change is an event for the application.
     pub(crate) fn events(&self) -> (u64, bool, bool, bool) {
         (self.rcv, self.ended, self.reset, self.connecting)
     }
 
-    /// Whether there is room again for somebody who has more to say: a third of all, said once.
+    /// Whether a blocked application has buffer space again: a third of the buffer, reported once.
     pub(crate) fn has_room_again(&mut self) -> bool {
         let again = self.blocked && 3 * self.out.len() <= 2 * self.out_max;
         self.blocked &= !again;
@@ -175,11 +175,11 @@ impl Tcp {
         self.input.len() + self.out.len() + self.early.values().map(Vec::len).sum::<usize>()
     }
 
-    /// Where it stands, for a trace.
+    /// Its state, for a trace.
     pub fn describe(&self) -> String {
         format!(
-            "una {} nxt {} high {} out {} end {}/{} peer edge {} window {} timer {:?} rcv {} edge {} input {} early {:?} \
-             ended {} reset {}",
+            "una {} nxt {} high {} out {} end {}/{} peer edge {} window {} timer {:?} rcv {} edge {} input {} \
+             early {:?} ended {} reset {}",
             self.una,
             self.nxt,
             self.high,
@@ -200,7 +200,7 @@ impl Tcp {
 
     // ---- the application ----
 
-    /// Takes up to `most` bytes that have arrived.
+    /// Reads up to `most` bytes that have arrived.
     pub fn read(&mut self, most: usize) -> Vec<u8> {
         let count = most.min(self.input.len());
         let bytes = self.input.drain(..count).collect();
@@ -211,7 +211,7 @@ impl Tcp {
         bytes
     }
 
-    /// Queues as much of `bytes` as there is room for; how much.
+    /// Queues as much of `bytes` as there is buffer space for. Returns the number.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         if self.end_wanted || self.reset {
             return 0;
@@ -222,23 +222,23 @@ impl Tcp {
         count
     }
 
-    /// No byte follows.
+    /// Queues a FIN.
     pub fn shutdown(&mut self) {
         self.end_wanted = true;
     }
 
-    /// No byte follows, and the peer knows it: another node has said so.
+    /// Records the own FIN as sent and acknowledged: another node has sent it.
     pub(crate) fn note_end(&mut self) {
         self.end_wanted = true;
         self.end_acked = true;
     }
 
-    /// The peer has said its end, and another node has read it: it is below what is expected next.
+    /// Records the peer's FIN as read by another node: it is below the next expected number.
     pub(crate) fn note_end_before(&mut self) {
         self.ended_before = true;
     }
 
-    /// Breaks the connection; what is to be said about it.
+    /// Resets the connection. Returns the RST.
     pub fn abort(&mut self) -> Segment {
         self.reset = true;
         let mut segment = Segment::bare(self.flow, self.nxt, Some(self.rcv), self.edge);
@@ -246,7 +246,7 @@ impl Tcp {
         segment
     }
 
-    /// Takes what the peer said before there was a socket, as if it came now.
+    /// Processes a peer's payload from before the socket existed, as if it arrived now.
     pub(crate) fn receive(&mut self, data: &[u8]) {
         let room = (self.edge - self.rcv) as usize;
         let data = &data[..data.len().min(room)];
@@ -256,7 +256,7 @@ impl Tcp {
 
     // ---- the network ----
 
-    /// Takes a segment in.
+    /// Processes a segment.
     pub fn handle(&mut self, now: Time, segment: &Segment) {
         if self.reset {
             return;
@@ -284,7 +284,7 @@ impl Tcp {
         }
     }
 
-    /// A segment outside the window is answered with where we stand.
+    /// Answers a segment outside the window with the own position.
     fn challenge(&mut self, now: Time, segment: &Segment) {
         let recently = self.challenged_at.is_some_and(|at| now < at + CHALLENGE);
         if !segment.is_pure() || !recently {
@@ -368,7 +368,7 @@ impl Tcp {
         }
     }
 
-    /// When [`Tcp::poll`] has something to do without another event.
+    /// Time at which [`Tcp::poll`] has work without another event.
     pub fn next_at(&self) -> Option<Time> {
         if self.reset {
             return None;
@@ -376,7 +376,7 @@ impl Tcp {
         [self.timer_at, self.ack_at].into_iter().flatten().min()
     }
 
-    /// Says what is due.
+    /// Sends all due segments.
     pub fn poll(&mut self, now: Time, out: &mut Vec<Segment>) {
         if self.reset {
             return;
@@ -395,7 +395,7 @@ impl Tcp {
             self.expire(now, out);
         }
         if !self.send(now, out) && self.ack_at.is_some_and(|at| at <= now) {
-            let segment = self.make(self.high, Vec::new()); // what is older would not be listened to
+            let segment = self.make(self.high, Vec::new()); // the peer would ignore an older number
             out.push(segment);
         }
     }
@@ -412,7 +412,7 @@ impl Tcp {
             self.window = SEGMENT;
             self.back_off(now);
         } else if !self.out.is_empty() {
-            // A closed window is asked about with an old number.
+            // A closed window is probed with an old number.
             out.push(Segment::probe(self.flow, self.una, self.rcv, self.edge));
             self.back_off(now);
         }
@@ -456,7 +456,7 @@ impl Tcp {
         sent
     }
 
-    /// A segment with the newest word on what was received.
+    /// A segment with the newest ACK.
     fn make(&mut self, seq: u64, data: Vec<u8>) -> Segment {
         self.owed = 0;
         self.ack_at = None;

@@ -1,4 +1,4 @@
-//! The backup's side: frames of other nodes' connections come in and are answered by how many have been taken.
+//! The backup's side: frames of other nodes' connections arrive, and their number is acknowledged.
 
 use super::Worker;
 use crate::agent::Report;
@@ -8,7 +8,7 @@ use evergate_membership::{Bucket, NodeId, OwnershipStart, Role};
 use evergate_replication::Frame;
 
 impl Worker {
-    /// Bytes of an owner's channel.
+    /// Processes bytes of an owner's channel.
     pub(crate) fn read_frames(&mut self, from: NodeId, channel: u64, number: u64, bytes: Vec<u8>) {
         if self.closed.contains(&(from, channel)) {
             return self.reports.push(Report::Refused { node: from, channel });
@@ -21,7 +21,7 @@ impl Worker {
             match Frame::decode(&incoming.input[at..]) {
                 Ok(Some((frame, length))) => {
                     at += length;
-                    if let Err(error) = take_in(incoming, &mut self.holder, &mut self.reports, frame) {
+                    if let Err(error) = take_in(incoming, &mut self.store, &mut self.reports, frame) {
                         break Err(error);
                     }
                 }
@@ -31,14 +31,14 @@ impl Worker {
         };
         incoming.input.drain(..at);
         if knew.is_none() && incoming.announced.sender().is_some() {
-            // What another channel still brings is older than what this one begins with.
+            // Frames on an earlier channel are older than the first ones on this channel.
             let others = self.incoming.extract_if(.., |(node, number), other| {
                 *node == from && *number != channel && other.announced.sender().is_some()
             });
             self.closed.extend(others.map(|(of, _)| of));
         }
         if result.is_err() {
-            // What a deposed owner still says is refused; its channel ends.
+            // Frames of a former owner are refused, and its channel ends.
             self.incoming.remove(&(from, channel));
             self.reports.push(Report::Refused { node: from, channel });
         }
@@ -48,16 +48,16 @@ impl Worker {
         self.incoming.remove(&(from, channel));
     }
 
-    /// This node has lost its place: what it held or served is continued elsewhere, or lost.
-    pub(super) fn void(&mut self, kernel: &mut Kernel) {
-        self.holder.clear();
+    /// Drops everything because this node lost its place: other nodes continue its connections, or they are lost.
+    pub(super) fn drop_state(&mut self, kernel: &mut Kernel) {
+        self.store.clear();
         self.roles.fill(Role::NOTHING);
         self.outgoing.clear();
         self.closed.extend(std::mem::take(&mut self.incoming).into_keys());
         self.freezing.clear();
         self.named.clear();
         for key in self.clients.keys().copied().collect::<Vec<_>>() {
-            self.abandon(kernel, key);
+            self.drop_client(kernel, key);
         }
         for flow in std::mem::take(&mut self.ending).into_keys() {
             kernel.silence(flow);
@@ -65,20 +65,20 @@ impl Worker {
         for upstream in std::mem::take(&mut self.idle).into_values().flatten() {
             kernel.silence(upstream.leg.flow);
         }
-        for round in std::mem::take(&mut self.rounds) {
-            round.drop_all(kernel);
+        for failover in std::mem::take(&mut self.failovers) {
+            failover.drop_all(kernel);
         }
         self.early.clear();
         kernel.pending.clear();
         kernel.held.clear();
     }
 
-    /// What a change of role means for what is held for others.
+    /// Applies a change of role to the replicas of a bucket.
     pub(super) fn change_held(&mut self, bucket: Bucket, role: Role) {
         match role {
-            Role::Outside { since, .. } => self.holder.forget(bucket, since),
-            Role::Backup { term, in_sync: false, .. } => self.holder.forget(bucket, term),
-            Role::Owner { term, begin: OwnershipStart::Empty, .. } => drop(self.holder.recover(bucket, term)),
+            Role::Outside { since, .. } => self.store.forget(bucket, since),
+            Role::Backup { term, in_sync: false, .. } => self.store.forget(bucket, term),
+            Role::Owner { term, begin: OwnershipStart::Empty, .. } => drop(self.store.recover(bucket, term)),
             Role::Backup { .. } | Role::Owner { .. } => {}
         }
     }
@@ -86,7 +86,7 @@ impl Worker {
 
 fn take_in(
     incoming: &mut Incoming,
-    holder: &mut evergate_replication::ReplicaStore,
+    store: &mut evergate_replication::ReplicaStore,
     reports: &mut Vec<Report>,
     frame: Frame,
 ) -> Result<(), String> {
@@ -95,7 +95,7 @@ fn take_in(
         return Err("frames out of order".to_owned());
     }
     let completes = if let Frame::Complete { bucket } = &frame { Some(*bucket) } else { None };
-    holder.handle(&mut incoming.announced, frame).map_err(|error| error.to_string())?;
+    store.handle(&mut incoming.announced, frame).map_err(|error| error.to_string())?;
     if let Some(bucket) = completes
         && let Some(term) = incoming.announced.of(bucket)
     {

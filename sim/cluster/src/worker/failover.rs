@@ -1,13 +1,14 @@
-//! Take-over: connections whose owner is gone, or has frozen them for us, go on here.
+//! Failover: connections whose owner has failed, or has frozen them for this node, resume here.
 //!
-//! The steps of the daemon's `worker/cluster/{resume,told,awake,knocks}.rs`, spread over virtual time: the buckets are on hold;
-//! slots come before sockets; every peer is asked what it has; the other backups get the whole state. Only when those that
-//! commits wait for have it is the hold released: sockets are restored, each leg's first ACK moves its peer on, and the state
-//! machines go on. Connections that rest follow one by one; whose client speaks meanwhile goes first.
+//! The steps of the daemon's `worker/replication/{failover,reprotect,activate,early_segments}.rs`, spread over virtual
+//! time. The buckets are on hold. Slots come before sockets. Every peer is probed for its position. The other backups
+//! receive the whole state. The hold is released when the required backups have it. Then sockets are restored, each
+//! leg's first ACK releases its peer, and the state machines continue. Idle connections follow one by one; those with
+//! an early segment of their client come first.
 
 use super::owner::whole;
 use super::{Client, Upstream, Worker};
-use crate::channel::Notice;
+use crate::channel::Acked;
 use crate::event_queue::Time;
 use crate::fault::Mutation;
 use crate::gate::Slot;
@@ -22,64 +23,65 @@ use evergate_replication::{
     ConnectionId, Frame, LegFacts, Phase, Recovered, ReplicatedConnection, ResumePoint,
 };
 
-/// Probes are repeated so often at most, this far apart.
+/// Most repetitions of a probe.
 const PROBES: u32 = 20;
+/// Time between two probes.
 const PROBE_EVERY: Time = 2_000;
-/// A restored socket's buffer in those of others: its window must not end before the one that its peer knows.
+/// Factor on a restored socket's buffer: its window must not end before the one that its peer knows.
 const BUFFERS: usize = 4;
-/// Between two connections that rest.
+/// Time between two idle connections.
 const IDLE_EVERY: Time = 2_000;
-/// Window of a peer that has not said how much room it has, in bytes.
+/// Assumed window of a peer without a report, in bytes.
 const PEER_WINDOW: u64 = 65_535;
-/// Segments of one client that are kept for its socket.
+/// Most segments of one client that wait for its socket.
 const SEGMENTS_MAX: usize = 8;
-/// How far below the mirrored position a probe acknowledges: what it says must be nothing new.
+/// Distance of a probe's ACK below the replicated position, so that the probe carries no news.
 const PROBE_BELOW: u64 = 256 << 10;
 
-/// One leg on its way to a socket. Positions count from the begin of its use.
+/// One leg before it has a socket. Positions count from the start of its use.
 #[derive(Debug)]
-struct TakenLeg {
+struct RecoveringLeg {
     flow: Flow,
     facts: LegFacts,
     sent: u64,
     received: u64,
-    /// What the peer turned out to have.
+    /// The peer's position.
     acked: u64,
-    /// The mirrored input is the whole stream: the peer's end was read.
+    /// Whether the replicated input is the whole stream: the peer's FIN was read.
     whole: bool,
-    /// The peer has said its FIN: it is taken as received.
+    /// Whether the peer has sent its FIN: it counts as received.
     ended: bool,
     edge: u64,
-    peer_input: bool,
+    peer_known: bool,
 }
 
 #[derive(Debug)]
-struct Take {
+struct RecoveringConnection {
     id: ConnectionId,
     bucket: Bucket,
     held: ReplicatedConnection,
-    client: TakenLeg,
-    server: Option<TakenLeg>,
-    /// Who holds the state as it is here.
-    reported: MemberSet,
+    client: RecoveringLeg,
+    server: Option<RecoveringLeg>,
+    /// Nodes that hold the state as it is here.
+    holders: MemberSet,
 }
 
-/// A bucket that came to this node.
+/// A bucket that arrived at this node.
 #[derive(Debug)]
-pub(super) struct Round {
+pub(super) struct Failover {
     bucket: Bucket,
-    /// Connections with something on its way to somebody, until they go on, and those that rest.
-    busy: Vec<Take>,
-    idle_connections: Vec<Take>,
-    /// The former go on.
+    /// Active connections until they resume. `idle` has the idle ones.
+    active: Vec<RecoveringConnection>,
+    idle: Vec<RecoveringConnection>,
+    /// The active connections have resumed.
     activated: bool,
-    asked: u32,
-    asked_at: Time,
+    probes: u32,
+    probed_at: Time,
     pub(super) next_at: Time,
 }
 
-impl TakenLeg {
-    fn of(held: &ReplicatedConnection, leg: u32) -> Option<TakenLeg> {
+impl RecoveringLeg {
+    fn of(held: &ReplicatedConnection, leg: u32) -> Option<RecoveringLeg> {
         let facts = *held.legs.get(&leg)?;
         let (sent, received) = held.positions(leg);
         let flow = Flow { ours: facts.local, theirs: facts.remote };
@@ -89,7 +91,17 @@ impl TakenLeg {
             _ => state.server_ends.get(&leg) == Some(&received),
         };
         let (acked, edge) = (sent, 0);
-        Some(TakenLeg { flow, facts, sent, received, acked, whole, ended: false, edge, peer_input: false })
+        Some(RecoveringLeg {
+            flow,
+            facts,
+            sent,
+            received,
+            acked,
+            whole,
+            ended: false,
+            edge,
+            peer_known: false,
+        })
     }
 
     fn send(&self) -> u64 {
@@ -100,38 +112,38 @@ impl TakenLeg {
         number(self.facts.received) + self.received + u64::from(self.ended)
     }
 
-    fn gate(&self, kernel: &mut Kernel) {
+    fn install_slot(&self, kernel: &mut Kernel) {
         let edge = self.receive() + (BUFFERS * kernel.buffer) as u64;
         kernel.slots.insert(self.flow, Slot::restored(self.send(), self.receive(), edge));
     }
 
-    fn ask(&self, kernel: &mut Kernel) {
+    fn probe(&self, kernel: &mut Kernel) {
         let below = PROBE_BELOW.min(self.received);
         let edge = self.receive() + (BUFFERS * kernel.buffer) as u64;
-        kernel.state_text(Segment::probe(self.flow, self.send(), self.receive() - below, edge));
+        kernel.send_raw(Segment::probe(self.flow, self.send(), self.receive() - below, edge));
     }
 
-    fn listen(&mut self, kernel: &Kernel) -> bool {
-        if let Some(peer_input) = kernel.peer_input.get(&self.flow) {
-            self.acked = peer_input.ack.saturating_sub(number(self.facts.sent)).max(self.sent);
-            self.ended |= self.whole && peer_input.seq == number(self.facts.received) + self.received + 1;
-            self.edge = peer_input.edge;
-            self.peer_input = true;
+    fn update_position(&mut self, kernel: &Kernel) -> bool {
+        if let Some(position) = kernel.peer_positions.get(&self.flow) {
+            self.acked = position.ack.saturating_sub(number(self.facts.sent)).max(self.sent);
+            self.ended |= self.whole && position.seq == number(self.facts.received) + self.received + 1;
+            self.edge = position.edge;
+            self.peer_known = true;
         }
-        self.peer_input
+        self.peer_known
     }
 
-    /// Where the peer goes on from is known, and its room: it is one that rests.
-    fn rise(&self, kernel: &mut Kernel, reported: &[Segment]) {
-        self.gate(kernel);
+    /// Restores the socket of an idle leg: the positions of its peer, and its window, are known.
+    fn activate_idle(&self, kernel: &mut Kernel, segments: &[Segment]) {
+        self.install_slot(kernel);
         let follows = |segment: &&Segment| segment.ack == Some(self.send()) && segment.seq >= self.receive();
-        let edge = reported.iter().rfind(follows).map_or(self.send() + PEER_WINDOW, |segment| segment.edge);
+        let edge = segments.iter().rfind(follows).map_or(self.send() + PEER_WINDOW, |segment| segment.edge);
         let mut socket = Tcp::restored(self.flow, BUFFERS * kernel.buffer, self.send(), self.receive(), edge);
-        let mut reported: Vec<_> =
-            reported.iter().filter(|segment| segment.ack == Some(self.send())).collect();
-        reported.sort_by_key(|segment| segment.seq);
+        let mut segments: Vec<_> =
+            segments.iter().filter(|segment| segment.ack == Some(self.send())).collect();
+        segments.sort_by_key(|segment| segment.seq);
         let mut next = self.receive();
-        for Segment { seq, data, .. } in reported {
+        for Segment { seq, data, .. } in segments {
             let Some(fresh) = next.checked_sub(*seq).and_then(|known| data.get(known as usize..)) else {
                 continue;
             };
@@ -141,12 +153,12 @@ impl TakenLeg {
         kernel.restore(self.flow, socket);
     }
 
-    /// The gate first, then the socket, then the ACK that moves the peer on.
-    fn wake(&mut self, kernel: &mut Kernel, mutation: Mutation) {
+    /// Restores slot, then socket, then sends the ACK that releases the peer.
+    fn activate(&mut self, kernel: &mut Kernel, mutation: Mutation) {
         if mutation == Mutation::SendAbove {
             self.acked += 1;
         }
-        self.gate(kernel);
+        self.install_slot(kernel);
         let edge = self.edge.max(self.send() + 1);
         let mut socket = Tcp::restored(self.flow, BUFFERS * kernel.buffer, self.send(), self.receive(), edge);
         if self.ended {
@@ -155,26 +167,33 @@ impl TakenLeg {
         kernel.restore(self.flow, socket);
         if let Some(slot) = kernel.slots.get(&self.flow) {
             let segment = slot.template(self.flow);
-            kernel.state_text(segment);
+            kernel.send_raw(segment);
         }
-        self.ask(kernel);
+        self.probe(kernel);
     }
 }
 
-impl Take {
-    fn of(id: ConnectionId, held: ReplicatedConnection) -> Option<Take> {
-        let client = TakenLeg::of(&held, 0)?;
-        let server = held.state.leg_in_use().and_then(|leg| TakenLeg::of(&held, leg));
-        Some(Take { id, bucket: held.bucket, held, client, server, reported: MemberSet::EMPTY })
+impl RecoveringConnection {
+    fn of(id: ConnectionId, held: ReplicatedConnection) -> Option<RecoveringConnection> {
+        let client = RecoveringLeg::of(&held, 0)?;
+        let server = held.state.leg_in_use().and_then(|leg| RecoveringLeg::of(&held, leg));
+        Some(RecoveringConnection {
+            id,
+            bucket: held.bucket,
+            held,
+            client,
+            server,
+            holders: MemberSet::EMPTY,
+        })
     }
 
-    fn legs(&mut self) -> impl Iterator<Item = &mut TakenLeg> {
+    fn legs(&mut self) -> impl Iterator<Item = &mut RecoveringLeg> {
         std::iter::once(&mut self.client).chain(self.server.as_mut())
     }
 
-    fn frame(&self) -> (Frame, Option<Notice>) {
+    fn frame(&self) -> (Frame, Option<Acked>) {
         let frame = whole(self.id, self.bucket, &self.held.state, &self.held.legs);
-        (frame, Some(Notice::Taken { key: self.id }))
+        (frame, Some(Acked::Recovered { key: self.id }))
     }
 
     fn silence(&mut self, kernel: &mut Kernel) {
@@ -184,171 +203,177 @@ impl Take {
     }
 }
 
-impl Round {
+impl Failover {
     pub(super) fn drop_all(mut self, kernel: &mut Kernel) {
-        self.busy.iter_mut().for_each(|take| take.silence(kernel));
+        self.active.iter_mut().for_each(|recovering| recovering.silence(kernel));
     }
 
-    fn takes(&mut self) -> impl Iterator<Item = &mut Take> {
-        self.busy.iter_mut().chain(&mut self.idle_connections)
+    fn connections(&mut self) -> impl Iterator<Item = &mut RecoveringConnection> {
+        self.active.iter_mut().chain(&mut self.idle)
     }
 }
 
 impl Worker {
-    /// The buckets are ours and on hold: gate, ask, and tell.
+    /// Begins the failover of these buckets, which are on hold: slots, probes, and replication to other backups.
     pub(super) fn fail_over(&mut self, now: Time, kernel: &mut Kernel, buckets: Vec<(Bucket, Term)>) {
         for (bucket, term) in buckets {
-            // What comes before is dropped, and said again only after the client's timer.
+            // Earlier segments are dropped, and the client repeats them only after its timer.
             kernel.pending.insert(bucket);
-            let taken = self.holder.recover(bucket, term);
-            let (idle_connections, busy): (Vec<_>, Vec<_>) = taken.into_iter().partition(|taken| taken.idle);
-            let takes = |of: Vec<Recovered>| -> Vec<Take> {
-                of.into_iter().filter_map(|taken| Take::of(taken.connection, *taken.held)).collect()
+            let recovered = self.store.recover(bucket, term);
+            let (idle, active): (Vec<_>, Vec<_>) =
+                recovered.into_iter().partition(|recovered| recovered.idle);
+            let recovering = |of: Vec<Recovered>| -> Vec<RecoveringConnection> {
+                of.into_iter()
+                    .filter_map(|recovered| RecoveringConnection::of(recovered.connection, *recovered.held))
+                    .collect()
             };
-            let (idle_connections, mut busy) = (takes(idle_connections), takes(busy));
-            for leg in busy.iter_mut().flat_map(Take::legs) {
-                leg.gate(kernel);
-                kernel.peer_input.remove(&leg.flow);
+            let (idle, mut active) = (recovering(idle), recovering(active));
+            for leg in active.iter_mut().flat_map(RecoveringConnection::legs) {
+                leg.install_slot(kernel);
+                kernel.peer_positions.remove(&leg.flow);
             }
             if self.mutation != Mutation::EagerFailover {
-                busy.iter().for_each(|take| self.notify(take));
+                active.iter().for_each(|recovering| self.replicate_state(recovering));
             }
-            idle_connections.iter().for_each(|take| self.notify(take));
-            self.rounds.push(Round {
+            idle.iter().for_each(|recovering| self.replicate_state(recovering));
+            self.failovers.push(Failover {
                 bucket,
-                busy,
-                idle_connections,
+                active,
+                idle,
                 activated: false,
-                asked: 0,
-                asked_at: 0,
+                probes: 0,
+                probed_at: 0,
                 next_at: now,
             });
         }
         self.proceed(now, kernel);
     }
 
-    /// Those whose copies count hear everything about a connection, before any further entry of it.
-    fn notify(&mut self, take: &Take) {
-        let (frame, notice) = take.frame();
-        for node in self.required(take.bucket).iter() {
-            self.send_to(node, take.bucket, &frame, notice);
+    /// Sends a connection's whole state to the required backups, before any further entry of it.
+    fn replicate_state(&mut self, recovering: &RecoveringConnection) {
+        let (frame, notice) = recovering.frame();
+        for node in self.required(recovering.bucket).iter() {
+            self.send_to(node, recovering.bucket, &frame, notice);
         }
     }
 
-    /// Takes the rounds that are under way as far as they go now.
+    /// Advances the failovers in progress.
     pub(super) fn proceed(&mut self, now: Time, kernel: &mut Kernel) {
         for diverted in std::mem::take(&mut kernel.early) {
-            let idle = |take: &Take| take.client.flow == diverted.flow;
-            if self.rounds.iter().any(|round| round.idle_connections.iter().any(idle)) {
-                let reported = self.early.entry(diverted.flow).or_default();
-                if reported.len() < SEGMENTS_MAX {
-                    reported.push(diverted);
+            let idle = |recovering: &RecoveringConnection| recovering.client.flow == diverted.flow;
+            if self.failovers.iter().any(|failover| failover.idle.iter().any(idle)) {
+                let segments = self.early.entry(diverted.flow).or_default();
+                if segments.len() < SEGMENTS_MAX {
+                    segments.push(diverted);
                 }
             }
         }
-        for mut round in std::mem::take(&mut self.rounds) {
-            if !round.activated && self.is_ready(now, kernel, &mut round) {
-                self.wake(now, kernel, &mut round);
+        for mut failover in std::mem::take(&mut self.failovers) {
+            if !failover.activated && self.is_ready(now, kernel, &mut failover) {
+                self.activate(now, kernel, &mut failover);
             }
-            if round.activated {
-                self.resume_idle(now, kernel, &mut round);
+            if failover.activated {
+                self.resume_idle(now, kernel, &mut failover);
             }
-            match round.activated && round.idle_connections.is_empty() {
-                true => self.end_round(kernel, round.bucket),
-                false => self.rounds.push(round),
+            match failover.activated && failover.idle.is_empty() {
+                true => self.end_failover(kernel, failover.bucket),
+                false => self.failovers.push(failover),
             }
         }
     }
 
-    /// All of the bucket go on: now its copies can be whole.
-    fn end_round(&mut self, kernel: &mut Kernel, bucket: Bucket) {
+    /// Ends a failover: all connections of the bucket have resumed, so its replicas can be complete.
+    fn end_failover(&mut self, kernel: &mut Kernel, bucket: Bucket) {
         kernel.pending.remove(&bucket);
         let Role::Owner { required, syncing, .. } = self.role(bucket) else { return };
         required.union(syncing).iter().for_each(|node| self.send_complete(bucket, node));
     }
 
-    /// Whether those that commits wait for have the state of all these.
-    fn is_reported(&self, takes: &[Take]) -> bool {
-        takes.iter().all(|take| take.reported.is_superset(self.required(take.bucket)))
+    /// Whether the required backups have the state of all these connections.
+    fn is_replicated(&self, connections: &[RecoveringConnection]) -> bool {
+        connections.iter().all(|recovering| recovering.holders.is_superset(self.required(recovering.bucket)))
     }
 
-    fn is_ready(&self, now: Time, kernel: &mut Kernel, round: &mut Round) -> bool {
-        let mut loss_notices = 0;
-        for leg in round.busy.iter_mut().flat_map(Take::legs) {
-            loss_notices += usize::from(!leg.listen(kernel));
+    fn is_ready(&self, now: Time, kernel: &mut Kernel, failover: &mut Failover) -> bool {
+        let mut unknown = 0;
+        for leg in failover.active.iter_mut().flat_map(RecoveringConnection::legs) {
+            unknown += usize::from(!leg.update_position(kernel));
         }
-        let may_ask = loss_notices > 0 && round.asked < PROBES;
-        if may_ask && now >= round.asked_at + PROBE_EVERY {
-            round.asked += 1;
-            round.asked_at = now;
-            for leg in round.busy.iter_mut().flat_map(Take::legs).filter(|leg| !leg.peer_input) {
-                leg.ask(kernel);
+        let may_probe = unknown > 0 && failover.probes < PROBES;
+        if may_probe && now >= failover.probed_at + PROBE_EVERY {
+            failover.probes += 1;
+            failover.probed_at = now;
+            for leg in
+                failover.active.iter_mut().flat_map(RecoveringConnection::legs).filter(|leg| !leg.peer_known)
+            {
+                leg.probe(kernel);
             }
         }
-        round.next_at = now + PROBE_EVERY / 4;
-        let patient = loss_notices > 0 && (round.asked < PROBES || now < round.asked_at + PROBE_EVERY);
-        (self.mutation == Mutation::EagerFailover || self.is_reported(&round.busy)) && !patient
+        failover.next_at = now + PROBE_EVERY / 4;
+        let waits = unknown > 0 && (failover.probes < PROBES || now < failover.probed_at + PROBE_EVERY);
+        (self.mutation == Mutation::EagerFailover || self.is_replicated(&failover.active)) && !waits
     }
 
-    fn wake(&mut self, now: Time, kernel: &mut Kernel, round: &mut Round) {
-        // One that is to move on already stays on hold.
-        if !self.freezing.contains_key(&round.bucket) {
-            kernel.held.remove(&round.bucket);
+    fn activate(&mut self, now: Time, kernel: &mut Kernel, failover: &mut Failover) {
+        // A bucket with another handoff ahead stays on hold.
+        if !self.freezing.contains_key(&failover.bucket) {
+            kernel.held.remove(&failover.bucket);
         }
-        round.activated = true;
-        for take in &mut round.busy {
+        failover.activated = true;
+        for recovering in &mut failover.active {
             let mutation = self.mutation;
-            take.legs().for_each(|leg| leg.wake(kernel, mutation));
+            recovering.legs().for_each(|leg| leg.activate(kernel, mutation));
         }
-        for take in std::mem::take(&mut round.busy) {
-            self.resume(now, kernel, take);
+        for recovering in std::mem::take(&mut failover.active) {
+            self.resume(now, kernel, recovering);
         }
     }
 
-    /// Those whose clients have spoken, and from time to time another one.
-    fn resume_idle(&mut self, now: Time, kernel: &mut Kernel, round: &mut Round) {
-        if !self.is_reported(&round.idle_connections) {
-            round.next_at = now + IDLE_EVERY;
+    /// Resumes idle connections with an early segment, and one other from time to time.
+    fn resume_idle(&mut self, now: Time, kernel: &mut Kernel, failover: &mut Failover) {
+        if !self.is_replicated(&failover.idle) {
+            failover.next_at = now + IDLE_EVERY;
             return;
         }
-        let early = |take: &mut Take| self.early.contains_key(&take.client.flow);
-        let spoken: Vec<Take> = round.idle_connections.extract_if(.., early).collect();
-        let turn = (now >= round.next_at).then(|| round.idle_connections.pop()).flatten();
-        if now >= round.next_at {
-            round.next_at = now + IDLE_EVERY;
+        let early = |recovering: &mut RecoveringConnection| self.early.contains_key(&recovering.client.flow);
+        let with_early_segment: Vec<RecoveringConnection> = failover.idle.extract_if(.., early).collect();
+        let turn = (now >= failover.next_at).then(|| failover.idle.pop()).flatten();
+        if now >= failover.next_at {
+            failover.next_at = now + IDLE_EVERY;
         }
-        for take in spoken.into_iter().chain(turn) {
-            self.resume_idle_connection(now, kernel, take);
+        for recovering in with_early_segment.into_iter().chain(turn) {
+            self.resume_idle_connection(now, kernel, recovering);
         }
     }
 
-    /// Nothing of it is on its way, and the client speaks first. If it has done so already, that is the first thing that the
-    /// connection reads.
-    fn resume_idle_connection(&mut self, now: Time, kernel: &mut Kernel, take: Take) {
-        let reported = self.early.remove(&take.client.flow).unwrap_or_default();
-        if kernel.slots.contains_key(&take.client.flow) {
-            return self.give_up_copies(&take); // its client has begun anew here: nothing had been said on it
+    /// Resumes an idle connection, for which the client sends first. A segment that the client has sent already is the
+    /// first input.
+    fn resume_idle_connection(&mut self, now: Time, kernel: &mut Kernel, recovering: RecoveringConnection) {
+        let segments = self.early.remove(&recovering.client.flow).unwrap_or_default();
+        if kernel.slots.contains_key(&recovering.client.flow) {
+            // The client has reconnected, and nothing had been sent on the connection.
+            return self.drop_connection(&recovering);
         }
-        take.client.rise(kernel, &reported);
-        take.server.iter().for_each(|bound| bound.rise(kernel, &[]));
-        self.rested += 1;
-        self.knocked += u64::from(!reported.is_empty());
-        self.resume(now, kernel, take);
+        recovering.client.activate_idle(kernel, &segments);
+        recovering.server.iter().for_each(|bound| bound.activate_idle(kernel, &[]));
+        self.idle_resumed += 1;
+        self.early_resumed += u64::from(!segments.is_empty());
+        self.resume(now, kernel, recovering);
     }
 
-    /// It does not go on. Who has not been told of it hears of its beginning first.
-    fn give_up_copies(&mut self, take: &Take) {
-        let (connection, bucket) = (take.id, take.bucket);
+    /// Drops a connection. A backup without its state receives the opening entry first.
+    fn drop_connection(&mut self, recovering: &RecoveringConnection) {
+        let (connection, bucket) = (recovering.id, recovering.bucket);
         let begin = Frame::Begin { connection, bucket, state: None, legs: Default::default() };
-        self.state_text(bucket, &begin, None);
-        self.state_text(bucket, &Frame::End { connection }, None);
+        self.replicate(bucket, &begin, None);
+        self.replicate(bucket, &Frame::End { connection }, None);
     }
 
-    /// One connection goes on.
-    fn resume(&mut self, now: Time, kernel: &mut Kernel, mut take: Take) {
-        let client_flow = take.client.flow;
+    /// Resumes one connection.
+    fn resume(&mut self, now: Time, kernel: &mut Kernel, mut recovering: RecoveringConnection) {
+        let client_flow = recovering.client.flow;
         let fresh = Accepted {
-            id: take.id,
+            id: recovering.id,
             listener: 0,
             client: client_flow.theirs,
             local: client_flow.ours,
@@ -358,10 +383,10 @@ impl Worker {
         let Worker { config, scratch, effects, .. } = self;
         let snapshot = config.0.clone();
         let mut io = Io { now: Micros(now), scratch, effects, node: config };
-        let restored = Connection::restore(&snapshot, &take.held.state, &fresh, &mut io);
+        let restored = Connection::restore(&snapshot, &recovering.held.state, &fresh, &mut io);
         let (connection, resumed) = match restored {
             Ok((mut connection, resumed)) => {
-                if let Some(leg) = resumed.as_ref().filter(|_| !take.client.peer_input) {
+                if let Some(leg) = resumed.as_ref().filter(|_| !recovering.client.peer_known) {
                     connection.record_loss_notice(leg);
                 }
                 (connection, resumed)
@@ -370,47 +395,47 @@ impl Worker {
                 self.scratch.down.clear();
                 self.effects.clear();
                 if !matches!(error, RestoreError::Unknown | RestoreError::Aborted) {
-                    self.failures.push(format!("{:?} cannot be restored: {error:?}", take.id));
+                    self.failures.push(format!("{:?} cannot be restored: {error:?}", recovering.id));
                 }
-                take.silence(kernel);
-                return self.give_up_copies(&take);
+                recovering.silence(kernel);
+                return self.drop_connection(&recovering);
             }
         };
         self.resumed += 1;
-        self.state_text(take.bucket, &take.frame().0, None);
-        let TakenLeg { facts, received, acked, ended, .. } = take.client;
-        let stands = ResumePoint { received, ended, sent: take.held.state.server.output, acked };
+        self.replicate(recovering.bucket, &recovering.frame().0, None);
+        let RecoveringLeg { facts, received, acked, ended, .. } = recovering.client;
+        let stands = ResumePoint { received, ended, sent: recovering.held.state.server.output, acked };
         let leg = Leg::resumed(client_flow, &facts, stands, now);
-        let mut client = Client::new(connection, leg, take.bucket, Box::new(take.held.state));
+        let mut client = Client::new(connection, leg, recovering.bucket, Box::new(recovering.held.state));
         client.legs.insert(0, facts);
-        if let (Some(server), Some(leg)) = (&take.server, &resumed) {
+        if let (Some(server), Some(leg)) = (&recovering.server, &resumed) {
             client.legs.insert(leg.route.leg, server.facts);
         }
-        self.clients.insert(take.id, client);
-        self.by_flow.insert(client_flow, take.id);
-        match (take.server, resumed) {
-            (Some(server), Some(leg)) => self.attach(now, kernel, take.id, server, leg),
+        self.clients.insert(recovering.id, client);
+        self.by_flow.insert(client_flow, recovering.id);
+        match (recovering.server, resumed) {
+            (Some(server), Some(leg)) => self.attach(now, kernel, recovering.id, server, leg),
             (Some(server), None) => kernel.silence(server.flow),
             _ => {}
         }
-        self.perform(now, kernel, take.id);
-        self.call(now, kernel, take.id, |connection, io| connection.handle_client_acked(io, acked));
+        self.perform(now, kernel, recovering.id);
+        self.call(now, kernel, recovering.id, |connection, io| connection.handle_client_acked(io, acked));
         if ended {
-            self.call(now, kernel, take.id, |connection, io| connection.handle_client_ended_before(io));
+            self.call(now, kernel, recovering.id, |connection, io| connection.handle_client_ended_before(io));
         }
-        self.pump(now, kernel, take.id);
+        self.pump(now, kernel, recovering.id);
     }
 
-    /// The server leg that the connection goes on with.
+    /// Attaches the server leg with which the connection continues.
     fn attach(
         &mut self,
         now: Time,
         kernel: &mut Kernel,
         key: ConnectionId,
-        server: TakenLeg,
+        server: RecoveringLeg,
         leg: ResumedLeg,
     ) {
-        let TakenLeg { flow, facts, received, acked, ended, .. } = server;
+        let RecoveringLeg { flow, facts, received, acked, ended, .. } = server;
         let (number, index) = (leg.route.leg, leg.route.server);
         let Some(client) = self.clients.get_mut(&key) else { return };
         client.upstream = Some(Upstream {
@@ -429,24 +454,29 @@ impl Worker {
         self.call(now, kernel, key, |connection, io| connection.handle_server_acked(io, number, acked));
     }
 
-    /// A backup holds the state of a connection that is being taken over.
-    pub(super) fn note_taken(&mut self, key: ConnectionId, node: NodeId) {
-        for take in self.rounds.iter_mut().flat_map(Round::takes).filter(|take| take.id == key) {
-            take.reported = take.reported.with(node);
+    /// Records that a backup holds the state of a connection that is being recovered.
+    pub(super) fn record_recovered(&mut self, key: ConnectionId, node: NodeId) {
+        for recovering in self
+            .failovers
+            .iter_mut()
+            .flat_map(Failover::connections)
+            .filter(|recovering| recovering.id == key)
+        {
+            recovering.holders = recovering.holders.with(node);
         }
     }
 
-    /// Whether connections of the bucket are still being taken over.
-    pub(crate) fn is_taking(&self, bucket: Bucket) -> bool {
-        self.rounds.iter().any(|round| round.bucket == bucket)
+    /// Whether connections of the bucket are still being recovered.
+    pub(crate) fn is_recovering(&self, bucket: Bucket) -> bool {
+        self.failovers.iter().any(|failover| failover.bucket == bucket)
     }
 
-    /// The bucket is not ours any more.
-    pub(super) fn stop_taking(&mut self, kernel: &mut Kernel, bucket: Bucket) {
+    /// Stops the failover of a bucket that this node does not own any more.
+    pub(super) fn stop_failover(&mut self, kernel: &mut Kernel, bucket: Bucket) {
         kernel.held.remove(&bucket);
         kernel.pending.remove(&bucket);
-        for round in self.rounds.extract_if(.., |round| round.bucket == bucket) {
-            round.drop_all(kernel);
+        for failover in self.failovers.extract_if(.., |failover| failover.bucket == bucket) {
+            failover.drop_all(kernel);
         }
     }
 }

@@ -1,20 +1,21 @@
-//! A model worker: the daemon's loop around real `Connection`s, feeds and holders, with sockets of the model kernel.
+//! A model worker: the daemon's loop around real `Connection`s, senders and replica stores, with sockets of the model
+//! kernel.
 //!
-//! - [`perform`]: carries out what a connection answered;
-//! - [`pump`]: flushes, reads, and tells what peers acknowledged;
-//! - [`owner`]: entries go to the backups before what depends on them leaves;
-//! - [`backup`]: entries of others come in;
-//! - [`fail_over`]: connections of other nodes go on here;
-//! - [`tending`]: what time brings.
+//! - `perform`: carries out the effects of a connection;
+//! - `pump`: flushes, reads, and passes on the ACKs of peers;
+//! - `owner`: replicates entries before output that depends on them leaves;
+//! - `backup`: receives entries of other nodes;
+//! - `failover`: resumes connections of other nodes;
+//! - `timers`: timers.
 //!
-//! What it leaves out of the daemon's: splicing, several workers, logs and figures.
+//! Not modelled: splicing, several workers, logs and metrics.
 
 mod backup;
 mod failover;
 mod owner;
 mod perform;
 mod pump;
-mod tending;
+mod timers;
 
 use crate::agent::{Instruction, Report};
 use crate::channel::{Incoming, Outgoing};
@@ -29,12 +30,12 @@ use evergate_connection::{Accepted, Connection, ConnectionHost, Effects, Io, Scr
 use evergate_membership::{Bucket, HandoffId, MemberSet, NodeId, Role, Term};
 use evergate_replication::{ConnectionId, ConnectionState, Delay, FrameBatcher, LegFacts, ReplicaStore};
 use evergate_tls::Records;
-use failover::Round;
+use failover::Failover;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// What a connection may ask of its node.
+/// Host services of a connection.
 struct Config(Arc<Snapshot>);
 
 impl ConnectionHost for Config {
@@ -47,41 +48,42 @@ impl ConnectionHost for Config {
 #[derive(Debug)]
 struct Upstream {
     leg: Leg,
-    /// The connection's number of it.
+    /// Its number in the client's connection.
     number: u32,
     pool: u32,
     server: u32,
     connecting: bool,
     ended: bool,
-    /// It is to end with RST.
+    /// Whether it ends with RST.
     resets: bool,
-    /// Record layer of an idle connection to a server that speaks TLS.
+    /// Record layer of an idle connection to a server with TLS.
     records: Option<Box<Records>>,
 }
 
-/// A server connection that was given back before the backups know that its last response has arrived.
+/// A released server connection whose last response the backups do not know yet.
 #[derive(Debug)]
 struct Unsettled {
-    /// Whose leg it was, its number, and the sequence numbers of its first byte and after the last one that was read.
+    /// The connection that used the leg, the leg's number, and the sequence numbers of its first byte and after its
+    /// last read byte.
     key: ConnectionId,
     number: u32,
     origin: u64,
     end: u64,
-    /// It is to be closed when they know.
+    /// Whether to close it when they know.
     ends: bool,
 }
 
-/// A client connection, and what its backups know of it.
+/// A client connection, and its state at the backups.
 #[derive(Debug)]
 struct Client {
     connection: Connection,
     leg: Leg,
     bucket: Bucket,
-    fold: Box<ConnectionState>,
+    replicated: Box<ConnectionState>,
     legs: BTreeMap<u32, LegFacts>,
     queued: u64,
     acknowledged: BTreeMap<NodeId, u64>,
-    /// When it is looked at, where that is due.
+    /// Its next timer.
     timed: Option<(Delay, Time)>,
     client_end: Option<u64>,
     server_end: Option<(u32, u64)>,
@@ -89,25 +91,25 @@ struct Client {
     fin_waits: bool,
     server_fin_waits: bool,
     end_reported: bool,
-    /// The connection is over and done with its server connection, whose record layer this is.
-    left: Option<Option<Box<Records>>>,
+    /// Set when the connection is over and has released its server connection: that connection's record layer.
+    released: Option<Option<Box<Records>>>,
 }
 
-/// A connection of which only our FIN is on its way: whoever takes over says it again.
+/// A finished connection whose FIN is unacknowledged: a new owner sends the FIN again.
 #[derive(Debug)]
 struct Ending {
     key: ConnectionId,
     bucket: Bucket,
     /// Number after the FIN.
     end: u64,
-    fold: Box<ConnectionState>,
+    replicated: Box<ConnectionState>,
     legs: BTreeMap<u32, LegFacts>,
 }
 
-/// See the module.
+/// One process of a node: see the module's description.
 pub(crate) struct Worker {
     me: NodeId,
-    /// Counts processes of the whole run.
+    /// Number of this process in the whole run.
     pub(crate) process: u64,
     config: Config,
     mutation: Mutation,
@@ -119,51 +121,52 @@ pub(crate) struct Worker {
     by_flow: BTreeMap<Flow, ConnectionId>,
     idle: BTreeMap<(u32, u32, Bucket), Vec<Upstream>>,
     unsettled: BTreeMap<Flow, Unsettled>,
-    /// Server connections that went to the pool: when each is looked at.
+    /// Pooled server connections, each with the time of its next check.
     pooled: VecDeque<(Time, Flow)>,
     roles: Vec<Role>,
     pub(crate) outgoing: BTreeMap<NodeId, Outgoing>,
     broken: BTreeMap<NodeId, Time>,
-    /// When a channel to the node broke last.
+    /// Time of the last break of a channel, by node.
     broken_at: BTreeMap<NodeId, Time>,
-    /// Channels that this process has closed, of which the other end is to hear.
-    pub(crate) given_up: Vec<(NodeId, u64)>,
+    /// Channels that this process closed and whose other end is to be notified.
+    pub(crate) closed_outgoing: Vec<(NodeId, u64)>,
     channels_at: Time,
     pub(crate) incoming: BTreeMap<(NodeId, u64), Incoming>,
-    /// Channels of others that were closed here: what still comes on them is answered by a reset.
+    /// Incoming channels that were closed here: further frames are answered by a reset.
     closed: BTreeSet<(NodeId, u64)>,
-    pub(crate) holder: ReplicaStore,
+    pub(crate) store: ReplicaStore,
     acknowledged: BTreeSet<ConnectionId>,
     dirty: BTreeSet<Flow>,
-    again: BTreeSet<ConnectionId>,
+    to_pump: BTreeSet<ConnectionId>,
     freezing: BTreeMap<Bucket, (HandoffId, Term)>,
     frozen: BTreeSet<Bucket>,
-    /// Backups that the agent was told are complete, while our role does not say so yet.
+    /// Backups that the agent knows as complete, while this worker's role does not list them yet.
     named: BTreeSet<(Bucket, NodeId)>,
-    rounds: Vec<Round>,
-    /// Frames that wait for others.
-    pub(crate) company: FrameBatcher,
-    /// What clients said to connections that have no socket yet.
+    failovers: Vec<Failover>,
+    /// Frames that wait for further ones.
+    pub(crate) batcher: FrameBatcher,
+    /// Early segments: clients' segments to connections without a socket yet.
     early: BTreeMap<Flow, Vec<Segment>>,
-    /// Connections that are over but for our FIN, which their clients have not acknowledged.
+    /// Connections that are over except for their unacknowledged FIN.
     ending: BTreeMap<Flow, Ending>,
     pub(crate) reports: Vec<Report>,
-    /// What went wrong in a way that it never may.
+    /// Failures that must never occur.
     pub(crate) failures: Vec<String>,
     ports: u16,
     channels: u64,
     dialled: u32,
     pub(crate) resumed: u64,
-    /// Those of them that had nothing on its way, and those of these whose clients had spoken.
-    pub(crate) rested: u64,
-    pub(crate) knocked: u64,
+    /// Of the resumed connections, the idle ones.
+    pub(crate) idle_resumed: u64,
+    /// Of the idle ones, connections whose client sent a segment first.
+    pub(crate) early_resumed: u64,
     /// Tickets that left with an acknowledgement.
-    pub(crate) tickets_along: u64,
+    pub(crate) tickets_with_acks: u64,
     /// Calls after which entries waited for later ones.
-    pub(crate) entries_kept: u64,
+    pub(crate) entries_batched: u64,
 }
 
-/// What is needed to start a process.
+/// Parameters of a new process.
 #[derive(Clone)]
 pub(crate) struct Start {
     pub(crate) me: NodeId,
@@ -192,19 +195,19 @@ impl Worker {
             outgoing: BTreeMap::new(),
             broken: BTreeMap::new(),
             broken_at: BTreeMap::new(),
-            given_up: Vec::new(),
+            closed_outgoing: Vec::new(),
             channels_at: 0,
             incoming: BTreeMap::new(),
             closed: BTreeSet::new(),
-            holder: ReplicaStore::default(),
+            store: ReplicaStore::default(),
             acknowledged: BTreeSet::new(),
             dirty: BTreeSet::new(),
-            again: BTreeSet::new(),
+            to_pump: BTreeSet::new(),
             freezing: BTreeMap::new(),
             frozen: BTreeSet::new(),
             named: BTreeSet::new(),
-            rounds: Vec::new(),
-            company: FrameBatcher::default(),
+            failovers: Vec::new(),
+            batcher: FrameBatcher::default(),
             early: BTreeMap::new(),
             ending: BTreeMap::new(),
             reports: Vec::new(),
@@ -213,10 +216,10 @@ impl Worker {
             channels: 0,
             dialled: 0,
             resumed: 0,
-            rested: 0,
-            knocked: 0,
-            tickets_along: 0,
-            entries_kept: 0,
+            idle_resumed: 0,
+            early_resumed: 0,
+            tickets_with_acks: 0,
+            entries_batched: 0,
         }
     }
 
@@ -224,8 +227,8 @@ impl Worker {
         self.roles.get(bucket.index()).copied().unwrap_or(Role::NOTHING)
     }
 
-    /// Who must hold an entry before anything follows from it: those that the role names, and those that are about to be
-    /// named.
+    /// Backups that must hold an entry before it has an effect: those that the role requires, and those that are about
+    /// to be required.
     pub(crate) fn awaited(&self, bucket: Bucket) -> MemberSet {
         let Role::Owner { required, syncing, .. } = self.role(bucket) else { return MemberSet::EMPTY };
         let awaited = |node: &NodeId| {
@@ -238,13 +241,14 @@ impl Worker {
         syncing.iter().filter(awaited).fold(required, MemberSet::with)
     }
 
-    /// The backups that may go on with the bucket: those that the role names, and those of which the agent was told.
+    /// The backups that may continue the bucket: those that the role requires, and those that the agent knows as
+    /// complete.
     pub(crate) fn relied_on(&self, bucket: Bucket) -> MemberSet {
-        let reported = self.named.iter().filter(|(of, _)| *of == bucket).map(|(_, node)| *node);
-        reported.fold(self.required(bucket), MemberSet::with)
+        let named = self.named.iter().filter(|(of, _)| *of == bucket).map(|(_, node)| *node);
+        named.fold(self.required(bucket), MemberSet::with)
     }
 
-    /// The backups that the role names.
+    /// The backups that the role requires.
     pub(super) fn required(&self, bucket: Bucket) -> MemberSet {
         match self.role(bucket) {
             Role::Owner { required, .. } => required,
@@ -252,7 +256,7 @@ impl Worker {
         }
     }
 
-    /// A client's connection was made.
+    /// Accepts a client's connection.
     pub(crate) fn accept(
         &mut self,
         now: Time,
@@ -276,18 +280,18 @@ impl Worker {
         self.pump(now, kernel, accepted.id);
     }
 
-    /// A socket has news.
+    /// Handles an event of a socket.
     pub(crate) fn news(&mut self, now: Time, kernel: &mut Kernel, flow: Flow) {
         if let Some(key) = self.by_flow.get(&flow).copied() {
             self.pump(now, kernel, key);
         } else {
-            self.look_at_idle(kernel, flow);
+            self.check_idle(kernel, flow);
         }
     }
 
-    /// Timers, and what was put off.
+    /// Runs timers and deferred work.
     pub(crate) fn tick(&mut self, now: Time, kernel: &mut Kernel) {
-        for key in std::mem::take(&mut self.again) {
+        for key in std::mem::take(&mut self.to_pump) {
             self.pump(now, kernel, key);
         }
         let due = |client: &&Client| client.connection.deadline() <= Micros(now);
@@ -295,18 +299,18 @@ impl Worker {
             self.clients.iter().filter(|(_, client)| due(client)).map(|(key, _)| *key).collect();
         for key in late.into_iter().filter(|key| !self.is_frozen(*key)).collect::<Vec<_>>() {
             if self.clients.get(&key).is_some_and(|client| client.connection.checks_peers()) {
-                self.learn_from_peers(kernel, key);
+                self.pass_acks(kernel, key);
                 self.run_deferred(now, kernel, key);
             }
             self.call(now, kernel, key, |connection, io| connection.handle_timeout(io));
             self.pump(now, kernel, key);
         }
-        self.tend_timed(now, kernel);
-        self.tend_channels(now);
+        self.run_timers(now, kernel);
+        self.run_channel_timers(now);
         self.proceed(now, kernel);
     }
 
-    /// The end of a turn: what was acknowledged is acted on, and ACKs leave.
+    /// Ends a turn: handles acknowledgements, and sends ACKs.
     pub(crate) fn end_turn(&mut self, now: Time, kernel: &mut Kernel) {
         self.deliver_acknowledged(now, kernel);
         self.end_acknowledged(kernel);
@@ -318,22 +322,22 @@ impl Worker {
         self.check();
     }
 
-    /// When a turn is due without an event.
+    /// Time at which a turn is due without an event.
     pub(crate) fn next_at(&self, now: Time) -> Option<Time> {
-        if !self.again.is_empty() {
+        if !self.to_pump.is_empty() {
             return Some(now);
         }
         let deadlines = self.clients.values().map(|client| client.connection.deadline().0);
-        let tends = self.tends_at().map(|at| at.max(now));
-        let rounds = self.rounds.iter().map(|round| round.next_at);
+        let tends = self.next_timer_at().map(|at| at.max(now));
+        let failovers = self.failovers.iter().map(|failover| failover.next_at);
         let channels = self.wants_channels().then_some(self.channels_at.max(now));
-        let soon = if self.company.is_urgent() { now } else { now + 1_000 };
-        let frames = self.company.is_waiting().then_some(soon);
+        let soon = if self.batcher.is_urgent() { now } else { now + 1_000 };
+        let frames = self.batcher.is_waiting().then_some(soon);
         let deadlines = deadlines.filter(|at| *at < u64::MAX).chain(tends);
-        deadlines.chain(rounds).chain(channels).chain(frames).min()
+        deadlines.chain(failovers).chain(channels).chain(frames).min()
     }
 
-    /// Calls a connection, and performs what it answers.
+    /// Calls a connection, and carries out its effects.
     fn call(
         &mut self,
         now: Time,
@@ -344,7 +348,7 @@ impl Worker {
         let Worker { clients, scratch, effects, config, .. } = self;
         let Some(client) = clients.get_mut(&key) else { return };
         let mut io = Io { now: Micros(now), scratch, effects, node: config };
-        // What a handshake with a server draws: another value on each node, the same in each run.
+        // Random values of a handshake with a server: they differ between nodes and are equal in each run.
         let mut secret = [self.me.0; 32];
         secret[..8].copy_from_slice(&now.to_le_bytes());
         let mut seed = Some(Seed::new(secret, 1_700_000_000));
@@ -360,7 +364,7 @@ impl Worker {
                 }
             }
             Instruction::Failover(buckets) => self.fail_over(now, kernel, buckets),
-            Instruction::Void => self.void(kernel),
+            Instruction::DropState => self.drop_state(kernel),
         }
     }
 
@@ -375,7 +379,7 @@ impl Worker {
         SocketAddr::from(([10, 0, 1, 100], port))
     }
 
-    /// Which connection a flow belongs to: its name and bucket, the leg's number, and where its input begins.
+    /// The connection of a flow: its id and bucket, the leg's number, and the start of its input.
     pub(crate) fn holds(&self, flow: Flow) -> Option<(ConnectionId, Bucket, u32, u64)> {
         let key = self.by_flow.get(&flow)?;
         let client = self.clients.get(key)?;
@@ -389,12 +393,12 @@ impl Worker {
         self.by_flow.contains_key(&flow)
     }
 
-    /// Take-overs that are under way look whether they can go on.
-    pub(crate) fn tick_rounds(&mut self, now: Time, kernel: &mut Kernel) {
+    /// Advances the failovers in progress.
+    pub(crate) fn tick_failovers(&mut self, now: Time, kernel: &mut Kernel) {
         self.proceed(now, kernel);
     }
 
-    /// Where its connections stand.
+    /// The state of its connections.
     pub(crate) fn describe(&self) -> String {
         let mut text = String::new();
         for (key, client) in &self.clients {
@@ -408,27 +412,27 @@ impl Worker {
                 client.upstream,
             );
         }
-        for (key, held) in self.holder.iter() {
+        for (key, held) in self.store.iter() {
             text += &format!("    holds {key:?} of {:?}\n", held.term);
         }
-        for round in &self.rounds {
-            text += &format!("    takes over {round:?}\n");
+        for failover in &self.failovers {
+            text += &format!("    recovers {failover:?}\n");
         }
         text
     }
 
     fn check(&self) {
-        self.holder.check_invariants();
-        self.holder.check_states();
+        self.store.check_invariants();
+        self.store.check_states();
         for client in self.clients.values() {
-            client.fold.check_invariants();
+            client.replicated.check_invariants();
             client.leg.positions.check_invariants();
             let server = client.upstream.iter();
             server.for_each(|upstream| upstream.leg.positions.check_invariants());
         }
     }
 
-    /// Bytes that wait anywhere in this process, and entries that backups have not acknowledged.
+    /// Bytes that wait anywhere in this process, and entries without acknowledgement.
     pub(crate) fn held_bytes(&mut self) -> usize {
         let waiting = |client: &mut Client| client.connection.down().len() + client.connection.up().len();
         let outlets: usize = self.clients.values_mut().map(waiting).sum();
@@ -437,12 +441,12 @@ impl Worker {
 }
 
 impl Client {
-    fn new(connection: Connection, leg: Leg, bucket: Bucket, fold: Box<ConnectionState>) -> Client {
+    fn new(connection: Connection, leg: Leg, bucket: Bucket, replicated: Box<ConnectionState>) -> Client {
         Client {
             connection,
             leg,
             bucket,
-            fold,
+            replicated,
             legs: BTreeMap::new(),
             queued: 0,
             acknowledged: BTreeMap::new(),
@@ -452,7 +456,7 @@ impl Client {
             upstream: None,
             fin_waits: false,
             server_fin_waits: false,
-            left: None,
+            released: None,
             end_reported: false,
         }
     }

@@ -1,11 +1,11 @@
-//! The owner's side: entries go to the backups before what depends on them leaves, and acknowledgements come back.
+//! The owner's side: entries go to the backups before output that depends on them leaves, and acknowledgements return.
 //!
-//! The model of the daemon's `worker/cluster/owner.rs` and `freeze.rs`.
+//! The model of the daemon's `worker/replication/owner.rs` and `handoff.rs`.
 
 use super::perform::open_slot;
 use super::{Client, Ending, Worker};
 use crate::agent::Report;
-use crate::channel::{Notice, Outgoing};
+use crate::channel::{Acked, Outgoing};
 use crate::event_queue::Time;
 use crate::fault::Mutation;
 use crate::kernel::Kernel;
@@ -15,13 +15,13 @@ use evergate_membership::{Bucket, MemberSet, NodeId, OwnershipStart, Role, Term}
 use evergate_replication::{ConnectionId, ConnectionState, Delay, Entry, Frame, LegFacts, Phase, Urgency};
 use std::collections::BTreeMap;
 
-/// Between two attempts to make a channel.
+/// Time between two attempts to open a channel.
 const RETRY: Time = 50_000;
-/// A channel that breaks twice within this time is not tried a third time before the cluster has decided what follows.
+/// A channel that breaks twice within this time is not opened a third time before the cluster's next decision.
 const BREAKS_AGAIN: Time = 10_000_000;
 
 impl Client {
-    /// Every node of `required` holds the entries up to here.
+    /// Index up to which every node of `required` holds the entries.
     fn held_by(&self, required: MemberSet) -> u64 {
         let of = |node| self.acknowledged.get(&node).copied().unwrap_or(0);
         required.iter().map(of).min().unwrap_or(self.queued).min(self.queued)
@@ -33,31 +33,31 @@ impl Client {
         if let Entry::ServerEnd { leg, .. } = entry {
             self.server_end = Some((leg, self.queued));
         }
-        self.fold.apply(entry);
-        if self.client_end.is_none() && (over || self.fold.client.phase == Phase::Ended) {
+        self.replicated.apply(entry);
+        if self.client_end.is_none() && (over || self.replicated.client.phase == Phase::Ended) {
             self.client_end = Some(self.queued);
         }
     }
 }
 
 impl Worker {
-    /// Tells the backups of a new connection.
+    /// Replicates a new connection to the backups.
     pub(super) fn begin(&mut self, key: ConnectionId, facts: LegFacts) {
         let Some(client) = self.clients.get_mut(&key) else { return };
         client.legs.insert(0, facts);
         let (bucket, legs) = (client.bucket, client.legs.clone());
-        self.state_text(bucket, &Frame::Begin { connection: key, bucket, state: None, legs }, None);
+        self.replicate(bucket, &Frame::Begin { connection: key, bucket, state: None, legs }, None);
     }
 
     pub(super) fn replicate_leg(&mut self, key: ConnectionId, number: u32, facts: LegFacts) {
         let Some(client) = self.clients.get_mut(&key) else { return };
-        client.fold.forget_legs(&mut client.legs, number);
+        client.replicated.forget_legs(&mut client.legs, number);
         client.legs.insert(number, facts);
         let bucket = client.bucket;
-        self.state_text(bucket, &Frame::Leg { connection: key, leg: number, facts }, None);
+        self.replicate(bucket, &Frame::Leg { connection: key, leg: number, facts }, None);
     }
 
-    /// Connections whose clients have everything, our FIN included, are over for the backups too.
+    /// Ends the connections, at the backups as well, whose clients have acknowledged everything with the FIN.
     pub(super) fn end_acknowledged(&mut self, kernel: &mut Kernel) {
         let over = |flow: &Flow, end: u64| {
             let lives = kernel.sockets.contains_key(flow);
@@ -72,27 +72,27 @@ impl Worker {
         for flow in ended {
             if let Some(Ending { key: connection, bucket, .. }) = self.ending.remove(&flow) {
                 open_slot(kernel, flow);
-                self.state_text(bucket, &Frame::End { connection }, None);
+                self.replicate(bucket, &Frame::End { connection }, None);
             }
         }
     }
 
-    /// Sends the entries of the last call to the backups. What depends on them waits. Those that nobody waits for go with later
-    /// ones of their connection, or with the next look at it.
-    pub(super) fn replication(&mut self, now: Time, key: ConnectionId) {
+    /// Sends the entries of the last call to the backups. Output that depends on them waits. Entries without dependent
+    /// output go with later ones of their connection, or at its next timer.
+    pub(super) fn replicate_entries(&mut self, now: Time, key: ConnectionId) {
         let Some(Client { connection, bucket, leg, .. }) = self.clients.get(&key) else { return };
-        // A client that has yet to ask again may wait for acknowledgements.
+        // A client that has not sent its next request may wait for acknowledgements.
         let may_wait = connection.urgency() == Urgency::None && !leg.positions.can_wait_for_ack();
         let may_wait = may_wait && !connection.is_past_requests() && !self.freezing.contains_key(bucket);
         if !may_wait || !connection.has_entries() || self.awaited(*bucket).is_empty() {
             self.replicate_all(key);
         } else if let Some(client) = self.clients.get_mut(&key) {
-            client.look_at(Delay::Medium, now);
-            self.entries_kept += 1;
+            client.schedule_timer(Delay::Medium, now);
+            self.entries_batched += 1;
         }
     }
 
-    /// The same for all entries that are queued.
+    /// Sends all queued entries.
     pub(super) fn replicate_all(&mut self, key: ConnectionId) {
         let Some(client) = self.clients.get_mut(&key) else { return };
         let urgency = client.connection.urgency();
@@ -100,7 +100,7 @@ impl Worker {
         if entries.is_empty() {
             return;
         }
-        // Some clients say nothing more before what they said is acknowledged; tickets see to that of the handshake's end.
+        // Some clients send nothing more before their data is acknowledged. Tickets do that for the handshake's end.
         let connection = &client.connection;
         let waits = client.leg.positions.can_wait_for_ack()
             && !connection.is_past_requests()
@@ -113,21 +113,21 @@ impl Worker {
             Mutation::LostRoute => entries.retain(|entry| !matches!(entry, Entry::Route(_))),
             _ => {}
         }
-        self.company.hurry(if waits { Urgency::Full } else { urgency });
-        self.state_text(
+        self.batcher.hurry(if waits { Urgency::Full } else { urgency });
+        self.replicate(
             bucket,
             &Frame::Entries { connection: key, entries },
-            Some(Notice::Entry { key, index }),
+            Some(Acked::Entry { key, index }),
         );
         if self.awaited(bucket).is_empty() {
             if let Some(client) = self.clients.get_mut(&key) {
-                client.connection.count_as_replicated(); // nobody else is left
+                client.connection.count_as_replicated(); // no other node is left
             }
             self.acknowledged.insert(key);
         }
     }
 
-    /// Delivers what the backups have acknowledged, until nothing follows from it.
+    /// Delivers the acknowledgements of backups, until none has a further effect.
     pub(super) fn deliver_acknowledged(&mut self, now: Time, kernel: &mut Kernel) {
         while let Some(key) = self.acknowledged.pop_first() {
             self.on_replicated(now, kernel, key);
@@ -137,7 +137,7 @@ impl Worker {
     fn on_replicated(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
         let Some(bucket) = self.clients.get(&key).map(|client| client.bucket) else { return };
         if self.freezing.contains_key(&bucket) {
-            return; // acted on by the next owner
+            return; // the next owner handles it
         }
         let awaited = self.awaited(bucket);
         let Some(client) = self.clients.get_mut(&key) else { return };
@@ -162,23 +162,23 @@ impl Worker {
             self.call(now, kernel, key, |connection, io| connection.handle_tickets_due(io));
             self.pump(now, kernel, key);
         }
-        self.run_deferred(now, kernel, key); // of one whose bucket is about to move
+        self.run_deferred(now, kernel, key); // of a connection whose bucket is about to move
     }
 
-    /// Tickets of clients whose request is acknowledged before it is answered leave with that.
+    /// Sends the tickets of clients whose request is acknowledged before its response.
     pub(super) fn send_tickets_along(&mut self, now: Time, kernel: &mut Kernel) {
         let waits =
             |client: &Client| self.dirty.contains(&client.leg.flow) && client.connection.holds_tickets();
         let clients = self.clients.iter().filter(|(_, client)| waits(client)).map(|(key, _)| *key);
         for key in clients.filter(|key| !self.is_frozen(*key)).collect::<Vec<_>>() {
-            self.tickets_along += 1;
+            self.tickets_with_acks += 1;
             self.call(now, kernel, key, |connection, io| connection.handle_tickets_due(io));
             self.pump(now, kernel, key);
         }
         self.deliver_acknowledged(now, kernel);
     }
 
-    /// A backup has taken in so many frames.
+    /// Handles a backup's acknowledgement of so many frames.
     pub(crate) fn read_answer(&mut self, node: NodeId, channel: u64, frames: u64) {
         let Some(outgoing) = self.outgoing.get_mut(&node).filter(|outgoing| outgoing.number == channel)
         else {
@@ -190,21 +190,21 @@ impl Worker {
         }
         for notice in notices {
             match notice {
-                Notice::Entry { key, index } => {
+                Acked::Entry { key, index } => {
                     if let Some(client) = self.clients.get_mut(&key) {
                         let known = client.acknowledged.entry(node).or_default();
                         *known = (*known).max(index);
                         self.acknowledged.insert(key);
                     }
                 }
-                Notice::Taken { key } => self.note_taken(key, node),
-                Notice::Reported { bucket, term } => self.note_caught_up(bucket, term, node),
-                Notice::Complete { bucket, term } => self.note_named(bucket, term, node),
+                Acked::Recovered { key } => self.record_recovered(key, node),
+                Acked::Synced { bucket, term } => self.note_caught_up(bucket, term, node),
+                Acked::Complete { bucket, term } => self.note_named(bucket, term, node),
             }
         }
     }
 
-    /// Our role for a bucket has changed.
+    /// Applies a change of this node's role for a bucket.
     pub(super) fn change_role(&mut self, now: Time, kernel: &mut Kernel, bucket: Bucket, role: Role) {
         let number = bucket.index();
         if self.roles.len() <= number {
@@ -238,19 +238,19 @@ impl Worker {
                 outgoing.follows.remove(&bucket);
             } else if !owned {
                 outgoing.awaited.remove(&bucket);
-                outgoing.follows.insert(bucket); // nothing has been said to anybody, so nothing is missing
+                outgoing.follows.insert(bucket); // nothing was sent so far, so nothing is missing
             }
         }
-        let reported = match before {
+        let replicated_to = match before {
             Role::Owner { term: was, required, syncing, .. } if was == term => required.union(syncing),
             _ => MemberSet::EMPTY,
         };
-        // What is about to be taken over is said when it goes on.
+        // A connection that is about to be recovered is replicated when it resumes.
         let comes = matches!(begin, OwnershipStart::Failover | OwnershipStart::Handoff) && !owned;
-        for node in syncing.minus(reported).iter().filter(|_| !comes) {
+        for node in syncing.minus(replicated_to).iter().filter(|_| !comes) {
             self.send_full_state(bucket, node);
         }
-        // Fewer backups may be left to wait for.
+        // Fewer backups may be required now.
         self.acknowledged.extend(self.keys_of(bucket));
     }
 
@@ -261,7 +261,7 @@ impl Worker {
 
     fn leave_bucket(&mut self, kernel: &mut Kernel, bucket: Bucket) {
         for key in self.keys_of(bucket) {
-            self.abandon(kernel, key);
+            self.drop_client(kernel, key);
         }
         self.ending.retain(|flow, ending| {
             if ending.bucket == bucket {
@@ -274,7 +274,7 @@ impl Worker {
                 kernel.silence(upstream.leg.flow);
             }
         }
-        self.stop_taking(kernel, bucket);
+        self.stop_failover(kernel, bucket);
     }
 
     // ---- channels ----
@@ -290,10 +290,10 @@ impl Worker {
         true
     }
 
-    /// Copies of which something was not said: the bucket, the node, whether it is only being filled, and the term.
+    /// Replicas that lack frames: the bucket, the node, whether it is only catching up, and the term.
     fn gaps(&self) -> Vec<(Bucket, NodeId, bool, Term)> {
         let mut gaps = Vec::new();
-        // But for buckets that may have moved already.
+        // Except for buckets that may have moved already.
         for (bucket, role) in
             (0..).map(Bucket).zip(&self.roles).filter(|(bucket, _)| !self.frozen.contains(bucket))
         {
@@ -312,14 +312,14 @@ impl Worker {
         !self.gaps().is_empty() || self.outgoing.values().any(|outgoing| outgoing.feed.lag() > 0)
     }
 
-    /// What a copy that is being filled has missed is said again. One that had to hold everything must be dropped, and
-    /// filled anew: until then it hears nothing, so that it answers for nothing.
-    pub(super) fn tend_channels(&mut self, now: Time) {
+    /// Sends the missed frames to a backup that catches up. A required backup with a gap must be dropped and filled
+    /// again. Until then it receives nothing, so that it acknowledges nothing.
+    pub(super) fn run_channel_timers(&mut self, now: Time) {
         if now < self.channels_at {
             return;
         }
         self.channels_at = now + RETRY;
-        self.lose_mute(now);
+        self.close_silent_channels(now);
         for (bucket, node, syncing, term) in self.gaps() {
             if self.mutation == Mutation::GapsFollow {
                 self.reach(now, node);
@@ -335,38 +335,38 @@ impl Worker {
         }
     }
 
-    /// Everything about a bucket for a backup that knows nothing: what is said afterwards follows it.
+    /// Sends the full state of a bucket to a backup that holds nothing. Further frames follow it.
     fn send_full_state(&mut self, bucket: Bucket, node: NodeId) {
         let Some(outgoing) = self.outgoing.get_mut(&node) else { return };
         outgoing.follows.insert(bucket);
         outgoing.awaited.remove(&bucket);
-        outgoing.announced.remove(&bucket); // everything is said anew
+        outgoing.announced.remove(&bucket); // the full state is sent again
         let mut frames = Vec::new();
         for key in self.keys_of(bucket) {
             let Some(client) = self.clients.get(&key) else { continue };
-            let notice = Notice::Entry { key, index: client.queued };
-            frames.push((whole(key, bucket, &client.fold, &client.legs), Some(notice)));
+            let notice = Acked::Entry { key, index: client.queued };
+            frames.push((whole(key, bucket, &client.replicated, &client.legs), Some(notice)));
         }
         for ending in self.ending.values().filter(|ending| ending.bucket == bucket) {
-            frames.push((whole(ending.key, bucket, &ending.fold, &ending.legs), None));
+            frames.push((whole(ending.key, bucket, &ending.replicated, &ending.legs), None));
         }
         for (frame, notice) in frames {
             self.send_to(node, bucket, &frame, notice);
         }
-        if !self.is_taking(bucket) {
-            self.send_complete(bucket, node); // else when the last of them goes on
+        if !self.is_recovering(bucket) {
+            self.send_complete(bucket, node); // otherwise when the last of them resumes
         }
     }
 
-    /// All of the bucket has been said to this backup.
+    /// Marks the full state of the bucket as sent to this backup.
     pub(super) fn send_complete(&mut self, bucket: Bucket, node: NodeId) {
         let Role::Owner { term, .. } = self.role(bucket) else { return };
-        let notice = Notice::Reported { bucket, term };
+        let notice = Acked::Synced { bucket, term };
         self.send_to(node, bucket, &Frame::Complete { bucket }, Some(notice));
     }
 
-    /// A backup that is waited for has that too: the agent may name it from now on. Should its channel break before this
-    /// worker hears what the agent has done, it is waited for nevertheless, until the role changes.
+    /// Records a required backup with the full state, which the agent may list from now on. If its channel breaks
+    /// before this worker receives the new role, entries wait for it until the role changes.
     fn note_named(&mut self, bucket: Bucket, term: Term, node: NodeId) {
         let Role::Owner { term: current, syncing, .. } = self.role(bucket) else { return };
         let awaited = self
@@ -380,28 +380,28 @@ impl Worker {
         self.reports.push(Report::CaughtUp { bucket, node, term });
     }
 
-    /// A backup has taken in all that was said of a bucket so far. What was let go meanwhile without it is on its way: once it
-    /// has that too, it lacks nothing.
+    /// Records that a backup has acknowledged everything sent of a bucket so far. Frames that were released meanwhile
+    /// without it are in flight: with those it lacks nothing.
     fn note_caught_up(&mut self, bucket: Bucket, term: Term, node: NodeId) {
         let Role::Owner { term: current, syncing, .. } = self.role(bucket) else { return };
         if term != current || !syncing.contains(node) {
-            return; // its term is another one, in which it is told everything again
+            return; // in its own, other term it receives everything again
         }
         let outgoing = self.outgoing.get_mut(&node).filter(|outgoing| outgoing.follows.contains(&bucket));
         let Some(outgoing) = outgoing else { return };
-        if self.mutation == Mutation::HastyBackup {
+        if self.mutation == Mutation::EarlyInSync {
             return self.reports.push(Report::CaughtUp { bucket, node, term });
         }
         outgoing.awaited.insert(bucket);
-        let notice = Notice::Complete { bucket, term };
+        let notice = Acked::Complete { bucket, term };
         self.send_to(node, bucket, &Frame::Complete { bucket }, Some(notice));
     }
 
-    /// Says something to everybody who mirrors the bucket.
-    pub(super) fn state_text(&mut self, bucket: Bucket, frame: &Frame, notice: Option<Notice>) {
+    /// Sends a frame to every backup of the bucket.
+    pub(super) fn replicate(&mut self, bucket: Bucket, frame: &Frame, notice: Option<Acked>) {
         let Role::Owner { required, syncing, .. } = self.role(bucket) else { return };
         if self.frozen.contains(&bucket) {
-            // The next owner may have it already. Should the move be called off, there is a gap.
+            // The next owner may have it already. After a cancelled handoff there is a gap.
             for outgoing in self.outgoing.values_mut() {
                 outgoing.follows.remove(&bucket);
                 outgoing.awaited.remove(&bucket);
@@ -413,7 +413,7 @@ impl Worker {
         }
     }
 
-    pub(super) fn send_to(&mut self, node: NodeId, bucket: Bucket, frame: &Frame, notice: Option<Notice>) {
+    pub(super) fn send_to(&mut self, node: NodeId, bucket: Bucket, frame: &Frame, notice: Option<Acked>) {
         let Role::Owner { term, .. } = self.role(bucket) else { return };
         let outgoing = self.outgoing.get_mut(&node).filter(|outgoing| outgoing.follows.contains(&bucket));
         let Some(outgoing) = outgoing else { return };
@@ -421,29 +421,29 @@ impl Worker {
         if outgoing.announced.insert(bucket, term) != Some(term) {
             result = outgoing.feed.push(&Frame::Term { bucket, term }, None);
         }
-        self.company.hurry(frame.urgency());
+        self.batcher.hurry(frame.urgency());
         let result = result.and_then(|()| outgoing.feed.push(frame, notice));
-        outgoing.reported.insert(bucket, outgoing.feed.frames());
+        outgoing.sent_frames.insert(bucket, outgoing.feed.frames());
         if let Err(error) = result {
             self.failures.push(format!("channel to {node}: {error}"));
         }
     }
 
-    /// Gives up channels on which nobody answers.
-    fn lose_mute(&mut self, now: Time) {
-        let channels = self.outgoing.iter_mut().filter(|_| self.mutation != Mutation::PatientForever);
+    /// Closes channels whose backup is silent.
+    fn close_silent_channels(&mut self, now: Time) {
+        let channels = self.outgoing.iter_mut().filter(|_| self.mutation != Mutation::WaitsForever);
         let mute = channels.filter_map(|(node, outgoing)| {
             outgoing.feed.is_unresponsive(Micros(now)).then_some((*node, outgoing.number))
         });
         let mute: Vec<(NodeId, u64)> = mute.collect();
         for (node, channel) in mute {
-            self.given_up.push((node, channel));
+            self.closed_outgoing.push((node, channel));
             self.lose_outgoing(now, node, channel);
         }
     }
 
-    /// The channel to a backup has broken: copies that are waited for are given up, and the cluster decides what follows; those
-    /// that are only being filled are filled anew, unless the backup has never answered, or its channel breaks again.
+    /// Handles the break of a channel to a backup. Required replicas are dropped, and the cluster decides. Replicas
+    /// that catch up are filled again, unless the backup has never answered or its channel breaks again soon.
     pub(crate) fn lose_outgoing(&mut self, now: Time, node: NodeId, channel: u64) {
         if self.outgoing.get(&node).is_none_or(|outgoing| outgoing.number != channel) {
             return;
@@ -456,14 +456,14 @@ impl Worker {
         }
         for (bucket, _, syncing, term) in self.gaps().into_iter().filter(|gap| gap.1 == node) {
             if syncing && !hopeless && !self.named.contains(&(bucket, node)) {
-                self.acknowledged.extend(self.keys_of(bucket)); // it is not waited for any more
+                self.acknowledged.extend(self.keys_of(bucket)); // entries do not wait for it any more
             } else {
                 self.reports.push(Report::Incomplete { bucket, node, term });
             }
         }
     }
 
-    // ---- hand-over ----
+    // ---- handoff ----
 
     fn change_freezing(&mut self, kernel: &mut Kernel, bucket: Bucket, role: Role) {
         let before = self.freezing.remove(&bucket);
@@ -473,23 +473,23 @@ impl Worker {
                 let wanted = (freeze, term);
                 if before.is_none() {
                     for key in self.keys_of(bucket) {
-                        self.replicate_all(key); // what waits for others
+                        self.replicate_all(key); // entries that wait for further ones
                     }
                 }
                 self.freezing.insert(bucket, wanted);
-                self.company.hurry(Urgency::Full); // of what was said of it just now nothing may be missing
+                self.batcher.hurry(Urgency::Full); // no frame may be missing
                 kernel.held.insert(bucket);
                 if frozen && before == Some(wanted) {
                     self.frozen.insert(bucket); // it was reported
                 }
             }
             (Role::Owner { .. }, Some(_)) => {
-                // The move was called off: what waited goes on.
+                // The handoff was cancelled: held work resumes.
                 kernel.held.remove(&bucket);
-                self.again.extend(self.keys_of(bucket));
+                self.to_pump.extend(self.keys_of(bucket));
             }
             (Role::Backup { in_sync: true, .. }, Some((_, term)))
-                if frozen && self.mutation != Mutation::ForgetsFrozen =>
+                if frozen && self.mutation != Mutation::DropsFrozen =>
             {
                 self.keep_frozen(bucket, term)
             }
@@ -497,20 +497,21 @@ impl Worker {
         }
     }
 
-    /// The bucket is handed over, but its new owner may die before it has said anything: until it speaks this node counts as
-    /// one that has everything.
+    /// Keeps a bucket after its handoff, since the new owner may fail before its first frame. Until then this node
+    /// counts as a backup with the full state.
     fn keep_frozen(&mut self, bucket: Bucket, term: Term) {
         let mine = self.clients.iter().filter(|(_, client)| client.bucket == bucket);
         let mut frames: Vec<Frame> =
-            mine.map(|(key, client)| whole(*key, bucket, &client.fold, &client.legs)).collect();
+            mine.map(|(key, client)| whole(*key, bucket, &client.replicated, &client.legs)).collect();
         let over = self.ending.values().filter(|ending| ending.bucket == bucket);
-        frames.extend(over.map(|ending| whole(ending.key, bucket, &ending.fold, &ending.legs)));
+        frames.extend(over.map(|ending| whole(ending.key, bucket, &ending.replicated, &ending.legs)));
         for frame in frames {
-            self.holder.keep(term, frame);
+            self.store.keep(term, frame);
         }
     }
 
-    /// Whether everything that was said of a bucket has arrived: what comes after the next owner's first word is not believed.
+    /// Whether every frame of a bucket was acknowledged. Acknowledgements after the next owner's first frame do not
+    /// count.
     fn is_received(&self, bucket: Bucket) -> bool {
         let mut channels = self.outgoing.values().filter(|outgoing| outgoing.follows.contains(&bucket));
         let follows = |node| self.outgoing.get(&node).is_some_and(|out| out.follows.contains(&bucket));
@@ -521,12 +522,12 @@ impl Worker {
         self.clients.get(&key).is_some_and(|client| self.freezing.contains_key(&client.bucket))
     }
 
-    /// Reports buckets of which the next owner has everything.
+    /// Reports buckets whose next owner has everything.
     pub(super) fn report_frozen(&mut self) {
         for (bucket, (freeze, term)) in self.freezing.clone() {
             let to = MemberSet::of(freeze.to);
-            // Of connections that ended, and of copies that are whole, no entry speaks.
-            let busy = self.is_taking(bucket) || !self.is_received(bucket);
+            // Ended connections and complete replicas have no outstanding entry.
+            let busy = self.is_recovering(bucket) || !self.is_received(bucket);
             let all = self.clients.values().filter(|client| client.bucket == bucket);
             let quiet = !busy && all.into_iter().all(|client| client.held_by(to) == client.queued);
             if quiet && self.frozen.insert(bucket) {
@@ -536,7 +537,7 @@ impl Worker {
     }
 }
 
-/// Everything about a connection.
+/// The whole state of a connection.
 pub(super) fn whole(
     connection: ConnectionId,
     bucket: Bucket,

@@ -1,4 +1,4 @@
-//! Carrying out what a connection answered: entries first, then bytes, then effects, in order.
+//! Carrying out a connection's answer: entries first, then bytes, then effects, in order.
 
 use super::{Client, Ending, Unsettled, Upstream, Worker};
 use crate::event_queue::Time;
@@ -14,20 +14,20 @@ use evergate_replication::{ConnectionId, Frame, Side};
 use evergate_tls::Records;
 use std::net::SocketAddr;
 
-/// Servers of a pool.
+/// Number of servers of a pool.
 const SERVERS: u32 = 3;
 
-/// Where a server listens.
+/// Address of a server.
 pub(crate) fn server_address(pool: u32, server: u32) -> SocketAddr {
     SocketAddr::from(([10, 0, 10 + pool as u8, 1 + server as u8], 80))
 }
 
 impl Worker {
     pub(super) fn perform(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
-        // A server connection that is there already adds entries to those of this call: they go in one frame.
+        // An existing server connection adds entries to those of this call: all go in one frame.
         let dials = self.effects.list.iter().any(|effect| matches!(effect, Effect::Dial { .. }));
         if !dials {
-            self.replication(now, key);
+            self.replicate_entries(now, key);
         }
         self.send_down(now, kernel, key);
         self.send_up(now, kernel, key);
@@ -36,12 +36,12 @@ impl Worker {
             self.carry_out(now, kernel, key, effect);
         }
         if dials {
-            self.replication(now, key);
+            self.replicate_entries(now, key);
         }
         self.send_fins(kernel, key);
     }
 
-    /// Index of the entry that output of now waits for.
+    /// Index of the entry that output at this moment waits for.
     fn after(&self, key: ConnectionId) -> u64 {
         match self.mutation {
             Mutation::EarlyOutput => 0,
@@ -79,9 +79,9 @@ impl Worker {
         let after = self.after(key);
         let Some(client) = self.clients.get_mut(&key).filter(|_| !bytes.is_empty()) else { return };
         let free = after <= client.connection.acknowledged() && client.connection.up().is_empty();
-        let takes =
+        let serves =
             |upstream: &&mut Upstream| !upstream.connecting && !upstream.leg.positions.has_undelivered_skip();
-        let upstream = client.upstream.as_mut().filter(|_| free).filter(takes);
+        let upstream = client.upstream.as_mut().filter(|_| free).filter(serves);
         let written = upstream.map_or(0, |upstream| {
             let written = kernel.socket(upstream.leg.flow).map_or(0, |socket| socket.write(&bytes));
             upstream.leg.positions.handle_written(written, Micros(now));
@@ -102,7 +102,7 @@ impl Worker {
             }
             Effect::Release { clean: true, spent: false, records, over: true, .. } => {
                 if let Some(client) = self.clients.get_mut(&key) {
-                    client.left = Some(records);
+                    client.released = Some(records);
                 }
             }
             Effect::Release { clean, spent, records, .. } => {
@@ -124,14 +124,14 @@ impl Worker {
                     client.fin_waits = true;
                 }
             }
-            Effect::CloseClient { abort } => self.forget(now, kernel, key, abort),
+            Effect::CloseClient { abort } => self.end_client(now, kernel, key, abort),
             Effect::Acknowledge { side, position } => self.release_input(now, kernel, key, side, position),
-            Effect::KeepSession(_) | Effect::WithdrawSession(_) => {} // clients here take tickets
+            Effect::KeepSession(_) | Effect::WithdrawSession(_) => {} // clients here use tickets
             Effect::Matched(_) | Effect::Logged(_) | Effect::ServerFailed { .. } => {}
         }
     }
 
-    /// FINs leave once the bytes before them have.
+    /// Sends FINs once the bytes before them have left.
     fn send_fins(&mut self, kernel: &mut Kernel, key: ConnectionId) {
         let Some(client) = self.clients.get_mut(&key) else { return };
         if client.fin_waits && client.connection.down().is_empty() {
@@ -199,7 +199,7 @@ impl Worker {
         }
     }
 
-    /// The response is over, and its server connection idles for this client alone.
+    /// Retains the server connection after a response: it idles for this client alone.
     fn retain(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
         let Some(client) = self.clients.get_mut(&key) else { return };
         client.server_fin_waits = false;
@@ -207,11 +207,11 @@ impl Worker {
         let flow = upstream.leg.flow;
         if let Some(slot) = kernel.slots.get_mut(&flow) {
             upstream.leg.positions.on_idle(slot, Micros(now));
-            self.look_at_pooled(flow, now);
+            self.schedule_pooled(flow, now);
         }
     }
 
-    /// The idle bound leg carries the next request, or the connection hears that it does not.
+    /// Carries the next request over the idle bound leg, or notifies the connection of its loss.
     fn dial_bound(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId, (leg, server): (u32, u32)) {
         let Some(client) = self.clients.get_mut(&key) else { return };
         let socket = client.upstream.as_ref().and_then(|upstream| kernel.socket(upstream.leg.flow));
@@ -229,11 +229,11 @@ impl Worker {
         self.open_server(now, kernel, key);
     }
 
-    /// The server connection can be used: the backups hear of it before any entry names it.
+    /// Opens a server connection: the backups hold it before any entry names it.
     pub(super) fn open_server(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
         let Some(client) = self.clients.get_mut(&key) else { return };
         let Some(upstream) = &mut client.upstream else { return };
-        // Who gave it back must be known to be done with it first.
+        // The previous user must be known to be done with it first.
         if let Some(before) = self.unsettled.get(&upstream.leg.flow).map(|left| left.key)
             && before != key
             && self.mutation != Mutation::SharesEarly
@@ -249,7 +249,7 @@ impl Worker {
         self.call(now, kernel, key, |connection, io| connection.handle_leg_open(io, number, server, records));
     }
 
-    /// The server refused.
+    /// Handles a server's refusal.
     pub(super) fn fail_server(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
         let Some(client) = self.clients.get_mut(&key) else { return };
         let Some(upstream) = client.upstream.take() else { return };
@@ -279,25 +279,26 @@ impl Worker {
         let (number, mut whole) = (upstream.number, true);
         if clean && let Some(slot) = kernel.slots.get_mut(&flow) {
             whole = upstream.leg.positions.on_idle(slot, Micros(now));
-            self.look_at_pooled(flow, now);
+            self.schedule_pooled(flow, now);
         }
         if clean && unsettled {
             let (origin, end) = upstream.leg.received();
             self.unsettled.insert(flow, Unsettled { key, number, origin, end, ends: false });
-            whole = true; // it will be
+            whole = true; // the rest follows
         }
         if clean && quiet && whole && !upstream.ended && !upstream.connecting {
             upstream.records = records;
             self.idle.entry((upstream.pool, upstream.server, bucket)).or_default().push(upstream);
         } else if upstream.leg.positions.has_undelivered_skip() || is_behind(kernel, flow) {
-            // The server has more of the node before us than was made again, or our end: nothing is left to say.
+            // The server has more from the previous node than was replayed, or this side's FIN: nothing is left to
+            // send.
             kernel.silence(flow);
         } else {
             self.end_server(kernel, flow, upstream.resets);
         }
     }
 
-    /// Closes a server connection, as soon as the backups know that its last response has arrived.
+    /// Closes a server connection, once the backups know that its last response has arrived.
     fn end_server(&mut self, kernel: &mut Kernel, flow: Flow, abort: bool) {
         match self.unsettled.get_mut(&flow) {
             Some(unsettled) => unsettled.ends = true,
@@ -305,7 +306,7 @@ impl Worker {
         }
     }
 
-    /// The backups know of the last response of a leg that was given back: its input may be acknowledged up to `position`.
+    /// The backups know the last response of a released leg: its input may be acknowledged up to `position`.
     fn settle_server(
         &mut self,
         now: Time,
@@ -320,7 +321,7 @@ impl Worker {
             return false;
         };
         let (settled, end, ends) = (unsettled.origin + position, unsettled.end, unsettled.ends);
-        self.settle(now, kernel, flow, settled);
+        self.allow_ack(now, kernel, flow, settled);
         if settled >= end {
             self.unsettled.remove(&flow);
             if ends {
@@ -330,8 +331,8 @@ impl Worker {
         true
     }
 
-    /// An idle connection has nothing to say but its end.
-    pub(super) fn look_at_idle(&mut self, kernel: &mut Kernel, flow: Flow) {
+    /// Checks an idle connection, which has no event but its end.
+    pub(super) fn check_idle(&mut self, kernel: &mut Kernel, flow: Flow) {
         let noisy = match kernel.sockets.get(&flow) {
             Some(socket) => socket.has_input() || socket.is_ended() || socket.is_reset(),
             None => true,
@@ -348,15 +349,15 @@ impl Worker {
         }
     }
 
-    /// The connection is over and leaves a server connection that others can use, once the backups were told so. Whether there
-    /// is one.
-    fn keep_left(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) -> bool {
+    /// Keeps the server connection of a finished connection for other clients, once the backups know its end. Returns
+    /// whether there is one.
+    fn keep_server(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) -> bool {
         let Some(client) = self.clients.get_mut(&key) else { return false };
-        let (Some(records), Some(mut upstream)) = (client.left.take(), client.upstream.take()) else {
+        let (Some(records), Some(mut upstream)) = (client.released.take(), client.upstream.take()) else {
             return false;
         };
         let (bucket, flow) = (client.bucket, upstream.leg.flow);
-        self.state_text(bucket, &Frame::End { connection: key }, None);
+        self.replicate(bucket, &Frame::End { connection: key }, None);
         self.by_flow.remove(&flow);
         let quiet = kernel.socket(flow).is_some_and(|socket| !socket.has_input() && !socket.is_ended());
         if !quiet || upstream.ended || upstream.connecting {
@@ -366,7 +367,7 @@ impl Worker {
         let read = upstream.leg.received().1;
         upstream.records = records;
         self.idle.entry((upstream.pool, upstream.server, bucket)).or_default().push(upstream);
-        self.settle(now, kernel, flow, read); // nobody needs its last response any more
+        self.allow_ack(now, kernel, flow, read); // no node needs its last response any more
         true
     }
 
@@ -375,18 +376,18 @@ impl Worker {
         kernel.slots.get(&leg.flow).is_some_and(|slot| slot.snd_una >= leg.end())
     }
 
-    /// The client's connection is over.
-    pub(super) fn forget(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId, abort: bool) {
+    /// Ends a client's connection.
+    pub(super) fn end_client(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId, abort: bool) {
         let over = abort || self.has_our_end(kernel, key);
-        let reported = over && self.keep_left(now, kernel, key);
+        let is_kept = over && self.keep_server(now, kernel, key);
         self.release_server(now, kernel, key, false, None);
-        // Nobody will say any more that its last response has arrived: what nobody uses yet is not kept.
+        // No node will replicate the arrival of its last response any more: an unused server connection is closed.
         let left: Vec<Flow> =
             self.unsettled.iter().filter(|(_, left)| left.key == key).map(|(flow, _)| *flow).collect();
         for flow in left {
             let Some(Unsettled { end, ends, .. }) = self.unsettled.remove(&flow) else { continue };
-            if reported && !ends {
-                self.settle(now, kernel, flow, end);
+            if is_kept && !ends {
+                self.allow_ack(now, kernel, flow, end);
                 continue;
             }
             let mut idle = false;
@@ -405,24 +406,24 @@ impl Worker {
         if !abort {
             send_fin(kernel, &mut client.leg);
         }
-        // As long as the client may lack our end it is told nothing that backups may not hold.
+        // While the client may lack this side's FIN, only replicated bytes are acknowledged.
         if over {
             let slot = kernel.slots.get_mut(&flow).filter(|_| !abort);
             if slot.is_some_and(|slot| client.leg.positions.finish_end(slot)) {
-                self.dirty.insert(flow); // its end came after ours: nothing takes the ACK along
+                self.dirty.insert(flow); // its FIN came after this side's: no segment carries the ACK
             }
             open_slot(kernel, flow);
         }
         kernel.close(flow, abort);
         let end = if abort { 0 } else { client.leg.end() };
-        let Client { bucket, fold, legs, .. } = client;
-        if !reported {
-            self.ending.insert(flow, Ending { key, bucket, end, fold, legs });
+        let Client { bucket, replicated, legs, .. } = client;
+        if !is_kept {
+            self.ending.insert(flow, Ending { key, bucket, end, replicated, legs });
         }
     }
 
-    /// Drops a connection that this node may not speak for any more: nothing of it leaves.
-    pub(super) fn abandon(&mut self, kernel: &mut Kernel, key: ConnectionId) {
+    /// Drops a connection of a bucket that this node does not own any more: nothing of it leaves.
+    pub(super) fn drop_client(&mut self, kernel: &mut Kernel, key: ConnectionId) {
         let Some(client) = self.clients.remove(&key) else { return };
         let server = client.upstream.map(|upstream| upstream.leg.flow);
         for flow in server.into_iter().chain([client.leg.flow]) {
@@ -445,7 +446,7 @@ impl Worker {
             return;
         }
         let Some(client) = self.clients.get_mut(&key) else { return };
-        // The answer takes the ACK along, or the end, or tickets.
+        // The response carries the ACK, or the FIN, or tickets.
         let connection = &client.connection;
         let answers = connection.is_active() || connection.is_past_requests() || connection.holds_tickets();
         let (leg, waits) = match side {
@@ -468,7 +469,7 @@ fn send_fin(kernel: &mut Kernel, leg: &mut Leg) {
         slot.fin_allowed = true;
     }
     let Some(socket) = kernel.socket(leg.flow) else { return };
-    // What the peer has beyond all output is the FIN of the node before us.
+    // The peer's surplus beyond all output is the FIN of the previous node.
     match leg.positions.skip_delivered(1) {
         0 => socket.shutdown(),
         _ => socket.note_end(),
@@ -481,7 +482,7 @@ pub(super) fn open_slot(kernel: &mut Kernel, flow: Flow) {
     }
 }
 
-/// Whether the peer has more of the node before us than was made again.
+/// Whether the peer has more from the previous node than was replayed.
 fn is_behind(kernel: &Kernel, flow: Flow) -> bool {
     kernel.slots.get(&flow).is_some_and(Slot::peer_is_ahead)
 }

@@ -1,4 +1,4 @@
-//! One connection's turn: what peers acknowledged, flush what waits, read what may be read, until nothing moves.
+//! One connection's turn: ACKs of peers, output that waits, input that may be read, until nothing changes.
 
 use super::Worker;
 use crate::event_queue::Time;
@@ -11,7 +11,7 @@ use evergate_replication::ConnectionId;
 
 /// Client bytes read at once.
 const READ_BYTES: usize = 65_536;
-/// Rounds of one turn.
+/// Most rounds of one turn.
 const ROUNDS: usize = 16;
 
 impl Worker {
@@ -19,8 +19,8 @@ impl Worker {
         if self.is_frozen(key) {
             return;
         }
-        self.look_at_dial(now, kernel, key);
-        self.learn_from_peers(kernel, key);
+        self.check_dial(now, kernel, key);
+        self.pass_acks(kernel, key);
         for _ in 0..ROUNDS {
             let mut moved = self.flush_down(now, kernel, key);
             moved |= self.flush_up(now, kernel, key);
@@ -28,26 +28,26 @@ impl Worker {
             moved |= self.read_server(now, kernel, key);
             moved |= self.run_deferred(now, kernel, key);
             if !moved {
-                return self.rest(now, kernel, key);
+                return self.on_idle(now, kernel, key);
             }
         }
-        self.again.insert(key);
+        self.to_pump.insert(key);
     }
 
-    /// Nothing moves: a connection whose client broke it meanwhile ends.
-    fn rest(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
+    /// Ends the turn: a connection whose client has reset it meanwhile ends.
+    fn on_idle(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
         let Some(client) = self.clients.get(&key) else { return };
         let broken = kernel.sockets.get(&client.leg.flow).is_some_and(Tcp::is_reset);
-        if broken && !client.connection.wants_client() && self.mutation != Mutation::DeafToResets {
+        if broken && !client.connection.wants_client() && self.mutation != Mutation::IgnoresResets {
             return self.call(now, kernel, key, |connection, io| connection.handle_abort(io, "client_reset"));
         }
-        if self.watch(now, kernel, key) {
-            self.again.insert(key);
+        if self.arm_ack_events(now, kernel, key) {
+            self.to_pump.insert(key);
         }
     }
 
-    /// A server has answered our SYN, or refused.
-    fn look_at_dial(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
+    /// Checks a dial: the server has answered the SYN, or refused.
+    fn check_dial(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
         let Some(upstream) = self.clients.get(&key).and_then(|client| client.upstream.as_ref()) else {
             return;
         };
@@ -61,8 +61,8 @@ impl Worker {
         }
     }
 
-    /// Tells the connection what its peers have acknowledged; it does what follows with the next call.
-    pub(super) fn learn_from_peers(&mut self, kernel: &Kernel, key: ConnectionId) {
+    /// Passes the ACKs of peers to the connection, which handles them with its next call.
+    pub(super) fn pass_acks(&mut self, kernel: &Kernel, key: ConnectionId) {
         let Some(client) = self.clients.get_mut(&key) else { return };
         if let Some(upstream) = client.upstream.as_mut().filter(|upstream| !upstream.connecting) {
             let slot = kernel.slots.get(&upstream.leg.flow);
@@ -78,13 +78,13 @@ impl Worker {
         }
     }
 
-    /// What the connection has learned and no other call has followed up; whether there was something.
+    /// Runs the connection's deferred work. Returns whether there was any.
     pub(super) fn run_deferred(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) -> bool {
-        let reported = self.clients.get(&key).is_some_and(|client| client.connection.has_deferred());
-        if reported {
+        let deferred = self.clients.get(&key).is_some_and(|client| client.connection.has_deferred());
+        if deferred {
             self.call(now, kernel, key, |connection, io| connection.handle_deferred(io));
         }
-        reported
+        deferred
     }
 
     fn flush_down(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) -> bool {
@@ -117,7 +117,7 @@ impl Worker {
             return false;
         }
         let Some(socket) = kernel.socket(upstream.leg.flow) else {
-            // What the server said before it closed is still to be read.
+            // Bytes that the server sent before it closed are still to be read.
             client.connection.up().clear();
             return false;
         };
@@ -140,7 +140,7 @@ impl Worker {
         }
         let Some(socket) = kernel.sockets.get_mut(&client.leg.flow) else { return false };
         if socket.is_reset() {
-            if self.mutation == Mutation::DeafToResets {
+            if self.mutation == Mutation::IgnoresResets {
                 return false;
             }
             self.call(now, kernel, key, |connection, io| connection.handle_abort(io, "client_reset"));
@@ -208,7 +208,7 @@ impl Worker {
         false
     }
 
-    /// The mutation that acknowledges what only this node has.
+    /// The mutation that acknowledges input without a replica.
     fn acknowledge_early(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
         let Some(client) = self.clients.get_mut(&key) else { return };
         if self.mutation != crate::Mutation::EarlyAck {
@@ -224,7 +224,7 @@ impl Worker {
     }
 }
 
-/// Reads from a server where the connection wants it; how much.
+/// Reads from a server to the place that the connection wants. Returns the number of bytes.
 fn read_into(scratch: &mut Scratch, plan: ReadPlan, socket: &mut Tcp) -> usize {
     match plan {
         ReadPlan::Nothing => 0,

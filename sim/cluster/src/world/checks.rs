@@ -1,4 +1,4 @@
-//! What must hold after every step.
+//! Checks after every step.
 
 use super::World;
 use crate::Mutation;
@@ -7,11 +7,11 @@ use evergate_base::Micros;
 use evergate_membership::{Bucket, MemberSet, NodeId, Role};
 use evergate_replication::{ConnectionState, ReplicaStore, ReplicatedConnection};
 
-/// Bytes that one process may keep for one connection, beside what its sockets hold.
+/// Most bytes that one process may keep for one connection, beside its socket buffers.
 const HELD_MAX: usize = 2 << 20;
 
 impl World {
-    /// Whether the gate lets the bucket's packets out: owner word and leases, as the kernel has them.
+    /// Whether the gate lets the bucket's packets out, by the kernel's owner word and leases.
     pub(super) fn may_transmit(&self, host: usize, bucket: Bucket) -> bool {
         let it = &self.hosts[host];
         match self.mutation {
@@ -20,7 +20,7 @@ impl World {
         }
     }
 
-    /// Of two nodes at most one has an open gate, also a moment ago: a packet may still sit in a queue.
+    /// At most one of two nodes has an open gate, also a moment ago: a packet may still be in a queue.
     pub(super) fn check_owners(&mut self) {
         let queued = self.template.config.timing.transmit.0;
         for bucket in self.buckets() {
@@ -37,9 +37,9 @@ impl World {
         }
     }
 
-    /// What leaves a gate: nothing twice with another content, no ACK of what the backups lack.
+    /// Checks a segment that leaves a gate: no position with two contents, no ACK of input that backups lack.
     pub(super) fn check_departure(&mut self, host: usize, segment: &Segment) {
-        if let Err(what) = self.ledger.note(segment) {
+        if let Err(what) = self.output_checker.note(segment) {
             return self.fail(|| format!("node {host}: {what}"));
         }
         let Some(ack) = segment.ack.filter(|ack| *ack > FIRST && !segment.rst) else { return };
@@ -50,9 +50,9 @@ impl World {
         let Some(worker) = it.worker.as_ref() else { return };
         let Some((key, bucket, leg, origin)) = worker.holds(segment.flow) else { return };
         let peer_end = self.by_flow.get(&segment.flow).map(|index| &self.peers[*index]);
-        let ends = peer_end.is_some_and(|peer| peer.end_sent && ack == FIRST + peer.reported + 1);
+        let ends = peer_end.is_some_and(|peer| peer.end_sent && ack == FIRST + peer.output_length + 1);
         let position = ack.saturating_sub(origin + u64::from(ends));
-        // The agent may know of a backup that can resume before the worker does.
+        // The agent may know before the worker that a backup can resume.
         let named = match it.node.role(bucket) {
             Role::Owner { required, .. } => required,
             _ => MemberSet::EMPTY,
@@ -62,9 +62,9 @@ impl World {
             let backup = &self.hosts[usize::from(node.0)];
             let Some(other) = &backup.worker else { continue };
             match (backup.node.role(bucket), it.node.role(bucket)) {
-                // It was told to let go, and the owner is about to hear that it has.
+                // The backup was asked to drop its replica, and its answer is on the way to the owner.
                 (Role::Outside { .. }, _) => continue,
-                // So it was by a view that the owner does not know yet, or its worker: in it others are relied on.
+                // A view dropped it that the owner, or its worker, does not know yet: that view relies on other nodes.
                 (Role::Backup { term, in_sync: false, .. }, Role::Owner { term: known, .. })
                     if term.view > known.view || (term.view == known.view && !named.contains(node)) =>
                 {
@@ -72,7 +72,7 @@ impl World {
                 }
                 _ => {}
             }
-            let held = other.holder.iter().find(|(id, _)| **id == key).map(|(_, held)| &held.state);
+            let held = other.store.iter().find(|(id, _)| **id == key).map(|(_, held)| &held.state);
             if let Some(lacks) = lacks(held, leg, position) {
                 return self.fail(|| {
                     format!(
@@ -81,13 +81,13 @@ impl World {
                     )
                 });
             }
-            if leg != 0 && is_named_twice(&other.holder, segment.flow) {
+            if leg != 0 && is_named_twice(&other.store, segment.flow) {
                 return self.fail(|| format!("{node} would continue {} for two connections", segment.flow));
             }
         }
     }
 
-    /// Memory is bounded, and nothing went wrong that never may.
+    /// Checks that memory is bounded, and that the worker reported no failure.
     pub(super) fn check_host(&mut self, host: usize) {
         let connections = self.peers.len().max(1);
         let buffer = self.buffer;
@@ -100,11 +100,11 @@ impl World {
             state.client_stash.bytes.len()
                 + state.server_stash.values().map(|stash| stash.bytes.len()).sum::<usize>()
         };
-        let stashed = worker.holder.iter().map(|(_, held)| stashes(&held.state)).max().unwrap_or(0);
+        let stashed = worker.store.iter().map(|(_, held)| stashes(&held.state)).max().unwrap_or(0);
         if let Some(failure) = failure {
             return self.fail(|| format!("node {}: {failure}", NodeId(host as u8)));
         }
-        // Bytes of a socket: those to be read, those to be sent, and those that came too early.
+        // Bytes of a socket: unread input, unsent output, and segments out of order.
         if sockets > connections * 8 * (buffer + 65_536) || held > connections * HELD_MAX {
             self.fail(|| format!("node {host} holds {sockets} bytes in sockets and {held} in its process"));
         }
@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    /// Where everything stands.
+    /// The state of all parts.
     pub fn describe(&self) -> String {
         let mut text = String::new();
         for (id, host) in self.hosts.iter().enumerate() {
@@ -143,10 +143,10 @@ impl World {
     }
 }
 
-/// What a backup lacks to go on after an ACK of `position`.
+/// The state that a backup lacks to continue after an ACK of `position`.
 fn lacks(held: Option<&ConnectionState>, leg: u32, position: u64) -> Option<String> {
     let Some(state) = held else {
-        // What was acknowledged of a server connection before this client came is nobody's concern any more.
+        // Input of a server connection that was acknowledged before this client used it concerns no node any more.
         return (position > 0).then(|| "knows nothing of it".to_owned());
     };
     let frontier = if leg == 0 { state.client_frontier() } else { state.server_frontier(leg) };
@@ -155,11 +155,11 @@ fn lacks(held: Option<&ConnectionState>, leg: u32, position: u64) -> Option<Stri
     (needed && frontier < position).then(|| format!("needs it from {frontier} on"))
 }
 
-/// More than one connection would go on with this server connection.
-fn is_named_twice(holder: &ReplicaStore, flow: Flow) -> bool {
+/// Whether more than one connection would continue with this server connection.
+fn is_named_twice(store: &ReplicaStore, flow: Flow) -> bool {
     let names = |held: &ReplicatedConnection| {
         let named = held.state.routes.values().filter_map(|route| held.legs.get(&route.leg));
         named.into_iter().any(|facts| (facts.local, facts.remote) == (flow.ours, flow.theirs))
     };
-    holder.iter().filter(|(_, held)| names(held)).count() > 1
+    store.iter().filter(|(_, held)| names(held)).count() > 1
 }

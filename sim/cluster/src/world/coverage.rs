@@ -1,4 +1,4 @@
-//! What has really happened in a run: a fault that is planned need not find anything to hit.
+//! Events that really happened in a run: a planned fault may have no effect.
 
 use super::World;
 use crate::event_queue::Time;
@@ -7,73 +7,73 @@ use std::ops::AddAssign;
 
 /// Counts of one run, or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Processes that ended, with their machines or without.
-    pub deaths: u64,
-    /// ... while a node gave its buckets away: it still had some, or some had just come to another.
-    pub deaths_amid_drain: u64,
-    /// ... of the node that gave them away, or had just done so.
-    pub deaths_of_drained: u64,
-    /// ... while a bucket was quiet and about to move.
-    pub deaths_amid_move: u64,
-    /// Processes that started while a node gave its buckets away.
+pub struct Coverage {
+    /// Processes that ended, with or without their machines.
+    pub failures: u64,
+    /// Of these, during a drain: the node still had buckets, or some had just arrived at another node.
+    pub failures_amid_drain: u64,
+    /// Of these, at the draining node, or just after its drain.
+    pub failures_of_drained: u64,
+    /// Of these, while a bucket was frozen for a handoff.
+    pub failures_amid_move: u64,
+    /// Processes that started during a drain.
     pub joins_amid_drain: u64,
-    /// Mirror channels on which nobody answered.
-    pub channels_given_up: u64,
-    /// Turns after which frames waited for others.
-    pub frames_held: u64,
-    /// Connections that went on elsewhere while nothing of them was on its way.
-    pub rested: u64,
-    /// Those of them whose clients spoke first.
-    pub knocked: u64,
+    /// Replication channels that were closed because the backup was silent.
+    pub channels_closed: u64,
+    /// Turns after which frames waited for further ones.
+    pub frames_batched: u64,
+    /// Connections that resumed at another node and were idle.
+    pub idle_resumed: u64,
+    /// Of these, connections whose client sent the first segment.
+    pub early_resumed: u64,
     /// Tickets that left because part of a request was acknowledged.
-    pub tickets_along: u64,
+    pub tickets_with_acks: u64,
     /// Calls after which entries waited for later ones of their connection.
-    pub entries_kept: u64,
-    /// Processes, and machines, that stood still and went on.
+    pub entries_batched: u64,
+    /// Processes and machines that stopped for a time and continued.
     pub resumptions: u64,
 }
 
-impl AddAssign for Tally {
-    fn add_assign(&mut self, other: Tally) {
-        self.deaths += other.deaths;
-        self.deaths_amid_drain += other.deaths_amid_drain;
-        self.deaths_of_drained += other.deaths_of_drained;
-        self.deaths_amid_move += other.deaths_amid_move;
+impl AddAssign for Coverage {
+    fn add_assign(&mut self, other: Coverage) {
+        self.failures += other.failures;
+        self.failures_amid_drain += other.failures_amid_drain;
+        self.failures_of_drained += other.failures_of_drained;
+        self.failures_amid_move += other.failures_amid_move;
         self.joins_amid_drain += other.joins_amid_drain;
-        self.channels_given_up += other.channels_given_up;
-        self.frames_held += other.frames_held;
-        self.rested += other.rested;
-        self.knocked += other.knocked;
-        self.tickets_along += other.tickets_along;
-        self.entries_kept += other.entries_kept;
+        self.channels_closed += other.channels_closed;
+        self.frames_batched += other.frames_batched;
+        self.idle_resumed += other.idle_resumed;
+        self.early_resumed += other.early_resumed;
+        self.tickets_with_acks += other.tickets_with_acks;
+        self.entries_batched += other.entries_batched;
         self.resumptions += other.resumptions;
     }
 }
 
 impl World {
-    /// What has happened until now.
-    pub fn tally(&self) -> Tally {
-        let mut tally = self.tally;
+    /// Counts so far.
+    pub fn coverage(&self) -> Coverage {
+        let mut coverage = self.coverage;
         for worker in self.hosts.iter().filter_map(|host| host.worker.as_ref()) {
-            tally.rested += worker.rested;
-            tally.knocked += worker.knocked;
-            tally.tickets_along += worker.tickets_along;
-            tally.entries_kept += worker.entries_kept;
+            coverage.idle_resumed += worker.idle_resumed;
+            coverage.early_resumed += worker.early_resumed;
+            coverage.tickets_with_acks += worker.tickets_with_acks;
+            coverage.entries_batched += worker.entries_batched;
         }
-        tally
+        coverage
     }
 
     pub(super) fn buckets(&self) -> impl Iterator<Item = Bucket> + use<> {
         (0..self.template.config.buckets).map(Bucket)
     }
 
-    /// When a node that gives its buckets away first had none and counted as nobody's backup, since the start.
+    /// First time since the start at which a draining node had no bucket and was no required backup.
     pub fn drained_at(&self) -> Option<Time> {
         self.drained_at.map(|at| at - self.started)
     }
 
-    /// The agent of this node has acted.
+    /// Records the end of a drain, after the agent of this node has acted.
     pub(super) fn note_drained(&mut self, host: usize) {
         let it = &self.hosts[host];
         let outside = |bucket| matches!(it.node.role(bucket), Role::Outside { .. });
@@ -90,14 +90,14 @@ impl World {
     fn is_amid_drain(&self) -> bool {
         let comes = |host: usize| {
             let worker = self.hosts[host].worker.as_ref();
-            worker.is_some_and(|worker| self.buckets().any(|bucket| worker.is_taking(bucket)))
+            worker.is_some_and(|worker| self.buckets().any(|bucket| worker.is_recovering(bucket)))
         };
         let drains = self.hosts.iter().any(|host| host.draining && host.runs());
         (0..self.hosts.len()).any(|host| self.gives_away(host) || (drains && comes(host)))
     }
 
-    /// The process of this node is about to end.
-    pub(super) fn count_death(&mut self, host: usize) {
+    /// Counts the imminent end of this node's process.
+    pub(super) fn count_failure(&mut self, host: usize) {
         if self.hosts[host].worker.is_none() {
             return;
         }
@@ -108,14 +108,14 @@ impl World {
         };
         let amid_move = self.buckets().any(quiet);
         let (amid_drain, drained) = (self.is_amid_drain(), self.hosts[host].draining);
-        self.tally.deaths += 1;
-        self.tally.deaths_amid_drain += u64::from(amid_drain);
-        self.tally.deaths_of_drained += u64::from(drained);
-        self.tally.deaths_amid_move += u64::from(amid_move);
+        self.coverage.failures += 1;
+        self.coverage.failures_amid_drain += u64::from(amid_drain);
+        self.coverage.failures_of_drained += u64::from(drained);
+        self.coverage.failures_amid_move += u64::from(amid_move);
     }
 
-    /// A process starts.
+    /// Counts the start of a process.
     pub(super) fn count_join(&mut self) {
-        self.tally.joins_amid_drain += u64::from(self.is_amid_drain());
+        self.coverage.joins_amid_drain += u64::from(self.is_amid_drain());
     }
 }

@@ -1,34 +1,34 @@
-//! What goes wrong when.
+//! Faults at their planned times.
 
 use super::{Event, World};
 use crate::event_queue::Time;
-use crate::fault::{Fault, Whom};
+use crate::fault::{Fault, Target};
 use crate::kernel::PORT;
 use evergate_membership::Bucket;
 
 impl World {
-    /// The node that a fault means, at this moment.
-    fn whom(&self, whom: Whom) -> Option<usize> {
+    /// The node that a target names at this moment.
+    fn target(&self, target: Target) -> Option<usize> {
         let bucket = Bucket(40_001 % self.template.config.buckets);
         let nodes = self.hosts.len();
         let owners = (0..nodes).filter(|id| self.hosts[*id].up && self.hosts[*id].owns(bucket));
         let owner = owners.max_by_key(|id| (self.may_transmit(*id, bucket), self.hosts[*id].runs()));
-        match whom {
-            Whom::Owner => owner,
-            Whom::Node(id) => Some(usize::from(id)),
-            Whom::Other(step) => Some((owner.unwrap_or(0) + 1 + usize::from(step)) % nodes),
-            Whom::Drained => (0..nodes).find(|id| self.hosts[*id].draining),
-            Whom::Taking => (0..nodes).find(|id| {
+        match target {
+            Target::Owner => owner,
+            Target::Node(id) => Some(usize::from(id)),
+            Target::Other(step) => Some((owner.unwrap_or(0) + 1 + usize::from(step)) % nodes),
+            Target::Drained => (0..nodes).find(|id| self.hosts[*id].draining),
+            Target::Recovering => (0..nodes).find(|id| {
                 self.hosts[*id].up
-                    && self.hosts[*id].worker.as_ref().is_some_and(|worker| worker.is_taking(bucket))
+                    && self.hosts[*id].worker.as_ref().is_some_and(|worker| worker.is_recovering(bucket))
             }),
         }
     }
 
-    /// Something goes wrong, or back to order.
-    pub(super) fn inflict(&mut self, whom: Whom, fault: Fault) {
-        let Some(id) = self.whom(whom) else { return };
-        self.state_text(|| format!("node {id}: {fault:?}"));
+    /// Injects a fault, or ends one.
+    pub(super) fn inflict(&mut self, target: Target, fault: Fault) {
+        let Some(id) = self.target(target) else { return };
+        self.log_line(|| format!("node {id}: {fault:?}"));
         let now = self.now;
         match fault {
             Fault::Power { lossy } if self.hosts[id].up => {
@@ -52,7 +52,7 @@ impl World {
             }
             Fault::CutOutside(span) => self.hosts[id].cuts.outside = now + span,
             Fault::CutInside(span) => self.hosts[id].cuts.inside = now + span,
-            Fault::Mute(span) => self.hosts[id].cuts.mute = now + span,
+            Fault::OutputLost(span) => self.hosts[id].cuts.output = now + span,
             Fault::Unwitnessed(span) => self.hosts[id].cuts.witness = now + span,
             Fault::Stuck(span) => {
                 self.hosts[id].cuts.channels = now + span;
@@ -60,7 +60,7 @@ impl World {
             }
             Fault::Channels if self.hosts[id].up => self.break_channels(id),
             Fault::Restart => {
-                let meant = |host: &usize| !matches!(whom, Whom::Node(_)) || *host == id;
+                let meant = |host: &usize| !matches!(target, Target::Node(_)) || *host == id;
                 let dead = (0..self.hosts.len()).filter(meant).filter(|id| self.hosts[*id].worker.is_none());
                 for id in dead.collect::<Vec<_>>() {
                     self.hosts[id].up = true;
@@ -90,7 +90,7 @@ impl World {
     }
 
     fn end_process(&mut self, id: usize) {
-        self.count_death(id);
+        self.count_failure(id);
         let now = self.now;
         let host = &mut self.hosts[id];
         (host.paused, host.halted, host.draining) = (false, false, false);
@@ -99,12 +99,12 @@ impl World {
         let Some(worker) = host.worker.take() else { return };
         host.ends.insert(worker.process, now);
         self.resumed_before += worker.resumed;
-        self.tally.rested += worker.rested;
-        self.tally.knocked += worker.knocked;
-        self.tally.tickets_along += worker.tickets_along;
-        self.tally.entries_kept += worker.entries_kept;
+        self.coverage.idle_resumed += worker.idle_resumed;
+        self.coverage.early_resumed += worker.early_resumed;
+        self.coverage.tickets_with_acks += worker.tickets_with_acks;
+        self.coverage.entries_batched += worker.entries_batched;
         if host.blackouts.last().is_some_and(|(at, _)| *at == now) {
-            return; // nobody is there to say that it is over
+            return; // no process is left to end the drain
         }
         for (node, outgoing) in &worker.outgoing {
             let to = usize::from(node.0);
@@ -118,10 +118,10 @@ impl World {
 
     pub(super) fn resume(&mut self, host: usize, process: u64) {
         if self.hosts[host].process() == process && self.hosts[host].paused {
-            self.state_text(|| format!("node {host} goes on"));
+            self.log_line(|| format!("node {host} continues"));
             let it = &mut self.hosts[host];
             (it.paused, it.halted) = (false, false);
-            self.tally.resumptions += 1;
+            self.coverage.resumptions += 1;
             (it.timer_at, it.work_at) = (Time::MAX, Time::MAX);
             let kernel = &self.hosts[host].kernel;
             let open = kernel.sockets.keys().filter(|flow| kernel.is_open(**flow));

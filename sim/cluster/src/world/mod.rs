@@ -1,11 +1,11 @@
-//! The world: what happens next, to whom, and what follows.
+//! The world: the next event, its place, and its effects.
 //!
-//! - [`template`]: clusters that have come up, to start runs from;
-//! - [`nodes`]: what hosts do in a turn;
-//! - [`wire`]: packets between peers and nodes, through gates;
-//! - [`faults`]: what goes wrong when;
-//! - [`checks`]: what must hold after every step;
-//! - [`tally`]: what has really happened.
+//! - `warm_start`: started clusters, from which runs begin;
+//! - `nodes`: turns of the hosts;
+//! - `packets`: packets between peers and nodes, through gates;
+//! - `faults`: faults at their planned times;
+//! - `checks`: checks after every step;
+//! - `coverage`: events that really happened.
 
 mod checks;
 mod coverage;
@@ -14,16 +14,16 @@ mod nodes;
 mod packets;
 mod warm_start;
 
-pub use coverage::Tally;
+pub use coverage::Coverage;
 pub use warm_start::Template;
 
 use crate::agent::{Instruction, Report};
 use crate::endpoint::{Application, Pace, Paces, Peer};
-use crate::event_queue::{Agenda, Time};
-use crate::fault::{Fault, Mutation, Whom};
+use crate::event_queue::{EventQueue, Time};
+use crate::fault::{Fault, Mutation, Target};
 use crate::host::{Host, Stamp};
 use crate::network::Weather;
-use crate::output_checker::Ledger;
+use crate::output_checker::OutputChecker;
 use crate::random::Random;
 use crate::segment::{Flow, Segment};
 use crate::tcp::Tcp;
@@ -35,48 +35,48 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Makes the application of a server connection that was just accepted.
+/// Factory for the application of a newly accepted server connection.
 pub type Serve = Box<dyn FnMut() -> Box<dyn Application>>;
 
-/// Lines of a trace that are kept.
+/// Most lines that a trace keeps.
 const TRACE_LINES: usize = 20_000;
-/// Steps of a run; more is a circle.
+/// Most steps of a run; more are a loop without progress.
 const STEPS_MAX: u64 = 400_000;
 
-/// What a run is made of.
+/// Parts of a run.
 pub struct Setup {
-    /// Everything random follows from it.
+    /// Seed of everything random.
     pub seed: u64,
     /// The cluster at the start.
     pub template: Arc<Template>,
     /// The configuration of every node.
     pub snapshot: Arc<Snapshot>,
-    /// Which listener the clients connect to.
+    /// Listener that the clients connect to.
     pub listener: u32,
     /// A pool without servers.
     pub down_pool: u32,
     /// The clients, each with one connection.
     pub clients: Vec<Box<dyn Application>>,
-    /// What answers on the other side.
+    /// Applications of the servers.
     pub serve: Serve,
-    /// How fast clients and servers take what they are sent.
+    /// Reading rates of clients and servers.
     pub paces: Paces,
     /// The networks.
     pub weather: Weather,
-    /// A law to break.
+    /// The law to break.
     pub mutation: Mutation,
-    /// Frames wait for company, as those of a node that has much to do.
-    pub gathers: bool,
-    /// Socket buffers of the nodes, in bytes; also the window that peers see.
+    /// Whether frames are batched, as at a node under load.
+    pub batches: bool,
+    /// Socket buffers of the nodes in bytes, which are also the windows offered to peers.
     pub buffer: usize,
     /// Faults, by time since the start of the run.
-    pub faults: Vec<(Time, Whom, Fault)>,
-    /// Keep a trace.
+    pub faults: Vec<(Time, Target, Fault)>,
+    /// Whether to keep a trace.
     pub trace: bool,
 }
 
 enum Event {
-    /// To the cluster, or to one node of it that another one passed it on to.
+    /// To the cluster, or to one node of it to which another one passed it on.
     ToCluster {
         segment: Segment,
         host: Option<usize>,
@@ -94,7 +94,7 @@ enum Event {
         path: Path,
         bytes: Vec<u8>,
     },
-    /// The `number`th piece of a channel.
+    /// The piece of this number on a channel.
     Frames {
         to: usize,
         from: usize,
@@ -111,7 +111,7 @@ enum Event {
         channel: u64,
         frames: u64,
     },
-    /// The other end of the channel is gone. `outgoing`: for the end that sends frames.
+    /// The other end of the channel is gone. `outgoing`: addressed to the end that sends frames.
     Hangup {
         to: usize,
         from: usize,
@@ -150,7 +150,7 @@ enum Event {
         client: usize,
     },
     Fault {
-        whom: Whom,
+        target: Target,
         fault: Fault,
     },
     Resume {
@@ -159,12 +159,12 @@ enum Event {
     },
 }
 
-/// See the module.
+/// A run's state: see the module's description.
 pub struct World {
     now: Time,
     started: Time,
     steps: u64,
-    agenda: Agenda<Event>,
+    event_queue: EventQueue<Event>,
     random: Random,
     hosts: Vec<Host>,
     peers: Vec<Peer>,
@@ -178,31 +178,31 @@ pub struct World {
     snapshot: Arc<Snapshot>,
     listener: u32,
     down_pool: u32,
-    gathers: bool,
+    batches: bool,
     buffer: usize,
-    ledger: Ledger,
-    /// When the last bytes of a channel, or the last word between agent and worker, arrive.
+    output_checker: OutputChecker,
+    /// Arrival of the newest bytes of a channel, or of the newest message between agent and worker.
     in_order: BTreeMap<(usize, usize, u64), Time>,
     processes: u64,
     announcer: usize,
     trace: Option<VecDeque<String>>,
     moments: Vec<Time>,
     resumed_before: u64,
-    tally: Tally,
+    coverage: Coverage,
     drained_at: Option<Time>,
     resumed_at: Option<Time>,
     broken: Option<String>,
 }
 
 impl World {
-    /// A world in which nothing has happened yet.
+    /// A world before its first event.
     pub fn new(setup: Setup) -> World {
         let template = setup.template;
         let mut world = World {
             now: template.now,
             started: template.now,
             steps: 0,
-            agenda: Agenda::default(),
+            event_queue: EventQueue::default(),
             random: Random::new(setup.seed),
             hosts: template
                 .hosts
@@ -220,16 +220,16 @@ impl World {
             snapshot: setup.snapshot,
             listener: setup.listener,
             down_pool: setup.down_pool,
-            gathers: setup.gathers,
+            batches: setup.batches,
             buffer: setup.buffer,
-            ledger: Ledger::default(),
+            output_checker: OutputChecker::default(),
             in_order: BTreeMap::new(),
             processes: 0,
             announcer: 0,
             trace: setup.trace.then(VecDeque::new),
             moments: Vec::new(),
             resumed_before: 0,
-            tally: Tally::default(),
+            coverage: Coverage::default(),
             drained_at: None,
             resumed_at: None,
             broken: None,
@@ -244,17 +244,18 @@ impl World {
             let after = 3_000 + world.random.below(9_000);
             world.plan(after, Event::Connect { client });
         }
-        for (after, whom, fault) in setup.faults {
-            world.plan(after, Event::Fault { whom, fault });
+        for (after, target, fault) in setup.faults {
+            world.plan(after, Event::Fault { target, fault });
         }
         world
     }
 
     fn plan(&mut self, after: Time, event: Event) {
-        self.agenda.plan(self.now + after, event);
+        self.event_queue.plan(self.now + after, event);
     }
 
-    /// Runs until the clients are done, and a little longer; says what went wrong. At most `span` of virtual time.
+    /// Runs until the clients are done, and a little longer, for at most `span` of virtual time. Returns the first
+    /// failure.
     pub fn run(&mut self, span: Time) -> Result<(), String> {
         let end = self.started + span;
         while !self.is_done() {
@@ -269,7 +270,7 @@ impl World {
     /// Runs for a time.
     pub fn run_for(&mut self, span: Time) -> Result<(), String> {
         let end = self.now + span;
-        while self.agenda.next_at().is_some_and(|at| at <= end) {
+        while self.event_queue.next_at().is_some_and(|at| at <= end) {
             self.step()?;
         }
         self.now = end;
@@ -280,15 +281,15 @@ impl World {
         self.waiting.iter().all(Option::is_none) && self.peers.iter().all(|peer| peer.app.is_done())
     }
 
-    /// Something happens.
+    /// Handles the next event.
     pub fn step(&mut self) -> Result<(), String> {
-        let Some((at, event)) = self.agenda.next() else {
-            return Err("nothing is left to happen".to_owned());
+        let Some((at, event)) = self.event_queue.next() else {
+            return Err("no event left".to_owned());
         };
         self.now = self.now.max(at);
         self.steps += 1;
-        if self.steps > STEPS_MAX || self.agenda.len() > 50_000 {
-            return Err("the run goes round in circles".to_owned());
+        if self.steps > STEPS_MAX || self.event_queue.len() > 50_000 {
+            return Err("a loop without progress".to_owned());
         }
         if !matches!(
             event,
@@ -363,7 +364,7 @@ impl World {
             Event::Witness => self.ask_witness(),
             Event::Asked { host, process, clock } => self.answer_witness(host, process, clock),
             Event::Connect { client } => self.connect(client),
-            Event::Fault { whom, fault } => self.inflict(whom, fault),
+            Event::Fault { target, fault } => self.inflict(target, fault),
             Event::Resume { host, process } => self.resume(host, process),
         }
     }
@@ -397,25 +398,25 @@ impl World {
         self.hosts[host].kernel.resets_pending = self.mutation == Mutation::ResetsPending;
     }
 
-    // ---- what a test may look at ----
+    // ---- observations of a test ----
 
-    /// Connections that went on at another node.
+    /// Number of connections that resumed at another node.
     pub fn resumed(&self) -> u64 {
         let now = self.hosts.iter().filter_map(|host| host.worker.as_ref()).map(|worker| worker.resumed);
         self.resumed_before + now.sum::<u64>()
     }
 
-    /// When the first of them did, since the start.
+    /// Time of the first of them since the start.
     pub fn resumed_at(&self) -> Option<Time> {
         self.resumed_at.map(|at| at - self.started)
     }
 
-    /// Moments since the start at which something happened to a connection.
+    /// Times since the start at which a connection had an event.
     pub fn moments(&self) -> Vec<Time> {
         self.moments.iter().map(|at| at - self.started).collect()
     }
 
-    /// Steps taken.
+    /// Number of steps.
     pub fn steps(&self) -> u64 {
         self.steps
     }
@@ -425,12 +426,12 @@ impl World {
         self.now - self.started
     }
 
-    /// Segments that have left the gates.
+    /// Number of segments that have left the gates.
     pub fn segments(&self) -> u64 {
-        self.ledger.segments
+        self.output_checker.segments
     }
 
-    /// The first complaint of an application.
+    /// The first violation that an application noticed.
     pub fn complaint(&self) -> Option<String> {
         self.peers.iter().find_map(|peer| peer.app.complaint())
     }
@@ -440,7 +441,7 @@ impl World {
         self.trace.iter().flatten().map(String::as_str)
     }
 
-    fn state_text(&mut self, line: impl FnOnce() -> String) {
+    fn log_line(&mut self, line: impl FnOnce() -> String) {
         let at = self.now - self.started;
         if let Some(trace) = &mut self.trace {
             if trace.len() >= TRACE_LINES {

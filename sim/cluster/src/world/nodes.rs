@@ -1,4 +1,4 @@
-//! What hosts do in a turn: the agent's loop, the worker's loop, and what they say to each other and to other nodes.
+//! Turns of the hosts: the agent's loop, the worker's loop, and their messages to each other and to other nodes.
 
 use super::{Event, World};
 use crate::agent::{Instruction, Report};
@@ -10,20 +10,20 @@ use evergate_base::Micros;
 use evergate_membership::{Bucket, Event as Reported, NodeId, Path, is_calm};
 use evergate_replication::{Answer, NextTurn};
 
-/// Datagrams that a socket keeps.
+/// Most datagrams that a socket keeps.
 const INBOX_MAX: usize = 2_000;
-/// How often a channel's bytes are tried again while a link is cut.
+/// Time between two attempts to send a channel's bytes while a link is cut.
 const AGAIN: Time = 2_000;
 
 impl World {
     pub(super) fn is_cut(&self, to: usize, from: usize) -> bool {
         self.now < self.hosts[to].cuts.inside
             || self.now < self.hosts[from].cuts.inside
-            || self.now < self.hosts[from].cuts.mute
+            || self.now < self.hosts[from].cuts.output
     }
 
-    /// When what goes over this channel arrives at the earliest, if not now: with its sender's next repetition, which is the
-    /// later the longer nothing has come through.
+    /// The earliest arrival of a stuck channel's data: the sender's next retransmission, whose interval grows with the
+    /// time without progress. `None` without a fault.
     pub(super) fn stuck(&self, to: usize, from: usize, channel: u64) -> Option<Time> {
         let cuts = [self.hosts[to].cuts, self.hosts[from].cuts];
         let of = |cuts: &Cuts| (cuts.channels, channel.wrapping_mul(0x9e37_79b9) % cuts.channels_for.max(1));
@@ -44,35 +44,35 @@ impl World {
         }
     }
 
-    /// What the agent's loop does once.
+    /// One turn of the agent's loop.
     pub(super) fn run_agent(&mut self, id: usize) {
         let host = &mut self.hosts[id];
         if !host.runs() {
             return;
         }
         let now = host.clock.at(self.now);
-        // The clock is read again after the sockets are drained; a little later.
+        // The clock is read again after the sockets are drained, a little later.
         let after = Micros(now.0 + 20);
-        let (mut reported, mut instructions) = (Vec::new(), Vec::new());
+        let (mut events, mut instructions) = (Vec::new(), Vec::new());
         while let Some((path, bytes)) = host.inbox.pop_front() {
             host.node.handle_datagram(after, path, &bytes);
-            instructions.extend(host.agent.settle(&mut host.node, &mut host.kernel, &mut reported));
+            instructions.extend(host.agent.apply_events(&mut host.node, &mut host.kernel, &mut events));
         }
         host.node.handle_timer(now);
-        instructions.extend(host.agent.settle(&mut host.node, &mut host.kernel, &mut reported));
+        instructions.extend(host.agent.apply_events(&mut host.node, &mut host.kernel, &mut events));
         if let Err(what) = host.node.check_invariants() {
             self.fail(|| what);
         }
-        self.after_agent(id, reported, instructions);
+        self.after_agent(id, events, instructions);
         self.note_drained(id);
         self.send_datagrams(id);
         self.check_owners();
         self.schedule(id);
     }
 
-    fn after_agent(&mut self, id: usize, reported: Vec<Reported>, instructions: Vec<Instruction>) {
-        for event in reported {
-            self.state_text(|| format!("node {id}: {event:?}"));
+    fn after_agent(&mut self, id: usize, events: Vec<Reported>, instructions: Vec<Instruction>) {
+        for event in events {
+            self.log_line(|| format!("node {id}: {event:?}"));
         }
         if !instructions.is_empty() {
             self.note_moment();
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// A delay after which something arrives behind what was said before on the same way.
+    /// A delay with which a message arrives after earlier ones on the same way.
     fn in_order(&mut self, from: usize, to: usize, channel: u64, delay: Time) -> Time {
         let last = self.in_order.entry((from, to, channel)).or_default();
         *last = (*last + 1).max(self.now + delay);
@@ -102,7 +102,7 @@ impl World {
                 Path::Inside => cuts.inside.max(theirs.inside),
                 Path::Outside => cuts.outside.max(theirs.outside),
             };
-            if !self.hosts[id].up || self.now < cut.max(cuts.mute) {
+            if !self.hosts[id].up || self.now < cut.max(cuts.output) {
                 continue;
             }
             let (process, stamp) = (target.process(), self.hosts[id].stamp(self.now));
@@ -136,8 +136,8 @@ impl World {
             return self.plan(AGAIN, Event::Report { host, process, report });
         }
         let now = it.clock.at(self.now);
-        let refused = it.agent.take(&mut it.node, now, report);
-        self.state_text(|| format!("node {host}: {report:?}"));
+        let refused = it.agent.handle_report(&mut it.node, now, report);
+        self.log_line(|| format!("node {host}: {report:?}"));
         if let Some((peer, channel)) = refused {
             let (to, from) = (usize::from(peer.0), host);
             self.plan(200, Event::Hangup { to, from, channel, outgoing: true });
@@ -145,7 +145,7 @@ impl World {
         self.run_agent(host);
     }
 
-    /// The witness is on the outside.
+    /// Asks the witness, which is on the outside.
     pub(super) fn ask_witness(&mut self) {
         for id in 0..self.hosts.len() {
             let host = &mut self.hosts[id];
@@ -170,7 +170,7 @@ impl World {
 
     // ---- the worker ----
 
-    /// A turn of the worker's loop, when it can have one; what its kernel says leaves in any case.
+    /// One turn of the worker's loop, if it runs. Its kernel's segments leave in any case.
     pub(super) fn turn(&mut self, id: usize, step: impl FnOnce(&mut Worker, Time, &mut Kernel)) {
         let now = self.now;
         let host = &mut self.hosts[id];
@@ -191,7 +191,8 @@ impl World {
         self.schedule(id);
     }
 
-    /// What leaves the host now: segments through the gate, then answers, then frames, each a moment after the other.
+    /// Sends everything from the host: segments through the gate, then answers, then frames, each a moment after the
+    /// other.
     fn depart(&mut self, id: usize) {
         let segments = self.hosts[id].kernel.poll(self.now);
         let mut left_at = self.now;
@@ -206,12 +207,12 @@ impl World {
         self.send_frames(id, &mut left_at);
         let Some(worker) = &mut self.hosts[id].worker else { return };
         let process = worker.process;
-        let given_up = std::mem::take(&mut worker.given_up);
+        let closed_outgoing = std::mem::take(&mut worker.closed_outgoing);
         let reports = std::mem::take(&mut worker.reports);
-        self.tally.channels_given_up += given_up.len() as u64;
-        for (node, channel) in given_up {
+        self.coverage.channels_closed += closed_outgoing.len() as u64;
+        for (node, channel) in closed_outgoing {
             let to = usize::from(node.0);
-            // Behind what has been said on it.
+            // After everything that was sent on the channel.
             let delay = self.in_order(id, to, channel << 1, 200);
             self.plan(delay, Event::Hangup { to, from: id, channel, outgoing: false });
         }
@@ -244,7 +245,7 @@ impl World {
     fn send_frames(&mut self, id: usize, left_at: &mut Time) {
         let now = self.now;
         let processes: Vec<u64> = self.hosts.iter().map(|host| host.process()).collect();
-        let next = match self.gathers && self.random.chance(400) {
+        let next = match self.batches && self.random.chance(400) {
             true if self.random.chance(500) => NextTurn::Batched,
             true => NextTurn::AtOnce,
             false => NextTurn::Idle,
@@ -252,11 +253,11 @@ impl World {
         let Some(worker) = &mut self.hosts[id].worker else { return };
         let ready = worker.outgoing.values().filter(|outgoing| outgoing.ready_at <= now);
         let waiting = ready.map(|outgoing| outgoing.feed.unsent().len()).sum();
-        if self.gathers && !worker.company.may_leave(next, waiting, Micros(now)) {
-            self.tally.frames_held += 1;
+        if self.batches && !worker.batcher.may_leave(next, waiting, Micros(now)) {
+            self.coverage.frames_batched += 1;
             return;
         }
-        worker.company.note_gone();
+        worker.batcher.note_gone();
         let mut frames = Vec::new();
         for (node, outgoing) in &mut worker.outgoing {
             let bytes = outgoing.feed.unsent().to_vec();
@@ -279,7 +280,7 @@ impl World {
         }
     }
 
-    /// A moment at which something leaves is one at which it may just not leave.
+    /// Marks a moment of output as a moment for a failure: the output may just not leave.
     pub(super) fn mark(&mut self, at: Time) {
         if self.moments.last().is_none_or(|last| *last < at) {
             self.moments.push(at);
@@ -298,15 +299,15 @@ impl World {
             return;
         }
         if self.hosts[to].up && self.hosts[to].process() != process {
-            // The process that the channel led to is gone.
+            // The process at the channel's other end is gone.
             return self.plan(200, Event::Hangup { to: from, from: to, channel, outgoing: true });
         }
         let Event::Frames { number, bytes, .. } = event else { return };
-        self.state_text(|| format!("node {to}: {} bytes of frames from node {from}", bytes.len()));
+        self.log_line(|| format!("node {to}: {} bytes of frames from node {from}", bytes.len()));
         self.turn(to, |worker, _, _| worker.read_frames(NodeId(from as u8), channel, number, bytes));
     }
 
-    /// Timers of the host: the agent's, and those of worker and kernel.
+    /// Schedules the timers of the host: the agent's, the worker's and the kernel's.
     pub(super) fn schedule(&mut self, id: usize) {
         let late = self.random.below(self.weather.wake_late.max(1));
         let now = self.now;
@@ -348,7 +349,7 @@ impl World {
             }
         }
         for (at, event) in planned {
-            self.agenda.plan(at, event);
+            self.event_queue.plan(at, event);
         }
     }
 }

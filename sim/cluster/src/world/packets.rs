@@ -1,4 +1,4 @@
-//! Packets between peers and nodes, and the gates that they pass.
+//! Packets between peers and nodes, and the gates on their way.
 
 use super::{Event, World};
 use crate::event_queue::Time;
@@ -11,8 +11,9 @@ use evergate_connection::Accepted;
 use evergate_membership::{Bucket, Role};
 use evergate_replication::ConnectionId;
 
-/// The first port of server legs; so many belong to a bucket.
+/// First port of server legs.
 const LEGS: u16 = 20_000;
+/// Number of server-leg ports per bucket.
 const LEGS_EACH: u16 = 5_000;
 
 impl World {
@@ -34,7 +35,7 @@ impl World {
 
     // ---- from a node ----
 
-    /// A segment that a node's kernel says: through the gate, onto the wire.
+    /// Sends a segment of a node's kernel through the gate onto the wire.
     pub(super) fn leave_host(&mut self, id: usize, segment: Segment, left_at: Time) {
         let flow = segment.flow;
         let bucket = self.bucket(flow);
@@ -55,7 +56,7 @@ impl World {
             }
         };
         let Some(segment) = passes else { return };
-        self.state_text(|| format!("node {id} says {segment}"));
+        self.log_line(|| format!("node {id} sends {segment}"));
         self.check_departure(id, &segment);
         self.mark(left_at);
         if self.is_off(id, flow) {
@@ -88,7 +89,7 @@ impl World {
         }
         let now = self.now;
         if self.peers[index].tcp.is_reset() && !segment.rst {
-            // Its kernel knows the connection no more.
+            // The peer's kernel does not know the connection any more.
             let seq = segment.ack.unwrap_or_default();
             return self
                 .leave_peer(Segment { rst: true, ..Segment::bare(flow, seq, Some(segment.end()), 0) });
@@ -105,38 +106,38 @@ impl World {
 
     // ---- from a peer ----
 
-    /// A peer's application and endpoint do what they can.
+    /// One turn of a peer's application and endpoint.
     pub(super) fn turn_peer(&mut self, index: usize) {
         let now = self.now;
         let Some(peer) = self.peers.get_mut(index) else { return };
-        let mut reported = Vec::new();
+        let mut segments = Vec::new();
         if peer.turn(now) {
-            reported.push(peer.tcp.abort());
+            segments.push(peer.tcp.abort());
         }
-        peer.tcp.poll(now, &mut reported);
+        peer.tcp.poll(now, &mut segments);
         if let Some(at) = peer.next_at() {
             let at = at.max(now + 1);
             if at < peer.timer_at {
                 peer.timer_at = at;
-                self.agenda.plan(at, Event::Peer { index, at });
+                self.event_queue.plan(at, Event::Peer { index, at });
             }
         }
         if let Some(complaint) = self.peers.get(index).and_then(|peer| peer.app.complaint()) {
             self.fail(|| complaint);
         }
-        for segment in reported {
+        for segment in segments {
             self.leave_peer(segment);
         }
     }
 
     fn leave_peer(&mut self, segment: Segment) {
-        self.state_text(|| format!("     peer says {segment}"));
+        self.log_line(|| format!("     peer sends {segment}"));
         for delay in self.link(segment.flow).carry(&mut self.random) {
             self.plan(delay, Event::ToCluster { segment: segment.clone(), host: None });
         }
     }
 
-    /// A packet reaches the cluster: every node sees it, or one that passes it on.
+    /// Delivers a packet to the cluster: to every node, or to one that passes it on.
     pub(super) fn reach_cluster(&mut self, segment: Segment, host: Option<usize>) {
         if let Some(host) = host {
             return self.reach_host(host, segment);
@@ -168,15 +169,16 @@ impl World {
             return;
         }
         if self.hosts[id].halted {
-            // What its network card keeps it finds when it goes on; most is lost.
+            // The network card keeps some packets until the machine continues; most are lost.
             if self.random.chance(200) {
                 self.plan(10_000, Event::ToCluster { segment, host: Some(id) });
             }
             return;
         }
         let now = self.now;
-        // A first ACK that comes once more is no new connection: the model leaves out cookies of the past.
-        let stray = segment.seq == FIRST && segment.ack == Some(FIRST) && !self.ledger.is_untouched(flow);
+        // A repeated first ACK is no new connection: the model leaves out old SYN cookies.
+        let stray =
+            segment.seq == FIRST && segment.ack == Some(FIRST) && !self.output_checker.is_untouched(flow);
         let host = &mut self.hosts[id];
         let known = host.kernel.sockets.contains_key(&flow) || host.kernel.slots.contains_key(&flow);
         if stray && !known && !host.kernel.held.contains(&bucket) {
@@ -184,7 +186,7 @@ impl World {
         }
         let arrival = host.kernel.handle(now, bucket, segment, host.worker.is_some());
         match arrival {
-            Arrival::Nothing => self.turn(id, |worker, now, kernel| worker.tick_rounds(now, kernel)),
+            Arrival::Nothing => self.turn(id, |worker, now, kernel| worker.tick_failovers(now, kernel)),
             Arrival::News(flow) => self.turn(id, |worker, now, kernel| worker.news(now, kernel, flow)),
             Arrival::Accepted(flow) => self.accept(id, flow, bucket),
         }
@@ -200,7 +202,7 @@ impl World {
             unix_s: 1_700_000_000 + self.now / 1_000_000,
             secret: [1 + id as u8; 32],
         };
-        self.state_text(|| format!("node {id} accepts {flow}"));
+        self.log_line(|| format!("node {id} accepts {flow}"));
         self.turn(id, |worker, now, kernel| worker.accept(now, kernel, flow, bucket, &accepted));
     }
 }

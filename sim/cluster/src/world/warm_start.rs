@@ -1,4 +1,4 @@
-//! Clusters that have come up: runs start from one instead of waiting for it each time.
+//! Started clusters: a run begins with one instead of waiting for it each time.
 
 use super::{Event, World};
 use crate::endpoint::Paces;
@@ -14,7 +14,7 @@ use evergate_membership::{
 };
 use std::sync::Arc;
 
-/// The default timers, but listening and holding down are short: a run need not wait for them.
+/// The default timers with short listening and rejoin delays: a run need not wait for them.
 const TIMING: Timing = Timing {
     listen_start: Micros::from_ms(200),
     listen_lapse: Micros::from_ms(100),
@@ -25,10 +25,10 @@ const TIMING: Timing = Timing {
     ..Timing::BARE_METAL
 };
 
-/// What is still on its way when a cluster has come up arrives within this time.
+/// Time within which everything in flight after the start of a cluster arrives.
 const SETTLE: Time = 100_000;
 
-/// A cluster's nodes at a moment.
+/// The nodes of a cluster at a moment.
 pub struct Template {
     pub(super) now: Time,
     pub(super) hosts: Vec<(Clock, Node)>,
@@ -36,7 +36,7 @@ pub struct Template {
 }
 
 impl Template {
-    /// A cluster of so many nodes that has come up, every bucket with its backups.
+    /// A started cluster of so many nodes, every bucket with its backups.
     pub fn settled(
         nodes: u8,
         backups: u8,
@@ -65,14 +65,14 @@ impl Template {
             paces: Paces::EAGER,
             weather: Weather::FAIR,
             mutation: Mutation::None,
-            gathers: false,
+            batches: false,
             buffer: 1,
             faults: Vec::new(),
             trace: false,
         });
         while !world.is_settled() {
             if world.elapsed() > 5_000_000 {
-                return Err(format!("the cluster does not come up\n{}", world.describe()));
+                return Err(format!("the cluster does not settle at start\n{}", world.describe()));
             }
             world.step()?;
         }
@@ -83,7 +83,7 @@ impl Template {
     }
 }
 
-/// A node that has just started.
+/// A newly started node.
 pub(super) fn fresh_node(config: &Config, number: u8, incarnation: u64, clock: Micros) -> Node {
     let config = Config { id: NodeId(number), ..config.clone() };
     let keys = Keyring::new(KeyId(1), [0x42; 32]);
@@ -91,7 +91,7 @@ pub(super) fn fresh_node(config: &Config, number: u8, incarnation: u64, clock: M
 }
 
 impl World {
-    /// Every living node is in one view, and every bucket is served and has its backups.
+    /// Whether all running nodes are in one view, and every bucket is served with its backups.
     pub fn is_settled(&self) -> bool {
         let living: Vec<usize> = (0..self.hosts.len()).filter(|id| self.hosts[*id].runs()).collect();
         let set: MemberSet = living.iter().map(|id| NodeId(*id as u8)).collect();
@@ -110,7 +110,7 @@ impl World {
             })
     }
 
-    /// At the start of a run: agent and worker know the roles that the node has in the template.
+    /// Gives agent and worker the roles that the node has in the template, at the start of a run.
     pub(super) fn adopt_roles(&mut self, host: usize) {
         let now = self.now;
         let buckets = self.buckets();
@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    /// A process that starts anew: it listens for the others.
+    /// Starts a new process, which listens for the other nodes.
     pub(super) fn restart(&mut self, host: usize) {
         self.count_join();
         let clock = self.hosts[host].clock.at(self.now);

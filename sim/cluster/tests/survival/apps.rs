@@ -8,30 +8,30 @@ use evergate_sim_cluster::{Application, Seen, Sent, Time};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What servers have received: one entry for each request, or tunnel.
+/// Input of the servers: one entry for each request, or tunnel.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Served {
     pub(crate) bytes: Vec<u8>,
-    /// Of a tunnel: whether its end was seen.
+    /// Of a tunnel: whether its end was received.
     pub(crate) tunnel_end: Option<bool>,
 }
 
 pub(crate) type Log = Rc<RefCell<Vec<Served>>>;
 
-/// A client that follows a scenario and knows what it is to see.
+/// A client that follows a scenario and knows its expected input.
 pub(crate) struct Client {
     peer: Peer,
     scenario: Rc<Scenario>,
     expected: Rc<Expected>,
     hello: Vec<u8>,
-    /// May be cut off: the faults are more than what is promised to be survived.
+    /// Whether it may be reset: the faults exceed the guarantee.
     lenient: bool,
-    /// Nodes fail in this run.
+    /// Whether nodes fail in this run.
     faults: bool,
-    /// What it says when it breaks the connection off may be lost, and is said again only to who speaks to it.
-    loss_notices: bool,
+    /// Whether its reset may be lost: it is repeated only to a sender.
+    reset_may_be_lost: bool,
     broke: bool,
-    /// How long it waits after its handshake, and before it goes on; whether it does so now, and whether it has.
+    /// Pauses after the handshake and between steps, with their progress.
     asks_after: Time,
     thinks_for: Time,
     thinks: bool,
@@ -63,7 +63,7 @@ impl Client {
             hello,
             lenient,
             faults: false,
-            loss_notices: false,
+            reset_may_be_lost: false,
             broke: false,
             asks_after: 0,
             thinks_for: 0,
@@ -90,19 +90,19 @@ impl Client {
         self
     }
 
-    /// Its first request does not come with its last word of the handshake.
+    /// Lets the first request follow the end of the handshake by this time.
     pub(crate) fn that_asks_after(mut self, span: Time) -> Client {
         self.asks_after = if self.scenario.wire == Wire::Plain { 0 } else { span };
         self
     }
 
     pub(crate) fn in_bad_weather(mut self, lossy: bool) -> Client {
-        self.loss_notices = lossy;
+        self.reset_may_be_lost = lossy;
         self
     }
 
-    /// Does what the script has next, as long as it need not wait.
-    fn proceed(&mut self, reported: &mut Sent) {
+    /// Performs the next steps of the script, until one has to wait.
+    fn proceed(&mut self, sent: &mut Sent) {
         while let Some(step) = self.scenario.steps.get(self.next) {
             let answered = self.peer.received().len() >= self.expected.marks[self.next];
             let pause = match self.next {
@@ -115,16 +115,16 @@ impl Client {
                 return;
             }
             if pause > 0 && !self.thought {
-                reported.pause = (!self.thinks).then_some(pause);
+                sent.pause = (!self.thinks).then_some(pause);
                 self.thinks = true;
                 return;
             }
             self.thought = false;
-            reported.bytes.extend_from_slice(&perform(&mut self.peer, &self.scenario, &step.act));
-            reported.reset |= matches!(step.act, Act::Reset);
-            self.broke |= reported.reset;
+            sent.bytes.extend_from_slice(&perform(&mut self.peer, &self.scenario, &step.act));
+            sent.reset |= matches!(step.act, Act::Reset);
+            self.broke |= sent.reset;
             self.finished |= matches!(step.act, Act::Close | Act::Cut | Act::Reset);
-            reported.end |= self.finished && !reported.reset;
+            sent.end |= self.finished && !sent.reset;
             self.next += 1;
         }
     }
@@ -133,7 +133,7 @@ impl Client {
         let expected = &self.expected.client;
         let received = self.peer.received();
         let same = |at: usize| {
-            // Which server answers is each node's own decision: its cookie names one of three.
+            // Each node chooses a server on its own: the cookie names one of three.
             received.get(at) == expected.get(at) || (at >= 5 && &received[at - 5..at] == b"EG=c-")
         };
         let wrong = (self.checked..received.len()).find(|at| !same(*at));
@@ -153,8 +153,8 @@ impl Client {
         }
     }
 
-    /// Whether it is reset where it would have got an answer of ours in the server's place: a node that has taken over does
-    /// not know whether the server's own answer has left.
+    /// Whether it is reset in place of a generated answer: a new owner does not know whether the server's own answer
+    /// has left.
     fn is_given_up(&self) -> bool {
         const OURS: [&[u8]; 4] = [b"HTTP/1.1 408", b"HTTP/1.1 502", b"HTTP/1.1 503", b"HTTP/1.1 504"];
         let missing = self.expected.client.get(self.peer.received().len()..).unwrap_or_default();
@@ -162,18 +162,18 @@ impl Client {
         self.faults && self.reset && sealed && OURS.iter().any(|answer| missing.starts_with(answer))
     }
 
-    /// It is to be reset, or has broken the connection off itself.
+    /// Whether a reset is expected, or the client has reset the connection itself.
     fn may_be_reset(&self) -> bool {
         if self.scenario.breaks() { self.broke } else { self.expected.aborted }
     }
 
-    /// Servers have all they are to have.
+    /// Whether the servers have all their expected input.
     fn is_served(&self) -> bool {
         let served = self.served.borrow();
         let wanted: usize = self.expected.servers.iter().map(|served| served.bytes.len()).sum();
         let ends = self.expected.servers.iter().filter(|served| served.tunnel_end == Some(true)).count();
         served.iter().map(|served| served.bytes.len()).sum::<usize>() >= wanted * self.clients
-            && (self.loss_notices && self.scenario.breaks()
+            && (self.reset_may_be_lost && self.scenario.breaks()
                 || served.iter().filter(|served| served.tunnel_end == Some(true)).count()
                     >= ends * self.clients)
     }
@@ -181,11 +181,11 @@ impl Client {
 
 impl Application for Client {
     fn react(&mut self, seen: Seen<'_>) -> Sent {
-        let mut reported = Sent { bytes: std::mem::take(&mut self.hello), ..Sent::default() };
+        let mut sent = Sent { bytes: std::mem::take(&mut self.hello), ..Sent::default() };
         if !seen.bytes.is_empty() {
             let answer = self.peer.receive(seen.bytes);
             if !self.finished {
-                reported.bytes.extend_from_slice(&answer);
+                sent.bytes.extend_from_slice(&answer);
             }
         }
         self.ended |= seen.ended;
@@ -193,13 +193,13 @@ impl Application for Client {
         if seen.woken {
             (self.thinks, self.thought) = (false, true);
         }
-        self.proceed(&mut reported);
+        self.proceed(&mut sent);
         self.check();
         if self.ended && !self.finished {
-            reported.end = true; // nothing more to say to somebody who has gone
+            sent.end = true; // no further output to a closed server
             self.finished = true;
         }
-        reported
+        sent
     }
 
     fn is_done(&self) -> bool {
@@ -236,7 +236,7 @@ impl Application for Client {
     }
 }
 
-/// A client's endpoint, and the first bytes that it says.
+/// A client's endpoint, and its first bytes.
 pub(crate) fn peer_of(scenario: &Scenario, seed: u64) -> (Peer, Vec<u8>) {
     match scenario.wire {
         Wire::Plain => (Peer::plain(), Vec::new()),
@@ -260,7 +260,7 @@ pub(crate) fn perform(peer: &mut Peer, scenario: &Scenario, act: &Act) -> Vec<u8
     }
 }
 
-/// A server: one request after the other on a kept connection.
+/// A server that answers the requests of a kept connection in sequence.
 pub(crate) struct Server {
     scenario: Rc<Scenario>,
     app: App,
@@ -279,27 +279,27 @@ impl Server {
         Server { scenario, app, tls, received: Vec::new(), served: served.clone(), entry: None, over: false }
     }
 
-    /// What the application sees: the wire, or what its TLS makes of it.
-    fn unseal(&mut self, seen: Seen<'_>, reported: &mut Vec<u8>) -> (Vec<u8>, bool) {
+    /// Input of the application: the wire's bytes, or the plaintext of its TLS.
+    fn unseal(&mut self, seen: Seen<'_>, wire: &mut Vec<u8>) -> (Vec<u8>, bool) {
         let Some(tls) = &mut self.tls else { return (seen.bytes.to_vec(), seen.ended) };
-        tls.take(seen.bytes, reported);
+        tls.take(seen.bytes, wire);
         (std::mem::take(&mut tls.plain), seen.ended || tls.ended)
     }
 
-    /// What goes on the wire of an answer.
-    fn seal(&mut self, answer: &[u8], reported: &mut Vec<u8>) {
-        let Some(tls) = &mut self.tls else { return reported.extend_from_slice(answer) };
-        tls.state_text(answer, reported);
+    /// Output on the wire for an answer.
+    fn seal(&mut self, answer: &[u8], wire: &mut Vec<u8>) {
+        let Some(tls) = &mut self.tls else { return wire.extend_from_slice(answer) };
+        tls.state_text(answer, wire);
         if self.app.fin {
-            tls.end(reported);
+            tls.end(wire);
         }
     }
 }
 
 impl Application for Server {
     fn react(&mut self, seen: Seen<'_>) -> Sent {
-        let mut reported = Sent::default();
-        let (bytes, ended) = self.unseal(seen, &mut reported.bytes);
+        let mut sent = Sent::default();
+        let (bytes, ended) = self.unseal(seen, &mut sent.bytes);
         if self.app.stage == 2 && !bytes.is_empty() {
             self.app = App::known(&self.scenario, self.app.login);
             self.received.clear();
@@ -318,21 +318,21 @@ impl Application for Server {
         if !self.over && !seen.reset && open {
             let mut answer = Vec::new();
             self.app.react(&self.received, ended, &mut answer);
-            self.seal(&answer, &mut reported.bytes);
+            self.seal(&answer, &mut sent.bytes);
         }
         if let Some(entry) = self.entry.filter(|_| self.app.stage >= 10) {
             self.served.borrow_mut()[entry].tunnel_end.get_or_insert(false);
-            // To one that has ended itself our end says nothing.
+            // A FIN to a client that has ended itself has no effect.
             let broken = seen.reset && self.scenario.breaks();
             if ended || broken || self.app.fin {
                 self.served.borrow_mut()[entry].tunnel_end = Some(true);
             }
         }
         // A server of one request also ends when its peer does.
-        reported.end = self.app.fin || ended;
-        reported.reset = self.app.reset && !self.over;
-        self.over |= reported.end || reported.reset;
-        reported
+        sent.end = self.app.fin || ended;
+        sent.reset = self.app.reset && !self.over;
+        self.over |= sent.end || sent.reset;
+        sent
     }
 
     fn is_done(&self) -> bool {

@@ -1,6 +1,6 @@
 //! Connections outlive their nodes, under virtual time: see the crate and `docs/internals/simulator.md`.
 //!
-//! Scenarios and server applications are those of `proto/connection`'s tests, so that both mean the same by a request.
+//! Scenarios and server applications are shared with the tests of `proto/connection`, so that requests mean the same.
 
 #[path = "../../../../proto/connection/tests/harness/mod.rs"]
 mod harness;

@@ -1,12 +1,16 @@
-//! The checks see what they are there for: each law broken on purpose makes runs fail.
+//! The checks find violations: each law broken on purpose makes runs fail.
 
 use crate::run::{PAIR, Plan, Script, Shape, TWO_BACKUPS, run, run_quietly};
 use crate::scenario::Wire;
 use crate::scripts::{broken_off, requests, tunnel};
-use evergate_sim_cluster::{Fault, Mutation, Time, Whom};
+use evergate_sim_cluster::{Fault, Mutation, Target, Time};
 
-/// What the runs with this law broken complain about.
-fn found(mutation: Mutation, shape: Shape, faults: impl Fn(Time) -> Vec<(Time, Whom, Fault)>) -> Vec<String> {
+/// Failures of the runs with this law broken.
+fn found(
+    mutation: Mutation,
+    shape: Shape,
+    faults: impl Fn(Time) -> Vec<(Time, Target, Fault)>,
+) -> Vec<String> {
     let scenarios = [
         requests(Wire::Tls13, &[(0, 20_000), (4, 3_000)], false),
         tunnel(Wire::Tls13, false, &[9_000, 700], None),
@@ -17,33 +21,38 @@ fn found(mutation: Mutation, shape: Shape, faults: impl Fn(Time) -> Vec<(Time, W
         for step in 0..40 {
             let at = 4_000 + step * 350;
             let mut plan = Plan { mutation, buffer: 12_000, faults: faults(at), ..Plan::new(step, shape) };
-            plan.weather.outside.loss = 100; // what has left may have to be said again
+            plan.weather.outside.loss = 100; // output may have to be sent again
             complaints.extend(run_quietly(&script, &plan).err());
         }
     }
     complaints
 }
 
-fn power(at: Time) -> Vec<(Time, Whom, Fault)> {
-    vec![(at, Whom::Owner, Fault::Power { lossy: true })]
+fn power(at: Time) -> Vec<(Time, Target, Fault)> {
+    vec![(at, Target::Owner, Fault::Power { lossy: true })]
 }
 
-fn assert_found(mutation: Mutation, shape: Shape, faults: fn(Time) -> Vec<(Time, Whom, Fault)>, what: &str) {
+fn assert_found(
+    mutation: Mutation,
+    shape: Shape,
+    faults: fn(Time) -> Vec<(Time, Target, Fault)>,
+    what: &str,
+) {
     let sound = found(Mutation::None, shape, faults);
     assert!(sound.is_empty(), "without a mutation: {}", sound[0]);
     let complaints = found(mutation, shape, faults);
-    assert!(!complaints.is_empty(), "{mutation:?} goes unnoticed");
+    assert!(!complaints.is_empty(), "{mutation:?} is not found");
     let seen = complaints.iter().any(|complaint| complaint.contains(what));
     println!(
         "{mutation:?}: {} complaints, the first: {}",
         complaints.len(),
         complaints[0].lines().next().unwrap_or("")
     );
-    assert!(seen, "{mutation:?} is noticed, but not as {what:?}: {}", complaints[0]);
+    assert!(seen, "{mutation:?} is found, but not as {what:?}: {}", complaints[0]);
 }
 
 #[test]
-fn an_ack_before_its_entry_is_found() {
+fn ack_before_its_entry_is_found() {
     assert_found(Mutation::EarlyAck, PAIR, power, "left on");
 }
 
@@ -53,48 +62,48 @@ fn output_before_its_entry_is_found() {
 }
 
 #[test]
-fn a_lost_boundary_is_found() {
+fn lost_boundary_is_found() {
     assert_found(Mutation::LostBoundary, PAIR, power, "another byte");
 }
 
 #[test]
-fn a_lost_route_is_found() {
+fn lost_route_is_found() {
     assert_found(Mutation::LostRoute, PAIR, power, "");
 }
 
 #[test]
-fn a_gate_without_leases_is_found() {
-    let pause = |at| vec![(at, Whom::Owner, Fault::Pause(200_000))];
+fn gate_without_leases_is_found() {
+    let pause = |at| vec![(at, Target::Owner, Fault::Pause(200_000))];
     assert_found(Mutation::NoFence, PAIR, pause, "are open");
-    let halt = |at| vec![(at, Whom::Owner, Fault::Halt(200_000))];
+    let halt = |at| vec![(at, Target::Owner, Fault::Halt(200_000))];
     assert_found(Mutation::NoFence, PAIR, halt, "are open");
 }
 
 #[test]
 fn ends_that_pass_the_gate_are_found() {
-    let process = |at| vec![(at, Whom::Owner, Fault::Process)];
+    let process = |at| vec![(at, Target::Owner, Fault::Process)];
     assert_found(Mutation::EndsPass, PAIR, process, "");
 }
 
 #[test]
-fn a_socket_restored_above_what_its_peer_has_is_found() {
+fn socket_restored_above_its_peers_position_is_found() {
     assert_found(Mutation::SendAbove, PAIR, power, "");
 }
 
 #[test]
-fn a_gap_in_a_copy_is_found() {
-    let channels = |at| vec![(at, Whom::Owner, Fault::Channels)];
+fn gap_in_a_replica_is_found() {
+    let channels = |at| vec![(at, Target::Owner, Fault::Channels)];
     assert_found(Mutation::GapsFollow, PAIR, channels, "");
 }
 
-/// A backup that is filled anew while something goes on: what goes on in the moment before it is waited for.
+/// A backup is filled again under traffic: output just before it counts waits for it.
 #[test]
-fn a_backup_that_counts_too_early_is_found() {
+fn backup_that_counts_too_early_is_found() {
     let script = Script::new(requests(Wire::Tls13, &[(0, 3_000); 24], false));
     let mut complaints = Vec::new();
     for number in 0..600 {
-        let channels = (5_000 + number * 137, Whom::Owner, Fault::Channels);
-        for mutation in [Mutation::None, Mutation::HastyBackup] {
+        let channels = (5_000 + number * 137, Target::Owner, Fault::Channels);
+        for mutation in [Mutation::None, Mutation::EarlyInSync] {
             let mut plan = Plan { mutation, faults: vec![channels], ..Plan::new(number, PAIR) };
             plan.weather.outside.latency = 4_000; // there is still traffic when it is filled, 0.1 s later
             let outcome = run_quietly(&script, &plan);
@@ -104,33 +113,33 @@ fn a_backup_that_counts_too_early_is_found() {
     }
     let seen = complaints.iter().filter(|complaint| complaint.contains("left on")).count();
     println!("{seen} complaints, the first: {:?}", complaints.first().and_then(|c| c.lines().next()));
-    assert!(seen > 0, "goes unnoticed");
+    assert!(seen > 0, "is not found");
 }
 
-/// The channel breaks again in the moment in which the backup is named.
+/// The channel breaks again at the moment at which the agent lists the backup.
 #[test]
-fn a_backup_whose_channel_breaks_while_it_is_named_is_waited_for() {
+fn backup_with_a_break_while_it_is_listed_is_waited_for() {
     let script = Script::new(requests(Wire::Tls13, &[(0, 3_000); 24], false));
     for number in 0..600 {
-        let first = (5_000 + number * 11, Whom::Owner, Fault::Channels);
-        let again = (first.0 + 50_000 + number % 60 * 900, Whom::Owner, Fault::Channels);
-        let mut plan = Plan { faults: vec![first, again], ..Plan::new(number, PAIR) };
+        let first = (5_000 + number * 11, Target::Owner, Fault::Channels);
+        let second = (first.0 + 50_000 + number % 60 * 900, Target::Owner, Fault::Channels);
+        let mut plan = Plan { faults: vec![first, second], ..Plan::new(number, PAIR) };
         plan.weather.outside.latency = 4_000;
         let outcome = run_quietly(&script, &plan);
         assert!(outcome.is_ok(), "{outcome:?}");
     }
 }
 
-/// Two nodes die: the first at a moment at which it has told only one of the others, the second just after it has gone
-/// on. With two backups that is survived, unless the second speaks before the third has its state.
+/// Two nodes fail: the first after it replicated to only one backup, the second just after the connection resumed on
+/// it. With two backups that is survived, unless the second sends before the third has its state.
 #[test]
-fn going_on_before_the_other_backup_knows_is_found() {
+fn resuming_before_the_other_backup_acknowledged_is_found() {
     let script = Script::new(tunnel(Wire::Tls13, false, &[6_000, 700], None));
     let plan = Plan { buffer: 12_000, ..Plan::new(1, TWO_BACKUPS) };
     let moments = run(&script, &plan).moments;
     let mut complaints = Vec::new();
     for at in moments.iter().copied().filter(|at| *at > 7_000) {
-        let first = (at, Whom::Owner, Fault::Power { lossy: false });
+        let first = (at, Target::Owner, Fault::Power { lossy: false });
         for mutation in [Mutation::None, Mutation::EagerFailover] {
             let once = Plan { faults: vec![first], mutation, ..plan.clone() };
             let resumed_at = match run_quietly(&script, &once) {
@@ -143,7 +152,7 @@ fn going_on_before_the_other_backup_knows_is_found() {
             };
             let Some(resumed_at) = resumed_at else { continue };
             for after in [1, 10, 60] {
-                let second = (resumed_at + after, Whom::Owner, Fault::Power { lossy: true });
+                let second = (resumed_at + after, Target::Owner, Fault::Power { lossy: true });
                 let twice = Plan { faults: vec![first, second], ..once.clone() };
                 let outcome = run_quietly(&script, &twice);
                 assert!(
@@ -159,49 +168,49 @@ fn going_on_before_the_other_backup_knows_is_found() {
         complaints.len(),
         complaints.first().and_then(|c| c.lines().next())
     );
-    assert!(!complaints.is_empty(), "goes unnoticed");
+    assert!(!complaints.is_empty(), "is not found");
 }
 
 #[test]
-fn a_backup_that_is_waited_for_for_ever_is_found() {
-    let stuck = |at| vec![(at, Whom::Other(0), Fault::Stuck(40_000_000))];
+fn waiting_for_a_silent_backup_without_limit_is_found() {
+    let stuck = |at| vec![(at, Target::Other(0), Fault::Stuck(40_000_000))];
     let script = Script::new(tunnel(Wire::Tls13, false, &[700, 20], None));
     for at in [6_000, 7_000] {
         let plan = Plan { faults: stuck(at), ..Plan::new(1, PAIR) };
         run(&script, &plan);
-        let patient = Plan { mutation: Mutation::PatientForever, ..plan };
-        let complaint = run_quietly(&script, &patient).err().unwrap_or_default();
+        let waiting = Plan { mutation: Mutation::WaitsForever, ..plan };
+        let complaint = run_quietly(&script, &waiting).err().unwrap_or_default();
         assert!(complaint.starts_with("not done"), "{complaint}");
     }
 }
 
-/// The next owner dies before it has said a word.
+/// The next owner fails before its first frame.
 #[test]
-fn a_bucket_that_nobody_keeps_while_it_moves_is_found() {
+fn bucket_without_a_keeping_node_during_a_handoff_is_found() {
     let script = Script::new(requests(Wire::Tls13, &[(0, 20_000), (4, 3_000)], false));
     let plan = Plan { buffer: 12_000, ..Plan::new(1, PAIR) };
     let moments = run(&script, &plan).moments;
     let mut complaints = Vec::new();
     for part in 1..4 {
-        let drain = (moments[moments.len() * part / 4], Whom::Owner, Fault::Drain(true));
+        let drain = (moments[moments.len() * part / 4], Target::Owner, Fault::Drain(true));
         let moves = run(&script, &Plan { faults: vec![drain], ..plan.clone() }).moments;
         for at in moves.into_iter().filter(|at| (drain.0..drain.0 + 2_000).contains(at)) {
             for node in [0, 1] {
-                let dies = (at, Whom::Node(node), Fault::Power { lossy: true });
-                let plan = Plan { faults: vec![drain, dies], ..plan.clone() };
+                let failure = (at, Target::Node(node), Fault::Power { lossy: true });
+                let plan = Plan { faults: vec![drain, failure], ..plan.clone() };
                 run(&script, &plan);
-                let mutated = Plan { mutation: Mutation::ForgetsFrozen, ..plan };
+                let mutated = Plan { mutation: Mutation::DropsFrozen, ..plan };
                 complaints.extend(run_quietly(&script, &mutated).err());
             }
         }
     }
     println!("{} complaints, the first: {:?}", complaints.len(), complaints.first());
-    assert!(!complaints.is_empty(), "goes unnoticed");
+    assert!(!complaints.is_empty(), "is not found");
 }
 
-/// A client ends its connection in the moment in which that waits for its socket.
+/// A client ends its connection while the connection waits for its socket.
 #[test]
-fn a_reset_of_a_connection_that_rests_is_found() {
+fn reset_of_an_idle_connection_is_found() {
     let script = Script::new(requests(Wire::Plain, &[(0, 300), (0, 300)], false));
     let mut complaints = Vec::new();
     for step in 0..60 {
@@ -216,24 +225,24 @@ fn a_reset_of_a_connection_that_rests_is_found() {
 }
 
 #[test]
-fn a_client_whose_reset_nobody_hears_is_found() {
+fn ignored_client_reset_is_found() {
     let script = Script::new(broken_off(tunnel(Wire::Tls13, false, &[700, 20], None)));
     for faults in [Vec::new(), power(20_000)] {
         let plan = Plan { faults, ..Plan::new(1, PAIR) };
         run(&script, &plan);
-        let deaf = Plan { mutation: Mutation::DeafToResets, ..plan };
-        let complaint = run_quietly(&script, &deaf).err().unwrap_or_default();
+        let ignoring = Plan { mutation: Mutation::IgnoresResets, ..plan };
+        let complaint = run_quietly(&script, &ignoring).err().unwrap_or_default();
         assert!(complaint.starts_with("not done"), "{complaint}");
     }
 }
 
-/// Nobody needs to die: its backup would continue one server connection for two clients.
+/// Without any failure: a backup would continue one server connection for two clients.
 #[test]
-fn a_server_connection_that_two_clients_own_is_found() {
+fn server_connection_with_two_clients_is_found() {
     let script = Script::new(requests(Wire::Tls13, &[(0, 300); 6], false));
     let mut complaints = Vec::new();
     for number in 0..40 {
-        // Entries of clients that do not wait for acknowledgements wait for others.
+        // Entries of clients that do not wait for acknowledgements wait for further entries.
         let plan = Plan { clients: 6, asks_after: 100, ..Plan::new(number, PAIR) };
         run(&script, &plan);
         let mutated = Plan { mutation: Mutation::SharesEarly, ..plan };

@@ -1,4 +1,4 @@
-//! What both ends are to see: the scenario run once through one connection without cluster, network or time.
+//! The expected input of both ends: the scenario run once through one connection without cluster, network or time.
 
 use crate::apps::{Served, peer_of, perform};
 use crate::harness::rig::Rig;
@@ -11,10 +11,10 @@ use std::sync::Arc;
 /// Index of the pool without servers.
 pub(crate) const DOWN: u32 = 2;
 
-/// See the module.
+/// Expected input of both ends.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Expected {
-    /// How much the client has received before each step of its script.
+    /// Bytes that the client has received before each step of its script.
     pub(crate) marks: Vec<usize>,
     pub(crate) client: Vec<u8>,
     pub(crate) client_end: bool,
@@ -58,14 +58,14 @@ pub(crate) fn reference(scenario: &Scenario, config: &Arc<Snapshot>) -> Expected
     };
     let served = legs.map(|(id, leg)| Served {
         bytes: asked(&leg.to_server),
-        // A tunnel's leg that is given up is closed, or breaks with its client: its server sees an end either way.
+        // A released tunnel leg is closed, or breaks with its client: its server receives an end either way.
         tunnel_end: tunnels(id, leg.fin || leg.released.is_some()),
     });
     expected.servers = served.collect();
     expected
 }
 
-/// Servers answer until nothing moves.
+/// Lets the servers answer until nothing changes.
 fn settle(rig: &mut Rig, scenario: &Scenario, apps: &mut BTreeMap<u32, App>) {
     loop {
         let mut moved = false;

@@ -1,4 +1,4 @@
-//! One run: a scenario, a cluster, faults. A failure is told with its plan and the last lines of its trace.
+//! One run: a scenario, a cluster, faults. A failure is reported with its plan and the last lines of its trace.
 
 use crate::apps::{Client, Log, Server};
 use crate::reference::{DOWN, Expected, reference};
@@ -7,7 +7,7 @@ use evergate_base::Micros;
 use evergate_connection::Snapshot;
 use evergate_membership::Mode;
 use evergate_sim_cluster::{
-    Application, Fault, Mutation, Paces, Setup, Tally, Template, Time, Weather, Whom, World,
+    Application, Coverage, Fault, Mutation, Paces, Setup, Target, Template, Time, Weather, World,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -25,16 +25,16 @@ pub(crate) const TRIO: Shape = (3, 1, 1, Mode::Witness);
 /// Three nodes, two backups.
 pub(crate) const TWO_BACKUPS: Shape = (3, 2, 1, Mode::Witness);
 
-/// Longest a run may take in virtual time.
+/// Longest run in virtual time.
 const SPAN: Time = 30_000_000;
-/// ... and when it may break.
+/// Longest run whose connections may break.
 const SPAN_LENIENT: Time = 2_000_000;
-/// How long a peer may take nothing in runs of impatient nodes: it is looked at after half a second.
+/// Write stall of impatient nodes: they check a peer that reads nothing after half a second.
 const WRITE_STALL: Micros = Micros(8_000_000);
-/// Lines of the trace that are shown, unless `EVERGATE_SIM_LINES` says otherwise.
+/// Lines of the trace that a failure shows; `EVERGATE_SIM_LINES` overrides the number.
 const SHOWN: usize = 100;
 
-/// What to run. With the same plan everything happens again.
+/// Parts of a run. The same plan repeats the same run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
@@ -42,20 +42,20 @@ pub(crate) struct Plan {
     pub(crate) weather: Weather,
     pub(crate) mutation: Mutation,
     pub(crate) buffer: usize,
-    pub(crate) gathers: bool,
+    pub(crate) batches: bool,
     pub(crate) clients: usize,
-    /// How long clients wait with their first request after the handshake.
+    /// Pause of the clients between handshake and first request.
     pub(crate) asks_after: Time,
-    /// How long clients wait before they go on.
+    /// Pause of the clients between steps.
     pub(crate) thinks_for: Time,
-    /// How fast both sides take what they are sent.
+    /// Reading rates of both sides.
     pub(crate) paces: Paces,
-    /// Nodes look soon at those that take nothing.
+    /// Whether nodes check stalled peers early.
     pub(crate) impatient: bool,
-    pub(crate) faults: Vec<(Time, Whom, Fault)>,
-    /// The faults are more than what is promised to be survived: only safety is asked for.
+    pub(crate) faults: Vec<(Time, Target, Fault)>,
+    /// The faults exceed the guarantee: only safety is checked.
     pub(crate) lenient: bool,
-    /// Which kind of random run it is, if one.
+    /// Kind of a random run, if it is one.
     pub(crate) kind: Option<&'static str>,
 }
 
@@ -67,7 +67,7 @@ impl Plan {
             weather: Weather::FAIR,
             mutation: Mutation::None,
             buffer: 65_536,
-            gathers: false,
+            batches: false,
             clients: 1,
             asks_after: 0,
             thinks_for: 0,
@@ -84,7 +84,7 @@ impl Plan {
         Plan { kind: Some(kind), ..self }
     }
 
-    /// What runs it again.
+    /// The command that runs it again.
     fn replay(&self) -> String {
         const CRATE: &str = "cargo test -p evergate-sim-cluster";
         match self.kind {
@@ -92,12 +92,12 @@ impl Plan {
                 let run = format!("EVERGATE_SIM_RUN={kind}:{}", self.seed);
                 format!("{run} {CRATE} replay -- --ignored --nocapture")
             }
-            // Nothing in it is left to chance.
+            // The run has no random part.
             None => format!("{CRATE} {}", std::thread::current().name().unwrap_or_default()),
         }
     }
 
-    /// When the last node that stands still for a while has gone on, and somewhat later.
+    /// Time at which the last paused node has continued, and somewhat later.
     fn settled_after(&self) -> Time {
         let ends = self.faults.iter().filter_map(|(at, _, fault)| match fault {
             Fault::Pause(span) | Fault::Halt(span) => Some(at + span + 30_000),
@@ -106,16 +106,17 @@ impl Plan {
         ends.max().unwrap_or(0)
     }
 
-    /// Whether a packet that nobody repeats may be lost: by the weather, on a link that is cut, or since more than one node fails.
+    /// Whether a packet without retransmission may be lost: by the network, on a cut link, or since several nodes fail.
     fn loses(&self) -> bool {
         let Weather { outside, inside, .. } = self.weather;
-        let cut =
-            |(_, _, fault): &(Time, Whom, Fault)| matches!(fault, Fault::CutOutside(_) | Fault::CutInside(_));
+        let cut = |(_, _, fault): &(Time, Target, Fault)| {
+            matches!(fault, Fault::CutOutside(_) | Fault::CutInside(_))
+        };
         outside.loss > 0 || inside.loss > 0 || self.faults.len() > 3 || self.faults.iter().any(cut)
     }
 }
 
-/// A scenario with what both ends are to see in it.
+/// A scenario with the expected input of both ends.
 pub(crate) struct Script {
     /// Empty where the seed makes it.
     name: &'static str,
@@ -128,15 +129,15 @@ impl Script {
         Script::named("", scenario)
     }
 
-    /// One whose name a failure tells.
+    /// A scenario with a name for failure reports.
     pub(crate) fn named(name: &'static str, scenario: Scenario) -> Script {
-        // Applications see the same whatever servers speak below.
+        // The applications' input does not depend on the servers' wire protocol.
         let expected = Rc::new(reference(&scenario, snapshot(Wire::Plain, false)));
         Script { name, scenario: Rc::new(scenario), expected }
     }
 }
 
-/// What a run was like.
+/// Result of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ran {
     pub(crate) resumed: u64,
@@ -144,12 +145,12 @@ pub(crate) struct Ran {
     pub(crate) elapsed: Time,
     pub(crate) steps: u64,
     pub(crate) moments: Vec<Time>,
-    /// When a drained node had given everything away.
+    /// Time at which a drained node had no bucket left.
     pub(crate) drained_at: Option<Time>,
-    pub(crate) tally: Tally,
+    pub(crate) coverage: Coverage,
 }
 
-/// The configuration whose servers speak this.
+/// The configuration whose servers use this wire protocol.
 fn snapshot(behind: Wire, impatient: bool) -> &'static Arc<Snapshot> {
     static SNAPSHOTS: [OnceLock<Arc<Snapshot>>; 6] = [const { OnceLock::new() }; 6];
     SNAPSHOTS[behind as usize * 2 + usize::from(impatient)].get_or_init(|| {
@@ -161,7 +162,7 @@ fn snapshot(behind: Wire, impatient: bool) -> &'static Arc<Snapshot> {
     })
 }
 
-/// A cluster of this shape that has come up; made once.
+/// A started cluster of this shape; made once.
 fn template(shape: Shape, behind: Wire) -> Arc<Template> {
     type Key = (u8, u8, u16, bool, u8);
     static KNOWN: Mutex<BTreeMap<Key, Arc<Template>>> = Mutex::new(BTreeMap::new());
@@ -194,26 +195,26 @@ fn world(script: &Script, plan: &Plan, served: &Log, trace: bool) -> World {
         weather: plan.weather,
         mutation: plan.mutation,
         buffer: plan.buffer,
-        gathers: plan.gathers,
+        batches: plan.batches,
         faults: plan.faults.clone(),
         trace,
     })
 }
 
-/// Runs; what went wrong, and the last lines of the trace when one was kept.
+/// Runs the plan. An error is the failure with the last lines of the trace, if one was kept.
 fn attempt(script: &Script, plan: &Plan, trace: bool) -> Result<Ran, String> {
     let served: Log = Rc::new(RefCell::new(Vec::new()));
     let mut world = world(script, plan, &served, trace);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         world.run(if plan.lenient { SPAN_LENIENT } else { SPAN })?;
-        // Whoever has been replaced meanwhile must do no harm.
+        // A node that was replaced meanwhile must do no harm.
         let elapsed = world.elapsed();
         world.run_for(plan.settled_after().saturating_sub(elapsed))
     }));
     let mut result = match outcome {
         Ok(Err(what)) if plan.lenient && what.starts_with("not done") => Ok(()),
         Ok(result) => result,
-        Err(panic) => Err(reported(&*panic)),
+        Err(panic) => Err(panic_text(&*panic)),
     };
     if result.is_ok() && !plan.lenient {
         result = compare(script, plan, &served);
@@ -231,20 +232,20 @@ fn attempt(script: &Script, plan: &Plan, trace: bool) -> Result<Ran, String> {
         steps: world.steps(),
         moments: world.moments(),
         drained_at: world.drained_at(),
-        tally: world.tally(),
+        coverage: world.coverage(),
     })
 }
 
-fn reported(panic: &(dyn std::any::Any + Send)) -> String {
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
 }
 
-/// Servers have seen the requests of the undisturbed run, each once.
+/// Checks that the servers received the requests of the undisturbed run, each once.
 fn compare(script: &Script, plan: &Plan, served: &Log) -> Result<(), String> {
-    // That the client broke off may not have been heard.
-    let loss_notices = script.scenario.breaks() && plan.loses();
-    let key = |bytes: &[u8], end: Option<bool>| (masked(bytes), end.filter(|_| !loss_notices));
+    // The client's reset may have been lost.
+    let reset_may_be_lost = script.scenario.breaks() && plan.loses();
+    let key = |bytes: &[u8], end: Option<bool>| (masked(bytes), end.filter(|_| !reset_may_be_lost));
     let served = served.borrow();
     let mut got: Vec<_> = served.iter().map(|served| key(&served.bytes, served.tunnel_end)).collect();
     let once = script.expected.servers.iter().map(|served| key(&served.bytes, served.tunnel_end));
@@ -267,7 +268,7 @@ fn compare(script: &Script, plan: &Plan, served: &Log) -> Result<(), String> {
     Err(format!("servers got [{}] instead of [{}]", show(&got), show(&expected)))
 }
 
-/// A request's id and its client's address differ from connection to connection.
+/// Masks the request's id and its client's address, which differ between connections.
 fn masked(bytes: &[u8]) -> Vec<u8> {
     const NAME: &[u8] = b"X-Request-Id: ";
     let mut masked = bytes.to_vec();
@@ -278,7 +279,7 @@ fn masked(bytes: &[u8]) -> Vec<u8> {
     masked
 }
 
-/// Runs, and panics with everything that is needed to see why it failed.
+/// Runs the plan, and panics with the whole report of a failure.
 pub(crate) fn run(script: &Script, plan: &Plan) -> Ran {
     run_quietly(script, plan).unwrap_or_else(|what| {
         let traced = attempt(script, plan, true).err().unwrap_or_default();
@@ -293,7 +294,7 @@ pub(crate) fn run(script: &Script, plan: &Plan) -> Ran {
     })
 }
 
-/// Runs; what went wrong.
+/// Runs the plan, and returns a failure as an error.
 pub(crate) fn run_quietly(script: &Script, plan: &Plan) -> Result<Ran, String> {
     attempt(script, plan, false)
 }

@@ -6,7 +6,7 @@ use crate::scenario::{
 };
 use evergate_sim_cluster::Random;
 
-/// The server connection is authenticated: no other client may get it, and this one keeps it.
+/// The server connection is authenticated: this client keeps it, and no other client may use it.
 const IDENTIFIED: &[(usize, usize)] = &[(WHO, 5), (LOGIN, 0), (LOGIN_ENDS, 0), (WHO_POSTS, 900), (WHO, 300)];
 
 pub(crate) const WIRES: [Wire; 3] = [Wire::Plain, Wire::Tls12, Wire::Tls13];
@@ -38,7 +38,7 @@ fn ask(scenario: &mut Scenario, kind: usize, size: usize, waits: bool) {
     }
 }
 
-/// Requests one after the other, the next when the one before is answered, or all at once.
+/// Requests in sequence, each after the previous response, or all at once.
 pub(crate) fn requests(wire: Wire, kinds: &[(usize, usize)], pipelined: bool) -> Scenario {
     let mut scenario = empty(wire, true);
     for (kind, size) in kinds {
@@ -48,7 +48,7 @@ pub(crate) fn requests(wire: Wire, kinds: &[(usize, usize)], pipelined: bool) ->
     scenario
 }
 
-/// The client breaks the connection off when it has everything, instead of ending it.
+/// Lets the client reset the connection when it has everything, instead of ending it.
 pub(crate) fn broken_off(mut scenario: Scenario) -> Scenario {
     scenario.steps.pop();
     then(&mut scenario, Act::Reset, true);
@@ -67,7 +67,7 @@ pub(crate) fn tunnel(
         ask(&mut scenario, UPGRADE, 0, true);
     }
     for (index, size) in sizes.iter().enumerate() {
-        // Somebody has to speak first: a client whose last ACK is lost waits for a server that nobody asked.
+        // One side has to send first: a client whose last ACK is lost waits for a server that has no connection.
         then(&mut scenario, Act::Send(noise(*size, *size as u64)), upgrade || index > 0);
         then(&mut scenario, Act::KeyUpdate(true), false);
     }
@@ -76,7 +76,7 @@ pub(crate) fn tunnel(
     scenario
 }
 
-/// Small scenarios that are killed at every moment.
+/// Small scenarios in which a node fails at every moment.
 pub(crate) fn fixed() -> Vec<(&'static str, Scenario)> {
     let mut all = Vec::new();
     for wire in WIRES {
@@ -100,7 +100,7 @@ pub(crate) fn fixed() -> Vec<(&'static str, Scenario)> {
     all
 }
 
-/// The same before servers that speak TLS.
+/// Such scenarios with servers that use TLS.
 pub(crate) fn before_tls_servers() -> Vec<(&'static str, Scenario)> {
     let mut all = Vec::new();
     for (wire, behind, server_updates) in [
@@ -167,7 +167,7 @@ pub(crate) fn random(random: &mut Random, size_max: u64) -> Scenario {
         }
         scenario.server_ends_after = random.chance(300).then(|| random.below(total as u64 + 1) as usize);
     }
-    // To a server that has ended it still says something, which a reset would cut off anywhere.
+    // To a server that has ended the client still sends bytes, which a reset would cut off anywhere.
     let last = match random.below(1000) {
         0..600 => Act::Close,
         850.. if scenario.server_ends_after.is_none() => Act::Reset,
