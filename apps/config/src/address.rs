@@ -39,8 +39,8 @@ pub(crate) fn listen(text: &str) -> Result<ListenAddress, Wrong> {
 }
 
 impl ListenAddress {
-    /// Whether one of two addresses takes connections that the other one would take: the kernel lets only sockets that share
-    /// listen on both.
+    /// Whether one of two addresses takes connections that the other one would take: the kernel lets only sockets that
+    /// share listen on both.
     pub fn meets(self, other: ListenAddress) -> bool {
         let (one, two) = (self.socket.ip(), other.socket.ip());
         self.socket.port() == other.socket.port() && (one == two || self.takes(two) || other.takes(one))
@@ -90,7 +90,8 @@ pub(crate) fn server(text: &str) -> Result<(Host<'_>, u16), Wrong> {
     Ok((Host::Name(host), port))
 }
 
-/// Refuses addresses that TCP cannot have at either end of a connection, so that a start does not fail, nor every request.
+/// Refuses addresses that TCP cannot have at either end of a connection, so that a start does not fail, nor every
+/// request.
 fn of_one_machine(ip: IpAddr) -> Result<(), Wrong> {
     let is_broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
     match ip {

@@ -15,8 +15,8 @@ use crate::checks::certificate_dates::Validity;
 
 /// Files and host names, as the checks see them.
 pub trait World {
-    /// When a certificate chain that is used with this key is valid, both as PEM; an error when they do not fit. Without an
-    /// answer of its own a world does not look into them.
+    /// When a certificate chain that is used with this key is valid, both as PEM; an error when they do not fit.
+    /// Without an answer of its own a world does not look into them.
     fn validity(&self, _chain: &[u8], _key: &[u8]) -> Result<Validity, KeyError> {
         Ok(Validity::ALWAYS)
     }
@@ -198,8 +198,8 @@ impl World for Machine {
 /// Host names that are looked up at a time.
 const LOOKUPS_MAX: usize = 16;
 
-/// What becomes of each item, up to [`LOOKUPS_MAX`] of them at a time: a name server that does not answer is waited for once
-/// (10 s where resolv.conf says nothing else), not once for each name.
+/// What becomes of each item, up to [`LOOKUPS_MAX`] of them at a time: a name server that does not answer is waited for
+/// once (10 s where resolv.conf says nothing else), not once for each name.
 fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let take_turns = || -> Vec<(usize, R)> {

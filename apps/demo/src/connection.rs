@@ -24,7 +24,8 @@ struct Asked {
     body: Body,
 }
 
-/// Serves requests one after the other until the client has had enough. `board`: the transfers of a show, if there is one.
+/// Serves requests one after the other until the client has had enough. `board`: the transfers of a show, if there is
+/// one.
 pub(super) fn serve(name: &str, mut stream: TcpStream, board: Option<&Board>) {
     // A client that goes away is no error to anybody here.
     let _ = stream.set_nodelay(true);

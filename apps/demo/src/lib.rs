@@ -1,8 +1,9 @@
-//! Small HTTP/1.1 servers to stand behind evergate in demonstrations and tests: each says who it is and what it was sent.
+//! Small HTTP/1.1 servers to stand behind evergate in demonstrations and tests: each says who it is and what it was
+//! sent.
 //!
-//! `/` and everything else: a JSON description of the request. `/big?bytes=N`: N bytes. `/slow?ms=N`: the description, N ms
-//! later. `/status?code=N`: the description with status N. `/echo` with an `Upgrade` header: 101, then every byte back, or
-//! every message if the client speaks WebSocket.
+//! `/` and everything else: a JSON description of the request. `/big?bytes=N`: N bytes. `/slow?ms=N`: the description,
+//! N ms later. `/status?code=N`: the description with status N. `/echo` with an `Upgrade` header: 101, then every byte
+//! back, or every message if the client speaks WebSocket.
 //!
 //! One thread per connection, no limits in time: not for anything that strangers reach.
 

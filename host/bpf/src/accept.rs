@@ -24,8 +24,8 @@ pub struct Accept {
 pub struct CardState {
     /// The segment size to offer, IPv4 and IPv6; from the interface's MTU.
     pub segment_bytes: [u16; 2],
-    /// The networks on its link, addresses and their prefixes in bits: who is in one is answered where the SYN came from,
-    /// everybody else by the kernel's routes. So is who is in none of the first sixteen.
+    /// The networks on its link, addresses and their prefixes in bits: who is in one is answered where the SYN came
+    /// from, everybody else by the kernel's routes. So is who is in none of the first sixteen.
     pub networks: Vec<(IpAddr, u8)>,
 }
 

@@ -1,9 +1,10 @@
 //! The clock that leases go by, read by this process and by the programs.
 //!
-//! It is the boot-time clock: unlike the monotonic one it goes on while the machine is suspended, so that a node does not come
-//! back with leases that others saw end long ago. A process in a time namespace may see it moved against what the programs
-//! see (`time_namespaces(7)`); it would write leases that are over already, or that last for hours too long, so the gate
-//! refuses to load there. Where a hypervisor stops the machine's clocks, this one stands still as well.
+//! It is the boot-time clock: unlike the monotonic one it goes on while the machine is suspended, so that a node does
+//! not come back with leases that others saw end long ago. A process in a time namespace may see it moved against what
+//! the programs see (`time_namespaces(7)`); it would write leases that are over already, or that last for hours too
+//! long, so the gate refuses to load there. Where a hypervisor stops the machine's clocks, this one stands still as
+//! well.
 
 use crate::GateError;
 use libbpf_rs::libbpf_sys as sys;
@@ -11,8 +12,8 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-/// How far apart both may seem to be: the kernel corrects its clock between two looks, by nanoseconds. A lease has 2 ms to
-/// spare.
+/// How far apart both may seem to be: the kernel corrects its clock between two looks, by nanoseconds. A lease has 2 ms
+/// to spare.
 const APART_NS_MAX: u64 = 500_000;
 /// A frame that is long enough for a test run; the time takes the place of its first bytes.
 const FRAME_BYTES: usize = 64;

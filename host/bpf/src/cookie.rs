@@ -10,16 +10,17 @@ use std::num::NonZeroU8;
 pub struct CookieKey(pub [u64; 2]);
 
 impl CookieKey {
-    /// Whether a node has answered a SYN of this flow with the number `theirs` by the number `ours`, in `epoch` or the one
-    /// before or after. One of five million wrong pairs looks like that.
+    /// Whether a node has answered a SYN of this flow with the number `theirs` by the number `ours`, in `epoch` or the
+    /// one before or after. One of five million wrong pairs looks like that.
     pub(crate) fn has_answered(self, flow: &Flow, theirs: u32, ours: u32, epoch: u32) -> bool {
-        let distance = (ours >> 8).wrapping_sub(epoch).wrapping_add(1) & 3; // 0: the epoch before, 1: this one, 2: the next
+        // 0: the epoch before, 1: this one, 2: the next
+        let distance = (ours >> 8).wrapping_sub(epoch).wrapping_add(1) & 3;
         let of = epoch.wrapping_add(distance).wrapping_sub(1);
         distance != 3 && self.hash(flow, of, ours & 0xff).wrapping_add(theirs) << 10 == ours & !0x3ff
     }
 
-    /// Offset of the timestamps of a node's SYN-ACKs from its monotonic clock, in milliseconds: another number on each node.
-    /// Clients do not learn the machine's uptime (RFC 7323, section 7.1).
+    /// Offset of the timestamps of a node's SYN-ACKs from its monotonic clock, in milliseconds: another number on each
+    /// node. Clients do not learn the machine's uptime (RFC 7323, section 7.1).
     pub(crate) fn timestamp_offset(self, node: NonZeroU8) -> u32 {
         let mut state = Sip::new(self.0);
         state.word_in_two_rounds(u64::from(node.get()));

@@ -24,8 +24,8 @@ pub struct DivertedSegment {
 }
 
 impl DivertedSegment {
-    /// Reads a record of the ring: the flow's key and a segment from its TCP header on. `None` for what is none, and when the
-    /// checksum is wrong: the kernel has not looked at it yet.
+    /// Reads a record of the ring: the flow's key and a segment from its TCP header on. `None` for what is none, and
+    /// when the checksum is wrong: the kernel has not looked at it yet.
     pub(crate) fn read(record: &[u8]) -> Option<DivertedSegment> {
         let (key, segment) = record.split_at_checked(KEY_BYTES)?;
         let word = |at: usize| Some(u32::from_ne_bytes(*key.get(at..)?.first_chunk()?));
@@ -45,8 +45,8 @@ impl DivertedSegment {
     }
 }
 
-/// Whether the checksum is right (RFC 9293, 3.1), or is still to be filled in: between virtual cards, and where the kernel has
-/// joined segments that it found intact, it is the sum of the pseudo-header alone.
+/// Whether the checksum is right (RFC 9293, 3.1), or is still to be filled in: between virtual cards, and where the
+/// kernel has joined segments that it found intact, it is the sum of the pseudo-header alone.
 fn is_intact(segment: &[u8], local: IpAddr, remote: IpAddr) -> bool {
     let pseudo = words(&octets(local)) + words(&octets(remote)) + u64::from(TCP) + segment.len() as u64;
     let Some(field) = segment.get(16..18) else { return false };

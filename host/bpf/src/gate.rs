@@ -175,8 +175,8 @@ pub struct PacketGate {
 }
 
 impl PacketGate {
-    /// Loads the programs and makes or finds their maps. Nothing is attached yet. Fails in a time namespace in which this
-    /// process sees another boot time than the programs ([`GateError::Clock`]).
+    /// Loads the programs and makes or finds their maps. Nothing is attached yet. Fails in a time namespace in which
+    /// this process sees another boot time than the programs ([`GateError::Clock`]).
     pub fn load(options: &Options<'_>) -> Result<PacketGate, GateError> {
         let gate = PacketGate::load_with_clock(options, false)?;
         clock::check(gate.programs.clock.as_fd())?;
@@ -332,8 +332,8 @@ impl PacketGate {
         self.put(&self.maps.peers, &key, &types::mac { mac, pad: 0 }, "noting a node's address")
     }
 
-    /// Whether packets of connections that nobody knows may be answered with RST. Only a node that holds the state of its
-    /// buckets may say so; initially it may not.
+    /// Whether packets of connections that nobody knows may be answered with RST. Only a node that holds the state of
+    /// its buckets may say so; initially it may not.
     pub fn set_reset_unknown(&self, allowed: bool) -> Result<(), GateError> {
         let value = types::settings { reset_unknown: u32::from(allowed), pad: 0 };
         self.put(&self.maps.settings, &0u32, &value, "changing a setting")
@@ -358,9 +358,9 @@ impl PacketGate {
         }
     }
 
-    /// When our kernel last answered the SYN of a client of the bucket, in nanoseconds of the programs' clock, while there are
-    /// such clients whom no program has accepted: no other node could continue them. Those that were accepted from a cookie
-    /// do not count.
+    /// When our kernel last answered the SYN of a client of the bucket, in nanoseconds of the programs' clock, while
+    /// there are such clients whom no program has accepted: no other node could continue them. Those that were accepted
+    /// from a cookie do not count.
     pub fn greeted_ns(&self, bucket: Bucket) -> Option<u64> {
         self.maps.greeted_ns(bucket)
     }

@@ -15,7 +15,8 @@ pub const BACKUPS_MAX: usize = 6;
 const ON_HOLD: u8 = 1;
 const CLOSED: u8 = 2;
 
-/// Greatest number of a node in the maps: the lease table has an entry for each number and one for this node's own lease.
+/// Greatest number of a node in the maps: the lease table has an entry for each number and one for this node's own
+/// lease.
 const NUMBER_MAX: u8 = 63;
 
 /// The programs' number of a node: its index in the node list plus 1, because 0 stands for no node. `None` beyond
@@ -101,8 +102,8 @@ impl Owner {
     }
 }
 
-/// The owner table. One word per bucket: owner, hold and backups change together. A bucket outside the table has no owner,
-/// and a change of it has no effect.
+/// The owner table. One word per bucket: owner, hold and backups change together. A bucket outside the table has no
+/// owner, and a change of it has no effect.
 #[derive(Clone)]
 pub struct Owners {
     pub(crate) table: Arc<Table<u64>>,
@@ -173,7 +174,8 @@ impl Owners {
     }
 }
 
-/// Until when this node may emit, in nanoseconds of the programs' clock ([`Leases::now_ns`]). Zero, as at the start, means never.
+/// Until when this node may emit, in nanoseconds of the programs' clock ([`Leases::now_ns`]). Zero, as at the start,
+/// means never.
 #[derive(Clone)]
 pub struct Leases {
     pub(crate) table: Arc<Table<u64>>,

@@ -78,7 +78,8 @@ pub struct Strange {
 }
 
 /// The handle of one gated flow. Exactly one exists per taken slot; it is given back with
-/// [`Lane::finish`](crate::Lane::finish). Dropping it instead leaves the flow gated for good, which is safe but leaks the slot.
+/// [`Lane::finish`](crate::Lane::finish). Dropping it instead leaves the flow gated for good, which is safe but leaks
+/// the slot.
 pub struct Slot {
     table: Arc<Table<types::slot>>,
     index: u32,
@@ -88,10 +89,10 @@ pub struct Slot {
 /// Most that a server has on its way through a node that has told its backups nothing of it: what its windows hold.
 const UNREPORTED_MAX: u32 = 32 << 20;
 
-/// How much more than [`Restored::send`] the peer may turn out to have, in bytes: what the node before us can have sent, which
-/// is what the peer had room for, twice, because it may have taken that in and made room again; and as often as that happened
-/// before the backups were told, with all that the other end may say before it hears of it. Whoever acknowledges more is not
-/// the peer.
+/// How much more than [`Restored::send`] the peer may turn out to have, in bytes: what the node before us can have
+/// sent, which is what the peer had room for, twice, because it may have taken that in and made room again; and as
+/// often as that happened before the backups were told, with all that the other end may say before it hears of it.
+/// Whoever acknowledges more is not the peer.
 pub fn ahead_max(peer_window_scale: u8) -> u32 {
     (2 * (65_535 << peer_window_scale.min(13)) + UNREPORTED_MAX).min(1 << 30)
 }
@@ -118,12 +119,12 @@ impl Slot {
         (was & FLAG_RECOVERED == 0).then_some(slot)
     }
 
-    /// Writes all of a restored flow. Its bucket must be on hold or not ours yet, or the flow asleep: the gate writes these lines
-    /// too once packets flow.
+    /// Writes all of a restored flow. Its bucket must be on hold or not ours yet, or the flow asleep: the gate writes
+    /// these lines too once packets flow.
     pub(crate) fn write(table: &Arc<Table<types::slot>>, index: u32, from: &Restored, bucket: u16) -> Slot {
         let pointer = table.pointer(index as usize);
-        // SAFETY: the entry lies inside the table. Its flow is not registered, on hold or asleep, so no program writes it;
-        // a program that still reads the old flow sees plain integers.
+        // SAFETY: the entry lies inside the table. Its flow is not registered, on hold or asleep, so no program writes
+        // it; a program that still reads the old flow sees plain integers.
         let generation = unsafe { (&raw const (*pointer).generation).read_volatile() };
         let edge = from.receive.wrapping_add(from.window);
         let mut eth = [0; 14];
@@ -221,8 +222,8 @@ impl Slot {
         self.read(|slot| field!(slot, snd_una))
     }
 
-    /// Whether the peer has, or needs, everything up to `end`: it has acknowledged it, or one of the two has refused the other
-    /// (RST).
+    /// Whether the peer has, or needs, everything up to `end`: it has acknowledged it, or one of the two has refused
+    /// the other (RST).
     pub fn is_over(&self, end: u32) -> bool {
         self.flags().load(Ordering::Acquire) & FLAG_GONE != 0
             || self.peer_acked().wrapping_sub(end) as i32 >= 0
@@ -262,8 +263,8 @@ impl Slot {
         };
     }
 
-    /// Asks for one event in `lane` when the peer has acknowledged up to `ack`. False when it has already: then no event
-    /// may come.
+    /// Asks for one event in `lane` when the peer has acknowledged up to `ack`. False when it has already: then no
+    /// event may come.
     pub fn wake_at(&self, lane: WorkerPortId, ack: u32) -> bool {
         let flags = self.flags();
         if flags.load(Ordering::Relaxed) >> PORT_SHIFT != lane.number() as u32 {
@@ -282,8 +283,8 @@ impl Slot {
         unsafe { (&raw const (*self.pointer()).wscale).read_volatile() }
     }
 
-    /// Where packets of the flow go next: the link address of the peer or of its gateway. Zeros when our kernel has not said
-    /// anything in it yet. While it changes, half of both may be read.
+    /// Where packets of the flow go next: the link address of the peer or of its gateway. Zeros when our kernel has not
+    /// said anything in it yet. While it changes, half of both may be read.
     pub fn next_hop(&self) -> [u8; 6] {
         if self.flags().load(Ordering::Acquire) & FLAG_LEARN != 0 {
             return UNKNOWN;

@@ -26,9 +26,9 @@ pub struct PeerPosition {
 }
 
 impl PacketGate {
-    /// Whether there is a slot of the flow that is no older than `since_ns`, and that a program of this node holds or will: there is
-    /// a connection of these ends already, perhaps still in a listener's queue, and not one that is left from when the bucket was
-    /// here before.
+    /// Whether there is a slot of the flow that is no older than `since_ns`, and that a program of this node holds or
+    /// will: there is a connection of these ends already, perhaps still in a listener's queue, and not one that is left
+    /// from when the bucket was here before.
     pub fn is_held(&self, flow: &Flow, since_ns: u64) -> bool {
         let mut index = [0; 4];
         let found = self.maps.flows.lookup_into(bytes(&flow.key()), &mut index, MapFlags::ANY);
@@ -56,8 +56,8 @@ impl PacketGate {
         self.enter(slot, from)
     }
 
-    /// The same of a flow whose bucket is on hold no more, unless its peer has begun another connection of the same ends here since
-    /// then: nothing is changed about that one.
+    /// The same of a flow whose bucket is on hold no more, unless its peer has begun another connection of the same
+    /// ends here since then: nothing is changed about that one.
     pub fn restore_unless_begun(&self, from: &Restored, since_ns: u64) -> Result<Option<Slot>, GateError> {
         let slot = self.slot_for(from)?;
         let key = from.flow.key();
@@ -123,14 +123,14 @@ impl PacketGate {
         let _ = self.maps.peer_input.delete(bytes(&flow.key()));
     }
 
-    /// Frees slots of connections that never came to be: older than `age_ns` and taken by no program. Returns how many. Looks
-    /// through the whole table, and counts what it finds, see [`Gate::slots_counted`].
+    /// Frees slots of connections that never came to be: older than `age_ns` and taken by no program. Returns how many.
+    /// Looks through the whole table, and counts what it finds, see [`Gate::slots_counted`].
     pub fn reclaim(&self, now_ns: u64, age_ns: u64) -> usize {
         self.sweep(now_ns, age_ns, |_| true)
     }
 
-    /// Like [`Gate::reclaim`], but only those whose peers have not answered our SYN-ACK: in a flood nobody ever will. Not
-    /// those whose peers have not answered our SYN.
+    /// Like [`Gate::reclaim`], but only those whose peers have not answered our SYN-ACK: in a flood nobody ever will.
+    /// Not those whose peers have not answered our SYN.
     pub fn reclaim_unanswered(&self, now_ns: u64, age_ns: u64) -> usize {
         self.sweep(now_ns, age_ns, |slot| {
             // SAFETY: aligned fields of an entry of the table, which outlives the call.

@@ -18,8 +18,8 @@ pub const BATCH: usize = 64;
 const LANES: usize = 64;
 /// Events that a worker can be behind by; beyond it they are lost and counted.
 const RING_BYTES: u32 = 1 << 20;
-/// Events taken at once, and segments that may wait to be taken: whoever sends them as fast as they are read must not keep the
-/// worker from all else.
+/// Events taken at once, and segments that may wait to be taken: whoever sends them as fast as they are read must not
+/// keep the worker from all else.
 const EVENTS_MAX: usize = 1024;
 /// How long a finished flow may wait for the peer's last ACK before its slot is taken away, in nanoseconds.
 const FINISH_NS_MAX: u64 = 60_000_000_000;
@@ -142,9 +142,9 @@ impl WorkerPort {
         Ok(())
     }
 
-    /// Sends an ACK at `committed` for each slot, in batches; leave out those that do not owe one
-    /// ([`Slot::owes_ack`]). Must be called in the network namespace of the node. An ACK that cannot be sent is no error:
-    /// the peer asks again.
+    /// Sends an ACK at `committed` for each slot, in batches; leave out those that do not owe one ([`Slot::owes_ack`]).
+    /// Must be called in the network namespace of the node. An ACK that cannot be sent is no error: the peer asks
+    /// again.
     pub fn emit_acks<'a>(&mut self, slots: impl IntoIterator<Item = &'a Slot>) -> io::Result<()> {
         let (mut batches, mut result) = ([([0; BATCH], 0), ([0; BATCH], 0)], Ok(()));
         for slot in slots {
@@ -192,9 +192,9 @@ impl WorkerPort {
         if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(()) }
     }
 
-    /// Gives a slot back. With `end`, the sequence number after our FIN, its packets pass until the peer has acknowledged it, at
-    /// most a minute, see [`Lane::sweep`]; without, the flow is forgotten at once and what its socket still sends is
-    /// stopped.
+    /// Gives a slot back. With `end`, the sequence number after our FIN, its packets pass until the peer has
+    /// acknowledged it, at most a minute, see [`Lane::sweep`]; without, the flow is forgotten at once and what its
+    /// socket still sends is stopped.
     pub fn finish(&mut self, slot: Slot, end: Option<u32>, now_ns: u64) {
         let Some(end) = end else {
             self.free(&slot);

@@ -12,9 +12,9 @@ use std::thread::JoinHandle;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A network namespace with a mount namespace and a BPF file system of its own. It is a thread; the namespace and all in
-/// it is gone when the last thread, process or socket of it is. Without a name there is nothing to clean up, also after a
-/// crash; a name goes with this value, and stays behind only when the process is killed.
+/// A network namespace with a mount namespace and a BPF file system of its own. It is a thread; the namespace and all
+/// in it is gone when the last thread, process or socket of it is. Without a name there is nothing to clean up, also
+/// after a crash; a name goes with this value, and stays behind only when the process is killed.
 pub struct Namespace {
     jobs: Option<mpsc::Sender<Job>>,
     thread: Option<JoinHandle<()>>,

@@ -1,6 +1,7 @@
 //! When a certificate is valid, and what to say when that is not now or not for long.
 //!
-//! No reason to refuse a configuration: a node must come up with an expired certificate too, and clocks are wrong at times.
+//! No reason to refuse a configuration: a node must come up with an expired certificate too, and clocks are wrong at
+//! times.
 
 use evergate_base::rfc3339;
 use evergate_crypto::{CertifiedName, KeyError};

@@ -119,7 +119,8 @@ const REQUIRED: [(u16, &str, &str, &str); 3] = [
     (407, "Proxy-Authenticate", "Basic", "15.5.8"),
 ];
 
-/// Warns of denials without a field that their status requires: neither the rule sets it, nor one that lets the search go on.
+/// Warns of denials without a field that their status requires: neither the rule sets it, nor one that lets the search
+/// go on.
 fn denials(config: &RawConfig, checks: &mut Checks<'_>) {
     let sets = |rule: &RuleSpec, field: &str| {
         rule.set_response_headers.keys().any(|k| k.eq_ignore_ascii_case(field))

@@ -19,7 +19,8 @@ pub fn is_pid(content: &[u8]) -> bool {
 const PID_DIGITS_MAX: usize = 20;
 
 impl Checks<'_> {
-    /// A file that the process makes, in a folder that must be there, and makes anew when it is `rotated`, as whoever it has become.
+    /// A file that the process makes, in a folder that must be there, and makes anew when it is `rotated`, as whoever
+    /// it has become.
     pub(crate) fn own_file(&mut self, text: &str, at: &KeyPath, rotated: bool) -> PathBuf {
         let path = self.path(text);
         self.own_files.push((at.clone(), path.clone()));
@@ -62,7 +63,8 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Looks for files that the process makes where it would destroy another one: the configuration, one that it names, or one of its own.
+/// Looks for files that the process makes where it would destroy another one: the configuration, one that it names, or
+/// one of its own.
 pub(crate) fn clashes(checks: &mut Checks<'_>) {
     let config = Path::new(checks.report.source().file()).file_name().map(|name| checks.base_dir.join(name));
     for (i, (at, path)) in checks.own_files.clone().iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Schema of pools in front of TLS terminators that keep sessions of their own. Keys are named as in a simulator's plan.
+//! Schema of pools in front of TLS terminators that keep sessions of their own. Keys are named as in a simulator's
+//! plan.
 
 use super::bounds::COST_US_MAX;
 use super::{Kind, Section, with_default};

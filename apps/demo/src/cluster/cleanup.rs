@@ -1,7 +1,7 @@
 //! Names that a show gives to things outside its own process, and what killed shows left behind under such names.
 //!
-//! A show holds a file in its folder locked. A lock ends with its holder, however that one ends: so what is removed was certainly a
-//! show's, of this user, and is nobody's any more.
+//! A show holds a file in its folder locked. A lock ends with its holder, however that one ends: so what is removed was
+//! certainly a show's, of this user, and is nobody's any more.
 
 use super::output::Voice;
 use evergate_netns::Namespace;

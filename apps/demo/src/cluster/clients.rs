@@ -133,7 +133,8 @@ fn visits(board: &Board, transfer: &Transfer, target: &Target) -> io::Result<()>
             break;
         }
         let began = Instant::now();
-        // A handshake that a dying node leaves unfinished is nobody's: no request was sent, and every client tries again.
+        // A handshake that a dying node leaves unfinished is nobody's: no request was sent, and every client tries
+        // again.
         let line = Line::open(target).or_else(|_| {
             transfer.repeated();
             Line::open(target)

@@ -1,8 +1,10 @@
-//! `evergate demo cluster`: a cluster on this machine that loses node after node under traffic, and what the client sees.
+//! `evergate demo cluster`: a cluster on this machine that loses node after node under traffic, and what the client
+//! sees.
 //!
-//! Network namespaces are the client, a switch, the nodes and the servers. Nodes are processes of this very program; the
-//! clients and the servers are threads of this one, so that both ends of a transfer are seen: every byte is compared where
-//! it arrives, and silences are measured there. All of it goes with this process; see `leftovers` for when it is killed.
+//! Network namespaces are the client, a switch, the nodes and the servers. Nodes are processes of this very program;
+//! the clients and the servers are threads of this one, so that both ends of a transfer are seen: every byte is
+//! compared where it arrives, and silences are measured there. All of it goes with this process; see `leftovers` for
+//! when it is killed.
 
 mod admin;
 mod cleanup;

@@ -1,8 +1,8 @@
 //! What has come of every transfer: clients and servers write it down here, the show reads it.
 //!
 //! A silence is the time between two pieces that reached their receiver: the client of a download, the server of an
-//! upload, whoever waits for the echo or the response. Senders are slow on purpose, so that no transfer is over before the
-//! show is; [`Board::finish`] lets them send all the rest at once.
+//! upload, whoever waits for the echo or the response. Senders are slow on purpose, so that no transfer is over before
+//! the show is; [`Board::finish`] lets them send all the rest at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -104,8 +104,8 @@ fn is_drained(status: &ClusterStatus, began: &mut bool) -> Found {
     Found::Missing(format!("node {node} still serves {} buckets{takers}", buckets.owned))
 }
 
-/// The node is a member, and each bucket that it owns or replicates has its replicas. Where no other node takes replicas,
-/// that is so only if the configuration has no other node, or with `without_backup`.
+/// The node is a member, and each bucket that it owns or replicates has its replicas. Where no other node takes
+/// replicas, that is so only if the configuration has no other node, or with `without_backup`.
 fn takes_part(
     status: &ClusterStatus,
     without_backup: bool,

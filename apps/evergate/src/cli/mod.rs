@@ -1,10 +1,9 @@
 //! The command line: `evergate NOUN VERB`.
 //!
-//! Exit codes are part of the interface: 0 it worked; 1 it failed; 2 the command line or the configuration is wrong. What service
-//! managers go by: after 1 another try may succeed, after 2 it cannot.
-//! For `check` 1 is that host names do not resolve, and it has 3 besides: the configuration is not wrong, but no node starts with it on
-//! this machine.
-//! Data goes to standard output, everything else to standard error.
+//! Exit codes are part of the interface: 0 it worked; 1 it failed; 2 the command line or the configuration is wrong.
+//! What service managers go by: after 1 another try may succeed, after 2 it cannot. For `check` 1 is that host names do
+//! not resolve, and it has 3 besides: the configuration is not wrong, but no node starts with it on this machine. Data
+//! goes to standard output, everything else to standard error.
 
 mod bench;
 mod check;
@@ -418,8 +417,8 @@ pub struct DemoCluster {
     pub transfer_mib: u32,
 }
 
-/// The exit code for a configuration with these problems. That names do not resolve may be the resolver's fault, above all where
-/// this machine has just begun.
+/// The exit code for a configuration with these problems. That names do not resolve may be the resolver's fault, above
+/// all where this machine has just begun.
 fn refused(problems: &[Problem]) -> u8 {
     let mut errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
     if errors.all(|error| error.may_pass) { FAILED } else { WRONG }

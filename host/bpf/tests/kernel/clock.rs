@@ -60,7 +60,8 @@ fn the_gate_is_refused_where_this_process_sees_another_boot_time_and_nowhere_els
             std::env::var_os("CI").is_none(),
             "in CI no test is skipped, and this one needs CONFIG_TIME_NS"
         );
-        return drop(writeln!(std::io::stderr(), "skipped: needs time namespaces (CONFIG_TIME_NS)")); // not by `eprintln!`, which the harness keeps
+        // not by `eprintln!`, which the harness keeps
+        return drop(writeln!(std::io::stderr(), "skipped: needs time namespaces (CONFIG_TIME_NS)"));
     }
     inside(0, 7200, "7200");
     inside(7200, -5, "-5");

@@ -538,8 +538,8 @@ fn a_later_segment_that_comes_first_does_not_end_the_connection() {
     assert!(count(&world, 1, Counter::CookieAccepted) > 0);
 }
 
-/// A connection never begins in the middle of what its client says, and the client is not refused either, whatever of a window
-/// comes first.
+/// A connection never begins in the middle of what its client says, and the client is not refused either, whatever of a
+/// window comes first.
 #[test]
 fn no_later_segment_of_a_window_is_taken_for_the_first() {
     if !privileged() {
@@ -729,8 +729,8 @@ fn a_cookie_of_another_cluster_is_worth_nothing() {
     assert_eq!(world.nodes[1].gate.slots_in_use(), 0);
 }
 
-/// An epoch is 68.7 s, by each node's own clock. A client whose cookie is refused is told so by a RST, as soon as unknown
-/// connections are answered: it does not wait for ever.
+/// An epoch is 68.7 s, by each node's own clock. A client whose cookie is refused is told so by a RST, as soon as
+/// unknown connections are answered: it does not wait for ever.
 #[test]
 fn a_cookie_is_good_for_one_epoch_before_and_after_and_a_client_beyond_is_reset() {
     if !privileged() {

@@ -153,9 +153,9 @@ fn what_was_lost_twice_comes_again_when_more_is_named_each_time() {
     }
 }
 
-/// As behind a client that naps: the peer's timer has fired, for nothing, before it hears what is lost. It takes that for a proof that
-/// nothing was, and would send the segment that its timer has sent again only with its timer, 4 s later. What is acknowledged with the
-/// notice covers that one.
+/// As behind a client that naps: the peer's timer has fired, for nothing, before it hears what is lost. It takes that
+/// for a proof that nothing was, and would send the segment that its timer has sent again only with its timer, 4 s
+/// later. What is acknowledged with the notice covers that one.
 #[test]
 fn whose_first_segment_is_acknowledged_sends_the_others_again_whatever_it_has_concluded() {
     if !privileged() {

@@ -236,7 +236,8 @@ impl Relay {
         self.client.facts.tcp
     }
 
-    /// Runs until both ends are done (true), or so many bytes have been acknowledged in both directions together (false).
+    /// Runs until both ends are done (true), or so many bytes have been acknowledged in both directions together
+    /// (false).
     pub(crate) fn run(&mut self, stop: u64) -> bool {
         let start_ns = Leases::now_ns();
         loop {

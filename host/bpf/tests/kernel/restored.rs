@@ -109,7 +109,8 @@ fn after_a_take_over_nobody_has_more_than_the_dead_node_can_have_sent() {
     }
 }
 
-/// What the window of [`inward`] holds, in the scale of the peer of [`restored`]: it is rounded down, and may have an end behind it.
+/// What the window of [`inward`] holds, in the scale of the peer of [`restored`]: it is rounded down, and may have an
+/// end behind it.
 const ROOM: u32 = 1001 << 4;
 
 #[test]

@@ -59,7 +59,8 @@ impl TestRun for PacketGate {
             repeat: 1,
             ..Default::default()
         };
-        // SAFETY: the options describe buffers that live across the call; the kernel writes at most data_size_out bytes.
+        // SAFETY: the options describe buffers that live across the call; the kernel writes at most data_size_out
+        // bytes.
         let result = unsafe { sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
         if result < 0 {
             return Err(io::Error::from_raw_os_error(-result));

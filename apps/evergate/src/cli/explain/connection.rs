@@ -8,8 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 
 const HTTP: &str = "http/1.1";
 
-/// The listener by its name, or the first that fits scheme and port, or fits the scheme, or reads requests at all; with a word
-/// where the URL leads to none.
+/// The listener by its name, or the first that fits scheme and port, or fits the scheme, or reads requests at all; with
+/// a word where the URL leads to none.
 pub(super) fn listener<'c>(
     args: &ExplainArgs,
     config: &'c Config,
@@ -62,8 +62,8 @@ pub(super) struct Handshake {
     pub(super) version: &'static str,
 }
 
-/// The handshake of a client that speaks HTTP/1.1 and the newest version that the listener has, unless the arguments say
-/// otherwise; `None` without TLS. `host`: what the request names.
+/// The handshake of a client that speaks HTTP/1.1 and the newest version that the listener has, unless the arguments
+/// say otherwise; `None` without TLS. `host`: what the request names.
 pub(super) fn handshake(
     args: &ExplainArgs,
     config: &Config,
