@@ -11,9 +11,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Answers SYNs of gated listeners without keeping state, and accepts connections from the cookies that come back,
-/// whoever sent them. It needs Linux 6.8 and the sysctl `net.ipv4.tcp_syncookies` at 1 or 2, and agrees with clients to
-/// what `net.ipv4.tcp_timestamps`, `tcp_sack` and `tcp_window_scaling` allow when it is loaded.
+/// Stateless accept: answers SYNs of gated listeners with cookies, and accepts connections from the cookies that come
+/// back, also those of another node. It needs Linux 6.8 and the sysctl `net.ipv4.tcp_syncookies` at 1 or 2. It agrees
+/// with clients to what `net.ipv4.tcp_timestamps`, `tcp_sack` and `tcp_window_scaling` allow when it is loaded.
 pub struct Accept {
     program: OwnedFd,
     card: MapHandle,
@@ -24,8 +24,8 @@ pub struct Accept {
 pub struct CardState {
     /// The segment size to offer, IPv4 and IPv6; from the interface's MTU.
     pub segment_bytes: [u16; 2],
-    /// The networks on its link, addresses and their prefixes in bits: who is in one is answered where the SYN came
-    /// from, everybody else by the kernel's routes. So is who is in none of the first sixteen.
+    /// The networks on its link, addresses and their prefixes in bits. A client in one of the first sixteen is answered
+    /// at the card that sent its SYN; every other client is answered by the kernel's routes.
     pub networks: Vec<(IpAddr, u8)>,
 }
 
@@ -49,7 +49,7 @@ impl PacketGate {
         self.load_accept_in(key, card, None)
     }
 
-    /// The same; for tests in an epoch that stands still.
+    /// [`PacketGate::load_accept`] in a fixed epoch, for tests.
     pub fn load_accept_in(
         &self,
         key: CookieKey,
@@ -103,7 +103,7 @@ impl Accept {
     pub fn set_card(&self, card: &CardState) -> Result<(), GateError> {
         self.card
             .update(&0u32.to_ne_bytes(), bytes(&card.as_seen()), MapFlags::ANY)
-            .map_err(|error| GateError::bpf("telling the stateless accept of its interface", &error))
+            .map_err(|error| GateError::bpf("setting the interface of the stateless accept", &error))
     }
 
     fn hook(&self, interface: u32) -> TcHook {
@@ -112,7 +112,7 @@ impl Accept {
 }
 
 impl PacketGate {
-    /// Whether what came acknowledges a cookie that a node has just given this flow for a SYN: the peer has begun anew.
+    /// Whether a segment acknowledges a cookie that a node has just given this flow for a SYN: the peer started again.
     pub fn has_answered_syn(&self, flow: &Flow, came: Strange) -> bool {
         let Some((key, epoch)) = self.cookies.get() else { return false };
         let epoch = epoch.map_or_else(|| (clock::tai_ns() >> 36) as u32, NonZeroU32::get);

@@ -5,12 +5,12 @@ use crate::flow::words;
 use evergate_base::{BUCKETS, Bucket, Sip};
 use std::ops::RangeInclusive;
 
-/// Key of the hash over client legs: equal on all nodes, unknown to clients, so that nobody can aim at one node.
+/// Key of the hash over client legs: equal on all nodes, and unknown to clients, so that no client can aim at one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BucketKey(pub [u64; 2]);
 
-/// Local ports of server legs: one block of equal length per bucket, from `first` on. Two blocks never overlap, so a
-/// packet from a server tells its bucket by its destination port alone.
+/// Local ports of server legs: one block of equal length per bucket, from `first` on. Two blocks never overlap, so the
+/// destination port of a packet from a server alone gives its bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PortBlocks {
     first: u16,
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_port_of_a_block_tells_its_bucket() {
+    fn every_port_of_a_block_has_its_bucket() {
         let blocks = PortBlocks::DEFAULT;
         for bucket in Bucket::all() {
             for port in blocks.of(bucket).unwrap() {

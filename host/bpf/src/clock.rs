@@ -1,10 +1,9 @@
-//! The clock that leases go by, read by this process and by the programs.
+//! Clock of the leases, read by this process and by the programs.
 //!
-//! It is the boot-time clock: unlike the monotonic one it goes on while the machine is suspended, so that a node does
-//! not come back with leases that others saw end long ago. A process in a time namespace may see it moved against what
-//! the programs see (`time_namespaces(7)`); it would write leases that are over already, or that last for hours too
-//! long, so the gate refuses to load there. Where a hypervisor stops the machine's clocks, this one stands still as
-//! well.
+//! It is the boot-time clock: unlike the monotonic clock it continues while the machine is suspended, so a node does
+//! not come back with leases that other nodes saw expire long ago. In a time namespace a process may see this clock
+//! moved against the programs' clock (`time_namespaces(7)`): its leases would be expired already, or last hours too
+//! long. The gate refuses to load there. Where a hypervisor stops the machine's clocks, this clock stops as well.
 
 use crate::GateError;
 use libbpf_rs::libbpf_sys as sys;
@@ -35,7 +34,7 @@ fn read_ns(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Fails where this process sees another time than the programs do. `program` is the one that tells the time.
+/// Fails where this process and the programs see different times. `program` returns the programs' time.
 pub(crate) fn check(program: BorrowedFd<'_>) -> Result<(), GateError> {
     let before_ns = now_ns();
     let programs_ns = ask(program).map_err(|error| GateError::kernel("asking the gate's clock", error))?;
@@ -76,7 +75,7 @@ mod tests {
 
     /// Where a machine was never suspended both clocks show the same, so the programs are looked at instead.
     #[test]
-    fn the_gate_asks_no_clock_that_stands_still_while_the_machine_is_suspended() {
+    fn gate_clock_continues_while_the_machine_is_suspended() {
         let mut storage = MaybeUninit::uninit();
         let mut open = GateSkelBuilder::default().open(&mut storage).unwrap();
         let (mut asks, mut call) = (0, 0);

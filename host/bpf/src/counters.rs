@@ -9,15 +9,15 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 pub enum Counter {
     /// Packets whose ACK was lowered to what is committed.
     Clamped,
-    /// Pure ACKs that said nothing new after lowering.
+    /// Pure ACKs without news after lowering, dropped.
     AckDropped,
     /// ACKs emitted on request.
     AckEmitted,
     /// SACK options hidden.
     SackHidden,
-    /// Incoming ACKs lowered after a take-over.
+    /// Incoming ACKs lowered after a failover.
     AckLowered,
-    /// Pure ACKs moved up to what the peer acknowledged, after a take-over.
+    /// Pure ACKs moved up to what the peer acknowledged, after a failover.
     SeqRaised,
     /// FINs withheld.
     FinHeld,
@@ -47,7 +47,7 @@ pub enum Counter {
     Unsteerable,
     /// ARP and neighbour questions answered.
     NeighbourAnswered,
-    /// ARP and neighbour questions not answered here, and messages stopped: another node speaks for the address.
+    /// ARP and neighbour solicitations not answered here, and messages stopped: another node answers for the address.
     NeighbourHeld,
     /// SYNs answered without keeping state.
     CookieSent,
@@ -55,9 +55,9 @@ pub enum Counter {
     CookieAccepted,
     /// ACKs of unknown connections without a valid cookie.
     CookieWrong,
-    /// Segments of connections whose sockets are yet to be made, handed to who makes them.
-    Knocked,
-    /// SYNs with data to where SYNs are answered without keeping state, dropped: their senders say them again without.
+    /// Early segments: segments of connections whose sockets do not exist yet, diverted to the worker.
+    EarlySegment,
+    /// SYNs with data to listeners with stateless accept, dropped: their senders repeat them without data.
     SynData,
 }
 
@@ -88,7 +88,7 @@ impl Counter {
         Counter::CookieSent,
         Counter::CookieAccepted,
         Counter::CookieWrong,
-        Counter::Knocked,
+        Counter::EarlySegment,
         Counter::SynData,
     ];
 }

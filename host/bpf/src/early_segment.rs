@@ -1,4 +1,4 @@
-//! Segments whose socket is yet to be made: the peer of a connection that is being continued speaks before its turn.
+//! Early segments: data from the peer of a connection that is being recovered, before its socket exists.
 
 use crate::flow::address;
 use crate::skeleton::types;
@@ -12,12 +12,13 @@ const STAMPED: u32 = 0x0101_080a;
 /// Bytes of a record before the segment: the flow.
 const KEY_BYTES: usize = size_of::<types::flow_key>();
 
-/// One segment with data that came for a flow without a slot, in a bucket that is [pending](crate::Gate::set_pending).
+/// One segment with data that came for a flow without a slot, in a bucket that is
+/// [pending](crate::PacketGate::set_pending).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DivertedSegment {
     /// Its flow.
     pub flow: Flow,
-    /// What its header says.
+    /// Positions, window and timestamps of its header.
     pub peer_input: PeerPosition,
     /// What it carries; nothing when it was too long to be kept.
     pub data: Vec<u8>,

@@ -17,7 +17,7 @@ pub enum GateError {
     Pins {
         /// The folder.
         path: PathBuf,
-        /// What the kernel said. Part of the message, so no cause of its own: chains of causes would say it twice.
+        /// The kernel's error. Part of the message and not a source, else chains of causes would print it twice.
         reported: io::Error,
     },
     /// A kernel object could not be made or attached.
@@ -25,13 +25,13 @@ pub enum GateError {
     Kernel {
         /// What was attempted, with its values.
         attempt: String,
-        /// What the kernel said, likewise.
+        /// The kernel's error. Part of the message and not a source.
         reported: io::Error,
     },
     /// This process sees another time than the programs that compare its leases.
     #[error(
-        "this process's clock (CLOCK_BOOTTIME) is {:.3} s {} the kernel's, by which leases end: it runs in a time namespace \
-             that moves it (/proc/self/timens_offsets says how far); start it in one that does not",
+        "this process's clock (CLOCK_BOOTTIME) is {:.3} s {} the kernel's, by which leases end: it runs in a time \
+             namespace that moves it (/proc/self/timens_offsets has the offset); start it in one that does not",
         .apart.as_secs_f64(), if *.ahead { "ahead of" } else { "behind" }
     )]
     Clock {
@@ -52,11 +52,11 @@ pub enum GateError {
         /// The address.
         address: IpAddr,
     },
-    /// A lane number at or above 64.
-    #[error("lane {lane} is outside 0..64")]
-    Lane {
+    /// A worker number at or above 64.
+    #[error("worker {worker} is outside 0..64")]
+    WorkerPort {
         /// The number.
-        lane: usize,
+        worker: usize,
     },
     /// A node that the maps have no number for.
     #[error("node {}: the maps of the gate have numbers for the nodes 1 to 63 only", .0.0.saturating_add(1))]
@@ -71,7 +71,7 @@ impl GateError {
         GateError::Kernel { attempt: attempt.into(), reported: source.into() }
     }
 
-    /// Wraps an error of libbpf: its message carries the verifier's last words, its kind the errno.
+    /// Wraps an error of libbpf: its message has the end of the verifier's log, its kind the errno.
     pub(crate) fn bpf(attempt: impl Into<String>, source: &libbpf_rs::Error) -> GateError {
         let kind = match source.kind() {
             libbpf_rs::ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied,

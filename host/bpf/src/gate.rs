@@ -1,4 +1,4 @@
-//! Loading the programs, attaching them, and their tables.
+//! Gate: loads the programs, attaches them, and holds their tables.
 
 use crate::bucket::in_table;
 use crate::counters::Counters;
@@ -183,7 +183,8 @@ impl PacketGate {
         Ok(gate)
     }
 
-    /// As [`Gate::load`]; with `test_clock` the programs read the time from [`Gate::set_test_clock_ns`]. For tests.
+    /// As [`PacketGate::load`]; with `test_clock` the programs read the time from [`PacketGate::set_test_clock_ns`].
+    /// For tests.
     pub fn load_with_clock(options: &Options<'_>, test_clock: bool) -> Result<PacketGate, GateError> {
         let node = node_number(options.node)?;
         let folder = pins::folder(options.pins, options.flows_max)?;
@@ -246,7 +247,7 @@ impl PacketGate {
     }
 
     /// Attaches to an interface of the calling thread's network namespace, replacing what an earlier process attached.
-    /// `mac` is the card's address. It stays attached until [`Gate::detach`], whatever happens to the process.
+    /// `mac` is the card's address. It stays attached until [`PacketGate::detach`], whatever happens to the process.
     pub fn attach(&self, interface: u32, mac: [u8; 6]) -> Result<(), GateError> {
         let node = types::peer { ifindex: interface, node: 0 };
         self.put(&self.maps.peers, &node, &types::mac { mac, pad: 0 }, "noting the card's address")?;
@@ -261,7 +262,7 @@ impl PacketGate {
         Ok(())
     }
 
-    /// Whether it is attached to an interface. Whoever sets up a network anew may take it off.
+    /// Whether it is attached to an interface. A network manager that sets up the interface again may remove it.
     pub fn is_attached(&self, interface: u32) -> bool {
         self.hooks(interface).iter_mut().all(|hook| libbpf_log::quietly(|| hook.query()).0.is_ok())
     }
@@ -280,7 +281,7 @@ impl PacketGate {
         [self.programs.egress.as_fd(), self.programs.ingress.as_fd()]
     }
 
-    /// Where it goes on an interface: egress, then ingress.
+    /// Its hooks on an interface: egress, then ingress.
     fn hooks(&self, interface: u32) -> [TcHook; 2] {
         [(&self.programs.egress, TC_EGRESS), (&self.programs.ingress, TC_INGRESS)].map(|(program, point)| {
             TcHookBuilder::new(program.as_fd())
@@ -312,8 +313,8 @@ impl PacketGate {
         Ok(())
     }
 
-    /// Gates connections to this address and port from their SYN-ACK on. `stateless`: where the [stateless
-    /// accept](crate::Accept) is attached it answers their SYNs; for protocols whose client speaks first.
+    /// Gates connections to this address and port from their SYN-ACK on. `stateless`: an attached [stateless
+    /// accept](crate::Accept) answers their SYNs; for protocols whose client sends first.
     pub fn add_listener(&self, at: SocketAddr, stateless: bool) -> Result<(), GateError> {
         self.maps
             .listeners
@@ -326,14 +327,14 @@ impl PacketGate {
         self.remove(&self.maps.listeners, &listener(at), "removing a listener")
     }
 
-    /// Where a node's packets go on an interface: its card's address there.
+    /// Sets the destination of a node's packets on an interface: the link address of its card there.
     pub fn set_peer(&self, interface: u32, node: NodeId, mac: [u8; 6]) -> Result<(), GateError> {
         let key = types::peer { ifindex: interface, node: u32::from(node_number(node)?.get()) };
         self.put(&self.maps.peers, &key, &types::mac { mac, pad: 0 }, "noting a node's address")
     }
 
-    /// Whether packets of connections that nobody knows may be answered with RST. Only a node that holds the state of
-    /// its buckets may say so; initially it may not.
+    /// Sets whether packets of unknown connections may be answered with RST; initially they may not. Only a node that
+    /// holds the state of its buckets may allow it.
     pub fn set_reset_unknown(&self, allowed: bool) -> Result<(), GateError> {
         let value = types::settings { reset_unknown: u32::from(allowed), pad: 0 };
         self.put(&self.maps.settings, &0u32, &value, "changing a setting")
@@ -349,18 +350,18 @@ impl PacketGate {
         self.leases.clone()
     }
 
-    /// Connections of the bucket are being continued: segments of flows that have no slot yet are handed to this lane
+    /// Connections of the bucket are being recovered: segments of flows that have no slot yet are diverted to this port
     /// ([`Knock`](crate::Knock)), whatever else becomes of them. `None`: all have one.
-    pub fn set_pending(&self, bucket: Bucket, lane: Option<WorkerPortId>) {
-        let word = lane.map_or(0, |lane| lane.number() as u64 + 1);
+    pub fn set_pending(&self, bucket: Bucket, port: Option<WorkerPortId>) {
+        let word = port.map_or(0, |port| port.number() as u64 + 1);
         if let Some(bucket) = in_table(bucket) {
             self.pending.word(bucket.index()).store(word, Ordering::Release);
         }
     }
 
-    /// When our kernel last answered the SYN of a client of the bucket, in nanoseconds of the programs' clock, while
-    /// there are such clients whom no program has accepted: no other node could continue them. Those that were accepted
-    /// from a cookie do not count.
+    /// When our kernel last answered the SYN of a client of the bucket, in nanoseconds of the programs' clock, while a
+    /// program has not accepted all such clients: no other node could continue them. Clients accepted from a cookie do
+    /// not count.
     pub fn greeted_ns(&self, bucket: Bucket) -> Option<u64> {
         self.maps.greeted_ns(bucket)
     }
@@ -378,7 +379,7 @@ impl PacketGate {
         in_block.unwrap_or_else(|| bucket_of(self.bucket_key, flow))
     }
 
-    /// What one worker needs, to be used in its thread. A second lane of the same number takes the first one's events.
+    /// What one worker needs, to be used in its thread. A second port of the same number takes the first one's events.
     pub fn worker_port(&self, id: WorkerPortId) -> Result<WorkerPort, GateError> {
         WorkerPort::new(
             id,

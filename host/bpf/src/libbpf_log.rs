@@ -1,9 +1,9 @@
-//! What libbpf says goes into errors, not to stderr.
+//! Log of libbpf: it goes into errors, not to stderr.
 
 use libbpf_rs::{PrintLevel, set_print};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Most bytes of its words that an error repeats: the end, where the verifier says why.
+/// Most bytes of the log that an error repeats: the end, where the verifier gives the reason.
 const LOG_BYTES_MAX: usize = 2000;
 
 static LOG: Mutex<String> = Mutex::new(String::new());

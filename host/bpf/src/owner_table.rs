@@ -31,7 +31,7 @@ fn node_of(number: u8) -> Option<NodeId> {
     number_of(node).map(|_| node)
 }
 
-/// Who owns a bucket, and who must vouch for the owner.
+/// Owner of a bucket, and the backups whose grants the owner needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Owner {
     node: Option<NodeId>,
@@ -58,17 +58,17 @@ impl Owner {
         Some(Owner { node: Some(node), hold: false, closed: false, backups: listed })
     }
 
-    /// The same owner, recording and dropping what comes in: the moment of a take-over.
+    /// The same owner, recording and dropping incoming packets: the moment of a failover.
     pub fn on_hold(self) -> Owner {
         Owner { hold: true, ..self }
     }
 
-    /// The same owner, whose kernel answers no SYN: what it greets, no other node could continue.
+    /// The same owner, whose kernel answers no SYN: no other node could continue such a connection.
     pub fn closed(self) -> Owner {
         Owner { closed: true, ..self }
     }
 
-    /// The same owner, taking packets again.
+    /// The same owner, accepting packets again.
     pub fn released(self) -> Owner {
         Owner { hold: false, ..self }
     }
@@ -117,19 +117,19 @@ impl Owners {
         }
     }
 
-    /// Sets one bucket's owner; with the same owner it stays on hold or closed, whoever releases it at the same time.
+    /// Sets one bucket's owner. The same owner stays on hold or closed, also while another thread releases or opens it.
     pub fn update(&self, bucket: Bucket, owner: Owner) {
         let next = |old: u64| Some(owner.after(Owner::from_word(old)).word());
         // The closure never refuses.
         let _ = self.word(bucket).map(|word| word.fetch_update(Ordering::AcqRel, Ordering::Acquire, next));
     }
 
-    /// Ends the hold of a bucket and leaves the rest as it is, whoever changes it at the same time.
+    /// Ends the hold of a bucket and leaves its other fields, also while another thread changes them.
     pub fn release(&self, bucket: Bucket) {
         self.clear(bucket, ON_HOLD);
     }
 
-    /// Opens a bucket that is closed and leaves the rest as it is, whoever changes it at the same time.
+    /// Opens a closed bucket and leaves its other fields, also while another thread changes them.
     pub fn open(&self, bucket: Bucket) {
         self.clear(bucket, CLOSED);
     }
@@ -140,12 +140,12 @@ impl Owners {
         }
     }
 
-    /// Begins a hold of a bucket that `node` owns and leaves the rest as it is, whoever changes it at the same time.
+    /// Begins a hold of a bucket that `node` owns and leaves its other fields, also while another thread changes them.
     pub fn hold(&self, bucket: Bucket, node: NodeId) {
         self.change(bucket, node, Owner::on_hold);
     }
 
-    /// Closes a bucket that `node` owns to clients whom its kernel would greet, and leaves the rest as it is.
+    /// Closes a bucket that `node` owns to new clients of its kernel, and leaves its other fields.
     pub fn close(&self, bucket: Bucket, node: NodeId) {
         self.change(bucket, node, Owner::closed);
     }
@@ -200,7 +200,7 @@ impl Leases {
         (0..self.table.entries()).for_each(|index| self.table.word(index).store(0, Ordering::Release));
     }
 
-    /// The programs' clock, in nanoseconds: `CLOCK_BOOTTIME`, which goes on while the machine is suspended.
+    /// The programs' clock, in nanoseconds: `CLOCK_BOOTTIME`, which continues while the machine is suspended.
     pub fn now_ns() -> u64 {
         clock::now_ns()
     }

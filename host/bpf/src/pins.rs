@@ -89,8 +89,8 @@ pub(crate) fn clear(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Forgets what is pinned beside `folder`: maps of another layout or size, which nobody would find again. The programs
-/// of an earlier process have theirs as long as they are attached.
+/// Removes the pins beside `folder`: maps of another layout or size, which no process would find again. The programs of
+/// an earlier process keep their maps as long as they are attached.
 pub(crate) fn clear_others(folder: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(folder.parent().unwrap_or(folder))? {
         let entry = entry?;

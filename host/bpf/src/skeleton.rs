@@ -1,4 +1,4 @@
-//! The generated skeleton. Layouts of maps come from here, nothing is mirrored by hand.
+//! The generated skeleton. Layouts of maps come from here; none is repeated by hand.
 
 #[allow(
     missing_docs,

@@ -1,4 +1,4 @@
-//! One gated flow: what user space says to the gate, and what the gate knows of both peers.
+//! Slot of one gated flow: the orders of user space to the gate, and the gate's knowledge of both peers.
 
 use crate::Flow;
 use crate::Leases;
@@ -39,16 +39,16 @@ pub struct Origin {
     pub received: u32,
 }
 
-/// A flow that lived on another node, as [`Gate::restore`](crate::Gate::restore) needs it.
+/// A flow that lived on another node, as [`PacketGate::restore`](crate::PacketGate::restore) needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restored {
     /// Both ends.
     pub flow: Flow,
     /// Sequence number of the next byte to send: what the peer is known to have.
     pub send: u32,
-    /// What the peer has said that it has, if that is more: our ACKs go by it.
+    /// The peer's highest acknowledgement, when it is above `send`: our ACKs start there.
     pub peer_has: u32,
-    /// Sequence number of the next byte to receive: what is mirrored, and may be acknowledged.
+    /// Sequence number of the next byte to receive: all before it is replicated, and may be acknowledged.
     pub receive: u32,
     /// Receive window that the restored socket will offer, in bytes.
     pub window: u32,
@@ -64,7 +64,7 @@ pub struct Restored {
     pub source_mac: [u8; 6],
     /// Where its packets go next; zeros when that is to be learnt from the kernel.
     pub next_hop: [u8; 6],
-    /// Its socket is yet to be made: what its peer says is kept, or held, until [`Slot::set_asleep`].
+    /// Its socket does not exist yet: segments of its peer are buffered, or held, until [`Slot::set_asleep`].
     pub asleep: bool,
 }
 
@@ -77,22 +77,22 @@ pub struct Strange {
     pub ack: u32,
 }
 
-/// The handle of one gated flow. Exactly one exists per taken slot; it is given back with
-/// [`Lane::finish`](crate::Lane::finish). Dropping it instead leaves the flow gated for good, which is safe but leaks
-/// the slot.
+/// Handle of one gated flow. Exactly one exists per occupied slot; it is returned with
+/// [`WorkerPort::finish`](crate::WorkerPort::finish). A dropped handle leaves the flow gated permanently, which is safe
+/// but leaks the slot.
 pub struct Slot {
     table: Arc<Table<types::slot>>,
     index: u32,
     flow: Flow,
 }
 
-/// Most that a server has on its way through a node that has told its backups nothing of it: what its windows hold.
+/// Most bytes in flight from a server through a node that has not replicated them yet: the size of its windows.
 const UNREPORTED_MAX: u32 = 32 << 20;
 
-/// How much more than [`Restored::send`] the peer may turn out to have, in bytes: what the node before us can have
-/// sent, which is what the peer had room for, twice, because it may have taken that in and made room again; and as
-/// often as that happened before the backups were told, with all that the other end may say before it hears of it.
-/// Whoever acknowledges more is not the peer.
+/// Bound on the bytes that the peer may have above [`Restored::send`]: all that the previous owner can have sent. The
+/// peer's window counts twice, because the peer may have consumed one window and offered it again. [`UNREPORTED_MAX`]
+/// covers what the other end sent before the backups received its progress. A higher acknowledgement does not come from
+/// the peer.
 pub fn ahead_max(peer_window_scale: u8) -> u32 {
     (2 * (65_535 << peer_window_scale.min(13)) + UNREPORTED_MAX).min(1 << 30)
 }
@@ -109,7 +109,7 @@ impl fmt::Debug for Slot {
 }
 
 impl Slot {
-    /// Takes a slot for a program; `None` when somebody holds it.
+    /// Takes a slot for a program; `None` when another handle exists.
     pub(crate) fn take(table: &Arc<Table<types::slot>>, index: u32, flow: Flow) -> Option<Slot> {
         if index as usize >= table.entries() {
             return None;
@@ -192,7 +192,7 @@ impl Slot {
     }
 
     /// The highest ACK that may leave: a sequence number. It must never go backwards. See
-    /// [`Lane::emit_acks`](crate::Lane::emit_acks): raising it sends nothing by itself.
+    /// [`WorkerPort::emit_acks`](crate::WorkerPort::emit_acks): raising it sends nothing by itself.
     pub fn set_committed(&self, ack: u32) {
         self.field(|slot| field!(slot, committed)).store(ack, Ordering::Release);
     }
@@ -263,17 +263,17 @@ impl Slot {
         };
     }
 
-    /// Asks for one event in `lane` when the peer has acknowledged up to `ack`. False when it has already: then no
+    /// Asks for one event in `port` when the peer has acknowledged up to `ack`. False when it has already: then no
     /// event may come.
-    pub fn wake_at(&self, lane: WorkerPortId, ack: u32) -> bool {
+    pub fn wake_at(&self, port: WorkerPortId, ack: u32) -> bool {
         let flags = self.flags();
-        if flags.load(Ordering::Relaxed) >> PORT_SHIFT != lane.number() as u32 {
+        if flags.load(Ordering::Relaxed) >> PORT_SHIFT != port.number() as u32 {
             flags.fetch_and((1 << PORT_SHIFT) - 1, Ordering::AcqRel);
-            flags.fetch_or((lane.number() as u32) << PORT_SHIFT, Ordering::AcqRel);
+            flags.fetch_or((port.number() as u32) << PORT_SHIFT, Ordering::AcqRel);
         }
         self.field(|slot| field!(slot, wake_at)).store(ack, Ordering::Release);
         self.field(|slot| field!(slot, armed)).store(1, Ordering::SeqCst);
-        // The ACK may have come between: whoever looks second sees it.
+        // The ACK may have come between the store and this load: one of both sides sees it.
         (self.peer_acked().wrapping_sub(ack) as i32) < 0
     }
 
@@ -283,8 +283,8 @@ impl Slot {
         unsafe { (&raw const (*self.pointer()).wscale).read_volatile() }
     }
 
-    /// Where packets of the flow go next: the link address of the peer or of its gateway. Zeros when our kernel has not
-    /// said anything in it yet. While it changes, half of both may be read.
+    /// Next link address of the flow's packets: the peer's or its gateway's. Zeros until our kernel has sent a packet
+    /// of the flow. While it changes, half of both may be read.
     pub fn next_hop(&self) -> [u8; 6] {
         if self.flags().load(Ordering::Acquire) & FLAG_LEARN != 0 {
             return UNKNOWN;

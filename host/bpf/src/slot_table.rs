@@ -10,7 +10,7 @@ use evergate_base::Bucket;
 use libbpf_rs::{MapCore, MapFlags};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What the peer of a flow said while the flow was held or belonged to another node.
+/// Positions of a flow's peer, recorded while the flow was on hold or belonged to another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerPosition {
     /// Sequence number of the newest packet.
@@ -19,7 +19,7 @@ pub struct PeerPosition {
     pub ack: u32,
     /// The newest window, as on the wire.
     pub window: u32,
-    /// Packets heard.
+    /// Packets received.
     pub count: u32,
     /// The newest timestamp and its echo; zero when the flow has none.
     pub timestamps: (u32, u32),
@@ -56,12 +56,12 @@ impl PacketGate {
         self.enter(slot, from)
     }
 
-    /// The same of a flow whose bucket is on hold no more, unless its peer has begun another connection of the same
+    /// [`PacketGate::restore`] after the hold of its bucket, unless its peer has started another connection of the same
     /// ends here since then: nothing is changed about that one.
     pub fn restore_unless_begun(&self, from: &Restored, since_ns: u64) -> Result<Option<Slot>, GateError> {
         let slot = self.slot_for(from)?;
         let key = from.flow.key();
-        // Nobody else can enter the flow between looking and entering it.
+        // `NO_EXIST` looks and enters in one step: no other thread can enter the flow between.
         if self.maps.flows.update(bytes(&key), &slot.index().to_ne_bytes(), MapFlags::NO_EXIST).is_ok() {
             return Ok(Some(slot));
         }
@@ -98,7 +98,7 @@ impl PacketGate {
         Slot::write(&self.slots, slot.index(), from, self.bucket(&from.flow).0)
     }
 
-    /// What the peer said on hold, or while we backed the flow up.
+    /// The peer's positions, recorded on hold or while this node was a backup of the flow.
     pub fn peer_position(&self, flow: &Flow) -> Option<PeerPosition> {
         let mut value = [0; size_of::<types::peer_input>()];
         let found = self.maps.peer_input.lookup_into(bytes(&flow.key()), &mut value, MapFlags::ANY);
@@ -119,18 +119,18 @@ impl PacketGate {
 
     /// Forgets it, so that the next answer is known to be new.
     pub fn forget_peer_position(&self, flow: &Flow) {
-        // Nothing heard is fine too.
+        // The entry may be missing.
         let _ = self.maps.peer_input.delete(bytes(&flow.key()));
     }
 
     /// Frees slots of connections that never came to be: older than `age_ns` and taken by no program. Returns how many.
-    /// Looks through the whole table, and counts what it finds, see [`Gate::slots_counted`].
+    /// Looks through the whole table, and counts what it finds, see [`PacketGate::slots_counted`].
     pub fn reclaim(&self, now_ns: u64, age_ns: u64) -> usize {
         self.sweep(now_ns, age_ns, |_| true)
     }
 
-    /// Like [`Gate::reclaim`], but only those whose peers have not answered our SYN-ACK: in a flood nobody ever will.
-    /// Not those whose peers have not answered our SYN.
+    /// Like [`PacketGate::reclaim`], but only slots whose peers have not answered our SYN-ACK: in a flood they never
+    /// will. Slots whose peers have not answered our SYN stay.
     pub fn reclaim_unanswered(&self, now_ns: u64, age_ns: u64) -> usize {
         self.sweep(now_ns, age_ns, |slot| {
             // SAFETY: aligned fields of an entry of the table, which outlives the call.
@@ -171,7 +171,7 @@ impl PacketGate {
         freed
     }
 
-    /// How many slots were in use when [`Gate::reclaim`] looked last, and how many there are.
+    /// How many slots were in use when [`PacketGate::reclaim`] looked last, and how many there are.
     pub fn slots_counted(&self) -> (usize, usize) {
         (self.in_use.load(Ordering::Relaxed), self.slots.entries())
     }
@@ -209,7 +209,8 @@ impl Maps {
         let _ = self.free_slots.update(&[], &index.to_ne_bytes(), MapFlags::ANY);
     }
 
-    /// A program has the connection, or nobody ever will: it is not counted among those that only our kernel knows.
+    /// A program has the connection, or none ever will: it no longer counts among connections that only our kernel
+    /// knows.
     pub(crate) fn end_greeting(&self, slots: &Table<types::slot>, index: u32) {
         let pointer = slots.pointer(index as usize);
         // SAFETY: aligned fields of an entry of the table; the bucket is written before the slot is taken.

@@ -1,4 +1,4 @@
-//! What one worker thread uses: its events, its batch of ACKs, and the flows that it takes and gives back.
+//! Worker port: the part of the gate that one worker thread uses. It has events, a batch of ACKs, and slots.
 
 use crate::gate::{Maps, Programs};
 use crate::skeleton::types;
@@ -15,23 +15,27 @@ use std::sync::{Arc, Mutex};
 
 /// Most ACKs per system call.
 pub const BATCH: usize = 64;
-const LANES: usize = 64;
+const PORTS_MAX: usize = 64;
 /// Events that a worker can be behind by; beyond it they are lost and counted.
 const RING_BYTES: u32 = 1 << 20;
-/// Events taken at once, and segments that may wait to be taken: whoever sends them as fast as they are read must not
-/// keep the worker from all else.
+/// Bound on events read at once, and on segments that wait to be read: a fast sender must not keep the worker from its
+/// other work.
 const EVENTS_MAX: usize = 1024;
 /// How long a finished flow may wait for the peer's last ACK before its slot is taken away, in nanoseconds.
 const FINISH_NS_MAX: u64 = 60_000_000_000;
 
-/// Number of a lane: one per worker, 0 to 63.
+/// Number of a worker port: one per worker, 0 to 63.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerPortId(u8);
 
 impl WorkerPortId {
-    /// The lane of this worker.
+    /// The port of this worker.
     pub fn new(worker: usize) -> Result<WorkerPortId, GateError> {
-        if worker < LANES { Ok(WorkerPortId(worker as u8)) } else { Err(GateError::Lane { lane: worker }) }
+        if worker < PORTS_MAX {
+            Ok(WorkerPortId(worker as u8))
+        } else {
+            Err(GateError::WorkerPort { worker })
+        }
     }
 
     /// Its number.
@@ -40,12 +44,12 @@ impl WorkerPortId {
     }
 }
 
-/// What the gate tells a lane.
+/// Events of the gate for one worker port.
 #[derive(Debug, Default)]
 pub struct Events {
     /// Indexes of slots that were woken. One may be stale: look at the slot before acting.
     pub woken: Vec<u32>,
-    /// Segments of flows that nobody knows yet, in buckets that are pending in this lane.
+    /// Segments of flows without a slot, in buckets that are pending in this port.
     pub early: Vec<DivertedSegment>,
 }
 
@@ -55,7 +59,7 @@ struct Finished {
     deadline_ns: u64,
 }
 
-/// See the module.
+/// Events, ACK batch and slots of one worker thread.
 pub struct WorkerPort {
     id: WorkerPortId,
     maps: Arc<Maps>,
@@ -75,8 +79,9 @@ impl WorkerPort {
         slots: Arc<Table<types::slot>>,
         batches: Arc<Table<types::batch>>,
     ) -> Result<WorkerPort, GateError> {
-        let failed =
-            |error: libbpf_rs::Error| GateError::bpf(format!("making the ring of lane {}", id.0), &error);
+        let failed = |error: libbpf_rs::Error| {
+            GateError::bpf(format!("making the event ring of worker {}", id.0), &error)
+        };
         let options =
             sys::bpf_map_create_opts { sz: size_of::<sys::bpf_map_create_opts>() as _, ..Default::default() };
         let ring = MapHandle::create(MapType::RingBuf, Some("events"), 0, 0, RING_BYTES, &options)
@@ -95,7 +100,7 @@ impl WorkerPort {
                     Err(_) if peer_input.early.len() < EVENTS_MAX => {
                         peer_input.early.extend(DivertedSegment::read(data))
                     }
-                    Err(_) => {} // said again
+                    Err(_) => {} // the peer sends the segment again
                 }
             }
             0
@@ -110,7 +115,8 @@ impl WorkerPort {
         self.id
     }
 
-    /// The slot of a flow: after accept or connect. `None` when the flow is not gated or somebody holds its slot.
+    /// The slot of a flow: after accept or connect. `None` when the flow is not gated or another handle of its slot
+    /// exists.
     pub fn slot(&self, flow: &Flow) -> Option<Slot> {
         let mut index = [0; 4];
         let found = self.maps.flows.lookup_into(bytes(&flow.key()), &mut index, MapFlags::ANY);
@@ -168,7 +174,7 @@ impl WorkerPort {
     fn emit(&mut self, indexes: &[u32], v6: bool) -> io::Result<()> {
         let batch = self.batches.pointer(self.id.number());
         for (place, index) in indexes.iter().take(BATCH).enumerate() {
-            // SAFETY: the place lies inside the lane's own batch, which only this thread and its test run use.
+            // SAFETY: the place lies inside the port's own batch, which only this thread and its test run use.
             unsafe { (&raw mut (*batch).slot[place]).write_volatile(*index) };
         }
         // SAFETY: as above.
@@ -193,8 +199,8 @@ impl WorkerPort {
     }
 
     /// Gives a slot back. With `end`, the sequence number after our FIN, its packets pass until the peer has
-    /// acknowledged it, at most a minute, see [`Lane::sweep`]; without, the flow is forgotten at once and what its
-    /// socket still sends is stopped.
+    /// acknowledged it, at most a minute, see [`WorkerPort::sweep`]; without, the flow is forgotten at once and what
+    /// its socket still sends is stopped.
     pub fn finish(&mut self, slot: Slot, end: Option<u32>, now_ns: u64) {
         let Some(end) = end else {
             self.free(&slot);

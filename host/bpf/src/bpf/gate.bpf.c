@@ -418,7 +418,7 @@ static __always_inline bool divert(struct __sk_buff *skb, const struct packet *p
 		count(EVENT_LOST);
 		return true;
 	}
-	count(KNOCKED);
+	count(EARLY_SEGMENT);
 	return true;
 }
 

@@ -72,7 +72,7 @@ fn what_comes_before_its_socket_is_handed_to_who_makes_it() {
             assert_eq!(early(&mut lane, &[&longest]), [(flow, 700, longest.data.clone())]);
             let elsewhere = Segment { seq: 9, ..Segment::new(client(!v6), listener(!v6)) };
             assert_eq!(early(&mut lane, &[&elsewhere]), [], "another bucket");
-            assert_eq!(gate.counters().unwrap().get(Counter::Knocked), 5);
+            assert_eq!(gate.counters().unwrap().get(Counter::EarlySegment), 5);
             // Events of live flows must find room: knocks stop when half of the ring is full.
             for _ in 0..1000 {
                 drop(enter(gate, &request));
