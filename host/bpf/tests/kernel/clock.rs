@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-/// Says to a run of this program's other test that it is in a time namespace, and what it must find there.
+/// Variable that marks a run of this program's other test in a time namespace: the difference it must find there.
 const EXPECTED: &str = "EVERGATE_TEST_CLOCK";
 const INSIDE: &str = "clock::inside_a_time_namespace";
 const HOUR_NS: u64 = 3_600_000_000_000;
@@ -42,16 +42,16 @@ fn inside(monotonic_s: i64, boottime_s: i64, expected: &str) {
         .env(EXPECTED, expected)
         .output()
         .unwrap();
-    let reported =
+    let output_text =
         [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     assert!(
-        output.status.success() && reported.contains("1 passed"),
-        "{monotonic_s} {boottime_s}: {reported}"
+        output.status.success() && output_text.contains("1 passed"),
+        "{monotonic_s} {boottime_s}: {output_text}"
     );
 }
 
 #[test]
-fn the_gate_is_refused_where_this_process_sees_another_boot_time_and_nowhere_else() {
+fn gate_load_is_refused_where_boot_time_is_moved() {
     if !privileged() {
         return;
     }
@@ -65,7 +65,8 @@ fn the_gate_is_refused_where_this_process_sees_another_boot_time_and_nowhere_els
     }
     inside(0, 7200, "7200");
     inside(7200, -5, "-5");
-    inside(7200, 0, "0"); // who has the monotonic clock moved only sees leases as the programs do
+    // A process with a moved monotonic clock only sees leases as the programs do.
+    inside(7200, 0, "0");
     inside(0, 0, "0");
 }
 

@@ -44,7 +44,7 @@ pub(crate) fn count(world: &World, node: usize, counter: Counter) -> u64 {
 }
 
 #[test]
-fn a_connection_is_accepted_from_a_cookie_and_gated_from_its_first_byte() {
+fn cookie_connection_is_gated_from_its_first_byte() {
     if !privileged() {
         return;
     }
@@ -92,7 +92,7 @@ fn agrees_to(v6: bool, of_node: bool, (timestamps, scaling, sack): (&str, &str, 
     assert!(count(&world, 0, Counter::Clamped) > 0, "not gated");
 }
 
-/// A client without a kernel: its address is nobody's, so that nothing else answers for it.
+/// A client without a kernel: no machine has its address, so nothing else answers for it.
 pub(crate) struct Bare {
     wire: Wire,
     tap: Tap,
@@ -106,26 +106,26 @@ impl Bare {
         Bare { wire: Wire::of("eth0"), tap: Tap::of("eth0"), template }
     }
 
-    pub(crate) fn state_text(&self, segment: Segment) {
+    pub(crate) fn send(&self, segment: Segment) {
         self.wire.send(&segment);
     }
 
     /// Sends a SYN with number 999 that allows segments of so many bytes, and returns what acknowledges the answer.
     fn connect(&self, takes: u16) -> u32 {
         let options = segment_size(takes);
-        self.state_text(Segment { seq: 999, flags: SYN, options, ..self.template.clone() });
+        self.send(Segment { seq: 999, flags: SYN, options, ..self.template.clone() });
         let (from, to) = (self.template.from, self.template.to);
-        self.read_from(|segment| segment.from == to && segment.to == from).seq.wrapping_add(1)
+        self.receive(|segment| segment.from == to && segment.to == from).seq.wrapping_add(1)
     }
 
     /// The next segment for it that `wanted` wants.
-    pub(crate) fn read_from(&self, wanted: impl Fn(&Segment) -> bool) -> Segment {
-        read_from(&self.tap, mac(11), wanted)
+    pub(crate) fn receive(&self, wanted: impl Fn(&Segment) -> bool) -> Segment {
+        receive(&self.tap, mac(11), wanted)
     }
 }
 
 /// The next segment for a card that `wanted` wants.
-fn read_from(tap: &Tap, card: [u8; 6], wanted: impl Fn(&Segment) -> bool) -> Segment {
+fn receive(tap: &Tap, card: [u8; 6], wanted: impl Fn(&Segment) -> bool) -> Segment {
     loop {
         let frame = tap.next();
         let is_tcp = match frame[12..14] {
@@ -172,8 +172,8 @@ fn timestamps_are_found_wherever_they_stand() {
                 let client = Bare::new(from, to);
                 let syn =
                     Segment { seq: 999, ack: 0, flags: SYN, options: stamps(0), ..client.template.clone() };
-                client.state_text(syn);
-                let answer = client.read_from(|segment| segment.from == to && segment.to == from);
+                client.send(syn);
+                let answer = client.receive(|segment| segment.from == to && segment.to == from);
                 let echo = u32::from_be_bytes(answer.options[8..12].try_into().unwrap());
                 let options = stamps(echo);
                 let hello = Segment {
@@ -183,16 +183,16 @@ fn timestamps_are_found_wherever_they_stand() {
                     data: b"hello".to_vec(),
                     ..client.template.clone()
                 };
-                client.state_text(hello);
+                client.send(hello);
                 (client, answer)
             });
             assert_eq!(answer.flags, SYN | ACK);
             let (mut socket, _) = accept(&listener);
             socket.write_all(b"welcome").unwrap();
-            let reported = client.read_from(|segment| segment.to == from && !segment.data.is_empty());
-            assert_eq!(reported.data, b"welcome");
-            assert_eq!(reported.options.get(..4), Some(&[1, 1, 8, 10][..]), "IPv6 {v6}, {before:?}");
-            assert_eq!(reported.options[8..], 7000u32.to_be_bytes());
+            let reply = client.receive(|segment| segment.to == from && !segment.data.is_empty());
+            assert_eq!(reply.data, b"welcome");
+            assert_eq!(reply.options.get(..4), Some(&[1, 1, 8, 10][..]), "IPv6 {v6}, {before:?}");
+            assert_eq!(reply.options[8..], 7000u32.to_be_bytes());
         }
     }
 }
@@ -221,9 +221,10 @@ fn clients_of_small_segments_are_accepted() {
     }
 }
 
-/// The kernel would ask for whoever is on the link, and a flood from addresses that nobody has would fill its table.
+/// The kernel would send a neighbour request for every client on the link. A flood from addresses without a machine
+/// would fill its table.
 #[test]
-fn who_is_on_the_link_is_answered_where_it_came_from_and_others_by_the_routes() {
+fn clients_on_the_link_are_answered_to_the_sending_card() {
     if !privileged() {
         return;
     }
@@ -237,18 +238,18 @@ fn who_is_on_the_link_is_answered_where_it_came_from_and_others_by_the_routes() 
         let ask = move |from| {
             let client = Bare::new(from, to);
             let syn = Segment { seq: 999, flags: SYN, to_mac: VIRTUAL_MAC, ..client.template.clone() };
-            client.state_text(syn);
+            client.send(syn);
             client
         };
         let near = at(v6, 99, 40_000);
-        let answer = world.client.run(move || ask(near).read_from(|segment| segment.to == near));
+        let answer = world.client.run(move || ask(near).receive(|segment| segment.to == near));
         assert_eq!((answer.from, answer.from_mac, answer.flags), (to, mac(1), SYN | ACK));
         let known = node.run(move || evergate_sys::neighbour(card, near.ip()).unwrap());
         assert_eq!(known, None);
         let far = SocketAddr::new(if v6 { "fd78::9" } else { "10.78.0.9" }.parse().unwrap(), 40_000);
         let router = world.server.run(|| Tap::of("eth0"));
         world.client.run(move || drop(ask(far)));
-        read_from(&router, mac(20), |segment| segment.to == far);
+        receive(&router, mac(20), |segment| segment.to == far);
     }
 }
 
@@ -271,8 +272,8 @@ fn the_segment_size_that_is_offered_follows_the_card() {
             let from = at(v6, 11, 40_000 + number as u16);
             let answer = world.client.run(move || {
                 let client = Bare::new(from, to);
-                client.state_text(Segment { seq: 999, flags: SYN, ..client.template.clone() });
-                client.read_from(|segment| segment.from == to && segment.to == from)
+                client.send(Segment { seq: 999, flags: SYN, ..client.template.clone() });
+                client.receive(|segment| segment.from == to && segment.to == from)
             });
             assert_eq!(answer.options[..4], segment_size(mtu - if v6 { 60 } else { 40 }));
         }
@@ -284,7 +285,7 @@ fn segment_size(bytes: u16) -> Vec<u8> {
 }
 
 #[test]
-fn nobody_gets_segments_that_are_larger_than_it_takes() {
+fn segment_size_never_exceeds_the_clients_offer() {
     if !privileged() {
         return;
     }
@@ -306,7 +307,7 @@ fn nobody_gets_segments_that_are_larger_than_it_takes() {
         let client = world.client.run(move || {
             let client = Bare::new(from, to);
             let ack = client.connect(takes);
-            client.state_text(Segment {
+            client.send(Segment {
                 seq: 1000,
                 ack,
                 window: 20_000,
@@ -320,16 +321,15 @@ fn nobody_gets_segments_that_are_larger_than_it_takes() {
         socket.write_all(&vec![7; bytes]).unwrap();
         let mut got = 0;
         while got < bytes {
-            let reported =
-                client.read_from(|segment| segment.to == from && !segment.data.is_empty()).data.len();
-            assert!(reported <= usize::from(takes), "IPv6 {v6}: {reported} bytes, of {takes}");
-            got += reported;
+            let size = client.receive(|segment| segment.to == from && !segment.data.is_empty()).data.len();
+            assert!(size <= usize::from(takes), "IPv6 {v6}: {size} bytes, of {takes}");
+            got += size;
         }
     }
 }
 
 #[test]
-fn a_flood_of_clients_with_small_segments_takes_one_slot_of_a_bucket() {
+fn flood_of_small_segment_clients_takes_one_slot_of_a_bucket() {
     if !privileged() {
         return;
     }
@@ -347,13 +347,13 @@ fn a_flood_of_clients_with_small_segments_takes_one_slot_of_a_bucket() {
                 let (client, mut last) = (Bare::new(at(v6, 11, 0), to), 0);
                 for port in ports {
                     let from = at(v6, 11, port);
-                    client.state_text(Segment {
+                    client.send(Segment {
                         from,
                         flags: SYN,
                         options: segment_size(takes),
                         ..client.template.clone()
                     });
-                    last = client.read_from(|segment| segment.to == from && segment.flags == SYN | ACK).seq;
+                    last = client.receive(|segment| segment.to == from && segment.flags == SYN | ACK).seq;
                 }
                 (client, last)
             })
@@ -362,14 +362,14 @@ fn a_flood_of_clients_with_small_segments_takes_one_slot_of_a_bucket() {
         assert_eq!(
             (gate.slots_in_use(), count(&world, 0, Counter::CookieSent)),
             (0, 10),
-            "nobody means that"
+            "no client has a slot"
         );
-        // While the bucket moves our kernel greets nobody: who is left to it asks again.
+        // While the bucket moves our kernel answers no SYN: its clients retry.
         gate.owners().close(bucket, node(1));
         let from = at(v6, 11, of_it[0]);
         world.client.run(move || {
             let client = Bare::new(from, to);
-            client.state_text(Segment { flags: SYN, options: segment_size(256), ..client.template.clone() });
+            client.send(Segment { flags: SYN, options: segment_size(256), ..client.template.clone() });
         });
         assert_eq!((gate.slots_in_use(), count(&world, 0, Counter::CookieSent)), (0, 10));
         gate.owners().set(bucket, Owner::new(node(1), &[]).unwrap());
@@ -379,14 +379,14 @@ fn a_flood_of_clients_with_small_segments_takes_one_slot_of_a_bucket() {
         let from = at(v6, 11, of_it[19]);
         let hello =
             Segment { from, seq: 1, ack: last.wrapping_add(1), data: vec![7; 5], ..client.template.clone() };
-        client.state_text(hello);
+        client.send(hello);
         assert_eq!(accept(&listener).1, from);
     }
 }
 
-/// Whatever our kernel makes no socket of leaves nothing behind.
+/// A connection that our kernel refuses leaves nothing behind.
 #[test]
-fn what_our_kernel_refuses_keeps_no_slot() {
+fn refused_connection_keeps_no_slot() {
     if !privileged() {
         return;
     }
@@ -405,19 +405,19 @@ fn what_our_kernel_refuses_keeps_no_slot() {
         let mut client = world.client.run(move || TcpStream::connect(to).unwrap());
         client.write_all(b"x").unwrap();
         assert!(count(&world, 0, Counter::CookieSent) > sent);
-        client.set_read_timeout(Some(Duration::from_millis(500))).unwrap(); // what it said has arrived by then
-        assert!(client.read(&mut [0]).is_err(), "nobody is there");
+        client.set_read_timeout(Some(Duration::from_millis(500))).unwrap(); // its data has arrived by then
+        assert!(client.read(&mut [0]).is_err(), "no socket answers");
         assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
         assert_eq!(world.nodes[0].gate.slots_in_use(), known, "IPv6 {v6}");
     }
 }
 
-/// A handshake whose SYN was answered by node 1, where nobody listens, and whose owner then is node 2.
+/// A handshake whose SYN was answered by node 1, which has no listener, and whose owner then is node 2.
 pub(crate) fn moved(keys: [CookieKey; 2], v6: bool) -> (World, TcpListener, TcpStream) {
     moved_in(with_cookies(keys), v6)
 }
 
-/// Who answers for the address.
+/// The bucket whose owner answers for the address.
 fn designated() -> Bucket {
     Bucket(0)
 }
@@ -473,15 +473,15 @@ pub(crate) fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     accepted.unwrap()
 }
 
-/// A client whose handshake was answered by node 1, where its ACK was lost, and `said` too; its owner now is node 2.
-fn loss_notices(v6: bool, reported: &[u8]) -> (World, TcpListener, TcpStream) {
+/// A client whose handshake was answered by node 1. Its ACK and `data` were lost there; its owner now is node 2.
+fn moved_with_lost_data(v6: bool, data: &[u8]) -> (World, TcpListener, TcpStream) {
     let world = with_cookies([CookieKey([5, 6]); 2]);
     let to = SocketAddr::new(vip(v6), PORT);
     let listener = world.nodes[1].namespace.run(move || TcpListener::bind(to).unwrap());
     listener.set_nonblocking(true).unwrap();
     let mut client = connect_to(&world, to);
     client.set_nodelay(true).unwrap();
-    client.write_all(reported).unwrap(); // to node 1, where nobody listens
+    client.write_all(data).unwrap(); // to node 1, which has no listener
     for node_of in &world.nodes {
         node_of.gate.set_reset_unknown(true).unwrap();
         node_of.gate.owners().set_all(Owner::new(node(2), &[]).unwrap());
@@ -490,20 +490,20 @@ fn loss_notices(v6: bool, reported: &[u8]) -> (World, TcpListener, TcpStream) {
     (world, listener, client)
 }
 
-/// What a client acknowledges that has connected shows whether it was answered with a cookie.
+/// The acknowledgement of a connected client shows whether a cookie answered its SYN.
 #[test]
-fn a_cookie_is_known_by_whoever_has_its_key() {
+fn cookie_is_recognised_by_every_node_with_its_key() {
     if !privileged() {
         return;
     }
     for v6 in [false, true] {
-        let (world, listener, client) = loss_notices(v6, b"first");
+        let (world, listener, client) = moved_with_lost_data(v6, b"first");
         let (_socket, _) = accept(&listener);
         let flow = Flow::new(SocketAddr::new(vip(v6), PORT), client.local_addr().unwrap());
         let gate = world.nodes[1].gate.clone();
-        let mut lane =
+        let mut worker_port =
             world.nodes[1].namespace.run(move || gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap());
-        let slot = lane.slot(&flow).unwrap();
+        let slot = worker_port.slot(&flow).unwrap();
         let origin = slot.origin();
         let first = Strange { seq: origin.received, ack: origin.sent };
         let knows =
@@ -519,7 +519,7 @@ fn a_cookie_is_known_by_whoever_has_its_key() {
         }
         let other = Flow::new(flow.local, SocketAddr::new(flow.remote.ip(), flow.remote.port() ^ 1));
         assert!(!knows(&other, first)[0], "one in five million");
-        lane.finish(slot, None, Leases::now_ns());
+        worker_port.finish(slot, None, Leases::now_ns());
     }
 }
 
@@ -529,7 +529,7 @@ fn a_later_segment_that_comes_first_does_not_end_the_connection() {
     if !privileged() {
         return;
     }
-    let (world, listener, mut client) = loss_notices(false, b"first");
+    let (world, listener, mut client) = moved_with_lost_data(false, b"first");
     client.write_all(b" second").unwrap();
     let (mut socket, _) = accept(&listener);
     let mut got = [0; 12];
@@ -538,8 +538,8 @@ fn a_later_segment_that_comes_first_does_not_end_the_connection() {
     assert!(count(&world, 1, Counter::CookieAccepted) > 0);
 }
 
-/// A connection never begins in the middle of what its client says, and the client is not refused either, whatever of a
-/// window comes first.
+/// A connection never begins in the middle of its client's stream. Whatever segment of a window comes first, the client
+/// is not reset either.
 #[test]
 fn no_later_segment_of_a_window_is_taken_for_the_first() {
     if !privileged() {
@@ -562,7 +562,7 @@ fn no_later_segment_of_a_window_is_taken_for_the_first() {
             (client, first)
         });
         for by in 1..=65_535 {
-            client.state_text(Segment { seq: first.seq + by, ..first.clone() });
+            client.send(Segment { seq: first.seq + by, ..first.clone() });
             if by % 257 == 0 {
                 let peer_input =
                     || count(&world, 0, Counter::CookieWrong) + count(&world, 0, Counter::CookieAccepted);
@@ -570,22 +570,21 @@ fn no_later_segment_of_a_window_is_taken_for_the_first() {
             }
         }
         assert_eq!(count(&world, 0, Counter::CookieAccepted), 0, "IPv6 {v6}");
-        client.state_text(first.clone());
+        client.send(first.clone());
         let (mut socket, _) = accept(&listener);
         let mut got = [0; 5];
         socket.read_exact(&mut got).unwrap();
         assert_eq!(&got, b"first");
         socket.write_all(b"bye").unwrap();
-        let reported = client.read_from(|segment| {
-            segment.to == from && (segment.flags & RST != 0 || !segment.data.is_empty())
-        });
-        assert_eq!(reported.data, b"bye", "IPv6 {v6}: it was reset");
+        let reply = client
+            .receive(|segment| segment.to == from && (segment.flags & RST != 0 || !segment.data.is_empty()));
+        assert_eq!(reply.data, b"bye", "IPv6 {v6}: it was reset");
     }
 }
 
-/// A SYN-ACK that came twice is acknowledged once more, and that overtakes what the client has said meanwhile.
+/// A SYN-ACK that came twice is acknowledged once more. That ACK overtakes the data that the client has sent meanwhile.
 #[test]
-fn an_acknowledgement_that_overtakes_the_first_segment_does_not_end_the_connection() {
+fn ack_that_overtakes_the_first_segment_is_harmless() {
     if !privileged() {
         return;
     }
@@ -597,18 +596,17 @@ fn an_acknowledgement_that_overtakes_the_first_segment_does_not_end_the_connecti
         let client = world.client.run(move || {
             let client = Bare::new(from, to);
             let ack = client.connect(1400);
-            client.state_text(Segment { seq: 1005, ack, window: 20_000, ..client.template.clone() });
+            client.send(Segment { seq: 1005, ack, window: 20_000, ..client.template.clone() });
             let first = Segment { seq: 1000, ack, window: 20_000, ..client.template.clone() };
-            client.state_text(Segment { data: b"hello".to_vec(), ..first });
+            client.send(Segment { data: b"hello".to_vec(), ..first });
             client
         });
         let (mut socket, _) = accept(&listener);
         socket.read_exact(&mut [0; 5]).unwrap();
         socket.write_all(b"bye").unwrap();
-        let reported = client.read_from(|segment| {
-            segment.to == from && (segment.flags & RST != 0 || !segment.data.is_empty())
-        });
-        assert_eq!(reported.data, b"bye", "IPv6 {v6}: it was reset");
+        let reply = client
+            .receive(|segment| segment.to == from && (segment.flags & RST != 0 || !segment.data.is_empty()));
+        assert_eq!(reply.data, b"bye", "IPv6 {v6}: it was reset");
     }
 }
 
@@ -633,7 +631,7 @@ fn an_end_that_comes_first_does_not_reset_the_client() {
         (true, "", ""),
         (true, "first ", "last"),
     ] {
-        let (world, listener, mut client) = loss_notices(v6, lost.as_bytes());
+        let (world, listener, mut client) = moved_with_lost_data(v6, lost.as_bytes());
         cork(&client);
         client.write_all(last.as_bytes()).unwrap();
         client.shutdown(Shutdown::Write).unwrap();
@@ -674,9 +672,9 @@ fn syns_that_carry_data_hold_no_state() {
     }
 }
 
-/// Whoever closes first keeps the flow for a minute (TIME_WAIT). Its client may connect from the same port again.
+/// The end that closes first keeps the flow for a minute (TIME_WAIT). Its client may connect from the same port again.
 #[test]
-fn a_client_comes_again_from_the_port_of_a_connection_that_we_closed() {
+fn client_reconnects_from_the_port_of_a_closed_connection() {
     if !privileged() {
         return;
     }
@@ -687,29 +685,29 @@ fn a_client_comes_again_from_the_port_of_a_connection_that_we_closed() {
         let listener = world.nodes[0].namespace.run(move || TcpListener::bind(to).unwrap());
         listener.set_nonblocking(true).unwrap();
         let gate = world.nodes[0].gate.clone();
-        let mut lane =
+        let mut worker_port =
             world.nodes[0].namespace.run(move || gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap());
         let mut from_cookies = Vec::new();
-        for reported in [b"first", b"again"] {
+        for data in [b"first", b"again"] {
             let mut client = world.client.run(move || {
                 let socket = evergate_sys::connect_from(from.ip(), from.port()..=from.port(), to).unwrap();
                 TcpStream::from(socket)
             });
             client.set_nonblocking(false).unwrap();
-            client.write_all(reported).unwrap();
+            client.write_all(data).unwrap();
             let (mut accepted, peer) = accept(&listener);
             assert_eq!(peer, from);
-            let slot = lane.slot(&Flow::new(to, from)).expect("gated before any data");
+            let slot = worker_port.slot(&Flow::new(to, from)).expect("gated before any data");
             slot.open();
             accepted.set_nonblocking(false).unwrap();
             let mut got = [0; 5];
             accepted.read_exact(&mut got).unwrap();
-            assert_eq!(&got, reported);
+            assert_eq!(&got, data);
             accepted.shutdown(Shutdown::Write).unwrap();
             assert_eq!(client.read(&mut got).unwrap(), 0);
             drop(client);
             assert_eq!(accepted.read(&mut got).unwrap(), 0);
-            lane.finish(slot, None, Leases::now_ns());
+            worker_port.finish(slot, None, Leases::now_ns());
             from_cookies.push(count(&world, 0, Counter::CookieAccepted));
         }
         assert!(from_cookies[0] > 0, "the first is from a cookie, IPv6 {v6}");
@@ -729,10 +727,10 @@ fn a_cookie_of_another_cluster_is_worth_nothing() {
     assert_eq!(world.nodes[1].gate.slots_in_use(), 0);
 }
 
-/// An epoch is 68.7 s, by each node's own clock. A client whose cookie is refused is told so by a RST, as soon as
-/// unknown connections are answered: it does not wait for ever.
+/// An epoch is 68.7 s, by each node's own clock. A client whose cookie is refused receives RST as soon as unknown
+/// connections are answered, so it does not wait for ever.
 #[test]
-fn a_cookie_is_good_for_one_epoch_before_and_after_and_a_client_beyond_is_reset() {
+fn cookie_is_valid_one_epoch_around_and_reset_beyond() {
     if !privileged() {
         return;
     }

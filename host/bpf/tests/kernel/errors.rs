@@ -1,4 +1,4 @@
-//! What routers say about our packets: that they are too large for the way to the client.
+//! Errors of routers about our packets: they are too large for the path to the client.
 
 use crate::cookies::{count, moved};
 use crate::frame::{fold, sum};
@@ -57,7 +57,7 @@ fn segment_bytes(fd: i32) -> i32 {
 
 /// Node 1 has the address, node 2 the connection.
 #[test]
-fn whoever_has_the_connection_hears_that_its_segments_are_too_large() {
+fn packet_too_big_error_reaches_the_connections_owner() {
     if !privileged() {
         return;
     }
@@ -67,9 +67,9 @@ fn whoever_has_the_connection_hears_that_its_segments_are_too_large() {
         socket.read_exact(&mut [0; 5]).unwrap();
         let (local, remote) = (socket.local_addr().unwrap(), client.local_addr().unwrap());
         let gate = world.nodes[1].gate.clone();
-        let lane =
+        let worker_port =
             world.nodes[1].namespace.run(move || gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap());
-        let slot = lane.slot(&Flow::new(local, remote)).expect("gated");
+        let slot = worker_port.slot(&Flow::new(local, remote)).expect("gated");
         assert!(segment_bytes(socket.as_raw_fd()) > i32::from(NARROW));
         let passed_on = count(&world, 0, Counter::Steered);
         let error = too_big(v6, local, remote, slot.sent());

@@ -1,4 +1,4 @@
-//! What the gate tells whoever drives the connections.
+//! Events that the gate sends to the driver of the connections.
 
 use crate::frame::{ACK, RST, SYN, Segment};
 use crate::packets::{DROP, accepted, client, enter, inward, leave, listener, out};
@@ -12,25 +12,25 @@ fn an_event_comes_once_and_only_when_asked_for() {
         return;
     }
     bench(Mode::Steer, |gate| {
-        let (mut lane, slot) = accepted(gate, false, 500, 1000);
+        let (mut worker_port, slot) = accepted(gate, false, 500, 1000);
         leave(gate, &Segment { seq: 500, ack: 1000, data: vec![7; 100], ..out(false) }).unwrap();
         let mut events = Events::default();
         enter(gate, &Segment { seq: 1000, ack: 510, ..inward(false) }).unwrap();
-        lane.events(&mut events).unwrap();
+        worker_port.events(&mut events).unwrap();
         assert!(events.woken.is_empty());
-        assert!(!slot.wake_at(lane.id(), 510), "already acknowledged");
-        assert!(slot.wake_at(lane.id(), 540));
+        assert!(!slot.wake_at(worker_port.id(), 510), "already acknowledged");
+        assert!(slot.wake_at(worker_port.id(), 540));
         for ack in [520, 540, 560, 600] {
             enter(gate, &Segment { seq: 1000, ack, ..inward(false) }).unwrap();
         }
-        lane.events(&mut events).unwrap();
+        worker_port.events(&mut events).unwrap();
         assert_eq!(events.woken, [slot.index()]);
         assert!(events.early.is_empty());
     });
 }
 
 #[test]
-fn what_comes_before_its_socket_is_handed_to_who_makes_it() {
+fn early_segment_is_diverted_to_the_pending_worker() {
     if !privileged() {
         return;
     }
@@ -38,12 +38,12 @@ fn what_comes_before_its_socket_is_handed_to_who_makes_it() {
         bench(Mode::Steer, move |gate| {
             let flow = Flow::new(listener(v6), client(v6));
             let bucket = gate.bucket(&flow);
-            let mut lane = gate.worker_port(WorkerPortId::new(3).unwrap()).unwrap();
+            let mut worker_port = gate.worker_port(WorkerPortId::new(3).unwrap()).unwrap();
             let request = Segment { seq: 700, ack: 1, data: b"GET /".to_vec(), ..inward(v6) };
-            let early = |lane: &mut evergate_bpf::WorkerPort, segments: &[&Segment]| {
+            let early = |worker_port: &mut evergate_bpf::WorkerPort, segments: &[&Segment]| {
                 segments.iter().for_each(|segment| drop(enter(gate, segment)));
                 let mut events = Events::default();
-                lane.events(&mut events).unwrap();
+                worker_port.events(&mut events).unwrap();
                 assert!(events.woken.is_empty());
                 events
                     .early
@@ -51,39 +51,43 @@ fn what_comes_before_its_socket_is_handed_to_who_makes_it() {
                     .map(|diverted| (diverted.flow, diverted.peer_input.seq, diverted.data))
                     .collect::<Vec<_>>()
             };
-            assert_eq!(early(&mut lane, &[&request]), [], "the bucket is not pending");
+            assert_eq!(early(&mut worker_port, &[&request]), [], "the bucket is not pending");
             assert_ne!(enter(gate, &request), Err(DROP));
-            gate.set_pending(bucket, Some(lane.id()));
+            gate.set_pending(bucket, Some(worker_port.id()));
             // The kernel may find its socket by the time, which must not have it twice.
             assert_eq!(enter(gate, &request), Err(DROP));
-            assert_eq!(early(&mut lane, &[]).len(), 1);
+            assert_eq!(early(&mut worker_port, &[]).len(), 1);
             let kept = (flow, 700, request.data.clone());
-            assert_eq!(early(&mut lane, &[&request]), std::slice::from_ref(&kept));
+            assert_eq!(early(&mut worker_port, &[&request]), std::slice::from_ref(&kept));
             let owner = gate.owners().get(bucket);
             gate.owners().set(bucket, owner.on_hold());
-            assert_eq!(early(&mut lane, &[&request, &request]), [kept.clone(), kept.clone()], "on hold too");
+            assert_eq!(
+                early(&mut worker_port, &[&request, &request]),
+                [kept.clone(), kept.clone()],
+                "on hold too"
+            );
             gate.owners().set(bucket, owner);
             let empty = Segment { data: Vec::new(), ..request.clone() };
             let refused = Segment { flags: RST | ACK, ..request.clone() };
             let fresh = Segment { flags: SYN, ..request.clone() };
-            assert_eq!(early(&mut lane, &[&empty, &refused, &fresh]), []);
+            assert_eq!(early(&mut worker_port, &[&empty, &refused, &fresh]), []);
             assert_ne!(enter(gate, &empty), Err(DROP));
             let longest = Segment { data: vec![7; 3400], ..request.clone() };
-            assert_eq!(early(&mut lane, &[&longest]), [(flow, 700, longest.data.clone())]);
+            assert_eq!(early(&mut worker_port, &[&longest]), [(flow, 700, longest.data.clone())]);
             let elsewhere = Segment { seq: 9, ..Segment::new(client(!v6), listener(!v6)) };
-            assert_eq!(early(&mut lane, &[&elsewhere]), [], "another bucket");
+            assert_eq!(early(&mut worker_port, &[&elsewhere]), [], "another bucket");
             assert_eq!(gate.counters().unwrap().get(Counter::EarlySegment), 5);
-            // Events of live flows must find room: knocks stop when half of the ring is full.
+            // Events of live flows must find room: early segments are no longer diverted when half of the ring is full.
             for _ in 0..1000 {
                 drop(enter(gate, &request));
                 drop(enter(gate, &longest));
             }
             assert!(gate.counters().unwrap().get(Counter::EventLost) > 0);
-            assert_eq!(enter(gate, &request), Err(DROP), "nor when nobody is told");
-            assert!(!early(&mut lane, &[]).is_empty());
-            assert_eq!(early(&mut lane, &[&request]), [kept]);
+            assert_eq!(enter(gate, &request), Err(DROP), "dropped also without an event");
+            assert!(!early(&mut worker_port, &[]).is_empty());
+            assert_eq!(early(&mut worker_port, &[&request]), [kept]);
             gate.set_pending(bucket, None);
-            assert_eq!(early(&mut lane, &[&request]), []);
+            assert_eq!(early(&mut worker_port, &[&request]), []);
         });
     }
 }
@@ -96,11 +100,11 @@ fn nothing_reaches_a_socket_that_is_being_made() {
     for v6 in [false, true] {
         bench(Mode::Steer, move |gate| {
             let from = restored(v6, None);
-            let mut lane = gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap();
-            let reported = Segment { seq: 1000, ack: from.send, data: b"GET /".to_vec(), ..inward(v6) };
+            let mut worker_port = gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap();
+            let request = Segment { seq: 1000, ack: from.send, data: b"GET /".to_vec(), ..inward(v6) };
             let mut early = || {
                 let mut events = Events::default();
-                lane.events(&mut events).unwrap();
+                worker_port.events(&mut events).unwrap();
                 events.early.len()
             };
             let since_ns = Leases::now_ns();
@@ -109,11 +113,11 @@ fn nothing_reaches_a_socket_that_is_being_made() {
             assert!(gate.is_held(&from.flow, since_ns));
             assert!(!gate.is_held(&from.flow, Leases::now_ns() + 1), "what was here before does not count");
             slot.set_asleep(true);
-            assert_eq!((enter(gate, &reported), early()), (Err(DROP), 0), "the bucket is not pending");
+            assert_eq!((enter(gate, &request), early()), (Err(DROP), 0), "the bucket is not pending");
             gate.set_pending(gate.bucket(&from.flow), Some(WorkerPortId::new(0).unwrap()));
-            assert_eq!((enter(gate, &reported), early()), (Err(DROP), 1));
+            assert_eq!((enter(gate, &request), early()), (Err(DROP), 1));
             slot.set_asleep(false);
-            assert_eq!((enter(gate, &reported), early()), (Ok(reported), 0));
+            assert_eq!((enter(gate, &request), early()), (Ok(request), 0));
         });
     }
 }

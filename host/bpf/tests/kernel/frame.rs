@@ -153,7 +153,7 @@ fn pseudo(from: IpAddr, to: IpAddr, length: u16) -> u32 {
     address(from) + address(to) + 6 + u32::from(length)
 }
 
-/// Puts frames on the cable of a card of the calling thread's network namespace, whatever they say.
+/// Sends any frames from a card of the calling thread's network namespace.
 pub(crate) struct Wire {
     socket: OwnedFd,
     card: i32,
@@ -161,10 +161,10 @@ pub(crate) struct Wire {
 
 impl Wire {
     pub(crate) fn of(card: &str) -> Wire {
-        // SAFETY: no pointers are passed; a packet socket of no protocol hears nothing.
+        // SAFETY: no pointers are passed; a packet socket of no protocol receives nothing.
         let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         assert!(fd >= 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: `fd` was just returned by the kernel and is owned by nobody else.
+        // SAFETY: `fd` was just returned by the kernel and has no other owner.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         Wire { socket, card: evergate_bpf::interface_index(card).unwrap() as i32 }
     }
@@ -187,16 +187,16 @@ impl Wire {
     }
 }
 
-/// Hears what arrives at a card of the calling thread's network namespace from now on.
+/// Receives the frames that arrive at a card of the calling thread's network namespace from now on.
 pub(crate) struct Tap(OwnedFd);
 
 impl Tap {
     pub(crate) fn of(card: &str) -> Tap {
         let all = (libc::ETH_P_ALL as u16).to_be();
-        // SAFETY: no pointers are passed; without a protocol nothing is heard before it is bound to the card.
+        // SAFETY: no pointers are passed; without a protocol nothing is received before it is bound to the card.
         let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         assert!(fd >= 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: `fd` was just returned by the kernel and is owned by nobody else.
+        // SAFETY: `fd` was just returned by the kernel and has no other owner.
         let tap = Tap(unsafe { OwnedFd::from_raw_fd(fd) });
         // SAFETY: all zeros is a valid link address.
         let mut at: libc::sockaddr_ll = unsafe { std::mem::zeroed() };

@@ -43,10 +43,10 @@ fn a_peer_sees_no_ack_beyond_what_is_committed() {
         let (mut client, socket) = connected(&world, v6);
         let gate = world.nodes[0].gate.clone();
         world.nodes[0].namespace.run(move || {
-            let mut lane = gate.worker_port(WorkerPortId::new(3).unwrap()).unwrap();
+            let mut worker_port = gate.worker_port(WorkerPortId::new(3).unwrap()).unwrap();
             client.write_all(&[7; 5000]).unwrap();
             let facts = evergate_sys::tcp_params(socket.as_raw_fd(), 0).unwrap();
-            let slot = lane.slot(&Flow::new(facts.local, facts.remote)).unwrap();
+            let slot = worker_port.slot(&Flow::new(facts.local, facts.remote)).unwrap();
             let start = slot.origin().received;
             // Data that arrived before anybody looked at the slot is withheld too.
             eventually("the kernel has everything", || slot.received() == start.wrapping_add(5000));
@@ -54,11 +54,11 @@ fn a_peer_sees_no_ack_beyond_what_is_committed() {
             for committed in [1, 1000, 4999, 5000] {
                 slot.set_committed(start.wrapping_add(committed));
                 assert!(slot.owes_ack());
-                lane.emit_acks([&slot]).unwrap();
+                worker_port.emit_acks([&slot]).unwrap();
                 assert!(!slot.owes_ack());
                 assert_eq!(unacknowledged(&client), 5000 - committed as i32);
             }
-            assert!(lane.slot(&slot.flow()).is_none(), "a slot has one holder");
+            assert!(worker_port.slot(&slot.flow()).is_none(), "a slot has one holder");
         });
     }
 }
@@ -94,7 +94,7 @@ fn killed(unread: bool, counter: Counter) {
     }
     assert!(child > 0);
     drop(socket); // the child holds the last copy
-    // The pinned maps, as another process finds them; from now on nobody but the kernel holds the attached programs.
+    // The pinned maps, as another process finds them; from now on only the kernel holds the attached programs.
     let again = world.nodes[0].namespace.run(|| {
         let options = options(Path::new("/sys/fs/bpf/evergate/node1"));
         Arc::new(PacketGate::load(&Options { keep: true, ..options }).unwrap())
@@ -108,7 +108,7 @@ fn killed(unread: bool, counter: Counter) {
     eventually("the kernel tried", || again.counters().unwrap().get(counter) > 0);
     // The cable delivers at once, so what had left would be here.
     client.set_nonblocking(true).unwrap();
-    let error = client.read(&mut [0; 1]).expect_err("the client was told");
+    let error = client.read(&mut [0; 1]).expect_err("the client received an end");
     assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
 }
 
@@ -122,9 +122,9 @@ fn a_killed_process_with_unread_data_sends_no_rst() {
     killed(true, Counter::RstHeld);
 }
 
-/// Test runs take no frame that long.
+/// On a live card, because test runs accept no frame that long.
 #[test]
-fn who_knocks_with_more_than_can_be_kept_is_told_without_it() {
+fn early_segment_too_long_for_the_ring_is_reported_empty() {
     if !privileged() {
         return;
     }
@@ -139,16 +139,17 @@ fn who_knocks_with_more_than_can_be_kept_is_told_without_it() {
         let (from, to) = (at(v6, 10, 50_000), SocketAddr::new(vip(v6), PORT));
         let flow = Flow::new(to, from);
         let gate = first.gate.clone();
-        let mut lane = first.namespace.run(move || gate.worker_port(WorkerPortId::new(3).unwrap()).unwrap());
-        first.gate.set_pending(first.gate.bucket(&flow), Some(lane.id()));
+        let mut worker_port =
+            first.namespace.run(move || gate.worker_port(WorkerPortId::new(3).unwrap()).unwrap());
+        first.gate.set_pending(first.gate.bucket(&flow), Some(worker_port.id()));
         client.run(move || {
             let (to_mac, from_mac) = (mac(1), mac(10));
             let long = Segment { to_mac, from_mac, seq: 700, data: vec![7; 4200], ..Segment::new(from, to) };
             Wire::of("eth0").send(&long);
         });
         let mut events = Events::default();
-        eventually("it knocks", || {
-            lane.events(&mut events).unwrap();
+        eventually("the early segment is reported", || {
+            worker_port.events(&mut events).unwrap();
             !events.early.is_empty()
         });
         let diverted = &events.early[0];
@@ -235,7 +236,7 @@ fn packets_that_land_at_the_wrong_node_are_passed_on() {
 }
 
 #[test]
-fn a_silenced_node_goes_on_when_its_lease_is_renewed() {
+fn silenced_node_resumes_when_its_lease_is_renewed() {
     if !privileged() {
         return;
     }
@@ -268,7 +269,7 @@ fn an_orderly_end_gives_both_slots_back() {
 }
 
 #[test]
-fn maps_of_another_size_or_layout_stay_pinned_only_when_they_are_to_be_kept() {
+fn maps_of_another_size_stay_pinned_only_on_request() {
     if !privileged() {
         return;
     }

@@ -1,4 +1,4 @@
-//! A peer that sent to a node that is gone hears what is lost, and does not wait for its timer.
+//! Loss notices: a peer that sent to a failed node learns of the loss without waiting for its timer.
 
 use crate::sockets::sequences;
 use crate::world::privileged;
@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 const NODE: &str = "02:00:00:00:00:02";
-/// Nobody has this address: what is sent there gets lost.
+/// No card has this address: frames to it get lost.
 const NONE: &str = "02:00:00:00:00:03";
 const WINDOW: u32 = 32_768;
 /// What a congestion window takes at the beginning, less some.
@@ -58,7 +58,7 @@ fn send_to(peer: &Namespace, node: SocketAddr, mac: &str) {
     peer.ip(&format!("neigh replace {} lladdr {mac} dev eth0 nud permanent", node.ip())).unwrap();
 }
 
-/// What was written to nobody, and where that is in the peer's stream.
+/// Bytes that were sent to a missing card, and their place in the peer's stream.
 struct Lost {
     bytes: Vec<u8>,
     loss: Loss,
@@ -74,7 +74,7 @@ fn lose(client: &mut TcpStream, socket: &TcpStream, facts: &TcpParams) -> Lost {
     Lost { bytes, loss: Loss { send, receive, until, window: WINDOW, timestamps: None } }
 }
 
-fn notify(node: &Namespace, socket: &TcpStream, facts: TcpParams, loss: Loss, before: u32) {
+fn send_notice(node: &Namespace, socket: &TcpStream, facts: TcpParams, loss: Loss, before: u32) {
     let own = evergate_sys::timestamp(socket.as_raw_fd()).ok().filter(|_| facts.stamp.is_some());
     let loss = Loss { timestamps: own.map(|own| (own, 0)), ..loss };
     assert!(node.run(move || Prober::new().unwrap().notify_loss(&facts, &loss, before)).unwrap());
@@ -93,7 +93,7 @@ fn live(peer: &Namespace, node: &Namespace, to: SocketAddr) -> (TcpStream, TcpSt
 }
 
 #[test]
-fn what_was_sent_to_nobody_comes_again_without_a_timer() {
+fn lost_segments_come_again_without_a_timer() {
     if !privileged() {
         return;
     }
@@ -104,23 +104,23 @@ fn what_was_sent_to_nobody_comes_again_without_a_timer() {
         send_to(&peer, to, NONE);
         let Lost { bytes: lost, loss } = lose(&mut client, &socket, &facts);
         send_to(&peer, to, NODE);
-        notify(&node, &socket, facts, loss, 0);
+        send_notice(&node, &socket, facts, loss, 0);
         socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let mut got = vec![0; lost.len()];
         socket.read_exact(&mut got).unwrap();
         assert!(got == lost);
         let counters = ["TCPSackRecovery", "TCPSACKReneging", "TCPLossProbes"];
         assert_eq!(counters.map(|name| counted(&peer, name)), [1, 1, 0], "v6: {v6}, {timestamps}");
-        // It goes on as before.
+        // The connection continues as before.
         client.write_all(&lost).unwrap();
         socket.read_exact(&mut got).unwrap();
         assert!(got == lost);
     }
 }
 
-/// As behind a client that reads seldom: what is sent again goes to a node that is gone as well.
+/// A client that reads seldom: its retransmissions go to the missing card as well.
 #[test]
-fn what_was_lost_twice_comes_again_when_more_is_named_each_time() {
+fn segments_lost_twice_come_again_when_more_is_reported() {
     if !privileged() {
         return;
     }
@@ -129,10 +129,10 @@ fn what_was_lost_twice_comes_again_when_more_is_named_each_time() {
         let (mut client, mut socket, facts) = live(&peer, &node, to);
         send_to(&peer, to, NONE);
         let Lost { bytes, loss } = lose(&mut client, &socket, &facts);
-        notify(&node, &socket, facts, loss, 0);
+        send_notice(&node, &socket, facts, loss, 0);
         let logged_at = Instant::now();
         while counted(&peer, "TCPSackRecovery") == 0 {
-            assert!(logged_at.elapsed() < Duration::from_secs(10), "it sends again, to nobody");
+            assert!(logged_at.elapsed() < Duration::from_secs(10), "it retransmits to the missing card");
             std::thread::sleep(Duration::from_millis(1));
         }
         send_to(&peer, to, NODE);
@@ -141,23 +141,23 @@ fn what_was_lost_twice_comes_again_when_more_is_named_each_time() {
         socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
         for before in [0, 1, 2, 3] {
             if taken == 0 {
-                notify(&node, &socket, facts, loss, before);
+                send_notice(&node, &socket, facts, loss, before);
             }
             while let Ok(count @ 1..) = socket.read(&mut got[taken..]) {
                 taken += count;
             }
             after.push(taken);
         }
-        assert_eq!(after[0], 0, "it has heard the same before");
+        assert_eq!(after[0], 0, "the same notice has no effect");
         assert!(taken == bytes.len() && got == bytes, "v6: {v6}, {timestamps}: {after:?}");
     }
 }
 
-/// As behind a client that naps: the peer's timer has fired, for nothing, before it hears what is lost. It takes that
-/// for a proof that nothing was, and would send the segment that its timer has sent again only with its timer, 4 s
-/// later. What is acknowledged with the notice covers that one.
+/// A slow client: the peer's timer has fired before the loss notice comes. F-RTO takes the notice as proof that nothing
+/// was lost. The peer would then repeat the segment of its timeout only at its next timeout, 4 s later. The notice also
+/// acknowledges that segment, so the peer retransmits the later ones.
 #[test]
-fn whose_first_segment_is_acknowledged_sends_the_others_again_whatever_it_has_concluded() {
+fn server_retransmits_after_ack_of_its_first_segment_with_frto() {
     if !privileged() {
         return;
     }
@@ -191,12 +191,12 @@ fn whose_first_segment_is_acknowledged_sends_the_others_again_whatever_it_has_co
             client.read_exact(&mut [0]).unwrap();
             loss.send = loss.send.wrapping_add(1);
         }
-        notify(&node, &socket, facts, loss, 0);
+        send_notice(&node, &socket, facts, loss, 0);
         let mut got = vec![0; bytes.len()];
         socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         socket.read_exact(&mut got).unwrap();
         assert!(got == bytes);
-        // What was named and nobody had comes with a timer of its own, of 10 ms.
+        // The segment that was reported and that no node had comes with a timer of its own, of 10 ms.
         let timers = ["TCPTimeouts", "TCPSACKReneging"].map(|name| counted(&peer, name));
         assert_eq!(timers, [2, 1], "v6: {v6}, {acknowledged_before}");
     }

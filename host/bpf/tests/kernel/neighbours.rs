@@ -1,4 +1,4 @@
-//! Who answers for a virtual address, and what leaves in its name.
+//! Answers for a virtual address, and the packets that leave in its name.
 
 use crate::frame::{Tap, Wire, fold, sum};
 use crate::packets::{DROP, PASS, STOLEN};
@@ -78,7 +78,7 @@ fn give_address_to(gate: &PacketGate, number: u8) {
 }
 
 #[test]
-fn only_the_designated_node_answers_arp_and_with_the_virtual_mac() {
+fn only_the_designated_node_answers_arp_with_the_virtual_mac() {
     if !privileged() {
         return;
     }
@@ -185,7 +185,7 @@ fn every_node_learns_where_who_asks_for_the_address_is_now() {
 }
 
 #[test]
-fn a_solicitation_from_beyond_the_link_or_falsified_is_not_answered() {
+fn solicitation_from_off_link_or_falsified_is_not_answered() {
     if !privileged() {
         return;
     }

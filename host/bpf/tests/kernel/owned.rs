@@ -1,4 +1,4 @@
-//! One packet in, one packet out: whose it is, and who may speak.
+//! One packet in, one packet out: its owner, and the node that may send.
 
 use crate::frame::{ACK, SYN, Segment};
 use crate::packets::{DROP, PASS, REDIRECT, accepted, client, enter, inward, leave, listener, out, stamps};
@@ -34,7 +34,7 @@ fn nothing_leaves_when_a_lease_is_over() {
         assert!(!at(200, 200, 100, 150));
         assert!(at(200, 200, 200, 150));
         owners.set(bucket, Owner::new(node(1), &[node(2)]).unwrap());
-        assert!(at(200, 200, 0, 150), "a node that is no backup has no say");
+        assert!(at(200, 200, 0, 150), "the lease of a node that is no backup does not matter");
         owners.set(bucket, Owner::new(node(2), &[]).unwrap());
         assert!(!at(200, 200, 200, 150), "another node's bucket");
         owners.set(bucket, Owner::NONE);
@@ -78,9 +78,9 @@ fn the_programs_and_bucket_of_agree() {
     }
 }
 
-/// Who has been greeted by our kernel is known to nobody else until a program has accepted the connection.
+/// Until a program has accepted the connection, only our kernel knows a client whose SYN it has answered.
 #[test]
-fn a_closed_bucket_lets_in_whom_our_kernel_has_greeted_and_nobody_new() {
+fn closed_bucket_admits_only_clients_with_an_answered_syn() {
     if !privileged() {
         return;
     }
@@ -94,22 +94,22 @@ fn a_closed_bucket_lets_in_whom_our_kernel_has_greeted_and_nobody_new() {
         assert_eq!(enter(gate, &syn), Ok(syn.clone()));
         let synack = Segment { seq: 499, ack: 100, flags: SYN | ACK, window: 65_535, ..out(v6) };
         let again = Segment { seq: 799, ..synack.clone() };
-        for (now_ns, reported) in [(7, &synack), (8, &synack), (9, &again)] {
+        for (now_ns, sent) in [(7, &synack), (8, &synack), (9, &again)] {
             gate.set_test_clock_ns(now_ns);
-            assert_eq!(leave(gate, reported), Ok(reported.clone()));
+            assert_eq!(leave(gate, sent), Ok(sent.clone()));
         }
-        assert_eq!(gate.greeted_ns(bucket), Some(9), "an attempt that begins anew counts once");
+        assert_eq!(gate.greeted_ns(bucket), Some(9), "an attempt that starts again counts once");
         gate.owners().close(bucket, node(2));
         assert_eq!(enter(gate, &syn), Ok(syn.clone()), "it is not that node's");
         gate.owners().close(bucket, own);
         assert_eq!(enter(gate, &syn), Err(DROP));
         let answer = Segment { seq: 100, ack: 800, ..inward(v6) };
         assert_eq!(enter(gate, &answer), Ok(answer));
-        assert_eq!(gate.greeted_ns(bucket), Some(9), "nobody has accepted it");
-        let mut lane = gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap();
-        let slot = lane.slot(&flow).unwrap();
+        assert_eq!(gate.greeted_ns(bucket), Some(9), "no program has accepted it");
+        let mut worker_port = gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap();
+        let slot = worker_port.slot(&flow).unwrap();
         assert_eq!(gate.greeted_ns(bucket), None);
-        lane.finish(slot, None, 0);
+        worker_port.finish(slot, None, 0);
         assert_eq!(gate.greeted_ns(bucket), None);
         gate.owners().release(bucket);
         assert_eq!(enter(gate, &syn), Err(DROP), "closed is not on hold");
@@ -212,7 +212,7 @@ fn a_packet_with_one_hop_left_is_passed_on_once() {
 }
 
 #[test]
-fn of_what_a_switch_floods_one_node_takes_what_is_not_tcp() {
+fn flooded_packet_without_tcp_is_taken_by_one_node() {
     if !privileged() {
         return;
     }
@@ -226,7 +226,7 @@ fn of_what_a_switch_floods_one_node_takes_what_is_not_tcp() {
                 gate.owners().set_all(Owner::new(node(2), &[]).unwrap());
                 assert_eq!(act(&frame), DROP);
                 gate.owners().set(Bucket(0), Owner::new(node(1), &[]).unwrap());
-                assert_eq!(act(&frame), PASS, "who answers for the address");
+                assert_eq!(act(&frame), PASS, "the node that answers for the address");
                 gate.owners().set_all(Owner::new(node(2), &[]).unwrap());
                 frame[..6].fill(0);
                 assert_eq!(act(&frame), PASS, "sent to our card");

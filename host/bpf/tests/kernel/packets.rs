@@ -55,10 +55,10 @@ pub(crate) fn accepted(gate: &PacketGate, v6: bool, sent: u32, received: u32) ->
     assert_eq!(leave(gate, &synack), Ok(synack));
     let answer = Segment { seq: received, ack: sent, ..inward(v6) };
     assert_eq!(enter(gate, &answer), Ok(answer));
-    let lane = gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap();
-    let slot = lane.slot(&Flow::new(listener(v6), client(v6))).expect("the flow is registered");
+    let worker_port = gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap();
+    let slot = worker_port.slot(&Flow::new(listener(v6), client(v6))).expect("the flow is registered");
     assert!(slot.is_established());
-    (lane, slot)
+    (worker_port, slot)
 }
 
 /// The timestamps option where all kernels have it.
@@ -67,14 +67,14 @@ pub(crate) fn stamps(value: u32, echo: u32) -> Vec<u8> {
 }
 
 #[test]
-fn a_flow_is_gated_from_its_syn_ack_on_and_acks_never_pass_what_is_committed() {
+fn flow_is_gated_from_its_syn_ack_and_acks_stay_committed() {
     if !privileged() {
         return;
     }
     // The second start wraps around in the middle of the exchange.
     for (v6, start) in [(false, 1000), (true, 1000), (false, u32::MAX - 2000), (true, u32::MAX - 2000)] {
         bench(Mode::Steer, move |gate| {
-            let (mut lane, slot) = accepted(gate, v6, 500, start);
+            let (mut worker_port, slot) = accepted(gate, v6, 500, start);
             assert_eq!((slot.origin().sent, slot.origin().received), (500, start));
             let ack = start.wrapping_add(4000);
             let data = Segment { seq: 500, ack, window: 500, data: b"hello".to_vec(), ..out(v6) };
@@ -91,7 +91,7 @@ fn a_flow_is_gated_from_its_syn_ack_on_and_acks_never_pass_what_is_committed() {
             assert_eq!(slot.sent_ack(), ack);
             slot.set_committed(ack.wrapping_add(9000));
             assert_eq!(leave(gate, &data), Ok(data));
-            lane.finish(slot, None, 0);
+            worker_port.finish(slot, None, 0);
         });
     }
 }
@@ -139,7 +139,7 @@ fn selective_acks_are_hidden_while_an_ack_is_lowered() {
 }
 
 #[test]
-fn an_ack_that_says_nothing_is_dropped_unless_the_peer_asks_again() {
+fn ack_without_news_is_dropped_unless_the_peer_repeats() {
     if !privileged() {
         return;
     }
@@ -179,7 +179,7 @@ fn a_window_update_passes_when_the_peer_runs_short_of_credit() {
 }
 
 #[test]
-fn a_connection_that_only_the_server_remembers_may_be_reset_by_our_next_one() {
+fn connection_known_only_to_the_server_may_be_reset() {
     if !privileged() {
         return;
     }
@@ -187,7 +187,7 @@ fn a_connection_that_only_the_server_remembers_may_be_reset_by_our_next_one() {
         let syn = Segment { seq: 500, flags: SYN, ..out(false) };
         let rst = Segment { seq: 77, flags: RST, ..out(false) };
         assert!(leave(gate, &syn).is_ok());
-        assert_eq!(gate.reclaim_unanswered(u64::MAX, 1), 0, "it is we who wait");
+        assert_eq!(gate.reclaim_unanswered(u64::MAX, 1), 0, "the server has not answered");
         assert_eq!(gate.slots_counted().0, 1);
         let challenge = Segment { seq: 9000, ack: 77, ..inward(false) };
         assert!(enter(gate, &challenge).is_ok());
@@ -200,7 +200,7 @@ fn a_connection_that_only_the_server_remembers_may_be_reset_by_our_next_one() {
 }
 
 #[test]
-fn what_cannot_be_registered_does_not_start_and_what_is_unknown_stays_silent() {
+fn unregistered_connection_does_not_start_and_sends_nothing() {
     if !privileged() {
         return;
     }
@@ -210,17 +210,17 @@ fn what_cannot_be_registered_does_not_start_and_what_is_unknown_stays_silent() {
         assert_eq!(leave(gate, &data), Err(STOLEN));
         assert_eq!(leave(gate, &rst), Err(STOLEN));
         gate.set_reset_unknown(true).unwrap();
-        // Nobody listens: the process is dead, and another node may go on with it.
+        // There is no listener: the process is dead, and another node may continue its connections.
         assert_eq!(leave(gate, &rst), Err(STOLEN));
         let _listener = TcpListener::bind(("0.0.0.0", PORT)).unwrap();
         assert_eq!(leave(gate, &rst), Ok(rst.clone()));
-        // Its connection may be one whose socket is yet to be made: who says that it is alive, or ends, is not refused.
+        // The socket of its connection may not exist yet: a peer that sends a keep-alive or an end is not refused.
         let bucket = gate.bucket(&Flow::new(listener(false), client(false)));
         gate.set_pending(bucket, Some(WorkerPortId::new(3).unwrap()));
         assert_eq!(leave(gate, &rst), Err(STOLEN));
         gate.set_pending(bucket, None);
         assert_eq!(leave(gate, &rst), Ok(rst));
-        // What the kernel says to a SYN once the listener's process is dead: the next owner must get the next SYN.
+        // The kernel's answer to a SYN once the listener's process is dead: the next owner must receive the next SYN.
         let refusal = Segment { seq: 0, ack: 501, flags: RST | ACK, ..out(false) };
         assert_eq!(leave(gate, &refusal), Err(STOLEN));
         let syn = |port| Segment {
@@ -239,7 +239,7 @@ fn what_cannot_be_registered_does_not_start_and_what_is_unknown_stays_silent() {
         assert_eq!(gate.reclaim(100_000_000_000, 75_000_000_000), 256);
         assert_eq!(gate.slots_counted(), (0, 256));
         assert!(leave(gate, &syn(257)).is_ok());
-        // In a flood who never answers is given up early; who has answered is waited for.
+        // In a flood a slot without an answer is reclaimed early; a slot with an answer stays.
         assert!(leave(gate, &syn(1)).is_ok());
         let from = SocketAddr::new(client(false).ip(), 1);
         assert!(enter(gate, &Segment { ack: 1, ..Segment::new(from, listener(false)) }).is_ok());
@@ -311,14 +311,14 @@ fn keepalive_probes_and_answers_pass_in_both_directions() {
 }
 
 #[test]
-fn a_peer_that_refuses_is_heard_although_it_was_told_less() {
+fn rst_of_a_peer_with_a_lowered_ack_is_accepted() {
     if !privileged() {
         return;
     }
     for v6 in [false, true] {
         bench(Mode::Steer, move |gate| {
             let (_lane, _slot) = accepted(gate, v6, 500, 1000);
-            // Our kernel has 25 bytes that the backups lack: the peer is told 1000.
+            // Our kernel has 25 bytes that the backups lack: the peer receives ACK 1000.
             leave(gate, &Segment { seq: 500, ack: 1025, data: vec![7; 100], ..out(v6) }).unwrap();
             let refusal = Segment { seq: 1000, ack: 0, flags: RST, ..inward(v6) };
             assert_eq!(enter(gate, &refusal), Ok(Segment { seq: 1025, ..refusal.clone() }));
@@ -329,28 +329,28 @@ fn a_peer_that_refuses_is_heard_although_it_was_told_less() {
 }
 
 #[test]
-fn nobody_waits_for_the_acknowledgement_of_a_peer_that_has_refused() {
+fn flow_of_a_peer_that_reset_needs_no_last_ack() {
     if !privileged() {
         return;
     }
-    for (v6, reported) in [(false, true), (true, true), (false, false)] {
+    for (v6, lowered) in [(false, true), (true, true), (false, false)] {
         bench(Mode::Steer, move |gate| {
-            let (mut lane, slot) = accepted(gate, v6, 500, 1000);
+            let (mut worker_port, slot) = accepted(gate, v6, 500, 1000);
             leave(gate, &Segment { seq: 500, ack: 1025, data: vec![7; 100], ..out(v6) }).unwrap();
             assert!(!slot.is_over(601));
             let refusal = Segment { seq: 1010, ack: 0, flags: RST, ..inward(v6) };
             enter(gate, &refusal).unwrap();
             assert!(!slot.is_over(601), "a guess");
-            enter(gate, &Segment { seq: if reported { 1000 } else { 1025 }, ..refusal }).unwrap();
+            enter(gate, &Segment { seq: if lowered { 1000 } else { 1025 }, ..refusal }).unwrap();
             assert!(slot.is_over(601));
-            lane.finish(slot, Some(601), 0);
-            assert_eq!((gate.slots_in_use(), lane.finishing()), (0, 0));
-            let (mut lane, slot) = accepted(gate, v6, 500, 1000);
+            worker_port.finish(slot, Some(601), 0);
+            assert_eq!((gate.slots_in_use(), worker_port.finishing()), (0, 0));
+            let (mut worker_port, slot) = accepted(gate, v6, 500, 1000);
             slot.allow_rst();
             leave(gate, &Segment { seq: 500, ack: 1000, flags: RST | ACK, ..out(v6) }).unwrap();
             assert!(slot.is_over(501));
-            lane.finish(slot, Some(501), 0);
-            assert_eq!((gate.slots_in_use(), lane.finishing()), (0, 0));
+            worker_port.finish(slot, Some(501), 0);
+            assert_eq!((gate.slots_in_use(), worker_port.finishing()), (0, 0));
         });
     }
 }

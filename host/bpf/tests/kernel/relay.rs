@@ -1,6 +1,6 @@
-//! A relay of raw TCP that survives its node: the smallest user of the gate. What it would mirror is a struct that both
-//! nodes can see. An ACK goes to one peer only when the other peer has the bytes; so the senders hold what is missing,
-//! and nothing but positions need be known.
+//! A relay of raw TCP that survives its node: the smallest user of the gate. Its replicated state is a struct that both
+//! nodes can see. An ACK goes to one peer only when the other peer has the bytes. So the senders hold what is missing,
+//! and the nodes need positions only.
 
 use crate::stream::connect_at;
 use crate::world::{Node, VIRTUAL_MAC};
@@ -90,9 +90,9 @@ fn wait(fd: i32, events: i16, timeout_ms: i32) -> bool {
 }
 
 impl Leg {
-    fn new(socket: OwnedFd, lane: &WorkerPort) -> Leg {
+    fn new(socket: OwnedFd, worker_port: &WorkerPort) -> Leg {
         let tcp = evergate_sys::tcp_params(socket.as_raw_fd(), wall_ms()).unwrap();
-        let slot = lane.slot(&Flow::new(tcp.local, tcp.remote)).expect("registered before any data");
+        let slot = worker_port.slot(&Flow::new(tcp.local, tcp.remote)).expect("registered before any data");
         assert!(slot.is_established());
         let facts = LegFacts {
             tcp,
@@ -186,7 +186,7 @@ impl Leg {
 pub(crate) struct Relay {
     client: Leg,
     server: Leg,
-    lane: WorkerPort,
+    worker_port: WorkerPort,
 }
 
 impl Relay {
@@ -198,11 +198,11 @@ impl Relay {
         server: SocketAddr,
         first: Option<u32>,
     ) -> Relay {
-        let lane = node.gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap();
+        let worker_port = node.gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap();
         let client = loop {
             assert!(wait(listener.as_raw_fd(), libc::POLLIN, 20_000), "nobody connects");
             if let Some((socket, _)) = evergate_sys::accept(listener.as_raw_fd()).unwrap() {
-                break Leg::new(socket, &lane);
+                break Leg::new(socket, &worker_port);
             }
         };
         let local = client.slot.flow().local.ip();
@@ -216,10 +216,10 @@ impl Relay {
         let socket = TcpStream::from(socket);
         socket.set_nonblocking(true).unwrap();
         let socket = OwnedFd::from(socket);
-        let server = Leg::new(socket, &lane);
+        let server = Leg::new(socket, &worker_port);
         assert!(ports.contains(&server.slot.local().port()));
         assert_eq!(node.gate.bucket(&server.slot.flow()), node.gate.bucket(&client.slot.flow()));
-        Relay { client, server, lane }
+        Relay { client, server, worker_port }
     }
 
     pub(crate) fn replication(&self) -> Replicate {
@@ -253,15 +253,16 @@ impl Relay {
             client.release(server.acked, now_ns);
             server.release(client.acked, now_ns);
             let slots = [&client.slot, &server.slot];
-            self.lane.emit_acks(slots.into_iter().filter(|slot| slot.owes_ack())).unwrap();
+            self.worker_port.emit_acks(slots.into_iter().filter(|slot| slot.owes_ack())).unwrap();
             if client.is_done() && server.is_done() {
                 return true;
             }
             if client.acked + server.acked >= stop {
                 return false;
             }
-            let mut polls = [client.socket.as_raw_fd(), server.socket.as_raw_fd(), self.lane.events_fd()]
-                .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+            let mut polls =
+                [client.socket.as_raw_fd(), server.socket.as_raw_fd(), self.worker_port.events_fd()]
+                    .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
             // SAFETY: pointer and length describe the array.
             unsafe { libc::poll(polls.as_mut_ptr(), 3, 1) };
         }
@@ -273,9 +274,9 @@ impl Relay {
             let end = leg.facts.origin.sent.wrapping_add(leg.acked as u32);
             // A socket whose FIN left from another node would send one more.
             evergate_sys::forget(leg.socket).unwrap();
-            self.lane.finish(leg.slot, Some(end), 0);
+            self.worker_port.finish(leg.slot, Some(end), 0);
         }
-        assert_eq!(self.lane.finishing(), 0);
+        assert_eq!(self.worker_port.finishing(), 0);
     }
 }
 
@@ -353,10 +354,10 @@ pub(crate) fn fail_over(
     unhold: impl FnOnce(),
 ) -> Relay {
     let prober = Prober::new().unwrap();
-    let mut lane = node.gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap();
+    let mut worker_port = node.gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap();
     announcer.announce(replication.client.tcp.local.ip()).unwrap();
     for leg in [&replication.client, &replication.server] {
-        // Known since the leg was mirrored. Asking for it takes a second when the first question is lost.
+        // Known since the leg was replicated. A neighbour request takes a second when the first one is lost.
         evergate_sys::set_neighbour(node.card, leg.tcp.remote.ip(), leg.next_hop).unwrap();
     }
     // (facts, sent, received) of both legs as mirrored: what one peer sent is what the other has.
@@ -386,7 +387,7 @@ pub(crate) fn fail_over(
         let (leg, sent, _) = legs[side];
         let replicated = leg.origin.sent.wrapping_add(sent as u32);
         let ahead = answers[side].acknowledged.wrapping_sub(replicated) as i32;
-        sent + u64::try_from(ahead).expect("a peer never has less than was mirrored")
+        sent + u64::try_from(ahead).expect("a peer has at least what was replicated")
     });
     let mut slots = slots.into_iter();
     let restored = [0, 1].map(|side| {
@@ -410,7 +411,7 @@ pub(crate) fn fail_over(
     let [client, server] = [0, 1].map(|side| {
         let (socket, slot) = restored.next().unwrap();
         let mut leg = Leg::at(socket.finish().unwrap(), slot, *legs[side].0, has[1 - side], has[side]);
-        // An end counts one: who has it will never hear it again, and who sent it will never send more.
+        // An end counts as one byte: its receiver gets no more, and its sender sends no more.
         leg.ended = replication.ends[side].is_some_and(|end| has[1 - side] > end);
         leg.closed = replication.ends[1 - side].is_some_and(|end| has[side] > end);
         leg.read -= u64::from(leg.ended);
@@ -418,12 +419,12 @@ pub(crate) fn fail_over(
         leg
     });
     // One ACK per leg at the full position: the advance that makes the peers send again at once.
-    lane.emit_acks([&client.slot, &server.slot]).unwrap();
+    worker_port.emit_acks([&client.slot, &server.slot]).unwrap();
     // Window updates may have been lost on hold.
     for (side, leg) in [&client, &server].into_iter().enumerate() {
         ask(&prober, &leg.facts, has[side], has[1 - side]);
     }
-    Relay { client, server, lane }
+    Relay { client, server, worker_port }
 }
 
 pub(crate) fn announcer(node: &NodeRef) -> Announcer {

@@ -29,7 +29,7 @@ pub(crate) fn restored(v6: bool, timestamps: Option<(u32, u32)>) -> Restored {
 const AHEAD_MAX: u32 = 2 * (65_535 << 4) + (32 << 20);
 
 #[test]
-fn after_a_take_over_neither_side_is_told_what_it_does_not_know() {
+fn ack_after_a_failover_is_translated_for_both_sides() {
     if !privileged() {
         return;
     }
@@ -57,7 +57,7 @@ fn after_a_take_over_neither_side_is_told_what_it_does_not_know() {
 }
 
 #[test]
-fn what_a_peer_has_said_before_there_was_a_socket_goes_for_acks_and_for_nothing_else() {
+fn position_from_before_the_socket_applies_to_acks_only() {
     if !privileged() {
         return;
     }
@@ -77,7 +77,7 @@ fn what_a_peer_has_said_before_there_was_a_socket_goes_for_acks_and_for_nothing_
 }
 
 #[test]
-fn after_a_take_over_nobody_has_more_than_the_dead_node_can_have_sent() {
+fn ack_beyond_the_previous_owners_bound_is_not_accepted() {
     if !privileged() {
         return;
     }
@@ -87,14 +87,14 @@ fn after_a_take_over_nobody_has_more_than_the_dead_node_can_have_sent() {
             let slot = gate.restore(&from).unwrap();
             let more = |by: u32| from.send.wrapping_add(by);
             let ours = Segment { seq: from.send, ack: 1000, window: 4000, ..out(v6) };
-            let peer_input = |ack| enter(gate, &Segment { seq: 1000, ack, ..inward(v6) }).unwrap().ack;
-            let reported = |seq| leave(gate, &Segment { seq, ..ours.clone() }).unwrap().seq;
+            let ingress_ack = |ack| enter(gate, &Segment { seq: 1000, ack, ..inward(v6) }).unwrap().ack;
+            let egress_seq = |seq| leave(gate, &Segment { seq, ..ours.clone() }).unwrap().seq;
             for by in [AHEAD_MAX + 1, 1 << 30, i32::MAX as u32] {
-                assert_eq!(peer_input(more(by)), more(by), "our kernel refuses it");
-                assert_eq!((slot.peer_acked(), reported(from.send)), (from.send, from.send));
+                assert_eq!(ingress_ack(more(by)), more(by), "our kernel refuses it");
+                assert_eq!((slot.peer_acked(), egress_seq(from.send)), (from.send, from.send));
             }
-            assert_eq!(peer_input(more(AHEAD_MAX)), from.send);
-            assert_eq!(reported(from.send), more(AHEAD_MAX));
+            assert_eq!(ingress_ack(more(AHEAD_MAX)), from.send);
+            assert_eq!(egress_seq(from.send), more(AHEAD_MAX));
             // Once our kernel has sent more than that it knows best, for the rest of the flow's life.
             let (step, mut sent) = (1u32 << 30, from.send);
             for _ in 0..9 {
@@ -102,8 +102,8 @@ fn after_a_take_over_nobody_has_more_than_the_dead_node_can_have_sent() {
                 leave(gate, &Segment { seq: sent, data: vec![7; 10], ..ours.clone() }).unwrap();
                 sent = sent.wrapping_add(10);
                 let forged = sent.wrapping_add(1);
-                assert_eq!((peer_input(forged), peer_input(sent)), (forged, sent));
-                assert_eq!((slot.peer_acked(), reported(sent)), (sent, sent));
+                assert_eq!((ingress_ack(forged), ingress_ack(sent)), (forged, sent));
+                assert_eq!((slot.peer_acked(), egress_seq(sent)), (sent, sent));
             }
         });
     }
@@ -114,7 +114,7 @@ fn after_a_take_over_nobody_has_more_than_the_dead_node_can_have_sent() {
 const ROOM: u32 = 1001 << 4;
 
 #[test]
-fn what_a_peer_has_room_for_is_the_most_that_the_dead_node_can_have_sent() {
+fn ack_beyond_the_peers_window_is_not_accepted() {
     if !privileged() {
         return;
     }
@@ -124,27 +124,27 @@ fn what_a_peer_has_room_for_is_the_most_that_the_dead_node_can_have_sent() {
             let slot = gate.restore(&from).unwrap();
             let more = |by: u32| from.send.wrapping_add(by);
             let ours = Segment { seq: from.send, ack: 1000, window: 4000, ..out(v6) };
-            let peer_input = |ack| enter(gate, &Segment { seq: 1000, ack, ..inward(v6) }).unwrap().ack;
-            let reported = || leave(gate, &ours).unwrap().seq;
+            let ingress_ack = |ack| enter(gate, &Segment { seq: 1000, ack, ..inward(v6) }).unwrap().ack;
+            let egress_seq = || leave(gate, &ours).unwrap().seq;
             // It was silent for minutes.
             gate.set_test_clock_ns(300_000_000_000);
-            assert_eq!(peer_input(from.send), from.send);
+            assert_eq!(ingress_ack(from.send), from.send);
             for by in [ROOM + 1, 1 << 24, AHEAD_MAX] {
-                assert_eq!(peer_input(more(by)), more(by), "our kernel refuses it");
-                assert_eq!((slot.peer_acked(), reported()), (from.send, from.send));
+                assert_eq!(ingress_ack(more(by)), more(by), "our kernel refuses it");
+                assert_eq!((slot.peer_acked(), egress_seq()), (from.send, from.send));
             }
             // What was lost has come, and behind it all that waited for it.
-            assert_eq!((peer_input(more(ROOM)), reported()), (from.send, more(ROOM)));
-            // What was said first comes last.
-            assert_eq!((peer_input(from.send), peer_input(more(2 * ROOM))), (from.send, from.send));
+            assert_eq!((ingress_ack(more(ROOM)), egress_seq()), (from.send, more(ROOM)));
+            // The oldest segment arrives last.
+            assert_eq!((ingress_ack(from.send), ingress_ack(more(2 * ROOM))), (from.send, from.send));
             // The first word after a silence counts, then no other.
             gate.set_test_clock_ns(310_000_000_000);
-            assert_eq!((peer_input(more(2 * ROOM)), peer_input(more(3 * ROOM))), (from.send, from.send));
-            assert_eq!(peer_input(more(3 * ROOM + 1)), more(3 * ROOM + 1));
+            assert_eq!((ingress_ack(more(2 * ROOM)), ingress_ack(more(3 * ROOM))), (from.send, from.send));
+            assert_eq!(ingress_ack(more(3 * ROOM + 1)), more(3 * ROOM + 1));
             assert_eq!(
-                reported(),
+                egress_seq(),
                 more(3 * ROOM),
-                "what it has said stays so, however long our kernel takes"
+                "its acknowledgement stays, however late our kernel sends"
             );
             gate.owners().set_all(Owner::new(node(1), &[]).unwrap().on_hold());
             let held = |ack| enter(gate, &Segment { seq: 1000, ack, ..inward(v6) });
@@ -158,14 +158,14 @@ fn what_a_peer_has_room_for_is_the_most_that_the_dead_node_can_have_sent() {
             let data = Segment { seq: more(3 * ROOM), data: vec![7; 10], ..ours.clone() };
             leave(gate, &data).unwrap();
             let sent = more(3 * ROOM + 10);
-            assert_eq!((peer_input(sent), peer_input(sent.wrapping_add(1))), (sent, sent.wrapping_add(1)));
+            assert_eq!((ingress_ack(sent), ingress_ack(sent.wrapping_add(1))), (sent, sent.wrapping_add(1)));
             assert_eq!(
                 (slot.peer_acked(), leave(gate, &Segment { seq: sent, ..ours.clone() }).unwrap().seq),
                 (sent, sent)
             );
             // Another node had it meanwhile.
             let slot = gate.restore_again(slot, &from);
-            assert_eq!((peer_input(more(AHEAD_MAX)), slot.peer_acked()), (from.send, from.send));
+            assert_eq!((ingress_ack(more(AHEAD_MAX)), slot.peer_acked()), (from.send, from.send));
         });
     }
 }
@@ -177,7 +177,7 @@ fn sent_by(card: &str) -> u64 {
     line.split_whitespace().nth(9).unwrap().parse().unwrap()
 }
 
-/// Two cards that say nothing of their own.
+/// Two cards that send nothing of their own.
 fn cards() -> [u32; 2] {
     let ip = |words: &str| {
         assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success(), "{words}");
@@ -205,13 +205,13 @@ fn acks_leave_where_our_kernel_sends_packets_of_the_flow() {
             // It came in on the first card; our kernel's route leads to the second.
             let from = Restored { interface: first, next_hop: [0; 6], ..restored(v6, None) };
             let slot = gate.restore(&from).unwrap();
-            let mut lane = gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap();
+            let mut worker_port = gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap();
             let hop = [2, 0, 0, 0, 0, 8];
             let data = Segment { to_mac: hop, seq: from.send, ack: 1000, data: vec![7; 9], ..out(v6) };
             gate.run_on(second, Hook::Egress, &data.bytes(), 0).unwrap();
             assert_eq!(slot.next_hop(), hop);
             let before = ["eth0", "eth1"].map(sent_by);
-            lane.emit_acks([&slot]).unwrap();
+            worker_port.emit_acks([&slot]).unwrap();
             let sent = ["eth0", "eth1"].map(sent_by);
             assert_eq!([sent[0] - before[0], sent[1] - before[1]], [0, 1]);
         });
@@ -226,23 +226,23 @@ fn acks_follow_when_the_gateway_or_the_route_changes() {
     for v6 in [false, true] {
         bench(Mode::Steer, move |gate| {
             let [first, second] = cards();
-            let (mut lane, slot) = accepted(gate, v6, 500, 1000);
+            let (mut worker_port, slot) = accepted(gate, v6, 500, 1000);
             let ours = Segment { seq: 500, ack: 1000, ..out(v6) };
             let data = Segment { data: vec![7; 9], ..ours.clone() };
-            // An ACK that the peer is not to get yet: a client that only sends is told nothing else.
+            // An ACK that is withheld from the peer: a client that only sends receives nothing else.
             let withheld = Segment { seq: 509, ack: 3000, ..ours };
-            let reported = [(first, &data, PASS), (second, &data, PASS), (first, &withheld, STOLEN)];
-            for (number, (card, reported, action)) in reported.into_iter().enumerate() {
+            let cases = [(first, &data, PASS), (second, &data, PASS), (first, &withheld, STOLEN)];
+            for (number, (card, segment, action)) in cases.into_iter().enumerate() {
                 let hop = [2, 0, 0, 0, 0, 20 + number as u8];
-                let frame = Segment { to_mac: hop, ..reported.clone() }.bytes();
+                let frame = Segment { to_mac: hop, ..segment.clone() }.bytes();
                 assert_eq!(gate.run_on(card, Hook::Egress, &frame, 0).unwrap().action, action);
                 assert_eq!(slot.next_hop(), hop);
-                let peer_input = Tap::of(if card == first { "eth1" } else { "eth0" });
-                lane.emit_acks([&slot]).unwrap();
-                let ack = Segment::read(&peer_input.next());
+                let tap = Tap::of(if card == first { "eth1" } else { "eth0" });
+                worker_port.emit_acks([&slot]).unwrap();
+                let ack = Segment::read(&tap.next());
                 assert_eq!((ack.to_mac, ack.from_mac, ack.from), (hop, data.from_mac, data.from));
             }
-            lane.finish(slot, None, 0);
+            worker_port.finish(slot, None, 0);
         });
     }
 }
@@ -273,7 +273,7 @@ fn a_restored_flow_that_is_given_up_ends_where_its_peer_stands() {
 }
 
 #[test]
-fn a_timestamp_counts_only_with_an_ack_that_can_be_the_peers_and_a_segment_that_is_whole() {
+fn timestamp_counts_only_with_a_plausible_ack_and_whole_segment() {
     if !privileged() {
         return;
     }
@@ -289,7 +289,7 @@ fn a_timestamp_counts_only_with_an_ack_that_can_be_the_peers_and_a_segment_that_
                 ..out(v6)
             };
             leave(gate, &data).unwrap();
-            let reported = |stamp, ahead: u32| Segment {
+            let peer_ack = |stamp, ahead: u32| Segment {
                 seq: 1000,
                 ack: from.send.wrapping_add(ahead),
                 options: stamps(stamp, 12),
@@ -297,22 +297,22 @@ fn a_timestamp_counts_only_with_an_ack_that_can_be_the_peers_and_a_segment_that_
             };
             let far = theirs.wrapping_add(1 << 30);
             for ahead in [AHEAD_MAX + 1, 1 << 31, u32::MAX] {
-                enter(gate, &reported(far, ahead)).unwrap();
+                enter(gate, &peer_ack(far, ahead)).unwrap();
             }
             // A right ACK on top of bytes that are not all there.
-            let mut frame = Segment { data: vec![7; 100], ..reported(far, 0) }.bytes();
+            let mut frame = Segment { data: vec![7; 100], ..peer_ack(far, 0) }.bytes();
             frame.truncate(frame.len() - 1);
             assert_eq!(gate.run(Hook::Ingress, &frame, 0).unwrap().action, DROP);
-            enter(gate, &reported(theirs + 1, 40)).unwrap();
+            enter(gate, &peer_ack(theirs + 1, 40)).unwrap();
             assert_eq!(slot.peer_acked(), from.send.wrapping_add(40), "the peer's own word");
-            enter(gate, &reported(theirs, 60)).unwrap();
+            enter(gate, &peer_ack(theirs, 60)).unwrap();
             assert_eq!(slot.peer_acked(), from.send.wrapping_add(40), "its timestamp is older");
         });
     }
 }
 
 #[test]
-fn the_zero_that_a_restored_socket_echoes_first_is_not_the_peers_newest_timestamp() {
+fn zero_echo_of_a_restored_socket_is_not_the_peers_timestamp() {
     if !privileged() {
         return;
     }
@@ -341,7 +341,7 @@ fn slots_of_restored_flows_are_bounded_and_come_back() {
         return;
     }
     bench(Mode::Steer, |gate| {
-        let mut lane = gate.worker_port(WorkerPortId::new(63).unwrap()).unwrap();
+        let mut worker_port = gate.worker_port(WorkerPortId::new(63).unwrap()).unwrap();
         let port = |port| Restored {
             flow: Flow::new(listener(true), SocketAddr::new(client(true).ip(), port)),
             ..restored(true, None)
@@ -353,20 +353,20 @@ fn slots_of_restored_flows_are_bounded_and_come_back() {
             // One waits for the peer's last ACK; the others have it, or need none.
             for (n, slot) in slots.into_iter().enumerate() {
                 let end = slot.peer_acked().wrapping_add(u32::from(n == 0));
-                lane.finish(slot, (n % 2 == 0).then_some(end), 0);
+                worker_port.finish(slot, (n % 2 == 0).then_some(end), 0);
             }
-            assert_eq!((gate.slots_in_use(), lane.finishing()), (1, 1));
-            lane.sweep(59_999_999_999);
-            assert_eq!(lane.finishing(), 1);
-            lane.sweep(60_000_000_000);
-            assert_eq!((gate.slots_in_use(), lane.finishing()), (0, 0));
+            assert_eq!((gate.slots_in_use(), worker_port.finishing()), (1, 1));
+            worker_port.sweep(59_999_999_999);
+            assert_eq!(worker_port.finishing(), 1);
+            worker_port.sweep(60_000_000_000);
+            assert_eq!((gate.slots_in_use(), worker_port.finishing()), (0, 0));
         }
         assert!(WorkerPortId::new(64).is_err());
     });
 }
 
 #[test]
-fn on_hold_only_the_peer_of_a_restored_flow_is_heard() {
+fn on_hold_only_plausible_segments_of_a_restored_flow_count() {
     if !privileged() {
         return;
     }
@@ -375,9 +375,9 @@ fn on_hold_only_the_peer_of_a_restored_flow_is_heard() {
             let from = restored(v6, None);
             gate.owners().set_all(Owner::new(node(1), &[]).unwrap().on_hold());
             let slot = gate.restore(&from).unwrap();
-            let state_text = |seq: u32, ack: u32| {
+            let recorded = |seq: u32, ack: u32| {
                 assert_eq!(enter(gate, &Segment { seq, ack, ..inward(v6) }), Err(DROP));
-                gate.peer_position(&slot.flow()).map(|peer_input| peer_input.ack.wrapping_sub(from.send))
+                gate.peer_position(&slot.flow()).map(|position| position.ack.wrapping_sub(from.send))
             };
             let sent = |ahead: u32| from.send.wrapping_add(ahead);
             let first = from.receive.wrapping_sub(65_536 + from.window);
@@ -387,21 +387,22 @@ fn on_hold_only_the_peer_of_a_restored_flow_is_heard() {
                 .into_iter()
                 .chain([(first.wrapping_sub(1), 0), (last + 1, 0)]);
             for (seq, ahead) in forged.clone() {
-                assert_eq!(state_text(seq, sent(ahead)), None, "sequence number {seq}, {ahead} ahead");
+                assert_eq!(recorded(seq, sent(ahead)), None, "sequence number {seq}, {ahead} ahead");
             }
-            assert_eq!(state_text(1000, sent(old)), Some(old));
-            assert_eq!(state_text(first, sent(150)), Some(150), "the peer's own word");
+            assert_eq!(recorded(1000, sent(old)), Some(old));
+            assert_eq!(recorded(first, sent(150)), Some(150), "the peer's own word");
             for (seq, ahead) in forged {
-                assert_eq!(state_text(seq, sent(ahead)), Some(150));
+                assert_eq!(recorded(seq, sent(ahead)), Some(150));
             }
-            assert_eq!(state_text(last, sent(AHEAD_MAX)), Some(AHEAD_MAX));
+            assert_eq!(recorded(last, sent(AHEAD_MAX)), Some(AHEAD_MAX));
         });
     }
 }
 
-/// A client that began anew while nobody listened says what was lost behind what was not (RFC 8985, 7).
+/// A client that reconnected while no node listened repeats lost segments behind the segments that arrived (RFC 8985,
+/// 7).
 #[test]
-fn of_what_begins_anew_the_first_segment_is_kept_whenever_it_comes() {
+fn reconnecting_clients_first_segment_is_recorded_in_any_order() {
     if !privileged() {
         return;
     }
@@ -410,14 +411,14 @@ fn of_what_begins_anew_the_first_segment_is_kept_whenever_it_comes() {
         let slot = gate.restore(&from).unwrap();
         gate.owners().set_all(Owner::new(node(1), &[]).unwrap().on_hold());
         let strange = |ahead: u32| from.send.wrapping_add((3 << 29) + ahead);
-        let read_from = |seq: u32, ack| {
+        let recorded = |seq: u32, ack| {
             assert_eq!(enter(gate, &Segment { seq, ack, ..inward(false) }), Err(DROP));
             slot.strange()
         };
-        let kept = |seq, ack| Some(Strange { seq, ack });
-        assert_eq!(read_from(u32::MAX, strange(0)), kept(u32::MAX, strange(0)));
-        assert_eq!(read_from(1400, strange(0)), kept(u32::MAX, strange(0)));
-        assert_eq!(read_from(u32::MAX - 1400, strange(0)), kept(u32::MAX - 1400, strange(0)));
-        assert_eq!(read_from(7000, strange(1)), kept(7000, strange(1)));
+        let expected = |seq, ack| Some(Strange { seq, ack });
+        assert_eq!(recorded(u32::MAX, strange(0)), expected(u32::MAX, strange(0)));
+        assert_eq!(recorded(1400, strange(0)), expected(u32::MAX, strange(0)));
+        assert_eq!(recorded(u32::MAX - 1400, strange(0)), expected(u32::MAX - 1400, strange(0)));
+        assert_eq!(recorded(7000, strange(1)), expected(7000, strange(1)));
     });
 }

@@ -55,14 +55,14 @@ fn download(world: &World, far: &FarClient, v6: bool) -> (Measured, Measured) {
     let listener = world.nodes[0].namespace.run(move || TcpListener::bind(to).unwrap());
     listener.set_nonblocking(true).unwrap();
     let gate = world.nodes[0].gate.clone();
-    let mut lane =
+    let mut worker_port =
         world.nodes[0].namespace.run(move || gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap());
     let client = far.host.spawn(move || {
         let socket = TcpStream::connect(to).unwrap();
         read_all(&socket, 1, BYTES);
     });
     let (socket, from) = accept(&listener);
-    let slot = lane.slot(&Flow::new(to, from)).expect("gated from the start");
+    let slot = worker_port.slot(&Flow::new(to, from)).expect("gated from the start");
     slot.open();
     let first = Measured::of(&socket);
     socket.set_nonblocking(false).unwrap();
@@ -70,7 +70,7 @@ fn download(world: &World, far: &FarClient, v6: bool) -> (Measured, Measured) {
     socket.shutdown(Shutdown::Write).unwrap();
     client.join().unwrap();
     let last = Measured::of(&socket);
-    lane.finish(slot, None, Leases::now_ns());
+    worker_port.finish(slot, None, Leases::now_ns());
     (first, last)
 }
 
@@ -95,7 +95,7 @@ fn cookie_of_another_node_gives_no_round_trip() {
     }
 }
 
-/// What a client that speaks late echoes, or one that invents it, is no round trip. Options need not be aligned.
+/// The echo of a client that answers late, or invents it, is no round trip. Options need not be aligned.
 #[test]
 fn echoed_timestamp_is_a_round_trip_up_to_three_seconds() {
     if !privileged() {
@@ -117,19 +117,19 @@ fn echoed_timestamp_is_a_round_trip_up_to_three_seconds() {
             };
             let (client, echo) = world.client.run(move || {
                 let client = Bare::new(from, to);
-                client.state_text(Segment {
+                client.send(Segment {
                     seq: 999,
                     ack: 0,
                     flags: SYN,
                     options: stamps(0),
                     ..client.template.clone()
                 });
-                let answer = client.read_from(|segment| segment.from == to && segment.to == from);
+                let answer = client.receive(|segment| segment.from == to && segment.to == from);
                 let stamp = u32::from_be_bytes(answer.options[8..12].try_into().unwrap());
                 let echo = stamp.wrapping_add_signed(-age_ms);
                 let (ack, options) = (answer.seq.wrapping_add(1), stamps(echo));
                 let data = b"hello".to_vec();
-                client.state_text(Segment { seq: 1000, ack, options, data, ..client.template.clone() });
+                client.send(Segment { seq: 1000, ack, options, data, ..client.template.clone() });
                 (client, echo)
             });
             let (mut socket, _) = accept(&listener);
@@ -142,8 +142,8 @@ fn echoed_timestamp_is_a_round_trip_up_to_three_seconds() {
                 _ => assert_eq!(measured, None, "{what}"),
             }
             socket.write_all(b"welcome").unwrap();
-            let reported = client.read_from(|segment| segment.to == from && !segment.data.is_empty());
-            let own = u32::from_be_bytes(reported.options[4..8].try_into().unwrap());
+            let reply = client.receive(|segment| segment.to == from && !segment.data.is_empty());
+            let own = u32::from_be_bytes(reply.options[4..8].try_into().unwrap());
             let ahead = own.wrapping_sub(echo);
             assert!(ahead < 5000, "{what}: our timestamp is {ahead} ms ahead of the one that the client has");
         }

@@ -86,7 +86,7 @@ fn orphans_are_destroyed_and_nothing_else() {
             assert_eq!(evergate_sys::destroy_orphans(&[to.ip()]).unwrap(), 1);
             assert_eq!(evergate_sys::destroy_orphans(&[to.ip()]).unwrap(), 0);
             client.write_all(b"a").unwrap();
-            server.read_exact(&mut [0]).expect("a living connection goes on");
+            server.read_exact(&mut [0]).expect("a live connection continues");
             deaf.read_to_end(&mut Vec::new()).expect_err("nothing stopped the orphan's RST here");
             TcpStream::connect(to).expect("the listener listens");
         });
@@ -121,7 +121,7 @@ fn a_restored_socket_may_not_take_the_name_of_a_living_one() {
 }
 
 #[test]
-fn what_came_before_the_socket_can_be_read_from_it() {
+fn data_from_before_the_socket_can_be_read_from_it() {
     if !privileged() {
         return;
     }
@@ -131,7 +131,7 @@ fn what_came_before_the_socket_can_be_read_from_it() {
             let client = TcpStream::connect(to).unwrap();
             let (server, _) = listener.accept().unwrap();
             let facts = evergate_sys::tcp_params(client.as_raw_fd(), 0).unwrap();
-            drop((client, server)); // both ends are gone; nobody hears what follows
+            drop((client, server)); // both ends are gone; no end receives what follows
             evergate_sys::destroy(facts.local, facts.remote).unwrap();
             let restore = evergate_sys::Restore {
                 facts,
@@ -230,7 +230,7 @@ fn every_probe_is_answered_at_once_however_old_its_ack() {
 }
 
 #[test]
-fn neighbours_are_known_before_anybody_asks_and_what_they_said_themselves_stays() {
+fn neighbour_entry_is_set_but_never_overrides_a_known_one() {
     if !privileged() {
         return;
     }
@@ -244,29 +244,29 @@ fn neighbours_are_known_before_anybody_asks_and_what_they_said_themselves_stays(
             String::from_utf8(output.stdout).unwrap()
         };
         for ip in ["10.77.0.9", "fd77::9"] {
-            let notify = |last| {
+            let set_entry = |last| {
                 evergate_sys::set_neighbour(card, ip.parse().unwrap(), [2, 0, 0, 0, 0, last]).unwrap();
             };
             let known = || evergate_sys::neighbour(card, ip.parse().unwrap()).unwrap();
-            notify(8);
+            set_entry(8);
             let text = ip_command(&["neigh", "show", ip]);
             assert!(text.contains("02:00:00:00:00:08") && text.contains("STALE"), "{text}");
             for state in ["stale", "reachable", "delay", "probe", "permanent"] {
                 let mac = "02:00:00:00:00:07";
                 ip_command(&["neigh", "replace", ip, "lladdr", mac, "dev", "eth0", "nud", state]);
-                notify(8);
+                set_entry(8);
                 assert_eq!(known(), Some([2, 0, 0, 0, 0, 7]), "{state}");
             }
             ip_command(&["neigh", "del", ip, "dev", "eth0"]);
-            notify(9);
-            assert_eq!(known(), Some([2, 0, 0, 0, 0, 9]), "nobody knew it any more");
+            set_entry(9);
+            assert_eq!(known(), Some([2, 0, 0, 0, 0, 9]), "the deleted entry was set");
         }
         assert!(evergate_sys::set_neighbour(9999, "10.77.0.9".parse().unwrap(), [0; 6]).is_err());
     });
 }
 
 #[test]
-fn who_is_behind_a_router_is_told_from_who_is_not() {
+fn peer_behind_a_router_is_not_on_link() {
     if !privileged() {
         return;
     }

@@ -1,4 +1,4 @@
-//! A client and a server that exchange bytes whose content tells their position.
+//! A client and a server that exchange bytes whose content shows their position.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};

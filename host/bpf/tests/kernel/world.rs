@@ -14,9 +14,9 @@ pub(crate) const VIRTUAL_MAC: [u8; 6] = [2, 0, 0x5e, 0, 0, 0x64];
 pub(crate) const BUCKET_KEY: BucketKey = BucketKey([0x1122_3344_5566_7788, 0x99aa_bbcc_ddee_ff00]);
 pub(crate) const PORT: u16 = 4430;
 
-/// Whether these tests can run here. With root and a kernel that is new enough they can, and what fails then is a
-/// failure. Else they are skipped, which is said past the harness (what a test prints that passes is not shown); in CI
-/// they fail, because nobody would see that nothing was shown.
+/// Whether these tests can run here: they need root and a kernel that is new enough. Else they are skipped, with a line
+/// on stderr past the harness, which hides the output of tests that pass. In CI they fail instead, because a skipped
+/// test proves nothing.
 pub(crate) fn privileged() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(['.', '-']).map_while(|part| part.trim().parse::<u32>().ok());
@@ -125,7 +125,7 @@ fn host(switch: &Namespace, number: u8) -> Namespace {
 }
 
 impl World {
-    /// Node 1 owns everything and both leases last for ever, until a test says otherwise.
+    /// Node 1 owns everything, and both leases last for ever, unless a test changes them.
     pub(crate) fn new(mode: Mode) -> World {
         let switch = Namespace::new().unwrap();
         switch.ip("link add bridge0 type bridge mcast_snooping 0").unwrap();
