@@ -130,9 +130,10 @@ fn split<'t>(text: &'t str, host_example: &str) -> Result<(&'t str, u16), Wrong>
         return wrong(format!("the port `{port}` is not a number"), format!("write it like `{shown}:8080`"));
     }
     match port.parse::<u16>() {
-        Ok(0) => {
-            wrong("port 0 means \"any free port\", which nobody could find", "choose a port from 1 to 65535")
-        }
+        Ok(0) => wrong(
+            "port 0 means \"any free port\", which no client could find",
+            "choose a port from 1 to 65535",
+        ),
         Ok(port) => Ok((host, port)),
         Err(_) => wrong(format!("the port {port} does not exist"), "choose a port from 1 to 65535"),
     }
@@ -224,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bare_port_listens_on_both_families_and_an_address_on_its_own() {
+    fn bare_port_listens_on_both_families_and_address_on_its_own() {
         assert_eq!(listen(":443").unwrap(), ListenAddress::any(443));
         assert_eq!(listen(":443").unwrap().ipv4_fallback(), Some("0.0.0.0:443".parse().unwrap()));
         for text in ["0.0.0.0:443", "[::]:443", "127.0.0.1:8080"] {

@@ -132,7 +132,7 @@ impl World for Machine {
     }
 
     fn may(&self, user: &str, group: Option<&str>, access: Access, path: &Path) -> bool {
-        // Of what cannot be found out nothing is said.
+        // An unknown answer is no finding.
         Account::named(user, group).and_then(|account| account.may(access, path)).unwrap_or(true)
     }
 
@@ -145,7 +145,7 @@ impl World for Machine {
     }
 
     fn lacks_folder(&self, path: &Path) -> bool {
-        // Of what may not be looked at nothing is said.
+        // A folder that may not be inspected is no finding.
         let absent = |error: &io::Error| {
             matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
         };
@@ -198,8 +198,8 @@ impl World for Machine {
 /// Host names that are looked up at a time.
 const LOOKUPS_MAX: usize = 16;
 
-/// What becomes of each item, up to [`LOOKUPS_MAX`] of them at a time: a name server that does not answer is waited for
-/// once (10 s where resolv.conf says nothing else), not once for each name.
+/// Results for all items, up to [`LOOKUPS_MAX`] of them at a time. A name server that does not answer costs its timeout
+/// once (10 s, unless resolv.conf sets another), not once per name.
 fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let take_turns = || -> Vec<(usize, R)> {

@@ -10,10 +10,10 @@ use crate::model::Config;
 use crate::problem::{Problem, Severity};
 
 /// An https listener on `listen` with one pool named "default" of the servers in `to`, chosen by the power
-/// of two choices. Without `cert` and `key` a certificate for `localhost` is made at start.
+/// of two choices. Without `cert` and `key` a certificate for `localhost` is generated at start.
 ///
-/// The admin socket is off, since whoever tries evergate out may not write to `/run`. Everything else is as
-/// in an empty file. The first problem is returned, placed at the option it concerns.
+/// The admin socket is off, because a user that tries evergate out may not write to `/run`. All other values are those
+/// of an empty file. The first problem is returned, placed at its option.
 pub fn one_line(
     listen: &str,
     to: &[String],

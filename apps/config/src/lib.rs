@@ -1,15 +1,15 @@
 //! The configuration of evergate: TOML text in, a checked [`Config`] out, or problems that teach.
 //!
-//! The way of a file: `span` remembers where everything is written; `structure` compares the tree with
-//! the [`schema`], takes out what does not fit and fills in the defaults; serde reads what remains into
-//! `raw` structs; the checks (one module per part of the file) turn these into the [`model`]. Each step
-//! reports what it finds and goes on, so that one run shows all problems. Only a syntax error ends the
+//! The steps of a file: `span` records the place of every value. `structure` compares the tree with
+//! the [`schema`], removes what does not fit and fills in the defaults. serde reads the remainder into
+//! `raw` structs. The checks (one module per part of the file) turn these into the [`model`]. Each step
+//! reports its findings and continues, so that one run shows all problems. Only a syntax error ends the
 //! pass early, because nothing after it can be trusted.
 //!
 //! A configuration is used whole or not at all: any error refuses it. Reading it has no side effects;
 //! host names are resolved and files are read through [`World`].
 //!
-//! Not done here: binding addresses, looking users up, putting TLS settings together.
+//! Not done here: binding addresses, looking users up, building TLS settings.
 
 mod address;
 mod checks;
@@ -117,13 +117,14 @@ fn remedy_for_reading(error: &io::Error, path: &Path) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => "name an existing file; `examples/minimal.toml` is a start",
         io::ErrorKind::PermissionDenied => {
-            "let the user who starts evergate, and `node.user` for reloads, read the file and enter the folders above it"
+            "let `node.user` (for reloads) and the user that starts evergate read the file and enter the folders \
+             above it"
         }
         _ if path.is_dir() => "this is a folder: name the file in it, such as `evergate.toml`",
         io::ErrorKind::InvalidInput => {
             "pipes and devices cannot be read again at a reload: write it to a file, and name that"
         }
-        _ => "name the configuration: a regular file, readable for the user who starts evergate",
+        _ => "name the configuration: a regular file that the user that starts evergate may read",
     }
 }
 
@@ -246,10 +247,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_hinders_reading_a_configuration_has_its_own_remedy() {
+    fn unreadable_configuration_has_a_remedy_per_cause() {
         let remedy = |kind: io::ErrorKind| remedy_for_reading(&kind.into(), Path::new("/none/evergate.toml"));
         assert!(remedy(io::ErrorKind::NotFound).contains("existing file"));
-        assert!(remedy(io::ErrorKind::PermissionDenied).contains("user who starts"));
+        assert!(remedy(io::ErrorKind::PermissionDenied).contains("user that starts"));
         assert!(remedy(io::ErrorKind::InvalidInput).contains("pipes"));
         let folder = load(Path::new("/")).unwrap_err().remove(0);
         assert!(folder.remedy.contains("folder"), "{folder}");

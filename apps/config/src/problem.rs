@@ -1,6 +1,6 @@
-//! What is wrong with a configuration, told so that the reader can repair it without the manual.
+//! Problems of a configuration, written so that the reader can repair it without the manual.
 //!
-//! A problem always says four things: the place, the value found there, the consequence if nothing is
+//! A problem always has four parts: the place, the value found there, the consequence if nothing is
 //! done, and the remedy. [`Report`] collects all of them in one pass; nothing here stops at the first.
 
 use std::collections::BTreeSet;
@@ -172,7 +172,7 @@ impl<'a> Report<'a> {
         self.error_because(at, what, REFUSED, remedy);
     }
 
-    /// Records an error whose consequence is worth telling.
+    /// Records an error with a consequence of its own.
     pub(crate) fn error_because(
         &mut self,
         at: &KeyPath,
@@ -306,7 +306,7 @@ impl<'a> Report<'a> {
         self.problems.push(Problem { severity, what, consequence, remedy, ..self.place(at) });
     }
 
-    /// A problem at `at` without words, for who finds one later.
+    /// A problem at `at` without text; the caller fills it in.
     pub(crate) fn place(&self, at: &KeyPath) -> Problem {
         let (line, column) = self.source.place(at);
         let value = self.source.value(at).map(shorten);
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_holds_cannot_command_a_terminal() {
+    fn control_characters_of_a_file_never_reach_a_terminal() {
         let mut problem =
             Problem::of_file("e\x1b[2J.toml", "pool \"\x1b]0;x\x07\" is unknown", "write\u{9b}1m it");
         problem.key = "pools.\x1b[1m".to_owned();

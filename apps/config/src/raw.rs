@@ -1,7 +1,7 @@
 //! The configuration file as serde reads it, after `structure` has made it fit the schema and
 //! filled in the defaults. No meaning yet: names are not resolved, addresses are text.
 //!
-//! Everything is `Option` where a file with mistakes may lack it, so that the checks can go on.
+//! Everything is `Option` where a file with mistakes may lack it, so that the checks can continue.
 
 use std::collections::BTreeMap;
 

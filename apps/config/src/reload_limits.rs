@@ -7,7 +7,7 @@ const AGREED: [&str; 8] =
     ["name", "key_file", "steering", "mode", "virtual_mac", "port", "server_ports_first", "ports_per_bucket"];
 
 impl Config {
-    /// Why a process with this configuration cannot go on with another one, and what to do; `None` when it can.
+    /// Why a running process cannot change from this configuration to `new`, and what to do; `None` when it can.
     pub fn refuses(&self, new: &Config) -> Option<String> {
         if new.node != self.node {
             let keys = "workers, user, group, pid_file";

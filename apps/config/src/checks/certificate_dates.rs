@@ -1,6 +1,6 @@
-//! When a certificate is valid, and what to say when that is not now or not for long.
+//! Validity dates of certificates, and the warning when a certificate is not valid now or not for long.
 //!
-//! No reason to refuse a configuration: a node must come up with an expired certificate too, and clocks are wrong at
+//! Dates never refuse a configuration: a node must start with an expired certificate too, and clocks are wrong at
 //! times.
 
 use evergate_base::rfc3339;
@@ -31,7 +31,7 @@ pub struct Concern {
 }
 
 impl Validity {
-    /// Of what nobody has looked into.
+    /// Validity of a certificate that was not inspected.
     pub const ALWAYS: Validity = Validity { not_before_unix_s: i64::MIN, not_after_unix_s: i64::MAX };
 
     /// That of a certificate.
@@ -76,7 +76,7 @@ impl Validity {
         })
     }
 
-    /// [`concern`](Self::concern) when the certificate is an authority's, which is trusted whatever its dates say.
+    /// [`concern`](Self::concern) of an authority's certificate, which is trusted whatever its dates are.
     pub fn concern_of_authority(&self, now_unix_s: i64) -> Option<Concern> {
         let Concern { what, .. } = self.concern(now_unix_s)?;
         Some(Concern {
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_is_worth_a_word_before_its_time_after_it_and_in_the_last_two_weeks() {
+    fn certificate_warns_before_after_and_in_its_last_two_weeks() {
         let validity = Validity { not_before_unix_s: 0, not_after_unix_s: 90 * DAY_S };
         let what = |now: i64| validity.concern(now).map(|concern| concern.what);
         for (now, expected) in [

@@ -78,7 +78,7 @@ fn source(raw: &RawCertificate, at: &KeyPath, checks: &mut Checks<'_>) -> Option
 
 /// Whether a chain and its key belong together, and are valid now.
 fn pair(chain: &Path, key: &Path, at: &KeyPath, checks: &mut Checks<'_>) {
-    // Both were read a moment ago; what has happened to them since, loading them will tell.
+    // Both files were read before. A change since then is reported when they are loaded.
     let (Ok(chain), Ok(key)) = (checks.world.read(chain), checks.world.read(key)) else { return };
     match checks.world.validity(&chain, &key) {
         Ok(validity) => concern(validity.concern(checks.world.now_unix_s()), &at.key("chain"), checks),
@@ -86,14 +86,14 @@ fn pair(chain: &Path, key: &Path, at: &KeyPath, checks: &mut Checks<'_>) {
     }
 }
 
-/// Tells of a certificate that is not valid now, or not for long.
+/// Warns of a certificate that is not valid now, or not for long.
 pub(crate) fn concern(concern: Option<Concern>, at: &KeyPath, checks: &mut Checks<'_>) {
     if let Some(Concern { what, consequence, remedy }) = concern {
         checks.report.warning(at, what, consequence, remedy);
     }
 }
 
-/// Tells of a chain and a key that cannot be used together, at the one to blame.
+/// Reports a chain and a key that cannot be used together, at the key of the wrong one.
 pub(crate) fn unfit(error: &KeyError, chain_at: &KeyPath, key_at: &KeyPath, checks: &mut Checks<'_>) {
     let of_key = matches!(
         error,
@@ -125,7 +125,7 @@ fn self_signed(names: &[String], at: &KeyPath, checks: &mut Checks<'_>) -> Optio
     valid.then(|| CertificateSource::SelfSigned { names: names.to_vec() })
 }
 
-/// Application protocols that an `https` listener speaks, preferred first (RFC 7301, section 6).
+/// Application protocols of an `https` listener, preferred first (RFC 7301, section 6).
 pub(crate) const HTTP_PROTOCOLS: [&str; 2] = ["http/1.1", "http/1.0"];
 
 /// The built-in settings: the defaults of the schema with an empty name.
@@ -226,14 +226,17 @@ fn client_ca(raw: &RawTls, at: &KeyPath, checks: &mut Checks<'_>) -> Option<std:
 
 /// Whether clients can be verified with what the file holds, and with all of it.
 fn authorities(path: &Path, at: &KeyPath, checks: &mut Checks<'_>) {
-    // It was read a moment ago; what has happened to it since, loading it will tell.
+    // The file was read before. A change since then is reported when it is loaded.
     let Ok(pem) = checks.world.read(path) else { return };
     let Some(found) = checks.world.authorities(&pem) else { return };
     let shown = path.display();
     if found.count == 0 {
         checks.report.error_because(
             at,
-            format!("no certificate in `{shown}` is an authority's (basicConstraints CA:TRUE, keyCertSign where there is a keyUsage)"),
+            format!(
+                "no certificate in `{shown}` is an authority's (basicConstraints CA:TRUE, keyCertSign where there \
+                 is a keyUsage)"
+            ),
             format!("no client certificate could be verified; {REFUSED}"),
             "name the certificate of the authority that issues the clients' certificates, not one of these",
         );
@@ -246,7 +249,10 @@ fn authorities(path: &Path, at: &KeyPath, checks: &mut Checks<'_>) {
         };
         checks.report.warning(
             at,
-            format!("\"{first}\"{and} in `{shown}` {are} (basicConstraints CA:TRUE, keyCertSign where there is a keyUsage)"),
+            format!(
+                "\"{first}\"{and} in `{shown}` {are} (basicConstraints CA:TRUE, keyCertSign where there is a \
+                 keyUsage)"
+            ),
             "clients that show such a certificate itself, or one that its key has signed, are refused",
             "leave only the authorities that issue clients' certificates in the file",
         );
@@ -255,8 +261,12 @@ fn authorities(path: &Path, at: &KeyPath, checks: &mut Checks<'_>) {
     if bytes > bytes_max {
         checks.report.warning(
             at,
-            format!("the names of the authorities in `{shown}` have {bytes} bytes, more than the {bytes_max} that clients are told"),
-            "clients are asked for a certificate without being told of whom; one that has several may show another one",
+            format!(
+                "the names of the authorities in `{shown}` have {bytes} bytes, more than the {bytes_max} that \
+                 clients receive"
+            ),
+            "clients are asked for a certificate without a list of authorities; a client with several certificates \
+             may show another one",
             "leave only the authorities that issue clients' certificates in the file",
         );
     }

@@ -88,8 +88,9 @@ fn process(raw: &RawConfig, at: &KeyPath, checks: &mut Checks<'_>) -> Option<usi
         checks.report.error_because(
             &node.key("user"),
             "a node of a cluster cannot become another user",
-            format!("it needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF whenever it takes connections over; {REFUSED}"),
-            "remove `user` and `group`; to run without root, start it with just these capabilities (systemd: `AmbientCapabilities`)",
+            format!("it needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF for every failover; {REFUSED}"),
+            "remove `user` and `group`; to run without root, start it with only these capabilities (systemd: \
+             `AmbientCapabilities`)",
         );
     }
     raw.node.workers
@@ -134,7 +135,7 @@ fn address(text: &str, at: &KeyPath, example: &str, report: &mut Report<'_>) -> 
     }
 }
 
-/// Notes who has an address; a second one is an error.
+/// Records the owner of an address; a second owner is an error.
 fn claim(ip: IpAddr, at: &KeyPath, owners: &mut BTreeMap<IpAddr, KeyPath>, report: &mut Report<'_>) -> bool {
     if let Some(first) = owners.get(&ip) {
         let what = format!("{ip} is used already, at `{}`", first.as_str());
@@ -181,7 +182,7 @@ fn nodes(
             checks.report.error_because(
                 &at.key("number"),
                 what,
-                format!("nobody could tell the two apart; {REFUSED}"),
+                format!("the other nodes could not distinguish the two; {REFUSED}"),
                 remedy,
             );
             continue;
@@ -293,7 +294,10 @@ fn witness(
         checks.report.error_because(
             &at,
             "there is no witness",
-            format!("when one node dies, no other could know that it is not itself cut off, and all would stop; {REFUSED}"),
+            format!(
+                "when one node dies, no other node could rule out that it is cut off itself, and all would stop; \
+                 {REFUSED}"
+            ),
             "name addresses that answer pings, such as `witness = [\"10.0.1.254\"]`, or set `mode = \"majority\"`",
         );
     }
@@ -301,7 +305,7 @@ fn witness(
         checks.report.warning(
             &at,
             "`witness` is given with `mode = \"majority\"`",
-            "nobody asks the witness",
+            "the witness is not probed",
             "remove one of the two",
         );
     }
@@ -457,7 +461,7 @@ pub fn choose_node(config: &mut Config, chosen: Option<u8>, file: &str) -> Resul
     };
     let Some(number) = number else {
         return refused(
-            "it is not said which node of the cluster this is".to_owned(),
+            "the number of this node in the cluster is missing".to_owned(),
             "add `--node N` to the command, or `node` to `[cluster]`",
         );
     };

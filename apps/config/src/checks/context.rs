@@ -19,7 +19,7 @@ pub(crate) struct Checks<'a> {
     pub(crate) report: Report<'a>,
     pub(crate) base_dir: &'a Path,
     pub(crate) world: &'a dyn World,
-    /// Whom the process becomes: user and group.
+    /// The user and group that the process runs as.
     pub(crate) user: Option<(String, Option<String>)>,
     /// Names defined so far, by list.
     pub(crate) listeners: Names,
@@ -174,9 +174,10 @@ impl Checks<'_> {
             Err(error) => {
                 let remedy = match &self.user {
                     Some((user, _)) => format!(
-                        "make it a regular file that user \"{user}\" (`node.user`) may read, and whoever starts evergate"
+                        "make it a regular file that user \"{user}\" (`node.user`) and the user that starts evergate \
+                         may read"
                     ),
-                    None => "make it a regular file that the user who starts evergate may read".to_owned(),
+                    None => "make it a regular file that the user that starts evergate may read".to_owned(),
                 };
                 self.report.error(at, format!("the file `{shown}` cannot be read: {error}"), remedy);
                 return None;
@@ -193,16 +194,19 @@ impl Checks<'_> {
             self.report.warning(
                 at,
                 format!("user \"{user}\" (`node.user`) may not read `{shown}`"),
-                "the node starts, but then refuses every reload and goes on with the old file when there is a new one",
-                format!("give it the right, also in the folders above: `chgrp {group} {shown}` and `chmod g+r {shown}`"),
+                "the node starts, but later refuses every reload and keeps the old configuration",
+                format!(
+                    "allow it to read the file and to enter the folders above: `chgrp {group} {shown}` and \
+                     `chmod g+r {shown}`"
+                ),
             );
         }
         if content != Content::Certificates && self.world.is_readable_by_all(&path) {
             self.report.warning(
                 at,
                 format!("every user of this machine may read the secret in `{shown}`"),
-                "whoever reads it can pose as this server or read its connections",
-                format!("take the right away: `chmod o-r {shown}`"),
+                "a user that reads it can pose as this server or read its connections",
+                format!("remove the permission: `chmod o-r {shown}`"),
             );
         }
         Some(path)
@@ -237,12 +241,12 @@ fn inspect(bytes: &[u8], content: Content) -> Result<(), (Cow<'static, str>, &'s
             )),
             Err(error) => Err((
                 format!("is broken: {error}").into(),
-                "write it anew, whole, each certificate from its line `BEGIN` to its line `END`",
+                "write the whole file again, each certificate from its line `BEGIN` to its line `END`",
             )),
         },
         Content::PrivateKey if is_encrypted() => Err((
             "is encrypted".into(),
-            "nobody can type a password at start; decrypt it with `openssl pkey` and protect the file",
+            "no password can be entered at start; decrypt it with `openssl pkey` and protect the file",
         )),
         Content::PrivateKey if has_key() => Ok(()),
         Content::PrivateKey if has_certificate() => Err((

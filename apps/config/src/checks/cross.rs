@@ -1,4 +1,4 @@
-//! Checks that concern several parts of the file: loops, competing addresses, things that nobody uses.
+//! Checks that concern several parts of the file: loops, competing addresses, unused entries.
 
 use std::net::{IpAddr, SocketAddr};
 

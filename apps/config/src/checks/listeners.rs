@@ -78,8 +78,8 @@ fn listen_address(
         checks.report.error_because(
             &at,
             format!("`{}` listens on that address already", other.as_str()),
-            format!("a connection could not be told to belong to one of them; {REFUSED}"),
-            "give each listener its own port or address; to tell requests apart on one address, use rules",
+            format!("a connection could not be assigned to one of them; {REFUSED}"),
+            "give each listener its own port or address; to separate requests on one address, use rules",
         );
     }
     bound.push((address, at));
@@ -183,7 +183,7 @@ fn tls(
             if given {
                 checks.report.error_because(
                     &at.key(key),
-                    format!("`{key}` is given, but a `{}` listener does not speak TLS", protocol.as_str()),
+                    format!("`{key}` is given, but a `{}` listener does not use TLS", protocol.as_str()),
                     format!("clients would be served without encryption; {REFUSED}"),
                     format!(
                         "write `protocol = \"{}\"`, or remove `{key}`",
@@ -220,9 +220,14 @@ fn alpn_of_https(name: &str, alpn: &[String], at: &KeyPath, checks: &mut Checks<
     for protocol in alpn.iter().filter(|p| !p.is_empty() && !HTTP_PROTOCOLS.contains(&p.as_str())) {
         checks.report.error_because(
             at,
-            format!("[tls.{name}] offers {protocol:?}, but an `https` listener speaks \"http/1.1\" and \"http/1.0\" only"),
+            format!(
+                "[tls.{name}] offers {protocol:?}, but an `https` listener supports \"http/1.1\" and \"http/1.0\" \
+                 only"
+            ),
             format!("clients that choose it would not be understood; {REFUSED}"),
-            format!("remove {protocol:?} from `alpn` in [tls.{name}], or use `protocol = \"tls\"` to pass the bytes on"),
+            format!(
+                "remove {protocol:?} from `alpn` in [tls.{name}], or use `protocol = \"tls\"` to forward the bytes"
+            ),
         );
     }
 }
@@ -269,7 +274,7 @@ fn listener_certificates(
             if !checks.report.is_excused(&KeyPath::root().key("certificates")) {
                 checks.report.error_because(
                     &at.key("protocol"),
-                    format!("the listener speaks `{}`, but there is no certificate", protocol.as_str()),
+                    format!("the listener uses `{}`, but there is no certificate", protocol.as_str()),
                     format!("no TLS handshake could succeed; {REFUSED}"),
                     "add `[[certificates]]` with `name`, `chain` and `key`; for tests with `name = \"local\"` and \
                      `self_signed = [\"localhost\"]`",
@@ -356,7 +361,7 @@ fn warn_of_unusual_port(address: ListenAddress, protocol: Protocol, at: &KeyPath
     };
     checks.report.warning(
         &at.key("address"),
-        format!("the listener speaks `{}` on port {port}", protocol.as_str()),
+        format!("the listener uses `{}` on port {port}", protocol.as_str()),
         format!("clients expect `{expected}` there and fail to connect"),
         format!("use port {other}, or write `protocol = \"{expected}\"`"),
     );

@@ -196,7 +196,7 @@ pub(crate) fn logs(raw: &RawLogs, checks: &mut Checks<'_>) -> Logs {
             checks.report.error_because(
                 &at,
                 format!("{word:?} is neither \"stdout\" nor \"off\", and would be a file of that name"),
-                format!("nobody would look for the access log there; {REFUSED}"),
+                format!("an administrator would not find the access log there; {REFUSED}"),
                 format!("write \"stdout\", \"off\" or the path of a file; \"./{word}\" if that is the file"),
             );
             AccessLog::Off
@@ -278,7 +278,7 @@ pub(crate) fn admin(raw: &RawAdmin, checks: &mut Checks<'_>) -> Admin {
                 checks.report.warning(
                     &metrics_at,
                     "the metrics are served on all addresses, without authentication",
-                    "everyone who reaches this machine can read names and load of its pools and servers",
+                    "every host that reaches this machine can read names and load of its pools and servers",
                     format!(
                         "write \"127.0.0.1:{}\", or an address of an internal network",
                         address.socket.port()

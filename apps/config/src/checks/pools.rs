@@ -20,7 +20,7 @@ use crate::problem::REFUSED;
 use crate::raw::{RawConfig, RawPool, RawPoolTls, RawServer};
 use crate::span::KeyPath;
 
-/// What is said of a server that is in its pool already, after the name of the other one.
+/// Text about a server that is in its pool already, after the name of the other one.
 pub(crate) const SAME_SERVER: &str = "is the same server";
 
 pub(crate) fn pools(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<Pool> {
@@ -159,18 +159,18 @@ fn server_address(
     None
 }
 
-/// Ports where servers usually speak TLS.
+/// Usual ports of servers with TLS.
 const TLS_PORTS: [u16; 2] = [443, 8443];
 
 fn warn_of_plain_https(pool: &RawPool, address: SocketAddr, at: &KeyPath, checks: &mut Checks<'_>) {
-    // Who chooses by session stands in front of servers that terminate the clients' own TLS.
+    // A pool that chooses by session has servers that terminate the clients' own TLS.
     let passes_tls_on = pool.policy.is_by_session();
     if pool.tls.is_none() && !passes_tls_on && TLS_PORTS.contains(&address.port()) {
         checks.report.warning(
             at,
             format!("the server is on port {}, but the pool has no `[pools.tls]`", address.port()),
             "bytes are sent to it as they are; a server that expects TLS answers 400 or closes",
-            "add an empty table `[pools.tls]` if the server speaks TLS",
+            "add an empty table `[pools.tls]` if the server uses TLS",
         );
     }
 }
@@ -212,7 +212,7 @@ fn shared_cookie(
     checks.report.warning(
         at,
         format!("the cookie {cookie:?} is also that of pool {:?}", other.name.as_deref().unwrap_or_default()),
-        "a client that goes from one to the other is placed anew each time",
+        "a client that alternates between them is placed again each time",
         "give one of them a `sticky_cookie` of its own",
     );
 }
@@ -233,7 +233,7 @@ fn sticky(
         );
     }
     if raw.name.is_none() {
-        return; // no rule can route to it, and that is said
+        return; // no rule can route to it: reported already
     }
     if raw.sticky_cookie.is_some() && !is_among(raw, by_cookie) {
         checks.report.warning(
@@ -246,7 +246,8 @@ fn sticky(
     if raw.sticky_load_percent_max.is_some() && !is_among(raw, by_source) {
         checks.report.warning(
             &at.key("sticky_load_percent_max"),
-            "`sticky_load_percent_max` is given, but neither the pool nor a rule that routes to it is sticky by address",
+            "`sticky_load_percent_max` is given, but neither the pool nor a rule that routes to it is sticky by \
+             address",
             "it has no effect",
             "add `sticky = \"source\"` to one of them, or remove it",
         );
@@ -320,7 +321,7 @@ fn pool_tls(raw: &RawPoolTls, at: &KeyPath, checks: &mut Checks<'_>) -> Option<P
             checks.report.warning(
                 &at.key("verify"),
                 "the servers' certificates are not verified",
-                "whoever can redirect the connection can read and change it",
+                "an attacker on the path to the servers can read and change the connections",
                 "name the authority in `ca` and remove `verify = false`",
             );
         }
@@ -362,7 +363,7 @@ fn pool_tls(raw: &RawPoolTls, at: &KeyPath, checks: &mut Checks<'_>) -> Option<P
 /// Whether what servers are shown belongs together, and is valid now.
 fn identity(client: &ClientIdentity, at: &KeyPath, checks: &mut Checks<'_>) {
     let (chain_at, key_at) = (at.key("client_chain"), at.key("client_key"));
-    // Both were read a moment ago; what has happened to them since, loading them will tell.
+    // Both files were read before. A change since then is reported when they are loaded.
     let (Ok(chain), Ok(key)) = (checks.world.read(&client.chain), checks.world.read(&client.key)) else {
         return;
     };

@@ -119,8 +119,8 @@ const REQUIRED: [(u16, &str, &str, &str); 3] = [
     (407, "Proxy-Authenticate", "Basic", "15.5.8"),
 ];
 
-/// Warns of denials without a field that their status requires: neither the rule sets it, nor one that lets the search
-/// go on.
+/// Warns of denials without a field that their status requires: neither the rule sets it, nor a rule that continues the
+/// search.
 fn denials(config: &RawConfig, checks: &mut Checks<'_>) {
     let sets = |rule: &RuleSpec, field: &str| {
         rule.set_response_headers.keys().any(|k| k.eq_ignore_ascii_case(field))
@@ -135,7 +135,7 @@ fn denials(config: &RawConfig, checks: &mut Checks<'_>) {
                 checks.report.warning(
                     &KeyPath::root().key("rules").index(i).key("deny"),
                     format!("a response with {status} must have the field `{field}`, and no rule sets it"),
-                    format!("clients are not told what they could do (RFC 9110 section {section})"),
+                    format!("clients do not learn how to proceed (RFC 9110 section {section})"),
                     format!("add `set_response_headers = {{ {field} = \"{example}\" }}`, or deny with 403"),
                 );
             }
@@ -218,7 +218,7 @@ fn unseen_headers(config: &RawConfig, ruleset: &Ruleset, checks: &mut Checks<'_>
         };
         let mut listeners = config.listeners.iter().filter(|listener| asked(&listener.name)).peekable();
         if listeners.peek().is_none() {
-            continue; // that is said already
+            continue; // reported already
         }
         let trusted = listeners.any(|listener| listener.trust_forwarded);
         let unseen = |name: &&str| !evergate_http::is_for_rules(name.as_bytes(), trusted);
@@ -226,7 +226,8 @@ fn unseen_headers(config: &RawConfig, ruleset: &Ruleset, checks: &mut Checks<'_>
             let (whose, remedy) = match evergate_http::is_for_rules(name.as_bytes(), true) {
                 true => (
                     "of clients that are not trusted",
-                    "set `trust_forwarded = true` on a listener that only a proxy of yours reaches, or compare client.ip",
+                    "set `trust_forwarded = true` on a listener that only your own proxies reach, or compare \
+                     client.ip",
                 ),
                 false => (
                     "of any client",
@@ -292,7 +293,7 @@ mod tests {
         [[rules]]\nname = \"b\"\nredirect = \"x\"\nwhen = \"\"\"\nhost == \"h\"\n  && pth == 1\"\"\"\n";
 
     #[test]
-    fn an_error_in_a_condition_is_placed_in_the_file_where_it_is_written() {
+    fn error_in_a_condition_has_its_place_in_the_file() {
         for (found, key, place) in [
             (error("a", "when", 1, 6), "rules[0].when", (3, 14)),
             (error("b", "when", 2, 6), "rules[1].when", (9, 6)),

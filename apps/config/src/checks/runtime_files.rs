@@ -9,7 +9,7 @@ use super::context::Checks;
 use crate::problem::REFUSED;
 use crate::span::KeyPath;
 
-/// Whether this is what a pid file holds: one number, or nothing. What holds anything else is somebody's file.
+/// Whether a pid file may hold this: one number, or nothing. Any other content belongs to another program.
 pub fn is_pid(content: &[u8]) -> bool {
     let text = content.trim_ascii();
     text.len() <= PID_DIGITS_MAX && text.iter().all(u8::is_ascii_digit)
@@ -19,15 +19,16 @@ pub fn is_pid(content: &[u8]) -> bool {
 const PID_DIGITS_MAX: usize = 20;
 
 impl Checks<'_> {
-    /// A file that the process makes, in a folder that must be there, and makes anew when it is `rotated`, as whoever
-    /// it has become.
+    /// Checks a file that the process creates. Its folder must exist. A `rotated` file is created again later, by the
+    /// user and group that the process runs as.
     pub(crate) fn own_file(&mut self, text: &str, at: &KeyPath, rotated: bool) -> PathBuf {
         let path = self.path(text);
         self.own_files.push((at.clone(), path.clone()));
         let shown = path.display();
         let folder = folder_of(&path);
         let hindrance = if self.world.lacks_folder(folder) {
-            let remedy = "create the folder (systemd does when it starts a unit with `LogsDirectory=` or `RuntimeDirectory=`), or correct the path";
+            let remedy = "create the folder (systemd does when it starts a unit with `LogsDirectory=` or \
+                          `RuntimeDirectory=`), or correct the path";
             Some((format!("there is no folder `{}`", folder.display()), remedy))
         } else if self.world.is_folder(&path) {
             Some((format!("`{shown}` is a folder"), "write the path of a file, perhaps one in that folder"))
@@ -39,7 +40,7 @@ impl Checks<'_> {
         } else if let Some((user, group)) = self.user.as_ref().filter(|_| rotated)
             && !self.world.may(user, group.as_deref(), Access::Write, &path)
         {
-            // A link is followed by that user too, and by nobody with more rights.
+            // That user follows a link too, with its own rights only.
             self.report.hindrance(
                 at,
                 format!("user \"{user}\" (`node.user`) may not write to `{shown}`"),
@@ -83,7 +84,7 @@ pub(crate) fn clashes(checks: &mut Checks<'_>) {
         };
         let (at, what) = (at.clone(), format!("the file `{}` is {other} too", path.display()));
         let consequence = format!("one would be written over the other; {REFUSED}");
-        checks.report.error_because(&at, what, consequence, "write a path that nothing else has");
+        checks.report.error_because(&at, what, consequence, "write a path that no other program uses");
     }
 }
 
@@ -134,7 +135,7 @@ pub(crate) fn foreign_pid_file(checks: &mut Checks<'_>) {
     let Some((_, path)) = checks.own_files.iter().find(|(key, _)| *key == at) else { return };
     let what = match checks.world.read(path) {
         Ok(content) if !is_pid(&content) => "is there and holds something else than a process id",
-        // That a folder is there has been said.
+        // A folder at this path is reported already.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput && !checks.world.is_folder(path) => {
             "is there and no regular file"
         }
@@ -144,7 +145,7 @@ pub(crate) fn foreign_pid_file(checks: &mut Checks<'_>) {
         return;
     }
     let what = format!("the file `{}` {what}", path.display());
-    let remedy = "write a path that nothing else has, or remove the file if nobody needs it";
+    let remedy = "write a path that no other program uses, or remove the file if it is not needed";
     checks.report.hindrance(&at, what, remedy);
 }
 

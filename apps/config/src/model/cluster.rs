@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 /// `[cluster]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
-    /// Tells clusters on one network apart.
+    /// Name that distinguishes clusters on one network.
     pub name: String,
-    /// This node; `None` when the command line says it. One of `nodes`.
+    /// This node, one of `nodes`; `None` when the command line sets it.
     pub node: Option<NodeNumber>,
     /// File with the secret, which had 64 hexadecimal digits when checked.
     pub key_file: PathBuf,
@@ -27,15 +27,15 @@ pub struct Cluster {
     pub outside_interface: String,
     /// The addresses' Ethernet address; `None` = derived from the name.
     pub virtual_mac: Option<[u8; 6]>,
-    /// Copies of each connection; `None` = at all other nodes.
+    /// Backups of each bucket; `None` = all other nodes.
     pub backups: Option<NonZeroU8>,
     /// How a node knows that it may act.
     pub mode: ClusterMode,
-    /// Who answers pings; not empty in [`ClusterMode::Witness`].
+    /// Addresses that answer pings; not empty in [`ClusterMode::Witness`].
     pub witness: Vec<IpAddr>,
     /// How packets find their node.
     pub steering: Steering,
-    /// UDP port of heartbeats; the TCP ports after it, one per worker, are for mirrored state.
+    /// UDP port of heartbeats; the TCP ports after it, one per worker, are for replication.
     pub port: NonZeroU16,
     /// First port of server legs; all blocks lie below 65536.
     pub server_ports_first: u16,
@@ -47,7 +47,7 @@ pub struct Cluster {
     pub timing: ClusterTiming,
     /// Flows at a time.
     pub flows_max: u32,
-    /// SYNs are answered without keeping state, where the client speaks first.
+    /// Whether SYNs are answered without keeping state, where the client sends first.
     pub stateless_accept: bool,
     /// Share of the load.
     pub weight: u16,

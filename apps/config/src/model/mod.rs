@@ -47,7 +47,7 @@ pub struct Config {
     pub admin: Admin,
     /// Several nodes that share addresses; `None` = this node is on its own.
     pub cluster: Option<Cluster>,
-    /// Tells the text that it was read from apart from others.
+    /// Digest of the text of this configuration, to recognise another text.
     pub digest: u64,
     /// Where its relative paths begin.
     pub folder: PathBuf,
@@ -118,7 +118,7 @@ pub struct Listener {
     pub name: String,
     /// Where to bind.
     pub address: ListenAddress,
-    /// What is spoken with clients.
+    /// Protocol with clients.
     pub protocol: Protocol,
     /// Present exactly for [`Protocol::Https`] and [`Protocol::Tls`].
     pub tls: Option<ListenerTls>,

@@ -13,7 +13,8 @@ pub(crate) static LISTENER: Section = Section {
             "address",
             Kind::Text,
             "\":443\"",
-            "`\":443\"` for IPv4 and IPv6, `\"0.0.0.0:443\"` for IPv4 only, `\"[::]:443\"` for IPv6 only, or one address of this machine.",
+            "`\":443\"` for IPv4 and IPv6, `\"0.0.0.0:443\"` for IPv4 only, `\"[::]:443\"` for IPv6 only, or one \
+             address of this machine.",
         ),
         required(
             "protocol",
@@ -161,7 +162,8 @@ pub(crate) static TLS: Section = Section {
             "tickets",
             Kind::Bool,
             "true",
-            "Whether sessions can be resumed with tickets: for 12 hours after the full handshake, and not after the client's certificate expires.",
+            "Whether sessions can be resumed with tickets: for 12 hours after the full handshake, and not after the \
+             client's certificate expires.",
         ),
         optional(
             "ticket_keys",

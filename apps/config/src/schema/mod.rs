@@ -195,7 +195,7 @@ pub(crate) const fn required(
     Key { name, kind, default: Default::Required, example, meaning }
 }
 
-/// A key whose absence means what `otherwise` says.
+/// An optional key; `otherwise` describes its absence.
 pub(crate) const fn optional(
     name: &'static str,
     kind: Kind,

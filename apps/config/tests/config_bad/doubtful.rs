@@ -37,7 +37,7 @@ fn doubtful_file_is_used_with_a_warning() {
              [[rules]]\nname = \"r\"\nwhen = 'path == \"/r\"'\nroute = \"web\"\nsticky = \"cookie\"\n\
              [[rules]]\nname = \"s\"\nwhen = 'path == \"/s\"'\nroute = \"b\"\nsticky = \"cookie\"\n",
             "pools[1]",
-            "placed anew",
+            "placed again",
         ),
         (
             "{L}{C}{P}[[rules]]\nname = \"r\"\nwhen = @@'header(\"X_Forwarded_For\").exists()'\ndeny = 403\n",
@@ -62,7 +62,7 @@ fn doubtful_file_is_used_with_a_warning() {
              @@[[pools]]\nname = \"b\"\nsticky = \"cookie\"\nsticky_cookie = \"EVERGATE_web\"\n\
              [[pools.servers]]\naddress = \"10.0.0.2:80\"\n",
             "pools[1]",
-            "placed anew",
+            "placed again",
         ),
         (
             "{L}[[listeners]]\nname = \"b\"\naddress = @@\":443\"\nprotocol = \"http\"\npool = \"web\"\n{C}{P}",

@@ -91,7 +91,7 @@ fn contradictory_file_is_refused_at_the_place_with_advice() {
             "{L}[[listeners]]\nname = \"b\"\naddress = \":1\"\nprotocol = \"http\"\ncertificates = @@[\"local\"]\n\
              {C}{P}",
             "listeners[1].certificates",
-            "does not speak TLS",
+            "does not use TLS",
         ),
         ("{L}redirect_to_https = @@true\n{C}{P}", "listeners[0].redirect_to_https", "only `http` listeners"),
         (

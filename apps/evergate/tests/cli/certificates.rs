@@ -206,7 +206,7 @@ fn check_warns_of_a_list_of_authorities_that_is_too_long() {
         folder.write("ca.pem", &all[..count].concat());
         let output = evergate(&["check", &path]);
         assert_eq!(output.code, Some(0), "{}", output.out);
-        let reported = "bytes, more than the 16128 that clients are told";
+        let reported = "bytes, more than the 16128 that clients receive";
         assert_eq!(output.out.contains(reported), is_reported, "{}", output.out);
     }
 }
