@@ -167,7 +167,7 @@ fn answer(stream: &mut TcpStream, name: &str, asked: &Asked, body_bytes: u64) ->
     stream.write_all(head.as_bytes())
 }
 
-/// Says what is wrong with a request, and ends the connection.
+/// Answers a bad request with its fault, and ends the connection.
 fn refuse(stream: &mut TcpStream, name: &str, status: u16, why: &str) -> io::Result<()> {
     let head = head(name, status, false);
     let length = why.len();

@@ -1,5 +1,5 @@
-//! Bytes that both ends of a transfer know beforehand: a position and a seed give the byte, so nothing has to be kept,
-//! and a byte that is lost, doubled or moved shows wherever it happens.
+//! Bytes that both ends of a transfer derive from position and seed. Nothing has to be stored, and a byte that is lost,
+//! doubled or moved shows wherever it happens.
 
 use evergate_base::{GAMMA, spread};
 

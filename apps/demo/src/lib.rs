@@ -1,11 +1,11 @@
-//! Small HTTP/1.1 servers to stand behind evergate in demonstrations and tests: each says who it is and what it was
-//! sent.
+//! Small HTTP/1.1 servers to stand behind evergate in demonstrations and tests: each answers with its name and the
+//! request that it received.
 //!
-//! `/` and everything else: a JSON description of the request. `/big?bytes=N`: N bytes. `/slow?ms=N`: the description,
+//! `/` and every other path: a JSON description of the request. `/big?bytes=N`: N bytes. `/slow?ms=N`: the description,
 //! N ms later. `/status?code=N`: the description with status N. `/echo` with an `Upgrade` header: 101, then every byte
-//! back, or every message if the client speaks WebSocket.
+//! back, or every message if the client uses WebSocket.
 //!
-//! One thread per connection, no limits in time: not for anything that strangers reach.
+//! One thread per connection, no limits in time: not for servers that untrusted clients reach.
 
 pub mod cluster;
 mod connection;

@@ -72,7 +72,7 @@ pub(super) fn read_frame(stream: &mut impl Read) -> io::Result<(Kind, Vec<u8>)> 
     let [first, second] = exactly::<2>(stream)?;
     let kind = Kind::of(first & 0x0f)
         .filter(|_| first & 0xf0 == 0x80)
-        .ok_or_else(|| odd("a WebSocket frame of a kind that is not spoken here"))?;
+        .ok_or_else(|| odd("a WebSocket frame of an unsupported kind"))?;
     let length = match second & 0x7f {
         126 => u64::from(u16::from_be_bytes(exactly(stream)?)),
         127 => u64::from_be_bytes(exactly(stream)?),
@@ -91,7 +91,7 @@ pub(super) fn read_frame(stream: &mut impl Read) -> io::Result<(Kind, Vec<u8>)> 
 /// Sends every message back, as a server after its 101, until the client closes.
 ///
 /// # Errors
-/// What the streams say, and frames that are not spoken here.
+/// Errors of the streams, and unsupported frames.
 pub fn echo(input: &mut impl Read, output: &mut impl Write) -> io::Result<()> {
     loop {
         let (kind, payload) = read_frame(input)?;
@@ -113,7 +113,7 @@ fn exactly<const N: usize>(stream: &mut impl Read) -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// Section 5.3; the same in both directions.
+/// Applies the mask of section 5.3, in either direction.
 fn unmask(payload: &mut [u8], mask: [u8; 4]) {
     for (byte, mask) in payload.iter_mut().zip(mask.into_iter().cycle()) {
         *byte ^= mask;
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_fragmented_or_unknown_is_an_error() {
+    fn long_fragmented_or_unknown_frame_is_an_error() {
         for bytes in [&b"\x82\xff\0\0\0\0\xff\0\0\0"[..], b"\x02\x00", b"\x83\x00", b"\xc2\x00"] {
             assert!(read_frame(&mut &*bytes).is_err(), "{bytes:x?}");
         }

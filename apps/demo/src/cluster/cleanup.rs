@@ -1,9 +1,9 @@
-//! Names that a show gives to things outside its own process, and what killed shows left behind under such names.
+//! Names of a show's objects outside its own process, and removal of such objects that a killed show left behind.
 //!
-//! A show holds a file in its folder locked. A lock ends with its holder, however that one ends: so what is removed was
-//! certainly a show's, of this user, and is nobody's any more.
+//! A show holds a lock on a file in its folder. A lock ends with its holder, however the holder ends. An unlocked
+//! folder of this user therefore belongs to a show that has ended.
 
-use super::output::Voice;
+use super::output::Console;
 use evergate_netns::Namespace;
 use std::ffi::OsString;
 use std::fs::File;
@@ -40,7 +40,7 @@ pub(super) fn hold(folder: &Path) -> io::Result<File> {
 }
 
 /// Removes the folders of shows whose process is dead, and their namespaces, which have the names of these hosts.
-pub(super) fn remove<'a>(voice: &Voice, hosts: impl Iterator<Item = &'a str> + Clone) {
+pub(super) fn remove<'a>(console: &Console, hosts: impl Iterator<Item = &'a str> + Clone) {
     let (folders, mut removed) = (std::env::temp_dir(), Vec::new());
     for name in names(&folders) {
         let folder = folders.join(&name);
@@ -55,7 +55,7 @@ pub(super) fn remove<'a>(voice: &Voice, hosts: impl Iterator<Item = &'a str> + C
         }
     }
     if !removed.is_empty() {
-        voice.print(&format!("Removed what a killed demo left behind: {}\n", removed.join(", ")));
+        console.print(&format!("Removed what a killed demo left behind: {}\n", removed.join(", ")));
     }
 }
 
@@ -70,7 +70,7 @@ fn owner(name: &str) -> Option<u32> {
     number.parse().ok().filter(|process: &u32| process.to_string() == number)
 }
 
-/// Whether it is the folder of a show of this user that nobody holds any more.
+/// Whether it is the folder of an ended show of this user.
 fn is_left(folder: &Path) -> bool {
     let Ok(us) = std::fs::metadata("/proc/self").map(|us| us.uid()) else { return false };
     let is_ours = std::fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir() && found.uid() == us);
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_says_whose_it_is() {
+    fn folder_name_gives_its_process() {
         let own = folder().file_name().unwrap().to_owned().into_string().unwrap();
         assert_eq!(owner(&own), Some(std::process::id()));
         for foreign in
@@ -93,12 +93,12 @@ mod tests {
     }
 
     #[test]
-    fn only_a_folder_that_a_show_held_and_holds_no_more_is_left_behind() {
+    fn only_an_unlocked_folder_of_a_show_is_left_behind() {
         let folder = std::env::temp_dir().join(format!("evergate-leftovers-{}", std::process::id()));
         let link = folder.with_extension("link");
         std::fs::create_dir(&folder).unwrap();
         std::os::unix::fs::symlink(&folder, &link).unwrap();
-        assert!(!is_left(&folder), "nobody has marked it");
+        assert!(!is_left(&folder), "it has no mark");
         let held = hold(&folder).unwrap();
         assert!(!is_left(&folder), "it is held");
         drop(held);

@@ -12,7 +12,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// Read at a time while a head is incomplete.
 const READ_BYTES: usize = 16_384;
 
-/// Where a connection goes, and whom it trusts.
+/// Destination of a connection, and its trust settings.
 #[derive(Clone)]
 pub(super) struct Target {
     pub(super) address: SocketAddr,

@@ -12,7 +12,7 @@ const MESSAGE_TICKS: u32 = 2;
 const REQUEST_TICKS: u32 = 4;
 const VISIT_TICKS: u32 = 20;
 
-/// Does what the transfer is, to its end, and says on the board how it ended. To be called in the client's namespace.
+/// Runs a transfer to its end, and records the outcome on the board. To be called in the client's namespace.
 pub(super) fn run(board: &Board, transfer: &Transfer, target: &Target) {
     let result = match transfer.kind {
         Kind::Download => download(board, transfer, target),
@@ -24,7 +24,7 @@ pub(super) fn run(board: &Board, transfer: &Transfer, target: &Target) {
     transfer.ended(result.map_err(|error| error_text(&error)));
 }
 
-/// An error as people say it.
+/// An error in plain words.
 fn error_text(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::WouldBlock => format!("nothing came for {PATIENCE:?}"),
@@ -133,8 +133,7 @@ fn visits(board: &Board, transfer: &Transfer, target: &Target) -> io::Result<()>
             break;
         }
         let began = Instant::now();
-        // A handshake that a dying node leaves unfinished is nobody's: no request was sent, and every client tries
-        // again.
+        // A dying node may leave a handshake unfinished. No request was sent, and every client tries again.
         let line = Line::open(target).or_else(|_| {
             transfer.repeated();
             Line::open(target)

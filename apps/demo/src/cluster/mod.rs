@@ -28,7 +28,7 @@ use client::Target;
 use evergate_crypto::{ClientSettings, Verify};
 use network::{ADDRESS, Network, SERVERS};
 use node::{Node, PORT, SERVER_PORT, SITE};
-use output::Voice;
+use output::Console;
 use report::Report;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -61,12 +61,12 @@ pub struct Options {
     pub transfer_bytes: u64,
 }
 
-/// Somebody asked for the end before it was there.
+/// The user ended the show early.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted; everything is removed")]
 pub struct Interrupted;
 
-/// Whether somebody asks for the end: Ctrl-C, SIGTERM, or a terminal that is gone.
+/// Flag of an early end: Ctrl-C, SIGTERM, or a closed terminal.
 struct Stop(Arc<AtomicBool>);
 
 impl Stop {
@@ -120,12 +120,12 @@ pub fn check() -> Result<()> {
 pub fn run(options: &Options) -> Result<bool> {
     check()?;
     let stop = Stop::new()?;
-    let voice = Voice::new(options.json);
+    let console = Console::new(options.json);
     let names = NODES.map(str::to_owned);
-    cleanup::remove(&voice, network::hosts(&names));
+    cleanup::remove(&console, network::hosts(&names));
     let folder = Folder::new()?;
     let network = Network::build(&names)?;
-    voice.print(&format!("{}\n", output::picture(&names, &ADDRESS.to_string())));
+    console.print(&format!("{}\n", output::picture(&names, &ADDRESS.to_string())));
     let certificate = node::prepare(&folder.path, names.len())?;
     let nodes = (1..).zip(&names).map(|(number, name)| Node::new(name, number, &folder.path)).collect();
     let seed = u64::from_le_bytes(evergate_crypto::random_bytes());
@@ -133,7 +133,7 @@ pub fn run(options: &Options) -> Result<bool> {
         network: &network,
         nodes,
         board: Arc::new(Board::new(&TRANSFERS, options.transfer_bytes, seed)),
-        voice: &voice,
+        console: &console,
         stop: &stop,
         kills: Vec::new(),
         next_line: Instant::now(),
@@ -145,9 +145,9 @@ pub fn run(options: &Options) -> Result<bool> {
     let report = Report::new(names.len(), &show.board, &show.kills);
     let good = result.is_ok() && report.good();
     if !good {
-        complain(&show);
+        print_logs(&show);
     }
-    voice.print(&format!("\n{}\n{}", report::table(&show.board, &show.kills), report.verdict()));
+    console.print(&format!("\n{}\n{}", report::table(&show.board, &show.kills), report.verdict()));
     let printed = if options.json { output::json(&report.json()) } else { Ok(()) };
     result?;
     if !options.once {
@@ -175,14 +175,14 @@ fn perform(show: &mut Show<'_>, certificate: &str) -> Result<()> {
     };
     for number in 0..show.board.transfers.len() {
         let (board, target) = (show.board.clone(), target.clone());
-        // Nobody waits for these threads: the board says when they are done.
+        // These threads are not joined: the board shows when they are done.
         drop(show.network.client.spawn(move || {
             if let Some(transfer) = board.transfers.get(number) {
                 clients::run(&board, transfer, &target);
             }
         }));
     }
-    show.voice.event(&format!(
+    show.console.event(&format!(
         "{} downloads and {} uploads of {:.0} MiB, {} WebSockets, a connection with short requests, visits",
         TRANSFERS[0].1,
         TRANSFERS[1].1,
@@ -192,19 +192,19 @@ fn perform(show: &mut Show<'_>, certificate: &str) -> Result<()> {
     show.go()
 }
 
-/// What the nodes said last, for whoever looks for the reason.
-fn complain(show: &Show<'_>) {
+/// Prints the nodes' last log lines, to find the reason of a failure.
+fn print_logs(show: &Show<'_>) {
     for node in &show.nodes {
-        eprintln!("\n{} said last:\n{}", node.name, node.last_lines(LAST_LINES));
+        eprintln!("\nLast log lines of {}:\n{}", node.name, node.last_lines(LAST_LINES));
     }
 }
 
-/// Leaves everything as it is, and says how to look at it, until somebody has had enough.
+/// Keeps everything up, and prints how to inspect it, until the user ends the show.
 fn stay(show: &mut Show<'_>, folder: &Path) -> Result<()> {
     let program = std::env::current_exe()?;
     let program = program.display();
     let running = show.nodes.iter().find(|node| node.runs()).context("no node is left")?;
-    show.voice.print(&format!(
+    show.console.print(&format!(
         "\nIt stays up until Ctrl-C. In another terminal, as root:\n\
          \x20 ip netns exec {} curl --cacert {}/site.pem --resolve {SITE}:{PORT}:{ADDRESS} https://{SITE}/\n\
          \x20 ip netns exec {} {program} cluster status --socket {}\n\

@@ -135,7 +135,7 @@ impl Node {
         self.process.is_some()
     }
 
-    /// Says so if it has ended by itself.
+    /// Fails if the process has ended by itself.
     pub(super) fn check(&mut self) -> Result<()> {
         let ended = self.process.as_mut().map(Child::try_wait).transpose()?.flatten();
         match ended {
@@ -144,7 +144,7 @@ impl Node {
         }
     }
 
-    /// Kills it: it has no time for a last word.
+    /// Kills the process, without a chance to send LEAVE.
     pub(super) fn kill(&mut self) {
         if let Some(mut child) = self.process.take() {
             let _ = child.kill();
@@ -161,7 +161,7 @@ impl Node {
         Ok(get::<Status>(&self.socket, "/v1/status")?.connections.open)
     }
 
-    /// The last lines that it said.
+    /// The last lines of its log.
     pub(super) fn last_lines(&self, lines: usize) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let all: Vec<&str> = text.lines().collect();

@@ -1,20 +1,20 @@
-//! What the show says: to standard output, or to standard error when that is kept for JSON.
+//! Output of the show: to standard output, or to standard error when standard output is for JSON.
 
 use anyhow::{Result, bail};
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Write};
 use std::time::Instant;
 
-/// Says things.
-pub(super) struct Voice {
+/// Console of the show.
+pub(super) struct Console {
     json: bool,
     began: Instant,
 }
 
-impl Voice {
+impl Console {
     /// Times count from now.
-    pub(super) fn new(json: bool) -> Voice {
-        Voice { json, began: Instant::now() }
+    pub(super) fn new(json: bool) -> Console {
+        Console { json, began: Instant::now() }
     }
 
     /// Seconds since the beginning.
@@ -22,7 +22,7 @@ impl Voice {
         self.began.elapsed().as_secs_f64()
     }
 
-    /// Says it; a listener who has gone away is no failure.
+    /// Prints text; a closed output is no failure.
     pub(super) fn print(&self, text: &str) {
         if self.json {
             let _ = writeln!(std::io::stderr().lock(), "{text}");
@@ -31,7 +31,7 @@ impl Voice {
         }
     }
 
-    /// Says it with the time.
+    /// Prints text with the time.
     pub(super) fn event(&self, text: &str) {
         self.print(&format!("{:6.1} s  {text}", self.elapsed_s()));
     }

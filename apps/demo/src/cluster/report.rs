@@ -66,7 +66,7 @@ impl Report {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// The last words for people.
+    /// The final verdict for people.
     pub(super) fn verdict(&self) -> String {
         let stalls = &self.stall_ms;
         let head = match (self.good(), self.complete) {
@@ -108,8 +108,8 @@ pub(super) fn table(board: &Board, kills: &[Kill]) -> String {
         table.row(row);
     }
     let note = if board.transfers.iter().any(|transfer| transfer.kind == Kind::Visits) {
-        "Visits are new connections all the time. One that is only being made when its node dies waits up to a second, or \
-         is made again.\n"
+        "Visits are new connections all the time. A connection that is being opened when its node dies waits up to a \
+         second, or is opened again.\n"
     } else {
         ""
     };

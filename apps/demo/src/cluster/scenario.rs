@@ -3,7 +3,7 @@
 use super::admin::ClusterStatus;
 use super::network::Network;
 use super::node::Node;
-use super::output::Voice;
+use super::output::Console;
 use super::progress;
 use super::scoreboard::{Board, Kind};
 use super::{Interrupted, Stop};
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const POLL_EVERY: Duration = Duration::from_millis(5);
 /// From one line about the transfers to the next.
 const PROGRESS: Duration = Duration::from_secs(2);
-/// How long everything runs undisturbed before each kill, for whoever watches.
+/// How long everything runs undisturbed before each kill, for the viewer.
 const CALM: Duration = Duration::from_secs(1);
 const BUCKETS: u64 = evergate_membership::BUCKETS as u64;
 
@@ -47,7 +47,7 @@ pub(super) struct Show<'a> {
     pub(super) network: &'a Network,
     pub(super) nodes: Vec<Node>,
     pub(super) board: Arc<Board>,
-    pub(super) voice: &'a Voice,
+    pub(super) console: &'a Console,
     pub(super) stop: &'a Stop,
     pub(super) kills: Vec<Kill>,
     pub(super) next_line: Instant,
@@ -60,15 +60,15 @@ impl Show<'_> {
             node.start(namespace)?;
         }
         let names: Vec<&str> = self.nodes.iter().map(|node| node.name.as_str()).collect();
-        self.voice.event(&format!("{} start", listed(&names)));
+        self.console.event(&format!("{} start", listed(&names)));
         self.until("the nodes are a cluster", |show| show.settled())?;
         let shares: Vec<String> = self
             .nodes
             .iter()
             .map(|node| Ok(format!("{} serves {}", node.name, node.cluster()?.buckets.owned)))
             .collect::<Result<_>>()?;
-        self.voice
-            .event(&format!("one cluster: {} of {BUCKETS} buckets, each with a copy", shares.join(", ")));
+        self.console
+            .event(&format!("one cluster: {} of {BUCKETS} buckets, each with a backup", shares.join(", ")));
         Ok(())
     }
 
@@ -85,19 +85,19 @@ impl Show<'_> {
                 .then_some(()))
         })?;
         while self.nodes.iter().filter(|node| node.runs()).count() > 1 {
-            self.be_calm()?;
+            self.wait_for_calm()?;
             self.kill_one()?;
         }
-        self.be_calm()?;
+        self.wait_for_calm()?;
         self.bring_back()?;
-        self.be_calm()?;
+        self.wait_for_calm()?;
         self.board.finish();
-        self.voice.event("the transfers send the rest at full speed");
-        self.let_them_end()
+        self.console.event("the transfers send the rest at full speed");
+        self.finish_transfers()
     }
 
-    /// Waits as long as anything moves: how fast this machine is says nothing about the cluster.
-    fn let_them_end(&mut self) -> Result<()> {
+    /// Waits as long as any transfer moves: a slow machine is no fault of the cluster.
+    fn finish_transfers(&mut self) -> Result<()> {
         loop {
             let so_far = self.board.bytes();
             let over = self.until("all transfers end", |show| {
@@ -110,14 +110,14 @@ impl Show<'_> {
         }
     }
 
-    /// Waits until a second has passed in which every open connection moved, and every bucket has a copy.
-    fn be_calm(&mut self) -> Result<()> {
+    /// Waits until a second has passed in which every open connection moved, and every bucket has a backup.
+    fn wait_for_calm(&mut self) -> Result<()> {
         self.board.watch();
         let begin = Instant::now();
-        self.until("every transfer goes on", |show| {
+        self.until("every transfer continues", |show| {
             Ok((begin.elapsed() > CALM && show.board.all_moved_since(begin)).then_some(()))
         })?;
-        self.until("every bucket has a copy", |show| show.settled())
+        self.until("every bucket has a backup", |show| show.settled())
     }
 
     fn kill_one(&mut self) -> Result<()> {
@@ -135,13 +135,13 @@ impl Show<'_> {
         let moment = Instant::now();
         self.nodes[index].kill();
         let name = self.nodes[index].name.clone();
-        self.voice.event(&format!("{name} killed (SIGKILL), with {open} connections"));
+        self.console.event(&format!("{name} killed (SIGKILL), with {open} connections"));
         let after = self.until("others serve the dead node's buckets", |show| show.served())?;
         let took = moment.elapsed();
-        self.voice.event(&failed_over(&before, &after, self, took));
+        self.console.event(&failed_over(&before, &after, self, took));
         let since = Instant::now();
-        self.until("every transfer goes on", |show| Ok(show.board.all_moved_since(since).then_some(())))?;
-        self.until("every bucket has a copy again", |show| show.settled())?;
+        self.until("every transfer continues", |show| Ok(show.board.all_moved_since(since).then_some(())))?;
+        self.until("every bucket has a backup again", |show| show.settled())?;
         let now = self.statuses()?;
         let continued =
             |all: &[ClusterStatus]| all.iter().map(|one| one.counts.connections_continued).sum::<u64>();
@@ -154,13 +154,13 @@ impl Show<'_> {
             under_way,
             silences: self.board.silences(),
         };
-        let copies = if now.len() > 1 {
-            format!("every bucket has a copy again after {:.1} s", moment.elapsed().as_secs_f64())
+        let backups = if now.len() > 1 {
+            format!("every bucket has a backup again after {:.1} s", moment.elapsed().as_secs_f64())
         } else {
-            "one node is left, without a copy".to_owned()
+            "one node is left, without a backup".to_owned()
         };
-        self.voice.event(&format!(
-            "{} connections went on elsewhere; longest stall of a client {}; {copies}",
+        self.console.event(&format!(
+            "{} connections continued elsewhere; longest stall of a client {}; {backups}",
             kill.continued,
             progress::ms(kill.longest())
         ));
@@ -173,20 +173,20 @@ impl Show<'_> {
         let Some(index) = self.nodes.iter().position(|node| node.name == first) else { return Ok(()) };
         let begin = Instant::now();
         self.nodes[index].start(&self.network.nodes[index])?;
-        self.voice.event(&format!("{first} starts again"));
+        self.console.event(&format!("{first} starts again"));
         self.until("the node is back", |show| {
             let Ok(status) = show.nodes[index].cluster() else { return Ok(None) };
             Ok(show.settled()?.filter(|()| status.buckets.owned > 0))
         })?;
         let owned = self.nodes[index].cluster()?.buckets.owned;
-        self.voice.event(&format!(
-            "{first} is back after {:.1} s: every bucket has a copy again, and the first {owned} moved to it",
+        self.console.event(&format!(
+            "{first} is back after {:.1} s: every bucket has a backup again, and the first {owned} moved to it",
             begin.elapsed().as_secs_f64()
         ));
         Ok(())
     }
 
-    /// Waits until there is something, looking often; says meanwhile how the transfers are.
+    /// Polls until `look` returns a value; prints the progress of the transfers meanwhile.
     pub(super) fn until<T>(&mut self, what: &str, look: impl Fn(&Self) -> Result<Option<T>>) -> Result<T> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -213,16 +213,16 @@ impl Show<'_> {
         }
         self.next_line = Instant::now() + PROGRESS;
         if let Some(line) = progress::line(&self.board) {
-            self.voice.event(&line);
+            self.console.event(&line);
         }
     }
 
-    /// What the running nodes say; an error while one of them does not answer.
+    /// Status of the running nodes; an error while one of them does not answer.
     fn statuses(&self) -> Result<Vec<ClusterStatus>> {
         self.nodes.iter().filter(|node| node.runs()).map(Node::cluster).collect()
     }
 
-    /// What the running nodes say, if they agree on being the members of the cluster.
+    /// Status of the running nodes, if each reports exactly them as the members of the cluster.
     fn members(&self) -> Option<Vec<ClusterStatus>> {
         let all = self.statuses().ok()?;
         let running: Vec<u8> = self.nodes.iter().filter(|node| node.runs()).map(|node| node.number).collect();
@@ -232,24 +232,24 @@ impl Show<'_> {
         all.iter().all(agrees).then_some(all)
     }
 
-    /// What they say when every bucket is served by one of them.
+    /// [`members`](Self::members), when every bucket is served by one of them.
     fn served(&self) -> Result<Option<Vec<ClusterStatus>>> {
         let Some(all) = self.members() else { return Ok(None) };
         let owned: u64 = all.iter().map(|status| status.buckets.owned).sum();
-        let busy = |status: &ClusterStatus| {
+        let is_recovering = |status: &ClusterStatus| {
             status.buckets.recovering + status.buckets.unowned > 0
                 || status.failovers.iter().any(|one| one.running)
         };
-        Ok((owned == BUCKETS && !all.iter().any(busy)).then_some(all))
+        Ok((owned == BUCKETS && !all.iter().any(is_recovering)).then_some(all))
     }
 
-    /// Whether, besides, every bucket has a complete copy, unless there is nobody to have it.
+    /// Whether every bucket is served, and has a complete replica unless only one node runs.
     fn settled(&self) -> Result<Option<()>> {
         let Some(all) = self.served()? else { return Ok(None) };
-        let copied = |status: &ClusterStatus| {
+        let replicated = |status: &ClusterStatus| {
             status.buckets.syncing == 0 && (status.buckets.without_backup == 0 || all.len() == 1)
         };
-        Ok(all.iter().all(copied).then_some(()))
+        Ok(all.iter().all(replicated).then_some(()))
     }
 
     /// For an error message.
@@ -274,7 +274,7 @@ impl Show<'_> {
     }
 }
 
-/// Who serves how many of the dead node's buckets.
+/// Text about the nodes that serve the dead node's buckets.
 fn failed_over(before: &[ClusterStatus], after: &[ClusterStatus], show: &Show<'_>, took: Duration) -> String {
     let gain = |now: &ClusterStatus| {
         let then = before.iter().find(|then| then.node == now.node).map_or(0, |then| then.buckets.owned);

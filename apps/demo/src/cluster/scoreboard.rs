@@ -1,8 +1,8 @@
-//! What has come of every transfer: clients and servers write it down here, the show reads it.
+//! Progress and outcome of every transfer: clients and servers record it here, the show reads it.
 //!
 //! A silence is the time between two pieces that reached their receiver: the client of a download, the server of an
-//! upload, whoever waits for the echo or the response. Senders are slow on purpose, so that no transfer is over before
-//! the show is; [`Board::finish`] lets them send all the rest at once.
+//! upload, or the client that waits for an echo or a response. Senders are slow on purpose, so that no transfer is over
+//! before the show is. [`Board::finish`] lets them send the rest at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sender_never_sends_all_before_the_finish_and_all_of_it_afterwards() {
+    fn sender_sends_all_only_after_the_finish() {
         let board = Board::new(&[(Kind::Download, 1)], 1 << 20, 1);
         let mut left = board.bytes_each;
         for _ in 0..5000 {

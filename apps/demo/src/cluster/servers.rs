@@ -34,7 +34,7 @@ pub(crate) fn send(stream: &mut TcpStream, board: &Board, transfer: &Transfer) -
     Ok(())
 }
 
-/// Takes an upload, and says how many bytes were right. `received`: what came behind its head.
+/// Receives an upload, and answers with the number of right bytes. `received`: the bytes behind its head.
 pub(crate) fn take(
     stream: &mut TcpStream,
     received: &[u8],
@@ -55,8 +55,8 @@ pub(crate) fn take(
         at += count;
         right += count - wrong;
     }
-    let reported = format!("{right}\n");
+    let answer = format!("{right}\n");
     let head =
-        format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n", reported.len());
-    stream.write_all((head + &reported).as_bytes())
+        format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n", answer.len());
+    stream.write_all((head + &answer).as_bytes())
 }
