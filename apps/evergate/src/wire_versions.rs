@@ -29,7 +29,8 @@ impl std::fmt::Display for WireVersions {
         let WireVersions { replication_frames, heartbeats, connections, tickets } = self;
         write!(
             f,
-            "mirror frames {replication_frames}, heartbeats {heartbeats}, connections {connections}, tickets {tickets}"
+            "replication frames {replication_frames}, heartbeats {heartbeats}, connections {connections}, tickets \
+             {tickets}"
         )
     }
 }
@@ -45,7 +46,7 @@ mod tests {
         let (_, newest) = changelog.split_once("\n## ").unwrap();
         let WireVersions { replication_frames, heartbeats, connections, tickets } = WireVersions::ours();
         for form in [
-            format!("\n- mirror frames {replication_frames}: "),
+            format!("\n- replication frames {replication_frames}: "),
             format!("\n- heartbeats {heartbeats}: "),
             format!("\n- connections that go to a new process {connections}: "),
             format!("\n- tickets {tickets}: "),

@@ -144,7 +144,7 @@ fn entrances(config: &Config) -> Vec<Entrance> {
         .collect()
 }
 
-/// What follows from a finding of this kind, and what to do about it where the finding does not say so.
+/// Consequence and remedy of a finding of this kind, where the finding has none of its own.
 fn advice(kind: FindingKind) -> (&'static str, &'static str) {
     match kind {
         FindingKind::Unreachable => (

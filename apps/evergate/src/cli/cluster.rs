@@ -12,9 +12,9 @@ pub(super) fn key() -> u8 {
 
 pub(super) fn status(args: &RemoteArgs) -> u8 {
     remote::show(args, "/v1/cluster", |status: &ClusterStatus| {
-        let mut text = standing(status);
-        text += &carried(status);
-        text += &surroundings(status);
+        let mut text = phase_lines(status);
+        text += &bucket_lines(status);
+        text += &network_lines(status);
         text += &format!("\n{}", nodes(status).show(""));
         if !status.failovers.is_empty() {
             text += &format!("\n{}", failovers(&status.failovers));
@@ -23,8 +23,8 @@ pub(super) fn status(args: &RemoteArgs) -> u8 {
     })
 }
 
-/// What the node is to the others.
-fn standing(status: &ClusterStatus) -> String {
+/// The node's part in the cluster.
+fn phase_lines(status: &ClusterStatus) -> String {
     let mut text = format!("cluster {}, node {}: {}", status.name, status.node, status.phase);
     if status.draining {
         text += if status.drained { ", drained" } else { ", draining" };
@@ -33,7 +33,7 @@ fn standing(status: &ClusterStatus) -> String {
         text += &format!(", waits {:.1} s before it joins again", seconds(wait));
     }
     text += "\n";
-    text += &timing(status);
+    text += &timing_line(status);
     if let Some(CutOff { network, why }) = &status.cut_off {
         text += &format!("cut off:       the {network} network: {why}\n");
     }
@@ -48,8 +48,8 @@ fn standing(status: &ClusterStatus) -> String {
     text
 }
 
-/// Its times, and the other nodes whose times differ: the shortest count for all.
-fn timing(status: &ClusterStatus) -> String {
+/// Its timing profile, and the nodes with another one: the shortest times count for all.
+fn timing_line(status: &ClusterStatus) -> String {
     let differs = |node: &&NodeStatus| node.timing.as_ref().is_some_and(|timing| *timing != status.timing);
     let others: String = status
         .nodes
@@ -60,11 +60,11 @@ fn timing(status: &ClusterStatus) -> String {
     format!("timing:        {} ({}){others}\n", status.timing, status.timing_reason)
 }
 
-/// What it carries, and what became of connections.
-fn carried(status: &ClusterStatus) -> String {
+/// Buckets, connections, and the outcomes of failovers.
+fn bucket_lines(status: &ClusterStatus) -> String {
     let buckets = &status.buckets;
     let mut text = format!(
-        "buckets:       {} owned ({} held, {} without a copy), {} backed up, {} being copied here, {} unowned\n",
+        "buckets:       {} owned ({} recovering, {} without a backup), {} backed up, {} catching up here, {} unowned\n",
         buckets.owned,
         buckets.recovering,
         buckets.without_backup,
@@ -72,35 +72,35 @@ fn carried(status: &ClusterStatus) -> String {
         buckets.catching_up,
         buckets.unowned
     );
-    let replicated_state = &status.replication;
+    let replication = &status.replication;
     text += &format!(
-        "connections:   {}, mirrored {}, copies of other nodes' held {}\n",
-        replicated_state.connections, replicated_state.replicated, replicated_state.replicas
+        "connections:   {}, replicated {}, replicas of other nodes' {}\n",
+        replication.connections, replication.replicated, replication.replicas
     );
-    for lag in &replicated_state.backups {
+    for lag in &replication.backups {
         let behind_ms = lag.behind_us as f64 / 1000.0;
         text += &format!(
-            "mirror lag:    node {}: {} frames, {} bytes unsent, {behind_ms:.1} ms\n",
+            "backup lag:    node {}: {} frames, {} bytes unsent, {behind_ms:.1} ms\n",
             lag.node, lag.frames, lag.unsent_bytes
         );
     }
     let counts = &status.counts;
     text += &format!(
-        "take-overs:    {}, buckets handed over {}, connections continued {}, lost {}\n",
+        "failovers:     {}, buckets handed off {}, connections continued {}, lost {}\n",
         counts.failovers, counts.handoffs, counts.connections_continued, counts.connections_lost
     );
     text += &stalls("active", &status.stalls.active);
     text += &stalls("idle", &status.stalls.idle);
-    text + &format!("fenced:        {} times, {} times voided\n", counts.fenced, counts.state_dropped)
+    text + &format!("fenced:        {} times, {} times state dropped\n", counts.fenced, counts.state_dropped)
 }
 
-/// Whom it hears, and what it refused.
-fn surroundings(status: &ClusterStatus) -> String {
+/// Reachable nodes and witnesses, and rejected messages.
+fn network_lines(status: &ClusterStatus) -> String {
     let mut text = String::new();
-    if let Some(Quorum { reachable: peer_input, needed }) = status.quorum {
+    if let Some(Quorum { reachable, needed }) = status.quorum {
         let all = status.nodes.len();
         text += &format!(
-            "majority:      {peer_input} of {all} nodes heard, this one included; {needed} needed\n"
+            "majority:      {reachable} of {all} nodes reachable, this one included; {needed} needed\n"
         );
     }
     for found in &status.unreachable_addresses {
@@ -116,7 +116,8 @@ fn surroundings(status: &ClusterStatus) -> String {
 }
 
 fn nodes(status: &ClusterStatus) -> Table {
-    let heads = ["NODE", "MEMBER", "WITNESS", "GENERATION", "LOAD", "INSIDE", "HEARD", "OUTSIDE", "HEARD"];
+    let heads =
+        ["NODE", "MEMBER", "WITNESS", "GENERATION", "LOAD", "INSIDE", "LAST SEEN", "OUTSIDE", "LAST SEEN"];
     let mut table = Table::new(&heads);
     for node in &status.nodes {
         table.row(row(node, node.number == status.node));
@@ -125,7 +126,7 @@ fn nodes(status: &ClusterStatus) -> Table {
 }
 
 fn row(node: &NodeStatus, own: bool) -> Vec<String> {
-    let peer_input = |ms, network: &str| {
+    let last_seen = |ms, network: &str| {
         let at = if own { "this node".to_owned() } else { ago(ms) };
         let lost = node.lost.iter().any(|lost| lost == network);
         if lost { format!("{at} (down there)") } else { at }
@@ -143,9 +144,9 @@ fn row(node: &NodeStatus, own: bool) -> Vec<String> {
         generation(node, own),
         node.load.map_or_else(|| "-".to_owned(), |load| format!("{:.1} %", load as f64 / 10_000.0)),
         node.inside.clone(),
-        peer_input(node.silent_inside_ms, "inside"),
+        last_seen(node.silent_inside_ms, "inside"),
         node.outside.clone(),
-        peer_input(node.silent_outside_ms, "outside"),
+        last_seen(node.silent_outside_ms, "outside"),
     ]
 }
 
@@ -157,20 +158,20 @@ fn numbers(nodes: &[u8]) -> String {
     nodes.iter().map(u8::to_string).collect::<Vec<_>>().join(" ")
 }
 
-/// What a node has, and whether it can follow this one.
+/// Configuration generation of a node, and whether this node's configuration is compatible with it.
 fn generation(node: &NodeStatus, own: bool) -> String {
     match (node.generation, node.config_compatible) {
         (None, _) => "-".to_owned(),
-        (Some(generation), Some(false)) if !own => format!("{generation} (lacks ours)"),
+        (Some(generation), Some(false)) if !own => format!("{generation} (incompatible)"),
         (Some(generation), _) => generation.to_string(),
     }
 }
 
 fn failovers(all: &[FailoverStatus]) -> String {
     let mut table = Table::new(&[
-        "TAKE-OVER AT",
-        "BUCKETS TAKEN",
-        "HANDED OVER",
+        "FAILOVER AT",
+        "BUCKETS FAILED OVER",
+        "HANDED OFF",
         "CONNECTIONS",
         "LOST",
         "SILENT",

@@ -1,4 +1,4 @@
-//! Commands that wait until a node of a cluster is where it was told to go: for whoever replaces one after the other.
+//! Commands that wait until a node of a cluster has reached a state, for rolling restarts.
 
 use super::output;
 use super::remote::{PATIENCE_TO_READ, order, socket_of};
@@ -10,20 +10,20 @@ use anyhow::anyhow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Between two looks at the node.
+/// Time between two polls of the node.
 const POLL_EVERY: Duration = Duration::from_millis(200);
-/// Between two lines about what is missing.
+/// Time between two lines about what is missing.
 const LINE: Duration = Duration::from_secs(5);
-/// Buckets are copied some at a time: for so long no more must come.
+/// Buckets are replicated in groups: the state must last this long.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// What one look at the node has found.
+/// Result of one poll of the node.
 enum Found {
-    /// It is so; in a sentence.
+    /// The state is reached; a sentence about it.
     Done(String),
-    /// Not yet; why.
+    /// Not yet; the reason.
     Missing(String),
-    /// It will not be so while one waits; why, and what to do.
+    /// The state cannot be reached by waiting; the reason, and what to do.
     Never(String),
 }
 
@@ -36,16 +36,16 @@ pub(super) fn drain(args: &DrainArgs) -> u8 {
     match args.wait {
         None => output::done(args.remote.json, &ordered),
         Some(span) => {
-            let mut began = false; // the order reaches the node a moment after it was taken
+            let mut began = false; // the node drains a moment after it has accepted the order
             wait(&socket, span, args.remote.json, |status| is_drained(status, &mut began))
         }
     }
 }
 
 pub(super) fn cluster(args: &WaitArgs) -> u8 {
-    let mut whole_since = None;
+    let mut replicated_since = None;
     wait(&socket_of(&args.remote.socket), args.timeout, args.remote.json, |status| {
-        takes_part(status, args.without_backup, &mut whole_since, Instant::now())
+        has_replicas(status, args.without_backup, &mut replicated_since, Instant::now())
     })
 }
 
@@ -86,7 +86,7 @@ fn is_drained(status: &ClusterStatus, began: &mut bool) -> Found {
     }
     if !status.draining {
         return Found::Never(format!(
-            "node {node} does not drain any more: it was told to take connections again"
+            "node {node} no longer drains: it was ordered to take connections again"
         ));
     }
     if status.drained {
@@ -106,64 +106,64 @@ fn is_drained(status: &ClusterStatus, began: &mut bool) -> Found {
 
 /// The node is a member, and each bucket that it owns or replicates has its replicas. Where no other node takes
 /// replicas, that is so only if the configuration has no other node, or with `without_backup`.
-fn takes_part(
+fn has_replicas(
     status: &ClusterStatus,
     without_backup: bool,
-    whole_since: &mut Option<Instant>,
+    replicated_since: &mut Option<Instant>,
     now: Instant,
 ) -> Found {
     let (node, buckets) = (status.node, &status.buckets);
     if status.draining {
         return Found::Never(format!(
-            "node {node} is told to drain; `evergate node undrain` takes that back"
+            "node {node} is ordered to drain; `evergate node undrain` reverts that"
         ));
     }
     if status.phase == "left" {
-        return Found::Never(format!("node {node} has left its cluster; start its process anew"));
+        return Found::Never(format!("node {node} has left its cluster; start its process again"));
     }
     let alone = !status.has_takers();
     let moving = buckets.unowned + buckets.recovering + buckets.syncing + buckets.catching_up;
-    let bare = if alone { 0 } else { buckets.without_backup };
+    let unprotected = if alone { 0 } else { buckets.without_backup };
     if status.phase != "active" {
-        *whole_since = None;
-        let standing = &status.phase;
-        return Found::Missing(format!("node {node} is no member of its cluster: {standing}"));
+        *replicated_since = None;
+        let phase = &status.phase;
+        return Found::Missing(format!("node {node} is no member of its cluster: {phase}"));
     }
     if !alone && buckets.owned + buckets.backup + moving == 0 {
         let takes_none = status.nodes.iter().any(|own| own.number == node && own.draining == Some(true));
         if takes_none {
             return Found::Done(format!(
-                "node {node} is a member, and takes neither connections nor copies: its weight is 0"
+                "node {node} is a member, and takes neither connections nor replicas: its weight is 0"
             ));
         }
-        *whole_since = None;
+        *replicated_since = None;
         return Found::Missing(format!(
-            "node {node} is a member, and has neither buckets nor copies; should that last, others refuse its mirror channels, and the \
-             logs say why"
+            "node {node} is a member, and has neither buckets nor replicas; if that lasts, other nodes refuse its \
+             replication channels, and the logs have the reason"
         ));
     }
-    if moving + bare > 0 || buckets.owned + buckets.backup == 0 {
-        *whole_since = None;
+    if moving + unprotected > 0 || buckets.owned + buckets.backup == 0 {
+        *replicated_since = None;
         return Found::Missing(format!(
-            "node {node} is a member; of its buckets {} are without a copy, {} being copied from it, {} being copied to it, {} \
-             taken over and not going on yet, {} served by nobody",
+            "node {node} is a member; of its buckets {} are without a backup, {} are being replicated from it, {} \
+             are being replicated to it, {} are recovering, {} are unowned",
             buckets.without_backup, buckets.syncing, buckets.catching_up, buckets.recovering, buckets.unowned
         ));
     }
     if alone && !without_backup && status.nodes.len() > 1 {
-        *whole_since = None;
+        *replicated_since = None;
         return Found::Missing(format!(
-            "node {node} serves alone: {} buckets are without a backup, and no other node takes replicas; start another node, or \
-             accept that with --without-backup",
+            "node {node} serves alone: {} buckets are without a backup, and no other node takes replicas; start \
+             another node, or accept that with --without-backup",
             buckets.without_backup
         ));
     }
-    let since = *whole_since.get_or_insert(now);
+    let since = *replicated_since.get_or_insert(now);
     if now - since < SETTLED {
-        return Found::Missing(format!("node {node} is a member, and is still given buckets or copies"));
+        return Found::Missing(format!("node {node} is a member, and still receives buckets or replicas"));
     }
     Found::Done(match alone {
         true => format!("node {node} serves alone: its buckets are without a backup"),
-        false => format!("node {node} is a member, and everything that it has is at another node too"),
+        false => format!("node {node} is a member, and each of its buckets has its replicas"),
     })
 }

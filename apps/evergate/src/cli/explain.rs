@@ -21,7 +21,7 @@ use std::net::SocketAddr;
 
 /// Rules shown as text, before it becomes tiresome; JSON has all.
 const RULES_SHOWN: usize = 100;
-/// Where a client comes from of which only the address is said.
+/// Port of a client whose address alone is given.
 const CLIENT_PORT: u16 = 40_000;
 
 /// What would become of the request.
@@ -226,8 +226,7 @@ fn follow(
     answer.host = String::from_utf8_lossy(head.canonical_host(&mut host)).into_owned();
     answer.query = head.query.map(|query| String::from_utf8_lossy(query).into_owned());
     if let Some(port) = listener.redirect_to_https {
-        answer.outcome =
-            format!("redirected by the listener to https on port {port}, whatever the rules say");
+        answer.outcome = format!("redirected by the listener to https on port {port}, before any rule");
         answer.status = Some(308);
         return Ok(answer);
     }
@@ -258,7 +257,7 @@ struct Asked<'a> {
     handshake: Option<Handshake>,
 }
 
-/// Asks the rules, and fills in what they say.
+/// Evaluates the rules, and fills in their decision.
 fn decide(args: &ExplainArgs, config: &Config, asked: &Asked<'_>, answer: &mut Answer) {
     let Asked { listener, head, path, body, handshake } = asked;
     let headers: Vec<(&[u8], &[u8])> =

@@ -37,7 +37,8 @@ const UNSTARTABLE: u8 = 3;
     name = "evergate",
     version,
     about = "TLS front end: terminates TLS, routes by content, balances over servers",
-    after_help = "Exit codes: 0 it worked, 1 it failed, 2 the command line or the configuration is wrong; those of `check` are its own.",
+    after_help = "Exit codes: 0 it worked, 1 it failed, 2 the command line or the configuration is wrong; `check` has \
+                  its own.",
     subcommand_required = true,
     arg_required_else_help = true
 )]
@@ -48,38 +49,38 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve, as a configuration file says or as the options say
+    /// Serve with a configuration file, or with options
     Run(RunArgs),
-    /// Say everything that is wrong with a configuration, and whether a node would start with it here
+    /// Check a configuration, and whether a node would start with it on this machine
     Check(CheckArgs),
-    /// Say what would become of a request, and why
+    /// Explain the decision on a request
     Explain(ExplainArgs),
-    /// Show what a running node does
+    /// Show the state of a running node
     Status(RemoteArgs),
-    /// Look at the servers of a running node, take them out, and put them back
+    /// Show the servers of a running node, take them out, and put them back
     Servers {
         #[command(subcommand)]
         command: ServersCommand,
     },
-    /// Look at the rules of a running node
+    /// Show the rules of a running node
     Rules {
         #[command(subcommand)]
         command: RulesCommand,
     },
     /// Show the certificates of a running node
     Certificates(RemoteArgs),
-    /// Read the configuration anew and put it in force, without losing a connection
+    /// Read the configuration again and apply it, without losing a connection
     Reload(RemoteArgs),
     /// Manage the access log of a running node
     Log {
         #[command(subcommand)]
         command: LogCommand,
     },
-    /// Take no new connections, let the open ones finish, and end
+    /// Take no new connections, let the open ones finish, and exit
     Drain(RemoteArgs),
-    /// Let a new process take the place of a running node's, with all its connections
+    /// Replace a running node's process by a new one that inherits all connections
     Upgrade(UpgradeArgs),
-    /// Look at the cluster of a running node, and make keys
+    /// Show the cluster of a running node, and make keys
     Cluster {
         #[command(subcommand)]
         command: ClusterCommand,
@@ -122,7 +123,7 @@ enum Command {
 enum ServersCommand {
     /// Show all servers
     List(RemoteArgs),
-    /// Send a server no new requests; those under way go on
+    /// Send a server no new requests; those under way continue
     Drain(ServerArgs),
     /// Send a server requests again
     Ready(ServerArgs),
@@ -142,11 +143,11 @@ enum LogCommand {
 
 #[derive(Debug, Subcommand)]
 enum ClusterCommand {
-    /// Show members, buckets and take-overs as the node sees them
+    /// Show members, buckets and failovers as the node sees them
     Status(RemoteArgs),
     /// Wait until the node is a member and each of its buckets has its replicas
     Wait(WaitArgs),
-    /// Print a fresh key for `cluster.key_file`
+    /// Print a new key for `cluster.key_file`
     Key,
 }
 
@@ -156,7 +157,7 @@ enum NodeCommand {
     Drain(DrainArgs),
     /// Take connections again
     Undrain(RemoteArgs),
-    /// Leave the cluster for good: what is still here is taken over by the others
+    /// Leave the cluster permanently: the other nodes recover its remaining connections
     Leave(RemoteArgs),
 }
 
@@ -171,7 +172,7 @@ enum BenchCommand {
 /// `evergate demo`: parsed here, performed by the caller of [`main`].
 #[derive(Debug, Subcommand)]
 pub enum Demo {
-    /// Start HTTP servers that say who they are and what they were sent
+    /// Start HTTP servers that answer with their name and the request they received
     Servers(DemoServers),
     /// Build a cluster in network namespaces, kill its nodes under traffic, and show what the client sees. Needs root
     Cluster(DemoCluster),
@@ -179,7 +180,8 @@ pub enum Demo {
 
 /// The two forms of `evergate run`.
 const RUN_USAGE: &str = "evergate run [OPTIONS] <FILE>\n       \
-                         evergate run [OPTIONS] --listen <ADDRESS> --to <ADDRESS> [--to ..] [--cert <FILE> --key <FILE>]";
+                         evergate run [OPTIONS] --listen <ADDRESS> --to <ADDRESS> [--to ..] \
+                         [--cert <FILE> --key <FILE>]";
 
 #[derive(Debug, Args)]
 #[command(override_usage = RUN_USAGE)]
@@ -218,8 +220,8 @@ struct RunArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit codes: 0 it can be used, 1 host names do not resolve, 2 it is wrong, 3 it can be used, but no node starts \
-    with it on this machine."
+    after_help = "Exit codes: 0 it can be used, 1 host names do not resolve, 2 it is wrong, 3 it can be used, but no \
+                  node starts with it on this machine."
 )]
 struct CheckArgs {
     /// Configuration file; - reads standard input
@@ -303,7 +305,7 @@ struct RemoteArgs {
 struct DrainArgs {
     #[command(flatten)]
     remote: RemoteArgs,
-    /// Wait until the others have everything, so many seconds at most
+    /// Wait until the other nodes have everything, so many seconds at most
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     wait: Option<u64>,
 }
@@ -312,8 +314,9 @@ struct DrainArgs {
 struct WaitArgs {
     #[command(flatten)]
     remote: RemoteArgs,
-    /// Seconds after which it has failed
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    /// Seconds until the command fails
+    #[arg(long, value_name = "SECONDS", default_value_t = 60,
+        value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: u64,
     /// Accept buckets without a backup while no other node takes replicas, as for the first node of a cluster
     #[arg(long)]
@@ -409,7 +412,7 @@ pub struct DemoCluster {
     /// Print the figures as JSON, and everything else to standard error
     #[arg(long)]
     pub json: bool,
-    /// Only say whether this machine can do it
+    /// Only check whether this machine can run it
     #[arg(long)]
     pub check: bool,
     /// Length of each download and upload, in MiB

@@ -1,4 +1,4 @@
-//! Printing: data to standard output, problems to standard error. A reader that has had enough is no failure.
+//! Printing: data to standard output, problems to standard error. A reader that closes the pipe early is no failure.
 
 use super::FAILED;
 use crate::control::status::Done;
@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
 
-/// Prints text as it is; the exit code. Output that got lost is a failure: a key, say, that is not in the file now.
+/// Prints text as it is; returns the exit code. Lost output is a failure: a key, for instance, that is not in the file.
 #[must_use]
 pub(crate) fn text(text: &str) -> u8 {
     let mut out = std::io::stdout().lock();
@@ -47,7 +47,7 @@ pub(crate) fn print_error(text: impl Display) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
-/// Says why it failed; the exit code.
+/// Prints the error; returns the exit code.
 pub(crate) fn failed(error: &anyhow::Error) -> u8 {
     print_error(format_args!("error: {error:#}"));
     FAILED

@@ -17,9 +17,9 @@ use std::time::Duration;
 const SOCKET_DEFAULT: &str = "/run/evergate/admin.sock";
 /// Longer than a node needs for a reload or an upgrade.
 const PATIENCE: Duration = Duration::from_secs(130);
-/// Status of the answer of a process that ends before it has done what it was asked.
+/// Status of the answer of a process that ends before it has done what was requested.
 const ENDING: u16 = 503;
-/// A node says at once what it knows.
+/// A node answers reads at once.
 pub(super) const PATIENCE_TO_READ: Duration = Duration::from_secs(5);
 
 pub(super) fn status(args: &RemoteArgs) -> u8 {
@@ -253,7 +253,7 @@ pub(super) fn post(args: &RemoteArgs, path: &str) -> u8 {
     }
 }
 
-/// Tells the node to do something.
+/// Sends an order to the node.
 pub(super) fn order(socket: &Path, path: &str) -> anyhow::Result<Done> {
     ask::<Done>(socket, PATIENCE, ("POST", path), &[200, 202]).map(|(_, done)| done)
 }

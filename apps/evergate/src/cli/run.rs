@@ -7,7 +7,7 @@ use crate::control::{self, EarlySignals, Options, Origin, Source};
 use crate::upgrade::Predecessor;
 use anyhow::Context;
 
-/// The environment variable for those who want a core file, or a debugger without root.
+/// The environment variable that allows a core file, or a debugger without root.
 const DUMPABLE: &str = "EVERGATE_DUMPABLE";
 
 pub(super) fn run(args: RunArgs) -> u8 {
@@ -55,7 +55,7 @@ fn serve(args: RunArgs, early: &EarlySignals) -> u8 {
             let code = refused(&problems);
             problems.iter().for_each(|problem| console::print(problem.to_string()));
             if let Some(before) = &mut before {
-                // Who asked for the upgrade reads what refuses it first.
+                // The reader of the upgrade's error sees first what refuses it.
                 problems.sort_by_key(|problem| problem.severity);
                 let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
                 before.fail(&problems.join("\n"));
@@ -86,7 +86,7 @@ fn origin(args: RunArgs) -> Result<Origin, &'static str> {
             Err("there is no configuration: name a file, or use --listen and --to")
         }
         (None, None) => {
-            Err("without a file, --listen says where clients connect: add it, such as --listen :8443")
+            Err("without a file, --listen sets where clients connect: add it, such as --listen :8443")
         }
     }
 }

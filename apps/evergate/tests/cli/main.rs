@@ -526,7 +526,7 @@ fn version_is_printed_as_text_and_as_json() {
     let version = env!("CARGO_PKG_VERSION");
     let text = evergate(&["version"]).out;
     assert!(
-        text.starts_with(&format!("evergate {version} (mirror frames ")) && text.lines().count() == 1,
+        text.starts_with(&format!("evergate {version} (replication frames ")) && text.lines().count() == 1,
         "{text}"
     );
     let json: serde_json::Value = serde_json::from_str(&evergate(&["version", "--json"]).out).unwrap();

@@ -28,7 +28,10 @@ fn drained_node_yields_its_buckets_until_undrain() {
     nodes[0].eventually("owns buckets again", |status| !status.draining && status.buckets.owned > 0);
     assert_eq!(nodes[0].healthz().0, 200);
     let waited = nodes[0].cli(&["cluster", "wait", "--json"]);
-    assert!(waited.code == Some(0) && waited.out.contains("is at another node too"), "{waited:?}");
+    assert!(
+        waited.code == Some(0) && waited.out.contains("each of its buckets has its replicas"),
+        "{waited:?}"
+    );
     let status = nodes[0].status();
     assert_eq!((status.buckets.without_backup, status.buckets.catching_up), (0, 0), "{status:?}");
 }

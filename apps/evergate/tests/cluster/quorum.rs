@@ -132,7 +132,7 @@ fn drain_warns_about_the_majority_and_a_fenced_node_stops() {
     let mut last = nodes.remove(0);
     last.process
         .line_after(0, "is still fenced: it hears 1 of 3 nodes, itself included, and a majority is 2");
-    assert!(last.cli(&["cluster", "status"]).out.contains("majority:      1 of 3 nodes heard"));
+    assert!(last.cli(&["cluster", "status"]).out.contains("majority:      1 of 3 nodes reachable"));
     last.process.signal("TERM");
     assert!(last.process.wait().success());
     let reported = last.process.lines();

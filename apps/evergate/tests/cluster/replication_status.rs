@@ -53,8 +53,8 @@ fn connections_are_replicated_once_and_stalls_are_counted() {
         assert_eq!(backups, others);
     }
     let shown = nodes[0].cli(&["cluster", "status"]).out;
-    let line = format!("connections:   {}, mirrored {}, ", before[0].connections, before[0].replicated);
-    assert!(shown.contains(&line) && shown.contains("mirror lag:    node 2: "), "{shown}");
+    let line = format!("connections:   {}, replicated {}, ", before[0].connections, before[0].replicated);
+    assert!(shown.contains(&line) && shown.contains("backup lag:    node 2: "), "{shown}");
     // The status shows the longest lag of a second and resets it with the next second.
     eventually("the status shows a backup's lag", || {
         get_with(&mut clients[0], "/brief", "");

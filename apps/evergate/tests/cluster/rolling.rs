@@ -157,7 +157,7 @@ fn node_with_a_new_configuration_waits_for_the_other_nodes() {
     let (one, two) = (&first.nodes[0], &first.nodes[1]);
     assert_eq!((one.config_compatible, two.config_compatible), (Some(true), Some(false)));
     assert!(one.generation.is_some() && two.generation.is_some() && one.generation != two.generation);
-    assert!(nodes[0].cli(&["cluster", "status"]).out.contains("(lacks ours)"));
+    assert!(nodes[0].cli(&["cluster", "status"]).out.contains("(incompatible)"));
     assert_eq!(nodes[1].status().buckets.owned, 0);
     world.write_config(1, &new);
     assert_eq!(nodes[0].cli(&["reload"]).code, Some(0));

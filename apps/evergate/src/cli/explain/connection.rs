@@ -62,8 +62,8 @@ pub(super) struct Handshake {
     pub(super) version: &'static str,
 }
 
-/// The handshake of a client that speaks HTTP/1.1 and the newest version that the listener has, unless the arguments
-/// say otherwise; `None` without TLS. `host`: what the request names.
+/// The handshake of a client that uses HTTP/1.1 and the newest version of the listener, unless the arguments differ;
+/// `None` without TLS. `host`: the request's host.
 pub(super) fn handshake(
     args: &ExplainArgs,
     config: &Config,
@@ -91,14 +91,15 @@ pub(super) fn handshake(
         let (name, newest) = (&listener.name, shown(settings.max_version));
         let offered = shown(version);
         return Err(Wrong::Usage(format!(
-            "listener \"{name}\" does not take {offered}, a client that has no other gets no connection; the newest that it \
-             takes is {newest}"
+            "listener \"{name}\" does not take {offered}, so a client without another version gets no connection; \
+             the newest that it takes is {newest}"
         )));
     }
     match (settings.client_certificates, &args.client_subject) {
         (ClientCertificates::Required, None) => {
             return Err(Wrong::Usage(format!(
-                "listener \"{}\" requires a certificate, a client that has none gets no connection: say what it has with --client-subject",
+                "listener \"{}\" requires a certificate, so a client without one gets no connection: give its \
+                 subject with --client-subject",
                 listener.name
             )));
         }
