@@ -246,7 +246,7 @@ impl Daemon {
         match self.agent() {
             Some(agent) if agent.has_takers() => {
                 self.leaving.store(true, Ordering::Relaxed);
-                agent.order(agent::AgentCommand::Drain(true));
+                agent.send(agent::AgentCommand::Drain(true));
             }
             _ => self.drain_workers(),
         }

@@ -1,11 +1,11 @@
-//! The last words of a node whose process is gone.
+//! LEAVE heartbeats of a node whose process has died.
 //!
-//! A process that is killed cannot say so, and the others must wait until its leases are surely over. A second process,
-//! made at the start ([`evergate_sys::Survivor`]), sees the end at once: it revokes the leases in the kernel, so that nothing
-//! leaves this node any more, and only then sends the farewell that the agent has left with it. Without it, or when the
-//! whole machine is gone, the others find out by silence.
+//! A process that is killed cannot send them, and the other nodes must wait until its leases have expired. A second
+//! process, forked at the start ([`evergate_sys::Survivor`]), detects the end at once. It revokes the leases in the
+//! kernel, so that nothing leaves this node any more, and only then sends the LEAVE that the agent has left with it.
+//! Without it, or when the whole machine fails, the other nodes detect the end by silence.
 //!
-//! Invariant: nothing of a farewell is sent before every lease is revoked; it says that the gate is closed for good.
+//! Invariant: no LEAVE is sent before every lease is revoked, because it states that the gate is closed permanently.
 
 use super::event_loop::Link;
 use evergate_bpf::Leases;
@@ -15,45 +15,46 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// A datagram may be lost: so often it is sent, this far apart.
+/// Number of times that each datagram is sent, because some may be lost.
 const TIMES: usize = 3;
+/// Time between two sends.
 const APART: Duration = Duration::from_millis(2);
 
-/// What is to be said when this process is gone.
+/// The process that survives this one, and the datagrams that it will send.
 pub(super) struct DeathNotifier {
     survivor: Option<Survivor>,
-    word: Vec<u8>,
+    message: Vec<u8>,
 }
 
 impl DeathNotifier {
-    /// Starts the other process.
+    /// Forks the process.
     pub(super) fn new(links: &[Link; 2], leases: &Leases) -> std::io::Result<DeathNotifier> {
         let leases = leases.clone();
         let sockets = [&links[0].datagrams.urgent, &links[1].datagrams.urgent];
         let keep = sockets.map(AsRawFd::as_raw_fd);
-        let survivor = Survivor::make(&keep, |word| {
+        let survivor = Survivor::make(&keep, |message| {
             leases.revoke_all();
             for _ in 0..TIMES {
-                send_all(word, sockets);
+                send_all(message, sockets);
                 std::thread::sleep(APART);
             }
         })?;
-        Ok(DeathNotifier { survivor: Some(survivor), word: Vec::new() })
+        Ok(DeathNotifier { survivor: Some(survivor), message: Vec::new() })
     }
 
-    /// Leaves a farewell, which replaces the one before: it is believed for a second.
-    pub(super) fn leave(&mut self, links: &[Link; 2], farewell: &[Transmit]) {
+    /// Replaces the LEAVE that the other process holds. Other nodes accept it for a second.
+    pub(super) fn leave(&mut self, links: &[Link; 2], heartbeats: &[Transmit]) {
         let Some(survivor) = &mut self.survivor else { return };
-        self.word.clear();
-        for transmit in farewell {
+        self.message.clear();
+        for transmit in heartbeats {
             let Some(index) = links.iter().position(|link| link.path == transmit.path) else { continue };
             let Some(to) = links[index].peers.get(&transmit.to) else { continue };
-            put(&mut self.word, index as u8, *to, &transmit.bytes);
+            put(&mut self.message, index as u8, *to, &transmit.bytes);
         }
-        let _ = survivor.leave_word(&self.word); // nobody to say it to, or too much: silence must tell
+        let _ = survivor.leave_word(&self.message); // no peer, or too long: then silence reveals the end
     }
 
-    /// This process ends in order.
+    /// Ends the other process when this one ends in order.
     pub(super) fn dismiss(self) {
         if let Some(survivor) = self.survivor {
             survivor.dismiss();
@@ -61,27 +62,27 @@ impl DeathNotifier {
     }
 }
 
-/// One datagram: link, family, address, port, length, bytes.
-fn put(word: &mut Vec<u8>, link: u8, to: SocketAddr, bytes: &[u8]) {
-    word.push(link);
+/// Appends a datagram: link, family, address, port, length, bytes.
+fn put(message: &mut Vec<u8>, link: u8, to: SocketAddr, bytes: &[u8]) {
+    message.push(link);
     match to.ip() {
         IpAddr::V4(ip) => {
-            word.push(4);
-            word.extend_from_slice(&ip.octets());
+            message.push(4);
+            message.extend_from_slice(&ip.octets());
         }
         IpAddr::V6(ip) => {
-            word.push(6);
-            word.extend_from_slice(&ip.octets());
+            message.push(6);
+            message.extend_from_slice(&ip.octets());
         }
     }
-    word.extend_from_slice(&to.port().to_be_bytes());
-    word.extend_from_slice(&(bytes.len() as u16).to_be_bytes());
-    word.extend_from_slice(bytes);
+    message.extend_from_slice(&to.port().to_be_bytes());
+    message.extend_from_slice(&(bytes.len() as u16).to_be_bytes());
+    message.extend_from_slice(bytes);
 }
 
-/// The next datagram of a word, and the rest of it. Allocates nothing: it is read by a process that was just forked.
-fn take(word: &[u8]) -> Option<(u8, SocketAddr, &[u8], &[u8])> {
-    let ([link, family], rest) = word.split_first_chunk()?;
+/// The next datagram of a message, and the rest of the message. Allocates nothing, since a forked process reads it.
+fn take(message: &[u8]) -> Option<(u8, SocketAddr, &[u8], &[u8])> {
+    let ([link, family], rest) = message.split_first_chunk()?;
     let (ip, rest) = match family {
         4 => rest.split_first_chunk::<4>().map(|(ip, rest)| (IpAddr::from(*ip), rest))?,
         _ => rest.split_first_chunk::<16>().map(|(ip, rest)| (IpAddr::from(*ip), rest))?,
@@ -92,12 +93,12 @@ fn take(word: &[u8]) -> Option<(u8, SocketAddr, &[u8], &[u8])> {
     Some((*link, SocketAddr::new(ip, u16::from_be_bytes(*port)), bytes, rest))
 }
 
-fn send_all(mut word: &[u8], sockets: [&UdpSocket; 2]) {
-    while let Some((link, to, bytes, rest)) = take(word) {
+fn send_all(mut message: &[u8], sockets: [&UdpSocket; 2]) {
+    while let Some((link, to, bytes, rest)) = take(message) {
         if let Some(socket) = sockets.get(usize::from(link)) {
-            let _ = socket.send_to(bytes, to); // sent again, and silence tells at last
+            let _ = socket.send_to(bytes, to); // sent again, and at last silence reveals the end
         }
-        word = rest;
+        message = rest;
     }
 }
 
@@ -106,17 +107,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_is_read_as_it_was_written_and_a_torn_one_up_to_the_tear() {
+    fn message_is_read_as_written_and_a_cut_one_up_to_the_cut() {
         let to = ["192.0.2.1:7400", "[2001:db8::1]:7401"].map(|text| text.parse::<SocketAddr>().unwrap());
-        let mut word = Vec::new();
-        put(&mut word, 0, to[0], b"one");
-        put(&mut word, 1, to[1], b"");
-        let (link, address, bytes, rest) = take(&word).unwrap();
+        let mut message = Vec::new();
+        put(&mut message, 0, to[0], b"one");
+        put(&mut message, 1, to[1], b"");
+        let (link, address, bytes, rest) = take(&message).unwrap();
         assert_eq!((link, address, bytes), (0, to[0], &b"one"[..]));
         let (link, address, bytes, rest) = take(rest).unwrap();
         assert_eq!((link, address, bytes, rest), (1, to[1], &b""[..], &b""[..]));
         assert!(take(rest).is_none());
         let first = 2 + 4 + 2 + 2 + b"one".len();
-        assert!((0..first).all(|cut| take(&word[..cut]).is_none()));
+        assert!((0..first).all(|cut| take(&message[..cut]).is_none()));
     }
 }

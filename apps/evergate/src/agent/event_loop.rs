@@ -1,11 +1,11 @@
 //! The agent: the thread that runs the cluster protocol.
 //!
-//! Its loop is the one that `evergate_membership` asks for: read the clock, drain the sockets, act on events, write leases,
-//! conclude, send. It does nothing that may wait: lines and look-ups go to the keeper, figures are published only when
-//! nobody reads them at that moment. To wake up costs more than a turn: calm heartbeats and the answers to steady questions
-//! are read in the turn that sends the next heartbeats.
+//! Its loop follows `evergate_membership`: read the clock, drain the sockets, apply events, write leases, conclude,
+//! send. It does nothing that may wait. Log lines and look-ups go to the housekeeper. The status is published only
+//! while no reader holds its lock. A wake-up costs more than a turn, so calm heartbeats and the answers to regular
+//! pings are read in the turn that sends the next heartbeats.
 //!
-//! Invariants: the gate learns of a role before the workers do, and of shorter leases before roles; leases are closed first
+//! Invariants: the gate gets a role before the workers do, and shorter leases before roles. Leases are revoked first
 //! when a view begins or all state is dropped.
 
 use super::Report;
@@ -38,40 +38,43 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 
-/// Larger than any message of the protocol; what is longer is cut, and refused for it.
+/// Bytes of the receive buffer, one more than any message of the protocol: a longer message is cut, and rejected for
+/// it.
 const DATAGRAM_BYTES: usize = evergate_membership::DATAGRAM_BYTES_MAX + 1;
-/// Longest wait for anything.
+/// Longest wait of the event loop.
 const WAIT_MAX: Micros = Micros::from_ms(100);
-/// Between two publications of figures.
+/// Time between two publications of the status.
 const PUBLISH: Micros = Micros::from_ms(100);
-/// What the agent waits for: datagrams and answers of witnesses, orders, reports.
+/// Epoll token of the sockets: datagrams and answers of witnesses.
 const NETWORK: u64 = 0;
-const ORDERS: u64 = 1;
+/// Epoll token of the mailbox of commands.
+const COMMANDS: u64 = 1;
+/// Epoll token of the mailbox of reports.
 const REPORTS: u64 = 2;
-/// A turn that begins so late may have been kept from hearing what waits.
+/// Delay of a turn from which on datagrams may wait in a socket without an epoll event.
 const LATE: Micros = Micros(1000);
-/// How soon a box is tried again that was in use.
-const AGAIN: Micros = Micros(500);
-/// The bucket whose owner speaks for the movable addresses.
-pub(crate) const SPEAKING: Bucket = Bucket(0);
-/// Between two lines about a network on which nothing can be sent.
+/// Time until a mailbox that another thread held is tried again.
+const RETRY: Micros = Micros(500);
+/// The bucket whose owner announces the movable addresses.
+pub(crate) const ADDRESS_BUCKET: Bucket = Bucket(0);
+/// Time between two log lines about a network on which this node cannot send.
 const BLOCKED_SEND_LINES: Micros = Micros::from_ms(10_000);
-/// The length of a log, as the protocol compares them: workers say only that a mirror is complete. Those that are hold the
-/// same, because every commit waits for all of them.
+/// The length of a replication log, as the protocol compares them. Workers report only that a replica is complete.
+/// Complete replicas are equal, because every commit waits for all of them.
 const COMPLETE: u64 = 1;
-/// Heartbeats that say that this node leaves, before its process ends.
-const FAREWELLS: u64 = 3;
+/// Number of LEAVE heartbeats before the process ends.
+const LEAVES: u64 = 3;
 
-/// What the agent is told.
+/// A command to the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentCommand {
-    /// Give all buckets away and take no more, or take some again.
+    /// Hand all buckets off and accept none, or accept buckets again.
     Drain(bool),
-    /// Say that this node has these configurations, newest first.
+    /// Announce that this node has these configurations, newest first.
     Configurations([u64; CONFIGURATIONS]),
-    /// Leave the cluster for good.
+    /// Leave the cluster permanently.
     Leave,
-    /// Leave and end.
+    /// Leave the cluster and end.
     Stop,
 }
 
@@ -80,23 +83,24 @@ pub(crate) struct Link {
     pub(crate) path: Path,
     /// Name of the interface.
     pub(crate) interface: String,
-    /// Its number when the node began.
+    /// Number of the interface when the node started.
     pub(crate) index: u32,
     pub(crate) datagrams: Datagrams,
     pub(crate) peers: BTreeMap<NodeId, SocketAddr>,
-    /// This machine cannot send there as this node: its address or its route is gone.
-    pub(crate) mute: bool,
-    /// Why the network counts as one without a carrier, as was seen last.
+    /// This machine cannot send there as this node: its address or its route is missing.
+    pub(crate) blocked: bool,
+    /// Why the network counts as lost, as of the last check.
     pub(crate) lack: Option<inputs::Lack>,
 }
 
-/// Whether nothing can be sent from this node's address, whoever it goes to: the kernel refuses before it looks for the peer.
+/// Whether the error is independent of the destination: the kernel refuses this node's address before it looks up the
+/// peer.
 fn is_of_this_end(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{AddrNotAvailable, InvalidInput, NetworkDown, NetworkUnreachable};
     matches!(error.kind(), AddrNotAvailable | InvalidInput | NetworkDown | NetworkUnreachable)
 }
 
-/// What the agent works with.
+/// The agent's parts that last as long as its thread.
 pub(crate) struct Agent {
     pub(crate) node: Node,
     pub(crate) gate: Arc<PacketGate>,
@@ -104,29 +108,29 @@ pub(crate) struct Agent {
     pub(crate) witnesses: Option<Witnesses>,
     pub(crate) announcer: AddressAnnouncer,
     pub(crate) probes: AddressProbes,
-    /// Every node gets the frames for the shared addresses, and not only one.
+    /// Every node gets the frames for the shared addresses, not only one.
     pub(crate) flood: bool,
     pub(crate) workers: usize,
-    pub(crate) orders: Arc<Mailbox<AgentCommand>>,
-    /// From which worker, and what.
+    pub(crate) commands: Arc<Mailbox<AgentCommand>>,
+    /// Reports, each with its worker's number.
     pub(crate) reports: Arc<Mailbox<(usize, Report)>>,
     pub(crate) notify: Box<dyn Fn(usize, Instruction) + Send>,
-    /// Whether the workers do their work; a node that only looks alive must be replaced.
+    /// Whether the workers make progress; a node whose workers stand still must be replaced.
     pub(crate) working: Box<dyn FnMut() -> bool + Send>,
     pub(crate) housekeeper: Housekeeper,
-    pub(crate) strayed: RouteLost,
+    pub(crate) route_lost: RouteLost,
     pub(crate) published: Arc<Mutex<ClusterStatus>>,
-    /// What does not change of the published figures.
+    /// The status that is published next.
     pub(crate) status: ClusterStatus,
     pub(crate) clock: Clock,
     pub(crate) timing: ChosenTiming,
 }
 
-/// The gate's clock in microseconds. It goes on while the machine is suspended, the agent's waits do not: what came due meanwhile
-/// is done when the wait is over that was under way.
+/// The gate's clock in microseconds. It runs while the machine is suspended, and the agent's waits do not: after a
+/// suspend, due work is done when the current wait ends.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Clock {
-    /// Tests let the clocks of nodes differ.
+    /// Offset for tests with differing clocks.
     pub(crate) ahead: Micros,
 }
 
@@ -141,21 +145,21 @@ impl Clock {
     }
 }
 
-/// What changes while the agent runs.
+/// State of the running agent.
 struct State {
     epoll: Epoll,
-    /// The question to the witnesses that was asked because a promise waits for it, by when it counts.
+    /// The request for a witness that was last sent to the witnesses, as the time from which answers count.
     asked_for: Option<Micros>,
     /// Answers of witnesses wake the agent up.
     expects: bool,
     roles: Roles,
     leases: Leases,
-    final_acks: Option<DeathNotifier>,
+    death_notifier: Option<DeathNotifier>,
     /// This node's lease as last written to the gate, in ns of the gate's clock.
     own_lease: u64,
     /// The leases that the members granted, as last written to the gate, by node.
     granted_leases: [u64; ALL_MEMBERS.0 as usize + 1],
-    rounds: Failovers,
+    failovers: Failovers,
     barrier: WorkerBarrier,
     counts: ClusterCounts,
     unlisted: u64,
@@ -167,38 +171,39 @@ struct State {
     installed_at: Micros,
     /// Since when this node has not been active.
     inactive_since: Option<Micros>,
-    /// How long nothing had been heard of who was lost with the view.
+    /// How long the lost members of the newest view were silent, at most.
     silent: Micros,
     draining: bool,
     drained: bool,
     publish_at: Micros,
-    /// When the workers made progress last.
+    /// When the workers last made progress.
     progress_at: Option<Micros>,
     carriers_at: Micros,
     cards_at: Micros,
-    /// A box was in use.
-    again: bool,
-    /// Memory for reports.
+    /// Another thread held a mailbox.
+    retry: bool,
+    /// Reused memory for reports.
     reports: Vec<(usize, Report)>,
     stop_at: Option<Micros>,
     buffer: Vec<u8>,
 }
 
 impl Agent {
-    /// Runs until told to stop, or until waiting itself fails.
+    /// Runs until a stop command, or until waiting itself fails.
     pub(crate) fn run(mut self) -> std::io::Result<()> {
         let epoll = Epoll::new(8)?;
         for link in &self.links {
             epoll.add_input(link.datagrams.urgent.as_raw_fd(), NETWORK)?;
         }
-        epoll.add_input(self.orders.waker().fd(), ORDERS)?;
+        epoll.add_input(self.commands.waker().fd(), COMMANDS)?;
         epoll.add_input(self.reports.waker().fd(), REPORTS)?;
         let leases = self.gate.leases();
         leases.revoke_all();
-        let final_acks = DeathNotifier::new(&self.links, &leases);
-        if let Err(error) = &final_acks {
+        let death_notifier = DeathNotifier::new(&self.links, &leases);
+        if let Err(error) = &death_notifier {
             self.warn(format!(
-                "cannot start the process that would tell the others of its end: {error}; they will find out by silence"
+                "cannot start the process that reports its death: {error}; the other nodes will detect its end by \
+                 silence"
             ));
         }
         let mut state = State {
@@ -207,10 +212,10 @@ impl Agent {
             expects: false,
             roles: Roles::new(self.node.me().id, self.gate.owners()),
             leases,
-            final_acks: final_acks.ok(),
+            death_notifier: death_notifier.ok(),
             own_lease: 0,
             granted_leases: [0; ALL_MEMBERS.0 as usize + 1],
-            rounds: Failovers::default(),
+            failovers: Failovers::default(),
             barrier: WorkerBarrier::new(self.workers),
             counts: ClusterCounts::default(),
             unlisted: 0,
@@ -228,15 +233,15 @@ impl Agent {
             progress_at: None,
             carriers_at: Micros(0),
             cards_at: Micros(0),
-            again: false,
+            retry: false,
             reports: Vec::new(),
             stop_at: None,
             buffer: vec![0; DATAGRAM_BYTES],
         };
         let outcome = self.turns(&mut state);
         state.leases.revoke_all();
-        if let Some(final_acks) = state.final_acks.take().filter(|_| outcome.is_ok()) {
-            final_acks.dismiss();
+        if let Some(death_notifier) = state.death_notifier.take().filter(|_| outcome.is_ok()) {
+            death_notifier.dismiss();
         }
         self.housekeeper.finish();
         outcome
@@ -252,22 +257,22 @@ impl Agent {
             let count = state.epoll.wait_us(wait.0)?;
             let woken_at = self.clock.now();
             let late = woken_at.since(now + wait);
-            // A wait that was interrupted, as by a pause of the process, says of no socket that it has something.
+            // An interrupted wait, as by a pause of the process, reports no ready socket.
             let mut peer_input = late >= LATE;
             for index in 0..count {
                 match state.epoll.event(index).token {
-                    ORDERS => self.orders.waker().drain(),
+                    COMMANDS => self.commands.waker().drain(),
                     REPORTS => self.reports.waker().drain(),
                     _ => peer_input = true,
                 }
             }
-            // Before the turn: it may bring the consequences.
+            // Before the turn, which may bring the consequences.
             state.warnings.record_delay(woken_at, Delay::Agent(late), self.node.config().timing);
             self.turn(state, peer_input);
             self.check_cards(state)?;
             let (now, took) = (self.clock.now(), self.clock.now().since(woken_at));
             state.warnings.record_delay(now, Delay::Agent(took), self.node.config().timing);
-            state.note_turn(late, took);
+            state.record_turn(late, took);
         }
     }
 
@@ -278,16 +283,16 @@ impl Agent {
             self.announcer.next_at(),
             Some(state.publish_at),
             state.stop_at,
-            state.again.then(|| now + AGAIN),
+            state.retry.then(|| now + RETRY),
         ];
         others.into_iter().flatten().map(|at| at.since(now)).fold(WAIT_MAX, Micros::min)
     }
 
-    /// One turn of the loop. `heard`: something may wait in a socket that wakes the agent.
+    /// One turn of the loop. `peer_input`: an urgent socket may have input.
     fn turn(&mut self, state: &mut State, peer_input: bool) {
         let before = self.clock.now();
-        // Reports first: what is acknowledged must be known before anything that follows from it is answered.
-        self.take_letters(state);
+        // Reports first: the agent must know every acknowledgement before it answers a message that follows from it.
+        self.handle_mailboxes(state);
         for index in 0..self.links.len() {
             if self.drain_link(state, index, peer_input) {
                 self.apply_events(state);
@@ -301,7 +306,7 @@ impl Agent {
             self.apply_events(state);
         }
         if before >= state.carriers_at {
-            // With every heartbeat: who waits longer for the other end's word takes a broken network for its own cable.
+            // With every heartbeat: a node that waits longer for its peer takes a broken network for its own cable.
             state.carriers_at = before + Micros(self.node.config().timing.heartbeat.0 / 2);
             self.check_carriers(before);
         }
@@ -315,7 +320,7 @@ impl Agent {
         self.apply_events(state);
         let now = self.clock.now();
         self.ask_witnesses(state, now);
-        self.announcer.tend(now, self.node.gate_open(SPEAKING, now));
+        self.announcer.poll(now, self.node.gate_open(ADDRESS_BUCKET, now));
         self.send(state);
         self.housekeeper.flush_log();
         if now >= state.publish_at {
@@ -323,31 +328,31 @@ impl Agent {
         }
     }
 
-    /// Reports and orders. A box that another thread is at waits for the next turn.
-    fn take_letters(&mut self, state: &mut State) {
-        let (mut reports, mut orders) = (std::mem::take(&mut state.reports), Vec::new());
-        state.again = !self.reports.try_take(&mut reports) | !self.orders.try_take(&mut orders);
+    /// Handles reports and commands. A mailbox that another thread holds waits for the next turn.
+    fn handle_mailboxes(&mut self, state: &mut State) {
+        let (mut reports, mut commands) = (std::mem::take(&mut state.reports), Vec::new());
+        state.retry = !self.reports.try_take(&mut reports) | !self.commands.try_take(&mut commands);
         for (worker, report) in reports.drain(..) {
-            self.take_report(state, worker, report);
+            self.handle_report(state, worker, report);
         }
         state.reports = reports;
-        for order in orders {
-            self.take_order(state, order);
+        for command in commands {
+            self.handle_command(state, command);
         }
         self.apply_events(state);
     }
 
-    fn take_order(&mut self, state: &mut State, order: AgentCommand) {
+    fn handle_command(&mut self, state: &mut State, command: AgentCommand) {
         let now = self.clock.now();
-        match order {
+        match command {
             AgentCommand::Drain(draining) => {
                 state.draining = draining;
                 state.drained = false;
                 self.node.set_draining(now, draining);
                 self.info(if draining {
-                    "drains: its buckets move to the others"
+                    "drains: its buckets move to the other nodes"
                 } else {
-                    "takes buckets again"
+                    "accepts buckets again"
                 });
             }
             AgentCommand::Configurations(names) => self.node.set_configurations(now, names),
@@ -355,16 +360,16 @@ impl Agent {
                 if self.node.phase() != NodePhase::Left {
                     self.node.leave(now);
                 }
-                if order == AgentCommand::Stop {
+                if command == AgentCommand::Stop {
                     let heartbeat = self.node.config().timing.heartbeat;
-                    state.stop_at = Some(now + Micros(heartbeat.0 * FAREWELLS));
+                    state.stop_at = Some(now + Micros(heartbeat.0 * LEAVES));
                 }
             }
         }
         state.publish_at = now;
     }
 
-    fn take_report(&mut self, state: &mut State, worker: usize, report: Report) {
+    fn handle_report(&mut self, state: &mut State, worker: usize, report: Report) {
         let now = self.clock.now();
         match report {
             Report::CaughtUp { bucket, node, term } => {
@@ -375,9 +380,9 @@ impl Agent {
             Report::Complete { bucket, term } => self.node.handle_stored(bucket, term, COMPLETE),
             Report::Frozen { bucket, term, freeze, mine } => {
                 if !mine.is_empty() {
-                    // Before the role that may follow: letters to a worker stay in order.
-                    let kept = FrozenConnections { bucket, freeze, frames: mine };
-                    (self.notify)(usize::from(bucket.0) % self.workers, Instruction::Keep(Arc::new(kept)));
+                    // Before the role that may follow: instructions to a worker stay in order.
+                    let moved = FrozenConnections { bucket, freeze, frames: mine };
+                    (self.notify)(usize::from(bucket.0) % self.workers, Instruction::Keep(Arc::new(moved)));
                 }
                 if state.barrier.frozen(worker, bucket, term, freeze) {
                     self.node.handle_frozen(now, bucket, term, freeze, COMPLETE);
@@ -390,19 +395,20 @@ impl Agent {
             }
             Report::ChannelLost { node, why } => {
                 state.counts.channels_lost += 1;
-                state.warnings.note_channel_lost(now, node, why);
+                state.warnings.record_channel_lost(now, node, why);
             }
             Report::Worked(work) => {
                 work.into_iter().for_each(|(bucket, work)| self.node.handle_work(bucket, work));
             }
             Report::Resumed(part) => {
-                let done = state.rounds.resumed(now, &part, &mut state.counts);
-                if !state.rounds.is_running() && self.node.phase() == NodePhase::Active {
+                let done = state.failovers.resumed(now, &part, &mut state.counts);
+                if !state.failovers.is_running() && self.node.phase() == NodePhase::Active {
                     self.answer_unknown(true);
                 }
                 if let Some(done) = done {
                     self.info(format!(
-                        "took {} buckets over and was handed {}: {} connections go on, {} are lost, {:.1} ms",
+                        "recovered {} buckets by failover and received {} by handoff: {} connections continue, {} \
+                         are lost, {:.1} ms",
                         done.failed_over, done.handed_off, done.connections, done.lost, done.took_ms
                     ));
                     state.publish_at = now;
@@ -417,7 +423,7 @@ impl Agent {
         while let Some(transmit) = self.node.poll_transmit() {
             let Some(link) = self.links.iter().find(|link| link.path == transmit.path) else { continue };
             let Some(to) = link.peers.get(&transmit.to) else { continue };
-            // What cannot be sent is as if it was lost on the way.
+            // A datagram that cannot be sent counts as lost on the way.
             match link.datagrams.urgent.send_to(&transmit.bytes, to) {
                 Ok(_) => {
                     state.counts.datagrams_sent += 1;
@@ -431,10 +437,10 @@ impl Agent {
                 }
             }
         }
-        // Where one node can be sent to, it is only the route to another that is wrong.
+        // If this node can send to one peer, only the route to the other peer is wrong.
         refused.retain(|path, _| !sent.contains(path));
         for link in &mut self.links {
-            link.mute = (link.mute && !sent.contains(&link.path)) || refused.contains_key(&link.path);
+            link.blocked = (link.blocked && !sent.contains(&link.path)) || refused.contains_key(&link.path);
         }
         for (path, error) in refused {
             self.log_blocked_send(state, path, &error);
@@ -449,20 +455,20 @@ impl Agent {
         state.blocked_send_logged_at.insert(path, now);
         let Some(link) = self.links.iter().find(|link| link.path == path) else { return };
         self.warn(format!(
-            "cannot send on {} as this node ({error}), which counts as a pulled cable: does the interface still have the address of \
-             [[cluster.nodes]] and its route?",
+            "cannot send on {} from its own address: {error}, which counts as a lost carrier; check that the interface \
+             still has the address of [[cluster.nodes]] and its route",
             link.interface
         ));
     }
 
-    fn report_handed_off(&mut self, state: &mut State, now: Micros) {
-        if let Some(handed) = state.rounds.take_handed(now) {
+    fn log_handoffs(&mut self, state: &mut State, now: Micros) {
+        if let Some(handoffs) = state.failovers.take_handoffs(now) {
             self.info(format!(
-                "was handed {} buckets within {:.1} s: {} connections go on, {} are lost",
-                handed.buckets,
-                handed.took().as_ms() as f64 / 1000.0,
-                handed.connections,
-                handed.lost
+                "received {} buckets by handoff within {:.1} s: {} connections continue, {} are lost",
+                handoffs.buckets,
+                handoffs.span().as_ms() as f64 / 1000.0,
+                handoffs.connections,
+                handoffs.lost
             ));
         }
     }
@@ -471,12 +477,12 @@ impl Agent {
         state.publish_at = now + PUBLISH;
         self.probe_addresses(now);
         self.describe(state, now);
-        self.report_handed_off(state, now);
+        self.log_handoffs(state, now);
         self.warn_all(state, now);
-        if let Some(final_acks) = &mut state.final_acks {
-            final_acks.leave(&self.links, &self.node.leave_heartbeats(now));
+        if let Some(death_notifier) = &mut state.death_notifier {
+            death_notifier.leave(&self.links, &self.node.leave_heartbeats(now));
         }
-        // A reader that is at it is no reason to wait.
+        // The agent never waits for a reader.
         if let Ok(mut published) = self.published.try_lock() {
             published.clone_from(&self.status);
         }
@@ -499,7 +505,7 @@ impl Agent {
 
 impl State {
     /// A turn began `late` after it was due, and took `took`.
-    fn note_turn(&mut self, late: Micros, took: Micros) {
+    fn record_turn(&mut self, late: Micros, took: Micros) {
         self.counts.late_us_max = self.counts.late_us_max.max(late.0);
         self.counts.turn_us_max = self.counts.turn_us_max.max(took.0);
     }

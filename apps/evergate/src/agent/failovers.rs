@@ -1,10 +1,10 @@
-//! Take-overs under way and the last ones, as the workers report them.
+//! Running and past failovers, as the workers report them.
 //!
-//! A report belongs to the take-over whose number it names: workers may be late with those that were voided, and one that goes on
-//! must not pass for done because of that.
+//! A report names the number of its failover. Workers may report dropped failovers late, and such a report must not end
+//! a running one.
 //!
-//! Buckets that are handed over come one by one, hundreds in a row. In the list those that follow each other are one, and in
-//! the log they are told together: else nobody would find the deaths between them.
+//! Buckets of planned handoffs arrive one by one, hundreds in a row. Consecutive handoffs are one item of the list and
+//! one log line, so that failovers between them stay visible.
 
 use super::Resumed;
 use super::instruction::FailoverOrder;
@@ -12,16 +12,17 @@ use super::status::{ClusterCounts, FAILOVERS_MAX, FailoverStatus};
 use evergate_base::Micros;
 use std::collections::VecDeque;
 
-/// Take-overs that are told apart while they are under way; what begins beyond them counts with the newest.
+/// Bound on the running failovers that are tracked separately; later ones count with the newest.
 const RUNNING_MAX: usize = 64;
 
-/// Hand-overs are told when none has come for so long, or when the first was so long ago.
+/// Time without a handoff after which the handoffs are logged.
 const PAUSE: Micros = Micros::from_ms(1000);
+/// Time since the first handoff after which the handoffs are logged.
 const PATIENCE: Micros = Micros::from_ms(10_000);
 
-/// Buckets that were handed over since this was told last.
+/// Handoffs that are not logged yet.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Handed {
+pub(crate) struct Handoffs {
     first_at: Micros,
     last_at: Micros,
     pub(crate) buckets: u64,
@@ -29,50 +30,51 @@ pub(crate) struct Handed {
     pub(crate) lost: u64,
 }
 
-impl Handed {
-    pub(crate) fn took(&self) -> Micros {
+impl Handoffs {
+    pub(crate) fn span(&self) -> Micros {
         self.last_at.since(self.first_at)
     }
 }
 
-/// One under way.
+/// A running failover or handoff.
 struct Running {
-    /// The numbers of its rounds, first and last: those that began beyond the bound are among them.
+    /// Numbers of the first and last order: orders beyond the bound are added to it.
     numbers: (u64, u64),
     began_at: Micros,
+    /// Worker reports that are missing.
     missing: usize,
     status: FailoverStatus,
 }
 
-/// All of them.
+/// All failovers and handoffs.
 #[derive(Default)]
 pub(crate) struct Failovers {
-    /// Rounds that have begun.
+    /// Orders so far.
     begun: u64,
     running: VecDeque<Running>,
     last: VecDeque<FailoverStatus>,
-    handed: Option<Handed>,
+    handoffs: Option<Handoffs>,
 }
 
 impl Failovers {
-    /// One begins, and gets its number. `failed_over` of its buckets lost their owner, of which nothing had been heard for
-    /// `silent`; the others were handed over.
+    /// Begins a failover, and sets its number. `failed_over` of its buckets lost their owner, which was silent for
+    /// `silent`; the other buckets are planned handoffs.
     pub(crate) fn begin(
         &mut self,
         now: Micros,
         unix_s: u64,
-        round: &mut FailoverOrder,
+        order: &mut FailoverOrder,
         failed_over: usize,
         silent: Micros,
         workers: usize,
     ) {
         self.begun += 1;
-        (round.number, round.silent) = (self.begun, silent);
-        let handed_off = round.buckets.len().saturating_sub(failed_over) as u64;
+        (order.number, order.silent) = (self.begun, silent);
+        let handed_off = order.buckets.len().saturating_sub(failed_over) as u64;
         if self.running.len() >= RUNNING_MAX
             && let Some(newest) = self.running.back_mut()
         {
-            newest.numbers.1 = round.number;
+            newest.numbers.1 = order.number;
             newest.missing += workers;
             newest.status.failed_over += failed_over as u64;
             newest.status.handed_off += handed_off;
@@ -87,11 +89,12 @@ impl Failovers {
             silent_ms: silent.0 as f64 / 1000.0,
             ..FailoverStatus::default()
         };
-        let numbers = (round.number, round.number);
+        let numbers = (order.number, order.number);
         self.running.push_back(Running { numbers, began_at: now, missing: workers, status });
     }
 
-    /// A worker is done with its part; the take-over, if it was the last part and buckets had lost their owner.
+    /// Records that a worker has finished its part. The failover, if that was the last part and buckets had lost their
+    /// owner.
     pub(crate) fn resumed(
         &mut self,
         now: Micros,
@@ -101,8 +104,8 @@ impl Failovers {
         counts.connections_continued += part.connections as u64;
         counts.connections_lost += part.lost as u64;
         let is_of = |running: &Running| (running.numbers.0..=running.numbers.1).contains(&part.round);
-        let place = self.running.iter().position(is_of)?;
-        let running = self.running.get_mut(place)?;
+        let index = self.running.iter().position(is_of)?;
+        let running = self.running.get_mut(index)?;
         let status = &mut running.status;
         status.connections += part.connections as u64;
         status.lost += part.lost as u64;
@@ -111,50 +114,52 @@ impl Failovers {
         if running.missing > 0 {
             return None;
         }
-        let mut done = self.running.remove(place)?;
+        let mut done = self.running.remove(index)?;
         done.status.running = false;
         done.status.took_ms = now.since(done.began_at).0 as f64 / 1000.0;
-        self.keep(done.status.clone());
+        self.remember(done.status.clone());
         if done.status.failed_over == 0 {
-            self.note_handed(done.began_at, now, &done.status);
+            self.record_handoff(done.began_at, now, &done.status);
             return None;
         }
         Some(done.status)
     }
 
-    fn note_handed(&mut self, began_at: Micros, now: Micros, status: &FailoverStatus) {
-        let handed = self.handed.get_or_insert(Handed {
+    fn record_handoff(&mut self, began_at: Micros, now: Micros, status: &FailoverStatus) {
+        let handoffs = self.handoffs.get_or_insert(Handoffs {
             first_at: began_at,
             last_at: now,
             buckets: 0,
             connections: 0,
             lost: 0,
         });
-        handed.last_at = now;
-        handed.buckets += status.handed_off;
-        handed.connections += status.connections;
-        handed.lost += status.lost;
+        handoffs.last_at = now;
+        handoffs.buckets += status.handed_off;
+        handoffs.connections += status.connections;
+        handoffs.lost += status.lost;
     }
 
-    /// The hand-overs since the last ones, when it is time to tell them.
-    pub(crate) fn take_handed(&mut self, now: Micros) -> Option<Handed> {
-        self.handed
-            .take_if(|handed| now.since(handed.last_at) >= PAUSE || now.since(handed.first_at) >= PATIENCE)
+    /// Takes the handoffs since the last log line, if a line is due.
+    pub(crate) fn take_handoffs(&mut self, now: Micros) -> Option<Handoffs> {
+        let is_due = |handoffs: &mut Handoffs| {
+            now.since(handoffs.last_at) >= PAUSE || now.since(handoffs.first_at) >= PATIENCE
+        };
+        self.handoffs.take_if(is_due)
     }
 
-    /// Whether connections may be left that do not go on yet.
+    /// Whether connections may be left that have not resumed.
     pub(crate) fn is_running(&self) -> bool {
         !self.running.is_empty()
     }
 
-    /// Nothing of them counts any more.
-    pub(crate) fn void(&mut self) {
+    /// Ends all running failovers, after this node has dropped its state.
+    pub(crate) fn reset(&mut self) {
         for running in std::mem::take(&mut self.running) {
-            self.keep(running.status);
+            self.remember(running.status);
         }
     }
 
-    /// The last ones and those under way.
+    /// Past and running failovers.
     pub(crate) fn list(&self) -> Vec<FailoverStatus> {
         let mut all = self.last.clone();
         for running in &self.running {
@@ -163,12 +168,12 @@ impl Failovers {
         all.into()
     }
 
-    fn keep(&mut self, status: FailoverStatus) {
+    fn remember(&mut self, status: FailoverStatus) {
         add(&mut self.last, FailoverStatus { running: false, ..status });
     }
 }
 
-/// Adds one, with those before it where both were only handed over.
+/// Appends one; a handoff that follows a handoff is merged with it.
 fn add(all: &mut VecDeque<FailoverStatus>, one: FailoverStatus) {
     if let Some(before) = all.back_mut()
         && before.failed_over == 0
@@ -194,7 +199,7 @@ mod tests {
     use evergate_membership::{Bucket, Term};
 
     #[test]
-    fn a_take_over_is_done_when_every_worker_is_and_the_list_stays_short() {
+    fn failover_ends_with_the_last_worker_and_the_list_is_bounded() {
         let (mut rounds, mut counts) = (Failovers::default(), ClusterCounts::default());
         let buckets = (0..3).map(|bucket| (Bucket(bucket), Term::default())).collect();
         let mut round = FailoverOrder { number: 0, buckets, silent: Micros(0) };
@@ -215,41 +220,44 @@ mod tests {
         assert_eq!(
             rounds.resumed(Micros(0), &part(round.number, 1, 1), &mut counts),
             None,
-            "a report of nothing that runs"
+            "a report of no running failover"
         );
     }
 
     #[test]
-    fn hand_overs_in_a_row_are_one_and_are_told_when_they_are_over() {
+    fn consecutive_handoffs_are_merged_and_logged_at_their_end() {
         let (mut rounds, mut counts) = (Failovers::default(), ClusterCounts::default());
-        let mut play = |rounds: &mut Failovers, at_ms: u64, taken: usize| {
+        let mut run = |rounds: &mut Failovers, at_ms: u64, failed_over: usize| {
             let buckets = vec![(Bucket(0), Term::default())];
             let mut round = FailoverOrder { number: 0, buckets, silent: Micros(0) };
             let at = Micros::from_ms(at_ms);
-            rounds.begin(at, at_ms, &mut round, taken, Micros(0), 1);
+            rounds.begin(at, at_ms, &mut round, failed_over, Micros(0), 1);
             let part = Resumed { round: round.number, connections: 2, took_us: 3000, ..Resumed::default() };
             rounds.resumed(at + Micros(5000), &part, &mut counts).is_some()
         };
-        assert!((0..300).all(|ms| !play(&mut rounds, ms, 0)));
-        assert!(play(&mut rounds, 300, 1), "a death is told at once");
-        assert!(!play(&mut rounds, 301, 0));
+        assert!((0..300).all(|ms| !run(&mut rounds, ms, 0)));
+        assert!(run(&mut rounds, 300, 1), "a failover is logged at once");
+        assert!(!run(&mut rounds, 301, 0));
         let reported: Vec<_> =
             rounds.list().iter().map(|one| (one.failed_over, one.handed_off, one.connections)).collect();
         assert_eq!(reported, [(0, 300, 600), (1, 0, 2), (0, 1, 2)]);
-        assert_eq!(rounds.take_handed(Micros::from_ms(1305)), None, "more may come");
-        let handed = rounds.take_handed(Micros::from_ms(1306)).unwrap();
-        assert_eq!((handed.buckets, handed.connections, handed.took()), (301, 602, Micros::from_ms(306)));
-        assert_eq!(rounds.take_handed(Micros::from_ms(9000)), None);
+        assert_eq!(rounds.take_handoffs(Micros::from_ms(1305)), None, "more may come");
+        let handoffs = rounds.take_handoffs(Micros::from_ms(1306)).unwrap();
+        assert_eq!(
+            (handoffs.buckets, handoffs.connections, handoffs.span()),
+            (301, 602, Micros::from_ms(306))
+        );
+        assert_eq!(rounds.take_handoffs(Micros::from_ms(9000)), None);
         let reported = (0..30).filter(|n| {
             let at_ms = 10_000 + n * 500;
-            play(&mut rounds, at_ms, 0);
-            rounds.take_handed(Micros::from_ms(at_ms)).is_some()
+            run(&mut rounds, at_ms, 0);
+            rounds.take_handoffs(Micros::from_ms(at_ms)).is_some()
         });
-        assert_eq!(reported.count(), 1, "they do not end, and are told now and then");
+        assert_eq!(reported.count(), 1, "handoffs without an end are logged now and then");
     }
 
     #[test]
-    fn a_late_report_of_what_was_voided_does_not_end_what_began_since() {
+    fn late_report_of_a_dropped_failover_does_not_end_a_new_one() {
         let (mut rounds, mut counts) = (Failovers::default(), ClusterCounts::default());
         let begin = |rounds: &mut Failovers| {
             let mut round =
@@ -257,19 +265,19 @@ mod tests {
             rounds.begin(Micros(0), 0, &mut round, 1, Micros(0), 2);
             Resumed { round: round.number, ..Resumed::default() }
         };
-        let voided = begin(&mut rounds);
-        assert_eq!(rounds.resumed(Micros(0), &voided, &mut counts), None);
-        rounds.void();
+        let dropped = begin(&mut rounds);
+        assert_eq!(rounds.resumed(Micros(0), &dropped, &mut counts), None);
+        rounds.reset();
         let next = begin(&mut rounds);
         assert_eq!(rounds.resumed(Micros(0), &next, &mut counts), None);
-        assert_eq!(rounds.resumed(Micros(0), &voided, &mut counts), None);
+        assert_eq!(rounds.resumed(Micros(0), &dropped, &mut counts), None);
         assert!(rounds.is_running());
         assert!(rounds.resumed(Micros(0), &next, &mut counts).is_some());
         assert!(!rounds.is_running());
     }
 
     #[test]
-    fn what_begins_beyond_the_bound_is_waited_for_with_the_newest() {
+    fn failovers_beyond_the_bound_end_with_the_newest() {
         let (mut rounds, mut counts) = (Failovers::default(), ClusterCounts::default());
         let parts: Vec<Resumed> = (0..RUNNING_MAX + 2)
             .map(|_| {

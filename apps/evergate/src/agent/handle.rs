@@ -12,11 +12,11 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Tells the agent what to do, and shows what it does. Clones are for whoever only looks and tells.
+/// Sender of commands to the agent, and reader of its status. It can be cloned.
 #[derive(Clone)]
 pub struct Handle {
     gate: Arc<PacketGate>,
-    orders: Arc<Mailbox<AgentCommand>>,
+    commands: Arc<Mailbox<AgentCommand>>,
     published: Arc<Mutex<ClusterStatus>>,
 }
 
@@ -41,21 +41,21 @@ impl std::fmt::Debug for Handle {
 }
 
 impl Handle {
-    /// Gives an order.
-    pub fn order(&self, order: AgentCommand) {
-        // An agent that has ended has left.
-        self.orders.post(order);
+    /// Sends a command.
+    pub fn send(&self, command: AgentCommand) {
+        // An agent that has ended has left the cluster.
+        self.commands.post(command);
     }
 
-    /// What the agent published last, with what the gate counts.
+    /// The status that the agent published last, with the gate's counters.
     pub fn status(&self) -> ClusterStatus {
         let mut status = self.published.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let owners = self.gate.owners();
-        let held = |bucket: &Bucket| {
+        let recovers = |bucket: &Bucket| {
             let owner = owners.get(*bucket);
             owner.is_on_hold() && owner.node().is_some_and(|node| node.0.saturating_add(1) == status.node)
         };
-        status.buckets.recovering = Bucket::all().filter(held).count() as u64;
+        status.buckets.recovering = Bucket::all().filter(recovers).count() as u64;
         let (flows, flows_max) = self.gate.slots_counted();
         (status.flows, status.flows_max) = (flows as u64, flows_max as u64);
         if let Ok(counters) = self.gate.counters() {
@@ -64,22 +64,22 @@ impl Handle {
         status
     }
 
-    /// Whether there are other nodes that take connections.
+    /// Whether there are other nodes that accept connections.
     pub fn has_takers(&self) -> bool {
         self.published.lock().unwrap_or_else(PoisonError::into_inner).has_takers()
     }
 
-    /// Whether this node has a place in its cluster.
+    /// Whether this node is an active member of its cluster.
     pub fn is_active(&self) -> bool {
         self.published.lock().unwrap_or_else(PoisonError::into_inner).phase == "active"
     }
 
-    /// Why the others could not go on without this node now, if so.
+    /// Why the other nodes could not continue without this node now, if so.
     pub fn must_stay(&self) -> Option<String> {
         self.published.lock().unwrap_or_else(PoisonError::into_inner).must_stay()
     }
 
-    /// Whether this node has given everything away.
+    /// Whether this node has handed all its buckets off.
     pub fn is_drained(&self) -> bool {
         self.published.lock().unwrap_or_else(PoisonError::into_inner).drained
     }
@@ -88,31 +88,32 @@ impl Handle {
 impl Running {
     pub(super) fn new(
         gate: Arc<PacketGate>,
-        orders: Arc<Mailbox<AgentCommand>>,
+        commands: Arc<Mailbox<AgentCommand>>,
         published: Arc<Mutex<ClusterStatus>>,
     ) -> Running {
         let configurations = [0; CONFIGURATIONS];
-        Running { handle: Handle { gate, orders, published }, configurations, thread: None }
+        Running { handle: Handle { gate, commands, published }, configurations, thread: None }
     }
 
     pub(super) fn with_thread(self, thread: JoinHandle<std::io::Result<()>>) -> Running {
         Running { thread: Some(thread), ..self }
     }
 
-    /// For whoever looks and tells.
+    /// A handle for other threads.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    /// The others are told that this node has one more configuration. Those that workers keep are as many.
-    pub fn has_configuration(&mut self, name: u64) {
+    /// Announces to the other nodes that this node has one more configuration. The list is as long as that of the
+    /// workers.
+    pub fn add_configuration(&mut self, name: u64) {
         let older = self.configurations.into_iter().filter(|known| *known != name && *known != 0);
         let mut all = std::iter::once(name).chain(older);
         self.configurations = std::array::from_fn(|_| all.next().unwrap_or(0));
-        self.handle.order(AgentCommand::Configurations(self.configurations));
+        self.handle.send(AgentCommand::Configurations(self.configurations));
     }
 
-    /// Gates the listeners that a reload brought, and no longer those that it took away; on an error those of before.
+    /// Gates the listeners that a reload adds, and releases those that it removes. On an error the old listeners stay.
     pub fn change_listeners(&self, before: &Config, now: &Config) -> anyhow::Result<()> {
         let of = |config: &Config| -> BTreeMap<SocketAddr, bool> {
             config.cluster.iter().flat_map(|cluster| clustered(config, cluster)).collect()
@@ -120,7 +121,7 @@ impl Running {
         let (before, now) = (of(before), of(now));
         let changed = self.gate_listeners(&before, &now);
         if changed.is_err() {
-            // What cannot be undone either is said by the next reload.
+            // The next reload reports what cannot be undone either.
             let _ = self.gate_listeners(&now, &before);
         }
         changed
@@ -140,17 +141,17 @@ impl Running {
         Ok(())
     }
 
-    /// Whether the agent has ended, unasked.
+    /// Whether the agent has ended without a command.
     pub fn is_finished(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Leaves the cluster and ends the thread.
     pub fn stop(mut self) -> std::io::Result<()> {
-        self.handle.order(AgentCommand::Stop);
+        self.handle.send(AgentCommand::Stop);
         match self.thread.take().map(JoinHandle::join) {
             Some(Err(_)) => Err(std::io::Error::other("the agent has panicked")),
-            Some(Ok(_)) | None => Ok(()), // it has said itself why it ended
+            Some(Ok(_)) | None => Ok(()), // the agent has logged why it ended
         }
     }
 }

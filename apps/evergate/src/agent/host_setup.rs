@@ -1,7 +1,7 @@
-//! What this host must be like: addresses on the loopback interface, and settings of the kernel.
+//! Requirements on this host: addresses on the loopback interface, and settings of the kernel.
 //!
-//! Nothing is put back when the process ends: another process may have come to rely on it, and an address that goes away
-//! would make the kernel answer for connections that another node carries on.
+//! Nothing is undone when the process ends. Another process may rely on it by then, and without the address the kernel
+//! would answer for connections that another node serves.
 
 use crate::control::console::{info, warning};
 use anyhow::{Context, Result};
@@ -10,10 +10,10 @@ use std::net::IpAddr;
 
 const LOOPBACK: &str = "lo";
 
-/// The kernel's settings that the cluster rests on, and why.
+/// The kernel's settings that the cluster needs, each with the reason.
 const SETTINGS: &[(&str, &str, &str)] = &[
     ("net/ipv4/conf/all/arp_ignore", "1", "the node must not answer ARP for addresses that move"),
-    ("net/ipv4/conf/all/arp_announce", "2", "the node must not speak for addresses that move in ARP"),
+    ("net/ipv4/conf/all/arp_announce", "2", "the node must not use movable addresses as senders in ARP"),
     (
         "net/ipv4/tcp_syncookies",
         "1",
@@ -23,10 +23,10 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     (
         "net/ipv4/tcp_rfc1337",
         "0",
-        "a client that comes again from the same port must be able to refuse what is left of before",
+        "a client that reuses a port must be able to refuse what is left of the connection before",
     ),
 ];
-/// Where connections are tracked. The file may come with the module of a rule that asks for it.
+/// Setting of connection tracking. The file may appear later, with the module of a firewall rule.
 const TRACKING: (&str, &str, &str) = (
     "net/netfilter/nf_conntrack_tcp_be_liberal",
     "1",
@@ -34,7 +34,7 @@ const TRACKING: (&str, &str, &str) = (
 );
 const PORT_RANGE: &str = "net/ipv4/ip_local_port_range";
 
-/// Sets what is not as it must be, and says so.
+/// Sets what differs, and logs it.
 pub(crate) fn apply_sysctls(ports: PortBlocks) -> Result<()> {
     for (name, value, why) in SETTINGS {
         if read(name)? != *value {
@@ -50,8 +50,8 @@ pub(crate) fn apply_sysctls(ports: PortBlocks) -> Result<()> {
     Ok(())
 }
 
-/// A firewall of this host follows the windows of the connections that it knows. Of one that was at another node for a while it
-/// knows what was there before, takes all that comes for invalid, and usual rules drop that.
+/// Relaxes the connection tracking of this host's firewall, which follows TCP windows. After a connection was at
+/// another node for a while, tracking has stale windows, takes every segment for invalid, and usual rules drop it.
 pub(crate) fn loosen_tracking() -> Result<()> {
     let (name, value, why) = TRACKING;
     if std::path::Path::new(&path(name)).exists() && read(name)? != value {
@@ -86,7 +86,10 @@ pub(crate) fn add_addresses(addresses: &[IpAddr]) -> Result<()> {
     let interface = evergate_bpf::interface_index(LOOPBACK).context("cannot find the loopback interface")?;
     for ip in addresses {
         let added = evergate_sys::add_address(interface, *ip).with_context(|| {
-            format!("cannot give {ip} to the interface {LOOPBACK}: this needs CAP_NET_ADMIN, and its family switched on")
+            format!(
+                "cannot give {ip} to the interface {LOOPBACK}: this needs CAP_NET_ADMIN, and its family \
+                switched on"
+            )
         })?;
         if added {
             info(format_args!("{ip} is an address of the interface {LOOPBACK} now"));
@@ -95,15 +98,17 @@ pub(crate) fn add_addresses(addresses: &[IpAddr]) -> Result<()> {
     Ok(())
 }
 
-/// Clears away what a process before this one left at the cluster's addresses: clients whose connections nobody else knows would
-/// be heard by sockets that nobody reads.
+/// Destroys sockets that an earlier process left at the cluster's addresses. They would acknowledge segments of clients
+/// whose connections no process serves.
 pub(crate) fn destroy_orphans(addresses: &[IpAddr]) {
     match evergate_sys::destroy_orphans(addresses) {
         Ok(0) => {}
-        Ok(count) => info(format_args!("{count} sockets that a process before this one had left are gone")),
+        Ok(count) => {
+            info(format_args!("cluster: {count} sockets that an earlier process had left are destroyed"))
+        }
         Err(error) => warning(format_args!(
-            "sockets that a process before this one left cannot be cleared away ({error}; this needs CAP_NET_ADMIN): clients \
-             whose connections began just before it ended may wait for a minute or two"
+            "cluster: cannot destroy the sockets that an earlier process left: {error} (this needs CAP_NET_ADMIN); \
+             clients whose connections began just before it ended may wait for a minute or two"
         )),
     }
 }

@@ -1,6 +1,6 @@
-//! What the agent must not wait for: writing lines, asking the kernel for neighbours, looking through tables.
+//! Work that the agent must not wait for: log lines, neighbours in the kernel, checks of tables.
 //!
-//! Bound: so many lines may wait; more are lost, and their number is told.
+//! Bound: [`LINES_MAX`] lines may wait. Further lines are lost, and their number is logged.
 
 use super::mailbox::Mailbox;
 use super::routes::DefaultRoutes;
@@ -18,35 +18,38 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Lines that may wait.
+/// Bound on the waiting lines.
 const LINES_MAX: usize = 256;
-/// Between two looks at neighbours and routes, while some are unknown or gone, and when all are there; and between two at what else
-/// may have been taken away.
+/// Time between two checks of neighbours and routes while some are unknown or missing.
 const CHECK_SOON: Duration = Duration::from_millis(50);
+/// Time between two checks while none is missing, and between two checks of other settings.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// A connection request that has come to nothing for so long gives its place in the gate back: longer than the kernel
-/// repeats a SYN-ACK.
+/// Time after which an unfinished connection request releases its slot in the gate, in nanoseconds: longer than the
+/// kernel repeats a SYN-ACK.
 const UNFINISHED_NS: u64 = 130_000_000_000;
-/// The same while many slots are in use: who has not answered the SYN-ACK by then, which was said three times, never will.
+/// The same time while many slots are in use: three SYN-ACKs without an answer, so no answer will come.
 const UNANSWERED_NS: u64 = 5_000_000_000;
-/// Between two looks at those; sooner while the last one found some and more than this share of the slots is in use, in percent.
+/// Time between two searches for unfinished requests.
 const RECLAIM: Duration = Duration::from_secs(10);
+/// The same time while the last search found some and more than `MANY` percent of the slots are in use.
 const RECLAIM_SOON: Duration = Duration::from_secs(1);
+/// Used slots from which on they count as many, in percent.
 const MANY: usize = 25;
 
-/// From this share of the gate's slots on the operator hears of it, in percent; and again once it was below the second.
+/// Used slots from which on a warning is logged, in percent.
 const FULL: usize = 90;
+/// Used slots below which the warning may be logged again, in percent.
 const NOT_FULL: usize = 80;
 
 /// A line for the operator.
 pub(crate) enum Line {
     Info(String),
     Warning(String),
-    /// The agent has ended.
+    /// Ends the thread.
     End,
 }
 
-/// The agent's end.
+/// The agent's side of the thread.
 pub(crate) struct Housekeeper {
     mailbox: Arc<Mailbox<Line>>,
     unsent: Vec<Line>,
@@ -54,15 +57,15 @@ pub(crate) struct Housekeeper {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Where the other nodes are.
+/// The other nodes' addresses on one interface.
 pub(crate) struct Neighbourhood {
     pub(crate) interface: Interface,
     pub(crate) peers: BTreeMap<NodeId, IpAddr>,
 }
 
 impl Housekeeper {
-    /// Starts the thread, which runs until [`Keeper::finish`].
-    /// `addresses`: those that move, which the host must have.
+    /// Starts the thread, which runs until [`Housekeeper::finish`]. `addresses`: the movable addresses, which the host
+    /// must have.
     pub(crate) fn start(
         filters: Filters,
         places: Vec<Neighbourhood>,
@@ -84,7 +87,7 @@ impl Housekeeper {
         Ok(Housekeeper { mailbox, unsent: Vec::new(), lost: 0, thread: Some(thread) })
     }
 
-    /// Never waits. What cannot be handed over now goes with the next line, or with [`Keeper::hand_over`].
+    /// Queues a line without waiting. It is sent with [`Housekeeper::flush_log`], or with a later line.
     pub(crate) fn log(&mut self, line: Line) {
         if self.unsent.len() < LINES_MAX {
             self.unsent.push(line);
@@ -93,7 +96,7 @@ impl Housekeeper {
         }
     }
 
-    /// Hands over what is to be said; once a turn.
+    /// Sends the queued lines to the thread; once a turn.
     pub(crate) fn flush_log(&mut self) {
         if self.lost > 0 && self.unsent.len() < LINES_MAX {
             let lost = std::mem::take(&mut self.lost);
@@ -103,7 +106,7 @@ impl Housekeeper {
         self.mailbox.try_post(&mut self.unsent);
     }
 
-    /// Waits until everything is said.
+    /// Waits until all lines are written.
     pub(crate) fn finish(mut self) {
         for line in self.unsent.drain(..).chain([Line::End]) {
             self.mailbox.post(line);
@@ -122,20 +125,21 @@ struct Work {
     addresses: Vec<IpAddr>,
     witnesses: WitnessRoutes,
     beyond: DefaultRoutes,
-    /// The operator knows that the gate is nearly full.
+    /// The warning that the gate is nearly full is logged.
     full: bool,
-    /// ... and that an address is missing, or that connections are tracked strictly.
+    /// The warning that an address is missing is logged.
     bare: bool,
+    /// The warning that connections are tracked strictly is logged.
     strict: bool,
 }
 
 impl Work {
     fn run(mut self, epoll: &mut Epoll, mailbox: &Mailbox<Line>) {
-        let (mut look_at, mut tend_at) = (Instant::now(), Instant::now());
-        let mut reclaim_at = tend_at + RECLAIM;
+        let (mut neighbours_at, mut check_at) = (Instant::now(), Instant::now());
+        let mut reclaim_at = check_at + RECLAIM;
         loop {
-            let until = look_at.min(tend_at).min(reclaim_at).saturating_duration_since(Instant::now());
-            // An epoll that cannot wait is looked at as often as it would.
+            let until = neighbours_at.min(check_at).min(reclaim_at).saturating_duration_since(Instant::now());
+            // If the wait fails, the loop runs on without pause.
             let _ = epoll.wait_us(u64::try_from(until.as_micros()).unwrap_or(u64::MAX).max(1));
             mailbox.waker().drain();
             for line in mailbox.take() {
@@ -146,17 +150,17 @@ impl Work {
                 }
             }
             let now = Instant::now();
-            if now >= look_at {
-                let (met, leads) = (self.update_neighbours(), self.beyond.check());
-                look_at = now + if met && leads { CHECK_EVERY } else { CHECK_SOON };
+            if now >= neighbours_at {
+                let (complete, leads) = (self.update_neighbours(), self.beyond.check());
+                neighbours_at = now + if complete && leads { CHECK_EVERY } else { CHECK_SOON };
             }
-            // Not as often as one looks for a machine that may never come.
-            if now >= tend_at {
-                tend_at = now + CHECK_EVERY;
-                self.keep_addresses();
-                self.keep_tracking();
+            // Less often than the look-up of a machine that may never come.
+            if now >= check_at {
+                check_at = now + CHECK_EVERY;
+                self.check_addresses();
+                self.check_tracking();
                 self.witnesses.resolve();
-                self.filters.keep();
+                self.filters.check();
             }
             if now >= reclaim_at {
                 self.gate.reclaim(Leases::now_ns(), UNFINISHED_NS);
@@ -170,29 +174,32 @@ impl Work {
         }
     }
 
-    /// Whoever took an address that moves off this host made it deaf for its clients, and told nobody.
-    fn keep_addresses(&mut self) {
+    /// Restores movable addresses that were removed from this host. Without one, clients get no answer, and nothing
+    /// else shows it.
+    fn check_addresses(&mut self) {
         match host_setup::add_addresses(&self.addresses) {
             Ok(()) => self.bare = false,
             Err(error) if !std::mem::replace(&mut self.bare, true) => {
-                warning(format_args!("cluster: clients of this node hear nothing from it: {error:#}"));
+                warning(format_args!("cluster: clients of this node receive nothing: {error:#}"));
             }
             Err(_) => {}
         }
     }
 
-    fn keep_tracking(&mut self) {
+    fn check_tracking(&mut self) {
         match host_setup::loosen_tracking() {
             Ok(()) => self.strict = false,
             Err(error) if !std::mem::replace(&mut self.strict, true) => {
-                warning(format_args!("cluster: connections that come back here may stand still: {error:#}"));
+                warning(format_args!(
+                    "cluster: connections that return to this node may stand still: {error:#}"
+                ));
             }
             Err(_) => {}
         }
     }
 
-    /// Tells the gate the cards of the other nodes, which the kernel knows from sending heartbeats to them. Whether all are
-    /// known.
+    /// Updates the gate's Ethernet addresses of the other nodes, which the kernel knows from sent heartbeats. Whether
+    /// all are known.
     fn update_neighbours(&mut self) -> bool {
         let mut all = true;
         for place in &self.places {
@@ -212,15 +219,15 @@ impl Work {
     }
 }
 
-/// What the operator should hear: without a slot a connection does not start, and nobody is told.
+/// The warning about a nearly full gate: without a slot a connection does not start, and nothing else shows it.
 fn slot_warning(reported: &mut bool, in_use: usize, max: usize) -> Option<String> {
     let bound = if *reported { NOT_FULL } else { FULL };
     let full = in_use * 100 >= max * bound;
     let known = std::mem::replace(reported, full);
     (full && !known).then(|| {
         format!(
-            "cluster: {in_use} of {max} TCP connections that the packet filter can carry are in use; beyond that new ones \
-             get no answer: raise cluster.flows_max (a restart), or find out who holds them"
+            "cluster: {in_use} of {max} TCP connections that the packet filter can track are in use; beyond that \
+             new ones get no answer: raise cluster.flows_max (a restart), or find out which clients have them"
         )
     })
 }
@@ -230,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gate_that_fills_is_told_of_once_each_time() {
+    fn full_gate_is_logged_once_each_time() {
         let mut full = false;
         let reported =
             [89, 90, 95, 85, 99, 79, 90].map(|in_use| slot_warning(&mut full, in_use, 100).is_some());

@@ -1,41 +1,41 @@
-//! What the agent tells a worker.
+//! Messages from the agent to a worker.
 
 use evergate_base::Micros;
 use evergate_membership::{Bucket, HandoffId, Role, Term};
 use evergate_replication::Frame;
 use std::sync::Arc;
 
-/// What the agent tells a worker.
+/// A message from the agent to a worker.
 #[derive(Clone, Debug)]
 pub enum Instruction {
     /// Roles that changed.
     Roles(Vec<(Bucket, Role)>),
-    /// The buckets are ours and on hold: continue their connections.
+    /// This node owns the buckets, and they are on hold: continue their connections.
     Failover(Arc<FailoverOrder>),
-    /// Connections of a frozen bucket that another worker carries: they are kept here should the bucket be handed over.
+    /// Connections of a frozen bucket that another worker serves: stored here in case the handoff succeeds.
     Keep(Arc<FrozenConnections>),
-    /// Drop everything that is held or mirrored: this node has lost its place in the cluster.
+    /// Drop all recovering and replicated state: this node has lost its membership of the cluster.
     Void,
 }
 
-/// What a worker had of a bucket when it became quiet.
+/// A worker's connections of a bucket when it froze.
 #[derive(Debug)]
 pub struct FrozenConnections {
     /// The bucket.
     pub bucket: Bucket,
-    /// For which move.
+    /// The planned handoff.
     pub freeze: HandoffId,
-    /// Its connections, whole.
+    /// Complete state of the connections.
     pub frames: Vec<Frame>,
 }
 
 /// Buckets that came to this node together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailoverOrder {
-    /// By which the workers say what they are done with.
+    /// Number that the workers report when they are done.
     pub number: u64,
-    /// Each with the term that begins.
+    /// The buckets, each with its new term.
     pub buckets: Vec<(Bucket, Term)>,
-    /// How long nothing had been heard of who died.
+    /// How long the failed owners were silent, at most.
     pub silent: Micros,
 }

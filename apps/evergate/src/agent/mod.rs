@@ -1,12 +1,13 @@
-//! The node's part in a cluster: what the workers need to know, and what they report.
+//! The node's part in a cluster: what the workers need, and what they report.
 //!
-//! One thread, the agent, runs the cluster protocol (`evergate_membership`): it exchanges heartbeats, writes leases and
-//! owners into the gate, and tells the workers their roles. The workers mirror, hold and continue connections
-//! (`crate::worker::cluster`). Nothing here is used without a `[cluster]` section.
+//! One thread, the agent, runs the cluster protocol (`evergate_membership`). It exchanges heartbeats, writes leases and
+//! owners into the gate, and sends the workers their roles. The workers replicate, recover and continue connections
+//! (`crate::worker::replication`). Nothing here is used without a `[cluster]` section.
 //!
-//! - [`Ground`]: all that must be there before the workers start;
-//! - `agent`: the thread, with its `roles`, `rounds`, `witness`, `speaker`, and a `keeper` for what may wait;
-//! - [`Running`] and [`Handle`]: what the rest of the process sees of it.
+//! - [`Startup`]: everything that must exist before the workers start;
+//! - `event_loop`: the agent's thread, with `roles`, `failovers`, `witness_ping` and `address_announcer`;
+//! - `housekeeping`: the thread for work that may wait;
+//! - [`Running`] and [`Handle`]: the agent for the rest of the process.
 
 mod address_announcer;
 mod address_probe;
@@ -55,73 +56,74 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Interface {
     /// Its number in this network namespace.
     pub index: u32,
-    /// Its card's address.
+    /// Ethernet address of its card.
     pub mac: [u8; 6],
 }
 
-/// What does not change while the node runs.
+/// Properties of the node that do not change while it runs.
 pub struct Layout {
     /// This node.
     pub node: NodeId,
-    /// Its present life.
+    /// This run of the node's process.
     pub incarnation: Incarnation,
     /// Workers of every node of the cluster.
     pub workers: usize,
-    /// What else all its nodes must have alike.
+    /// Other settings that must be equal on all nodes.
     pub settings: Settings,
-    /// Addresses that move between the nodes.
+    /// Movable addresses.
     pub addresses: BTreeSet<IpAddr>,
-    /// Addresses that server legs start from, one per family; they move too.
+    /// Source addresses of server legs, one per family; they move too.
     pub sources: Vec<IpAddr>,
     /// Outside and inside interface.
     pub interfaces: [Interface; 2],
     /// Inside address of every other node.
     pub peers: BTreeMap<NodeId, IpAddr>,
-    /// Mirror channels of worker 0 come to this port, of worker 1 to the next, and so on.
+    /// Port of worker 0's replication channels; worker 1 has the next port, and so on.
     pub replication_port: u16,
-    /// One listening socket per worker for mirror channels.
+    /// One listening socket per worker for replication channels.
     pub replication_listeners: Vec<OwnedFd>,
-    /// TLS of mirror channels.
+    /// TLS of replication channels that this node accepts.
     pub server_tls: Arc<rustls::ServerConfig>,
-    /// The same from the other end.
+    /// TLS of replication channels that this node opens.
     pub client_tls: Arc<rustls::ClientConfig>,
-    /// Neighbours that were made known.
+    /// Neighbours that the kernel has.
     pub neighbours: Mutex<Neighbours>,
 }
 
 impl Layout {
-    /// Where a worker of another node takes mirror channels.
+    /// Address at which a worker of another node accepts replication channels.
     pub fn replication_address(&self, node: NodeId, worker: usize) -> Option<SocketAddr> {
         let port = u16::try_from(worker).ok().and_then(|worker| self.replication_port.checked_add(worker))?;
         self.peers.get(&node).map(|ip| SocketAddr::new(*ip, port))
     }
 
-    /// The other node that has this address on the inside.
+    /// The other node with this inside address.
     pub fn node_at(&self, ip: IpAddr) -> Option<NodeId> {
         self.peers.iter().find(|(_, of)| **of == ip).map(|(node, _)| *node)
     }
 
-    /// The address that a server leg to `server` starts from.
+    /// Source address of a server leg to `server`.
     pub fn source_for(&self, server: SocketAddr) -> Option<IpAddr> {
         self.sources.iter().copied().find(|source| source.is_ipv4() == server.ip().to_canonical().is_ipv4())
     }
 
-    /// This node's share of a bucket's ports. Servers still know the pooled connections of a node that died: a new one from
-    /// the same port is refused at first, and tried again some milliseconds later. `None`: there are too few for all nodes.
+    /// This node's share of a bucket's ports. Servers may still have the pooled connections of a dead node. They refuse
+    /// a new one from the same port at first, and it is tried again some milliseconds later. `None`: too few ports for
+    /// all nodes.
     pub fn share_of(&self, ports: &RangeInclusive<u16>) -> Option<RangeInclusive<u16>> {
         let rank = self.peers.keys().filter(|id| **id < self.node).count();
         share(ports, rank, self.peers.len() + 1)
     }
 
-    /// Makes the neighbour of a mirrored leg known to this node's kernel, so that a take-over need not ask for it.
-    pub fn know_neighbour(&self, facts: &LegFacts) {
+    /// Enters the neighbour of a replicated leg into this node's kernel, so that a failover need not resolve it.
+    pub fn add_neighbour(&self, facts: &LegFacts) {
         if facts.next_hop == [0; 6] {
-            return; // its owner has yet to learn it, and says it then
+            return; // the owner does not know it yet, and replicates it later
         }
         let Some(interface) = self.interfaces.get(usize::from(facts.interface)) else { return };
         let mut neighbours = self.neighbours.lock().unwrap_or_else(PoisonError::into_inner);
         let (ip, next_hop) = (facts.remote.ip(), facts.next_hop);
-        // A take-over without it asks the network: slower, not wrong.
+        // Without the entry a failover resolves the neighbour: slower, but correct.
         if neighbours.wants(ip, next_hop, || evergate_sys::is_on_link(interface.index, ip).ok())
             && evergate_sys::set_neighbour(interface.index, ip, next_hop).is_ok()
         {
@@ -130,7 +132,7 @@ impl Layout {
     }
 }
 
-/// A worker's way to the agent.
+/// A worker's channel to the agent.
 #[derive(Clone, Debug)]
 pub struct Reporter {
     worker: usize,
@@ -138,67 +140,67 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// One, and what takes all that was reported.
+    /// A reporter, and a closure that takes all its reports.
     #[cfg(test)]
-    pub(crate) fn peer_input() -> (Reporter, impl Fn() -> Vec<Report>) {
+    pub(crate) fn with_reports() -> (Reporter, impl Fn() -> Vec<Report>) {
         let mailbox = Arc::new(Mailbox::new().unwrap());
-        let peer_input = mailbox.clone();
-        let take = move || peer_input.take().into_iter().map(|(_, report)| report).collect();
+        let reports = mailbox.clone();
+        let take = move || reports.take().into_iter().map(|(_, report)| report).collect();
         (Reporter { worker: 0, mailbox }, take)
     }
 
-    /// Reports. The agent ends after its workers; what comes later is of no use to anybody.
+    /// Sends a report. The agent ends after its workers, so no later report matters.
     pub fn send(&self, report: Report) {
         self.mailbox.post((self.worker, report));
     }
 }
 
-/// What a worker tells the agent.
+/// A message from a worker to the agent.
 #[derive(Clone, Debug)]
 pub enum Report {
-    /// As the owner: `node` has acknowledged everything about the bucket that was said in `term`.
+    /// As the owner: `node` has acknowledged everything that was replicated of the bucket in `term`.
     CaughtUp {
         /// The bucket.
         bucket: Bucket,
         /// The backup.
         node: NodeId,
-        /// In which term.
+        /// The owner's term.
         term: Term,
     },
-    /// As a backup: everything about the bucket has come.
+    /// As a backup: the replica of the bucket is complete.
     Complete {
         /// The bucket.
         bucket: Bucket,
-        /// In which term.
+        /// The owner's term.
         term: Term,
     },
-    /// A mirror channel broke or is too slow; `node` is at the other end.
+    /// A replication channel broke or is too slow.
     ChannelLost {
         /// The other end.
         node: NodeId,
-        /// What happened.
+        /// Cause.
         why: String,
     },
-    /// The copies of these buckets at `node` lack something: it must be dropped as their backup.
+    /// The replicas of these buckets at `node` lack something: the node must be dropped as their backup.
     Incomplete {
         /// The backup.
         node: NodeId,
-        /// Each with the term in which it was to be said.
+        /// The buckets, each with the term of the missing state.
         buckets: Vec<(Bucket, Term)>,
     },
-    /// A take-over round is finished in this worker.
+    /// A failover is finished in this worker.
     Resumed(Resumed),
-    /// What connections of these buckets have cost since the last time.
+    /// Processor time of these buckets' connections since the last report.
     Worked(Vec<(Bucket, Micros)>),
-    /// The bucket is frozen: nothing of it moves here any more, and its next owner has everything.
+    /// The bucket is frozen: its connections stand still here, and its next owner has all their state.
     Frozen {
         /// The bucket.
         bucket: Bucket,
-        /// In which term.
+        /// The owner's term.
         term: Term,
-        /// For which move.
+        /// The planned handoff.
         freeze: HandoffId,
-        /// Its connections here, as they are, for the worker that holds copies of the bucket.
+        /// State of its connections here, for the worker that stores replicas of the bucket.
         mine: Vec<Frame>,
     },
 }
@@ -210,23 +212,23 @@ fn share(ports: &RangeInclusive<u16>, rank: usize, parts: usize) -> Option<Range
     (first < next).then(|| ports.start() + first..=ports.start() + (next - 1))
 }
 
-/// What a take-over came to in one worker.
+/// Result of a failover in one worker.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Resumed {
-    /// Number of the round.
+    /// Number of the failover.
     pub round: u64,
-    /// Buckets taken over.
+    /// Recovered buckets.
     pub buckets: usize,
-    /// Connections that go on.
+    /// Connections that continue.
     pub connections: usize,
-    /// Connections that could not be continued.
+    /// Connections that could not continue.
     pub lost: usize,
     /// From the instruction to the first ACK, in microseconds.
     pub took_us: u64,
 }
 
 impl Resumed {
-    /// One more connection goes on, or does not.
+    /// Counts one connection.
     pub fn count(&mut self, continues: bool) {
         *if continues { &mut self.connections } else { &mut self.lost } += 1;
     }

@@ -1,25 +1,25 @@
-//! Neighbours of mirrored connections: known to this node's kernel beforehand, so that a take-over need not ask for them.
+//! Neighbours of replicated connections. This node's kernel gets them beforehand, so a failover need not resolve them.
 //!
-//! Only who is on the link is a neighbour; what goes to all others goes to a router, which the kernel knows from daily traffic.
+//! Only a host on the link is a neighbour. All other packets go to a router, which the kernel knows from daily traffic.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
-/// Neighbours, and routers, that are remembered at most.
+/// Bound on the remembered neighbours, and on the remembered routers.
 const NEIGHBOURS_MAX: usize = 65_536;
 
-/// What was made known, and to whom clients are not told apart.
+/// Neighbours that the kernel has, and routers.
 #[derive(Debug, Default)]
 pub struct Neighbours {
-    /// With their Ethernet addresses.
+    /// Neighbours with their Ethernet addresses.
     known: HashMap<IpAddr, [u8; 6]>,
-    /// Ethernet addresses of routers: who comes by one is no neighbour, without asking again.
+    /// Ethernet addresses of routers: a host behind one is no neighbour, without another look-up.
     routers: HashSet<[u8; 6]>,
 }
 
 impl Neighbours {
-    /// Whether the kernel is to be told of `ip`, whose packets come from `next_hop`. `is_on_link` asks for its routes; `None`:
-    /// there is none.
+    /// Whether the kernel needs an entry for `ip`, whose packets come from `next_hop`. `is_on_link` looks up the route;
+    /// `None`: no route leads there.
     pub(crate) fn wants(
         &mut self,
         ip: IpAddr,
@@ -39,7 +39,7 @@ impl Neighbours {
         on_link == Some(true)
     }
 
-    /// The kernel knows it now.
+    /// Records that the kernel has the entry.
     pub(crate) fn note(&mut self, ip: IpAddr, next_hop: [u8; 6]) {
         self.known.insert(ip, next_hop);
     }
@@ -50,14 +50,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_comes_by_a_router_is_no_neighbour_and_is_asked_for_once() {
+    fn host_behind_a_router_is_no_neighbour_and_looked_up_once() {
         let mut neighbours = Neighbours::default();
         let ip = |last| IpAddr::from([10, 0, 0, last]);
         let (host, router, moved) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 3]);
         assert!(neighbours.wants(ip(1), host, || Some(true)));
         assert!(neighbours.wants(ip(1), host, || Some(true)), "the kernel did not take it");
         neighbours.note(ip(1), host);
-        assert!(!neighbours.wants(ip(1), host, || unreachable!("it is known")));
+        assert!(!neighbours.wants(ip(1), host, || unreachable!("it is recorded")));
         assert!(neighbours.wants(ip(1), moved, || Some(true)), "it has another card");
         assert!(!neighbours.wants(ip(2), moved, || None), "no route leads there");
         assert!(neighbours.wants(ip(2), moved, || Some(true)));
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_bound() {
+    fn cache_is_bounded() {
         let mut neighbours = Neighbours::default();
         for number in 0..NEIGHBOURS_MAX as u32 {
             let ip = IpAddr::from(number.to_be_bytes());

@@ -1,13 +1,14 @@
-//! Settings that all nodes of a cluster must have alike: who has others could not go on with the connections of the rest, or
-//! would hide clients from them. Mirror channels compare them by name, so that further ones need no other form of frames.
+//! Settings that must be equal on all nodes of a cluster. A node with other settings could not continue the connections
+//! of its peers, or would hide clients from them. Replication channels compare settings by name, so a new setting needs
+//! no new version of the frames.
 
 use evergate_config::model::{Cluster, ClusterMode, Steering};
 use std::collections::BTreeMap;
 
-/// Their names in `[cluster]`, and their values as they are written there.
+/// Names in `[cluster]`, and values as they are written there.
 pub(crate) type Settings = BTreeMap<String, String>;
 
-/// This node's. Not the cluster's name, key and port: nodes that differ in those do not meet at all.
+/// This node's settings, without the cluster's name, key and port: nodes that differ in those do not connect at all.
 pub(crate) fn settings(cluster: &Cluster, virtual_mac: [u8; 6]) -> Settings {
     let steering = match cluster.steering {
         Steering::Steer => "steer",
@@ -27,8 +28,8 @@ pub(crate) fn settings(cluster: &Cluster, virtual_mac: [u8; 6]) -> Settings {
     all.map(|(key, value)| (key.to_owned(), value)).into()
 }
 
-/// What differs in another node's, in words; `None` where all is alike. What only one of them names, the other version knows
-/// nothing of.
+/// The differences to another node's settings as text; `None` without any. A setting that only one side has does not
+/// count: the other side's version does not have it.
 pub(crate) fn difference(theirs: &Settings, ours: &Settings) -> Option<String> {
     let differs = |(key, there): (&String, &String)| {
         let here = ours.get(key).filter(|here| *here != there)?;
@@ -47,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_named_and_what_one_does_not_know_is_no_difference() {
+    fn difference_names_settings_that_both_sides_have() {
         let ours = settings(&[("mode", "witness"), ("steering", "steer")]);
         assert_eq!(difference(&ours, &ours), None);
         assert_eq!(difference(&settings(&[("mode", "witness"), ("later", "x")]), &ours), None);

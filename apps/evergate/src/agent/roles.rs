@@ -1,18 +1,17 @@
 //! Roles of buckets on their way from the protocol to the gate and the workers.
 //!
-//! Invariants: a bucket that was taken over is on hold in the gate before any worker hears of it, and stays so, through
-//! other changes of its role, until the workers release it; an owner's word lists every backup whose lease must hold.
-
+//! Invariants: a recovered bucket is on hold in the gate before any worker gets it. It stays so, through other changes
+//! of its role, until the workers release it. An owner's word lists every backup whose lease must be valid.
 use super::instruction::FailoverOrder;
 use evergate_base::Micros;
 use evergate_bpf::{BACKUPS_MAX, Owner, Owners};
 use evergate_membership::{Bucket, MemberSet, NodeId, OwnershipStart, Role, Term};
 
-/// Stands in an owner's word for all members together, where more are listed than it has room for: the last node that the
-/// gate's lease table has room for, far beyond [`evergate_membership::NODES_MAX`].
+/// Placeholder in an owner's word for all members, where the word lacks space for the listed members: the last node of
+/// the gate's lease table, far beyond [`evergate_membership::NODES_MAX`].
 pub(crate) const ALL_MEMBERS: NodeId = NodeId(62);
 
-/// Roles as told last, and what is to be told.
+/// Roles as last sent to the workers, and changes that are still to be sent.
 pub(crate) struct Roles {
     me: NodeId,
     owners: Owners,
@@ -21,20 +20,21 @@ pub(crate) struct Roles {
     arrived: Vec<(Bucket, Term)>,
 }
 
-/// How many buckets are what to this node.
+/// Numbers of buckets by this node's role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) owned: u64,
-    /// Of those owned: with fewer copies than the protocol wants to have, or none.
+    /// Owned buckets that lack a backup or have one that catches up.
     pub(crate) syncing: u64,
-    pub(crate) bare: u64,
-    pub(crate) backed: u64,
-    pub(crate) filling: u64,
+    /// Owned buckets without any complete backup.
+    pub(crate) without_backup: u64,
+    pub(crate) backup: u64,
+    pub(crate) catching_up: u64,
     pub(crate) unowned: u64,
 }
 
 impl Roles {
-    /// At the start: nobody owns anything.
+    /// Roles at the start, where no node owns anything.
     pub(crate) fn new(me: NodeId, owners: Owners) -> Roles {
         let nothing = Role::NOTHING;
         owners.set_all(Owner::NONE);
@@ -42,7 +42,7 @@ impl Roles {
         Roles { me, owners, known, changed: Vec::new(), arrived: Vec::new() }
     }
 
-    /// Takes a role in and lets the gate know. `listed`: whose leases the gate must check.
+    /// Records a role and updates the gate. `listed`: members whose leases the gate must check.
     pub(crate) fn change(&mut self, bucket: Bucket, role: Role, listed: MemberSet) {
         let Some(known) = self.known.get_mut(usize::from(bucket.0)) else { return };
         let before = std::mem::replace(known, role);
@@ -50,7 +50,7 @@ impl Roles {
         let word = word(self.me, role, listed);
         self.owners.update(bucket, if arrived { word.on_hold() } else { word });
         if before != role {
-            // Otherwise it is only about what the gate must know.
+            // Otherwise only the gate's word has changed.
             self.changed.push((bucket, role));
         }
         if let (true, Role::Owner { term, .. }) = (arrived, role) {
@@ -58,29 +58,29 @@ impl Roles {
         }
     }
 
-    /// All state is gone.
-    pub(crate) fn void(&mut self) {
+    /// Forgets all roles.
+    pub(crate) fn reset(&mut self) {
         self.owners.set_all(Owner::NONE);
         self.known.fill(Role::NOTHING);
         self.changed.clear();
         self.arrived.clear();
     }
 
-    /// What the workers have not been told yet.
-    pub(crate) fn take(&mut self) -> (Vec<(Bucket, Role)>, Option<FailoverOrder>) {
+    /// Changes for the workers, and the failover of buckets that arrived.
+    pub(crate) fn take_changes(&mut self) -> (Vec<(Bucket, Role)>, Option<FailoverOrder>) {
         let arrived = std::mem::take(&mut self.arrived);
-        let round =
+        let order =
             (!arrived.is_empty()).then_some(FailoverOrder { number: 0, buckets: arrived, silent: Micros(0) });
-        (std::mem::take(&mut self.changed), round)
+        (std::mem::take(&mut self.changed), order)
     }
 
-    /// How many buckets this node mirrors to `backup`, or is about to.
+    /// Number of buckets that this node replicates to `backup`, or is about to.
     pub(crate) fn replicated_to(&self, backup: NodeId) -> usize {
-        let mirrors = |role: &Role| match role {
+        let replicates = |role: &Role| match role {
             Role::Owner { required, syncing, .. } => required.union(*syncing).contains(backup),
             _ => false,
         };
-        self.known.iter().filter(|role| mirrors(role)).count()
+        self.known.iter().filter(|role| replicates(role)).count()
     }
 
     pub(crate) fn tally(&self) -> Tally {
@@ -90,10 +90,10 @@ impl Roles {
                 Role::Owner { required, syncing, .. } => {
                     tally.owned += 1;
                     tally.syncing += u64::from(!syncing.is_empty());
-                    tally.bare += u64::from(required.is_empty());
+                    tally.without_backup += u64::from(required.is_empty());
                 }
-                Role::Backup { in_sync: true, .. } => tally.backed += 1,
-                Role::Backup { in_sync: false, .. } => tally.filling += 1,
+                Role::Backup { in_sync: true, .. } => tally.backup += 1,
+                Role::Backup { in_sync: false, .. } => tally.catching_up += 1,
                 Role::Outside { owner: None, .. } => tally.unowned += 1,
                 Role::Outside { .. } => {}
             }
@@ -102,7 +102,7 @@ impl Roles {
     }
 }
 
-/// Whether connections are to be continued here that lived elsewhere until now.
+/// Whether the role brings connections of another node, which this node must continue.
 pub(crate) fn arrives(before: Role, now: Role) -> bool {
     let Role::Owner { term, begin: OwnershipStart::Failover | OwnershipStart::Handoff, .. } = now else {
         return false;
@@ -110,11 +110,11 @@ pub(crate) fn arrives(before: Role, now: Role) -> bool {
     !matches!(before, Role::Owner { term: known, .. } if known == term)
 }
 
-/// What the gate must know of a role.
+/// The gate's word for a role.
 fn word(me: NodeId, role: Role, listed: MemberSet) -> Owner {
     let (owner, listed) = match role {
         Role::Owner { .. } => (Some(me), listed),
-        // A backup is listed so that in flood mode it hears what the peers say.
+        // A backup is listed so that in flood mode it receives the peers' segments.
         Role::Backup { owner, .. } => (Some(owner), MemberSet::of(me)),
         Role::Outside { owner, .. } => (owner, MemberSet::EMPTY),
     };
@@ -155,18 +155,18 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_from_elsewhere_arrives_once_in_each_term() {
+    fn bucket_from_another_node_arrives_once_per_term() {
         let outside = Role::NOTHING;
         let (first, second) = (term(1, 0), term(2, 0));
         assert!(arrives(backup(1), owner(first, OwnershipStart::Failover)));
         assert!(arrives(outside, owner(first, OwnershipStart::Handoff)));
         assert!(
             !arrives(owner(first, OwnershipStart::Failover), owner(first, OwnershipStart::Failover)),
-            "told again"
+            "sent again"
         );
         assert!(
             arrives(owner(first, OwnershipStart::Unchanged), owner(second, OwnershipStart::Failover)),
-            "lost and won between two polls"
+            "lost and regained between two polls"
         );
         assert!(!arrives(outside, owner(first, OwnershipStart::Empty)));
         assert!(!arrives(owner(first, OwnershipStart::Failover), owner(second, OwnershipStart::Unchanged)));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_names_the_owner_and_everybody_whose_lease_counts() {
+    fn word_names_the_owner_and_each_backup_with_a_lease() {
         let me = NodeId(0);
         let listed = MemberSet::of(NodeId(1)).with(NodeId(3));
         assert_eq!(
@@ -187,6 +187,6 @@ mod tests {
         assert_eq!(word(me, Role::NOTHING, listed), Owner::NONE);
         let many: MemberSet = (1..=7).map(NodeId).collect();
         let all = word(me, owner(term(1, 0), OwnershipStart::Unchanged), many);
-        assert_eq!(all, Owner::new(NodeId(0), &[ALL_MEMBERS]).unwrap(), "more than there is room for");
+        assert_eq!(all, Owner::new(NodeId(0), &[ALL_MEMBERS]).unwrap(), "more than fit");
     }
 }

@@ -1,4 +1,4 @@
-//! This node's two networks, as the kernel's routes lead over them. Asking for a route may take its time: not for the agent.
+//! This node's two networks, by the kernel's routes. A look-up of a route may block, so the agent does none.
 
 use crate::control::console::{info, warning};
 use evergate_membership::Path;
@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// IPv4 addresses that show the default route, in the order of their use: networks for documentation (RFC 5737), then a
-/// server of the DNS root for hosts with routes of their own to such networks. The node sends nothing to these addresses.
+/// server of the DNS root for hosts with routes of their own to such networks. The node sends nothing to these
+/// addresses.
 const SAMPLES_V4: [IpAddr; 4] = [
     IpAddr::V4(Ipv4Addr::new(203, 0, 113, 1)),
     IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1)),
@@ -54,8 +55,8 @@ impl Networks {
         }
     }
 
-    /// The network that the default route of a family leads over: that of the first sample with no route of its own. Fails
-    /// where each sample has one.
+    /// The network that the default route of a family leads over: that of the first sample with no route of its own.
+    /// Fails where each sample has one.
     fn of_default(&self, samples: &[IpAddr]) -> io::Result<Option<Path>> {
         let mut refused = false;
         for sample in samples {
@@ -75,7 +76,8 @@ impl Networks {
         if refused { Ok(None) } else { Err(io::Error::other("each sample has a route of its own")) }
     }
 
-    /// By the interface, which need not prefer this node's address; by that where both networks share one.
+    /// The network of the route's interface, even if the route prefers another address; of its address if both networks
+    /// share an interface.
     fn of(&self, route: &Route) -> Option<Path> {
         let on = |(_, interface, address): &&(Path, u32, IpAddr)| {
             *interface == route.interface || is_of(*address, route.interface)
@@ -88,13 +90,13 @@ impl Networks {
     }
 }
 
-/// Whether an interface has this address; it may be another one than the file names, such as a bridge that that is a port of.
+/// Whether an interface has this address. It may differ from the configured one, as a bridge that has it as a port.
 fn is_of(address: IpAddr, interface: u32) -> bool {
     let names = evergate_sys::interfaces_with(address).unwrap_or_default();
     names.iter().any(|name| evergate_bpf::interface_index(name).is_ok_and(|index| index == interface))
 }
 
-/// Whether the way to whoever is not on the outside's link was there and is gone.
+/// Whether the default route over the outside network existed and is gone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RouteLost(Arc<AtomicBool>);
 
@@ -120,12 +122,12 @@ impl DefaultRoute {
 }
 
 /// Watch over the default routes to the clients. Taking an interface down and up again removes its routes, and nothing
-/// else shows it: the other nodes are on the link, and clients behind a router only get no answer. A route that never was
-/// is not missed. The inside needs no such watch: servers have health checks.
+/// else shows it: the other nodes are on the link, and clients behind a router only get no answer. A route that never
+/// was is not missed. The inside needs no such watch: servers have health checks.
 pub(crate) struct DefaultRoutes {
     networks: Networks,
     routes: Vec<DefaultRoute>,
-    strayed: RouteLost,
+    route_lost: RouteLost,
 }
 
 impl DefaultRoutes {
@@ -137,24 +139,24 @@ impl DefaultRoutes {
             .filter(|(_, samples)| addresses.iter().any(|own| own.is_ipv4() == samples[0].is_ipv4()))
             .map(|(family, samples)| DefaultRoute { family, samples, known: false, leads: false })
             .collect();
-        DefaultRoutes { networks, routes, strayed: RouteLost::default() }
+        DefaultRoutes { networks, routes, route_lost: RouteLost::default() }
     }
 
-    /// What it has found, for the agent.
+    /// The result of the checks, for the agent.
     pub(crate) fn route_lost(&self) -> RouteLost {
-        self.strayed.clone()
+        self.route_lost.clone()
     }
 
-    /// Looks. Whether nothing is gone.
+    /// Checks the routes. Whether none is lost.
     pub(crate) fn check(&mut self) -> bool {
         for route in &mut self.routes {
-            // A question that fails says nothing new.
+            // A look-up that fails changes nothing.
             let found = self.networks.of_default(route.samples);
             let leads = found.map_or(route.leads, |path| path == Some(Path::Outside));
             (route.known, route.leads) = (route.known || leads, leads);
         }
         let lost = self.routes.iter().find(|route| route.is_lost());
-        if self.strayed.0.swap(lost.is_some(), Ordering::Relaxed) != lost.is_some() {
+        if self.route_lost.0.swap(lost.is_some(), Ordering::Relaxed) != lost.is_some() {
             log_change(lost);
         }
         lost.is_none()

@@ -1,6 +1,6 @@
-//! What the nodes of a cluster share in secret, all from one key file.
+//! Secrets that the nodes of a cluster share, all derived from one key file.
 //!
-//! Each purpose has a label of its own, so that nobody who gets hold of one of the secrets knows another.
+//! Each purpose has its own label, so that no secret reveals another one.
 
 use anyhow::{Context, Result};
 use evergate_bpf::{BucketKey, CookieKey};
@@ -13,15 +13,15 @@ use std::path::Path;
 pub(crate) struct Secrets {
     /// Authenticates heartbeats.
     pub(crate) heartbeats: [u8; 32],
-    /// Both ends of mirror channels prove that they have it.
+    /// Authenticates both ends of replication channels.
     pub(crate) channels: [u8; 32],
-    /// Which bucket a client falls into.
+    /// Maps clients to buckets.
     pub(crate) buckets: BucketKey,
-    /// What answers to SYNs are signed with.
+    /// Signs SYN-ACKs without state (SYN cookies).
     pub(crate) cookies: CookieKey,
-    /// Where ticket keys come from.
+    /// Source of the ticket keys.
     pub(crate) tickets: [u8; 32],
-    /// What requests are hashed with.
+    /// Hashes requests.
     pub(crate) requests: RequestKey,
 }
 
@@ -41,7 +41,7 @@ impl Secrets {
     pub(crate) fn of(key: &[u8; 32]) -> Secrets {
         Secrets {
             heartbeats: derive(key, "heartbeats"),
-            channels: derive(key, "mirror channels"),
+            channels: derive(key, "replication channels"),
             buckets: BucketKey(words(key, "bucket hash")),
             cookies: CookieKey(words(key, "syn cookies")),
             tickets: derive(key, "session tickets"),
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fresh_key_is_read_back_and_every_purpose_has_its_own_secret() {
+    fn fresh_key_is_readable_and_each_purpose_has_its_own_secret() {
         let text = fresh_key() + "\n";
         let key = evergate_config::cluster_key(text.as_bytes()).unwrap();
         let (secrets, again) = (Secrets::of(&key), Secrets::of(&key));

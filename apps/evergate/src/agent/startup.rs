@@ -1,6 +1,6 @@
-//! What a node stands on before it serves: the gate, addresses, sockets, secrets. Made in this order, so that no packet of
-//! a movable address gets past the gate at any moment: load, fill the tables, attach, and only then take the addresses. The
-//! sockets of heartbeats, which are bound to addresses of the node's own, come before all that.
+//! Requirements of a node before it serves: the gate, addresses, sockets, secrets. Their order keeps every packet of a
+//! movable address behind the gate: load, fill the tables, attach, and only then add the addresses. The sockets of
+//! heartbeats, which are bound to the node's own addresses, come first.
 
 use super::address_announcer::AddressAnnouncer;
 use super::address_probe::AddressProbes;
@@ -28,14 +28,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// The name of the key that the key file holds.
+/// Identifier of the key that the key file holds.
 const KEY: KeyId = KeyId(1);
-/// Mirror channels that may wait to be accepted by a worker.
+/// Bound on replication channels that wait until a worker accepts them.
 const REPLICATION_BACKLOG: i32 = 128;
-/// Real-time priority of the agent: before everything ordinary, behind the kernel's own threads.
+/// Real-time priority of the agent: above ordinary threads, below the kernel's own.
 const PRIORITY: i32 = 40;
 
-/// Everything that is ready before the workers start.
+/// Everything that must exist before the workers start.
 pub struct Startup {
     gate: Arc<PacketGate>,
     layout: Arc<Layout>,
@@ -53,12 +53,12 @@ pub struct Startup {
 }
 
 impl Startup {
-    /// Makes it all. Needs root, or the capabilities that the message of a failure names.
+    /// Sets everything up. Needs root, or the capabilities that the error names.
     pub fn prepare(config: &Config, cluster: &Cluster) -> Result<Startup> {
         Startup::prepare_with_clock(config, cluster, Micros(0))
     }
 
-    /// As [`Ground::prepare`], with this node's clock ahead of the kernel's. For tests.
+    /// As [`Startup::prepare`], with this node's clock ahead of the kernel's. For tests.
     pub fn prepare_with_clock(config: &Config, cluster: &Cluster, ahead: Micros) -> Result<Startup> {
         let clock = Clock { ahead };
         let secrets = Secrets::read(&cluster.key_file)?;
@@ -67,7 +67,8 @@ impl Startup {
         let [outside, inside] = place.interfaces;
         let ports = PortBlocks::new(cluster.server_ports_first, cluster.ports_per_bucket)
             .context("the ports of server legs do not fit")?;
-        // Nobody else can have these, so a second process of this node ends here, before it takes the gate from the first.
+        // No other process can have these addresses, so a second process of this node fails here, before it replaces
+        // the gate.
         let links = place.links()?;
         host_setup::apply_sysctls(ports)?;
         let gate = Arc::new(place.gate(config, ports, &secrets)?);
@@ -105,33 +106,33 @@ impl Startup {
         self.gate.clone()
     }
 
-    /// What does not change, for the workers.
+    /// The node's fixed properties, for the workers.
     pub fn layout(&self) -> Arc<Layout> {
         self.layout.clone()
     }
 
-    /// Where this worker reports to.
+    /// The reporter of a worker.
     pub fn reporter(&self, worker: usize) -> Reporter {
         Reporter { worker, mailbox: self.reports.clone() }
     }
 
-    /// Where the session ticket keys of all nodes come from.
+    /// Secret that the session ticket keys of all nodes are derived from.
     pub fn ticket_secret(&self) -> [u8; 32] {
         self.tickets
     }
 
-    /// What all nodes hash requests with.
+    /// Key of the request hash, equal on all nodes.
     pub fn request_key(&self) -> RequestKey {
         self.requests
     }
 
-    /// Starts the agent. `tell` brings instructions to the workers; `working` says whether they do their work.
+    /// Starts the agent. `notify` sends instructions to the workers; `working` is whether they make progress.
     pub fn start(
         self,
         notify: impl Fn(usize, Instruction) + Send + 'static,
         working: impl FnMut() -> bool + Send + 'static,
     ) -> Result<Running> {
-        let orders = Arc::new(Mailbox::new()?);
+        let commands = Arc::new(Mailbox::new()?);
         let published = Arc::new(Mutex::new(ClusterStatus::default()));
         let status = first_status(&self.cluster, self.layout.node, &self.timing);
         if let Ok(mut first) = published.lock() {
@@ -145,7 +146,7 @@ impl Startup {
         let [first, second] = &self.links;
         let places = vec![neighbourhood(inside, first), neighbourhood(outside, second)];
         let filters = Filters::new(self.gate.clone(), self.layout.interfaces, self.accept);
-        let running = Running::new(self.gate.clone(), orders.clone(), published.clone());
+        let running = Running::new(self.gate.clone(), commands.clone(), published.clone());
         let witnesses = match self.cluster.mode {
             ClusterMode::Majority => None,
             ClusterMode::Witness => {
@@ -163,11 +164,11 @@ impl Startup {
         witness_routes.resolve();
         let mut beyond = DefaultRoutes::new(networks, &self.cluster.addresses);
         beyond.check();
-        let strayed = beyond.route_lost();
+        let route_lost = beyond.route_lost();
         let agent = Agent {
             node: self.node,
             housekeeper: Housekeeper::start(filters, places, moving(&self.cluster), witness_routes, beyond)?,
-            strayed,
+            route_lost,
             gate: self.gate,
             links: self.links,
             witnesses,
@@ -175,7 +176,7 @@ impl Startup {
             probes: self.probes,
             flood: self.cluster.steering == Steering::Flood,
             workers: self.layout.workers,
-            orders,
+            commands,
             reports: self.reports,
             notify: Box::new(notify),
             working: Box::new(working),
@@ -193,7 +194,7 @@ impl Startup {
     }
 }
 
-/// Where this node stands in its cluster, and on its networks.
+/// This node's entry in its cluster, and its interfaces.
 struct Place<'a> {
     cluster: &'a Cluster,
     number: NodeNumber,
@@ -205,7 +206,8 @@ struct Place<'a> {
 
 impl<'a> Place<'a> {
     fn of(cluster: &'a Cluster) -> Result<Place<'a>> {
-        let number = cluster.node.context("it is not said which node of the cluster this is")?;
+        let number =
+            cluster.node.context("the configuration does not state which node of the cluster this is")?;
         let entry = cluster.entry(number).context("this node is not in the list of nodes")?;
         let interfaces = [interface(&cluster.outside_interface)?, interface(&cluster.inside_interface)?];
         check_places(cluster, entry)?;
@@ -266,7 +268,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// The agent runs before everything else: a late heartbeat is a dead node.
+/// Gives the agent real-time priority: peers take a late heartbeat for a dead node.
 fn be_punctual(timing: &ChosenTiming) {
     if let Err(error) = evergate_sys::lock_memory() {
         warning(format_args!("cluster: memory may be paged out ({error}): give CAP_IPC_LOCK"));
@@ -282,15 +284,16 @@ fn be_punctual(timing: &ChosenTiming) {
 
 fn interface(name: &str) -> Result<Interface> {
     let failed = || {
-        format!("there is no interface \"{name}\" with an Ethernet address: `ip link` shows what there is")
+        format!("there is no interface \"{name}\" with an Ethernet address; `ip link` lists the interfaces")
     };
     let index = evergate_bpf::interface_index(name).with_context(failed)?;
     let mac = evergate_sys::card_address(name).with_context(failed)?;
     Ok(Interface { index, mac })
 }
 
-/// Whether this node's addresses are on the interfaces that the file names. Interchanged, the packet filter would look for clients
-/// where the servers are. On a third one an address may be for a reason, as where the interface is a port of a bridge.
+/// Checks that this node's addresses are on the configured interfaces. If they are interchanged, the packet filter
+/// would expect clients on the servers' side. An address on a third interface may be right, as on a bridge with the
+/// interface as a port.
 fn check_places(cluster: &Cluster, entry: &ClusterNode) -> Result<()> {
     let (inside, outside) = (&cluster.inside_interface, &cluster.outside_interface);
     for (ip, key, named, other) in
@@ -299,7 +302,7 @@ fn check_places(cluster: &Cluster, entry: &ClusterNode) -> Result<()> {
         let found =
             evergate_sys::interfaces_with(ip).context("cannot look at the addresses of this machine")?;
         if found.is_empty() || found.contains(named) {
-            continue; // that it is on none is said by whoever binds to it
+            continue; // an address of no interface fails the bind, which reports it
         }
         ensure!(
             !found.contains(other),
@@ -307,14 +310,15 @@ fn check_places(cluster: &Cluster, entry: &ClusterNode) -> Result<()> {
              cluster.inside_interface and cluster.outside_interface interchanged, or the node's `inside` and `outside`?"
         );
         warning(format_args!(
-            "{ip}, this node's `{key}`, is an address of {}, and not of {named}: the packet filter works on {named} alone",
+            "cluster: {ip}, this node's `{key}`, is an address of {}, and not of {named}: the packet filter works \
+             on {named} alone",
             found.join(", ")
         ));
     }
     Ok(())
 }
 
-/// Locally administered, for one station, and the same on all nodes.
+/// A MAC address that is locally administered, unicast, and equal on all nodes.
 fn mac_of(name: &str) -> [u8; 6] {
     let mut mac: [u8; 6] = derive(name.as_bytes(), "virtual MAC");
     mac[0] = mac[0] & 0xfc | 2;
@@ -343,7 +347,7 @@ fn load_gate(
     .context(
         "the packet filter cannot be used (it needs Linux 6.8 and CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON)",
     )?;
-    let bucket = super::event_loop::SPEAKING;
+    let bucket = super::event_loop::ADDRESS_BUCKET;
     let legs = |ip: &IpAddr| cluster.server_source.contains(ip);
     for ip in cluster
         .addresses
@@ -355,8 +359,8 @@ fn load_gate(
     Ok(gate)
 }
 
-/// Whether the kernel and our rights suffice. Some of this is needed only when a connection goes on or a server is connected
-/// to: too late to hear of it.
+/// Checks the kernel and the process's capabilities. Some are needed only when a connection is recovered or a server is
+/// connected to, which is too late for the error.
 fn check_features() -> Result<()> {
     let all =
         evergate_sys::missing_socket_features().into_iter().chain(evergate_bpf::missing_gate_features());
@@ -365,12 +369,12 @@ fn check_features() -> Result<()> {
     Ok(())
 }
 
-/// Addresses that move between nodes.
+/// All movable addresses.
 fn moving(cluster: &Cluster) -> Vec<IpAddr> {
     cluster.addresses.iter().chain(&cluster.server_source).copied().collect()
 }
 
-/// SYNs from outside are answered without keeping state, or by the kernel.
+/// Attaches the program that answers SYNs from outside without keeping state, or detaches it.
 fn accept_stateless(
     cluster: &Cluster,
     gate: &PacketGate,
@@ -384,19 +388,23 @@ fn accept_stateless(
     let interface = cluster.outside_interface.clone();
     let card = card_state(&interface)
         .with_context(|| format!("cannot ask for the MTU and the networks of \"{interface}\""))?;
-    let program = gate.load_accept(key, &card).context("connections cannot be accepted without state: use Linux 6.8 or newer, or set cluster.stateless_accept = false")?;
+    let program = gate.load_accept(key, &card).context(
+        "connections cannot be accepted without state: use Linux 6.8 \
+        or newer, or set cluster.stateless_accept = false",
+    )?;
     program.attach(outside.index)?;
     Ok(Some(Accepting { program, interface, card }))
 }
 
-/// One folder per node, so that several nodes can run on one machine. The BPF file system takes no dots.
+/// Folder of the pinned maps, one per node, so that several nodes can run on one machine. The BPF file system allows no
+/// dots.
 fn pins(cluster: &Cluster, number: NodeNumber) -> PathBuf {
     cluster.pins.join(format!("{}-{}", cluster.name.replace('.', "_"), number.get()))
 }
 
-/// Addresses and ports of listeners whose connections outlive a node, and whether SYNs to them are answered without keeping
-/// state. Where the server may speak first they are not: should the client's last ACK of the handshake be lost, nobody
-/// would ever say anything.
+/// Addresses and ports of listeners whose connections survive a node, and whether SYNs to them are answered without
+/// keeping state. Where the server may send first they are not: if the client's last ACK of the handshake is lost,
+/// neither side would send anything.
 pub(crate) fn clustered(config: &Config, cluster: &Cluster) -> BTreeMap<SocketAddr, bool> {
     let mut all = BTreeMap::new();
     for listener in &config.listeners {
@@ -412,7 +420,7 @@ pub(crate) fn clustered(config: &Config, cluster: &Cluster) -> BTreeMap<SocketAd
     all
 }
 
-/// The protocol counts nodes from 0, people from 1.
+/// The protocol counts nodes from 0, the configuration from 1.
 fn node_id(number: NodeNumber) -> NodeId {
     NodeId(number.get() - 1)
 }
@@ -448,7 +456,8 @@ fn link(cluster: &Cluster, me: NodeNumber, path: Path, own: IpAddr, card: Interf
     let at = SocketAddr::new(own, port);
     let datagrams = evergate_sys::Datagrams::bind(at, evergate_membership::CALM_AT).with_context(|| {
         format!(
-            "cannot send heartbeats from {at}: is it an address of this machine, is this node {}, and does it not run already?",
+            "cannot send heartbeats from {at}: is it an address of this machine, is this node {}, and does it not \
+             run already?",
             me.get()
         )
     })?;
@@ -463,14 +472,16 @@ fn link(cluster: &Cluster, me: NodeNumber, path: Path, own: IpAddr, card: Interf
         Path::Inside => cluster.inside_interface.clone(),
         Path::Outside => cluster.outside_interface.clone(),
     };
-    Ok(Link { path, interface, index: card.index, datagrams, peers, mute: false, lack: None })
+    Ok(Link { path, interface, index: card.index, datagrams, peers, blocked: false, lack: None })
 }
 
 fn listen(own: IpAddr, first: u16, worker: usize) -> Result<std::os::fd::OwnedFd> {
     let port = u16::try_from(worker).ok().and_then(|worker| first.checked_add(worker));
     let at = SocketAddr::new(own, port.context("there are more workers than ports")?);
     evergate_sys::listen(at, REPLICATION_BACKLOG).with_context(|| {
-        format!("cannot take mirrored state on {at}: another process may have the port; see cluster.port")
+        format!(
+            "cannot accept replication channels on {at}: another process may have the port; see cluster.port"
+        )
     })
 }
 

@@ -1,97 +1,98 @@
-//! What the cluster looks like from this node: what the admin API answers.
+//! The cluster's status from this node's view, as the admin API returns it.
 //!
-//! The agent publishes a [`ClusterStatus`] a few times a second and after every event; readers never make it wait.
+//! The agent publishes a [`ClusterStatus`] a few times a second and after every event. Readers never block the agent.
 
 use crate::latency_histogram::TimesStatus;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Take-overs that are remembered.
+/// Bound on the remembered failovers and handoffs.
 pub const FAILOVERS_MAX: usize = 16;
 
 /// `GET /v1/cluster`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClusterStatus {
-    /// Its name in the configuration.
+    /// The cluster's name in the configuration.
     pub name: String,
     /// Number of this node.
     pub node: u8,
     /// `listening`, `active`, `fenced` or `left`.
     pub phase: String,
-    /// How long it waits before it joins again, because it lost its place lately; the longer the more often.
+    /// Time until the node joins again after it lost its membership; each loss in a row lengthens it.
     #[serde(default)]
     pub rejoin_delay_ms: Option<u64>,
-    /// The network that it is cut off from while others use it, if any: it joins when it is back there.
+    /// The network that this node is cut off from while other nodes use it, if any: the node joins when it is back
+    /// there.
     #[serde(default)]
     pub cut_off: Option<CutOff>,
-    /// Whether this node gives its buckets away.
+    /// Whether this node hands its buckets off.
     pub draining: bool,
-    /// Whether it has none left.
+    /// Whether it has handed off all of them.
     pub drained: bool,
     /// `witness` or `majority`.
     pub mode: String,
-    /// `bare_metal` or `virtual_machine`: the times that this node runs with.
+    /// `bare_metal` or `virtual_machine`: the timing that this node runs with.
     #[serde(default)]
     pub timing: String,
-    /// What decided that: `cluster.timing`, or with `auto` the sign of the machine.
+    /// Source of the timing: `cluster.timing`, or with `auto` the sign of the machine.
     #[serde(default)]
     pub timing_reason: String,
     /// The view in force here, if any.
     pub view: Option<ViewStatus>,
-    /// For how long the next view has been waited for, or the nodes have disagreed about this one.
+    /// How long the node has waited for the next view, or the nodes have disagreed about this one.
     #[serde(default)]
     pub waits_for_view_ms: Option<u64>,
-    /// Numbers of the nodes whose word is missing for it, where this node proposes it.
+    /// Numbers of the nodes whose promise is missing for the view that this node proposes.
     #[serde(default)]
     pub waits_for: Vec<u8>,
     /// All configured nodes.
     pub nodes: Vec<NodeStatus>,
-    /// What the 1024 buckets are to this node.
+    /// The 1024 buckets by this node's role.
     pub buckets: BucketStatus,
-    /// For how long it has not been active; null while it is.
+    /// How long the node has not been active; null while it is.
     #[serde(default)]
     pub inactive_ms: Option<u64>,
-    /// Mode `majority`: how many nodes are heard, and needed.
+    /// Mode `majority`: how many nodes are reachable, and needed.
     #[serde(default)]
     pub quorum: Option<Quorum>,
-    /// Networks on which frames for the virtual MAC do not arrive where they should, as probes show.
+    /// Networks on which frames for the virtual MAC do not arrive, as probes show.
     #[serde(default)]
     pub unreachable_addresses: Vec<UnreachableAddress>,
-    /// Who vouches for this node's network.
+    /// The witnesses, which vouch for this node's network.
     pub witnesses: Vec<WitnessStatus>,
-    /// Connections with copies elsewhere, and copies of others here, a second old at most.
+    /// Connections with replicas elsewhere, and replicas of other nodes here, a second old at most.
     #[serde(default)]
     pub replication: ReplicationStatus,
-    /// How long connections of nodes that died stood still before they went on here.
+    /// How long connections of failed nodes stood still before they resumed here.
     #[serde(default)]
     pub stalls: StallStatus,
-    /// Peers that were told what they had sent to a node that was silent, so that they send it again at once.
+    /// Loss notices to peers about segments that they had sent to a silent node, so that they send them again at once.
     #[serde(default)]
     pub loss_notices: u64,
-    /// Peers that were told because they did not send it again by themselves: servers of slow clients.
+    /// Loss notices to peers that did not send again by themselves: servers of slow clients.
     #[serde(default)]
     pub loss_notices_late: u64,
-    /// What has happened since the start.
+    /// Counters since the start.
     pub counts: ClusterCounts,
-    /// The last take-overs, newest last.
+    /// The last failovers and handoffs, newest last.
     pub failovers: Vec<FailoverStatus>,
-    /// Datagrams that were dropped, by reason.
+    /// Rejected datagrams by reason.
     pub rejected: BTreeMap<String, u64>,
-    /// What happened to packets at the gate.
+    /// Packets at the gate by outcome.
     pub gate: BTreeMap<String, u64>,
-    /// TCP connections of clients and to servers that the gate carries, counted every 10 s.
+    /// TCP connections of clients and to servers that the gate tracks, counted every 10 s.
     #[serde(default)]
     pub flows: u64,
-    /// How many it can carry.
+    /// Bound on `flows`.
     #[serde(default)]
     pub flows_max: u64,
 }
 
-/// A node that is not active for less than this may be so again at once.
+/// Time for which a node that is not active may become active again at once.
 const MOMENT_MS: u64 = 1000;
 
 impl ClusterStatus {
-    /// Whether there are other nodes that take what this one gives away. A node that is fenced can give nothing away, but may be
+    /// Whether there are nodes that accept this node's buckets. A fenced node can hand nothing off, but may be fenced
     /// for a moment only.
     pub fn has_takers(&self) -> bool {
         let acts = self.inactive_ms.is_none_or(|ms| ms < MOMENT_MS);
@@ -101,15 +102,16 @@ impl ClusterStatus {
             .any(|node| node.member && node.number != self.node && node.draining != Some(true))
     }
 
-    /// Why the others could not go on without this node now, if so: who is no longer one of all nodes needs a witness, or
-    /// enough others.
+    /// Why the other nodes could not continue without this node now, if so: without a member they need a witness, or
+    /// enough members.
     pub fn must_stay(&self) -> Option<String> {
         if let Some(Quorum { needed, .. }) = self.quorum {
             let others = self.nodes.iter().filter(|node| node.member && node.number != self.node).count();
             let all = self.nodes.len();
             let serves = self.phase == "active" && others > 0 && others < needed;
             return serves.then(|| {
-                format!("only {others} of {all} nodes would be left, of which {needed} are needed: nobody goes on there once this node has ended")
+                format!("only {others} of {all} nodes would be left, of which {needed} are needed: no node serves \
+                    once this node has ended")
             });
         }
         let others = self.nodes.iter().filter(|node| node.member && node.number != self.node);
@@ -118,12 +120,12 @@ impl ClusterStatus {
             .map(|node| format!("node {}", node.number))
             .collect();
         (!lacking.is_empty()).then(|| {
-            let who = lacking.join(" and ");
-            format!("no witness answers {who}, without which nobody goes on there once this node has ended")
+            let whose = lacking.join(" and ");
+            format!("no witness answers {whose}, and without one no node serves once this node has ended")
         })
     }
 
-    /// Why nobody should be sent to this node now, if so: its standing, or that it gives everything away.
+    /// Why no client should be sent to this node now, if so: its phase, or that it drains.
     pub fn serves_none(&self) -> Option<String> {
         match self.phase.as_str() {
             "active" => self.draining.then(|| "draining".to_owned()),
@@ -132,10 +134,10 @@ impl ClusterStatus {
     }
 }
 
-/// What a majority is made of.
+/// Nodes of a majority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quorum {
-    /// Nodes that are heard, this one included.
+    /// Reachable nodes, this one included.
     pub reachable: usize,
     /// More than half of all nodes.
     pub needed: usize,
@@ -150,7 +152,7 @@ pub struct UnreachableAddress {
     pub interface: String,
     /// The shared address that is probed there.
     pub address: String,
-    /// How that shows.
+    /// What the probes show.
     pub why: String,
 }
 
@@ -159,14 +161,14 @@ pub struct UnreachableAddress {
 pub struct CutOff {
     /// `inside` or `outside`.
     pub network: String,
-    /// How that shows.
+    /// What this node detects of it.
     pub why: String,
 }
 
 /// A view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ViewStatus {
-    /// Counts views.
+    /// Number of the view.
     pub epoch: u64,
     /// Number of the node that proposed it.
     pub proposer: u8,
@@ -181,93 +183,92 @@ pub struct ViewStatus {
 pub struct NodeStatus {
     /// Its number.
     pub number: u8,
-    /// Its address on the inside.
+    /// Inside address.
     pub inside: String,
-    /// Its address on the outside.
+    /// Outside address.
     pub outside: String,
     /// Whether it is a member of the view.
     pub member: bool,
-    /// How long ago it was heard on the inside; null for never, and for this node.
+    /// Time since the last heartbeat over the inside; null for never, and for this node.
     pub silent_inside_ms: Option<u64>,
-    /// The same on the outside.
+    /// Time since the last heartbeat over the outside; null for never, and for this node.
     pub silent_outside_ms: Option<u64>,
-    /// Networks that do not work as far as it can see, as it says: `inside`, `outside`. Empty while it is not heard.
+    /// Networks that the node reports as lost: `inside`, `outside`. Empty while it is silent.
     #[serde(default)]
     pub lost: Vec<String>,
-    /// Whether a witness vouches for it, as it says; null with mode `majority`, and while it is not heard.
+    /// Whether a witness vouches for the node, as it reports; null with mode `majority`, and while it is silent.
     #[serde(default)]
     pub witnessed: Option<bool>,
-    /// `bare_metal` or `virtual_machine`: the times that it runs with; null while it is silent.
+    /// `bare_metal` or `virtual_machine`: the timing that the node runs with; null while it is silent.
     #[serde(default)]
     pub timing: Option<String>,
-    /// Whether it gives its buckets away and takes none, as it says; null while it is not heard.
+    /// Whether the node hands its buckets off and accepts none, as it reports; null while it is silent.
     #[serde(default)]
     pub draining: Option<bool>,
-    /// The work that its buckets make, in microseconds of processor time a second; null while it is not heard.
+    /// Load of its buckets, in microseconds of processor time per second; null while it is silent.
     #[serde(default)]
     pub load: Option<u64>,
-    /// Its newest generation, as it says; null while it is not heard.
+    /// Its newest configuration generation, as it reports; null while it is silent.
     #[serde(default)]
     pub generation: Option<u64>,
-    /// Whether it has this node's newest generation too, and can go on with requests that are under way here; null while it is
-    /// not heard.
+    /// Whether the node has this node's newest generation too, and can continue requests that are under way here; null
+    /// while it is silent.
     #[serde(default)]
     pub config_compatible: Option<bool>,
 }
 
-/// Buckets by what they are to this node.
+/// Buckets by this node's role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BucketStatus {
     /// Served here.
     pub owned: u64,
-    /// Of those: being copied to one more backup.
+    /// Owned buckets with a backup that catches up.
     pub syncing: u64,
-    /// Of those: without any complete copy elsewhere.
+    /// Owned buckets without a complete replica elsewhere.
     pub without_backup: u64,
-    /// Of those: taken over, and not yet going on.
+    /// Owned buckets after a failover or handoff whose connections have not resumed yet.
     pub recovering: u64,
-    /// Copied here completely.
+    /// Complete replicas here.
     pub backup: u64,
-    /// Being copied here.
+    /// Replicas here that catch up.
     pub catching_up: u64,
-    /// Served by nobody, as far as this node knows.
+    /// Buckets without an owner, as far as this node knows.
     pub unowned: u64,
 }
 
-/// What is mirrored from and to this node.
+/// Replication from and to this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicationStatus {
     /// Connections on the shared addresses that are served here.
     pub connections: u64,
-    /// Of those: with a complete copy at another node.
+    /// Those with a complete replica at another node.
     pub replicated: u64,
-    /// Connections of other nodes that this one holds copies of, complete or not.
+    /// Connections of other nodes with a replica here, complete or not.
     pub replicas: u64,
-    /// Nodes that copies go to, in the order of their numbers.
+    /// Backups of connections here, in the order of their numbers.
     pub backups: Vec<LagStatus>,
 }
 
-/// How far a backup is behind what was said to it, over all channels.
+/// Lag of a backup behind its owner, over all channels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LagStatus {
-    /// Its number.
+    /// Number of the backup.
     pub node: u8,
-    /// Frames said that it has not acknowledged.
+    /// Frames that the backup has not acknowledged.
     pub frames: u64,
-    /// Bytes of frames that wait to be sent.
+    /// Bytes of unsent frames.
     pub unsent_bytes: u64,
-    /// The longest that it took to acknowledge one of the frames that were timed in a second, or takes for one that is being timed,
-    /// in microseconds.
+    /// Longest time from a frame to its acknowledgement among the frames timed in a second, in microseconds. A frame
+    /// that is being timed counts with its time so far.
     pub behind_us: u64,
 }
 
-/// Stalls of connections that were taken over from nodes that died: from when a worker is told that they are this node's until
-/// each goes on.
+/// Stalls of connections of failed nodes: from the order to the worker until each connection resumes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StallStatus {
-    /// Of connections with something on its way to somebody.
+    /// Connections with data in flight.
     pub active: TimesStatus,
-    /// Of those that rested.
+    /// Idle connections.
     pub idle: TimesStatus,
 }
 
@@ -276,10 +277,10 @@ pub struct StallStatus {
 pub struct WitnessStatus {
     /// Its address.
     pub address: String,
-    /// `inside` or `outside`, as this node's routes say; null while none leads there over either interface.
+    /// `inside` or `outside`, by this node's routes; null while none leads there over either interface.
     #[serde(default)]
     pub network: Option<String>,
-    /// How long ago it answered last; null for never.
+    /// Time since its last answer; null for never.
     pub answered_ms: Option<u64>,
     /// Answers so far.
     pub answers: u64,
@@ -294,15 +295,15 @@ pub struct ClusterCounts {
     pub fenced: u64,
     /// Times that it dropped all its state.
     pub state_dropped: u64,
-    /// Take-overs of buckets whose owner died.
+    /// Failovers of buckets whose owner died.
     pub failovers: u64,
-    /// Buckets that moved here by plan.
+    /// Buckets of planned handoffs to this node.
     pub handoffs: u64,
-    /// Connections that were continued here.
+    /// Connections that continued here after a failover or handoff.
     pub connections_continued: u64,
-    /// Connections that could not be.
+    /// Connections that could not continue.
     pub connections_lost: u64,
-    /// Mirror channels that broke or were too slow.
+    /// Replication channels that broke or were too slow.
     pub channels_lost: u64,
     /// Datagrams received.
     pub datagrams_received: u64,
@@ -310,32 +311,33 @@ pub struct ClusterCounts {
     pub datagrams_sent: u64,
     /// Datagrams that could not be sent.
     pub datagrams_unsent: u64,
-    /// How late the agent woke up at worst, in microseconds.
+    /// Longest delay of the agent's wake-ups, in microseconds.
     pub late_us_max: u64,
-    /// How long its longest turn took, in microseconds.
+    /// Longest turn of the agent, in microseconds.
     pub turn_us_max: u64,
 }
 
-/// One take-over or hand-over.
+/// One failover or handoff.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FailoverStatus {
     /// When it began, in seconds since 1970.
     pub began_unix_s: u64,
-    /// Whether a worker is still at it.
+    /// Whether a worker has not finished it.
     pub running: bool,
     /// Buckets whose owner died.
     pub failed_over: u64,
-    /// Buckets that were handed over by plan.
+    /// Buckets of planned handoffs.
     pub handed_off: u64,
-    /// Connections that go on.
+    /// Connections that continue.
     pub connections: u64,
-    /// Connections that could not be continued.
+    /// Connections that could not continue.
     pub lost: u64,
-    /// How long nothing had been heard of the node that died when this began, in milliseconds; 0 without one. Of several: the longest.
+    /// Silence of the dead node when the failover began, in milliseconds; 0 for a handoff. With several dead nodes: the
+    /// longest.
     #[serde(default)]
     pub silent_ms: f64,
-    /// Until the last worker was done, in milliseconds.
+    /// Time until the last worker finished, in milliseconds.
     pub took_ms: f64,
-    /// The slowest worker's own figure, in milliseconds.
+    /// Longest time that a worker measured, in milliseconds.
     pub worker_ms: f64,
 }

@@ -1,5 +1,6 @@
-//! Programs on the interfaces: whoever sets up a network anew takes them off, and without them a node speaks for connections that
-//! are another's, and hears those of its own no more. And what they know of the interface, which may change under them.
+//! Watch over the programs on the interfaces. A tool that sets up a network again removes them. Without them a node
+//! sends for connections of other nodes, and does not receive for its own. The programs' knowledge of the interface is
+//! also updated.
 
 use super::Interface;
 use crate::control::console::warning;
@@ -7,29 +8,29 @@ use evergate_bpf::{Accept, CardState, GateError, PacketGate};
 use std::io;
 use std::sync::Arc;
 
-/// The stateless accept, the name of its interface, and what it knows of that.
+/// The stateless accept, the name of its interface, and the interface's state that the program has.
 pub(crate) struct Accepting {
     pub(crate) program: Accept,
     pub(crate) interface: String,
     pub(crate) card: CardState,
 }
 
-/// What an interface is like now.
+/// The current state of an interface.
 pub(crate) fn card_state(interface: &str) -> io::Result<CardState> {
     let mtu = evergate_sys::card_mtu(interface)?;
     let segment = |headers: u32| u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX);
     let networks = evergate_sys::networks_of(interface)?.into_iter().collect();
-    // Headers of IPv4 and IPv6, with that of TCP.
+    // Headers of IPv4 and IPv6, each with the TCP header.
     Ok(CardState { segment_bytes: [segment(40), segment(60)], networks })
 }
 
-/// What is to stay attached, and where.
+/// Programs that must stay attached, with their interfaces.
 pub(crate) struct Filters {
     gate: Arc<PacketGate>,
-    /// Outside, inside: perhaps the same.
+    /// Outside, inside: possibly the same.
     interfaces: [Interface; 2],
     accept: Option<Accepting>,
-    /// How often in a row they could not be attached again.
+    /// Failed attempts in a row to attach them again.
     failures: u32,
 }
 
@@ -46,10 +47,10 @@ impl Filters {
         self.gate.clone()
     }
 
-    /// Attaches what is not attached any more, and says so; tells it what has changed.
-    pub(crate) fn keep(&mut self) {
+    /// Attaches programs that are missing, logs it, and updates the interface's state.
+    pub(crate) fn check(&mut self) {
         if evergate_sys::lacks_descriptors() {
-            return; // nothing can be looked at
+            return; // no look-up is possible
         }
         self.update_card();
         let Some(attempts) = self.attach_missing() else {
@@ -58,22 +59,23 @@ impl Filters {
         };
         match attempts {
             Ok(()) => warning(format_args!(
-                "cluster: somebody had taken the packet filter off an interface (a `tc` command, a network set up anew); \
-                 it is attached again, and connections may have broken meanwhile"
+                "cluster: the packet filter had been removed from an interface (a `tc` command, a network that was \
+                 set up again): it is attached again, and connections may have broken meanwhile"
             )),
             Err(error) => {
                 self.failures = self.failures.saturating_add(1);
-                // Once it may just be happening.
+                // The first failure may come in the middle of a change.
                 if self.failures == 2 {
                     warning(format_args!(
-                        "cluster: the packet filter is off an interface and cannot be attached again: {error}; stop this node"
+                        "cluster: the packet filter is off an interface and cannot be attached again: {error}; stop \
+                         this node"
                     ));
                 }
             }
         }
     }
 
-    /// An interface that is gone is as it was: it may come back.
+    /// A removed interface keeps its last state, since it may come back.
     fn update_card(&mut self) {
         let Some(accept) = &mut self.accept else { return };
         let Ok(card) = card_state(&accept.interface) else { return };
@@ -82,7 +84,8 @@ impl Filters {
         }
     }
 
-    /// `None` when nothing was missing; the first failure otherwise. One interface that cannot be had does not keep another from it.
+    /// `None` when nothing was missing; otherwise the first failure. A failure on one interface does not block another
+    /// one.
     fn attach_missing(&self) -> Option<Result<(), GateError>> {
         let [outside, inside] = self.interfaces;
         let mut attempts = Vec::new();

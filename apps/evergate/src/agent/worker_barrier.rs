@@ -1,21 +1,21 @@
-//! What only counts when every worker says it.
+//! Barrier over worker reports.
 //!
-//! The connections of a bucket live on any of the owner's workers. So a backup has caught up with the bucket when it has
-//! caught up with each of them, and the bucket is frozen when it is quiet at each of them.
+//! The connections of a bucket live on any of the owner's workers. A backup has caught up with the bucket when it has
+//! caught up with each worker, and the bucket is frozen when it is frozen at each worker.
 //!
-//! Invariants: voices of another term do not count; when the role that asked for them ends, they are forgotten.
+//! Invariants: reports of another term do not count. When the role that needs them ends, they are forgotten.
 
 use evergate_membership::{Bucket, HandoffId, MemberSet, NodeId, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who has spoken about one thing.
+/// Workers that have reported in a term.
 #[derive(Debug)]
 struct Reports {
     term: Term,
     workers: BTreeSet<usize>,
 }
 
-/// All voices. Bounded by the number of buckets, nodes and workers.
+/// All reports. Bounded by the number of buckets, nodes and workers.
 #[derive(Debug)]
 pub(crate) struct WorkerBarrier {
     workers: usize,
@@ -28,21 +28,22 @@ impl WorkerBarrier {
         WorkerBarrier { workers, caught_up: BTreeMap::new(), frozen: BTreeMap::new() }
     }
 
-    /// A worker says that `node` has caught up with its part. Whether all have said so.
+    /// A worker reports that `node` has caught up with its part. Whether all workers have.
     pub(crate) fn caught_up(&mut self, worker: usize, bucket: Bucket, node: NodeId, term: Term) -> bool {
         count(&mut self.caught_up, (bucket, node), term, worker) >= self.workers
     }
 
-    /// A worker says that its part of the bucket is quiet for a move. Whether all have said so of the one that is asked for.
+    /// A worker reports that its part of the bucket is frozen. Whether all workers have, for the handoff that is
+    /// expected.
     pub(crate) fn frozen(&mut self, worker: usize, bucket: Bucket, term: Term, freeze: HandoffId) -> bool {
-        let asked = self.frozen.get_mut(&bucket).filter(|(asked, _)| *asked == (term, freeze));
-        let Some((_, voices)) = asked else { return false }; // it was called off
-        voices.insert(worker);
-        voices.len() >= self.workers
+        let expected = self.frozen.get_mut(&bucket).filter(|(expected, _)| *expected == (term, freeze));
+        let Some((_, workers)) = expected else { return false }; // it was called off
+        workers.insert(worker);
+        workers.len() >= self.workers
     }
 
-    /// The bucket is mirrored to `syncing` for the first time, and is to freeze for a move or not. Other voices do not count
-    /// any more.
+    /// Sets the reports that count: of backups in `syncing`, and of the bucket's freeze for a handoff, if there is one.
+    /// Other reports are forgotten.
     pub(crate) fn expect(&mut self, bucket: Bucket, syncing: MemberSet, freeze: Option<(Term, HandoffId)>) {
         let keys: Vec<_> = self
             .caught_up
@@ -54,34 +55,35 @@ impl WorkerBarrier {
         }
         match freeze {
             None => drop(self.frozen.remove(&bucket)),
-            Some(asked) => {
-                let (known, voices) = self.frozen.entry(bucket).or_insert_with(|| (asked, BTreeSet::new()));
-                if *known != asked {
-                    *known = asked;
-                    voices.clear();
+            Some(expected) => {
+                let new = || (expected, BTreeSet::new());
+                let (known, workers) = self.frozen.entry(bucket).or_insert_with(new);
+                if *known != expected {
+                    *known = expected;
+                    workers.clear();
                 }
             }
         }
     }
 
-    /// Nothing counts any more.
+    /// Forgets all reports.
     pub(crate) fn clear(&mut self) {
         self.caught_up.clear();
         self.frozen.clear();
     }
 }
 
-/// How many workers have said it in this term.
+/// Records a report. Number of workers that have reported in this term.
 fn count<K: Ord>(all: &mut BTreeMap<K, Reports>, key: K, term: Term, worker: usize) -> usize {
-    let voices = all.entry(key).or_insert_with(|| Reports { term, workers: BTreeSet::new() });
-    if voices.term != term {
-        if voices.term > term {
+    let reports = all.entry(key).or_insert_with(|| Reports { term, workers: BTreeSet::new() });
+    if reports.term != term {
+        if reports.term > term {
             return 0; // late
         }
-        *voices = Reports { term, workers: BTreeSet::new() };
+        *reports = Reports { term, workers: BTreeSet::new() };
     }
-    voices.workers.insert(worker);
-    voices.workers.len()
+    reports.workers.insert(worker);
+    reports.workers.len()
 }
 
 #[cfg(test)]
@@ -97,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_every_worker_in_the_same_office() {
+    fn barrier_opens_after_each_worker_in_the_same_term() {
         let mut barrier = WorkerBarrier::new(2);
         assert!(!barrier.caught_up(0, BUCKET, NODE, term(0)));
         assert!(!barrier.caught_up(0, BUCKET, NODE, term(0)), "the same worker again");
@@ -105,7 +107,7 @@ mod tests {
         assert!(!barrier.caught_up(0, BUCKET, NODE, term(0)), "of a term that is over");
         assert!(barrier.caught_up(0, BUCKET, NODE, term(1)));
         assert!(!barrier.caught_up(0, BUCKET, NodeId(3), term(1)), "about another node");
-        assert!(!barrier.frozen(1, BUCKET, term(1), FREEZE), "nobody asked");
+        assert!(!barrier.frozen(1, BUCKET, term(1), FREEZE), "not expected");
         barrier.expect(BUCKET, MemberSet::of(NODE), Some((term(1), FREEZE)));
         assert!(!barrier.frozen(1, BUCKET, term(1), FREEZE));
         assert!(!barrier.frozen(0, BUCKET, term(0), FREEZE), "in another term");
@@ -113,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn voices_of_an_attempt_that_was_given_up_do_not_count_for_the_next() {
+    fn reports_of_a_cancelled_attempt_do_not_count_for_the_next() {
         let mut barrier = WorkerBarrier::new(2);
         barrier.caught_up(0, BUCKET, NODE, term(0));
         barrier.expect(BUCKET, MemberSet::of(NODE), Some((term(0), FREEZE)));
@@ -122,7 +124,7 @@ mod tests {
         barrier.expect(BUCKET, MemberSet::EMPTY, None);
         assert!(!barrier.caught_up(1, BUCKET, NODE, term(0)));
         assert!(!barrier.frozen(1, BUCKET, term(0), FREEZE));
-        // The next move in the same term is another one, also when nobody heard that the first was called off.
+        // The next move in the same term is another one, even if no worker received that the first was called off.
         let next = HandoffId { number: 2, ..FREEZE };
         barrier.expect(BUCKET, MemberSet::EMPTY, Some((term(0), FREEZE)));
         barrier.frozen(0, BUCKET, term(0), FREEZE);

@@ -236,7 +236,7 @@ fn order(control: &Control, order: AgentCommand, done: &str) -> Answer {
             }
             _ => String::new(),
         };
-        cluster.order(order);
+        cluster.send(order);
         json(StatusCode::ACCEPTED, &Done { done: format!("{done}{waits}") })
     })
 }

@@ -51,7 +51,7 @@ impl Daemon {
         self.bound = bound;
         self.retired.push(std::mem::replace(&mut self.generation, assembled.generation));
         if let Some(cluster) = &mut self.agent {
-            cluster.has_configuration(self.generation.snapshot.generation); // the workers have it
+            cluster.add_configuration(self.generation.snapshot.generation); // the workers have it
         }
         self.certificates = assembled.certificates;
         self.config = config;

@@ -68,7 +68,7 @@ impl Daemon {
         shared.inheriting.store(streams.len(), Ordering::Relaxed);
         let mut agent = ground.map(|ground| start_agent(ground, &workers)).transpose()?;
         if let Some(agent) = &mut agent {
-            agent.has_configuration(generation.snapshot.generation);
+            agent.add_configuration(generation.snapshot.generation);
         }
         let leaving = AtomicBool::new(false);
         Ok(Daemon {

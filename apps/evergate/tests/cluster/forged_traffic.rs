@@ -140,7 +140,7 @@ fn node_with_another_key_neither_joins_nor_bootstraps() {
     settled(&nodes);
     world.folder.write("other.key", &format!("{}\n", evergate::agent::fresh_key()));
     let other = world.start(3, &world.config(&World::entries(3), "key_file = \"other.key\""));
-    other.process.line_after(0, "does not understand node");
+    other.process.line_after(0, "rejects heartbeats of node");
     // Longer than a lone node listens before it bootstraps a cluster. Heartbeats come 200 times a second.
     let mut seen = 0;
     eventually("the node has rejected thousands of heartbeats", || {

@@ -112,7 +112,7 @@ fn node_exits_after_its_card_was_replaced_and_can_restart() {
     world.replace_card(1, "out");
     assert_eq!(first.process.wait().code(), Some(1));
     let lines = first.process.lines();
-    assert!(lines.iter().any(|line| line.contains("the interface out was made anew")), "{lines:#?}");
+    assert!(lines.iter().any(|line| line.contains("the interface out was created again")), "{lines:#?}");
     settled(&nodes);
     nodes.insert(0, world.start(1, &world.config(&World::entries(2), "")));
     settled(&nodes);

@@ -137,7 +137,7 @@ fn unlisted_node_does_not_bootstrap_a_second_cluster() {
     let mut nodes = world.cluster(2, "");
     let config = world.config(&World::entries(3), "");
     let third = world.start(3, &config);
-    nodes[0].process.line_after(0, "10.71.0.3 speaks as node 3 of this cluster and has its key");
+    nodes[0].process.line_after(0, "received a heartbeat of node 3 with this cluster's key from 10.71.0.3");
     // The node has listened for long enough to bootstrap a cluster if nothing blocked it.
     let (_, seen) = third.process.line_after(0, "is it in [[cluster.nodes]] there");
     third.process.line_after(seen, "is it in [[cluster.nodes]] there");
@@ -169,8 +169,8 @@ fn node_with_a_wrong_peer_address_does_not_bootstrap() {
     second.eventually("serves", |status| status.buckets.owned == 1024);
     let wrong = World::entries(1) + &entry(2, inside(22), outside(22));
     let first = world.start(1, &world.config(&wrong, ""));
-    let (_, seen) = first.process.line_after(0, "speaks as node 2 of this cluster and has its key");
-    let (_, seen) = first.process.line_after(seen, "speaks as node 2 of this cluster and has its key");
+    let (_, seen) = first.process.line_after(0, "received a heartbeat of node 2 with this cluster's key");
+    let (_, seen) = first.process.line_after(seen, "received a heartbeat of node 2 with this cluster's key");
     let status = first.status();
     assert!(status.phase == "listening" && status.view.is_none(), "{status:?}");
     assert_eq!(second.status().buckets.owned, 1024);

@@ -137,7 +137,7 @@ fn node_that_leaves_is_replaced_at_once_and_stays_out() {
         assert!(refused.code == Some(1) && refused.err.contains("has left"), "{refused:?}");
     }
     let lines = leaver.process.lines();
-    assert!(!lines.iter().any(|line| line.contains("lost its place")), "{lines:#?}");
+    assert!(!lines.iter().any(|line| line.contains("lost its membership")), "{lines:#?}");
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn cut_off_node_promises_a_view_to_the_whole_node() {
         let isolated = carrier(&mut nodes);
         nodes.remove(0).kill();
         let whole = nodes.remove(0);
-        whole.process.line_after(0, "hears 2 of 3 nodes, itself included, and a majority is no less");
+        whole.process.line_after(0, "reaches 2 of 3 nodes, itself included: a majority needs 2");
         let two = |status: &ClusterStatus| status.buckets.without_backup == 0 && status.buckets.syncing == 0;
         whole.eventually("has replicas at the other node", two);
         isolated.eventually("has replicas at the other node", two);
@@ -131,7 +131,7 @@ fn drain_warns_about_the_majority_and_a_fenced_node_stops() {
     nodes.remove(0).kill();
     let mut last = nodes.remove(0);
     last.process
-        .line_after(0, "is still fenced: it hears 1 of 3 nodes, itself included, and a majority is 2");
+        .line_after(0, "is still fenced: it reaches 1 of 3 nodes, itself included, and a majority is 2");
     assert!(last.cli(&["cluster", "status"]).out.contains("majority:      1 of 3 nodes reachable"));
     last.process.signal("TERM");
     assert!(last.process.wait().success());
@@ -220,7 +220,7 @@ fn node_without_its_own_address_yields_until_it_is_back() {
                 .any(|reported| reported.contains(&format!("cannot send on {net} ")))
         );
         if net == "out" {
-            reports_lost_network(&isolated, net, "nothing can be sent there as this node");
+            reports_lost_network(&isolated, net, "this node cannot send there from its own address");
         }
         world.host(isolated.number).ip(&format!("addr add {own}/24 dev {net}")).unwrap();
         nodes.push(isolated);
@@ -248,7 +248,7 @@ fn node_on_a_silent_network_yields_to_the_witnessed_node() {
         reports_lost_network(
             &isolated,
             net,
-            "it hears no node there, or none hears it, and no witness of it answers",
+            "it exchanges heartbeats with no node there, and no witness there answers",
         );
         nodes[0].eventually("has everything", |status| status.buckets.owned == 1024);
         RawConnection::open(&world).unwrap().continues("a new one");

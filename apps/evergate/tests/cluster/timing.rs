@@ -49,7 +49,7 @@ fn nodes_with_different_timing_serve_and_warn() {
     settled(&nodes);
 }
 
-/// A process that stands still loses its place, and the log names the cause and the key.
+/// A process that stands still loses its membership, and the log names the cause and the key.
 #[test]
 fn late_node_logs_why_it_lost_its_place() {
     if !privileged() {
@@ -61,7 +61,7 @@ fn late_node_logs_why_it_lost_its_place() {
     nodes[1].eventually("takes over", |status| status.buckets.owned == 1024);
     std::thread::sleep(Duration::from_millis(200)); // as late as a starved machine
     nodes[0].process.signal("CONT");
-    let (line, _) = nodes[0].process.line_after(0, "lost its place because its threads run late");
+    let (line, _) = nodes[0].process.line_after(0, "lost its membership because its threads run late");
     assert!(line.contains("the agent ran ") && line.contains("(timing virtual_machine)"), "{line}");
     assert!(line.contains("reserve CPU time"), "{line}");
 }

@@ -1,4 +1,4 @@
-//! From what the protocol concludes to the gate and the workers.
+//! Translation of the protocol's events for the gate and the workers.
 
 use super::inputs::Lack;
 use super::{Agent, COMPLETE, State};
@@ -12,17 +12,17 @@ use evergate_membership::{
 };
 use std::sync::Arc;
 
-const NOBODY_VOUCHES: &str = "nobody vouches for it, so it says nothing to clients and servers";
+const NO_LEASE: &str = "no node and no witness vouches for it, so it sends nothing to clients and servers";
 
 impl Agent {
-    /// Acts on what the protocol has concluded.
+    /// Applies the protocol's events.
     pub(super) fn apply_events(&mut self, state: &mut State) {
         while let Some(event) = self.node.poll_event() {
             match event {
-                Event::StateDropped => self.voided(state),
-                Event::Installed { view, members } => self.installed(state, view, &members),
-                Event::Role { bucket, role } => self.play(state, bucket, role),
-                Event::Phase(standing) => self.stands(state, standing),
+                Event::StateDropped => self.on_state_dropped(state),
+                Event::Installed { view, members } => self.on_view_installed(state, view, &members),
+                Event::Role { bucket, role } => self.on_role(state, bucket, role),
+                Event::Phase(phase) => self.on_phase(state, phase),
                 Event::Drained => {
                     state.drained = true;
                     state.publish_at = Micros(0);
@@ -31,13 +31,13 @@ impl Agent {
             }
         }
         self.write_leases(state);
-        let (changed, round) = state.roles.take();
+        let (changed, order) = state.roles.take_changes();
         if !changed.is_empty() {
-            self.send_roles(state, changed, round);
+            self.send_roles(state, changed, order);
         }
     }
 
-    fn play(&mut self, state: &mut State, bucket: Bucket, role: Role) {
+    fn on_role(&mut self, state: &mut State, bucket: Bucket, role: Role) {
         let listed = self.node.gate_listed(bucket).unwrap_or_default();
         state.roles.change(bucket, role, listed);
         let (syncing, freeze) = match role {
@@ -48,59 +48,60 @@ impl Agent {
         };
         state.barrier.expect(bucket, syncing, freeze);
         if matches!(role, Role::Owner { .. }) && std::mem::take(&mut state.drained) {
-            state.publish_at = Micros(0); // it took over from another one meanwhile: who ends it now must wait again
+            state.publish_at = Micros(0); // it recovered a bucket meanwhile: `node stop` must wait again
         }
         if let Role::Backup { term, in_sync: true, .. } = role {
-            // It stays complete when a view or an owner changes: every commit has waited for it. Nobody tells it again.
+            // A replica stays complete when a view or an owner changes, since every commit waited for it. No worker
+            // reports it again.
             self.node.handle_stored(bucket, term, COMPLETE);
         }
     }
 
-    fn send_roles(&mut self, state: &mut State, changed: Vec<(Bucket, Role)>, round: Option<FailoverOrder>) {
-        if round.is_some() {
+    fn send_roles(&mut self, state: &mut State, changed: Vec<(Bucket, Role)>, order: Option<FailoverOrder>) {
+        if order.is_some() {
             self.answer_unknown(false);
         }
-        let round = round.map(|mut round| {
-            let died = |bucket: &Bucket| {
+        let order = order.map(|mut order| {
+            let failed = |bucket: &Bucket| {
                 matches!(self.node.role(*bucket), Role::Owner { begin: OwnershipStart::Failover, .. })
             };
-            let failed_over = round.buckets.iter().filter(|(bucket, _)| died(bucket)).count();
+            let failed_over = order.buckets.iter().filter(|(bucket, _)| failed(bucket)).count();
             state.counts.failovers += u64::from(failed_over > 0);
-            state.counts.handoffs += (round.buckets.len() - failed_over) as u64;
+            state.counts.handoffs += (order.buckets.len() - failed_over) as u64;
             let silent = if failed_over > 0 { std::mem::take(&mut state.silent) } else { Micros(0) };
-            state.rounds.begin(
+            state.failovers.begin(
                 self.clock.now(),
                 evergate_sys::wall_clock_s(),
-                &mut round,
+                &mut order,
                 failed_over,
                 silent,
                 self.workers,
             );
-            Arc::new(round)
+            Arc::new(order)
         });
         for worker in 0..self.workers {
             (self.notify)(worker, Instruction::Roles(changed.clone()));
         }
-        // Behind all roles: the first worker that is done lets clients in, which another one may have to accept.
+        // After all roles: the first worker that is done admits clients, which another worker may have to accept.
         for worker in 0..self.workers {
-            if let Some(round) = &round {
-                (self.notify)(worker, Instruction::Failover(round.clone()));
+            if let Some(order) = &order {
+                (self.notify)(worker, Instruction::Failover(order.clone()));
             }
         }
     }
 
-    /// Whether connections that this node knows nothing of are answered with RST. Not while some are being taken over: their
-    /// peers may speak before their sockets are there.
+    /// Whether the gate answers segments of unknown connections with RST. Not while connections are being recovered:
+    /// their peers may send before the sockets exist.
     pub(super) fn answer_unknown(&mut self, allowed: bool) {
         if let Err(error) = self.gate.set_reset_unknown(allowed) {
-            self.warn(format!("cannot tell the gate how to answer unknown connections: {error}"));
+            self.warn(format!("cannot set the gate's answer to unknown connections: {error}"));
         }
     }
 
-    fn voided(&mut self, state: &mut State) {
+    fn on_state_dropped(&mut self, state: &mut State) {
         state.revoke_all();
-        state.roles.void();
-        state.rounds.void();
+        state.roles.reset();
+        state.failovers.reset();
         state.barrier.clear();
         state.counts.state_dropped += 1;
         state.publish_at = Micros(0);
@@ -113,12 +114,12 @@ impl Agent {
                 Some(CutOff { network, why }) => format!(": it is cut off the {network} network ({why})"),
                 None => "; it joins again".to_owned(),
             };
-            self.warn(format!("has lost its place in the cluster and dropped all state{then}"));
+            self.warn(format!("has lost its membership of the cluster and dropped all state{then}"));
             self.warn_about_delay(state);
         }
     }
 
-    fn installed(&mut self, state: &mut State, view: ViewId, members: &Members) {
+    fn on_view_installed(&mut self, state: &mut State, view: ViewId, members: &Members) {
         state.revoke_all();
         state.counts.views += 1;
         state.installed_at = self.clock.now();
@@ -134,7 +135,7 @@ impl Agent {
         self.info(format!("view {} (proposed by node {proposer}): nodes {numbers}{lost}", view.epoch));
     }
 
-    /// The members that a view lacks.
+    /// The members of the current view that the next view lacks.
     fn lost(&self, members: &Members) -> Vec<NodeId> {
         let before = self.status.nodes.iter().filter(|node| node.member);
         before
@@ -143,10 +144,10 @@ impl Agent {
             .collect()
     }
 
-    /// How long nothing has been heard of a node; `None` if nothing ever was.
+    /// How long a node has been silent; `None` if it never sent anything.
     fn silence(&self, now: Micros, id: NodeId) -> Option<Micros> {
-        let peer_input = Path::ALL.iter().filter_map(|path| self.node.last_received_at(id, *path)).max();
-        peer_input.map(|at| now.since(at))
+        let received_at = Path::ALL.iter().filter_map(|path| self.node.last_received_at(id, *path)).max();
+        received_at.map(|at| now.since(at))
     }
 
     fn why_lost(&self, id: NodeId, silence: Option<Micros>) -> String {
@@ -154,61 +155,62 @@ impl Agent {
         match silence {
             _ if self.node.has_left(id) => format!("; node {number} has left, or its process has ended"),
             Some(silence) if silence >= Micros::from_ms(1) => {
-                format!("; node {number} was last heard {} ms before", silence.as_ms())
+                format!("; node {number} was silent for {} ms", silence.as_ms())
             }
             _ => format!("; without node {number}"),
         }
     }
 
-    fn stands(&mut self, state: &mut State, standing: NodePhase) {
+    fn on_phase(&mut self, state: &mut State, phase: NodePhase) {
         state.publish_at = Micros(0);
-        match standing {
+        match phase {
             NodePhase::Listening => match (self.cut_off(), self.node.rejoin_delay(self.clock.now())) {
                 (Some(CutOff { network, .. }), _) => self.info(format!(
-                    "listens for the others, and joins them when it is back on the {network} network"
+                    "listens for other nodes, and joins them when it is back on the {network} network"
                 )),
-                (None, None) => self.info("listens for the others"),
+                (None, None) => self.info("listens for other nodes"),
                 (None, Some(wait)) => self.info(format!(
-                    "listens for the others, and joins them in {:.0} s: nodes that come and go wait the longer the more often they do",
+                    "listens for other nodes, and joins them in {:.0} s: each loss of membership in a row lengthens \
+                     the wait",
                     wait.as_ms() as f64 / 1e3
                 )),
             },
             NodePhase::Active => {
                 self.info("is active");
-                self.answer_unknown(!state.rounds.is_running());
+                self.answer_unknown(!state.failovers.is_running());
             }
             NodePhase::Fenced => {
                 state.counts.fenced += 1;
-                self.warn(format!("is fenced: {NOBODY_VOUCHES}"));
+                self.warn(format!("is fenced: {NO_LEASE}"));
                 self.warn_about_delay(state);
             }
             NodePhase::Left => self.info("has left the cluster"),
         }
     }
 
-    /// The network that this node gives its place way for, and why it seems to be gone.
+    /// The network because of which this node yields its buckets, and why the network seems to be gone.
     pub(super) fn cut_off(&self) -> Option<CutOff> {
         let path = self.node.cut_off()?;
         let lack = self.links.iter().find(|link| link.path == path).and_then(|link| link.lack);
         let why = match lack {
             Some(Lack::Carrier) => "its card has no carrier",
-            Some(Lack::Address) => "nothing can be sent there as this node",
+            Some(Lack::Address) => "this node cannot send there from its own address",
             Some(Lack::Route) => "the default route that led there is gone",
-            Some(Lack::Answers) => "it hears no node there, or none hears it, and no witness of it answers",
-            None => "it hears no node there, or none hears it, while others hear each other",
+            Some(Lack::Answers) => "it exchanges heartbeats with no node there, and no witness there answers",
+            None => "it exchanges heartbeats with no node there, while other nodes do",
         };
         Some(CutOff { network: net(path).to_owned(), why: why.to_owned() })
     }
 
-    /// Why it still says nothing to clients and servers.
+    /// Why the node is still fenced.
     pub(super) fn why_fenced(&self) -> String {
         let all = self.node.config().nodes.len();
         match self.node.quorum() {
-            Some((peer_input, needed)) if peer_input < needed => format!(
-                "is still fenced: it hears {peer_input} of {all} nodes, itself included, and a majority is {needed}; until it hears so many it \
-                 says nothing to clients and servers"
+            Some((reachable, needed)) if reachable < needed => format!(
+                "is still fenced: it reaches {reachable} of {all} nodes, itself included, and a majority is \
+                 {needed}; until then it sends nothing to clients and servers"
             ),
-            _ => format!("is still fenced: {NOBODY_VOUCHES}"),
+            _ => format!("is still fenced: {NO_LEASE}"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! What the agent hears: datagrams, the answers of witnesses, and whether the cards have a carrier.
+//! The agent's inputs: datagrams, answers of witnesses, and the carriers of the interfaces.
 
 use super::{Agent, NETWORK, State};
 use crate::agent::witness_ping::Witnesses;
@@ -7,30 +7,31 @@ use evergate_membership::{NodeId, Path, Reach, Rejected, VERSION};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
-/// How long a route must be gone for this node alone: others look for theirs once a second, and a network that is set up anew has it
-/// back by then.
+/// How long a route must be missing for this node alone. The other nodes check theirs once a second, and a network that
+/// is being set up again has its routes back by then.
 const ROUTE_PATIENCE: Micros = Micros::from_ms(2500);
-/// Between two looks at which interfaces there are.
+/// Time between two checks of the interfaces' numbers.
 const CARDS: Micros = Micros::from_ms(500);
-/// Datagrams taken from a socket in one turn: more than its queue holds, so that a turn hears all that waited.
+/// Datagrams read from a socket in one turn: more than its queue holds, so a turn reads all that waited.
 const DATAGRAMS_MAX: usize = 4096;
-/// How long a node that has no state yet founds nothing after somebody at another node's address spoke under another key: it
-/// would found a second cluster beside the one that it belongs to.
-const ESTRANGED: Micros = Micros::from_ms(2000);
-/// Between two lines about it.
-const ESTRANGED_LINES: Micros = Micros::from_ms(10_000);
-/// Between two looks at what strangers say: whoever floods the port must not cost a check of the tag each time.
+/// How long a node without state does not bootstrap a cluster after a datagram of another key came from a peer's
+/// address. It could bootstrap a second cluster beside its own.
+const FOREIGN: Micros = Micros::from_ms(2000);
+/// Time between two log lines about foreign or unlisted nodes.
+const FOREIGN_LINES: Micros = Micros::from_ms(10_000);
+/// Time between two checked datagrams from unlisted addresses: a flood must not cost a check of the tag each time.
 const UNLISTED: Micros = Micros::from_ms(50);
 
-/// What a network lacks as far as this machine can see.
+/// What a network lacks as far as this machine can detect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lack {
     Carrier,
-    /// Nothing can be sent there as this node.
+    /// This node cannot send there from its own address.
     Address,
-    /// The default route that led there is gone. Clients on the link are still served: with nobody else there it is nothing.
+    /// The default route over it is gone. Clients on the link are still served, so it counts only while peers are
+    /// reachable.
     Route,
-    /// No other node is heard there, or none hears this one, and no witness of it answers.
+    /// This node exchanges heartbeats with no other node there, and no witness on it answers.
     Answers,
 }
 
@@ -44,8 +45,8 @@ impl Lack {
 }
 
 impl Agent {
-    /// The steady questions; one that a promise waits for; and one with every heartbeat while less than half is left of what
-    /// the last answer is good for. Only the answers to the latter two wake the agent.
+    /// Pings the witnesses: regularly, when a promise waits for an answer, and with every heartbeat while the last
+    /// answer has less than half of its time left. Only answers to the latter two wake the agent.
     pub(super) fn ask_witnesses(&mut self, state: &mut State, now: Micros) {
         let Some(witnesses) = &mut self.witnesses else { return };
         let timing = self.node.config().timing;
@@ -64,7 +65,7 @@ impl Agent {
         if state.expects != expects {
             state.expects = expects;
             for fd in witnesses.fds() {
-                // Without it, the answer is read with the next heartbeats.
+                // On failure the answer is read with the next heartbeats.
                 let _ = match state.expects {
                     true => state.epoll.add_input(fd, NETWORK),
                     false => state.epoll.remove(fd),
@@ -73,21 +74,22 @@ impl Agent {
         }
     }
 
-    /// A pulled cable is known at once, where silence would have to last. A network on which neither other nodes are heard nor
-    /// its witnesses answer is silent: of two nodes the one whose side works sees it otherwise, unless its witness is dead.
+    /// Reports lost networks to the protocol. A lost carrier counts at once, where silence would have to last. A
+    /// network is silent if neither peers nor its witnesses answer there. Of two nodes, the node whose side works still
+    /// reaches its witness, unless the witness is down.
     pub(super) fn check_carriers(&mut self, now: Micros) {
         let span = self.node.config().timing.suspect;
         let alone = self.node.reachable_nodes().len() < 2;
         for link in &mut self.links {
             let silent = self.witnesses.as_ref().is_some_and(|all| all.are_silent_on(link.path, now, span));
             let dead = silent && self.node.is_unreachable_on(link.path);
-            // An interface that is gone has no carrier either, and one without this node's address is of no more use.
+            // A removed interface has no carrier either, and an interface without this node's address is as useless.
             let up = evergate_sys::has_carrier(link.datagrams.urgent.as_raw_fd(), &link.interface)
                 .unwrap_or(false);
-            link.lack = match (up, link.mute, dead) {
+            link.lack = match (up, link.blocked, dead) {
                 (false, ..) => Some(Lack::Carrier),
                 (_, true, _) => Some(Lack::Address),
-                _ if self.strayed.is(link.path) && !alone => Some(Lack::Route),
+                _ if self.route_lost.is(link.path) && !alone => Some(Lack::Route),
                 (_, _, true) => Some(Lack::Answers),
                 _ => None,
             };
@@ -97,8 +99,8 @@ impl Agent {
         }
     }
 
-    /// An interface that was made anew is another one, and all that was noted of it is wrong: filters, routes of connections. An error
-    /// ends the node.
+    /// Detects an interface that was created again. It has another number, and all that was recorded about it is wrong:
+    /// filters, routes of connections. The error ends the node.
     pub(super) fn check_cards(&self, state: &mut State) -> std::io::Result<()> {
         let now = self.clock.now();
         if now < state.cards_at {
@@ -106,11 +108,11 @@ impl Agent {
         }
         state.cards_at = now + CARDS;
         for link in &self.links {
-            // One that is gone has no carrier, which is enough.
+            // A removed interface has no carrier, which is enough.
             match evergate_sys::card_index(link.datagrams.urgent.as_raw_fd(), &link.interface) {
                 Ok(index) if index != link.index => {
                     return Err(std::io::Error::other(format!(
-                        "the interface {} was made anew (number {index}, {} before); start this node again",
+                        "the interface {} was created again (number {index}, before {}); restart this node",
                         link.interface, link.index
                     )));
                 }
@@ -120,7 +122,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Takes what waits in the sockets of a link, `urgent` or not; whether there was something.
+    /// Reads the datagrams that wait in a link's calm socket, and with `urgent` in its urgent socket. Whether there
+    /// were any.
     pub(super) fn drain_link(&mut self, state: &mut State, index: usize, urgent: bool) -> bool {
         let before = state.counts.datagrams_received;
         if urgent {
@@ -147,26 +150,26 @@ impl Agent {
                 continue;
             };
             let (path, peer) = (link.path, (*sender.1 == from).then_some(*sender.0));
-            let (not_understood, other_forms) =
-                (self.not_understood(), self.node.rejected(Rejected::Version));
+            let (unreadable, other_versions) =
+                (self.unreadable_count(), self.node.rejected(Rejected::Version));
             let datagram = state.buffer.get(..length).unwrap_or_default();
-            let form = datagram.first().copied();
+            let version = datagram.first().copied();
             self.node.handle_datagram(self.clock.now(), path, datagram);
-            if let Some(peer) = peer.filter(|_| self.not_understood() > not_understood) {
-                let form = form.filter(|_| self.node.rejected(Rejected::Version) > other_forms);
-                self.estrange(state, peer, form);
+            if let Some(peer) = peer.filter(|_| self.unreadable_count() > unreadable) {
+                let version = version.filter(|_| self.node.rejected(Rejected::Version) > other_versions);
+                self.on_foreign_datagram(state, peer, version);
             }
         }
     }
 
-    /// Datagrams so far that this node could not make sense of, as those of another key, name or version.
-    fn not_understood(&self) -> u64 {
+    /// Number of rejected datagrams so far: of another key, name or version.
+    fn unreadable_count(&self) -> u64 {
         let reasons = [Rejected::Forged, Rejected::UnknownKey, Rejected::Version, Rejected::WrongCluster];
         reasons.into_iter().map(|reason| self.node.rejected(reason)).sum()
     }
 
-    /// Somebody speaks from where no node of the list is. Whoever has the key is of this cluster by another list: neither side may
-    /// found one beside the other's.
+    /// A datagram from an address that the list does not have. A sender with the key belongs to this cluster under
+    /// another list, and neither side may bootstrap a cluster beside the other.
     fn on_unlisted_address(&mut self, state: &mut State, index: usize, from: SocketAddr, length: usize) {
         let now = self.clock.now();
         if state.unlisted_received_at.is_some_and(|at| now.since(at) < UNLISTED) {
@@ -174,41 +177,44 @@ impl Agent {
         }
         state.unlisted_received_at = Some(now);
         let Some(id) = self.node.sender_of(state.buffer.get(..length).unwrap_or_default()) else { return };
-        self.node.block_bootstrap(now, now + ESTRANGED);
-        if let (Some(link), Some(word)) = (self.links.get(index), self.node.notify_unlisted(now, id)) {
-            let _ = link.datagrams.urgent.send_to(&word, from); // it speaks again
+        self.node.block_bootstrap(now, now + FOREIGN);
+        if let (Some(link), Some(notice)) = (self.links.get(index), self.node.notify_unlisted(now, id)) {
+            let _ = link.datagrams.urgent.send_to(&notice, from); // the node sends again
         }
-        if state.unlisted_logged_at.is_none_or(|at| now.since(at) >= ESTRANGED_LINES) {
+        if state.unlisted_logged_at.is_none_or(|at| now.since(at) >= FOREIGN_LINES) {
             state.unlisted_logged_at = Some(now);
             self.warn(format!(
-                "{} speaks as node {} of this cluster and has its key, but no node of [[cluster.nodes]] has that address here: \
-                 is the list the same on all nodes?",
-                from.ip().to_canonical(),
-                id.0.saturating_add(1)
+                "received a heartbeat of node {} with this cluster's key from {}: no node of [[cluster.nodes]] has \
+                 that address here; make the list the same on all nodes",
+                id.0.saturating_add(1),
+                from.ip().to_canonical()
             ));
         }
     }
 
-    /// Somebody at the very address of a node speaks, and is not understood: for another form of messages, if one is given.
-    fn estrange(&mut self, state: &mut State, peer: NodeId, form: Option<u8>) {
+    /// A datagram from a peer's own address that this node cannot read: of another protocol version, if `version` has
+    /// one.
+    fn on_foreign_datagram(&mut self, state: &mut State, peer: NodeId, version: Option<u8>) {
         let now = self.clock.now();
-        self.node.block_bootstrap(now, now + ESTRANGED);
-        if state.foreign_logged_at.is_none_or(|at| now.since(at) >= ESTRANGED_LINES) {
+        self.node.block_bootstrap(now, now + FOREIGN);
+        if state.foreign_logged_at.is_none_or(|at| now.since(at) >= FOREIGN_LINES) {
             state.foreign_logged_at = Some(now);
             let number = peer.0.saturating_add(1);
-            let peer_input =
+            let received_at =
                 Path::ALL.iter().filter_map(|path| self.node.last_received_at(peer, *path)).max();
-            let is_received = peer_input.is_some_and(|at| now.since(at) < ESTRANGED);
-            let why = match form.filter(|_| !is_received) {
-                Some(form) => format!(
-                    "does not understand node {number}, which speaks heartbeats of form {form}, and this one form {VERSION}: run the same version \
-                     on all nodes; nodes of different forms do not serve beside each other"
+            let is_received = received_at.is_some_and(|at| now.since(at) < FOREIGN);
+            let why = match version.filter(|_| !is_received) {
+                Some(version) => format!(
+                    "rejects heartbeats of node {number}: they have version {version}, and this node uses \
+                     {VERSION}; run the same version on all nodes: nodes with different heartbeats do not serve \
+                     beside each other"
                 ),
                 None if is_received => format!(
-                    "does not understand some of what comes from node {number}'s address, and the rest it does: somebody else sends that, or did"
+                    "rejects some datagrams from node {number}'s address and accepts others: another sender uses \
+                     that address, or did"
                 ),
                 None => format!(
-                    "does not understand node {number}: are cluster.name and cluster.key_file the same there?"
+                    "rejects heartbeats of node {number}: are cluster.name and cluster.key_file the same there?"
                 ),
             };
             self.warn(why);

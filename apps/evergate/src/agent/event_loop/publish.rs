@@ -1,4 +1,4 @@
-//! The figures that the agent publishes.
+//! The status that the agent publishes.
 
 use super::{Agent, State, warnings};
 use crate::agent::routes::net;
@@ -23,7 +23,7 @@ impl Agent {
         let active = node.phase() == NodePhase::Active;
         state.inactive_since = (!active).then(|| state.inactive_since.unwrap_or(now));
         status.inactive_ms = state.inactive_since.map(|since| now.since(since).as_ms());
-        status.quorum = node.quorum().map(|(peer_input, needed)| Quorum { reachable: peer_input, needed });
+        status.quorum = node.quorum().map(|(reachable, needed)| Quorum { reachable, needed });
         status.rejoin_delay_ms = node.rejoin_delay(now).filter(|_| cut_off.is_none()).map(Micros::as_ms);
         status.cut_off = cut_off;
         (status.draining, status.drained) = (state.draining, state.drained);
@@ -39,10 +39,10 @@ impl Agent {
         let in_view = node.view().is_some();
         for peer in &mut status.nodes {
             let id = NodeId(peer.number.saturating_sub(1));
-            let peer_input = |path| node.last_received_at(id, path).map(|at| now.since(at).as_ms());
+            let silence = |path| node.last_received_at(id, path).map(|at| now.since(at).as_ms());
             peer.member = in_view && members.contains(id);
-            peer.silent_inside_ms = peer_input(Path::Inside);
-            peer.silent_outside_ms = peer_input(Path::Outside);
+            peer.silent_inside_ms = silence(Path::Inside);
+            peer.silent_outside_ms = silence(Path::Outside);
             let lost = |path: &Path| node.reach_of(id, *path).is_some_and(|reach| reach != Reach::Works);
             peer.lost = Path::ALL.into_iter().filter(lost).map(|path| net(path).to_owned()).collect();
             peer.witnessed = node.witnessed(id);
@@ -57,10 +57,10 @@ impl Agent {
         status.buckets = BucketStatus {
             owned: tally.owned,
             syncing: tally.syncing,
-            without_backup: tally.bare,
-            recovering: 0, // read from the gate by whoever asks
-            backup: tally.backed,
-            catching_up: tally.filling,
+            without_backup: tally.without_backup,
+            recovering: 0, // `Handle::status` reads it from the gate
+            backup: tally.backup,
+            catching_up: tally.catching_up,
             unowned: tally.unowned,
         };
         if let Some(witnesses) = &self.witnesses {
@@ -86,7 +86,7 @@ impl Agent {
             })
             .collect();
         status.counts = state.counts;
-        status.failovers = state.rounds.list();
+        status.failovers = state.failovers.list();
         for reason in Rejected::ALL {
             status.rejected.insert(name_of(reason).to_owned(), node.rejected(reason));
         }

@@ -1,9 +1,9 @@
-//! What an operator should know before somebody dies: a node without a witness, a view that does not come to be, and lists of nodes
-//! that differ.
+//! Warnings that an operator needs before a node fails: a node without a witness, a view that does not form, and lists
+//! of nodes that differ.
 //!
-//! A node without a witness is as good as any other while all agree, and useless as soon as one is missing.
+//! A node without a witness serves while all nodes agree, and is useless as soon as one node is missing.
 
-use super::{Agent, SPEAKING, State};
+use super::{ADDRESS_BUCKET, Agent, State};
 use crate::agent::address_probe::{Fault, FaultChange, ProbeContext};
 use crate::agent::routes::net;
 use crate::agent::status::CutOff;
@@ -13,40 +13,40 @@ use evergate_membership::{NodeId, NodePhase, Path, ROLLOUT, Role, Timing};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What lasts less is no reason to worry.
+/// Time from which on a condition is worth a warning.
 const LASTS: Micros = Micros::from_ms(1000);
-/// How long routes may take to be there, before it is said that no witness is on a network.
+/// Time until routes exist, before the warning that a network has no witness.
 const ROUTES_LAST: Micros = Micros::from_ms(5000);
-/// How long nodes may lack a new configuration before that is said.
+/// Time for which nodes may lack a new configuration without a warning.
 const ROLLOUT_LASTS: Micros = Micros::from_ms(30_000);
-/// Between two lines about why a node is fenced.
+/// Time between two log lines about why a node is fenced.
 const FENCED_AGAIN: Micros = Micros::from_ms(60_000);
-/// Between two lines about a network that this node is cut off from.
+/// Time between two log lines about a network that this node is cut off from.
 const CUT_OFF_AGAIN: Micros = Micros::from_ms(60_000);
-/// Between two lines about a view that is waited for.
+/// Time between two log lines about an awaited view.
 const AGAIN: Micros = Micros::from_ms(10_000);
 
-/// How soon after a delay the loss of a place is its consequence.
+/// Time after a delay within which a loss of membership counts as its consequence.
 const DELAY_COUNTS: Micros = Micros::from_ms(1000);
-/// How long nodes may run with different times, as while they are restarted one after the other.
+/// Time for which nodes may run with different timing without a warning, as during a rolling restart.
 const TIMING_LASTS: Micros = Micros::from_ms(5000);
 
-/// How long a lost mirror channel may have been the first sign of its node's end.
+/// Time for which a lost replication channel may be the first sign of its node's end.
 const CHANNEL_WAITS: Micros = Micros::from_ms(500);
-/// Between two lines about channels with a node that are lost again and again: at first, and at most.
+/// Shortest and longest time between two log lines about channels with a node that are lost again and again.
 const CHANNEL_LINES: [Micros; 2] = [Micros::from_ms(1000), Micros::from_ms(300_000)];
 
-/// A thread of this node that ran late.
+/// A delay of a thread of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Delay {
-    /// The agent woke up so late, or a turn of it lasted so long.
+    /// The agent woke up this late, or one of its turns lasted this long.
     Agent(Micros),
-    /// No worker made progress for so long.
+    /// No worker made progress for this long.
     Workers(Micros),
 }
 
 impl Delay {
-    /// Whether it may cost a node its place: half a lease passed without a heartbeat, or heartbeats stopped for the workers.
+    /// Whether it may cost a node its membership: half a lease passed without a heartbeat, or the heartbeats stopped.
     fn is_long(self, timing: &Timing) -> bool {
         match self {
             Delay::Agent(span) => span.0 >= timing.fence.0 / 2,
@@ -64,7 +64,7 @@ impl fmt::Display for Delay {
     }
 }
 
-/// How a fault of the virtual MAC shows.
+/// What the operator sees of a fault of the virtual MAC.
 pub(super) fn symptom(fault: Fault) -> &'static str {
     match fault {
         Fault::NoFrames => "no frames for the virtual MAC arrive here",
@@ -72,43 +72,44 @@ pub(super) fn symptom(fault: Fault) -> &'static str {
     }
 }
 
-/// Mirror channels with a node that were lost.
+/// Lost replication channels with one node.
 #[derive(Debug)]
 struct Channels {
-    /// Of those that are untold the first, and why the last one was lost.
+    /// When the first unreported loss happened.
     since: Micros,
+    /// Cause of the newest loss.
     why: String,
     unreported: u64,
     logged_at: Option<Micros>,
-    /// Until the next line.
+    /// Time until the next log line.
     pause: Micros,
 }
 
-/// What there is to worry about, and what was told of it.
+/// Conditions that lead to warnings, each with its beginning and whether the warning is logged.
 #[derive(Debug, Default)]
 pub(super) struct Warnings {
     view_logged_at: Option<Micros>,
     channels: BTreeMap<NodeId, Channels>,
-    /// Since when this node has listened to others that do not know it, and when that was told.
-    heard_active_cluster: Option<(Micros, Option<Micros>)>,
-    /// Since when nodes have lacked this node's configuration, and whether that was told.
+    /// Active nodes that do not answer this one: since when, and when the warning was logged.
+    unanswered: Option<(Micros, Option<Micros>)>,
+    /// Nodes that lack this node's configuration.
     lacking: BTreeMap<NodeId, (Micros, bool)>,
-    /// Since when nodes have had no witness, and whether that was told.
+    /// Nodes without a witness.
     unwitnessed: BTreeMap<NodeId, (Micros, bool)>,
-    /// Since when members have been heard on the other network only, and whether that was told.
+    /// Members whose heartbeats arrive on the other network only.
     half_received: BTreeMap<(NodeId, Path), (Micros, bool)>,
-    /// Since when no node more may be missing, and whether that was told.
+    /// A majority without a spare node.
     scarce: Option<(Micros, bool)>,
-    /// When it is told next why this node is fenced.
+    /// When the next line about the cause of the fence is due.
     fence_due: Option<Micros>,
-    /// Since when networks have had no witness, and whether that was told.
+    /// Networks without a witness.
     unvouched: BTreeMap<Path, (Micros, bool)>,
-    /// When it is told next that this node is cut off a network, and whether it was.
+    /// When the next line about a lost network is due, and whether there was one.
     cut_off_due: Option<(Micros, bool)>,
-    /// The last delay that may have cost this node its place, and when it ended.
+    /// The last delay that may have cost this node its membership, and when it ended.
     delay: Option<(Micros, Delay)>,
     delay_logged_at: Option<Micros>,
-    /// Since when nodes have run with other times than this one, and whether that is logged.
+    /// Nodes that run with other timing than this one.
     other_timing: BTreeMap<NodeId, (Micros, bool)>,
 }
 
@@ -120,7 +121,7 @@ impl Warnings {
         }
     }
 
-    /// The delay that explains why this node has just lost its place, unless a line about one was written lately.
+    /// The delay that explains the loss of membership just now, unless a line about a delay was written lately.
     fn delay_to_log(&mut self, now: Micros) -> Option<Delay> {
         let (_, delay) = self.delay.filter(|(at, _)| now.since(*at) <= DELAY_COUNTS)?;
         if self.delay_logged_at.is_some_and(|at| now.since(at) < AGAIN) {
@@ -130,7 +131,7 @@ impl Warnings {
         Some(delay)
     }
 
-    pub(super) fn note_channel_lost(&mut self, now: Micros, node: NodeId, why: String) {
+    pub(super) fn record_channel_lost(&mut self, now: Micros, node: NodeId, why: String) {
         let fresh = Channels {
             since: now,
             why: String::new(),
@@ -146,14 +147,15 @@ impl Warnings {
         channels.why = why;
     }
 
-    /// The line about the view that comes says more of what was lost with this node, which may be back before it is looked at.
+    /// Drops the unreported losses of a node that has left the view, and may be back before the next check. The line
+    /// about the view reports more.
     pub(super) fn forget_channels_lost(&mut self, node: NodeId) {
         if let Some(channels) = self.channels.get_mut(&node) {
             channels.unreported = 0;
         }
     }
 
-    /// The lines about channels that are due, with the nodes they are of. `ended`: of these the line about the view says more.
+    /// The due lines about channels, each with its node. `ended`: whether the line about the view covers the node.
     fn channel_lines(&mut self, now: Micros, ended: impl Fn(NodeId) -> bool) -> Vec<(NodeId, String)> {
         let mut lines = Vec::new();
         for (node, channels) in &mut self.channels {
@@ -184,7 +186,7 @@ impl Warnings {
 }
 
 impl Agent {
-    /// Tells what lasts; looked at each time that figures are published.
+    /// Logs conditions that last. Runs each time that the status is published.
     pub(super) fn warn_all(&mut self, state: &mut State, now: Micros) {
         self.warn_about_view(state, now);
         self.warn_about_channels(state, now);
@@ -204,14 +206,16 @@ impl Agent {
         }
     }
 
-    /// This node has just lost its place: logs the delay that led to it, if there was one, and the key that helps.
+    /// Logs the delay that cost this node its membership, if there was one, and the configuration key that helps.
     pub(super) fn warn_about_delay(&mut self, state: &mut State) {
         let Some(delay) = state.warnings.delay_to_log(self.clock.now()) else { return };
         let config = self.node.config();
         let shorter = |id: &NodeId| self.node.lease_of(*id).is_some_and(|lease| lease < config.timing.fence);
         let shorter: Vec<u8> = config.nodes.iter().filter(shorter).map(|id| id.0.saturating_add(1)).collect();
         let (name, remedy) = (self.timing.name(), self.timing.remedy(&shorter));
-        self.warn(format!("lost its place because its threads run late: {delay} (timing {name}); {remedy}"));
+        self.warn(format!(
+            "lost its membership because its threads run late: {delay} (timing {name}); {remedy}"
+        ));
     }
 
     /// Sends and reads the probes of the shared addresses, and logs what they find.
@@ -221,7 +225,7 @@ impl Agent {
         let members = node.members().set().without(me);
         let has_others = node.view().is_some() && !members.is_empty();
         let is_active = has_others && node.phase() == NodePhase::Active;
-        let answers = match node.role(SPEAKING) {
+        let answers = match node.role(ADDRESS_BUCKET) {
             Role::Owner { .. } => Some(me),
             Role::Backup { owner, .. } => Some(owner),
             Role::Outside { owner, .. } => owner,
@@ -244,14 +248,16 @@ impl Agent {
             match fault {
                 None => self.info(format!("no longer sees a fault of the shared address {shared} on {interface}")),
                 Some(Fault::NoFrames) => self.warn(format!(
-                    "gets no frames for the shared address {shared} on {interface}: probes that other nodes send to the virtual MAC {mac} do \
-                     not arrive, as with port security of a switch or hypervisor; allow that MAC on the port of this node, \
-                     unless routes lead to the nodes' own addresses (docs/guide/networks.md)"
+                    "gets no frames for the shared address {shared} on {interface}: probes that other nodes send to \
+                     the virtual MAC {mac} do not arrive, as with port security of a switch or hypervisor; allow \
+                     that MAC on the port of this node, unless routes lead to the nodes' own addresses \
+                     (docs/guide/networks.md)"
                 )),
                 Some(Fault::NoAnswer) => self.warn(format!(
-                    "gets no answer for the shared address {shared} on {interface}: a probe to the virtual MAC {mac} reaches no node, or the \
-                     answer is dropped, as with port security of a switch or hypervisor; allow that MAC on the port of node \
-                     {number}, unless routes lead to the nodes' own addresses (docs/guide/networks.md)"
+                    "gets no answer for the shared address {shared} on {interface}: a probe to the virtual MAC \
+                     {mac} reaches no node, or the answer is dropped, as with port security of a switch or \
+                     hypervisor; allow that MAC on the port of node {number}, unless routes lead to the nodes' own \
+                     addresses (docs/guide/networks.md)"
                 )),
             }
         }
@@ -274,8 +280,9 @@ impl Agent {
             let there = name_of_lease(lease).unwrap_or("of another version");
             let (here, reason) = (self.timing.name(), &self.timing.reason);
             self.warn(format!(
-                "runs with timing {here} ({reason}), and node {number} with timing {there}: leases last {} ms on both, and a \
-                 late node is replaced early; set cluster.timing = \"virtual_machine\" on all nodes, or \"bare_metal\" if none is virtual",
+                "runs with timing {here} ({reason}), and node {number} with timing {there}: leases last {} ms on \
+                 both, and a late node is replaced early; set cluster.timing = \"virtual_machine\" on all nodes, or \
+                 \"bare_metal\" if none is virtual",
                 lease.min(own).as_ms()
             ));
         }
@@ -289,15 +296,16 @@ impl Agent {
         }
         state.warnings.view_logged_at = Some(now);
         let awaited: Vec<String> = self.node.awaited().iter().map(|id| (id.0 + 1).to_string()).collect();
-        let whom = match awaited.is_empty() {
+        let missing = match awaited.is_empty() {
             true => String::new(),
-            false => format!("; nodes {} have not agreed to the one that it proposes", awaited.join(", ")),
+            false => format!("; nodes {} have not agreed to the view that it proposes", awaited.join(", ")),
         };
         let waits_s = waits.as_ms() as f64 / 1e3;
-        self.warn(format!("has waited {waits_s:.1} s for a view in which all agree{whom}"));
+        self.warn(format!("has waited {waits_s:.1} s for a view in which all agree{missing}"));
     }
 
-    /// Whoever stops closes its channels before it says so, and one that died is missed first by them: that is said with the view.
+    /// A node that stops closes its channels before it leaves, and channels of a dead node end first. The view reports
+    /// those.
     fn warn_about_channels(&mut self, state: &mut State, now: Micros) {
         let node = &self.node;
         let ended = |id: NodeId| node.has_left(id) || !node.members().set().contains(id);
@@ -305,7 +313,8 @@ impl Agent {
         for (id, why) in lines {
             let (number, count) = (id.0.saturating_add(1), state.roles.replicated_to(id));
             self.warn(format!(
-                "lost a mirror channel with node {number} ({count} buckets are copied there): {why}; see also what that node says"
+                "lost a replication channel with node {number} ({count} buckets are replicated there): {why}; see \
+                 also the log of that node"
             ));
         }
     }
@@ -314,21 +323,21 @@ impl Agent {
         let waits_by_itself = self.node.rejoin_delay(now).is_some() || self.node.cut_off().is_some();
         if self.node.phase() != NodePhase::Listening || waits_by_itself || !self.node.saw_active_cluster(now)
         {
-            state.warnings.heard_active_cluster = None;
+            state.warnings.unanswered = None;
             return;
         }
-        let (since, logged_at) = state.warnings.heard_active_cluster.get_or_insert((now, None));
+        let (since, logged_at) = state.warnings.unanswered.get_or_insert((now, None));
         if now.since(*since) >= LASTS && logged_at.is_none_or(|at| now.since(at) >= AGAIN) {
             *logged_at = Some(now);
             self.warn(
-                "listens, because there is a cluster whose nodes do not answer this one: is it in [[cluster.nodes]] there, and \
-                 under the same addresses?"
+                "listens, because an active cluster does not answer it: is it in [[cluster.nodes]] there, and under \
+                 the same addresses?"
                     .to_owned(),
             );
         }
     }
 
-    /// A rollout takes its time; what lasts longer was forgotten, or differs by mistake.
+    /// A rollout takes its time. A longer difference is a mistake, or a forgotten node.
     fn warn_about_configuration(&mut self, state: &mut State, now: Micros, id: NodeId) {
         let number = id.0.saturating_add(1);
         if self.node.config_compatible(id) != Some(false) {
@@ -341,14 +350,15 @@ impl Agent {
         if !*reported && now.since(*since) >= ROLLOUT_LASTS {
             *reported = true;
             self.warn(format!(
-                "node {number} lacks this node's configuration: it gets no buckets from here for {} minutes, and should this node \
-                 die, requests without a response are reset there; give all nodes the same file, and reload them",
+                "node {number} lacks this node's configuration: it gets no buckets from here for {} minutes, and if \
+                 this node fails, requests without a response are reset there; deploy the same file to all nodes \
+                 and reload them",
                 ROLLOUT.as_ms() / 60_000
             ));
         }
     }
 
-    /// The first line is about the moment, in which it is not known yet who is missing.
+    /// The first line appears when the node is fenced; only later lines name the missing nodes.
     fn warn_about_fence(&mut self, state: &mut State, now: Micros) {
         if self.node.phase() != NodePhase::Fenced {
             state.warnings.fence_due = None;
@@ -363,12 +373,12 @@ impl Agent {
         }
     }
 
-    /// It stays away for as long as that lasts, and nothing else tells of it.
+    /// A node that is cut off does not join, and no other line reports it.
     fn warn_about_being_cut_off(&mut self, state: &mut State, now: Micros) {
         let cut_off = self.cut_off().filter(|_| self.node.phase() != NodePhase::Left);
         let Some(CutOff { network, why }) = cut_off else {
             if let Some((_, true)) = state.warnings.cut_off_due.take() {
-                self.info("is no longer cut off a network, as far as it can see");
+                self.info("is no longer cut off a network, as far as it can detect");
             }
             return;
         };
@@ -376,16 +386,16 @@ impl Agent {
         if now >= *due {
             (*due, *reported) = (now + CUT_OFF_AGAIN, true);
             self.warn(format!(
-                "is cut off the {network} network: {why}; it takes no buckets until it is back there"
+                "is cut off the {network} network: {why}; it accepts no buckets until it is back there"
             ));
         }
     }
 
-    /// One death more, and nobody serves.
+    /// One more failure, and no node serves.
     fn warn_about_majority(&mut self, state: &mut State, now: Micros) {
-        let scarce = self.node.quorum().filter(|(peer_input, needed)| peer_input == needed);
+        let scarce = self.node.quorum().filter(|(reachable, needed)| reachable == needed);
         let all = self.node.config().nodes.len();
-        let Some((peer_input, _)) = scarce.filter(|_| all > 2 && self.node.phase() == NodePhase::Active)
+        let Some((reachable, needed)) = scarce.filter(|_| all > 2 && self.node.phase() == NodePhase::Active)
         else {
             state.warnings.scarce = None;
             return;
@@ -393,11 +403,14 @@ impl Agent {
         let (since, reported) = state.warnings.scarce.get_or_insert((now, false));
         if !*reported && now.since(*since) >= LASTS {
             *reported = true;
-            self.warn(format!("hears {peer_input} of {all} nodes, itself included, and a majority is no less: with one fewer nobody serves"));
+            self.warn(format!(
+                "reaches {reachable} of {all} nodes, itself included: a majority needs {needed}; if one more fails, \
+                 no node serves"
+            ));
         }
     }
 
-    /// Whether one of two nodes is cut off from a network, or that network is broken in between, they cannot know.
+    /// Two nodes cannot decide whether one of them is cut off from a network or the network is broken in between.
     fn warn_about_networks(&mut self, state: &mut State, now: Micros, id: NodeId) {
         let number = id.0.saturating_add(1);
         let member = self.node.view().is_some() && self.node.members().set().contains(id);
@@ -408,7 +421,9 @@ impl Agent {
             let half = member && id != self.node.me().id && lately(other) && !lately(path);
             if !half {
                 if let Some((_, true)) = state.warnings.half_received.remove(&(id, path)) {
-                    self.info(format!("hears node {number} on the {net} network again, or no more at all"));
+                    self.info(format!(
+                        "receives from node {number} on the {net} network again, or no more at all"
+                    ));
                 }
                 continue;
             }
@@ -416,14 +431,15 @@ impl Agent {
             if !*reported && now.since(*since) >= LASTS {
                 *reported = true;
                 self.warn(format!(
-                    "does not hear node {number} on the {net} network, only on the other one: that network is broken at one of the two or \
-                     between them; where they cannot know at which, both stay, and clients of either may wait: look at both"
+                    "receives nothing from node {number} on the {net} network, only on the other one: that network \
+                     is broken at one of the two or between them; if they cannot decide where, both stay, and \
+                     clients of either may wait; check both nodes",
                 ));
             }
         }
     }
 
-    /// Whose side of a network is broken its witnesses tell; of three nodes the third one does.
+    /// The witnesses of a network show on whose side it is broken; with three nodes the third node does.
     fn warn_about_vouching(&mut self, state: &mut State, now: Micros, path: Path) {
         let Some(witnesses) = &self.witnesses else { return };
         let there = |of: Option<Path>| witnesses.all.iter().filter(move |witness| witness.path() == of);
@@ -438,15 +454,16 @@ impl Agent {
         if !*reported && now.since(*since) >= ROUTES_LAST {
             *reported = true;
             self.warn(format!(
-                "has no witness on the {} network: where that loses packets and no card its carrier, the two nodes cannot know whose side is \
-                 broken, and both stay; name one there, if it is lost together with the link between the nodes (docs/guide/cluster.md){lost}",
+                "has no witness on the {} network: if it loses packets and no interface its carrier, the two nodes \
+                 cannot decide whose side is broken, and both stay; configure a witness there, if it fails together \
+                 with the link between the nodes (docs/guide/cluster.md){lost}",
                 net(path)
             ));
         }
     }
 
     fn warn_about_witness(&mut self, state: &mut State, now: Micros, id: NodeId) {
-        let whom = match id == self.node.me().id {
+        let whose = match id == self.node.me().id {
             true => "itself".to_owned(),
             false => format!("node {}", id.0.saturating_add(1)),
         };
@@ -454,17 +471,17 @@ impl Agent {
             Some(false) => {}
             Some(true) => {
                 if let Some((_, true)) = state.warnings.unwitnessed.remove(&id) {
-                    self.info(format!("no longer misses a witness for {whom}"));
+                    self.info(format!("no longer lacks a witness for {whose}"));
                 }
                 return;
             }
-            None => return, // it is not heard: nothing is new
+            None => return, // it is silent: nothing new
         }
         let (since, reported) = state.warnings.unwitnessed.entry(id).or_insert((now, false));
         if !*reported && now.since(*since) >= LASTS {
             *reported = true;
             self.warn(format!(
-                "finds no witness for {whom}: without one a node cannot go on when another one is missing"
+                "finds no witness for {whose}: without one a node cannot continue when another one is missing"
             ));
         }
     }
@@ -502,26 +519,26 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_channel_is_told_once_it_is_known_that_its_node_goes_on() {
+    fn lost_channel_is_logged_once_if_its_node_stays() {
         let mut warnings = Warnings::default();
-        warnings.note_channel_lost(Micros(SECOND), PEER, "eof".to_owned());
+        warnings.record_channel_lost(Micros(SECOND), PEER, "eof".to_owned());
         assert!(warnings.channel_lines(Micros(SECOND + 100_000), |_| false).is_empty());
         assert_eq!(lines(&mut warnings, 2), ["eof"]);
         assert!(lines(&mut warnings, 3).is_empty());
-        warnings.note_channel_lost(Micros(20 * SECOND), PEER, "eof".to_owned());
+        warnings.record_channel_lost(Micros(20 * SECOND), PEER, "eof".to_owned());
         assert!(warnings.channel_lines(Micros(21 * SECOND), |_| true).is_empty());
         assert!(lines(&mut warnings, 22).is_empty(), "it has ended");
-        warnings.note_channel_lost(Micros(40 * SECOND), PEER, "eof".to_owned());
+        warnings.record_channel_lost(Micros(40 * SECOND), PEER, "eof".to_owned());
         warnings.forget_channels_lost(PEER);
         assert!(lines(&mut warnings, 41).is_empty(), "it has ended, and is back");
     }
 
     #[test]
-    fn channels_that_are_lost_again_and_again_are_told_more_and_more_rarely() {
+    fn repeated_channel_losses_are_logged_at_growing_intervals() {
         let mut warnings = Warnings::default();
         let mut reported = Vec::new();
         for at in 1..7200 {
-            warnings.note_channel_lost(Micros(at * SECOND), PEER, "eof".to_owned());
+            warnings.record_channel_lost(Micros(at * SECOND), PEER, "eof".to_owned());
             reported.extend(lines(&mut warnings, at + 1));
         }
         assert!((20..40).contains(&reported.len()), "{}", reported.len());

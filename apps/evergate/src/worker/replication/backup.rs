@@ -294,7 +294,7 @@ impl Incoming {
             }
             let adapt = |facts: &mut LegFacts| {
                 facts.shift(self.ahead.0);
-                layout.know_neighbour(facts);
+                layout.add_neighbour(facts);
             };
             match &mut frame {
                 Frame::Begin { legs, .. } => legs.values_mut().for_each(adapt),

@@ -95,7 +95,7 @@ impl Scene {
         let shared = Arc::new(Shared::default());
         let mut worker =
             Worker::new(&generation, settings(&config, workers), shared, received, None).unwrap();
-        let (reporter, reports) = Reporter::peer_input();
+        let (reporter, reports) = Reporter::with_reports();
         let backups =
             (0..workers as u16).map(|worker| TcpListener::bind(("127.0.0.1", REPLICATION_PORT + worker)));
         let backups = backups.collect::<Result<_, _>>().unwrap();
