@@ -39,7 +39,9 @@ fn in_code() -> BTreeSet<String> {
         let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
         for line in code.lines().map(|line| line.split("//").next().unwrap()) {
             let texts = line.split('"').skip(1).step_by(2);
-            all.extend(texts.filter(|text| is_reason(text) && !text.starts_with("evergate_")).map(str::to_owned));
+            all.extend(
+                texts.filter(|text| is_reason(text) && !text.starts_with("evergate_")).map(str::to_owned),
+            );
         }
     }
     all
