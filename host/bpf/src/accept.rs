@@ -12,7 +12,7 @@ use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Stateless accept: answers SYNs of gated listeners with cookies, and accepts connections from the cookies that come
-/// back, also those of another node. It needs Linux 6.8 and the sysctl `net.ipv4.tcp_syncookies` at 1 or 2. It agrees
+/// back, also those of another node. It needs Linux 6.9 and the sysctl `net.ipv4.tcp_syncookies` at 1 or 2. It agrees
 /// with clients to what `net.ipv4.tcp_timestamps`, `tcp_sack` and `tcp_window_scaling` allow when it is loaded.
 pub struct Accept {
     program: OwnedFd,
@@ -56,7 +56,7 @@ impl PacketGate {
         card: &CardState,
         epoch: Option<NonZeroU32>,
     ) -> Result<Accept, GateError> {
-        let loading = "loading the stateless accept (needs Linux 6.8)";
+        let loading = "loading the stateless accept (needs Linux 6.9)";
         let failed = |error: libbpf_rs::Error| GateError::bpf(loading, &error);
         let mut storage = MaybeUninit::uninit();
         let mut open = AcceptSkelBuilder::default().open(&mut storage).map_err(failed)?;

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 
 /// The first kernel that clusters run on.
-const KERNEL: (u32, u32) = (6, 8);
+const KERNEL: (u32, u32) = (6, 9);
 
 /// What is missing here, each with its remedy; empty when the show can run.
 pub(super) fn missing() -> Vec<String> {

@@ -345,7 +345,7 @@ fn load_gate(
         keep: false,
     })
     .context(
-        "the packet filter cannot be used (it needs Linux 6.8 and CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON)",
+        "the packet filter cannot be used (it needs Linux 6.9 and CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON)",
     )?;
     let bucket = super::event_loop::ADDRESS_BUCKET;
     let legs = |ip: &IpAddr| cluster.server_source.contains(ip);
@@ -389,7 +389,7 @@ fn accept_stateless(
     let card = card_state(&interface)
         .with_context(|| format!("cannot ask for the MTU and the networks of \"{interface}\""))?;
     let program = gate.load_accept(key, &card).context(
-        "connections cannot be accepted without state: use Linux 6.8 \
+        "connections cannot be accepted without state: use Linux 6.9 \
         or newer, or set cluster.stateless_accept = false",
     )?;
     program.attach(outside.index)?;

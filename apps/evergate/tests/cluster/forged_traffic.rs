@@ -253,7 +253,7 @@ fn forged_and_replayed_datagrams_disturb_no_transfer() {
     }
     eventually("many attacks", || (relay.attacks() > 1000).then_some(()));
     for node in &nodes {
-        node.process.line_after(0, "and the rest it does");
+        node.process.line_after(0, "address and accepts others");
     }
     traffic.continues("beside forgeries");
     let after: Vec<_> = nodes.iter().map(calm).collect();

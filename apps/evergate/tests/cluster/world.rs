@@ -25,8 +25,8 @@ pub(crate) fn privileged() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let root =
         status.lines().any(|line| line.starts_with("Uid:") && line.split_whitespace().nth(2) == Some("0"));
-    let needs = format!("root (is {root}) and Linux 6.8 (is {})", release.trim());
-    can_run(root && version >= (6, 8), &needs)
+    let needs = format!("root (is {root}) and Linux 6.9 (is {})", release.trim());
+    can_run(root && version >= (6, 9), &needs)
 }
 
 pub(crate) fn inside(host: u8) -> IpAddr {

@@ -2,7 +2,7 @@
 /* Stateless accept: a SYN is answered with a cookie that any node of the cluster can check. A connection survives
  * its node from the first packet on, and a flood of SYNs costs no memory. Only clients of very small segments are
  * left to our kernel, few at a time. A tc filter behind the gate, in an object of its own: bpf_sk_assign_tcp_reqsk()
- * needs Linux 6.8.
+ * needs Linux 6.9.
  *
  * The sequence number of our SYN-ACK: 22 bits of a keyed hash over the addresses, the epoch and the options, plus
  * the peer's sequence number; 2 bits of the epoch (68.7 s, from the TAI clock); 3 bits of segment size, 4 of window

@@ -1,6 +1,6 @@
 //! The gate against the real kernel: single packets through test runs, and TCP between network namespaces.
 //!
-//! These tests need root and Linux 6.8 or newer. Without them they print that they are skipped, and pass, but fail in
+//! These tests need root and Linux 6.9 or newer. Without them they print that they are skipped, and pass, but fail in
 //! CI (`CI` is set). With them nothing is skipped.
 
 #![allow(unsafe_code)]

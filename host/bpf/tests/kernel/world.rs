@@ -23,10 +23,10 @@ pub(crate) fn privileged() -> bool {
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     // SAFETY: no pointers are passed.
     let root = unsafe { libc::geteuid() } == 0;
-    if root && version >= (6, 8) {
+    if root && version >= (6, 9) {
         return true;
     }
-    let needs = format!("root (is {root}) and Linux 6.8 (is {})", release.trim());
+    let needs = format!("root (is {root}) and Linux 6.9 (is {})", release.trim());
     assert!(std::env::var_os("CI").is_none(), "in CI no test is skipped, and this one needs {needs}");
     let test = std::thread::current();
     let _ = writeln!(std::io::stderr(), "skipped {}: it needs {needs}", test.name().unwrap_or("a test"));

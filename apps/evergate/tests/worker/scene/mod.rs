@@ -1,5 +1,5 @@
 //! Tests of a worker that is turned by hand, in a network namespace of its own: what it is told comes in the order that a test
-//! wants, and nothing comes by itself. They need root and Linux 6.8; without they say so and pass.
+//! wants, and nothing comes by itself. They need root and Linux 6.9; without they say so and pass.
 
 mod channels;
 mod moves;
@@ -61,11 +61,11 @@ fn play(workers: usize, test: impl FnOnce(Scene) + Send + 'static) {
     let mut numbers = release.split(['.', '-']).map_while(|part| part.trim().parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     let namespace = match Namespace::new() {
-        Ok(namespace) if version >= (6, 8) => namespace,
+        Ok(namespace) if version >= (6, 9) => namespace,
         other => {
             assert!(std::env::var_os("CI").is_none(), "in CI no test is skipped: {:?}", other.err());
             // Not by `eprintln!`, which the harness keeps for tests that fail.
-            let why = format!("needs root and Linux 6.8 (is {}): {:?}", release.trim(), other.err());
+            let why = format!("needs root and Linux 6.9 (is {}): {:?}", release.trim(), other.err());
             return drop(writeln!(std::io::stderr(), "skipped: {why}"));
         }
     };
