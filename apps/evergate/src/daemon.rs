@@ -46,7 +46,7 @@ pub struct WorkerHandle {
 
 impl WorkerHandle {
     pub(crate) fn notify(&self, command: Command) {
-        // A worker that is gone hears nothing more.
+        // A worker that has ended receives nothing more.
         let _ = self.commands.send(command);
         self.waker.wake();
     }
@@ -70,7 +70,7 @@ pub struct Daemon {
     pub workers: Vec<WorkerHandle>,
     /// Where each listener is bound, by name: ports chosen by the kernel included.
     pub bound: Vec<(String, SocketAddr)>,
-    /// Where the metrics are served, by somebody else.
+    /// Address of the metrics; the control plane serves them.
     pub metrics: Option<ListenAddress>,
     /// What the workers share.
     pub shared: Arc<Shared>,
@@ -82,12 +82,12 @@ pub struct Daemon {
     leaving: AtomicBool,
     /// The workers' listening sockets once more, by worker: what an upgrade passes on.
     sockets: Mutex<Vec<Vec<ListenerSocket>>>,
-    /// Where the process before passes its connections, by worker, until they begin to come.
+    /// Where the old process passes its connections, by worker, until they begin to come.
     streams: Vec<UnixStream>,
 }
 
 impl Daemon {
-    /// Takes the connections of the process before from now on.
+    /// Takes the connections of the old process from now on.
     pub fn inherit(&mut self) {
         for (worker, stream) in self.workers.iter().zip(std::mem::take(&mut self.streams)) {
             worker.notify(Command::Inherit(stream));
@@ -149,13 +149,13 @@ impl Daemon {
         Ok((offer, descriptors, ours))
     }
 
-    /// What operators have said so far.
+    /// Settings that operators have changed so far.
     pub fn operator_state(&self) -> OperatorState {
         let servers = offered_servers(&self.generation).into_iter().filter(|server| server.draining);
         OperatorState { draining: servers.map(|server| (server.pool, server.name)).collect() }
     }
 
-    /// What operators told the process before while this one was set up.
+    /// Applies changes of operators that the old process received while this one started.
     pub fn apply_operator_state(&self, reported: &OperatorState) {
         for pool in &self.generation.pools {
             for server in &pool.servers {
@@ -192,12 +192,12 @@ impl Daemon {
         self.workers.iter().for_each(|worker| worker.notify(Command::Drain));
     }
 
-    /// Whether connections of the process before still come.
+    /// Whether connections of the old process still come.
     pub fn is_inheriting(&self) -> bool {
         self.shared.inheriting.load(Ordering::Relaxed) > 0
     }
 
-    /// Where this process takes connections of clients, and of who reads its metrics.
+    /// Addresses on which this process accepts connections: of clients, and of readers of the metrics.
     pub fn listens_on(&self) -> Vec<ListenAddress> {
         let as_bound = |(name, socket): &(String, SocketAddr)| {
             let is_it = |listener: &&Listener| listener.name == *name;
@@ -208,7 +208,7 @@ impl Daemon {
         self.bound.iter().map(as_bound).chain(self.metrics).collect()
     }
 
-    /// Lines of the access log that its writer could not write, counted as it goes on.
+    /// Lines of the access log that its writer could not write; the count continues.
     pub fn log_lines_unwritten(&self) -> Arc<AtomicU64> {
         self.writer.as_ref().map(Writer::lost).unwrap_or_default()
     }
@@ -226,8 +226,8 @@ impl Daemon {
         })
     }
 
-    /// Rotates ticket keys that are due; those from files are rotated by whoever writes the file. `rotated_unix_s`: when,
-    /// by name.
+    /// Rotates ticket keys that are due; keys from files are rotated by changing the file. `rotated_unix_s`: the last
+    /// rotation by name.
     pub fn rotate_tickets(&self, now_unix_s: u64, rotated_unix_s: &mut HashMap<String, u64>) {
         self.keep.renew_shared_tickets(now_unix_s);
         if self.keep.has_shared_tickets() {
@@ -280,7 +280,7 @@ impl Daemon {
 
     /// Whether every worker has ended.
     pub fn is_finished(&self) -> bool {
-        // What nobody takes, because the others end too, ends here.
+        // Connections that no other node accepts, because all of them end too, end here.
         if self.agent().is_some_and(|agent| agent.is_drained() || !agent.has_takers())
             && self.leaving.swap(false, Ordering::Relaxed)
         {
@@ -291,7 +291,7 @@ impl Daemon {
 
     /// Ends what is left and waits for the workers. The access log's writer may have lines left, and is to be finished.
     pub fn stop(mut self) -> Option<Writer> {
-        // First: another node goes on with what is closed here.
+        // First: another node continues the connections that are closed here.
         if let Some(Err(error)) = self.agent.take().map(agent::Running::stop) {
             crate::control::console::error(format_args!("the agent of the cluster has ended: {error}"));
         }
@@ -307,8 +307,8 @@ impl Daemon {
     }
 }
 
-/// Whether so many seconds have passed since `last`, which then is now. A clock that was ahead once must not stop it until
-/// the time is there again.
+/// Whether `every` seconds have passed since `last`, which is then set to now. A clock that was ahead once must not
+/// block the timer until that time comes again.
 fn is_due(last: &mut u64, now: u64, every: u64) -> bool {
     *last = now.min(*last);
     let due = now - *last >= every;

@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 pub(super) enum Surface {
     /// Everything.
     Admin,
-    /// Only what may be read by whoever reaches the address.
+    /// Only the metrics, because any client may reach the address.
     Metrics,
 }
 
@@ -33,8 +33,8 @@ const START_PAGE: &str = include_str!("start_page.html");
 const READ: &[Method] = &[Method::GET, Method::HEAD];
 const POST: &[Method] = &[Method::POST];
 
-/// A route: its listeners, its methods, its path, and its handler. A path that ends with `/` and is longer than that stands
-/// for all paths below it.
+/// A route: its listeners, methods, path and handler. A path that ends with `/`, except `/` itself, stands for all
+/// paths below it.
 struct Route {
     surfaces: &'static [Surface],
     methods: &'static [Method],
@@ -222,7 +222,7 @@ fn order(control: &Control, order: AgentCommand, done: &str) -> Answer {
         if status.phase == "left" {
             return refused(
                 StatusCode::CONFLICT,
-                "this node has left the cluster, which is for good".to_owned(),
+                "this node has left the cluster permanently".to_owned(),
                 "end the process, and start it again to let the node join",
             );
         }
@@ -260,7 +260,7 @@ fn server(control: &Control, path: &str) -> Answer {
         "drain" => true,
         "ready" => false,
         _ => {
-            let what = format!("a server cannot be told to {action:?}");
+            let what = format!("a server has no action {action:?}");
             return refused(StatusCode::NOT_FOUND, what, "use drain or ready");
         }
     };

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// A node that has a hundred thousand rules says so in a few megabytes.
+/// Bound on an answer: a node with a hundred thousand rules sends a few megabytes.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// An answer with one of the statuses that are expected, within `patience`; others are errors in the node's words.
@@ -23,7 +23,7 @@ pub fn ask<T: DeserializeOwned>(
     understood(request(socket, patience, (method, path))?, (method, path), expected)
 }
 
-/// What the node says with one of the statuses that are expected; others are errors in its words.
+/// The answer of a node with one of the expected statuses. Other statuses are errors with the node's text.
 pub fn understood<T: DeserializeOwned>(
     (status, body): (u16, Vec<u8>),
     (method, path): (&str, &str),
@@ -72,7 +72,8 @@ pub fn request(socket: &Path, patience: Duration, (method, path): (&str, &str)) 
     }
 }
 
-/// Connects within `patience`: where too many wait for a process that takes none, the system lets one more wait without end.
+/// Connects within `patience`. When the queue of a process that accepts no connection is full, the system lets one more
+/// wait without end.
 fn connect(socket: &Path, patience: Duration) -> io::Result<UnixStream> {
     let (to, connected) = channel();
     let socket = socket.to_owned();
@@ -88,7 +89,7 @@ fn unanswered(socket: &Path, patience: Duration, method: &str) -> String {
     let asked = if method == "GET" { "" } else { "; it may still do what it was asked" };
     format!(
         "the node at {} does not answer within {} s{asked}: is its process stopped (state T in `ps -C evergate -o \
-         pid,stat,args`), or has the machine no time or memory for it? Its messages on standard error say more",
+          pid,stat,args`), or has the machine no time or memory for it? See its messages on standard error",
         socket.display(),
         patience.as_secs()
     )

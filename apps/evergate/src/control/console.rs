@@ -1,8 +1,9 @@
-//! Messages for the operator on standard error: lines that begin with their weight, mostly one line per message.
+//! Messages for the operator on standard error: lines that begin with their severity, mostly one line per message.
 //!
-//! While a node runs, a thread of its own writes them in their order: standard error that nobody reads stops neither the
-//! control plane nor a worker. Bound: messages beyond some bytes are lost, counted, and told of as soon as there is room.
-//! The end waits for those that are left for a moment only. Other commands write themselves.
+//! While a node runs, a separate thread writes them in their order, so a blocked standard error stops neither the
+//! control plane nor a worker. Bound: messages beyond [`BYTES_MAX`] are lost and counted, and a line reports the number
+//! as soon as there is space. The end of the process waits only a moment for the queued messages. Other commands write
+//! directly.
 
 use evergate_base::terminal;
 use evergate_sys::BlockingWriter;
@@ -27,7 +28,7 @@ pub fn info(text: impl Display) {
     line("info", &text);
 }
 
-/// Something is probably not as meant; service goes on.
+/// Something is probably wrong; service continues.
 pub fn warning(text: impl Display) {
     line("warning", &text);
 }
@@ -64,12 +65,12 @@ fn component(line: &str) -> Option<&str> {
 /// Text as it is, on lines of its own.
 pub(crate) fn print(text: String) {
     if let Some(text) = QUEUE.push(text) {
-        // Nobody can be told that nobody can be told.
+        // There is no way to report this error.
         let _ = writeln!(std::io::stderr().lock(), "{text}");
     }
 }
 
-/// As long as it lives, nobody waits for standard error.
+/// While it lives, no thread waits for standard error.
 #[derive(Debug)]
 pub(crate) struct Queued(());
 
@@ -121,11 +122,11 @@ struct State {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Whoever tells something writes it.
+    /// The calling thread writes the message.
     Direct,
     /// The writer writes it.
     Queued,
-    /// The writer has not come to its end in time: what is told now would not come out either.
+    /// The writer has not ended in time, so further messages would not come out either.
     Stuck,
 }
 
@@ -153,7 +154,8 @@ impl State {
     fn take_lost(&mut self) -> Option<String> {
         let lost = std::mem::take(&mut self.lost);
         (lost > 0).then(|| {
-            format!("warning: {lost} messages are lost: standard error was not read; let something read it all the time")
+            format!("warning: {lost} messages are lost: standard error was not read; let a program read it all the \
+                time")
         })
     }
 
@@ -206,7 +208,7 @@ impl Queue {
             state.is_writing = true;
             drop(state);
             text.push('\n');
-            // Nobody can be told that nobody can be told.
+            // There is no way to report this error.
             let _ = output.write_all(text.as_bytes());
             state = self.state();
             state.is_writing = false;
@@ -265,11 +267,15 @@ mod tests {
             reader.read_line(&mut line).unwrap();
             assert_eq!(line, format!("{number}\n"));
         }
-        assert_eq!(queue.push("after".to_owned()).as_deref(), Some("after"), "nobody else would write it");
+        assert_eq!(
+            queue.push("after".to_owned()).as_deref(),
+            Some("after"),
+            "no other thread would write it"
+        );
     }
 
     #[test]
-    fn nobody_waits_for_a_reader_and_what_is_lost_is_told_when_it_is_there() {
+    fn full_queue_blocks_no_thread_and_losses_are_reported_later() {
         let (queue, mut reader) = queue();
         let (count, text) = (40, "x".repeat(BYTES_MAX / 10));
         assert_eq!(queue.push(text.clone()), None);

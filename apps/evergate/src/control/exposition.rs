@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_are_as_their_specifications_say() {
+    fn both_formats_follow_their_specifications() {
         assert_eq!(
             document(Form::Prometheus),
             "# HELP x_hits_total Hits \\\\ by\\nname.\n# TYPE x_hits_total counter\n\

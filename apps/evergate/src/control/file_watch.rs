@@ -1,8 +1,8 @@
-//! Whether certificate, key and ticket files have changed since they were loaded.
+//! Detection of changed certificate, key and ticket files.
 //!
-//! Files are looked at from time to time rather than watched: that works on every file system, sees a certificate and its
-//! key replaced one after the other, and costs a few `stat` calls. A set of files that failed to load is tried again
-//! only when it changes once more, so that a broken file is reported once.
+//! Files are polled rather than watched: polling works on every file system, sees a certificate and its key replaced
+//! one after the other, and costs a few `stat` calls. A set of files that failed to load is tried again only after
+//! another change, so that a broken file is reported once.
 
 use evergate_config::Config;
 use evergate_config::model::CertificateSource;
@@ -49,7 +49,7 @@ impl Watch {
         Watch { loaded, refused: None }
     }
 
-    /// Whether the files should be loaded again; says which have changed.
+    /// The changed files, if the files should be loaded again.
     pub(super) fn sees(&self, now: &Fingerprint) -> Option<String> {
         let known = *now == self.loaded || self.refused.as_ref() == Some(now);
         // A look that began before a reload may be at other files than those in use.
@@ -70,7 +70,7 @@ impl Watch {
         *self = Watch::new(then);
     }
 
-    /// Whether the files look again as those that are in use did. What was refused is looked at anew, should it come back.
+    /// Whether the files are again as they were when they were loaded. A refused set is tried again if it comes back.
     pub(super) fn is_back(&mut self, now: &Fingerprint) -> bool {
         let is_back = *now == self.loaded;
         if is_back {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_set_of_files_is_tried_again_only_after_another_change() {
+    fn refused_set_of_files_is_tried_again_only_after_a_change() {
         let mut watch = Watch::new(stamp(Some(1)));
         assert_eq!(watch.sees(&stamp(Some(1))), None);
         assert_eq!(watch.sees(&stamp(Some(2))), Some("a.pem".to_owned()));

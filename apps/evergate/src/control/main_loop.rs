@@ -53,8 +53,8 @@ impl Default for Options {
     }
 }
 
-/// Serves until told to stop. An error says why it could not start, or why it ended by itself. `inherited`: what came from
-/// the process whose place this one takes. `early`: what signals have said until now.
+/// Serves until a stop signal. An error is why it could not start, or why it ended by itself. `inherited`: sockets and
+/// state from the old process of an upgrade. `early`: signals received so far.
 pub fn run(
     source: Source,
     config: Config,
@@ -97,8 +97,8 @@ async fn serve(
     };
     let is_successor = inherited.is_some();
     if let Some(inherited) = inherited {
-        // Before its first word the process before serves, and goes on when this one ends.
-        let reported = inherited.start_serving().context("the process before did not hand over")?;
+        // Until then the old process serves, and it continues if this one ends.
+        let reported = inherited.start_serving().context("the old process did not pass its state")?;
         main.daemon.apply_operator_state(&reported);
     }
     main.open(doors, is_successor)?;
@@ -123,7 +123,7 @@ async fn serve(
     }
     let (admin, _pid_file) = main.end(&mut signals).await;
     if let Some((_, serving)) = &admin {
-        serving.drain().await; // who asked for the end hears of it
+        serving.drain().await; // the caller of the stop gets its answer
     }
     Ok(())
 }
@@ -146,9 +146,9 @@ pub(super) struct Main {
     /// The socket of the metrics once more.
     pub(super) metrics_socket: Option<TcpListener>,
     upgrade: Option<Upgrade>,
-    /// Who waits for the read of the configuration that is under way.
+    /// Callers that wait for the read of the configuration that is under way.
     pub(super) reading: Option<Vec<Asker>>,
-    /// Who asked after it began, and therefore needs another.
+    /// Callers that came after the read began, and therefore need another.
     pub(super) waiting: Vec<Asker>,
     /// Reloads that wait for the end of an upgrade.
     deferred: Option<reload::DeferredReload>,
@@ -276,7 +276,7 @@ impl Main {
         }
     }
 
-    /// Says where the node listens, and that it is ready.
+    /// Logs the node's addresses, and that it is ready.
     fn announce(&self) {
         let status = self.control.status();
         for listener in &status.listeners {
@@ -337,8 +337,8 @@ impl Main {
             Signal::ReopenLog => drop(self.reopen_log("SIGUSR1")),
             Signal::Stop(by) => self.on_stop(by),
             Signal::Nothing(signal) => warning(format_args!(
-                "{signal} does nothing here: SIGHUP reloads, SIGUSR1 reopens the access log, `evergate upgrade` starts a \
-                 new binary, SIGTERM drains"
+                "{signal} does nothing here: SIGHUP reloads, SIGUSR1 reopens the access log, `evergate upgrade` \
+                 starts a new binary, SIGTERM drains"
             )),
         }
     }
@@ -394,7 +394,7 @@ impl Main {
         match self.drain_until {
             None if self.daemon.is_finished() => bail!("all workers have ended; see the messages before"),
             None if self.daemon.has_lost_agent() => {
-                bail!("the agent of the cluster has ended: the other nodes go on with what was here")
+                bail!("the agent of the cluster has ended: the other nodes continue its connections")
             }
             None => Ok(false),
             Some(until) => Ok(self.stop_now || self.has_ended() || Instant::now() >= until),
@@ -405,7 +405,7 @@ impl Main {
         self.daemon.is_finished() || self.has_passed_all()
     }
 
-    /// Ends the workers. What is left says that this process lives until it is dropped.
+    /// Ends the workers. The returned sockets and files show that this process lives until they are dropped.
     async fn end(mut self, signals: &mut Signals) -> (Option<(AdminSocket, Serving)>, Option<PidFile>) {
         let open = self.open_connections();
         let passed = self.passed_to().map(|passed| format!(": {passed}")).unwrap_or_default();
@@ -453,7 +453,7 @@ impl Main {
             if ended && self.drain_until.is_none() {
                 let others = match self.control.cluster {
                     None => "its connections are lost, and the others take the new ones",
-                    Some(_) => "the other nodes take over",
+                    Some(_) => "the other nodes recover its connections",
                 };
                 error(format_args!(
                     "worker {index} has ended unexpectedly: {others}. Restart the process soon, and report it"
@@ -526,7 +526,7 @@ impl Doors {
     fn inherited(inherited: &mut Inheritance) -> Result<Doors> {
         let admin = inherited.admin.take();
         let admin = admin.map(|(path, listener)| AdminSocket::inherited(&path, listener)).transpose();
-        let admin = admin.context("cannot use the admin socket of the process before")?;
+        let admin = admin.context("cannot use the admin socket of the old process")?;
         Ok(Doors { admin, metrics: inherited.metrics.take().map(|(_, listener)| listener) })
     }
 }

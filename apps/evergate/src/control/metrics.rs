@@ -1,4 +1,4 @@
-//! What `GET /metrics` says. Everything is read from the counters when asked; nothing is counted twice.
+//! The content of `GET /metrics`. Everything is read from the counters at the request; nothing is counted twice.
 
 use super::exposition::{Exposition, Family, Form};
 use super::published::Control;

@@ -13,11 +13,14 @@ pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
         .sample(&[("role", "unowned")], buckets.unowned);
     out.gauge(
         "evergate_cluster_buckets_recovering",
-        "Owned buckets that were taken over and do not yet go on.",
+        "Owned buckets after a failover or handoff whose connections have not resumed yet.",
     )
     .sample(&[], buckets.recovering);
-    out.gauge("evergate_cluster_buckets_without_backup", "Owned buckets without a complete copy elsewhere.")
-        .sample(&[], buckets.without_backup);
+    out.gauge(
+        "evergate_cluster_buckets_without_backup",
+        "Owned buckets without a complete replica elsewhere.",
+    )
+    .sample(&[], buckets.without_backup);
     replication(out, status);
     let counts = &status.counts;
     out.counter("evergate_cluster_views_total", "Views installed.").sample(&[], counts.views);
@@ -25,36 +28,36 @@ pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
         .sample(&[], counts.fenced);
     out.counter("evergate_cluster_state_dropped_total", "Times that this node dropped all state.")
         .sample(&[], counts.state_dropped);
-    out.counter("evergate_cluster_failovers_total", "Take-overs from nodes that died.")
+    out.counter("evergate_cluster_failovers_total", "Failovers from nodes that died.")
         .sample(&[], counts.failovers);
-    out.counter("evergate_cluster_handoffs_total", "Buckets that were handed to this node by plan.")
+    out.counter("evergate_cluster_handoffs_total", "Buckets of planned handoffs to this node.")
         .sample(&[], counts.handoffs);
     out.counter(
         "evergate_cluster_connections_total",
-        "Connections of other nodes, by what became of them here.",
+        "Connections of other nodes after a failover or handoff, by result.",
     )
     .sample(&[("result", "continued")], counts.connections_continued)
     .sample(&[("result", "lost")], counts.connections_lost);
     let ended = || status.failovers.iter().rev().filter(|one| !one.running);
     let newest = ended().next();
-    out.gauge("evergate_cluster_failover_seconds", "How long the last take-over or hand-over took.")
+    out.gauge("evergate_cluster_failover_seconds", "Duration of the last failover or handoff.")
         .sample(&[], newest.map_or(0.0, |one| one.took_ms / 1000.0));
     out.gauge(
         "evergate_cluster_failover_detection_seconds",
-        "How long nothing had been heard of the node that died when the last take-over began.",
+        "Silence of the node that died when the last failover began.",
     )
     .sample(&[], ended().find(|one| one.failed_over > 0).map_or(0.0, |one| one.silent_ms / 1000.0));
     out.counter(
         "evergate_cluster_loss_notices_total",
-        "Peers that were told what they had sent to a node that was silent.",
+        "Peers with a notice about segments that they had sent to a silent node.",
     )
     .sample(&[], status.loss_notices);
     out.counter(
         "evergate_cluster_loss_notices_late_total",
-        "Peers that were told what nobody has of what they had sent, because they said nothing for a while after a take-over or a move.",
+        "Peers with a notice about lost segments because they were silent for a while after a failover or handoff.",
     )
     .sample(&[], status.loss_notices_late);
-    out.counter("evergate_cluster_channels_lost_total", "Mirror channels that broke or were too slow.")
+    out.counter("evergate_cluster_channels_lost_total", "Replication channels that broke or were too slow.")
         .sample(&[], counts.channels_lost);
     out.counter("evergate_cluster_datagrams_total", "Datagrams of the agent, by direction.")
         .sample(&[("direction", "in")], counts.datagrams_received)
@@ -81,7 +84,7 @@ pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
 
 fn replication(out: &mut Exposition, status: &ClusterStatus) {
     let replicated_state = &status.replication;
-    out.gauge("evergate_cluster_replication_connections", "Connections by what is mirrored of them.")
+    out.gauge("evergate_cluster_replication_connections", "Connections by role in replication.")
         .sample(&[("role", "own")], replicated_state.connections)
         .sample(&[("role", "replicated")], replicated_state.replicated)
         .sample(&[("role", "replica")], replicated_state.replicas);
@@ -143,7 +146,7 @@ fn members(out: &mut Exposition, status: &ClusterStatus) {
         }
     }
     let mut peer_input =
-        out.gauge("evergate_cluster_silence_seconds", "How long ago a node was heard, by network.");
+        out.gauge("evergate_cluster_silence_seconds", "Time since a node's last heartbeat, by network.");
     for node in status.nodes.iter().filter(|node| node.number != status.node) {
         for (network, ms) in [("inside", node.silent_inside_ms), ("outside", node.silent_outside_ms)] {
             let labels = [("node", &node.number.to_string()[..]), ("network", network)];

@@ -1,10 +1,9 @@
 //! The control plane: signals, reload, the admin API, metrics and health checks, on one thread beside the workers.
 //!
-//! One loop owns the [`Daemon`] and does everything that changes it, one thing after the other. What is slow (reading a
-//! configuration, looking at files) runs on threads of its own and comes back as a message; whoever only reads gets the
-//! view that the loop published last.
+//! One loop owns the [`Daemon`] and makes all changes to it, one after the other. Slow work (reading a configuration,
+//! checking files) runs on threads of its own and returns a message. Readers get the view that the loop published last.
 //!
-//! Not here: anything that a client's request waits for.
+//! Not here: work that a client's request waits for.
 
 mod api;
 pub mod client;

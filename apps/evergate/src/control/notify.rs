@@ -12,7 +12,7 @@ pub(super) struct Notify {
 }
 
 impl Notify {
-    /// As the environment says; a socket that cannot be used counts as none.
+    /// The socket from the environment; an unusable socket counts as none.
     pub(super) fn from_environment() -> Notify {
         Notify { to: std::env::var_os("NOTIFY_SOCKET").as_deref().and_then(open) }
     }

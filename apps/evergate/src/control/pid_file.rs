@@ -1,8 +1,8 @@
 //! The file with the process id.
 //!
-//! Its process holds it locked. A lock ends with its holder, however that one ends, so a file that a crash left behind is
-//! told from one whose process lives without a guess at what a number means by now. A file that holds anything else than a
-//! number is no pid file: it is left alone.
+//! Its process holds a lock on it. A lock ends with its holder, however the holder ends. The lock distinguishes a file
+//! of a living process from one that a crash left, without a guess about the number. A file with other content than a
+//! number is no pid file and is left alone.
 
 use evergate_config::is_pid;
 use std::fs::{File, TryLockError};
@@ -24,17 +24,17 @@ impl PidFile {
         PidFile::replace(path)
     }
 
-    /// Writes it in the place of the process before, which may hold the old one still. Whole: a reader never sees half a
-    /// number. Refused where the file is there and is no pid file.
+    /// Writes the file for the new process of an upgrade, while the old process may still hold the old file. A reader
+    /// never sees half a number. Fails where the existing file is no pid file.
     pub(super) fn replace(path: &Path) -> io::Result<PidFile> {
         refuse_if_foreign(path)?;
         let text = format!("{}\n", std::process::id());
         let mut partial = path.as_os_str().to_owned();
         partial.push(format!(".{}", std::process::id()));
-        let _ = std::fs::remove_file(&partial); // a link that somebody else put there is not followed
+        let _ = std::fs::remove_file(&partial); // a link that another user put there is not followed
         let moved = File::create_new(&partial).and_then(|mut file| {
             file.write_all(text.as_bytes())?;
-            let _ = file.try_lock(); // some file systems know no locks: nobody is refused there
+            let _ = file.try_lock(); // some file systems have no locks: then no process is refused
             std::fs::rename(&partial, path)?;
             Ok(file)
         });
@@ -77,7 +77,7 @@ fn refuse_if_foreign(path: &Path) -> io::Result<()> {
 }
 
 fn refuse_if_locked(path: &Path) -> io::Result<()> {
-    // Whatever hinders reading it is no sign of life, and writing it will tell.
+    // A file that cannot be read proves no living process, and the later write reports the error.
     if !std::fs::metadata(path).is_ok_and(|file| file.is_file()) {
         return Ok(());
     }
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_pid_file_is_left_alone() {
+    fn foreign_file_is_left_alone() {
         let folder = std::env::temp_dir().join(format!("evergate-pid-file-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
         let path = folder.join("file");

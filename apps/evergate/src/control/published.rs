@@ -23,12 +23,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 use tokio::sync::{mpsc, oneshot};
 
-/// Caller of an upgrade, who gets its result.
+/// Caller of an upgrade, which gets the result.
 pub(super) type UpgradeCaller = oneshot::Sender<Result<Upgraded, Refused>>;
 
 /// What the main loop is asked to do.
 pub(super) enum Message {
-    /// Read the configuration anew and put it in force.
+    /// Read the configuration again and apply it.
     Reload(oneshot::Sender<Reloaded>),
     /// Reopen the access log; the answer names the file.
     ReopenLog(oneshot::Sender<String>),

@@ -1,4 +1,4 @@
-//! What the workers say of mirroring, put together with what the agent publishes.
+//! Replication status: the workers' counters joined with the agent's status.
 
 use super::published::Control;
 use crate::agent::Handle;

@@ -1,10 +1,10 @@
 //! HTTP/1.1 for the control plane: the admin API on its Unix socket, the metrics on TCP.
 //!
-//! Bounds: so many connections at a time, one request each, a small head, a limit in time. At [`CONNECTIONS_MAX`]
-//! the next connection takes the place of the one that has waited longest for its caller: for the request head
-//! first, then for the caller to read the response. A command that is being carried out keeps its place on the
-//! socket, and the next caller waits; on TCP, where anybody may connect, the oldest request gives way too. Bodies
-//! are not read, because no request has one that says anything.
+//! Bounds: [`CONNECTIONS_MAX`] connections at a time, one request each, a small head, a time limit. At the bound the
+//! next connection replaces the one that has waited longest for its caller: for the request head first, then for the
+//! caller to read the response. A running command keeps its connection on the socket, and the next caller waits. On
+//! TCP, where any client may connect, the oldest request is replaced too. Bodies are not read, because no request needs
+//! one.
 
 use super::api::{self, Surface};
 use super::published::Control;
@@ -28,7 +28,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 const CONNECTIONS_MAX: usize = 64;
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// Who connects to the metrics may be anybody.
+/// Any client may connect to the metrics.
 const METRICS_HEAD_TIMEOUT: Duration = Duration::from_secs(1);
 /// A scraper's own limit is ten seconds, mostly.
 const METRICS_TIMEOUT: Duration = Duration::from_secs(20);
@@ -58,7 +58,7 @@ impl Serving {
     pub(super) async fn drain(&self) {
         self.stop();
         let all = self.permits.acquire_many(CONNECTIONS_MAX as u32);
-        let _ = tokio::time::timeout(DRAIN_TIMEOUT, all).await; // else somebody does not take an answer
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, all).await; // otherwise a client does not read its answer
     }
 }
 

@@ -1,5 +1,5 @@
-//! The signals that a node knows, and what each of them says. Of those that other servers know and this one does not none
-//! may end it.
+//! The signals that a node handles, and their meanings. A signal that other servers know and this one does not must not
+//! end it.
 
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGUSR1, SIGUSR2};
 use signal_hook::flag;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::signal::unix::{self, SignalKind, signal};
 
-/// What a signal says.
+/// Meaning of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
     /// Reload the configuration.
@@ -21,7 +21,7 @@ pub(super) enum Signal {
     Nothing(&'static str),
 }
 
-/// What is said before anybody waits for it: names that do not resolve yet may keep a start for long.
+/// Signals that arrive before the main loop runs: names that do not resolve yet may delay a start for long.
 #[derive(Debug)]
 pub struct EarlySignals {
     hangup: Arc<AtomicBool>,
@@ -59,7 +59,7 @@ pub(super) struct Signals {
 impl Signals {
     /// From now on none of them ends the process by itself.
     pub(super) fn new() -> io::Result<Signals> {
-        // Who writes beyond the limit of a file's size hears it from the call.
+        // A write beyond the limit of a file's size fails with an error instead.
         flag::register(libc::SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
         Ok(Signals {
             hangup: signal(SignalKind::hangup())?,
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reload_that_is_asked_for_before_anybody_waits_for_signals_is_known_later() {
+    fn early_reload_signal_is_handled_later() {
         let early = EarlySignals::new().unwrap();
         signal_hook::low_level::raise(SIGUSR1).unwrap();
         assert!(!early.reload());

@@ -1,5 +1,5 @@
-//! The admin API's Unix socket: made so that nobody else can open it even for a moment, and a stale one taken away
-//! only when it surely is one.
+//! The admin API's Unix socket. It is created so that no other user can open it even for a moment. A stale socket is
+//! removed only when it certainly is one.
 
 use evergate_sys::Account;
 use std::fs::File;
@@ -20,8 +20,9 @@ pub(super) struct AdminSocket {
 }
 
 impl AdminSocket {
-    /// Binds `path` with mode 0600. Its folder is made if only that is missing, and whom the process becomes may pass through it, as an
-    /// upgrade and a reload do. Not theirs: root will come here again, and must not meet what they put there.
+    /// Binds `path` with mode 0600. Creates the socket's folder if only the folder is missing. The node's user may pass
+    /// through it, as an upgrade and a reload do. The folder stays root's: a later start as root must not meet files of
+    /// that user.
     pub(super) fn bind(path: &Path, becomes: Option<&Account>) -> io::Result<AdminSocket> {
         let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !folder.exists() {
@@ -55,8 +56,8 @@ impl AdminSocket {
         }
     }
 
-    /// Whether its file is still there: somebody may have taken it away, or put another one in its place. Who may not look does not
-    /// know better.
+    /// Whether the socket's file is still there. It may be removed or replaced. A process without permission to look
+    /// assumes that it is there.
     pub(super) fn is_there(&self) -> bool {
         match inode(&self.path) {
             Ok(found) => self.inode.is_none_or(|inode| found == inode),
@@ -64,7 +65,7 @@ impl AdminSocket {
         }
     }
 
-    /// The socket of the process before, which serves it still.
+    /// The socket of the old process, which serves it still.
     pub(super) fn inherited(path: &Path, listener: UnixListener) -> io::Result<AdminSocket> {
         listener.set_nonblocking(true)?;
         Ok(AdminSocket { path: path.to_owned(), listener, inode: inode(path).ok(), left: true })
@@ -82,7 +83,8 @@ impl AdminSocket {
     }
 }
 
-/// Where others may write too, what has this name may be theirs: a link is not followed, and their folder not looked into.
+// In a folder that other users may write to, the name may be theirs: a link is not followed, and their folder not
+// opened.
 fn remove(private: &Path) {
     let Ok(found) = std::fs::symlink_metadata(private) else { return };
     if !found.is_dir() {
@@ -104,7 +106,7 @@ fn make(fresh: &Path, path: &Path) -> io::Result<AdminSocket> {
     Ok(AdminSocket { path: path.to_owned(), listener, inode, left: false })
 }
 
-/// A path that is free, or a socket that nobody listens on any more.
+/// Accepts a path that is free, or a socket that no process listens on any more.
 fn refuse_if_alive(path: &Path) -> io::Result<()> {
     let kind = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -138,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_in_the_place_of_the_private_folder_is_not_followed_and_what_a_crash_left_is_no_hindrance() {
+    fn private_folder_follows_no_link_and_survives_a_crash() {
         let folder = std::env::temp_dir().join(format!("evergate-socket-{}", std::process::id()));
         let (private, victim) = (folder.join(format!(".{}", std::process::id())), folder.join("victim"));
         std::fs::create_dir_all(&victim).unwrap();

@@ -1,7 +1,7 @@
-//! Generations that were replaced, until nobody uses them any more.
+//! Replaced generations, until no worker uses them any more.
 //!
-//! Whoever lets go of one last takes it apart, which lasts a tenth of a second where there are 100,000 rules. Were that a worker, all
-//! its connections would stand still for so long: so the last is always this.
+//! The last owner of a generation frees it, which takes a tenth of a second with 100,000 rules. All connections of a
+//! worker would stand still for that time, so the last owner is always this list.
 
 use crate::server_state::Generation;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ impl Retired {
         self.0.push(generation);
     }
 
-    /// Takes those apart that nobody uses, on another thread.
+    /// Frees unused generations on another thread.
     pub(super) fn sweep(&mut self, current: &Generation) {
         let unused = self.take_unused(current);
         if !unused.is_empty() {
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn of_those_with_the_same_rules_the_newest_is_enough() {
+    fn newest_of_several_with_the_same_rules_is_enough() {
         let (mut retired, first) = (Retired::default(), generation("same"));
         // As after a reload of certificates alone.
         let [second, third] = [(); 2].map(|()| Arc::new(first.for_worker()));

@@ -58,7 +58,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Takes apart what was replaced and nobody uses any more.
+    /// Frees replaced generations that no worker uses any more.
     pub fn sweep_retired(&mut self) {
         self.retired.sweep(&self.generation);
     }
@@ -96,8 +96,8 @@ impl Daemon {
         Ok((bound, sockets))
     }
 
-    /// The sockets of a listener for one of another name at its address, so that clients in the middle of TCP's handshake, whom
-    /// the kernel resets with the socket, do not notice; where they are bound.
+    /// Reuses a listener's sockets for a listener with another name at the same address, with the addresses where they
+    /// are bound. The kernel would reset clients in the middle of TCP's handshake together with a closed socket.
     fn keep_under(&self, old: &str, name: &str, sockets: &mut [Vec<ListenerSocket>]) -> Result<SocketAddr> {
         for (list, all) in sockets.iter_mut().zip(copies(&self.sockets())?) {
             let own = all.into_iter().filter(|socket| socket.name == old);

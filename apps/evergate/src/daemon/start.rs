@@ -1,4 +1,4 @@
-//! A process begins: what is bound, whom it becomes, its workers and its agent.
+//! Start of a process: its sockets, its user, its workers and its agent.
 
 use super::fd_limit::make_room_for_files;
 use super::generation_drop::Retired;
@@ -32,8 +32,8 @@ struct Places {
 }
 
 impl Daemon {
-    /// Binds everything, becomes the configured user, and starts the workers. With an inheritance its sockets take the place
-    /// of new ones. Serves once [`Daemon::listen`] is called.
+    /// Binds everything, becomes the configured user, and starts the workers. Inherited sockets replace new ones.
+    /// Serves once [`Daemon::listen`] is called.
     pub fn start(mut config: Config, inherited: Option<&mut Inheritance>) -> Result<Daemon> {
         let mut keep = CarriedState::default();
         if let Some(inherited) = &inherited {
@@ -100,7 +100,7 @@ fn share(config: &Config) -> Arc<Shared> {
     Arc::new(shared)
 }
 
-/// What the process before leaves: its sockets, its sessions, and what it knows of its servers.
+/// What the old process leaves: its sockets, its sessions, and what it knows of its servers.
 fn adopt(inherited: &mut Inheritance, generation: &Arc<Generation>, shared: &Shared) -> Places {
     let Inheritance { offer, bound, listeners, streams, .. } = inherited;
     adopt_servers(generation, &offer.servers);
@@ -109,7 +109,7 @@ fn adopt(inherited: &mut Inheritance, generation: &Arc<Generation>, shared: &Sha
     Places { bound: take(bound), sockets: take(listeners), streams: take(streams) }
 }
 
-/// Opens the log as whoever this process becomes.
+/// Opens the log as the user that this process becomes.
 fn become_user(config: &Config, account: Option<Account>) -> Result<Option<Writer>> {
     let to = Target::of(&config.logs.access);
     if let (Some(account), Some(user)) = (account, &config.node.user) {
@@ -125,7 +125,7 @@ fn become_user(config: &Config, account: Option<Account>) -> Result<Option<Write
     Ok(writer)
 }
 
-/// Whom a process that starts under this configuration becomes, if it is to be somebody else.
+/// The user that a process with this configuration becomes, if not the one that starts it.
 pub(crate) fn becomes(config: &Config) -> Result<Option<Account>> {
     let Some(user) = &config.node.user else { return Ok(None) };
     let account = Account::named(user, config.node.group.as_deref());
@@ -187,14 +187,14 @@ fn start_workers(
         .collect()
 }
 
-/// Starts the agent: it tells the workers what they are to do.
+/// Starts the agent, which sends instructions to the workers.
 fn start_agent(ground: Startup, workers: &[WorkerHandle]) -> Result<agent::Running> {
     let ways: Vec<_> = workers.iter().map(|worker| (worker.commands.clone(), worker.waker.clone())).collect();
     let mut pulses: Vec<_> = workers.iter().map(|worker| (worker.pulse.clone(), 0)).collect();
     let working = move || pulses.iter_mut().fold(true, |well, (pulse, last)| pulse.continues(last) && well);
     let notify = move |worker: usize, instruction| {
         if let Some((commands, waker)) = ways.get(worker) {
-            // A worker that is gone hears nothing more.
+            // A worker that has ended receives nothing more.
             let _ = commands.send(Command::Cluster(instruction));
             waker.wake();
         }
@@ -227,7 +227,7 @@ fn start_worker(
     Ok(WorkerHandle { commands, waker, counters, pulse, thread: Some(thread) })
 }
 
-/// Tells that a worker's thread has ended, however it did.
+/// Records that a worker's thread has ended, even by a panic.
 struct End(Arc<Watchdog>);
 
 impl Drop for End {

@@ -1,11 +1,11 @@
-//! What becomes of a worker that ended before its time.
+//! Handling of a worker that ended unexpectedly.
 //!
-//! The kernel divides new connections between the listening sockets of all workers (SO_REUSEPORT), and a socket that nobody
-//! looks at keeps its share: those clients would wait for ever. So its sockets, queues included, go to the next worker that
-//! runs, and so do those that a reload makes for it; a new process gets one for each of its workers again.
+//! The kernel divides new connections between the listening sockets of all workers (SO_REUSEPORT), and a socket without
+//! a worker keeps its share: those clients would wait forever. So its sockets, queues included, move to the next
+//! running worker, and so do those that a reload creates for it. A new process gets one socket per worker again.
 //!
-//! Not in a cluster: there the agent says nothing more for a node whose worker has ended, the gate closes, and the other
-//! nodes go on with its connections.
+//! Not in a cluster: there the agent stops sending heartbeats for a node with an ended worker, the gate closes, and the
+//! other nodes continue its connections.
 
 use super::{Daemon, WorkerHandle, copies};
 use crate::worker::{Command, ListenerSocket};
@@ -27,14 +27,14 @@ impl Daemon {
         Ok(())
     }
 
-    /// The same for sockets that nobody listens on yet.
+    /// Moves sockets on which no worker listens yet.
     pub(super) fn reassign_unlistened(&self, sockets: &mut [Vec<ListenerSocket>]) {
         for index in 0..sockets.len() {
             inherit(sockets, index, self.heir(index));
         }
     }
 
-    /// Who does what this worker is there for: itself, or the next one that runs.
+    /// The worker that serves in this worker's place: itself, or the next running worker.
     fn heir(&self, index: usize) -> usize {
         if self.agent.is_some() {
             return index;

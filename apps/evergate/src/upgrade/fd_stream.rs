@@ -13,7 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// The longest frame, in bytes: a parcel and what goes before it.
+/// Bound on a frame, in bytes: the state of a connection and the frame's header.
 pub const FRAME_BYTES_MAX: usize = UPGRADE_STATE_BYTES_MAX + 1024;
 const HEADER: usize = 5;
 const READ_BYTES: usize = 65_536;
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_longer_than_the_socket_takes_arrive_whole_with_their_descriptors() {
+    fn long_frame_arrives_complete_with_its_descriptors() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         theirs.set_nonblocking(true).unwrap();

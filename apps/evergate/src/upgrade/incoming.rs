@@ -11,10 +11,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// Longest pause of the process before.
+/// Longest pause of the old process.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The process before.
+/// The old process.
 #[derive(Debug)]
 pub struct Predecessor {
     link: Link,
@@ -24,7 +24,7 @@ pub struct Predecessor {
 #[derive(Debug)]
 pub struct Inheritance {
     predecessor: Predecessor,
-    /// What was said.
+    /// The old process's offer.
     pub offer: Offer,
     /// Listening sockets, by worker.
     pub listeners: Vec<Vec<ListenerSocket>>,
@@ -39,7 +39,7 @@ pub struct Inheritance {
 }
 
 impl Predecessor {
-    /// Says hello on standard input.
+    /// Sends `Hello` on standard input.
     pub fn connect() -> Result<Predecessor> {
         let stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
         stream.local_addr().context(
@@ -51,9 +51,9 @@ impl Predecessor {
         Ok(predecessor)
     }
 
-    /// Tells why this process does not go on.
+    /// Reports why this process ends.
     pub fn fail(&mut self, why: &str) {
-        let _ = self.send(&Message::Failed(why.to_owned())); // nobody listens any more: the log has it too
+        let _ = self.send(&Message::Failed(why.to_owned())); // if the old process has ended, the log has it too
     }
 
     /// Takes what is offered, if this process runs under the same configuration.
@@ -69,25 +69,26 @@ impl Predecessor {
     }
 
     fn take(&mut self, config: &Config) -> Result<(Offer, Vec<OwnedFd>)> {
-        let Message::Offer(offer) = self.receive()? else { bail!("the process before offers nothing") };
+        let Message::Offer(offer) = self.receive()? else { bail!("the old process offers nothing") };
         let mut descriptors = Vec::new();
         while descriptors.len() < offer.sockets.len() {
-            let frame = self.link.receive().context("the sockets of the process before do not come")?;
+            let frame = self.link.receive().context("the sockets of the old process do not arrive")?;
             if frame.lost > 0 {
                 bail!(
-                    "this process may not open as many files as the one before: raise the limit (LimitNOFILE=, ulimit -n)"
+                    "this process may not open as many files as the old one: raise the limit (LimitNOFILE=, ulimit -n)"
                 );
             }
             if frame.descriptors.is_empty() {
-                bail!("the process before says nothing more about its sockets");
+                bail!("the old process does not send all of its sockets");
             }
             descriptors.extend(frame.descriptors);
         }
         let workers = config.node.worker_count().get();
         if offer.workers != workers {
             bail!(
-                "this process would have {workers} workers, the running one has {has}, and each passes its connections to \
-                 the one of its number: `workers = {has}` under `[node]` to upgrade, a restart to change it",
+                "this process would have {workers} workers, the running one has {has}, and each passes its \
+                 connections to the one of its number: `workers = {has}` under `[node]` to upgrade, a restart to \
+                 change it",
                 has = offer.workers
             );
         }
@@ -102,12 +103,12 @@ impl Predecessor {
 
     fn send(&mut self, message: &Message) -> Result<()> {
         let text = Zeroizing::new(serde_json::to_vec(message)?);
-        self.link.send(&text, Vec::new()).context("the process before does not listen")
+        self.link.send(&text, Vec::new()).context("the old process does not listen")
     }
 
     fn receive(&mut self) -> Result<Message> {
-        let frame = self.link.receive().context("the process before says nothing")?;
-        serde_json::from_slice(&frame.bytes).context("the process before does not speak as expected")
+        let frame = self.link.receive().context("the old process sends nothing")?;
+        serde_json::from_slice(&frame.bytes).context("the old process sends an unexpected message")
     }
 }
 
@@ -143,7 +144,7 @@ impl Inheritance {
         Ok(all)
     }
 
-    /// Tells why this process does not go on.
+    /// Reports why this process ends.
     pub fn fail(&mut self, why: &str) {
         self.predecessor.fail(why);
     }
@@ -153,7 +154,7 @@ impl Inheritance {
         self.predecessor.send(&Message::Ready)?;
         match self.predecessor.receive()? {
             Message::Go(reported) => Ok(reported),
-            _ => bail!("the process before does not let this one serve"),
+            _ => bail!("the old process does not let this one serve"),
         }
     }
 }

@@ -1,21 +1,22 @@
-//! One process of a node hands over to the next: `evergate upgrade`.
+//! Process upgrade: one process of a node passes its connections to the next (`evergate upgrade`).
 //!
-//! The old process starts the new one with the arguments that it was started with itself, and a socket as its standard input.
-//! Over it they speak in this order; until `Go` the old process serves as if nothing had happened, and any failure is the
-//! new one's end and nothing else:
+//! The old process starts the new one with its own arguments and a socket as standard input. The two exchange messages
+//! over the socket in the following order. Until `Go` the old process serves as before, and any failure ends only the
+//! new process:
 //!
-//! 1. new: `Hello`, which forms it speaks. Others than ours are refused.
-//! 2. old: `Offer`, with the listening sockets, admin and metrics sockets, and one stream for each worker. They are the same
-//!    open sockets, queues included, so that no client is refused at any time.
-//! 3. new: reads its configuration, which must be the one in force, sets everything up, and says `Ready`; or `Failed`, why.
-//! 4. old: `Go`. It accepts no more and the new one begins to. Each worker of the old process passes its connections over
-//!    its stream to the same worker of the new one (`worker::handover`), and what cannot go yet as soon as it can.
-//! 5. The old process ends when it has nothing left and the new one has confirmed all, or after `timeouts.drain_ms`. Its workers
-//!    stay until then: should the new process end before, they serve again.
+//! 1. new: `Hello` with its versions. Other versions than the old process's are refused.
+//! 2. old: `Offer`, with the listening sockets, admin and metrics sockets, and one stream for each worker. They are the
+//!    same open sockets, queues included, so that no client is refused at any time.
+//! 3. new: reads its configuration, which must be the one in force, sets everything up, and sends `Ready`; or `Failed`
+//!    with the reason.
+//! 4. old: `Go`. It accepts no more connections, and the new process begins to. Each worker of the old process passes
+//!    its connections over its stream to the same worker of the new one (`worker::upgrade`), blocked ones as soon as
+//!    possible.
+//! 5. The old process ends when it has no connection left and the new one has confirmed all, or after
+//!    `timeouts.drain_ms`. Its workers stay until then: if the new process ends before, they serve again.
 //!
-//! Invariant: a descriptor and the state that belongs to it go in one frame.
-//! Not here: what a connection is made of ([`evergate_connection::Connection::export`]), and clusters, whose connections go to
-//! other nodes instead.
+//! Invariant: a descriptor and the state that belongs to it travel in one frame. Not here: the state of a connection
+//! ([`evergate_connection::Connection::export`]), and clusters, whose connections move to other nodes instead.
 
 mod fd_stream;
 mod incoming;
@@ -35,12 +36,12 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// The form of what processes say to each other. Another form has another number.
+/// Version of the messages between the processes. Each change of them raises it.
 pub const UPGRADE_VERSION: u32 = 3;
-/// The option of `evergate run` that says: standard input is the process before.
+/// The option of `evergate run` that makes standard input the socket of the old process.
 pub const SUCCESSOR_FLAG: &str = "--successor";
 
-/// What the two processes say.
+/// A message between the two processes.
 #[derive(Debug, Serialize, Deserialize)]
 enum Message {
     Hello(Hello),
@@ -50,14 +51,14 @@ enum Message {
     Go(OperatorState),
 }
 
-/// What operators have said since the offer.
+/// Changes of operators since the offer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperatorState {
     /// Servers that are out, by pool and name.
     pub draining: Vec<(String, String)>,
 }
 
-/// Who the new process is. Never changes its form: it is how others are told apart.
+/// Identity of the new process. Its encoding never changes, so every version can read it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Hello {
     version: String,
@@ -150,7 +151,7 @@ pub struct OfferedServer {
     /// The address in use.
     #[serde(default)]
     pub address: Option<SocketAddr>,
-    /// What the health checks say.
+    /// Result of the health checks.
     pub healthy: bool,
     /// An operator took it out.
     pub draining: bool,
@@ -165,8 +166,8 @@ pub struct Progress {
     pub passed: AtomicU64,
     /// Workers that have looked at every connection once.
     pub swept: AtomicUsize,
-    /// Workers that have nothing left: the new process has confirmed all, or the way to it broke and the rest has ended here, or
-    /// they have ended themselves.
+    /// Workers without connections left: the new process has confirmed all, or the link to it broke and the rest has
+    /// ended here, or the worker itself has ended.
     pub done: AtomicUsize,
     /// The way to the new process broke: it has ended, or is about to, or lost the stream alone.
     pub broken: AtomicBool,

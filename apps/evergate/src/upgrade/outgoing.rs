@@ -29,17 +29,17 @@ pub struct Failure {
 /// What to start.
 #[derive(Debug)]
 pub struct Order {
-    /// The program; otherwise the one that this process was started as, looked up anew.
+    /// The program; by default the one that this process was started as, looked up again.
     pub binary: Option<PathBuf>,
     /// What it gets.
     pub offer: Offer,
     /// The descriptors that the offer names.
     pub descriptors: Vec<OwnedFd>,
-    /// What ends it for whoever does not wait.
+    /// Ends the process for callers that do not wait.
     pub leash: Leash,
 }
 
-/// A new process that was not told to go yet, once there is one.
+/// The new process before its release, once it exists.
 #[derive(Clone, Debug, Default)]
 pub struct Leash(Arc<Mutex<OutgoingState>>);
 
@@ -97,7 +97,7 @@ pub struct Successor {
 impl Drop for Successor {
     fn drop(&mut self) {
         if !self.released {
-            // It serves nobody yet.
+            // It serves no client yet.
             self.leash.end();
             self.leash.wait();
         }
@@ -120,11 +120,11 @@ impl Successor {
         let mut command = Command::new(&binary);
         command.args(arguments).arg(SUCCESSOR_FLAG).stdin(Stdio::from(OwnedFd::from(theirs)));
         let pid = leash.start(&mut command).map_err(|error| unable("cannot start", error))?;
-        drop(command); // with our copy of its end
+        drop(command); // with this process's copy of the other end
         let mut new =
             Successor { leash, pid, link: Link::new(ours), version: String::new(), released: false };
         let prepared = match new.prepare(&offer, descriptors) {
-            // It may have said why it ends while something was on its way to it.
+            // The new process may have sent its reason while a message was on its way to it.
             Err(Stop::Broke(error)) if is_gone(&error) => match new.receive() {
                 Err(Stop::Sent(why)) => Err(Stop::Sent(why)),
                 _ => Err(Stop::Broke(error)),
@@ -170,13 +170,13 @@ impl Successor {
     fn receive(&mut self) -> Result<Message, Stop> {
         let frame = self.link.receive()?;
         match serde_json::from_slice(&frame.bytes).map_err(io::Error::from)? {
-            // As a line of its own it begins so; here it is told within another one.
+            // As a line of its own it has this prefix; here it is part of another line.
             Message::Failed(why) => Err(Stop::Sent(why.strip_prefix("error: ").unwrap_or(&why).to_owned())),
             message => Ok(message),
         }
     }
 
-    /// The word: from now on the new process serves.
+    /// Sends the release: from now on the new process serves.
     pub fn go(&mut self, reported: OperatorState) -> io::Result<()> {
         self.send(&Message::Go(reported))?;
         self.released = true;
@@ -198,7 +198,7 @@ impl Successor {
         &self.version
     }
 
-    /// Says as exactly as possible why it is not there.
+    /// The failure, with the most exact cause of why the new process is not ready.
     fn broke(&mut self, binary: &std::path::Path, error: &io::Error) -> Failure {
         let name = binary.display();
         let until = Instant::now() + ENDING;
@@ -212,11 +212,11 @@ impl Successor {
             (None, io::ErrorKind::TimedOut) => {
                 format!("{name} was not ready within {} s and was ended", PATIENCE.as_secs())
             }
-            (None, _) => format!("{name} does not speak as expected: {error}"),
+            (None, _) => format!("{name} sends an unexpected message: {error}"),
         };
         Failure {
             error,
-            remedy: "see what it said on standard error, where this process's messages go".to_owned(),
+            remedy: "see its messages on standard error, where this process's messages go".to_owned(),
         }
     }
 }
@@ -230,7 +230,8 @@ fn version_mismatch(binary: &std::path::Path, hello: &Hello) -> Failure {
     let ours = Hello::ours();
     Failure {
         error: format!(
-            "{} is evergate {} and takes connections in form {}.{}; this process, evergate {}, gives them in form {}.{}",
+            "{} is evergate {} and accepts connections of version {}.{}; this process, evergate {}, passes version \
+             {}.{}",
             binary.display(),
             hello.version,
             hello.upgrade,
@@ -243,7 +244,7 @@ fn version_mismatch(binary: &std::path::Path, hello: &Hello) -> Failure {
     }
 }
 
-/// Why it does not go on.
+/// Why the new process does not continue.
 enum Stop {
     /// In the new process's words.
     Sent(String),

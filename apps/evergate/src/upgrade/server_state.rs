@@ -1,4 +1,4 @@
-//! What one process, or one generation, tells the next of the servers.
+//! State of the servers that a process, or a generation, passes to the next.
 
 use super::OfferedServer;
 use crate::server_state::{Generation, ServerRuntime};
@@ -21,8 +21,8 @@ pub fn offered_servers(generation: &Generation) -> Vec<OfferedServer> {
     all
 }
 
-/// Goes on with the address in use of every server whose host still has it: a resolver answers in any order, and a server
-/// must not become another one for that.
+/// Keeps the address in use of every server whose host still has it. A resolver answers in any order, and a server must
+/// not become another one because of that.
 pub fn prefer_known(config: &mut Config, known: &[OfferedServer]) {
     for pool in &mut config.pools {
         for server in &mut pool.servers {
@@ -35,8 +35,8 @@ pub fn prefer_known(config: &mut Config, known: &[OfferedServer]) {
     }
 }
 
-/// Goes on with what the process before knew of the servers. What an operator said holds for the name, and what was seen for
-/// the address.
+/// Adopts the old process's state of the servers. An operator's change follows the name, and a measurement follows the
+/// address.
 pub fn adopt_servers(generation: &Generation, known: &[OfferedServer]) {
     for (server, known) in namesakes(generation, known) {
         server.draining.store(known.draining, Ordering::Relaxed);
@@ -48,7 +48,7 @@ pub fn adopt_servers(generation: &Generation, known: &[OfferedServer]) {
     }
 }
 
-/// The servers that the process before used at the same address.
+/// The servers that the old process used at the same address.
 pub fn adopted<'a>(
     generation: &'a Generation,
     known: &'a [OfferedServer],

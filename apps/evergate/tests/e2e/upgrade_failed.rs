@@ -44,7 +44,7 @@ fn program_that_is_not_there_or_ends_changes_nothing() {
     let ends = scene.node.script("ends", "exit 3");
     scene.expect_refusal(&["--binary", &ends], "ends ended before it was ready (exit status: 3)");
     let babbles = scene.node.script("babbles", "echo hello, what is this >&0; cat > /dev/null");
-    scene.expect_refusal(&["--binary", &babbles], "does not speak as expected");
+    scene.expect_refusal(&["--binary", &babbles], "sends an unexpected message");
     scene.node.upgrade();
     assert_eq!(scene.persistent.get("/x").unwrap().text(), "one");
 }
@@ -54,7 +54,7 @@ fn program_with_another_wire_version_is_refused() {
     let mut scene = scene();
     let hello = r#"{"Hello":{"version":"9.9.9","upgrade":99,"upgrade_state":1}}"#;
     let other = scene.node.script("other", &format!("{}\ncat > /dev/null", upgrade_message(hello)));
-    scene.expect_refusal(&["--binary", &other], "is evergate 9.9.9 and takes connections in form 99.1");
+    scene.expect_refusal(&["--binary", &other], "is evergate 9.9.9 and accepts connections of version 99.1");
 }
 
 /// The program reads nothing of its input, and ends before all of it is sent.

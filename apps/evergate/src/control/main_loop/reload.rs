@@ -1,8 +1,8 @@
-//! Reload: the configuration is read on a thread of its own and then put in force as a whole, or not at all.
+//! Reload: a separate thread reads the configuration, which then takes effect as a whole or not at all.
 //!
-//! Requests that come while a read is under way share the next one: what they were asked for may have been written after
-//! this one began. Requests that come during an upgrade wait for its end, for a bounded time: the connections that the old
-//! process passes name rules and listeners of the configuration that both processes have.
+//! Requests during a read share the next read, because the file may have been written after this read began. Requests
+//! during an upgrade wait for its end, for a bounded time: the connections that the old process passes refer to rules
+//! and listeners of the configuration that both processes have.
 
 use super::{Asker, Main, bind_metrics, no_admin};
 use crate::control::config_source::Read;
@@ -17,7 +17,8 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Longest wait of a reload for the end of an upgrade. The caller's patience (`cli::remote`, `control::server`) is longer.
+/// Longest wait of a reload for the end of an upgrade. The caller's timeout (`cli::remote`, `control::server`) is
+/// longer.
 const UPGRADE_WAIT: Duration = Duration::from_secs(60);
 
 /// Reloads that wait for the end of an upgrade.
@@ -28,7 +29,7 @@ pub(super) struct DeferredReload {
 }
 
 impl Main {
-    /// Reads the configuration anew, and puts it in force when it has come.
+    /// Reads the configuration again, and applies it when it has been read.
     pub(super) fn ask_reload(&mut self, asker: Option<tokio::sync::oneshot::Sender<Reloaded>>) {
         if self.is_upgrading() {
             self.defer_reload(asker);
@@ -54,8 +55,8 @@ impl Main {
         self.poll_deferred_reload();
     }
 
-    /// Starts the reload that waits for an upgrade, when that has ended or has lasted too long: then it is refused with the
-    /// reason. A process that has a successor reloads nothing; its callers ask the successor.
+    /// Starts the reload that waits for an upgrade, when the upgrade has ended. If it lasts too long, the reload is
+    /// refused with the reason. A process with a successor reloads nothing; its callers ask the successor.
     pub(super) fn poll_deferred_reload(&mut self) {
         let Some(deferred) = &self.deferred else { return };
         let has_successor = self.is_passing();
@@ -80,7 +81,7 @@ impl Main {
         });
     }
 
-    /// Puts in force what was read, and tells whoever asked.
+    /// Applies the configuration that was read, and answers the callers.
     pub(super) fn reload(&mut self, read: Read) {
         let reloaded = self.apply(read);
         for problem in &reloaded.problems {
@@ -140,7 +141,7 @@ impl Main {
         }
         if self.daemon.is_inheriting() {
             // Its connections name rules and listeners as the configuration has them that both processes read.
-            let what = "the process before still passes connections to this one".to_owned();
+            let what = "the old process still passes connections to this one".to_owned();
             return refuse(self, what, "reload when it has ended");
         }
         // Reading it again would not help.
@@ -186,7 +187,8 @@ impl Main {
         }
     }
 
-    /// Moves the admin API, or makes its socket again where the file is gone. The old socket stays if the new one cannot be had: an operator must not be locked out.
+    /// Moves the admin API, or creates its socket again if the file is gone. The old socket stays if the new one fails:
+    /// an operator must not be locked out.
     fn change_admin(&mut self, problems: &mut Vec<Finding>) {
         let Some(path) = self.daemon.config.admin.socket.clone() else {
             if self.admin.take().is_some() {
@@ -217,8 +219,8 @@ impl Main {
         }
     }
 
-    /// Tells of certificates that are not valid now, or not for long. Those that a configuration file names are told by its
-    /// checks when it is read.
+    /// Warns of certificates that are not valid now, or not for long. The checks of a configuration file cover those
+    /// that it names.
     pub(super) fn warn_of_certificates(&self) {
         let now = evergate_sys::wall_clock_s().cast_signed();
         for (name, certificate) in &self.daemon.certificates {
@@ -228,14 +230,14 @@ impl Main {
         }
     }
 
-    /// Tells of keys among these files that everybody may read.
+    /// Warns of keys among these files that every user may read.
     fn warn_of_open_secrets(&self, fresh: &[PathBuf]) {
         for path in secrets(&self.daemon.config) {
             if fresh.contains(path) && Machine.is_readable_by_all(path) {
                 let shown = path.display();
                 warning(format_args!(
-                    "every user of this machine may read the secret in `{shown}`; whoever reads it can pose as this server or \
-                     read its connections; take the right away: `chmod o-r {shown}`"
+                    "every user of this machine may read the secret in `{shown}`: any of them can pose as this \
+                     server or read its connections; remove the permission: `chmod o-r {shown}`"
                 ));
             }
         }
@@ -253,7 +255,7 @@ impl Main {
             return;
         };
         if self.is_draining() || self.reading.is_some() || self.is_upgrading() {
-            return; // whoever comes next reads them anyway
+            return; // the next read of the configuration loads them anyway
         }
         match self.daemon.reload(self.daemon.config.clone()) {
             Ok(()) => {

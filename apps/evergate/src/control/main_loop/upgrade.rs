@@ -1,9 +1,12 @@
-//! `evergate upgrade`: a new process takes this one's place, connections included.
+//! `evergate upgrade`: a new process replaces this one, connections included.
 //!
-//! Until the new process is ready, which a thread of its own waits for, nothing changes here, and reloads are refused: what
-//! was offered must stay true. Then this process tells it to go, accepts no more, and passes its connections; it ends when
-//! nothing is left, or when draining would. Should the new process break down before that, this one serves again; should it have been told to end, this one ends too. Should it live, and
-//! only the way to it be broken, it serves alone, and what is here ends here: two processes must never accept.
+//! Until the new process is ready, which a separate thread waits for, nothing changes here. Reloads are refused,
+//! because the offer must stay true. Then this process releases the new one, accepts no more connections, and passes
+//! its own. It ends when none is left, or at the drain timeout.
+//!
+//! If the new process crashes before that, this one serves again. If it received a stop signal, this one ends too. If
+//! it lives and only the link to it is broken, it serves alone, and the connections here end: two processes must never
+//! accept at the same time.
 
 use super::Main;
 use crate::control::console::{error, info, warning};
@@ -32,7 +35,7 @@ pub(super) struct Upgrade {
 
 struct Passing {
     progress: Arc<Progress>,
-    /// Ends nothing when it is dropped: it was told to go.
+    /// Dropping it ends no process once the new process is released.
     successor: Successor,
     /// Since when the way to it is broken.
     broken_since: Option<Instant>,
@@ -41,7 +44,7 @@ struct Passing {
 }
 
 impl Upgrade {
-    /// Tells who asked what came of it.
+    /// Answers the callers with the result.
     fn answer_callers(&mut self) {
         let (Some(passing), Some(asker)) = (&self.passing, self.asker.take()) else { return };
         let progress = &passing.progress;
@@ -68,16 +71,15 @@ impl Upgrade {
         }
         let (Some(passing), Some(asker)) = (&self.passing, self.asker.take()) else { return };
         let (pid, passed) = (passing.successor.pid(), passing.progress.passed.load(Ordering::Relaxed));
-        let error = format!(
-            "pid {pid} serves with {passed} connections of the process before, and {open} were ended"
-        );
+        let error =
+            format!("pid {pid} serves with {passed} connections of the old process, and {open} were ended");
         let remedy = "raise timeouts.drain_ms, unless a signal ended that process".to_owned();
         let _ = asker.send(Err(Refused { error, remedy }));
     }
 }
 
 impl Main {
-    /// Starts the new process, unless something else is going on.
+    /// Starts the new process, unless another operation is running.
     pub(super) fn ask_upgrade(&mut self, binary: Option<PathBuf>, asker: UpgradeCaller) {
         let offered = self.may_upgrade().and_then(|()| self.prepare_offer(binary));
         let (order, streams) = match offered {
@@ -112,15 +114,15 @@ impl Main {
         }
         if self.daemon.is_inheriting() {
             return refuse(
-                "the process before still passes connections to this one",
+                "the old process still passes connections to this one",
                 "try again when it has ended",
             );
         }
         if self.daemon.agent().is_some() {
             return refuse(
                 "a node of a cluster is not upgraded in place: the other nodes take its connections",
-                "`evergate node drain`, wait until `evergate cluster status` says drained, stop this process, start the \
-                 new program, and wait until no bucket is without a copy before the next node",
+                "`evergate node drain`, wait until `evergate cluster status` shows drained, stop this process, \
+                 start the new program, and wait until every bucket has a backup before the next node",
             );
         }
         Ok(())
@@ -152,7 +154,8 @@ impl Main {
             if draining {
                 return Err(failure("the node has begun to drain meanwhile".to_owned()));
             }
-            // The service manager listens to the main process only, so it is told before the new one speaks.
+            // The service manager accepts messages of the main process only, so it gets the new pid before the new
+            // process sends.
             self.notify.main_process(successor.pid());
             successor
                 .go(self.daemon.operator_state())
@@ -195,7 +198,7 @@ impl Main {
         self.drain_until = Some(Instant::now() + self.daemon.config.timeouts.drain);
     }
 
-    /// Tells who asked once every connection has been looked at; takes everything back when the new process has ended.
+    /// Answers the callers once every connection has been handled; serves again when the new process has ended.
     pub(super) fn poll_upgrade(&mut self) {
         if self.has_passed_all() {
             return self.log_upgraded();
@@ -247,17 +250,17 @@ impl Main {
         );
         error(&what);
         if let Some(asker) = asker.take() {
-            let remedy = "see what both said on standard error".to_owned();
+            let remedy = "see the messages of both on standard error".to_owned();
             let _ = asker.send(Err(Refused { error: what, remedy }));
         }
         self.daemon.end_remaining();
     }
 
-    /// The new process was told to end, and with it the service: nobody takes its place.
+    /// The new process received a stop signal, and the whole service ends.
     fn follow(&mut self) {
         let Some(upgrade) = &mut self.upgrade else { return };
         let open = self.control.shared.connections.load(Ordering::Relaxed);
-        let what = format!("the new process was told to end: ending {open} open connections here now");
+        let what = format!("the new process was stopped: ending {open} open connections here now");
         info(&what);
         if let Some(asker) = upgrade.asker.take() {
             let remedy = "start the node again".to_owned();
@@ -282,7 +285,7 @@ impl Main {
         }
         self.return_doors();
         if let Some(asker) = asker {
-            let remedy = "see what it said on standard error".to_owned();
+            let remedy = "see its messages on standard error".to_owned();
             let _ = asker.send(Err(Refused { error: what, remedy }));
         }
     }
@@ -298,7 +301,7 @@ impl Main {
         }
     }
 
-    /// What to say at the end of a process that has passed its connections on.
+    /// Last message of a process that has passed its connections.
     pub(super) fn passed_to(&self) -> Option<String> {
         let passing = self.upgrade.as_ref()?.passing.as_ref()?;
         let passed = passing.progress.passed.load(Ordering::Relaxed);
