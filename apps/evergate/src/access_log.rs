@@ -1,8 +1,8 @@
-//! The access log: one JSON object a line, written by a thread of its own so that a slow disk stalls no worker.
+//! The access log: one JSON object per line, written by a separate thread so that a slow disk stalls no worker.
 //!
-//! Bound: workers that are so many bytes ahead of the writer lose lines. What cannot be written is lost too: a
-//! full disk must not stop the switch. All of them are counted, and the operator is told when either begins and when it is
-//! over, not with every line. The end waits for the writer for a moment only.
+//! Bound: workers that are [`BYTES_MAX`] bytes ahead of the writer lose lines. Lines that cannot be written are lost
+//! too, because a full disk must not stop the node. All lost lines are counted. A message marks the beginning and the
+//! end of a loss, not each line. The end of the process waits for the writer for a moment only.
 
 mod open;
 
@@ -25,9 +25,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Memory of what may wait for the writer, in bytes. Clients choose how long a line is.
 const BYTES_MAX: usize = 16 << 20;
-/// A writer that is too slow is not said to keep up earlier than this: it may go to and fro.
+/// Time after a loss before which a writer does not count as fast enough: it may alternate.
 const LOSS_MIN: Duration = Duration::from_secs(10);
-/// A file that could not be opened anew is tried again with the first line after this long.
+/// Time after which a file that could not be reopened is tried again, with the next line.
 const REOPEN_AGAIN: Duration = Duration::from_secs(1);
 
 /// How long the end of the process waits for what is left to be written.
@@ -168,7 +168,7 @@ impl Batch {
 struct Backlog {
     bytes: AtomicUsize,
     lines: AtomicU64,
-    /// Lines that had no room since it was said that there are some; 0 while there are none.
+    /// Lines lost for lack of space since the warning about them; 0 without a loss.
     refused: AtomicU64,
 }
 
@@ -278,8 +278,9 @@ impl LineSender {
         if !self.backlog.add(&batch) {
             if self.backlog.refuse(batch.lines) {
                 console::warning(
-                    "access log: requests come faster than their lines are taken: 16 MiB wait, and more lines are lost \
-                     (evergate_log_lines_lost_total); make what stores or reads them faster, or set logs.access to a file",
+                    "access log: requests come faster than their lines are taken: 16 MiB wait, and more lines are \
+                     lost (evergate_log_lines_lost_total); make what stores or reads them faster, or set \
+                     logs.access to a file",
                 );
             }
             return batch.lines;
@@ -294,7 +295,7 @@ impl LineSender {
     }
 }
 
-/// Starts writing to `target`, which must be writable, in a process that has become this user, if it was to become one: root would
+/// Starts writing to `target`, which must be writable, in a process that has become `user`, if there is one: root would
 /// follow a link that the user has put in the file's place.
 pub fn start_as(user: Option<&str>, target: &Target) -> Result<Writer> {
     Output::open(target, Arc::default()).and_then(Writer::start_with).map_err(|error| match user {
@@ -315,7 +316,7 @@ pub struct Writer {
     reopen: Arc<AtomicBool>,
     lost: Arc<AtomicU64>,
     format: Arc<Format>,
-    /// Hears nothing until the thread has ended.
+    /// Closed when the thread has ended.
     ended: Receiver<()>,
 }
 
@@ -351,14 +352,14 @@ impl Writer {
     /// Reopens the file, before the next line.
     pub fn reopen(&self) {
         self.reopen.store(true, Ordering::Relaxed);
-        // An empty batch wakes a writer that waits for lines. Where there is no room for it, the writer is awake.
+        // An empty batch wakes a writer that waits for lines. Without space for the batch, the writer is active.
         let wake = Batch::default();
         if self.backlog.add(&wake) {
             let _ = self.to_writer.send(wake);
         }
     }
 
-    /// Lines that could not be written, counted as it goes on.
+    /// Lines that could not be written; the count continues.
     pub fn lost(&self) -> Arc<AtomicU64> {
         self.lost.clone()
     }
@@ -368,15 +369,15 @@ impl Writer {
         &self.target
     }
 
-    /// Waits until every line is written, but not longer than this; all senders must be gone. A pipe that nobody reads keeps
-    /// the thread until the process ends, and what is left is lost.
+    /// Waits until every line is written, at most for `patience`; all senders must be dropped. A pipe without a reader
+    /// blocks the thread until the process ends, and the remaining lines are lost.
     pub fn finish(self, patience: Duration) {
         drop(self.to_writer);
         if self.ended.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
             let lines = self.backlog.lines.load(Ordering::Relaxed);
             self.lost.fetch_add(lines, Ordering::Relaxed);
             console::warning(format_args!(
-                "access log: {} takes nothing any more: the last {lines} lines are lost; let something read it that lives \
+                "access log: {} accepts nothing any more: the last {lines} lines are lost; use a reader that lives \
                  longer than this process, or set logs.access to a file",
                 self.target
             ));
@@ -408,11 +409,11 @@ struct Output {
     target: Target,
     file: BlockingWriter,
     lost: Arc<AtomicU64>,
-    /// When the file is to be opened anew, if it is.
+    /// When the file is to be reopened, if it is.
     reopen_at: Option<Instant>,
-    /// That it could not be opened anew has been said.
+    /// The warning that it could not be reopened is logged.
     is_stuck: bool,
-    /// Lines lost since writing began to fail, which has been said; 0 while it works.
+    /// Lines lost since the warning that writing fails; 0 while it works.
     failing: u64,
     /// The last line is there in part only.
     is_torn: bool,
@@ -443,8 +444,9 @@ impl Output {
                 self.reopen_at = Some(Instant::now() + REOPEN_AGAIN);
                 if !std::mem::replace(&mut self.is_stuck, true) {
                     console::warning(format_args!(
-                        "access log: cannot open {} anew: {error}; lines go to the file as it was, which may have another \
-                         name by now; let the user of this process write there, it is tried again every second",
+                        "access log: cannot reopen {}: {error}; lines go to the file as it was, which may have \
+                         another name by now; let the user of this process write there: it is tried again every \
+                         second",
                         self.target
                     ));
                 }
@@ -469,8 +471,8 @@ impl Output {
                 self.lost.fetch_add(lines, Ordering::Relaxed);
                 if self.failing == 0 {
                     console::warning(format_args!(
-                        "access log: cannot write to {}: {error}; lines are lost (evergate_log_lines_lost_total) until it \
-                         works again: make room, or have it rotated to another place",
+                        "access log: cannot write to {}: {error}; lines are lost (evergate_log_lines_lost_total) \
+                         until it works again: make room, or rotate the file to another disk",
                         self.target
                     ));
                 }
@@ -564,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_is_too_slow_is_told_of_once_until_it_has_kept_up_for_a_while() {
+    fn slow_writer_is_reported_once_until_it_keeps_up_again() {
         let (backlog, mut since, now) = (Backlog::default(), None, Instant::now());
         assert_eq!(backlog.recovered(&mut since, now), None);
         backlog.bytes.store(BYTES_MAX, Ordering::Relaxed);
@@ -595,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_is_stuck_is_not_waited_for_and_what_is_left_is_lost() {
+    fn stuck_writer_is_not_awaited_and_its_lines_are_lost() {
         let (reader, writer) = io::pipe().unwrap();
         let mut output = full();
         output.file = BlockingWriter(File::from(std::os::fd::OwnedFd::from(writer)));

@@ -64,8 +64,8 @@ const KINDS: [(&str, Version, &rcgen::SignatureAlgorithm); 3] = [
     ("tls13_ecdsa", Version::Tls13, &rcgen::PKCS_ECDSA_P256_SHA256),
 ];
 
-/// Rounds of each measurement; the best counts, because everything that disturbs makes it slower. They are short, so that
-/// some of them meet no other process on a busy machine.
+/// Rounds of each measurement. The best round counts, because every disturbance makes it slower. Rounds are short, so
+/// that some of them run undisturbed on a busy machine.
 const ROUNDS: u32 = 100;
 
 /// Measures all kinds; each of the three measurements of a kind takes about `time`.

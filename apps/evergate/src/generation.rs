@@ -33,7 +33,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// What must survive a reload although the configuration is read anew.
+/// State that survives a reload.
 #[derive(Debug, Default)]
 pub struct CarriedState {
     /// Ticket keys by their file, or by the name of the TLS settings: a reload must not end sessions.
@@ -135,7 +135,7 @@ impl CarriedState {
         offer.self_signed = self.self_signed.iter().map(made).collect();
     }
 
-    /// Goes on with what the process before kept.
+    /// Adopts the state of the old process.
     pub fn inherit(&mut self, offer: &Offer) -> Result<()> {
         for OfferedTickets { name, keys, .. } in &offer.tickets {
             let keys = TicketKeys::from_file_bytes(keys.as_bytes());
@@ -425,8 +425,8 @@ fn assemble_pool(config: &Config, id: PoolId) -> Result<Pool> {
     })
 }
 
-/// Whether only listeners without HTTP use the pool. What passes through it may be any protocol, so HTTP is not offered to its
-/// servers: one that knows the extension would have to take it, or to refuse (RFC 7301 section 3.2).
+/// Whether only listeners without HTTP use the pool. Its connections may carry any protocol, so ALPN does not offer
+/// HTTP to its servers: a server that knows the extension would have to select HTTP or refuse (RFC 7301 section 3.2).
 fn is_relayed_raw(config: &Config, pool: PoolId) -> bool {
     let ruled = config.rules.ruleset.pools().iter().any(|name| config.pool_named(name) == Some(pool));
     let mut users = config.listeners.iter().filter(|listener| listener.pool == Some(pool)).peekable();
@@ -461,10 +461,11 @@ fn stable_hash(parts: &[&str]) -> u64 {
     (hash ^ (hash >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
-/// Numbers up to this one are the same number to whoever reads JSON or metrics as floating point.
+/// Largest number up to which readers of JSON or metrics with floating point get the exact number.
 const EXACT: u64 = (1 << 53) - 1;
 
-/// Names what decides about connections: the same on all nodes that run the same version with the same file, in whatever folder.
+/// Identifies the part of a configuration that decides about connections: equal on all nodes with the same version and
+/// file, in any folder.
 fn fingerprint(config: &Config) -> u64 {
     let mut pools = config.pools.clone();
     for server in pools.iter_mut().flat_map(|pool| &mut pool.servers) {
@@ -482,7 +483,7 @@ fn fingerprint(config: &Config) -> u64 {
     );
     let folder = format!("{:?}", config.folder.join("")); // with the slash behind it, between quotes
     let decides = decides.replace(&folder[..folder.len() - 1], "\"");
-    let number = fnv(decides.bytes()); // it must only tell apart what people write
+    let number = fnv(decides.bytes()); // it only needs to distinguish what people write
     (number ^ number >> 53) & EXACT
 }
 

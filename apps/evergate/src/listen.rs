@@ -1,9 +1,9 @@
 //! Listening sockets: bound once per worker, and never beside those of another process.
 //!
-//! Workers share a port (SO_REUSEPORT), and the kernel would let a second process of the same user share it as well, and
-//! divide the clients between them. So the first socket at an address asks to be the first, and the others share with it.
-//! Where this process listens already, as when a reload gives a listener another name, or its port to the metrics, there is
-//! nothing left to ask.
+//! Workers share a port (SO_REUSEPORT), and the kernel would let a second process of the same user share it as well,
+//! and divide the clients between them. So the first socket at an address checks that no other socket listens there,
+//! and the others share with it. Where this process listens already, as when a reload renames a listener or gives its
+//! port to the metrics, no check is needed.
 
 use crate::daemon::keepalive;
 use crate::worker::ListenerSocket;
@@ -54,8 +54,8 @@ pub(crate) fn bind(
     Ok(at)
 }
 
-/// Listens at an address, or on all of IPv4 where both families are meant and the machine has no IPv6; where it is bound.
-/// Otherwise what is wrong and what to do. `is_first`: nobody else may listen there.
+/// Opens a socket at an address, or on all of IPv4 where both families are configured and the machine has no IPv6.
+/// Returns the bound address, or the problem and its remedy. `is_first`: no other socket may listen there.
 pub(crate) fn open(
     address: ListenAddress,
     is_first: bool,
@@ -88,7 +88,7 @@ pub(crate) fn is_ours(address: ListenAddress, ours: &[ListenAddress]) -> bool {
     ours.iter().any(|known| known.meets(address))
 }
 
-/// The errors of a machine without IPv6; any other says that the address itself cannot be had.
+/// Whether the error means a machine without IPv6. Any other error concerns the address itself.
 fn is_without_ipv6(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
 }
@@ -99,8 +99,9 @@ fn explained(error: &io::Error, address: ListenAddress, is_first: bool) -> Strin
     let remedy = match error.raw_os_error() {
         Some(libc::EADDRINUSE) if !is_first => {
             format!(
-                "this process listens on that port itself: with `node.user` it is no longer who got it, and a restart \
-                 changes the address; without, another one listens there too, see `ss -ltnp 'sport = :{port}'`"
+                "this process listens on that port itself: with `node.user` it is no longer the user that bound it, \
+                 and a restart changes the address; without, another one listens there too, see `ss -ltnp 'sport = \
+                 :{port}'`"
             )
         }
         Some(libc::EADDRINUSE) => {
@@ -109,8 +110,8 @@ fn explained(error: &io::Error, address: ListenAddress, is_first: bool) -> Strin
             )
         }
         Some(libc::EACCES) => {
-            "ports below 1024 need a right: give the process CAP_NET_BIND_SERVICE, start it as root \
-                               with node.user, or choose a port from 1024 on; where node.user is set, a restart binds it"
+            "ports below 1024 need a right: give the process CAP_NET_BIND_SERVICE, start it as root with node.user, \
+             or choose a port from 1024 on; where node.user is set, a restart binds it"
                 .to_owned()
         }
         Some(libc::EADDRNOTAVAIL) => {

@@ -1,9 +1,9 @@
 //! Rate limits: a token bucket per rule and key, shared by the workers.
 //!
-//! Bound: so many keys per limit. When there is room for no more, the fullest eighth of the buckets is forgotten, and all that
-//! are full again, which say nothing. Forgetting the others can only let requests pass, and as few as possible: a bucket that is
-//! used up goes when seven eighths of all are as empty. All buckets are looked at for this, once for so many newcomers that
-//! each costs eight looks.
+//! Bound: [`KEYS_MAX`] keys per limit. At the bound, the fullest eighth of the buckets is forgotten, and all full
+//! buckets, which hold no information. A forgotten bucket can only let requests pass, and as few as possible: an empty
+//! bucket goes only when seven eighths of all are as empty. This scans all buckets, once for so many new keys that each
+//! costs eight steps.
 
 use evergate_rules::{RateKey, RateLimit, RuleId};
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ struct Limit {
     as_written: RateLimit,
     per_s: f64,
     burst: f64,
-    /// Keyed by chance: nobody can look for names that share a bucket.
+    /// Keyed at random, so that no client can choose names that share a bucket.
     hasher: RandomState,
     buckets: Mutex<HashMap<u64, TokenBucket>>,
 }
@@ -40,8 +40,8 @@ struct TokenBucket {
 }
 
 impl Rates {
-    /// Buckets for these rules with their names: those of `former` where the same rule has the same limit, full ones otherwise.
-    /// A reload that lets everybody in once more would be a way around the limit.
+    /// Buckets for these rules with their names: those of `former` where the same rule has the same limit, full ones
+    /// otherwise. A reload that filled the buckets again would be a way around the limit.
     pub fn new<'a>(
         limits: impl Iterator<Item = (RuleId, &'a str, &'a RateLimit)>,
         former: Option<&Rates>,
@@ -85,8 +85,8 @@ impl Rates {
     }
 }
 
-/// Whose connections and requests count together: those of an IPv4 address, or of the 64 bits before an IPv6 address's own, because
-/// a host has all that follow (RFC 7421) and would be somebody else with each of them.
+/// The source whose connections and requests count together: an IPv4 address, or the first 64 bits of an IPv6 address.
+/// A host has all addresses of its 64-bit prefix (RFC 7421), and would be another source with each of them.
 pub fn source_of(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V4(address) => address.into(),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_there_again_and_never_more_than_the_burst() {
+    fn returned_tokens_are_available_and_bounded_by_the_burst() {
         let limit = RateLimit { requests_per_s: 10, burst: 3, key: RateKey::Source };
         let rates = Rates::new([(RuleId(0), "a", &limit)].into_iter(), None);
         let ip: IpAddr = "10.0.0.1".parse().unwrap();
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(passed(&["a.example", "A.example", "a.EXAMPLE", "[2001:db8::2]", "[]", "["]), 5);
     }
 
-    /// Keys that are asked for once each, from the `from`th on, one in a microsecond.
+    /// Uses `count` keys once each, from number `from` on, one per microsecond.
     fn make_up_keys(rates: &Rates, from: u64, count: u64) {
         for n in from..from + count {
             rates.allow(RuleId(0), [0; 4].into(), format!("{n}.example").as_bytes(), n);
@@ -235,8 +235,8 @@ mod tests {
     }
 
     #[test]
-    fn no_more_keys_are_kept_than_there_is_room_for_and_few_are_forgotten_at_once() {
-        // None is full again within the test, and all that ask once are as full.
+    fn keys_are_bounded_and_few_are_forgotten_at_once() {
+        // No bucket is full again within the test, and all keys that are used once are equally full.
         let limit = RateLimit { requests_per_s: 1, burst: 2, key: RateKey::Host };
         let rates = Rates::new([(RuleId(0), "a", &limit)].into_iter(), None);
         let mut least = usize::MAX;

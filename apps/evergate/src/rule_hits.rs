@@ -14,7 +14,8 @@ pub struct RuleHits {
 }
 
 impl RuleHits {
-    /// Those of `former` if it counts the same rules. A count that went on for other rules would be of neither.
+    /// The counters of `former` if it counts the same rules. A counter that continued for other rules would fit
+    /// neither.
     pub fn new(rules: &[RuleSpec], former: Option<&Arc<RuleHits>>, now_unix_s: u64) -> Arc<RuleHits> {
         if let Some(former) = former.filter(|former| former.rules == rules) {
             return former.clone();

@@ -13,15 +13,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// One server of a pool. The same value serves every generation that names the same pool, server and host, as long as the
-/// address in use is among those that the host has.
+/// State of one server of a pool. Every generation that has the same pool, server and host shares it, as long as the
+/// address in use is among the host's addresses.
 #[derive(Debug)]
 pub struct ServerRuntime {
     /// Distinguishes servers in a worker's table of idle connections; 0 for those that are in no pool.
     pub id: u64,
     /// Its name.
     pub name: String,
-    /// Its host as the configuration writes it: what it is verified as, where nothing else is said.
+    /// Host as the configuration writes it: the name for TLS verification, unless another one is configured.
     pub host: String,
     /// Where it listens: the first is used, the others are what its name led to beside it when this was made.
     pub addresses: Vec<SocketAddr>,
@@ -31,18 +31,18 @@ pub struct ServerRuntime {
     pub weight: AtomicU32,
     /// Bound on requests at a time; 0 is none.
     pub connections_max: AtomicU32,
-    /// What the health checks say; see [`ServerRuntime::handle_checked`].
+    /// Result of the health checks; see [`ServerRuntime::handle_checked`].
     pub healthy: AtomicBool,
     /// How often they have found it dead.
     pub losses: AtomicU64,
-    /// An operator took it out; what it serves goes on.
+    /// An operator has drained it; its requests continue.
     pub draining: AtomicBool,
     /// Requests (or tunnels) under way.
     pub outstanding: AtomicU32,
-    /// Smoothed time from sending a request (or making its connection) to the beginning of the response; 0 before the first.
-    /// What comes after that takes as long as the client does, and in a tunnel hours.
+    /// Smoothed time from sending a request (or opening its connection) to the beginning of the response; 0 before the
+    /// first. The rest of a response takes as long as the client needs, and hours in a tunnel.
     pub response_us: AtomicU32,
-    /// When that was looked at last, by a request that went there or an answer that began; microseconds of the machine's clock.
+    /// When a request was last sent or a response last began; microseconds of the machine's clock.
     pub measured_at: AtomicU64,
     /// The same time of each response since the process started.
     pub responses: LatencyHistogram,
@@ -64,8 +64,8 @@ impl ServerRuntime {
         self.addresses[0]
     }
 
-    /// What a connection to it leads to, and was made with, as one number: see [`PoolRuntime::tls_fingerprint`]. The same in
-    /// every process.
+    /// Identifies the destination and the TLS settings of its connections as one number: see
+    /// [`PoolRuntime::tls_fingerprint`]. Equal in every process.
     pub fn way(&self, tls_fingerprint: u64) -> u64 {
         let reported = format!("{} {} {tls_fingerprint}", self.host, self.address());
         evergate_base::fnv(reported.bytes())
@@ -109,7 +109,7 @@ impl ServerRuntime {
         self.is_up() && (max == 0 || self.outstanding.load(Ordering::Relaxed) < max)
     }
 
-    /// The health checks have changed their mind. Who loses a server loses what it had in memory.
+    /// Applies a change of the health checks. A lost server loses the sessions in its memory.
     pub fn handle_checked(&self, healthy: bool) {
         if !healthy {
             self.losses.fetch_add(1, Ordering::Relaxed);
@@ -138,9 +138,9 @@ impl ServerRuntime {
         self.outstanding.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Expected time to the answer of a request sent now: as long as of late for each that is under way. A server that
-    /// has not answered yet is tried first. What was measured counts half as much every ten seconds in which no request
-    /// goes there: who was slow once is asked again.
+    /// Expected time to the response of a request sent now: the recent time for each request under way. A server
+    /// without a response yet is tried first. The measurement halves every ten seconds without a request, so a server
+    /// that was slow once is tried again.
     pub fn completion_us(&self, now: Micros) -> u64 {
         let requests = u64::from(self.outstanding.load(Ordering::Relaxed)) + 1;
         requests * u64::from(self.aged_us(now))
@@ -153,17 +153,17 @@ impl ServerRuntime {
         (measured >> (age.0 / HALVED_EVERY.0).min(31)).max(measured.min(1))
     }
 
-    /// A request goes there. Until its answer begins, nothing is known but what was believed when it went.
+    /// Records a request. Until its response begins, the estimate stays as it is now.
     pub fn handle_request(&self, now: Micros) {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.response_us.store(self.aged_us(now), Ordering::Relaxed);
         self.measured_at.store(now.0, Ordering::Relaxed);
     }
 
-    /// Counts the time until a response began, and takes it into account by an eighth. Of two workers at once one may count alone.
+    /// Records the time until a response began, with a weight of an eighth. Of two workers at once one may count alone.
     ///
-    /// Not `answered`: the connection ended, or was given up, without a response. A server that fails must not attract requests
-    /// by failing fast, so the time counts as no shorter than those before.
+    /// Not `answered`: the connection ended, or was given up, without a response. A server that fails must not attract
+    /// requests by failing fast, so the time counts as no shorter than those before.
     pub fn handle_response(&self, took: Micros, answered: bool, now: Micros) {
         self.measured_at.store(now.0, Ordering::Relaxed);
         if answered {
@@ -176,8 +176,8 @@ impl ServerRuntime {
         self.response_us.store(after.max(1), Ordering::Relaxed);
     }
 
-    /// No connection could be made, for `took`. Whoever measures nothing of a server would try it first, so it counts as twice as
-    /// slow as the slowest of its pool; less so as time passes, like all that was measured.
+    /// Records a failed connection attempt that took `took`. A server without measurements would be tried first, so it
+    /// counts as twice as slow as the slowest of its pool. The penalty halves with time, like every measurement.
     pub fn handle_unreachable(&self, took: Micros, slowest_us: u32, now: Micros) {
         let took = took.0.min(u64::from(u32::MAX)) as u32;
         let before = self.response_us.load(Ordering::Relaxed);
@@ -218,7 +218,7 @@ pub struct PoolRuntime {
     pub idle: Duration,
     /// How long a server may take nothing of a request and not answer.
     pub response: Duration,
-    /// Tells apart what its connections to servers were made with: other authorities, another certificate, TLS or none.
+    /// Distinguishes the TLS settings of connections to servers: other authorities, another certificate, TLS or none.
     pub tls_fingerprint: u64,
     /// Responses to clients for requests of the pool.
     pub client_responses: Arc<ResponseCounts>,
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn the_expected_completion_is_the_smoothed_response_time_for_each_request_under_way() {
+    fn expected_completion_is_the_smoothed_time_per_open_request() {
         let (server, now) = (server(), Micros::from_ms(60_000));
         assert_eq!(server.completion_us(now), 0, "a server that has not answered yet is tried first");
         server.handle_response(Micros(800), true, now);
@@ -333,18 +333,14 @@ mod tests {
         let requests = (0..1000).map(|number| later + Micros::from_ms(9_000 * number));
         requests.for_each(|at| server.handle_request(at));
         let last = later + Micros::from_ms(9_000 * 999);
-        assert_eq!(
-            server.completion_us(last),
-            675,
-            "who is asked and does not answer looks no better for it"
-        );
+        assert_eq!(server.completion_us(last), 675, "a server that does not answer looks no better for it");
         server.outstanding.store(0, Ordering::Relaxed);
         let much_later = last + Micros::from_ms(10_000_000);
         assert_eq!(server.completion_us(much_later), 1, "not like one that was never asked");
     }
 
     #[test]
-    fn a_server_that_cannot_be_reached_does_not_attract_requests_and_is_asked_again_in_time() {
+    fn unreachable_server_attracts_no_requests_and_is_tried_again() {
         let (server, now) = (server(), Micros::from_ms(60_000));
         server.handle_unreachable(Micros(50), 0, now);
         assert_eq!(server.completion_us(now), 10_000, "nothing was measured of the others either");

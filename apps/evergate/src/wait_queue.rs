@@ -1,4 +1,5 @@
-//! Who waits for a server of a pool, in all workers together: who came first goes first, whichever worker makes room.
+//! Requests that wait for a server of a pool, in all workers together: the oldest goes first, whichever worker has
+//! room.
 
 use crate::worker::Shared;
 use evergate_base::Micros;
@@ -37,7 +38,7 @@ struct Places {
     called: Option<((usize, u64), Micros)>,
 }
 
-/// A request's place; it leaves the line when this is dropped.
+/// A request's place in the queue; dropping it removes the request.
 #[derive(Debug)]
 pub struct WaitTicket {
     line: Arc<WaitQueue>,
@@ -46,23 +47,23 @@ pub struct WaitTicket {
 }
 
 impl WaitQueues {
-    /// Of a pool of so many servers.
+    /// Queues of a pool with `servers` servers.
     pub fn new(servers: usize) -> WaitQueues {
         let servers = (0..servers).map(|_| Arc::default()).collect();
         WaitQueues { any: Arc::default(), servers, next: AtomicU64::new(0) }
     }
 
-    /// Whether nobody waits.
+    /// Whether no request waits.
     pub fn is_empty(&self) -> bool {
         self.any.is_empty() && self.servers.iter().all(|line| line.is_empty())
     }
 
-    /// Whether who wishes this would wait behind nobody.
+    /// Whether a request with this wish would be first.
     pub fn may_go(&self, wish: Option<u32>) -> bool {
         self.any.is_empty() && self.of(wish).is_empty()
     }
 
-    /// A place behind those of the same rank and of lower ones. `waker` is woken when it is its turn.
+    /// Adds a request behind those of the same and of lower rank numbers. `waker` is woken at its turn.
     pub fn join(
         &self,
         wish: Option<u32>,
@@ -73,15 +74,15 @@ impl WaitQueues {
         self.of(wish).join((rank, self.next.fetch_add(1, Ordering::Relaxed)), waker, shared)
     }
 
-    /// Whether somebody waits for this server who goes before all that wait for any.
+    /// Whether a request waits for this server that goes before all requests for any server.
     pub fn goes_first(&self, server: u32) -> bool {
         let line = self.of(Some(server));
         !line.is_empty()
             && line.first().is_some_and(|first| self.any.first().is_none_or(|other| first < other))
     }
 
-    /// There is room: whether `place`, the first of a worker's that wish this, is the next. If not, the worker whose turn it is
-    /// is woken, and has a moment to come.
+    /// Whether `place`, the first of a worker's requests with this wish, is next when there is room. Otherwise wakes
+    /// the worker whose turn it is, and gives it a moment to come.
     pub fn is_turn_of(&self, wish: Option<u32>, place: Option<&WaitTicket>, now: Micros) -> bool {
         self.of(wish).is_turn_of(place, now)
     }
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_came_first_goes_first_whichever_worker_makes_room() {
+    fn oldest_request_goes_first_in_any_worker() {
         let (line, shared) = (WaitQueues::new(2), Arc::<Shared>::default());
         let wakers: Vec<Arc<Waker>> = (0..2).map(|_| Arc::new(Waker::new().unwrap())).collect();
         let now = Micros(1_000_000);
@@ -178,12 +179,12 @@ mod tests {
         assert!(!line.is_turn_of(None, Some(&other), now), "called");
         assert!(!line.is_turn_of(None, Some(&other), now + Micros::from_ms(99)));
         assert!(line.is_turn_of(None, Some(&other), now + COMES_WITHIN));
-        assert!(!line.is_turn_of(None, None, now + COMES_WITHIN), "who has nobody waiting takes no turn");
+        assert!(!line.is_turn_of(None, None, now + COMES_WITHIN), "a worker without requests takes no turn");
         drop((stuck, other));
     }
 
     #[test]
-    fn who_waits_for_one_server_waits_with_those_that_wait_for_any_by_age_and_with_no_others() {
+    fn request_for_a_server_is_ordered_by_age_among_those_for_any() {
         let (lines, shared) = (WaitQueues::new(2), Arc::<Shared>::default());
         let waker = Arc::new(Waker::new().unwrap());
         let now = Micros(1_000_000);

@@ -1,10 +1,10 @@
-//! The forms of what programs say to each other: another form is refused. The changelog tells when one changes.
+//! Versions of the wire formats between programs: another version is refused. The changelog lists every change.
 
 use crate::upgrade::UPGRADE_VERSION;
 use evergate_connection::UPGRADE_STATE_VERSION;
 use serde::Serialize;
 
-/// The forms that this program speaks.
+/// The versions that this program uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct WireVersions {
     replication_frames: u8,
@@ -39,9 +39,9 @@ impl std::fmt::Display for WireVersions {
 mod tests {
     use super::*;
 
-    /// Operators are told to look there before they replace a program.
+    /// The upgrade guide refers operators to the changelog.
     #[test]
-    fn the_changelog_tells_the_forms_of_this_program() {
+    fn changelog_lists_the_versions_of_this_program() {
         let changelog = include_str!("../../../CHANGELOG.md");
         let (_, newest) = changelog.split_once("\n## ").unwrap();
         let WireVersions { replication_frames, heartbeats, connections, tickets } = WireVersions::ours();

@@ -1,4 +1,4 @@
-//! Opening what the lines go to. A pipe would keep whoever opens it until somebody reads, so none is opened.
+//! Opening of the file for the lines. A pipe without a reader would block the process that opens it, so none is opened.
 
 use super::Target;
 use crate::control::console;
@@ -19,22 +19,22 @@ pub(super) fn open(target: &Target) -> io::Result<BlockingWriter> {
     Ok(BlockingWriter(file))
 }
 
-/// Makes a file that is not there for whoever the process becomes, who opens it, and later opens it anew. Not through a link, which that
-/// user may have put there: what it points to is nobody's gift.
+/// Creates a missing file for the user that the process becomes, which opens it and later reopens it. Follows no link,
+/// because that user may have put it there, and root must not give its target away.
 pub fn make(target: &Target, account: &Account) {
     let Target::File(path) = target else { return };
-    // One that is there already, or cannot be made, is opened like any other, or not.
+    // An existing file is opened like any other. A file that cannot be created fails then.
     let Ok(file) = OpenOptions::new().append(true).create_new(true).open(path) else { return };
     if let Err(error) = account.own(&file) {
         console::warning(format_args!(
-            "the access log {} stays that of who started the process ({error}), and node.user may not write to it",
+            "the access log {} stays root's ({error}), and node.user may not write to it",
             path.display()
         ));
     }
 }
 
 fn open_file(path: &Path) -> io::Result<File> {
-    // Looked at before, for a clear word, and after: it may have become a pipe in between.
+    // Checked before, for a clear error, and after: it may have become a pipe in between.
     if let Ok(found) = std::fs::metadata(path) {
         refuse_pipes(found.file_type())?;
     }
@@ -43,12 +43,12 @@ fn open_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// A folder is refused by the system, in words that people know.
+/// Refuses pipes. The system itself refuses a folder, with a known error.
 fn refuse_pipes(kind: FileType) -> io::Result<()> {
     if kind.is_file() || kind.is_char_device() || kind.is_dir() {
         return Ok(());
     }
-    let what = "it is neither a regular file nor a character device, and could keep the process waiting: name a file, or \
+    let what = "it is neither a regular file nor a character device, and could block the process: name a file, or \
                 write \"stdout\"";
     Err(io::Error::new(io::ErrorKind::InvalidInput, what))
 }

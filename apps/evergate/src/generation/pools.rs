@@ -82,7 +82,7 @@ fn server_runtime(
         });
         return known.clone();
     }
-    // What an operator said holds for the name, wherever it leads now.
+    // A drain by an operator applies to the name, at any address.
     let draining = known.is_some_and(|known| known.draining.load(Ordering::Relaxed));
     keep.next_server += 1;
     Arc::new(ServerRuntime {

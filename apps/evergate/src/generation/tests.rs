@@ -40,7 +40,8 @@ fn assembled(text: &str, previous: Option<&Generation>, keep: &mut CarriedState)
 
 fn listener(name: &str, port: u16, protocol: &str, pool: &str) -> String {
     format!(
-        "[[listeners]]\nname = \"{name}\"\naddress = \"127.0.0.1:{port}\"\nprotocol = \"{protocol}\"\npool = \"{pool}\"\n"
+        "[[listeners]]\nname = \"{name}\"\naddress = \"127.0.0.1:{port}\"\nprotocol = \"{protocol}\"\npool = \
+         \"{pool}\"\n"
     )
 }
 
@@ -49,7 +50,7 @@ fn pool(name: &str, servers: &str, tls: &str) -> String {
 }
 
 #[test]
-fn each_server_is_named_after_its_own_host_unless_one_name_is_given() {
+fn server_name_is_the_own_host_unless_configured() {
     let servers =
         "{ address = \"one.internal:1\" }, { address = \"two.internal:2\" }, { address = \"10.0.0.1:3\" }";
     let names = |tls: &str| -> Vec<String> {
@@ -63,7 +64,7 @@ fn each_server_is_named_after_its_own_host_unless_one_name_is_given() {
 }
 
 #[test]
-fn http_is_offered_to_servers_unless_only_raw_listeners_use_their_pool() {
+fn alpn_offers_http_unless_only_raw_listeners_use_the_pool() {
     let server = "{ address = \"10.0.0.1:1\" }";
     let mut text = String::new();
     for name in ["raw", "web", "both", "ruled"] {
@@ -121,7 +122,7 @@ fn a_drained_server_stays_drained_when_its_name_leads_elsewhere() {
 }
 
 #[test]
-fn a_successor_adopts_what_was_seen_of_the_address_in_use_and_uses_it_first() {
+fn successor_adopts_and_prefers_the_address_in_use() {
     let text = listener("in", 1, "http", "web") + NAMED;
     let start = |addresses: &'static [u8], before: &Generation| {
         let (mut config, known) = (config_where(&text, addresses), offered_servers(before));
@@ -143,7 +144,7 @@ fn a_successor_adopts_what_was_seen_of_the_address_in_use_and_uses_it_first() {
 }
 
 #[test]
-fn nodes_whose_resolvers_answer_in_another_order_have_the_same_generation() {
+fn generation_is_independent_of_the_resolver_order() {
     let text = listener("in", 1, "http", "web") + NAMED;
     let number = |addresses: &'static [u8]| fingerprint(&config_where(&text, addresses));
     assert_eq!(number(&[7, 200]), number(&[200, 7]));
@@ -151,7 +152,7 @@ fn nodes_whose_resolvers_answer_in_another_order_have_the_same_generation() {
 }
 
 #[test]
-fn nodes_whose_files_lie_in_other_folders_have_the_same_generation() {
+fn generation_is_independent_of_the_folder() {
     let number = |folder: &str, file: &str| {
         let mut config = config(&(listener("in", 1, "http", "web") + NAMED));
         config.folder = folder.into();
@@ -183,7 +184,7 @@ fn a_server_whose_host_has_another_name_is_another_server() {
 }
 
 #[test]
-fn a_reload_that_is_refused_leaves_the_rotation_of_ticket_keys_as_it_was() {
+fn refused_reload_keeps_the_rotation_of_ticket_keys() {
     let text = |rotate_s: u32, last: &str| {
         listener("in", 1, "https", "web")
             + "tls = \"t\"\n[[certificates]]\nname = \"c\"\nself_signed = [\"localhost\"]\n"
@@ -208,7 +209,7 @@ fn a_reload_that_is_refused_leaves_the_rotation_of_ticket_keys_as_it_was() {
 }
 
 #[test]
-fn what_was_counted_goes_on_until_the_rules_change() {
+fn counters_continue_until_the_rules_change() {
     let text = |path: &str| {
         let limit = "{ requests_per_s = 1, burst = 1, key = \"global\" }";
         let rule = format!("[[rules]]\nname = \"r\"\nwhen = 'path == \"{path}\"'\nrate_limit = {limit}\n");
@@ -234,7 +235,7 @@ fn what_was_counted_goes_on_until_the_rules_change() {
 }
 
 #[test]
-fn the_bound_on_connections_that_nobody_set_is_known_as_such() {
+fn default_connection_bound_is_known_as_default() {
     let text = listener("in", 1, "http", "web")
         + "[[pools]]\nname = \"web\"\nservers = [{ address = \"10.0.0.1:1\" }]\n";
     let unsent = config(&text).limits.listener.connections_max;

@@ -1,11 +1,11 @@
-//! Checks that this machine cannot make. The operator is told when that begins and when it is over: a thousand servers would
-//! else say the same thing each second.
+//! Checks that this machine cannot make. A message marks their beginning and their end, because a thousand servers
+//! would otherwise log the same line each second.
 
 use crate::control::console;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The servers that could not be checked when they were to be last, by id.
+/// The servers whose last check could not be made, by id.
 #[derive(Debug, Default)]
 pub(super) struct Shortage(Mutex<BTreeSet<u64>>);
 
@@ -14,7 +14,7 @@ impl Shortage {
     pub(super) fn begin(&self, server: u64, why: &str) {
         if self.note(server) {
             console::warning(format_args!(
-                "health checks cannot be made: {why}; servers keep the state that they have until then: raise the limit of \
+                "health checks cannot be made: {why}; servers keep their state until then: raise the limit of \
                  open files (LimitNOFILE=, ulimit -n), or lower limits.connections_max"
             ));
         }
@@ -27,7 +27,7 @@ impl Shortage {
         }
     }
 
-    /// Forgets servers that are checked no more.
+    /// Forgets servers that are not checked any more.
     pub(super) fn keep(&self, is_checked: impl Fn(u64) -> bool) {
         self.servers().retain(|server| is_checked(*server));
     }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn beginning_and_end_are_told_once_however_many_servers_there_are() {
+    fn beginning_and_end_are_logged_once_for_all_servers() {
         let shortage = Shortage::default();
         let reported = [1, 2, 1, 3].map(|server| shortage.note(server));
         assert_eq!(reported, [true, false, false, false]);

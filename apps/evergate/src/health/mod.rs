@@ -1,18 +1,17 @@
 //! Active health checks: one task per server of a pool with `[pools.health]`.
 //!
-//! The first check of a server runs at once and decides alone, so that a server that is dead when it is first named gets
-//! no requests for longer than one check. After that `rise` and `fall` results in a row are needed. Later checks are
-//! spread over the interval, so that the servers of a large pool are not all asked in the same moment.
+//! The first check of a server runs at once and decides alone, so that a new server that is dead gets no requests for
+//! longer than one check. After that `rise` and `fall` results in a row are needed. Later checks are spread over the
+//! interval, so that the servers of a large pool are not all checked at the same moment.
 //!
-//! A check that this machine cannot make, because no descriptor or port is left, counts for nothing: else a crowd of clients
+//! A check that this machine cannot make, without a free descriptor or port, does not count: otherwise many clients
 //! would take every healthy server down.
 //!
-//! A node that was cut off from its cluster asks all servers that it takes for down once more before it gets clients again.
+//! A node that was cut off from its cluster checks all servers in state down once more before it gets clients again.
 //!
-//! A reload leaves the task of a server alone about which nothing has changed: were its check begun anew each time, one that
-//! hangs would never be found down by who reloads more often than its time is long. Others are started anew; a server that is
-//! carried over keeps its state and its record. After an upgrade a server keeps its state, and its first check is one like the
-//! others.
+//! A reload leaves the task of an unchanged server alone. Otherwise reloads more frequent than the timeout would hide a
+//! check that hangs. Other tasks start again; a server that is carried over keeps its state and its record. After an
+//! upgrade a server keeps its state, and its first check counts like later ones.
 
 mod local_errors;
 mod probe;
@@ -66,7 +65,7 @@ impl Default for Checks {
 }
 
 impl Checks {
-    /// Checks that go on for the servers whose state comes from the process before.
+    /// Checks that continue for the servers whose state comes from the old process.
     pub fn inherited(generation: &Generation, known: &[OfferedServer]) -> Checks {
         let servers = adopted(generation, known);
         let records = servers.map(|(server, _)| (server.id, Arc::new(Record::inherited()))).collect();
@@ -114,8 +113,8 @@ impl Checks {
         self.shortage.keep(|server| self.records.contains_key(&server));
     }
 
-    /// Asks the servers that are down at once, and believes the first answer: this node was cut off, and what it has seen of
-    /// them may be its own fault. Those that are being asked are not asked twice.
+    /// Checks the servers in state down at once, and lets the first result decide: this node was cut off, and may
+    /// itself have caused the failures. A running check is not repeated.
     pub fn ask_again(&self, generation: &Generation) {
         let servers = generation.pools.iter().flat_map(|pool| &pool.servers);
         let down = servers.filter(|server| !server.healthy.load(Ordering::Relaxed));

@@ -1,8 +1,9 @@
-//! One check of one server: connect, shake hands where the pool speaks TLS, ask, and look at the status. Then the rest
-//! of the answer is read and the connection ends in order: servers log a RST at each check.
+//! One check of one server: connect, do the TLS handshake where the pool uses TLS, send the request, and check the
+//! status. Then the rest of the response is read and the connection ends in order, because servers log a RST at each
+//! check.
 //!
-//! The server is trusted no more than any peer: the answer's head is bounded and parsed by the parser of the data path.
-//! The rest of the answer is bounded too.
+//! The server is not trusted more than any peer: the response's head is bounded and parsed by the data path's parser.
+//! The rest of the response is bounded too.
 
 use evergate_config::model::{HealthCheck, Server, StatusRange};
 use evergate_connection::UpstreamTls;
@@ -20,7 +21,7 @@ use tokio::net::TcpStream;
 pub(super) enum Failure {
     /// The server, or the way to it.
     OfServer(String),
-    /// This machine could not ask, which says nothing of the server.
+    /// This machine could not make the check, which shows nothing about the server.
     OfMachine(String),
 }
 
@@ -30,8 +31,8 @@ impl From<String> for Failure {
     }
 }
 
-/// Whether connecting failed for what this machine lacks, which says nothing of the server: a descriptor, memory for a socket, a
-/// port on our side.
+/// Whether connecting failed because of this machine, which shows nothing about the server: no descriptor, no memory
+/// for a socket, no local port.
 pub(crate) fn is_of_machine(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable
         || matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS))
@@ -277,7 +278,7 @@ impl Stream {
         }
     }
 
-    /// Writes what TLS has to say.
+    /// Writes pending TLS records.
     async fn flush(&mut self) -> io::Result<()> {
         let Some(tls) = &mut self.tls else { return Ok(()) };
         let mut records = Vec::new();
@@ -301,7 +302,7 @@ impl Stream {
         while !records.is_empty() {
             tls.read_tls(&mut records)?;
             if let Err(error) = tls.process_new_packets() {
-                let _ = self.flush().await; // the alert that says why
+                let _ = self.flush().await; // the alert with the cause
                 return Err(invalid(error_text(&error)));
             }
         }
@@ -331,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_this_machine_lacks_is_no_failure_of_the_server() {
+    fn local_shortage_is_no_failure_of_the_server() {
         let failure = |number| unconnected(&io::Error::from_raw_os_error(number));
         for number in [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::EADDRNOTAVAIL] {
             assert!(matches!(failure(number), Failure::OfMachine(_)), "{number}");

@@ -45,7 +45,7 @@ pub struct Transition {
     pub up: bool,
     /// What the last check saw.
     pub detail: String,
-    /// How many results in a row said so.
+    /// Number of equal results in a row.
     pub in_a_row: u32,
 }
 
@@ -152,13 +152,13 @@ mod tests {
     }
 
     #[test]
-    fn the_first_result_of_an_inherited_server_counts_like_any_other() {
+    fn first_result_of_an_inherited_server_does_not_decide_alone() {
         assert!(!Record::inherited().is_fresh());
         assert_eq!(states_of(&Record::inherited(), "-+---"), "UUUUd");
     }
 
     #[test]
-    fn the_next_result_decides_alone_where_checks_begin_anew() {
+    fn next_result_decides_alone_after_a_restart_of_checks() {
         let record = Record::default();
         assert_eq!(states_of(&record, "+---"), "UUUd");
         record.begin_again();

@@ -1,12 +1,13 @@
-//! Pools that choose a server by session: one [`Distributor`] per pool, shared by all workers. It is the simulator's, to
-//! the line.
+//! Pools that choose a server by session: one [`Distributor`] per pool, shared by all workers. The simulator uses the
+//! same code.
 //!
-//! What passes through is TLS between the client and a server, so the session itself is not seen; a client is known by
-//! its address. A client that a server answered within the lifetime of sessions is expected to resume there.
+//! The connections carry TLS between the client and a server, so the session itself is not visible, and a client is
+//! identified by its address. A client that a server answered within the lifetime of sessions is expected to resume
+//! there.
 //!
 //! Invariants: a decision is one short critical section that allocates nothing; pools of other policies never come
-//! here; what the distributor remembers is bounded. What it does not do: decide who is eligible (the worker's
-//! business), or notice a death (the health checks').
+//! here; the distributor's memory is bounded. Not here: the choice of eligible servers (the worker's job), and the
+//! detection of dead servers (the health checks' job).
 
 mod recipe;
 
@@ -25,7 +26,7 @@ use std::time::Instant;
 #[derive(Debug)]
 pub struct Sessions {
     recipe: Recipe,
-    /// Keyed, so that nobody can choose addresses that meet in one bucket of the table.
+    /// Keyed, so that no client can choose addresses that share a bucket of the table.
     hasher: RandomState,
     started: Instant,
     state: Mutex<State>,
@@ -34,7 +35,7 @@ pub struct Sessions {
 #[derive(Debug)]
 struct State {
     distributor: Distributor,
-    /// How often each server had been lost when the distributor last heard of it.
+    /// Losses of each server up to the last update of the distributor.
     losses: Vec<u64>,
     counts: Counts,
 }
@@ -74,8 +75,8 @@ impl Sessions {
         Sessions { recipe, hasher: RandomState::new(), started: Instant::now(), state: Mutex::new(state) }
     }
 
-    /// Goes on with the sessions that `former` knew of those of its servers that are still there. What is under way by
-    /// the former configuration is learnt by that one alone.
+    /// Adopts the sessions of `former` whose servers still exist. The former configuration alone records connections
+    /// that it started.
     pub fn succeeding(
         recipe: Recipe,
         servers: &[Arc<ServerRuntime>],
@@ -122,7 +123,7 @@ impl Sessions {
         let now = self.now();
         let mut state = self.lock();
         state.notice_losses(servers, now);
-        // A client without a known session offers none, as far as can be told from here.
+        // A client without a known session offers none, as far as this node can detect.
         let known = state.distributor.sessions().get(key, now).is_some();
         let arrival = Arrival { now, key, resumes: known, random };
         let choice = state.distributor.distribute(&arrival, loads)?;
@@ -137,7 +138,7 @@ impl Sessions {
         Some((choice.node, Box::new(Handed { sessions: self.clone(), key, choice })))
     }
 
-    /// What happened so far; nothing where a hash decides, for that needs to remember nobody.
+    /// Counters so far; `None` where a hash decides, which remembers no client.
     pub fn counts(&self) -> Option<Counts> {
         if self.recipe.is_by_hash() {
             return None;
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_successor_knows_the_sessions_and_the_losses_of_the_servers_that_stay() {
+    fn successor_adopts_sessions_and_losses_of_remaining_servers() {
         let (servers, sessions) = three(SessionPolicy::Sslsard(Default::default()));
         let homes: Vec<usize> = (0..30).map(|n| serve(&sessions, &servers, client(n))).collect();
         servers[2].handle_checked(false);

@@ -50,7 +50,7 @@ impl Recipe {
         discriminant(&self.settings.policy) == discriminant(&other.settings.policy)
     }
 
-    /// Whether a hash says where a client belongs, so that sessions need not be remembered.
+    /// Whether a hash maps clients to servers, so that sessions need not be remembered.
     pub fn is_by_hash(&self) -> bool {
         matches!(self.settings.policy, SessionPolicy::BoundedHash { .. })
     }

@@ -157,11 +157,8 @@ fn failed_reopening_is_logged_once_and_retried() {
     std::fs::create_dir(&log).unwrap(); // not even root can write to it
     node.signal("USR1");
     assert_eq!(get(port.address(), "/second").0, 200);
-    let warning = node.line("access log: cannot open");
-    assert!(
-        warning.contains("access.log anew: Is a directory") && warning.contains("as it was"),
-        "{warning}"
-    );
+    let warning = node.line("access log: cannot reopen");
+    assert!(warning.contains("access.log: Is a directory") && warning.contains("as it was"), "{warning}");
     eventually("the second line is in the old file", || text_of(&old).contains("/second").then_some(()));
     std::fs::remove_dir(&log).unwrap();
     eventually("lines are in the new file", || {
@@ -169,7 +166,7 @@ fn failed_reopening_is_logged_once_and_retried() {
         text_of(&log).contains("/third").then_some(())
     });
     node.line("is open again");
-    let warnings = node.lines().iter().filter(|line| line.contains("cannot open")).count();
+    let warnings = node.lines().iter().filter(|line| line.contains("cannot reopen")).count();
     assert_eq!(warnings, 1);
     assert_eq!(node.status().total.log_lines_lost, 0);
 }
@@ -196,7 +193,7 @@ fn pipe_as_access_log_is_refused_at_start_and_reopening() {
     node.signal("USR1");
     node.line("access log: reopening");
     assert_eq!(get(port.address(), "/first").0, 200);
-    node.line("anew: it is neither a regular file");
+    node.line("access.log: it is neither a regular file");
     eventually("the line is in the old file", || text_of(&old).contains("/first").then_some(()));
 }
 
@@ -242,7 +239,7 @@ fn unread_standard_output_does_not_block_the_node() {
     }
     node.signal("TERM");
     assert_eq!(node.wait().code(), Some(0));
-    node.line("access log: standard output takes nothing any more: the last ");
+    node.line("access log: standard output accepts nothing any more: the last ");
     node.line("stopped");
     drop(reader);
 }
