@@ -107,7 +107,7 @@ fn of_one_machine(ip: IpAddr) -> Result<(), Wrong> {
     }
 }
 
-/// What to do about an address that goes with an interface.
+/// Remedy for an address with a zone.
 const NO_INTERFACE: &str = "use an address that needs no interface, such as one of fd00::/8 or a global one";
 
 /// Splits host and port. `host_example` completes remedies.
@@ -139,7 +139,7 @@ fn split<'t>(text: &'t str, host_example: &str) -> Result<(&'t str, u16), Wrong>
     }
 }
 
-/// Refuses what is no host with a port: URLs, paths, unix sockets, zones.
+/// Refuses anything but a host with a port: URLs, paths, unix sockets, zones.
 fn no_other_form(text: &str, host_example: &str) -> Result<(), Wrong> {
     if text.is_empty() {
         return wrong("the address is empty", format!("write it like `{host_example}:8080`"));

@@ -1,5 +1,4 @@
-//! What the checks need to know of the machine: files and host names. Behind a trait, so that tests need
-//! neither.
+//! The machine as the checks see it: files and host names. A trait, so that tests need neither.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -60,7 +59,7 @@ pub trait World {
     fn lacks_folder(&self, _path: &Path) -> bool {
         false
     }
-    /// Whether it is there and neither a regular file nor a folder nor a character device: a pipe, a socket or a disk.
+    /// Whether the path is a pipe, a socket or a disk.
     fn is_pipe(&self, _path: &Path) -> bool {
         false
     }
@@ -212,7 +211,7 @@ fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) ->
     };
     let mut all = std::thread::scope(|scope| {
         let helper = |_| std::thread::Builder::new().spawn_scoped(scope, take_turns);
-        // Where there are no threads to be had this one does it alone.
+        // Without more threads this thread does all the work.
         let helpers: Vec<_> = (1..items.len().min(LOOKUPS_MAX)).map_while(|i| helper(i).ok()).collect();
         let mut all = take_turns();
         for helper in helpers {

@@ -78,7 +78,7 @@ fn at_option(problem: Problem) -> Problem {
     let mut problem = Problem { key: key.to_owned(), line: 0, column: 0, ..problem };
     problem.consequence = "nothing is started".to_owned();
     if problem.what.ends_with(SAME_SERVER) {
-        // Its words are those of a file, which has places and weights.
+        // The check's remedies are those for a file, which has places and weights.
         problem.what = "another `--to` is the same server".to_owned();
         problem.remedy =
             "name each server once; a larger share of the load needs a configuration file".to_owned();

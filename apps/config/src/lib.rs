@@ -50,7 +50,7 @@ use span::{KeyPath, Source};
 pub struct Loaded {
     /// The configuration.
     pub config: Config,
-    /// What probably is not meant, in file order.
+    /// Warnings, in file order.
     pub warnings: Vec<Problem>,
     raw: RawConfig,
     /// By rule, a problem without words at its condition.

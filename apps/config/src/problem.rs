@@ -17,7 +17,7 @@ use crate::span::{KeyPath, Source};
 pub enum Severity {
     /// The configuration is refused; a running node keeps its previous one.
     Error,
-    /// The configuration is used, but part of it probably does not do what was meant.
+    /// The configuration is used, but part of it probably has an unintended effect.
     Warning,
 }
 
@@ -37,16 +37,16 @@ pub struct Problem {
     /// The value as written in the file, shortened; absent when the key is absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// What is wrong.
+    /// The fault.
     pub what: String,
-    /// What follows from it.
+    /// Its consequence.
     pub consequence: String,
-    /// What to do about it.
+    /// Its remedy.
     pub remedy: String,
     /// Whether it may pass with the file as it is: a host name that does not resolve now.
     #[serde(skip)]
     pub may_pass: bool,
-    /// Whether a node does not start on this machine because of it, although the configuration is not refused.
+    /// Whether it prevents a start on this machine, although the configuration is accepted.
     #[serde(skip)]
     pub hinders_start: bool,
     /// Number of findings that this entry stands for: more than 1 in the last entry of a list that was cut.
@@ -202,7 +202,7 @@ impl<'a> Report<'a> {
         self.add(Severity::Warning, at, what.into(), consequence.into(), remedy.into());
     }
 
-    /// Records a warning of what keeps a node from starting on this machine; one that runs can use the file.
+    /// Records a warning about an obstacle to a start on this machine; a running node can use the file.
     pub(crate) fn hindrance(&mut self, at: &KeyPath, what: impl Into<String>, remedy: impl Into<String>) {
         self.warning(at, what, "the node does not start here", remedy);
         if let Some(problem) = self.problems.last_mut() {

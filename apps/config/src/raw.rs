@@ -256,7 +256,7 @@ pub(crate) struct RawCluster {
 #[serde(untagged)]
 pub(crate) enum RawCount {
     Number(u8),
-    /// What the schema lets pass is `"all"`.
+    /// The only string that the schema accepts is `"all"`.
     All(String),
 }
 

@@ -1,4 +1,4 @@
-//! What a reload cannot change.
+//! Settings that a reload cannot change.
 
 use crate::model::{Cluster, Config};
 

@@ -1,5 +1,5 @@
-//! Where things are in the text: key paths, lines and columns, and the way back from a decoded string to
-//! the bytes it was written with.
+//! Places in the text: key paths, lines and columns, and the map from a decoded string to the bytes of its
+//! source.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

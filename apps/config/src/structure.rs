@@ -53,8 +53,8 @@ fn retain<'i>(table: &mut DeTable<'i>, mut keep: impl FnMut(&str, &mut DeValue<'
 fn default_of(key: &'static Key, at: &KeyPath, report: &mut Report<'_>) -> Option<DeValue<'static>> {
     match (key.default, key.kind) {
         (Default::Is(text), _) => DeValue::parse(text).ok().map(Spanned::into_inner),
-        // Rules are read into a foreign struct, where what is required here must not be missing; the checks
-        // report it.
+        // Rules are read into a struct of another crate, which requires these keys. The checks report a missing
+        // key.
         (Default::Required, Kind::Text) if at.as_str().starts_with("rules[") => {
             Some(DeValue::String(Cow::Borrowed("")))
         }
@@ -272,7 +272,7 @@ fn are_strings<'v>(
     fit
 }
 
-/// An integer or a fraction; what is neither, or not finite, has none.
+/// The value of an integer or a finite fraction; `None` for other values.
 fn number_of(value: &DeValue<'_>) -> Option<f64> {
     let text = match value {
         DeValue::Integer(number) if number.radix() == 10 => number.as_str(),
@@ -310,7 +310,7 @@ fn refuse(at: &KeyPath, what: String, remedy: String, report: &mut Report<'_>) -
     false
 }
 
-/// How to write a value that has the wrong type, from what was probably meant.
+/// The probably intended spelling of a value with the wrong type.
 fn type_remedy(key: &Key, value: &DeValue<'_>) -> String {
     let example = if key.example.is_empty() {
         String::new()

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Longest wait that a request can ask for.
 const SLOW_MS_MAX: u64 = 600_000;
 
-/// What a request asks for, detached from the buffer.
+/// A request, detached from the buffer.
 struct Asked {
     method: String,
     path: String,
@@ -27,7 +27,7 @@ struct Asked {
 /// Serves requests one after the other until the client has had enough. `board`: the transfers of a show, if there is
 /// one.
 pub(super) fn serve(name: &str, mut stream: TcpStream, board: Option<&Board>) {
-    // A client that goes away is no error to anybody here.
+    // A client that goes away is no error.
     let _ = stream.set_nodelay(true);
     let _ = serve_all(name, &mut stream, board);
 }

@@ -18,7 +18,7 @@ pub(super) fn fill(seed: u64, position: u64, buffer: &mut [u8]) {
     }
 }
 
-/// How many bytes differ from what stands from `position` on.
+/// Number of bytes that differ from the content at `position`.
 pub(super) fn differing(seed: u64, position: u64, bytes: &[u8]) -> u64 {
     let mut known = [0; 4096];
     let mut wrong = 0;

@@ -1,4 +1,4 @@
-//! As much of WebSocket (RFC 6455) as an echo needs: unfragmented messages and the closing frame.
+//! The part of WebSocket (RFC 6455) that an echo needs: unfragmented messages and the closing frame.
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use evergate_crypto::base64;
@@ -16,7 +16,7 @@ pub fn websocket_accept(key: &str) -> String {
 /// Longest message; longer ones end the connection.
 const MESSAGE_BYTES_MAX: u64 = 1 << 20;
 
-/// What a frame is (section 5.2).
+/// Kind of a frame (section 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Binary,

@@ -19,7 +19,7 @@ pub struct Accept {
     card: MapHandle,
 }
 
-/// What the stateless accept goes by that may change while the interface is up.
+/// Properties of the interface that may change while it is up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CardState {
     /// The segment size to offer, IPv4 and IPv6; from the interface's MTU.
@@ -93,7 +93,7 @@ impl Accept {
         attached.map(drop).map_err(|error| GateError::bpf(attempt(), &error))
     }
 
-    /// Whether it is there.
+    /// Whether it is attached to the interface.
     pub fn is_attached(&self, interface: u32) -> bool {
         let mut hook = self.hook(interface);
         libbpf_log::quietly(|| hook.query()).0.is_ok()
@@ -119,7 +119,7 @@ impl PacketGate {
         key.has_answered(flow, came.seq.wrapping_sub(1), came.ack.wrapping_sub(1), epoch)
     }
 
-    /// Takes a stateless accept off an interface, also one that an earlier process left there: the kernel answers SYNs.
+    /// Detaches the stateless accept of an interface, also that of an earlier process: the kernel then answers SYNs.
     pub fn detach_accept(&self, interface: u32) -> Result<(), GateError> {
         let mut hook = hook(self.programs.ingress.as_fd(), interface);
         if libbpf_log::quietly(|| hook.query()).0.is_err() {

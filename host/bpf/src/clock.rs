@@ -11,8 +11,8 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-/// How far apart both may seem to be: the kernel corrects its clock between two looks, by nanoseconds. A lease has 2 ms
-/// to spare.
+/// Largest accepted difference of both clocks: the kernel corrects its clock by nanoseconds between two reads. A lease
+/// has a margin of 2 ms.
 const APART_NS_MAX: u64 = 500_000;
 /// A frame that is long enough for a test run; the time takes the place of its first bytes.
 const FRAME_BYTES: usize = 64;
@@ -73,7 +73,7 @@ mod tests {
     use libbpf_rs::skel::{OpenSkel, SkelBuilder};
     use std::mem::MaybeUninit;
 
-    /// Where a machine was never suspended both clocks show the same, so the programs are looked at instead.
+    /// On a machine that was never suspended both clocks are equal, so the test reads the programs instead.
     #[test]
     fn gate_clock_continues_while_the_machine_is_suspended() {
         let mut storage = MaybeUninit::uninit();

@@ -1,13 +1,13 @@
-//! How often each thing happened at the gate, all processors together.
+//! Counters of the gate, summed over all processors.
 
 use crate::GateError;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-/// What is counted. The order is that of `enum counter` in the programs.
+/// Counted events, in the order of `enum counter` in the programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 pub enum Counter {
-    /// Packets whose ACK was lowered to what is committed.
+    /// Packets whose ACK was lowered to `committed`.
     Clamped,
     /// Pure ACKs without news after lowering, dropped.
     AckDropped,
@@ -41,11 +41,11 @@ pub enum Counter {
     Shadowed,
     /// Incoming packets of others' buckets, dropped.
     NotOurs,
-    /// Packets to be passed on whose hop limit was spent.
+    /// Packets for another owner whose hop limit was spent, dropped.
     TtlSpent,
-    /// Fragments, packets with options or extension headers, and such as are cut off, for our addresses, dropped.
+    /// Fragments, truncated packets, and packets with options or extension headers, for our addresses, dropped.
     Unsteerable,
-    /// ARP and neighbour questions answered.
+    /// ARP and neighbour solicitations answered.
     NeighbourAnswered,
     /// ARP and neighbour solicitations not answered here, and messages stopped: another node answers for the address.
     NeighbourHeld,
@@ -62,7 +62,7 @@ pub enum Counter {
 }
 
 impl Counter {
-    /// All of them, in order.
+    /// All counters, in order.
     pub const ALL: [Counter; 26] = [
         Counter::Clamped,
         Counter::AckDropped,

@@ -20,13 +20,13 @@ pub struct DivertedSegment {
     pub flow: Flow,
     /// Positions, window and timestamps of its header.
     pub peer_input: PeerPosition,
-    /// What it carries; nothing when it was too long to be kept.
+    /// Its data; empty when it was too long for the ring.
     pub data: Vec<u8>,
 }
 
 impl DivertedSegment {
-    /// Reads a record of the ring: the flow's key and a segment from its TCP header on. `None` for what is none, and
-    /// when the checksum is wrong: the kernel has not looked at it yet.
+    /// Reads a record of the ring: the flow's key and a segment from its TCP header on. `None` for a malformed record,
+    /// and for a wrong checksum: the kernel has not verified it yet.
     pub(crate) fn read(record: &[u8]) -> Option<DivertedSegment> {
         let (key, segment) = record.split_at_checked(KEY_BYTES)?;
         let word = |at: usize| Some(u32::from_ne_bytes(*key.get(at..)?.first_chunk()?));
@@ -111,7 +111,7 @@ mod tests {
                 *damaged.last_mut().unwrap() ^= 1;
                 assert_eq!(DivertedSegment::read(&damaged), None);
             }
-            // Of one that was too long only the header came.
+            // A segment that was too long comes with its header only.
             let header = record(&flow, b"", |_, _| 1);
             assert_eq!(
                 DivertedSegment::read(&header),

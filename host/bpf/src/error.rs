@@ -1,4 +1,4 @@
-//! What can go wrong between the program and its maps.
+//! Errors between the program and its maps.
 
 use evergate_base::{Bucket, NodeId};
 use std::io;
@@ -23,7 +23,7 @@ pub enum GateError {
     /// A kernel object could not be made or attached.
     #[error("{attempt}: {reported}")]
     Kernel {
-        /// What was attempted, with its values.
+        /// The attempted step, with its values.
         attempt: String,
         /// The kernel's error. Part of the message and not a source.
         reported: io::Error,
@@ -35,7 +35,7 @@ pub enum GateError {
         .apart.as_secs_f64(), if *.ahead { "ahead of" } else { "behind" }
     )]
     Clock {
-        /// How far.
+        /// Difference of the clocks.
         apart: Duration,
         /// Whether this process's is the later one.
         ahead: bool,

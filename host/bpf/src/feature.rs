@@ -1,10 +1,10 @@
-//! What the gate needs of the kernel, asked before anything is loaded.
+//! Kernel features that the gate needs, checked before anything is loaded.
 
 use evergate_sys::Missing;
 use libbpf_rs::libbpf_sys as sys;
 use std::io;
 
-/// What the gate needs and lacks here: empty when all is well. Asks the kernel by loading programs of a few
+/// Features that the gate lacks on this machine; empty when it can run. Checks by loading programs of a few
 /// instructions.
 pub fn missing_gate_features() -> Vec<Missing> {
     let privilege = Some("CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON");

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// What becomes of packets that belong to other nodes.
+/// Treatment of packets that belong to other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// The virtual MAC is at one node, which passes packets on to their owners.
@@ -35,14 +35,14 @@ pub enum Mode {
     Flood,
 }
 
-/// How to load the gate.
+/// Options of the gate.
 #[derive(Debug, Clone)]
 pub struct Options<'a> {
     /// Folder for pinned maps, on a BPF file system; one per node, as in `/sys/fs/bpf/evergate/NODE`.
     pub pins: &'a Path,
     /// This node.
     pub node: NodeId,
-    /// What to do with others' packets.
+    /// Treatment of other nodes' packets.
     pub mode: Mode,
     /// Ports of server legs.
     pub ports: PortBlocks,
@@ -63,7 +63,7 @@ pub struct Address {
     pub legs: bool,
     /// The owner of this bucket answers ARP and neighbour discovery for it.
     pub bucket: Bucket,
-    /// What it answers: the virtual MAC.
+    /// The virtual MAC in these answers.
     pub mac: [u8; 6],
 }
 
@@ -170,7 +170,7 @@ pub struct PacketGate {
     pub(crate) node: NonZeroU8,
     clock: Option<Table<u64>>,
     pub(crate) in_use: AtomicUsize,
-    /// What the stateless accept goes by, once it is loaded: its key, and the epoch where that stands still.
+    /// Key of the loaded stateless accept, and its epoch where that is fixed.
     pub(crate) cookies: OnceLock<(CookieKey, Option<NonZeroU32>)>,
 }
 
@@ -322,7 +322,7 @@ impl PacketGate {
             .map_err(|_| GateError::Full { address: at.ip() })
     }
 
-    /// New connections to this address and port are not gated any more; those that live are.
+    /// Stops gating new connections to this address and port; open connections stay gated.
     pub fn remove_listener(&self, at: SocketAddr) -> Result<(), GateError> {
         self.remove(&self.maps.listeners, &listener(at), "removing a listener")
     }
@@ -351,7 +351,7 @@ impl PacketGate {
     }
 
     /// Connections of the bucket are being recovered: segments of flows that have no slot yet are diverted to this port
-    /// ([`Knock`](crate::Knock)), whatever else becomes of them. `None`: all have one.
+    /// ([`DivertedSegment`](crate::DivertedSegment)), besides their usual treatment. `None`: all flows have slots.
     pub fn set_pending(&self, bucket: Bucket, port: Option<WorkerPortId>) {
         let word = port.map_or(0, |port| port.number() as u64 + 1);
         if let Some(bucket) = in_table(bucket) {
@@ -379,7 +379,7 @@ impl PacketGate {
         in_block.unwrap_or_else(|| bucket_of(self.bucket_key, flow))
     }
 
-    /// What one worker needs, to be used in its thread. A second port of the same number takes the first one's events.
+    /// The port of one worker, for use in its thread. A second port of the same number receives the first one's events.
     pub fn worker_port(&self, id: WorkerPortId) -> Result<WorkerPort, GateError> {
         WorkerPort::new(
             id,
@@ -390,7 +390,7 @@ impl PacketGate {
         )
     }
 
-    /// What happened at the gate so far.
+    /// The gate's counters so far.
     pub fn counters(&self) -> Result<Counters, GateError> {
         Counters::read(&self.maps.counters)
     }

@@ -83,7 +83,7 @@ impl Owner {
         self.hold
     }
 
-    /// This owner in the place of `old`: what is on hold or closed stays so as long as the node is the same.
+    /// This owner in the place of `old`: hold and closure stay as long as the node is the same.
     fn after(self, old: Owner) -> Owner {
         let stays = old.node == self.node;
         Owner { hold: self.hold || (stays && old.hold), closed: self.closed || (stays && old.closed), ..self }
@@ -187,15 +187,15 @@ impl Leases {
         self.table.word(0).store(until_ns, Ordering::Release);
     }
 
-    /// What `backup` granted: packets of buckets that list it need it too. No effect for a node that the maps have no
-    /// number for: no bucket can list it.
+    /// Sets the end of `backup`'s grant; packets of buckets that list this backup need it. No effect for a node without
+    /// a number in the maps: no bucket can list it.
     pub fn set(&self, backup: NodeId, until_ns: u64) {
         if let Some(number) = number_of(backup) {
             self.table.word(usize::from(number.get())).store(until_ns, Ordering::Release);
         }
     }
 
-    /// Nothing leaves from now on.
+    /// Revokes all leases: no packet leaves from now on.
     pub fn revoke_all(&self) {
         (0..self.table.entries()).for_each(|index| self.table.word(index).store(0, Ordering::Release));
     }

@@ -1,4 +1,4 @@
-//! Where maps are pinned, so that the gate's state outlives the process and the next one finds it.
+//! Pins of the maps: the gate's state outlives the process, and the next process finds it.
 
 use crate::GateError;
 use std::ffi::{CString, OsStr};
@@ -39,7 +39,7 @@ fn name(layout: u32, flows_max: u32) -> String {
     format!("v{layout}-{flows_max}")
 }
 
-/// Whether such a folder has this name, of whatever layout and size.
+/// Whether this is the name of a pin folder, of any layout and size.
 fn is_ours(name: &OsStr) -> bool {
     let numbers = name.to_str().and_then(|name| name.strip_prefix('v')?.split_once('-'));
     numbers
@@ -81,7 +81,7 @@ pub(crate) fn share(
     Ok(())
 }
 
-/// Forgets what is pinned in `folder`.
+/// Removes the pins in `folder`.
 pub(crate) fn clear(folder: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(folder)? {
         std::fs::remove_file(entry?.path())?;

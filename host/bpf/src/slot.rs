@@ -33,18 +33,18 @@ macro_rules! field {
 /// Sequence numbers from which positions in the two streams are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
-    /// Of the first byte that we send.
+    /// Sequence number of the first byte that we send.
     pub sent: u32,
-    /// Of the first byte that the peer sends.
+    /// Sequence number of the first byte that the peer sends.
     pub received: u32,
 }
 
 /// A flow that lived on another node, as [`PacketGate::restore`](crate::PacketGate::restore) needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restored {
-    /// Both ends.
+    /// Addresses and ports of both ends.
     pub flow: Flow,
-    /// Sequence number of the next byte to send: what the peer is known to have.
+    /// Sequence number of the next byte to send: the peer is known to have all before it.
     pub send: u32,
     /// The peer's highest acknowledgement, when it is above `send`: our ACKs start there.
     pub peer_has: u32,
@@ -60,20 +60,20 @@ pub struct Restored {
     pub timestamps: Option<(u32, u32)>,
     /// Interface of the flow.
     pub interface: u32,
-    /// Its card's address.
+    /// Link address of that interface's card.
     pub source_mac: [u8; 6],
-    /// Where its packets go next; zeros when that is to be learnt from the kernel.
+    /// Next link address of its packets; zeros to learn it from the kernel's packets.
     pub next_hop: [u8; 6],
     /// Its socket does not exist yet: segments of its peer are buffered, or held, until [`Slot::set_asleep`].
     pub asleep: bool,
 }
 
-/// What came on hold for a flow and acknowledged what its peer would not.
+/// Acknowledgement that came on hold for a flow and cannot be its peer's: the peer may have started another connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Strange {
     /// The least sequence number of a segment with this acknowledgement.
     pub seq: u32,
-    /// What it acknowledged: a sequence number.
+    /// The acknowledged sequence number.
     pub ack: u32,
 }
 
@@ -136,7 +136,7 @@ impl Slot {
         let asleep = if from.asleep { FLAG_ASLEEP } else { 0 };
         let value = types::slot {
             committed: from.receive,
-            // With all else: what was asleep is so without a gap.
+            // Written with all other fields: a sleeping flow stays asleep without a gap.
             flags: FLAG_RECOVERED | FLAG_RESTORED | learn | asleep,
             k_ack: from.receive,
             k_edge: edge,
@@ -181,7 +181,7 @@ impl Slot {
         self.index
     }
 
-    /// Where both streams start. Right only before anything was sent or committed: ask once, when established.
+    /// Starts of both streams. Valid only before anything was sent or committed: read it once, when established.
     pub fn origin(&self) -> Origin {
         Origin { sent: self.peer_acked(), received: self.committed() }
     }
@@ -212,18 +212,17 @@ impl Slot {
         self.sent_ack() != self.committed()
     }
 
-    /// What our kernel would acknowledge: all that it received in order.
+    /// The ACK that our kernel would send: all before it was received in order.
     pub fn received(&self) -> u32 {
         self.read(|slot| field!(slot, k_ack))
     }
 
-    /// What the peer acknowledged of what we sent: a sequence number, FIN included.
+    /// Highest sequence number that the peer acknowledged, FIN included.
     pub fn peer_acked(&self) -> u32 {
         self.read(|slot| field!(slot, snd_una))
     }
 
-    /// Whether the peer has, or needs, everything up to `end`: it has acknowledged it, or one of the two has refused
-    /// the other (RST).
+    /// Whether everything up to `end` is done with: the peer has acknowledged it, or one of both ends has sent RST.
     pub fn is_over(&self, end: u32) -> bool {
         self.flags().load(Ordering::Acquire) & FLAG_GONE != 0
             || self.peer_acked().wrapping_sub(end) as i32 >= 0
@@ -234,7 +233,7 @@ impl Slot {
         self.read(|slot| field!(slot, snd_nxt))
     }
 
-    /// What came on hold and acknowledged what this connection's peer would not, last: it may have begun another one.
+    /// The last acknowledgement on hold that cannot be this connection's peer's.
     pub fn strange(&self) -> Option<Strange> {
         let ack = self.read(|slot| field!(slot, strange_ack));
         (ack != 0).then(|| Strange { seq: self.read(|slot| field!(slot, strange_seq)), ack })
@@ -250,7 +249,7 @@ impl Slot {
         self.flags().fetch_or(FLAG_RST, Ordering::AcqRel);
     }
 
-    /// Nothing is withheld any more: the flow has no backup, or has ended.
+    /// Stops withholding: the flow has no backup, or has ended.
     pub fn open(&self) {
         self.flags().fetch_or(FLAG_OPEN, Ordering::AcqRel);
     }

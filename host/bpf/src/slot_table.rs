@@ -26,9 +26,9 @@ pub struct PeerPosition {
 }
 
 impl PacketGate {
-    /// Whether there is a slot of the flow that is no older than `since_ns`, and that a program of this node holds or
-    /// will: there is a connection of these ends already, perhaps still in a listener's queue, and not one that is left
-    /// from when the bucket was here before.
+    /// Whether the flow has a slot that is no older than `since_ns` and has a handle, or will get one. Then this node
+    /// already has a connection of these ends, perhaps still in a listener's queue. An older slot remains from an
+    /// earlier term of this node.
     pub fn is_held(&self, flow: &Flow, since_ns: u64) -> bool {
         let mut index = [0; 4];
         let found = self.maps.flows.lookup_into(bytes(&flow.key()), &mut index, MapFlags::ANY);
@@ -69,7 +69,7 @@ impl PacketGate {
             self.maps.free(&self.slots, slot.index(), &key);
             return Ok(None);
         }
-        self.enter(slot, from).map(Some) // what is there is left from when the bucket was here before
+        self.enter(slot, from).map(Some) // the present slot remains from an earlier term
     }
 
     fn slot_for(&self, from: &Restored) -> Result<Slot, GateError> {
@@ -93,7 +93,7 @@ impl PacketGate {
         }
     }
 
-    /// Writes a restored flow again with what was learnt since. Its bucket must still be on hold, or it is asleep.
+    /// Writes a restored flow again with newer values. Its bucket must still be on hold, or the flow asleep.
     pub fn restore_again(&self, slot: Slot, from: &Restored) -> Slot {
         Slot::write(&self.slots, slot.index(), from, self.bucket(&from.flow).0)
     }
@@ -171,7 +171,7 @@ impl PacketGate {
         freed
     }
 
-    /// How many slots were in use when [`PacketGate::reclaim`] looked last, and how many there are.
+    /// Number of slots in use at the last [`PacketGate::reclaim`], and of all slots.
     pub fn slots_counted(&self) -> (usize, usize) {
         (self.in_use.load(Ordering::Relaxed), self.slots.entries())
     }

@@ -21,7 +21,7 @@ const RING_BYTES: u32 = 1 << 20;
 /// Bound on events read at once, and on segments that wait to be read: a fast sender must not keep the worker from its
 /// other work.
 const EVENTS_MAX: usize = 1024;
-/// How long a finished flow may wait for the peer's last ACK before its slot is taken away, in nanoseconds.
+/// Longest wait of a finished flow for the peer's last ACK before its slot is freed, in nanoseconds.
 const FINISH_NS_MAX: u64 = 60_000_000_000;
 
 /// Number of a worker port: one per worker, 0 to 63.
@@ -148,9 +148,8 @@ impl WorkerPort {
         Ok(())
     }
 
-    /// Sends an ACK at `committed` for each slot, in batches; leave out those that do not owe one ([`Slot::owes_ack`]).
-    /// Must be called in the network namespace of the node. An ACK that cannot be sent is no error: the peer asks
-    /// again.
+    /// Sends an ACK at `committed` for each slot, in batches. Pass only slots that owe one ([`Slot::owes_ack`]), in the
+    /// network namespace of the node. An ACK that cannot be sent is no error: the peer retransmits.
     pub fn emit_acks<'a>(&mut self, slots: impl IntoIterator<Item = &'a Slot>) -> io::Result<()> {
         let (mut batches, mut result) = ([([0; BATCH], 0), ([0; BATCH], 0)], Ok(()));
         for slot in slots {
@@ -198,7 +197,7 @@ impl WorkerPort {
         if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(()) }
     }
 
-    /// Gives a slot back. With `end`, the sequence number after our FIN, its packets pass until the peer has
+    /// Returns a slot. With `end`, the sequence number after our FIN, its packets pass until the peer has
     /// acknowledged it, at most a minute, see [`WorkerPort::sweep`]; without, the flow is forgotten at once and what
     /// its socket still sends is stopped.
     pub fn finish(&mut self, slot: Slot, end: Option<u32>, now_ns: u64) {

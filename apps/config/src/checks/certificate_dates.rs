@@ -13,20 +13,20 @@ const SOON_DAYS: i64 = 14;
 /// The span of validity of a certificate, in seconds since 1970; both ends belong to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
-    /// Its beginning.
+    /// First second of validity, in Unix time.
     pub not_before_unix_s: i64,
-    /// Its end.
+    /// Last second of validity, in Unix time.
     pub not_after_unix_s: i64,
 }
 
-/// What is wrong with a span of validity at some time.
+/// Finding about a validity at some time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Concern {
-    /// What it is.
+    /// The finding.
     pub what: String,
-    /// What follows from it.
+    /// Its consequence.
     pub consequence: String,
-    /// What to do about it.
+    /// Its remedy.
     pub remedy: &'static str,
 }
 
@@ -34,7 +34,7 @@ impl Validity {
     /// Validity of a certificate that was not inspected.
     pub const ALWAYS: Validity = Validity { not_before_unix_s: i64::MIN, not_after_unix_s: i64::MAX };
 
-    /// That of a certificate.
+    /// Validity of a certificate.
     pub fn of(certificate: &CertifiedName) -> Validity {
         Validity {
             not_before_unix_s: certificate.not_before_unix_s,
@@ -42,13 +42,13 @@ impl Validity {
         }
     }
 
-    /// That of a certificate as bytes (DER).
+    /// Validity of a certificate as bytes (DER).
     pub fn of_der(certificate: &[u8]) -> Result<Validity, KeyError> {
         let (not_before_unix_s, not_after_unix_s) = evergate_crypto::validity(certificate)?;
         Ok(Validity { not_before_unix_s, not_after_unix_s })
     }
 
-    /// What an operator should know of it at this time, when clients are shown the certificate.
+    /// Warning about a certificate for clients at this time.
     pub fn concern(&self, now_unix_s: i64) -> Option<Concern> {
         let end = || rfc3339(self.not_after_unix_s);
         let left_s = self.not_after_unix_s.saturating_sub(now_unix_s);

@@ -210,7 +210,7 @@ fn client_ca(raw: &RawTls, at: &KeyPath, checks: &mut Checks<'_>) -> Option<std:
         );
     }
     if !asked && raw.client_ca.is_some() {
-        // Almost certainly a forgotten switch, and one that leaves the door open: not just a warning.
+        // Almost certainly a forgotten key, which would admit every client: an error, not a warning.
         checks.report.error_because(
             &at.key("client_ca"),
             "`client_ca` is given, but clients are not asked for a certificate",
@@ -224,7 +224,7 @@ fn client_ca(raw: &RawTls, at: &KeyPath, checks: &mut Checks<'_>) -> Option<std:
     path
 }
 
-/// Whether clients can be verified with what the file holds, and with all of it.
+/// Checks that clients can be verified with the certificates of the file, and with all of them.
 fn authorities(path: &Path, at: &KeyPath, checks: &mut Checks<'_>) {
     // The file was read before. A change since then is reported when it is loaded.
     let Ok(pem) = checks.world.read(path) else { return };

@@ -73,7 +73,7 @@ pub(crate) fn cluster(raw: &RawConfig, checks: &mut Checks<'_>) -> Option<Cluste
     })
 }
 
-/// What a cluster asks of the rest of `[node]`; the number of workers.
+/// Checks the cluster's requirements on `[node]`; returns the number of workers.
 fn process(raw: &RawConfig, at: &KeyPath, checks: &mut Checks<'_>) -> Option<usize> {
     let node = KeyPath::root().key("node");
     if raw.node.workers.is_none() && !checks.report.is_excused(&node.key("workers")) {
@@ -312,7 +312,7 @@ fn witness(
     found
 }
 
-/// Of an even number of nodes no more may be missing than of one node less.
+/// An even number of nodes tolerates no more failures than one node less.
 fn majority(nodes: usize, at: &KeyPath, checks: &mut Checks<'_>) {
     match nodes {
         2 => checks.report.warning(

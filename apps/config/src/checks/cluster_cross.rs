@@ -1,4 +1,4 @@
-//! What of a cluster only shows when the whole file is read.
+//! Checks of a cluster that need the whole file.
 
 use std::net::IpAddr;
 
@@ -87,7 +87,7 @@ fn listener_ports(config: &Config, cluster: &Cluster, checks: &mut Checks<'_>) {
     }
 }
 
-/// Bound on requests that rules have not decided yet: backups buffer all of them that was received.
+/// Bound on a request that rules have not decided yet: backups buffer everything received of it.
 fn undecided_requests(config: &Config, checks: &mut Checks<'_>) {
     let root = KeyPath::root();
     let node = &config.limits.listener;

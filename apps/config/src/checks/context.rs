@@ -1,4 +1,4 @@
-//! What all checks share: the report, names, files.
+//! Context of all checks: the report, names, files.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +32,7 @@ pub(crate) struct Checks<'a> {
     pub(crate) own_files: Vec<(KeyPath, PathBuf)>,
 }
 
-/// The names of the elements of one list, with which of them are used.
+/// The names of the elements of one list, and whether each is used.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     index: BTreeMap<String, usize>,
@@ -96,7 +96,7 @@ impl Names {
     }
 }
 
-/// What a file must contain.
+/// Required content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     /// At least one PEM certificate.

@@ -104,7 +104,7 @@ pub(crate) fn timeouts(raw: &RawTimeouts, checks: &mut Checks<'_>) -> Timeouts {
     }
 }
 
-/// Of two keys that contradict each other, the one that the file gives: that is the one to change.
+/// The key to change of two keys that contradict each other: the one that the file gives.
 pub(crate) fn pick_given(checks: &Checks<'_>, at: &KeyPath, first: &str, second: &str) -> KeyPath {
     let first = at.key(first);
     if checks.report.is_given(&first) { first } else { at.key(second) }
@@ -126,7 +126,7 @@ pub(crate) fn node_limits(raw: &RawLimits, checks: &mut Checks<'_>) -> NodeLimit
     }
 }
 
-/// The limits of `own`, and where it has none those of `node`.
+/// The limits of `own`, completed by those of `node`.
 pub(crate) fn listener_limits(
     own: &RawLimits,
     node: &RawLimits,

@@ -66,7 +66,7 @@ pub(crate) fn pools(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<Pool> {
     all
 }
 
-/// What each host name of the servers, with its port, resolves to.
+/// Addresses of each host name of the servers, with its port.
 type Lookups<'c> = BTreeMap<(&'c str, u16), io::Result<Vec<SocketAddr>>>;
 
 fn look_up<'c>(config: &'c RawConfig, world: &dyn World) -> Lookups<'c> {

@@ -64,8 +64,8 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Looks for files that the process makes where it would destroy another one: the configuration, one that it names, or
-/// one of its own.
+/// Reports runtime files at the place of another file: the configuration, a file that it names, or another runtime
+/// file.
 pub(crate) fn clashes(checks: &mut Checks<'_>) {
     let config = Path::new(checks.report.source().file()).file_name().map(|name| checks.base_dir.join(name));
     for (i, (at, path)) in checks.own_files.clone().iter().enumerate() {
@@ -75,7 +75,7 @@ pub(crate) fn clashes(checks: &mut Checks<'_>) {
         let (at, other) = match (read, own) {
             _ if config.as_deref().is_some_and(is_same) => (at, "this configuration".to_owned()),
             (Some((other, _)), _) => (at, format!("that of `{}`", other.as_str())),
-            // The one that the file gives is the one to change.
+            // The path to change is the one that the file gives.
             (None, Some((other, _))) if checks.report.source().contains(at) => {
                 (at, format!("that of `{}`", other.as_str()))
             }
@@ -129,7 +129,7 @@ pub(crate) fn admin_socket(text: &str, checks: &mut Checks<'_>) -> PathBuf {
     path
 }
 
-/// Looks for a file in the place of the pid file that is none, and would be lost.
+/// Reports another file in the place of the pid file: a start would overwrite it.
 pub(crate) fn foreign_pid_file(checks: &mut Checks<'_>) {
     let at = KeyPath::root().key("node").key("pid_file");
     let Some((_, path)) = checks.own_files.iter().find(|(key, _)| *key == at) else { return };

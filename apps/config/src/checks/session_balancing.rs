@@ -21,7 +21,7 @@ const KEYS: [(&str, &[Policy]); 8] = [
     ("lard_high", &[Policy::Lard]),
 ];
 
-/// What a pool's policy knows of sessions; nothing for a policy that does not go by session.
+/// Session settings of a pool's policy; `None` for a policy without sessions.
 pub(crate) fn sessions(pool: &RawPool, at: &KeyPath, checks: &mut Checks<'_>) -> Option<Sessions> {
     warn_of_unused(pool, at, &mut checks.report);
     if !pool.policy.is_by_session() {
@@ -96,7 +96,7 @@ fn warn_of_unused(pool: &RawPool, at: &KeyPath, report: &mut Report<'_>) {
     unused("remembered_max", &remembering);
 }
 
-/// What handshakes cost a server: both, or neither, and all servers of a pool or none.
+/// Handshake costs of a server: both or neither, and for all servers of a pool or none.
 pub(crate) fn costs(
     pool: &RawPool,
     server: &RawServer,

@@ -7,13 +7,13 @@ pub use evergate_balance::{Policy, Renewal};
 /// `[pools.sessions]`; the meaning of each is in the reference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sessions {
-    /// How long a session can be resumed.
+    /// Time for which a session can be resumed.
     pub lifetime: Duration,
     /// From when that counts.
     pub renewal: Renewal,
     /// Sessions remembered, at least one.
     pub remembered_max: usize,
-    /// What handshakes cost a server of weight 1.
+    /// Handshake costs of a server of weight 1.
     pub costs: HandshakeCosts,
     /// ΔT of SSLSARD's equation (1).
     pub slice: Duration,
@@ -29,7 +29,7 @@ pub struct Sessions {
     pub bounded_load_percent: u32,
 }
 
-/// What a request costs a server, in microseconds of its processor; positive.
+/// Costs of a request at a server, in microseconds of its processor; positive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeCosts {
     /// With a full handshake.

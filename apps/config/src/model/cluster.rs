@@ -19,7 +19,7 @@ pub struct Cluster {
     pub nodes: Vec<ClusterNode>,
     /// Addresses that move, at least one.
     pub addresses: Vec<IpAddr>,
-    /// Where server legs start from: one or two, of different families.
+    /// Source addresses of server legs: one or two, of different families.
     pub server_source: Vec<IpAddr>,
     /// Interface towards the servers and the other nodes.
     pub inside_interface: String,
@@ -29,11 +29,11 @@ pub struct Cluster {
     pub virtual_mac: Option<[u8; 6]>,
     /// Backups of each bucket; `None` = all other nodes.
     pub backups: Option<NonZeroU8>,
-    /// How a node knows that it may act.
+    /// Rule by which a node may act.
     pub mode: ClusterMode,
     /// Addresses that answer pings; not empty in [`ClusterMode::Witness`].
     pub witness: Vec<IpAddr>,
-    /// How packets find their node.
+    /// Delivery of packets to their node.
     pub steering: Steering,
     /// UDP port of heartbeats; the TCP ports after it, one per worker, are for replication.
     pub port: NonZeroU16,
@@ -43,7 +43,7 @@ pub struct Cluster {
     pub ports_per_bucket: u16,
     /// Folder on a BPF file system.
     pub pins: PathBuf,
-    /// How exactly threads run on time.
+    /// Timing profile: how exactly threads run on time.
     pub timing: ClusterTiming,
     /// Flows at a time.
     pub flows_max: u32,
@@ -89,13 +89,13 @@ impl NodeNumber {
 pub struct ClusterNode {
     /// Unique among the nodes.
     pub number: NodeNumber,
-    /// Its own address on the inside.
+    /// Address on the inside network.
     pub inside: IpAddr,
-    /// Its own address on the outside.
+    /// Address on the outside network.
     pub outside: IpAddr,
 }
 
-/// How a node knows that it may act.
+/// Rule by which a node may act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClusterMode {
@@ -105,21 +105,21 @@ pub enum ClusterMode {
     Majority,
 }
 
-/// How packets find their node.
+/// Delivery of packets to their node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Steering {
-    /// One node gets them and passes them on.
+    /// One node receives all packets and forwards them.
     Steer,
     /// Every node gets them and takes its own.
     Flood,
 }
 
-/// How exactly threads run on time.
+/// Timing profile: how exactly threads run on time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClusterTiming {
-    /// As the machine is: virtual if it shows a sign of a hypervisor.
+    /// Detected: virtual if the machine shows a sign of a hypervisor.
     Auto,
     /// Within a few milliseconds.
     BareMetal,

@@ -20,7 +20,7 @@ impl TlsId {
     pub const BUILT_IN: Self = Self(0);
 }
 
-/// Where a listener binds.
+/// Address of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenAddress {
     /// The address; `[::]` when `both_families`.
@@ -42,7 +42,7 @@ impl ListenAddress {
     }
 }
 
-/// As it stands in a file.
+/// The form in a configuration file.
 impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.both_families { write!(f, ":{}", self.socket.port()) } else { self.socket.fmt(f) }

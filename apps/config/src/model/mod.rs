@@ -27,7 +27,7 @@ pub use ids::{CertificateId, ListenAddress, PoolId, TlsId};
 pub struct Config {
     /// The process on this machine.
     pub node: Node,
-    /// Where clients connect; never two on the same address.
+    /// Listeners; never two on the same address.
     pub listeners: Vec<Listener>,
     /// Server certificates.
     pub certificates: Vec<Certificate>,
@@ -37,9 +37,9 @@ pub struct Config {
     pub pools: Vec<Pool>,
     /// Which request goes where.
     pub rules: Rules,
-    /// How long each state may last.
+    /// Bounds on the duration of each state.
     pub timeouts: Timeouts,
-    /// How much of everything there may be in the process.
+    /// Bounds on resources of the process.
     pub limits: NodeLimits,
     /// The access log.
     pub logs: Logs,
@@ -49,7 +49,7 @@ pub struct Config {
     pub cluster: Option<Cluster>,
     /// Digest of the text of this configuration, to recognise another text.
     pub digest: u64,
-    /// Where its relative paths begin.
+    /// Base folder of relative paths.
     pub folder: PathBuf,
 }
 
@@ -116,7 +116,7 @@ impl Node {
 pub struct Listener {
     /// Unique among listeners.
     pub name: String,
-    /// Where to bind.
+    /// Address to bind.
     pub address: ListenAddress,
     /// Protocol with clients.
     pub protocol: Protocol,
@@ -146,11 +146,11 @@ pub struct ListenerTls {
 pub struct Certificate {
     /// Unique among certificates.
     pub name: String,
-    /// Where it comes from.
+    /// Source of the certificate.
     pub source: CertificateSource,
 }
 
-/// Where a server certificate comes from.
+/// Source of a server certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CertificateSource {
     /// PEM files, which were readable and contained a certificate and a key when checked.
@@ -212,7 +212,7 @@ pub enum TlsVersion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientCertificates {
-    /// Not asked.
+    /// Clients are not asked for a certificate.
     None,
     /// Asked; a client without one is served.
     Optional,
@@ -225,7 +225,7 @@ pub enum ClientCertificates {
 pub struct Pool {
     /// Unique among pools.
     pub name: String,
-    /// How a server is chosen.
+    /// Policy that chooses a server.
     pub policy: Policy,
     /// Whether a client returns to its server.
     pub sticky: Sticky,
@@ -245,7 +245,7 @@ pub struct Pool {
     pub queue_classes: Vec<String>,
     /// Idle connections kept per server and worker; 0 = none.
     pub keep_alive_idle_max: usize,
-    /// How long they are kept.
+    /// Longest idle time of a connection.
     pub keep_alive_idle: Duration,
     /// Tries after the first of a request that was not executed, or may be executed again; each counts.
     pub retries: u32,
@@ -259,11 +259,11 @@ pub struct Pool {
     pub health: Option<Health>,
 }
 
-/// How a client returns to its server.
+/// Stickiness of clients to their servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sticky {
-    /// It need not.
+    /// No stickiness.
     None,
     /// By a cookie that this node sets.
     Cookie,
@@ -278,13 +278,13 @@ pub struct Server {
     pub name: String,
     /// The host as written: an IP address or a name, without port and brackets.
     pub host: String,
-    /// What the host resolved to, at least one, in order of preference.
+    /// Addresses of the host, at least one, in order of preference.
     pub addresses: Vec<SocketAddr>,
     /// Share of the load, 1 to 1000.
     pub weight: u32,
     /// Requests at a time from all workers together; `None` = no limit.
     pub connections_max: Option<NonZeroU32>,
-    /// What handshakes cost it; `None` = the pool's costs by weight. All servers of a pool have them, or none.
+    /// Its handshake costs; `None` = the pool's costs by weight. All servers of a pool have them, or none.
     pub costs: Option<HandshakeCosts>,
 }
 
@@ -320,7 +320,7 @@ pub struct ClientIdentity {
 /// `[pools.health]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// What a check does.
+    /// Kind of check.
     pub check: HealthCheck,
     /// From one check to the next; at least `timeout`.
     pub interval: Duration,
@@ -332,7 +332,7 @@ pub struct Health {
     pub fall: u32,
 }
 
-/// What a health check does.
+/// Kind of a health check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HealthCheck {
     /// Connects.
@@ -402,7 +402,7 @@ pub struct NodeLimits {
     pub listener: ListenerLimits,
     /// TLS handshakes a worker computes before it serves established connections again.
     pub handshakes_per_turn: NonZeroUsize,
-    /// How long a busy worker lets events gather before it looks for more; zero is not at all.
+    /// Time for which a busy worker batches events before it polls again; zero disables batching.
     pub gather: Duration,
     /// Bytes waiting to be written, all workers together.
     pub buffers_bytes_max: NonZeroUsize,
@@ -423,7 +423,7 @@ pub struct ListenerLimits {
     pub headers_max: usize,
     /// Size of a request body; `None` = no limit.
     pub body_bytes_max: Option<NonZeroU64>,
-    /// How much of a body rules may look at.
+    /// Bytes of a body that rules may read.
     pub body_prefix_bytes: usize,
     /// Requests on one client connection; `None` = no limit.
     pub requests_per_connection_max: Option<NonZeroU32>,
@@ -434,7 +434,7 @@ pub struct ListenerLimits {
 /// `[logs]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Logs {
-    /// Where access log lines (JSON) go.
+    /// Destination of the access log (JSON lines).
     pub access: AccessLog,
     /// Additional fields of a line.
     pub fields: LogFields,
@@ -463,7 +463,7 @@ pub enum LogTime {
     Iso,
 }
 
-/// Where the access log goes.
+/// Destination of the access log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AccessLog {
     /// Standard output.

@@ -19,7 +19,7 @@ mod pools;
 pub struct Section {
     /// The header as written in a file, such as `[[pools.servers]]`.
     pub header: &'static str,
-    /// What the table is for, one sentence.
+    /// Purpose of the table, one sentence.
     pub about: &'static str,
     /// Its keys in the order of the reference.
     pub keys: &'static [Key],
@@ -32,15 +32,15 @@ pub struct Key {
     pub name: &'static str,
     /// Which values it takes.
     pub kind: Kind,
-    /// What holds when the key is absent.
+    /// Value of an absent key.
     pub default: Default,
     /// A value to show in messages, as TOML.
     pub example: &'static str,
-    /// What the key does, one or two sentences.
+    /// Effect of the key, one or two sentences.
     pub meaning: &'static str,
 }
 
-/// What holds when a key is absent.
+/// Value of an absent key.
 #[derive(Clone, Copy, Debug)]
 pub enum Default {
     /// This value, as TOML text.

@@ -1,10 +1,10 @@
 //! `evergate demo cluster`: a cluster on this machine that loses node after node under traffic, and what the client
 //! sees.
 //!
-//! Network namespaces are the client, a switch, the nodes and the servers. Nodes are processes of this very program;
-//! the clients and the servers are threads of this one, so that both ends of a transfer are seen: every byte is
-//! compared where it arrives, and silences are measured there. All of it goes with this process; see `leftovers` for
-//! when it is killed.
+//! The client, a switch, the nodes and the servers are network namespaces. The nodes are processes of this program. The
+//! clients and servers are threads of this process, which sees both ends of a transfer: every byte is compared where it
+//! arrives, and silences are measured there. Everything ends with this process; `cleanup` removes the rest if it is
+//! killed.
 
 mod admin;
 mod cleanup;
@@ -43,14 +43,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How many transfers of each kind there are.
+/// Transfers of each kind.
 const TRANSFERS: [(Kind, usize); 5] =
     [(Kind::Download, 3), (Kind::Upload, 3), (Kind::WebSocket, 2), (Kind::Requests, 1), (Kind::Visits, 1)];
 const NODES: [&str; 3] = ["node-a", "node-b", "node-c"];
-/// Lines of a node's messages that are shown when something went wrong.
+/// Lines of a node's log that are printed after a failure.
 const LAST_LINES: usize = 40;
 
-/// What kind of show it is to be.
+/// Options of the show.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// End after the show.

@@ -11,16 +11,17 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Where clients connect, and where the servers are.
+/// Port of the cluster.
 pub(super) const PORT: u16 = 443;
+/// Port of the servers.
 pub(super) const SERVER_PORT: u16 = 8080;
-/// What the certificate is for.
+/// Host name of the certificate.
 pub(super) const SITE: &str = "shop.test";
 
 /// The configuration file of the nodes, the same for all.
 const CONFIG: &str = "cluster.toml";
 
-/// Writes what all nodes share into the folder; the certificate, which its clients must trust.
+/// Writes the files that all nodes share into the folder; returns the certificate, for the clients to trust.
 pub(super) fn prepare(folder: &Path, nodes: usize) -> Result<String> {
     let (certificate, key) = evergate_crypto::self_signed(&[SITE.to_owned(), ADDRESS.to_string()])?;
     let files = [
@@ -41,7 +42,7 @@ fn fresh_key() -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).chain(["\n".to_owned()]).collect()
 }
 
-/// For root's eyes only.
+/// Writes a new file that only root may read.
 fn write(path: &Path, text: &str) -> std::io::Result<()> {
     File::options().write(true).create_new(true).mode(0o600).open(path)?.write_all(text.as_bytes())
 }

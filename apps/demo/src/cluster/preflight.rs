@@ -1,4 +1,4 @@
-//! What the show needs of this machine, asked before anything is made.
+//! Requirements of the show, checked before anything is made.
 
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 /// The first kernel that clusters run on.
 const KERNEL: (u32, u32) = (6, 9);
 
-/// What is missing here, each with its remedy; empty when the show can run.
+/// Missing requirements, each with its remedy; empty when the show can run.
 pub(super) fn missing() -> Vec<String> {
     let root = std::fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0);
     if !root {

@@ -1,4 +1,4 @@
-//! How transfers are, in a line.
+//! Progress of the transfers, in a line.
 
 use super::scoreboard::{Board, Kind, State};
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn short(kind: Kind, state: &State) -> String {
     }
 }
 
-/// What came through, as its kind is counted.
+/// Amount that came through, in the unit of the kind.
 pub(super) fn amount(kind: Kind, state: &State) -> String {
     let bytes = format!("{:.1} MiB", mib(state.bytes));
     match kind {
@@ -53,7 +53,7 @@ pub(super) fn amount(kind: Kind, state: &State) -> String {
     }
 }
 
-/// How it ended.
+/// Outcome of a transfer, in words.
 pub(super) fn outcome(state: &State) -> String {
     let mut words = Vec::new();
     if state.corrupted > 0 {

@@ -1,4 +1,4 @@
-//! What came of the show: a table for people, JSON for programs.
+//! Result of the show: a table for people, JSON for programs.
 
 use super::progress;
 use super::scenario::Kill;

@@ -11,20 +11,20 @@ use anyhow::{Context, Result, bail};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What takes longer than this has failed.
+/// Bound on each step.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// From one look at the nodes to the next.
+/// Time between two polls of the nodes.
 const POLL_EVERY: Duration = Duration::from_millis(5);
-/// From one line about the transfers to the next.
+/// Time between two lines about the transfers.
 const PROGRESS: Duration = Duration::from_secs(2);
 /// How long everything runs undisturbed before each kill, for the viewer.
 const CALM: Duration = Duration::from_secs(1);
 const BUCKETS: u64 = evergate_membership::BUCKETS as u64;
 
-/// One node's death, and what followed.
+/// One node's death, and its effects.
 pub(super) struct Kill {
     pub(super) node: String,
-    /// Whether connections ended up elsewhere, and how many transfers were under way then.
+    /// Connections that other nodes continued, and transfers under way at the kill.
     pub(super) continued: u64,
     pub(super) under_way: usize,
     /// The longest silence of each transfer.

@@ -8,14 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Senders send this part of what is left ...
+/// Denominator of a piece: senders send this part of the rest per tick, so that two thirds are through after 8 s, and
+/// never all.
 const PART: u64 = 1600;
-/// ... and wait so long, so that two thirds are through after 8 s, and never all.
+/// Pause between two pieces.
 const TICK: Duration = Duration::from_millis(5);
-/// Sent in one piece at most.
+/// Largest piece.
 pub(super) const PIECE_BYTES: usize = 65_536;
 
-/// What a transfer does.
+/// Kind of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// One large response.
@@ -36,28 +37,28 @@ pub(crate) struct Transfer {
     pub(super) number: usize,
     pub(super) name: String,
     pub(super) kind: Kind,
-    /// What its bytes are made of.
+    /// Seed of its bytes.
     pub(super) seed: u64,
     state: Mutex<State>,
 }
 
-/// What has come of a transfer.
+/// Progress and outcome of a transfer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
-    /// Verified and right.
+    /// Verified bytes.
     pub(super) bytes: u64,
     /// Messages, responses or visits.
     pub(super) count: u64,
-    /// Bytes that were not as they should be.
+    /// Wrong bytes.
     pub(super) corrupted: u64,
-    /// Visits that failed, and why the last did.
+    /// Visits that failed, and the reason of the last one.
     pub(super) failed: u64,
     pub(super) failure: Option<String>,
-    /// Visits whose connection came about at the second try only.
+    /// Visits that connected at the second try only.
     pub(super) repeated: u64,
     /// The slowest visit.
     pub(super) slowest: Duration,
-    /// How it ended.
+    /// Outcome; `None` while it is under way.
     pub(super) ended: Option<Result<(), String>>,
     last: Option<Instant>,
     longest: Duration,
@@ -65,12 +66,12 @@ pub(super) struct State {
 }
 
 impl State {
-    /// It began, and is not over.
+    /// Whether it has begun and is not over.
     pub(super) fn alive(&self) -> bool {
         self.last.is_some() && self.ended.is_none()
     }
 
-    /// How many transfers that makes that did not bring everything.
+    /// Number of incomplete transfers.
     pub(super) fn broken(&self) -> u64 {
         self.failed + u64::from(matches!(self.ended, Some(Err(_))))
     }
@@ -85,7 +86,7 @@ impl Transfer {
         self.lock().clone()
     }
 
-    /// So many bytes came, of which so many are wrong.
+    /// Records received bytes, and how many of them are wrong.
     pub(super) fn moved(&self, bytes: u64, wrong: u64) {
         let mut state = self.lock();
         let now = Instant::now();
@@ -107,7 +108,7 @@ impl Transfer {
         self.lock().count += 1;
     }
 
-    /// What a visit came to, after so long.
+    /// Records the outcome and duration of a visit.
     pub(super) fn visited(&self, took: Duration, result: Result<(), String>) {
         let mut state = self.lock();
         state.slowest = state.slowest.max(took);
@@ -134,7 +135,7 @@ pub(crate) struct Board {
 }
 
 impl Board {
-    /// So many transfers of each kind, named by kind and number.
+    /// A board of transfers of each kind, named by kind and number.
     pub(super) fn new(kinds: &[(Kind, usize)], bytes_each: u64, seed: u64) -> Board {
         let mut transfers = Vec::new();
         for (kind, count) in kinds {
@@ -155,7 +156,7 @@ impl Board {
         Board { transfers, bytes_each, finishing: AtomicBool::new(false) }
     }
 
-    /// What all transfers have verified.
+    /// Verified bytes of all transfers.
     pub(super) fn bytes(&self) -> u64 {
         self.transfers.iter().map(|transfer| transfer.lock().bytes).sum()
     }
@@ -165,12 +166,12 @@ impl Board {
         self.transfers.get(path.strip_prefix("/transfer/")?.parse::<usize>().ok()?)
     }
 
-    /// Where a client asks for a transfer.
+    /// Request path of a transfer.
     pub(super) fn path(transfer: &Transfer) -> String {
         format!("/transfer/{}", transfer.number)
     }
 
-    /// Lets the transfers come to their ends.
+    /// Lets the senders send the rest at once.
     pub(super) fn finish(&self) {
         self.finishing.store(true, Ordering::Relaxed);
     }
@@ -179,21 +180,21 @@ impl Board {
         self.finishing.load(Ordering::Relaxed)
     }
 
-    /// How much a sender that has so much left sends next.
+    /// Size of a sender's next piece, with `left` bytes left.
     pub(super) fn portion(&self, left: u64) -> usize {
         let most = left.min(PIECE_BYTES as u64);
         let wanted = if self.finishing() { most } else { (left / PART).clamp(1, most.max(1)) };
         wanted as usize
     }
 
-    /// What a sender does between two pieces.
+    /// A sender's pause between two pieces.
     pub(super) fn pause(&self, ticks: u32) {
         if !self.finishing() {
             std::thread::sleep(TICK * ticks);
         }
     }
 
-    /// Forgets the silences so far; from now on those of all connections that are open are measured. Visits have none.
+    /// Resets the silences, and measures those of all open connections from now on. Visits have none.
     pub(super) fn watch(&self) {
         for transfer in &self.transfers {
             let mut state = transfer.lock();
@@ -210,7 +211,7 @@ impl Board {
         })
     }
 
-    /// The longest silence of each transfer since [`Board::watch`]; nothing for those that were not watched.
+    /// The longest silence of each transfer since [`Board::watch`]; `None` for a transfer that is not watched.
     pub(super) fn silences(&self) -> Vec<Option<Duration>> {
         let silence = |transfer: &Transfer| {
             let state = transfer.lock();

@@ -26,7 +26,7 @@ fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
-/// What is found of a rule, with its place and what to do.
+/// A finding about a rule, with its place and remedy.
 #[derive(Serialize)]
 struct Placed {
     #[serde(flatten)]
@@ -164,7 +164,7 @@ fn advice(kind: FindingKind) -> (&'static str, &'static str) {
     }
 }
 
-/// As problems of the file are shown; what is only worth knowing in one line.
+/// The format of the file's problems; an information takes one line.
 impl fmt::Display for Placed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let severity = match self.finding.severity {

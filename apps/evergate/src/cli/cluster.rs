@@ -191,7 +191,7 @@ fn failovers(all: &[FailoverStatus]) -> String {
     table.show("")
 }
 
-/// How many stood still, and the bound that 99 of 100 stayed within.
+/// Number of stalls, and the bound on 99 of 100 of them.
 fn stalls(name: &str, counts: &TimesStatus) -> String {
     if counts.count == 0 {
         return String::new();
@@ -203,7 +203,7 @@ fn stalls(name: &str, counts: &TimesStatus) -> String {
     format!("stalls:        {} of {name} connections, 99 of 100 {bound}\n", counts.count)
 }
 
-/// What has been counted at all, on one line.
+/// All counts above zero, on one line.
 fn listed<'a>(title: &str, counts: impl Iterator<Item = (&'a String, &'a u64)>) -> String {
     let counts = counts.filter(|(_, count)| **count > 0);
     let words: Vec<String> = counts.map(|(name, count)| format!("{name} {count}")).collect();

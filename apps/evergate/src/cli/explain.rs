@@ -24,22 +24,22 @@ const RULES_SHOWN: usize = 100;
 /// Port of a client whose address alone is given.
 const CLIENT_PORT: u16 = 40_000;
 
-/// What would become of the request.
+/// The decision on the request.
 #[derive(Debug, Default, Serialize)]
 struct Answer {
     listener: String,
-    /// Why it is this listener, where the URL leads to none.
+    /// Reason for this listener, where the URL fits none.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
     method: String,
     host: String,
-    /// What rules see and servers get.
+    /// The path for rules and servers.
     path: String,
-    /// The path as it was given, when that is another.
+    /// The path as given, when it differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     path_sent: Option<String>,
     query: Option<String>,
-    /// What happens, in words.
+    /// The outcome, in words.
     outcome: String,
     /// The status that evergate itself answers with.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,7 +52,7 @@ struct Answer {
     pool: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     servers: Vec<String>,
-    /// How one of them is chosen.
+    /// Policy that chooses one of the servers.
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -212,7 +212,7 @@ fn answer(args: &ExplainArgs, config: &Config) -> Result<Answer, Wrong> {
     follow(args, config, &url, listener, &head, body.as_deref(), answer)
 }
 
-/// What becomes of a head, in the order of the data path: redirecting listener, size of the body, path, rules.
+/// Decides on a head, in the order of the data path: redirecting listener, size of the body, path, rules.
 fn follow(
     args: &ExplainArgs,
     config: &Config,

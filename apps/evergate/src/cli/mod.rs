@@ -1,8 +1,8 @@
 //! The command line: `evergate NOUN VERB`.
 //!
 //! Exit codes are part of the interface: 0 it worked; 1 it failed; 2 the command line or the configuration is wrong.
-//! What service managers go by: after 1 another try may succeed, after 2 it cannot. For `check` 1 is that host names do
-//! not resolve, and it has 3 besides: the configuration is not wrong, but no node starts with it on this machine. Data
+//! Service managers depend on them: after 1 another try may succeed, after 2 it cannot. `check` exits with 1 when host
+//! names do not resolve, and with 3 when the configuration is right but no node starts with it on this machine. Data
 //! goes to standard output, everything else to standard error.
 
 mod bench;
@@ -29,7 +29,7 @@ use std::time::Duration;
 const FAILED: u8 = 1;
 /// The command line or the configuration is wrong.
 const WRONG: u8 = 2;
-/// Nothing is wrong with the configuration, but no node starts with it here.
+/// The configuration is right, but no node starts with it on this machine.
 const UNSTARTABLE: u8 = 3;
 
 #[derive(Debug, Parser)]

@@ -73,7 +73,7 @@ fn serve(args: RunArgs, early: &EarlySignals) -> u8 {
     }
 }
 
-/// Where the configuration comes from: one of the two forms, or what is missing of one.
+/// Source of the configuration: one of the two forms, or an error about the missing part of one.
 fn origin(args: RunArgs) -> Result<Origin, &'static str> {
     let RunArgs { file, config, listen, to, cert, key, .. } = args;
     match (file.or(config), listen) {

@@ -140,7 +140,7 @@ fn write(study: &Study, text: &str, args: &SimulateArgs, folder: &Path) -> Resul
     Ok(folder.join(PAGE))
 }
 
-/// What makes this report again. Names of files without their folders, which may differ between machines.
+/// The command that reproduces this report. File names come without folders, which differ between machines.
 fn command(study: &Study, args: &SimulateArgs) -> String {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let plan = &study.plan;

@@ -1,4 +1,4 @@
-//! How a client comes to the request: the listener that its URL leads to, and what the two agree on in the handshake.
+//! Connection of a simulated client: the listener of its URL, and the result of their handshake.
 
 use super::{Url, Wrong};
 use crate::cli::ExplainArgs;
@@ -54,7 +54,7 @@ pub(super) fn local(args: &ExplainArgs, listener: &Listener) -> SocketAddr {
     }
 }
 
-/// What client and listener agree on.
+/// Result of a handshake between client and listener.
 pub(super) struct Handshake {
     pub(super) client_subject: Option<String>,
     pub(super) sni: Option<String>,
