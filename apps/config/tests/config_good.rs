@@ -94,7 +94,7 @@ fn small_file_gets_the_documented_defaults() {
 
     let limits = &config.limits;
     assert_eq!(limits.handshakes_per_turn.get(), 8);
-    assert_eq!(limits.gather, Duration::from_micros(200));
+    assert_eq!(limits.event_batching, Duration::from_micros(200));
     assert_eq!(limits.buffers_bytes_max.get(), 512 * 1024 * 1024);
     assert_eq!(limits.listener.connections_max, 100_000);
     assert_eq!(limits.listener.connections_per_source_max, None);

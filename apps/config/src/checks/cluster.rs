@@ -421,7 +421,7 @@ fn backups(raw: &RawCount, nodes: usize, at: &KeyPath, checks: &mut Checks<'_>) 
     if nodes > 1 && usize::from(*number) >= nodes {
         checks.report.warning(
             at,
-            format!("{number} copies cannot be had with {nodes} nodes"),
+            format!("{number} backups are not possible with {nodes} nodes"),
             format!("every other node holds one: {}", nodes - 1),
             "write `backups = \"all\"`, or add nodes",
         );

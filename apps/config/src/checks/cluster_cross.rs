@@ -122,7 +122,7 @@ fn undecided_request(at: &KeyPath, limits: &ListenerLimits, checks: &mut Checks<
             "a head of {head} bytes (`head_bytes_max`) and what rules see of a body ({prefix}, and as much framing) \
              are up to {needed} bytes, and backups keep {UNDECIDED_MAX} of a request that is not decided"
         ),
-        format!("longer requests would be waited for in vain, and answered with 408; {REFUSED}"),
+        format!("longer requests would never be complete, and be answered with 408; {REFUSED}"),
         remedy,
     );
 }

@@ -119,7 +119,7 @@ pub(crate) fn node_limits(raw: &RawLimits, checks: &mut Checks<'_>) -> NodeLimit
     NodeLimits {
         listener: listener_limits(raw, raw, &at, checks),
         handshakes_per_turn: NonZeroUsize::new(size(raw.handshakes_per_turn, 8)).unwrap_or(NonZeroUsize::MIN),
-        gather: Duration::from_micros(raw.event_batching_us.unwrap_or(0).into()),
+        event_batching: Duration::from_micros(raw.event_batching_us.unwrap_or(0).into()),
         buffers_bytes_max: NonZeroUsize::new(megabytes.saturating_mul(1024 * 1024))
             .unwrap_or(NonZeroUsize::MIN),
         session_cache_bytes_max: raw.session_cache_mb.unwrap_or(0) as usize * 1024 * 1024,

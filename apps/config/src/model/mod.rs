@@ -403,7 +403,7 @@ pub struct NodeLimits {
     /// TLS handshakes a worker computes before it serves established connections again.
     pub handshakes_per_turn: NonZeroUsize,
     /// Time for which a busy worker batches events before it polls again; zero disables batching.
-    pub gather: Duration,
+    pub event_batching: Duration,
     /// Bytes waiting to be written, all workers together.
     pub buffers_bytes_max: NonZeroUsize,
     /// Memory for TLS 1.2 sessions that are resumed by their ids, of the whole process; 0 keeps none.

@@ -200,7 +200,7 @@ impl Show<'_> {
                 node.check()?;
             }
             if Instant::now() > deadline {
-                bail!("waited {PATIENCE:?} in vain until {what}: {}", self.situation());
+                bail!("not within {PATIENCE:?}: {what}: {}", self.situation());
             }
             self.progress();
             std::thread::sleep(POLL_EVERY);

@@ -139,7 +139,7 @@ fn cannot_become(user: &str) -> String {
 pub(crate) fn settings(config: &Config, workers: usize) -> Settings {
     Settings {
         handshakes_per_turn: config.limits.handshakes_per_turn.get(),
-        event_batching: config.limits.gather,
+        event_batching: config.limits.event_batching,
         connections_max: config.limits.listener.connections_max,
         listeners: config
             .listeners

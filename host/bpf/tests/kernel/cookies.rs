@@ -422,7 +422,7 @@ fn designated() -> Bucket {
     Bucket(0)
 }
 
-/// A connection that is in any bucket but the designated one, which does not go with the others.
+/// A connection in any bucket but the designated one, which does not move.
 fn connect_to(world: &World, to: SocketAddr) -> TcpStream {
     loop {
         let client = world.client.run(move || TcpStream::connect(to).unwrap());

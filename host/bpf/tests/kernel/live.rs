@@ -48,7 +48,7 @@ fn a_peer_sees_no_ack_beyond_what_is_committed() {
             let facts = evergate_sys::tcp_params(socket.as_raw_fd(), 0).unwrap();
             let slot = worker_port.slot(&Flow::new(facts.local, facts.remote)).unwrap();
             let start = slot.origin().received;
-            // Data that arrived before anybody looked at the slot is withheld too.
+            // The ACK of data that arrived before the slot was taken is withheld too.
             eventually("the kernel has everything", || slot.received() == start.wrapping_add(5000));
             assert_eq!(unacknowledged(&client), 5000);
             for committed in [1, 1000, 4999, 5000] {
@@ -292,6 +292,6 @@ fn maps_of_another_size_stay_pinned_only_on_request() {
         load(2048, false);
         let [another, own] = &pinned()[..] else { panic!("{:?}", pinned()) };
         assert!(another == "another" && own.ends_with("-2048"), "{own}");
-        load(2048, true); // and what is there is found
+        load(2048, true); // finds the existing maps
     });
 }

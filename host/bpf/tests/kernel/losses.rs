@@ -69,7 +69,7 @@ fn lose(client: &mut TcpStream, socket: &TcpStream, facts: &TcpParams) -> Lost {
     let bytes: Vec<u8> = (0..SEGMENTS * payload).map(|at| (at % 251) as u8).collect();
     client.write_all(&bytes).unwrap();
     let [receive, send] = sequences(socket);
-    let [_, until] = sequences(client); // of what was written, all of which the congestion window lets out
+    let [_, until] = sequences(client); // the end of the written bytes: the congestion window lets all of them out
     assert_eq!(until.wrapping_sub(receive) as usize, bytes.len());
     Lost { bytes, loss: Loss { send, receive, until, window: WINDOW, timestamps: None } }
 }

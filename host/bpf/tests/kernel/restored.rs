@@ -25,7 +25,7 @@ pub(crate) fn restored(v6: bool, timestamps: Option<(u32, u32)>) -> Restored {
     }
 }
 
-/// The most that the peer of [`restored`] may have on top of what is known.
+/// Bound on the bytes that the peer of [`restored`] may have above the known position.
 const AHEAD_MAX: u32 = 2 * (65_535 << 4) + (32 << 20);
 
 #[test]
@@ -350,7 +350,7 @@ fn slots_of_restored_flows_are_bounded_and_come_back() {
             let slots: Vec<Slot> = (1..=256).map(|n| gate.restore(&port(n)).unwrap()).collect();
             assert!(matches!(gate.restore(&port(257)), Err(GateError::NoSlot { flows_max: 256 })));
             assert_eq!(gate.slots_in_use(), 256);
-            // One waits for the peer's last ACK; the others have it, or need none.
+            // One flow waits for its peer's last ACK; the other flows have it, or need none.
             for (n, slot) in slots.into_iter().enumerate() {
                 let end = slot.peer_acked().wrapping_add(u32::from(n == 0));
                 worker_port.finish(slot, (n % 2 == 0).then_some(end), 0);
