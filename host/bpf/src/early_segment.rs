@@ -19,7 +19,7 @@ pub struct DivertedSegment {
     /// Its flow.
     pub flow: Flow,
     /// Positions, window and timestamps of its header.
-    pub peer_input: PeerPosition,
+    pub position: PeerPosition,
     /// Its data; empty when it was too long for the ring.
     pub data: Vec<u8>,
 }
@@ -39,10 +39,10 @@ impl DivertedSegment {
         let stamped = header >= FIXED_HEADER + 12 && field(FIXED_HEADER)? == STAMPED;
         let timestamps = if stamped { (field(24)?, field(28)?) } else { (0, 0) };
         let window = field(12)? & 0xffff;
-        let peer_input = PeerPosition { seq: field(4)?, ack: field(8)?, window, count: 1, timestamps };
+        let position = PeerPosition { seq: field(4)?, ack: field(8)?, window, count: 1, timestamps };
         let data = segment.get(header.max(FIXED_HEADER)..)?.to_vec();
         let whole = data.is_empty() || is_intact(segment, flow.local.ip(), flow.remote.ip());
-        whole.then_some(DivertedSegment { flow, peer_input, data })
+        whole.then_some(DivertedSegment { flow, position, data })
     }
 }
 
@@ -97,9 +97,9 @@ mod tests {
         let flows = [("10.0.0.1:443", "10.0.0.2:5"), ("[fd00::1]:443", "[fd00::2]:5")];
         for (local, remote) in flows {
             let flow = Flow::new(local.parse().unwrap(), remote.parse().unwrap());
-            let peer_input = PeerPosition { seq: 77, ack: 99, window: 500, count: 1, timestamps: (3, 4) };
+            let position = PeerPosition { seq: 77, ack: 99, window: 500, count: 1, timestamps: (3, 4) };
             for payload in [&b"x"[..], b"GET / HTTP/1.1\r\n\r\n"] {
-                let expected = Some(DivertedSegment { flow, peer_input, data: payload.to_vec() });
+                let expected = Some(DivertedSegment { flow, position, data: payload.to_vec() });
                 assert_eq!(DivertedSegment::read(&record(&flow, payload, |_, sum| sum)), expected);
                 assert_eq!(
                     DivertedSegment::read(&record(&flow, payload, |pseudo, _| fold(pseudo))),
@@ -115,7 +115,7 @@ mod tests {
             let header = record(&flow, b"", |_, _| 1);
             assert_eq!(
                 DivertedSegment::read(&header),
-                Some(DivertedSegment { flow, peer_input, data: Vec::new() })
+                Some(DivertedSegment { flow, position, data: Vec::new() })
             );
             assert_eq!(DivertedSegment::read(&header[..60]), None);
         }

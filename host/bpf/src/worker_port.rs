@@ -67,7 +67,7 @@ pub struct WorkerPort {
     slots: Arc<Table<types::slot>>,
     batches: Arc<Table<types::batch>>,
     ring: RingBuffer<'static>,
-    peer_input: Arc<Mutex<Events>>,
+    pending: Arc<Mutex<Events>>,
     finished: VecDeque<Finished>,
 }
 
@@ -90,15 +90,15 @@ impl WorkerPort {
         maps.events
             .update(&u32::from(id.0).to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
             .map_err(failed)?;
-        let peer_input = Arc::new(Mutex::new(Events::default()));
-        let sink = peer_input.clone();
+        let pending = Arc::new(Mutex::new(Events::default()));
+        let sink = pending.clone();
         let mut builder = RingBufferBuilder::new();
         let take = move |data: &[u8]| {
-            if let Ok(mut peer_input) = sink.lock() {
+            if let Ok(mut pending) = sink.lock() {
                 match <[u8; 4]>::try_from(data) {
-                    Ok(index) => peer_input.woken.push(u32::from_ne_bytes(index)),
-                    Err(_) if peer_input.early.len() < EVENTS_MAX => {
-                        peer_input.early.extend(DivertedSegment::read(data))
+                    Ok(index) => pending.woken.push(u32::from_ne_bytes(index)),
+                    Err(_) if pending.early.len() < EVENTS_MAX => {
+                        pending.early.extend(DivertedSegment::read(data))
                     }
                     Err(_) => {} // the peer sends the segment again
                 }
@@ -107,7 +107,7 @@ impl WorkerPort {
         };
         builder.add(&ring, take).map_err(failed)?;
         let ring = builder.build().map_err(failed)?;
-        Ok(WorkerPort { id, maps, programs, slots, batches, ring, peer_input, finished: VecDeque::new() })
+        Ok(WorkerPort { id, maps, programs, slots, batches, ring, pending, finished: VecDeque::new() })
     }
 
     /// Its number.
@@ -141,9 +141,9 @@ impl WorkerPort {
         if taken < 0 {
             return Err(io::Error::from_raw_os_error(-taken));
         }
-        if let Ok(mut peer_input) = self.peer_input.lock() {
-            into.woken.append(&mut peer_input.woken);
-            into.early.append(&mut peer_input.early);
+        if let Ok(mut pending) = self.pending.lock() {
+            into.woken.append(&mut pending.woken);
+            into.early.append(&mut pending.early);
         }
         Ok(())
     }

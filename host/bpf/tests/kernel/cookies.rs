@@ -564,9 +564,9 @@ fn no_later_segment_of_a_window_is_taken_for_the_first() {
         for by in 1..=65_535 {
             client.send(Segment { seq: first.seq + by, ..first.clone() });
             if by % 257 == 0 {
-                let peer_input =
+                let judged =
                     || count(&world, 0, Counter::CookieWrong) + count(&world, 0, Counter::CookieAccepted);
-                eventually("all of them are judged", || peer_input() >= u64::from(by));
+                eventually("all of them are judged", || judged() >= u64::from(by));
             }
         }
         assert_eq!(count(&world, 0, Counter::CookieAccepted), 0, "IPv6 {v6}");

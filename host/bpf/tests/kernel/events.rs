@@ -48,7 +48,7 @@ fn early_segment_is_diverted_to_the_pending_worker() {
                 events
                     .early
                     .into_iter()
-                    .map(|diverted| (diverted.flow, diverted.peer_input.seq, diverted.data))
+                    .map(|diverted| (diverted.flow, diverted.position.seq, diverted.data))
                     .collect::<Vec<_>>()
             };
             assert_eq!(early(&mut worker_port, &[&request]), [], "the bucket is not pending");

@@ -153,7 +153,7 @@ fn early_segment_too_long_for_the_ring_is_reported_empty() {
             !events.early.is_empty()
         });
         let diverted = &events.early[0];
-        assert_eq!((diverted.flow, diverted.peer_input.seq, diverted.data.len()), (flow, 700, 0));
+        assert_eq!((diverted.flow, diverted.position.seq, diverted.data.len()), (flow, 700, 0));
     }
 }
 

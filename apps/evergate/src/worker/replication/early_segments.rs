@@ -42,7 +42,7 @@ pub(super) struct EarlySegments {
 impl EarlySegments {
     /// Buffers a diverted segment. Without room it is dropped: the client retransmits it.
     pub(super) fn note(&mut self, diverted: DivertedSegment) {
-        let DivertedSegment { flow, peer_input: position, data } = diverted;
+        let DivertedSegment { flow, position, data } = diverted;
         if !self.flows.contains_key(&flow) {
             if self.flows.len() >= FLOWS_MAX {
                 return;
@@ -110,7 +110,7 @@ mod tests {
 
     fn early_segment(port: u16, seq: u32, data: &[u8]) -> DivertedSegment {
         let position = PeerPosition { seq, ack: 1, window: u32::from(port), count: 1, timestamps: (0, 0) };
-        DivertedSegment { flow: flow(port), peer_input: position, data: data.to_vec() }
+        DivertedSegment { flow: flow(port), position, data: data.to_vec() }
     }
 
     #[test]
