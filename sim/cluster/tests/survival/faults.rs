@@ -77,9 +77,9 @@ fn node_whose_output_is_lost_is_replaced() {
 fn node_without_a_witness_does_not_block_the_last_good_one() {
     // One of three has no witness, or no outside network. The owner or the third node fails, and the other continues.
     for fault in [Fault::Unwitnessed(30_000 * MS), Fault::CutOutside(30_000 * MS)] {
-        for (ill, dies) in [(0, Target::Owner), (1, Target::Owner), (0, Target::Other(1))] {
+        for (faulty, failing) in [(0, Target::Owner), (1, Target::Owner), (0, Target::Other(1))] {
             let power = Fault::Power { lossy: true };
-            stories(TWO_BACKUPS, &STARTS, |at| vec![(1, Target::Other(ill), fault), (at, dies, power)]);
+            stories(TWO_BACKUPS, &STARTS, |at| vec![(1, Target::Other(faulty), fault), (at, failing, power)]);
         }
     }
 }
