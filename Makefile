@@ -43,6 +43,7 @@ test: setup lint unit ## formatting, lints, unit, property and end-to-end tests,
 lint:
 	$(CARGO) fmt --all --check
 	scripts/licences
+	scripts/prose
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 unit:

@@ -92,8 +92,8 @@ pub(crate) fn class_of<'s>(snapshot: &'s Snapshot, rules: &[RuleId]) -> Option<&
     })
 }
 
-/// The part of a target, a host or another header that the log takes. Characters that terminals interpret or do not show are replaced:
-/// JSON escapes only those of ASCII.
+/// The part of a target, a host or another header that the log takes. Characters that terminals interpret or do not
+/// show are replaced: JSON escapes only those of ASCII.
 pub(crate) fn printable_target(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(2048)]);
     let acts = |c: char| c >= '\u{7f}' && terminal::acts(c);

@@ -1,4 +1,4 @@
-//! Workers without connections: they answer every instruction at once, as workers with nothing to mirror would.
+//! Workers without connections: they answer every instruction at once, as workers with nothing to replicate would.
 //!
 //! For tests of the agent alone.
 

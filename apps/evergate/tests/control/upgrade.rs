@@ -73,7 +73,7 @@ fn reload_right_after_an_upgrade_succeeds() {
         assert_eq!(reloaded.code, Some(0), "round {round}: {reloaded:?}");
         assert_eq!(read_response(slow).0, 200);
     }
-    node.json::<serde_json::Value>(&["drain"]); // the new process is nobody's child
+    node.json::<serde_json::Value>(&["drain"]); // the new process has no parent that waits
 }
 
 /// The process that is asked is replaced before it reloads: the command asks its successor.
@@ -91,11 +91,11 @@ fn reload_during_an_upgrade_reaches_the_new_process() {
         let (upgraded, status) = (upgrade.join().unwrap(), node.status());
         assert_eq!((status.pid, status.reloads.succeeded), (upgraded.pid, 1));
     });
-    node.json::<serde_json::Value>(&["drain"]); // the new process is nobody's child
+    node.json::<serde_json::Value>(&["drain"]); // the new process has no parent that waits
 }
 
 #[test]
-fn reload_during_an_upgrade_that_fails_follows_in_the_old_process() {
+fn reload_during_a_failed_upgrade_follows_in_the_old_process() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let node = Node::with_config(&folder, &plain(&port, &demo.addresses));
     let ends = script(&folder, "ends", "sleep 1; exit 1");

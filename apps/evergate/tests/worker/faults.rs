@@ -1,7 +1,7 @@
-//! Tests of the guard around each step of a worker: one connection panics, and the others must not notice.
+//! Tests of the panic guard around each step of a worker: one connection panics, and all others are undisturbed.
 //!
-//! [`strike`] stands where every call into a connection passes, [`fell`] where every turn begins, outside the guard, and where
-//! each second does; they exist in test builds only.
+//! `inject_panic` stands where every call into a connection passes, `inject_loop_panic` where every turn begins,
+//! outside the guard, and where each second does; they exist in test builds only.
 
 use super::slab::Source;
 use super::upgrade_frames::{CONFIRMED, END};
@@ -20,8 +20,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Clients whose connection panics in its next call; with `true` in the next one at a deadline, with `false` in the next
-/// one before it.
+/// Clients whose connection panics in its next call; with `true` in the next call at a deadline, with `false` in the
+/// next one before it.
 static VICTIMS: Mutex<Vec<(SocketAddr, bool)>> = Mutex::new(Vec::new());
 
 fn victims() -> MutexGuard<'static, Vec<(SocketAddr, bool)>> {
@@ -82,7 +82,7 @@ pub(super) fn strike_take(step: &str, flow: Option<Flow>) {
     strike_at(step, flow.map(|flow| flow.remote));
 }
 
-/// Sockets whose readiness a worker is not to hear of, by what it counts with and what they are.
+/// Sockets whose readiness a worker must not receive, by the worker's counters and the kind of socket.
 static REFUSED: Mutex<Vec<(usize, &str)>> = Mutex::new(Vec::new());
 
 pub(super) fn refuse_next(worker: &Arc<Counters>, kind: &'static str) {
@@ -121,7 +121,7 @@ impl Scene {
             backend.local_addr().unwrap()
         );
         let mut config = parse(&config, "test.toml", Path::new(".")).unwrap().config;
-        config.listeners[0].address.socket.set_port(0); // any free one; a file cannot say so
+        config.listeners[0].address.socket.set_port(0); // any free port; a file cannot ask for one
         let daemon = Daemon::start(config, None).unwrap();
         daemon.listen().unwrap();
         let mut bystander = connect(&daemon);
@@ -167,7 +167,7 @@ impl Scene {
         expect_answer(&mut self.bystander);
     }
 
-    /// One client was reset; the worker goes on with everybody else, and nothing of the lost one is left.
+    /// One client was reset. The worker serves all others, and nothing of the lost client is left.
     fn expect_unharmed(self) {
         let reasons = self.counters().reasons.lock().unwrap().clone();
         assert_eq!(reasons.get("internal_panic"), Some(&1), "{reasons:?}");
@@ -255,7 +255,7 @@ fn a_panic_over_a_clients_bytes_ends_that_client_alone() {
 }
 
 #[test]
-fn a_panic_over_a_servers_bytes_ends_its_client_and_the_server_connection() {
+fn panic_over_server_bytes_ends_its_client_and_the_server_leg() {
     let mut scene = Scene::new();
     let mut victim = connect(&scene.daemon);
     ask(&mut victim);
@@ -282,7 +282,7 @@ fn a_panic_at_a_deadline_ends_that_client_alone() {
 }
 
 #[test]
-fn a_panic_over_a_request_that_is_served_from_the_queue_ends_that_client_alone() {
+fn panic_over_a_queued_request_ends_that_client_alone() {
     let mut scene = Scene::new();
     ask(&mut scene.bystander);
     expect(&mut scene.to_server, b"\r\n\r\n");
@@ -295,7 +295,7 @@ fn a_panic_over_a_request_that_is_served_from_the_queue_ends_that_client_alone()
 }
 
 #[test]
-fn a_panic_over_a_request_for_which_another_worker_made_room_ends_that_client_alone() {
+fn panic_over_a_request_freed_by_another_worker_ends_one_client() {
     let mut scene = Scene::new();
     scene.close_server();
     let server = scene.server();
@@ -309,7 +309,7 @@ fn a_panic_over_a_request_for_which_another_worker_made_room_ends_that_client_al
 }
 
 #[test]
-fn a_panic_in_what_is_done_each_second_ends_nobody() {
+fn panic_in_the_work_of_each_second_ends_no_connection() {
     let scene = Scene::new();
     let counters = scene.counters();
     doomed().push((address_of(&counters), "second"));
@@ -318,7 +318,7 @@ fn a_panic_in_what_is_done_each_second_ends_nobody() {
 }
 
 #[test]
-fn a_server_connection_that_would_not_be_heard_fails_at_once() {
+fn server_connection_without_readiness_fails_at_once() {
     let mut scene = Scene::new();
     scene.close_server();
     for _ in 0..10 {
@@ -339,7 +339,7 @@ fn a_server_connection_that_would_not_be_heard_fails_at_once() {
 }
 
 #[test]
-fn a_process_before_that_would_not_be_heard_is_not_waited_for() {
+fn old_process_without_readiness_is_not_waited_for() {
     let scene = Scene::new();
     let never_ready = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
     scene.daemon.shared.inheriting.store(1, Ordering::Relaxed);
@@ -364,7 +364,7 @@ fn transfer(daemon: &Daemon) -> (Vec<Link>, Arc<Progress>) {
 }
 
 #[test]
-fn a_panic_over_a_connection_that_goes_to_a_new_process_ends_that_client_alone() {
+fn panic_over_a_connection_in_an_upgrade_ends_that_client_alone() {
     let mut scene = Scene::new();
     let mut victim = connect(&scene.daemon);
     ask(&mut victim);
@@ -377,7 +377,7 @@ fn a_panic_over_a_connection_that_goes_to_a_new_process_ends_that_client_alone()
     assert_eq!(bystander.descriptors.len(), 1);
     assert_eq!(*streams[0].receive().unwrap().bytes, [END]);
     streams[0].send(&[CONFIRMED], Vec::new()).unwrap();
-    eventually("it has heard that", || progress.done.load(Ordering::Relaxed) == 1);
+    eventually("it has read that", || progress.done.load(Ordering::Relaxed) == 1);
     scene.daemon.stop();
 }
 
@@ -396,7 +396,7 @@ fn a_panic_in_a_drain_ends_that_client_alone() {
     doom(victim.local_addr().unwrap());
     scene.daemon.drain();
     expect_reset(&mut victim);
-    assert_eq!(next.read(&mut [0]).unwrap(), 0, "who waits for nothing is told of the drain");
+    assert_eq!(next.read(&mut [0]).unwrap(), 0, "an idle client is closed by the drain");
     scene.to_server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
     expect_answer(&mut scene.bystander);
     assert_eq!(scene.bystander.read(&mut [0]).unwrap(), 0);
@@ -445,7 +445,7 @@ fn crippled() -> (Daemon, Vec<TcpStream>) {
 }
 
 #[test]
-fn an_upgrade_is_over_when_the_living_workers_have_passed_everything() {
+fn upgrade_ends_when_the_living_workers_have_passed_everything() {
     let (daemon, mut clients) = crippled();
     clients.extend(crowd(&daemon, 0, 10));
     let (mut streams, progress) = transfer(&daemon);
@@ -456,7 +456,7 @@ fn an_upgrade_is_over_when_the_living_workers_have_passed_everything() {
 }
 
 #[test]
-fn an_upgrade_is_over_when_a_worker_ends_before_it_has_passed_everything() {
+fn upgrade_ends_when_a_worker_ends_before_it_passed_everything() {
     let daemon = Daemon::start(test_config(&["a"]), None).unwrap();
     daemon.listen().unwrap();
     let (mut streams, progress) = transfer(&daemon);

@@ -1,10 +1,10 @@
-//! Who makes channels to the worker and says nothing on them, and what else keeps it from taking some.
+//! Silent peers that open channels to the worker, and other reasons that keep it from accepting channels.
 
 use super::*;
 use crate::worker::replication::replication_channel::Outgoing;
 use std::net::Shutdown;
 
-/// Another node's address has so many places before it has said whose the channels are, any other address as many as these.
+/// Places of another node's address before it has identified its channels; all other addresses share as many.
 const OF_A_NODE: usize = 2;
 const OF_UNLISTED: usize = 16;
 const MORE: usize = 100;
@@ -12,12 +12,12 @@ const MORE: usize = 100;
 const PATIENCE: Micros = Micros::from_ms(5_000);
 
 impl Scene {
-    /// Somebody at this address makes so many channels, one after the other, and says nothing.
+    /// A peer at this address opens so many channels, one after the other, and sends nothing.
     fn silent(&mut self, from: [u8; 4], count: usize) -> Vec<TcpStream> {
         let to = SocketAddr::from((REPLICATION, REPLICATION_PORT));
         let connect = |_| {
             let socket = evergate_sys::connect_from(from.into(), 20_000..=60_000, to).unwrap();
-            self.worker.now = self.worker.now + Micros(1); // who was first is older
+            self.worker.now = self.worker.now + Micros(1); // the first one is older
             self.worker.accept_channels();
             TcpStream::from(socket)
         };
@@ -30,7 +30,7 @@ impl Scene {
         (theirs.clone().count(), theirs.map(|incoming| incoming.since).min())
     }
 
-    /// The backup's worker, whose clock shows this, makes a channel, and has these connections of a bucket to tell.
+    /// The backup's worker, with this clock, opens a channel and sends these connections of a bucket.
     fn channel_with(&mut self, clock_ms: u64, connections: &[u64]) -> Outgoing {
         self.channel_of(9, clock_ms, connections)
     }
@@ -63,7 +63,7 @@ impl Scene {
         channel
     }
 
-    /// What was to be told on this channel is read; false when its end is.
+    /// Reads what the channel carries; false at its end.
     fn read_from(&mut self, channel: &mut Outgoing) -> bool {
         while channel.feed.lag() > 0 {
             let now = self.worker.now;
@@ -81,12 +81,12 @@ impl Scene {
 }
 
 #[test]
-fn strangers_have_few_places_for_a_short_time_and_none_that_is_a_nodes() {
+fn unlisted_peers_have_few_places_and_none_of_a_node() {
     play(1, |mut scene| {
         let before = scene.worker.now;
         let at = |span: usize| Some(before + Micros(span as u64));
         let _first = scene.silent([127, 0, 0, 1], 1);
-        let _strangers = scene.silent(CLIENT, MORE);
+        let _unlisted = scene.silent(CLIENT, MORE);
         assert_eq!(
             scene.channels(None),
             (OF_UNLISTED, at(1 + MORE - OF_UNLISTED + 1)),
@@ -104,10 +104,10 @@ fn strangers_have_few_places_for_a_short_time_and_none_that_is_a_nodes() {
 }
 
 #[test]
-fn strangers_get_none_of_the_last_descriptors() {
+fn unlisted_peers_get_none_of_the_last_descriptors() {
     play(1, |mut scene| {
         scene.worker.shared.room.set_limit(0); // clients get none
-        let _stranger = scene.silent(CLIENT, 1);
+        let _unlisted = scene.silent(CLIENT, 1);
         assert_eq!((scene.channels(None).0, scene.counted("replication_channels_max")), (0, 1));
         let _node = scene.silent([127, 0, 0, 1], 1);
         assert_eq!(scene.channels(Some(BACKUP)).0, 1);
@@ -118,7 +118,7 @@ fn strangers_get_none_of_the_last_descriptors() {
 fn a_worker_that_can_take_no_channel_asks_again_once_a_second() {
     play(1, |mut scene| {
         let listener = scene.cluster().layout.replication_listeners[0].try_clone().unwrap();
-        // Ready without end, and whoever accepts gets an error.
+        // Always ready, and each accept fails.
         TcpStream::from(listener).shutdown(Shutdown::Both).unwrap();
         scene.worker.next_second = Micros(u64::MAX);
         for _ in 0..10 {
@@ -134,7 +134,7 @@ fn a_worker_that_can_take_no_channel_asks_again_once_a_second() {
 }
 
 #[test]
-fn an_older_channel_that_is_read_after_the_newer_one_has_ended_changes_nothing() {
+fn older_channel_that_is_read_last_changes_nothing() {
     play(1, |mut scene| {
         let mut older = scene.channel_with(1000, &[1]);
         let mut newer = scene.channel_with(3000, &[1, 2]);
@@ -151,23 +151,23 @@ fn an_older_channel_that_is_read_after_the_newer_one_has_ended_changes_nothing()
 }
 
 #[test]
-fn a_channel_of_an_earlier_life_that_is_read_late_changes_nothing() {
+fn channel_of_an_earlier_incarnation_changes_nothing() {
     play(1, |mut scene| {
         let mut first = scene.channel_of(9, 1000, &[1]);
         assert!(scene.read_from(&mut first));
         let mut late = scene.channel_of(9, 2000, &[1]);
-        let mut newer = scene.channel_of(10, 500, &[1, 2]); // it was booted anew, and its clock began again
+        let mut newer = scene.channel_of(10, 500, &[1, 2]); // its machine restarted, and so did its clock
         assert!(scene.read_from(&mut newer));
         assert!(!scene.read_from(&mut late));
         newer.feed.push(&Frame::End { connection: ConnectionId(1) }, None).unwrap();
-        assert!(scene.read_from(&mut newer), "it goes on");
+        assert!(scene.read_from(&mut newer), "it continues");
         let held: Vec<u64> = scene.cluster().holder.iter().map(|(id, _)| id.0).collect();
         assert_eq!(held, [2], "what was acknowledged");
     });
 }
 
 #[test]
-fn of_two_channels_of_a_worker_the_one_made_last_counts_whichever_is_read_first() {
+fn newest_of_two_channels_of_a_worker_counts() {
     for late in [true, false] {
         play(1, move |mut scene| {
             let mut older = scene.channel_with(1000, &[1]);

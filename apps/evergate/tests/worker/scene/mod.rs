@@ -1,5 +1,5 @@
-//! Tests of a worker that is turned by hand, in a network namespace of its own: what it is told comes in the order that a test
-//! wants, and nothing comes by itself. They need root and Linux 6.9; without they say so and pass.
+//! Tests of a worker that runs step by step in a network namespace of its own: the test sets the order of its events.
+//! They need root and Linux 6.9; without them they print that they are skipped, and pass.
 
 mod channels;
 mod moves;
@@ -44,13 +44,13 @@ const REPLICATION: [u8; 4] = [127, 0, 0, 2];
 const ME: NodeId = NodeId(0);
 const BACKUP: NodeId = NodeId(1);
 
-/// One worker, and what it speaks with.
+/// One worker, and its peers.
 struct Scene {
     worker: Worker,
     generation: Arc<Generation>,
     reports: Box<dyn Fn() -> Vec<Report>>,
     server: TcpListener,
-    /// They take channels and say nothing; the tests answer for them.
+    /// Backups that accept channels and send nothing; the tests answer for them.
     _backups: Vec<TcpListener>,
     commands: Sender<Command>,
 }
@@ -82,12 +82,14 @@ impl Scene {
         let mut text = format!("[node]\nworkers = {workers}\n[logs]\naccess = \"off\"\n");
         for (name, port, protocol) in listeners {
             text += &format!(
-                "[[listeners]]\nname = \"{name}\"\naddress = \"10.9.0.1:{port}\"\nprotocol = \"{protocol}\"\npool = \"web\"\n"
+                "[[listeners]]\nname = \"{name}\"\naddress = \"10.9.0.1:{port}\"\n\
+                protocol = \"{protocol}\"\npool = \"web\"\n"
             );
         }
         text += &format!(
             "[[rules]]\nname = \"gold\"\nwhen = 'path.path_prefix(\"/gold\")'\nclass = \"gold\"\n\
-             [[pools]]\nname = \"web\"\nqueue_max = 1\nqueue_classes = [\"gold\"]\nservers = [{{ address = \"{to}\", connections_max = 1 }}]\n"
+             [[pools]]\nname = \"web\"\nqueue_max = 1\nqueue_classes = [\"gold\"]\n\
+             servers = [{{ address = \"{to}\", connections_max = 1 }}]\n"
         );
         let config = parse(&text, "test.toml", Path::new(".")).unwrap().config;
         let Assembled { generation, .. } = assemble(&config, None, &mut CarriedState::default()).unwrap();
@@ -127,7 +129,7 @@ impl Scene {
         self.worker.take_instruction(Instruction::Failover(Arc::new(round)));
     }
 
-    /// Buckets of which a backup was told that it has heard everything.
+    /// Buckets that a backup knows to be complete.
     fn called_complete(&mut self) -> BTreeSet<Bucket> {
         let mut complete = BTreeSet::new();
         for outgoing in self.cluster().outgoing.values() {
@@ -142,7 +144,7 @@ impl Scene {
         complete
     }
 
-    /// Backups have taken in all that was said so far.
+    /// Backups acknowledge all frames so far.
     fn answer(&mut self) {
         let mut all = Vec::new();
         for (peer, outgoing) in &mut self.cluster().outgoing {
@@ -260,13 +262,13 @@ fn owner(moves: u32, begin: OwnershipStart, required: MemberSet, syncing: Member
 }
 
 #[test]
-fn no_copy_is_called_whole_before_what_comes_with_the_bucket_was_taken_over() {
+fn replica_is_complete_only_after_the_recovered_connections() {
     play(2, |mut scene| {
         // Of the first one's connections this worker holds the copies, of the second one's another worker.
         let buckets = [Bucket(4), Bucket(5)];
         let no_node = MemberSet::EMPTY;
         scene.notify(buckets.map(|bucket| (bucket, owner(1, OwnershipStart::Empty, no_node, no_node))));
-        // They were lost and won again before this worker heard of it.
+        // They were lost and regained before this worker got its instruction.
         let won = buckets
             .map(|bucket| (bucket, owner(3, OwnershipStart::Failover, no_node, MemberSet::of(BACKUP))));
         scene.notify(won);
@@ -280,7 +282,7 @@ fn no_copy_is_called_whole_before_what_comes_with_the_bucket_was_taken_over() {
 }
 
 #[test]
-fn a_panic_in_a_take_over_ends_one_connection_and_the_others_go_on() {
+fn panic_in_a_failover_ends_one_connection() {
     let busy = ["gate", "build", "tell", "wake", "resume"].map(|step| (step, false));
     let idle_connections = ["gate", "build", "wake", "resume"].map(|step| (step, true));
     for (step, idle) in busy.into_iter().chain(idle_connections) {
@@ -311,7 +313,7 @@ fn a_panic_in_a_take_over_ends_one_connection_and_the_others_go_on() {
 }
 
 #[test]
-fn a_connection_that_would_not_be_heard_is_reset_instead_of_taken_over() {
+fn recovered_connection_without_readiness_is_reset() {
     play(1, |mut scene| {
         let bucket = scene.hold(20_003, false);
         let role = owner(2, OwnershipStart::Failover, MemberSet::of(BACKUP), MemberSet::EMPTY);
@@ -336,7 +338,7 @@ fn connect(from: u16, port: u16) -> TcpStream {
 }
 
 #[test]
-fn a_client_beyond_a_limit_is_reset_and_keeps_no_place_in_the_gate() {
+fn client_beyond_a_limit_is_reset_and_frees_its_slot() {
     play(1, |mut scene| {
         scene.notify(all_ours(|_| false));
         let (_tunnel, _) = scene.client(PORT); // never idle
@@ -381,12 +383,12 @@ fn evicted_client_ends_when_its_backup_knows_of_it() {
 }
 
 #[test]
-fn a_server_whose_client_breaks_off_while_it_is_asked_is_reset_and_keeps_no_place_in_the_gate() {
+fn server_of_a_broken_off_client_is_reset_and_frees_its_slot() {
     play(1, |mut scene| {
         scene.notify(all_ours(|_| false));
         let in_use = scene.cluster().gate.slots_in_use();
         let (_client, key) = scene.client(PORT);
-        // The server's answer to our connect is there, and not yet heard.
+        // The server's answer to our connect has arrived and is unread.
         let (mut server, _) = scene.server.accept().unwrap();
         server.set_nonblocking(false).unwrap();
         server.set_read_timeout(Some(Duration::from_secs(30))).unwrap(); // only ends a hang
@@ -400,7 +402,7 @@ fn a_server_whose_client_breaks_off_while_it_is_asked_is_reset_and_keeps_no_plac
 }
 
 #[test]
-fn a_client_that_resets_before_it_is_accepted_keeps_no_place_in_the_gate() {
+fn client_that_resets_before_accept_frees_its_slot() {
     play(1, |mut scene| {
         scene.notify(all_ours(|_| false));
         let in_use = scene.cluster().gate.slots_in_use();
@@ -418,7 +420,7 @@ fn a_client_that_resets_before_it_is_accepted_keeps_no_place_in_the_gate() {
 }
 
 #[test]
-fn the_kernel_keeps_nothing_of_a_connection_that_is_another_nodes() {
+fn kernel_keeps_nothing_of_a_connection_of_another_node() {
     play(1, |mut scene| {
         scene.notify(all_ours(|_| false));
         let (_client, key) = scene.client(PORT);
@@ -432,14 +434,15 @@ fn the_kernel_keeps_nothing_of_a_connection_that_is_another_nodes() {
             let states = sockets.lines().filter(is_ours).filter_map(|line| line.split_whitespace().nth(3));
             states.eq(["0A"])
         };
-        // A program that another test begins has a copy of every descriptor for a moment. An orphan would stay for minutes.
+        // A program that another test starts has a copy of every descriptor for a moment. An orphan would stay for
+        // minutes.
         let turns = (0..100).find(|_| only_listens() || scene.worker.turn().is_err());
         assert!(turns.is_some() && only_listens());
     });
 }
 
 #[test]
-fn who_waits_for_a_server_leaves_the_queue_with_its_bucket() {
+fn queued_request_leaves_the_queue_with_its_bucket() {
     play(1, |mut scene| {
         scene.notify(all_ours(|_| false));
         let (_first, _) = scene.client(PORT);
@@ -466,7 +469,7 @@ impl Scene {
     /// A client that is accepted, and how the worker knows it.
     fn client(&mut self, port: u16) -> (TcpStream, Key) {
         let known = self.worker.clients.keys();
-        // Those who are to panic are told apart by their addresses, also between tests.
+        // The victims of panics are distinguished by their addresses, also between tests.
         let to = SocketAddr::from((SHARED, port));
         let from = loop {
             let from = CLIENT_PORTS.fetch_add(1, Ordering::Relaxed);
@@ -500,7 +503,7 @@ impl Scene {
         self.worker.turn().unwrap();
     }
 
-    /// The worker goes on, and backups have everything, until something is so.
+    /// The worker runs, and backups acknowledge everything, until the condition holds.
     fn turns_until(&mut self, is_so: impl Fn(&Scene) -> bool) {
         while !is_so(self) {
             self.worker.turn().unwrap();
@@ -508,7 +511,7 @@ impl Scene {
         }
     }
 
-    /// Frames that were said to backups.
+    /// Frames sent to backups.
     fn reported(&mut self) -> u64 {
         self.cluster().outgoing.values().map(|outgoing| outgoing.feed.frames()).sum()
     }
@@ -537,7 +540,7 @@ fn a_panic_over_what_waits_too_long_ends_that_client_alone() {
 }
 
 #[test]
-fn an_instruction_that_cannot_be_followed_does_not_keep_the_worker_from_the_next() {
+fn failed_instruction_does_not_block_the_next_one() {
     play(1, |mut scene| {
         scene.notify(all_ours(|_| false));
         let (client, _) = scene.client(WEB);

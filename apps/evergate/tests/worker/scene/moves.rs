@@ -1,14 +1,14 @@
-//! Buckets that move, and what goes on around it.
+//! Handoffs of buckets, and the events around them.
 
 use super::*;
 use evergate_tls::{Opened, Records, RecordsState};
 
 #[test]
-fn what_a_server_says_to_a_connection_whose_bucket_moves_is_heard_when_the_move_is_called_off() {
+fn server_bytes_during_a_cancelled_handoff_are_read() {
     play(1, |mut scene| {
         scene.notify(all_ours(|_| false));
         let (_client, key) = scene.client(PORT);
-        // The server's answer to our connect is there, and not yet heard.
+        // The server's answer to our connect has arrived and is unread.
         let (_server, _) = scene.server.accept().unwrap();
         assert_eq!(scene.connecting(key), Some(true));
         scene.freeze(|_| true);
@@ -83,7 +83,7 @@ fn kept_tls_server_connection_gets_close_notify_before_rst() {
 }
 
 #[test]
-fn entries_that_nobody_waits_for_wait_for_others_but_not_for_long_and_not_for_a_move() {
+fn entries_without_waiters_are_batched_but_not_in_a_handoff() {
     play(1, |mut scene| {
         scene.notify(all_ours(|_| false));
         let (mut client, key) = scene.client(WEB);
@@ -113,7 +113,7 @@ fn entries_that_nobody_waits_for_wait_for_others_but_not_for_long_and_not_for_a_
 }
 
 #[test]
-fn who_waits_for_a_server_gets_none_while_its_bucket_moves() {
+fn queued_request_gets_no_server_during_a_handoff() {
     play(1, |mut scene| {
         scene.notify(all_ours(|_| false));
         let (_first, _) = scene.client(PORT);
@@ -131,7 +131,7 @@ fn who_waits_for_a_server_gets_none_while_its_bucket_moves() {
 }
 
 #[test]
-fn who_waits_for_a_server_makes_no_room_for_another_while_its_bucket_moves() {
+fn queued_request_is_not_replaced_during_a_handoff() {
     play(1, |mut scene| {
         scene.notify(all_ours(|_| false));
         let (_first, _) = scene.client(PORT);
@@ -150,7 +150,7 @@ fn who_waits_for_a_server_makes_no_room_for_another_while_its_bucket_moves() {
 }
 
 #[test]
-fn a_drain_ends_a_connection_whose_bucket_moves_when_the_move_is_called_off() {
+fn drain_ends_a_connection_of_a_cancelled_handoff() {
     play(1, |mut scene| {
         scene.notify(all_ours(|_| false));
         let (_client, key) = scene.client(WEB);
