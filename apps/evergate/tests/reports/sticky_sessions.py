@@ -38,7 +38,7 @@ def f():
         check(all(x[1] is None for x in rs), "and gets no other cookie")
         check(go("x=y; %s; z=1" % ck)[0].body == me, "among other cookies")
         check(
-            all(go("EVERGATE_p=%s" % v)[1] is not None 
+            all(go("EVERGATE_p=%s" % v)[1] is not None
             for v in ("", "zzz", "0" * 500, '"', "127.0.0.1:%d" % bs[0].port)),
             "a cookie of no server is replaced",
         )
