@@ -23,14 +23,14 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Memory of what may wait for the writer, in bytes. Clients choose how long a line is.
+/// Bound on the lines that wait for the writer, in bytes. Clients choose the length of a line.
 const BYTES_MAX: usize = 16 << 20;
 /// Time after a loss before which a writer does not count as fast enough: it may alternate.
 const LOSS_MIN: Duration = Duration::from_secs(10);
 /// Time after which a file that could not be reopened is tried again, with the next line.
 const REOPEN_AGAIN: Duration = Duration::from_secs(1);
 
-/// How long the end of the process waits for what is left to be written.
+/// Longest wait of the process's end for the writer.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Where lines go.
@@ -114,7 +114,7 @@ fn iso(since_1970: Duration) -> String {
     format!("{}.{:03}Z", date.trim_end_matches('Z'), since_1970.subsec_millis())
 }
 
-/// What lines have beside their fixed fields. A reload changes it for all workers.
+/// Additional fields of a line. A reload changes them for all workers.
 #[derive(Debug, Default)]
 struct Format(AtomicU8);
 
@@ -163,7 +163,7 @@ impl Batch {
     }
 }
 
-/// What waits for the writer, the batch that it writes included.
+/// Batches that wait for the writer, the batch that it writes included.
 #[derive(Debug, Default)]
 struct Backlog {
     bytes: AtomicUsize,
@@ -344,7 +344,7 @@ impl Writer {
         }
     }
 
-    /// Sets what the next lines have beside their fixed fields, in all workers.
+    /// Sets the additional fields of the next lines, in all workers.
     pub fn set_format(&self, logs: &Logs) {
         self.format.set(logs);
     }
@@ -481,10 +481,10 @@ impl Output {
         }
     }
 
-    /// Writes; what is left over when it fails stays in `left`.
+    /// Writes; after a failure the rest stays in `left`.
     fn write_from(&mut self, left: &mut &[u8]) -> io::Result<()> {
         if self.is_torn {
-            // What is there of the line ends here, so that only that one is spoilt.
+            // The partial line ends here, so that no other line is spoilt.
             self.file.write_all(b"\n")?;
             self.is_torn = false;
         }
@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_was_cut_off_spoils_no_other() {
+    fn cut_line_spoils_no_other_line() {
         let (reader, writer) = io::pipe().unwrap();
         let mut output = full();
         output.file = BlockingWriter(File::from(std::os::fd::OwnedFd::from(writer)));

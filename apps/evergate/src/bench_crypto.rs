@@ -1,4 +1,4 @@
-//! What handshakes and encryption cost a server on one core of this machine, measured with the code that serves.
+//! Costs of handshakes and encryption for a server on one core of this machine, measured with the code that serves.
 //!
 //! A client's bytes of one handshake are recorded and given to the server again and again. That works because a
 //! handshake is a function of its seed and the client's bytes, and it leaves the client's work out of the figures.
@@ -19,7 +19,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What one kind of handshake costs, and encryption with the suite that it agrees on. Microseconds and Mbit/s of one
+/// Costs of one kind of handshake, and of encryption with the suite that it agrees on. Microseconds and Mbit/s of one
 /// core of the server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -105,7 +105,7 @@ fn measure_record(
         black_box(cipher.seal(nonce, &aad, black_box(&mut text))?);
         Ok(())
     })?;
-    // Only what was sealed can be opened, so the difference is measured.
+    // Opening needs sealed records, so the difference is measured.
     let both_s = best_s(time, || {
         let tag = cipher.seal(nonce, &aad, black_box(&mut text))?;
         ensure!(cipher.open(nonce, &aad, &tag, black_box(&mut text)), "a sealed record does not open");

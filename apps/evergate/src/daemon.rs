@@ -1,4 +1,4 @@
-//! The process: starts, and keeps what the control plane works on.
+//! The process: its start, and the state that the control plane works on.
 
 pub(crate) mod fd_limit;
 mod generation_drop;
@@ -38,7 +38,7 @@ const OFFERED_SESSIONS_BYTES: usize = 1 << 20;
 pub struct WorkerHandle {
     commands: Sender<Command>,
     waker: Arc<Waker>,
-    /// What it counts.
+    /// Its counters.
     pub counters: Arc<Counters>,
     pulse: Arc<Watchdog>,
     thread: Option<JoinHandle<std::io::Result<()>>>,
@@ -72,7 +72,7 @@ pub struct Daemon {
     pub bound: Vec<(String, SocketAddr)>,
     /// Address of the metrics; the control plane serves them.
     pub metrics: Option<ListenAddress>,
-    /// What the workers share.
+    /// State that the workers share.
     pub shared: Arc<Shared>,
     retired: Retired,
     keep: CarriedState,
@@ -80,7 +80,7 @@ pub struct Daemon {
     agent: Option<agent::Running>,
     /// The other nodes take the connections first; then the workers end.
     leaving: AtomicBool,
-    /// The workers' listening sockets once more, by worker: what an upgrade passes on.
+    /// Copies of the workers' listening sockets, by worker, for an upgrade.
     sockets: Mutex<Vec<Vec<ListenerSocket>>>,
     /// Where the old process passes its connections, by worker, until they begin to come.
     streams: Vec<UnixStream>,
@@ -112,7 +112,7 @@ impl Daemon {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a new process gets, with its descriptors, and our ends of the workers' streams.
+    /// The offer to a new process, with its descriptors, and this process's ends of the workers' streams.
     pub fn offer(
         &self,
         rotated_unix_s: &HashMap<String, u64>,
@@ -133,7 +133,7 @@ impl Daemon {
             for ListenerSocket { name, socket, .. } in sockets {
                 let bound = self.bound.iter().find(|(known, _)| *known == name);
                 let Some((_, address)) = bound else { continue };
-                // One for each worker there, also where a worker here listens on those of another that has ended.
+                // One socket per worker there, even where a worker here has those of a worker that has ended.
                 let next = seen.entry(name.clone()).or_default();
                 let worker = std::mem::replace(next, *next + 1);
                 offer.sockets.push(Offered::Listener { name, worker, address: *address });
@@ -156,11 +156,11 @@ impl Daemon {
     }
 
     /// Applies changes of operators that the old process received while this one started.
-    pub fn apply_operator_state(&self, reported: &OperatorState) {
+    pub fn apply_operator_state(&self, changes: &OperatorState) {
         for pool in &self.generation.pools {
             for server in &pool.servers {
                 let draining =
-                    reported.draining.iter().any(|(of, name)| *of == pool.name && *name == server.name);
+                    changes.draining.iter().any(|(of, name)| *of == pool.name && *name == server.name);
                 server.draining.store(draining, Ordering::Relaxed);
             }
         }
@@ -187,7 +187,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Ends what cannot go to the new process, as at the end of a drain. The listening sockets stay: it may still end.
+    /// Ends connections that cannot move to the new process, as at the end of a drain. The listening sockets stay,
+    /// because the new process may still end.
     pub fn end_remaining(&self) {
         self.workers.iter().for_each(|worker| worker.notify(Command::Drain));
     }
@@ -241,7 +242,7 @@ impl Daemon {
         }
     }
 
-    /// Takes no new connections and lets the others finish; in a cluster the other nodes get them first.
+    /// Accepts no new connections and lets the open ones finish; in a cluster the other nodes get them first.
     pub fn drain(&self) {
         match self.agent() {
             Some(agent) if agent.has_takers() => {
@@ -252,11 +253,11 @@ impl Daemon {
         }
     }
 
-    /// What draining does, for a log.
+    /// Effect of draining, for the log.
     pub fn draining_means(&self, open: usize, limit: Duration) -> String {
         let limit = limit.as_millis();
         match self.agent().is_some_and(|agent| agent.has_takers()) {
-            true => format!("the other nodes take {open} connections and all new ones, within {limit} ms"),
+            true => format!("the other nodes get {open} connections and all new ones, within {limit} ms"),
             false => format!("no new connections; {open} open ones may take up to {limit} ms"),
         }
     }
@@ -289,7 +290,8 @@ impl Daemon {
         self.workers.iter().all(WorkerHandle::is_finished)
     }
 
-    /// Ends what is left and waits for the workers. The access log's writer may have lines left, and is to be finished.
+    /// Ends the remaining connections and waits for the workers. The caller finishes the returned writer of the access
+    /// log.
     pub fn stop(mut self) -> Option<Writer> {
         // First: another node continues the connections that are closed here.
         if let Some(Err(error)) = self.agent.take().map(agent::Running::stop) {

@@ -42,12 +42,12 @@ pub struct CarriedState {
     self_signed: HashMap<Vec<String>, (String, String)>,
     /// In a cluster: where the ticket keys of all nodes come from.
     shared_tickets: Option<Zeroizing<[u8; 32]>>,
-    /// In a cluster: what all nodes hash requests with.
+    /// In a cluster: the key of the request hash on all nodes.
     request_key: RequestKey,
     next_server: u64,
     /// Number of the generation in force; 0 before the first.
     generation: u64,
-    /// What the last assembly asks for, see [`Keepsakes::commit`].
+    /// Changes that the last assembly needs, see [`CarriedState::commit`].
     pending: Vec<Change>,
     pending_generation: u64,
 }
@@ -67,9 +67,9 @@ enum Change {
 }
 
 impl CarriedState {
-    /// Makes the changes that the last assembly asks of what it shares with the generation before.
+    /// Applies the changes of the last assembly to the state that it shares with the generation before.
     pub fn commit(&mut self) {
-        // Not before: what is refused must not take a number, or operators look for the generation that it was.
+        // Not earlier: a refused configuration must not use a number, or operators would search for that generation.
         self.generation = self.pending_generation;
         for change in std::mem::take(&mut self.pending) {
             match change {
@@ -100,7 +100,7 @@ impl CarriedState {
         self.request_key = key;
     }
 
-    /// Whether ticket keys without a file are those of the cluster.
+    /// Whether ticket keys without a file are derived from the cluster's secret.
     pub fn has_shared_tickets(&self) -> bool {
         self.shared_tickets.is_some()
     }
@@ -115,7 +115,7 @@ impl CarriedState {
         }
     }
 
-    /// Puts into the offer what no file holds: ticket keys, certificates that were made at start.
+    /// Adds state to the offer that no file holds: ticket keys, certificates that were generated at start.
     pub fn bequeath(&self, offer: &mut Offer, rotated_unix_s: &HashMap<String, u64>) {
         let of_no_file = self.tickets.iter().filter(|(_, (_, file, _))| file.is_none());
         let tickets = |(name, (handle, _, _)): (&String, &(TicketHandle, Option<PathBuf>, Duration))| {
@@ -158,7 +158,7 @@ impl CarriedState {
 /// A generation ready to serve.
 #[derive(Debug)]
 pub struct Assembled {
-    /// What workers use.
+    /// The workers' part.
     pub generation: Arc<Generation>,
     /// Certificates by their name in the configuration, for the admin API.
     pub certificates: Vec<(String, CertifiedName)>,
@@ -323,7 +323,7 @@ fn listener_tls(
     Ok((made?, client_policy))
 }
 
-/// What tickets are encrypted with, and sessions that go by an id; also where only the latter exist.
+/// Ticket keys, and the store of sessions with an id; the latter also without the former.
 fn ticket_keys(settings: &TlsSettings, keep: &mut CarriedState) -> Result<TicketHandle> {
     let without_tickets = Tickets { keys: None, rotate: Duration::from_secs(u64::from(TICKET_LIFETIME_S)) };
     let wanted = settings.tickets.as_ref().unwrap_or(&without_tickets);

@@ -15,14 +15,14 @@ pub struct LatencyHistogram {
     sum_us: AtomicU64,
 }
 
-/// What was counted.
+/// The counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimesStatus {
     /// All of them.
     pub count: u64,
     /// Their sum, in microseconds.
     pub sum_us: u64,
-    /// How many were no longer than so many milliseconds.
+    /// Number of times of at most `ms` milliseconds.
     pub within: Vec<TimesWithin>,
 }
 
@@ -45,7 +45,7 @@ impl LatencyHistogram {
 }
 
 impl TimesStatus {
-    /// Those of all these together.
+    /// Sum of several histograms.
     pub fn of(all: &[&LatencyHistogram]) -> TimesStatus {
         let class =
             |index: usize| all.iter().map(|times| times.classes[index].load(Ordering::Relaxed)).sum::<u64>();

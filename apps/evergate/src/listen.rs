@@ -110,8 +110,8 @@ fn explained(error: &io::Error, address: ListenAddress, is_first: bool) -> Strin
             )
         }
         Some(libc::EACCES) => {
-            "ports below 1024 need a right: give the process CAP_NET_BIND_SERVICE, start it as root with node.user, \
-             or choose a port from 1024 on; where node.user is set, a restart binds it"
+            "ports below 1024 need a capability: give the process CAP_NET_BIND_SERVICE, start it as root with \
+             node.user, or choose a port from 1024 on; where node.user is set, a restart binds it"
                 .to_owned()
         }
         Some(libc::EADDRNOTAVAIL) => {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_remedy_fits_the_error() {
+    fn remedy_fits_the_error() {
         let remedy = |number| explained(&error(number), ListenAddress::any(443), true);
         for (number, part) in [
             (libc::EADDRINUSE, "sport = :443"),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_in_use_is_no_reason_to_take_ipv4_only() {
+    fn address_in_use_is_no_reason_for_ipv4_only() {
         let Ok((_there, at)) = open(ListenAddress::any(0), true, 8, None) else { panic!("no port at all") };
         if at.socket.is_ipv4() {
             assert!(std::env::var_os("CI").is_none(), "in CI no test is skipped, and this one needs IPv6");
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_ours_when_it_takes_the_same_connections() {
+    fn address_is_ours_when_it_accepts_the_same_connections() {
         let at = |text: &str| ListenAddress { socket: text.parse().unwrap(), both_families: false };
         let ours = [at("127.0.0.1:80"), ListenAddress::any(81), at("[::]:82"), at("0.0.0.0:83")];
         for (text, expected) in [

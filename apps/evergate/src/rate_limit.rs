@@ -126,7 +126,8 @@ impl Limit {
         hasher.finish()
     }
 
-    /// Forgets the buckets that are full again, or, if these are fewer than [`FORGOTTEN_MAX`], so many of the fullest.
+    /// Forgets the buckets that are full again, or, if these are fewer than [`FORGOTTEN_MAX`], the fullest up to that
+    /// number.
     #[cold]
     fn evict_fullest(&self, buckets: &mut HashMap<u64, TokenBucket>, now_us: u64) {
         let tokens_now = |bucket: &TokenBucket| self.refill(*bucket, now_us).tokens;
@@ -159,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_passes_and_then_the_rate_holds() {
+    fn burst_passes_and_then_the_rate_holds() {
         let limit = RateLimit { requests_per_s: 10, burst: 3, key: RateKey::Source };
         let rates = Rates::new([(RuleId(0), "a", &limit)].into_iter(), None);
         let ip: IpAddr = "10.0.0.1".parse().unwrap();
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_one_source_with_all_its_ipv6_addresses() {
+    fn host_is_one_source_with_all_its_ipv6_addresses() {
         let limit = RateLimit { requests_per_s: 1, burst: 2, key: RateKey::Source };
         let rates = Rates::new([(RuleId(0), "a", &limit)].into_iter(), None);
         let passed = |clients: &[&str]| {
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_has_one_bucket_however_it_is_spelled() {
+    fn host_has_one_bucket_in_any_spelling() {
         let limit = RateLimit { requests_per_s: 1, burst: 2, key: RateKey::Host };
         let rates = Rates::new([(RuleId(0), "a", &limit)].into_iter(), None);
         let passed = |hosts: &[&str]| {
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_full_again_only_when_it_is_another() {
+    fn limit_is_full_again_only_when_it_has_changed() {
         let limit = RateLimit { requests_per_s: 1, burst: 2, key: RateKey::Global };
         let rates = Rates::new([(RuleId(0), "a", &limit), (RuleId(1), "b", &limit)].into_iter(), None);
         let ip: IpAddr = "10.0.0.1".parse().unwrap();

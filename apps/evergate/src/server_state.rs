@@ -1,4 +1,5 @@
-//! What outlives a reload and is shared by all workers: the servers with their load and health, and the generations.
+//! State that survives a reload and is shared by all workers: the servers with their load and health, and the
+//! generations.
 
 use crate::latency_histogram::LatencyHistogram;
 use crate::response_counts::ResponseCounts;
@@ -17,13 +18,13 @@ use std::time::Duration;
 /// address in use is among the host's addresses.
 #[derive(Debug)]
 pub struct ServerRuntime {
-    /// Distinguishes servers in a worker's table of idle connections; 0 for those that are in no pool.
+    /// Distinguishes servers in a worker's table of idle connections; 0 for a server of no pool.
     pub id: u64,
     /// Its name.
     pub name: String,
     /// Host as the configuration writes it: the name for TLS verification, unless another one is configured.
     pub host: String,
-    /// Where it listens: the first is used, the others are what its name led to beside it when this was made.
+    /// Addresses: the first is used, the others are further addresses of its name when this was created.
     pub addresses: Vec<SocketAddr>,
     /// Hash of the name: its identity for source stickiness.
     pub name_hash: u64,
@@ -44,7 +45,7 @@ pub struct ServerRuntime {
     pub response_us: AtomicU32,
     /// When a request was last sent or a response last began; microseconds of the machine's clock.
     pub measured_at: AtomicU64,
-    /// The same time of each response since the process started.
+    /// Histogram of that time for all responses since the process started.
     pub responses: LatencyHistogram,
     /// Requests sent to it.
     pub requests: AtomicU64,
@@ -146,7 +147,7 @@ impl ServerRuntime {
         requests * u64::from(self.aged_us(now))
     }
 
-    /// What was measured, as much of it as still counts.
+    /// The measured time, reduced by its age.
     pub fn aged_us(&self, now: Micros) -> u32 {
         let age = now.since(Micros(self.measured_at.load(Ordering::Relaxed)));
         let measured = self.response_us.load(Ordering::Relaxed);
@@ -208,7 +209,7 @@ pub struct PoolRuntime {
     pub sticky_load_percent_max: Option<u32>,
     /// Requests of one worker that may wait for a server.
     pub queue_max: usize,
-    /// Service classes in the order in which they leave the queue; the others follow.
+    /// Service classes in the order in which they leave the queue; other requests follow.
     pub queue_classes: Vec<String>,
     /// Longest wait there.
     pub queue_timeout: Duration,
@@ -231,7 +232,7 @@ pub struct PoolRuntime {
 /// Everything that a reload replaces.
 #[derive(Debug)]
 pub struct Generation {
-    /// What connections see.
+    /// The connections' part.
     pub snapshot: Arc<Snapshot>,
     /// The pools, in the order of the snapshot's.
     pub pools: Vec<Arc<PoolRuntime>>,
@@ -254,7 +255,7 @@ impl Generation {
         }
     }
 
-    /// The same generation with a snapshot of its own, so that workers do not share its reference count.
+    /// A copy of the generation with its own snapshot, so that workers do not share its reference count.
     pub fn for_worker(&self) -> Generation {
         let source = &self.snapshot;
         let snapshot = Snapshot {
@@ -357,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_does_not_look_faster_by_failing_fast() {
+    fn server_does_not_look_faster_by_failing_fast() {
         let (server, now) = (server(), Micros::from_ms(60_000));
         server.handle_response(Micros(8000), true, now);
         for _ in 0..20 {

@@ -22,7 +22,7 @@ pub struct WaitQueues {
     next: AtomicU64,
 }
 
-/// Those that wait for the same.
+/// Requests with the same wish.
 #[derive(Debug, Default)]
 struct WaitQueue {
     places: Mutex<Places>,
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_does_not_come_is_passed_over_after_a_while() {
+    fn worker_that_does_not_come_is_passed_over_after_a_while() {
         let (line, shared) = (WaitQueues::new(2), Arc::<Shared>::default());
         let wakers: Vec<Arc<Waker>> = (0..2).map(|_| Arc::new(Waker::new().unwrap())).collect();
         let stuck = line.join(None, 0, &wakers[0], &shared);

@@ -12,7 +12,7 @@ use std::path::Path;
 /// Opens it for writing at its end; a file that is not there is made.
 pub(super) fn open(target: &Target) -> io::Result<BlockingWriter> {
     let file = match target {
-        // Not through the library's buffer: what it holds back when writing fails would be counted as written.
+        // Not through the library's buffer: bytes that it still holds when writing fails would count as written.
         Target::Stdout => File::from(io::stdout().as_fd().try_clone_to_owned()?),
         Target::File(path) => open_file(path)?,
     };

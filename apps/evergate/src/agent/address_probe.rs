@@ -64,7 +64,7 @@ struct ProbedNetwork {
     fault: Option<Fault>,
 }
 
-/// What the agent knows of a network.
+/// The agent's knowledge about a network.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ProbeContext {
     /// This node is in a view with others.
@@ -120,7 +120,7 @@ impl AddressProbes {
         self.virtual_mac.map(|byte| format!("{byte:02x}")).join(":")
     }
 
-    /// Reads what came, sends what is due; the faults that came or went.
+    /// Reads answers and sends due probes; returns the faults that began or ended.
     pub(crate) fn poll(&mut self, now: Micros, context: impl Fn(Path) -> ProbeContext) -> Vec<FaultChange> {
         self.networks.iter_mut().filter_map(|network| network.poll(now, context(network.path))).collect()
     }

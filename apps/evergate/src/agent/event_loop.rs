@@ -258,17 +258,17 @@ impl Agent {
             let woken_at = self.clock.now();
             let late = woken_at.since(now + wait);
             // An interrupted wait, as by a pause of the process, reports no ready socket.
-            let mut peer_input = late >= LATE;
+            let mut has_input = late >= LATE;
             for index in 0..count {
                 match state.epoll.event(index).token {
                     COMMANDS => self.commands.waker().drain(),
                     REPORTS => self.reports.waker().drain(),
-                    _ => peer_input = true,
+                    _ => has_input = true,
                 }
             }
             // Before the turn, which may bring the consequences.
             state.warnings.record_delay(woken_at, Delay::Agent(late), self.node.config().timing);
-            self.turn(state, peer_input);
+            self.turn(state, has_input);
             self.check_cards(state)?;
             let (now, took) = (self.clock.now(), self.clock.now().since(woken_at));
             state.warnings.record_delay(now, Delay::Agent(took), self.node.config().timing);
@@ -288,17 +288,17 @@ impl Agent {
         others.into_iter().flatten().map(|at| at.since(now)).fold(WAIT_MAX, Micros::min)
     }
 
-    /// One turn of the loop. `peer_input`: an urgent socket may have input.
-    fn turn(&mut self, state: &mut State, peer_input: bool) {
+    /// One turn of the loop. `has_input`: an urgent socket may have input.
+    fn turn(&mut self, state: &mut State, has_input: bool) {
         let before = self.clock.now();
         // Reports first: the agent must know every acknowledgement before it answers a message that follows from it.
         self.handle_mailboxes(state);
         for index in 0..self.links.len() {
-            if self.drain_link(state, index, peer_input) {
+            if self.drain_link(state, index, has_input) {
                 self.apply_events(state);
             }
         }
-        while let Some(witnesses) = self.witnesses.as_mut().filter(|all| peer_input || all.are_asked())
+        while let Some(witnesses) = self.witnesses.as_mut().filter(|all| has_input || all.are_asked())
             && let Some(asked_at) = witnesses.answer(self.clock.now())
         {
             let now = self.clock.now();

@@ -1,4 +1,4 @@
-//! Timing of the cluster protocol: what `cluster.timing` asks for, and what `"auto"` makes of the machine.
+//! Timing of the cluster protocol: the setting `cluster.timing`, and the choice of `"auto"` on this machine.
 //!
 //! Nodes may differ. A lease then lasts as long as the shortest of all nodes' (`evergate_membership`), so no two nodes
 //! ever serve one bucket. The nodes with the longer times suspect and replace later, and those with the shorter times
@@ -35,7 +35,7 @@ const REAL_MODEL: &str = "metal";
 pub(crate) struct ChosenTiming {
     /// Whether the machine schedules threads late.
     virtual_machine: bool,
-    /// What decided, such as `auto: hypervisor found by CPUID`.
+    /// Reason of the choice, such as `auto: hypervisor found by CPUID`.
     pub(crate) reason: String,
 }
 
@@ -65,8 +65,8 @@ impl ChosenTiming {
         if self.virtual_machine { "virtual_machine" } else { "bare_metal" }
     }
 
-    /// What helps a node that lost its place because its threads ran late. `shorter`: the numbers of other nodes with
-    /// the short times, which bind this one too.
+    /// The remedy for a node that lost its membership because its threads ran late. `shorter`: the numbers of other
+    /// nodes with the short times, which bind this one too.
     pub(crate) fn remedy(&self, shorter: &[u8]) -> String {
         let numbers: Vec<String> = shorter.iter().map(u8::to_string).collect();
         match (self.virtual_machine, numbers.is_empty()) {

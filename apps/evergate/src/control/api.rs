@@ -84,10 +84,10 @@ static ROUTES: &[Route] = {
             cluster(control, |cluster| json(StatusCode::OK, &control.cluster_status(cluster)))
         };
         POST "/v1/cluster/drain" on [Admin] => |control, _| {
-            order(control, AgentCommand::Drain(true), "this node gives its connections to the others")
+            order(control, AgentCommand::Drain(true), "this node hands its connections to the other nodes")
         };
         POST "/v1/cluster/undrain" on [Admin] => |control, _| {
-            order(control, AgentCommand::Drain(false), "this node takes connections again")
+            order(control, AgentCommand::Drain(false), "this node accepts connections again")
         };
         POST "/v1/cluster/leave" on [Admin] => |control, _| {
             order(control, AgentCommand::Leave, "this node leaves the cluster")
@@ -110,14 +110,14 @@ pub(super) async fn answer<B>(control: &Arc<Control>, surface: Surface, request:
         return refused(
             StatusCode::NOT_FOUND,
             format!("there is no {path}"),
-            "see docs/reference/admin-api.md for what there is",
+            "docs/reference/admin-api.md lists all paths",
         );
     };
     if !route.methods.contains(request.method()) {
         let names: Vec<&str> = route.methods.iter().map(Method::as_str).collect();
         let mut answer = refused(
             StatusCode::METHOD_NOT_ALLOWED,
-            format!("{path} does not take {}", request.method()),
+            format!("{path} does not accept {}", request.method()),
             &format!("use {}", names.join(" or ")),
         );
         if let Ok(value) = HeaderValue::from_str(&names.join(", ")) {
@@ -129,13 +129,13 @@ pub(super) async fn answer<B>(control: &Arc<Control>, surface: Surface, request:
     (route.handler)(control, &Asked { path, query: request.uri().query(), accept }).await
 }
 
-/// The metrics in the form that the caller accepts.
+/// The metrics in the format that the caller accepts.
 fn exposition(control: &Control, accept: &str) -> Answer {
     let form = Form::of(accept);
     with_type(StatusCode::OK, form.content_type(), metrics(control, form).into())
 }
 
-/// Whether new connections are welcome: what a load balancer in front asks.
+/// Whether new connections are accepted: the check of a load balancer in front.
 fn healthz(control: &Control) -> Answer {
     let reason = match (control.is_draining(), &control.cluster) {
         (true, _) => Some("draining".to_owned()),
@@ -204,7 +204,7 @@ async fn upgrade(control: &Control, query: Option<&str>) -> Answer {
     }
 }
 
-/// What a node of a cluster answers.
+/// Answers for a node of a cluster.
 fn cluster(control: &Control, answer: impl FnOnce(&Handle) -> Answer) -> Answer {
     match &control.cluster {
         Some(cluster) => answer(cluster),
@@ -228,7 +228,7 @@ fn order(control: &Control, order: AgentCommand, done: &str) -> Answer {
         }
         let waits = match order {
             AgentCommand::Drain(true) if !status.has_takers() => {
-                ", as soon as others take them: no other node is a member now that is not drained itself"
+                ", as soon as a node accepts them: every other node is drained itself, or no member now"
                     .to_owned()
             }
             AgentCommand::Drain(true) | AgentCommand::Leave => {

@@ -1,4 +1,4 @@
-//! The other end of the admin API: what the command line and the demonstration ask a node.
+//! Client of the admin API, for the command line and the demonstration.
 
 use super::status::Refused;
 use anyhow::{Context, Result, bail};

@@ -21,7 +21,7 @@ pub struct Source {
 pub enum Origin {
     /// A file.
     File(PathBuf),
-    /// The one-line form.
+    /// A configuration from flags on one line.
     Line {
         /// Where to listen.
         listen: String,
@@ -54,13 +54,13 @@ impl Source {
         Ok((config, warnings))
     }
 
-    /// A problem of the machine with what this source asks for.
+    /// A problem of the machine with the requests of this source.
     pub(super) fn refusal(&self, what: String, remedy: &str) -> Finding {
         let consequence = "the configuration is refused; the node keeps its previous one";
         Finding::of_machine(config::Severity::Error, &self.to_string(), what, consequence, remedy)
     }
 
-    /// A part of what this source asks for that the machine refuses; the rest is used.
+    /// A request of this source that the machine refuses; the other requests take effect.
     pub(super) fn warning(&self, what: String, consequence: &str, remedy: &str) -> Finding {
         Finding::of_machine(config::Severity::Warning, &self.to_string(), what, consequence, remedy)
     }

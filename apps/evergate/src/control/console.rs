@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Bytes of messages that may wait for the writer.
 const BYTES_MAX: usize = 1 << 20;
-/// How long the end of the process waits for what is left.
+/// Longest wait of the process's end for queued messages.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 static QUEUE: Queue = Queue::new();
@@ -197,7 +197,7 @@ impl Queue {
         None
     }
 
-    /// Writes what comes, for ever.
+    /// Writes messages, without end.
     fn write_to(&self, output: &mut impl Write) {
         let mut state = self.state();
         loop {
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_does_not_wait_for_a_reader_that_never_comes() {
+    fn end_does_not_wait_for_a_reader_that_never_comes() {
         let (queue, _reader) = queue();
         queue.push("x".repeat(BYTES_MAX));
         queue.close(Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! The text forms of metrics: Prometheus 0.0.4 and OpenMetrics 1.0.
+//! The text formats of metrics: Prometheus 0.0.4 and OpenMetrics 1.0.
 //!
 //! They differ here in two places: OpenMetrics names a counter's family without the `_total` of its samples, and ends
 //! with `# EOF`. Invariant: the samples of a family follow each other, after its HELP and TYPE.
@@ -6,17 +6,17 @@
 use crate::latency_histogram::TimesStatus;
 use std::fmt::{Display, Write};
 
-/// The two text forms.
+/// The two text formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// What every scraper reads.
+    /// The format that every scraper reads.
     Prometheus,
-    /// For those that ask for it.
+    /// The format for scrapers that ask for it.
     OpenMetrics,
 }
 
 impl Form {
-    /// What the request's `Accept` asks for.
+    /// The format of the request's `Accept`.
     pub(super) fn of(accept: &str) -> Form {
         if accept.contains("application/openmetrics-text") { Form::OpenMetrics } else { Form::Prometheus }
     }
@@ -120,7 +120,7 @@ impl Family<'_> {
     }
 }
 
-/// What follows a sample's name.
+/// Suffix of a sample's name.
 fn write_sample(text: &mut String, labels: &[(&str, &str)], value: impl Display) {
     for (index, (name, value)) in labels.iter().enumerate() {
         text.push(if index == 0 { '{' } else { ',' });
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_counts_up_to_each_bound_and_names_its_sum() {
+    fn histogram_counts_up_to_each_bound_and_names_its_sum() {
         let mut exposition = Exposition::new(Form::OpenMetrics);
         let within = [(10, 2), (1000, 5)].map(|(ms, count)| TimesWithin { ms, count });
         let times = TimesStatus { count: 6, sum_us: 7_500_000, within: within.into() };
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scraper_that_asks_for_openmetrics_gets_it() {
+    fn scraper_that_asks_for_openmetrics_gets_it() {
         assert_eq!(
             Form::of("application/openmetrics-text;version=1.0.0,text/plain;q=0.5"),
             Form::OpenMetrics

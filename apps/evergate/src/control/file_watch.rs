@@ -9,7 +9,7 @@ use evergate_config::model::CertificateSource;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-/// What the files looked like at one time: nothing of their content. A file that cannot be seen looks like nothing.
+/// Metadata of the files at one time, without their content. A file that cannot be read has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fingerprint(Vec<(PathBuf, Option<Stamp>)>);
 
@@ -36,7 +36,7 @@ impl Fingerprint {
     }
 }
 
-/// Compares looks with what is loaded.
+/// Comparison of the files with those that are loaded.
 #[derive(Debug)]
 pub(super) struct Watch {
     loaded: Fingerprint,
@@ -44,7 +44,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// `loaded`: how the files looked before they were loaded.
+    /// `loaded`: the files' metadata before they were loaded.
     pub(super) fn new(loaded: Fingerprint) -> Watch {
         Watch { loaded, refused: None }
     }
@@ -52,7 +52,7 @@ impl Watch {
     /// The changed files, if the files should be loaded again.
     pub(super) fn sees(&self, now: &Fingerprint) -> Option<String> {
         let known = *now == self.loaded || self.refused.as_ref() == Some(now);
-        // A look that began before a reload may be at other files than those in use.
+        // A check that began before a reload may have seen other files than those in use.
         let paths = |of: &Fingerprint| of.0.iter().map(|(path, _)| path.clone()).collect::<Vec<_>>();
         (!known && paths(now) == paths(&self.loaded)).then(|| {
             let changed = now.changed_from(self.refused.as_ref().unwrap_or(&self.loaded));
@@ -60,12 +60,12 @@ impl Watch {
         })
     }
 
-    /// The files that look otherwise than those that are in use did.
+    /// The files whose metadata differs from that of the files in use.
     pub(super) fn fresh(&self, now: &Fingerprint) -> Vec<PathBuf> {
         now.changed_from(&self.loaded).cloned().collect()
     }
 
-    /// The files as they looked then are in use.
+    /// Records that the files with this metadata are in use.
     pub(super) fn loaded(&mut self, then: Fingerprint) {
         *self = Watch::new(then);
     }
@@ -79,7 +79,7 @@ impl Watch {
         is_back
     }
 
-    /// The files as they looked then cannot be used.
+    /// Records that the files with this metadata cannot be used.
     pub(super) fn refused(&mut self, then: Fingerprint) {
         self.refused = Some(then);
     }
@@ -106,7 +106,7 @@ pub(super) fn files(config: &Config) -> Vec<PathBuf> {
     files
 }
 
-/// Those of them that are secret.
+/// The secret ones of these files.
 pub(super) fn secrets(config: &Config) -> Vec<&PathBuf> {
     let keys = config.certificates.iter().filter_map(|certificate| match &certificate.source {
         CertificateSource::Files { key, .. } => Some(key),

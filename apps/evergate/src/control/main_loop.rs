@@ -34,7 +34,7 @@ use upgrade::Upgrade;
 
 /// Messages that may wait for the loop; beyond it their senders wait.
 const MESSAGES_MAX: usize = 64;
-/// How often the end of draining is looked for.
+/// Time between two checks for the end of draining.
 const DRAIN_POLL: Duration = Duration::from_millis(20);
 /// How long the access log is waited for after a second signal.
 const STOP_GRACE: Duration = Duration::from_millis(100);
@@ -43,7 +43,7 @@ const METRICS_BACKLOG: i32 = 128;
 /// How to run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// From one look at certificate and key files to the next.
+    /// Time between two checks of certificate and key files.
     pub watch_interval: Duration,
 }
 
@@ -71,7 +71,7 @@ pub fn run(
         .build()
         .context("cannot start the control plane")?;
     let result = runtime.block_on(serve(source, config, options, inherited, early));
-    // A look at a file system that hangs must not keep the process alive.
+    // A check on a file system that hangs must not keep the process alive.
     runtime.shutdown_background();
     result
 }
@@ -98,8 +98,8 @@ async fn serve(
     let is_successor = inherited.is_some();
     if let Some(inherited) = inherited {
         // Until then the old process serves, and it continues if this one ends.
-        let reported = inherited.start_serving().context("the old process did not pass its state")?;
-        main.daemon.apply_operator_state(&reported);
+        let changes = inherited.start_serving().context("the old process did not pass its state")?;
+        main.daemon.apply_operator_state(&changes);
     }
     main.open(doors, is_successor)?;
     main.announce();
@@ -114,7 +114,7 @@ async fn serve(
     let mut drain_look = ticker(DRAIN_POLL);
     while !main.is_over()? {
         tokio::select! {
-            reported = signals.next() => main.on_signal(reported),
+            signal = signals.next() => main.on_signal(signal),
             Some(message) = main.inbox.recv() => main.handle(message),
             _ = second.tick() => main.every_second(),
             _ = look.tick() => main.check_files(),
@@ -155,8 +155,8 @@ pub(super) struct Main {
     inbox: mpsc::Receiver<Message>,
     pub(super) drain_until: Option<Instant>,
     pub(super) stop_now: bool,
-    /// By a signal.
-    pub(super) reported: bool,
+    /// The first stop signal is logged.
+    pub(super) stop_reported: bool,
     looking: bool,
     /// In its cluster, a second ago; a node alone always.
     was_active: bool,
@@ -185,7 +185,7 @@ impl Main {
         let doors = match &mut inherited {
             Some(inherited) => Doors::inherited(inherited)?,
             None => {
-                // What may need root comes before the daemon becomes another user.
+                // Steps that may need root come before the daemon becomes another user.
                 let account = daemon::becomes(&config)?;
                 pid_file = config.node.pid_file.as_deref().map(write_pid).transpose()?;
                 let metrics = config.admin.metrics_listen.map(|address| bind_metrics(address, &[]));
@@ -236,7 +236,7 @@ impl Main {
             inbox,
             drain_until: None,
             stop_now: false,
-            reported: false,
+            stop_reported: false,
             looking: false,
             was_active: true,
             rotated,
@@ -256,7 +256,7 @@ impl Main {
         }
         if is_successor {
             self.take_pid_file(); // only now: it must name the process that serves
-            self.daemon.inherit(); // last: what comes may take all descriptors that there are
+            self.daemon.inherit(); // last: the connections may use all descriptors
         }
         Ok(())
     }
@@ -331,8 +331,8 @@ impl Main {
         self.poll_deferred_reload();
     }
 
-    fn on_signal(&mut self, reported: Signal) {
-        match reported {
+    fn on_signal(&mut self, signal: Signal) {
+        match signal {
             Signal::Reload => self.ask_reload(None),
             Signal::ReopenLog => drop(self.reopen_log("SIGUSR1")),
             Signal::Stop(by) => self.on_stop(by),
@@ -355,7 +355,7 @@ impl Main {
     }
 
     fn on_stop(&mut self, by: &str) {
-        let is_first = !std::mem::replace(&mut self.reported, true);
+        let is_first = !std::mem::replace(&mut self.stop_reported, true);
         if is_first && self.is_passing() {
             let open = self.open_connections();
             info(format_args!(
@@ -410,15 +410,15 @@ impl Main {
         let open = self.open_connections();
         let passed = self.passed_to().map(|passed| format!(": {passed}")).unwrap_or_default();
         if !self.has_ended() && !self.stop_now {
-            let copied = self.daemon.agent().filter(|cluster| cluster.has_takers());
-            let left = match copied.map(|cluster| cluster.status().buckets) {
+            let recipients = self.daemon.agent().filter(|cluster| cluster.has_takers());
+            let left = match recipients.map(|cluster| cluster.status().buckets) {
                 Some(buckets) if buckets.owned > 0 && buckets.without_backup == buckets.owned => {
-                    "end: no other node has copies"
+                    "end: no other node has replicas"
                 }
                 Some(buckets) if buckets.without_backup > 0 => {
-                    "are left to the copies at the other nodes, and end where there are none"
+                    "are left to the replicas at other nodes, and end without one"
                 }
-                Some(_) => "are left to the copies at the other nodes",
+                Some(_) => "are left to the replicas at other nodes",
                 None => "end",
             };
             warning(format_args!(
@@ -474,11 +474,11 @@ impl Main {
         }
     }
 
-    /// For a service manager: what there is, and whether this node serves in its cluster.
+    /// Status for a service manager: listeners, pools, and the node's phase in its cluster.
     pub(super) fn status_line(&self) -> String {
-        let standing = self.control.cluster.as_ref().map(|cluster| cluster.status().phase);
-        let standing = standing.map(|standing| format!("; in its cluster: {standing}"));
-        self.summary() + &standing.unwrap_or_default()
+        let phase = self.control.cluster.as_ref().map(|cluster| cluster.status().phase);
+        let phase = phase.map(|phase| format!("; in its cluster: {phase}"));
+        self.summary() + &phase.unwrap_or_default()
     }
 
     fn check_files(&mut self) {
@@ -568,7 +568,7 @@ fn bind_admin(path: &Path, becomes: Option<&Account>) -> Option<AdminSocket> {
     }
 }
 
-/// What is the matter when the socket of the admin API cannot be had.
+/// The problem and its remedy, if the socket of the admin API cannot be created.
 pub(super) fn no_admin(path: &Path, error: &std::io::Error) -> String {
     format!("no admin API on {}: {error}", path.display())
 }

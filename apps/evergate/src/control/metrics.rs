@@ -132,7 +132,7 @@ fn pools(out: &mut Exposition, status: &Status) {
     for server in servers() {
         up.sample(&labels(server), state(server, "up"));
     }
-    let mut draining = out.gauge("evergate_server_draining", "Whether an operator took a server out.");
+    let mut draining = out.gauge("evergate_server_draining", "1 while an operator has drained the server.");
     for server in servers() {
         draining.sample(&labels(server), state(server, "draining"));
     }
@@ -173,7 +173,7 @@ fn sessions(out: &mut Exposition, status: &Status) {
     }
     let mut requests = out.counter(
         "evergate_pool_session_requests_total",
-        "Attempts at requests of a pool that chooses by session, by what became of the session.",
+        "Attempts at requests of a pool that chooses by session, by result for the session.",
     );
     for (pool, sessions) in pools() {
         requests

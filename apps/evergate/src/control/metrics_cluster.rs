@@ -6,7 +6,7 @@ use crate::agent::status::{ClusterStatus, LagStatus};
 pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
     members(out, status);
     let buckets = &status.buckets;
-    out.gauge("evergate_cluster_buckets", "Buckets by what they are to this node.")
+    out.gauge("evergate_cluster_buckets", "Buckets by this node's role.")
         .sample(&[("role", "owned")], buckets.owned)
         .sample(&[("role", "backup")], buckets.backup)
         .sample(&[("role", "catching_up")], buckets.catching_up)
@@ -66,7 +66,7 @@ pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
         .sample(&[], counts.datagrams_unsent);
     out.gauge("evergate_agent_late_seconds_max", "How late the agent woke up at worst, since the start.")
         .sample(&[], counts.late_us_max as f64 / 1e6);
-    out.gauge("evergate_agent_turn_seconds_max", "How long the agent's longest turn took, since the start.")
+    out.gauge("evergate_agent_turn_seconds_max", "Longest turn of the agent since the start.")
         .sample(&[], counts.turn_us_max as f64 / 1e6);
     let mut rejected =
         out.counter("evergate_cluster_rejected_total", "Datagrams that were dropped, by reason.");
@@ -103,7 +103,7 @@ fn replication(out: &mut Exposition, status: &ClusterStatus) {
     }
     let mut behind = out.gauge(
         "evergate_cluster_replication_lag_seconds",
-        "The longest that a backup took to acknowledge a frame, of those timed in a second.",
+        "Longest time until a backup acknowledged a frame, of the frames timed in a second.",
     );
     for lag in &replicated_state.backups {
         behind.sample(&[("node", &node(lag))], lag.behind_us as f64 / 1e6);
@@ -124,7 +124,7 @@ fn members(out: &mut Exposition, status: &ClusterStatus) {
     }
     out.gauge("evergate_cluster_view", "Epoch of the view in force here; 0 without one.")
         .sample(&[], status.view.as_ref().map_or(0, |view| view.epoch));
-    out.gauge("evergate_cluster_draining", "1 while this node gives its buckets away.")
+    out.gauge("evergate_cluster_draining", "1 while this node hands its buckets off.")
         .sample(&[], u8::from(status.draining));
     let mut member = out.gauge("evergate_cluster_member", "Whether a node is a member of the view.");
     for node in &status.nodes {
@@ -145,12 +145,12 @@ fn members(out: &mut Exposition, status: &ClusterStatus) {
             follows.sample(&[("node", &node.number.to_string())], u8::from(config_compatible));
         }
     }
-    let mut peer_input =
+    let mut silence =
         out.gauge("evergate_cluster_silence_seconds", "Time since a node's last heartbeat, by network.");
     for node in status.nodes.iter().filter(|node| node.number != status.node) {
         for (network, ms) in [("inside", node.silent_inside_ms), ("outside", node.silent_outside_ms)] {
             let labels = [("node", &node.number.to_string()[..]), ("network", network)];
-            peer_input.sample(&labels, ago_s(ms));
+            silence.sample(&labels, ago_s(ms));
         }
     }
     let mut witness = out.gauge("evergate_cluster_witness_seconds", "How long ago a witness answered.");
@@ -159,7 +159,7 @@ fn members(out: &mut Exposition, status: &ClusterStatus) {
     }
 }
 
-/// In seconds; what has never been would be missed by no alert if it were left out.
+/// Time in seconds; a time that is unknown counts as infinite, since alerts would ignore a missing sample.
 fn ago_s(ms: Option<u64>) -> String {
     ms.map_or_else(|| "+Inf".to_owned(), |ms| (ms as f64 / 1000.0).to_string())
 }

@@ -59,19 +59,19 @@ const PID_FILE_BYTES_MAX: u64 = 64;
 /// A mistyped path must not cost a private key.
 fn refuse_if_foreign(path: &Path) -> io::Result<()> {
     let foreign = |what: &str| {
-        let what = format!("{what}: write a path that nothing else has, or remove what is there");
+        let what = format!("{what}: name an unused path, or remove the file");
         Err(io::Error::new(io::ErrorKind::AlreadyExists, what))
     };
     match std::fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
-        Ok(found) if !found.is_file() => return foreign("what is there is not a regular file"),
+        Ok(found) if !found.is_file() => return foreign("the existing file is not a regular file"),
         Ok(_) => {}
     }
     let mut content = Vec::new();
     match File::open(path).and_then(|file| file.take(PID_FILE_BYTES_MAX).read_to_end(&mut content)) {
-        Err(error) => foreign(&format!("what is there cannot be read ({error}) and may be no pid file")),
-        Ok(_) if !is_pid(&content) => foreign("the file is there and holds something else than a process id"),
+        Err(error) => foreign(&format!("the existing file cannot be read ({error}) and may be no pid file")),
+        Ok(_) if !is_pid(&content) => foreign("the existing file holds no process id"),
         Ok(_) => Ok(()),
     }
 }

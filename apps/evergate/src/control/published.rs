@@ -26,17 +26,17 @@ use tokio::sync::{mpsc, oneshot};
 /// Caller of an upgrade, which gets the result.
 pub(super) type UpgradeCaller = oneshot::Sender<Result<Upgraded, Refused>>;
 
-/// What the main loop is asked to do.
+/// A request to the main loop.
 pub(super) enum Message {
     /// Read the configuration again and apply it.
     Reload(oneshot::Sender<Reloaded>),
     /// Reopen the access log; the answer names the file.
     ReopenLog(oneshot::Sender<String>),
-    /// Take no new connections, let the others finish, and end.
+    /// Accept no new connections, let the open ones finish, and end.
     Drain,
-    /// What a read of the configuration came to.
+    /// The result of a read of the configuration.
     Read(Box<super::config_source::Read>),
-    /// What the watched files look like now.
+    /// The current metadata of the watched files.
     Files(super::file_watch::Fingerprint),
     /// Let a new process take this one's place: this program, or the same.
     Upgrade(Option<std::path::PathBuf>, UpgradeCaller),
@@ -44,7 +44,7 @@ pub(super) enum Message {
     Started(Box<Result<crate::upgrade::Successor, crate::upgrade::Failure>>),
 }
 
-/// What is in force now. Replaced as a whole.
+/// The state in force. Replaced as a whole.
 #[derive(Debug)]
 pub(super) struct StatusSnapshot {
     pub(super) config: Config,
@@ -64,7 +64,7 @@ pub(super) struct WorkerView {
     pub(super) alive: AtomicBool,
 }
 
-/// What the tasks of the control plane share.
+/// State that the tasks of the control plane share.
 #[derive(Debug)]
 pub(super) struct Control {
     pub(super) source: Source,

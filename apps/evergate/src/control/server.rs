@@ -54,7 +54,7 @@ impl Serving {
         self.accepting.abort();
     }
 
-    /// Takes no further connections, and waits a moment until those that it has are answered.
+    /// Accepts no further connections, and waits a moment until the open ones are answered.
     pub(super) async fn drain(&self) {
         self.stop();
         let all = self.permits.acquire_many(CONNECTIONS_MAX as u32);
@@ -80,7 +80,7 @@ pub(super) fn serve_metrics(listener: TcpListener, control: Arc<Control>) -> io:
     Ok(serve(tokio::net::TcpListener::from_std(listener)?, Surface::Metrics, answer))
 }
 
-/// What connections come from.
+/// Source of connections.
 trait Listen: Send + Sync + 'static {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
@@ -103,7 +103,7 @@ impl Listen for tokio::net::TcpListener {
     }
 }
 
-/// What a connection waits for. Steps follow each other in this order.
+/// The step that a connection waits for. Steps follow each other in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// The caller's request head.

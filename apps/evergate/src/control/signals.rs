@@ -28,7 +28,7 @@ pub struct EarlySignals {
 }
 
 impl EarlySignals {
-    /// From now on no signal ends the process but those that ask for the end.
+    /// From now on only signals that ask for the end can end the process.
     pub fn new() -> io::Result<EarlySignals> {
         for signal in [SIGUSR1, SIGUSR2, SIGALRM] {
             flag::register(signal, Arc::new(AtomicBool::new(false)))?;
@@ -38,7 +38,7 @@ impl EarlySignals {
         Ok(EarlySignals { hangup })
     }
 
-    /// Whether a reload has been asked for: what was read may be older than that.
+    /// Whether a reload was requested: the configuration that was read may be older than the request.
     pub(super) fn reload(&self) -> bool {
         self.hangup.load(Ordering::Relaxed)
     }

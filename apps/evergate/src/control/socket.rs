@@ -42,7 +42,7 @@ impl AdminSocket {
         made
     }
 
-    /// What to do when [`bind`](Self::bind) has refused.
+    /// The remedy when [`bind`](Self::bind) has refused.
     pub(super) fn remedy(error: &io::Error) -> &'static str {
         match error.kind() {
             io::ErrorKind::AddrInUse => "end that process, or write another path (admin.socket, or --socket)",

@@ -1,4 +1,4 @@
-//! What the admin API answers, as types: the daemon writes them, the command line reads them.
+//! Answers of the admin API as types: the daemon writes them, the command line reads them.
 //!
 //! Fields are only added within `/v1`; readers ignore what they do not know.
 
@@ -64,7 +64,7 @@ pub struct Reloads {
     pub succeeded: u64,
     /// Changed nothing.
     pub failed: u64,
-    /// Files have changed (certificates, keys, ticket keys) and cannot be used: those of before are in use.
+    /// Files have changed (certificates, keys, ticket keys) and cannot be used: the old ones are in use.
     #[serde(default)]
     pub files_stale: bool,
 }
@@ -99,7 +99,7 @@ pub struct WorkerStatus {
     pub index: usize,
     /// Whether its thread runs.
     pub alive: bool,
-    /// What it counts.
+    /// Counters.
     #[serde(flatten)]
     pub counts: Counts,
 }
@@ -123,7 +123,7 @@ pub struct PoolStatus {
     pub servers: Vec<ServerStatus>,
 }
 
-/// What a pool that chooses by session knows, and how its requests were sent; each attempt counts.
+/// Sessions of a pool that chooses by session, and how its requests were sent; each attempt counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionStatus {
     /// Sessions known now.
@@ -196,7 +196,7 @@ pub struct Rules {
 pub struct RuleStatus {
     /// Its name.
     pub name: String,
-    /// What it does: `route POOL`, `deny 403`, `redirect 302` or `continue`.
+    /// Action: `route POOL`, `deny 403`, `redirect 302` or `continue`.
     pub action: String,
     /// Requests that it matched.
     pub hits: u64,
@@ -239,14 +239,14 @@ pub struct Reloaded {
     pub ok: bool,
     /// The generation in force now.
     pub generation: u64,
-    /// What is wrong, errors and warnings.
+    /// Problems, errors and warnings.
     pub problems: Vec<Finding>,
 }
 
 /// An answer that only confirms.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
-    /// What was done.
+    /// The action that was done.
     pub done: String,
 }
 
@@ -257,18 +257,18 @@ pub struct Upgraded {
     pub version: String,
     /// Its process id.
     pub pid: u32,
-    /// Connections that it had got when every one had been looked at once.
+    /// Connections that the new process had received when each had been handled once.
     pub passed: u64,
-    /// Those that could not go then, by reason: they follow as soon as they can.
+    /// Connections that could not be passed then, by reason: they follow as soon as possible.
     pub waiting: BTreeMap<String, u64>,
 }
 
 /// An answer with a status of 400 or more, except that of a reload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
-    /// What is wrong.
+    /// The problem.
     pub error: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -288,16 +288,16 @@ pub struct Finding {
     /// The value there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// What is wrong.
+    /// The problem.
     pub what: String,
-    /// What follows.
+    /// The consequence.
     pub consequence: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
 }
 
 impl Finding {
-    /// A problem without a place in the text: the machine refuses what the text asks for.
+    /// A problem without a place in the text: the machine refuses a setting.
     pub fn of_machine(
         severity: Severity,
         file: &str,
@@ -347,7 +347,7 @@ impl From<&Problem> for Finding {
     }
 }
 
-/// One line: place, what, consequence, remedy. The severity is left to the log line around it.
+/// One line: place, problem, consequence, remedy. The log line around it has the severity.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.file)?;

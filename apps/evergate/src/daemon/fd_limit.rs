@@ -3,7 +3,7 @@
 use crate::control::console;
 use crate::worker::files_for_clients;
 
-/// Descriptors beside those of connections, roughly: listeners, workers, checks, idle connections to servers.
+/// Descriptors for other purposes than connections, roughly: listeners, workers, checks, idle connections to servers.
 const FILES_BESIDE: u64 = 1024;
 
 /// Default of `limits.connections_max`.

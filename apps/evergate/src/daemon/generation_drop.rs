@@ -25,7 +25,7 @@ impl Retired {
         }
     }
 
-    /// Those that no worker has, and those of which a later one keeps what is large.
+    /// The generations that no worker has, and those whose large parts a later one keeps.
     fn take_unused(&mut self, current: &Generation) -> Vec<Arc<Generation>> {
         let (mut kept, mut unused) = (Vec::new(), Vec::new());
         while let Some(generation) = self.0.pop() {
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_is_never_the_last_to_let_go() {
+    fn worker_never_drops_the_last_reference() {
         let (mut retired, current) = (Retired::default(), generation("now"));
         let (used, unused) = (generation("used"), generation("unused"));
         let in_worker = used.for_worker();

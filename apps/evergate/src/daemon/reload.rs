@@ -38,7 +38,7 @@ impl Daemon {
         }
         let settings = settings(&config, self.workers.len());
         for (worker, add) in self.workers.iter().zip(copies) {
-            // What waits in the queue of a listener that goes is served by the configuration that knows it.
+            // Connections in the queue of a removed listener are served by the configuration that has it.
             worker.notify(Command::Listeners { add: Vec::new(), remove: gone.clone() });
             worker.notify(Command::Reload(assembled.generation.clone()));
             worker.notify(Command::Settings(settings.clone()));
@@ -72,14 +72,14 @@ impl Daemon {
         gone.map(|old| old.name.clone()).collect()
     }
 
-    /// Where all listeners are bound then, and the sockets, by worker, of those that were not there.
+    /// The bound addresses of all listeners, and the sockets of new listeners, by worker.
     fn bind_fresh(&self, config: &Config, gone: &[String]) -> Result<(Bound, Vec<Vec<ListenerSocket>>)> {
         let known = |new: &Listener| {
             self.config.listeners.iter().any(|old| new.name == old.name && new.address == old.address)
         };
         let mut sockets: Vec<Vec<ListenerSocket>> = self.workers.iter().map(|_| Vec::new()).collect();
         let mut bound: Bound = self.bound.iter().filter(|(name, _)| !gone.contains(name)).cloned().collect();
-        // Those that go are still there: their ports are ours too.
+        // Removed listeners still exist: their ports belong to this process too.
         let mut ours = self.listens_on();
         for listener in config.listeners.iter().filter(|new| !known(new)) {
             let renamed = |old: &&Listener| old.address == listener.address && gone.contains(&old.name);
@@ -107,7 +107,7 @@ impl Daemon {
         bound.with_context(|| format!("listener \"{old}\" is bound nowhere"))
     }
 
-    /// Keeps these sockets and no longer those of listeners that are gone.
+    /// Keeps these sockets, and drops those of removed listeners.
     fn keep_sockets(&self, fresh: Vec<Vec<ListenerSocket>>, gone: &[String]) {
         for (kept, fresh) in self.sockets().iter_mut().zip(fresh) {
             kept.retain(|socket| !gone.contains(&socket.name));

@@ -90,7 +90,7 @@ impl Daemon {
     }
 }
 
-/// What the workers share.
+/// State that the workers share.
 fn share(config: &Config) -> Arc<Shared> {
     let shared = Shared::default();
     if let Some(limit) = make_room_for_files(config.limits.listener.connections_max as u64) {
@@ -100,7 +100,7 @@ fn share(config: &Config) -> Arc<Shared> {
     Arc::new(shared)
 }
 
-/// What the old process leaves: its sockets, its sessions, and what it knows of its servers.
+/// Inheritance from the old process: its sockets, its sessions, and its state of the servers.
 fn adopt(inherited: &mut Inheritance, generation: &Arc<Generation>, shared: &Shared) -> Places {
     let Inheritance { offer, bound, listeners, streams, .. } = inherited;
     adopt_servers(generation, &offer.servers);

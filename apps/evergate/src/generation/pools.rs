@@ -1,4 +1,4 @@
-//! The pools of a generation as the workers use them, and what they take along from the generation before.
+//! The pools of a generation as the workers use them, and the state that they carry over from the generation before.
 
 use super::{CarriedState, Change, stable_hash};
 use crate::server_state::{Generation, PoolRuntime, ServerRuntime};

@@ -1,4 +1,4 @@
-//! What a generation is made of, and what a reload that is refused leaves alone.
+//! Tests of the assembly of a generation, and of the state that a refused reload leaves alone.
 
 use super::*;
 use crate::upgrade::{adopt_servers, offered_servers, prefer_known};
@@ -98,7 +98,7 @@ fn reloaded(
 const NAMED: &str = "[[pools]]\nname = \"web\"\nservers = [{ address = \"app.internal:80\" }]\n";
 
 #[test]
-fn a_server_is_the_same_while_its_host_has_the_address_in_use() {
+fn server_is_the_same_while_its_host_has_the_address_in_use() {
     let text = listener("in", 1, "http", "web") + NAMED;
     let mut keep = CarriedState::default();
     let first = assemble(&config_where(&text, &[7, 200]), None, &mut keep).unwrap().generation;
@@ -112,7 +112,7 @@ fn a_server_is_the_same_while_its_host_has_the_address_in_use() {
 }
 
 #[test]
-fn a_drained_server_stays_drained_when_its_name_leads_elsewhere() {
+fn drained_server_stays_drained_at_another_address() {
     let text = listener("in", 1, "http", "web") + NAMED;
     let mut keep = CarriedState::default();
     let first = assembled(&text, None, &mut keep);
@@ -169,7 +169,7 @@ fn generation_is_independent_of_the_folder() {
 }
 
 #[test]
-fn a_server_whose_host_has_another_name_is_another_server() {
+fn server_with_another_host_name_is_another_server() {
     let text = |host: &str| {
         let server = format!("{{ name = \"s\", address = \"{host}:1\" }}");
         listener("in", 1, "http", "web") + &pool("web", &server, "")
@@ -196,12 +196,12 @@ fn refused_reload_keeps_the_rotation_of_ticket_keys() {
     let first = assembled(&text(600, ""), None, &mut keep);
     keep.commit();
     assert_eq!(rotation(&keep), Some(600));
-    // The keys of the pool are looked at after those of the listener.
+    // The keys of the pool are checked after those of the listener.
     let mut refused = config(&text(60, ""));
     refused.pools[0].tls.as_mut().unwrap().server_name = Some("no name".to_owned());
     assert!(assemble(&refused, Some(&first), &mut keep).is_err());
     assert_eq!(rotation(&keep), Some(600));
-    // What is assembled may still be refused, by an address that is taken.
+    // An assembled generation may still be refused, by an address in use.
     assembled(&text(60, ""), Some(&first), &mut keep);
     assert_eq!(rotation(&keep), Some(600));
     keep.commit();

@@ -128,7 +128,7 @@ impl Checks {
     }
 }
 
-/// What the checks of a server depend on, besides the server.
+/// Settings that the checks of a server depend on, besides the server.
 #[derive(Debug, PartialEq, Eq)]
 struct About {
     pool: String,
@@ -179,7 +179,7 @@ impl Check {
         }
     }
 
-    /// Until so long from now, or what is known is worth nothing any more.
+    /// Waits for `span`, or until the results so far are discarded.
     async fn wait(&self, span: Duration) {
         let until = tokio::time::Instant::now() + span;
         loop {

@@ -38,7 +38,7 @@ pub(crate) fn is_of_machine(error: &io::Error) -> bool {
         || matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS))
 }
 
-/// What an attempt to connect came to that did not succeed.
+/// Cause of a failed connection attempt.
 fn unconnected(error: &io::Error) -> Failure {
     let what = format!("cannot connect: {error}");
     if is_of_machine(error) { Failure::OfMachine(what) } else { Failure::OfServer(what) }
@@ -47,7 +47,7 @@ fn unconnected(error: &io::Error) -> Failure {
 /// Bytes that are read behind an answer's head, at most; a longer answer is cut off by RST.
 const REMAINDER_BYTES_MAX: usize = 1 << 20;
 
-/// What to do for a check.
+/// Parameters of a check.
 pub(super) struct Probe {
     address: SocketAddr,
     /// With the name under which the server is asked for and verified.
@@ -86,7 +86,7 @@ impl Probe {
         self.address
     }
 
-    /// What was seen, or why it is not good; and the connection that is left to be closed. The caller bounds the time.
+    /// The result or its error, and the connection that is left to be closed. The caller bounds the time.
     pub(super) async fn run(&self) -> (Result<String, Failure>, Option<AnswerRemainder>) {
         let mut stream = match Stream::connect(self.address, self.tls.as_ref()).await {
             Ok(stream) => stream,
@@ -110,7 +110,7 @@ impl Probe {
     }
 }
 
-/// The head of a final response and what came with it.
+/// The head of a final response, and the bytes received after it.
 struct Answer {
     status: u16,
     body: Body,
@@ -139,7 +139,7 @@ pub(super) struct AnswerRemainder {
 }
 
 impl AnswerRemainder {
-    /// Reads the answer to its end and closes: close_notify, FIN, and what the server sends until its own FIN. The
+    /// Reads the answer to its end and closes: close_notify, FIN, and reads until the server's FIN. The
     /// caller bounds the time; when that is over, the connection is closed as it is.
     pub(super) async fn close(mut self) {
         let mut left = REMAINDER_BYTES_MAX;
@@ -208,8 +208,8 @@ async fn answer(stream: &mut Stream) -> Result<Answer, String> {
 struct Stream {
     socket: TcpStream,
     tls: Option<Box<ClientConnection>>,
-    /// Nothing was received yet.
-    loss_notices: bool,
+    /// The server has sent nothing yet.
+    is_silent: bool,
 }
 
 fn invalid(what: String) -> io::Error {
@@ -229,7 +229,7 @@ impl Stream {
                 Some(Box::new(made.map_err(|error| format!("TLS: {}", error_text(&error)))?))
             }
         };
-        let mut stream = Stream { socket, tls, loss_notices: true };
+        let mut stream = Stream { socket, tls, is_silent: true };
         stream.shake_hands().await.map_err(|error| format!("TLS handshake: {error}"))?;
         Ok(stream)
     }
@@ -254,7 +254,7 @@ impl Stream {
         }
     }
 
-    /// Appends what comes next; 0 at the end of the stream.
+    /// Appends the next bytes; 0 at the end of the stream.
     async fn receive(&mut self, to: &mut Vec<u8>) -> io::Result<usize> {
         if self.tls.is_none() {
             return self.socket.read_buf(to).await;
@@ -294,7 +294,7 @@ impl Stream {
         let length = self.socket.read(&mut buffer).await?;
         let Some(tls) = &mut self.tls else { return Ok(length > 0) };
         let mut records = &buffer[..length];
-        if std::mem::take(&mut self.loss_notices)
+        if std::mem::take(&mut self.is_silent)
             && let Some(error) = foreign_answer(records)
         {
             return Err(invalid(error.to_string()));
@@ -309,7 +309,7 @@ impl Stream {
         Ok(length > 0)
     }
 
-    /// Sends close_notify and FIN, and reads until the server's FIN, so many bytes at most.
+    /// Sends close_notify and FIN, and reads until the server's FIN, at most `left` bytes.
     async fn close(mut self, mut left: usize) {
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();

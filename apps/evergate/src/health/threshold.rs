@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct HealthStatus {
     /// Whether it passed.
     pub ok: bool,
-    /// What was seen.
+    /// Result.
     pub detail: String,
     /// When it ended, in seconds since 1970.
     pub checked_unix_s: u64,
@@ -23,7 +23,7 @@ pub struct HealthStatus {
     pub failed: u64,
 }
 
-/// What is known of one server's checks; outlives a reload.
+/// State of one server's checks; survives a reload.
 #[derive(Debug, Default)]
 pub struct Record(Mutex<Tally>);
 
@@ -31,7 +31,7 @@ pub struct Record(Mutex<Tally>);
 struct Tally {
     /// Checks of the process before have led to the state.
     inherited: bool,
-    /// What was seen is worth nothing any more: the next result decides alone.
+    /// The earlier results are discarded: the next result decides alone.
     fresh_start: bool,
     /// Results in a row that contradict the state.
     against: u32,
@@ -43,7 +43,7 @@ struct Tally {
 pub struct Transition {
     /// Whether it is up now.
     pub up: bool,
-    /// What the last check saw.
+    /// Result of the last check.
     pub detail: String,
     /// Number of equal results in a row.
     pub in_a_row: u32,
@@ -55,7 +55,7 @@ impl Record {
         Record(Mutex::new(Tally { inherited: true, ..Tally::default() }))
     }
 
-    /// Whether no check has ended yet, here or in the process before, or what they saw is worth nothing any more.
+    /// Whether no check has ended yet, here or in the old process, or the earlier results are discarded.
     pub fn is_fresh(&self) -> bool {
         self.lock().is_fresh()
     }
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_result_decides_alone() {
+    fn first_result_decides_alone() {
         assert_eq!(states("-"), "d");
         assert_eq!(states("+"), "U");
         assert_eq!(states("-+-++"), "ddddU");
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_turns_round_after_rise_or_fall_results_in_a_row() {
+    fn state_changes_after_rise_or_fall_results_in_a_row() {
         assert_eq!(states("+--+---"), "UUUUUUd");
         assert_eq!(states("+---+-++"), "UUUddddU");
     }

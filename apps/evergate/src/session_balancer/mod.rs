@@ -44,7 +44,7 @@ struct State {
 /// did not take the connection, counts again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Sessions known now, expired ones that were not looked at since included.
+    /// Sessions known now, including expired ones that were not accessed since.
     pub known: u64,
     /// Sessions forgotten before their time because there were too many.
     pub evicted: u64,
@@ -105,12 +105,12 @@ impl Sessions {
         fresh
     }
 
-    /// What it is made of.
+    /// Its recipe.
     pub fn recipe(&self) -> &Recipe {
         &self.recipe
     }
 
-    /// Chooses a server for a client among those that are eligible by `loads`, which are in the order of `servers`.
+    /// Chooses a server for a client among those that are eligible by `loads`, which has the order of `servers`.
     /// `random` is uniform over 64 bits.
     pub fn choose(
         self: &Arc<Sessions>,
@@ -151,7 +151,7 @@ impl Sessions {
     fn key(&self, client: IpAddr) -> SessionKey {
         let client = client.to_canonical();
         SessionKey(match self.recipe.is_by_hash() {
-            // The same on all nodes and after a restart. The table holds one session only.
+            // Equal on all nodes and after a restart. The table holds one session only.
             true => source_key(client),
             false => self.hasher.hash_one(client),
         })
@@ -259,7 +259,7 @@ mod tests {
     const STICKY: SessionPolicy = SessionPolicy::Sticky(PickRule::RoundRobin);
 
     #[test]
-    fn a_server_that_was_lost_has_no_sessions_even_when_it_is_back() {
+    fn lost_server_has_no_sessions_even_when_it_is_back() {
         let (servers, sessions) = three(STICKY);
         let home = serve(&sessions, &servers, client(1));
         servers[home].handle_checked(false);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_one_client_in_both_of_its_clothings() {
+    fn address_is_one_client_in_both_notations() {
         let (servers, sessions) = three(STICKY);
         let v4 = Ipv4Addr::new(192, 0, 2, 1);
         let home = serve(&sessions, &servers, v4.into());

@@ -7,12 +7,12 @@ use evergate_config::model::{HandshakeCosts, Policy, Pool, Sessions};
 use std::mem::discriminant;
 use std::sync::Arc;
 
-/// What a [`Sessions`](super::Sessions) is made of. Of the same recipe, the one before a reload serves after it.
+/// Parameters of a [`Sessions`](super::Sessions). After a reload with the same recipe, the old one continues to serve.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recipe {
     /// The distributor's settings.
     pub settings: Settings,
-    /// What each server is to it, in the order of the pool.
+    /// Role of each server, in the order of the pool.
     pub costs: Vec<NodeCost>,
     /// The servers' ids, in the same order.
     pub servers: Vec<u64>,
@@ -67,7 +67,7 @@ fn session_policy(policy: Policy, sessions: &Sessions) -> Option<SessionPolicy> 
     policy.is_by_session().then(|| SessionPolicy::new(policy, &parameters))
 }
 
-/// Table II of the paper: p_new and p_reu of each server, in units of what a resumed request costs the fastest one.
+/// Table II of the paper: p_new and p_reu of each server, in units of a resumed request on the fastest server.
 fn costs(pool: &Pool, sessions: &Sessions, servers: &[Arc<ServerRuntime>]) -> Vec<NodeCost> {
     let in_us = pool.servers.iter().map(|server| match server.costs {
         Some(HandshakeCosts { full_us, resumed_us }) => (f64::from(full_us), f64::from(resumed_us)),

@@ -18,14 +18,14 @@ pub const FRAME_BYTES_MAX: usize = UPGRADE_STATE_BYTES_MAX + 1024;
 const HEADER: usize = 5;
 const READ_BYTES: usize = 65_536;
 
-/// What came in one piece. It may hold keys: erased when dropped.
+/// A received frame. It may hold keys: erased when dropped.
 #[derive(Debug)]
 pub struct Frame {
     /// The bytes.
     pub bytes: Zeroizing<Vec<u8>>,
     /// The descriptors that came along.
     pub descriptors: Vec<OwnedFd>,
-    /// So many did not: this process may not have more.
+    /// Number of descriptors that did not arrive: this process may not have more.
     pub lost: usize,
 }
 
@@ -37,7 +37,7 @@ pub struct Link {
     out: Zeroizing<Vec<u8>>,
     sent: usize,
     leaving: Vec<OwnedFd>,
-    /// What came and is not taken, from `taken` on.
+    /// Received bytes that are not consumed, from `taken` on.
     input: Zeroizing<Vec<u8>>,
     taken: usize,
     /// The descriptors of each frame that has some.
@@ -85,7 +85,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sends what waits: true when nothing is left, false when the stream takes no more now.
+    /// Sends queued bytes: true when nothing is left, false when the stream accepts no more now.
     pub fn flush(&mut self) -> io::Result<bool> {
         while self.sent < self.out.len() {
             match send_descriptors(self.fd(), &self.out[self.sent..], &self.leaving) {
@@ -103,7 +103,7 @@ impl Link {
         Ok(true)
     }
 
-    /// Sends what waits on a stream that did not block until now, with pauses up to this long.
+    /// Sends queued bytes on a stream that did not block until now, with pauses up to this long.
     pub fn finish(&mut self, pause: Duration) -> io::Result<()> {
         self.stream.set_nonblocking(false)?;
         self.stream.set_write_timeout(Some(pause))?;
@@ -132,7 +132,7 @@ impl Link {
         result
     }
 
-    /// The next frame of what has come, if it is whole.
+    /// The next frame of the received bytes, if it is complete.
     pub fn take(&mut self) -> io::Result<Option<Frame>> {
         let rest = &self.input[self.taken..];
         let Some((head, rest)) = rest.split_first_chunk::<HEADER>() else { return Ok(None) };
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_is_on_its_way_is_finished() {
+    fn frame_in_progress_is_finished() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let (mut ours, mut theirs) = (Link::new(ours), Link::new(theirs));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_beyond_the_bounds_is_refused_by_both_ends() {
+    fn frame_beyond_the_bounds_is_refused_by_both_ends() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (mut ours, mut theirs) = (Link::new(ours), Link::new(theirs));
         assert!(ours.push(&vec![0; FRAME_BYTES_MAX + 1], Vec::new()).is_err());

@@ -1,4 +1,4 @@
-//! The new process's side: what it gets from the one before.
+//! The new process's side of an upgrade.
 
 use super::{Hello, Link, Message, Offer, Offered, OperatorState};
 use crate::worker::ListenerSocket;
@@ -56,7 +56,7 @@ impl Predecessor {
         let _ = self.send(&Message::Failed(why.to_owned())); // if the old process has ended, the log has it too
     }
 
-    /// Takes what is offered, if this process runs under the same configuration.
+    /// Accepts the offer, if this process runs under the same configuration.
     pub fn inherit(mut self, config: &Config) -> Result<Inheritance> {
         let outcome = self.take(config);
         match outcome {
@@ -153,7 +153,7 @@ impl Inheritance {
     pub fn start_serving(mut self) -> Result<OperatorState> {
         self.predecessor.send(&Message::Ready)?;
         match self.predecessor.receive()? {
-            Message::Go(reported) => Ok(reported),
+            Message::Go(changes) => Ok(changes),
             _ => bail!("the old process does not let this one serve"),
         }
     }

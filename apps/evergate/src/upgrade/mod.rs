@@ -76,7 +76,7 @@ impl Hello {
     }
 }
 
-/// What the old process gives, beside connections.
+/// State that the old process passes, besides connections.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Offer {
     /// [`evergate_config::Config::digest`] of the configuration in force.
@@ -87,13 +87,13 @@ pub struct Offer {
     pub workers: usize,
     /// Descriptors that this process has open: as many may come with its connections.
     pub descriptors: usize,
-    /// What the descriptors are that follow, in order.
+    /// Meaning of the descriptors that follow, in order.
     pub sockets: Vec<Offered>,
     /// Ticket keys that no file holds.
     pub tickets: Vec<OfferedTickets>,
     /// Certificates that were made at start.
     pub self_signed: Vec<OfferedCertificate>,
-    /// What is known of the servers.
+    /// State of the servers.
     pub servers: Vec<OfferedServer>,
     /// The newest sessions that clients resume by their ids; sealed with the ticket keys.
     pub sessions: Vec<KeptSession>,
@@ -164,14 +164,14 @@ pub struct OfferedServer {
 pub struct Progress {
     /// Connections passed.
     pub passed: AtomicU64,
-    /// Workers that have looked at every connection once.
+    /// Workers that have handled every connection once.
     pub swept: AtomicUsize,
     /// Workers without connections left: the new process has confirmed all, or the link to it broke and the rest has
     /// ended here, or the worker itself has ended.
     pub done: AtomicUsize,
     /// The way to the new process broke: it has ended, or is about to, or lost the stream alone.
     pub broken: AtomicBool,
-    /// What could not go at that first look, by reason.
+    /// Connections that could not be passed then, by reason.
     pub waiting: Mutex<BTreeMap<&'static str, u64>>,
 }
 

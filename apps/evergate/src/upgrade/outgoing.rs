@@ -20,18 +20,18 @@ const ENDING: Duration = Duration::from_secs(2);
 /// Why there is no new process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What happened.
+    /// The error.
     pub error: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
 }
 
-/// What to start.
+/// Start of a new process.
 #[derive(Debug)]
 pub struct Order {
     /// The program; by default the one that this process was started as, looked up again.
     pub binary: Option<PathBuf>,
-    /// What it gets.
+    /// The offer that it gets.
     pub offer: Offer,
     /// The descriptors that the offer names.
     pub descriptors: Vec<OwnedFd>,
@@ -55,7 +55,7 @@ impl Leash {
         let mut held = self.state();
         held.is_over = true;
         if let Some(child) = &mut held.child {
-            let _ = child.kill(); // what cannot be killed has ended
+            let _ = child.kill(); // a process that cannot be killed has ended
         }
     }
 
@@ -177,8 +177,8 @@ impl Successor {
     }
 
     /// Sends the release: from now on the new process serves.
-    pub fn go(&mut self, reported: OperatorState) -> io::Result<()> {
-        self.send(&Message::Go(reported))?;
+    pub fn go(&mut self, changes: OperatorState) -> io::Result<()> {
+        self.send(&Message::Go(changes))?;
         self.released = true;
         Ok(())
     }
@@ -248,7 +248,7 @@ fn version_mismatch(binary: &std::path::Path, hello: &Hello) -> Failure {
 enum Stop {
     /// In the new process's words.
     Sent(String),
-    /// Other forms.
+    /// Other versions.
     Unlisted(Hello),
     Broke(io::Error),
 }

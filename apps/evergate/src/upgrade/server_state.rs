@@ -5,7 +5,7 @@ use crate::server_state::{Generation, ServerRuntime};
 use evergate_config::Config;
 use std::sync::atomic::Ordering;
 
-/// What is known of the servers.
+/// State of the servers.
 pub fn offered_servers(generation: &Generation) -> Vec<OfferedServer> {
     let mut all = Vec::new();
     for pool in &generation.pools {

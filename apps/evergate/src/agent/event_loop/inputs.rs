@@ -22,7 +22,7 @@ const FOREIGN_LINES: Micros = Micros::from_ms(10_000);
 /// Time between two checked datagrams from unlisted addresses: a flood must not cost a check of the tag each time.
 const UNLISTED: Micros = Micros::from_ms(50);
 
-/// What a network lacks as far as this machine can detect.
+/// A defect of a network, as far as this machine can detect it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lack {
     Carrier,

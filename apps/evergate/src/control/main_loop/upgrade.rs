@@ -64,7 +64,7 @@ impl Upgrade {
         }
     }
 
-    /// This process has ended with so many connections open.
+    /// Logs that this process has ended with `open` connections.
     pub(super) fn log_end(&mut self, open: usize) {
         if open == 0 {
             return self.answer_callers();
@@ -149,7 +149,7 @@ impl Main {
     pub(super) fn handle_started(&mut self, started: Result<Successor, Failure>) {
         let Some(upgrade) = &mut self.upgrade else { return };
         let draining = self.drain_until.is_some();
-        let reported = started.and_then(|mut successor| {
+        let released = started.and_then(|mut successor| {
             let failure = |error: String| Failure { error, remedy: "try again".to_owned() };
             if draining {
                 return Err(failure("the node has begun to drain meanwhile".to_owned()));
@@ -162,7 +162,7 @@ impl Main {
                 .map_err(|error| failure(format!("the new process is gone: {error}")))?;
             Ok(successor)
         });
-        match reported {
+        match released {
             Ok(successor) => self.pass_on(successor),
             Err(Failure { error: why, remedy }) => {
                 self.notify.main_process(std::process::id());
@@ -238,7 +238,7 @@ impl Main {
         }
     }
 
-    /// The new process serves, and does not get everything: what is left ends here.
+    /// The new process serves, but the link to it is broken: the remaining connections end here.
     fn leave_alone(&mut self) {
         let open = self.open_connections();
         let Some(Upgrade { asker, passing: Some(passing), .. }) = &mut self.upgrade else { return };
@@ -276,7 +276,7 @@ impl Main {
             "the new process ended while it got connections ({status}): {passed} are lost, this one serves again"
         );
         error(&what);
-        (self.drain_until, self.reported) = (None, false);
+        (self.drain_until, self.stop_reported) = (None, false);
         self.control.draining.store(false, Ordering::Relaxed);
         self.notify.main_process(std::process::id());
         self.return_pid_file();
