@@ -297,7 +297,7 @@ fn pid_file_does_not_take_the_place_of_another_file() {
     let secret = folder.write("secret.key", "-----BEGIN PRIVATE KEY-----\n");
     let output = crate::node::evergate(&["run", config.to_str().unwrap()]);
     assert_eq!(output.code, Some(1), "{output:?}");
-    let reported = "secret.key: the file is there and holds something else than a process id";
+    let reported = "secret.key: the existing file holds no process id";
     assert!(output.err.contains(reported) && output.err.contains("node.pid_file"), "{output:?}");
     assert_eq!(text_of(&secret), "-----BEGIN PRIVATE KEY-----\n");
 }
