@@ -114,7 +114,7 @@ mod tests {
             std::fs::write(&path, content).unwrap();
             for refused in [PidFile::write(&path), PidFile::replace(&path)] {
                 let error = refused.unwrap_err().to_string();
-                assert!(error.contains("something else than a process id"), "{error}");
+                assert!(error.contains("holds no process id"), "{error}");
             }
             assert_eq!(std::fs::read_to_string(&path).unwrap(), content);
         }
