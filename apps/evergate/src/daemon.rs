@@ -214,7 +214,7 @@ impl Daemon {
         self.writer.as_ref().map(Writer::lost).unwrap_or_default()
     }
 
-    /// Whether the access log goes elsewhere than the configuration in force says: that cannot change while running.
+    /// Whether the access log has another target than the configuration in force: it cannot change while running.
     pub fn logs_elsewhere(&self) -> bool {
         Target::of(&self.config.logs.access).as_ref() != self.writer.as_ref().map(Writer::target)
     }

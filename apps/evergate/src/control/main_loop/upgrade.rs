@@ -166,7 +166,7 @@ impl Main {
             Ok(successor) => self.pass_on(successor),
             Err(Failure { error: why, remedy }) => {
                 self.notify.main_process(std::process::id());
-                error(format_args!("upgrade failed, this process goes on: {why}"));
+                error(format_args!("upgrade failed, this process continues: {why}"));
                 if let Some(asker) = upgrade.asker.take() {
                     let _ = asker.send(Err(Refused { error: why, remedy }));
                 }
