@@ -41,7 +41,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Nobody: all packets of the bucket are dropped.
+    /// No node: all packets of the bucket are dropped.
     pub const NONE: Owner = Owner { node: None, hold: false, closed: false, backups: [0; BACKUPS_MAX] };
 
     /// Owned by `node`, with backups whose grants must hold. `None` for more than [`BACKUPS_MAX`] backups, and for a

@@ -344,7 +344,7 @@ impl Connection {
         }
     }
 
-    /// What the client, and the server, have yet to say: how soon it is stashed that goes by
+    /// Input that the client, and the server, have yet to send: how soon it is stashed depends on
     /// ([`Positions::is_stalled`](evergate_replication::Positions::is_stalled)).
     pub fn input_boundaries(&self) -> [InputBoundary; 2] {
         let client = !self.raw.is_empty() || !self.plain.is_empty();

@@ -217,7 +217,7 @@ impl Connection {
         }
     }
 
-    /// Everything of ours is said: FIN follows, input is dropped until the client ends or the time is up.
+    /// All our output is written: FIN follows, input is dropped until the client ends or the time is up.
     pub(crate) fn end_after_alert(&mut self, io: &mut Io<'_>, reason: &'static str) {
         self.forget_deterministic();
         self.replicate_close(false);

@@ -80,7 +80,7 @@ impl Connection {
         let due = match (&self.leg, self.request == self.response) {
             (Some(leg), true) => leg.awaits_head,
             (None, true) => self.may_ask(),
-            _ => self.request < self.response, // answered before a take-over: it is only passed over
+            _ => self.request < self.response, // answered before a failover: it is only skipped
         };
         due && self.down.is_empty()
     }

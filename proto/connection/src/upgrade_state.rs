@@ -45,7 +45,7 @@ pub enum UpgradeStateError {
     Inconsistent(&'static str),
 }
 
-/// The server leg of a connection that came in a parcel: that of a request under way, or the idle bound one.
+/// The server leg of a connection of an upgrade state: that of a request under way, or the idle bound one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpgradeLeg {
     /// Number of the leg.

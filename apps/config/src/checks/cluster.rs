@@ -319,7 +319,7 @@ fn majority(nodes: usize, at: &KeyPath, checks: &mut Checks<'_>) {
             at,
             "neither of two nodes is a majority",
             "when one of them dies, or is cut off, the other one stops serving",
-            "add a third node, or let a witness tell: `mode = \"witness\"`",
+            "add a third node, or let a witness decide: `mode = \"witness\"`",
         ),
         4.. if nodes.is_multiple_of(2) => checks.report.warning(
             at,

@@ -35,16 +35,16 @@ def f():
         os.rename(e.log, e.log + ".1")
         go()
         check(until(lambda: len(seen(e.log + ".1")) == 10), "before the signal lines go to the renamed file")
-        e.proc.send_signal(signal.SIGHUP)
+        e.proc.send_signal(signal.SIGUSR1)
         time.sleep(0.5)
         go()
-        check(until(lambda: len(seen(e.log)) == 5), "after SIGHUP to a new one (%d)" % len(seen(e.log)))
+        check(until(lambda: len(seen(e.log)) == 5), "after SIGUSR1 to a new one (%d)" % len(seen(e.log)))
         for i in range(20):  # rotation under traffic
             th = threading.Thread(target=go, args=(10,))
             th.start()
             time.sleep(0.005)
             os.rename(e.log, "%s.r%d" % (e.log, i)) if os.path.exists(e.log) else None
-            e.proc.send_signal(signal.SIGHUP)
+            e.proc.send_signal(signal.SIGUSR1)
             th.join()
         time.sleep(0.7)
         al = []
@@ -55,16 +55,15 @@ def f():
             "20 rotations under traffic: each request once (%d of %d)" % (len(set(al)), n[0]),
         )
         shutil.rmtree(d)
-        e.proc.send_signal(signal.SIGHUP)
+        e.proc.send_signal(signal.SIGUSR1)
         go()
         os.mkdir(d)
         check(
             until(lambda: (go(1), os.path.exists(e.log))[1], 5, 0.3),
             "the folder comes back: so does the log, without another signal",
         )
-        check(e.status()["reloads"]["failed"] == 0 or True, "x")
         f0 = e.fds()
-        [e.proc.send_signal(signal.SIGHUP) or time.sleep(0.05) for i in range(30)]
+        [e.proc.send_signal(signal.SIGUSR1) or time.sleep(0.05) for i in range(30)]
         time.sleep(0.5)
         check(e.fds() <= f0 + 1, "30 rotations leave no descriptor")
         r = e.cli("reload")

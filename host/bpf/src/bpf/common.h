@@ -37,7 +37,7 @@ enum slot_flag {
 
 /* Four cache lines, one per writer: a line's writer owns it, all others only read. */
 struct slot {
-	/* 0: user space. `armed` is handed over: set by user space, cleared once by ingress */
+	/* 0: user space. `armed` belongs to a program: set by user space, cleared once by ingress */
 	__u32 committed;	/* the highest ACK that may leave */
 	__u32 flags;
 	__u32 wake_at;		/* event when snd_una reaches this and `armed` is set */
@@ -61,7 +61,7 @@ struct slot {
 	__u32 syn_sent;		/* active open that waits for its SYN-ACK */
 	__u32 established;	/* the peer has answered our SYN or SYN-ACK */
 	__u32 strange_ack;	/* on hold: what was acknowledged last that this connection's peer would not; 0: nothing */
-	__u32 room;		/* of a restored flow, once its peer was heard: the right edge of its window */
+	__u32 room;		/* of a restored flow, once its peer's first segment came: the right edge of its window */
 	__u32 room_known;	/* that is all that the peer had ever offered to the node before us */
 	__u64 received_ns;		/* of a restored flow: when its peer's first segment came; 0: not yet */
 	__u32 strange_seq;	/* the least number of a segment that acknowledged this */

@@ -120,7 +120,7 @@ static __always_inline bool is_credible(const struct packet *p, struct slot *s)
 		&& !after(ack, peer_max(s)) && !before(ack, s->snd_una - PEER_WINDOW_MAX);
 }
 
-/* Remembers what the peer said: a new owner learns from it how much the peer has. */
+/* Records the peer's segment: it shows a new owner how much the peer has. */
 static __always_inline void record_peer(struct __sk_buff *skb, const struct packet *p)
 {
 	if (!p->tcp.ack || p->tcp.syn || p->tcp.rst)
@@ -209,7 +209,7 @@ static __always_inline bool begins(const struct packet *p)
 	return flags && !(*flags & LISTENER_STATELESS);
 }
 
-/* The peer may have begun anew: the first segment with an acknowledgement shows for which SYN that was given. */
+/* The peer may have started again: the first segment with an acknowledgement shows for which SYN that was given. */
 static __always_inline void keep_strange(const struct packet *p, struct slot *s)
 {
 	__u32 ack = bpf_ntohl(p->tcp.ack_seq), seq = bpf_ntohl(p->tcp.seq);

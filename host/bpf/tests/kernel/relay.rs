@@ -360,7 +360,7 @@ pub(crate) fn fail_over(
         // Known since the leg was replicated. A neighbour request takes a second when the first one is lost.
         evergate_sys::set_neighbour(node.card, leg.tcp.remote.ip(), leg.next_hop).unwrap();
     }
-    // (facts, sent, received) of both legs as mirrored: what one peer sent is what the other has.
+    // (facts, sent, received) of both legs as replicated: what one peer sent is what the other has.
     let legs = [
         (&replication.client, replication.down, replication.up),
         (&replication.server, replication.up, replication.down),

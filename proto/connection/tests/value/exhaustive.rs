@@ -204,7 +204,7 @@ fn thousand_key_updates_survive_failovers() {
     }
 }
 
-/// Scenarios whose outcome may depend on the moment of the take-over: the stream stays one stream, whichever it is.
+/// Scenarios whose outcome may depend on the moment of the failover: the stream stays one stream, whichever it is.
 #[test]
 fn output_that_depends_on_the_moment_stays_consistent() {
     let mut scratch = Scratch::new();

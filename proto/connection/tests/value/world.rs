@@ -231,7 +231,7 @@ impl<'a> World<'a> {
         self.other = Some(other.clone());
     }
 
-    /// Before anything is said: another client.
+    /// Before anything is sent: another client.
     pub(crate) fn replace_client(&mut self, config: &Arc<rustls::ClientConfig>, seed: u64) {
         (self.client.peer, self.client.sent) = Peer::ours_with(config, seed);
     }

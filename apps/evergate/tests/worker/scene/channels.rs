@@ -179,7 +179,7 @@ fn newest_of_two_channels_of_a_worker_counts() {
             assert_eq!(held, [1, 2], "what was acknowledged: {late}");
             newer.feed.push(&Frame::End { connection: ConnectionId(2) }, None).unwrap();
             assert!(scene.read_from(&mut newer));
-            assert_eq!(scene.cluster().holder.iter().count(), 1, "it goes on: {late}");
+            assert_eq!(scene.cluster().holder.iter().count(), 1, "it continues: {late}");
             assert_eq!(scene.counted("replication_channel_ended"), u64::from(late));
         });
     }
