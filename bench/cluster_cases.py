@@ -288,7 +288,7 @@ class Stall:
     next_before_ms: list[float]
     broken: list[str]
     broken_count: int
-    take_over: dict[str, Any]
+    failover: dict[str, Any]
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -303,7 +303,7 @@ class Stall:
             "next_first_ms": self.next_ms[:NEXT_SHOWN],
             "broken": self.broken,
             "broken_count": self.broken_count,
-            "take_over": self.take_over,
+            "failover": self.failover,
         }
 
 

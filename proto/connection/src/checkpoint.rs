@@ -345,7 +345,7 @@ impl Connection {
     }
 
     /// Input that the client, and the server, have yet to send: how soon it is stashed depends on
-    /// ([`Positions::is_stalled`](evergate_replication::Positions::is_stalled)).
+    /// ([`AckGate::is_stalled`](evergate_replication::AckGate::is_stalled)).
     pub fn input_boundaries(&self) -> [InputBoundary; 2] {
         let client = !self.raw.is_empty() || !self.plain.is_empty();
         let server = self.leg.as_ref().is_some_and(|leg| !leg.raw.is_empty() || !leg.held.is_empty());

@@ -122,7 +122,7 @@ pub(crate) struct Replication {
     pub(crate) has_news: bool,
     pub(crate) legs_done: u32,
     partings: Vec<LegRelease>,
-    /// A bound leg cannot idle: see [`Remote::say_bound`].
+    /// A bound leg cannot idle: see [`Replication::record_bound`].
     pub(crate) bound_lost: bool,
     releases: VecDeque<(u64, Side, u64)>,
     /// Effects that the outside sees, each after an entry.

@@ -28,7 +28,7 @@ pub enum RestoreError {
     /// Its listener does not exist here, or has another protocol.
     Listener(String),
     /// A handshake or a request can only be continued under the configuration that it began with: see
-    /// [`Replicated::generation`].
+    /// [`evergate_replication::ConnectionState::generation`].
     Generation {
         /// The connection's.
         theirs: u64,

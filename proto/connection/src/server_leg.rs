@@ -180,7 +180,7 @@ impl ServerLeg {
         }
     }
 
-    /// See [`crate::parcel`].
+    /// See [`crate::upgrade_state`].
     #[rustfmt::skip]
     pub(crate) fn all_fields_are_exported(&self) {
         let ServerLeg {

@@ -1,7 +1,7 @@
 //! Simulation of SSLSARD's section III, and its figures.
 //!
-//! A [`Plan`] defines the simulation (Tables I to III of the paper, or something else). [`study`] runs it with the
-//! policies of `evergate-balance`, which the data path uses too. [`report`] draws the figures and writes the page.
+//! A [`Plan`] defines the simulation (Tables I to III of the paper, or something else). [`study()`] runs it with the
+//! policies of `evergate-balance`, which the data path uses too. [`report()`] draws the figures and writes the page.
 //!
 //! Invariants: the same plan and seed give the same bytes on any machine and with any number of threads. Time is an
 //! integer. Random numbers and logarithms do not depend on the platform, sums have a fixed order, and numbers have

@@ -395,7 +395,7 @@ pub struct DemoServers {
     /// Port of the first; the others follow. Otherwise any free ports
     #[arg(long)]
     pub port: Option<u16>,
-    /// Address of the first, such as 0.0.0.0:8080, [::1]:8080 or :8080; the others have the ports after it
+    /// Address of the first, such as `0.0.0.0:8080`, `[::1]:8080` or `:8080`; the others have the ports after it
     #[arg(long, value_name = "ADDRESS", conflicts_with = "port", value_parser = listen)]
     pub listen: Option<SocketAddr>,
     /// Name of the server; several are NAME-1, NAME-2, and so on

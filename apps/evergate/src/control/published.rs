@@ -1,4 +1,4 @@
-//! What the admin API reads and asks for. The main loop owns the daemon; it publishes a [`View`] after every change,
+//! What the admin API reads and asks for. The main loop owns the daemon; it publishes a [`StatusSnapshot`] after every change,
 //! and takes requests as messages, so that no lock is held across anything slow.
 
 use super::config_source::Source;

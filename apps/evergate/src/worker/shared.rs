@@ -40,6 +40,6 @@ pub struct Tally {
 pub enum LimitKey {
     /// Connections of a listener.
     Listener(Arc<str>),
-    /// Connections of a listener from one source ([`crate::rate::source_of`]).
+    /// Connections of a listener from one source ([`crate::rate_limit::source_of`]).
     Source(Arc<str>, IpAddr),
 }

@@ -1,7 +1,7 @@
 //! Index from a request to the few conjuncts that can hold.
 //!
 //! Each conjunct is registered under one of its atoms: the one expected to find it least often, given how many other
-//! conjuncts share the key ([`build`]). Only structures that have entries are probed. The lists found are merged by
+//! conjuncts share the key ([`build()`]). Only structures that have entries are probed. The lists found are merged by
 //! precedence, so evaluation stops at the winner.
 //!
 //! Invariant: a conjunct that is not false for a request is among its candidates, unless it is unknown and its rule
