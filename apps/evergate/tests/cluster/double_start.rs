@@ -37,7 +37,7 @@ fn second_process_is_refused_and_connections_continue() {
         assert!(output.err.contains("does it not run already?"), "{output:?}");
     }
     assert!(echoed(&mut open, b"more"));
-    assert!(echoed(&mut world.switch.run(connect), b"again"));
+    assert!(echoed(&mut world.switch.run(connect), b"back"));
     for node in &nodes {
         assert_eq!(node.status().phase, "active");
     }
