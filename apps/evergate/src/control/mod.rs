@@ -1,7 +1,8 @@
 //! The control plane: signals, reload, the admin API, metrics and health checks, on one thread beside the workers.
 //!
-//! One loop owns the [`crate::daemon::Daemon`] and makes all changes to it, one after the other. Slow work (reading a configuration,
-//! checking files) runs on threads of its own and returns a message. Readers get the view that the loop published last.
+//! One loop owns the [`crate::daemon::Daemon`] and makes all changes to it, one after the other. Slow work (reading a
+//! configuration, checking files) runs on threads of its own and returns a message. Readers get the view that the loop
+//! published last.
 //!
 //! Not here: work that a client's request waits for.
 

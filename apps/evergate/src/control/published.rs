@@ -1,5 +1,5 @@
-//! What the admin API reads and asks for. The main loop owns the daemon; it publishes a [`StatusSnapshot`] after every change,
-//! and takes requests as messages, so that no lock is held across anything slow.
+//! What the admin API reads and asks for. The main loop owns the daemon; it publishes a [`StatusSnapshot`] after every
+//! change, and takes requests as messages, so that no lock is held across anything slow.
 
 use super::config_source::Source;
 use super::status::{
