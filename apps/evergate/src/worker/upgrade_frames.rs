@@ -86,8 +86,8 @@ mod tests {
         cargo.set(HAS_SERVER, true);
         cargo.set(FIN_WAITS, false);
         cargo.set(HAS_PIPE_UP, true);
-        let bytes = cargo.encode(b"state");
-        assert_eq!(UpgradeFrame::decode(&bytes), Some((cargo, &b"state"[..])));
+        let bytes = cargo.encode(b"export");
+        assert_eq!(UpgradeFrame::decode(&bytes), Some((cargo, &b"export"[..])));
         assert_eq!(bytes.len(), CARGO_HEADER + 6);
         for end in 0..CARGO_HEADER {
             assert_eq!(UpgradeFrame::decode(&bytes[..end]), None);
