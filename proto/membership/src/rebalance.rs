@@ -211,7 +211,7 @@ impl Node {
     }
 }
 
-/// The bucket that goes first among those that fit; among equals the lowest number.
+/// The first bucket to move among the fitting ones; among equals the lowest number.
 #[derive(Clone, Copy)]
 enum Pick {
     Heaviest,

@@ -8,7 +8,7 @@ use crate::rendezvous::score;
 use crate::{Bucket, MemberSet, Node, NodeId, ViewId};
 
 impl Node {
-    /// Whether a bucket owned here has too few backups, counting those that catch up.
+    /// Whether a bucket owned here has too few backups, counting backups that catch up.
     pub(crate) fn lacks_backups(&self, steady: MemberSet) -> bool {
         let wanted = self.backups_wanted(steady.without(self.me.id));
         let lacks = |state: &BucketState| state.listed.minus(state.dropping).len() < wanted;

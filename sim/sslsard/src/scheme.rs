@@ -38,7 +38,7 @@ const SCHEMES: [(&str, &str, Policy, bool); 10] = [
 ];
 
 impl Scheme {
-    /// The policy of this name. Hyphens and capitals do not matter, nor does a leading `ssl_` as in SSL_session_only.
+    /// The policy of this name. Hyphens, capitals and a leading `ssl_` do not matter, as in SSL_session_only.
     pub fn named(name: &str) -> Option<Scheme> {
         let plain = name.trim().to_lowercase().replace('-', "_");
         let (shared_keys, rest) = match plain.strip_prefix(SHARED_KEYS) {

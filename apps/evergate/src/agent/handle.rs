@@ -113,7 +113,7 @@ impl Running {
         self.handle.send(AgentCommand::Configurations(self.configurations));
     }
 
-    /// Gates the listeners that a reload adds, and releases those that it removes. On an error the old listeners stay.
+    /// Gates the listeners that a reload adds, and releases the removed ones. On an error the old listeners stay.
     pub fn change_listeners(&self, before: &Config, now: &Config) -> anyhow::Result<()> {
         let of = |config: &Config| -> BTreeMap<SocketAddr, bool> {
             config.cluster.iter().flat_map(|cluster| clustered(config, cluster)).collect()

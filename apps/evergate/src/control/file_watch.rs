@@ -36,7 +36,7 @@ impl Fingerprint {
     }
 }
 
-/// Comparison of the files with those that are loaded.
+/// Comparison of the files with the loaded ones.
 #[derive(Debug)]
 pub(super) struct Watch {
     loaded: Fingerprint,

@@ -110,7 +110,7 @@ impl Sessions {
         &self.recipe
     }
 
-    /// Chooses a server for a client among those that are eligible by `loads`, which has the order of `servers`.
+    /// Chooses a server for a client among the eligible servers by `loads`, which has the order of `servers`.
     /// `random` is uniform over 64 bits.
     pub fn choose(
         self: &Arc<Sessions>,

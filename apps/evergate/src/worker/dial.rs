@@ -34,7 +34,7 @@ fn load_of(pool: &PoolRuntime, index: usize, eligible: bool, now: Micros) -> Ser
     })
 }
 
-/// The server chosen by the client's address, among those that may be used.
+/// The server chosen by the client's address, among the usable servers.
 fn source_of(pool: &PoolRuntime, ip: IpAddr, may: impl Fn(u32) -> bool) -> Option<u32> {
     let candidates: Vec<(u64, u32, bool)> = (0..)
         .zip(&pool.servers)

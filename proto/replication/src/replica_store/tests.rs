@@ -90,7 +90,7 @@ fn handed_off_bucket_stays_until_the_next_owners_state() {
     }
     holder.check_invariants();
     let mut silent = holder.clone();
-    assert_eq!(silent.recover(BUCKET, later(2)).len(), 2, "nobody spoke");
+    assert_eq!(silent.recover(BUCKET, later(2)).len(), 2, "no newer owner");
     let mut next = announcer(2);
     holder.handle(&mut next, Frame::Term { bucket: BUCKET, term: later(1) }).unwrap();
     holder.handle(&mut next, begin(1, BUCKET)).unwrap();

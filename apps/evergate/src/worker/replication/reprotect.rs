@@ -127,7 +127,7 @@ impl Worker {
         self.put_waiting_back(all);
     }
 
-    /// Resumes buckets whose state all required backups have, and drops those that this node no longer owns.
+    /// Resumes buckets whose state all required backups have, and drops buckets that this node no longer owns.
     pub(super) fn poll_failovers(&mut self) {
         self.with_waiting(|worker, all| {
             for waiting in all {
