@@ -225,6 +225,32 @@ class Reader:
         self.b += d
         return True
 
+    def exchange(self, data):
+        """Sends `data` and reads as many bytes, both from this thread: an SSL object serves one thread at a time."""
+        timeout, left = self.s.gettimeout(), memoryview(data)
+        end = time.time() + timeout
+        self.s.setblocking(False)
+        try:
+            while len(self.b) < len(data) and time.time() < end:
+                moved = False
+                try:
+                    if left:
+                        left = left[self.s.send(left[:65536]) :]
+                        moved = True
+                except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                    pass
+                try:
+                    if not self.more():
+                        break
+                    moved = True
+                except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                    pass
+                if not moved:
+                    select.select([self.s], [self.s] if left else [], [], 1)
+        finally:
+            self.s.settimeout(timeout)
+        return self.b
+
     def head(self):
         while b"\r\n\r\n" not in self.b:
             if not self.more():
