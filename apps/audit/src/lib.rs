@@ -1,0 +1,8 @@
+//! Audited capture: the Recorder and the tools on its store.
+//!
+//! Formats and decisions live in `proto/`; this crate has the processes, files and threads around them.
+
+pub mod cli;
+mod progress;
+pub mod segment_file;
+pub mod store;
