@@ -154,8 +154,8 @@ impl Status {
         self.0 & libc::TP_STATUS_CSUM_VALID != 0
     }
 
-    /// Whether the packet is an aggregate of TCP segments (GRO or GSO) that no wire carried. Linux reports it since 5.18;
-    /// an aggregate of other protocols has no flag.
+    /// Whether the packet is an aggregate of TCP segments (GRO or GSO) that no wire carried. Older kernels do not
+    /// report it, and an aggregate of another protocol has no flag.
     pub fn is_aggregate(self) -> bool {
         self.0 & Status::GSO_TCP != 0
     }

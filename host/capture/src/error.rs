@@ -32,7 +32,9 @@ pub enum CaptureError {
     )]
     Privilege,
     /// The kernel has no memory for the ring.
-    #[error("capture: the kernel has no memory for a ring of {mib} MiB; free memory or choose a smaller ring")]
+    #[error(
+        "capture: the kernel has no memory for a ring of {mib} MiB; free memory or choose a smaller ring"
+    )]
     RingTooLarge {
         /// Size of the ring.
         mib: u64,

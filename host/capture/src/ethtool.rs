@@ -84,7 +84,7 @@ fn active_features(interface: &Interface) -> io::Result<Vec<String>> {
     if count > FEATURES_MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{count} features")));
     }
-    // struct ethtool_gstrings: command, set, count, names. The kernel writes all names, whose number is a constant of it.
+    // struct ethtool_gstrings: command, set, count, names. The kernel writes all names, at a fixed number.
     let mut strings = words(&[GSTRINGS, FEATURES, count]);
     strings.resize(12 + count as usize * NAME, 0);
     call(&socket, interface, &mut strings)?;

@@ -72,7 +72,8 @@ impl Interface {
 
     /// Its counters, all of one moment.
     pub fn statistics(&self) -> Result<InterfaceStatistics, CaptureError> {
-        statistics::read(self.index).map_err(CaptureError::kernel(format!("reading counters of {}", self.name)))
+        statistics::read(self.index)
+            .map_err(CaptureError::kernel(format!("reading counters of {}", self.name)))
     }
 
     /// Its offloads that join packets.

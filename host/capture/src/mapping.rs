@@ -1,8 +1,8 @@
 //! Memory of a ring, shared with the kernel, and its blocks.
 //!
 //! A block belongs to the kernel or to this process: its status word decides. This process may own several blocks at
-//! once, in any threads. A block that is out (a [`Block`] exists) keeps `TP_STATUS_USER`, so that the status alone would
-//! yield it twice: `out` has an own flag for each block.
+//! once, in any threads. A block that is out (a [`Block`] exists) keeps `TP_STATUS_USER`. The status alone would yield
+//! it twice: `out` has an own flag for each block.
 
 use crate::block::{BlockView, Packets};
 use std::io;
@@ -57,8 +57,8 @@ impl Mapping {
     }
 
     fn status(&self, index: usize) -> &AtomicU32 {
-        // SAFETY: the word lies inside the block, is aligned (blocks start at pages), and this process accesses it as an
-        // atomic only.
+        // SAFETY: the word lies inside the block, is aligned (blocks start at pages), and this process accesses it only
+        // as an atomic.
         unsafe { AtomicU32::from_ptr(self.start(index).add(STATUS_AT).cast().as_ptr()) }
     }
 
@@ -88,8 +88,8 @@ impl Drop for Mapping {
     }
 }
 
-/// One block of received packets. It may go to another thread, outlive the ring, and be dropped in any order; until then
-/// the kernel cannot use its memory.
+/// One block of received packets. It may go to another thread, outlive the ring, and be dropped in any order. Until
+/// then the kernel cannot use its memory.
 #[derive(Debug)]
 pub struct Block {
     mapping: Arc<Mapping>,
@@ -100,8 +100,8 @@ impl Block {
     /// The block's contents.
     pub fn view(&self) -> BlockView<'_> {
         let start = self.mapping.start(self.index);
-        // SAFETY: the memory lives as long as the mapping, which `self` holds. The kernel writes to a block only while its
-        // status is TP_STATUS_KERNEL, which only `drop` stores; `out` makes this value the only one of the block.
+        // SAFETY: the memory lives as long as the mapping, which `self` holds. The kernel writes to a block only while
+        // its status is TP_STATUS_KERNEL, which only `drop` stores. `out` makes this value the only one of the block.
         let bytes = unsafe { std::slice::from_raw_parts(start.as_ptr(), self.mapping.block_bytes) };
         BlockView::new(bytes).expect("a block is at least a page")
     }

@@ -1,7 +1,7 @@
 //! Partition of traffic among recorders: a hash of a frame, and the same hash as a classic BPF program.
 //!
-//! Pure code. Both directions of a TCP or UDP flow have one part. Fragments (first ones too) and other protocols over IP
-//! are divided by their addresses alone, all that is not IP belongs to part 0. VLAN tags are skipped: up to
+//! Pure code. Both directions of a TCP or UDP flow have one part. Fragments (first ones too) and other protocols over
+//! IP are divided by their addresses alone, and all that is not IP belongs to part 0. VLAN tags are skipped: up to
 //! [`TAGS_MAX`], in the frame or, the outer one, in the kernel's metadata.
 //!
 //! Invariants: each frame, malformed ones too, has exactly one part; [`Partition::program`] accepts exactly the frames

@@ -65,5 +65,7 @@ pub fn drop_privileges() -> Result<(), CaptureError> {
 /// Empties the bounding set. The call fails behind the last capability of the kernel.
 fn drop_bounding_set() {
     // SAFETY: no pointers are passed.
-    (0..64).take_while(|capability| unsafe { libc::prctl(libc::PR_CAPBSET_DROP, *capability, 0, 0, 0) } == 0).count();
+    (0..64)
+        .take_while(|capability| unsafe { libc::prctl(libc::PR_CAPBSET_DROP, *capability, 0, 0, 0) } == 0)
+        .count();
 }

@@ -127,7 +127,9 @@ impl Assembler {
     pub(crate) fn finish(mut self) -> Vec<Instruction> {
         for (at, if_true, if_false) in std::mem::take(&mut self.jumps) {
             let distance = |label: Option<Label>| match label {
-                Some(label) => self.labels[label.0].and_then(|to| to.checked_sub(at + 1)).expect("a label behind"),
+                Some(label) => {
+                    self.labels[label.0].and_then(|to| to.checked_sub(at + 1)).expect("a label behind")
+                }
                 None => 0,
             };
             let (yes, no) = (distance(if_true), distance(if_false));

@@ -70,7 +70,10 @@ impl RingOptions {
         }
         let blocks = self.bytes / block;
         if blocks < 2 || u32::try_from(self.bytes / FRAME_BYTES as usize).is_err() {
-            return refuse(format!("ring of {} bytes: choose two blocks ({block} bytes each) to 8 TiB", self.bytes));
+            return refuse(format!(
+                "ring of {} bytes: choose two blocks ({block} bytes each) to 8 TiB",
+                self.bytes
+            ));
         }
         if !(1..=60_000).contains(&self.retire_ms) {
             return refuse(format!("retire time of {} ms: choose 1 to 60000", self.retire_ms));
@@ -160,10 +163,11 @@ impl Ring {
         let blocks = options.blocks()?;
         let interface = Interface::named(&options.interface)?;
         interface.check()?;
-        let socket = socket(libc::AF_PACKET, libc::SOCK_RAW, 0).map_err(|error| match error.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => CaptureError::Privilege,
-            _ => CaptureError::kernel("opening a packet socket")(error),
-        })?;
+        let socket =
+            socket(libc::AF_PACKET, libc::SOCK_RAW, 0).map_err(|error| match error.raw_os_error() {
+                Some(libc::EPERM | libc::EACCES) => CaptureError::Privilege,
+                _ => CaptureError::kernel("opening a packet socket")(error),
+            })?;
         let option = |name: i32, value: i32, what: &str| {
             set(&socket, libc::SOL_PACKET, name, &value).map_err(CaptureError::kernel(what))
         };

@@ -20,9 +20,7 @@ pub(crate) fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<OwnedF
 pub(crate) fn set<T: Copy>(socket: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {
     let length = size_of::<T>() as libc::socklen_t;
     // SAFETY: the pointer and length describe `value`, which lives across the call.
-    check(unsafe {
-        libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const *value).cast(), length)
-    })
+    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const *value).cast(), length) })
 }
 
 /// Reads an option of a plain type: any bytes are a valid value of `T`.
