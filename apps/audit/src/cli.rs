@@ -3,6 +3,7 @@
 //! Exit codes are part of the interface: 0 it worked, or the record is proved; 1 it failed, or `verify` has findings;
 //! 2 the input is wrong, or the command could not run. Data goes to standard output, everything else to standard error.
 
+use crate::record::{self, RecordArgs};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -27,7 +28,10 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {}
+enum Command {
+    /// Record the traffic of an interface
+    Record(RecordArgs),
+}
 
 /// Error of a command, with its exit code.
 #[derive(Debug)]
@@ -53,7 +57,9 @@ impl Failure {
 /// Parses the command line and runs the command.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let result: Result<ExitCode, Failure> = match cli.command {};
+    let result: Result<ExitCode, Failure> = match cli.command {
+        Command::Record(args) => record::run(&args),
+    };
     result.unwrap_or_else(|failure| {
         eprintln!("evergate-audit: {}", failure.message);
         ExitCode::from(failure.code)

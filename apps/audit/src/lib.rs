@@ -4,5 +4,6 @@
 
 pub mod cli;
 mod progress;
+pub mod record;
 pub mod segment_file;
 pub mod store;
