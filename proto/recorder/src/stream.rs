@@ -68,6 +68,21 @@ pub struct RawPacket<'a> {
     pub data: &'a [u8],
 }
 
+/// A record that a segment has and no statement covers.
+#[derive(Clone, Copy, Debug)]
+pub struct Uncovered {
+    /// Number of its segment.
+    pub segment: u64,
+    /// Its sequence number.
+    pub seq: u64,
+    /// Hash of its leaf.
+    pub leaf: Hash,
+    /// Its time in nanoseconds since 1970, if its kind has one.
+    pub time_ns: Option<u64>,
+    /// Captured bytes, if it is a packet.
+    pub packet_bytes: Option<usize>,
+}
+
 /// Output since the last poll.
 #[derive(Debug, Default)]
 pub struct Output {
@@ -75,6 +90,18 @@ pub struct Output {
     pub bytes: Vec<u8>,
     /// Events, in order of their place in `bytes`.
     pub events: Vec<(usize, Event)>,
+}
+
+impl Output {
+    /// Number of statements in the output.
+    pub fn statements(&self) -> usize {
+        self.events.iter().filter(|(_, event)| matches!(event, Event::Batch { .. })).count()
+    }
+
+    /// Whether the output has neither bytes nor events.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty() && self.events.is_empty()
+    }
 }
 
 /// Event at a place of the output.
@@ -85,7 +112,12 @@ pub enum Event {
     /// The segment ends here.
     SegmentEnds(u64),
     /// A batch ends here.
-    Batch(Box<Statement>),
+    Batch {
+        /// Statement over the batch.
+        statement: Box<Statement>,
+        /// Segment of its first record.
+        segment: u64,
+    },
     /// A record of a connection.
     Connection(Box<ConnectionRecord>),
     /// A packet of a connection, for the index.
@@ -117,6 +149,8 @@ pub struct RecordStream {
     losses: Losses,
     encoder: SegmentEncoder,
     segment: Option<OpenSegment>,
+    /// Segment of the open batch's first record.
+    batch_segment: Option<u64>,
     next_seq: u64,
     now_ns: u64,
     emergency_ms: u32,
@@ -144,6 +178,7 @@ impl RecordStream {
             losses: Losses::new(now_ns),
             encoder: SegmentEncoder::default(),
             segment: None,
+            batch_segment: None,
             next_seq: origin.next_seq,
             now_ns,
             emergency_ms: 0,
@@ -156,7 +191,9 @@ impl RecordStream {
     }
 
     /// Puts back a record that a segment has and no statement covers: the Recorder stopped between the two.
-    pub fn on_uncovered(&mut self, seq: u64, leaf: Hash, time_ns: Option<u64>, packet_bytes: Option<usize>) {
+    pub fn on_uncovered(&mut self, record: &Uncovered) {
+        let Uncovered { segment, seq, leaf, time_ns, packet_bytes } = *record;
+        self.batch_segment.get_or_insert(segment);
         self.batches.push(leaf, seq, time_ns.unwrap_or(self.now_ns), packet_bytes, self.now_ns);
         self.next_seq = self.next_seq.max(seq + 1);
     }
@@ -355,6 +392,7 @@ impl RecordStream {
     /// The open segment; a new one if none is open.
     fn begin_segment(&mut self) -> OpenSegment {
         if let Some(segment) = self.segment {
+            self.batch_segment.get_or_insert(segment.number);
             return segment;
         }
         let number = self.origin.next_segment;
@@ -362,6 +400,7 @@ impl RecordStream {
         let from = self.output.bytes.len();
         let segment = OpenSegment { number, written: 0, from, begun_ns: self.now_ns };
         self.segment = Some(segment);
+        self.batch_segment.get_or_insert(number);
         self.output.events.push((from, Event::SegmentBegins(number)));
         self.encoder = SegmentEncoder::default();
         let begin = SegmentBegin {
@@ -379,6 +418,7 @@ impl RecordStream {
 
     fn end_segment(&mut self) {
         let Some(segment) = self.segment else { return };
+        self.batch_segment.get_or_insert(segment.number);
         let counters = self.losses.counters();
         let end = SegmentEnd {
             dropped: counters.dropped,
@@ -393,7 +433,9 @@ impl RecordStream {
 
     fn close_batch(&mut self) {
         if let Some(statement) = self.batches.close(self.losses.counters(), self.emergency_ms) {
-            self.output.events.push((self.output.bytes.len(), Event::Batch(Box::new(statement))));
+            let segment = self.batch_segment.take().unwrap_or(0); // a batch has a record, and that a segment
+            let event = Event::Batch { statement: Box::new(statement), segment };
+            self.output.events.push((self.output.bytes.len(), event));
         }
     }
 }
@@ -445,7 +487,7 @@ mod tests {
                 match event {
                     Event::SegmentBegins(number) => self.open = *number,
                     Event::SegmentEnds(number) => assert_eq!(self.open, *number),
-                    Event::Batch(statement) => self.statements.push((**statement).clone()),
+                    Event::Batch { statement, .. } => self.statements.push((**statement).clone()),
                     Event::Packet(place) => self.places.push(*place),
                     Event::Connection(_) => {}
                 }
@@ -508,7 +550,8 @@ mod tests {
     fn steps() -> impl proptest::strategy::Strategy<Value = Vec<Step>> {
         use proptest::prelude::*;
         let step = prop_oneof![
-            8 => (0u8..4, 0u8..32, prop::collection::vec(any::<u8>(), 0..40)).prop_map(|(a, b, c)| Step::Packet(a, b, c)),
+            8 => (0u8..4, 0u8..32, prop::collection::vec(any::<u8>(), 0..40))
+                .prop_map(|(client, flags, data)| Step::Packet(client, flags, data)),
             1 => (1u8..9).prop_map(Step::Drops),
             1 => (1u8..9).prop_map(Step::Unwritten),
             2 => any::<u32>().prop_map(Step::Time),
@@ -530,7 +573,8 @@ mod tests {
                         totals.packets += 1;
                         stream.on_ring(totals);
                         let data = frame(&[], (client, 1000), (9, 443), 0, flags, &data);
-                        let raw = RawPacket { interface: 0, time_ns: now_ns, wire_bytes: data.len() as u32, flags: 0, data: &data };
+                        let wire_bytes = data.len() as u32;
+                        let raw = RawPacket { interface: 0, time_ns: now_ns, wire_bytes, flags: 0, data: &data };
                         stream.on_packet(&raw);
                     }
                     Step::Drops(count) => {
@@ -575,7 +619,13 @@ mod tests {
             SegmentLimits::default(),
             5,
         );
-        stream.on_uncovered(50, [3; 32], Some(5), Some(100));
+        stream.on_uncovered(&Uncovered {
+            segment: 3,
+            seq: 50,
+            leaf: [3; 32],
+            time_ns: Some(5),
+            packet_bytes: Some(100),
+        });
         stream.end_left_open(3, 777);
         stream.on_mark(MarkKind::Start, &no_fields());
         stream.poll_batch(0);
@@ -583,9 +633,14 @@ mod tests {
         let events: Vec<_> = output.events.iter().map(|(_, event)| event).collect();
         assert!(matches!(
             events[..],
-            [Event::SegmentBegins(3), Event::SegmentEnds(3), Event::SegmentBegins(4), Event::Batch(_)]
+            [
+                Event::SegmentBegins(3),
+                Event::SegmentEnds(3),
+                Event::SegmentBegins(4),
+                Event::Batch { segment: 3, .. }
+            ]
         ));
-        let Event::Batch(statement) = events[3] else { unreachable!() };
+        let Event::Batch { statement, .. } = events[3] else { unreachable!() };
         assert_eq!((statement.span.first_seq, statement.span.last_seq), (50, 53));
         assert!(statement.packet_bytes < BYTES);
     }

@@ -10,6 +10,7 @@ use evergate_evidence::mark::{MarkKind, SegmentBegin};
 use evergate_evidence::merkle::leaf_hash;
 use evergate_evidence::record::{Body, Record};
 use evergate_evidence::statement::{ChainEnd, STATEMENT_BYTES, Statement};
+use evergate_recorder::stream::Uncovered;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
@@ -35,23 +36,14 @@ pub(crate) struct LeftOpen {
     pub(crate) bytes: u64,
 }
 
-/// A record that no statement covers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Uncovered {
-    pub(crate) seq: u64,
-    pub(crate) leaf: [u8; 32],
-    pub(crate) time_ns: Option<u64>,
-    pub(crate) packet_bytes: Option<usize>,
-}
-
 impl Recovered {
     /// Reads the store, and cuts what a crash tore.
     pub(crate) fn load(store: &Store) -> Result<Recovered, Failure> {
         let chain = last_statement(&store.statements())?.map(|statement| ChainEnd::from(&statement));
         let covered = chain.map_or(0, |chain| chain.last_seq);
-        let segments = store
-            .segments()
-            .map_err(|error| Failure::wrong(format!("store: cannot list the segments of {}: {error}", store.root().display())))?;
+        let segments = store.segments().map_err(|error| {
+            Failure::wrong(format!("store: cannot list the segments of {}: {error}", store.root().display()))
+        })?;
         let mut recovered = Recovered {
             chain,
             next_seq: covered + 1,
@@ -80,7 +72,7 @@ impl Recovered {
             match file.read() {
                 Ok(Some(located)) => {
                     end = located.end;
-                    self.take(&located.record, covered)?;
+                    self.take(&located.record, segment.number, covered)?;
                 }
                 Ok(None) => break,
                 Err(FileError::Torn { .. }) if is_last => {
@@ -102,7 +94,7 @@ impl Recovered {
         Ok(())
     }
 
-    fn take(&mut self, record: &Record<'_>, covered: u64) -> Result<(), Failure> {
+    fn take(&mut self, record: &Record<'_>, segment: u64, covered: u64) -> Result<(), Failure> {
         if record.seq > covered {
             if record.seq != self.next_seq {
                 return Err(Failure::wrong(format!(
@@ -119,7 +111,7 @@ impl Recovered {
                 _ => None,
             };
             let (leaf, time_ns) = (leaf_hash(&[&bytes]), record.time_ns());
-            self.uncovered.push(Uncovered { seq: record.seq, leaf, time_ns, packet_bytes });
+            self.uncovered.push(Uncovered { segment, seq: record.seq, leaf, time_ns, packet_bytes });
             self.next_seq += 1;
         }
         let connection = match &record.body {

@@ -28,6 +28,7 @@ pub(crate) struct RingThread {
     jobs: Sender<Job>,
     stop: Arc<AtomicBool>,
     retire: Duration,
+    /// Counters of the interface before the ring opened.
     start: InterfaceStatistics,
     emergency: Emergency,
     begin: Instant,
@@ -49,14 +50,14 @@ struct Spill {
 impl RingThread {
     pub(crate) fn new(
         ring: Ring,
+        start: InterfaceStatistics,
         jobs: Sender<Job>,
         stop: Arc<AtomicBool>,
         retire: Duration,
         folder: PathBuf,
         pending: Arc<AtomicUsize>,
-    ) -> Result<RingThread, CaptureError> {
-        let start = ring.interface().statistics()?;
-        Ok(RingThread {
+    ) -> RingThread {
+        RingThread {
             ring,
             jobs,
             stop,
@@ -67,12 +68,7 @@ impl RingThread {
             held: Arc::default(),
             spill: Spill { folder, file: None, number: 0, pending },
             tick: Instant::now(),
-        })
-    }
-
-    /// Counters of the interface when the ring opened.
-    pub(crate) fn start(&self) -> InterfaceStatistics {
-        self.start
+        }
     }
 
     /// Runs until the flag is set and the ring is drained.
