@@ -10,7 +10,7 @@ use crate::losses::{InterfaceTotals, Losses, RingTotals};
 use evergate_evidence::connection_record::ConnectionRecord;
 use evergate_evidence::mark::{Mark, MarkKind, SegmentBegin, SegmentEnd};
 use evergate_evidence::merkle::{Hash, leaf_hash};
-use evergate_evidence::record::{Body, Direction, Gap, GapReason, Packet, Record, flags};
+use evergate_evidence::record::{Body, Gap, GapReason, Packet, Record, flags};
 use evergate_evidence::segment::SegmentEncoder;
 use evergate_evidence::statement::{ChainEnd, Partition, Statement};
 use serde::Serialize;
@@ -272,7 +272,7 @@ impl RecordStream {
             Content::Tcp(segment) => self.connections.on_segment(raw.time_ns, frame.vlan, &segment),
             Content::Fragment | Content::Other => {
                 marks |= if frame.content == Content::Fragment { flags::FRAGMENT } else { 0 };
-                Place { connection: 0, packet_seq: 0, direction: Direction::Unknown }
+                Place::default()
             }
         };
         if (raw.data.len() as u64) < u64::from(raw.wire_bytes) {

@@ -23,6 +23,7 @@ use evergate_submission::Identity;
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -195,7 +196,8 @@ impl Session<'_> {
             bytes: u64::from(args.segment) << 20,
             age_ns: u64::from(args.segment_age) * 1_000_000_000,
         };
-        let mut stream = RecordStream::new(origin, Limits::default(), limits, now_ns);
+        let mut stream =
+            RecordStream::new(origin, Limits { hash_key: random_key(), ..Limits::default() }, limits, now_ns);
         recovered.uncovered.iter().for_each(|record| stream.on_uncovered(record));
         if let Some(segment) = recovered.left_open {
             stream.end_left_open(segment.number, segment.bytes);
@@ -231,6 +233,11 @@ impl Session<'_> {
         }
         Ok(Link::new(self.store.clone(), self.master.clone(), unanswered, durable, acknowledged, starts))
     }
+}
+
+/// A key that no client knows, from the standard library's random state.
+fn random_key() -> [u64; 2] {
+    [0, 1].map(|word: u64| RandomState::new().hash_one(word))
 }
 
 fn spawn<T: Send + 'static>(
