@@ -47,12 +47,13 @@ pub struct RingOptions {
 }
 
 impl RingOptions {
-    /// The usual options for an interface: 512 MiB in blocks of 1 MiB, 20 ms, whole packets, promiscuous.
+    /// The usual options for an interface: 512 MiB in blocks of 512 KiB, 20 ms, whole packets, promiscuous. A block of
+    /// this size is still in the processor's cache when it is read; smaller ones cost more wakeups.
     pub fn new(interface: impl Into<String>) -> RingOptions {
         RingOptions {
             interface: interface.into(),
             bytes: 512 << 20,
-            block_bytes: 1 << 20,
+            block_bytes: 512 << 10,
             retire_ms: 20,
             snaplen: 0,
             promiscuous: true,
