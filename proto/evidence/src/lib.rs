@@ -8,7 +8,11 @@
 mod reader;
 
 pub mod connection_record;
+pub mod deletion;
+pub mod extents;
+pub mod hold;
 pub mod mark;
 pub mod pcapng;
 pub mod record;
+pub mod retention;
 pub mod segment;
