@@ -3,6 +3,9 @@
 //! Formats and decisions live in `proto/`; this crate has the processes, files and threads around them.
 
 pub mod cli;
+pub mod index;
+mod output;
 mod progress;
 pub mod segment_file;
 pub mod store;
+pub mod when;

@@ -97,7 +97,8 @@ impl Selection {
 
     /// The period in nanoseconds since 1970; `None` if a time is no number.
     pub fn period(&self) -> Option<(u64, u64)> {
-        let time = |text: &Option<String>, default| text.as_ref().map_or(Some(default), |text| text.parse().ok());
+        let time =
+            |text: &Option<String>, default| text.as_ref().map_or(Some(default), |text| text.parse().ok());
         Some((time(&self.from_ns, 0)?, time(&self.to_ns, u64::MAX)?))
     }
 }
@@ -162,8 +163,11 @@ mod tests {
 
     #[test]
     fn lifted_hold_is_not_in_force() {
-        let statements =
-            [statement(HoldAction::Set, "a"), statement(HoldAction::Set, "b"), statement(HoldAction::Lift, "a")];
+        let statements = [
+            statement(HoldAction::Set, "a"),
+            statement(HoldAction::Set, "b"),
+            statement(HoldAction::Lift, "a"),
+        ];
         let names: Vec<_> = in_force(&statements).iter().map(|hold| hold.name.as_str()).collect();
         assert_eq!(names, ["b"]);
         assert_eq!(statement(HoldAction::Set, "a").check(&statements), Ok(()));

@@ -175,12 +175,7 @@ pub fn plan(mut segments: Vec<SegmentState>, holds: &[HoldCover], limits: Limits
 }
 
 /// Verdict by hold and age alone.
-fn first_verdict(
-    segment: &SegmentState,
-    holds: &[HoldCover],
-    days_max: Option<u64>,
-    now_ns: u64,
-) -> Verdict {
+fn first_verdict(segment: &SegmentState, holds: &[HoldCover], days_max: Option<u64>, now_ns: u64) -> Verdict {
     if segment.is_open {
         return Verdict::Keep(Reason::Open);
     }
@@ -252,15 +247,14 @@ mod tests {
     }
 
     fn holds() -> impl Strategy<Value = Vec<HoldCover>> {
-        let period = (0u64..40, 0u64..10).prop_map(|(from, days)| Cover::Period {
-            from_ns: from * DAY_NS,
-            to_ns: (from + days) * DAY_NS,
-        });
+        let period = (0u64..40, 0u64..10)
+            .prop_map(|(from, days)| Cover::Period { from_ns: from * DAY_NS, to_ns: (from + days) * DAY_NS });
         let numbers = || prop::collection::btree_set(1u64..30, 0..4);
         let listed = (numbers(), numbers()).prop_map(|(held, unknown)| Cover::Segments { held, unknown });
         let cover = prop_oneof![period, listed];
-        prop::collection::vec(cover, 0..3)
-            .prop_map(|covers| covers.into_iter().map(|cover| HoldCover { name: "h".into(), cover }).collect())
+        prop::collection::vec(cover, 0..3).prop_map(|covers| {
+            covers.into_iter().map(|cover| HoldCover { name: "h".into(), cover }).collect()
+        })
     }
 
     proptest! {
