@@ -28,6 +28,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Find connections by time, address, host name, random or request
+    Find(crate::find::Args),
     /// Bring the index of a store up to date, or make it again from the segments
     Index(crate::index::command::Args),
 }
@@ -57,6 +59,7 @@ impl Failure {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let result: Result<ExitCode, Failure> = match &cli.command {
+        Command::Find(args) => crate::find::run(args),
         Command::Index(args) => crate::index::command::run(args),
     };
     result.unwrap_or_else(|failure| {

@@ -3,6 +3,7 @@
 //! Formats and decisions live in `proto/`; this crate has the processes, files and threads around them.
 
 pub mod cli;
+pub mod find;
 pub mod index;
 mod output;
 mod progress;

@@ -24,8 +24,9 @@ pub use rows::{BatchRow, IndexEvent, ProofPlace, RequestRow, SegmentRow, text_of
 pub use segments::{IndexedSegment, SegmentTable};
 pub use writer::IndexWriter;
 
-pub(crate) use days::{Day, day_path, days};
-pub(crate) use statements::{StatementFile, StatementHead};
+pub(crate) use day::{int, reversed, unsigned};
+pub(crate) use days::{Day, day_path, days, days_in};
+pub(crate) use statements::StatementFile;
 
 use std::path::{Path, PathBuf};
 
@@ -54,6 +55,11 @@ impl IndexError {
         };
         IndexError::new(path, format!("{error}{advice}"))
     }
+}
+
+/// Opens the file of a day for reading.
+pub(crate) fn open_day(path: &Path) -> Result<rusqlite::Connection, IndexError> {
+    schema::open_to_read(path, schema::DAY)
 }
 
 impl From<IndexError> for crate::cli::Failure {

@@ -15,15 +15,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// 2026-11-28T10:30:00Z.
-pub const BASE_NS: u64 = 1_795_861_800_000_000_000;
-pub const SECOND_NS: u64 = 1_000_000_000;
-pub const DAY_NS: u64 = 86_400 * SECOND_NS;
+pub(crate) const BASE_NS: u64 = 1_795_861_800_000_000_000;
+pub(crate) const SECOND_NS: u64 = 1_000_000_000;
+pub(crate) const DAY_NS: u64 = 86_400 * SECOND_NS;
 
 /// Folder that ends with the test.
-pub struct Folder(pub PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    pub fn new(name: &str) -> Folder {
+    pub(crate) fn new(name: &str) -> Folder {
         let path = std::env::temp_dir().join(format!("evergate-audit-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("temporary folder");
@@ -38,12 +38,12 @@ impl Drop for Folder {
 }
 
 /// Runs the program.
-pub fn audit(arguments: &[&str]) -> Output {
+pub(crate) fn audit(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_evergate-audit")).args(arguments).output().expect("program runs")
 }
 
 /// Runs the program, which must end with this code. Answers both outputs.
-pub fn audit_code(code: i32, arguments: &[&str]) -> (String, String) {
+pub(crate) fn audit_code(code: i32, arguments: &[&str]) -> (String, String) {
     let output = audit(arguments);
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("output is text");
     let (out, err) = (text(&output.stdout), text(&output.stderr));
@@ -52,18 +52,18 @@ pub fn audit_code(code: i32, arguments: &[&str]) -> (String, String) {
 }
 
 /// Objects of JSON lines.
-pub fn json_lines(text: &str) -> Vec<serde_json::Value> {
+pub(crate) fn json_lines(text: &str) -> Vec<serde_json::Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("line of JSON")).collect()
 }
 
 /// Number of a test: the same input has the same numbers.
-pub fn mix(value: u64) -> u64 {
+pub(crate) fn mix(value: u64) -> u64 {
     let mixed = (value ^ (value >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
 /// Random of the hello of a connection.
-pub fn random_of(connection: u64) -> [u8; 32] {
+pub(crate) fn random_of(connection: u64) -> [u8; 32] {
     let mut random = [0; 32];
     for (at, chunk) in random.chunks_mut(8).enumerate() {
         chunk.copy_from_slice(&mix(connection * 4 + at as u64 + 1).to_be_bytes());
@@ -71,12 +71,12 @@ pub fn random_of(connection: u64) -> [u8; 32] {
     random
 }
 
-pub fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A connection with values of its number.
-pub fn connection(number: u64, first_ns: u64, is_final: bool) -> ConnectionRecord {
+pub(crate) fn connection(number: u64, first_ns: u64, is_final: bool) -> ConnectionRecord {
     let client: IpAddr = match number % 5 {
         0 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, (number % 1000) as u16).into(),
         _ => Ipv4Addr::new(10, (number >> 16) as u8, (number >> 8) as u8, number as u8).into(),
@@ -117,8 +117,8 @@ pub fn connection(number: u64, first_ns: u64, is_final: bool) -> ConnectionRecor
 }
 
 /// Writer of a store as a Recorder writes it.
-pub struct StoreBuilder<'a> {
-    pub store: Store,
+pub(crate) struct StoreBuilder<'a> {
+    pub(crate) store: Store,
     index: Option<&'a IndexWriter>,
     encoder: SegmentEncoder,
     file: Option<File>,
@@ -133,7 +133,7 @@ pub struct StoreBuilder<'a> {
 }
 
 impl<'a> StoreBuilder<'a> {
-    pub fn new(root: &Path, recorder: u8) -> StoreBuilder<'static> {
+    pub(crate) fn new(root: &Path, recorder: u8) -> StoreBuilder<'static> {
         let store = Store::at(root);
         store.create().expect("store");
         store.set_info(&StoreInfo::new(hex(&[recorder; 32]), 0, 1)).expect("store.json");
@@ -154,11 +154,11 @@ impl<'a> StoreBuilder<'a> {
     }
 
     /// Sends rows to a live index.
-    pub fn with_index(self, index: &IndexWriter) -> StoreBuilder<'_> {
+    pub(crate) fn with_index(self, index: &IndexWriter) -> StoreBuilder<'_> {
         StoreBuilder { index: Some(index), ..self }
     }
 
-    pub fn begin_segment(&mut self) {
+    pub(crate) fn begin_segment(&mut self) {
         self.segment += 1;
         self.offset = 0;
         self.encoder = SegmentEncoder::default();
@@ -176,7 +176,7 @@ impl<'a> StoreBuilder<'a> {
         self.push(Body::Mark(Mark::new(MarkKind::SegmentBegins, &begin)));
     }
 
-    pub fn end_segment(&mut self) {
+    pub(crate) fn end_segment(&mut self) {
         let time_ns = self.time_ns.to_string();
         let end = SegmentEnd { dropped: 0, missed: 0, received: 0, time_ns };
         self.push(Body::Mark(Mark::new(MarkKind::SegmentEnds, &end)));
@@ -186,7 +186,7 @@ impl<'a> StoreBuilder<'a> {
         self.file = None;
     }
 
-    pub fn push(&mut self, body: Body<'_>) {
+    pub(crate) fn push(&mut self, body: Body<'_>) {
         self.seq += 1;
         let record = Record { seq: self.seq, interface: 0, body };
         let mut block = Vec::new();
@@ -198,7 +198,7 @@ impl<'a> StoreBuilder<'a> {
     }
 
     /// A connection with four packets, an interim record and a final one.
-    pub fn push_connection(&mut self, number: u64, first_ns: u64) {
+    pub(crate) fn push_connection(&mut self, number: u64, first_ns: u64) {
         for packet_seq in 1..=4 {
             self.push_packet(number, packet_seq, first_ns + packet_seq - 1);
             if packet_seq == 2 {
@@ -211,7 +211,7 @@ impl<'a> StoreBuilder<'a> {
         self.push(Body::Connection(Box::new(connection(number, first_ns, true))));
     }
 
-    pub fn push_packet(&mut self, connection: u64, packet_seq: u64, time_ns: u64) {
+    pub(crate) fn push_packet(&mut self, connection: u64, packet_seq: u64, time_ns: u64) {
         let data = [packet_seq as u8; 60];
         let direction = if packet_seq % 2 == 1 { Direction::ToServer } else { Direction::ToClient };
         let packet =
@@ -219,7 +219,7 @@ impl<'a> StoreBuilder<'a> {
         self.push(Body::Packet(packet));
     }
 
-    pub fn push_request(&mut self, connection: u64, index: u32, time_ns: u64, given_id: &[u8]) {
+    pub(crate) fn push_request(&mut self, connection: u64, index: u32, time_ns: u64, given_id: &[u8]) {
         let id = request_id(connection, index);
         self.push(Body::Request(RequestRecord {
             switch_connection: connection + 1000,
@@ -234,7 +234,7 @@ impl<'a> StoreBuilder<'a> {
     }
 
     /// Ends a batch, with a receipt of this log index.
-    pub fn end_batch(&mut self, log_index: Option<u64>) {
+    pub(crate) fn end_batch(&mut self, log_index: Option<u64>) {
         self.batch += 1;
         let (first_seq, last_seq) = (self.batch_first, self.seq);
         self.batch_first = self.seq + 1;
@@ -270,17 +270,17 @@ impl<'a> StoreBuilder<'a> {
 }
 
 /// Id that the switch gives a request of a connection.
-pub fn request_id(connection: u64, index: u32) -> String {
+pub(crate) fn request_id(connection: u64, index: u32) -> String {
     format!("{connection:016x}{index:08x}")
 }
 
-pub fn append(path: &Path, bytes: &[u8]) {
+pub(crate) fn append(path: &Path, bytes: &[u8]) {
     let mut file = File::options().create(true).append(true).open(path).expect("file");
     file.write_all(bytes).expect("written");
 }
 
 /// Three closed segments and an open one over two days, with a live index: 400 connections.
-pub fn sample(root: &Path, recorder: u8) -> Store {
+pub(crate) fn sample(root: &Path, recorder: u8) -> Store {
     let builder = StoreBuilder::new(root, recorder);
     let index = IndexWriter::start(&builder.store).expect("index");
     let mut builder = builder.with_index(&index);
