@@ -31,6 +31,10 @@ struct Cli {
 enum Command {
     /// Record the traffic of an interface
     Record(RecordArgs),
+    /// Find connections by time, address, host name, random or request
+    Find(crate::find::Args),
+    /// Bring the index of a store up to date, or make it again from the segments
+    Index(crate::index::command::Args),
 }
 
 /// Error of a command, with its exit code.
@@ -57,8 +61,10 @@ impl Failure {
 /// Parses the command line and runs the command.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let result: Result<ExitCode, Failure> = match cli.command {
-        Command::Record(args) => record::run(&args),
+    let result: Result<ExitCode, Failure> = match &cli.command {
+        Command::Find(args) => crate::find::run(args),
+        Command::Index(args) => crate::index::command::run(args),
+        Command::Record(args) => record::run(args),
     };
     result.unwrap_or_else(|failure| {
         eprintln!("evergate-audit: {}", failure.message);

@@ -7,7 +7,7 @@ use crate::batch::Batches;
 use crate::connection_table::{ConnectionTable, Limits, Place};
 use crate::frame::{Content, Frame};
 use crate::losses::{InterfaceTotals, Losses, RingTotals};
-use evergate_evidence::connection_record::ConnectionRecord;
+use evergate_evidence::extents::PacketPlace;
 use evergate_evidence::mark::{Mark, MarkKind, SegmentBegin, SegmentEnd};
 use evergate_evidence::merkle::{Hash, leaf_hash};
 use evergate_evidence::record::{Body, Gap, GapReason, Packet, Record, flags};
@@ -110,7 +110,10 @@ pub enum Event {
     /// The bytes from here on belong to this segment.
     SegmentBegins(u64),
     /// The segment ends here.
-    SegmentEnds(u64),
+    SegmentEnds {
+        /// Length of its file in bytes.
+        bytes: u64,
+    },
     /// A batch ends here.
     Batch {
         /// Statement over the batch.
@@ -118,25 +121,12 @@ pub enum Event {
         /// Segment of its first record.
         segment: u64,
     },
-    /// A record of a connection.
-    Connection(Box<ConnectionRecord>),
-    /// A packet of a connection, for the index.
+    /// A record other than a packet, and the place of its block in the segment's file.
+    Record(Box<Record<'static>>, u64),
+    /// A packet, for the index.
     Packet(PacketPlace),
-}
-
-/// Place of a connection's packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PacketPlace {
-    /// Number of the connection.
-    pub connection: u64,
-    /// Number of the segment.
-    pub segment: u64,
-    /// Place of its block in the segment's file.
-    pub offset: u64,
-    /// Place behind its block.
-    pub end: u64,
-    /// Sequence number of its record.
-    pub seq: u64,
+    /// Packets of the open batch have no events: see [`RecordStream::set_indexed`].
+    Unindexed,
 }
 
 /// The stream.
@@ -156,6 +146,8 @@ pub struct RecordStream {
     emergency_ms: u32,
     /// Whether the segment's packets are events for the index.
     is_indexed: bool,
+    /// Whether the open batch has a packet without an event.
+    has_unindexed: bool,
     output: Output,
     scratch: Vec<u8>,
 }
@@ -183,6 +175,7 @@ impl RecordStream {
             now_ns,
             emergency_ms: 0,
             is_indexed: true,
+            has_unindexed: false,
             output: Output::default(),
             scratch: Vec::new(),
             origin,
@@ -293,7 +286,7 @@ impl RecordStream {
 
     /// Writes a mark.
     pub fn on_mark(&mut self, what: MarkKind, object: &impl Serialize) {
-        self.push(&Body::Mark(Mark::new(what, object)));
+        self.push(Body::Mark(Mark::new(what, object)));
     }
 
     /// Closes the open batch if it is due.
@@ -346,31 +339,31 @@ impl RecordStream {
     }
 
     fn push_gap(&mut self, gap: Gap) {
-        self.push(&Body::Gap(gap));
+        self.push(Body::Gap(gap));
     }
 
     fn push_connections(&mut self) {
         while let Some(record) = self.connections.poll_record() {
-            let record = Box::new(record);
-            self.push(&Body::Connection(record.clone()));
-            self.output.events.push((self.output.bytes.len(), Event::Connection(record)));
+            self.push(Body::Connection(Box::new(record)));
         }
     }
 
     /// Appends a record other than a packet.
-    fn push(&mut self, body: &Body<'_>) {
-        self.begin_segment();
-        self.append(body);
+    fn push(&mut self, body: Body<'static>) {
+        let segment = self.begin_segment();
+        self.append(body, &segment);
     }
 
-    fn append(&mut self, body: &Body<'_>) {
-        let record = Record { seq: self.next_seq, interface: 0, body: body.clone() };
+    fn append(&mut self, body: Body<'static>, segment: &OpenSegment) {
+        let offset = self.segment_bytes(segment);
+        let record = Record { seq: self.next_seq, interface: 0, body };
         self.scratch.clear();
         record.encode(&mut self.scratch);
         let time_ns = record.time_ns().unwrap_or(self.now_ns);
         self.batches.push(leaf_hash(&[&self.scratch]), self.next_seq, time_ns, None, self.now_ns);
         self.encoder.push(&record, &mut self.output.bytes);
         self.next_seq += 1;
+        self.output.events.push((self.output.bytes.len(), Event::Record(Box::new(record), offset)));
     }
 
     fn push_packet(&mut self, packet: &Packet<'_>, interface: u16) {
@@ -381,11 +374,12 @@ impl RecordStream {
         let offset = self.segment_bytes(&segment);
         self.encoder.push_packet(packet, seq, interface, &mut self.output.bytes);
         self.next_seq += 1;
-        if self.is_indexed && packet.connection > 0 {
-            let end = self.segment_bytes(&segment);
-            let place =
-                PacketPlace { connection: packet.connection, segment: segment.number, offset, end, seq };
+        if self.is_indexed {
+            let (connection, time_ns) = (packet.connection, packet.time_ns);
+            let place = PacketPlace { connection, seq, time_ns, offset };
             self.output.events.push((self.output.bytes.len(), Event::Packet(place)));
+        } else if !std::mem::replace(&mut self.has_unindexed, true) {
+            self.output.events.push((self.output.bytes.len(), Event::Unindexed));
         }
     }
 
@@ -412,7 +406,7 @@ impl RecordStream {
             segment: number,
             snaplen: self.origin.snaplen,
         };
-        self.append(&Body::Mark(Mark::new(MarkKind::SegmentBegins, &begin)));
+        self.append(Body::Mark(Mark::new(MarkKind::SegmentBegins, &begin)), &segment);
         segment
     }
 
@@ -426,13 +420,15 @@ impl RecordStream {
             received: counters.if_rx,
             time_ns: self.now_ns.to_string(),
         };
-        self.append(&Body::Mark(Mark::new(MarkKind::SegmentEnds, &end)));
-        self.output.events.push((self.output.bytes.len(), Event::SegmentEnds(segment.number)));
+        self.append(Body::Mark(Mark::new(MarkKind::SegmentEnds, &end)), &segment);
+        let bytes = self.segment_bytes(&segment);
+        self.output.events.push((self.output.bytes.len(), Event::SegmentEnds { bytes }));
         self.segment = None;
     }
 
     fn close_batch(&mut self) {
         if let Some(statement) = self.batches.close(self.losses.counters(), self.emergency_ms) {
+            self.has_unindexed = false;
             let segment = self.batch_segment.take().unwrap_or(0); // a batch has a record, and that a segment
             let event = Event::Batch { statement: Box::new(statement), segment };
             self.output.events.push((self.output.bytes.len(), event));
@@ -474,7 +470,7 @@ mod tests {
         segments: BTreeMap<u64, Vec<u8>>,
         open: u64,
         statements: Vec<Statement>,
-        places: Vec<PacketPlace>,
+        places: Vec<(u64, PacketPlace)>,
         records: u64,
     }
 
@@ -486,10 +482,12 @@ mod tests {
                 at = *place;
                 match event {
                     Event::SegmentBegins(number) => self.open = *number,
-                    Event::SegmentEnds(number) => assert_eq!(self.open, *number),
+                    Event::SegmentEnds { bytes } => {
+                        assert_eq!(self.segments[&self.open].len() as u64, *bytes)
+                    }
                     Event::Batch { statement, .. } => self.statements.push((**statement).clone()),
-                    Event::Packet(place) => self.places.push(*place),
-                    Event::Connection(_) => {}
+                    Event::Packet(place) => self.places.push((self.open, *place)),
+                    Event::Record(..) | Event::Unindexed => {}
                 }
             }
             self.segments.entry(self.open).or_default().extend_from_slice(&output.bytes[at..]);
@@ -508,14 +506,9 @@ mod tests {
                     leaves.push(leaf_hash(&[&encoded]));
                     assert_eq!(decoded.record.seq, leaves.len() as u64);
                     let end = at + decoded.bytes;
-                    if let Body::Packet(packet) = &decoded.record.body
-                        && packet.connection > 0
-                    {
-                        let place = places.next().expect("place of each packet");
-                        assert_eq!(
-                            (place.segment, place.offset, place.end),
-                            (*number, at as u64, end as u64)
-                        );
+                    if let Body::Packet(packet) = &decoded.record.body {
+                        let (segment, place) = places.next().expect("place of each packet");
+                        assert_eq!((segment, place.offset), (number, at as u64));
                         assert_eq!((place.connection, place.seq), (packet.connection, decoded.record.seq));
                     }
                     at = end;
@@ -631,16 +624,14 @@ mod tests {
         stream.poll_batch(0);
         let output = stream.poll_output(Output::default());
         let events: Vec<_> = output.events.iter().map(|(_, event)| event).collect();
-        assert!(matches!(
-            events[..],
-            [
-                Event::SegmentBegins(3),
-                Event::SegmentEnds(3),
-                Event::SegmentBegins(4),
-                Event::Batch { segment: 3, .. }
-            ]
-        ));
-        let Event::Batch { statement, .. } = events[3] else { unreachable!() };
+        let order = events.iter().filter(|event| !matches!(event, Event::Record(..))).collect::<Vec<_>>();
+        let [Event::SegmentBegins(3), Event::SegmentEnds { bytes }, Event::SegmentBegins(4), last] =
+            order[..]
+        else {
+            panic!("{order:?}")
+        };
+        assert!(*bytes > 777);
+        let Event::Batch { statement, segment: 3 } = last else { panic!("{last:?}") };
         assert_eq!((statement.span.first_seq, statement.span.last_seq), (50, 53));
         assert!(statement.packet_bytes < BYTES);
     }

@@ -3,8 +3,10 @@
 //! Capture never waits for it. A statement is read from the chain on disk, so a Master that was away for a week costs no
 //! memory. Bound: 64 statements without an answer on a connection.
 
+use crate::index::{IndexWriter, ProofPlace};
 use crate::record::digest::Unanswered;
 use crate::record::receipts::Receipts;
+use crate::record::rows::{BatchRows, HeldRows};
 use crate::store::Store;
 use evergate_evidence::checkpoint::SignedCheckpoint;
 use evergate_evidence::note::VerifyingKey;
@@ -42,6 +44,7 @@ pub(crate) struct Link {
     master: Option<Master>,
     unanswered: Unanswered,
     state: Mutex<State>,
+    rows: Mutex<HeldRows>,
     changed: Condvar,
 }
 
@@ -74,12 +77,14 @@ impl Link {
         durable: u64,
         acknowledged: u64,
         segments: BTreeMap<u64, u64>,
+        index: IndexWriter,
     ) -> Link {
         if master.is_some() {
             unanswered.store(durable.saturating_sub(acknowledged), Ordering::Relaxed);
         }
         let state = State { durable, acknowledged, sent: acknowledged, segments, phase: Phase::Recording };
-        Link { store, master, unanswered, state: Mutex::new(state), changed: Condvar::new() }
+        let rows = Mutex::new(HeldRows::new(index, master.is_some()));
+        Link { store, master, unanswered, state: Mutex::new(state), rows, changed: Condvar::new() }
     }
 
     /// Whether the Recorder has a Master.
@@ -88,7 +93,8 @@ impl Link {
     }
 
     /// Takes a statement that is on disk.
-    pub(crate) fn on_durable(&self, statement: &Statement, segment: u64) {
+    pub(crate) fn on_durable(&self, statement: &Statement, segment: u64, rows: BatchRows) {
+        self.rows().on_durable(statement, rows);
         let mut state = self.state();
         state.durable = statement.batch;
         if state.segments.last_key_value().is_none_or(|(_, last)| *last < segment) {
@@ -110,6 +116,10 @@ impl Link {
     pub(crate) fn batches(&self) -> (u64, u64) {
         let state = self.state();
         (state.durable, state.acknowledged)
+    }
+
+    fn rows(&self) -> MutexGuard<'_, HeldRows> {
+        self.rows.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -299,7 +309,9 @@ impl Link {
             .next_back()
             .map_or(1, |(_, segment)| *segment);
         let stored = receipts.append(&self.store, segment, &logged, &answer.proof);
-        stored.map_err(|error| format!("cannot store the receipt of batch {batch}: {error}"))?;
+        let place = stored.map_err(|error| format!("cannot store the receipt of batch {batch}: {error}"))?;
+        let (offset, end) = (place.start, place.end);
+        self.rows().on_receipt(batch, ProofPlace { log_index: receipt.index, segment, offset, end });
         checkpoint.newest = Some(receipt.checkpoint);
         checkpoint.flush(&self.store, false);
         self.state().acknowledged = batch;

@@ -9,6 +9,7 @@ use evergate_evidence::cursor::Cursor;
 use evergate_evidence::statement::{STATEMENT_BYTES, Statement};
 use std::fs::File;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::path::Path;
 
 const KIND: u8 = 1;
@@ -18,32 +19,47 @@ const RECEIPT_BYTES_MAX: usize = 1 << 17;
 /// File of the receipts that come in.
 #[derive(Debug, Default)]
 pub(crate) struct Receipts {
-    open: Option<(u64, File)>,
+    open: Option<OpenFile>,
+}
+
+#[derive(Debug)]
+struct OpenFile {
+    segment: u64,
+    file: File,
+    bytes: u64,
 }
 
 impl Receipts {
-    /// Appends the receipt of a batch that begins in this segment.
+    /// Appends the receipt of a batch that begins in this segment; answers its place in the file.
     pub(crate) fn append(
         &mut self,
         store: &Store,
         segment: u64,
         logged: &Statement,
         proof: &[u8],
-    ) -> io::Result<()> {
-        if self.open.as_ref().is_none_or(|(number, _)| *number != segment) {
-            if let Some((_, file)) = self.open.take() {
-                file.sync_data()?;
+    ) -> io::Result<Range<u64>> {
+        let mut open = match self.open.take() {
+            Some(open) if open.segment == segment => open,
+            other => {
+                if let Some(other) = other {
+                    other.file.sync_data()?;
+                }
+                let file = File::options().create(true).append(true).open(store.proofs(segment))?;
+                let bytes = file.metadata()?.len();
+                OpenFile { segment, file, bytes }
             }
-            self.open =
-                Some((segment, File::options().create(true).append(true).open(store.proofs(segment))?));
-        }
+        };
         let mut bytes = Vec::with_capacity(5 + STATEMENT_BYTES + proof.len());
         bytes.extend_from_slice(&((1 + STATEMENT_BYTES + proof.len()) as u32).to_be_bytes());
         bytes.push(KIND);
         bytes.extend_from_slice(&logged.encode());
         bytes.extend_from_slice(proof);
-        let Some((_, file)) = &mut self.open else { return Ok(()) };
-        file.write_all(&bytes)
+        open.file.write_all(&bytes)?;
+        let start = open.bytes;
+        open.bytes += bytes.len() as u64;
+        let place = start..open.bytes;
+        self.open = Some(open);
+        Ok(place)
     }
 }
 

@@ -1,6 +1,7 @@
 //! One run of the Recorder, from its START mark to its STOP mark.
 
 use crate::cli::Failure;
+use crate::index::IndexWriter;
 use crate::record::args::RecordArgs;
 use crate::record::baseline::{BaselineFile, missed_since};
 use crate::record::digest::{Digest, Unanswered, now_ns, pass_on};
@@ -10,7 +11,6 @@ use crate::record::recovery::Recovered;
 use crate::record::report::Report;
 use crate::record::ring_thread::RingThread;
 use crate::record::room::{RESERVE_BYTES, Room};
-use crate::record::rows::Rows;
 use crate::record::writer::{Writer, commit};
 use crate::segment_file::SegmentFile;
 use crate::store::{Store, StoreInfo};
@@ -107,7 +107,7 @@ impl Session<'_> {
         );
         let room = Room::new(store.root().to_owned(), RESERVE_BYTES);
         let digest = Digest::new(stream, unanswered.clone(), outputs.clone(), recycled_queue, room, spilled);
-        let writer = Writer::new(store.clone(), commits, Rows::default());
+        let writer = Writer::new(store.clone(), commits);
         let baseline = BaselineFile::new(
             &args.interface,
             before.rx_packets,
@@ -231,7 +231,17 @@ impl Session<'_> {
                 starts.extend(first.map(|seq| (seq, segment.number)));
             }
         }
-        Ok(Link::new(self.store.clone(), self.master.clone(), unanswered, durable, acknowledged, starts))
+        let index =
+            IndexWriter::start(&self.store).map_err(|error| Failure::wrong(format!("index: {error}")))?;
+        Ok(Link::new(
+            self.store.clone(),
+            self.master.clone(),
+            unanswered,
+            durable,
+            acknowledged,
+            starts,
+            index,
+        ))
     }
 }
 

@@ -6,7 +6,7 @@
 
 use crate::record::baseline::BaselineFile;
 use crate::record::link::Link;
-use crate::record::rows::Rows;
+use crate::record::rows::{BatchRows, Rows};
 use crate::store::Store;
 use evergate_evidence::statement::Statement;
 use evergate_recorder::stream::{Event, Output};
@@ -25,7 +25,7 @@ pub(crate) struct Writer {
     store: Store,
     segment: Option<Arc<File>>,
     commits: Sender<Commit>,
-    index: Rows,
+    rows: Rows,
     warned: Option<Instant>,
 }
 
@@ -35,12 +35,14 @@ pub(crate) struct Commit {
     statement: Statement,
     /// Files that have records of the batch and are not closed yet.
     files: Vec<Arc<File>>,
+    /// Segment of its first record.
     segment: u64,
+    rows: BatchRows,
 }
 
 impl Writer {
-    pub(crate) fn new(store: Store, commits: Sender<Commit>, index: Rows) -> Writer {
-        Writer { store, segment: None, commits, index, warned: None }
+    pub(crate) fn new(store: Store, commits: Sender<Commit>) -> Writer {
+        Writer { store, segment: None, commits, rows: Rows::default(), warned: None }
     }
 
     /// Runs until the digest thread ends.
@@ -49,27 +51,29 @@ impl Writer {
         while let Ok(output) = outputs.recv() {
             let mut at = 0;
             for (place, event) in &output.events {
-                self.write(&output.bytes[at..*place])?;
-                at = *place;
+                if !matches!(event, Event::Record(..) | Event::Packet(_)) {
+                    self.write(&output.bytes[at..*place])?;
+                    at = *place;
+                }
+                let rows = self.rows.on_event(event);
                 match event {
                     Event::SegmentBegins(segment) => {
                         let file = self.open(*segment)?;
                         files.push(file.clone());
                         self.segment = Some(file);
                     }
-                    Event::SegmentEnds(_) => self.segment = None,
+                    Event::SegmentEnds { .. } => self.segment = None,
                     Event::Batch { statement, segment } => {
                         let (statement, segment) = ((**statement).clone(), *segment);
-                        self.index.on_batch(&statement);
-                        let commit = Commit { statement, files: files.clone(), segment };
+                        let rows = rows.unwrap_or_default();
+                        let commit = Commit { statement, files: files.clone(), segment, rows };
                         files
                             .retain(|file| self.segment.as_ref().is_some_and(|open| Arc::ptr_eq(open, file)));
                         if self.commits.send(commit).is_err() {
                             return Ok(()); // the committer ended with an error
                         }
                     }
-                    Event::Connection(record) => self.index.on_connection(record),
-                    Event::Packet(place) => self.index.on_packet(place),
+                    Event::Record(..) | Event::Packet(_) | Event::Unindexed => {}
                 }
             }
             self.write(&output.bytes[at..])?;
@@ -136,7 +140,7 @@ pub(crate) fn commit(
         let mut last = None;
         for commit in waiting {
             last = Some((commit.statement.counters, commit.statement.span.last_ns));
-            link.on_durable(&commit.statement, commit.segment);
+            link.on_durable(&commit.statement, commit.segment, commit.rows);
         }
         if let Some((counters, time_ns)) = last {
             baseline.on_commit(store, &counters, time_ns);
