@@ -27,7 +27,10 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {}
+enum Command {
+    /// Prove a store or a bundle, offline
+    Verify(crate::verify::VerifyArgs),
+}
 
 /// Error of a command, with its exit code.
 #[derive(Debug)]
@@ -53,7 +56,9 @@ impl Failure {
 /// Parses the command line and runs the command.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let result: Result<ExitCode, Failure> = match cli.command {};
+    let result: Result<ExitCode, Failure> = match cli.command {
+        Command::Verify(args) => crate::verify::run(&args),
+    };
     result.unwrap_or_else(|failure| {
         eprintln!("evergate-audit: {}", failure.message);
         ExitCode::from(failure.code)

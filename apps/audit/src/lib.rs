@@ -2,7 +2,9 @@
 //!
 //! Formats and decisions live in `proto/`; this crate has the processes, files and threads around them.
 
+pub mod bundle;
 pub mod cli;
 mod progress;
 pub mod segment_file;
 pub mod store;
+pub mod verify;

@@ -18,6 +18,7 @@
 mod reader;
 
 pub mod base64;
+
 pub mod checkpoint;
 pub mod connection_record;
 pub mod cursor;
@@ -32,3 +33,4 @@ pub mod segment;
 pub mod statement;
 pub mod submission;
 pub mod tile;
+pub mod verify;
