@@ -21,6 +21,17 @@ impl Default for Shape {
     }
 }
 
+/// Shape of the store of a seed: one to four segments, batches of a few or of many records.
+pub(crate) fn shape_of(seed: u64) -> Shape {
+    let mut random = Random(seed ^ 0x5a9e);
+    Shape {
+        segments: 2 + random.below(3),
+        records: 20 + random.below(60),
+        batch_records_max: 3 + random.below(20),
+        packet_bytes_max: 20 + random.below(200),
+    }
+}
+
 struct Connection {
     number: u64,
     packets: u64,
@@ -30,6 +41,14 @@ struct Connection {
 /// Builds a store that a stopped Recorder left.
 pub(crate) fn random_store(root: &Path, seed: u64, shape: Shape) -> Built {
     let mut writer = StoreWriter::new(root, seed);
+    fill(&mut writer, seed, shape);
+    writer.finish()
+}
+
+/// The same store, whose log has another history of other Recorders from entry `fork_at` on.
+pub(crate) fn forked_store(root: &Path, seed: u64, shape: Shape, fork_at: u64) -> Built {
+    let mut writer = StoreWriter::new(root, seed);
+    writer.log.fork_at = Some(fork_at);
     fill(&mut writer, seed, shape);
     writer.finish()
 }
