@@ -18,7 +18,7 @@
 mod reader;
 
 pub mod base64;
-
+pub mod capture_file;
 pub mod checkpoint;
 pub mod connection_record;
 pub mod cursor;
