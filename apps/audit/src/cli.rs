@@ -35,6 +35,8 @@ enum Command {
     Find(crate::find::Args),
     /// Bring the index of a store up to date, or make it again from the segments
     Index(crate::index::command::Args),
+    /// Prove a store or a bundle, offline
+    Verify(crate::verify::VerifyArgs),
 }
 
 /// Error of a command, with its exit code.
@@ -65,6 +67,7 @@ pub fn main() -> ExitCode {
         Command::Find(args) => crate::find::run(args),
         Command::Index(args) => crate::index::command::run(args),
         Command::Record(args) => record::run(args),
+        Command::Verify(args) => crate::verify::run(args),
     };
     result.unwrap_or_else(|failure| {
         eprintln!("evergate-audit: {}", failure.message);

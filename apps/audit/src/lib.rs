@@ -2,6 +2,7 @@
 //!
 //! Formats and decisions live in `proto/`; this crate has the processes, files and threads around them.
 
+pub mod bundle;
 pub mod cli;
 pub mod find;
 pub mod index;
@@ -11,3 +12,4 @@ pub mod record;
 pub mod segment_file;
 pub mod store;
 pub mod when;
+pub mod verify;
