@@ -184,10 +184,16 @@ impl Sender {
         self.shared.send(frames)
     }
 
-    /// Closes both directions; the receiver's thread returns.
-    pub fn close(&self) {
+    /// Closes this direction behind what was sent. The peer can still send.
+    pub fn finish(&self) {
         lock(&self.shared.tls).send_close_notify();
         let _ = self.shared.send(&[]);
+        let _ = self.shared.socket.shutdown(Shutdown::Write);
+    }
+
+    /// Closes both directions; the receiver's thread returns.
+    pub fn close(&self) {
+        self.finish();
         let _ = self.shared.socket.shutdown(Shutdown::Both);
     }
 }
