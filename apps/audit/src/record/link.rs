@@ -27,7 +27,6 @@ const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 /// Time after the Recorder's stop in which the last statements are handed in.
 const LAST_LIMIT: Duration = Duration::from_secs(10);
-const CHECKPOINT_PERIOD: Duration = Duration::from_secs(1);
 
 /// Where the Master is, and how the Recorder knows it.
 #[derive(Clone, Debug)]
@@ -278,7 +277,6 @@ impl Link {
         loop {
             let answer = receiver.receive(RECEIVE_LIMIT).map_err(|error| error.to_string())?;
             let Some(answer) = answer else {
-                checkpoint.flush(&self.store, true);
                 if self.is_finished() {
                     return Ok(());
                 }
@@ -308,12 +306,12 @@ impl Link {
             .range(..=sent.span.first_seq)
             .next_back()
             .map_or(1, |(_, segment)| *segment);
+        let written = checkpoint.write(&self.store, &receipt.checkpoint);
+        written.map_err(|error| format!("cannot write {}: {error}", self.store.checkpoint().display()))?;
         let stored = receipts.append(&self.store, segment, &logged, &answer.proof);
         let place = stored.map_err(|error| format!("cannot store the receipt of batch {batch}: {error}"))?;
         let (offset, end) = (place.start, place.end);
         self.rows().on_receipt(batch, ProofPlace { log_index: receipt.index, segment, offset, end });
-        checkpoint.newest = Some(receipt.checkpoint);
-        checkpoint.flush(&self.store, false);
         self.state().acknowledged = batch;
         self.unanswered.fetch_sub(1, Ordering::Relaxed);
         self.changed.notify_all();
@@ -350,21 +348,25 @@ impl LinkError {
     }
 }
 
-/// Newest checkpoint, written at most once a second.
+/// Newest checkpoint of the log. It is on disk before the first receipt that has it, so the store never has a receipt
+/// beyond its checkpoint.
 #[derive(Default)]
 struct NewestCheckpoint {
-    newest: Option<SignedCheckpoint>,
-    written: Option<Instant>,
+    size: u64,
 }
 
 impl NewestCheckpoint {
-    fn flush(&mut self, store: &Store, at_once: bool) {
-        let is_due = at_once || self.written.is_none_or(|written| written.elapsed() >= CHECKPOINT_PERIOD);
-        let Some(checkpoint) = self.newest.take_if(|_| is_due) else { return };
-        self.written = Some(Instant::now());
-        if let Err(error) = store.replace("checkpoint", &checkpoint.to_bytes()) {
-            eprintln!("evergate-audit: store: cannot write {}: {error}", store.checkpoint().display());
+    fn write(&mut self, store: &Store, checkpoint: &SignedCheckpoint) -> io::Result<()> {
+        let size = checkpoint.checkpoint().size;
+        if size == self.size {
+            return Ok(());
         }
+        // Without a wait for the disk: after a power failure the Master gives the receipts again.
+        let temporary = store.root().join("checkpoint.new");
+        std::fs::write(&temporary, checkpoint.to_bytes())?;
+        std::fs::rename(&temporary, store.checkpoint())?;
+        self.size = size;
+        Ok(())
     }
 }
 

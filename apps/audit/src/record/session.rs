@@ -89,7 +89,7 @@ impl Session<'_> {
         let unanswered = Unanswered::default();
         let link = Arc::new(self.link(unanswered.clone())?);
         let stream = self.stream();
-        let Session { args, store, identity, ring, before, .. } = self;
+        let Session { args, store, info, identity, ring, before, .. } = self;
         let interface = ring.interface().clone();
         let (jobs, job_queue) = channel();
         let (outputs, output_queue) = sync_channel(OUTPUTS_MAX);
@@ -130,7 +130,12 @@ impl Session<'_> {
         let link_thread = link.clone();
         let linked = spawn("link", move || link_thread.run(&identity))?;
 
-        eprintln!("evergate-audit: recording {} into {}", args.interface, store.root().display());
+        eprintln!(
+            "evergate-audit: recording {} into {} as Recorder {}",
+            args.interface,
+            store.root().display(),
+            info.recorder
+        );
         let until = args.duration().map(|duration| Instant::now() + duration);
         loop {
             std::thread::sleep(POLL);
