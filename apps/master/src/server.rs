@@ -1,7 +1,7 @@
 //! Connections of Recorders: two threads each, one connection for each id.
 //!
-//! The receiving thread checks messages and passes them to the sequencer. The sending thread sends answers. A refusal is
-//! the last message of a connection.
+//! The receiving thread checks messages and passes them to the sequencer. The sending thread sends answers. A refusal
+//! is the last message of a connection.
 
 use crate::metrics::{Metrics, count};
 use crate::sequencer::Input;

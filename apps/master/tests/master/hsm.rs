@@ -27,7 +27,10 @@ fn hsm(setup: &Setup, kind: &str) {
     std::fs::write(setup.folder.join("pin"), "1234\n").unwrap();
     setup.reconfigure(
         "[signer]\nkind = \"file\"\nkey = \"log.key\"",
-        &format!("[signer]\nkind = \"pkcs11\"\nmodule = \"{MODULE}\"\ntoken = \"{TOKEN}\"\nkey = \"log\"\npin_file = \"pin\""),
+        &format!(
+            "[signer]\nkind = \"pkcs11\"\nmodule = \"{MODULE}\"\ntoken = \"{TOKEN}\"\nkey = \"log\"\n\
+             pin_file = \"pin\""
+        ),
     );
 }
 

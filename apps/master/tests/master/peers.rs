@@ -77,7 +77,10 @@ fn witness_cosigns_and_knows_an_older_copy() {
     recorder.submit(&master, &pin, 300, 8).unwrap();
     wait_until("a cosignature of the grown log", || cosigned(305));
     let witnessed = std::fs::read(setup.log().join("witnessed")).unwrap();
-    SignedCheckpoint::parse(&witnessed).unwrap().verify(&log, &[vkey.clone()], &EvidenceVerifier).unwrap();
+    SignedCheckpoint::parse(&witnessed)
+        .unwrap()
+        .verify(&log, std::slice::from_ref(&vkey), &EvidenceVerifier)
+        .unwrap();
     assert_eq!(master.stop(), Some(0));
     // An older copy of the whole folder: the witness knows more.
     run(Command::new("cp").arg("-a").arg(setup.log()).arg(setup.folder.join("copy")));

@@ -41,7 +41,7 @@ fn eight_recorders_at_once_get_receipts() {
     for recorder in &recorders {
         setup.assert_continues(recorder.newest.as_ref().unwrap());
     }
-    // Every entry is where its kind and Recorder say: one start, 8 enrolments, 2,400 statements in order.
+    // Every entry has its place: one start, 8 enrolments, 2,400 statements in order.
     let size = setup.checkpoint().checkpoint().size;
     assert_eq!(size, 1 + 8 + 2400);
     let tiles = Tiles::new(&setup.log());
