@@ -1,0 +1,105 @@
+//! Reader of a segment's file in bounded memory: a window that grows to one block at most.
+
+use evergate_evidence::record::Record;
+use evergate_evidence::segment::{BLOCK_BYTES_MAX, SegmentDecoder, SegmentError};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+const WINDOW_BYTES: usize = 1 << 20;
+
+/// Reader of the records of one file.
+#[derive(Debug)]
+pub struct SegmentFile {
+    file: File,
+    decoder: SegmentDecoder,
+    window: Vec<u8>,
+    /// Bytes of the window that records have been read from.
+    used: usize,
+    /// Place of the window's first byte in the file.
+    offset: u64,
+    is_at_end: bool,
+}
+
+/// A record, and the place of its first byte in the file.
+#[derive(Debug)]
+pub struct Located<'a> {
+    /// Place of its block in the file.
+    pub offset: u64,
+    /// Place behind its block.
+    pub end: u64,
+    /// The record.
+    pub record: Record<'a>,
+}
+
+/// Error of a segment's file.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The file cannot be read.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The bytes at this place are not a segment's.
+    #[error("{error} (at byte {offset})")]
+    Content {
+        /// Place of the block in the file.
+        offset: u64,
+        /// Fault of the block.
+        error: SegmentError,
+    },
+    /// The file ends within a block: torn by a crash, or cut.
+    #[error("the file ends within a block (at byte {offset})")]
+    Torn {
+        /// Place of the block in the file.
+        offset: u64,
+    },
+}
+
+impl SegmentFile {
+    /// Reader of this file.
+    pub fn open(path: &Path) -> io::Result<SegmentFile> {
+        Ok(SegmentFile {
+            file: File::open(path)?,
+            decoder: SegmentDecoder::default(),
+            window: Vec::new(),
+            used: 0,
+            offset: 0,
+            is_at_end: false,
+        })
+    }
+
+    /// Whether the segment's last record has been read.
+    pub fn has_ended(&self) -> bool {
+        self.decoder.has_ended()
+    }
+
+    /// The next record; `None` at the end of the file.
+    pub fn read(&mut self) -> Result<Option<Located<'_>>, FileError> {
+        while !self.is_at_end
+            && self.window.len() - self.used < self.decoder.bytes_needed(&self.window[self.used..])
+        {
+            self.fill()?;
+        }
+        let offset = self.offset + self.used as u64;
+        let bytes = &self.window[self.used..];
+        match self.decoder.read(bytes).map_err(|error| FileError::Content { offset, error })? {
+            Some(decoded) => {
+                self.used += decoded.bytes;
+                let end = offset + decoded.bytes as u64;
+                Ok(Some(Located { offset, end, record: decoded.record }))
+            }
+            None if bytes.is_empty() => Ok(None),
+            None => Err(FileError::Torn { offset }),
+        }
+    }
+
+    /// Moves the unread bytes to the front and reads more behind them.
+    fn fill(&mut self) -> io::Result<()> {
+        self.window.drain(..self.used);
+        self.offset += self.used as u64;
+        self.used = 0;
+        let more = WINDOW_BYTES.max(self.window.len()).min(BLOCK_BYTES_MAX) as u64;
+        let read = (&mut self.file).take(more).read_to_end(&mut self.window)?;
+        self.is_at_end = (read as u64) < more;
+        Ok(())
+    }
+}
