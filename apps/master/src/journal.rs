@@ -17,7 +17,6 @@ use std::path::{Path, PathBuf};
 pub const JOURNAL_ENTRIES: u64 = 4096;
 
 const MAGIC: &[u8; 8] = b"EVGJRN1\n";
-const HEADER_BYTES: usize = 16;
 
 /// Open journal.
 pub struct Journal {
@@ -177,7 +176,7 @@ mod tests {
         journal.write().unwrap();
         let path = path(&folder, 4096);
         let whole = std::fs::read(&path).unwrap();
-        for len in HEADER_BYTES..=whole.len() {
+        for len in 16..=whole.len() {
             std::fs::write(&path, &whole[..len]).unwrap();
             let found = Journal::open(&folder).unwrap().unwrap();
             let count = [16 + 15, 31 + 12, 43 + 17].iter().filter(|&&end| len >= end).count();

@@ -23,9 +23,12 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Entries before the journal whose places are read at start: the newest batches of 8 busy Recorders.
 const PLACES_READ: u64 = 8 * WINDOW as u64;
+/// Attempts to lock a log that is in use, 50 ms apart.
+const LOCK_ATTEMPTS: u32 = 5;
 
 /// Head of the tree that is on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,7 +205,15 @@ fn lock(folder: &Path) -> Result<File, Problem> {
     std::fs::create_dir_all(folder).map_err(|error| file_problem(folder, &error, remedy))?;
     let path = folder.join("lock");
     let file = File::create(&path).map_err(|error| file_problem(folder, &error, remedy))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+    let mut locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+    for _ in 0..LOCK_ATTEMPTS {
+        if locked.is_ok() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50)); // `status` may hold it for a moment
+        locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+    }
+    match locked {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(Problem::new(
             folder.display().to_string(),

@@ -52,7 +52,8 @@ pub fn run(config: &Config, signer_delay: Duration) -> Result<bool, Problem> {
 
     let tiles = log.tiles();
     let publisher = Arc::new(Publisher::default());
-    let publishing = Publishing { signer, tiles, file: file.clone(), metrics: metrics.clone() };
+    let publishing =
+        Publishing { signer, tiles, file: file.clone(), metrics: metrics.clone(), gather: Duration::ZERO };
     let (inputs, received) = mpsc::sync_channel(INPUTS_MAX);
     let sequencer = Sequencer::new(log, &vkey, publisher.clone(), metrics.clone());
     let has_failed = Arc::new(AtomicBool::new(false));

@@ -129,7 +129,7 @@ impl Sequencer {
         if self.now_ms > now + 1000 {
             if self.metrics.clock_steps.load(std::sync::atomic::Ordering::Relaxed) == 0 {
                 eprintln!(
-                    "evergate-master: the clock went back by {} ms: entries keep the time of the last one; set the clock",
+                    "evergate-master: the clock went back by {} ms: entries keep the last time; set the clock",
                     self.now_ms - now
                 );
             }
@@ -197,7 +197,7 @@ impl Sequencer {
         let last_batch = chain.map_or(0, |chain| chain.end.batch);
         if hello.acknowledged > last_batch {
             let text = format!(
-                "the log has {last_batch} batches of this Recorder, which has receipts for {}: the log is an older copy",
+                "the log has {last_batch} batches of this Recorder, its receipts reach {}: an older copy of the log",
                 hello.acknowledged
             );
             return refuse(RefusalCode::LogIsOlder, text);

@@ -1,7 +1,7 @@
 //! Connections of Recorders: two threads each, one connection for each id.
 //!
-//! The receiving thread checks messages and passes them to the sequencer. The sending thread sends answers. A refusal is
-//! the last message of a connection.
+//! The receiving thread checks messages and passes them to the sequencer. The sending thread sends answers. A refusal
+//! is the last message of a connection.
 
 use crate::metrics::{Metrics, count};
 use crate::sequencer::Input;
@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 
 /// Connections that are in their handshake, beyond those of Recorders.
 const HANDSHAKES_MAX: usize = 32;
+/// Longest wait of a Recorder that connects again while its connection before ends.
+const RECONNECT: Duration = Duration::from_secs(2);
 /// Longest wait for the peer to read a refusal.
 const FINISH: Duration = Duration::from_secs(1);
 
@@ -134,13 +136,19 @@ impl Server {
                 format!("Recorder {} is not enrolled: add it to the Master's configuration", id_text(&id));
             return refuse(RefusalCode::NotEnrolled, &text);
         }
-        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-        if live.contains(&id) {
-            return refuse(
-                RefusalCode::SecondConnection,
-                "a Recorder with this certificate is connected already",
-            );
-        }
+        let begin = Instant::now();
+        let mut live = loop {
+            let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+            if !live.contains(&id) {
+                break live;
+            }
+            if begin.elapsed() > RECONNECT {
+                let text = "a Recorder with this certificate is connected already";
+                return refuse(RefusalCode::SecondConnection, text);
+            }
+            drop(live);
+            std::thread::sleep(Duration::from_millis(10));
+        };
         if live.len() >= self.recorders_max {
             return refuse(RefusalCode::Full, "the Master has as many Recorders as it may");
         }
