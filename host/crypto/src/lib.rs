@@ -19,6 +19,7 @@ mod cluster_tls;
 mod derive;
 mod ecdsa;
 mod error;
+mod evidence_keys;
 mod hkdf;
 mod kx;
 mod pem;
@@ -40,6 +41,7 @@ pub use client_config::{ClientCertificate, ClientSettings, Verify, client_config
 pub use cluster_tls::channel_configs;
 pub use derive::derive;
 pub use error::{ConfigError, KeyError, PemError, TicketKeyError};
+pub use evidence_keys::{EvidenceVerifier, LogKey, LogKeyKind, p256_signature_der, spki_hash};
 pub use pem::{pem_certificates, unmarked};
 pub use provider::{client_provider, provider, warm_up};
 pub use random::random_bytes;

@@ -1,18 +1,35 @@
-//! Evidence formats of audited capture: what a Recorder stores, what a Master signs, and what a third party verifies.
+//! Evidence of audited capture: what recorders and the Master write, and how a third party verifies it years later.
 //!
-//! The crate is pure: bytes in, values or errors out. Every byte that it reads is hostile. A value has exactly one
-//! encoding, and the decoders accept no other.
+//! A recorder hashes its records into batches and sends one [statement](statement) for each batch. The Master appends
+//! statements to a log of [entries](entry), whose [Merkle tree](merkle) it signs as [checkpoints](checkpoint). A
+//! [receipt](proof) proves that an entry is in the log. Files of the log have the places of C2SP tlog-tiles
+//! ([tile]), signed text is a C2SP signed note ([note]).
+//!
+//! # Guarantees
+//! - No input makes a function panic or allocate more than a small multiple of its length.
+//! - Every format has one encoding: bytes that decode are the bytes that encoding yields. So a verifier finds any
+//!   changed bit.
+//!
+//! Not done here: reading files or clocks, and signature algorithms (see [`note::SignatureVerifier`]).
 
 #![forbid(unsafe_code)]
 
-mod reader;
-
+pub mod base64;
+pub mod checkpoint;
 pub mod connection_record;
+pub mod cursor;
 pub mod deletion;
+pub mod entry;
 pub mod extents;
 pub mod hold;
 pub mod mark;
+pub mod merkle;
+pub mod note;
 pub mod pcapng;
+pub mod proof;
 pub mod record;
 pub mod retention;
 pub mod segment;
+pub mod statement;
+pub mod submission;
+pub mod tile;
