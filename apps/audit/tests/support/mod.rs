@@ -8,6 +8,7 @@ use evergate_evidence::connection_record::{ConnectionRecord, Counts, Endpoints, 
 use evergate_evidence::mark::{Mark, MarkKind, SegmentBegin, SegmentEnd};
 use evergate_evidence::record::{Body, Direction, Packet, Record, RequestRecord};
 use evergate_evidence::segment::SegmentEncoder;
+use evergate_evidence::statement::{Counters, Partition, Span, Statement};
 use std::fs::File;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -238,13 +239,20 @@ impl<'a> StoreBuilder<'a> {
         self.batch += 1;
         let (first_seq, last_seq) = (self.batch_first, self.seq);
         self.batch_first = self.seq + 1;
-        let mut statement = [0; 212];
-        statement[0] = 1;
-        for (at, value) in
-            [(44, self.batch), (52, first_seq), (60, last_seq), (68, BASE_NS), (76, self.time_ns)]
-        {
-            statement[at..at + 8].copy_from_slice(&value.to_be_bytes());
+        let statement = Statement {
+            received_ms: 0,
+            recorder: [1; 32],
+            batch: self.batch,
+            span: Span { first_seq, last_seq, first_ns: BASE_NS, last_ns: self.time_ns },
+            packets: 1,
+            packet_bytes: 60,
+            root: [2; 32],
+            previous: [3; 32],
+            counters: Counters::default(),
+            partition: Partition { part: 0, parts: 1 },
+            emergency_ms: 0,
         }
+        .encode();
         append(&self.store.statements(), &statement);
         let proof = log_index.map(|log_index| {
             let path = self.store.proofs(self.segment);
