@@ -3,10 +3,15 @@
 //! Formats and decisions live in `proto/`; this crate has the processes, files and threads around them.
 
 pub mod cli;
+pub mod expire;
 pub mod find;
+pub mod hold;
+pub mod holds;
 pub mod index;
+pub mod outbox;
 mod output;
 mod progress;
 pub mod segment_file;
+pub mod status;
 pub mod store;
 pub mod when;

@@ -25,6 +25,43 @@ pub(crate) struct HotDay {
     longest_ns: u64,
 }
 
+/// Most buckets that are counted through without a look at which exist.
+const BUCKETS_DENSE: u64 = 10_000;
+
+/// Statement over one bucket at a time.
+struct Select {
+    sql: String,
+    values: Vec<Value>,
+    has_bucket: bool,
+    /// Place of the end of the period among the values.
+    to_at: usize,
+}
+
+impl Select {
+    fn new(query: &Query, longest_ns: u64, order: &str) -> Select {
+        let mut conditions = Conditions::default();
+        let has_bucket = query.has_bucket_index();
+        if has_bucket {
+            conditions.push("number >> 17 = ?", [Value::Null]);
+        }
+        let index = push_conditions(query, &mut conditions);
+        let earliest = query.from_ns.saturating_sub(longest_ns);
+        let to_at = conditions.values.len() + 1;
+        let times = [earliest, query.to_ns, query.from_ns].map(|ns| Value::Integer(clamped(ns)));
+        conditions.push("first_ns >= ? AND first_ns <= ? AND last_ns >= ?", times);
+        let filter = conditions.texts.join(" AND ");
+        let sql = format!("SELECT {COLUMNS} FROM connection {index} WHERE {filter} {order}");
+        Select { sql, values: conditions.values, has_bucket, to_at }
+    }
+
+    fn set(&mut self, bucket: Option<i64>, to_ns: u64) {
+        if let (true, Some(bucket)) = (self.has_bucket, bucket) {
+            self.values[0] = Value::Integer(bucket);
+        }
+        self.values[self.to_at] = Value::Integer(clamped(to_ns));
+    }
+}
+
 /// Statement under construction.
 #[derive(Default)]
 struct Conditions {
@@ -50,76 +87,78 @@ impl HotDay {
 
     /// Connections that meet the query, in the order of their begin, at most `limit`.
     pub(crate) fn connections(&self, query: &Query, limit: usize) -> Result<Vec<Connection>, IndexError> {
-        let mut found: Vec<Connection> = Vec::new();
-        let mut to_ns = query.to_ns;
-        self.each_bucket(query, |bucket| {
-            let order = format!("ORDER BY first_ns, number LIMIT {limit}");
-            self.select(query, bucket, to_ns, &order, |connection| found.push(connection))?;
-            if found.len() >= limit {
-                found.sort_by_key(|connection| (connection.first_ns, connection.number));
-                found.truncate(limit);
-                to_ns = found.last().map_or(to_ns, |last| last.first_ns.min(to_ns)); // later ones are of no use
+        let read = || -> rusqlite::Result<Vec<Connection>> {
+            let (mut found, mut to_ns): (Vec<Connection>, u64) = (Vec::new(), query.to_ns);
+            let mut select =
+                Select::new(query, self.longest_ns, &format!("ORDER BY first_ns, number LIMIT {limit}"));
+            let mut statement = self.file.prepare_cached(&select.sql)?;
+            for bucket in self.buckets(query)? {
+                select.set(bucket?, to_ns);
+                let mut rows = statement.query(params_from_iter(&select.values))?;
+                while let Some(row) = rows.next()? {
+                    found.push(read_connection(row)?);
+                }
+                if found.len() >= limit {
+                    found.sort_by_key(|connection| (connection.first_ns, connection.number));
+                    found.truncate(limit);
+                    to_ns = found.last().map_or(to_ns, |last| last.first_ns.min(to_ns)); // later ones are of no use
+                }
             }
-            Ok(())
-        })
-        .map_err(|error| self.error(&error))?;
-        found.sort_by_key(|connection| (connection.first_ns, connection.number));
-        Ok(found)
+            found.sort_by_key(|connection| (connection.first_ns, connection.number));
+            Ok(found)
+        };
+        read().map_err(|error| self.error(&error))
     }
 
     /// Calls `each` for every connection that meets the query.
     pub(crate) fn for_each(&self, query: &Query, mut each: impl FnMut(Connection)) -> Result<(), IndexError> {
-        self.each_bucket(query, |bucket| self.select(query, bucket, query.to_ns, "", &mut each))
-            .map_err(|error| self.error(&error))
+        let mut read = || -> rusqlite::Result<()> {
+            let mut select = Select::new(query, self.longest_ns, "");
+            let mut statement = self.file.prepare_cached(&select.sql)?;
+            for bucket in self.buckets(query)? {
+                select.set(bucket?, query.to_ns);
+                let mut rows = statement.query(params_from_iter(&select.values))?;
+                while let Some(row) = rows.next()? {
+                    each(read_connection(row)?);
+                }
+            }
+            Ok(())
+        };
+        read().map_err(|error| self.error(&error))
     }
 
-    /// Calls `each` for every 65,536 connections that the file has, or once if the query's index does not have them
-    /// apart.
-    fn each_bucket(
+    /// Numbers of the buckets of 131,072 connections that the query has to read; `None` once if its index does not have
+    /// them apart.
+    fn buckets(
         &self,
         query: &Query,
-        mut each: impl FnMut(Option<i64>) -> rusqlite::Result<()>,
-    ) -> rusqlite::Result<()> {
+    ) -> rusqlite::Result<Box<dyn Iterator<Item = rusqlite::Result<Option<i64>>> + '_>> {
         if !query.has_bucket_index() {
-            return each(None);
+            return Ok(Box::new(std::iter::once(Ok(None))));
         }
-        let sql = "SELECT number >> 16 FROM connection WHERE number >= ?1 ORDER BY number LIMIT 1";
-        let mut next = self.file.prepare_cached(sql)?;
+        let sql =
+            "SELECT (SELECT min(number) FROM connection) >> 17, (SELECT max(number) FROM connection) >> 17";
+        let (first, last): (Option<i64>, Option<i64>) =
+            self.file.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let Some((first, last)) = first.zip(last) else { return Ok(Box::new(std::iter::empty())) };
+        if last.abs_diff(first) <= BUCKETS_DENSE {
+            return Ok(Box::new((first..=last).map(|bucket| Ok(Some(bucket)))));
+        }
+        // Numbers with large holes: a Recorder has none, a hostile segment may.
+        let mut next = self
+            .file
+            .prepare("SELECT number >> 17 FROM connection WHERE number >= ?1 ORDER BY number LIMIT 1")?;
         let mut from = Some(i64::MIN);
-        while let Some(number) = from {
-            let Some(bucket): Option<i64> = next.query_row([number], |row| row.get(0)).optional()? else {
-                break;
-            };
-            each(Some(bucket))?;
-            from = bucket.checked_add(1).and_then(|bucket| bucket.checked_mul(1 << 16));
-        }
-        Ok(())
-    }
-
-    fn select(
-        &self,
-        query: &Query,
-        bucket: Option<i64>,
-        to_ns: u64,
-        order: &str,
-        mut each: impl FnMut(Connection),
-    ) -> rusqlite::Result<()> {
-        let mut conditions = Conditions::default();
-        if let Some(bucket) = bucket {
-            conditions.push("number >> 16 = ?", [Value::Integer(bucket)]);
-        }
-        let index = push_conditions(query, &mut conditions);
-        let earliest = query.from_ns.saturating_sub(self.longest_ns);
-        let times = [earliest, to_ns, query.from_ns].map(|ns| Value::Integer(clamped(ns)));
-        conditions.push("first_ns >= ? AND first_ns <= ? AND last_ns >= ?", times);
-        let filter = conditions.texts.join(" AND ");
-        let sql = format!("SELECT {COLUMNS} FROM connection {index} WHERE {filter} {order}");
-        let mut statement = self.file.prepare_cached(&sql)?;
-        let mut rows = statement.query(params_from_iter(conditions.values))?;
-        while let Some(row) = rows.next()? {
-            each(read_connection(row)?);
-        }
-        Ok(())
+        Ok(Box::new(std::iter::from_fn(move || {
+            let bucket: rusqlite::Result<Option<i64>> = next.query_row([from?], |row| row.get(0)).optional();
+            from = bucket
+                .as_ref()
+                .ok()
+                .copied()
+                .flatten()
+                .and_then(|bucket| bucket.checked_add(1)?.checked_mul(1 << 17));
+            bucket.transpose().map(|bucket| bucket.map(Some))
+        })))
     }
 
     /// Requests with this id, the switch's or the client's, at most `limit`.

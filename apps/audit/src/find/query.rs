@@ -112,7 +112,7 @@ impl Query {
         })
     }
 
-    /// Whether the index that helps most has 65,536 connections apart from the next.
+    /// Whether the index that helps most has 131,072 connections apart from the next.
     pub(crate) fn has_bucket_index(&self) -> bool {
         let has_net = |filter: &Option<EndFilter>| filter.is_some_and(|filter| filter.net.is_some());
         let is_keyed = self.client_random.is_some() || self.sni.is_some();

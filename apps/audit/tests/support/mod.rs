@@ -170,6 +170,7 @@ impl<'a> StoreBuilder<'a> {
             filter: String::new(),
             interfaces: vec!["eth0".into()],
             link_type: 1,
+            next_connection: 1,
             recorder: "ab".repeat(32),
             segment: self.segment,
             snaplen: 0,
