@@ -4,12 +4,17 @@
 
 pub mod bundle;
 pub mod cli;
+pub mod expire;
 pub mod find;
+pub mod hold;
+pub mod holds;
 pub mod index;
+pub mod outbox;
 mod output;
 mod progress;
 pub mod record;
 pub mod segment_file;
+pub mod status;
 pub mod store;
 pub mod verify;
 pub mod when;
