@@ -3,6 +3,7 @@
 //! Exit codes are part of the interface: 0 it worked, or the record is proved; 1 it failed, or `verify` has findings;
 //! 2 the input is wrong, or the command could not run. Data goes to standard output, everything else to standard error.
 
+use crate::record::{self, RecordArgs};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -28,6 +29,12 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Record the traffic of an interface
+    Record(RecordArgs),
+    /// Find connections by time, address, host name, random or request
+    Find(crate::find::Args),
+    /// Bring the index of a store up to date, or make it again from the segments
+    Index(crate::index::command::Args),
     /// Prove a store or a bundle, offline
     Verify(crate::verify::VerifyArgs),
 }
@@ -56,8 +63,11 @@ impl Failure {
 /// Parses the command line and runs the command.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let result: Result<ExitCode, Failure> = match cli.command {
-        Command::Verify(args) => crate::verify::run(&args),
+    let result: Result<ExitCode, Failure> = match &cli.command {
+        Command::Find(args) => crate::find::run(args),
+        Command::Index(args) => crate::index::command::run(args),
+        Command::Record(args) => record::run(args),
+        Command::Verify(args) => crate::verify::run(args),
     };
     result.unwrap_or_else(|failure| {
         eprintln!("evergate-audit: {}", failure.message);

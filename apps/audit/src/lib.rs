@@ -4,7 +4,12 @@
 
 pub mod bundle;
 pub mod cli;
+pub mod find;
+pub mod index;
+mod output;
 mod progress;
+pub mod record;
 pub mod segment_file;
 pub mod store;
+pub mod when;
 pub mod verify;

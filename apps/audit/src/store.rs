@@ -9,9 +9,12 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const FORMAT: &str = "evergate-audit store";
 const VERSION: u32 = 1;
+const LOCK_RETRIES: u32 = 5;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Folder of one Recorder.
 #[derive(Clone, Debug)]
@@ -87,7 +90,15 @@ impl Store {
         let file = File::options().create(true).truncate(false).write(true).open(&path);
         let file =
             file.map_err(|error| Failure::wrong(format!("store: cannot open {}: {error}", path.display())))?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        let mut locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+        for _ in 0..LOCK_RETRIES {
+            if locked.is_ok() {
+                break;
+            }
+            std::thread::sleep(LOCK_PAUSE); // `status` may look at the lock just now
+            locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+        }
+        locked.map_err(|_| {
             let root = self.root.display();
             Failure::wrong(format!(
                 "store: another process records into {root}; stop it, or choose another folder"
@@ -119,6 +130,16 @@ impl Store {
         }
     }
 
+    /// Content of `store.json`. A folder without one is an error.
+    pub fn require(&self) -> Result<StoreInfo, Failure> {
+        self.info()?.ok_or_else(|| {
+            Failure::wrong(format!(
+                "store: {} has no store.json; give the folder of a Recorder's store",
+                self.root.display()
+            ))
+        })
+    }
+
     /// Writes `store.json` in its one form.
     pub fn set_info(&self, info: &StoreInfo) -> std::io::Result<()> {
         let mut text = serde_json::to_string(info)?;
@@ -128,12 +149,7 @@ impl Store {
 
     /// Replaces a file of the store: a reader sees the old content or the new, also after a power failure.
     pub fn replace(&self, name: &str, content: &[u8]) -> std::io::Result<()> {
-        let temporary = self.root.join(format!("{name}.new"));
-        let mut file = File::create(&temporary)?;
-        file.write_all(content)?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, self.root.join(name))?;
-        File::open(&self.root)?.sync_all()
+        replace_file(&self.root.join(name), content)
     }
 
     /// Path of a segment.
@@ -156,6 +172,44 @@ impl Store {
         self.root.join("checkpoint")
     }
 
+    /// Path of the statement that stays in the place of a deleted segment.
+    pub fn deleted(&self, number: u64) -> PathBuf {
+        self.root.join("segments").join(format!("{number:010}.deleted.json"))
+    }
+
+    /// Folder of the index of recent days.
+    pub fn index(&self) -> PathBuf {
+        self.root.join("index")
+    }
+
+    /// Folder of the index of past days.
+    pub fn cold(&self) -> PathBuf {
+        self.root.join("cold")
+    }
+
+    /// Folder of log entries on their way to the Master.
+    pub fn outbox(&self) -> PathBuf {
+        self.root.join("outbox")
+    }
+
+    /// Whether a Recorder has the store open.
+    pub fn is_locked(&self) -> bool {
+        let Ok(file) = File::open(self.root.join("lock")) else { return false };
+        flock(&file, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK)
+    }
+
+    /// Numbers of the segments that have been deleted, in order.
+    pub fn deleted_segments(&self) -> std::io::Result<Vec<u64>> {
+        let mut numbers = Vec::new();
+        for entry in std::fs::read_dir(self.root.join("segments"))? {
+            let name = entry?.file_name();
+            let stem = name.to_str().and_then(|name| name.strip_suffix(".deleted.json"));
+            numbers.extend(stem.and_then(segment_number));
+        }
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
     /// Segments of the store by number. Files with other names are not among them.
     pub fn segments(&self) -> std::io::Result<Vec<SegmentPath>> {
         let mut segments = Vec::new();
@@ -170,6 +224,23 @@ impl Store {
         segments.sort_by_key(|segment| segment.number);
         Ok(segments)
     }
+}
+
+/// Replaces a file: a reader sees the old content or the new, also after a power failure.
+pub(crate) fn replace_file(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let mut file = File::create(&temporary)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, path)?;
+    sync_folder(path)
+}
+
+/// Makes names in the folder of this file durable.
+pub(crate) fn sync_folder(path: &Path) -> std::io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// Number of a segment's file name without its suffix.

@@ -142,7 +142,8 @@ mod tests {
             .unwrap();
         let text = "If you think cryptography is the answer to your problem,\n\
             then you don't know what your problem is.\n\n\
-            \u{2014} PeterNeumann x08go/ZJkuBS9UG/SffcvIAQxVBtiFupLLr8pAcElZInNIuGUgYN1FFYC2pZSNXgKvqfqdngotpRZb6KE6RyyBwJnAM=\n";
+            \u{2014} PeterNeumann \
+            x08go/ZJkuBS9UG/SffcvIAQxVBtiFupLLr8pAcElZInNIuGUgYN1FFYC2pZSNXgKvqfqdngotpRZb6KE6RyyBwJnAM=\n";
         let note = Note::parse(text.as_bytes()).unwrap();
         note.verify(std::slice::from_ref(&key), &EvidenceVerifier).unwrap();
         let changed = Note::parse(text.replace("don't", "do not").as_bytes()).unwrap();
@@ -180,7 +181,7 @@ mod tests {
         assert_eq!(p256_signature_der(&numbers[1..]), None);
         assert!(p256_signature_der(&[0; 64]).is_some());
         let plain = &aws_lc_rs::signature::ECDSA_P256_SHA256_FIXED_SIGNING;
-        let pkcs8: Pkcs8V1Der<'static> = pair.as_der().unwrap();
+        let pkcs8 = pair.to_pkcs8v1().unwrap();
         let fixed = EcdsaKeyPair::from_pkcs8(plain, pkcs8.as_ref()).unwrap();
         for message in 0..50_u8 {
             let numbers = fixed.sign(&SystemRandom::new(), &[message]).unwrap();

@@ -447,6 +447,7 @@ mod tests {
             filter: String::new(),
             interfaces: vec!["eth0".into()],
             link_type: 1,
+            next_connection: 1,
             recorder: "ab".repeat(32),
             segment: 1,
             snaplen: 0,

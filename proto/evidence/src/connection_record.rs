@@ -1,7 +1,7 @@
 //! Record of a TCP connection: its addresses and counts, and what its two TLS hellos have.
 
-use crate::reader::Reader;
-use crate::record::{RecordError, put_short};
+use crate::cursor::Cursor;
+use crate::record::{RecordError, put_short, zeros};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// A TCP connection at the time of the record.
@@ -88,37 +88,35 @@ impl ConnectionRecord {
         put_short(to, &self.tls.alpn);
     }
 
-    pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<ConnectionRecord, RecordError> {
-        let connection = reader.u64().ok_or(RecordError::Length)?;
-        let is_final = match reader.u8() {
-            Some(0) => false,
-            Some(1) => true,
-            Some(_) => return Err(RecordError::Value("final")),
-            None => return Err(RecordError::Length),
+    pub(crate) fn decode(reader: &mut Cursor<'_>) -> Result<ConnectionRecord, RecordError> {
+        let connection = reader.u64()?;
+        let is_final = match reader.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(RecordError::Value("final")),
         };
-        reader.zeros(7).ok_or(RecordError::Value("reserved"))?;
-        let client = read_end(reader).ok_or(RecordError::Length)?;
-        let server = read_end(reader).ok_or(RecordError::Length)?;
-        let vlan = reader.u16().ok_or(RecordError::Length)?;
-        reader.zeros(2).ok_or(RecordError::Value("reserved"))?;
-        let mut count = || reader.u64().ok_or(RecordError::Length);
+        zeros(reader, 7)?;
+        let client = read_end(reader)?;
+        let server = read_end(reader)?;
+        let vlan = reader.u16()?;
+        zeros(reader, 2)?;
         let counts = Counts {
-            first_ns: count()?,
-            last_ns: count()?,
-            packets: count()?,
-            bytes_c2s: count()?,
-            bytes_s2c: count()?,
-            holes: count()?,
+            first_ns: reader.u64()?,
+            last_ns: reader.u64()?,
+            packets: reader.u64()?,
+            bytes_c2s: reader.u64()?,
+            bytes_s2c: reader.u64()?,
+            holes: reader.u64()?,
         };
-        let tls = TlsHellos::read(reader).ok_or(RecordError::Length)?;
+        let tls = TlsHellos::read(reader)?;
         let endpoints = Endpoints { client, server, vlan };
         Ok(ConnectionRecord { connection, is_final, endpoints, counts, tls })
     }
 }
 
 impl TlsHellos {
-    fn read(reader: &mut Reader<'_>) -> Option<TlsHellos> {
-        Some(TlsHellos {
+    fn read(reader: &mut Cursor<'_>) -> Result<TlsHellos, RecordError> {
+        Ok(TlsHellos {
             client_random: reader.array()?,
             server_random: reader.array()?,
             version: reader.u16()?,
@@ -142,7 +140,7 @@ pub fn unmapped(bytes: [u8; 16]) -> IpAddr {
     Ipv6Addr::from(bytes).to_canonical()
 }
 
-fn read_end(reader: &mut Reader<'_>) -> Option<SocketAddr> {
+fn read_end(reader: &mut Cursor<'_>) -> Result<SocketAddr, RecordError> {
     let address = unmapped(reader.array()?);
-    Some(SocketAddr::new(address, reader.u16()?))
+    Ok(SocketAddr::new(address, reader.u16()?))
 }

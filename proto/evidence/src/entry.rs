@@ -436,7 +436,8 @@ mod tests {
     proptest! {
         #[test]
         fn decoded_bytes_encode_to_themselves(
-            kind in 1_u8..12, choice in 0_u8..4, rest in proptest::collection::vec(any::<u8>(), 0..300), event in 0_usize..5,
+            kind in 1_u8..12, choice in 0_u8..4, event in 0_usize..5,
+            rest in proptest::collection::vec(any::<u8>(), 0..300),
             at: usize, bit in 0_u8..8,
         ) {
             let head = [&[kind, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, choice][..], &rest].concat();

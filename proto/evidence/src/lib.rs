@@ -15,20 +15,23 @@
 
 #![forbid(unsafe_code)]
 
-mod reader;
 
 pub mod base64;
 pub mod capture_file;
 pub mod checkpoint;
 pub mod connection_record;
 pub mod cursor;
+pub mod deletion;
 pub mod entry;
+pub mod extents;
+pub mod hold;
 pub mod mark;
 pub mod merkle;
 pub mod note;
 pub mod pcapng;
 pub mod proof;
 pub mod record;
+pub mod retention;
 pub mod segment;
 pub mod statement;
 pub mod submission;

@@ -2,7 +2,7 @@
 //!
 //! The JSON is canonical (RFC 8785): keys in order, no spaces. The objects have integers and strings only.
 
-use crate::reader::Reader;
+use crate::cursor::{Cursor, put_long};
 use crate::record::RecordError;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -43,6 +43,8 @@ pub struct SegmentBegin {
     pub interfaces: Vec<String>,
     /// Link type of every interface: 1 is Ethernet.
     pub link_type: u16,
+    /// Number that the next new connection gets.
+    pub next_connection: u64,
     /// Id of the Recorder: 64 hexadecimal digits.
     pub recorder: String,
     /// Number of the segment: 1, 2, …
@@ -88,17 +90,14 @@ impl<'a> Mark<'a> {
     }
 
     pub(crate) fn encode(&self, to: &mut Vec<u8>) {
-        let json = self.json.as_bytes();
-        let json = &json[..json.len().min(usize::from(u16::MAX))];
         to.push(self.what as u8);
-        to.extend_from_slice(&(json.len() as u16).to_be_bytes());
-        to.extend_from_slice(json);
+        put_long(to, self.json.as_bytes());
     }
 
-    pub(crate) fn decode(reader: &mut Reader<'a>) -> Result<Mark<'a>, RecordError> {
-        let what = reader.u8().ok_or(RecordError::Length)?;
+    pub(crate) fn decode(reader: &mut Cursor<'a>) -> Result<Mark<'a>, RecordError> {
+        let what = reader.u8()?;
         let what = MarkKind::from_code(what).ok_or(RecordError::Value("what"))?;
-        let json = reader.long().ok_or(RecordError::Length)?;
+        let json = reader.long()?;
         let json = std::str::from_utf8(json).map_err(|_| RecordError::Value("JSON"))?;
         Ok(Mark { what, json: Cow::Borrowed(json) })
     }

@@ -4,8 +4,8 @@
 //! nothing else. [`Record::decode`] refuses reserved bits, unknown kinds and lengths that do not match.
 
 use crate::connection_record::ConnectionRecord;
+use crate::cursor::{Cursor, Malformed};
 use crate::mark::Mark;
-use crate::reader::Reader;
 
 /// Bytes of the head of every record.
 pub const HEAD_BYTES: usize = 16;
@@ -156,9 +156,16 @@ pub enum RecordError {
     Value(&'static str),
 }
 
+impl From<Malformed> for RecordError {
+    fn from(_: Malformed) -> RecordError {
+        RecordError::Length
+    }
+}
+
 impl Direction {
-    fn from_code(code: u8) -> Option<Direction> {
-        [Direction::Unknown, Direction::ToServer, Direction::ToClient].into_iter().find(|d| *d as u8 == code)
+    pub(crate) fn of_code(code: u8) -> Result<Direction, RecordError> {
+        let all = [Direction::Unknown, Direction::ToServer, Direction::ToClient];
+        all.into_iter().find(|direction| *direction as u8 == code).ok_or(RecordError::Value("direction"))
     }
 }
 
@@ -254,8 +261,8 @@ impl<'a> Record<'a> {
 
     /// The record that these bytes are, from the first to the last.
     pub fn decode(bytes: &'a [u8]) -> Result<Record<'a>, RecordError> {
-        let mut reader = Reader::new(bytes);
-        let head = read_head(&mut reader).ok_or(RecordError::Length)?;
+        let mut reader = Cursor::new(bytes);
+        let head = read_head(&mut reader)?;
         if head.length as usize != bytes.len() {
             return Err(RecordError::Length);
         }
@@ -271,9 +278,7 @@ impl<'a> Record<'a> {
             6 => Body::Mark(Mark::decode(&mut reader)?),
             _ => return Err(RecordError::Kind),
         };
-        if !reader.is_empty() {
-            return Err(RecordError::Length);
-        }
+        reader.end()?;
         Ok(Record { seq: head.seq, interface: head.interface, body })
     }
 
@@ -296,36 +301,28 @@ struct Head {
     seq: u64,
 }
 
-fn read_head(reader: &mut Reader<'_>) -> Option<Head> {
+fn read_head(reader: &mut Cursor<'_>) -> Result<Head, RecordError> {
     let (kind, version) = (reader.u8()?, reader.u8()?);
-    Some(Head { kind, version, interface: reader.u16()?, length: reader.u32()?, seq: reader.u64()? })
+    Ok(Head { kind, version, interface: reader.u16()?, length: reader.u32()?, seq: reader.u64()? })
 }
 
 /// Length in bytes that the head of a record states; `None` if it is shorter than a head or beyond the limit.
 pub fn stated_length(head: &[u8]) -> Option<usize> {
-    let length = read_head(&mut Reader::new(head))?.length as usize;
+    let length = read_head(&mut Cursor::new(head)).ok()?.length as usize;
     (HEAD_BYTES..=RECORD_BYTES_MAX).contains(&length).then_some(length)
 }
 
 impl<'a> Packet<'a> {
-    fn decode(reader: &mut Reader<'a>) -> Result<Packet<'a>, RecordError> {
-        let packet = Packet::read(reader).ok_or(RecordError::Length)??;
-        packet.check()?;
-        Ok(packet)
-    }
-
-    fn read(reader: &mut Reader<'a>) -> Option<Result<Packet<'a>, RecordError>> {
+    fn decode(reader: &mut Cursor<'a>) -> Result<Packet<'a>, RecordError> {
         let (time_ns, wire_bytes, captured) = (reader.u64()?, reader.u32()?, reader.u32()?);
         let (connection, packet_seq) = (reader.u64()?, reader.u64()?);
-        let Some(direction) = Direction::from_code(reader.u8()?) else {
-            return Some(Err(RecordError::Value("direction")));
-        };
+        let direction = Direction::of_code(reader.u8()?)?;
         let flags = reader.u8()?;
-        if reader.u16()? != 0 {
-            return Some(Err(RecordError::Value("reserved")));
-        }
+        zeros(reader, 2)?;
         let data = reader.bytes(captured as usize)?;
-        Some(Ok(Packet { time_ns, wire_bytes, connection, packet_seq, direction, flags, data }))
+        let packet = Packet { time_ns, wire_bytes, connection, packet_seq, direction, flags, data };
+        packet.check()?;
+        Ok(packet)
     }
 
     /// Whether the fields fit together.
@@ -349,14 +346,19 @@ impl Gap {
         }
     }
 
-    fn decode(reader: &mut Reader<'_>) -> Result<Gap, RecordError> {
-        let [reason, exact, zero, zero_too] = reader.array().ok_or(RecordError::Length)?;
+    fn decode(reader: &mut Cursor<'_>) -> Result<Gap, RecordError> {
+        let [reason, exact, zero, zero_too] = reader.array()?;
         let reason = GapReason::from_code(reason).ok_or(RecordError::Value("reason"))?;
         if exact > 1 || zero != 0 || zero_too != 0 {
             return Err(RecordError::Value("exact"));
         }
-        let mut field = || reader.u64().ok_or(RecordError::Length);
-        Ok(Gap { reason, exact: exact == 1, count: field()?, from_ns: field()?, to_ns: field()? })
+        Ok(Gap {
+            reason,
+            exact: exact == 1,
+            count: reader.u64()?,
+            from_ns: reader.u64()?,
+            to_ns: reader.u64()?,
+        })
     }
 }
 
@@ -373,14 +375,10 @@ impl<'a> RequestRecord<'a> {
         put_short(to, self.given_id);
     }
 
-    fn decode(reader: &mut Reader<'a>) -> Result<RequestRecord<'a>, RecordError> {
-        RequestRecord::read(reader).ok_or(RecordError::Length)
-    }
-
-    fn read(reader: &mut Reader<'a>) -> Option<RequestRecord<'a>> {
+    fn decode(reader: &mut Cursor<'a>) -> Result<RequestRecord<'a>, RecordError> {
         let (switch_connection, index) = (reader.u64()?, reader.u32()?);
-        reader.zeros(4)?;
-        Some(RequestRecord {
+        zeros(reader, 4)?;
+        Ok(RequestRecord {
             switch_connection,
             index,
             time_ns: reader.u64()?,
@@ -391,6 +389,12 @@ impl<'a> RequestRecord<'a> {
             given_id: reader.short()?,
         })
     }
+}
+
+/// Reserved bytes, all zero.
+pub(crate) fn zeros(reader: &mut Cursor<'_>, length: usize) -> Result<(), RecordError> {
+    let is_zero = reader.bytes(length)?.iter().all(|byte| *byte == 0);
+    if is_zero { Ok(()) } else { Err(RecordError::Value("reserved bytes")) }
 }
 
 /// `opaque <0..255>`; a longer value is cut.

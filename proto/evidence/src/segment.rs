@@ -259,11 +259,9 @@ fn parse_packet(block: &[u8]) -> Option<Result<(Identity, Packet<'_>), SegmentEr
     let tail = block.get(block.len().checked_sub(52)?..)?;
     let seq = u64::from_le_bytes(tail[4..12].try_into().ok()?);
     let ours = &tail[24..44];
-    let direction = match ours[16] {
-        0 => Direction::Unknown,
-        1 => Direction::ToServer,
-        2 => Direction::ToClient,
-        _ => return Some(Err(RecordError::Value("direction").into())),
+    let direction = match Direction::of_code(ours[16]) {
+        Ok(direction) => direction,
+        Err(error) => return Some(Err(error.into())),
     };
     let packet = Packet {
         time_ns,
@@ -288,6 +286,7 @@ mod tests {
             filter: "part 0 of 2".into(),
             interfaces: vec!["eth0".into()],
             link_type: 1,
+            next_connection: 1,
             recorder: "ab".repeat(32),
             segment: 3,
             snaplen: 0,

@@ -10,7 +10,8 @@ const PETER: &str = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4i
 const NOTE: &str = "If you think cryptography is the answer to your problem,\n\
     then you don't know what your problem is.\n\
     \n\
-    \u{2014} PeterNeumann x08go/ZJkuBS9UG/SffcvIAQxVBtiFupLLr8pAcElZInNIuGUgYN1FFYC2pZSNXgKvqfqdngotpRZb6KE6RyyBwJnAM=\n";
+    \u{2014} PeterNeumann \
+    x08go/ZJkuBS9UG/SffcvIAQxVBtiFupLLr8pAcElZInNIuGUgYN1FFYC2pZSNXgKvqfqdngotpRZb6KE6RyyBwJnAM=\n";
 
 /// Verifier that accepts a signature that repeats the message.
 struct Echo;
@@ -75,7 +76,7 @@ fn malformed_notes_are_refused_by_reason() {
     for wrong in ["AAAAAAF=", "AAAAAAE", "AAAAAA==", "AAAA AAE=", "AAAAAAE= "] {
         assert_eq!(parse(format!("text\n\n\u{2014} a {wrong}\n")), Err(NoteError::Signature(3)), "{wrong}");
     }
-    assert_eq!(parse(format!("text\n\n- a AAAAAAE=\n")), Err(NoteError::Signature(3)));
+    assert_eq!(parse("text\n\n- a AAAAAAE=\n".into()), Err(NoteError::Signature(3)));
     assert_eq!(parse(format!("te\rxt\n\n{line}")), Err(NoteError::NotText));
     assert_eq!(Note::parse(b"\xff\n\n"), Err(NoteError::NotText));
     assert_eq!(Note::parse(&[b'a'; 70_000]), Err(NoteError::Long));
@@ -109,7 +110,7 @@ fn cosignature_covers_its_time() {
     let mut note = Note::new("text\n".into()).unwrap();
     let signed = [&1_700_000_000_u64.to_be_bytes()[..], b"cosignature/v1\ntime 1700000000\ntext\n"].concat();
     note.sign(SignatureLine::of(&witness, signed.clone())).unwrap();
-    assert_eq!(note.verify(&[witness.clone()], &Echo).unwrap().keys, [(0, Some(1_700_000_000))]);
+    assert_eq!(note.verify(std::slice::from_ref(&witness), &Echo).unwrap().keys, [(0, Some(1_700_000_000))]);
     let mut later = Note::new("text\n".into()).unwrap();
     let mut signed = signed;
     signed[7] += 1;

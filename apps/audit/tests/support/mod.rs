@@ -159,6 +159,7 @@ impl StoreWriter {
             filter: String::new(),
             interfaces: vec!["eth0".into()],
             link_type: 1,
+            next_connection: 1,
             recorder: Self::hex(&self.recorder),
             segment: self.segment,
             snaplen: 0,

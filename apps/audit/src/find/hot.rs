@@ -1,0 +1,269 @@
+//! Search in the hot file of one day.
+
+use crate::find::address::EndFilter;
+use crate::find::query::{Query, SniFilter};
+use crate::find::row::{Connection, Counts, ExtentRow, Request, address_of};
+use crate::index::{IndexError, int, open_day, reversed, unsigned};
+use rusqlite::types::{Type, Value};
+use rusqlite::{Row, params_from_iter};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+pub(crate) const COLUMNS: &str = "number, record_seq, first_ns, last_ns, client, client_port, server, server_port, \
+    vlan, sni, alpn, client_random, server_random, version, suite, packets, bytes_c2s, bytes_s2c, holes, is_final";
+pub(crate) const REQUEST_COLUMNS: &str =
+    "seq, id, given_id, switch_connection, client_random, n, time_ns, status, audit";
+const EXTENTS: &str = "SELECT segment, part, first_offset, last_offset, first_seq, last_seq, packets FROM extent \
+    WHERE connection = ?1 ORDER BY segment, part";
+
+/// Hot file of one day, open for reading.
+#[derive(Debug)]
+pub(crate) struct HotDay {
+    path: PathBuf,
+    file: rusqlite::Connection,
+}
+
+/// Statement under construction.
+#[derive(Default)]
+struct Conditions {
+    texts: Vec<String>,
+    values: Vec<Value>,
+}
+
+impl Conditions {
+    /// Adds a condition. Each `?` stands for one value.
+    fn push(&mut self, text: impl Into<String>, values: impl IntoIterator<Item = Value>) {
+        self.texts.push(text.into());
+        self.values.extend(values);
+    }
+}
+
+impl HotDay {
+    /// Opens the file.
+    pub(crate) fn open(path: &Path) -> Result<HotDay, IndexError> {
+        Ok(HotDay { path: path.to_owned(), file: open_day(path)? })
+    }
+
+    /// Connections that meet the query, in the order of their begin, at most `limit`. `after`: begin and number of the
+    /// last one of the page before.
+    pub(crate) fn connections(
+        &self,
+        query: &Query,
+        after: Option<(u64, u64)>,
+        limit: usize,
+    ) -> Result<Vec<Connection>, IndexError> {
+        let read = || -> rusqlite::Result<Vec<Connection>> {
+            let mut conditions = Conditions::default();
+            let index = push_conditions(query, &mut conditions);
+            let longest = self.meta("longest_ns")?;
+            let earliest = query.from_ns.saturating_sub(longest);
+            let times = [earliest, query.to_ns, query.from_ns].map(|ns| Value::Integer(clamped(ns)));
+            conditions.push("first_ns >= ? AND first_ns <= ? AND last_ns >= ?", times);
+            if let Some((first_ns, number)) = after {
+                let last = [first_ns, number].map(|value| Value::Integer(int(value)));
+                conditions.push("(first_ns, number) > (?, ?)", last);
+            }
+            let filter = conditions.texts.join(" AND ");
+            let sql = format!(
+                "SELECT {COLUMNS} FROM connection {index} WHERE {filter} ORDER BY first_ns, number LIMIT {limit}"
+            );
+            let mut statement = self.file.prepare_cached(&sql)?;
+            statement.query_map(params_from_iter(conditions.values), read_connection)?.collect()
+        };
+        read().map_err(|error| self.error(&error))
+    }
+
+    /// Requests with this id, the switch's or the client's, at most `limit`.
+    pub(crate) fn requests(&self, id: &str, limit: usize) -> Result<Vec<Request>, IndexError> {
+        let read = || -> rusqlite::Result<Vec<Request>> {
+            let sql = format!(
+                "SELECT {REQUEST_COLUMNS} FROM request WHERE id = ?1 \
+                 UNION SELECT {REQUEST_COLUMNS} FROM request WHERE given_id = ?1 AND given_id <> '' \
+                 ORDER BY 1 LIMIT {limit}"
+            );
+            let mut statement = self.file.prepare_cached(&sql)?;
+            statement.query_map([id], read_request)?.collect()
+        };
+        read().map_err(|error| self.error(&error))
+    }
+
+    /// Extents of a connection in this day.
+    pub(crate) fn extents(&self, connection: u64) -> Result<Vec<ExtentRow>, IndexError> {
+        let read = || -> rusqlite::Result<Vec<ExtentRow>> {
+            let mut statement = self.file.prepare_cached(EXTENTS)?;
+            statement.query_map([int(connection)], read_extent)?.collect()
+        };
+        read().map_err(|error| self.error(&error))
+    }
+
+    /// Whether the file has a row of this connection.
+    pub(crate) fn has(&self, connection: u64) -> Result<bool, IndexError> {
+        let sql = "SELECT 1 FROM connection WHERE number = ?1";
+        let read = || self.file.prepare_cached(sql)?.exists([int(connection)]);
+        read().map_err(|error| self.error(&error))
+    }
+
+    /// Latest time of a connection that began in this day.
+    pub(crate) fn latest_ns(&self) -> Result<u64, IndexError> {
+        self.meta("last_ns").map_err(|error| self.error(&error))
+    }
+
+    fn meta(&self, key: &str) -> rusqlite::Result<u64> {
+        let sql = "SELECT coalesce(max(value), 0) FROM meta WHERE key = ?1";
+        self.file.prepare_cached(sql)?.query_row([key], |row| row.get(0)).map(unsigned)
+    }
+
+    /// The SQLite connection, for a reader of all rows.
+    #[cfg(feature = "cold")]
+    pub(crate) fn file(&self) -> &rusqlite::Connection {
+        &self.file
+    }
+
+    /// An error of this file.
+    pub(crate) fn error(&self, error: &rusqlite::Error) -> IndexError {
+        IndexError::sqlite(&self.path, error)
+    }
+}
+
+/// Adds a query's conditions. Answers the index to use: the planner has no statistics of the file, and would walk a
+/// whole day in the order of time.
+fn push_conditions(query: &Query, conditions: &mut Conditions) -> &'static str {
+    let mut index = "INDEXED BY connection_time";
+    if let Some(server) = &query.server
+        && push_end(conditions, "server", server)
+    {
+        index = "INDEXED BY connection_server";
+    }
+    if let Some(sni) = &query.sni {
+        push_sni(conditions, sni);
+        index = "INDEXED BY connection_sni";
+    }
+    if let Some(client) = &query.client
+        && push_end(conditions, "client", client)
+    {
+        index = "INDEXED BY connection_client";
+    }
+    if let Some(random) = &query.client_random {
+        push_random(conditions, random);
+        index = "INDEXED BY connection_random";
+    }
+    if let Some(number) = query.connection {
+        conditions.push("number = ?", [Value::Integer(int(number))]);
+        index = "NOT INDEXED"; // by number
+    }
+    index
+}
+
+/// Adds the condition on an end; whether it has an address, so that its index helps.
+fn push_end(conditions: &mut Conditions, end: &str, filter: &EndFilter) -> bool {
+    if let Some(port) = filter.port {
+        conditions.push(format!("{end}_port = ?"), [Value::Integer(port.into())]);
+    }
+    let Some(range) = filter.range() else { return false };
+    if range.first == range.last {
+        conditions.push(format!("{end} = ?"), [Value::Blob(range.first)]);
+    } else {
+        let length = range.first.len() as i64;
+        conditions.push(
+            format!("{end} BETWEEN ? AND ? AND length({end}) = ?"),
+            [Value::Blob(range.first), Value::Blob(range.last), Value::Integer(length)],
+        );
+    }
+    true
+}
+
+fn push_sni(conditions: &mut Conditions, sni: &SniFilter) {
+    match sni {
+        SniFilter::Name(name) => conditions.push("sni_reversed = ?", [Value::Text(reversed(name))]),
+        SniFilter::Domain(domain) => {
+            let begin = reversed(domain); // ends with a dot, and '/' follows the dot
+            let end = format!("{}/", &begin[..begin.len() - 1]);
+            conditions.push("sni_reversed > ? AND sni_reversed < ?", [Value::Text(begin), Value::Text(end)]);
+        }
+    }
+}
+
+fn push_random(conditions: &mut Conditions, prefix: &[u8]) {
+    conditions.push("client_random IS NOT NULL", []);
+    let key = &prefix[..prefix.len().min(8)];
+    if key.len() == 8 {
+        conditions.push("substr(client_random, 1, 8) = ?", [Value::Blob(key.to_vec())]);
+    } else {
+        let mut last = key.to_vec();
+        last.resize(8, 0xff);
+        let range = [Value::Blob(key.to_vec()), Value::Blob(last)];
+        conditions.push("substr(client_random, 1, 8) BETWEEN ? AND ?", range);
+    }
+    if prefix.len() > 8 {
+        let text = format!("substr(client_random, 1, {}) = ?", prefix.len());
+        conditions.push(text, [Value::Blob(prefix.to_vec())]);
+    }
+}
+
+/// A time as a bound: times of the index beyond 2^63 are negative and never found by time.
+fn clamped(ns: u64) -> i64 {
+    i64::try_from(ns).unwrap_or(i64::MAX)
+}
+
+pub(crate) fn read_connection(row: &Row<'_>) -> rusqlite::Result<Connection> {
+    let number = |at: usize| row.get(at).map(unsigned);
+    let end = |at: usize| -> rusqlite::Result<SocketAddr> {
+        let bytes = row.get_ref(at)?.as_blob().map_err(|_| invalid(at, Type::Blob))?;
+        let address = address_of(bytes).ok_or_else(|| invalid(at, Type::Blob))?;
+        Ok(SocketAddr::new(address, row.get(at + 1)?))
+    };
+    Ok(Connection {
+        number: number(0)?,
+        record_seq: number(1)?,
+        first_ns: number(2)?,
+        last_ns: number(3)?,
+        client: end(4)?,
+        server: end(6)?,
+        vlan: row.get(8)?,
+        sni: row.get(9)?,
+        alpn: row.get(10)?,
+        client_random: row.get(11)?,
+        server_random: row.get(12)?,
+        version: row.get(13)?,
+        suite: row.get(14)?,
+        counts: Counts {
+            packets: number(15)?,
+            bytes_c2s: number(16)?,
+            bytes_s2c: number(17)?,
+            holes: number(18)?,
+            is_final: row.get(19)?,
+        },
+    })
+}
+
+pub(crate) fn read_request(row: &Row<'_>) -> rusqlite::Result<Request> {
+    let number = |at: usize| row.get(at).map(unsigned);
+    Ok(Request {
+        seq: number(0)?,
+        id: row.get(1)?,
+        given_id: row.get(2)?,
+        switch_connection: number(3)?,
+        client_random: row.get(4)?,
+        n: row.get(5)?,
+        time_ns: number(6)?,
+        status: row.get(7)?,
+        audit: row.get(8)?,
+    })
+}
+
+pub(crate) fn read_extent(row: &Row<'_>) -> rusqlite::Result<ExtentRow> {
+    let number = |at: usize| row.get(at).map(unsigned);
+    Ok(ExtentRow {
+        segment: number(0)?,
+        part: number(1)?,
+        first_offset: number(2)?,
+        last_offset: number(3)?,
+        first_seq: number(4)?,
+        last_seq: number(5)?,
+        packets: number(6)?,
+    })
+}
+
+fn invalid(column: usize, kind: Type) -> rusqlite::Error {
+    rusqlite::Error::InvalidColumnType(column, "value".into(), kind)
+}

@@ -1,0 +1,194 @@
+//! Indexes of one store, hot and cold, as one source of rows by day.
+
+use crate::find::hot::HotDay;
+use crate::find::query::Query;
+use crate::find::row::{Connection, ExtentRow, Request};
+use crate::index::{Day, IndexError, SegmentTable, day_path, days};
+use crate::store::Store;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most hot files that are open at a time.
+const OPEN_MAX: usize = 32;
+/// Most days in which a connection's extents are looked for.
+const EXTENT_DAYS_MAX: u64 = 400;
+
+/// Indexes of one store.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) store: Store,
+    hot: BTreeSet<Day>,
+    cold: BTreeSet<Day>,
+    open: BTreeMap<Day, HotDay>,
+    /// Segments whose file exists.
+    segments: BTreeSet<u64>,
+}
+
+impl Source {
+    /// Indexes of this store.
+    pub(crate) fn open(store: Store) -> Result<Source, IndexError> {
+        let folder = store.root().join("segments");
+        let segments = store.segments().map_err(|error| IndexError::new(&folder, error))?;
+        Ok(Source {
+            hot: days(&store)?.into_iter().collect(),
+            cold: cold_days(&store)?,
+            open: BTreeMap::new(),
+            segments: segments.iter().map(|segment| segment.number).collect(),
+            store,
+        })
+    }
+
+    /// Days with rows.
+    pub(crate) fn days(&self) -> BTreeSet<Day> {
+        self.hot.union(&self.cold).copied().collect()
+    }
+
+    /// Whether a segment's file exists.
+    pub(crate) fn has_segment(&self, number: u64) -> bool {
+        self.segments.contains(&number)
+    }
+
+    /// Closed segments that the index does not have whole.
+    pub(crate) fn incomplete(&self) -> Result<BTreeSet<u64>, IndexError> {
+        let table = SegmentTable::open_to_read(&self.store)?;
+        let rows = table.map_or(Ok(Vec::new()), |table| table.all())?;
+        let complete: BTreeSet<u64> =
+            rows.iter().filter(|segment| segment.is_complete).map(|segment| segment.row.number).collect();
+        let mut closed = self.segments.clone();
+        closed.pop_last();
+        Ok(closed.difference(&complete).copied().collect())
+    }
+
+    /// Connections of a day that meet the query, in the order of their begin. A hot row replaces the cold one.
+    pub(crate) fn connections(
+        &mut self,
+        day: Day,
+        query: &Query,
+        after: Option<(u64, u64)>,
+        limit: usize,
+    ) -> Result<Vec<Connection>, IndexError> {
+        if query.to_ns < day.first_ns() {
+            return Ok(Vec::new());
+        }
+        let mut found = Vec::new();
+        if let Some(hot) = self.hot_day(day)?
+            && (query.from_ns <= day.last_ns() || query.from_ns <= hot.latest_ns()?)
+        {
+            found = hot.connections(query, after, limit)?;
+        }
+        if self.cold.contains(&day) {
+            let cold = cold_connections(&self.store, day, query, after, limit)?;
+            self.merge(day, &mut found, cold)?;
+            found.truncate(limit);
+        }
+        Ok(found)
+    }
+
+    /// Adds cold rows whose connection has no hot row.
+    fn merge(
+        &mut self,
+        day: Day,
+        found: &mut Vec<Connection>,
+        cold: Vec<Connection>,
+    ) -> Result<(), IndexError> {
+        for connection in cold {
+            let is_hot = match self.hot_day(day)? {
+                Some(hot) => hot.has(connection.number)?,
+                None => false,
+            };
+            if !is_hot {
+                found.push(connection);
+            }
+        }
+        found.sort_by_key(|connection| (connection.first_ns, connection.number));
+        Ok(())
+    }
+
+    /// Requests of a day with this id.
+    pub(crate) fn requests(&mut self, day: Day, id: &str, limit: usize) -> Result<Vec<Request>, IndexError> {
+        let mut found = match self.hot_day(day)? {
+            Some(hot) => hot.requests(id, limit)?,
+            None => Vec::new(),
+        };
+        if self.cold.contains(&day) && found.len() < limit {
+            let known: BTreeSet<u64> = found.iter().map(|request| request.seq).collect();
+            let cold = cold_requests(&self.store, day, id, limit)?;
+            found.extend(cold.into_iter().filter(|request| !known.contains(&request.seq)));
+            found.truncate(limit);
+        }
+        Ok(found)
+    }
+
+    /// Extents of a connection, in the order of the segments.
+    pub(crate) fn extents(&mut self, connection: &Connection) -> Result<Vec<ExtentRow>, IndexError> {
+        let (first, last) = (Day::of_ns(connection.first_ns), Day::of_ns(connection.last_ns));
+        let last = last.clamp(first, Day(first.0 + EXTENT_DAYS_MAX));
+        let mut extents: BTreeMap<(u64, u64), ExtentRow> = BTreeMap::new();
+        let days: Vec<Day> = self.days().range(first..=last).copied().collect();
+        for day in days {
+            let mut rows = Vec::new();
+            if self.cold.contains(&day) {
+                rows = cold_extents(&self.store, day, connection.number)?;
+            }
+            if let Some(hot) = self.hot_day(day)? {
+                rows.extend(hot.extents(connection.number)?);
+            }
+            extents.extend(rows.into_iter().map(|row| ((row.segment, row.part), row)));
+        }
+        Ok(extents.into_values().collect())
+    }
+
+    fn hot_day(&mut self, day: Day) -> Result<Option<&HotDay>, IndexError> {
+        if !self.hot.contains(&day) {
+            return Ok(None);
+        }
+        if !self.open.contains_key(&day) {
+            if self.open.len() >= OPEN_MAX {
+                self.open.pop_first();
+            }
+            let file = HotDay::open(&day_path(&self.store, day))?;
+            self.open.insert(day, file);
+        }
+        Ok(self.open.get(&day))
+    }
+}
+
+#[cfg(feature = "cold")]
+use crate::cold::{cold_connections, cold_days, cold_extents, cold_requests};
+
+#[cfg(not(feature = "cold"))]
+mod without_cold {
+    use super::{BTreeSet, Connection, Day, ExtentRow, IndexError, Query, Request, Store};
+    use crate::index::days_in;
+
+    /// No days. A store that has some is an error: an answer without them would look complete.
+    pub(super) fn cold_days(store: &Store) -> Result<BTreeSet<Day>, IndexError> {
+        let folder = store.cold().join("connection");
+        match days_in(&folder, "parquet")?.is_empty() {
+            true => Ok(BTreeSet::new()),
+            false => Err(IndexError::new(
+                &folder,
+                "this program is built without the feature `cold`; use the package",
+            )),
+        }
+    }
+
+    pub(super) fn cold_connections(
+        _: &Store,
+        _: Day,
+        _: &Query,
+        _: Option<(u64, u64)>,
+        _: usize,
+    ) -> Result<Vec<Connection>, IndexError> {
+        Ok(Vec::new())
+    }
+
+    pub(super) fn cold_requests(_: &Store, _: Day, _: &str, _: usize) -> Result<Vec<Request>, IndexError> {
+        Ok(Vec::new())
+    }
+
+    pub(super) fn cold_extents(_: &Store, _: Day, _: u64) -> Result<Vec<ExtentRow>, IndexError> {
+        Ok(Vec::new())
+    }
+}
+#[cfg(not(feature = "cold"))]
+use without_cold::{cold_connections, cold_days, cold_extents, cold_requests};

@@ -1,0 +1,82 @@
+//! Reader of a segment's `.proofs`: { u32 length of the rest, u8 kind 1, statement of 212 bytes, tlog-proof text }*.
+//!
+//! The index needs batch and log index only. `verify` checks the proof itself.
+
+use crate::index::statements::{STATEMENT_BYTES, StatementHead};
+use std::fs::File;
+use std::io::{self, BufReader, ErrorKind, Read};
+use std::path::Path;
+
+/// Longest receipt: a proof has at most 65,535 bytes.
+const RECEIPT_BYTES_MAX: usize = 1 + STATEMENT_BYTES as usize + 65_535;
+const RECEIPT: u8 = 1;
+
+/// Receipt of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Receipt {
+    /// The batch.
+    pub(crate) statement: StatementHead,
+    /// Index of the statement in the Master's log.
+    pub(crate) log_index: u64,
+    /// Place of its length field in the file.
+    pub(crate) offset: u64,
+    /// Place behind it.
+    pub(crate) end: u64,
+}
+
+/// Receipts of a file, in order.
+#[derive(Debug)]
+pub(crate) struct ReceiptFile {
+    file: Option<BufReader<File>>,
+    offset: u64,
+}
+
+impl ReceiptFile {
+    /// Opens the file. A segment without one has no receipts.
+    pub(crate) fn open(path: &Path) -> io::Result<ReceiptFile> {
+        match File::open(path) {
+            Ok(file) => Ok(ReceiptFile { file: Some(BufReader::new(file)), offset: 0 }),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(ReceiptFile { file: None, offset: 0 }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The next receipt; `None` at the end, and at a torn or damaged receipt: `verify` finds it.
+    pub(crate) fn read(&mut self) -> io::Result<Option<Receipt>> {
+        let Some(file) = &mut self.file else { return Ok(None) };
+        let mut length = [0; 4];
+        if !read_whole(file, &mut length)? {
+            return Ok(None);
+        }
+        let length = u32::from_be_bytes(length) as usize;
+        if !(1 + STATEMENT_BYTES as usize..=RECEIPT_BYTES_MAX).contains(&length) {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; length];
+        if !read_whole(file, &mut bytes)? || bytes[0] != RECEIPT {
+            return Ok(None);
+        }
+        let (statement, proof) = bytes[1..].split_at(STATEMENT_BYTES as usize);
+        let statement: [u8; STATEMENT_BYTES as usize] =
+            statement.try_into().unwrap_or([0; STATEMENT_BYTES as usize]);
+        let Some(log_index) = log_index(proof) else { return Ok(None) };
+        let offset = self.offset;
+        self.offset += 4 + length as u64;
+        Ok(Some(Receipt { statement: StatementHead::of(&statement), log_index, offset, end: self.offset }))
+    }
+}
+
+/// Fills the buffer; false at the end of the file.
+fn read_whole(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
+    match file.read_exact(buffer) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Index in the text of a tlog-proof: its line `index N`.
+fn log_index(proof: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(proof).ok()?;
+    text.lines().take(8).find_map(|line| line.strip_prefix("index ")?.parse().ok())
+}

@@ -1,0 +1,159 @@
+//! The digest thread: blocks in, the Recorder's stream out.
+//!
+//! It alone owns the [`RecordStream`]. It decides before a block whether the disk has room for its packets; without
+//! room it counts them, and the stream declares them lost.
+
+use crate::record::job::{Job, Totals};
+use crate::record::room::Room;
+use evergate_capture::{BlockView, RawPacket as RingPacket};
+use evergate_evidence::record::flags;
+use evergate_recorder::losses::{InterfaceTotals, RingTotals};
+use evergate_recorder::stream::{Output, RawPacket, RecordStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Statements without an answer: closed by the digest thread, answered at the commit or by the Master.
+pub(crate) type Unanswered = Arc<AtomicU64>;
+
+/// The digest thread.
+#[derive(Debug)]
+pub(crate) struct Digest {
+    stream: RecordStream,
+    unanswered: Unanswered,
+    output: SyncSender<Output>,
+    recycled: Receiver<Output>,
+    room: Room,
+    spilled: Arc<AtomicUsize>,
+    counts: Counts,
+    /// Frame with a VLAN tag put back.
+    tagged: Vec<u8>,
+    block: Vec<u8>,
+}
+
+/// Counts of the packets that the stream has, for the report at the end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+    pub(crate) emergency_ms: u32,
+}
+
+impl Digest {
+    pub(crate) fn new(
+        stream: RecordStream,
+        unanswered: Unanswered,
+        output: SyncSender<Output>,
+        recycled: Receiver<Output>,
+        room: Room,
+        spilled: Arc<AtomicUsize>,
+    ) -> Digest {
+        let counts = Counts::default();
+        let (tagged, block) = (Vec::new(), Vec::new());
+        Digest { stream, unanswered, output, recycled, room, spilled, counts, tagged, block }
+    }
+
+    /// Runs until the ring thread ends. Answers what the last mark needs.
+    pub(crate) fn run(
+        mut self,
+        jobs: &Receiver<Job>,
+    ) -> std::io::Result<(RecordStream, Receiver<Output>, Counts)> {
+        while let Ok(job) = jobs.recv() {
+            self.stream.on_time(now_ns());
+            match job {
+                Job::Block(block, totals) => {
+                    self.on_totals(&totals);
+                    self.on_block(&block.view());
+                }
+                Job::Spilled(spilled, totals) => {
+                    self.on_totals(&totals);
+                    let mut bytes = std::mem::take(&mut self.block);
+                    spilled.read(&mut bytes)?;
+                    if let Some(view) = BlockView::new(&bytes) {
+                        self.on_block(&view);
+                    }
+                    self.spilled.fetch_sub(bytes.len(), Ordering::Relaxed);
+                    self.block = bytes;
+                }
+                Job::Totals(totals, interface) => {
+                    self.on_totals(&totals);
+                    let totals = InterfaceTotals { received: interface.received, missed: interface.missed };
+                    self.stream.on_interface(totals);
+                }
+            }
+            if !self.pass_on() {
+                break; // the writer ended with an error
+            }
+        }
+        Ok((self.stream, self.recycled, self.counts))
+    }
+
+    fn on_totals(&mut self, totals: &Totals) {
+        self.stream.on_ring(RingTotals { packets: totals.ring.seen, drops: totals.ring.dropped });
+        self.stream.on_emergency(totals.emergency_ms);
+        self.stream.set_indexed(!totals.is_emergency);
+        self.counts.emergency_ms = totals.emergency_ms;
+    }
+
+    fn on_block(&mut self, view: &BlockView<'_>) {
+        if !self.room.has(view.bytes().len() as u64) {
+            self.stream.on_unwritten(u64::from(view.packet_count()));
+            return;
+        }
+        let mut packets = view.packets();
+        for packet in &mut packets {
+            self.counts.packets += 1;
+            self.counts.bytes += packet.data.len() as u64;
+            self.stream.on_packet(&raw_packet(&packet, &mut self.tagged));
+        }
+        self.stream.on_unwritten(u64::from(packets.missing()));
+    }
+
+    /// Sends the output to the writer; answers whether it took it.
+    fn pass_on(&mut self) -> bool {
+        pass_on(&mut self.stream, &self.unanswered, &self.output, &self.recycled)
+    }
+}
+
+/// Closes a batch if it is due, and sends the stream's output to the writer; answers whether the writer took it.
+pub(crate) fn pass_on(
+    stream: &mut RecordStream,
+    unanswered: &Unanswered,
+    output: &SyncSender<Output>,
+    recycled: &Receiver<Output>,
+) -> bool {
+    stream.poll_batch(unanswered.load(Ordering::Relaxed));
+    let next = stream.poll_output(recycled.try_recv().unwrap_or_default());
+    unanswered.fetch_add(next.statements() as u64, Ordering::Relaxed);
+    next.is_empty() || output.send(next).is_ok()
+}
+
+/// The packet with its VLAN tag put back.
+fn raw_packet<'a>(packet: &RingPacket<'a>, tagged: &'a mut Vec<u8>) -> RawPacket<'a> {
+    let mut marks = 0;
+    if packet.status.lacks_checksum() {
+        marks |= flags::CHECKSUM_UNFILLED;
+    }
+    if packet.status.is_aggregate() {
+        marks |= flags::AGGREGATE;
+    }
+    let (addresses, tag, rest) = packet.parts();
+    let data = match tag {
+        Some(tag) => {
+            marks |= flags::VLAN;
+            tagged.clear();
+            tagged.extend_from_slice(addresses);
+            tagged.extend_from_slice(&tag);
+            tagged.extend_from_slice(rest);
+            &tagged[..]
+        }
+        None => rest,
+    };
+    RawPacket { interface: 0, time_ns: packet.time_ns, wire_bytes: packet.full_len(), flags: marks, data }
+}
+
+/// Time in nanoseconds since 1970.
+pub(crate) fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
