@@ -11,5 +11,5 @@ mod progress;
 pub mod record;
 pub mod segment_file;
 pub mod store;
-pub mod when;
 pub mod verify;
+pub mod when;

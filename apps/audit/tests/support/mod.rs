@@ -16,7 +16,7 @@ use evergate_evidence::proof::Receipt;
 use evergate_evidence::record::{Body, GapReason, Record};
 use evergate_evidence::segment::SegmentEncoder;
 use evergate_evidence::statement::{Counters, Partition, Span, Statement};
-use evergate_evidence::verify::{DeletedSegment, RecordDigest, encode_receipt};
+use evergate_evidence::verify::{ReceiptFrame, RecordDigest};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -248,13 +248,16 @@ impl StoreWriter {
     /// Signs a checkpoint and hands out the receipts that wait for it.
     pub(crate) fn sign(&mut self) {
         for (index, segment, statement) in std::mem::take(&mut self.waiting) {
-            let mut frame = Vec::new();
-            encode_receipt(&statement.encode(), &self.log.receipt(index), &mut frame);
-            let path = self.store.proofs(segment);
-            let mut file = File::options().create(true).append(true).open(path).unwrap();
-            file.write_all(&frame).unwrap();
+            self.append_receipt(segment, ReceiptFrame::Batch(&statement.encode(), &self.log.receipt(index)));
         }
         std::fs::write(self.store.checkpoint(), self.log.checkpoint().to_bytes()).unwrap();
+    }
+
+    fn append_receipt(&self, segment: u64, frame: ReceiptFrame<'_>) {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        let path = self.store.proofs(segment);
+        File::options().create(true).append(true).open(path).unwrap().write_all(&bytes).unwrap();
     }
 
     /// Writes statements and description. The store is whole after it.
@@ -270,7 +273,7 @@ impl StoreWriter {
         Built { root: self.store.root().to_owned(), trust: self.log.trust(), last_segment: self.segment }
     }
 
-    /// Deletes a segment as `expire` does: the log's entry, its declaration, then the file.
+    /// Deletes a segment as `expire` does: the log's entry, its receipt, its declaration, then the file.
     pub(crate) fn delete(&mut self, number: u64, first_seq: u64, last_seq: u64) {
         use evergate_evidence::entry::{Deletion, Entry, Event};
         let path = self.store.segment(number);
@@ -279,12 +282,11 @@ impl StoreWriter {
         let recorder = self.recorder;
         let rule = "older than 1 day".to_owned();
         let deletion = Deletion { recorder, segment: number, bytes, sha256, first_seq, last_seq, rule };
+        let json = evergate_evidence::deletion::to_json(&deletion);
         let entry = Entry::Event(self.time_ns / 1_000_000, Event::Deletion(deletion));
         let index = self.log.append(entry.leaf());
-        let proof = String::from_utf8(self.log.receipt(index)).unwrap();
-        let deleted = DeletedSegment::new(&entry.encode(), &proof).to_bytes();
-        std::fs::write(self.store.root().join(format!("segments/{number:010}.deleted.json")), deleted)
-            .unwrap();
+        self.append_receipt(number, ReceiptFrame::Event(&entry.encode(), &self.log.receipt(index)));
+        std::fs::write(self.store.root().join(format!("segments/{number:010}.deleted.json")), json).unwrap();
         std::fs::remove_file(path).unwrap();
     }
 }
