@@ -5,7 +5,7 @@ use crate::find::query::{Query, SniFilter};
 use crate::find::row::{Connection, Counts, ExtentRow, Request, address_of};
 use crate::index::{IndexError, int, open_day, reversed, unsigned};
 use rusqlite::types::{Type, Value};
-use rusqlite::{Row, params_from_iter};
+use rusqlite::{OptionalExtension, Row, params_from_iter};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +21,8 @@ const EXTENTS: &str = "SELECT segment, part, first_offset, last_offset, first_se
 pub(crate) struct HotDay {
     path: PathBuf,
     file: rusqlite::Connection,
+    /// Longest duration of a connection of the day.
+    longest_ns: u64,
 }
 
 /// Statement under construction.
@@ -41,36 +43,83 @@ impl Conditions {
 impl HotDay {
     /// Opens the file.
     pub(crate) fn open(path: &Path) -> Result<HotDay, IndexError> {
-        Ok(HotDay { path: path.to_owned(), file: open_day(path)? })
+        let mut day = HotDay { path: path.to_owned(), file: open_day(path)?, longest_ns: 0 };
+        day.longest_ns = day.meta("longest_ns").map_err(|error| day.error(&error))?;
+        Ok(day)
     }
 
-    /// Connections that meet the query, in the order of their begin, at most `limit`. `after`: begin and number of the
-    /// last one of the page before.
-    pub(crate) fn connections(
+    /// Connections that meet the query, in the order of their begin, at most `limit`.
+    pub(crate) fn connections(&self, query: &Query, limit: usize) -> Result<Vec<Connection>, IndexError> {
+        let mut found: Vec<Connection> = Vec::new();
+        let mut to_ns = query.to_ns;
+        self.each_bucket(query, |bucket| {
+            let order = format!("ORDER BY first_ns, number LIMIT {limit}");
+            self.select(query, bucket, to_ns, &order, |connection| found.push(connection))?;
+            if found.len() >= limit {
+                found.sort_by_key(|connection| (connection.first_ns, connection.number));
+                found.truncate(limit);
+                to_ns = found.last().map_or(to_ns, |last| last.first_ns.min(to_ns)); // later ones are of no use
+            }
+            Ok(())
+        })
+        .map_err(|error| self.error(&error))?;
+        found.sort_by_key(|connection| (connection.first_ns, connection.number));
+        Ok(found)
+    }
+
+    /// Calls `each` for every connection that meets the query.
+    pub(crate) fn for_each(&self, query: &Query, mut each: impl FnMut(Connection)) -> Result<(), IndexError> {
+        self.each_bucket(query, |bucket| self.select(query, bucket, query.to_ns, "", &mut each))
+            .map_err(|error| self.error(&error))
+    }
+
+    /// Calls `each` for every 65,536 connections that the file has, or once if the query's index does not have them
+    /// apart.
+    fn each_bucket(
         &self,
         query: &Query,
-        after: Option<(u64, u64)>,
-        limit: usize,
-    ) -> Result<Vec<Connection>, IndexError> {
-        let read = || -> rusqlite::Result<Vec<Connection>> {
-            let mut conditions = Conditions::default();
-            let index = push_conditions(query, &mut conditions);
-            let longest = self.meta("longest_ns")?;
-            let earliest = query.from_ns.saturating_sub(longest);
-            let times = [earliest, query.to_ns, query.from_ns].map(|ns| Value::Integer(clamped(ns)));
-            conditions.push("first_ns >= ? AND first_ns <= ? AND last_ns >= ?", times);
-            if let Some((first_ns, number)) = after {
-                let last = [first_ns, number].map(|value| Value::Integer(int(value)));
-                conditions.push("(first_ns, number) > (?, ?)", last);
-            }
-            let filter = conditions.texts.join(" AND ");
-            let sql = format!(
-                "SELECT {COLUMNS} FROM connection {index} WHERE {filter} ORDER BY first_ns, number LIMIT {limit}"
-            );
-            let mut statement = self.file.prepare_cached(&sql)?;
-            statement.query_map(params_from_iter(conditions.values), read_connection)?.collect()
-        };
-        read().map_err(|error| self.error(&error))
+        mut each: impl FnMut(Option<i64>) -> rusqlite::Result<()>,
+    ) -> rusqlite::Result<()> {
+        if !query.has_bucket_index() {
+            return each(None);
+        }
+        let sql = "SELECT number >> 16 FROM connection WHERE number >= ?1 ORDER BY number LIMIT 1";
+        let mut next = self.file.prepare_cached(sql)?;
+        let mut from = Some(i64::MIN);
+        while let Some(number) = from {
+            let Some(bucket): Option<i64> = next.query_row([number], |row| row.get(0)).optional()? else {
+                break;
+            };
+            each(Some(bucket))?;
+            from = bucket.checked_add(1).and_then(|bucket| bucket.checked_mul(1 << 16));
+        }
+        Ok(())
+    }
+
+    fn select(
+        &self,
+        query: &Query,
+        bucket: Option<i64>,
+        to_ns: u64,
+        order: &str,
+        mut each: impl FnMut(Connection),
+    ) -> rusqlite::Result<()> {
+        let mut conditions = Conditions::default();
+        if let Some(bucket) = bucket {
+            conditions.push("number >> 16 = ?", [Value::Integer(bucket)]);
+        }
+        let index = push_conditions(query, &mut conditions);
+        let earliest = query.from_ns.saturating_sub(self.longest_ns);
+        let times = [earliest, to_ns, query.from_ns].map(|ns| Value::Integer(clamped(ns)));
+        conditions.push("first_ns >= ? AND first_ns <= ? AND last_ns >= ?", times);
+        let filter = conditions.texts.join(" AND ");
+        let sql = format!("SELECT {COLUMNS} FROM connection {index} WHERE {filter} {order}");
+        let mut statement = self.file.prepare_cached(&sql)?;
+        let mut rows = statement.query(params_from_iter(conditions.values))?;
+        while let Some(row) = rows.next()? {
+            each(read_connection(row)?);
+        }
+        Ok(())
     }
 
     /// Requests with this id, the switch's or the client's, at most `limit`.

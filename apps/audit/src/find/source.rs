@@ -63,7 +63,6 @@ impl Source {
         &mut self,
         day: Day,
         query: &Query,
-        after: Option<(u64, u64)>,
         limit: usize,
     ) -> Result<Vec<Connection>, IndexError> {
         if query.to_ns < day.first_ns() {
@@ -73,10 +72,10 @@ impl Source {
         if let Some(hot) = self.hot_day(day)?
             && (query.from_ns <= day.last_ns() || query.from_ns <= hot.latest_ns()?)
         {
-            found = hot.connections(query, after, limit)?;
+            found = hot.connections(query, limit)?;
         }
         if self.cold.contains(&day) {
-            let cold = cold_connections(&self.store, day, query, after, limit)?;
+            let cold = cold_connections(&self.store, day, query, limit)?;
             self.merge(day, &mut found, cold)?;
             found.truncate(limit);
         }
@@ -176,7 +175,6 @@ mod without_cold {
         _: &Store,
         _: Day,
         _: &Query,
-        _: Option<(u64, u64)>,
         _: usize,
     ) -> Result<Vec<Connection>, IndexError> {
         Ok(Vec::new())

@@ -20,6 +20,9 @@ pub(crate) type Schema = &'static [(&'static str, &'static str)];
 
 /// Objects of a day's file. An address has 4 bytes or 16. A random of zeros is NULL. `sni` is in lower case;
 /// `sni_reversed` has its characters from the last to the first, so that a domain's hosts are one range.
+///
+/// Keys that come in random order are apart for each 65,536 connections. Their pages are few and in memory while rows
+/// are inserted; over ten million connections each row would write one page for each index.
 pub(crate) const DAY: Schema = &[
     (
         "connection",
@@ -33,14 +36,19 @@ pub(crate) const DAY: Schema = &[
     ),
     (
         "connection_random",
-        "CREATE INDEX connection_random ON connection(substr(client_random, 1, 8)) WHERE client_random IS NOT NULL",
+        "CREATE INDEX connection_random ON connection(number >> 16, substr(client_random, 1, 8)) \
+         WHERE client_random IS NOT NULL",
     ),
     ("connection_time", "CREATE INDEX connection_time ON connection(first_ns)"),
-    ("connection_client", "CREATE INDEX connection_client ON connection(client, first_ns)"),
-    ("connection_server", "CREATE INDEX connection_server ON connection(server, server_port, first_ns)"),
+    ("connection_client", "CREATE INDEX connection_client ON connection(number >> 16, client, first_ns)"),
+    (
+        "connection_server",
+        "CREATE INDEX connection_server ON connection(number >> 16, server, server_port, first_ns)",
+    ),
     (
         "connection_sni",
-        "CREATE INDEX connection_sni ON connection(sni_reversed, first_ns) WHERE sni_reversed IS NOT NULL",
+        "CREATE INDEX connection_sni ON connection(number >> 16, sni_reversed, first_ns) \
+         WHERE sni_reversed IS NOT NULL",
     ),
     (
         "extent",
