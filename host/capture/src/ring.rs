@@ -286,7 +286,8 @@ impl Ring {
         }
     }
 
-    /// Waits for the socket; `Some` when the wait is over, whatever the ring has.
+    /// Waits for the socket; `Some` when the wait is over, whatever the ring has. A signal does not end the wait: a
+    /// drain that a signal cuts short would lose the open block.
     fn poll(&self, timeout: Duration) -> Result<Option<Wait>, CaptureError> {
         let mut entry = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // Rounded up, so that the rest of a millisecond does not spin.
@@ -296,22 +297,22 @@ impl Ring {
         if ready < 0 {
             let error = io::Error::last_os_error();
             return if error.kind() == io::ErrorKind::Interrupted {
-                Ok(Some(Wait::Idle))
+                Ok(None)
             } else {
                 Err(CaptureError::kernel("waiting for packets")(error))
             };
         }
-        if entry.revents & libc::POLLERR != 0 { self.error().map(Some) } else { Ok(None) }
+        if entry.revents & libc::POLLERR != 0 { self.error() } else { Ok(None) }
     }
 
-    /// Takes the socket's error.
-    fn error(&self) -> Result<Wait, CaptureError> {
+    /// Takes the socket's error, if there is one.
+    fn error(&self) -> Result<Option<Wait>, CaptureError> {
         // SAFETY: the option is an integer.
         let code = unsafe { get(&self.socket, libc::SOL_SOCKET, libc::SO_ERROR, 0i32) }
             .map_err(CaptureError::kernel("reading the socket's error"))?;
         match code {
-            0 => Ok(Wait::Idle),
-            libc::ENETDOWN if self.interface.exists() => Ok(Wait::Down),
+            0 => Ok(None),
+            libc::ENETDOWN if self.interface.exists() => Ok(Some(Wait::Down)),
             libc::ENETDOWN => Err(CaptureError::Gone(self.interface.name().to_owned())),
             code => Err(CaptureError::kernel("receiving packets")(io::Error::from_raw_os_error(code))),
         }
