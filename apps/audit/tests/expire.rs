@@ -6,8 +6,8 @@ use evergate_audit::outbox;
 use evergate_audit::store::Store;
 use evergate_evidence::deletion;
 use evergate_evidence::entry::{Entry, Event};
-use serde_json::Value;
 use index_support::{BASE_NS, Folder, SECOND_NS, audit_code, json_lines, request_id, sample};
+use serde_json::Value;
 
 fn json(code: i32, arguments: &[&str]) -> Value {
     let (out, _) = audit_code(code, &[arguments, &["--json"]].concat());

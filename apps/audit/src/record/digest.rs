@@ -6,9 +6,12 @@
 use crate::record::job::{Job, Totals};
 use crate::record::room::Room;
 use evergate_capture::{BlockView, RawPacket as RingPacket};
+use evergate_digest::{Message, sha256_many};
+use evergate_evidence::merkle::Hash;
 use evergate_evidence::record::flags;
 use evergate_recorder::losses::{InterfaceTotals, RingTotals};
-use evergate_recorder::stream::{Output, RawPacket, RecordStream};
+use evergate_recorder::stream::{LeafHasher, LeafHead, Output, RawPacket, RecordStream};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
@@ -27,7 +30,7 @@ pub(crate) struct Digest {
     room: Room,
     spilled: Arc<AtomicUsize>,
     counts: Counts,
-    /// Frame with a VLAN tag put back.
+    /// Frames of a block with their VLAN tags put back.
     tagged: Vec<u8>,
     block: Vec<u8>,
 }
@@ -102,12 +105,19 @@ impl Digest {
             return;
         }
         let mut packets = view.packets();
-        for packet in &mut packets {
-            self.counts.packets += 1;
-            self.counts.bytes += packet.data.len() as u64;
-            self.stream.on_packet(&raw_packet(&packet, &mut self.tagged));
-        }
-        self.stream.on_unwritten(u64::from(packets.missing()));
+        let ring: Vec<RingPacket<'_>> = packets.by_ref().collect();
+        let missing = packets.missing();
+        self.tagged.clear();
+        let tagged: Vec<Option<Range<usize>>> =
+            ring.iter().map(|packet| put_tag_back(packet, &mut self.tagged)).collect();
+        let raw = ring.iter().zip(&tagged).map(|(packet, place)| {
+            raw_packet(packet, place.as_ref().and_then(|place| self.tagged.get(place.clone())))
+        });
+        let raw: Vec<RawPacket<'_>> = raw.collect();
+        self.counts.packets += raw.len() as u64;
+        self.counts.bytes += raw.iter().map(|packet| packet.data.len() as u64).sum::<u64>();
+        self.stream.on_packets(&raw, &mut SideBySide);
+        self.stream.on_unwritten(u64::from(missing));
     }
 
     /// Sends the output to the writer; answers whether it took it.
@@ -129,27 +139,35 @@ pub(crate) fn pass_on(
     next.is_empty() || output.send(next).is_ok()
 }
 
-/// The packet with its VLAN tag put back.
-fn raw_packet<'a>(packet: &RingPacket<'a>, tagged: &'a mut Vec<u8>) -> RawPacket<'a> {
-    let mut marks = 0;
-    if packet.status.lacks_checksum() {
-        marks |= flags::CHECKSUM_UNFILLED;
+/// Hasher of many leaves at once.
+struct SideBySide;
+
+impl LeafHasher for SideBySide {
+    fn hash_leaves(&mut self, heads: &[LeafHead], packets: &[RawPacket<'_>], leaves: &mut Vec<Hash>) {
+        let messages =
+            heads.iter().zip(packets).map(|(head, packet)| Message { head: &head.0, body: packet.data });
+        let messages: Vec<Message<'_>> = messages.collect();
+        sha256_many(&messages, leaves);
     }
-    if packet.status.is_aggregate() {
-        marks |= flags::AGGREGATE;
-    }
+}
+
+/// Appends the frame with its VLAN tag, and answers its place; `None` if the frame has no tag apart.
+fn put_tag_back(packet: &RingPacket<'_>, frames: &mut Vec<u8>) -> Option<Range<usize>> {
     let (addresses, tag, rest) = packet.parts();
-    let data = match tag {
-        Some(tag) => {
-            marks |= flags::VLAN;
-            tagged.clear();
-            tagged.extend_from_slice(addresses);
-            tagged.extend_from_slice(&tag);
-            tagged.extend_from_slice(rest);
-            &tagged[..]
-        }
-        None => rest,
-    };
+    let (tag, begin) = (tag?, frames.len());
+    frames.extend_from_slice(addresses);
+    frames.extend_from_slice(&tag);
+    frames.extend_from_slice(rest);
+    Some(begin..frames.len())
+}
+
+/// The packet for the stream; `tagged` is its frame with the VLAN tag put back.
+fn raw_packet<'a>(packet: &RingPacket<'a>, tagged: Option<&'a [u8]>) -> RawPacket<'a> {
+    let mark = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+    let marks = mark(packet.status.lacks_checksum(), flags::CHECKSUM_UNFILLED)
+        | mark(packet.status.is_aggregate(), flags::AGGREGATE)
+        | mark(tagged.is_some(), flags::VLAN);
+    let data = tagged.unwrap_or(packet.data);
     RawPacket { interface: 0, time_ns: packet.time_ns, wire_bytes: packet.full_len(), flags: marks, data }
 }
 
