@@ -31,6 +31,8 @@ struct Cli {
 enum Command {
     /// Record the traffic of an interface
     Record(RecordArgs),
+    /// Print the id of a Recorder or of a certificate
+    Identity(record::IdentityArgs),
     /// Find connections by time, address, host name, random or request
     Find(crate::find::Args),
     /// Show what a store has, what waits, and how long the disk lasts
@@ -75,6 +77,7 @@ pub fn main() -> ExitCode {
         Command::Hold(args) => crate::hold::run(args),
         Command::Expire(args) => crate::expire::run(args),
         Command::Index(args) => crate::index::command::run(args),
+        Command::Identity(args) => record::print_identity(args),
         Command::Record(args) => record::run(args),
         Command::Verify(args) => crate::verify::run(args),
     };

@@ -15,8 +15,11 @@ const MASTER_PORT: u16 = 7443;
 #[derive(Debug, Args)]
 pub struct RecordArgs {
     /// Interface whose traffic is recorded
-    #[arg(long, value_name = "IF")]
-    pub interface: String,
+    #[arg(long, value_name = "IF", required_unless_present = "read")]
+    pub interface: Option<String>,
+    /// Record the packets of a pcap or pcapng file into a new store
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["interface", "part", "fanout", "require_wire"])]
+    pub read: Option<PathBuf>,
     /// Folder of the record
     #[arg(long, value_name = "DIR")]
     pub store: PathBuf,

@@ -5,6 +5,7 @@
 
 use crate::record::job::{Job, Totals};
 use crate::record::room::Room;
+use crate::record::source::Fed;
 use evergate_capture::{BlockView, RawPacket as RingPacket};
 use evergate_digest::{Message, sha256_many};
 use evergate_evidence::merkle::Hash;
@@ -20,13 +21,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Statements without an answer: closed by the digest thread, answered at the commit or by the Master.
 pub(crate) type Unanswered = Arc<AtomicU64>;
 
+/// Way of the stream's output to the writer. The writer ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Outlet {
+    unanswered: Unanswered,
+    output: SyncSender<Output>,
+    recycled: Receiver<Output>,
+}
+
 /// The digest thread.
 #[derive(Debug)]
 pub(crate) struct Digest {
     stream: RecordStream,
-    unanswered: Unanswered,
-    output: SyncSender<Output>,
-    recycled: Receiver<Output>,
+    outlet: Outlet,
     room: Room,
     spilled: Arc<AtomicUsize>,
     counts: Counts,
@@ -44,24 +51,14 @@ pub(crate) struct Counts {
 }
 
 impl Digest {
-    pub(crate) fn new(
-        stream: RecordStream,
-        unanswered: Unanswered,
-        output: SyncSender<Output>,
-        recycled: Receiver<Output>,
-        room: Room,
-        spilled: Arc<AtomicUsize>,
-    ) -> Digest {
+    pub(crate) fn new(stream: RecordStream, outlet: Outlet, room: Room, spilled: Arc<AtomicUsize>) -> Digest {
         let counts = Counts::default();
         let (tagged, block) = (Vec::new(), Vec::new());
-        Digest { stream, unanswered, output, recycled, room, spilled, counts, tagged, block }
+        Digest { stream, outlet, room, spilled, counts, tagged, block }
     }
 
     /// Runs until the ring thread ends. Answers what the last mark needs.
-    pub(crate) fn run(
-        mut self,
-        jobs: &Receiver<Job>,
-    ) -> std::io::Result<(RecordStream, Receiver<Output>, Counts)> {
+    pub(crate) fn run(mut self, jobs: &Receiver<Job>) -> std::io::Result<Fed> {
         while let Ok(job) = jobs.recv() {
             self.stream.on_time(now_ns());
             match job {
@@ -85,11 +82,12 @@ impl Digest {
                     self.stream.on_interface(totals);
                 }
             }
-            if !self.pass_on() {
+            if !self.outlet.pass_on(&mut self.stream) {
                 break; // the writer ended with an error
             }
         }
-        Ok((self.stream, self.recycled, self.counts))
+        self.stream.on_time(now_ns());
+        Ok((self.stream, self.outlet, self.counts))
     }
 
     fn on_totals(&mut self, totals: &Totals) {
@@ -119,28 +117,28 @@ impl Digest {
         self.stream.on_packets(&raw, &mut SideBySide);
         self.stream.on_unwritten(u64::from(missing));
     }
+}
 
-    /// Sends the output to the writer; answers whether it took it.
-    fn pass_on(&mut self) -> bool {
-        pass_on(&mut self.stream, &self.unanswered, &self.output, &self.recycled)
+impl Outlet {
+    pub(crate) fn new(
+        unanswered: Unanswered,
+        output: SyncSender<Output>,
+        recycled: Receiver<Output>,
+    ) -> Outlet {
+        Outlet { unanswered, output, recycled }
+    }
+
+    /// Closes a batch if it is due, and sends the stream's output to the writer; answers whether the writer took it.
+    pub(crate) fn pass_on(&self, stream: &mut RecordStream) -> bool {
+        stream.poll_batch(self.unanswered.load(Ordering::Relaxed));
+        let next = stream.poll_output(self.recycled.try_recv().unwrap_or_default());
+        self.unanswered.fetch_add(next.statements() as u64, Ordering::Relaxed);
+        next.is_empty() || self.output.send(next).is_ok()
     }
 }
 
-/// Closes a batch if it is due, and sends the stream's output to the writer; answers whether the writer took it.
-pub(crate) fn pass_on(
-    stream: &mut RecordStream,
-    unanswered: &Unanswered,
-    output: &SyncSender<Output>,
-    recycled: &Receiver<Output>,
-) -> bool {
-    stream.poll_batch(unanswered.load(Ordering::Relaxed));
-    let next = stream.poll_output(recycled.try_recv().unwrap_or_default());
-    unanswered.fetch_add(next.statements() as u64, Ordering::Relaxed);
-    next.is_empty() || output.send(next).is_ok()
-}
-
 /// Hasher of many leaves at once.
-struct SideBySide;
+pub(crate) struct SideBySide;
 
 impl LeafHasher for SideBySide {
     fn hash_leaves(&mut self, heads: &[LeafHead], packets: &[RawPacket<'_>], leaves: &mut Vec<Hash>) {
