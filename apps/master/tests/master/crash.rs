@@ -79,13 +79,15 @@ fn kill_at_random_moments_loses_nothing() {
     let mut recorders: Vec<Recorder> = setup.recorders.iter().map(Recorder::new).collect();
     let seed = std::process::id();
     println!("seed {seed}");
-    for round in 0..10_u32 {
+    let rounds = std::env::var("EVERGATE_KILLS").map_or(10, |kills| kills.parse().unwrap());
+    for round in 0..rounds {
         let mut master = setup.start();
         let address = master.address.clone();
         let seen: Vec<SignedCheckpoint> = recorders.iter().filter_map(|r| r.newest.clone()).collect();
         seen.iter().for_each(|seen| setup.assert_continues(seen));
-        let pause =
-            Duration::from_millis(u64::from(seed.wrapping_mul(2_654_435_761).rotate_left(round * 3) % 200));
+        let pause = Duration::from_millis(u64::from(
+            seed.wrapping_mul(2_654_435_761).rotate_left(round * 3 % 32) % 200,
+        ));
         std::thread::scope(|scope| {
             for recorder in &mut recorders {
                 let (address, pin) = (&address, &pin);
