@@ -79,3 +79,43 @@ fn plain_text_is_refused() {
     TcpStream::connect(&address).unwrap().write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     assert!(thread.join().unwrap().is_err());
 }
+
+/// Authority with certificates for a name.
+fn authority() -> (rcgen::CertifiedIssuer<'static, rcgen::KeyPair>, String) {
+    let mut parameters = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let issuer =
+        rcgen::CertifiedIssuer::self_signed(parameters, rcgen::KeyPair::generate().unwrap()).unwrap();
+    let pem = issuer.pem();
+    (issuer, pem)
+}
+
+fn issued(issuer: &rcgen::CertifiedIssuer<'static, rcgen::KeyPair>, name: &str) -> Identity {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let parameters = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
+    let certificate = parameters.signed_by(&key, issuer).unwrap();
+    Identity::parse(certificate.pem().as_bytes(), key.serialize_pem().as_bytes()).unwrap()
+}
+
+#[test]
+fn authority_of_both_ends_is_enough() {
+    let (issuer, pem) = authority();
+    let trust = || Trust::Authorities(pem.clone().into_bytes());
+    let (address, thread) = master(issued(&issuer, "127.0.0.1"), trust());
+    let client = issued(&issuer, "recorder");
+    let refused = connect(&address, &client, &trust(), Hello::default(), LIMIT);
+    assert!(matches!(refused, Err(ClientError::Refused(_))), "{:?}", refused.err());
+    assert_eq!(thread.join().unwrap().unwrap(), client.id());
+}
+
+#[test]
+fn other_names_and_authorities_are_refused() {
+    let (issuer, pem) = authority();
+    let trust = Trust::Authorities(pem.into_bytes());
+    let (address, thread) = master(issued(&issuer, "other.example"), trust.clone());
+    assert!(connect(&address, &issued(&issuer, "recorder"), &trust, Hello::default(), LIMIT).is_err());
+    assert!(thread.join().unwrap().is_err());
+    let (address, thread) = master(issued(&issuer, "127.0.0.1"), trust.clone());
+    assert!(connect(&address, &identity("recorder"), &trust, Hello::default(), LIMIT).is_err());
+    assert!(thread.join().unwrap().is_err());
+}

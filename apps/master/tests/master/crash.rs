@@ -3,6 +3,7 @@
 
 use crate::support::{Master, Recorder, Setup, pin};
 use evergate_evidence::checkpoint::SignedCheckpoint;
+use std::process::Command;
 use std::time::Duration;
 
 /// Submits until the Master ends, then starts it again, hands in the rest and compares.
@@ -78,13 +79,15 @@ fn kill_at_random_moments_loses_nothing() {
     let mut recorders: Vec<Recorder> = setup.recorders.iter().map(Recorder::new).collect();
     let seed = std::process::id();
     println!("seed {seed}");
-    for round in 0..10_u32 {
+    let rounds = std::env::var("EVERGATE_KILLS").map_or(10, |kills| kills.parse().unwrap());
+    for round in 0..rounds {
         let mut master = setup.start();
         let address = master.address.clone();
         let seen: Vec<SignedCheckpoint> = recorders.iter().filter_map(|r| r.newest.clone()).collect();
         seen.iter().for_each(|seen| setup.assert_continues(seen));
-        let pause =
-            Duration::from_millis(u64::from(seed.wrapping_mul(2_654_435_761).rotate_left(round * 3) % 200));
+        let pause = Duration::from_millis(u64::from(
+            seed.wrapping_mul(2_654_435_761).rotate_left(round * 3 % 32) % 200,
+        ));
         std::thread::scope(|scope| {
             for recorder in &mut recorders {
                 let (address, pin) = (&address, &pin);
@@ -102,4 +105,24 @@ fn kill_at_random_moments_loses_nothing() {
         recorder.submit(&master, &pin, 5, 8).unwrap();
         setup.assert_continues(recorder.newest.as_ref().unwrap());
     }
+}
+
+/// A limit on the size of files stands for a full disk: both make a write fail in its middle.
+#[test]
+fn full_disk_stops_the_master_and_loses_nothing() {
+    let setup = Setup::new(1);
+    let pin = pin(&setup);
+    let mut recorder = Recorder::new(&setup.recorders[0]);
+    let mut command = Command::new("sh");
+    command.arg("-c").arg("trap '' XFSZ; ulimit -f 40; exec \"$0\" --config \"$1\"");
+    command.arg(env!("CARGO_BIN_EXE_evergate-master")).arg(setup.config());
+    let mut master = Master::start(command);
+    recorder.submit(&master, &pin, 500, 8).unwrap_err();
+    master.wait_line("the log cannot be written: File too large");
+    assert_eq!(master.wait_end().code(), Some(1));
+    assert!(recorder.acknowledged > 20);
+    let mut master = setup.start();
+    master.wait_line("of an entry that a crash cut");
+    recorder.submit(&master, &pin, 5, 8).unwrap();
+    setup.assert_continues(recorder.newest.as_ref().unwrap());
 }

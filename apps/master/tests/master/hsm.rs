@@ -156,3 +156,23 @@ fn keys_of_other_kinds_are_refused() {
     let text = refused(&setup);
     assert!(text.contains("2 public keys have this label"), "{text}");
 }
+
+#[test]
+fn receipts_wait_for_an_hsm_that_is_away() {
+    let setup = Setup::new(1);
+    hsm(&setup, "EC:edwards25519");
+    let mut master = start(&setup, &[]);
+    let pin = pin(&setup);
+    let mut recorder = Recorder::new(&setup.recorders[0]);
+    recorder.submit(&master, &pin, 3, 3).unwrap();
+    let (tokens, away) = (setup.folder.join("tokens"), setup.folder.join("away"));
+    std::fs::rename(&tokens, &away).unwrap();
+    let address = master.address.clone();
+    std::thread::scope(|scope| {
+        let submitting = scope.spawn(|| recorder.submit_to(&address, &pin, 3, 3));
+        master.wait_line("no signature:");
+        assert!(!submitting.is_finished());
+        std::fs::rename(&away, &tokens).unwrap();
+        submitting.join().unwrap().unwrap();
+    });
+}
