@@ -3,6 +3,8 @@
 //! Formats and decisions live in `proto/`; this crate has the processes, files and threads around them.
 
 pub mod cli;
+#[cfg(feature = "cold")]
+mod cold;
 pub mod expire;
 pub mod find;
 pub mod hold;

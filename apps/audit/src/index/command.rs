@@ -16,6 +16,14 @@ pub struct Args {
     /// Remove the index and read every segment; no Recorder may run
     #[arg(long)]
     rebuild: bool,
+    /// Move the rows of this past day to Parquet files in cold/
+    #[cfg(feature = "cold")]
+    #[arg(long, value_name = "DAY", conflicts_with = "rebuild")]
+    freeze: Option<String>,
+    /// Move the rows of all days older than this number of days to Parquet files in cold/
+    #[cfg(feature = "cold")]
+    #[arg(long, value_name = "DAYS", conflicts_with = "rebuild")]
+    older_than: Option<u64>,
     /// Result as JSON
     #[arg(long)]
     json: bool,
@@ -25,6 +33,10 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let store = Store::at(&args.dir);
     store.require()?;
+    #[cfg(feature = "cold")]
+    if args.freeze.is_some() || args.older_than.is_some() {
+        return freeze_days(args, &store);
+    }
     let result = if args.rebuild {
         let _lock = store.lock()?;
         rebuild(&store)?
@@ -56,4 +68,29 @@ fn print(result: &Indexed) {
             "the last segment ends within a block at byte {offset}: the Recorder cuts it at its next start"
         );
     }
+}
+
+#[cfg(feature = "cold")]
+fn freeze_days(args: &Args, store: &Store) -> Result<ExitCode, Failure> {
+    use crate::index::{Day, days};
+    let _lock = store.lock_for_maintenance()?;
+    let today = Day::of_ns(crate::when::now_ns());
+    let wrong = |text: &str| Failure::wrong(format!("index: {text:?} is no day; write 2026-11-28"));
+    let chosen = match (&args.freeze, args.older_than) {
+        (Some(text), _) => vec![Day::of_name(text).ok_or_else(|| wrong(text))?],
+        (None, older_than) => {
+            let last = today.0.saturating_sub(older_than.unwrap_or(0));
+            days(store)?.into_iter().filter(|day| day.0 < last).collect()
+        }
+    };
+    for day in chosen {
+        let frozen = crate::cold::freeze(store, day)?;
+        let (rows, files) = frozen.map_or((0, Vec::new()), |frozen| (frozen.rows, frozen.files));
+        if args.json {
+            print_json(&serde_json::json!({"day": day.name(), "rows": rows, "files": files}))?;
+        } else {
+            println!("{}  {rows} rows in {} files", day.name(), files.len());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
