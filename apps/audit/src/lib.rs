@@ -16,4 +16,6 @@ mod progress;
 pub mod segment_file;
 pub mod status;
 pub mod store;
+#[cfg(feature = "object-store")]
+mod tier;
 pub mod when;

@@ -24,6 +24,10 @@ pub struct Args {
     #[cfg(feature = "cold")]
     #[arg(long, value_name = "DAYS", conflicts_with = "rebuild")]
     older_than: Option<u64>,
+    /// Copy the Parquet files to file:///PATH or s3://BUCKET/PREFIX as well
+    #[cfg(all(feature = "cold", feature = "object-store"))]
+    #[arg(long, value_name = "URL")]
+    tier: Option<String>,
     /// Result as JSON
     #[arg(long)]
     json: bool,
@@ -86,6 +90,8 @@ fn freeze_days(args: &Args, store: &Store) -> Result<ExitCode, Failure> {
     for day in chosen {
         let frozen = crate::cold::freeze(store, day)?;
         let (rows, files) = frozen.map_or((0, Vec::new()), |frozen| (frozen.rows, frozen.files));
+        #[cfg(feature = "object-store")]
+        copy(args, store, &files)?;
         if args.json {
             print_json(&serde_json::json!({"day": day.name(), "rows": rows, "files": files}))?;
         } else {
@@ -93,4 +99,21 @@ fn freeze_days(args: &Args, store: &Store) -> Result<ExitCode, Failure> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Copies Parquet files to the tier. Their names have the beginning of their digest: a day that is frozen again has
+/// another content.
+#[cfg(all(feature = "cold", feature = "object-store"))]
+fn copy(args: &Args, store: &Store, files: &[PathBuf]) -> Result<(), Failure> {
+    let Some(url) = &args.tier else { return Ok(()) };
+    let tier = crate::tier::Tier::open(url, &store.require()?.recorder)?;
+    for file in files {
+        let mut progress = crate::progress::Progress::new("digest", 0);
+        let (bytes, sha256) = crate::expire::digest(file, &mut progress)?;
+        let sha256 = evergate_evidence::deletion::hex(&sha256);
+        let table = file.parent().and_then(|folder| folder.file_name()).unwrap_or_default().to_string_lossy();
+        let day = file.file_stem().unwrap_or_default().to_string_lossy();
+        tier.put(&format!("cold/{table}/{day}-{}.parquet", &sha256[..8]), file, bytes, &sha256)?;
+    }
+    Ok(())
 }
