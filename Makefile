@@ -12,7 +12,7 @@ RELEASE = own=$$(for flag in $$RUSTFLAGS; do printf '%s\037' "$$flag"; done); \
 	export CARGO_ENCODED_RUSTFLAGS="$$own$$(printf -- '$(PROFILE)' '$(CURDIR)/dist/evergate.profdata')"; \
 	$(CARGO) build --release --locked -p
 
-.PHONY: setup build demo package package-check test lint unit matrix fuzz bench profile clean help
+.PHONY: setup build demo package package-check test lint unit matrix fuzz bench audit-bench-find profile clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -60,6 +60,12 @@ bench: build ## side by side with nginx and HAProxy; results in target/bench/res
 	@scripts/setup build bench
 	@$(RELEASE) evergate -p evergate-bench
 	@bench/run.py
+
+audit-bench-find: ## insert, find, freeze and find ten million connections of audited capture (4 GB of disk)
+	@$(CARGO) build --release --locked -p evergate-audit --features cold --bin evergate-audit --example find_load
+	@rm -rf $(CARGO_TARGET_DIR)/audit-find
+	@$(CARGO_TARGET_DIR)/release/examples/find_load $(CARGO_TARGET_DIR)/audit-find $${CONNECTIONS:-10000000} \
+		$(CARGO_TARGET_DIR)/release/evergate-audit
 
 profile: ## record a new profile for profile-guided optimisation (root; before a release)
 	@scripts/setup build bench demo

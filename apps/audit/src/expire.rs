@@ -38,6 +38,10 @@ pub struct Args {
     /// Most days since the last record of a segment
     #[arg(long, value_name = "DAYS")]
     max_days: Option<u64>,
+    /// Copy each segment and its receipts to file:///PATH or s3://BUCKET/PREFIX before it is deleted
+    #[cfg(feature = "object-store")]
+    #[arg(long, value_name = "URL")]
+    tier: Option<String>,
     /// Show what would be deleted, and delete nothing
     #[arg(long)]
     dry_run: bool,
@@ -57,7 +61,13 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let info = store.require()?;
     let _lock = store.lock_for_maintenance()?;
     let holds = HoldFile::read(&store)?;
-    let expiry = Expiry { store: &store, recorder: recorder(&info)?, rows: read_rows(&store)? };
+    let expiry = Expiry {
+        store: &store,
+        recorder: recorder(&info)?,
+        rows: read_rows(&store)?,
+        #[cfg(feature = "object-store")]
+        tier: args.tier.as_ref().map(|url| crate::tier::Tier::open(url, &info.recorder)).transpose()?,
+    };
     if !args.dry_run {
         holds.complete_outbox(&store, &info)?;
         expiry.complete_interrupted()?;
@@ -88,6 +98,8 @@ struct Expiry<'a> {
     recorder: Hash,
     /// Segments of the index.
     rows: BTreeMap<u64, IndexedSegment>,
+    #[cfg(feature = "object-store")]
+    tier: Option<crate::tier::Tier>,
 }
 
 impl Expiry<'_> {
@@ -146,6 +158,7 @@ impl Expiry<'_> {
         for (segment, rule) in deleted {
             let Some(row) = self.rows.get(&segment.number).map(|indexed| indexed.row) else { continue };
             let (bytes, sha256) = digest(&self.store.segment(segment.number), &mut progress)?;
+            let copied = self.copy(segment.number, bytes, &sha256)?;
             let deletion = Deletion {
                 recorder: self.recorder,
                 segment: segment.number,
@@ -153,7 +166,7 @@ impl Expiry<'_> {
                 sha256,
                 first_seq: row.first_seq,
                 last_seq: row.last_seq,
-                rule: rule.to_string(),
+                rule: format!("{rule}{copied}"),
             };
             let path = self.store.deleted(segment.number);
             replace_file(&path, deletion::to_json(&deletion).as_bytes())
@@ -161,6 +174,26 @@ impl Expiry<'_> {
             self.remove(&deletion)?;
         }
         Ok(())
+    }
+
+    /// Copies a segment and its receipts to the tier. Answers words for the rule.
+    #[cfg(feature = "object-store")]
+    fn copy(&self, number: u64, bytes: u64, sha256: &Hash) -> Result<String, Failure> {
+        let Some(tier) = &self.tier else { return Ok(String::new()) };
+        let proofs = self.store.proofs(number);
+        if proofs.exists() {
+            let (bytes, sha256) = digest(&proofs, &mut Progress::new("digest", 0))?;
+            tier.put(&format!("segments/{number:010}.proofs"), &proofs, bytes, &deletion::hex(&sha256))?;
+        }
+        let name = format!("segments/{number:010}.pcapng");
+        tier.put(&name, &self.store.segment(number), bytes, &deletion::hex(sha256))?;
+        Ok(format!("; copied to {}", tier.url()))
+    }
+
+    #[cfg(not(feature = "object-store"))]
+    #[allow(clippy::unnecessary_wraps, reason = "one form with and without the feature")]
+    fn copy(&self, _: u64, _: u64, _: &Hash) -> Result<String, Failure> {
+        Ok(String::new())
     }
 
     /// Puts the entry into the outbox, then removes the file.
@@ -189,7 +222,7 @@ fn recorder(info: &StoreInfo) -> Result<Hash, Failure> {
 }
 
 /// Length and SHA-256 of a file.
-fn digest(path: &Path, progress: &mut Progress) -> Result<(u64, Hash), Failure> {
+pub(crate) fn digest(path: &Path, progress: &mut Progress) -> Result<(u64, Hash), Failure> {
     let mut file = File::open(path).map_err(|error| failure(path, &error))?;
     let (mut hash, mut buffer, mut total) = (Sha256::new(), vec![0; 1 << 20], 0);
     loop {

@@ -100,11 +100,21 @@ pub(crate) fn covers(store: &Store, holds: &[&HoldStatement]) -> Result<Vec<Hold
         } else {
             let query = Query::of(&hold.selection)
                 .map_err(|error| Failure::wrong(format!("hold {}: {error}", hold.name)))?;
-            Cover::Segments { held: held_segments(&mut source, &query)?, unknown: source.incomplete()? }
+            Cover::Segments { held: held_segments(&mut source, &query)?, unknown: unknown_segments(&source)? }
         };
         covers.push(HoldCover { name: hold.name.clone(), cover });
     }
     Ok(covers)
+}
+
+/// Segments that may have packets of a connection that the index does not know yet: those that it lacks, the open one,
+/// and the one before each, because the first record of a connection follows its packets by up to a minute.
+fn unknown_segments(source: &Source) -> Result<BTreeSet<u64>, IndexError> {
+    let mut unknown = source.incomplete()?;
+    unknown.extend(source.last_segment());
+    let before: Vec<u64> = unknown.iter().map(|number| number.saturating_sub(1)).collect();
+    unknown.extend(before);
+    Ok(unknown)
 }
 
 /// Segments with a packet of a connection that meets the query.

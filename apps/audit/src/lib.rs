@@ -4,6 +4,8 @@
 
 pub mod bundle;
 pub mod cli;
+#[cfg(feature = "cold")]
+mod cold;
 pub mod expire;
 pub mod find;
 pub mod hold;
@@ -17,4 +19,6 @@ pub mod segment_file;
 pub mod status;
 pub mod store;
 pub mod verify;
+#[cfg(feature = "object-store")]
+mod tier;
 pub mod when;

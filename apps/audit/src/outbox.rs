@@ -1,6 +1,6 @@
-//! Log entries on their way to the Master: `outbox/NAME.entry`, and `outbox/NAME.receipt` when the Master has logged it.
+//! Log entries on their way to the Master: `outbox/NAME.entry`, then `outbox/NAME.receipt`.
 //!
-//! The Recorder hands them in, in the order of names. The name of an entry follows from its content, so that a command
+//! The Recorder sends them in the order of names. The name of an entry follows from its content, so that a command
 //! that was interrupted finds what it has written. Without a Master entries wait.
 
 use crate::store::{Store, replace_file, sync_folder};

@@ -9,9 +9,9 @@ use rusqlite::{OptionalExtension, Row, params_from_iter};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-pub(crate) const COLUMNS: &str = "number, record_seq, first_ns, last_ns, client, client_port, server, server_port, \
+const COLUMNS: &str = "number, record_seq, first_ns, last_ns, client, client_port, server, server_port, \
     vlan, sni, alpn, client_random, server_random, version, suite, packets, bytes_c2s, bytes_s2c, holes, is_final";
-pub(crate) const REQUEST_COLUMNS: &str =
+const REQUEST_COLUMNS: &str =
     "seq, id, given_id, switch_connection, client_random, n, time_ns, status, audit";
 const EXTENTS: &str = "SELECT segment, part, first_offset, last_offset, first_seq, last_seq, packets FROM extent \
     WHERE connection = ?1 ORDER BY segment, part";
@@ -201,12 +201,6 @@ impl HotDay {
         self.file.prepare_cached(sql)?.query_row([key], |row| row.get(0)).map(unsigned)
     }
 
-    /// The SQLite connection, for a reader of all rows.
-    #[cfg(feature = "cold")]
-    pub(crate) fn file(&self) -> &rusqlite::Connection {
-        &self.file
-    }
-
     /// An error of this file.
     pub(crate) fn error(&self, error: &rusqlite::Error) -> IndexError {
         IndexError::sqlite(&self.path, error)
@@ -293,7 +287,7 @@ fn clamped(ns: u64) -> i64 {
     i64::try_from(ns).unwrap_or(i64::MAX)
 }
 
-pub(crate) fn read_connection(row: &Row<'_>) -> rusqlite::Result<Connection> {
+fn read_connection(row: &Row<'_>) -> rusqlite::Result<Connection> {
     let number = |at: usize| row.get(at).map(unsigned);
     let end = |at: usize| -> rusqlite::Result<SocketAddr> {
         let bytes = row.get_ref(at)?.as_blob().map_err(|_| invalid(at, Type::Blob))?;
@@ -324,7 +318,7 @@ pub(crate) fn read_connection(row: &Row<'_>) -> rusqlite::Result<Connection> {
     })
 }
 
-pub(crate) fn read_request(row: &Row<'_>) -> rusqlite::Result<Request> {
+fn read_request(row: &Row<'_>) -> rusqlite::Result<Request> {
     let number = |at: usize| row.get(at).map(unsigned);
     Ok(Request {
         seq: number(0)?,
@@ -339,7 +333,7 @@ pub(crate) fn read_request(row: &Row<'_>) -> rusqlite::Result<Request> {
     })
 }
 
-pub(crate) fn read_extent(row: &Row<'_>) -> rusqlite::Result<ExtentRow> {
+fn read_extent(row: &Row<'_>) -> rusqlite::Result<ExtentRow> {
     let number = |at: usize| row.get(at).map(unsigned);
     Ok(ExtentRow {
         segment: number(0)?,

@@ -11,11 +11,11 @@ mod source;
 mod table;
 
 #[cfg(feature = "cold")]
-pub(crate) use hot::{COLUMNS, HotDay, REQUEST_COLUMNS, read_connection, read_request};
+pub(crate) use address::EndFilter;
 pub(crate) use query::{Query, QueryArgs};
 pub(crate) use row::{Connection, Request};
 #[cfg(feature = "cold")]
-pub(crate) use row::{Counts, ExtentRow, address_bytes, address_of};
+pub(crate) use row::{Counts, ExtentRow, address_of};
 pub(crate) use source::Source;
 
 use crate::cli::Failure;

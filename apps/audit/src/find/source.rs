@@ -47,6 +47,11 @@ impl Source {
         self.segments.contains(&number)
     }
 
+    /// Number of the newest segment: a Recorder may still write to it.
+    pub(crate) fn last_segment(&self) -> Option<u64> {
+        self.segments.last().copied()
+    }
+
     /// Closed segments that the index does not have whole.
     pub(crate) fn incomplete(&self) -> Result<BTreeSet<u64>, IndexError> {
         let table = SegmentTable::open_to_read(&self.store)?;

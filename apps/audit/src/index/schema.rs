@@ -169,14 +169,17 @@ fn check(path: &Path, connection: &Connection, schema: Schema) -> Result<(), Ind
     let read = || -> rusqlite::Result<(i32, i32, Vec<(String, String)>)> {
         let application = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
         let version = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        let sql = "SELECT name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_autoindex_%' \
-                   ORDER BY rowid LIMIT 100";
+        let sql = "SELECT name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_autoindex_%' LIMIT 100";
         let mut statement = connection.prepare(sql)?;
         let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
         Ok((application, version, rows.collect::<rusqlite::Result<_>>()?))
     };
-    let (application, version, objects) = read().map_err(|error| IndexError::sqlite(path, &error))?;
-    let same = objects.iter().map(|(name, sql)| (name.as_str(), sql.as_str())).eq(schema.iter().copied());
+    let (application, version, mut objects) = read().map_err(|error| IndexError::sqlite(path, &error))?;
+    objects.sort_unstable();
+    let mut expected: Vec<(String, String)> =
+        schema.iter().map(|(name, sql)| ((*name).to_owned(), (*sql).to_owned())).collect();
+    expected.sort_unstable();
+    let same = objects == expected;
     if application == APPLICATION && version == VERSION && same {
         return Ok(());
     }
