@@ -278,18 +278,23 @@ def count(record):
     if record[0] == 1: CHECKED.update(packets=1, packet_bytes=len(record) - 52)
     if record[0] == 2 and record[16] != 5: CHECKED["declared_lost"] += u64(record, 20)
 
-def receipts_of(data, path, recorder, order):
+def receipts_of(data, path, recorder, order, gone):
     """Statements as logged in a .proofs file, by batch. `order` is the last batch and its place in the log."""
     at, found = 0, {}
     while at < len(data):
-        end, raw = at + 4 + int.from_bytes(data[at:at + 4], "big"), data[at + 5:at + 217]
+        end, split = at + 4 + int.from_bytes(data[at:at + 4], "big"), at + 217
         try:
-            need(at + 218 <= end <= len(data) and data[at + 4] == 1, "no frame of a receipt")
-            place, s = receipt(data[at + 217:end], leaf_hash(raw), path, at), statement(raw)
-            need(place is None or s.recorder == recorder and s.batch > order[0] and place > order[1], "out of order")
-            if place is not None: found[s.batch], order[:] = raw, (s.batch, place)
+            need(at + 5 < end <= len(data) and data[at + 4] in (1, 2), "no frame of a receipt")
+            if data[at + 4] == 2: split = at + 7 + int.from_bytes(data[at + 5:at + 7], "big")
+            raw = data[at + (5 if data[at + 4] == 1 else 7):split]
+            place = receipt(data[split:end], leaf_hash(raw), path, at)
+            if data[at + 4] == 2 and place is not None: need(raw[:4] == b"\x08\1\0\0", "other"); gone[path] = raw
+            elif place is not None:
+                s = statement(raw)
+                need(s.recorder == recorder and s.batch > order[0] and place > order[1], "receipt is out of order")
+                found[s.batch], order[:] = raw, (s.batch, place)
         except Bad as error: find("receipt", path, str(error), at)
-        at = max(end, at + 218)
+        at = max(end, at + 5)
     return found
 
 def description(text, stored):
@@ -308,11 +313,11 @@ def store(files):
     stored, checkpoint, leaves, receipts, gone = files.get("statements", b""), files.get("checkpoint"), {}, {}, []
     recorder, part, installation = facts = description(files.get("store.json", b""), stored)
     numbers = [int(name[9:19]) for name in files if re.fullmatch(r"segments/\d{10}\.(pcapng|proofs|deleted\.json)", name)]
-    order, seq, last = [0, -1], 0, max(numbers, default=0)
+    order, seq, last, logged = [0, -1], 0, max(numbers, default=0), {}
     if not last: find("missing", "segments", "the store has no segments")
     for number in range(1, last + 1):
         stem = f"segments/{number:010}."
-        found = receipts_of(files.get(stem + "proofs", b""), stem + "proofs", recorder, order)
+        found = receipts_of(files.get(stem + "proofs", b""), stem + "proofs", recorder, order, logged)
         receipts |= {batch: (raw, number) for batch, raw in found.items()}
         try:
             for offset, record in segment(files.get(stem + "pcapng", b"")):
@@ -322,11 +327,15 @@ def store(files):
                 begin = json.loads(record[19:]) if record[0] == 6 and record[16] == 3 else None
                 need(not begin or (begin["segment"], begin["recorder"]) == (number, recorder.hex()), "another segment")
             if stem + "pcapng" not in files:
-                declared = json.loads(files.get(stem + "deleted.json", b"{}"))
-                entry, where = unbase64(declared.get("entry", "")), stem + "deleted.json"
-                need(entry[:4] == b"\x08\1\0\0" and entry[12:44] == recorder and u64(entry, 44) == number
-                     and receipt(declared["proof"].encode(), leaf_hash(entry), where) is not None, "no logged deletion")
-                gone.append((u64(entry, 92), u64(entry, 100))); CHECKED["deleted_segments"] += 1
+                entry, size = logged.get(stem + "proofs", b""), ">32sQQ32sQQ"
+                need(entry, "the segment is missing, and no logged deletion declares it")
+                owner, segment_number, length, digest, first, end = struct.unpack_from(size, entry, 12)
+                need((owner, segment_number) == (recorder, number), "deletion of another segment")
+                form = {"bytes": length, "first_seq": first, "last_seq": end, "recorder": owner.hex(),
+                        "rule": entry[109:].decode(), "segment": number, "sha256": digest.hex()}
+                if json.dumps(form, separators=(",", ":"), ensure_ascii=False).encode() != files.get(stem + "deleted.json"):
+                    find("missing", stem + "deleted.json", "it is not the deletion that the log has")
+                gone.append((first, end)); CHECKED["deleted_segments"] += 1
         except (Bad, ValueError, KeyError, AttributeError) as error:
             kind = "torn_tail" if isinstance(error, Torn) and number == last else "segment"
             find(kind if stem + "pcapng" in files else "missing", stem + "pcapng", str(error))

@@ -5,13 +5,14 @@ pub(crate) mod mutate;
 pub(crate) mod python;
 pub(crate) mod records;
 
-use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair};
 use evergate_audit::store::{Store, StoreInfo};
+use evergate_crypto::LogKey;
 use evergate_evidence::checkpoint::{Checkpoint, SignedCheckpoint};
 use evergate_evidence::mark::{Mark, MarkKind, SegmentBegin, SegmentEnd};
 use evergate_evidence::merkle::proof::inclusion_proof;
 use evergate_evidence::merkle::{Hash, Tree, leaf_hash, root, sha256};
-use evergate_evidence::note::{PublicKey, SignatureLine, VerifyingKey};
+use evergate_evidence::note::{PublicKey, SignatureLine, VerifyingKey, cosigned_text};
 use evergate_evidence::proof::Receipt;
 use evergate_evidence::record::{Body, GapReason, Record};
 use evergate_evidence::segment::SegmentEncoder;
@@ -45,8 +46,10 @@ impl Random {
 
 /// Log with a test key: leaves of this Recorder, and of others.
 pub(crate) struct TestLog {
-    key: Ed25519KeyPair,
+    key: LogKey,
     name: VerifyingKey,
+    /// Witness that signs every checkpoint as well.
+    witness: Option<(Ed25519KeyPair, VerifyingKey)>,
     leaves: Vec<Hash>,
     random: Random,
     /// From this index on, leaves of other Recorders are those of another history.
@@ -55,11 +58,20 @@ pub(crate) struct TestLog {
 
 impl TestLog {
     pub(crate) fn new(seed: u64) -> TestLog {
-        let key = Ed25519KeyPair::from_seed_unchecked(&sha256(b"test log")).unwrap();
-        let public: [u8; 32] = key.public_key().as_ref().try_into().unwrap();
-        let name = VerifyingKey::new(ORIGIN, PublicKey::Ed25519(public)).unwrap();
+        let key = LogKey::Ed25519(Ed25519KeyPair::from_seed_unchecked(&sha256(b"test log")).unwrap());
+        let name = VerifyingKey::new(ORIGIN, key.public_key()).unwrap();
         let leaves = vec![leaf_hash(&[b"the Master started"])];
-        TestLog { key, name, leaves, random: Random(seed), fork_at: None }
+        TestLog { key, name, witness: None, leaves, random: Random(seed), fork_at: None }
+    }
+
+    /// Signs with a new P-256 key, and with a witness.
+    pub(crate) fn use_p256_and_witness(&mut self) {
+        let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING).unwrap();
+        self.key = LogKey::EcdsaP256(key);
+        self.name = VerifyingKey::new(ORIGIN, self.key.public_key()).unwrap();
+        let witness = Ed25519KeyPair::from_seed_unchecked(&sha256(b"test witness")).unwrap();
+        let public = PublicKey::Cosignature(witness.public_key().as_ref().try_into().unwrap());
+        self.witness = Some((witness, VerifyingKey::new("witness.test/w1", public).unwrap()));
     }
 
     pub(crate) fn vkey(&self) -> String {
@@ -67,7 +79,14 @@ impl TestLog {
     }
 
     pub(crate) fn trust(&self) -> String {
-        format!("{{\"logs\":[\"{}\"]}}\n", self.vkey())
+        let witness = self.witness.as_ref().map(|(_, name)| name.to_vkey());
+        match witness {
+            None => format!("{{\"logs\":[\"{}\"]}}\n", self.vkey()),
+            Some(witness) => format!(
+                "{{\"logs\":[\"{}\"],\"witnesses\":[\"{witness}\"],\"witness_threshold\":1}}\n",
+                self.vkey()
+            ),
+        }
     }
 
     /// Appends an entry of this Recorder, and sometimes entries of others before it.
@@ -84,8 +103,15 @@ impl TestLog {
     pub(crate) fn checkpoint(&self) -> SignedCheckpoint {
         let (size, root) = (self.leaves.len() as u64, root(&self.leaves));
         let mut signed = SignedCheckpoint::new(Checkpoint { origin: ORIGIN.into(), size, root }).unwrap();
-        let signature = self.key.sign(signed.note().text().as_bytes()).as_ref().to_vec();
+        let text = signed.note().text().to_owned();
+        let signature = self.key.sign(text.as_bytes()).unwrap();
         signed.note_mut().sign(SignatureLine::of(&self.name, signature)).unwrap();
+        if let Some((witness, name)) = &self.witness {
+            let time_s = BEGIN_NS / 1_000_000_000;
+            let signature = witness.sign(cosigned_text(time_s, &text).as_bytes());
+            let line = [&time_s.to_be_bytes()[..], signature.as_ref()].concat();
+            signed.note_mut().sign(SignatureLine::of(name, line)).unwrap();
+        }
         signed
     }
 
@@ -317,18 +343,28 @@ impl Drop for Folder {
     }
 }
 
-/// Report on a folder.
+/// Report on a folder, with two threads.
 pub(crate) fn verify(
     folder: &Path,
     trust: &Path,
     expected: Option<&Path>,
+) -> Result<evergate_evidence::verify::Report, String> {
+    verify_with(folder, trust, expected, 2)
+}
+
+/// Report on a folder.
+pub(crate) fn verify_with(
+    folder: &Path,
+    trust: &Path,
+    expected: Option<&Path>,
+    threads: usize,
 ) -> Result<evergate_evidence::verify::Report, String> {
     let args = evergate_audit::verify::VerifyArgs {
         folder: folder.to_owned(),
         trust: trust.to_owned(),
         expect_checkpoint: expected.map(Path::to_owned),
         memory: 64,
-        threads: 2,
+        threads,
         json: false,
     };
     evergate_audit::verify::report(&args).map_err(|failure| failure.message)
