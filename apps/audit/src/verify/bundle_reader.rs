@@ -109,6 +109,7 @@ fn check_files(root: &Path, manifest: &Manifest, findings: &mut Findings) -> Res
             let digest = digest(&path).map_err(|error| unreadable(&path, &error))?;
             if digest != *expected {
                 findings.add(FindingKind::Description, name, None, "its digest differs from the manifest");
+                findings.add_once(FindingKind::Description, MANIFEST, format!("digest of {name} differs"));
             }
         }
     }
