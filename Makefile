@@ -12,7 +12,7 @@ RELEASE = own=$$(for flag in $$RUSTFLAGS; do printf '%s\037' "$$flag"; done); \
 	export CARGO_ENCODED_RUSTFLAGS="$$own$$(printf -- '$(PROFILE)' '$(CURDIR)/dist/evergate.profdata')"; \
 	$(CARGO) build --release --locked -p
 
-.PHONY: setup build demo package package-check test lint unit matrix fuzz bench profile clean help
+.PHONY: setup build demo package package-check test lint unit matrix audit-mutations fuzz bench profile clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -52,6 +52,9 @@ unit:
 
 matrix: setup ## all node failures with all servers in all network modes, also with packet loss (root; 15 minutes)
 	CI=1 EVERGATE_MATRIX=full $(CARGO) test --workspace --locked --test cluster matrix -- --nocapture
+
+audit-mutations: setup ## 10,000 seeded changes of evidence, each found and named by the verifier (minutes)
+	EVERGATE_MUTATIONS=10000 $(CARGO) test --locked -p evergate-audit --test mutations mutation -- --nocapture
 
 fuzz: ## new inputs for the fuzz targets: peers, operators, other nodes (FUZZ_SECONDS each)
 	@scripts/fuzz

@@ -3,6 +3,7 @@
 mod support;
 
 use evergate_evidence::verify::FindingKind;
+use std::path::Path;
 use support::records::{Shape, fill, random_store};
 use support::{Folder, StoreWriter, verify};
 
@@ -157,4 +158,44 @@ fn bundle_is_proved_and_each_bit_of_it_is_found() {
         }
         std::fs::write(bundle.join(&name), good).unwrap();
     }
+}
+
+#[test]
+fn exit_codes_and_json_are_an_interface() {
+    let folder = Folder::new("exit");
+    let built = random_store(&folder.0.join("store"), 9, Shape::default());
+    let trust = folder.0.join("trust.json");
+    std::fs::write(&trust, &built.trust).unwrap();
+    let run = |folder: &Path, trust: &Path| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_evergate-audit"));
+        let output = command.args(["verify", "--json", "--trust"]).arg(trust).arg(folder).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        (output.status.code(), text, String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, text, _) = run(&built.root, &trust);
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((code, report["ok"].as_bool()), (Some(0), Some(true)));
+    std::fs::write(built.root.join("statements"), b"").unwrap();
+    let (code, text, _) = run(&built.root, &trust);
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((code, report["findings"][0]["path"].as_str()), (Some(1), Some("statements")));
+    let (code, _, error) = run(&folder.0.join("nothing"), &trust);
+    assert_eq!(code, Some(2));
+    assert!(error.contains("neither a store nor a bundle"), "{error}");
+    std::fs::write(&trust, "{}").unwrap();
+    let (code, _, error) = run(&built.root, &trust);
+    assert_eq!(code, Some(2));
+    assert!(error.contains("trust file"), "{error}");
+}
+
+#[test]
+fn hostile_names_and_texts_are_escaped() {
+    let folder = Folder::new("hostile");
+    let built = random_store(&folder.0.join("store"), 9, Shape::default());
+    let trust = folder.0.join("trust.json");
+    std::fs::write(&trust, &built.trust).unwrap();
+    std::fs::write(built.root.join("segments/\x1b[31m\n"), b"").unwrap();
+    let report = verify(&built.root, &trust, None).unwrap();
+    assert_eq!(report.warnings[0].path, "segments/\\u{1b}[31m\\n");
+    assert!(report.ok);
 }

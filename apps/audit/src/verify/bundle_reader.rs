@@ -103,7 +103,11 @@ fn check_files(root: &Path, manifest: &Manifest, findings: &mut Findings) -> Res
             findings.add(FindingKind::Description, MANIFEST, None, format!("invalid path {name}"));
         } else if !present.contains(name) {
             findings.add_once(FindingKind::Missing, name, "the manifest names it");
-            findings.add_once(FindingKind::Description, MANIFEST, format!("it names {name}, which is missing"));
+            findings.add_once(
+                FindingKind::Description,
+                MANIFEST,
+                format!("it names {name}, which is missing"),
+            );
         } else {
             let path = root.join(name);
             let digest = digest(&path).map_err(|error| unreadable(&path, &error))?;
