@@ -1,5 +1,6 @@
-//! Frames of a `.proofs` file: receipts of the batches whose first record lies in the segment, in order, and the receipt
-//! of the segment's deletion.
+//! Frames of a `.proofs` file: receipts of the batches whose first record lies in the segment, in order.
+//!
+//! A frame of another kind has the receipt of the segment's deletion.
 
 use crate::cursor::Cursor;
 use crate::statement::STATEMENT_BYTES;
