@@ -30,7 +30,7 @@ demo: ## checks of one node, then a cluster that loses its nodes under traffic; 
 	@$(CARGO) build --profile demo --locked -p evergate
 	@EVERGATE="$(CARGO_TARGET_DIR)/demo/evergate" scripts/demo
 
-audit-demo: ## record, sign, find and verify a few sessions in namespaces; a changed bit is found (root; within a minute)
+audit-demo: ## record, sign, find and verify sessions in namespaces; a changed bit is found (root; a minute)
 	@scripts/setup build demo test
 	@$(CARGO) build --profile demo --locked -p evergate -p evergate-audit -p evergate-master
 	@scripts/audit-demo

@@ -18,7 +18,7 @@ pub mod record;
 pub mod segment_file;
 pub mod status;
 pub mod store;
-pub mod verify;
 #[cfg(feature = "object-store")]
 mod tier;
+pub mod verify;
 pub mod when;

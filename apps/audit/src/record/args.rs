@@ -23,7 +23,7 @@ pub struct RecordArgs {
     /// Folder of the record
     #[arg(long, value_name = "DIR")]
     pub store: PathBuf,
-    /// Part of the traffic, from 0: Recorders on several machines share a mirrored port
+    /// Part of the traffic, from 0: Recorders on several machines share the copies of a port
     #[arg(long, value_name = "I/N", default_value = "0/1")]
     pub part: Part,
     /// Fanout group: Recorders on one machine share the interface
@@ -128,7 +128,7 @@ impl RecordArgs {
             }
             (None, None) => {
                 return Err(Failure::wrong(
-                    "master: nothing says which certificate the Master has; give --master-id or --master-ca",
+                    "master: its certificate is not known; give --master-id or --master-ca",
                 ));
             }
         };

@@ -3,8 +3,8 @@
 //! It alone owns the [`RecordStream`]. It decides before a block whether the disk has room for its packets; without
 //! room it counts them, and the stream declares them lost.
 
+use crate::record::disk_space::DiskSpace;
 use crate::record::job::{Job, Totals};
-use crate::record::room::Room;
 use crate::record::source::Fed;
 use evergate_capture::{BlockView, RawPacket as RingPacket};
 use evergate_digest::{Message, sha256_many};
@@ -34,7 +34,7 @@ pub(crate) struct Outlet {
 pub(crate) struct Digest {
     stream: RecordStream,
     outlet: Outlet,
-    room: Room,
+    space: DiskSpace,
     spilled: Arc<AtomicUsize>,
     counts: Counts,
     /// Frames of a block with their VLAN tags put back.
@@ -51,10 +51,15 @@ pub(crate) struct Counts {
 }
 
 impl Digest {
-    pub(crate) fn new(stream: RecordStream, outlet: Outlet, room: Room, spilled: Arc<AtomicUsize>) -> Digest {
+    pub(crate) fn new(
+        stream: RecordStream,
+        outlet: Outlet,
+        space: DiskSpace,
+        spilled: Arc<AtomicUsize>,
+    ) -> Digest {
         let counts = Counts::default();
         let (tagged, block) = (Vec::new(), Vec::new());
-        Digest { stream, outlet, room, spilled, counts, tagged, block }
+        Digest { stream, outlet, space, spilled, counts, tagged, block }
     }
 
     /// Runs until the ring thread ends. Answers what the last mark needs.
@@ -98,7 +103,7 @@ impl Digest {
     }
 
     fn on_block(&mut self, view: &BlockView<'_>) {
-        if !self.room.has(view.bytes().len() as u64) {
+        if !self.space.has(view.bytes().len() as u64) {
             self.stream.on_unwritten(u64::from(view.packet_count()));
             return;
         }

@@ -1,6 +1,6 @@
 //! Link to the Master: hands statements in, and stores the receipts.
 //!
-//! Capture never waits for it. A statement is read from the chain on disk, so a Master that was away for a week costs no
+//! Capture never waits for it. A statement is read from the chain on disk: a Master that was away for a week costs no
 //! memory. Bound: 64 statements without an answer on a connection.
 
 use crate::index::{IndexWriter, ProofPlace};
@@ -66,6 +66,16 @@ struct State {
     /// Entries of the outbox that were sent on this connection, by the number of their request.
     events: BTreeMap<u64, SentEvent>,
     phase: Phase,
+}
+
+impl State {
+    /// Whether the Recorder has stopped, and every statement has its receipt or the time is over.
+    fn is_finished(&self) -> bool {
+        match self.phase {
+            Phase::Recording => false,
+            Phase::Last(until) => self.acknowledged == self.durable || Instant::now() >= until,
+        }
+    }
 }
 
 /// An entry of the outbox without an answer.
@@ -170,7 +180,7 @@ impl Link {
                 Err(LinkError::Foreign(error) | LinkError::Away(error)) => {
                     if !std::mem::replace(&mut warned, true) {
                         eprintln!(
-                            "evergate-audit: master: {error}; capture goes on, statements wait on disk, trying again"
+                            "evergate-audit: master: {error}; capture continues, statements wait on disk, trying again"
                         );
                     }
                 }
@@ -194,8 +204,7 @@ impl Link {
     }
 
     fn is_finished(&self) -> bool {
-        let state = self.state();
-        matches!(state.phase, Phase::Last(until) if state.acknowledged == state.durable || Instant::now() >= until)
+        self.state().is_finished()
     }
 
     fn connect(&self, master: &Master, identity: &Identity) -> Result<Session, LinkError> {
@@ -208,8 +217,8 @@ impl Link {
         let welcome = &connected.welcome;
         if !origin.is_empty() && origin != welcome.origin {
             return Err(LinkError::Foreign(format!(
-                "master: {} keeps the log {:?}, and this store belongs to {origin:?}; give the right --master, or record \
-                 into a new folder",
+                "master: {} keeps the log {:?}, and this store belongs to {origin:?}; give the right --master, or \
+                 record into a new folder",
                 master.address, welcome.origin
             )));
         }
@@ -282,9 +291,7 @@ impl Link {
             }
             let mut state = self.state();
             let next = loop {
-                if is_over()
-                    || matches!(state.phase, Phase::Last(until) if state.acknowledged == state.durable || Instant::now() >= until)
-                {
+                if is_over() || state.is_finished() {
                     return Ok(());
                 }
                 if state.sent < state.durable

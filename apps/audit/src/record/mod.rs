@@ -6,6 +6,7 @@
 mod args;
 mod baseline;
 mod digest;
+mod disk_space;
 mod file_source;
 mod identity;
 mod job;
@@ -14,7 +15,6 @@ mod receipts;
 mod recovery;
 mod report;
 mod ring_thread;
-mod room;
 mod rows;
 mod session;
 mod source;
@@ -51,7 +51,8 @@ pub fn run(args: &RecordArgs) -> Result<ExitCode, Failure> {
 fn file_source(file: &Path, store: &Store, recovered: &Recovered) -> Result<Source, Failure> {
     if recovered.next_seq > 1 {
         return Err(Failure::wrong(format!(
-            "store: {} has records already, and times of a file would go back behind them; read the file into a new folder",
+            "store: {} has records already, and times of a file would go back behind them; read the file into a \
+             new folder",
             store.root().display()
         )));
     }

@@ -175,8 +175,8 @@ impl Session<'_> {
         let acknowledged = last_acknowledged(&self.store)?;
         if acknowledged > durable {
             return Err(Failure::wrong(format!(
-                "store: it has a receipt of batch {acknowledged}, and its statements end at batch {durable}: statements \
-                 are missing; restore the newest copy, or record into a new folder with a new identity"
+                "store: it has a receipt of batch {acknowledged}, and its statements end at batch {durable}: \
+                 statements are missing; restore the newest copy, or record into a new folder with a new identity"
             )));
         }
         let mut starts = BTreeMap::new();

@@ -3,9 +3,9 @@
 use crate::cli::Failure;
 use crate::record::baseline::{BaselineFile, missed_since};
 use crate::record::digest::{Counts, Digest, Outlet, now_ns};
+use crate::record::disk_space::{DiskSpace, RESERVE_BYTES};
 use crate::record::file_source;
 use crate::record::ring_thread::RingThread;
-use crate::record::room::{RESERVE_BYTES, Room};
 use crate::record::session::{join, spawn};
 use crate::store::Store;
 use evergate_capture::{Interface, InterfaceStatistics, Ring};
@@ -106,7 +106,7 @@ impl Source {
         let folder = store.root().to_owned();
         let ring =
             RingThread::new(ring, before, jobs, stop.clone(), RETIRE, folder.clone(), Arc::clone(&spilled));
-        let digest = Digest::new(stream, outlet, Room::new(folder, RESERVE_BYTES), spilled);
+        let digest = Digest::new(stream, outlet, DiskSpace::new(folder, RESERVE_BYTES), spilled);
         let ring = spawn("ring", move || ring.run().map_err(|error| error.to_string()))?;
         let digest = spawn("digest", move || digest.run(&queue).map_err(|error| format!("digest: {error}")))?;
         Ok(Running { ring: Some(ring), digest, interface })

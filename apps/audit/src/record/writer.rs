@@ -1,6 +1,6 @@
 //! The writer and the committer: segments to files, statements to the chain.
 //!
-//! Order on disk: the bytes of a batch, then its statement, then the Master hears of it. The writer fills the page
+//! Order on disk: the bytes of a batch, then its statement, then the Master receives it. The writer fills the page
 //! cache; the committer waits for the disk, once for all statements that wait. A full disk holds the writer, and with
 //! it the ring, until there is room: no record that has a number is lost.
 
