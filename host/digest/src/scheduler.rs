@@ -85,6 +85,9 @@ pub(crate) fn digest_side_by_side(wide: Wide, messages: &[Message<'_>], digests:
     loop {
         for (column, lane) in lanes.iter_mut().enumerate().filter(|(_, lane)| lane.is_none()) {
             *lane = next_lane(&mut waiting, digests);
+            if let Some(later) = lane.as_ref().and_then(|lane| messages.get(lane.index + LANES)) {
+                wide.prefetch(later.body);
+            }
             state.iter_mut().zip(START).for_each(|(word, start)| word[column] = start);
         }
         if lanes.iter().flatten().count() < LANES_WORTH {
