@@ -44,6 +44,8 @@ pub struct RingOptions {
     pub fanout: Option<Group>,
     /// Choice of frames; `None` receives all.
     pub filter: Option<Filter>,
+    /// Whether packets that this machine sends are received too.
+    pub outgoing: bool,
 }
 
 impl RingOptions {
@@ -59,6 +61,7 @@ impl RingOptions {
             promiscuous: true,
             fanout: None,
             filter: None,
+            outgoing: false,
         }
     }
 
@@ -131,7 +134,7 @@ impl Ring {
             Some(group) => {
                 ring.refuse_all()?;
                 ring.bind()?;
-                ring.join(group, 0)?;
+                ring.join(group, options, 0)?;
                 ring.begin(options)?;
             }
             None => ring.bind()?,
@@ -149,9 +152,9 @@ impl Ring {
             ring.refuse_all()?;
             ring.bind()?;
             match group {
-                Some(group) => ring.join(group, 0)?,
+                Some(group) => ring.join(group, options, 0)?,
                 None => {
-                    ring.join(Group(0), libc::PACKET_FANOUT_FLAG_UNIQUEID)?;
+                    ring.join(Group(0), options, libc::PACKET_FANOUT_FLAG_UNIQUEID)?;
                     group = Some(ring.group()?);
                 }
             }
@@ -175,7 +178,11 @@ impl Ring {
             set(&socket, libc::SOL_PACKET, name, &value).map_err(CaptureError::kernel(what))
         };
         option(libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V3 as i32, "choosing TPACKET_V3")?;
-        option(libc::PACKET_IGNORE_OUTGOING, 1, "ignoring sent packets (PACKET_IGNORE_OUTGOING)")?;
+        option(
+            libc::PACKET_IGNORE_OUTGOING,
+            i32::from(!options.outgoing),
+            "ignoring sent packets (PACKET_IGNORE_OUTGOING)",
+        )?;
         request_memory(&socket, blocks, options)?;
         let mapping = Mapping::new(&socket, blocks, options.block_bytes)
             .map_err(|error| memory_error(error, options, "mapping the ring"))?;
@@ -202,8 +209,9 @@ impl Ring {
     /// Joins a group that divides by the kernel's symmetric flow hash. Never with defragmentation: datagrams would be
     /// received that no wire carried. The group has its own hook in the kernel, which does not know the socket's
     /// PACKET_IGNORE_OUTGOING.
-    fn join(&self, group: Group, flags: u32) -> Result<(), CaptureError> {
-        let mode = libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING | flags;
+    fn join(&self, group: Group, options: &RingOptions, flags: u32) -> Result<(), CaptureError> {
+        let outgoing = if options.outgoing { 0 } else { libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING };
+        let mode = libc::PACKET_FANOUT_HASH | outgoing | flags;
         let value = u32::from(group.0) | mode << 16;
         set(&self.socket, libc::SOL_PACKET, libc::PACKET_FANOUT, &value).map_err(|reported| {
             CaptureError::Fanout { group: group.0, name: self.interface.name().to_owned(), reported }

@@ -18,7 +18,7 @@ pub struct RecordArgs {
     #[arg(long, value_name = "IF", required_unless_present = "read")]
     pub interface: Option<String>,
     /// Record the packets of a pcap or pcapng file into a new store
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["interface", "part", "fanout", "require_wire"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["interface", "part", "fanout", "require_wire", "outgoing"])]
     pub read: Option<PathBuf>,
     /// Folder of the record
     #[arg(long, value_name = "DIR")]
@@ -53,6 +53,9 @@ pub struct RecordArgs {
     /// Record only frames for this machine
     #[arg(long)]
     pub no_promiscuous: bool,
+    /// Record packets that this machine sends too: for the interface of a switch instead of a port with copies
+    #[arg(long)]
+    pub outgoing: bool,
     /// Refuse an interface that joins packets (GRO, LRO)
     #[arg(long)]
     pub require_wire: bool,
@@ -82,6 +85,18 @@ impl RecordArgs {
     /// The kernel's filter; `None` for all of the traffic.
     pub(crate) fn filter(&self) -> Option<Filter> {
         (self.part.parts > 1).then_some(Filter::Partition(self.part))
+    }
+
+    /// The kernel's filter in words; empty: all packets that the interface receives.
+    pub(crate) fn filter_text(&self) -> String {
+        let part = (self.part.parts > 1).then(|| format!("part {} of {}", self.part.part, self.part.parts));
+        let outgoing = self.outgoing.then(|| "sent packets too".to_owned());
+        part.into_iter().chain(outgoing).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether the record has exactly the packets that the interface counts as received.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.part.parts == 1 && self.fanout.is_none() && !self.outgoing
     }
 
     /// Files of the identity, if options name them.

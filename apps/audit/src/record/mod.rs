@@ -106,6 +106,7 @@ fn open_ring(args: &RecordArgs, interface: &str) -> Result<Ring, Failure> {
     options.promiscuous = !args.no_promiscuous;
     options.fanout = args.fanout.map(Group);
     options.filter = args.filter();
+    options.outgoing = args.outgoing;
     let ring = Ring::open(&options).map_err(|error| Failure::wrong(error.to_string()))?;
     check_offloads(args, ring.interface())?;
     Ok(ring)

@@ -85,8 +85,7 @@ impl Session<'_> {
         let link = Arc::new(self.link(unanswered.clone())?);
         let stream = self.stream();
         let Session { args, store, info, identity, source, .. } = self;
-        let (name, baseline) =
-            (source.name(), source.baseline(args.part.parts == 1 && args.fanout.is_none()));
+        let (name, baseline) = (source.name(), source.baseline(args.is_whole()));
         let (outputs, output_queue) = sync_channel(OUTPUTS_MAX);
         let (recycled, recycled_queue) = channel();
         let (commits, commit_queue) = channel();
@@ -139,8 +138,6 @@ impl Session<'_> {
     fn stream(&self) -> RecordStream {
         let Session { args, info, recovered, source, .. } = self;
         let now_ns = source.start_ns();
-        let filter =
-            if info.parts > 1 { format!("part {} of {}", info.part, info.parts) } else { String::new() };
         let origin = Origin {
             recorder: self.identity.id(),
             partition: Partition { part: info.part, parts: info.parts },
@@ -149,7 +146,7 @@ impl Session<'_> {
             next_connection: recovered.next_connection,
             next_segment: recovered.next_segment,
             interfaces: vec![source.name()],
-            filter,
+            filter: args.filter_text(),
             snaplen: args.snaplen,
         };
         let segments = SegmentLimits {
