@@ -12,7 +12,7 @@ use evergate_evidence::merkle::{Hash, sha256};
 use evergate_evidence::record::{Body, Record};
 use evergate_evidence::segment::SegmentEncoder;
 use evergate_evidence::statement::Statement;
-use evergate_evidence::verify::{BATCHES, BatchProof, RecordDigest, SESSION, receipt_frame};
+use evergate_evidence::verify::{BATCHES, BatchProof, ReceiptFrame, RecordDigest, SESSION};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -209,9 +209,10 @@ fn read_receipts(store: &Store, number: u64) -> Result<Vec<Received>, Failure> {
     while let Some((length, behind)) = rest.split_first_chunk::<4>() {
         let (frame, behind) =
             behind.split_at_checked(u32::from_be_bytes(*length) as usize).ok_or_else(wrong)?;
-        let frame = receipt_frame(frame).ok_or_else(wrong)?;
-        let statement = Statement::decode(frame.statement).map_err(|_| wrong())?;
-        receipts.push(Received { statement, proof: frame.proof.to_vec() });
+        if let ReceiptFrame::Batch(statement, proof) = ReceiptFrame::decode(frame).ok_or_else(wrong)? {
+            let statement = Statement::decode(statement).map_err(|_| wrong())?;
+            receipts.push(Received { statement, proof: proof.to_vec() });
+        }
         rest = behind;
     }
     Ok(receipts)

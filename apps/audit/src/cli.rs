@@ -31,8 +31,16 @@ struct Cli {
 enum Command {
     /// Record the traffic of an interface
     Record(RecordArgs),
+    /// Print the id of a Recorder or of a certificate
+    Identity(record::IdentityArgs),
     /// Find connections by time, address, host name, random or request
     Find(crate::find::Args),
+    /// Show what a store has, what waits, and how long the disk lasts
+    Status(crate::status::Args),
+    /// Set, lift and list legal holds
+    Hold(crate::hold::Args),
+    /// Delete the oldest segments by bytes and days; holds win
+    Expire(crate::expire::Args),
     /// Bring the index of a store up to date, or make it again from the segments
     Index(crate::index::command::Args),
     /// Prove a store or a bundle, offline
@@ -65,7 +73,11 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let result: Result<ExitCode, Failure> = match &cli.command {
         Command::Find(args) => crate::find::run(args),
+        Command::Status(args) => crate::status::run(args),
+        Command::Hold(args) => crate::hold::run(args),
+        Command::Expire(args) => crate::expire::run(args),
         Command::Index(args) => crate::index::command::run(args),
+        Command::Identity(args) => record::print_identity(args),
         Command::Record(args) => record::run(args),
         Command::Verify(args) => crate::verify::run(args),
     };

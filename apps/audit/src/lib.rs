@@ -4,12 +4,21 @@
 
 pub mod bundle;
 pub mod cli;
+#[cfg(feature = "cold")]
+mod cold;
+pub mod expire;
 pub mod find;
+pub mod hold;
+pub mod holds;
 pub mod index;
+pub mod outbox;
 mod output;
 mod progress;
 pub mod record;
 pub mod segment_file;
+pub mod status;
 pub mod store;
-pub mod when;
+#[cfg(feature = "object-store")]
+mod tier;
 pub mod verify;
+pub mod when;

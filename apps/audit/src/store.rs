@@ -192,6 +192,23 @@ impl Store {
         self.root.join("outbox")
     }
 
+    /// Lock of commands that change holds, deletions or files of the index. It ends when the file is dropped.
+    pub(crate) fn lock_for_maintenance(&self) -> Result<File, Failure> {
+        let path = self.index().join("maintenance.lock");
+        let open = || {
+            std::fs::create_dir_all(self.index())?;
+            let file = File::options().create(true).truncate(false).write(true).open(&path)?;
+            flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            Ok(file)
+        };
+        open().map_err(|error: std::io::Error| {
+            Failure::wrong(format!(
+                "store: cannot lock {}: {error}; wait until other commands on this store have ended",
+                path.display()
+            ))
+        })
+    }
+
     /// Whether a Recorder has the store open.
     pub fn is_locked(&self) -> bool {
         let Ok(file) = File::open(self.root.join("lock")) else { return false };

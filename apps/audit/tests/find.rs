@@ -2,11 +2,11 @@
 
 mod index_support;
 
-use serde_json::Value;
 use index_support::{
     BASE_NS, DAY_NS, Folder, SECOND_NS, audit_code, connection, hex, json_lines, random_of, request_id,
     sample,
 };
+use serde_json::Value;
 
 /// Numbers of the connections that `find` prints.
 fn numbers(path: &str, arguments: &[&str]) -> Vec<u64> {

@@ -4,9 +4,11 @@ mod index_support;
 
 use evergate_audit::index::{IndexEvent, IndexWriter, SegmentTable, catch_up, rebuild};
 use evergate_audit::store::Store;
+use index_support::{BASE_NS, DAY_NS, Folder, StoreBuilder, audit, audit_code, connection, sample};
+use proptest::prelude::*;
 use rusqlite::types::Value;
 use std::path::Path;
-use index_support::{BASE_NS, DAY_NS, Folder, StoreBuilder, audit_code, connection, sample};
+use std::sync::OnceLock;
 
 /// All rows of all tables of all files of an index, in the order of their keys.
 fn dump(store: &Store) -> Vec<String> {
@@ -183,6 +185,60 @@ fn times_of_many_days_have_a_bound() {
     builder.end_segment();
     let result = rebuild(&builder.store).expect("rebuilt");
     assert!(result.damaged.is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn changed_segments_are_indexed_or_named(
+        at in 0.0f64..1.0, bytes in prop::collection::vec(any::<u8>(), 1..200), is_inserted: bool
+    ) {
+        static STORE: OnceLock<(Folder, Vec<u8>)> = OnceLock::new();
+        let (folder, whole) = STORE.get_or_init(|| {
+            let folder = Folder::new("index-changed");
+            let mut builder = StoreBuilder::new(&folder.0, 1);
+            for segment in 0..2 {
+                builder.begin_segment();
+                (1..20).for_each(|number| builder.push_connection(segment * 20 + number, BASE_NS + number));
+                builder.end_segment();
+            }
+            let whole = std::fs::read(builder.store.segment(1)).expect("segment");
+            (folder, whole)
+        });
+        let store = Store::at(&folder.0);
+        let begin = (at * whole.len() as f64) as usize;
+        let end = if is_inserted { begin } else { whole.len().min(begin + bytes.len()) };
+        let changed = [&whole[..begin], &bytes, &whole[end..]].concat();
+        std::fs::write(store.segment(1), &changed).expect("changed");
+        let result = rebuild(&store).expect("other errors have no cause");
+        for error in &result.damaged {
+            prop_assert!(error.to_string().contains("0000000001.pcapng"), "{}", error);
+        }
+    }
+
+    #[test]
+    fn changed_index_is_read_or_refused(at in 0.0f64..1.0, value: u8, length in 1usize..200) {
+        static STORE: OnceLock<(Folder, Vec<u8>)> = OnceLock::new();
+        let (folder, whole) = STORE.get_or_init(|| {
+            let folder = Folder::new("index-hostile");
+            let store = sample(&folder.0, 1);
+            let whole = std::fs::read(store.index().join("2026-11-28.sqlite")).expect("index");
+            (folder, whole)
+        });
+        let mut bytes = whole.clone();
+        let begin = (at * bytes.len() as f64) as usize;
+        let end = bytes.len().min(begin + length);
+        bytes[begin..end].fill(value);
+        std::fs::write(folder.0.join("index/2026-11-28.sqlite"), bytes).expect("changed");
+        let path = folder.0.to_str().expect("path");
+        for query in [&[][..], &["--sni", "*.example1.com"], &["--request-id", "abc"]] {
+            let output = audit(&[&["find", path, "--json"], query].concat());
+            let message = String::from_utf8_lossy(&output.stderr);
+            prop_assert!(matches!(output.status.code(), Some(0 | 2)), "{:?} {message}", output.status);
+            prop_assert!(!message.contains("panicked"), "{message}");
+        }
+    }
 }
 
 #[test]

@@ -94,3 +94,41 @@ fn every_single_bit_is_found_and_named() {
     println!("{bits} single bits found and named");
     assert!(verify(&built.root, &trust, None).unwrap().ok);
 }
+
+#[test]
+fn independent_verifier_agrees_on_mutations() {
+    let folder = Folder::new("independent");
+    let stores = base_stores(&folder.0);
+    let (trust, work) = (folder.0.join("trust.json"), folder.0.join("work"));
+    for store in &stores[..4] {
+        let ours = verify(store, &trust, None).unwrap().checked;
+        let answer = support::python::verify(store, &trust, None);
+        assert!(answer.ok, "{}: {:?}", store.display(), answer.findings);
+        let counts = [
+            ("records", ours.records),
+            ("packets", ours.packets),
+            ("packet_bytes", ours.packet_bytes),
+            ("declared_lost", ours.declared_lost),
+            ("batches", ours.batches),
+            ("acknowledged", ours.acknowledged),
+            ("segments", ours.segments),
+        ];
+        for (name, count) in counts {
+            assert_eq!(answer.checked[name].as_u64(), Some(count), "{name}");
+        }
+    }
+    let mut failures = Vec::new();
+    for seed in 5000..5000 + 2 * KINDS.len() as u64 {
+        let kind = KINDS[(seed % KINDS.len() as u64) as usize];
+        let store_seed = seed / KINDS.len() as u64 % STORES;
+        copy_store(&stores[store_seed as usize], &work);
+        let Some(mutation) = mutate(&work, kind, seed, store_seed) else { continue };
+        let expected = work.with_extension("expected");
+        let expected = mutation.needs_expected.then_some(expected.as_path());
+        let answer = support::python::verify(&work, &trust, expected);
+        if answer.ok || !answer.findings.iter().any(|(_, path)| mutation.paths.contains(path)) {
+            failures.push(format!("seed {seed}: {mutation:?}: {:?}", answer.findings));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}

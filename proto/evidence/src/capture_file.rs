@@ -263,11 +263,7 @@ impl CaptureDecoder {
         Ok(CapturedPacket { time_ns, interface: index, link_type, wire_bytes, data })
     }
 
-    fn simple_packet<'a>(
-        &self,
-        order: Order,
-        content: &'a [u8],
-    ) -> Result<CapturedPacket<'a>, &'static str> {
+    fn simple_packet<'a>(&self, order: Order, content: &'a [u8]) -> Result<CapturedPacket<'a>, &'static str> {
         let interface = self.interfaces.first().ok_or("packet of an unknown interface")?;
         let wire_bytes = order.u32(content, 0).ok_or("packet block is too short")?;
         let limit = if interface.snaplen == 0 { u32::MAX } else { interface.snaplen };
@@ -471,7 +467,8 @@ mod tests {
 
     #[test]
     fn errors_name_place_and_reason() {
-        let error = |bytes: &[u8]| read(bytes, 4096).map_err(|error| (error.offset, error.reason)).unwrap_err();
+        let error =
+            |bytes: &[u8]| read(bytes, 4096).map_err(|error| (error.offset, error.reason)).unwrap_err();
         assert_eq!(error(b"GIF89a"), (0, "neither pcap nor pcapng"));
         assert_eq!(error(b"\xd4"), (0, "the file ends before its head"));
         let good = pcap(false, false, &[(1, 2, vec![7; 9])]);

@@ -15,7 +15,6 @@
 
 #![forbid(unsafe_code)]
 
-
 pub mod base64;
 pub mod capture_file;
 pub mod checkpoint;

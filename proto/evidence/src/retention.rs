@@ -55,7 +55,7 @@ pub enum Cover {
     Segments {
         /// Segments with a held connection.
         held: BTreeSet<u64>,
-        /// Segments that the index does not cover, so that they may have one.
+        /// Segments that may have one, because the index lacks them or the next one.
         unknown: BTreeSet<u64>,
     },
 }
@@ -85,7 +85,7 @@ pub enum Reason {
     Open,
     /// The hold of this name needs it.
     Held(String),
-    /// The hold of this name may need it: the index does not cover the segment.
+    /// The hold of this name may need it: the index lacks the segment or the next one.
     MaybeHeld(String),
     /// Its times are unknown.
     Unreadable,
@@ -121,7 +121,10 @@ impl fmt::Display for Reason {
             Reason::Open => f.write_str("open: the Recorder may still write to it"),
             Reason::Held(name) => write!(f, "hold {name}"),
             Reason::MaybeHeld(name) => {
-                write!(f, "hold {name} may need it: the index does not cover it; run `evergate-audit index`")
+                write!(
+                    f,
+                    "hold {name} may need it: the index lacks this segment or the next; run `evergate-audit index`"
+                )
             }
             Reason::Unreadable => f.write_str("its times are unknown; run `evergate-audit verify`"),
             Reason::WithinLimits => f.write_str("within the limits"),

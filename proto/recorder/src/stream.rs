@@ -10,7 +10,7 @@ use crate::losses::{InterfaceTotals, Losses, RingTotals};
 use evergate_evidence::extents::PacketPlace;
 use evergate_evidence::mark::{Mark, MarkKind, SegmentBegin, SegmentEnd};
 use evergate_evidence::merkle::{Hash, leaf_hash};
-use evergate_evidence::record::{Body, Gap, GapReason, Packet, Record, flags};
+use evergate_evidence::record::{Body, Gap, GapReason, PACKET_HEAD_BYTES, Packet, Record, flags};
 use evergate_evidence::segment::SegmentEncoder;
 use evergate_evidence::statement::{ChainEnd, Partition, Statement};
 use serde::Serialize;
@@ -83,6 +83,35 @@ pub struct Uncovered {
     pub packet_bytes: Option<usize>,
 }
 
+/// First part of a packet's leaf: the prefix of leaves (RFC 6962), and the head of the record. The data follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeafHead(pub [u8; 1 + PACKET_HEAD_BYTES]);
+
+impl LeafHead {
+    fn of(packet: &Packet<'_>, seq: u64, interface: u16) -> LeafHead {
+        let mut head = [0; 1 + PACKET_HEAD_BYTES];
+        head[1..].copy_from_slice(&packet.head(seq, interface));
+        LeafHead(head)
+    }
+}
+
+/// SHA-256 of leaves. An implementation may hash several at once.
+pub trait LeafHasher {
+    /// Appends the hash of each head with its packet's data, in order.
+    fn hash_leaves(&mut self, heads: &[LeafHead], packets: &[RawPacket<'_>], leaves: &mut Vec<Hash>);
+}
+
+/// Hasher of one leaf after the other.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OneByOne;
+
+impl LeafHasher for OneByOne {
+    fn hash_leaves(&mut self, heads: &[LeafHead], packets: &[RawPacket<'_>], leaves: &mut Vec<Hash>) {
+        leaves
+            .extend(heads.iter().zip(packets).map(|(head, packet)| leaf_hash(&[&head.0[1..], packet.data])));
+    }
+}
+
 /// Output since the last poll.
 #[derive(Debug, Default)]
 pub struct Output {
@@ -150,6 +179,8 @@ pub struct RecordStream {
     has_unindexed: bool,
     output: Output,
     scratch: Vec<u8>,
+    heads: Vec<LeafHead>,
+    leaves: Vec<Hash>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -178,6 +209,8 @@ impl RecordStream {
             has_unindexed: false,
             output: Output::default(),
             scratch: Vec::new(),
+            heads: Vec::new(),
+            leaves: Vec::new(),
             origin,
             limits,
         }
@@ -254,34 +287,26 @@ impl RecordStream {
         self.losses.record_unwritten(packets, self.now_ns);
     }
 
-    /// Takes a packet.
-    pub fn on_packet(&mut self, raw: &RawPacket<'_>) {
+    /// Takes packets that arrived one after the other, such as those of a block.
+    pub fn on_packets(&mut self, packets: &[RawPacket<'_>], hasher: &mut dyn LeafHasher) {
+        if packets.is_empty() {
+            return;
+        }
         if let Some(gap) = self.losses.poll_unwritten(self.now_ns) {
             self.push_gap(gap);
         }
-        let frame = Frame::read(raw.data);
-        let mut marks = raw.flags;
-        let place = match frame.content {
-            Content::Tcp(segment) => self.connections.on_segment(raw.time_ns, frame.vlan, &segment),
-            Content::Fragment | Content::Other => {
-                marks |= if frame.content == Content::Fragment { flags::FRAGMENT } else { 0 };
-                Place::default()
-            }
-        };
-        if (raw.data.len() as u64) < u64::from(raw.wire_bytes) {
-            marks |= flags::CUT;
+        let segment = self.begin_segment();
+        let mut heads = std::mem::take(&mut self.heads);
+        let mut leaves = std::mem::take(&mut self.leaves);
+        heads.clear();
+        leaves.clear();
+        let first = self.next_seq;
+        heads.extend(packets.iter().map(|raw| self.push_packet(raw, &segment)));
+        hasher.hash_leaves(&heads, packets, &mut leaves);
+        for ((seq, leaf), raw) in (first..).zip(&leaves).zip(packets) {
+            self.batches.push(*leaf, seq, raw.time_ns, Some(raw.data.len()), self.now_ns);
         }
-        let packet = Packet {
-            time_ns: raw.time_ns,
-            wire_bytes: raw.wire_bytes,
-            connection: place.connection,
-            packet_seq: place.packet_seq,
-            direction: place.direction,
-            flags: marks,
-            data: raw.data,
-        };
-        self.push_packet(&packet, raw.interface);
-        self.losses.record_written();
+        (self.heads, self.leaves) = (heads, leaves);
     }
 
     /// Writes a mark.
@@ -366,14 +391,33 @@ impl RecordStream {
         self.output.events.push((self.output.bytes.len(), Event::Record(Box::new(record), offset)));
     }
 
-    fn push_packet(&mut self, packet: &Packet<'_>, interface: u16) {
-        let segment = self.begin_segment();
-        let seq = self.next_seq;
-        let leaf = leaf_hash(&[&packet.head(seq, interface), packet.data]);
-        self.batches.push(leaf, seq, packet.time_ns, Some(packet.data.len()), self.now_ns);
-        let offset = self.segment_bytes(&segment);
-        self.encoder.push_packet(packet, seq, interface, &mut self.output.bytes);
+    /// Appends a packet's block, and answers the first part of its leaf.
+    fn push_packet(&mut self, raw: &RawPacket<'_>, segment: &OpenSegment) -> LeafHead {
+        let frame = Frame::read(raw.data);
+        let mut marks = raw.flags;
+        let place = match frame.content {
+            Content::Tcp(part) => self.connections.on_segment(raw.time_ns, frame.vlan, &part),
+            Content::Fragment | Content::Other => {
+                marks |= if frame.content == Content::Fragment { flags::FRAGMENT } else { 0 };
+                Place::default()
+            }
+        };
+        if (raw.data.len() as u64) < u64::from(raw.wire_bytes) {
+            marks |= flags::CUT;
+        }
+        let packet = Packet {
+            time_ns: raw.time_ns,
+            wire_bytes: raw.wire_bytes,
+            connection: place.connection,
+            packet_seq: place.packet_seq,
+            direction: place.direction,
+            flags: marks,
+            data: raw.data,
+        };
+        let (seq, offset) = (self.next_seq, self.segment_bytes(segment));
+        self.encoder.push_packet(&packet, seq, raw.interface, &mut self.output.bytes);
         self.next_seq += 1;
+        self.losses.record_written();
         if self.is_indexed {
             let (connection, time_ns) = (packet.connection, packet.time_ns);
             let place = PacketPlace { connection, seq, time_ns, offset };
@@ -381,6 +425,7 @@ impl RecordStream {
         } else if !std::mem::replace(&mut self.has_unindexed, true) {
             self.output.events.push((self.output.bytes.len(), Event::Unindexed));
         }
+        LeafHead::of(&packet, seq, raw.interface)
     }
 
     /// The open segment; a new one if none is open.
@@ -568,7 +613,7 @@ mod tests {
                         let data = frame(&[], (client, 1000), (9, 443), 0, flags, &data);
                         let wire_bytes = data.len() as u32;
                         let raw = RawPacket { interface: 0, time_ns: now_ns, wire_bytes, flags: 0, data: &data };
-                        stream.on_packet(&raw);
+                        stream.on_packets(&[raw], &mut OneByOne);
                     }
                     Step::Drops(count) => {
                         totals.packets += u64::from(count);

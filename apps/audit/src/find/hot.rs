@@ -5,13 +5,13 @@ use crate::find::query::{Query, SniFilter};
 use crate::find::row::{Connection, Counts, ExtentRow, Request, address_of};
 use crate::index::{IndexError, int, open_day, reversed, unsigned};
 use rusqlite::types::{Type, Value};
-use rusqlite::{Row, params_from_iter};
+use rusqlite::{OptionalExtension, Row, params_from_iter};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-pub(crate) const COLUMNS: &str = "number, record_seq, first_ns, last_ns, client, client_port, server, server_port, \
+const COLUMNS: &str = "number, record_seq, first_ns, last_ns, client, client_port, server, server_port, \
     vlan, sni, alpn, client_random, server_random, version, suite, packets, bytes_c2s, bytes_s2c, holes, is_final";
-pub(crate) const REQUEST_COLUMNS: &str =
+const REQUEST_COLUMNS: &str =
     "seq, id, given_id, switch_connection, client_random, n, time_ns, status, audit";
 const EXTENTS: &str = "SELECT segment, part, first_offset, last_offset, first_seq, last_seq, packets FROM extent \
     WHERE connection = ?1 ORDER BY segment, part";
@@ -21,6 +21,45 @@ const EXTENTS: &str = "SELECT segment, part, first_offset, last_offset, first_se
 pub(crate) struct HotDay {
     path: PathBuf,
     file: rusqlite::Connection,
+    /// Longest duration of a connection of the day.
+    longest_ns: u64,
+}
+
+/// Most buckets that are counted through without a look at which exist.
+const BUCKETS_DENSE: u64 = 10_000;
+
+/// Statement over one bucket at a time.
+struct Select {
+    sql: String,
+    values: Vec<Value>,
+    has_bucket: bool,
+    /// Place of the end of the period among the values.
+    to_at: usize,
+}
+
+impl Select {
+    fn new(query: &Query, longest_ns: u64, order: &str) -> Select {
+        let mut conditions = Conditions::default();
+        let has_bucket = query.has_bucket_index();
+        if has_bucket {
+            conditions.push("number >> 17 = ?", [Value::Null]);
+        }
+        let index = push_conditions(query, &mut conditions);
+        let earliest = query.from_ns.saturating_sub(longest_ns);
+        let to_at = conditions.values.len() + 1;
+        let times = [earliest, query.to_ns, query.from_ns].map(|ns| Value::Integer(clamped(ns)));
+        conditions.push("first_ns >= ? AND first_ns <= ? AND last_ns >= ?", times);
+        let filter = conditions.texts.join(" AND ");
+        let sql = format!("SELECT {COLUMNS} FROM connection {index} WHERE {filter} {order}");
+        Select { sql, values: conditions.values, has_bucket, to_at }
+    }
+
+    fn set(&mut self, bucket: Option<i64>, to_ns: u64) {
+        if let (true, Some(bucket)) = (self.has_bucket, bucket) {
+            self.values[0] = Value::Integer(bucket);
+        }
+        self.values[self.to_at] = Value::Integer(clamped(to_ns));
+    }
 }
 
 /// Statement under construction.
@@ -41,36 +80,85 @@ impl Conditions {
 impl HotDay {
     /// Opens the file.
     pub(crate) fn open(path: &Path) -> Result<HotDay, IndexError> {
-        Ok(HotDay { path: path.to_owned(), file: open_day(path)? })
+        let mut day = HotDay { path: path.to_owned(), file: open_day(path)?, longest_ns: 0 };
+        day.longest_ns = day.meta("longest_ns").map_err(|error| day.error(&error))?;
+        Ok(day)
     }
 
-    /// Connections that meet the query, in the order of their begin, at most `limit`. `after`: begin and number of the
-    /// last one of the page before.
-    pub(crate) fn connections(
-        &self,
-        query: &Query,
-        after: Option<(u64, u64)>,
-        limit: usize,
-    ) -> Result<Vec<Connection>, IndexError> {
+    /// Connections that meet the query, in the order of their begin, at most `limit`.
+    pub(crate) fn connections(&self, query: &Query, limit: usize) -> Result<Vec<Connection>, IndexError> {
         let read = || -> rusqlite::Result<Vec<Connection>> {
-            let mut conditions = Conditions::default();
-            let index = push_conditions(query, &mut conditions);
-            let longest = self.meta("longest_ns")?;
-            let earliest = query.from_ns.saturating_sub(longest);
-            let times = [earliest, query.to_ns, query.from_ns].map(|ns| Value::Integer(clamped(ns)));
-            conditions.push("first_ns >= ? AND first_ns <= ? AND last_ns >= ?", times);
-            if let Some((first_ns, number)) = after {
-                let last = [first_ns, number].map(|value| Value::Integer(int(value)));
-                conditions.push("(first_ns, number) > (?, ?)", last);
+            let (mut found, mut to_ns): (Vec<Connection>, u64) = (Vec::new(), query.to_ns);
+            let mut select =
+                Select::new(query, self.longest_ns, &format!("ORDER BY first_ns, number LIMIT {limit}"));
+            let mut statement = self.file.prepare_cached(&select.sql)?;
+            for bucket in self.buckets(query)? {
+                select.set(bucket?, to_ns);
+                let mut rows = statement.query(params_from_iter(&select.values))?;
+                while let Some(row) = rows.next()? {
+                    found.push(read_connection(row)?);
+                }
+                if found.len() >= limit {
+                    found.sort_by_key(|connection| (connection.first_ns, connection.number));
+                    found.truncate(limit);
+                    to_ns = found.last().map_or(to_ns, |last| last.first_ns.min(to_ns)); // later ones are of no use
+                }
             }
-            let filter = conditions.texts.join(" AND ");
-            let sql = format!(
-                "SELECT {COLUMNS} FROM connection {index} WHERE {filter} ORDER BY first_ns, number LIMIT {limit}"
-            );
-            let mut statement = self.file.prepare_cached(&sql)?;
-            statement.query_map(params_from_iter(conditions.values), read_connection)?.collect()
+            found.sort_by_key(|connection| (connection.first_ns, connection.number));
+            Ok(found)
         };
         read().map_err(|error| self.error(&error))
+    }
+
+    /// Calls `each` for every connection that meets the query.
+    pub(crate) fn for_each(&self, query: &Query, mut each: impl FnMut(Connection)) -> Result<(), IndexError> {
+        let mut read = || -> rusqlite::Result<()> {
+            let mut select = Select::new(query, self.longest_ns, "");
+            let mut statement = self.file.prepare_cached(&select.sql)?;
+            for bucket in self.buckets(query)? {
+                select.set(bucket?, query.to_ns);
+                let mut rows = statement.query(params_from_iter(&select.values))?;
+                while let Some(row) = rows.next()? {
+                    each(read_connection(row)?);
+                }
+            }
+            Ok(())
+        };
+        read().map_err(|error| self.error(&error))
+    }
+
+    /// Numbers of the buckets of 131,072 connections that the query has to read; `None` once if its index does not have
+    /// them apart.
+    fn buckets(
+        &self,
+        query: &Query,
+    ) -> rusqlite::Result<Box<dyn Iterator<Item = rusqlite::Result<Option<i64>>> + '_>> {
+        if !query.has_bucket_index() {
+            return Ok(Box::new(std::iter::once(Ok(None))));
+        }
+        let sql =
+            "SELECT (SELECT min(number) FROM connection) >> 17, (SELECT max(number) FROM connection) >> 17";
+        let (first, last): (Option<i64>, Option<i64>) =
+            self.file.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let Some((first, last)) = first.zip(last) else { return Ok(Box::new(std::iter::empty())) };
+        if last.abs_diff(first) <= BUCKETS_DENSE {
+            return Ok(Box::new((first..=last).map(|bucket| Ok(Some(bucket)))));
+        }
+        // Numbers with large holes: a Recorder has none, a hostile segment may.
+        let mut next = self
+            .file
+            .prepare("SELECT number >> 17 FROM connection WHERE number >= ?1 ORDER BY number LIMIT 1")?;
+        let mut from = Some(i64::MIN);
+        Ok(Box::new(std::iter::from_fn(move || {
+            let bucket: rusqlite::Result<Option<i64>> = next.query_row([from?], |row| row.get(0)).optional();
+            from = bucket
+                .as_ref()
+                .ok()
+                .copied()
+                .flatten()
+                .and_then(|bucket| bucket.checked_add(1)?.checked_mul(1 << 17));
+            bucket.transpose().map(|bucket| bucket.map(Some))
+        })))
     }
 
     /// Requests with this id, the switch's or the client's, at most `limit`.
@@ -111,12 +199,6 @@ impl HotDay {
     fn meta(&self, key: &str) -> rusqlite::Result<u64> {
         let sql = "SELECT coalesce(max(value), 0) FROM meta WHERE key = ?1";
         self.file.prepare_cached(sql)?.query_row([key], |row| row.get(0)).map(unsigned)
-    }
-
-    /// The SQLite connection, for a reader of all rows.
-    #[cfg(feature = "cold")]
-    pub(crate) fn file(&self) -> &rusqlite::Connection {
-        &self.file
     }
 
     /// An error of this file.
@@ -205,7 +287,7 @@ fn clamped(ns: u64) -> i64 {
     i64::try_from(ns).unwrap_or(i64::MAX)
 }
 
-pub(crate) fn read_connection(row: &Row<'_>) -> rusqlite::Result<Connection> {
+fn read_connection(row: &Row<'_>) -> rusqlite::Result<Connection> {
     let number = |at: usize| row.get(at).map(unsigned);
     let end = |at: usize| -> rusqlite::Result<SocketAddr> {
         let bytes = row.get_ref(at)?.as_blob().map_err(|_| invalid(at, Type::Blob))?;
@@ -236,7 +318,7 @@ pub(crate) fn read_connection(row: &Row<'_>) -> rusqlite::Result<Connection> {
     })
 }
 
-pub(crate) fn read_request(row: &Row<'_>) -> rusqlite::Result<Request> {
+fn read_request(row: &Row<'_>) -> rusqlite::Result<Request> {
     let number = |at: usize| row.get(at).map(unsigned);
     Ok(Request {
         seq: number(0)?,
@@ -251,7 +333,7 @@ pub(crate) fn read_request(row: &Row<'_>) -> rusqlite::Result<Request> {
     })
 }
 
-pub(crate) fn read_extent(row: &Row<'_>) -> rusqlite::Result<ExtentRow> {
+fn read_extent(row: &Row<'_>) -> rusqlite::Result<ExtentRow> {
     let number = |at: usize| row.get(at).map(unsigned);
     Ok(ExtentRow {
         segment: number(0)?,

@@ -11,11 +11,11 @@ mod source;
 mod table;
 
 #[cfg(feature = "cold")]
-pub(crate) use hot::{COLUMNS, HotDay, REQUEST_COLUMNS, read_connection, read_request};
+pub(crate) use address::EndFilter;
 pub(crate) use query::{Query, QueryArgs};
 pub(crate) use row::{Connection, Request};
 #[cfg(feature = "cold")]
-pub(crate) use row::{Counts, ExtentRow, address_bytes, address_of};
+pub(crate) use row::{Counts, ExtentRow, address_of};
 pub(crate) use source::Source;
 
 use crate::cli::Failure;
@@ -107,7 +107,7 @@ fn search(sources: &mut [Source], query: &Query, limit: usize) -> Result<Vec<Fou
         for (at, source) in sources.iter_mut().enumerate() {
             match wanted.get(at) {
                 None => {
-                    let connections = source.connections(day, query, None, limit)?;
+                    let connections = source.connections(day, query, limit)?;
                     found.extend(connections.into_iter().map(|connection| Found {
                         store: at,
                         connection,
@@ -167,7 +167,7 @@ pub(crate) fn connections_of_requests(
             continue;
         }
         let query = Query { client_random: Some(random.to_vec()), ..query.clone() };
-        found.extend(source.connections(day, &query, None, REQUESTS_MAX)?);
+        found.extend(source.connections(day, &query, REQUESTS_MAX)?);
     }
     Ok(found)
 }

@@ -112,6 +112,13 @@ impl Query {
         })
     }
 
+    /// Whether the index that helps most has 131,072 connections apart from the next.
+    pub(crate) fn has_bucket_index(&self) -> bool {
+        let has_net = |filter: &Option<EndFilter>| filter.is_some_and(|filter| filter.net.is_some());
+        let is_keyed = self.client_random.is_some() || self.sni.is_some();
+        self.connection.is_none() && (is_keyed || has_net(&self.client) || has_net(&self.server))
+    }
+
     /// Whether a connection meets every condition but that on requests.
     #[cfg(feature = "cold")]
     pub(crate) fn matches(&self, connection: &Connection) -> bool {

@@ -47,6 +47,11 @@ impl Source {
         self.segments.contains(&number)
     }
 
+    /// Number of the newest segment: a Recorder may still write to it.
+    pub(crate) fn last_segment(&self) -> Option<u64> {
+        self.segments.last().copied()
+    }
+
     /// Closed segments that the index does not have whole.
     pub(crate) fn incomplete(&self) -> Result<BTreeSet<u64>, IndexError> {
         let table = SegmentTable::open_to_read(&self.store)?;
@@ -63,7 +68,6 @@ impl Source {
         &mut self,
         day: Day,
         query: &Query,
-        after: Option<(u64, u64)>,
         limit: usize,
     ) -> Result<Vec<Connection>, IndexError> {
         if query.to_ns < day.first_ns() {
@@ -73,14 +77,36 @@ impl Source {
         if let Some(hot) = self.hot_day(day)?
             && (query.from_ns <= day.last_ns() || query.from_ns <= hot.latest_ns()?)
         {
-            found = hot.connections(query, after, limit)?;
+            found = hot.connections(query, limit)?;
         }
         if self.cold.contains(&day) {
-            let cold = cold_connections(&self.store, day, query, after, limit)?;
+            let cold = cold_connections(&self.store, day, query, limit)?;
             self.merge(day, &mut found, cold)?;
             found.truncate(limit);
         }
         Ok(found)
+    }
+
+    /// Adds the segments with a packet of a connection of this day that meets the query.
+    pub(crate) fn held_segments(
+        &mut self,
+        day: Day,
+        query: &Query,
+        held: &mut BTreeSet<u64>,
+    ) -> Result<(), IndexError> {
+        let mut connections: Vec<(u64, u64, u64)> = Vec::new(); // number, begin and end
+        if let Some(hot) = self.hot_day(day)? {
+            hot.for_each(query, |found| connections.push((found.number, found.first_ns, found.last_ns)))?;
+        }
+        if self.cold.contains(&day) {
+            let found = cold_connections(&self.store, day, query, usize::MAX)?;
+            connections.extend(found.iter().map(|found| (found.number, found.first_ns, found.last_ns)));
+        }
+        for (number, first_ns, last_ns) in connections {
+            let extents = self.extents_of(number, first_ns, last_ns)?;
+            held.extend(extents.iter().map(|extent| extent.segment));
+        }
+        Ok(())
     }
 
     /// Adds cold rows whose connection has no hot row.
@@ -120,17 +146,21 @@ impl Source {
 
     /// Extents of a connection, in the order of the segments.
     pub(crate) fn extents(&mut self, connection: &Connection) -> Result<Vec<ExtentRow>, IndexError> {
-        let (first, last) = (Day::of_ns(connection.first_ns), Day::of_ns(connection.last_ns));
+        self.extents_of(connection.number, connection.first_ns, connection.last_ns)
+    }
+
+    fn extents_of(&mut self, number: u64, first_ns: u64, last_ns: u64) -> Result<Vec<ExtentRow>, IndexError> {
+        let (first, last) = (Day::of_ns(first_ns), Day::of_ns(last_ns));
         let last = last.clamp(first, Day(first.0 + EXTENT_DAYS_MAX));
         let mut extents: BTreeMap<(u64, u64), ExtentRow> = BTreeMap::new();
         let days: Vec<Day> = self.days().range(first..=last).copied().collect();
         for day in days {
             let mut rows = Vec::new();
             if self.cold.contains(&day) {
-                rows = cold_extents(&self.store, day, connection.number)?;
+                rows = cold_extents(&self.store, day, number)?;
             }
             if let Some(hot) = self.hot_day(day)? {
-                rows.extend(hot.extents(connection.number)?);
+                rows.extend(hot.extents(number)?);
             }
             extents.extend(rows.into_iter().map(|row| ((row.segment, row.part), row)));
         }
@@ -176,7 +206,6 @@ mod without_cold {
         _: &Store,
         _: Day,
         _: &Query,
-        _: Option<(u64, u64)>,
         _: usize,
     ) -> Result<Vec<Connection>, IndexError> {
         Ok(Vec::new())

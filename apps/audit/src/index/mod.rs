@@ -62,6 +62,12 @@ pub(crate) fn open_day(path: &Path) -> Result<rusqlite::Connection, IndexError> 
     schema::open_to_read(path, schema::DAY)
 }
 
+/// Opens the file of a day for writing.
+#[cfg(feature = "cold")]
+pub(crate) fn open_day_to_write(path: &Path) -> Result<rusqlite::Connection, IndexError> {
+    schema::open_to_write(path, schema::DAY)
+}
+
 impl From<IndexError> for crate::cli::Failure {
     fn from(error: IndexError) -> crate::cli::Failure {
         crate::cli::Failure::wrong(error.to_string())

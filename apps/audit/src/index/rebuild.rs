@@ -12,7 +12,8 @@ use crate::index::{IndexError, SegmentTable, StatementFile};
 use crate::progress::Progress;
 use crate::segment_file::{FileError, SegmentFile};
 use crate::store::{SegmentPath, Store};
-use evergate_evidence::deletion::Deletion;
+use evergate_evidence::deletion;
+use evergate_evidence::statement::Statement;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 
@@ -179,42 +180,21 @@ impl<'a> Reader<'a> {
         let at = |error: std::io::Error| IndexError::new(&path, error);
         let begin = self.statements.first_from(segment.first_seq).map_err(at)?;
         for place in begin..self.statements.count() {
-            let head = self.statements.read(place).map_err(at)?;
-            if head.first_seq > segment.last_seq {
+            let statement = self.statements.read(place).map_err(at)?;
+            if statement.span.first_seq > segment.last_seq {
                 break;
             }
-            let (batch, first_seq, last_seq, first_ns) =
-                (head.batch, head.first_seq, head.last_seq, head.first_ns);
-            self.events.push(IndexEvent::Batch(BatchRow {
-                batch,
-                first_seq,
-                last_seq,
-                first_ns,
-                proof: None,
-            }));
+            self.events.push(batch_row(&statement, None));
             self.write_events()?;
         }
         let path = self.store.proofs(segment.number);
         let at = |error: std::io::Error| IndexError::new(&path, error);
         let (mut receipts, mut end) = (ReceiptFile::open(&path).map_err(at)?, 0);
         while let Some(receipt) = receipts.read().map_err(at)? {
-            let head = receipt.statement;
             end = receipt.end;
-            let place = ProofPlace {
-                log_index: receipt.log_index,
-                segment: segment.number,
-                offset: receipt.offset,
-                end,
-            };
-            let (batch, first_seq, last_seq, first_ns) =
-                (head.batch, head.first_seq, head.last_seq, head.first_ns);
-            self.events.push(IndexEvent::Batch(BatchRow {
-                batch,
-                first_seq,
-                last_seq,
-                first_ns,
-                proof: Some(place),
-            }));
+            let (log_index, offset) = (receipt.log_index, receipt.offset);
+            let place = ProofPlace { log_index, segment: segment.number, offset, end };
+            self.events.push(batch_row(&receipt.statement, Some(place)));
             self.write_events()?;
         }
         Ok(end)
@@ -226,14 +206,38 @@ impl<'a> Reader<'a> {
         if std::fs::metadata(&path).ok()?.len() > DELETION_BYTES_MAX {
             return None;
         }
-        let deletion = Deletion::from_json(&std::fs::read(&path).ok()?)?;
+        let deletion = deletion::from_json(&std::fs::read(&path).ok()?)?;
+        let times_ns = self.times_of(deletion.first_seq, deletion.last_seq);
         Some(SegmentRow {
             number,
             bytes: deletion.bytes,
             first_seq: deletion.first_seq,
             last_seq: deletion.last_seq,
-            times_ns: deletion.times_ns(),
+            times_ns,
             is_closed: true,
         })
     }
+
+    /// Times of records by the statements over them; a statement at the edge may cover a neighbour too.
+    fn times_of(&self, first_seq: u64, last_seq: u64) -> Option<(u64, u64)> {
+        let begin = self.statements.first_from(first_seq).ok()?.saturating_sub(1);
+        let mut times: Option<(u64, u64)> = None;
+        for place in begin..self.statements.count() {
+            let span = self.statements.read(place).ok()?.span;
+            if span.first_seq > last_seq {
+                break;
+            }
+            if span.last_seq >= first_seq {
+                let (first, last) = times.unwrap_or((span.first_ns, span.last_ns));
+                times = Some((first.min(span.first_ns), last.max(span.last_ns)));
+            }
+        }
+        times
+    }
+}
+
+fn batch_row(statement: &Statement, proof: Option<ProofPlace>) -> IndexEvent {
+    let span = statement.span;
+    let (first_seq, last_seq, first_ns) = (span.first_seq, span.last_seq, span.first_ns);
+    IndexEvent::Batch(BatchRow { batch: statement.batch, first_seq, last_seq, first_ns, proof })
 }

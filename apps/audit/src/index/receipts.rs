@@ -2,20 +2,20 @@
 //!
 //! The index needs batch and log index only. `verify` checks the proof itself.
 
-use crate::index::statements::{STATEMENT_BYTES, StatementHead};
+use evergate_evidence::statement::{STATEMENT_BYTES, Statement};
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read};
 use std::path::Path;
 
 /// Longest receipt: a proof has at most 65,535 bytes.
-const RECEIPT_BYTES_MAX: usize = 1 + STATEMENT_BYTES as usize + 65_535;
+const RECEIPT_BYTES_MAX: usize = 1 + STATEMENT_BYTES + 65_535;
 const RECEIPT: u8 = 1;
 
 /// Receipt of a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Receipt {
-    /// The batch.
-    pub(crate) statement: StatementHead,
+    /// Statement over the batch, as logged.
+    pub(crate) statement: Statement,
     /// Index of the statement in the Master's log.
     pub(crate) log_index: u64,
     /// Place of its length field in the file.
@@ -49,20 +49,19 @@ impl ReceiptFile {
             return Ok(None);
         }
         let length = u32::from_be_bytes(length) as usize;
-        if !(1 + STATEMENT_BYTES as usize..=RECEIPT_BYTES_MAX).contains(&length) {
+        if !(1 + STATEMENT_BYTES..=RECEIPT_BYTES_MAX).contains(&length) {
             return Ok(None);
         }
         let mut bytes = vec![0; length];
         if !read_whole(file, &mut bytes)? || bytes[0] != RECEIPT {
             return Ok(None);
         }
-        let (statement, proof) = bytes[1..].split_at(STATEMENT_BYTES as usize);
-        let statement: [u8; STATEMENT_BYTES as usize] =
-            statement.try_into().unwrap_or([0; STATEMENT_BYTES as usize]);
+        let (statement, proof) = bytes[1..].split_at(STATEMENT_BYTES);
+        let Ok(statement) = Statement::decode(statement) else { return Ok(None) };
         let Some(log_index) = log_index(proof) else { return Ok(None) };
         let offset = self.offset;
         self.offset += 4 + length as u64;
-        Ok(Some(Receipt { statement: StatementHead::of(&statement), log_index, offset, end: self.offset }))
+        Ok(Some(Receipt { statement, log_index, offset, end: self.offset }))
     }
 }
 

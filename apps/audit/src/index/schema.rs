@@ -20,6 +20,9 @@ pub(crate) type Schema = &'static [(&'static str, &'static str)];
 
 /// Objects of a day's file. An address has 4 bytes or 16. A random of zeros is NULL. `sni` is in lower case;
 /// `sni_reversed` has its characters from the last to the first, so that a domain's hosts are one range.
+///
+/// Keys that come in random order are apart for each 131,072 connections. Their pages are few and in memory while rows
+/// are inserted; over ten million connections each row would write one page for each index.
 pub(crate) const DAY: Schema = &[
     (
         "connection",
@@ -33,14 +36,19 @@ pub(crate) const DAY: Schema = &[
     ),
     (
         "connection_random",
-        "CREATE INDEX connection_random ON connection(substr(client_random, 1, 8)) WHERE client_random IS NOT NULL",
+        "CREATE INDEX connection_random ON connection(number >> 17, substr(client_random, 1, 8)) \
+         WHERE client_random IS NOT NULL",
     ),
     ("connection_time", "CREATE INDEX connection_time ON connection(first_ns)"),
-    ("connection_client", "CREATE INDEX connection_client ON connection(client, first_ns)"),
-    ("connection_server", "CREATE INDEX connection_server ON connection(server, server_port, first_ns)"),
+    ("connection_client", "CREATE INDEX connection_client ON connection(number >> 17, client, first_ns)"),
+    (
+        "connection_server",
+        "CREATE INDEX connection_server ON connection(number >> 17, server, server_port, first_ns)",
+    ),
     (
         "connection_sni",
-        "CREATE INDEX connection_sni ON connection(sni_reversed, first_ns) WHERE sni_reversed IS NOT NULL",
+        "CREATE INDEX connection_sni ON connection(number >> 17, sni_reversed, first_ns) \
+         WHERE sni_reversed IS NOT NULL",
     ),
     (
         "extent",
@@ -161,14 +169,17 @@ fn check(path: &Path, connection: &Connection, schema: Schema) -> Result<(), Ind
     let read = || -> rusqlite::Result<(i32, i32, Vec<(String, String)>)> {
         let application = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
         let version = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        let sql = "SELECT name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_autoindex_%' \
-                   ORDER BY rowid LIMIT 100";
+        let sql = "SELECT name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_autoindex_%' LIMIT 100";
         let mut statement = connection.prepare(sql)?;
         let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
         Ok((application, version, rows.collect::<rusqlite::Result<_>>()?))
     };
-    let (application, version, objects) = read().map_err(|error| IndexError::sqlite(path, &error))?;
-    let same = objects.iter().map(|(name, sql)| (name.as_str(), sql.as_str())).eq(schema.iter().copied());
+    let (application, version, mut objects) = read().map_err(|error| IndexError::sqlite(path, &error))?;
+    objects.sort_unstable();
+    let mut expected: Vec<(String, String)> =
+        schema.iter().map(|(name, sql)| ((*name).to_owned(), (*sql).to_owned())).collect();
+    expected.sort_unstable();
+    let same = objects == expected;
     if application == APPLICATION && version == VERSION && same {
         return Ok(());
     }

@@ -1,7 +1,7 @@
 //! Writer of the index beside a running Recorder: one thread behind a queue of 65,536 rows.
 //!
 //! The Recorder never waits for the index. A row that finds the queue full, and a row that cannot be written, leave its
-//! segment incomplete: `catch_up` reads that segment again. Rows become visible within 100 ms.
+//! segment incomplete: `catch_up` reads that segment again. Rows become visible within 250 ms.
 
 use crate::index::day_files::DayFiles;
 use crate::index::rows::{IndexEvent, SegmentRow};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 const QUEUE_ROWS: usize = 65_536;
 const COMMIT_ROWS: usize = 20_000;
-const COMMIT_PERIOD: Duration = Duration::from_millis(100);
+const COMMIT_PERIOD: Duration = Duration::from_millis(250);
 
 /// Writer of the index. Dropping it writes what is in the queue.
 #[derive(Debug)]

@@ -15,12 +15,15 @@ const MASTER_PORT: u16 = 7443;
 #[derive(Debug, Args)]
 pub struct RecordArgs {
     /// Interface whose traffic is recorded
-    #[arg(long, value_name = "IF")]
-    pub interface: String,
+    #[arg(long, value_name = "IF", required_unless_present = "read")]
+    pub interface: Option<String>,
+    /// Record the packets of a pcap or pcapng file into a new store
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["interface", "part", "fanout", "require_wire"])]
+    pub read: Option<PathBuf>,
     /// Folder of the record
     #[arg(long, value_name = "DIR")]
     pub store: PathBuf,
-    /// Part of the traffic, from 0: Recorders on several machines share a mirrored port
+    /// Part of the traffic, from 0: Recorders on several machines share the copies of a port
     #[arg(long, value_name = "I/N", default_value = "0/1")]
     pub part: Part,
     /// Fanout group: Recorders on one machine share the interface
@@ -125,7 +128,7 @@ impl RecordArgs {
             }
             (None, None) => {
                 return Err(Failure::wrong(
-                    "master: nothing says which certificate the Master has; give --master-id or --master-ca",
+                    "master: its certificate is not known; give --master-id or --master-ca",
                 ));
             }
         };

@@ -2,6 +2,7 @@
 
 use crate::cli::Failure;
 use crate::store::Store;
+use evergate_crypto::{pem_certificates, spki_hash};
 use evergate_submission::Identity;
 use std::fs::File;
 use std::io::Write;
@@ -15,6 +16,14 @@ pub(crate) fn load(store: &Store, files: Option<(&Path, &Path)>) -> Result<Ident
         None => own_files(store)?,
     };
     Identity::load(&certificate, &key).map_err(|error| Failure::wrong(format!("identity: {error}")))
+}
+
+/// Id of the first certificate of a PEM file.
+pub(crate) fn of_certificate(file: &Path) -> Result<[u8; 32], Failure> {
+    let pem = std::fs::read(file)
+        .map_err(|error| Failure::wrong(format!("identity: cannot read {}: {error}", file.display())))?;
+    let id = pem_certificates(&pem).ok().and_then(|chain| spki_hash(chain.first()?).ok());
+    id.ok_or_else(|| Failure::wrong(format!("identity: {} has no certificate in PEM", file.display())))
 }
 
 fn own_files(store: &Store) -> Result<(PathBuf, PathBuf), Failure> {

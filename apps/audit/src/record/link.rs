@@ -1,14 +1,16 @@
 //! Link to the Master: hands statements in, and stores the receipts.
 //!
-//! Capture never waits for it. A statement is read from the chain on disk, so a Master that was away for a week costs no
+//! Capture never waits for it. A statement is read from the chain on disk: a Master that was away for a week costs no
 //! memory. Bound: 64 statements without an answer on a connection.
 
 use crate::index::{IndexWriter, ProofPlace};
+use crate::outbox::{self, Pending};
 use crate::record::digest::Unanswered;
 use crate::record::receipts::Receipts;
 use crate::record::rows::{BatchRows, HeldRows};
 use crate::store::Store;
 use evergate_evidence::checkpoint::SignedCheckpoint;
+use evergate_evidence::entry::{Entry, Event};
 use evergate_evidence::note::VerifyingKey;
 use evergate_evidence::statement::{STATEMENT_BYTES, Statement};
 use evergate_evidence::submission::{Hello, RefusalCode, UNANSWERED_MAX};
@@ -27,7 +29,10 @@ const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 /// Time after the Recorder's stop in which the last statements are handed in.
 const LAST_LIMIT: Duration = Duration::from_secs(10);
-const CHECKPOINT_PERIOD: Duration = Duration::from_secs(1);
+
+const OUTBOX_PERIOD: Duration = Duration::from_secs(1);
+/// Most entries of the outbox without an answer.
+const EVENTS_MAX: usize = 16;
 
 /// Where the Master is, and how the Recorder knows it.
 #[derive(Clone, Debug)]
@@ -58,7 +63,26 @@ struct State {
     sent: u64,
     /// First records of segments.
     segments: BTreeMap<u64, u64>,
+    /// Entries of the outbox that were sent on this connection, by the number of their request.
+    events: BTreeMap<u64, SentEvent>,
     phase: Phase,
+}
+
+impl State {
+    /// Whether the Recorder has stopped, and every statement has its receipt or the time is over.
+    fn is_finished(&self) -> bool {
+        match self.phase {
+            Phase::Recording => false,
+            Phase::Last(until) => self.acknowledged == self.durable || Instant::now() >= until,
+        }
+    }
+}
+
+/// An entry of the outbox without an answer.
+#[derive(Clone, Debug)]
+struct SentEvent {
+    name: String,
+    event: Event,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +106,14 @@ impl Link {
         if master.is_some() {
             unanswered.store(durable.saturating_sub(acknowledged), Ordering::Relaxed);
         }
-        let state = State { durable, acknowledged, sent: acknowledged, segments, phase: Phase::Recording };
+        let state = State {
+            durable,
+            acknowledged,
+            sent: acknowledged,
+            segments,
+            events: BTreeMap::new(),
+            phase: Phase::Recording,
+        };
         let rows = Mutex::new(HeldRows::new(index, master.is_some()));
         Link { store, master, unanswered, state: Mutex::new(state), rows, changed: Condvar::new() }
     }
@@ -149,7 +180,7 @@ impl Link {
                 Err(LinkError::Foreign(error) | LinkError::Away(error)) => {
                     if !std::mem::replace(&mut warned, true) {
                         eprintln!(
-                            "evergate-audit: master: {error}; capture goes on, statements wait on disk, trying again"
+                            "evergate-audit: master: {error}; capture continues, statements wait on disk, trying again"
                         );
                     }
                 }
@@ -173,8 +204,7 @@ impl Link {
     }
 
     fn is_finished(&self) -> bool {
-        let state = self.state();
-        matches!(state.phase, Phase::Last(until) if state.acknowledged == state.durable || Instant::now() >= until)
+        self.state().is_finished()
     }
 
     fn connect(&self, master: &Master, identity: &Identity) -> Result<Session, LinkError> {
@@ -187,8 +217,8 @@ impl Link {
         let welcome = &connected.welcome;
         if !origin.is_empty() && origin != welcome.origin {
             return Err(LinkError::Foreign(format!(
-                "master: {} keeps the log {:?}, and this store belongs to {origin:?}; give the right --master, or record \
-                 into a new folder",
+                "master: {} keeps the log {:?}, and this store belongs to {origin:?}; give the right --master, or \
+                 record into a new folder",
                 master.address, welcome.origin
             )));
         }
@@ -209,7 +239,10 @@ impl Link {
                 .set_info(&info)
                 .map_err(|error| LinkError::Away(format!("cannot write store.json: {error}")))?;
         }
-        self.state().sent = acknowledged;
+        let mut state = self.state();
+        state.sent = acknowledged;
+        state.events.clear();
+        drop(state);
         Ok(Session { sender: connected.sender, receiver: connected.receiver, key })
     }
 
@@ -250,25 +283,64 @@ impl Link {
 
     fn send(&self, sender: &RecorderSender, is_over: impl Fn() -> bool) -> Result<(), String> {
         let chain = File::open(self.store.statements()).map_err(|error| error.to_string())?;
+        let mut looked: Option<Instant> = None;
         loop {
+            if looked.is_none_or(|looked| looked.elapsed() >= OUTBOX_PERIOD) {
+                looked = Some(Instant::now());
+                self.send_outbox(sender)?;
+            }
             let mut state = self.state();
             let next = loop {
-                if is_over()
-                    || matches!(state.phase, Phase::Last(until) if state.acknowledged == state.durable || Instant::now() >= until)
-                {
+                if is_over() || state.is_finished() {
                     return Ok(());
                 }
-                if state.sent < state.durable && state.sent - state.acknowledged < UNANSWERED_MAX as u64 {
-                    break state.sent + 1;
+                if state.sent < state.durable
+                    && state.sent - state.acknowledged < (UNANSWERED_MAX - EVENTS_MAX) as u64
+                {
+                    break Some(state.sent + 1);
+                }
+                if looked.is_some_and(|looked| looked.elapsed() >= OUTBOX_PERIOD) {
+                    break None;
                 }
                 let waited = self.changed.wait_timeout(state, RECEIVE_LIMIT);
                 state = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
             };
+            let Some(next) = next else { continue };
             state.sent = next;
             drop(state);
             let statement = read_statement(&chain, next).map_err(|error| error.to_string())?;
             sender.send_statement(&statement).map_err(|error| error.to_string())?;
         }
+    }
+
+    /// Sends the deletions and holds that other commands left.
+    fn send_outbox(&self, sender: &RecorderSender) -> Result<(), String> {
+        let pending =
+            outbox::pending(&self.store).map_err(|error| format!("cannot read the outbox: {error}"))?;
+        for Pending { name, entry } in pending.into_iter().take(EVENTS_MAX) {
+            let Ok(Entry::Event(_, event)) = Entry::decode(&entry) else {
+                eprintln!("evergate-audit: outbox: {name} is no entry of a log; move it away");
+                continue;
+            };
+            let mut state = self.state();
+            if state.events.len() >= EVENTS_MAX || state.events.values().any(|sent| sent.name == name) {
+                continue;
+            }
+            let request = state.events.last_key_value().map_or(1, |(last, _)| last + 1);
+            state.events.insert(request, SentEvent { name, event: event.clone() });
+            drop(state);
+            sender.send_event(request, &event).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn on_event_answer(&self, answer: &Answer, key: &VerifyingKey) -> Result<(), String> {
+        let sent = self.state().events.remove(&answer.number);
+        let SentEvent { name, event } =
+            sent.ok_or_else(|| format!("answer to event {}, which was not sent", answer.number))?;
+        let (entry, _) = answer.check_event(&event, key).map_err(|error| error.to_string())?;
+        outbox::acknowledge(&self.store, &name, &entry.encode(), &answer.proof)
+            .map_err(|error| format!("cannot store the receipt of {name}: {error}"))
     }
 
     fn receive(&self, mut receiver: RecorderReceiver, key: &VerifyingKey) -> Result<(), String> {
@@ -278,7 +350,6 @@ impl Link {
         loop {
             let answer = receiver.receive(RECEIVE_LIMIT).map_err(|error| error.to_string())?;
             let Some(answer) = answer else {
-                checkpoint.flush(&self.store, true);
                 if self.is_finished() {
                     return Ok(());
                 }
@@ -296,8 +367,11 @@ impl Link {
         receipts: &mut Receipts,
         checkpoint: &mut NewestCheckpoint,
     ) -> Result<(), String> {
+        if answer.is_event {
+            return self.on_event_answer(answer, key);
+        }
         let batch = answer.number;
-        if answer.is_event || batch != self.state().acknowledged + 1 {
+        if batch != self.state().acknowledged + 1 {
             return Err(format!("answer to batch {batch}, which was not the next"));
         }
         let sent = read_statement(chain, batch).map_err(|error| error.to_string())?;
@@ -308,12 +382,12 @@ impl Link {
             .range(..=sent.span.first_seq)
             .next_back()
             .map_or(1, |(_, segment)| *segment);
+        let written = checkpoint.write(&self.store, &receipt.checkpoint);
+        written.map_err(|error| format!("cannot write {}: {error}", self.store.checkpoint().display()))?;
         let stored = receipts.append(&self.store, segment, &logged, &answer.proof);
         let place = stored.map_err(|error| format!("cannot store the receipt of batch {batch}: {error}"))?;
         let (offset, end) = (place.start, place.end);
         self.rows().on_receipt(batch, ProofPlace { log_index: receipt.index, segment, offset, end });
-        checkpoint.newest = Some(receipt.checkpoint);
-        checkpoint.flush(&self.store, false);
         self.state().acknowledged = batch;
         self.unanswered.fetch_sub(1, Ordering::Relaxed);
         self.changed.notify_all();
@@ -350,21 +424,25 @@ impl LinkError {
     }
 }
 
-/// Newest checkpoint, written at most once a second.
+/// Newest checkpoint of the log. It is on disk before the first receipt that has it, so the store never has a receipt
+/// beyond its checkpoint.
 #[derive(Default)]
 struct NewestCheckpoint {
-    newest: Option<SignedCheckpoint>,
-    written: Option<Instant>,
+    size: u64,
 }
 
 impl NewestCheckpoint {
-    fn flush(&mut self, store: &Store, at_once: bool) {
-        let is_due = at_once || self.written.is_none_or(|written| written.elapsed() >= CHECKPOINT_PERIOD);
-        let Some(checkpoint) = self.newest.take_if(|_| is_due) else { return };
-        self.written = Some(Instant::now());
-        if let Err(error) = store.replace("checkpoint", &checkpoint.to_bytes()) {
-            eprintln!("evergate-audit: store: cannot write {}: {error}", store.checkpoint().display());
+    fn write(&mut self, store: &Store, checkpoint: &SignedCheckpoint) -> io::Result<()> {
+        let size = checkpoint.checkpoint().size;
+        if size == self.size {
+            return Ok(());
         }
+        // Without a wait for the disk: after a power failure the Master gives the receipts again.
+        let temporary = store.root().join("checkpoint.new");
+        std::fs::write(&temporary, checkpoint.to_bytes())?;
+        std::fs::rename(&temporary, store.checkpoint())?;
+        self.size = size;
+        Ok(())
     }
 }
 

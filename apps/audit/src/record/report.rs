@@ -50,8 +50,8 @@ impl Report {
             return;
         }
         println!(
-            "recorded {} packets, {} MB; declared lost {}; interface received {}\nbatches {}, acknowledged {}; emergency \
-             mode {} ms",
+            "recorded {} packets, {} MB; declared lost {}; interface received {}\nbatches {}, acknowledged {}; \
+             emergency mode {} ms",
             self.packets,
             self.bytes / 1_000_000,
             self.declared_lost,

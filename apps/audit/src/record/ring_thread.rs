@@ -101,7 +101,7 @@ impl RingThread {
         }
     }
 
-    /// Hands over every ready block.
+    /// Passes on every ready block.
     fn take_blocks(&mut self) -> Result<bool, CaptureError> {
         let mut took = false;
         while let Some(block) = self.ring.next_block() {

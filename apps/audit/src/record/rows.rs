@@ -1,4 +1,4 @@
-//! Rows for the index. A row becomes visible when the statement that covers it is durable, and with a Master when it has
+//! Rows for the index. A row becomes visible when the statement that covers it is durable; with a Master, when it has
 //! its receipt.
 //!
 //! Bound: [`ROWS_MAX`] rows wait. Beyond it rows are lost, and `index` reads their segments again.

@@ -3,18 +3,16 @@
 use crate::cli::Failure;
 use crate::index::IndexWriter;
 use crate::record::args::RecordArgs;
-use crate::record::baseline::{BaselineFile, missed_since};
-use crate::record::digest::{Digest, Unanswered, now_ns, pass_on};
+use crate::record::digest::{Outlet, Unanswered};
 use crate::record::link::{Link, Master};
 use crate::record::receipts::last_acknowledged;
 use crate::record::recovery::Recovered;
 use crate::record::report::Report;
-use crate::record::ring_thread::RingThread;
-use crate::record::room::{RESERVE_BYTES, Room};
+use crate::record::source::{Fed, Source};
 use crate::record::writer::{Writer, commit};
 use crate::segment_file::SegmentFile;
 use crate::store::{Store, StoreInfo};
-use evergate_capture::{InterfaceStatistics, Ring};
+use evergate_capture::InterfaceStatistics;
 use evergate_evidence::mark::MarkKind;
 use evergate_evidence::statement::Partition;
 use evergate_recorder::connection_table::Limits;
@@ -34,7 +32,6 @@ use std::time::{Duration, Instant};
 /// Outputs that wait for the writer, at most a block of the ring each.
 const OUTPUTS_MAX: usize = 16;
 const POLL: Duration = Duration::from_millis(50);
-const RETIRE: Duration = Duration::from_millis(20);
 
 /// Everything that a run needs.
 pub(crate) struct Session<'a> {
@@ -44,14 +41,12 @@ pub(crate) struct Session<'a> {
     pub(crate) identity: Identity,
     pub(crate) recovered: Recovered,
     pub(crate) master: Option<Master>,
-    pub(crate) ring: Ring,
-    /// Counters of the interface before the ring opened.
-    pub(crate) before: InterfaceStatistics,
+    pub(crate) source: Source,
 }
 
 /// Content of START and STOP: counters of the interface since it exists. JSON (RFC 8785): keys in order.
 #[derive(Serialize)]
-struct InterfaceMark<'a> {
+struct SourceMark<'a> {
     interface: &'a str,
     program: &'a str,
     rx_dropped_ambiguous: u64,
@@ -59,9 +54,9 @@ struct InterfaceMark<'a> {
     rx_packets: u64,
 }
 
-impl<'a> InterfaceMark<'a> {
-    fn new(interface: &'a str, statistics: &InterfaceStatistics) -> InterfaceMark<'a> {
-        InterfaceMark {
+impl<'a> SourceMark<'a> {
+    fn new(interface: &'a str, statistics: &InterfaceStatistics) -> SourceMark<'a> {
+        SourceMark {
             interface,
             program: concat!("evergate-audit ", env!("CARGO_PKG_VERSION")),
             rx_dropped_ambiguous: statistics.rx_dropped,
@@ -89,124 +84,87 @@ impl Session<'_> {
         let unanswered = Unanswered::default();
         let link = Arc::new(self.link(unanswered.clone())?);
         let stream = self.stream();
-        let Session { args, store, identity, ring, before, .. } = self;
-        let interface = ring.interface().clone();
-        let (jobs, job_queue) = channel();
+        let Session { args, store, info, identity, source, .. } = self;
+        let (name, baseline) =
+            (source.name(), source.baseline(args.part.parts == 1 && args.fanout.is_none()));
         let (outputs, output_queue) = sync_channel(OUTPUTS_MAX);
         let (recycled, recycled_queue) = channel();
         let (commits, commit_queue) = channel();
-        let spilled = Arc::default();
-        let ring = RingThread::new(
-            ring,
-            before,
-            jobs,
-            stop.clone(),
-            RETIRE,
-            store.root().to_owned(),
-            Arc::clone(&spilled),
-        );
-        let room = Room::new(store.root().to_owned(), RESERVE_BYTES);
-        let digest = Digest::new(stream, unanswered.clone(), outputs.clone(), recycled_queue, room, spilled);
         let writer = Writer::new(store.clone(), commits);
-        let baseline = BaselineFile::new(
-            &args.interface,
-            before.rx_packets,
-            args.part.parts == 1 && args.fanout.is_none(),
-        );
+        let (commit_store, commit_link, link_thread) = (store.clone(), link.clone(), link.clone());
 
-        let ring = spawn("ring", move || ring.run().map_err(|error| error.to_string()))?;
-        let digest =
-            spawn("digest", move || digest.run(&job_queue).map_err(|error| format!("digest: {error}")))?;
+        let running = source.start(stream, Outlet::new(unanswered, outputs, recycled_queue), &store, stop)?;
         let writer = spawn("writer", move || {
-            writer
-                .run(&output_queue, &recycled)
-                .map_err(|error| format!("store: cannot write a segment: {error}"))
+            let result = writer.run(&output_queue, &recycled);
+            result.map_err(|error| format!("store: cannot write a segment: {error}"))
         })?;
-        let (commit_store, commit_link) = (store.clone(), link.clone());
         let committer = spawn("committer", move || {
             let result = commit(&commit_store, &commit_queue, &commit_link, baseline);
             result.map_err(|error| format!("store: cannot write the statements: {error}"))
         })?;
-        let link_thread = link.clone();
         let linked = spawn("link", move || link_thread.run(&identity))?;
 
-        eprintln!("evergate-audit: recording {} into {}", args.interface, store.root().display());
+        eprintln!(
+            "evergate-audit: recording {name} into {} as Recorder {}",
+            store.root().display(),
+            info.recorder
+        );
         let until = args.duration().map(|duration| Instant::now() + duration);
-        loop {
+        while !stop.load(Ordering::Relaxed)
+            && !running.is_finished()
+            && !writer.is_finished()
+            && !committer.is_finished()
+            && !(link.has_master() && linked.is_finished())
+            && until.is_none_or(|until| Instant::now() < until)
+        {
             std::thread::sleep(POLL);
-            let threads_end =
-                ring.is_finished() || digest.is_finished() || writer.is_finished() || committer.is_finished();
-            let link_ends = linked.is_finished() && link.has_master();
-            if stop.load(Ordering::Relaxed)
-                || threads_end
-                || link_ends
-                || until.is_some_and(|until| Instant::now() >= until)
-            {
-                break;
-            }
         }
         stop.store(true, Ordering::Relaxed);
 
-        let mut errors = Vec::new();
-        errors.extend(join(ring).err());
-        let mut report = None;
-        match join(digest) {
-            Ok((mut stream, recycled_queue, counts)) => {
-                let statistics = interface.statistics().unwrap_or(before);
-                stream.on_time(now_ns());
-                let is_balanced = stream.losses().is_balanced();
-                stream.stop(&InterfaceMark::new(&args.interface, &statistics));
-                pass_on(&mut stream, &unanswered, &outputs, &recycled_queue);
-                let mut last = Report::new(&counts, is_balanced, stream.next_seq() - 1);
-                last.set_counters(&stream.losses().counters());
-                report = Some(last);
-            }
-            Err(error) => errors.push(error),
-        }
-        drop(outputs);
-        errors.extend(join(writer).err());
-        errors.extend(join(committer).err());
+        let statistics = running.statistics();
+        let (fed, ring_error) = running.join();
+        let (report, digest_error) = match fed {
+            Ok(fed) => (finish(fed, &name, &statistics), None),
+            Err(error) => (Report::default(), Some(error)),
+        };
+        let errors = [ring_error, digest_error, join(writer).err(), join(committer).err()];
         link.stop();
-        let failure = errors.into_iter().next().map(Failure::failed);
+        let failure = errors.into_iter().flatten().next().map(Failure::failed);
         let failure = failure.or(join(linked).err().map(Failure::wrong));
-        let mut report = report.unwrap_or_default();
-        (report.last_batch, report.acknowledged) = link.batches();
-        Ok((report, failure))
+        let (last_batch, acknowledged) = link.batches();
+        Ok((Report { last_batch, acknowledged, ..report }, failure))
     }
 
     /// The stream, continued where the store ends, up to its START mark.
     fn stream(&self) -> RecordStream {
-        let Session { args, info, recovered, before, .. } = self;
-        let now_ns = now_ns();
-        let partition = Partition { part: info.part, parts: info.parts };
+        let Session { args, info, recovered, source, .. } = self;
+        let now_ns = source.start_ns();
         let filter =
             if info.parts > 1 { format!("part {} of {}", info.part, info.parts) } else { String::new() };
         let origin = Origin {
             recorder: self.identity.id(),
-            partition,
+            partition: Partition { part: info.part, parts: info.parts },
             chain: recovered.chain,
             next_seq: recovered.next_seq,
             next_connection: recovered.next_connection,
             next_segment: recovered.next_segment,
-            interfaces: vec![args.interface.clone()],
+            interfaces: vec![source.name()],
             filter,
             snaplen: args.snaplen,
         };
-        let limits = SegmentLimits {
+        let segments = SegmentLimits {
             bytes: u64::from(args.segment) << 20,
             age_ns: u64::from(args.segment_age) * 1_000_000_000,
         };
-        let mut stream =
-            RecordStream::new(origin, Limits { hash_key: random_key(), ..Limits::default() }, limits, now_ns);
+        let connections = Limits { hash_key: random_key(), ..Limits::default() };
+        let mut stream = RecordStream::new(origin, connections, segments, now_ns);
         recovered.uncovered.iter().for_each(|record| stream.on_uncovered(record));
         if let Some(segment) = recovered.left_open {
             stream.end_left_open(segment.number, segment.bytes);
         }
-        stream.on_mark(MarkKind::Start, &InterfaceMark::new(&args.interface, before));
-        let is_new = recovered.next_seq == 1;
-        if !is_new {
-            let (count, from_ns) =
-                missed_since(&self.store, &args.interface, before.rx_packets).unwrap_or((0, now_ns));
+        stream.on_mark(MarkKind::Start, &SourceMark::new(&source.name(), &source.before()));
+        if recovered.next_seq > 1 {
+            let (count, from_ns) = source.missed(&self.store).unwrap_or((0, now_ns));
             stream.on_down(count, from_ns);
         }
         stream
@@ -217,8 +175,8 @@ impl Session<'_> {
         let acknowledged = last_acknowledged(&self.store)?;
         if acknowledged > durable {
             return Err(Failure::wrong(format!(
-                "store: it has a receipt of batch {acknowledged}, and its statements end at batch {durable}: statements \
-                 are missing; restore the newest copy, or record into a new folder with a new identity"
+                "store: it has a receipt of batch {acknowledged}, and its statements end at batch {durable}: \
+                 statements are missing; restore the newest copy, or record into a new folder with a new identity"
             )));
         }
         let mut starts = BTreeMap::new();
@@ -245,12 +203,22 @@ impl Session<'_> {
     }
 }
 
+/// Ends the stream, and passes on the last output.
+fn finish((mut stream, outlet, counts): Fed, name: &str, statistics: &InterfaceStatistics) -> Report {
+    let is_balanced = stream.losses().is_balanced();
+    stream.stop(&SourceMark::new(name, statistics));
+    outlet.pass_on(&mut stream);
+    let mut report = Report::new(&counts, is_balanced, stream.next_seq() - 1);
+    report.set_counters(&stream.losses().counters());
+    report
+}
+
 /// A key that no client knows, from the standard library's random state.
 fn random_key() -> [u64; 2] {
     [0, 1].map(|word: u64| RandomState::new().hash_one(word))
 }
 
-fn spawn<T: Send + 'static>(
+pub(crate) fn spawn<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<JoinHandle<Result<T, String>>, Failure> {
@@ -258,7 +226,7 @@ fn spawn<T: Send + 'static>(
     thread.map_err(|error| Failure::wrong(format!("cannot start the {name} thread: {error}")))
 }
 
-fn join<T>(thread: JoinHandle<Result<T, String>>) -> Result<T, String> {
+pub(crate) fn join<T>(thread: JoinHandle<Result<T, String>>) -> Result<T, String> {
     let name = thread.thread().name().unwrap_or("a").to_owned();
     thread.join().unwrap_or_else(|_| Err(format!("the {name} thread panicked; please report it")))
 }

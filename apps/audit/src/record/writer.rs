@@ -1,6 +1,6 @@
 //! The writer and the committer: segments to files, statements to the chain.
 //!
-//! Order on disk: the bytes of a batch, then its statement, then the Master hears of it. The writer fills the page
+//! Order on disk: the bytes of a batch, then its statement, then the Master receives it. The writer fills the page
 //! cache; the committer waits for the disk, once for all statements that wait. A full disk holds the writer, and with
 //! it the ring, until there is room: no record that has a number is lost.
 
@@ -121,7 +121,7 @@ pub(crate) fn commit(
     store: &Store,
     commits: &Receiver<Commit>,
     link: &Link,
-    mut baseline: BaselineFile,
+    mut baseline: Option<BaselineFile>,
 ) -> io::Result<()> {
     let mut statements = File::options().create(true).append(true).open(store.statements())?;
     while let Ok(first) = commits.recv() {
@@ -142,10 +142,12 @@ pub(crate) fn commit(
             last = Some((commit.statement.counters, commit.statement.span.last_ns));
             link.on_durable(&commit.statement, commit.segment, commit.rows);
         }
-        if let Some((counters, time_ns)) = last {
+        if let (Some((counters, time_ns)), Some(baseline)) = (last, &mut baseline) {
             baseline.on_commit(store, &counters, time_ns);
         }
     }
-    baseline.write(store);
+    if let Some(baseline) = &baseline {
+        baseline.write(store);
+    }
     Ok(())
 }

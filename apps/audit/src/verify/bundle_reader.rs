@@ -95,6 +95,7 @@ fn check_files(root: &Path, manifest: &Manifest, findings: &mut Findings) -> Res
     for name in &present {
         if name != MANIFEST && !manifest.files.contains_key(name) {
             findings.add(FindingKind::UnknownFile, name, None, "the manifest does not name it");
+            findings.add_once(FindingKind::Description, MANIFEST, format!("it does not name {name}"));
         }
     }
     for (name, expected) in &manifest.files {
@@ -102,11 +103,17 @@ fn check_files(root: &Path, manifest: &Manifest, findings: &mut Findings) -> Res
             findings.add(FindingKind::Description, MANIFEST, None, format!("invalid path {name}"));
         } else if !present.contains(name) {
             findings.add_once(FindingKind::Missing, name, "the manifest names it");
+            findings.add_once(
+                FindingKind::Description,
+                MANIFEST,
+                format!("it names {name}, which is missing"),
+            );
         } else {
             let path = root.join(name);
             let digest = digest(&path).map_err(|error| unreadable(&path, &error))?;
             if digest != *expected {
                 findings.add(FindingKind::Description, name, None, "its digest differs from the manifest");
+                findings.add_once(FindingKind::Description, MANIFEST, format!("digest of {name} differs"));
             }
         }
     }

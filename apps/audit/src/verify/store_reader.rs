@@ -12,8 +12,8 @@ use evergate_evidence::merkle::Hash;
 use evergate_evidence::note::NOTE_BYTES_MAX;
 use evergate_evidence::statement::{STATEMENT_BYTES, Statement};
 use evergate_evidence::verify::{
-    DeletedSegment, Expected, FindingKind, Findings, RECEIPT_BYTES_MAX, Report, StoreFacts, StreamVerifier,
-    Trust,
+    DELETION_BYTES_MAX, Expected, FindingKind, Findings, RECEIPT_BYTES_MAX, Report, StoreFacts,
+    StreamVerifier, Trust,
 };
 use rustix::fs::{FlockOperation, flock};
 use std::cell::RefCell;
@@ -260,7 +260,7 @@ fn read_records(
 fn read_deletion(store: &Store, number: u64, verifier: &mut Verifier<'_>) -> Result<(), Failure> {
     let name = format!("segments/{number:010}.deleted.json");
     let path = store.root().join(&name);
-    match read_bounded(&path, DeletedSegment::BYTES_MAX as u64) {
+    match read_bounded(&path, DELETION_BYTES_MAX as u64) {
         Ok(content) => verifier.on_deleted(&content, &name),
         Err(error) if error.kind() == ErrorKind::FileTooLarge => verifier.on_deleted(&[], &name),
         Err(error) => return Err(unreadable(&path, &error)),

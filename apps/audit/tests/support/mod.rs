@@ -5,18 +5,19 @@ pub(crate) mod mutate;
 pub(crate) mod python;
 pub(crate) mod records;
 
-use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair};
 use evergate_audit::store::{Store, StoreInfo};
+use evergate_crypto::LogKey;
 use evergate_evidence::checkpoint::{Checkpoint, SignedCheckpoint};
 use evergate_evidence::mark::{Mark, MarkKind, SegmentBegin, SegmentEnd};
 use evergate_evidence::merkle::proof::inclusion_proof;
 use evergate_evidence::merkle::{Hash, Tree, leaf_hash, root, sha256};
-use evergate_evidence::note::{PublicKey, SignatureLine, VerifyingKey};
+use evergate_evidence::note::{PublicKey, SignatureLine, VerifyingKey, cosigned_text};
 use evergate_evidence::proof::Receipt;
 use evergate_evidence::record::{Body, GapReason, Record};
 use evergate_evidence::segment::SegmentEncoder;
 use evergate_evidence::statement::{Counters, Partition, Span, Statement};
-use evergate_evidence::verify::{DeletedSegment, RecordDigest, encode_receipt};
+use evergate_evidence::verify::{ReceiptFrame, RecordDigest};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -45,8 +46,10 @@ impl Random {
 
 /// Log with a test key: leaves of this Recorder, and of others.
 pub(crate) struct TestLog {
-    key: Ed25519KeyPair,
+    key: LogKey,
     name: VerifyingKey,
+    /// Witness that signs every checkpoint as well.
+    witness: Option<(Ed25519KeyPair, VerifyingKey)>,
     leaves: Vec<Hash>,
     random: Random,
     /// From this index on, leaves of other Recorders are those of another history.
@@ -55,11 +58,20 @@ pub(crate) struct TestLog {
 
 impl TestLog {
     pub(crate) fn new(seed: u64) -> TestLog {
-        let key = Ed25519KeyPair::from_seed_unchecked(&sha256(b"test log")).unwrap();
-        let public: [u8; 32] = key.public_key().as_ref().try_into().unwrap();
-        let name = VerifyingKey::new(ORIGIN, PublicKey::Ed25519(public)).unwrap();
+        let key = LogKey::Ed25519(Ed25519KeyPair::from_seed_unchecked(&sha256(b"test log")).unwrap());
+        let name = VerifyingKey::new(ORIGIN, key.public_key()).unwrap();
         let leaves = vec![leaf_hash(&[b"the Master started"])];
-        TestLog { key, name, leaves, random: Random(seed), fork_at: None }
+        TestLog { key, name, witness: None, leaves, random: Random(seed), fork_at: None }
+    }
+
+    /// Signs with a new P-256 key, and with a witness.
+    pub(crate) fn use_p256_and_witness(&mut self) {
+        let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING).unwrap();
+        self.key = LogKey::EcdsaP256(key);
+        self.name = VerifyingKey::new(ORIGIN, self.key.public_key()).unwrap();
+        let witness = Ed25519KeyPair::from_seed_unchecked(&sha256(b"test witness")).unwrap();
+        let public = PublicKey::Cosignature(witness.public_key().as_ref().try_into().unwrap());
+        self.witness = Some((witness, VerifyingKey::new("witness.test/w1", public).unwrap()));
     }
 
     pub(crate) fn vkey(&self) -> String {
@@ -67,7 +79,14 @@ impl TestLog {
     }
 
     pub(crate) fn trust(&self) -> String {
-        format!("{{\"logs\":[\"{}\"]}}\n", self.vkey())
+        let witness = self.witness.as_ref().map(|(_, name)| name.to_vkey());
+        match witness {
+            None => format!("{{\"logs\":[\"{}\"]}}\n", self.vkey()),
+            Some(witness) => format!(
+                "{{\"logs\":[\"{}\"],\"witnesses\":[\"{witness}\"],\"witness_threshold\":1}}\n",
+                self.vkey()
+            ),
+        }
     }
 
     /// Appends an entry of this Recorder, and sometimes entries of others before it.
@@ -84,8 +103,15 @@ impl TestLog {
     pub(crate) fn checkpoint(&self) -> SignedCheckpoint {
         let (size, root) = (self.leaves.len() as u64, root(&self.leaves));
         let mut signed = SignedCheckpoint::new(Checkpoint { origin: ORIGIN.into(), size, root }).unwrap();
-        let signature = self.key.sign(signed.note().text().as_bytes()).as_ref().to_vec();
+        let text = signed.note().text().to_owned();
+        let signature = self.key.sign(text.as_bytes()).unwrap();
         signed.note_mut().sign(SignatureLine::of(&self.name, signature)).unwrap();
+        if let Some((witness, name)) = &self.witness {
+            let time_s = BEGIN_NS / 1_000_000_000;
+            let signature = witness.sign(cosigned_text(time_s, &text).as_bytes());
+            let line = [&time_s.to_be_bytes()[..], signature.as_ref()].concat();
+            signed.note_mut().sign(SignatureLine::of(name, line)).unwrap();
+        }
         signed
     }
 
@@ -248,13 +274,16 @@ impl StoreWriter {
     /// Signs a checkpoint and hands out the receipts that wait for it.
     pub(crate) fn sign(&mut self) {
         for (index, segment, statement) in std::mem::take(&mut self.waiting) {
-            let mut frame = Vec::new();
-            encode_receipt(&statement.encode(), &self.log.receipt(index), &mut frame);
-            let path = self.store.proofs(segment);
-            let mut file = File::options().create(true).append(true).open(path).unwrap();
-            file.write_all(&frame).unwrap();
+            self.append_receipt(segment, ReceiptFrame::Batch(&statement.encode(), &self.log.receipt(index)));
         }
         std::fs::write(self.store.checkpoint(), self.log.checkpoint().to_bytes()).unwrap();
+    }
+
+    fn append_receipt(&self, segment: u64, frame: ReceiptFrame<'_>) {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        let path = self.store.proofs(segment);
+        File::options().create(true).append(true).open(path).unwrap().write_all(&bytes).unwrap();
     }
 
     /// Writes statements and description. The store is whole after it.
@@ -270,7 +299,7 @@ impl StoreWriter {
         Built { root: self.store.root().to_owned(), trust: self.log.trust(), last_segment: self.segment }
     }
 
-    /// Deletes a segment as `expire` does: the log's entry, its declaration, then the file.
+    /// Deletes a segment as `expire` does: the log's entry, its receipt, its declaration, then the file.
     pub(crate) fn delete(&mut self, number: u64, first_seq: u64, last_seq: u64) {
         use evergate_evidence::entry::{Deletion, Entry, Event};
         let path = self.store.segment(number);
@@ -279,12 +308,11 @@ impl StoreWriter {
         let recorder = self.recorder;
         let rule = "older than 1 day".to_owned();
         let deletion = Deletion { recorder, segment: number, bytes, sha256, first_seq, last_seq, rule };
+        let json = evergate_evidence::deletion::to_json(&deletion);
         let entry = Entry::Event(self.time_ns / 1_000_000, Event::Deletion(deletion));
         let index = self.log.append(entry.leaf());
-        let proof = String::from_utf8(self.log.receipt(index)).unwrap();
-        let deleted = DeletedSegment::new(&entry.encode(), &proof).to_bytes();
-        std::fs::write(self.store.root().join(format!("segments/{number:010}.deleted.json")), deleted)
-            .unwrap();
+        self.append_receipt(number, ReceiptFrame::Event(&entry.encode(), &self.log.receipt(index)));
+        std::fs::write(self.store.root().join(format!("segments/{number:010}.deleted.json")), json).unwrap();
         std::fs::remove_file(path).unwrap();
     }
 }
@@ -315,18 +343,28 @@ impl Drop for Folder {
     }
 }
 
-/// Report on a folder.
+/// Report on a folder, with two threads.
 pub(crate) fn verify(
     folder: &Path,
     trust: &Path,
     expected: Option<&Path>,
+) -> Result<evergate_evidence::verify::Report, String> {
+    verify_with(folder, trust, expected, 2)
+}
+
+/// Report on a folder.
+pub(crate) fn verify_with(
+    folder: &Path,
+    trust: &Path,
+    expected: Option<&Path>,
+    threads: usize,
 ) -> Result<evergate_evidence::verify::Report, String> {
     let args = evergate_audit::verify::VerifyArgs {
         folder: folder.to_owned(),
         trust: trust.to_owned(),
         expect_checkpoint: expected.map(Path::to_owned),
         memory: 64,
-        threads: 2,
+        threads,
         json: false,
     };
     evergate_audit::verify::report(&args).map_err(|failure| failure.message)

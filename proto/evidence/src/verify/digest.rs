@@ -13,11 +13,11 @@ pub struct RecordDigest {
     pub seq: u64,
     /// Place of its block in the segment's file.
     pub offset: u64,
-    /// What the record says of the stream.
+    /// Meaning of the record in the stream.
     pub event: Event,
 }
 
-/// What a record means for verification.
+/// Meaning of a record for verification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A packet.

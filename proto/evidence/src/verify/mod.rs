@@ -7,7 +7,6 @@
 //! Not done here: reading files, hashing records (a [`RecordDigest`] is made on any thread), signature algorithms.
 
 mod connections;
-mod deleted;
 mod digest;
 mod finding;
 mod log_view;
@@ -17,16 +16,18 @@ mod statements;
 mod stream;
 mod trust;
 
-pub use deleted::DeletedSegment;
 pub use digest::{Event, RecordDigest};
 pub use finding::{Checked, FINDINGS_MAX, Finding, FindingKind, Findings, Report, escaped};
 pub use log_view::LogView;
-pub use receipts::{RECEIPT_BYTES_MAX, ReceiptFrame, encode_receipt, receipt_frame};
+pub use receipts::{RECEIPT_BYTES_MAX, ReceiptFrame};
 pub use session::{BATCHES, BatchProof, SESSION, Session, SessionVerifier};
 pub use stream::{Expected, StoreFacts, StreamVerifier};
 pub use trust::{TRUST_BYTES_MAX, Trust, TrustError};
 
 use crate::statement::STATEMENT_BYTES;
+
+/// Most bytes of `N.deleted.json`.
+pub const DELETION_BYTES_MAX: usize = 16 << 10;
 
 /// Statements of a store in order.
 pub trait Statements {

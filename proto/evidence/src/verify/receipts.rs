@@ -1,34 +1,58 @@
 //! Frames of a `.proofs` file: receipts of the batches whose first record lies in the segment, in order.
+//!
+//! A frame of another kind has the receipt of the segment's deletion.
 
+use crate::cursor::Cursor;
 use crate::statement::STATEMENT_BYTES;
+use crate::tile::ENTRY_BYTES_MAX;
 
-/// Longest receipt in bytes, behind its length: kind, statement, path and checkpoint.
-pub const RECEIPT_BYTES_MAX: usize = 1 + STATEMENT_BYTES + (80 << 10);
-const KIND_RECEIPT: u8 = 1;
+/// Longest frame in bytes, behind its length: kind, entry, path and checkpoint.
+pub const RECEIPT_BYTES_MAX: usize = 3 + ENTRY_BYTES_MAX + (80 << 10);
+const KIND_BATCH: u8 = 1;
+const KIND_EVENT: u8 = 2;
 
 /// Content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReceiptFrame<'a> {
-    /// The statement as the Master logged it.
-    pub statement: &'a [u8; STATEMENT_BYTES],
-    /// Text of the tlog-proof.
-    pub proof: &'a [u8],
+pub enum ReceiptFrame<'a> {
+    /// Receipt of a batch: the statement as the Master logged it, and the text of its tlog-proof.
+    Batch(&'a [u8; STATEMENT_BYTES], &'a [u8]),
+    /// Receipt of an event: the entry as the Master logged it, and the text of its tlog-proof.
+    Event(&'a [u8], &'a [u8]),
 }
 
-/// Appends a frame: length, kind, the statement as logged, and the text of its proof.
-pub fn encode_receipt(statement: &[u8; STATEMENT_BYTES], proof: &[u8], to: &mut Vec<u8>) {
-    let length = (1 + STATEMENT_BYTES + proof.len()) as u32; // proofs are below RECEIPT_BYTES_MAX
-    to.extend_from_slice(&length.to_be_bytes());
-    to.push(KIND_RECEIPT);
-    to.extend_from_slice(statement);
-    to.extend_from_slice(proof);
-}
+impl<'a> ReceiptFrame<'a> {
+    /// Appends the frame: length, kind, content.
+    pub fn encode(&self, to: &mut Vec<u8>) {
+        let start = to.len();
+        to.extend_from_slice(&[0; 4]);
+        match self {
+            ReceiptFrame::Batch(statement, proof) => {
+                to.push(KIND_BATCH);
+                to.extend_from_slice(*statement);
+                to.extend_from_slice(proof);
+            }
+            ReceiptFrame::Event(entry, proof) => {
+                to.push(KIND_EVENT);
+                crate::cursor::put_long(to, entry);
+                to.extend_from_slice(proof);
+            }
+        }
+        let length = (to.len() - start - 4) as u32; // proofs and entries are below RECEIPT_BYTES_MAX
+        to[start..start + 4].copy_from_slice(&length.to_be_bytes());
+    }
 
-/// Frame behind its length; `None` if it is no receipt.
-pub fn receipt_frame(bytes: &[u8]) -> Option<ReceiptFrame<'_>> {
-    let (&kind, rest) = bytes.split_first()?;
-    let (statement, proof) = rest.split_first_chunk()?;
-    (kind == KIND_RECEIPT && !proof.is_empty()).then_some(ReceiptFrame { statement, proof })
+    /// Frame behind its length; `None` if it is no receipt.
+    pub fn decode(bytes: &'a [u8]) -> Option<ReceiptFrame<'a>> {
+        let mut cursor = Cursor::new(bytes);
+        match cursor.u8().ok()? {
+            KIND_BATCH => {
+                let (statement, proof) = cursor.rest().split_first_chunk()?;
+                Some(ReceiptFrame::Batch(statement, proof))
+            }
+            KIND_EVENT => Some(ReceiptFrame::Event(cursor.long().ok()?, cursor.rest())),
+            _ => None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -36,13 +60,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frame_survives_both_ways() {
+    fn frames_survive_both_ways() {
         let mut bytes = Vec::new();
-        encode_receipt(&[7; STATEMENT_BYTES], b"proof", &mut bytes);
-        assert_eq!(bytes[..4], 218u32.to_be_bytes());
-        let frame = ReceiptFrame { statement: &[7; STATEMENT_BYTES], proof: b"proof" };
-        assert_eq!(receipt_frame(&bytes[4..]), Some(frame));
-        assert_eq!(receipt_frame(&bytes[4..217]), None);
-        assert_eq!(receipt_frame(&[]), None);
+        let frame = ReceiptFrame::Batch(&[7; STATEMENT_BYTES], b"proof");
+        frame.encode(&mut bytes);
+        assert_eq!(bytes[..5], [0, 0, 0, 218, 1]);
+        assert_eq!(ReceiptFrame::decode(&bytes[4..]), Some(frame));
+        assert_eq!(ReceiptFrame::decode(&bytes[4..216]), None);
+        bytes.clear();
+        let frame = ReceiptFrame::Event(b"entry", b"proof");
+        frame.encode(&mut bytes);
+        assert_eq!(bytes[..7], [0, 0, 0, 13, 2, 0, 5]);
+        assert_eq!(ReceiptFrame::decode(&bytes[4..]), Some(frame));
+        assert_eq!(ReceiptFrame::decode(&[]), None);
+        assert_eq!(ReceiptFrame::decode(&[3, 0]), None);
     }
 }

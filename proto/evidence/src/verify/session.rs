@@ -21,6 +21,8 @@ pub const BATCHES: &str = "batches.bin";
 /// Path of the records in a bundle.
 pub const SESSION: &str = "session.pcapng";
 
+const MANIFEST: &str = "manifest.json";
+
 /// Proof of a batch's wanted records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchProof {
@@ -146,6 +148,8 @@ impl<'a> SessionVerifier<'a> {
             if *recorder != self.session.recorder {
                 let detail = format!("batch {number} is of another Recorder than the manifest");
                 self.findings.add_once(FindingKind::Statement, BATCHES, detail);
+                let detail = "its Recorder is not the one of the batches";
+                self.findings.add_once(FindingKind::Description, MANIFEST, detail);
             }
             if *number <= before.0 || span.first_seq <= before.1 {
                 let detail = format!("batch {number} does not ascend");
@@ -218,6 +222,8 @@ impl<'a> SessionVerifier<'a> {
         if connection != self.session.connection {
             let detail = format!("packet of connection {connection}");
             self.findings.add(FindingKind::Connection, SESSION, Some(record.offset), detail);
+            let detail = "its connection is not the one of the session";
+            self.findings.add_once(FindingKind::Description, MANIFEST, detail);
         } else if packet_seq != self.packet_seq + 1 {
             let detail = format!("packet {packet_seq} follows {}", self.packet_seq);
             self.findings.add(FindingKind::Connection, SESSION, Some(record.offset), detail);

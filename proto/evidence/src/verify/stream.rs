@@ -4,14 +4,16 @@ mod batches;
 mod end;
 
 use self::batches::Batch;
+use super::Statements;
 use super::connections::{Break, CONNECTION_BYTES, Connections};
 use super::digest::{Event, Final, RecordDigest};
 use super::finding::{Checked, FindingKind, Findings};
 use super::log_view::LogView;
-use super::receipts::{ReceiptFrame, receipt_frame};
+use super::receipts::ReceiptFrame;
 use super::statements::{Chain, Received};
-use super::{DeletedSegment, Statements};
 use crate::checkpoint::Checkpoint;
+use crate::deletion;
+use crate::entry::{Deletion, Entry, Event as LogEvent};
 use crate::mark::SegmentBegin;
 use crate::merkle::{Hash, leaf_hash};
 use crate::note::SignatureVerifier;
@@ -89,6 +91,8 @@ struct Place {
     seq: u64,
     /// Highest time of a packet in nanoseconds since 1970.
     time_ns: u64,
+    /// Logged deletion of the segment.
+    deletion: Option<Deletion>,
 }
 
 /// The Recorder's run: from a start to the next one.
@@ -122,6 +126,7 @@ impl<'a, S: Statements> StreamVerifier<'a, S> {
             is_damaged: false,
             seq: 1,
             time_ns: 0,
+            deletion: None,
         };
         StreamVerifier {
             facts,
@@ -173,6 +178,7 @@ impl<'a, S: Statements> StreamVerifier<'a, S> {
         self.place.proofs = format!("segments/{number:010}.proofs").into();
         self.place.is_first = true;
         self.place.is_damaged = false;
+        self.place.deletion = None;
     }
 
     /// Receipts of the segment that no batch took are misplaced, unless their records are missing.
@@ -198,21 +204,34 @@ impl<'a, S: Statements> StreamVerifier<'a, S> {
     /// A frame of the segment's receipts, behind its length.
     pub fn on_receipt(&mut self, bytes: &[u8], offset: u64) {
         let path = self.place.proofs.clone();
-        let Some(ReceiptFrame { statement, proof }) = receipt_frame(bytes) else {
+        let Some(frame) = ReceiptFrame::decode(bytes) else {
             return self.on_receipt_fault(offset, "frame is no receipt");
         };
-        let receipt = match Receipt::parse(proof) {
-            Ok(receipt) => receipt,
-            Err(error) => return self.on_receipt_fault(offset, &error.to_string()),
+        let (entry, proof) = match frame {
+            ReceiptFrame::Batch(statement, proof) => (&statement[..], proof),
+            ReceiptFrame::Event(entry, proof) => (entry, proof),
         };
-        let leaf = leaf_hash(&[statement]);
-        let statement = match Statement::decode(statement) {
-            Ok(statement) => statement,
-            Err(error) => return self.on_receipt_fault(offset, &error.to_string()),
+        let (receipt, entry_value) = match (Receipt::parse(proof), Entry::decode(entry)) {
+            (Ok(receipt), Ok(entry)) => (receipt, entry),
+            (Err(error), _) => return self.on_receipt_fault(offset, &error.to_string()),
+            (_, Err(error)) => return self.on_receipt_fault(offset, &error.to_string()),
         };
-        if !self.log.accept_receipt(&receipt, leaf, (&path, offset), &mut self.findings) {
+        if !self.log.accept_receipt(&receipt, leaf_hash(&[entry]), (&path, offset), &mut self.findings) {
             return;
         }
+        match (frame, entry_value) {
+            (ReceiptFrame::Batch(..), Entry::Statement(statement)) => {
+                self.on_statement(statement, receipt.index, (path, offset));
+            }
+            (ReceiptFrame::Event(..), Entry::Event(_, LogEvent::Deletion(deletion))) => {
+                self.place.deletion = Some(deletion);
+            }
+            _ => self.on_receipt_fault(offset, "receipt of another kind of entry"),
+        }
+    }
+
+    /// A statement that the log has at this index.
+    fn on_statement(&mut self, statement: Statement, index: u64, (path, offset): (Rc<str>, u64)) {
         let batch = statement.batch;
         if statement.recorder != self.facts.recorder {
             return self.on_receipt_fault(offset, "receipt of another Recorder than store.json");
@@ -220,12 +239,12 @@ impl<'a, S: Statements> StreamVerifier<'a, S> {
         if batch <= self.receipts.batch || batch <= self.chain.batch {
             return self.on_receipt_fault(offset, &format!("receipt of batch {batch} is out of order"));
         }
-        if self.receipts.index.is_some_and(|index| index >= receipt.index) {
+        if self.receipts.index.is_some_and(|before| before >= index) {
             return self
                 .on_receipt_fault(offset, &format!("batch {batch} is logged before the batch before it"));
         }
         self.receipts.batch = batch;
-        self.receipts.index = Some(receipt.index);
+        self.receipts.index = Some(index);
         self.receipts.waiting.push_back(Received { statement, path, offset });
     }
 
@@ -238,33 +257,23 @@ impl<'a, S: Statements> StreamVerifier<'a, S> {
         self.on_hole();
     }
 
-    /// The segment is deleted, and this is the content of its declaration.
+    /// The segment is deleted, and this is the content of its declaration. Its receipts have the logged entry.
     pub fn on_deleted(&mut self, content: &[u8], path: &str) {
         let path: Rc<str> = path.into();
         self.place.is_damaged = true;
-        let deleted = DeletedSegment::parse(content);
-        let Some((deleted, (bytes, deletion))) =
-            deleted.and_then(|deleted| Some((deleted.clone(), deleted.entry()?)))
-        else {
-            self.findings.add(FindingKind::Missing, &path, None, "the file declares no deletion");
+        let logged = self.place.deletion.take();
+        let fault = match (deletion::from_json(content), &logged) {
+            (None, _) => "the file declares no deletion",
+            (_, None) => "the log's entry of the deletion is not among the receipts",
+            (Some(declared), Some(logged)) if declared != *logged => "the log has another deletion",
+            (Some(declared), _) if declared.recorder != self.facts.recorder => "deletion of another Recorder",
+            (Some(declared), _) if declared.segment != self.place.segment => "deletion of another segment",
+            _ => "",
+        };
+        let Some(deletion) = logged.filter(|_| fault.is_empty()) else {
+            self.findings.add(FindingKind::Missing, &path, None, fault);
             return self.on_hole();
         };
-        let receipt = match Receipt::parse(deleted.proof.as_bytes()) {
-            Ok(receipt) => receipt,
-            Err(error) => {
-                self.findings.add(FindingKind::Missing, &path, None, error);
-                return self.on_hole();
-            }
-        };
-        let is_ours = deletion.recorder == self.facts.recorder && deletion.segment == self.place.segment;
-        if !is_ours {
-            self.findings.add(FindingKind::Missing, &path, None, "declared deletion of another segment");
-        }
-        let is_logged =
-            self.log.accept_receipt(&receipt, leaf_hash(&[&bytes]), (&path, 0), &mut self.findings);
-        if !is_ours || !is_logged {
-            return self.on_hole();
-        }
         self.checked.deleted_segments += 1;
         let is_next = deletion.first_seq == self.place.seq || self.place.is_excused;
         if !is_next || deletion.last_seq < deletion.first_seq {

@@ -136,7 +136,8 @@ impl<S: Statements> StreamVerifier<'_, S> {
                 self.check_counts(&batch);
             }
         }
-        let is_new_run = batch.has_start || batch.is_tainted || !is_whole || !self.run.is_known;
+        let is_new_run =
+            batch.has_start || batch.is_tainted || batch.is_recovered() || !is_whole || !self.run.is_known;
         self.chain.check_counters(batch.statement, is_new_run, &mut self.findings);
     }
 
@@ -163,7 +164,7 @@ impl<S: Statements> StreamVerifier<'_, S> {
         if batch.times_ns.is_some_and(|(first, last)| first < span.first_ns || last > span.last_ns) {
             faults.push("the times of its packets");
         }
-        if self.run.is_known && self.run.written != counters.written {
+        if self.run.is_known && !batch.is_recovered() && self.run.written != counters.written {
             faults.push("the packets written since the start");
         }
         if batch.is_stopped && counters.seen != counters.written.saturating_add(counters.dropped) {
@@ -179,6 +180,12 @@ impl<S: Statements> StreamVerifier<'_, S> {
 }
 
 impl Batch {
+    /// Whether the next run closed it, before its own start: records that a crash left without a statement.
+    fn is_recovered(&self) -> bool {
+        let counters = &self.statement.counters;
+        !self.has_start && counters.seen == 0 && counters.written == 0
+    }
+
     /// Number of the record that it lacks next.
     fn next_seq(&self) -> u64 {
         self.statement.span.first_seq.saturating_add(self.tree.size())

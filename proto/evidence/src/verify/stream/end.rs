@@ -61,7 +61,8 @@ impl<S: Statements> StreamVerifier<'_, S> {
                 let newest = self.log.size(&origin).unwrap_or(0);
                 let path = Rc::from(CHECKPOINT);
                 let is_valid = self.log.accept_checkpoint(&signed, (&path, 0), &mut self.findings);
-                if is_valid && size < newest {
+                // A running Recorder replaces the file once a second.
+                if is_valid && size < newest && !self.is_live {
                     let detail = format!("its size is {size}, receipts have checkpoints of size {newest}");
                     self.findings.add(FindingKind::Older, CHECKPOINT, None, detail);
                 }

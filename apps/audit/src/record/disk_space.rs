@@ -1,7 +1,7 @@
-//! Room on the disk: whether a block's packets can be written.
+//! Space on the disk: whether a block's packets can be written.
 //!
 //! The free bytes are read again after [`PERIOD_BYTES`] or when there was no room. A reserve stays free for records of
-//! losses and for statements, which go on while packets are dropped.
+//! losses and for statements, which continue while packets are dropped.
 
 use rustix::fs::statvfs;
 use std::path::PathBuf;
@@ -12,9 +12,9 @@ pub(crate) const RESERVE_BYTES: u64 = 64 << 20;
 const PERIOD_BYTES: u64 = 16 << 20;
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Room on the disk of the store.
+/// DiskSpace on the disk of the store.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct DiskSpace {
     folder: PathBuf,
     reserve: u64,
     /// Bytes that may be written before the next look.
@@ -23,9 +23,9 @@ pub(crate) struct Room {
     is_full: bool,
 }
 
-impl Room {
-    pub(crate) fn new(folder: PathBuf, reserve: u64) -> Room {
-        Room { folder, reserve, left: 0, looked: None, is_full: false }
+impl DiskSpace {
+    pub(crate) fn new(folder: PathBuf, reserve: u64) -> DiskSpace {
+        DiskSpace { folder, reserve, left: 0, looked: None, is_full: false }
     }
 
     /// Whether there is room for this many bytes more.
@@ -51,8 +51,8 @@ impl Room {
             let folder = self.folder.display();
             match is_full {
                 true => eprintln!(
-                    "evergate-audit: store: disk of {folder} is full: packets are dropped and declared lost; free space \
-                     or run `evergate-audit expire`"
+                    "evergate-audit: store: disk of {folder} is full: packets are dropped and declared lost; free \
+                     space or run `evergate-audit expire`"
                 ),
                 false => {
                     eprintln!("evergate-audit: store: disk of {folder} has room again: packets are recorded")
