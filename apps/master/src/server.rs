@@ -5,9 +5,10 @@
 
 use crate::metrics::{Metrics, count};
 use crate::sequencer::Input;
+use evergate_evidence::cursor::Malformed;
 use evergate_evidence::entry::Event;
 use evergate_evidence::merkle::Hash;
-use evergate_evidence::submission::{Refusal, RefusalCode, ToMaster, ToRecorder, UNANSWERED_MAX};
+use evergate_evidence::submission::{Refusal, RefusalCode, ToMaster, ToRecorder, UNANSWERED_MAX, VERSION};
 use evergate_submission::{Channel, ChannelError, Receiver, Sender, id_text};
 use rustls::ServerConfig;
 use std::collections::BTreeMap;
@@ -188,10 +189,13 @@ impl Server {
                     }
                     Err(error) => break Err(error),
                 };
-                match self.input(link, &id, &frame, is_greeted, &reply) {
-                    // The sequencer ends with the process.
-                    Ok(input) => drop(self.inputs.send(input)),
-                    Err(refusal) => self.send_refusal(link, refusal),
+                let unavailable =
+                    || Refusal { code: RefusalCode::Unavailable, text: "the Master stops".into() };
+                let input = self.input(link, &id, &frame, is_greeted, &reply);
+                if let Err(refusal) =
+                    input.and_then(|input| self.inputs.send(input).map_err(|_| unavailable()))
+                {
+                    self.send_refusal(link, refusal);
                 }
                 is_greeted = true;
                 limit = Duration::from_secs(1);
@@ -217,7 +221,7 @@ impl Server {
         reply: &SyncSender<ToRecorder>,
     ) -> Result<Input, Refusal> {
         let (reply, arrived) = (reply.clone(), Instant::now());
-        let message = ToMaster::decode(frame).map_err(|error| malformed(&error.to_string()))?;
+        let message = ToMaster::decode(frame).map_err(|error| undecoded(frame, &error))?;
         if !matches!(message, ToMaster::Hello(_))
             && link.unanswered.fetch_add(1, Ordering::Relaxed) >= UNANSWERED_MAX
         {
@@ -283,6 +287,16 @@ impl Server {
 
 fn malformed(what: &str) -> Refusal {
     Refusal { code: RefusalCode::Malformed, text: format!("malformed message: {what}") }
+}
+
+/// Refusal of a frame that is no message.
+fn undecoded(frame: &[u8], error: &Malformed) -> Refusal {
+    match frame {
+        [1, version, ..] if *version != VERSION => {
+            Refusal { code: RefusalCode::Version, text: error.to_string() }
+        }
+        _ => malformed(&error.to_string()),
+    }
 }
 
 /// Reads and drops what the peer still sends, so that a reset does not destroy the refusal on its way.
