@@ -14,7 +14,7 @@ use evergate_crypto::EvidenceVerifier;
 use evergate_evidence::checkpoint::{Checkpoint, SignedCheckpoint};
 use evergate_evidence::merkle::proof::inclusion_proof;
 use evergate_evidence::proof::Receipt;
-use evergate_evidence::submission::ToRecorder;
+use evergate_evidence::submission::{Refusal, RefusalCode, ToRecorder};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -169,7 +169,18 @@ impl Publishing {
         let size = checkpoint.checkpoint().size;
         let nodes = self.tiles.nodes(size);
         for Pending { index, received_ms, number, is_event, arrived, reply } in pending {
-            let path = inclusion_proof(&nodes, index, size).map_err(|error| format!("receipt: {error}"))?;
+            let path = match inclusion_proof(&nodes, index, size) {
+                Ok(path) => path,
+                Err(error) => {
+                    eprintln!(
+                        "evergate-master: no receipt for entry {index}: {error}; restore the tiles of the log"
+                    );
+                    let text = format!("the log lacks a tile for entry {index}");
+                    let refusal = Refusal { code: RefusalCode::Unavailable, text };
+                    let _ = reply.try_send(ToRecorder::Refused(refusal));
+                    continue;
+                }
+            };
             let proof = Receipt { index, path, checkpoint: checkpoint.clone() }.to_bytes();
             let answer = match is_event {
                 true => ToRecorder::EventReceipt { request: number, received_ms, proof },

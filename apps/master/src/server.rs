@@ -43,7 +43,7 @@ pub struct Server {
     pub live: Mutex<Vec<Hash>>,
     /// Threads of connections.
     pub threads: AtomicUsize,
-    /// Second of the last line about a failed handshake: one a second.
+    /// Second of the last line about a failed handshake or a refusal: one a second.
     pub logged_s: AtomicU64,
 }
 
@@ -96,9 +96,14 @@ pub fn accept(listener: &TcpListener, server: &Arc<Server>) {
 }
 
 impl Server {
-    fn log_failure(&self, address: SocketAddr, error: &ChannelError) {
+    /// Whether a line about a foreign peer may be written: one a second.
+    fn may_log(&self) -> bool {
         let now_s = crate::sequencer::wall_ms() / 1000;
-        if self.logged_s.swap(now_s, Ordering::Relaxed) != now_s {
+        self.logged_s.swap(now_s, Ordering::Relaxed) != now_s
+    }
+
+    fn log_failure(&self, address: SocketAddr, error: &ChannelError) {
+        if self.may_log() {
             eprintln!("evergate-master: connection from {address} ended: {error}");
         }
     }
@@ -163,7 +168,9 @@ impl Server {
             return;
         }
         self.metrics.record_refused(refusal.code);
-        eprintln!("evergate-master: refused Recorder '{}': {}", link.name, refusal.text);
+        if self.may_log() {
+            eprintln!("evergate-master: refused Recorder '{}': {}", link.name, refusal.text);
+        }
         let _ = link.sender.send(&ToRecorder::Refused(refusal).to_frame());
         link.sender.finish();
     }
