@@ -21,11 +21,12 @@ use std::time::{Duration, Instant};
 
 /// Time between two attempts of a signature that fails.
 const RETRY: Duration = Duration::from_secs(1);
-/// Part of a signature's time that the publisher waits before the next one, at most [`GATHER_MAX`]. A Recorder closes
-/// its next batch when it receives a receipt. Without the wait, all these statements arrive just after the next
-/// signature begins, and wait for two signatures instead of one.
-const GATHER_PART: u32 = 10;
-const GATHER_MAX: Duration = Duration::from_millis(10);
+/// Part of a signature's time that the publisher waits at most before the next one, and its bound. A Recorder closes
+/// and sends its next batch when it receives a receipt. Without the wait, all these statements arrive just after the
+/// next signature begins, and wait for two signatures instead of one. The wait ends when as many statements came as
+/// receipts went.
+const GATHER_PART: u32 = 5;
+const GATHER_MAX: Duration = Duration::from_millis(25);
 
 /// Statement or event that waits for its receipt.
 pub struct Pending {
@@ -68,7 +69,7 @@ pub struct Publishing {
     pub file: Arc<CheckpointFile>,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// Wait before the next signature.
+    /// Longest wait before the next signature.
     pub gather: Duration,
 }
 
@@ -103,6 +104,14 @@ impl Publisher {
         (head.is_some() || !pending.is_empty()).then_some((head, pending))
     }
 
+    /// Waits until the Recorders that were answered have sent their next statements.
+    fn gather(&self, answered: usize, limit: Duration) {
+        let waiting = self.lock();
+        let enough = waiting.pending.len() + answered;
+        let is_short = |waiting: &mut Waiting| waiting.pending.len() < enough && !waiting.is_stopping;
+        drop(self.changed.wait_timeout_while(waiting, limit, is_short));
+    }
+
     /// Runs until [`Publisher::stop`]. An error means that no checkpoint can be published: the program must end.
     pub fn run(&self, mut publishing: Publishing) -> Result<(), String> {
         while let Some((head, mut pending)) = self.wait() {
@@ -119,8 +128,9 @@ impl Publisher {
                     }
                 }
             }
+            let answered = pending.len();
             publishing.answer(pending)?;
-            std::thread::sleep(publishing.gather);
+            self.gather(answered, publishing.gather);
         }
         Ok(())
     }
