@@ -11,8 +11,8 @@ use crate::error::CaptureError;
 use crate::filter::{self, Filter};
 use crate::interface::Interface;
 use crate::mapping::{Block, Mapping};
-use crate::program::{Instruction, accept_all, refuse_all};
 use crate::sockopt::{bind_packet, get, set, socket};
+use evergate_evidence::program::{Instruction, accept_all, refuse_all};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -47,8 +47,8 @@ pub struct RingOptions {
 }
 
 impl RingOptions {
-    /// The usual options for an interface: 512 MiB in blocks of 512 KiB, 20 ms, whole packets, promiscuous. A block of
-    /// this size is still in the processor's cache when it is read; smaller ones cost more wakeups.
+    /// The usual options for an interface: 512 MiB in blocks of 512 KiB, 20 ms, whole packets, promiscuous. Smaller
+    /// blocks cost more wakeups; on virtual machines the kernel takes longer to set up larger ones.
     pub fn new(interface: impl Into<String>) -> RingOptions {
         RingOptions {
             interface: interface.into(),

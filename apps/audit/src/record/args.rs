@@ -3,10 +3,10 @@
 use crate::cli::Failure;
 use crate::record::link::Master;
 use clap::Args;
-use evergate_capture::partition::Partition;
+use evergate_capture::Filter;
+use evergate_evidence::statement::Partition;
 use evergate_submission::{Trust, parse_id};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
 
 const MASTER_PORT: u16 = 7443;
@@ -24,8 +24,8 @@ pub struct RecordArgs {
     #[arg(long, value_name = "DIR")]
     pub store: PathBuf,
     /// Part of the traffic, from 0: Recorders on several machines share the copies of a port
-    #[arg(long, value_name = "I/N", default_value = "0/1")]
-    pub part: Part,
+    #[arg(long, value_name = "I/N", default_value = "0/1", value_parser = parse_part)]
+    pub part: Partition,
     /// Fanout group: Recorders on one machine share the interface
     #[arg(long, value_name = "GROUP", conflicts_with = "part")]
     pub fanout: Option<u16>,
@@ -70,36 +70,20 @@ pub struct RecordArgs {
     pub json: bool,
 }
 
-/// A part of the traffic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// Number of the part, from 0.
-    pub part: u16,
-    /// Number of parts.
-    pub parts: u16,
-}
-
-impl FromStr for Part {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Part, String> {
-        let parts =
-            text.split_once('/').and_then(|(part, parts)| Some((part.parse().ok()?, parts.parse().ok()?)));
-        match parts {
-            Some((part, parts)) if part < parts => Ok(Part { part, parts }),
-            _ => Err("a part is I/N with I below N, such as 0/2 and 1/2".to_owned()),
-        }
-    }
-}
-
-impl Part {
-    /// The kernel's filter; `None` for all of the traffic.
-    pub(crate) fn filter(self) -> Option<Partition> {
-        (self.parts > 1).then(|| Partition::new(self.part, self.parts)).flatten()
-    }
+/// `I/N` as a part of the traffic.
+fn parse_part(text: &str) -> Result<Partition, String> {
+    let parts = text
+        .split_once('/')
+        .and_then(|(part, parts)| Partition::new(part.parse().ok()?, parts.parse().ok()?));
+    parts.ok_or_else(|| "a part is I/N with I below N, such as 0/2 and 1/2".to_owned())
 }
 
 impl RecordArgs {
+    /// The kernel's filter; `None` for all of the traffic.
+    pub(crate) fn filter(&self) -> Option<Filter> {
+        (self.part.parts > 1).then_some(Filter::Partition(self.part))
+    }
+
     /// Files of the identity, if options name them.
     pub(crate) fn identity_files(&self) -> Option<(&Path, &Path)> {
         Some((self.certificate.as_deref()?, self.key.as_deref()?))
@@ -164,9 +148,9 @@ mod tests {
 
     #[test]
     fn part_needs_a_number_below_the_count() {
-        assert_eq!("1/2".parse(), Ok(Part { part: 1, parts: 2 }));
+        assert_eq!(parse_part("1/2"), Ok(Partition { part: 1, parts: 2 }));
         for text in ["2/2", "1", "a/b", "0/0", "-1/2"] {
-            assert!(text.parse::<Part>().is_err(), "{text}");
+            assert!(parse_part(text).is_err(), "{text}");
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::cli::Failure;
 use crate::record::recovery::Recovered;
 use crate::record::source::Source;
 use crate::store::{Store, StoreInfo};
-use evergate_capture::{Filter, Group, Interface, Ring, RingOptions, drop_privileges, has_net_raw};
+use evergate_capture::{Group, Interface, Ring, RingOptions, drop_privileges, has_net_raw};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -105,7 +105,7 @@ fn open_ring(args: &RecordArgs, interface: &str) -> Result<Ring, Failure> {
     options.snaplen = args.snaplen;
     options.promiscuous = !args.no_promiscuous;
     options.fanout = args.fanout.map(Group);
-    options.filter = args.part.filter().map(Filter::Partition);
+    options.filter = args.filter();
     let ring = Ring::open(&options).map_err(|error| Failure::wrong(error.to_string()))?;
     check_offloads(args, ring.interface())?;
     Ok(ring)
