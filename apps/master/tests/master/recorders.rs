@@ -212,7 +212,7 @@ fn metrics_and_status_show_what_happened() {
     let master = setup.start();
     let mut recorder = Recorder::new(&setup.recorders[0]);
     recorder.submit(&master, &pin, 3, 3).unwrap();
-    let _ = Recorder::new(&identity()).connect(&master, &Trust::AnyKey);
+    Recorder::new(&identity()).connect(&master, &Trust::AnyKey).err().unwrap();
     let _ = Recorder::new(&identity()).connect(&master, &pin);
     let page = || {
         let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
