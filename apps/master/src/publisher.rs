@@ -4,9 +4,10 @@
 //! beginning of that head's tree. A signature that fails is tried again each second; answers wait.
 
 use crate::checkpoint_file::CheckpointFile;
+use crate::config::RECORDERS_MAX;
 use crate::log::Head;
 use crate::metrics::{Metrics, count};
-use crate::sequencer::Reply;
+use crate::reply::Reply;
 use crate::signer::Signer;
 use crate::test_points::{Step, reached};
 use crate::tiles::Tiles;
@@ -14,7 +15,7 @@ use evergate_crypto::EvidenceVerifier;
 use evergate_evidence::checkpoint::{Checkpoint, SignedCheckpoint};
 use evergate_evidence::merkle::proof::inclusion_proof;
 use evergate_evidence::proof::Receipt;
-use evergate_evidence::submission::{Refusal, RefusalCode, ToRecorder};
+use evergate_evidence::submission::{Refusal, RefusalCode, ToRecorder, UNANSWERED_MAX};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,6 +28,8 @@ const RETRY: Duration = Duration::from_secs(1);
 /// receipts went.
 const GATHER_PART: u32 = 5;
 const GATHER_MAX: Duration = Duration::from_millis(25);
+/// Statements and events that wait before those of ended connections are removed. Open connections have at most 4,096.
+const PENDING_MAX: usize = 2 * RECORDERS_MAX * UNANSWERED_MAX;
 
 /// Statement or event that waits for its receipt.
 pub struct Pending {
@@ -44,7 +47,7 @@ pub struct Pending {
     pub reply: Reply,
 }
 
-/// What waits for the publisher. Bounded: each Recorder has at most 64 statements and events without an answer.
+/// What waits for the publisher. Bounded: see [`PENDING_MAX`].
 #[derive(Default)]
 struct Waiting {
     head: Option<Head>,
@@ -86,6 +89,7 @@ impl Publisher {
         let mut waiting = self.lock();
         waiting.head = head.or(waiting.head);
         waiting.pending.extend(pending);
+        prune(&mut waiting.pending);
         drop(waiting);
         self.changed.notify_one();
     }
@@ -123,6 +127,7 @@ impl Publisher {
                     let mut waiting = self.lock();
                     head = waiting.head.take().unwrap_or(head);
                     pending.append(&mut waiting.pending);
+                    prune(&mut pending);
                     if waiting.is_stopping {
                         return Ok(());
                     }
@@ -187,7 +192,7 @@ impl Publishing {
                     );
                     let text = format!("the log lacks a tile for entry {index}");
                     let refusal = Refusal { code: RefusalCode::Unavailable, text };
-                    let _ = reply.try_send(ToRecorder::Refused(refusal));
+                    reply.send(ToRecorder::Refused(refusal));
                     continue;
                 }
             };
@@ -196,11 +201,49 @@ impl Publishing {
                 true => ToRecorder::EventReceipt { request: number, received_ms, proof },
                 false => ToRecorder::Receipt { batch: number, received_ms, proof },
             };
-            // A Recorder that is gone asks again.
-            if reply.try_send(answer).is_ok() {
+            if reply.send(answer) {
                 self.metrics.record_receipt(arrived.elapsed());
             }
         }
         Ok(())
+    }
+}
+
+/// Removes what no open connection waits for: Recorders that connect again and again while the HSM is away ask for the
+/// same receipts each time.
+fn prune(pending: &mut Vec<Pending>) {
+    if pending.len() > PENDING_MAX {
+        pending.retain(|pending| pending.reply.is_open());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reply::reply;
+
+    #[test]
+    fn pending_of_ended_connections_is_removed_at_the_bound() {
+        let publisher = Publisher::default();
+        let (open, alive, _answers) = reply();
+        let pending = |index, reply: &Reply| Pending {
+            index,
+            received_ms: 0,
+            number: index,
+            is_event: false,
+            arrived: Instant::now(),
+            reply: reply.clone(),
+        };
+        publisher.push(None, (0..64).map(|index| pending(index, &alive)).collect());
+        for _ in 0..1000 {
+            let (_, gone, _) = reply();
+            assert!(!gone.is_open());
+            publisher.push(None, (0..64).map(|index| pending(index, &gone)).collect());
+            assert!(publisher.lock().pending.len() <= PENDING_MAX);
+        }
+        let waiting = publisher.wait().unwrap().1;
+        assert_eq!(waiting.iter().filter(|pending| pending.reply.is_open()).count(), 64);
+        drop(open);
+        assert!(!alive.send(ToRecorder::EventReceipt { request: 1, received_ms: 1, proof: Vec::new() }));
     }
 }

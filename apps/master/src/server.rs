@@ -4,6 +4,7 @@
 //! is the last message of a connection.
 
 use crate::metrics::{Metrics, count};
+use crate::reply::{Reply, reply};
 use crate::sequencer::Input;
 use evergate_evidence::cursor::Malformed;
 use evergate_evidence::entry::Event;
@@ -177,7 +178,7 @@ impl Server {
 
     /// Receives until the end; the other thread sends.
     fn converse(&self, link: &Arc<Link>, id: Hash, mut receiver: Receiver) -> Result<(), ChannelError> {
-        let (reply, answers) = mpsc::sync_channel(UNANSWERED_MAX * 2 + 2);
+        let (connection, reply, answers) = reply();
         std::thread::scope(|scope| {
             scope.spawn(move || self.send_answers(link, &answers));
             let mut is_greeted = false;
@@ -207,7 +208,7 @@ impl Server {
                 is_greeted = true;
                 limit = Duration::from_secs(1);
             };
-            drop(reply);
+            drop((connection, reply));
             link.is_ended.store(true, Ordering::Relaxed);
             if ended.is_ok() {
                 finish(link, receiver);
@@ -225,7 +226,7 @@ impl Server {
         id: &Hash,
         frame: &[u8],
         is_greeted: bool,
-        reply: &SyncSender<ToRecorder>,
+        reply: &Reply,
     ) -> Result<Input, Refusal> {
         let (reply, arrived) = (reply.clone(), Instant::now());
         let message = ToMaster::decode(frame).map_err(|error| undecoded(frame, &error))?;
