@@ -148,6 +148,7 @@ fn unchunk(mut rest: &[u8]) -> Result<Option<Vec<u8>>, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn addresses_have_host_port_and_path() {
@@ -191,6 +192,23 @@ mod tests {
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffff\r\n",
         ] {
             assert!(parse(wrong.as_bytes(), true).is_err(), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn random_answers_never_panic(
+            chunked: bool, body in "[0-9a-f;\\r\\n]{0,60}", bytes in proptest::collection::vec(any::<u8>(), 0..80),
+        ) {
+            let field = if chunked { "Transfer-Encoding: chunked" } else { "Content-Length: 5" };
+            let text = format!("HTTP/1.1 200 OK\r\n{field}\r\n\r\n{body}");
+            for bytes in [text.as_bytes(), &bytes] {
+                let whole = parse(bytes, true);
+                // An answer that is whole before its end is the same at its end.
+                if let Ok(Some(answer)) = parse(bytes, false) {
+                    prop_assert_eq!(whole, Ok(Some(answer)));
+                }
+            }
         }
     }
 }

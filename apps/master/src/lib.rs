@@ -24,6 +24,7 @@ pub mod pkcs11;
 pub mod problem;
 pub mod publisher;
 pub mod recorders;
+pub mod reply;
 pub mod run;
 pub mod sequencer;
 pub mod server;

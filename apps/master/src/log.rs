@@ -90,6 +90,10 @@ impl Log {
         log.writer.write(&log.tiles).map_err(failed)?;
         log.check_head(checkpoint.as_ref())?;
         log.check_clock(now_ms)?;
+        // A crash can come between the last entry of a journal and the next journal.
+        if log.room() == 0 {
+            log.rotate().map_err(failed)?;
+        }
         Ok(Opened { log, checkpoint, removed })
     }
 
@@ -146,7 +150,7 @@ impl Log {
 
     /// Entries that may be appended before the next flush.
     pub fn room(&self) -> u64 {
-        JOURNAL_ENTRIES - (self.size() - self.journal.first())
+        JOURNAL_ENTRIES.saturating_sub(self.size() - self.journal.first())
     }
 
     /// Appends an entry and gives its place. It is not on disk before [`Log::flush`].
@@ -180,6 +184,7 @@ impl Log {
 
     /// Begins a new journal: from here tiles alone hold the entries before it.
     fn rotate(&mut self) -> io::Result<()> {
+        reached(Step::JournalFull);
         let (old, new) = (self.journal.first(), self.size());
         self.tiles.sync(old, new)?;
         let state = Snapshot::encode(&self.recorders, self.last_ms, new);

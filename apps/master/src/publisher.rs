@@ -4,9 +4,10 @@
 //! beginning of that head's tree. A signature that fails is tried again each second; answers wait.
 
 use crate::checkpoint_file::CheckpointFile;
+use crate::config::RECORDERS_MAX;
 use crate::log::Head;
 use crate::metrics::{Metrics, count};
-use crate::sequencer::Reply;
+use crate::reply::Reply;
 use crate::signer::Signer;
 use crate::test_points::{Step, reached};
 use crate::tiles::Tiles;
@@ -14,18 +15,21 @@ use evergate_crypto::EvidenceVerifier;
 use evergate_evidence::checkpoint::{Checkpoint, SignedCheckpoint};
 use evergate_evidence::merkle::proof::inclusion_proof;
 use evergate_evidence::proof::Receipt;
-use evergate_evidence::submission::ToRecorder;
+use evergate_evidence::submission::{Refusal, RefusalCode, ToRecorder, UNANSWERED_MAX};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Time between two attempts of a signature that fails.
 const RETRY: Duration = Duration::from_secs(1);
-/// Part of a signature's time that the publisher waits before the next one, at most [`GATHER_MAX`]. A Recorder closes
-/// its next batch when it receives a receipt. Without the wait, all these statements arrive just after the next
-/// signature begins, and wait for two signatures instead of one.
-const GATHER_PART: u32 = 10;
-const GATHER_MAX: Duration = Duration::from_millis(10);
+/// Part of a signature's time that the publisher waits at most before the next one, and its bound. A Recorder closes
+/// and sends its next batch when it receives a receipt. Without the wait, all these statements arrive just after the
+/// next signature begins, and wait for two signatures instead of one. The wait ends when as many statements came as
+/// receipts went.
+const GATHER_PART: u32 = 5;
+const GATHER_MAX: Duration = Duration::from_millis(25);
+/// Statements and events that wait before those of ended connections are removed. Open connections have at most 4,096.
+const PENDING_MAX: usize = 2 * RECORDERS_MAX * UNANSWERED_MAX;
 
 /// Statement or event that waits for its receipt.
 pub struct Pending {
@@ -43,7 +47,7 @@ pub struct Pending {
     pub reply: Reply,
 }
 
-/// What waits for the publisher. Bounded: each Recorder has at most 64 statements and events without an answer.
+/// What waits for the publisher. Bounded: see [`PENDING_MAX`].
 #[derive(Default)]
 struct Waiting {
     head: Option<Head>,
@@ -68,7 +72,7 @@ pub struct Publishing {
     pub file: Arc<CheckpointFile>,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// Wait before the next signature.
+    /// Longest wait before the next signature.
     pub gather: Duration,
 }
 
@@ -85,6 +89,7 @@ impl Publisher {
         let mut waiting = self.lock();
         waiting.head = head.or(waiting.head);
         waiting.pending.extend(pending);
+        prune(&mut waiting.pending);
         drop(waiting);
         self.changed.notify_one();
     }
@@ -103,6 +108,14 @@ impl Publisher {
         (head.is_some() || !pending.is_empty()).then_some((head, pending))
     }
 
+    /// Waits until the Recorders that were answered have sent their next statements.
+    fn gather(&self, answered: usize, limit: Duration) {
+        let waiting = self.lock();
+        let enough = waiting.pending.len() + answered;
+        let is_short = |waiting: &mut Waiting| waiting.pending.len() < enough && !waiting.is_stopping;
+        drop(self.changed.wait_timeout_while(waiting, limit, is_short));
+    }
+
     /// Runs until [`Publisher::stop`]. An error means that no checkpoint can be published: the program must end.
     pub fn run(&self, mut publishing: Publishing) -> Result<(), String> {
         while let Some((head, mut pending)) = self.wait() {
@@ -114,13 +127,15 @@ impl Publisher {
                     let mut waiting = self.lock();
                     head = waiting.head.take().unwrap_or(head);
                     pending.append(&mut waiting.pending);
+                    prune(&mut pending);
                     if waiting.is_stopping {
                         return Ok(());
                     }
                 }
             }
+            let answered = pending.len();
             publishing.answer(pending)?;
-            std::thread::sleep(publishing.gather);
+            self.gather(answered, publishing.gather);
         }
         Ok(())
     }
@@ -169,17 +184,66 @@ impl Publishing {
         let size = checkpoint.checkpoint().size;
         let nodes = self.tiles.nodes(size);
         for Pending { index, received_ms, number, is_event, arrived, reply } in pending {
-            let path = inclusion_proof(&nodes, index, size).map_err(|error| format!("receipt: {error}"))?;
+            let path = match inclusion_proof(&nodes, index, size) {
+                Ok(path) => path,
+                Err(error) => {
+                    eprintln!(
+                        "evergate-master: no receipt for entry {index}: {error}; restore the tiles of the log"
+                    );
+                    let text = format!("the log lacks a tile for entry {index}");
+                    let refusal = Refusal { code: RefusalCode::Unavailable, text };
+                    reply.send(ToRecorder::Refused(refusal));
+                    continue;
+                }
+            };
             let proof = Receipt { index, path, checkpoint: checkpoint.clone() }.to_bytes();
             let answer = match is_event {
                 true => ToRecorder::EventReceipt { request: number, received_ms, proof },
                 false => ToRecorder::Receipt { batch: number, received_ms, proof },
             };
-            // A Recorder that is gone asks again.
-            if reply.try_send(answer).is_ok() {
+            if reply.send(answer) {
                 self.metrics.record_receipt(arrived.elapsed());
             }
         }
         Ok(())
+    }
+}
+
+/// Removes what no open connection waits for: Recorders that connect again and again while the HSM is away ask for the
+/// same receipts each time.
+fn prune(pending: &mut Vec<Pending>) {
+    if pending.len() > PENDING_MAX {
+        pending.retain(|pending| pending.reply.is_open());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reply::reply;
+
+    #[test]
+    fn pending_of_ended_connections_is_removed_at_the_bound() {
+        let publisher = Publisher::default();
+        let (open, alive, _answers) = reply();
+        let pending = |index, reply: &Reply| Pending {
+            index,
+            received_ms: 0,
+            number: index,
+            is_event: false,
+            arrived: Instant::now(),
+            reply: reply.clone(),
+        };
+        publisher.push(None, (0..64).map(|index| pending(index, &alive)).collect());
+        for _ in 0..1000 {
+            let (_, gone, _) = reply();
+            assert!(!gone.is_open());
+            publisher.push(None, (0..64).map(|index| pending(index, &gone)).collect());
+            assert!(publisher.lock().pending.len() <= PENDING_MAX);
+        }
+        let waiting = publisher.wait().unwrap().1;
+        assert_eq!(waiting.iter().filter(|pending| pending.reply.is_open()).count(), 64);
+        drop(open);
+        assert!(!alive.send(ToRecorder::EventReceipt { request: 1, received_ms: 1, proof: Vec::new() }));
     }
 }

@@ -8,19 +8,17 @@ use crate::log::Log;
 use crate::metrics::{Metrics, count};
 use crate::publisher::{Pending, Publisher};
 use crate::recorders::Outcome;
+use crate::reply::Reply;
 use evergate_evidence::entry::{Entry, Event};
 use evergate_evidence::merkle::Hash;
 use evergate_evidence::statement::Statement;
 use evergate_evidence::submission::{Hello, Refusal, RefusalCode, ToRecorder, Welcome};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::Receiver;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Inputs that wait for the sequencer.
 pub const INPUTS_MAX: usize = 4096;
-
-/// Way back to a Recorder.
-pub type Reply = SyncSender<ToRecorder>;
 
 /// Input of the sequencer.
 pub enum Input {
@@ -114,7 +112,7 @@ impl Sequencer {
             self.publisher.push(head, std::mem::take(&mut self.pending));
             for (reply, answer) in self.answers.drain(..) {
                 // A Recorder that is gone needs no answer.
-                let _ = reply.try_send(answer);
+                reply.send(answer);
             }
             if is_last {
                 break;

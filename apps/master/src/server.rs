@@ -4,10 +4,12 @@
 //! is the last message of a connection.
 
 use crate::metrics::{Metrics, count};
+use crate::reply::{Reply, reply};
 use crate::sequencer::Input;
+use evergate_evidence::cursor::Malformed;
 use evergate_evidence::entry::Event;
 use evergate_evidence::merkle::Hash;
-use evergate_evidence::submission::{Refusal, RefusalCode, ToMaster, ToRecorder, UNANSWERED_MAX};
+use evergate_evidence::submission::{Refusal, RefusalCode, ToMaster, ToRecorder, UNANSWERED_MAX, VERSION};
 use evergate_submission::{Channel, ChannelError, Receiver, Sender, id_text};
 use rustls::ServerConfig;
 use std::collections::BTreeMap;
@@ -42,7 +44,7 @@ pub struct Server {
     pub live: Mutex<Vec<Hash>>,
     /// Threads of connections.
     pub threads: AtomicUsize,
-    /// Second of the last line about a failed handshake: one a second.
+    /// Second of the last line about a failed handshake or a refusal: one a second.
     pub logged_s: AtomicU64,
 }
 
@@ -95,9 +97,14 @@ pub fn accept(listener: &TcpListener, server: &Arc<Server>) {
 }
 
 impl Server {
-    fn log_failure(&self, address: SocketAddr, error: &ChannelError) {
+    /// Whether a line about a foreign peer may be written: one a second.
+    fn may_log(&self) -> bool {
         let now_s = crate::sequencer::wall_ms() / 1000;
-        if self.logged_s.swap(now_s, Ordering::Relaxed) != now_s {
+        self.logged_s.swap(now_s, Ordering::Relaxed) != now_s
+    }
+
+    fn log_failure(&self, address: SocketAddr, error: &ChannelError) {
+        if self.may_log() {
             eprintln!("evergate-master: connection from {address} ended: {error}");
         }
     }
@@ -162,14 +169,16 @@ impl Server {
             return;
         }
         self.metrics.record_refused(refusal.code);
-        eprintln!("evergate-master: refused Recorder '{}': {}", link.name, refusal.text);
+        if self.may_log() {
+            eprintln!("evergate-master: refused Recorder '{}': {}", link.name, refusal.text);
+        }
         let _ = link.sender.send(&ToRecorder::Refused(refusal).to_frame());
         link.sender.finish();
     }
 
     /// Receives until the end; the other thread sends.
     fn converse(&self, link: &Arc<Link>, id: Hash, mut receiver: Receiver) -> Result<(), ChannelError> {
-        let (reply, answers) = mpsc::sync_channel(UNANSWERED_MAX * 2 + 2);
+        let (connection, reply, answers) = reply();
         std::thread::scope(|scope| {
             scope.spawn(move || self.send_answers(link, &answers));
             let mut is_greeted = false;
@@ -188,15 +197,18 @@ impl Server {
                     }
                     Err(error) => break Err(error),
                 };
-                match self.input(link, &id, &frame, is_greeted, &reply) {
-                    // The sequencer ends with the process.
-                    Ok(input) => drop(self.inputs.send(input)),
-                    Err(refusal) => self.send_refusal(link, refusal),
+                let unavailable =
+                    || Refusal { code: RefusalCode::Unavailable, text: "the Master stops".into() };
+                let input = self.input(link, &id, &frame, is_greeted, &reply);
+                if let Err(refusal) =
+                    input.and_then(|input| self.inputs.send(input).map_err(|_| unavailable()))
+                {
+                    self.send_refusal(link, refusal);
                 }
                 is_greeted = true;
                 limit = Duration::from_secs(1);
             };
-            drop(reply);
+            drop((connection, reply));
             link.is_ended.store(true, Ordering::Relaxed);
             if ended.is_ok() {
                 finish(link, receiver);
@@ -214,10 +226,10 @@ impl Server {
         id: &Hash,
         frame: &[u8],
         is_greeted: bool,
-        reply: &SyncSender<ToRecorder>,
+        reply: &Reply,
     ) -> Result<Input, Refusal> {
         let (reply, arrived) = (reply.clone(), Instant::now());
-        let message = ToMaster::decode(frame).map_err(|error| malformed(&error.to_string()))?;
+        let message = ToMaster::decode(frame).map_err(|error| undecoded(frame, &error))?;
         if !matches!(message, ToMaster::Hello(_))
             && link.unanswered.fetch_add(1, Ordering::Relaxed) >= UNANSWERED_MAX
         {
@@ -283,6 +295,16 @@ impl Server {
 
 fn malformed(what: &str) -> Refusal {
     Refusal { code: RefusalCode::Malformed, text: format!("malformed message: {what}") }
+}
+
+/// Refusal of a frame that is no message.
+fn undecoded(frame: &[u8], error: &Malformed) -> Refusal {
+    match frame {
+        [1, version, ..] if *version != VERSION => {
+            Refusal { code: RefusalCode::Version, text: error.to_string() }
+        }
+        _ => malformed(&error.to_string()),
+    }
 }
 
 /// Reads and drops what the peer still sends, so that a reset does not destroy the refusal on its way.

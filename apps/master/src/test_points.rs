@@ -18,6 +18,8 @@ pub enum Step {
     CheckpointRenamed,
     /// An answer was sent.
     Answered,
+    /// A journal is full.
+    JournalFull,
     /// A full journal was replaced.
     JournalRotated,
 }
@@ -33,6 +35,7 @@ impl Step {
             Step::CheckpointWritten => "checkpoint_written",
             Step::CheckpointRenamed => "checkpoint_renamed",
             Step::Answered => "answered",
+            Step::JournalFull => "journal_full",
             Step::JournalRotated => "journal_rotated",
         }
     }

@@ -117,6 +117,9 @@ fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
         let (digits, behind) = rest.split_at_checked(count)?;
         len = digits.iter().fold(0, |len, &digit| len << 8 | usize::from(digit));
         rest = behind;
+        if len < 0x80 || digits.first() == Some(&0) {
+            return None; // DER has the shortest form
+        }
     }
     let (content, rest) = rest.split_at_checked(len)?;
     Some((tag, content, rest))
@@ -131,7 +134,7 @@ fn check_response(bytes: &[u8], imprint: &Hash, nonce: [u8; 8]) -> Result<(), St
     let (0x30, response, []) = element(bytes).ok_or_else(malformed)? else { return Err(malformed()) };
     let (0x30, status, token) = element(response).ok_or_else(malformed)? else { return Err(malformed()) };
     let (0x02, number, mut details) = element(status).ok_or_else(malformed)? else { return Err(malformed()) };
-    let number = number.iter().fold(0_u64, |number, &byte| number << 8 | u64::from(byte));
+    let &[number] = number else { return Err(malformed()) };
     if number > 1 {
         let mut reason = format!("refused with status {number}");
         while let Some((tag, content, rest)) = element(details) {
@@ -157,6 +160,7 @@ fn check_response(bytes: &[u8], imprint: &Hash, nonce: [u8; 8]) -> Result<(), St
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn request_is_one_der_element() {
@@ -187,5 +191,20 @@ mod tests {
             }
         }
         assert!(check_response(&vec![0x30; 70_000], &[0; 32], [0; 8]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn random_answers_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..80), at: usize) {
+            prop_assert!(check_response(&bytes, &[0; 32], [0x40; 8]).is_err());
+            // A whole response with one byte changed outside its token does not pass.
+            let imprint = message_imprint(&[5; 32]);
+            let token = [&imprint[2..], &[2, 8], &[0x41; 8]].concat();
+            let mut response = [&[0x30, 5 + token.len() as u8, 0x30, 3, 2, 1, 0][..], &token].concat();
+            prop_assert_eq!(check_response(&response, &[5; 32], [0x41; 8]), Ok(()));
+            let at = at % response.len();
+            response[at] ^= 0x80;
+            prop_assert!(check_response(&response, &[5; 32], [0x41; 8]).is_err());
+        }
     }
 }

@@ -37,6 +37,8 @@ pub struct Witness {
 pub enum Refusal {
     /// The witness cosigned more entries of this log than are here.
     LogIsOlder(u64),
+    /// The witness cosigned another tree of this log.
+    Forked,
     /// Everything else, in words.
     Other(String),
 }
@@ -71,11 +73,11 @@ impl Witness {
                     match known {
                         Ok(known) if known > size => return Err(Refusal::LogIsOlder(known)),
                         Ok(known) if known != self.cosigned => self.cosigned = known,
-                        _ => {
-                            return Err(Refusal::Other("conflict: it knows another tree of this log".into()));
-                        }
+                        Ok(_) => return Err(Refusal::Forked),
+                        Err(_) => return Err(Refusal::Other("conflict without a size".into())),
                     }
                 }
+                422 => return Err(Refusal::Forked),
                 status => return Err(Refusal::Other(format!("status {status}"))),
             }
         }
@@ -136,6 +138,11 @@ impl Witness {
                 ),
                 "this is an older copy of the log: restore the newest one; signing on would fork the log",
             )),
+            Err(Refusal::Forked) => Err(Problem::new(
+                format!("witness {}", self.name()),
+                "it cosigned another tree under this origin: the log was forked",
+                "find the copy of the log that it cosigned; `witnessed` and the Recorders have its checkpoints",
+            )),
             Err(Refusal::Other(error)) => {
                 eprintln!("evergate-master: witness {}: {error}; continuing without it", self.name());
                 Ok(())
@@ -163,9 +170,8 @@ impl Witness {
                 Err(refusal) => {
                     count(&metrics.witness_failures);
                     let reason = match refusal {
-                        Refusal::LogIsOlder(size) => {
-                            format!("it knows a log of {size} entries: the log was forked")
-                        }
+                        Refusal::LogIsOlder(size) => format!("it knows {size} entries: the log was forked"),
+                        Refusal::Forked => "it cosigned another tree: the log was forked".into(),
                         Refusal::Other(error) => error,
                     };
                     if !is_away {

@@ -3,12 +3,12 @@
 use crate::Identity;
 use evergate_crypto::{client_provider, spki_hash};
 use evergate_evidence::merkle::Hash;
+use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::sign::SingleCertAndKey;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, PeerIncompatible,
@@ -23,7 +23,8 @@ pub enum Trust {
     Pinned(Vec<Hash>),
     /// Certificates of these authorities, in PEM. A Recorder also checks the Master's name.
     Authorities(Vec<u8>),
-    /// Every certificate: the peer proves only that it has the key. The Master then looks its id up.
+    /// Every certificate: the peer proves only that it has the key, and the Master looks its id up. A Recorder must not
+    /// use it.
     AnyKey,
 }
 
@@ -78,15 +79,11 @@ impl ServerCertVerifier for ById {
         &self,
         end_entity: &CertificateDer<'_>,
         _: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
+        _: &ServerName<'_>,
         _: &[u8],
         _: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        self.check(end_entity)?;
-        if self.ids.is_none() {
-            verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?;
-        }
-        Ok(ServerCertVerified::assertion())
+        self.check(end_entity).map(|()| ServerCertVerified::assertion())
     }
 
     tls13_only!();
@@ -160,6 +157,7 @@ pub fn client_config(identity: &Identity, master: &Trust) -> Result<Arc<ClientCo
                 .build()
                 .map_err(general)?
         }
+        Trust::AnyKey => return Err(general("a Recorder must know its Master: give an id or an authority")),
         other => Arc::new(other.by_id(&provider).ok_or_else(|| general("no trust"))?),
     };
     let mut config = ClientConfig::builder_with_provider(provider)

@@ -58,6 +58,14 @@ fn foreign_master_is_refused() {
 }
 
 #[test]
+fn recorder_without_a_known_master_does_not_connect() {
+    let (address, _thread) = master(identity("master"), Trust::AnyKey);
+    let error =
+        connect(&address, &identity("recorder"), &Trust::AnyKey, Hello::default(), LIMIT).err().unwrap();
+    assert!(error.to_string().contains("must know its Master"), "{error}");
+}
+
+#[test]
 fn foreign_recorder_is_refused() {
     let (server, client) = (identity("master"), identity("recorder"));
     let trust = Trust::Pinned(vec![server.id()]);

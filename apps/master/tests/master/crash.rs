@@ -53,6 +53,7 @@ fn kill_at_each_durable_step_loses_nothing() {
 fn kill_at_the_change_of_journals_loses_nothing() {
     let setup = Setup::new(1);
     let mut recorder = Recorder::new(&setup.recorders[0]);
+    crash(&setup, &mut recorder, "journal_full", 4500);
     crash(&setup, &mut recorder, "journal_rotated", 4500);
     let journals = || {
         std::fs::read_dir(setup.log())

@@ -99,6 +99,19 @@ fn witness_cosigns_and_knows_an_older_copy() {
     Recorder::new(&setup.recorders[0]).connect(&master, &pin).unwrap();
 }
 
+#[test]
+fn witness_of_another_tree_stops_the_start() {
+    let setup = Setup::new(0);
+    let (_server, _) = witness(&setup);
+    let master = setup.start();
+    wait_until("a cosignature", || setup.log().join("witnessed").exists());
+    assert_eq!(master.stop(), Some(0));
+    let root = evergate_evidence::base64::encode(&[7; 32]);
+    std::fs::write(setup.folder.join("witness.state"), format!("1 {root}")).unwrap();
+    let text = setup.refused_start();
+    assert!(text.contains("it cosigned another tree"), "{text}");
+}
+
 /// Authority of time stamps with a new certificate; `mode` is `grant` or `refuse`.
 fn authority(setup: &Setup, mode: &str) -> Server {
     let cnf = "[ req ]\ndistinguished_name = dn\nprompt = no\nx509_extensions = tsa\n[ dn ]\nCN = Test TSA\n\

@@ -4,7 +4,7 @@ use crate::support::{LIMIT, Recorder, Setup, identity, percentile, pin, statemen
 use evergate_evidence::entry::{Entry, Event};
 use evergate_evidence::note::VerifyingKey;
 use evergate_evidence::statement::Statement;
-use evergate_evidence::submission::{Hello, RefusalCode, ToMaster, UNANSWERED_MAX};
+use evergate_evidence::submission::{Hello, RefusalCode, ToMaster, ToRecorder, UNANSWERED_MAX};
 use evergate_evidence::tile::bundle_entries;
 use evergate_master::tiles::Tiles;
 use evergate_submission::{Channel, ClientError, Trust, client_config, connect};
@@ -212,7 +212,7 @@ fn metrics_and_status_show_what_happened() {
     let master = setup.start();
     let mut recorder = Recorder::new(&setup.recorders[0]);
     recorder.submit(&master, &pin, 3, 3).unwrap();
-    let _ = Recorder::new(&identity()).connect(&master, &Trust::AnyKey);
+    Recorder::new(&identity()).connect(&master, &Trust::AnyKey).err().unwrap();
     let _ = Recorder::new(&identity()).connect(&master, &pin);
     let page = || {
         let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -241,4 +241,19 @@ fn metrics_and_status_show_what_happened() {
     VerifyingKey::parse(text.trim().rsplit(' ').next().unwrap()).unwrap();
     master.stop();
     assert!(status().contains("\"is_running\":false"));
+}
+
+#[test]
+fn other_versions_of_messages_are_refused() {
+    let setup = Setup::new(1);
+    let master = setup.start();
+    let config = client_config(&setup.recorders[0], &pin(&setup)).unwrap();
+    let socket = TcpStream::connect(&master.address).unwrap();
+    let name = rustls::pki_types::ServerName::try_from("127.0.0.1").unwrap();
+    let (sender, mut receiver) = Channel::connect(socket, config, name, LIMIT).unwrap().split();
+    sender.send(&[0, 0, 0, 20, 1, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+    match ToRecorder::decode(&receiver.receive(LIMIT).unwrap().unwrap()) {
+        Ok(ToRecorder::Refused(refusal)) => assert_eq!(refusal.code, RefusalCode::Version),
+        other => panic!("{other:?}"),
+    }
 }

@@ -192,6 +192,9 @@ impl Drop for Master {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("lines of the Master: {:#?}", self.lines.lock().unwrap());
+        }
     }
 }
 
