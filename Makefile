@@ -12,7 +12,8 @@ RELEASE = own=$$(for flag in $$RUSTFLAGS; do printf '%s\037' "$$flag"; done); \
 	export CARGO_ENCODED_RUSTFLAGS="$$own$$(printf -- '$(PROFILE)' '$(CURDIR)/dist/evergate.profdata')"; \
 	$(CARGO) build --release --locked -p
 
-.PHONY: setup build demo package package-check test lint unit matrix fuzz bench audit-bench-find profile clean help
+.PHONY: setup build demo audit-demo package package-check test lint unit matrix audit-mutations fuzz bench \
+	audit-bench-find profile clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,6 +29,11 @@ demo: ## checks of one node, then a cluster that loses its nodes under traffic; 
 	@scripts/setup build demo
 	@$(CARGO) build --profile demo --locked -p evergate
 	@EVERGATE="$(CARGO_TARGET_DIR)/demo/evergate" scripts/demo
+
+audit-demo: ## record, sign, find and verify sessions in namespaces; a changed bit is found (root; a minute)
+	@scripts/setup build demo test
+	@$(CARGO) build --profile demo --locked -p evergate -p evergate-audit -p evergate-master
+	@scripts/audit-demo
 
 package: build ## Debian package: target/debian/evergate_*.deb
 	@scripts/setup package
@@ -52,6 +58,9 @@ unit:
 
 matrix: setup ## all node failures with all servers in all network modes, also with packet loss (root; 15 minutes)
 	CI=1 EVERGATE_MATRIX=full $(CARGO) test --workspace --locked --test cluster matrix -- --nocapture
+
+audit-mutations: setup ## 10,000 seeded changes of evidence, each found and named by the verifier (minutes)
+	EVERGATE_MUTATIONS=10000 $(CARGO) test --locked -p evergate-audit --test mutations mutation -- --nocapture
 
 fuzz: ## new inputs for the fuzz targets: peers, operators, other nodes (FUZZ_SECONDS each)
 	@scripts/fuzz

@@ -3,6 +3,7 @@
 //! Exit codes are part of the interface: 0 it worked, or the record is proved; 1 it failed, or `verify` has findings;
 //! 2 the input is wrong, or the command could not run. Data goes to standard output, everything else to standard error.
 
+use crate::record::{self, RecordArgs};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -28,6 +29,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Record the traffic of an interface
+    Record(RecordArgs),
+    /// Print the id of a Recorder or of a certificate
+    Identity(record::IdentityArgs),
     /// Find connections by time, address, host name, random or request
     Find(crate::find::Args),
     /// Show what a store has, what waits, and how long the disk lasts
@@ -38,6 +43,8 @@ enum Command {
     Expire(crate::expire::Args),
     /// Bring the index of a store up to date, or make it again from the segments
     Index(crate::index::command::Args),
+    /// Prove a store or a bundle, offline
+    Verify(crate::verify::VerifyArgs),
 }
 
 /// Error of a command, with its exit code.
@@ -70,6 +77,9 @@ pub fn main() -> ExitCode {
         Command::Hold(args) => crate::hold::run(args),
         Command::Expire(args) => crate::expire::run(args),
         Command::Index(args) => crate::index::command::run(args),
+        Command::Identity(args) => record::print_identity(args),
+        Command::Record(args) => record::run(args),
+        Command::Verify(args) => crate::verify::run(args),
     };
     result.unwrap_or_else(|failure| {
         eprintln!("evergate-audit: {}", failure.message);

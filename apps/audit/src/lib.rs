@@ -2,6 +2,7 @@
 //!
 //! Formats and decisions live in `proto/`; this crate has the processes, files and threads around them.
 
+pub mod bundle;
 pub mod cli;
 #[cfg(feature = "cold")]
 mod cold;
@@ -13,9 +14,11 @@ pub mod index;
 pub mod outbox;
 mod output;
 mod progress;
+pub mod record;
 pub mod segment_file;
 pub mod status;
 pub mod store;
 #[cfg(feature = "object-store")]
 mod tier;
+pub mod verify;
 pub mod when;

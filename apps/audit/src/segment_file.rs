@@ -97,20 +97,9 @@ impl SegmentFile {
         self.window.drain(..self.used);
         self.offset += self.used as u64;
         self.used = 0;
-        let kept = self.window.len();
-        let more = WINDOW_BYTES.max(kept).min(BLOCK_BYTES_MAX);
-        self.window.resize(kept + more, 0);
-        let mut filled = kept;
-        while filled < self.window.len() {
-            match self.file.read(&mut self.window[filled..])? {
-                0 => {
-                    self.is_at_end = true;
-                    break;
-                }
-                bytes => filled += bytes,
-            }
-        }
-        self.window.truncate(filled);
+        let more = WINDOW_BYTES.max(self.window.len()).min(BLOCK_BYTES_MAX) as u64;
+        let read = (&mut self.file).take(more).read_to_end(&mut self.window)?;
+        self.is_at_end = (read as u64) < more;
         Ok(())
     }
 }

@@ -2,14 +2,14 @@
 
 #![cfg(feature = "cold")]
 
-mod support;
+mod index_support;
 
 use evergate_audit::index::{IndexEvent, IndexWriter};
-use proptest::prelude::*;
-use std::sync::OnceLock;
-use support::{
+use index_support::{
     BASE_NS, Folder, SECOND_NS, audit, audit_code, connection, hex, json_lines, random_of, request_id, sample,
 };
+use proptest::prelude::*;
+use std::sync::OnceLock;
 
 const DAYS: [&str; 2] = ["2026-11-28", "2026-11-29"];
 

@@ -1,13 +1,13 @@
 //! Holds, expiry and status, with interruptions between their steps.
 
-mod support;
+mod index_support;
 
 use evergate_audit::outbox;
 use evergate_audit::store::Store;
 use evergate_evidence::deletion;
 use evergate_evidence::entry::{Entry, Event};
+use index_support::{BASE_NS, Folder, SECOND_NS, audit_code, json_lines, request_id, sample};
 use serde_json::Value;
-use support::{BASE_NS, Folder, SECOND_NS, audit_code, json_lines, request_id, sample};
 
 fn json(code: i32, arguments: &[&str]) -> Value {
     let (out, _) = audit_code(code, &[arguments, &["--json"]].concat());

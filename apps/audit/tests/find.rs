@@ -1,12 +1,12 @@
 //! `find`: every condition, over one store and over several.
 
-mod support;
+mod index_support;
 
-use serde_json::Value;
-use support::{
+use index_support::{
     BASE_NS, DAY_NS, Folder, SECOND_NS, audit_code, connection, hex, json_lines, random_of, request_id,
     sample,
 };
+use serde_json::Value;
 
 /// Numbers of the connections that `find` prints.
 fn numbers(path: &str, arguments: &[&str]) -> Vec<u64> {
@@ -109,7 +109,7 @@ fn find_over_two_stores_is_in_the_order_of_time() {
 #[test]
 fn hostile_text_is_escaped_in_both_outputs() {
     let folder = Folder::new("find-hostile");
-    let mut builder = support::StoreBuilder::new(&folder.0, 1);
+    let mut builder = index_support::StoreBuilder::new(&folder.0, 1);
     builder.begin_segment();
     let mut record = connection(1, BASE_NS, true);
     record.tls.sni = b"evil\x1b[2J\xff\xc2\x9b\\".to_vec();

@@ -1,14 +1,14 @@
 //! The index: a rebuilt one has the rows of the live one, and damage is an error with its file.
 
-mod support;
+mod index_support;
 
 use evergate_audit::index::{IndexEvent, IndexWriter, SegmentTable, catch_up, rebuild};
 use evergate_audit::store::Store;
+use index_support::{BASE_NS, DAY_NS, Folder, StoreBuilder, audit, audit_code, connection, sample};
 use proptest::prelude::*;
 use rusqlite::types::Value;
 use std::path::Path;
 use std::sync::OnceLock;
-use support::{BASE_NS, DAY_NS, Folder, StoreBuilder, audit, audit_code, connection, sample};
 
 /// All rows of all tables of all files of an index, in the order of their keys.
 fn dump(store: &Store) -> Vec<String> {

@@ -2,9 +2,9 @@
 
 #![cfg(feature = "object-store")]
 
-mod support;
+mod index_support;
 
-use support::{Folder, audit_code, sample};
+use index_support::{Folder, audit_code, sample};
 
 #[test]
 fn segment_is_in_the_tier_before_it_is_deleted() {

@@ -59,7 +59,9 @@ mod tests {
     #[test]
     fn pages_show_the_versions_of_this_program() {
         let versions = WireVersions::ours().to_string();
-        for page in [include_str!("../../../docs/reference/cli.md"), include_str!("../../../docs/guide/upgrade.md")] {
+        for page in
+            [include_str!("../../../docs/reference/cli.md"), include_str!("../../../docs/guide/upgrade.md")]
+        {
             assert!(page.contains(&versions), "no {versions:?}");
         }
     }

@@ -1,8 +1,8 @@
 //! Filters of a packet socket.
 
-use crate::partition::Partition;
-use crate::program::{Instruction, accept_all};
 use crate::sockopt::set;
+use evergate_evidence::program::{Instruction, accept_all};
+use evergate_evidence::statement::Partition;
 use std::io;
 use std::os::fd::OwnedFd;
 

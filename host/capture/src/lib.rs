@@ -5,7 +5,7 @@
 //! packets in blocks + [`Counters::dropped`] = [`Counters::seen`].
 //!
 //! Thin, checked wrappers over system calls. Each unsafe block states why its arguments are valid. The contents of
-//! blocks are read as untrusted bytes, so that no offset leaves the block. [`partition`] and [`program`] are pure.
+//! blocks are read as untrusted bytes, so that no offset leaves the block.
 
 #![allow(unsafe_code)]
 
@@ -17,9 +17,7 @@ mod filter;
 pub mod generator;
 mod interface;
 mod mapping;
-pub mod partition;
 mod privileges;
-pub mod program;
 mod ring;
 mod sockopt;
 mod statistics;

@@ -2,6 +2,7 @@
 //! predicted or forced.
 
 /// Running hash over words of eight bytes.
+#[derive(Clone)]
 pub struct Sip([u64; 4]);
 
 impl Sip {

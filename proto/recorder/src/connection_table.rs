@@ -8,9 +8,11 @@
 
 use crate::frame::Segment;
 use crate::hellos::{Hellos, Side};
-use evergate_evidence::connection_record::{ConnectionRecord, Counts, Endpoints};
+use evergate_base::Sip;
+use evergate_evidence::connection_record::{ConnectionRecord, Counts, Endpoints, mapped};
 use evergate_evidence::record::Direction;
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::net::SocketAddr;
 
 const LINGER_NS: u64 = 2_000_000_000;
@@ -25,16 +27,18 @@ pub struct Limits {
     pub hellos: usize,
     /// Time without a packet after which a connection counts as ended, in nanoseconds.
     pub idle_ns: u64,
+    /// Key of the table's hash: a random one keeps clients from choosing colliding addresses.
+    pub hash_key: [u64; 2],
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { connections: 1 << 20, hellos: 4096, idle_ns: 15 * 60 * 1_000_000_000 }
+        Limits { connections: 1 << 20, hellos: 4096, idle_ns: 15 * 60 * 1_000_000_000, hash_key: [0; 2] }
     }
 }
 
 /// Place of a packet in its connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// Number of the connection.
     pub connection: u64,
@@ -48,7 +52,7 @@ pub struct Place {
 #[derive(Debug)]
 pub struct ConnectionTable {
     limits: Limits,
-    connections: HashMap<Key, Connection>,
+    connections: HashMap<Key, Connection, KeyedHash>,
     /// When to look at a connection again, in order of time.
     due: VecDeque<Due>,
     /// Connections that ended a moment ago, in order of time.
@@ -58,12 +62,59 @@ pub struct ConnectionTable {
     records: VecDeque<ConnectionRecord>,
 }
 
-/// Both ends in one order, and the VLAN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Key {
-    low: SocketAddr,
-    high: SocketAddr,
-    vlan: u16,
+/// Both ends in one order, and the VLAN: two addresses, both ports and the VLAN id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Key([u64; 5]);
+
+impl Key {
+    fn of(segment: &Segment<'_>, vlan: u16) -> Key {
+        let end = |end: SocketAddr| {
+            let [high, low] = words(mapped(end.ip()));
+            (high, low, u64::from(end.port()))
+        };
+        let (source, destination) = (end(segment.source), end(segment.destination));
+        let (low, high) = if source <= destination { (source, destination) } else { (destination, source) };
+        Key([low.0, low.1, high.0, high.1, low.2 << 32 | high.2 << 16 | u64::from(vlan)])
+    }
+}
+
+fn words(address: [u8; 16]) -> [u64; 2] {
+    let [a, b, c, d, e, f, g, h, rest @ ..] = address;
+    [u64::from_be_bytes([a, b, c, d, e, f, g, h]), u64::from_be_bytes(rest)]
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.iter().for_each(|word| state.write_u64(*word));
+    }
+}
+
+/// SipHash-1-3 of whole words.
+#[derive(Clone, Debug)]
+struct KeyedHash([u64; 2]);
+
+impl BuildHasher for KeyedHash {
+    type Hasher = WordHasher;
+
+    fn build_hasher(&self) -> WordHasher {
+        WordHasher(Sip::new(self.0))
+    }
+}
+
+struct WordHasher(Sip);
+
+impl Hasher for WordHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0.word(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0.word(word);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0.clone().finish()
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -129,7 +180,7 @@ impl ConnectionTable {
     pub fn new(limits: Limits, next: u64) -> ConnectionTable {
         ConnectionTable {
             limits,
-            connections: HashMap::new(),
+            connections: HashMap::with_hasher(KeyedHash(limits.hash_key)),
             due: VecDeque::new(),
             closing: VecDeque::new(),
             next: next.max(1),
@@ -155,21 +206,20 @@ impl ConnectionTable {
 
     /// Takes a segment, and answers its place in its connection.
     pub fn on_segment(&mut self, time_ns: u64, vlan: u16, segment: &Segment<'_>) -> Place {
-        let (low, high) = if segment.source <= segment.destination {
-            (segment.source, segment.destination)
-        } else {
-            (segment.destination, segment.source)
-        };
-        let key = Key { low, high, vlan };
-        if self.connections.get(&key).is_some_and(|connection| connection.is_replaced_by(segment)) {
+        let key = Key::of(segment, vlan);
+        if segment.flags.is_syn() && self.connections.get(&key).is_some_and(|c| c.is_replaced_by(segment)) {
             self.end(&key);
         }
-        if !self.connections.contains_key(&key) {
-            self.begin(key, time_ns, segment);
+        if let Some(place) = self.on_known(time_ns, key, segment) {
+            return place;
         }
-        let Some(connection) = self.connections.get_mut(&key) else {
-            return Place { connection: 0, packet_seq: 0, direction: Direction::Unknown }; // limits.connections is 0
-        };
+        self.begin(key, vlan, time_ns, segment);
+        self.on_known(time_ns, key, segment).unwrap_or_default() // without room for any connection
+    }
+
+    /// Takes a segment of a connection in the table.
+    fn on_known(&mut self, time_ns: u64, key: Key, segment: &Segment<'_>) -> Option<Place> {
+        let connection = self.connections.get_mut(&key)?;
         let had_hellos = connection.hellos.is_some();
         let place = connection.on_segment(time_ns, segment);
         let is_closed = connection.phase == Phase::Closed;
@@ -180,7 +230,7 @@ impl ConnectionTable {
         if is_closed && self.closing.back().is_none_or(|due| due.number != number) {
             self.closing.push_back(Due { at_ns: time_ns + LINGER_NS, key, number });
         }
-        place
+        Some(place)
     }
 
     /// Ends and reports connections whose time has come.
@@ -211,12 +261,12 @@ impl ConnectionTable {
         self.records.pop_front()
     }
 
-    fn begin(&mut self, key: Key, time_ns: u64, segment: &Segment<'_>) {
+    fn begin(&mut self, key: Key, vlan: u16, time_ns: u64, segment: &Segment<'_>) {
         if self.connections.len() >= self.limits.connections {
             self.evict();
         }
         let collects = self.hellos < self.limits.hellos;
-        let connection = Connection::new(self.next, key.vlan, time_ns, segment, collects);
+        let connection = Connection::new(self.next, vlan, time_ns, segment, collects);
         self.hellos += usize::from(connection.hellos.is_some());
         self.due.push_back(Due { at_ns: time_ns + INTERIM_NS, key, number: self.next });
         self.next += 1;

@@ -7,10 +7,10 @@ use crate::batch::Batches;
 use crate::connection_table::{ConnectionTable, Limits, Place};
 use crate::frame::{Content, Frame};
 use crate::losses::{InterfaceTotals, Losses, RingTotals};
-use evergate_evidence::connection_record::ConnectionRecord;
+use evergate_evidence::extents::PacketPlace;
 use evergate_evidence::mark::{Mark, MarkKind, SegmentBegin, SegmentEnd};
 use evergate_evidence::merkle::{Hash, leaf_hash};
-use evergate_evidence::record::{Body, Direction, Gap, GapReason, Packet, Record, flags};
+use evergate_evidence::record::{Body, Gap, GapReason, PACKET_HEAD_BYTES, Packet, Record, flags};
 use evergate_evidence::segment::SegmentEncoder;
 use evergate_evidence::statement::{ChainEnd, Partition, Statement};
 use serde::Serialize;
@@ -68,6 +68,50 @@ pub struct RawPacket<'a> {
     pub data: &'a [u8],
 }
 
+/// A record that a segment has and no statement covers.
+#[derive(Clone, Copy, Debug)]
+pub struct Uncovered {
+    /// Number of its segment.
+    pub segment: u64,
+    /// Its sequence number.
+    pub seq: u64,
+    /// Hash of its leaf.
+    pub leaf: Hash,
+    /// Its time in nanoseconds since 1970, if its kind has one.
+    pub time_ns: Option<u64>,
+    /// Captured bytes, if it is a packet.
+    pub packet_bytes: Option<usize>,
+}
+
+/// First part of a packet's leaf: the prefix of leaves (RFC 6962), and the head of the record. The data follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeafHead(pub [u8; 1 + PACKET_HEAD_BYTES]);
+
+impl LeafHead {
+    fn of(packet: &Packet<'_>, seq: u64, interface: u16) -> LeafHead {
+        let mut head = [0; 1 + PACKET_HEAD_BYTES];
+        head[1..].copy_from_slice(&packet.head(seq, interface));
+        LeafHead(head)
+    }
+}
+
+/// SHA-256 of leaves. An implementation may hash several at once.
+pub trait LeafHasher {
+    /// Appends the hash of each head with its packet's data, in order.
+    fn hash_leaves(&mut self, heads: &[LeafHead], packets: &[RawPacket<'_>], leaves: &mut Vec<Hash>);
+}
+
+/// Hasher of one leaf after the other.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OneByOne;
+
+impl LeafHasher for OneByOne {
+    fn hash_leaves(&mut self, heads: &[LeafHead], packets: &[RawPacket<'_>], leaves: &mut Vec<Hash>) {
+        leaves
+            .extend(heads.iter().zip(packets).map(|(head, packet)| leaf_hash(&[&head.0[1..], packet.data])));
+    }
+}
+
 /// Output since the last poll.
 #[derive(Debug, Default)]
 pub struct Output {
@@ -77,34 +121,41 @@ pub struct Output {
     pub events: Vec<(usize, Event)>,
 }
 
+impl Output {
+    /// Number of statements in the output.
+    pub fn statements(&self) -> usize {
+        self.events.iter().filter(|(_, event)| matches!(event, Event::Batch { .. })).count()
+    }
+
+    /// Whether the output has neither bytes nor events.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty() && self.events.is_empty()
+    }
+}
+
 /// Event at a place of the output.
 #[derive(Debug)]
 pub enum Event {
     /// The bytes from here on belong to this segment.
     SegmentBegins(u64),
     /// The segment ends here.
-    SegmentEnds(u64),
+    SegmentEnds {
+        /// Length of its file in bytes.
+        bytes: u64,
+    },
     /// A batch ends here.
-    Batch(Box<Statement>),
-    /// A record of a connection.
-    Connection(Box<ConnectionRecord>),
-    /// A packet of a connection, for the index.
+    Batch {
+        /// Statement over the batch.
+        statement: Box<Statement>,
+        /// Segment of its first record.
+        segment: u64,
+    },
+    /// A record other than a packet, and the place of its block in the segment's file.
+    Record(Box<Record<'static>>, u64),
+    /// A packet, for the index.
     Packet(PacketPlace),
-}
-
-/// Place of a connection's packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PacketPlace {
-    /// Number of the connection.
-    pub connection: u64,
-    /// Number of the segment.
-    pub segment: u64,
-    /// Place of its block in the segment's file.
-    pub offset: u64,
-    /// Place behind its block.
-    pub end: u64,
-    /// Sequence number of its record.
-    pub seq: u64,
+    /// Packets of the open batch have no events: see [`RecordStream::set_indexed`].
+    Unindexed,
 }
 
 /// The stream.
@@ -117,13 +168,19 @@ pub struct RecordStream {
     losses: Losses,
     encoder: SegmentEncoder,
     segment: Option<OpenSegment>,
+    /// Segment of the open batch's first record.
+    batch_segment: Option<u64>,
     next_seq: u64,
     now_ns: u64,
     emergency_ms: u32,
     /// Whether the segment's packets are events for the index.
     is_indexed: bool,
+    /// Whether the open batch has a packet without an event.
+    has_unindexed: bool,
     output: Output,
     scratch: Vec<u8>,
+    heads: Vec<LeafHead>,
+    leaves: Vec<Hash>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -144,19 +201,25 @@ impl RecordStream {
             losses: Losses::new(now_ns),
             encoder: SegmentEncoder::default(),
             segment: None,
+            batch_segment: None,
             next_seq: origin.next_seq,
             now_ns,
             emergency_ms: 0,
             is_indexed: true,
+            has_unindexed: false,
             output: Output::default(),
             scratch: Vec::new(),
+            heads: Vec::new(),
+            leaves: Vec::new(),
             origin,
             limits,
         }
     }
 
     /// Puts back a record that a segment has and no statement covers: the Recorder stopped between the two.
-    pub fn on_uncovered(&mut self, seq: u64, leaf: Hash, time_ns: Option<u64>, packet_bytes: Option<usize>) {
+    pub fn on_uncovered(&mut self, record: &Uncovered) {
+        let Uncovered { segment, seq, leaf, time_ns, packet_bytes } = *record;
+        self.batch_segment.get_or_insert(segment);
         self.batches.push(leaf, seq, time_ns.unwrap_or(self.now_ns), packet_bytes, self.now_ns);
         self.next_seq = self.next_seq.max(seq + 1);
     }
@@ -224,39 +287,31 @@ impl RecordStream {
         self.losses.record_unwritten(packets, self.now_ns);
     }
 
-    /// Takes a packet.
-    pub fn on_packet(&mut self, raw: &RawPacket<'_>) {
+    /// Takes packets that arrived one after the other, such as those of a block.
+    pub fn on_packets(&mut self, packets: &[RawPacket<'_>], hasher: &mut dyn LeafHasher) {
+        if packets.is_empty() {
+            return;
+        }
         if let Some(gap) = self.losses.poll_unwritten(self.now_ns) {
             self.push_gap(gap);
         }
-        let frame = Frame::read(raw.data);
-        let mut marks = raw.flags;
-        let place = match frame.content {
-            Content::Tcp(segment) => self.connections.on_segment(raw.time_ns, frame.vlan, &segment),
-            Content::Fragment | Content::Other => {
-                marks |= if frame.content == Content::Fragment { flags::FRAGMENT } else { 0 };
-                Place { connection: 0, packet_seq: 0, direction: Direction::Unknown }
-            }
-        };
-        if (raw.data.len() as u64) < u64::from(raw.wire_bytes) {
-            marks |= flags::CUT;
+        let segment = self.begin_segment();
+        let mut heads = std::mem::take(&mut self.heads);
+        let mut leaves = std::mem::take(&mut self.leaves);
+        heads.clear();
+        leaves.clear();
+        let first = self.next_seq;
+        heads.extend(packets.iter().map(|raw| self.push_packet(raw, &segment)));
+        hasher.hash_leaves(&heads, packets, &mut leaves);
+        for ((seq, leaf), raw) in (first..).zip(&leaves).zip(packets) {
+            self.batches.push(*leaf, seq, raw.time_ns, Some(raw.data.len()), self.now_ns);
         }
-        let packet = Packet {
-            time_ns: raw.time_ns,
-            wire_bytes: raw.wire_bytes,
-            connection: place.connection,
-            packet_seq: place.packet_seq,
-            direction: place.direction,
-            flags: marks,
-            data: raw.data,
-        };
-        self.push_packet(&packet, raw.interface);
-        self.losses.record_written();
+        (self.heads, self.leaves) = (heads, leaves);
     }
 
     /// Writes a mark.
     pub fn on_mark(&mut self, what: MarkKind, object: &impl Serialize) {
-        self.push(&Body::Mark(Mark::new(what, object)));
+        self.push(Body::Mark(Mark::new(what, object)));
     }
 
     /// Closes the open batch if it is due.
@@ -309,52 +364,74 @@ impl RecordStream {
     }
 
     fn push_gap(&mut self, gap: Gap) {
-        self.push(&Body::Gap(gap));
+        self.push(Body::Gap(gap));
     }
 
     fn push_connections(&mut self) {
         while let Some(record) = self.connections.poll_record() {
-            let record = Box::new(record);
-            self.push(&Body::Connection(record.clone()));
-            self.output.events.push((self.output.bytes.len(), Event::Connection(record)));
+            self.push(Body::Connection(Box::new(record)));
         }
     }
 
     /// Appends a record other than a packet.
-    fn push(&mut self, body: &Body<'_>) {
-        self.begin_segment();
-        self.append(body);
+    fn push(&mut self, body: Body<'static>) {
+        let segment = self.begin_segment();
+        self.append(body, &segment);
     }
 
-    fn append(&mut self, body: &Body<'_>) {
-        let record = Record { seq: self.next_seq, interface: 0, body: body.clone() };
+    fn append(&mut self, body: Body<'static>, segment: &OpenSegment) {
+        let offset = self.segment_bytes(segment);
+        let record = Record { seq: self.next_seq, interface: 0, body };
         self.scratch.clear();
         record.encode(&mut self.scratch);
         let time_ns = record.time_ns().unwrap_or(self.now_ns);
         self.batches.push(leaf_hash(&[&self.scratch]), self.next_seq, time_ns, None, self.now_ns);
         self.encoder.push(&record, &mut self.output.bytes);
         self.next_seq += 1;
+        self.output.events.push((self.output.bytes.len(), Event::Record(Box::new(record), offset)));
     }
 
-    fn push_packet(&mut self, packet: &Packet<'_>, interface: u16) {
-        let segment = self.begin_segment();
-        let seq = self.next_seq;
-        let leaf = leaf_hash(&[&packet.head(seq, interface), packet.data]);
-        self.batches.push(leaf, seq, packet.time_ns, Some(packet.data.len()), self.now_ns);
-        let offset = self.segment_bytes(&segment);
-        self.encoder.push_packet(packet, seq, interface, &mut self.output.bytes);
-        self.next_seq += 1;
-        if self.is_indexed && packet.connection > 0 {
-            let end = self.segment_bytes(&segment);
-            let place =
-                PacketPlace { connection: packet.connection, segment: segment.number, offset, end, seq };
-            self.output.events.push((self.output.bytes.len(), Event::Packet(place)));
+    /// Appends a packet's block, and answers the first part of its leaf.
+    fn push_packet(&mut self, raw: &RawPacket<'_>, segment: &OpenSegment) -> LeafHead {
+        let frame = Frame::read(raw.data);
+        let mut marks = raw.flags;
+        let place = match frame.content {
+            Content::Tcp(part) => self.connections.on_segment(raw.time_ns, frame.vlan, &part),
+            Content::Fragment | Content::Other => {
+                marks |= if frame.content == Content::Fragment { flags::FRAGMENT } else { 0 };
+                Place::default()
+            }
+        };
+        if (raw.data.len() as u64) < u64::from(raw.wire_bytes) {
+            marks |= flags::CUT;
         }
+        let packet = Packet {
+            time_ns: raw.time_ns,
+            wire_bytes: raw.wire_bytes,
+            connection: place.connection,
+            packet_seq: place.packet_seq,
+            direction: place.direction,
+            flags: marks,
+            data: raw.data,
+        };
+        let (seq, offset) = (self.next_seq, self.segment_bytes(segment));
+        self.encoder.push_packet(&packet, seq, raw.interface, &mut self.output.bytes);
+        self.next_seq += 1;
+        self.losses.record_written();
+        if self.is_indexed {
+            let (connection, time_ns) = (packet.connection, packet.time_ns);
+            let place = PacketPlace { connection, seq, time_ns, offset };
+            self.output.events.push((self.output.bytes.len(), Event::Packet(place)));
+        } else if !std::mem::replace(&mut self.has_unindexed, true) {
+            self.output.events.push((self.output.bytes.len(), Event::Unindexed));
+        }
+        LeafHead::of(&packet, seq, raw.interface)
     }
 
     /// The open segment; a new one if none is open.
     fn begin_segment(&mut self) -> OpenSegment {
         if let Some(segment) = self.segment {
+            self.batch_segment.get_or_insert(segment.number);
             return segment;
         }
         let number = self.origin.next_segment;
@@ -362,6 +439,7 @@ impl RecordStream {
         let from = self.output.bytes.len();
         let segment = OpenSegment { number, written: 0, from, begun_ns: self.now_ns };
         self.segment = Some(segment);
+        self.batch_segment.get_or_insert(number);
         self.output.events.push((from, Event::SegmentBegins(number)));
         self.encoder = SegmentEncoder::default();
         let begin = SegmentBegin {
@@ -373,12 +451,13 @@ impl RecordStream {
             segment: number,
             snaplen: self.origin.snaplen,
         };
-        self.append(&Body::Mark(Mark::new(MarkKind::SegmentBegins, &begin)));
+        self.append(Body::Mark(Mark::new(MarkKind::SegmentBegins, &begin)), &segment);
         segment
     }
 
     fn end_segment(&mut self) {
         let Some(segment) = self.segment else { return };
+        self.batch_segment.get_or_insert(segment.number);
         let counters = self.losses.counters();
         let end = SegmentEnd {
             dropped: counters.dropped,
@@ -386,14 +465,18 @@ impl RecordStream {
             received: counters.if_rx,
             time_ns: self.now_ns.to_string(),
         };
-        self.append(&Body::Mark(Mark::new(MarkKind::SegmentEnds, &end)));
-        self.output.events.push((self.output.bytes.len(), Event::SegmentEnds(segment.number)));
+        self.append(Body::Mark(Mark::new(MarkKind::SegmentEnds, &end)), &segment);
+        let bytes = self.segment_bytes(&segment);
+        self.output.events.push((self.output.bytes.len(), Event::SegmentEnds { bytes }));
         self.segment = None;
     }
 
     fn close_batch(&mut self) {
         if let Some(statement) = self.batches.close(self.losses.counters(), self.emergency_ms) {
-            self.output.events.push((self.output.bytes.len(), Event::Batch(Box::new(statement))));
+            self.has_unindexed = false;
+            let segment = self.batch_segment.take().unwrap_or(0); // a batch has a record, and that a segment
+            let event = Event::Batch { statement: Box::new(statement), segment };
+            self.output.events.push((self.output.bytes.len(), event));
         }
     }
 }
@@ -432,7 +515,7 @@ mod tests {
         segments: BTreeMap<u64, Vec<u8>>,
         open: u64,
         statements: Vec<Statement>,
-        places: Vec<PacketPlace>,
+        places: Vec<(u64, PacketPlace)>,
         records: u64,
     }
 
@@ -444,10 +527,12 @@ mod tests {
                 at = *place;
                 match event {
                     Event::SegmentBegins(number) => self.open = *number,
-                    Event::SegmentEnds(number) => assert_eq!(self.open, *number),
-                    Event::Batch(statement) => self.statements.push((**statement).clone()),
-                    Event::Packet(place) => self.places.push(*place),
-                    Event::Connection(_) => {}
+                    Event::SegmentEnds { bytes } => {
+                        assert_eq!(self.segments[&self.open].len() as u64, *bytes)
+                    }
+                    Event::Batch { statement, .. } => self.statements.push((**statement).clone()),
+                    Event::Packet(place) => self.places.push((self.open, *place)),
+                    Event::Record(..) | Event::Unindexed => {}
                 }
             }
             self.segments.entry(self.open).or_default().extend_from_slice(&output.bytes[at..]);
@@ -466,14 +551,9 @@ mod tests {
                     leaves.push(leaf_hash(&[&encoded]));
                     assert_eq!(decoded.record.seq, leaves.len() as u64);
                     let end = at + decoded.bytes;
-                    if let Body::Packet(packet) = &decoded.record.body
-                        && packet.connection > 0
-                    {
-                        let place = places.next().expect("place of each packet");
-                        assert_eq!(
-                            (place.segment, place.offset, place.end),
-                            (*number, at as u64, end as u64)
-                        );
+                    if let Body::Packet(packet) = &decoded.record.body {
+                        let (segment, place) = places.next().expect("place of each packet");
+                        assert_eq!((segment, place.offset), (number, at as u64));
                         assert_eq!((place.connection, place.seq), (packet.connection, decoded.record.seq));
                     }
                     at = end;
@@ -508,7 +588,8 @@ mod tests {
     fn steps() -> impl proptest::strategy::Strategy<Value = Vec<Step>> {
         use proptest::prelude::*;
         let step = prop_oneof![
-            8 => (0u8..4, 0u8..32, prop::collection::vec(any::<u8>(), 0..40)).prop_map(|(a, b, c)| Step::Packet(a, b, c)),
+            8 => (0u8..4, 0u8..32, prop::collection::vec(any::<u8>(), 0..40))
+                .prop_map(|(client, flags, data)| Step::Packet(client, flags, data)),
             1 => (1u8..9).prop_map(Step::Drops),
             1 => (1u8..9).prop_map(Step::Unwritten),
             2 => any::<u32>().prop_map(Step::Time),
@@ -530,8 +611,9 @@ mod tests {
                         totals.packets += 1;
                         stream.on_ring(totals);
                         let data = frame(&[], (client, 1000), (9, 443), 0, flags, &data);
-                        let raw = RawPacket { interface: 0, time_ns: now_ns, wire_bytes: data.len() as u32, flags: 0, data: &data };
-                        stream.on_packet(&raw);
+                        let wire_bytes = data.len() as u32;
+                        let raw = RawPacket { interface: 0, time_ns: now_ns, wire_bytes, flags: 0, data: &data };
+                        stream.on_packets(&[raw], &mut OneByOne);
                     }
                     Step::Drops(count) => {
                         totals.packets += u64::from(count);
@@ -575,17 +657,26 @@ mod tests {
             SegmentLimits::default(),
             5,
         );
-        stream.on_uncovered(50, [3; 32], Some(5), Some(100));
+        stream.on_uncovered(&Uncovered {
+            segment: 3,
+            seq: 50,
+            leaf: [3; 32],
+            time_ns: Some(5),
+            packet_bytes: Some(100),
+        });
         stream.end_left_open(3, 777);
         stream.on_mark(MarkKind::Start, &no_fields());
         stream.poll_batch(0);
         let output = stream.poll_output(Output::default());
         let events: Vec<_> = output.events.iter().map(|(_, event)| event).collect();
-        assert!(matches!(
-            events[..],
-            [Event::SegmentBegins(3), Event::SegmentEnds(3), Event::SegmentBegins(4), Event::Batch(_)]
-        ));
-        let Event::Batch(statement) = events[3] else { unreachable!() };
+        let order = events.iter().filter(|event| !matches!(event, Event::Record(..))).collect::<Vec<_>>();
+        let [Event::SegmentBegins(3), Event::SegmentEnds { bytes }, Event::SegmentBegins(4), last] =
+            order[..]
+        else {
+            panic!("{order:?}")
+        };
+        assert!(*bytes > 777);
+        let Event::Batch { statement, segment: 3 } = last else { panic!("{last:?}") };
         assert_eq!((statement.span.first_seq, statement.span.last_seq), (50, 53));
         assert!(statement.packet_bytes < BYTES);
     }

@@ -78,10 +78,15 @@ impl IndexWriter {
         };
         let is_sent = self.sender.as_ref().is_some_and(|sender| sender.try_send(message).is_ok());
         if !is_sent {
-            self.has_lost.store(true, Relaxed);
-            self.shared.lost.fetch_add(1, Relaxed);
+            self.record_lost();
         }
         is_sent
+    }
+
+    /// Notes that rows of the open segment were never sent. `catch_up` reads the segment again.
+    pub fn record_lost(&self) {
+        self.has_lost.store(true, Relaxed);
+        self.shared.lost.fetch_add(1, Relaxed);
     }
 
     /// Rows lost since the start: the queue was full, or a file could not be written.

@@ -1,34 +1,338 @@
-//! A synthetic store: segments by the encoder of the evidence, statements and receipts, and the rows of a live index.
+//! Stores from a seed: records, segments, statements, a log with a test key, and receipts.
+#![allow(dead_code)] // each test program uses a part
 
-#![allow(dead_code, reason = "every test uses a part")]
+pub(crate) mod mutate;
+pub(crate) mod python;
+pub(crate) mod records;
 
-use evergate_audit::index::{BatchRow, IndexEvent, IndexWriter, ProofPlace, RecordIndexer};
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair};
 use evergate_audit::store::{Store, StoreInfo};
-use evergate_evidence::connection_record::{ConnectionRecord, Counts, Endpoints, TlsHellos};
+use evergate_crypto::LogKey;
+use evergate_evidence::checkpoint::{Checkpoint, SignedCheckpoint};
 use evergate_evidence::mark::{Mark, MarkKind, SegmentBegin, SegmentEnd};
-use evergate_evidence::record::{Body, Direction, Packet, Record, RequestRecord};
+use evergate_evidence::merkle::proof::inclusion_proof;
+use evergate_evidence::merkle::{Hash, Tree, leaf_hash, root, sha256};
+use evergate_evidence::note::{PublicKey, SignatureLine, VerifyingKey, cosigned_text};
+use evergate_evidence::proof::Receipt;
+use evergate_evidence::record::{Body, GapReason, Record};
 use evergate_evidence::segment::SegmentEncoder;
 use evergate_evidence::statement::{Counters, Partition, Span, Statement};
+use evergate_evidence::verify::{ReceiptFrame, RecordDigest};
 use std::fs::File;
-use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
-/// 2026-11-28T10:30:00Z.
-pub(crate) const BASE_NS: u64 = 1_795_861_800_000_000_000;
-pub(crate) const SECOND_NS: u64 = 1_000_000_000;
-pub(crate) const DAY_NS: u64 = 86_400 * SECOND_NS;
+/// Time of the first record in nanoseconds since 1970.
+pub(crate) const BEGIN_NS: u64 = 1_795_000_000_000_000_000;
+/// Origin of the test log.
+pub(crate) const ORIGIN: &str = "audit.test/2026";
 
-/// Folder that ends with the test.
+/// Random numbers from a seed (splitmix64).
+#[derive(Clone, Debug)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end.max(1)
+    }
+}
+
+/// Log with a test key: leaves of this Recorder, and of others.
+pub(crate) struct TestLog {
+    key: LogKey,
+    name: VerifyingKey,
+    /// Witness that signs every checkpoint as well.
+    witness: Option<(Ed25519KeyPair, VerifyingKey)>,
+    leaves: Vec<Hash>,
+    random: Random,
+    /// From this index on, leaves of other Recorders are those of another history.
+    pub(crate) fork_at: Option<u64>,
+}
+
+impl TestLog {
+    pub(crate) fn new(seed: u64) -> TestLog {
+        let key = LogKey::Ed25519(Ed25519KeyPair::from_seed_unchecked(&sha256(b"test log")).unwrap());
+        let name = VerifyingKey::new(ORIGIN, key.public_key()).unwrap();
+        let leaves = vec![leaf_hash(&[b"the Master started"])];
+        TestLog { key, name, witness: None, leaves, random: Random(seed), fork_at: None }
+    }
+
+    /// Signs with a new P-256 key, and with a witness.
+    pub(crate) fn use_p256_and_witness(&mut self) {
+        let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING).unwrap();
+        self.key = LogKey::EcdsaP256(key);
+        self.name = VerifyingKey::new(ORIGIN, self.key.public_key()).unwrap();
+        let witness = Ed25519KeyPair::from_seed_unchecked(&sha256(b"test witness")).unwrap();
+        let public = PublicKey::Cosignature(witness.public_key().as_ref().try_into().unwrap());
+        self.witness = Some((witness, VerifyingKey::new("witness.test/w1", public).unwrap()));
+    }
+
+    pub(crate) fn vkey(&self) -> String {
+        self.name.to_vkey()
+    }
+
+    pub(crate) fn trust(&self) -> String {
+        let witness = self.witness.as_ref().map(|(_, name)| name.to_vkey());
+        match witness {
+            None => format!("{{\"logs\":[\"{}\"]}}\n", self.vkey()),
+            Some(witness) => format!(
+                "{{\"logs\":[\"{}\"],\"witnesses\":[\"{witness}\"],\"witness_threshold\":1}}\n",
+                self.vkey()
+            ),
+        }
+    }
+
+    /// Appends an entry of this Recorder, and sometimes entries of others before it.
+    pub(crate) fn append(&mut self, leaf: Hash) -> u64 {
+        for _ in 0..self.random.below(3) {
+            let index = self.leaves.len() as u64;
+            let history = u8::from(self.fork_at.is_some_and(|fork| index >= fork));
+            self.leaves.push(leaf_hash(&[b"another Recorder", &index.to_be_bytes(), &[history]]));
+        }
+        self.leaves.push(leaf);
+        self.leaves.len() as u64 - 1
+    }
+
+    pub(crate) fn checkpoint(&self) -> SignedCheckpoint {
+        let (size, root) = (self.leaves.len() as u64, root(&self.leaves));
+        let mut signed = SignedCheckpoint::new(Checkpoint { origin: ORIGIN.into(), size, root }).unwrap();
+        let text = signed.note().text().to_owned();
+        let signature = self.key.sign(text.as_bytes()).unwrap();
+        signed.note_mut().sign(SignatureLine::of(&self.name, signature)).unwrap();
+        if let Some((witness, name)) = &self.witness {
+            let time_s = BEGIN_NS / 1_000_000_000;
+            let signature = witness.sign(cosigned_text(time_s, &text).as_bytes());
+            let line = [&time_s.to_be_bytes()[..], signature.as_ref()].concat();
+            signed.note_mut().sign(SignatureLine::of(name, line)).unwrap();
+        }
+        signed
+    }
+
+    pub(crate) fn receipt(&self, index: u64) -> Vec<u8> {
+        let path = inclusion_proof(&self.leaves[..], index, self.leaves.len() as u64).unwrap();
+        Receipt { index, path, checkpoint: self.checkpoint() }.to_bytes()
+    }
+}
+
+/// Writer of a store: records in, files out.
+pub(crate) struct StoreWriter {
+    pub(crate) store: Store,
+    pub(crate) log: TestLog,
+    pub(crate) seq: u64,
+    pub(crate) time_ns: u64,
+    recorder: Hash,
+    segment: u64,
+    encoder: SegmentEncoder,
+    file: BufWriter<File>,
+    block: Vec<u8>,
+    scratch: Vec<u8>,
+    batch: Batch,
+    statements: Vec<Statement>,
+    /// Batches that wait for a checkpoint: place in the log, segment, statement as logged.
+    waiting: Vec<(u64, u64, Statement)>,
+    pub(crate) counters: Counters,
+}
+
+#[derive(Default)]
+struct Batch {
+    tree: Tree,
+    first_seq: u64,
+    first_ns: u64,
+    packets: u64,
+    packet_bytes: u64,
+    segment: u64,
+}
+
+impl StoreWriter {
+    /// Writer of a new store, at the begin of its first segment.
+    pub(crate) fn new(root: &Path, seed: u64) -> StoreWriter {
+        let store = Store::at(root);
+        store.create().unwrap();
+        let file = BufWriter::new(File::create(store.segment(1)).unwrap());
+        let mut writer = StoreWriter {
+            store,
+            log: TestLog::new(seed),
+            seq: 0,
+            time_ns: BEGIN_NS,
+            recorder: sha256(b"test recorder"),
+            segment: 1,
+            encoder: SegmentEncoder::default(),
+            file,
+            block: Vec::new(),
+            scratch: Vec::new(),
+            batch: Batch::default(),
+            statements: Vec::new(),
+            waiting: Vec::new(),
+            counters: Counters::default(),
+        };
+        writer.begin_segment();
+        writer
+    }
+
+    fn hex(hash: &Hash) -> String {
+        hash.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn begin_segment(&mut self) {
+        let begin = SegmentBegin {
+            filter: String::new(),
+            interfaces: vec!["eth0".into()],
+            link_type: 1,
+            next_connection: 1,
+            recorder: Self::hex(&self.recorder),
+            segment: self.segment,
+            snaplen: 0,
+        };
+        self.push(Body::Mark(Mark::new(MarkKind::SegmentBegins, &begin)));
+    }
+
+    /// Appends the record.
+    pub(crate) fn push(&mut self, body: Body<'_>) {
+        self.seq += 1;
+        let record = Record { seq: self.seq, interface: 0, body };
+        self.block.clear();
+        self.encoder.push(&record, &mut self.block);
+        self.file.write_all(&self.block).unwrap();
+        let digest = RecordDigest::of(&record, 0, &mut self.scratch);
+        if self.batch.tree.size() == 0 {
+            self.batch = Batch { first_seq: self.seq, segment: self.segment, ..Batch::default() };
+            self.batch.first_ns = self.time_ns;
+        }
+        self.batch.tree.push(digest.leaf);
+        match &record.body {
+            Body::Packet(packet) => {
+                self.batch.packets += 1;
+                self.batch.packet_bytes += packet.data.len() as u64;
+                self.counters.written += 1;
+                self.counters.seen += 1;
+            }
+            Body::Gap(gap) if gap.reason == GapReason::Ring => {
+                self.counters.dropped += gap.count;
+                self.counters.seen += gap.count;
+            }
+            _ => {}
+        }
+        self.counters.if_rx = self.counters.seen;
+    }
+
+    pub(crate) fn end_segment(&mut self) {
+        let end = SegmentEnd {
+            dropped: self.counters.dropped,
+            missed: 0,
+            received: self.counters.if_rx,
+            time_ns: self.time_ns.to_string(),
+        };
+        self.push(Body::Mark(Mark::new(MarkKind::SegmentEnds, &end)));
+        self.file.flush().unwrap();
+    }
+
+    pub(crate) fn rotate(&mut self) {
+        self.end_segment();
+        self.segment += 1;
+        self.encoder = SegmentEncoder::default();
+        self.file = BufWriter::new(File::create(self.store.segment(self.segment)).unwrap());
+        self.begin_segment();
+    }
+
+    /// Ends the batch, if it has records, and logs its statement.
+    pub(crate) fn end_batch(&mut self) {
+        if self.batch.tree.size() == 0 {
+            return;
+        }
+        let batch = std::mem::take(&mut self.batch);
+        let mut statement = Statement {
+            received_ms: 0,
+            recorder: self.recorder,
+            batch: self.statements.len() as u64 + 1,
+            span: Span {
+                first_seq: batch.first_seq,
+                last_seq: self.seq,
+                first_ns: batch.first_ns,
+                last_ns: self.time_ns,
+            },
+            packets: batch.packets,
+            packet_bytes: batch.packet_bytes,
+            root: batch.tree.root(),
+            previous: self.statements.last().map_or([0; 32], Statement::link),
+            counters: self.counters,
+            partition: Partition { part: 0, parts: 1 },
+            emergency_ms: 0,
+        };
+        self.statements.push(statement.clone());
+        statement.received_ms = self.time_ns / 1_000_000 + 3;
+        let index = self.log.append(statement.leaf());
+        self.waiting.push((index, batch.segment, statement));
+    }
+
+    /// Signs a checkpoint and hands out the receipts that wait for it.
+    pub(crate) fn sign(&mut self) {
+        for (index, segment, statement) in std::mem::take(&mut self.waiting) {
+            self.append_receipt(segment, ReceiptFrame::Batch(&statement.encode(), &self.log.receipt(index)));
+        }
+        std::fs::write(self.store.checkpoint(), self.log.checkpoint().to_bytes()).unwrap();
+    }
+
+    fn append_receipt(&self, segment: u64, frame: ReceiptFrame<'_>) {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        let path = self.store.proofs(segment);
+        File::options().create(true).append(true).open(path).unwrap().write_all(&bytes).unwrap();
+    }
+
+    /// Writes statements and description. The store is whole after it.
+    pub(crate) fn finish(mut self) -> Built {
+        self.end_batch();
+        self.sign();
+        self.file.flush().unwrap();
+        let statements: Vec<u8> = self.statements.iter().flat_map(|statement| statement.encode()).collect();
+        std::fs::write(self.store.statements(), statements).unwrap();
+        let mut info = StoreInfo::new(Self::hex(&self.recorder), 0, 1);
+        info.installation = ORIGIN.into();
+        self.store.set_info(&info).unwrap();
+        Built { root: self.store.root().to_owned(), trust: self.log.trust(), last_segment: self.segment }
+    }
+
+    /// Deletes a segment as `expire` does: the log's entry, its receipt, its declaration, then the file.
+    pub(crate) fn delete(&mut self, number: u64, first_seq: u64, last_seq: u64) {
+        use evergate_evidence::entry::{Deletion, Entry, Event};
+        let path = self.store.segment(number);
+        let content = std::fs::read(&path).unwrap();
+        let (bytes, sha256) = (content.len() as u64, sha256(&content));
+        let recorder = self.recorder;
+        let rule = "older than 1 day".to_owned();
+        let deletion = Deletion { recorder, segment: number, bytes, sha256, first_seq, last_seq, rule };
+        let json = evergate_evidence::deletion::to_json(&deletion);
+        let entry = Entry::Event(self.time_ns / 1_000_000, Event::Deletion(deletion));
+        let index = self.log.append(entry.leaf());
+        self.append_receipt(number, ReceiptFrame::Event(&entry.encode(), &self.log.receipt(index)));
+        std::fs::write(self.store.root().join(format!("segments/{number:010}.deleted.json")), json).unwrap();
+        std::fs::remove_file(path).unwrap();
+    }
+}
+
+/// A store on disk.
+#[derive(Clone, Debug)]
+pub(crate) struct Built {
+    pub(crate) root: PathBuf,
+    pub(crate) trust: String,
+    pub(crate) last_segment: u64,
+}
+
+/// Folder for the files of a test; removed at its end.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
     pub(crate) fn new(name: &str) -> Folder {
-        let path =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("audit-{name}-{}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("evergate-audit-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).expect("temporary folder");
+        std::fs::create_dir_all(&path).unwrap();
         Folder(path)
     }
 }
@@ -39,280 +343,29 @@ impl Drop for Folder {
     }
 }
 
-/// Runs the program.
-pub(crate) fn audit(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_evergate-audit")).args(arguments).output().expect("program runs")
+/// Report on a folder, with two threads.
+pub(crate) fn verify(
+    folder: &Path,
+    trust: &Path,
+    expected: Option<&Path>,
+) -> Result<evergate_evidence::verify::Report, String> {
+    verify_with(folder, trust, expected, 2)
 }
 
-/// Runs the program, which must end with this code. Answers both outputs.
-pub(crate) fn audit_code(code: i32, arguments: &[&str]) -> (String, String) {
-    let output = audit(arguments);
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("output is text");
-    let (out, err) = (text(&output.stdout), text(&output.stderr));
-    assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{out}\n{err}");
-    (out, err)
-}
-
-/// Objects of JSON lines.
-pub(crate) fn json_lines(text: &str) -> Vec<serde_json::Value> {
-    text.lines().map(|line| serde_json::from_str(line).expect("line of JSON")).collect()
-}
-
-/// Number of a test: the same input has the same numbers.
-pub(crate) fn mix(value: u64) -> u64 {
-    let mixed = (value ^ (value >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
-}
-
-/// Random of the hello of a connection.
-pub(crate) fn random_of(connection: u64) -> [u8; 32] {
-    let mut random = [0; 32];
-    for (at, chunk) in random.chunks_mut(8).enumerate() {
-        chunk.copy_from_slice(&mix(connection * 4 + at as u64 + 1).to_be_bytes());
-    }
-    random
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// A connection with values of its number.
-pub(crate) fn connection(number: u64, first_ns: u64, is_final: bool) -> ConnectionRecord {
-    let client: IpAddr = match number % 5 {
-        0 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, (number % 1000) as u16).into(),
-        _ => Ipv4Addr::new(10, (number >> 16) as u8, (number >> 8) as u8, number as u8).into(),
+/// Report on a folder.
+pub(crate) fn verify_with(
+    folder: &Path,
+    trust: &Path,
+    expected: Option<&Path>,
+    threads: usize,
+) -> Result<evergate_evidence::verify::Report, String> {
+    let args = evergate_audit::verify::VerifyArgs {
+        folder: folder.to_owned(),
+        trust: trust.to_owned(),
+        expect_checkpoint: expected.map(Path::to_owned),
+        memory: 64,
+        threads,
+        json: false,
     };
-    let server: IpAddr = match number % 5 {
-        0 => Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 1).into(),
-        _ => Ipv4Addr::new(192, 0, 2, (number % 7) as u8).into(),
-    };
-    let tls = match number % 10 {
-        9 => TlsHellos::default(), // no TLS
-        _ => TlsHellos {
-            client_random: random_of(number),
-            server_random: random_of(number + (1 << 40)),
-            version: 0x0304,
-            suite: 0x1301,
-            sni: format!("Host{}.example{}.com", number % 13, number % 3).into_bytes(),
-            alpn: b"h2".to_vec(),
-        },
-    };
-    ConnectionRecord {
-        connection: number,
-        is_final,
-        endpoints: Endpoints {
-            client: SocketAddr::new(client, 20_000 + (number % 40_000) as u16),
-            server: SocketAddr::new(server, 443),
-            vlan: (number % 3) as u16,
-        },
-        counts: Counts {
-            first_ns,
-            last_ns: first_ns + (1 + number % 50) * SECOND_NS / 10,
-            packets: 4,
-            bytes_c2s: number * 3,
-            bytes_s2c: number * 5,
-            holes: number % 2,
-        },
-        tls,
-    }
-}
-
-/// Writer of a store as a Recorder writes it.
-pub(crate) struct StoreBuilder<'a> {
-    pub(crate) store: Store,
-    index: Option<&'a IndexWriter>,
-    encoder: SegmentEncoder,
-    file: Option<File>,
-    segment: u64,
-    offset: u64,
-    seq: u64,
-    indexer: RecordIndexer,
-    events: Vec<IndexEvent>,
-    batch: u64,
-    batch_first: u64,
-    time_ns: u64,
-}
-
-impl<'a> StoreBuilder<'a> {
-    pub(crate) fn new(root: &Path, recorder: u8) -> StoreBuilder<'static> {
-        let store = Store::at(root);
-        store.create().expect("store");
-        store.set_info(&StoreInfo::new(hex(&[recorder; 32]), 0, 1)).expect("store.json");
-        StoreBuilder {
-            store,
-            index: None,
-            encoder: SegmentEncoder::default(),
-            file: None,
-            segment: 0,
-            offset: 0,
-            seq: 0,
-            indexer: RecordIndexer::default(),
-            events: Vec::new(),
-            batch: 0,
-            batch_first: 1,
-            time_ns: BASE_NS,
-        }
-    }
-
-    /// Sends rows to a live index.
-    pub(crate) fn with_index(self, index: &IndexWriter) -> StoreBuilder<'_> {
-        StoreBuilder { index: Some(index), ..self }
-    }
-
-    pub(crate) fn begin_segment(&mut self) {
-        self.segment += 1;
-        self.offset = 0;
-        self.encoder = SegmentEncoder::default();
-        let path = self.store.segment(self.segment);
-        self.file = Some(File::create(path).expect("segment"));
-        self.indexer.begin_segment(self.segment, &mut self.events);
-        let begin = SegmentBegin {
-            filter: String::new(),
-            interfaces: vec!["eth0".into()],
-            link_type: 1,
-            next_connection: 1,
-            recorder: "ab".repeat(32),
-            segment: self.segment,
-            snaplen: 0,
-        };
-        self.push(Body::Mark(Mark::new(MarkKind::SegmentBegins, &begin)));
-    }
-
-    pub(crate) fn end_segment(&mut self) {
-        let time_ns = self.time_ns.to_string();
-        let end = SegmentEnd { dropped: 0, missed: 0, received: 0, time_ns };
-        self.push(Body::Mark(Mark::new(MarkKind::SegmentEnds, &end)));
-        self.end_batch(Some(self.batch + 100));
-        self.indexer.finish_segment(self.offset, &mut self.events);
-        self.send_rows();
-        self.file = None;
-    }
-
-    pub(crate) fn push(&mut self, body: Body<'_>) {
-        self.seq += 1;
-        let record = Record { seq: self.seq, interface: 0, body };
-        let mut block = Vec::new();
-        self.encoder.push(&record, &mut block);
-        self.file.as_mut().expect("open segment").write_all(&block).expect("written");
-        self.indexer.on_record(&record, self.offset, &mut self.events);
-        self.time_ns = record.time_ns().unwrap_or(self.time_ns);
-        self.offset += block.len() as u64;
-    }
-
-    /// A connection with four packets, an interim record and a final one.
-    pub(crate) fn push_connection(&mut self, number: u64, first_ns: u64) {
-        for packet_seq in 1..=4 {
-            self.push_packet(number, packet_seq, first_ns + packet_seq - 1);
-            if packet_seq == 2 {
-                let mut interim = connection(number, first_ns, false);
-                interim.counts.packets = 2;
-                interim.counts.last_ns = first_ns + 1;
-                self.push(Body::Connection(Box::new(interim)));
-            }
-        }
-        self.push(Body::Connection(Box::new(connection(number, first_ns, true))));
-    }
-
-    pub(crate) fn push_packet(&mut self, connection: u64, packet_seq: u64, time_ns: u64) {
-        let data = [packet_seq as u8; 60];
-        let direction = if packet_seq % 2 == 1 { Direction::ToServer } else { Direction::ToClient };
-        let packet =
-            Packet { time_ns, wire_bytes: 60, connection, packet_seq, direction, flags: 0, data: &data };
-        self.push(Body::Packet(packet));
-    }
-
-    pub(crate) fn push_request(&mut self, connection: u64, index: u32, time_ns: u64, given_id: &[u8]) {
-        let id = request_id(connection, index);
-        self.push(Body::Request(RequestRecord {
-            switch_connection: connection + 1000,
-            index,
-            time_ns,
-            client_random: random_of(connection),
-            status: 200,
-            flags: 0,
-            id: id.as_bytes(),
-            given_id,
-        }));
-    }
-
-    /// Ends a batch, with a receipt of this log index.
-    pub(crate) fn end_batch(&mut self, log_index: Option<u64>) {
-        self.batch += 1;
-        let (first_seq, last_seq) = (self.batch_first, self.seq);
-        self.batch_first = self.seq + 1;
-        let statement = Statement {
-            received_ms: 0,
-            recorder: [1; 32],
-            batch: self.batch,
-            span: Span { first_seq, last_seq, first_ns: BASE_NS, last_ns: self.time_ns },
-            packets: 1,
-            packet_bytes: 60,
-            root: [2; 32],
-            previous: [3; 32],
-            counters: Counters::default(),
-            partition: Partition { part: 0, parts: 1 },
-            emergency_ms: 0,
-        }
-        .encode();
-        append(&self.store.statements(), &statement);
-        let proof = log_index.map(|log_index| {
-            let path = self.store.proofs(self.segment);
-            let offset = std::fs::metadata(&path).map_or(0, |file| file.len());
-            let text = format!("c2sp.org/tlog-proof@v1\nindex {log_index}\nAAAA\n\ncheckpoint\n");
-            let length = 1 + 212 + text.len() as u32;
-            append(&path, &[&length.to_be_bytes()[..], &[1], &statement, text.as_bytes()].concat());
-            let end = offset + 4 + u64::from(length);
-            ProofPlace { log_index, segment: self.segment, offset, end }
-        });
-        let batch = BatchRow { batch: self.batch, first_seq, last_seq, first_ns: BASE_NS, proof };
-        self.events.push(IndexEvent::Batch(batch));
-        self.send_rows();
-    }
-
-    fn send_rows(&mut self) {
-        for event in self.events.drain(..) {
-            if let Some(index) = self.index {
-                assert!(index.try_send(event), "queue has room");
-            }
-        }
-    }
-}
-
-/// Id that the switch gives a request of a connection.
-pub(crate) fn request_id(connection: u64, index: u32) -> String {
-    format!("{connection:016x}{index:08x}")
-}
-
-pub(crate) fn append(path: &Path, bytes: &[u8]) {
-    let mut file = File::options().create(true).append(true).open(path).expect("file");
-    file.write_all(bytes).expect("written");
-}
-
-/// Three closed segments and an open one over two days, with a live index: 400 connections.
-pub(crate) fn sample(root: &Path, recorder: u8) -> Store {
-    let builder = StoreBuilder::new(root, recorder);
-    let index = IndexWriter::start(&builder.store).expect("index");
-    let mut builder = builder.with_index(&index);
-    let mut number = 0;
-    for segment in 0..4 {
-        builder.begin_segment();
-        for _ in 0..100 {
-            number += 1;
-            builder.push_connection(number, BASE_NS + number * 200 * SECOND_NS);
-            if number % 10 == 1 {
-                let given = if number % 20 == 1 { &b"abc"[..] } else { b"" };
-                builder.push_request(number, 0, BASE_NS + number * 200 * SECOND_NS, given);
-            }
-            if number % 40 == 0 {
-                builder.end_batch(Some(number));
-            }
-        }
-        if segment < 3 {
-            builder.end_segment();
-        }
-    }
-    builder.push(Body::Mark(Mark::new(MarkKind::Counters, &())));
-    builder.end_batch(None);
-    builder.store.clone()
+    evergate_audit::verify::report(&args).map_err(|failure| failure.message)
 }

@@ -1,7 +1,7 @@
 //! Blocks in other threads, their order and their contents.
 
-use crate::support::{RECEIVER, cable, drain, options, whole_frame};
-use evergate_capture::generator::{Generator, Load};
+use crate::support::{cable, drain, options, whole_frame};
+use evergate_capture::generator::Load;
 use evergate_capture::{Block, BlockView, PacketType, Wait};
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant, SystemTime};
@@ -134,8 +134,7 @@ fn packet_has_time_lengths_and_type() {
 fn sent_frames_are_not_captured() {
     let Some(cable) = cable() else { return };
     let mut ring = cable.ring(&options(4 * BLOCK, BLOCK));
-    let send = || Generator::open(RECEIVER).unwrap().send_all(&[Load::default().frame(0, true)]).unwrap();
-    cable.receiver.run(send);
+    cable.send_back();
     drain(&mut ring, |_| panic!("a sent frame was captured"));
     assert_eq!(ring.counters().unwrap().seen, 0);
 }

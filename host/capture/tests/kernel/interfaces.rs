@@ -3,6 +3,7 @@
 use crate::support::{RECEIVER, SENDER, cable, drain, frames_of, options};
 use evergate_capture::generator::Load;
 use evergate_capture::{CaptureError, Interface, Ring, RingOptions, Wait, drop_privileges, has_net_raw};
+use std::sync::mpsc;
 use std::time::Duration;
 
 #[test]
@@ -68,7 +69,8 @@ fn ring_without_memory_or_with_bad_sizes_is_refused() {
 #[test]
 fn ring_works_on_after_privileges_are_dropped() {
     let Some(cable) = cable() else { return };
-    let run = || {
+    let (opened, is_open) = mpsc::channel();
+    let run = move || {
         let mut ring = Ring::open(&options(1 << 20, 64 << 10)).unwrap();
         assert!(has_net_raw());
         drop_privileges().unwrap();
@@ -76,6 +78,7 @@ fn ring_works_on_after_privileges_are_dropped() {
         let error = Ring::open(&options(1 << 20, 64 << 10)).unwrap_err();
         assert!(matches!(error, CaptureError::Privilege), "{error}");
         assert!(error.to_string().contains("CAP_NET_RAW"), "{error}");
+        opened.send(()).unwrap();
         assert_eq!(ring.wait(Duration::from_secs(10)).unwrap(), Wait::Ready);
         assert_eq!(frames_of(&mut ring).len(), 10);
         assert_eq!(ring.counters().unwrap().seen, 10);
@@ -83,7 +86,7 @@ fn ring_works_on_after_privileges_are_dropped() {
     };
     // A thread of its own: the namespace's needs its privileges again.
     let capture = cable.receiver.spawn(run);
-    std::thread::sleep(Duration::from_millis(200));
+    is_open.recv().unwrap();
     let before = cable.received();
     cable.send(Load { flows: 10, ..Load::default() }.frames());
     capture.join().unwrap();

@@ -3,6 +3,7 @@
 use evergate_capture::generator::{Generator, Load, Sent};
 use evergate_capture::{Block, Interface, RawPacket, Ring, RingOptions, Wait};
 use evergate_netns::Namespace;
+use std::net::UdpSocket;
 use std::process::Command;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -67,6 +68,18 @@ impl Cable {
     /// Sends a load in a thread.
     pub(crate) fn start(&self, load: Load) -> JoinHandle<Sent> {
         self.sender.spawn(move || Generator::open(SENDER).unwrap().run(&load).unwrap())
+    }
+
+    /// Sends a datagram from the receiving card, on the usual way through the kernel: the generator's frames pass no
+    /// capture on their way out.
+    pub(crate) fn send_back(&self) {
+        self.receiver.ip(&format!("addr add 10.98.0.1/24 dev {RECEIVER}")).unwrap();
+        let neighbour = "10.98.0.2 lladdr 02:00:00:00:00:01 nud permanent";
+        self.receiver.ip(&format!("neigh add {neighbour} dev {RECEIVER}")).unwrap();
+        self.receiver.run(|| {
+            let socket = UdpSocket::bind("10.98.0.1:0").unwrap();
+            socket.send_to(b"datagram", "10.98.0.2:9").unwrap();
+        });
     }
 
     /// Sends frames once each.

@@ -3,8 +3,9 @@
 use crate::random_frames::{Random, qinq, random_frame};
 use crate::support::{cable, frames_of, options};
 use evergate_capture::generator::Load;
-use evergate_capture::partition::{Partition, part_of};
 use evergate_capture::{Filter, Ring, RingOptions, VlanTag};
+use evergate_evidence::partition::part_of;
+use evergate_evidence::statement::Partition;
 use std::time::Duration;
 
 /// The kernel moves the outer tag to the metadata; the inner tag stays in the frame.

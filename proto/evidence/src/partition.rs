@@ -8,6 +8,7 @@
 //! for which [`part_of`] returns its part.
 
 use crate::program::{Assembler, Instruction, Label, accept_all, op};
+use crate::statement::Partition;
 
 /// Most VLAN tags in front of the IP header: 802.1Q inside 802.1ad.
 pub const TAGS_MAX: usize = 2;
@@ -25,27 +26,10 @@ const FRAGMENT: u32 = 0x3fff;
 /// Knuth's multiplicative hash: 2^32 divided by the golden ratio.
 const MULTIPLIER: u32 = 2_654_435_761;
 
-/// One part of several.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Partition {
-    part: u16,
-    parts: u16,
-}
-
 impl Partition {
     /// Part `part` (from 0) of `parts`; `None` unless `part` is below `parts`.
     pub fn new(part: u16, parts: u16) -> Option<Partition> {
         (part < parts).then_some(Partition { part, parts })
-    }
-
-    /// Number of this part, from 0.
-    pub fn part(&self) -> u16 {
-        self.part
-    }
-
-    /// Number of all parts.
-    pub fn parts(&self) -> u16 {
-        self.parts
     }
 
     /// The program that accepts this part's frames and cuts them to `snaplen` bytes.

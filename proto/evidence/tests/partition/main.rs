@@ -4,7 +4,8 @@ mod frames;
 mod interpreter;
 
 use evergate_capture::generator::Load;
-use evergate_capture::partition::{Partition, part_of};
+use evergate_evidence::partition::part_of;
+use evergate_evidence::statement::Partition;
 use frames::Random;
 
 const WHOLE: u32 = u32::MAX;
@@ -115,5 +116,5 @@ fn partition_of_impossible_numbers_is_refused() {
     assert_eq!(Partition::new(2, 2), None);
     assert_eq!(Partition::new(0, 0), None);
     let last = Partition::new(u16::MAX - 1, u16::MAX).unwrap();
-    assert_eq!((last.part(), last.parts()), (u16::MAX - 1, u16::MAX));
+    assert_eq!((last.part, last.parts), (u16::MAX - 1, u16::MAX));
 }

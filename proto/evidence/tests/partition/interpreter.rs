@@ -1,7 +1,7 @@
 //! Interpreter of classic BPF, for the operations that the programs use. A load behind the end refuses the frame, as in
 //! the kernel.
 
-use evergate_capture::program::{Instruction, op};
+use evergate_evidence::program::{Instruction, op};
 
 /// Runs a program; returns the accepted length.
 pub(crate) fn run(program: &[Instruction], frame: &[u8], tag_in_metadata: bool) -> u32 {

@@ -1,0 +1,213 @@
+//! The thread that owns the log: it takes what waits, checks it, appends it, makes it durable with one sync, and passes
+//! the new head to the publisher.
+//!
+//! While the publisher waits for a signature, the sequencer continues. So the number of signatures does not limit the
+//! number of statements.
+
+use crate::log::Log;
+use crate::metrics::{Metrics, count};
+use crate::publisher::{Pending, Publisher};
+use crate::recorders::Outcome;
+use evergate_evidence::entry::{Entry, Event};
+use evergate_evidence::merkle::Hash;
+use evergate_evidence::statement::Statement;
+use evergate_evidence::submission::{Hello, Refusal, RefusalCode, ToRecorder, Welcome};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Inputs that wait for the sequencer.
+pub const INPUTS_MAX: usize = 4096;
+
+/// Way back to a Recorder.
+pub type Reply = SyncSender<ToRecorder>;
+
+/// Input of the sequencer.
+pub enum Input {
+    /// A Recorder begins.
+    Hello {
+        /// Its id.
+        recorder: Hash,
+        /// What it has.
+        hello: Hello,
+        /// Way back.
+        reply: Reply,
+    },
+    /// A statement; its Recorder is the TLS peer.
+    Statement {
+        /// The statement.
+        statement: Box<Statement>,
+        /// Way back.
+        reply: Reply,
+        /// Time of arrival.
+        arrived: Instant,
+    },
+    /// An event of a Recorder.
+    Event {
+        /// Number that the answer repeats.
+        request: u64,
+        /// The event.
+        event: Event,
+        /// Way back.
+        reply: Reply,
+        /// Time of arrival.
+        arrived: Instant,
+    },
+    /// An event of the Master itself.
+    Internal(Event),
+    /// End of the program.
+    Stop,
+}
+
+/// The sequencer.
+pub struct Sequencer {
+    log: Log,
+    origin: String,
+    vkey: String,
+    publisher: Arc<Publisher>,
+    metrics: Arc<Metrics>,
+    /// Answers that wait until the entries before them are durable.
+    answers: Vec<(Reply, ToRecorder)>,
+    pending: Vec<Pending>,
+    now_ms: u64,
+}
+
+/// Wall clock in ms since 1970.
+pub fn wall_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
+}
+
+impl Sequencer {
+    /// Sequencer of a log.
+    pub fn new(
+        log: Log,
+        vkey: &evergate_evidence::note::VerifyingKey,
+        publisher: Arc<Publisher>,
+        metrics: Arc<Metrics>,
+    ) -> Sequencer {
+        Sequencer {
+            log,
+            origin: vkey.name().into(),
+            vkey: vkey.to_vkey(),
+            publisher,
+            metrics,
+            answers: Vec::new(),
+            pending: Vec::new(),
+            now_ms: 0,
+        }
+    }
+
+    /// Runs until [`Input::Stop`]. An error means that the log cannot be written: the program must end.
+    pub fn run(mut self, inputs: &Receiver<Input>) -> std::io::Result<()> {
+        while let Ok(first) = inputs.recv() {
+            self.read_clock();
+            let size = self.log.size();
+            let mut is_last = self.handle(first);
+            while !is_last && self.log.room() > 0 && self.pending.len() < INPUTS_MAX {
+                match inputs.try_recv() {
+                    Ok(input) => is_last = self.handle(input),
+                    Err(_) => break,
+                }
+            }
+            let head = if self.log.size() > size { Some(self.log.flush()?) } else { None };
+            self.metrics.entries.fetch_add(self.log.size() - size, std::sync::atomic::Ordering::Relaxed);
+            self.publisher.push(head, std::mem::take(&mut self.pending));
+            for (reply, answer) in self.answers.drain(..) {
+                // A Recorder that is gone needs no answer.
+                let _ = reply.try_send(answer);
+            }
+            if is_last {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_clock(&mut self) {
+        let now = wall_ms();
+        self.now_ms = self.log.stamp(now);
+        if self.now_ms > now + 1000 {
+            if self.metrics.clock_steps.load(std::sync::atomic::Ordering::Relaxed) == 0 {
+                eprintln!(
+                    "evergate-master: the clock went back by {} ms: entries keep the last time; set the clock",
+                    self.now_ms - now
+                );
+            }
+            count(&self.metrics.clock_steps);
+        }
+    }
+
+    /// Handles one input; answers whether it is the last.
+    fn handle(&mut self, input: Input) -> bool {
+        match input {
+            Input::Hello { recorder, hello, reply } => {
+                let answer = match self.welcome(&recorder, &hello) {
+                    Ok(welcome) => ToRecorder::Welcome(welcome),
+                    Err(refusal) => ToRecorder::Refused(refusal),
+                };
+                self.answers.push((reply, answer));
+            }
+            Input::Statement { statement, reply, arrived } => {
+                self.handle_statement(*statement, reply, arrived)
+            }
+            Input::Event { request, event, reply, arrived } => {
+                let received_ms = self.now_ms;
+                let index = self.log.append(&Entry::Event(received_ms, event));
+                self.pending.push(Pending {
+                    index,
+                    received_ms,
+                    number: request,
+                    is_event: true,
+                    arrived,
+                    reply,
+                });
+            }
+            Input::Internal(event) => {
+                self.log.append(&Entry::Event(self.now_ms, event));
+            }
+            Input::Stop => return true,
+        }
+        false
+    }
+
+    fn handle_statement(&mut self, statement: Statement, reply: Reply, arrived: Instant) {
+        let number = statement.batch;
+        let (index, received_ms) = match self.log.recorders().check(&statement) {
+            Ok(Outcome::Next) => {
+                let logged = Statement { received_ms: self.now_ms, ..statement };
+                (self.log.append(&Entry::Statement(logged)), self.now_ms)
+            }
+            Ok(Outcome::Logged(logged)) => (logged.index, logged.received_ms),
+            Err(refusal) => {
+                self.answers.push((reply, ToRecorder::Refused(refusal)));
+                return;
+            }
+        };
+        self.pending.push(Pending { index, received_ms, number, is_event: false, arrived, reply });
+    }
+
+    fn welcome(&self, recorder: &Hash, hello: &Hello) -> Result<Welcome, Refusal> {
+        let refuse = |code, text| Err(Refusal { code, text });
+        if !hello.origin.is_empty() && hello.origin != self.origin {
+            let text =
+                format!("this is log '{}', the Recorder's store belongs to '{}'", self.origin, hello.origin);
+            return refuse(RefusalCode::OtherLog, text);
+        }
+        let chain = self.log.recorders().chain(recorder);
+        let last_batch = chain.map_or(0, |chain| chain.end.batch);
+        if hello.acknowledged > last_batch {
+            let text = format!(
+                "the log has {last_batch} batches of this Recorder, its receipts reach {}: an older copy of the log",
+                hello.acknowledged
+            );
+            return refuse(RefusalCode::LogIsOlder, text);
+        }
+        Ok(Welcome {
+            origin: self.origin.clone(),
+            vkey: self.vkey.clone(),
+            last_batch,
+            last_hash: chain.map_or([0; 32], |chain| chain.end.link),
+            last_log_index: chain.map_or(0, |chain| chain.last_index),
+        })
+    }
+}
