@@ -61,10 +61,12 @@ fn insert(store: &Store, connections: u64) {
     }
     writer.flush();
     let rows_per_s = connections as f64 / begin.elapsed().as_secs_f64();
+    let rows_per_cpu_s = connections as f64 / cpu_s();
     drop(writer);
+    let hot_bytes = folder_bytes(&store.index());
     println!(
         "{}",
-        json!({"rows": connections, "rows_per_s": rows_per_s, "hot_bytes": folder_bytes(&store.index())})
+        json!({"rows": connections, "rows_per_s": rows_per_s, "rows_per_cpu_s": rows_per_cpu_s, "hot_bytes": hot_bytes})
     );
 }
 

@@ -10,4 +10,4 @@ mod tables;
 mod writer;
 
 pub(crate) use freeze::freeze;
-pub(crate) use search::{cold_connections, cold_days, cold_extents, cold_requests};
+pub(crate) use search::{cold_days, cold_extents, cold_for_each, cold_requests};

@@ -14,41 +14,41 @@ pub(crate) fn cold_days(store: &Store) -> Result<BTreeSet<Day>, IndexError> {
     Ok(days_in(&store.cold().join(CONNECTION.name), "parquet")?.into_iter().collect())
 }
 
-/// Connections of a day that meet the query, in the order of their begin, at most `limit`.
-pub(crate) fn cold_connections(
+/// Calls `each` for the connections of a day that meet the query, in the order of their begin, until it has taken
+/// `limit` of them.
+pub(crate) fn cold_for_each(
     store: &Store,
     day: Day,
     query: &Query,
     limit: usize,
-) -> Result<Vec<Connection>, IndexError> {
+    mut each: impl FnMut(Connection) -> Result<bool, IndexError>,
+) -> Result<(), IndexError> {
     let path = CONNECTION.path(store, day);
     let file = TableFile::open(&CONNECTION, &path)?;
-    let key = QueryKey::new(query);
-    let mut found = Vec::new();
+    let (key, mut found) = (QueryKey::new(query), 0);
     for group in 0..file.groups() {
-        if found.len() >= limit {
+        if found >= limit {
             break;
         }
         if !key.may_have(&file, group)? {
             continue;
         }
         let rows = file.read(group, &key.columns, None)?;
-        let mut wanted: Vec<usize> = (0..rows.count).filter(|row| key.meets(&rows, *row)).collect();
+        let wanted: Vec<usize> = (0..rows.count).filter(|row| key.meets(&rows, *row)).collect();
         if wanted.is_empty() {
             continue;
         }
-        wanted.truncate(limit - found.len());
         let all: Vec<usize> = (0..CONNECTION.columns.len()).collect();
         let rows = file.read(group, &all, Some(&wanted))?;
         for row in 0..rows.count {
             let connection =
                 connection(&rows, row).ok_or_else(|| damaged(&path, &"a row has an invalid value"))?;
-            if query.matches(&connection) {
-                found.push(connection);
+            if found < limit && query.matches(&connection) && each(connection)? {
+                found += 1;
             }
         }
     }
-    Ok(found)
+    Ok(())
 }
 
 /// Requests of a day with this id, at most `limit`.

@@ -29,7 +29,8 @@ use std::process::ExitCode;
 
 /// Most requests that one id finds.
 const REQUESTS_MAX: usize = 1000;
-const LIMIT_MAX: u64 = 1_000_000;
+/// Most connections of one answer: about 1 KB of memory each.
+const LIMIT_MAX: u64 = 200_000;
 
 /// Arguments of `find`.
 #[derive(Debug, clap::Args)]

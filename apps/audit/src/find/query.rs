@@ -172,7 +172,7 @@ fn parse_random(hex: &str) -> Result<Vec<u8>, String> {
     let wrong = || format!("--client-random: {hex:?} is not 2 to 64 hexadecimal digits of an even number");
     if hex.is_empty()
         || hex.len() > 64
-        || hex.len() % 2 != 0
+        || !hex.len().is_multiple_of(2)
         || !hex.bytes().all(|byte| byte.is_ascii_hexdigit())
     {
         return Err(wrong());

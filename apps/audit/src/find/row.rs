@@ -105,7 +105,7 @@ impl Request {
 
 impl ExtentRow {
     /// The extent as JSON. `is_deleted`: its segment was deleted.
-    pub(crate) fn to_json(&self, is_deleted: bool) -> Value {
+    pub(crate) fn to_json(self, is_deleted: bool) -> Value {
         json!({
             "segment": self.segment,
             "first_offset": self.first_offset,

@@ -80,8 +80,16 @@ impl Source {
             found = hot.connections(query, limit)?;
         }
         if self.cold.contains(&day) {
-            let cold = cold_connections(&self.store, day, query, limit)?;
-            self.merge(day, &mut found, cold)?;
+            let store = self.store.clone();
+            let hot = self.hot_day(day)?;
+            cold_for_each(&store, day, query, limit, |connection| {
+                let is_hot = hot.map_or(Ok(false), |hot| hot.has(connection.number))?;
+                if !is_hot {
+                    found.push(connection);
+                }
+                Ok(!is_hot)
+            })?;
+            found.sort_by_key(|connection| (connection.first_ns, connection.number));
             found.truncate(limit);
         }
         Ok(found)
@@ -99,33 +107,15 @@ impl Source {
             hot.for_each(query, |found| connections.push((found.number, found.first_ns, found.last_ns)))?;
         }
         if self.cold.contains(&day) {
-            let found = cold_connections(&self.store, day, query, usize::MAX)?;
-            connections.extend(found.iter().map(|found| (found.number, found.first_ns, found.last_ns)));
+            cold_for_each(&self.store, day, query, usize::MAX, |found| {
+                connections.push((found.number, found.first_ns, found.last_ns));
+                Ok(true)
+            })?;
         }
         for (number, first_ns, last_ns) in connections {
             let extents = self.extents_of(number, first_ns, last_ns)?;
             held.extend(extents.iter().map(|extent| extent.segment));
         }
-        Ok(())
-    }
-
-    /// Adds cold rows whose connection has no hot row.
-    fn merge(
-        &mut self,
-        day: Day,
-        found: &mut Vec<Connection>,
-        cold: Vec<Connection>,
-    ) -> Result<(), IndexError> {
-        for connection in cold {
-            let is_hot = match self.hot_day(day)? {
-                Some(hot) => hot.has(connection.number)?,
-                None => false,
-            };
-            if !is_hot {
-                found.push(connection);
-            }
-        }
-        found.sort_by_key(|connection| (connection.first_ns, connection.number));
         Ok(())
     }
 
@@ -183,7 +173,7 @@ impl Source {
 }
 
 #[cfg(feature = "cold")]
-use crate::cold::{cold_connections, cold_days, cold_extents, cold_requests};
+use crate::cold::{cold_days, cold_extents, cold_for_each, cold_requests};
 
 #[cfg(not(feature = "cold"))]
 mod without_cold {
@@ -202,13 +192,14 @@ mod without_cold {
         }
     }
 
-    pub(super) fn cold_connections(
+    pub(super) fn cold_for_each(
         _: &Store,
         _: Day,
         _: &Query,
         _: usize,
-    ) -> Result<Vec<Connection>, IndexError> {
-        Ok(Vec::new())
+        _: impl FnMut(Connection) -> Result<bool, IndexError>,
+    ) -> Result<(), IndexError> {
+        Ok(())
     }
 
     pub(super) fn cold_requests(_: &Store, _: Day, _: &str, _: usize) -> Result<Vec<Request>, IndexError> {
@@ -220,4 +211,4 @@ mod without_cold {
     }
 }
 #[cfg(not(feature = "cold"))]
-use without_cold::{cold_connections, cold_days, cold_extents, cold_requests};
+use without_cold::{cold_days, cold_extents, cold_for_each, cold_requests};

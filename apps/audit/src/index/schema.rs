@@ -166,7 +166,8 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
 
 /// Refuses a file that has other objects than the schema.
 fn check(path: &Path, connection: &Connection, schema: Schema) -> Result<(), IndexError> {
-    let read = || -> rusqlite::Result<(i32, i32, Vec<(String, String)>)> {
+    type Objects = Vec<(String, String)>;
+    let read = || -> rusqlite::Result<(i32, i32, Objects)> {
         let application = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
         let version = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
         let sql = "SELECT name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_autoindex_%' LIMIT 100";
@@ -176,7 +177,7 @@ fn check(path: &Path, connection: &Connection, schema: Schema) -> Result<(), Ind
     };
     let (application, version, mut objects) = read().map_err(|error| IndexError::sqlite(path, &error))?;
     objects.sort_unstable();
-    let mut expected: Vec<(String, String)> =
+    let mut expected: Objects =
         schema.iter().map(|(name, sql)| ((*name).to_owned(), (*sql).to_owned())).collect();
     expected.sort_unstable();
     let same = objects == expected;

@@ -51,7 +51,7 @@ impl IndexWriter {
         let segment_before = store.segments().map_err(at)?.last().map_or(0, |segment| segment.number);
         let shared = Arc::new(Shared::default());
         let (sender, receiver) = sync_channel(QUEUE_ROWS);
-        let thread = Thread { store: store.clone(), shared: Arc::clone(&shared), ..Thread::default() };
+        let thread = Thread::new(store.clone(), Arc::clone(&shared));
         let thread = std::thread::Builder::new()
             .name("index".into())
             .spawn(move || thread.run(&receiver))
@@ -132,11 +132,11 @@ struct Thread {
     commit_at: Option<Instant>,
 }
 
-impl Default for Thread {
-    fn default() -> Thread {
+impl Thread {
+    fn new(store: Store, shared: Arc<Shared>) -> Thread {
         Thread {
-            store: Store::at(std::path::Path::new("")),
-            shared: Arc::default(),
+            store,
+            shared,
             files: None,
             segments: None,
             proofs: BTreeMap::new(),
@@ -144,9 +144,7 @@ impl Default for Thread {
             commit_at: None,
         }
     }
-}
 
-impl Thread {
     fn run(mut self, receiver: &Receiver<Message>) {
         loop {
             let message = match self.commit_at {
