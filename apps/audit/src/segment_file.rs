@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-const WINDOW_BYTES: usize = 1 << 20;
+const WINDOW_BYTES: usize = 256 << 10;
 
 /// Reader of the records of one file.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub struct SegmentFile {
     window: Vec<u8>,
     /// Bytes of the window that records have been read from.
     used: usize,
+    /// Bytes of the window that have been read from the file.
+    filled: usize,
     /// Place of the window's first byte in the file.
     offset: u64,
     is_at_end: bool,
@@ -62,6 +64,7 @@ impl SegmentFile {
             decoder: SegmentDecoder::default(),
             window: Vec::new(),
             used: 0,
+            filled: 0,
             offset: 0,
             is_at_end: false,
         })
@@ -75,12 +78,12 @@ impl SegmentFile {
     /// The next record; `None` at the end of the file.
     pub fn read(&mut self) -> Result<Option<Located<'_>>, FileError> {
         while !self.is_at_end
-            && self.window.len() - self.used < self.decoder.bytes_needed(&self.window[self.used..])
+            && self.filled - self.used < self.decoder.bytes_needed(&self.window[self.used..self.filled])
         {
             self.fill()?;
         }
         let offset = self.offset + self.used as u64;
-        let bytes = &self.window[self.used..];
+        let bytes = &self.window[self.used..self.filled];
         match self.decoder.read(bytes).map_err(|error| FileError::Content { offset, error })? {
             Some(decoded) => {
                 self.used += decoded.bytes;
@@ -94,12 +97,25 @@ impl SegmentFile {
 
     /// Moves the unread bytes to the front and reads more behind them.
     fn fill(&mut self) -> io::Result<()> {
-        self.window.drain(..self.used);
+        self.window.copy_within(self.used..self.filled, 0);
         self.offset += self.used as u64;
+        self.filled -= self.used;
         self.used = 0;
-        let more = WINDOW_BYTES.max(self.window.len()).min(BLOCK_BYTES_MAX) as u64;
-        let read = (&mut self.file).take(more).read_to_end(&mut self.window)?;
-        self.is_at_end = (read as u64) < more;
+        let end = self.filled + WINDOW_BYTES.max(self.filled).min(BLOCK_BYTES_MAX);
+        if self.window.len() < end {
+            self.window.resize(end, 0);
+        }
+        while self.filled < end {
+            match self.file.read(&mut self.window[self.filled..end]) {
+                Ok(0) => {
+                    self.is_at_end = true;
+                    break;
+                }
+                Ok(bytes) => self.filled += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
         Ok(())
     }
 }

@@ -31,6 +31,8 @@ pub struct LogView<'a> {
 struct Log {
     roots: BTreeMap<u64, (Hash, Rc<str>)>,
     nodes: BTreeMap<Place, (Hash, Rc<str>)>,
+    /// Hashes that the newest proof names.
+    newest: Vec<(Place, Hash, Rc<str>)>,
 }
 
 /// Level and index of a perfect subtree.
@@ -82,9 +84,8 @@ impl<'a> LogView<'a> {
         let checkpoint = receipt.checkpoint.checkpoint();
         let known = known_nodes(leaf, receipt.index, checkpoint.size, &receipt.path);
         let log = self.logs.entry(checkpoint.origin.clone()).or_default();
-        if log.nodes.len() + 2 * known.len() > NODES_MAX {
-            log.nodes.clear();
-        }
+        log.make_room();
+        log.newest = known.iter().map(|(at, hash)| (*at, *hash, place.0.clone())).collect();
         for (at, hash) in known {
             if let Some(other) = log.learn(at, hash, place.0) {
                 let detail =
@@ -182,6 +183,17 @@ impl<'a> LogView<'a> {
 }
 
 impl Log {
+    /// Forgets all hashes but those of the newest proof, if the next proof could exceed the bound.
+    fn make_room(&mut self) {
+        const PROOF_NODES_MAX: usize = 4 * 64; // the leaf, its siblings, their parents, and what they complete
+        if self.nodes.len() + PROOF_NODES_MAX > NODES_MAX {
+            self.nodes.clear();
+            for (place, hash, path) in std::mem::take(&mut self.newest) {
+                self.learn(place, hash, &path);
+            }
+        }
+    }
+
     /// Learns a hash and those of the subtrees that it completes. `Some`: the file of a proof with another hash.
     fn learn(&mut self, place: Place, hash: Hash, path: &Rc<str>) -> Option<Rc<str>> {
         let ((mut level, mut index), mut hash) = (place, hash);
@@ -254,6 +266,23 @@ mod tests {
                     assert_eq!(leaves[..size as usize].node(level, place), Some(hash), "{index} of {size}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn newest_proof_stays_when_room_is_made() {
+        let (leaves, path) = (leaves(2500), Rc::from("a"));
+        let mut log = Log::default();
+        for index in 0..2500u64 {
+            log.make_room();
+            let proof = inclusion_proof(&leaves[..], index, index + 1).expect("within");
+            let known = known_nodes(leaves[index as usize], index, index + 1, &proof);
+            log.newest = known.iter().map(|(at, hash)| (*at, *hash, Rc::clone(&path))).collect();
+            for (place, hash) in known {
+                assert_eq!(log.learn(place, hash, &path), None);
+            }
+            assert!(log.nodes.len() <= NODES_MAX);
+            assert!(log.root(index + 1).is_some());
         }
     }
 

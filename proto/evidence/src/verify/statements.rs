@@ -136,7 +136,7 @@ impl Chain {
             || after.dropped < before.dropped
             || statement.emergency_ms < last.emergency_ms;
         if goes_back && !is_new_run {
-            let offset = (statement.batch - 1).saturating_mul(STATEMENT_BYTES as u64);
+            let offset = statement.batch.saturating_sub(1).saturating_mul(STATEMENT_BYTES as u64);
             let detail = format!("batch {}: counters go back without a start", statement.batch);
             findings.add(FindingKind::Counters, STATEMENTS, Some(offset), detail);
         }

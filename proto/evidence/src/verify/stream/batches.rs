@@ -172,7 +172,7 @@ impl<S: Statements> StreamVerifier<'_, S> {
         }
         for fault in faults {
             let number = batch.statement.batch;
-            let offset = (number - 1).saturating_mul(STATEMENT_BYTES as u64);
+            let offset = number.saturating_sub(1).saturating_mul(STATEMENT_BYTES as u64);
             let detail = format!("batch {number}: {fault} differ from the statement");
             self.findings.add(FindingKind::Counters, STATEMENTS, Some(offset), detail);
         }
