@@ -17,7 +17,7 @@ use evergate_evidence::proof::Receipt;
 use evergate_evidence::record::{Body, GapReason, Record};
 use evergate_evidence::segment::SegmentEncoder;
 use evergate_evidence::statement::{Counters, Partition, Span, Statement};
-use evergate_evidence::verify::{ReceiptFrame, RecordDigest};
+use evergate_evidence::verify::{EventReceipt, ReceiptFrame, RecordDigest};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -274,7 +274,10 @@ impl StoreWriter {
     /// Signs a checkpoint and hands out the receipts that wait for it.
     pub(crate) fn sign(&mut self) {
         for (index, segment, statement) in std::mem::take(&mut self.waiting) {
-            self.append_receipt(segment, ReceiptFrame::Batch(&statement.encode(), &self.log.receipt(index)));
+            self.append_receipt(
+                segment,
+                ReceiptFrame { statement: &statement.encode(), proof: &self.log.receipt(index) },
+            );
         }
         std::fs::write(self.store.checkpoint(), self.log.checkpoint().to_bytes()).unwrap();
     }
@@ -311,7 +314,11 @@ impl StoreWriter {
         let json = evergate_evidence::deletion::to_json(&deletion);
         let entry = Entry::Event(self.time_ns / 1_000_000, Event::Deletion(deletion));
         let index = self.log.append(entry.leaf());
-        self.append_receipt(number, ReceiptFrame::Event(&entry.encode(), &self.log.receipt(index)));
+        let mut receipt = Vec::new();
+        EventReceipt { entry: &entry.encode(), proof: &self.log.receipt(index) }.encode(&mut receipt);
+        let outbox = self.store.root().join("outbox");
+        std::fs::create_dir_all(&outbox).unwrap();
+        std::fs::write(outbox.join(format!("deletion-{number:010}.receipt")), receipt).unwrap();
         std::fs::write(self.store.root().join(format!("segments/{number:010}.deleted.json")), json).unwrap();
         std::fs::remove_file(path).unwrap();
     }
