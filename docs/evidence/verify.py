@@ -250,8 +250,9 @@ def batches(stored, receipts, leaves, facts, gone):
                 find("root", f"segments/{where:010}.pcapng", f"root of batch {n - 1} differs")
         elif not any(len(span) == 2 and span[0] <= s.last and s.first <= span[1] for span in gone):
             lost = next((seq for seq in range(s.first, s.last) if seq not in leaves), s.last)
-            for seq in max((q for q in leaves if q < lost), default=0), min((q for q in leaves if q > lost), default=0):
-                if seq: find("sequence", f"segments/{leaves[seq][1]:010}.pcapng", f"records around {lost} are missing")
+            home = leaves.get(max((q for q in leaves if q < lost), default=0), (0, 0))[1]
+            other = leaves.get(min((q for q in leaves if q > lost), default=0), (0, home + 1))[1]
+            for where in {home, other} - {0}: find("sequence", f"segments/{where:010}.pcapng", f"{lost} is missing")
     if lacking: find("unacknowledged", lacking, "batches at the end have no receipt")
     return end
 def bundle(files):
@@ -288,13 +289,12 @@ def main(folder, options):
     try:
         TRUST.update(json.loads(pathlib.Path(options["--trust"]).read_bytes()))
         KEYS.extend(parse_vkey(key) for key in TRUST["logs"] + TRUST.get("witnesses", []))
-        expected = options.get("--expect-checkpoint")
-        expected = parse_checkpoint(pathlib.Path(expected).read_bytes()) if expected else None
+        expected = [parse_checkpoint(pathlib.Path(p).read_bytes()) for k, p in options.items() if k != "--trust"]
         files = {str(p.relative_to(folder)): p.read_bytes() for p in pathlib.Path(folder).rglob("*") if p.is_file()}
         need(any(re.match("store.json|segments/|manifest.json|session.pcapng", name) for name in files), "no evidence")
     except (OSError, ValueError, KeyError, Bad) as error: print(f"verify.py: {error}", file=sys.stderr); return 2
     (bundle if {"manifest.json", "session.pcapng"} & set(files) else store)(files)
-    if expected: expect(*expected[:3])
+    for checkpoint in expected: expect(*checkpoint[:3])
     print(json.dumps({"ok": not FINDINGS, "findings": FINDINGS, "checked": CHECKED}))
     return bool(FINDINGS)
 if __name__ == "__main__": sys.exit(main(sys.argv[1], dict(zip(sys.argv[2::2], sys.argv[3::2]))))

@@ -85,6 +85,8 @@ struct Place {
     proofs: Rc<str>,
     /// Whether no record of the segment was read.
     is_first: bool,
+    /// Whether the segment's last record was read.
+    has_ended: bool,
     /// Whether records before this place are missing, and a finding or a deletion states it.
     is_excused: bool,
     /// Whether the segment is missing, deleted or damaged: its receipts may have no records.
@@ -122,6 +124,7 @@ impl<'a, S: Statements> StreamVerifier<'a, S> {
             path: "segments".into(),
             proofs: "segments".into(),
             is_first: true,
+            has_ended: false,
             is_excused: false,
             is_damaged: false,
             seq: 1,
@@ -177,6 +180,7 @@ impl<'a, S: Statements> StreamVerifier<'a, S> {
         self.place.path = segment_path(number);
         self.place.proofs = format!("segments/{number:010}.proofs").into();
         self.place.is_first = true;
+        self.place.has_ended = false;
         self.place.is_damaged = false;
     }
 
@@ -406,6 +410,7 @@ impl<'a, S: Statements> StreamVerifier<'a, S> {
                 self.run = Run { is_known: true, written: 0 };
             }
             Event::Begin(begin) => self.on_begin(record.offset, begin.as_deref()),
+            Event::End => self.place.has_ended = true,
             Event::Stop | Event::Other => {}
         }
     }
