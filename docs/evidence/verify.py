@@ -7,7 +7,7 @@ import base64, functools, hashlib, json, pathlib, re, struct, sys
 from collections import Counter, deque, namedtuple
 from primitives import Bad, ec_valid, ed_valid, leaf_hash, multi_root, need, node, root, sha, walk
 
-FINDINGS, CHECKED, KEYS, TRUST = [], Counter(), [], {}
+FINDINGS, CHECKED, KEYS, TRUST, BUNDLE = [], Counter(), [], {}, "connection files format recorder version".split()
 ROOTS, NODES = {}, {}                           # (origin, size) and (origin, level, index) -> (hash, path)
 class Torn(Bad): pass                           # bytes that end early
 def find(kind, path, detail, offset=None):
@@ -136,8 +136,7 @@ def segment(data):
             if record[0] == 6 and record[16] in (3, 4):
                 try: before, behind = edge_blocks(record[16], json.loads(record[19:]))
                 except (ValueError, KeyError, TypeError, AttributeError, struct.error): raise Bad("mark is damaged")
-        need(data[start:at] == before, "blocks before the record differ")
-        at += total
+        need(data[start:at] == before, "blocks before the record differ"); at += total
         if data[at:at + len(behind)] != behind: raise Torn("end") if behind.startswith(data[at:]) else Bad("end")
         at, ended = at + len(behind), bool(behind)
         CHECKED["records"] += 1
@@ -153,23 +152,27 @@ def statement(raw):
     need(s[:3] == (1, 1, 0) and 0 < s.first <= s.last and s.first_ns <= s.last_ns and s.part < s.parts
          and s.packets <= s.last - s.first + 1 and s.written + s.dropped <= s.seen, "statement contradicts itself")
     return s
-def read_receipts(data, number, recorder, receipts, gone):
-    """Adds statements as logged to `receipts` by batch, and the entry of the segment's deletion to `gone`."""
+def read_receipts(data, number, recorder, receipts):
+    """Adds the statements as logged of a .proofs file to `receipts`, by batch."""
     at, path = 0, f"segments/{number:010}.proofs"
     while at < len(data):
-        end, kind, begin = at + 4 + u32(data, at), data[at + 4:at + 5], at + 5
+        end, raw = at + 4 + u32(data, at), data[at + 5:at + 217]
         try:
-            need(at + 7 < end <= len(data) and kind in (b"\1", b"\2"), "no frame of a receipt")
-            begin, split = (begin, at + 217) if kind == b"\1" else (at + 7, at + 7 + (u32(data, at + 5) >> 16))
-            raw = data[begin:split]
-            place = receipt(data[split:end], leaf_hash(raw), path, at)
-            if kind == b"\2" and place is not None: gone[number] = raw
-            elif place is not None:
+            need(at + 217 < end <= len(data) and data[at + 4] == 1, "no frame of a receipt")
+            place = receipt(data[at + 217:end], leaf_hash(raw), path, at)
+            if place is not None:
                 s, last = statement(raw), receipts[max(receipts)] if receipts else (b"", 0, -1)
                 need(s.recorder == recorder and s.batch > max(receipts, default=0) and place > last[2], "out of order")
                 receipts[s.batch] = raw, number, place
         except Bad as error: find("receipt", path, str(error), at)
         at = max(end, at + 5)
+def outbox(files):
+    """Logged entries of deletions, by the number of the segment."""
+    gone, names = {}, sorted(name for name in files if re.fullmatch(r"outbox/.*\.receipt", name))
+    for path, raw, split in ((name, files[name], 4 + u32(files[name], 0)) for name in names):
+        is_logged = receipt(raw[split:], leaf_hash(raw[4:split]), path) is not None
+        if is_logged and raw[4] == 8: gone[u64(raw, 48)] = raw[4:split]
+    return gone
 def description(text, stored):
     """Recorder, partition and installation of store.json; of the first statement where it is damaged."""
     try:
@@ -190,14 +193,15 @@ def deletion(entry, recorder, number, content):
     return first, last
 def store(files):
     """Every segment with its receipts, then every statement with the records of its batch."""
-    stored, checkpoint, leaves, receipts, gone = files.get("statements", b""), files.get("checkpoint"), {}, {}, {}
+    stored, checkpoint, gone = files.get("statements", b""), files.get("checkpoint"), outbox(files)
+    leaves, receipts = {}, {}
     recorder, part, installation = description(files.get("store.json", b""), stored)
     last, seq = max((int(name[9:19]) for name in files if re.match(r"segments/\d{10}\.\w", name)), default=0), 0
     if not last: find("missing", "segments", "the store has no segments")
     for number in range(1, last + 1):
         stem = f"segments/{number:010}."
         path = stem + ("pcapng" if stem + "pcapng" in files or stem + "deleted.json" not in files else "deleted.json")
-        read_receipts(files.get(stem + "proofs", b""), number, recorder, receipts, gone)
+        read_receipts(files.get(stem + "proofs", b""), number, recorder, receipts)
         try:
             for offset, record in segment(files.get(stem + "pcapng", b"")):
                 if u64(record, 8) <= seq: find("sequence", path, f"a record follows record {seq}", offset)
@@ -209,12 +213,11 @@ def store(files):
         except (Bad, ValueError, KeyError, AttributeError) as error:
             kind = "torn_tail" if isinstance(error, Torn) and number == last else "segment"
             find(kind if stem + "pcapng" in files else "missing", path, str(error))
-    spans = [span for span in gone.values() if isinstance(span, tuple)]
-    end = batches(stored, receipts, leaves, recorder + part, spans)
+    end = batches(stored, receipts, leaves, recorder + part, gone.values())
     CHECKED["unsigned"] = sum(seq > end for seq in leaves)
     if CHECKED["unsigned"]: find("unsigned", f"segments/{last:010}.pcapng", "records at the end have no statement")
+    if checkpoint is None and receipts: find("missing", "checkpoint", "the file is missing")
     try:
-        if checkpoint is None and receipts: find("missing", "checkpoint", "the file is missing")
         parsed = parse_checkpoint(checkpoint) if checkpoint is not None else ("",) * 5
         newest = log_size(parsed[0])
         if parsed[0] and accept(parsed, "checkpoint") and parsed[1] < newest: find("older", "checkpoint", "too old")
@@ -245,10 +248,11 @@ def batches(stored, receipts, leaves, facts, gone):
             CHECKED["batches"] += 1
             for where in {where for _, where in inside} if root([leaf for leaf, _ in inside]) != s.root else ():
                 find("root", f"segments/{where:010}.pcapng", f"root of batch {n - 1} differs")
-        elif not any(first <= s.last and s.first <= last for first, last in gone):
+        elif not any(len(span) == 2 and span[0] <= s.last and s.first <= span[1] for span in gone):
             lost = next((seq for seq in range(s.first, s.last) if seq not in leaves), s.last)
-            for seq in max((q for q in leaves if q < lost), default=0), min((q for q in leaves if q > lost), default=0):
-                if seq: find("sequence", f"segments/{leaves[seq][1]:010}.pcapng", f"records around {lost} are missing")
+            home = leaves.get(max((q for q in leaves if q < lost), default=0), (0, 0))[1]
+            other = leaves.get(min((q for q in leaves if q > lost), default=0), (0, home + 1))[1]
+            for where in {home, other} - {0}: find("sequence", f"segments/{where:010}.pcapng", f"{lost} is missing")
     if lacking: find("unacknowledged", lacking, "batches at the end have no receipt")
     return end
 def bundle(files):
@@ -256,8 +260,7 @@ def bundle(files):
     text, data, at, leaves, before = files.get("manifest.json", b"{}"), files.get("batches.bin", b""), 0, {}, 0
     try:
         manifest = json.loads(text)
-        keys = "connection files format recorder version".split()
-        connection, named, form, recorder, version = map(manifest.get, keys)
+        connection, named, form, recorder, version = (manifest.get(key) for key in BUNDLE)
         need(len(manifest) == 5 and canonical(dict(sorted(manifest.items()))) + b"\n" == text
              and (form, version) == ("evergate-audit bundle", 1), "another form of manifest")
     except (ValueError, Bad) as error: return find("description", "manifest.json", str(error))
@@ -286,13 +289,12 @@ def main(folder, options):
     try:
         TRUST.update(json.loads(pathlib.Path(options["--trust"]).read_bytes()))
         KEYS.extend(parse_vkey(key) for key in TRUST["logs"] + TRUST.get("witnesses", []))
-        expected = options.get("--expect-checkpoint")
-        expected = parse_checkpoint(pathlib.Path(expected).read_bytes()) if expected else None
+        expected = [parse_checkpoint(pathlib.Path(p).read_bytes()) for k, p in options.items() if k != "--trust"]
         files = {str(p.relative_to(folder)): p.read_bytes() for p in pathlib.Path(folder).rglob("*") if p.is_file()}
         need(any(re.match("store.json|segments/|manifest.json|session.pcapng", name) for name in files), "no evidence")
     except (OSError, ValueError, KeyError, Bad) as error: print(f"verify.py: {error}", file=sys.stderr); return 2
     (bundle if {"manifest.json", "session.pcapng"} & set(files) else store)(files)
-    if expected: expect(*expected[:3])
+    for checkpoint in expected: expect(*checkpoint[:3])
     print(json.dumps({"ok": not FINDINGS, "findings": FINDINGS, "checked": CHECKED}))
     return bool(FINDINGS)
 if __name__ == "__main__": sys.exit(main(sys.argv[1], dict(zip(sys.argv[2::2], sys.argv[3::2]))))

@@ -6,7 +6,7 @@
 use evergate_evidence::capture_file::{CAPTURE_BLOCK_BYTES_MAX, CaptureDecoder, Step};
 use evergate_evidence::record::Record;
 use evergate_evidence::segment::{SegmentDecoder, SegmentEncoder};
-use evergate_evidence::verify::{BatchProof, ReceiptFrame, RecordDigest, Trust};
+use evergate_evidence::verify::{BatchProof, EventReceipt, ReceiptFrame, RecordDigest, Trust};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -64,10 +64,16 @@ fn capture(bytes: &[u8]) {
 }
 
 fn receipt(bytes: &[u8]) {
-    let Some(frame) = ReceiptFrame::decode(bytes) else { return };
     let mut again = Vec::new();
-    frame.encode(&mut again);
-    assert_eq!(&again[4..], bytes);
+    if let Some(frame) = ReceiptFrame::decode(bytes) {
+        frame.encode(&mut again);
+        assert_eq!(&again[4..], bytes);
+    }
+    if let Some(receipt) = EventReceipt::decode(bytes) {
+        again.clear();
+        receipt.encode(&mut again);
+        assert_eq!(again, bytes);
+    }
 }
 
 fn batches(bytes: &[u8]) {

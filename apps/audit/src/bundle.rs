@@ -209,10 +209,9 @@ fn read_receipts(store: &Store, number: u64) -> Result<Vec<Received>, Failure> {
     while let Some((length, behind)) = rest.split_first_chunk::<4>() {
         let (frame, behind) =
             behind.split_at_checked(u32::from_be_bytes(*length) as usize).ok_or_else(wrong)?;
-        if let ReceiptFrame::Batch(statement, proof) = ReceiptFrame::decode(frame).ok_or_else(wrong)? {
-            let statement = Statement::decode(statement).map_err(|_| wrong())?;
-            receipts.push(Received { statement, proof: proof.to_vec() });
-        }
+        let frame = ReceiptFrame::decode(frame).ok_or_else(wrong)?;
+        let statement = Statement::decode(frame.statement).map_err(|_| wrong())?;
+        receipts.push(Received { statement, proof: frame.proof.to_vec() });
         rest = behind;
     }
     Ok(receipts)

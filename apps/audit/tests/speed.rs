@@ -67,8 +67,8 @@ fn verify_reads_many_bytes_a_second() {
         let gigabytes = report.checked.packet_bytes as f64 / 1e9;
         let cpu = cpu_seconds() - cpu;
         println!(
-            "{threads} threads: {gigabytes:.2} GB of packets in {seconds:.2} s, {cpu:.2} s of CPU: {:.2} GB/s of packets, \
-             {:.2} GB/s of files",
+            "{threads} threads: {gigabytes:.2} GB of packets in {seconds:.2} s, {cpu:.2} s of CPU: \
+             {:.2} GB/s of packets, {:.2} GB/s of files",
             gigabytes / cpu,
             file_bytes as f64 / 1e9 / cpu
         );

@@ -13,8 +13,11 @@ use support::{Folder, verify};
 const SHAPE: Shape = Shape { segments: 2, records: 8, batch_records_max: 6, packet_bytes_max: 30 };
 const SEED: u64 = 11;
 
+/// Change of a store.
+type Change = fn(&Path);
+
 /// Vectors by name: a change of the good store, and whether an expected checkpoint is given.
-const VECTORS: [(&str, fn(&Path), bool); 6] = [
+const VECTORS: [(&str, Change, bool); 6] = [
     ("good", |_| {}, false),
     ("packet-changed", change_packet, false),
     ("record-removed", remove_record, false),

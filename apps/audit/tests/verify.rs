@@ -44,6 +44,20 @@ fn deleted_segment_is_proved_by_its_entry() {
     assert_eq!(report.findings, []);
     assert_eq!((report.checked.segments, report.checked.deleted_segments), (2, 1));
     assert!(report.checked.batches < report.checked.acknowledged);
+    let answer = support::python::verify(&built.root, &trust, None);
+    assert!(answer.ok, "{:?}", answer.findings);
+    for name in ["segments/0000000002.deleted.json", "outbox/deletion-0000000002.receipt"] {
+        let good = std::fs::read(built.root.join(name)).unwrap();
+        for bit in (0..good.len() * 8).step_by(5) {
+            let mut changed = good.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            std::fs::write(built.root.join(name), changed).unwrap();
+            let report = verify(&built.root, &trust, None).unwrap();
+            let is_named = report.findings.iter().any(|finding| finding.path == name);
+            assert!(!report.ok && is_named, "bit {bit} of {name}: {:?}", report.findings);
+        }
+        std::fs::write(built.root.join(name), good).unwrap();
+    }
     std::fs::remove_file(built.root.join("segments/0000000002.deleted.json")).unwrap();
     let report = verify(&built.root, &trust, None).unwrap();
     assert_eq!(report.findings.len(), 1, "{:?}", report.findings);

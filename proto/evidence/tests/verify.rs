@@ -92,6 +92,7 @@ proptest! {
         let mut verifier =
             StreamVerifier::new((&trust, &AllValid), facts, statements.into_iter(), is_live, 1 << 20);
         let mut number = 0;
+        verifier.on_event_receipt(checkpoint.as_deref().unwrap_or_default(), "outbox/x.receipt");
         for (step, records, bytes, how) in &segments {
             number += step;
             verifier.begin_segment(number);

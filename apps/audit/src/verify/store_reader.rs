@@ -63,6 +63,7 @@ pub(super) fn verify(
         let detail = format!("{trailing} bytes behind the last statement");
         verifier.findings().add(FindingKind::Statement, "statements", None, detail);
     }
+    read_outbox(&store, &mut verifier)?;
     read_segments(args, &store, &layout, (proofs_limit, is_live), &mut verifier)?;
     if let Some(error) = fault.take() {
         return Err(unreadable(&store.statements(), &error));
@@ -254,6 +255,31 @@ fn read_records(
         }
     }
     verifier.finish_segment();
+    Ok(())
+}
+
+/// Feeds the receipts of deletions and holds.
+fn read_outbox(store: &Store, verifier: &mut Verifier<'_>) -> Result<(), Failure> {
+    let folder = store.root().join("outbox");
+    let entries = match std::fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(unreadable(&folder, &error)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(|error| unreadable(&folder, &error))?.file_name();
+        names.extend(name.to_str().filter(|name| name.ends_with(".receipt")).map(str::to_owned));
+    }
+    names.sort_unstable();
+    for name in names {
+        let path = folder.join(&name);
+        let content = match read_bounded(&path, RECEIPT_BYTES_MAX as u64) {
+            Err(error) if error.kind() == ErrorKind::FileTooLarge => Vec::new(), // no receipt is as long
+            content => content.map_err(|error| unreadable(&path, &error))?,
+        };
+        verifier.on_event_receipt(&content, &format!("outbox/{name}"));
+    }
     Ok(())
 }
 

@@ -17,7 +17,7 @@ use evergate_evidence::proof::Receipt;
 use evergate_evidence::record::{Body, GapReason, Record};
 use evergate_evidence::segment::SegmentEncoder;
 use evergate_evidence::statement::{Counters, Partition, Span, Statement};
-use evergate_evidence::verify::{ReceiptFrame, RecordDigest};
+use evergate_evidence::verify::{EventReceipt, ReceiptFrame, RecordDigest};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -44,6 +44,11 @@ impl Random {
     }
 }
 
+/// Whether other Recorders use the log of a store.
+pub(crate) fn has_others(seed: u64) -> bool {
+    seed % 2 == 1
+}
+
 /// Log with a test key: leaves of this Recorder, and of others.
 pub(crate) struct TestLog {
     key: LogKey,
@@ -52,8 +57,8 @@ pub(crate) struct TestLog {
     witness: Option<(Ed25519KeyPair, VerifyingKey)>,
     leaves: Vec<Hash>,
     random: Random,
-    /// From this index on, leaves of other Recorders are those of another history.
-    pub(crate) fork_at: Option<u64>,
+    /// Whether other Recorders use the log.
+    has_others: bool,
 }
 
 impl TestLog {
@@ -61,7 +66,7 @@ impl TestLog {
         let key = LogKey::Ed25519(Ed25519KeyPair::from_seed_unchecked(&sha256(b"test log")).unwrap());
         let name = VerifyingKey::new(ORIGIN, key.public_key()).unwrap();
         let leaves = vec![leaf_hash(&[b"the Master started"])];
-        TestLog { key, name, witness: None, leaves, random: Random(seed), fork_at: None }
+        TestLog { key, name, witness: None, leaves, random: Random(seed), has_others: has_others(seed) }
     }
 
     /// Signs with a new P-256 key, and with a witness.
@@ -72,6 +77,11 @@ impl TestLog {
         let witness = Ed25519KeyPair::from_seed_unchecked(&sha256(b"test witness")).unwrap();
         let public = PublicKey::Cosignature(witness.public_key().as_ref().try_into().unwrap());
         self.witness = Some((witness, VerifyingKey::new("witness.test/w1", public).unwrap()));
+    }
+
+    /// Begins another history: its first entry differs.
+    pub(crate) fn fork(&mut self) {
+        self.leaves[0] = leaf_hash(&[b"the Master started again"]);
     }
 
     pub(crate) fn vkey(&self) -> String {
@@ -91,10 +101,9 @@ impl TestLog {
 
     /// Appends an entry of this Recorder, and sometimes entries of others before it.
     pub(crate) fn append(&mut self, leaf: Hash) -> u64 {
-        for _ in 0..self.random.below(3) {
+        for _ in 0..if self.has_others { self.random.below(3) } else { 0 } {
             let index = self.leaves.len() as u64;
-            let history = u8::from(self.fork_at.is_some_and(|fork| index >= fork));
-            self.leaves.push(leaf_hash(&[b"another Recorder", &index.to_be_bytes(), &[history]]));
+            self.leaves.push(leaf_hash(&[b"another Recorder", &index.to_be_bytes()]));
         }
         self.leaves.push(leaf);
         self.leaves.len() as u64 - 1
@@ -274,7 +283,10 @@ impl StoreWriter {
     /// Signs a checkpoint and hands out the receipts that wait for it.
     pub(crate) fn sign(&mut self) {
         for (index, segment, statement) in std::mem::take(&mut self.waiting) {
-            self.append_receipt(segment, ReceiptFrame::Batch(&statement.encode(), &self.log.receipt(index)));
+            self.append_receipt(
+                segment,
+                ReceiptFrame { statement: &statement.encode(), proof: &self.log.receipt(index) },
+            );
         }
         std::fs::write(self.store.checkpoint(), self.log.checkpoint().to_bytes()).unwrap();
     }
@@ -311,7 +323,11 @@ impl StoreWriter {
         let json = evergate_evidence::deletion::to_json(&deletion);
         let entry = Entry::Event(self.time_ns / 1_000_000, Event::Deletion(deletion));
         let index = self.log.append(entry.leaf());
-        self.append_receipt(number, ReceiptFrame::Event(&entry.encode(), &self.log.receipt(index)));
+        let mut receipt = Vec::new();
+        EventReceipt { entry: &entry.encode(), proof: &self.log.receipt(index) }.encode(&mut receipt);
+        let outbox = self.store.root().join("outbox");
+        std::fs::create_dir_all(&outbox).unwrap();
+        std::fs::write(outbox.join(format!("deletion-{number:010}.receipt")), receipt).unwrap();
         std::fs::write(self.store.root().join(format!("segments/{number:010}.deleted.json")), json).unwrap();
         std::fs::remove_file(path).unwrap();
     }

@@ -1,7 +1,7 @@
 //! Seeded changes of a store, each of which `verify` must find.
 
-use super::Random;
 use super::records::{Shape, forked_store, random_store, shape_of};
+use super::{Random, has_others};
 use evergate_evidence::pcapng::block_head;
 use std::path::Path;
 
@@ -144,7 +144,7 @@ pub(crate) fn mutate(root: &Path, kind: &'static str, seed: u64, store_seed: u64
             1 => bytes.push(b'\n'),
             _ => bytes.extend_from_slice(b" "),
         }),
-        "forked_log" => fork(root, &proofs, store_seed, &mut random),
+        "forked_log" => fork(root, &proofs, store_seed),
         "older_store" => older(root, store_seed),
         "delete_statement" => edit("statements", &mut |bytes| {
             let at = 212 * random.below(bytes.len() as u64 / 212) as usize;
@@ -234,25 +234,30 @@ fn swap(root: &Path, one: &str, other: &str, kind: &'static str) -> Option<Mutat
     (a != b).then(|| Mutation { kind, paths: vec![one.into(), other.into()], needs_expected: false })
 }
 
-/// The owner signs another history of the log from some entry on, with the log's own key: receipts from one segment on,
-/// and the checkpoint, are those of the other history. It differs in an entry that a receipt before covers.
-fn fork(root: &Path, from: &str, store_seed: u64, random: &mut Random) -> Option<Mutation> {
+/// The owner signs another history of the log, with the log's own key: receipts from one segment on, and the
+/// checkpoint, are those of the other history.
+///
+/// In a log of one Recorder its receipts name every entry, so a fork is always found. Entries of other Recorders have
+/// no receipts here: whether a fork shows depends on the hashes that the proofs share. A witness finds the rest.
+fn fork(root: &Path, from: &str, store_seed: u64) -> Option<Mutation> {
+    if has_others(store_seed) {
+        return None;
+    }
     let copy = root.with_extension("fork");
     let _ = std::fs::remove_dir_all(&copy);
-    forked_store(&copy, store_seed, shape_of(store_seed), 1 + random.below(4));
-    let (mut paths, mut has_conflict) = (Vec::new(), false);
+    forked_store(&copy, store_seed, shape_of(store_seed));
+    let (mut paths, mut is_mixed) = (Vec::new(), false);
     for path in evidence(root) {
         let other = std::fs::read(copy.join(&path)).unwrap();
-        let is_other = other != std::fs::read(root.join(&path)).unwrap();
         if path == "checkpoint" || path.ends_with(".proofs") && path.as_str() >= from {
             std::fs::write(root.join(&path), other).unwrap();
             paths.push(path);
-        } else if path.ends_with(".proofs") {
-            has_conflict |= is_other;
+        } else {
+            is_mixed |= path.ends_with(".proofs");
         }
     }
     std::fs::remove_dir_all(&copy).unwrap();
-    has_conflict.then_some(Mutation { kind: "forked_log", paths, needs_expected: false })
+    is_mixed.then_some(Mutation { kind: "forked_log", paths, needs_expected: false })
 }
 
 /// The store as it was before its last segments: a state that was valid then. `expected` has the newest checkpoint.

@@ -45,10 +45,10 @@ pub(crate) fn random_store(root: &Path, seed: u64, shape: Shape) -> Built {
     writer.finish()
 }
 
-/// The same store, whose log has another history of other Recorders from entry `fork_at` on.
-pub(crate) fn forked_store(root: &Path, seed: u64, shape: Shape, fork_at: u64) -> Built {
+/// The same store, in another history of the log.
+pub(crate) fn forked_store(root: &Path, seed: u64, shape: Shape) -> Built {
     let mut writer = StoreWriter::new(root, seed);
-    writer.log.fork_at = Some(fork_at);
+    writer.log.fork();
     fill(&mut writer, seed, shape);
     writer.finish()
 }

@@ -41,6 +41,8 @@ pub enum Event {
     Stop,
     /// A segment begins; `None` if its object is not canonical.
     Begin(Option<Box<SegmentBegin>>),
+    /// A segment ends.
+    End,
     /// Any other record.
     Other,
 }
@@ -96,6 +98,7 @@ impl Event {
                 MarkKind::Start => Event::Start,
                 MarkKind::Stop => Event::Stop,
                 MarkKind::SegmentBegins => Event::Begin(mark.object().map(Box::new)),
+                MarkKind::SegmentEnds => Event::End,
                 _ => Event::Other,
             },
             Body::Connection(_) | Body::Envelope(_) | Body::Request(_) => Event::Other,

@@ -10,11 +10,12 @@ use crate::checkpoint::{Checkpoint, SignedCheckpoint};
 use crate::merkle::{Hash, node_hash, sha256};
 use crate::note::{NoteError, SignatureVerifier, VerifyingKey};
 use crate::proof::Receipt;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 const ROOTS_MAX: usize = 1 << 16;
 const NODES_MAX: usize = 1 << 12;
+const UNCONFIRMED_MAX: usize = 32;
 
 /// View of the trusted logs.
 pub struct LogView<'a> {
@@ -33,6 +34,8 @@ struct Log {
     nodes: BTreeMap<Place, (Hash, Rc<str>)>,
     /// Hashes that the newest proof names.
     newest: Vec<(Place, Hash, Rc<str>)>,
+    /// Sizes of checkpoints whose roots no proof has confirmed yet; the newest of them.
+    unconfirmed: VecDeque<u64>,
 }
 
 /// Level and index of a perfect subtree.
@@ -99,6 +102,12 @@ impl<'a> LogView<'a> {
                 return false;
             }
         }
+        if let Some((size, other)) = log.contradicted() {
+            let detail = format!("this proof contradicts the checkpoint of size {size}: the log has forked");
+            findings.add(FindingKind::Fork, place.0, Some(place.1), detail);
+            findings.add_once(FindingKind::Fork, &other, format!("a later proof contradicts size {size}"));
+            return false;
+        }
         true
     }
 
@@ -119,6 +128,12 @@ impl<'a> LogView<'a> {
         }
         let Checkpoint { origin, size, root } = checkpoint.checkpoint();
         let log = self.logs.entry(origin.clone()).or_default();
+        if !log.roots.contains_key(size) {
+            log.unconfirmed.push_back(*size);
+            if log.unconfirmed.len() > UNCONFIRMED_MAX {
+                log.unconfirmed.pop_front();
+            }
+        }
         let (known, other) = log.roots.entry(*size).or_insert_with(|| (*root, path.clone()));
         if known != root {
             let detail = format!("two roots of size {size}: the log has forked; the other one is in {other}");
@@ -206,6 +221,21 @@ impl Log {
             hash = if index & 1 == 0 { node_hash(&hash, &sibling) } else { node_hash(&sibling, &hash) };
             (level, index) = (level + 1, index >> 1);
         }
+    }
+
+    /// Compares unconfirmed roots with those that the known hashes lead to; the size and file of one that differs.
+    fn contradicted(&mut self) -> Option<(u64, Rc<str>)> {
+        let mut contradicted = None;
+        for size in std::mem::take(&mut self.unconfirmed) {
+            match (self.root(size), self.roots.get(&size)) {
+                (Some(root), Some((known, path))) if root != *known => {
+                    contradicted = Some((size, path.clone()))
+                }
+                (None, Some(_)) => self.unconfirmed.push_back(size),
+                _ => {}
+            }
+        }
+        contradicted
     }
 
     /// Root of the first `size` entries, if the hashes of its perfect subtrees are known.

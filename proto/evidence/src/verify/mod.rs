@@ -19,7 +19,7 @@ mod trust;
 pub use digest::{Event, RecordDigest};
 pub use finding::{Checked, FINDINGS_MAX, Finding, FindingKind, Findings, Report, escaped};
 pub use log_view::LogView;
-pub use receipts::{RECEIPT_BYTES_MAX, ReceiptFrame};
+pub use receipts::{EventReceipt, RECEIPT_BYTES_MAX, ReceiptFrame};
 pub use session::{BATCHES, BatchProof, SESSION, Session, SessionVerifier};
 pub use stream::{Expected, StoreFacts, StreamVerifier};
 pub use trust::{TRUST_BYTES_MAX, Trust, TrustError};

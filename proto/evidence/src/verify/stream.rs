@@ -9,7 +9,7 @@ use super::connections::{Break, CONNECTION_BYTES, Connections};
 use super::digest::{Event, Final, RecordDigest};
 use super::finding::{Checked, FindingKind, Findings};
 use super::log_view::LogView;
-use super::receipts::ReceiptFrame;
+use super::receipts::{EventReceipt, ReceiptFrame};
 use super::statements::{Chain, Received};
 use crate::checkpoint::Checkpoint;
 use crate::deletion;
@@ -21,7 +21,7 @@ use crate::proof::Receipt;
 use crate::record::GapReason;
 use crate::statement::Statement;
 use crate::verify::Trust;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 /// Most that the time of packets may go back within a store in nanoseconds: processors stamp packets apart.
@@ -60,6 +60,8 @@ pub struct StreamVerifier<'a, S> {
     place: Place,
     run: Run,
     gaps: VecDeque<(u64, u64)>,
+    /// Logged deletions by segment.
+    deletions: BTreeMap<u64, Deletion>,
     is_exhausted: bool,
 }
 
@@ -83,6 +85,8 @@ struct Place {
     proofs: Rc<str>,
     /// Whether no record of the segment was read.
     is_first: bool,
+    /// Whether the segment's last record was read.
+    has_ended: bool,
     /// Whether records before this place are missing, and a finding or a deletion states it.
     is_excused: bool,
     /// Whether the segment is missing, deleted or damaged: its receipts may have no records.
@@ -91,8 +95,6 @@ struct Place {
     seq: u64,
     /// Highest time of a packet in nanoseconds since 1970.
     time_ns: u64,
-    /// Logged deletion of the segment.
-    deletion: Option<Deletion>,
 }
 
 /// The Recorder's run: from a start to the next one.
@@ -122,11 +124,11 @@ impl<'a, S: Statements> StreamVerifier<'a, S> {
             path: "segments".into(),
             proofs: "segments".into(),
             is_first: true,
+            has_ended: false,
             is_excused: false,
             is_damaged: false,
             seq: 1,
             time_ns: 0,
-            deletion: None,
         };
         StreamVerifier {
             facts,
@@ -142,6 +144,7 @@ impl<'a, S: Statements> StreamVerifier<'a, S> {
             place,
             run: Run::default(),
             gaps: VecDeque::new(),
+            deletions: BTreeMap::new(),
             is_exhausted: false,
         }
     }
@@ -177,8 +180,8 @@ impl<'a, S: Statements> StreamVerifier<'a, S> {
         self.place.path = segment_path(number);
         self.place.proofs = format!("segments/{number:010}.proofs").into();
         self.place.is_first = true;
+        self.place.has_ended = false;
         self.place.is_damaged = false;
-        self.place.deletion = None;
     }
 
     /// Receipts of the segment that no batch took are misplaced, unless their records are missing.
@@ -201,32 +204,46 @@ impl<'a, S: Statements> StreamVerifier<'a, S> {
         self.findings.add(FindingKind::Receipt, &path, Some(offset), detail);
     }
 
+    /// Content of a file of the outbox: the receipt of a deletion or of a hold. All of them come before the segments.
+    pub fn on_event_receipt(&mut self, content: &[u8], path: &str) {
+        let path: Rc<str> = path.into();
+        let fault = |findings: &mut Findings, error: &dyn std::fmt::Display| {
+            findings.add(FindingKind::Receipt, &path, None, error);
+        };
+        let Some(EventReceipt { entry, proof }) = EventReceipt::decode(content) else {
+            return fault(&mut self.findings, &"the file is no receipt");
+        };
+        let (receipt, event) = match (Receipt::parse(proof), Entry::decode(entry)) {
+            (Ok(receipt), Ok(Entry::Event(_, event))) => (receipt, event),
+            (Err(error), _) => return fault(&mut self.findings, &error),
+            (_, Err(error)) => return fault(&mut self.findings, &error),
+            (_, Ok(_)) => return fault(&mut self.findings, &"receipt of another kind of entry"),
+        };
+        if !self.log.accept_receipt(&receipt, leaf_hash(&[entry]), (&path, 0), &mut self.findings) {
+            return;
+        }
+        if let LogEvent::Deletion(deletion) = event {
+            if *path != format!("outbox/deletion-{:010}.receipt", deletion.segment) {
+                fault(&mut self.findings, &"receipt of another segment's deletion");
+            }
+            self.deletions.insert(deletion.segment, deletion);
+        }
+    }
+
     /// A frame of the segment's receipts, behind its length.
     pub fn on_receipt(&mut self, bytes: &[u8], offset: u64) {
         let path = self.place.proofs.clone();
-        let Some(frame) = ReceiptFrame::decode(bytes) else {
+        let Some(ReceiptFrame { statement, proof }) = ReceiptFrame::decode(bytes) else {
             return self.on_receipt_fault(offset, "frame is no receipt");
         };
-        let (entry, proof) = match frame {
-            ReceiptFrame::Batch(statement, proof) => (&statement[..], proof),
-            ReceiptFrame::Event(entry, proof) => (entry, proof),
-        };
-        let (receipt, entry_value) = match (Receipt::parse(proof), Entry::decode(entry)) {
-            (Ok(receipt), Ok(entry)) => (receipt, entry),
+        let leaf = leaf_hash(&[statement]);
+        let (receipt, statement) = match (Receipt::parse(proof), Statement::decode(statement)) {
+            (Ok(receipt), Ok(statement)) => (receipt, statement),
             (Err(error), _) => return self.on_receipt_fault(offset, &error.to_string()),
             (_, Err(error)) => return self.on_receipt_fault(offset, &error.to_string()),
         };
-        if !self.log.accept_receipt(&receipt, leaf_hash(&[entry]), (&path, offset), &mut self.findings) {
-            return;
-        }
-        match (frame, entry_value) {
-            (ReceiptFrame::Batch(..), Entry::Statement(statement)) => {
-                self.on_statement(statement, receipt.index, (path, offset));
-            }
-            (ReceiptFrame::Event(..), Entry::Event(_, LogEvent::Deletion(deletion))) => {
-                self.place.deletion = Some(deletion);
-            }
-            _ => self.on_receipt_fault(offset, "receipt of another kind of entry"),
+        if self.log.accept_receipt(&receipt, leaf, (&path, offset), &mut self.findings) {
+            self.on_statement(statement, receipt.index, (path, offset));
         }
     }
 
@@ -257,14 +274,14 @@ impl<'a, S: Statements> StreamVerifier<'a, S> {
         self.on_hole();
     }
 
-    /// The segment is deleted, and this is the content of its declaration. Its receipts have the logged entry.
+    /// The segment is deleted, and this is the content of its declaration. The outbox has the logged entry.
     pub fn on_deleted(&mut self, content: &[u8], path: &str) {
         let path: Rc<str> = path.into();
         self.place.is_damaged = true;
-        let logged = self.place.deletion.take();
+        let logged = self.deletions.remove(&self.place.segment);
         let fault = match (deletion::from_json(content), &logged) {
             (None, _) => "the file declares no deletion",
-            (_, None) => "the log's entry of the deletion is not among the receipts",
+            (_, None) => "the outbox has no receipt of this deletion",
             (Some(declared), Some(logged)) if declared != *logged => "the log has another deletion",
             (Some(declared), _) if declared.recorder != self.facts.recorder => "deletion of another Recorder",
             (Some(declared), _) if declared.segment != self.place.segment => "deletion of another segment",
@@ -393,6 +410,7 @@ impl<'a, S: Statements> StreamVerifier<'a, S> {
                 self.run = Run { is_known: true, written: 0 };
             }
             Event::Begin(begin) => self.on_begin(record.offset, begin.as_deref()),
+            Event::End => self.place.has_ended = true,
             Event::Stop | Event::Other => {}
         }
     }

@@ -1,6 +1,6 @@
 //! End of a store: what has no statement or receipt, the newest checkpoint, and the expected one.
 
-use super::{Expected, StreamVerifier};
+use super::{Expected, StreamVerifier, segment_path};
 use crate::checkpoint::SignedCheckpoint;
 use crate::verify::Statements;
 use crate::verify::finding::{FindingKind, Report};
@@ -13,16 +13,24 @@ impl<S: Statements> StreamVerifier<'_, S> {
     pub fn finish(mut self, checkpoint: Option<&[u8]>, expected: Option<&Expected>) -> Report {
         self.end_segment();
         let path = self.place.path.clone();
-        if let Some(batch) = &self.batch {
-            let last = batch.statement.span.last_seq;
-            if !self.place.is_excused {
-                let (number, end) = (batch.statement.batch, self.place.seq - 1);
-                let detail = format!("batch {number} ends at record {last}, the store at record {end}");
+        let detail = match &self.batch {
+            Some(batch) => {
+                let (number, last) = (batch.statement.batch, batch.statement.span.last_seq);
+                let end = self.place.seq - 1;
+                Some(format!("batch {number} ends at record {last}, the store at record {end}"))
+            }
+            None if self.statements.next().is_some() => {
+                Some(format!("statements cover records behind record {}", self.place.seq - 1))
+            }
+            None => None,
+        };
+        if let Some(detail) = detail.filter(|_| !self.place.is_excused) {
+            if self.place.has_ended {
+                let next = segment_path(self.place.segment + 1);
+                self.findings.add(FindingKind::Missing, &next, None, detail);
+            } else {
                 self.findings.add(FindingKind::Sequence, &path, None, detail);
             }
-        } else if self.statements.next().is_some() {
-            let detail = format!("statements cover records behind record {}", self.place.seq - 1);
-            self.findings.add(FindingKind::Sequence, &path, None, detail);
         }
         self.finish_tail(&path);
         self.finish_log(checkpoint, expected);
