@@ -80,12 +80,11 @@ fn eight_recorders_share_ten_signatures_a_second() {
     let pin = pin(&setup);
     let mut recorders: Vec<Recorder> = setup.recorders.iter().map(Recorder::new).collect();
     std::thread::scope(|scope| {
-        for recorder in &mut recorders {
-            scope.spawn(|| {
-                for _ in 0..5 {
-                    recorder.submit(&master, &pin, 10, 1).unwrap();
-                    std::thread::sleep(Duration::from_millis(37));
-                }
+        for (recorder, begin_ms) in recorders.iter_mut().zip((0..).step_by(37)) {
+            let (master, pin) = (&master, &pin);
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(begin_ms));
+                recorder.submit(master, pin, 50, 1).unwrap();
             });
         }
     });
