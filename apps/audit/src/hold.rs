@@ -30,11 +30,11 @@ pub struct Args {
     /// Reason for the change, which the Master logs
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    #[command(flatten)]
-    query: QueryArgs,
     /// Result as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    query: QueryArgs,
 }
 
 /// Runs the command.
@@ -69,7 +69,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         print_json(&json!({"statement": statement, "waiting": waiting}))?;
     } else {
         let what = if statement.action == HoldAction::Set { "set" } else { "lifted" };
-        println!("hold {} is {what}; {waiting} entries wait for the Master's log", statement.name);
+        println!("hold {} is {what}; entries that wait for the Master: {waiting}", statement.name);
         if info.installation.is_empty() {
             println!("this store has no Master so far: entries wait until the Recorder has one");
         }

@@ -229,7 +229,7 @@ impl Status {
             ),
         );
         line("spill", format!("{} files with {}", self.disk.spill_files, shown_bytes(self.disk.spill_bytes)));
-        line("outbox", format!("{} entries wait for the Master", self.waiting));
+        line("outbox", format!("entries that wait for the Master: {}", self.waiting));
         if self.unindexed > 0 {
             line("index", format!("lacks rows of {} segments; run `evergate-audit index`", self.unindexed));
         }

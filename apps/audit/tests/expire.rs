@@ -6,6 +6,7 @@ use evergate_audit::outbox;
 use evergate_audit::store::Store;
 use evergate_evidence::deletion;
 use evergate_evidence::entry::{Entry, Event};
+use evergate_evidence::verify::ReceiptFrame;
 use index_support::{BASE_NS, Folder, SECOND_NS, audit_code, json_lines, request_id, sample};
 use serde_json::Value;
 
@@ -183,6 +184,24 @@ fn acknowledged_entry_is_not_sent_again() {
     let names: Vec<String> =
         outbox::pending(&store).expect("outbox").into_iter().map(|entry| entry.name).collect();
     assert_eq!(names, ["hold-0000000002"]);
+}
+
+#[test]
+fn receipt_of_a_deletion_is_a_frame_of_its_segment() {
+    let folder = Folder::new("outbox-deletion");
+    let store = sample(&folder.0, 1);
+    let path = folder.0.to_str().expect("path");
+    audit_code(1, &["expire", path, "--max-bytes", "0"]);
+    let entry = outbox::pending(&store).expect("outbox").remove(0);
+    let before = std::fs::read(store.proofs(1)).expect("receipts");
+    std::fs::write(store.proofs(1), [&before[..], &[0, 0, 1]].concat()).expect("torn");
+    for _ in 0..2 {
+        std::fs::write(store.outbox().join(format!("{}.entry", entry.name)), &entry.entry).expect("entry");
+        outbox::acknowledge(&store, &entry.name, &entry.entry, b"proof").expect("acknowledged");
+    }
+    let mut frame = Vec::new();
+    ReceiptFrame::Event(&entry.entry, b"proof").encode(&mut frame);
+    assert_eq!(std::fs::read(store.proofs(1)).expect("receipts"), [before, frame].concat());
 }
 
 #[test]

@@ -38,14 +38,14 @@ pub struct Args {
     /// Folders of stores
     #[arg(required = true)]
     dirs: Vec<PathBuf>,
-    #[command(flatten)]
-    query: QueryArgs,
     /// Most connections to show, the earliest first
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=LIMIT_MAX))]
     limit: u64,
     /// One JSON object a line
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    query: QueryArgs,
 }
 
 /// A connection that meets the query.

@@ -1,15 +1,24 @@
-//! Reader of a segment's `.proofs`: { u32 length of the rest, u8 kind 1, statement of 212 bytes, tlog-proof text }*.
+//! Reader of a segment's `.proofs`: frames of { u32 length of the rest, u8 kind, content }.
 //!
-//! The index needs batch and log index only. `verify` checks the proof itself.
+//! Kind 1 is the receipt of a batch: statement of 212 bytes, text of the tlog-proof. Kind 2 is the receipt of the
+//! segment's deletion. The index needs batch and log index only. `verify` checks the proof itself.
 
-use evergate_evidence::statement::{STATEMENT_BYTES, Statement};
+use evergate_evidence::statement::Statement;
+use evergate_evidence::verify::{RECEIPT_BYTES_MAX, ReceiptFrame};
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read};
 use std::path::Path;
 
-/// Longest receipt: a proof has at most 65,535 bytes.
-const RECEIPT_BYTES_MAX: usize = 1 + STATEMENT_BYTES + 65_535;
-const RECEIPT: u8 = 1;
+/// A frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    /// Kind and content.
+    pub(crate) content: Vec<u8>,
+    /// Place of its length field in the file.
+    pub(crate) offset: u64,
+    /// Place behind it.
+    pub(crate) end: u64,
+}
 
 /// Receipt of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,27 +50,50 @@ impl ReceiptFile {
         }
     }
 
-    /// The next receipt; `None` at the end, and at a torn or damaged receipt: `verify` finds it.
-    pub(crate) fn read(&mut self) -> io::Result<Option<Receipt>> {
+    /// The next frame; `None` at the end, and at a torn or damaged frame: `verify` finds it.
+    pub(crate) fn read_frame(&mut self) -> io::Result<Option<Frame>> {
         let Some(file) = &mut self.file else { return Ok(None) };
         let mut length = [0; 4];
         if !read_whole(file, &mut length)? {
             return Ok(None);
         }
         let length = u32::from_be_bytes(length) as usize;
-        if !(1 + STATEMENT_BYTES..=RECEIPT_BYTES_MAX).contains(&length) {
+        if !(1..=RECEIPT_BYTES_MAX).contains(&length) {
             return Ok(None);
         }
-        let mut bytes = vec![0; length];
-        if !read_whole(file, &mut bytes)? || bytes[0] != RECEIPT {
+        let mut content = vec![0; length];
+        if !read_whole(file, &mut content)? {
             return Ok(None);
         }
-        let (statement, proof) = bytes[1..].split_at(STATEMENT_BYTES);
-        let Ok(statement) = Statement::decode(statement) else { return Ok(None) };
-        let Some(log_index) = log_index(proof) else { return Ok(None) };
         let offset = self.offset;
         self.offset += 4 + length as u64;
-        Ok(Some(Receipt { statement, log_index, offset, end: self.offset }))
+        Ok(Some(Frame { content, offset, end: self.offset }))
+    }
+
+    /// The next receipt of a batch; `None` at the end, and at a torn or damaged frame.
+    pub(crate) fn read(&mut self) -> io::Result<Option<Receipt>> {
+        while let Some(Frame { content, offset, end }) = self.read_frame()? {
+            match ReceiptFrame::decode(&content) {
+                Some(ReceiptFrame::Event(..)) => {}
+                Some(ReceiptFrame::Batch(statement, proof)) => {
+                    let statement = Statement::decode(statement).ok();
+                    let receipt = statement.zip(log_index(proof));
+                    return Ok(receipt.map(|(statement, log_index)| Receipt {
+                        statement,
+                        log_index,
+                        offset,
+                        end,
+                    }));
+                }
+                None => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Place behind the last frame that was read.
+    pub(crate) fn end(&self) -> u64 {
+        self.offset
     }
 }
 
