@@ -3,13 +3,11 @@
 //! The Recorder sends them in the order of names. The name of an entry follows from its content, so that a command
 //! that was interrupted finds what it has written. Without a Master entries wait.
 
-use crate::index::receipts::ReceiptFile;
 use crate::store::{Store, replace_file, sync_folder};
-use evergate_evidence::entry::{Entry, Event};
-use evergate_evidence::verify::ReceiptFrame;
+use evergate_evidence::verify::EventReceipt;
 use std::fs::File;
-use std::io::{self, ErrorKind, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, ErrorKind, Read};
+use std::path::PathBuf;
 
 /// Longest entry: the length field of the log has 16 bits.
 const ENTRY_BYTES_MAX: u64 = 65_535;
@@ -61,33 +59,13 @@ pub(crate) fn pending_names(store: &Store) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Replaces an entry by its receipt: { u32 length, entry as logged, text of the tlog-proof }. The receipt of a deletion
-/// also becomes a frame of the segment's `.proofs`, where `verify` looks for it.
+/// Replaces an entry by its receipt, an [`EventReceipt`].
 pub fn acknowledge(store: &Store, name: &str, logged: &[u8], proof: &[u8]) -> io::Result<()> {
-    if let Ok(Entry::Event(_, Event::Deletion(deletion))) = Entry::decode(logged) {
-        append_frame(&store.proofs(deletion.segment), logged, proof)?;
-    }
-    let length = u32::try_from(logged.len()).map_err(|_| ErrorKind::InvalidInput)?;
-    replace_file(&path(store, name, "receipt"), &[&length.to_be_bytes()[..], logged, proof].concat())?;
+    let mut receipt = Vec::new();
+    EventReceipt { entry: logged, proof }.encode(&mut receipt);
+    replace_file(&path(store, name, "receipt"), &receipt)?;
     std::fs::remove_file(path(store, name, "entry"))?;
     sync_folder(&path(store, name, "entry"))
-}
-
-/// Appends the frame of a deletion, unless the file has one. A torn frame at the end is cut first.
-fn append_frame(path: &Path, logged: &[u8], proof: &[u8]) -> io::Result<()> {
-    let mut frames = ReceiptFile::open(path)?;
-    while let Some(frame) = frames.read_frame()? {
-        if matches!(ReceiptFrame::decode(&frame.content), Some(ReceiptFrame::Event(..))) {
-            return Ok(());
-        }
-    }
-    let mut bytes = Vec::new();
-    ReceiptFrame::Event(logged, proof).encode(&mut bytes);
-    let mut file = File::options().create(true).append(true).open(path)?;
-    file.set_len(frames.end())?;
-    file.write_all(&bytes)?;
-    file.sync_all()?;
-    sync_folder(path)
 }
 
 fn path(store: &Store, name: &str, suffix: &str) -> PathBuf {

@@ -6,7 +6,7 @@ use evergate_audit::outbox;
 use evergate_audit::store::Store;
 use evergate_evidence::deletion;
 use evergate_evidence::entry::{Entry, Event};
-use evergate_evidence::verify::ReceiptFrame;
+use evergate_evidence::verify::EventReceipt;
 use index_support::{BASE_NS, Folder, SECOND_NS, audit_code, json_lines, request_id, sample};
 use serde_json::Value;
 
@@ -187,21 +187,16 @@ fn acknowledged_entry_is_not_sent_again() {
 }
 
 #[test]
-fn receipt_of_a_deletion_is_a_frame_of_its_segment() {
+fn receipt_of_a_deletion_stands_in_the_outbox() {
     let folder = Folder::new("outbox-deletion");
     let store = sample(&folder.0, 1);
     let path = folder.0.to_str().expect("path");
     audit_code(1, &["expire", path, "--max-bytes", "0"]);
     let entry = outbox::pending(&store).expect("outbox").remove(0);
-    let before = std::fs::read(store.proofs(1)).expect("receipts");
-    std::fs::write(store.proofs(1), [&before[..], &[0, 0, 1]].concat()).expect("torn");
-    for _ in 0..2 {
-        std::fs::write(store.outbox().join(format!("{}.entry", entry.name)), &entry.entry).expect("entry");
-        outbox::acknowledge(&store, &entry.name, &entry.entry, b"proof").expect("acknowledged");
-    }
-    let mut frame = Vec::new();
-    ReceiptFrame::Event(&entry.entry, b"proof").encode(&mut frame);
-    assert_eq!(std::fs::read(store.proofs(1)).expect("receipts"), [before, frame].concat());
+    outbox::acknowledge(&store, &entry.name, &entry.entry, b"proof").expect("acknowledged");
+    let receipt = std::fs::read(store.outbox().join(format!("{}.receipt", entry.name))).expect("receipt");
+    let receipt = EventReceipt::decode(&receipt).expect("receipt");
+    assert_eq!((receipt.entry, receipt.proof), (&entry.entry[..], &b"proof"[..]));
 }
 
 #[test]

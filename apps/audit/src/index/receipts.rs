@@ -72,28 +72,10 @@ impl ReceiptFile {
 
     /// The next receipt of a batch; `None` at the end, and at a torn or damaged frame.
     pub(crate) fn read(&mut self) -> io::Result<Option<Receipt>> {
-        while let Some(Frame { content, offset, end }) = self.read_frame()? {
-            match ReceiptFrame::decode(&content) {
-                Some(ReceiptFrame::Event(..)) => {}
-                Some(ReceiptFrame::Batch(statement, proof)) => {
-                    let statement = Statement::decode(statement).ok();
-                    let receipt = statement.zip(log_index(proof));
-                    return Ok(receipt.map(|(statement, log_index)| Receipt {
-                        statement,
-                        log_index,
-                        offset,
-                        end,
-                    }));
-                }
-                None => return Ok(None),
-            }
-        }
-        Ok(None)
-    }
-
-    /// Place behind the last frame that was read.
-    pub(crate) fn end(&self) -> u64 {
-        self.offset
+        let Some(Frame { content, offset, end }) = self.read_frame()? else { return Ok(None) };
+        let Some(ReceiptFrame { statement, proof }) = ReceiptFrame::decode(&content) else { return Ok(None) };
+        let receipt = Statement::decode(statement).ok().zip(log_index(proof));
+        Ok(receipt.map(|(statement, log_index)| Receipt { statement, log_index, offset, end }))
     }
 }
 

@@ -6,15 +6,12 @@
 use crate::cli::Failure;
 use crate::store::Store;
 use evergate_evidence::cursor::Cursor;
-use evergate_evidence::statement::{STATEMENT_BYTES, Statement};
+use evergate_evidence::statement::Statement;
+use evergate_evidence::verify::{RECEIPT_BYTES_MAX, ReceiptFrame};
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::path::Path;
-
-const KIND: u8 = 1;
-/// Longest receipt in bytes.
-const RECEIPT_BYTES_MAX: usize = 1 << 17;
 
 /// File of the receipts that come in.
 #[derive(Debug, Default)]
@@ -49,11 +46,8 @@ impl Receipts {
                 OpenFile { segment, file, bytes }
             }
         };
-        let mut bytes = Vec::with_capacity(5 + STATEMENT_BYTES + proof.len());
-        bytes.extend_from_slice(&((1 + STATEMENT_BYTES + proof.len()) as u32).to_be_bytes());
-        bytes.push(KIND);
-        bytes.extend_from_slice(&logged.encode());
-        bytes.extend_from_slice(proof);
+        let mut bytes = Vec::new();
+        ReceiptFrame { statement: &logged.encode(), proof }.encode(&mut bytes);
         open.file.write_all(&bytes)?;
         let start = open.bytes;
         open.bytes += bytes.len() as u64;
@@ -105,8 +99,6 @@ fn read(cursor: &mut Cursor<'_>) -> Option<(u64, usize)> {
     if length > RECEIPT_BYTES_MAX {
         return None;
     }
-    let receipt = cursor.bytes(length).ok()?;
-    let (&[KIND], rest) = receipt.split_first_chunk::<1>()? else { return None };
-    let statement = Statement::decode(rest.get(..STATEMENT_BYTES)?).ok()?;
-    Some((statement.batch, 4 + length))
+    let frame = ReceiptFrame::decode(cursor.bytes(length).ok()?)?;
+    Some((Statement::decode(frame.statement).ok()?.batch, 4 + length))
 }

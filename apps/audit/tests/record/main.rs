@@ -1,0 +1,7 @@
+//! The Recorder on real interfaces, with a real Master: losses, crashes, full disks, and wrong input. Needs root.
+
+mod accounting;
+mod crashes;
+mod files;
+mod refusals;
+mod rig;
