@@ -109,13 +109,14 @@ impl Session<'_> {
             info.recorder
         );
         let until = args.duration().map(|duration| Instant::now() + duration);
-        while !stop.load(Ordering::Relaxed)
-            && !running.is_finished()
-            && !writer.is_finished()
-            && !committer.is_finished()
-            && !(link.has_master() && linked.is_finished())
-            && until.is_none_or(|until| Instant::now() < until)
-        {
+        let is_over = || {
+            let has_ended = running.is_finished() || writer.is_finished() || committer.is_finished();
+            has_ended
+                || stop.load(Ordering::Relaxed)
+                || (link.has_master() && linked.is_finished())
+                || until.is_some_and(|until| Instant::now() >= until)
+        };
+        while !is_over() {
             std::thread::sleep(POLL);
         }
         stop.store(true, Ordering::Relaxed);
