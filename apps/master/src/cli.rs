@@ -120,7 +120,7 @@ fn init(path: &Path, origin: Option<&str>) -> Result<ExitCode, Problem> {
          listen = \"0.0.0.0:7443\"\nlog = \"log\"\norigin = \"{origin}\"\n\
          certificate = \"master.pem\"\nkey = \"master.key\"\n\n\
          [signer]\nkind = \"file\"\nkey = \"log.key\"\n\n\
-         # One for each Recorder; `evergate-audit status` prints its id.\n\
+         # One for each Recorder; `evergate-audit identity` prints its id.\n\
          # [[recorder]]\n# name = \"edge-1\"\n# id = \"64 hexadecimal digits\"\n"
     );
     let files = [

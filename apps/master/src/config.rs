@@ -234,7 +234,7 @@ impl Config {
                 report(place.clone(), "has no usable name", "use 1 to 255 bytes without control characters");
             }
             let Some(id) = parse_id(&recorder.id) else {
-                let remedy = "use the 64 digits that `evergate-audit status` prints as the Recorder's id";
+                let remedy = "use the 64 digits that `evergate-audit identity` prints as the Recorder's id";
                 report(place, "has an id that is not 64 hexadecimal digits in lower case", remedy);
                 continue;
             };

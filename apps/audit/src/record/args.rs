@@ -32,7 +32,7 @@ pub struct RecordArgs {
     /// Master that signs the record
     #[arg(long, value_name = "HOST[:PORT]")]
     pub master: Option<String>,
-    /// Id of the Master's certificate: `evergate-master check` prints it
+    /// Id of the Master's certificate: `evergate-audit identity --certificate FILE` prints it
     #[arg(long, value_name = "HEX", requires = "master", conflicts_with = "master_ca")]
     pub master_id: Option<String>,
     /// Authorities of the Master's certificate, in PEM

@@ -180,7 +180,8 @@ impl Link {
                 Err(LinkError::Foreign(error) | LinkError::Away(error)) => {
                     if !std::mem::replace(&mut warned, true) {
                         eprintln!(
-                            "evergate-audit: master: {error}; capture continues, statements wait on disk, trying again"
+                            "evergate-audit: master: {error}{}; capture continues, statements wait on disk, trying again",
+                            remedy(&error)
                         );
                     }
                 }
@@ -421,6 +422,15 @@ impl LinkError {
             },
             _ => LinkError::Away(error.to_string()),
         }
+    }
+}
+
+/// What to do about errors of TLS, whose texts do not name our options.
+fn remedy(error: &str) -> &'static str {
+    if error.contains("UnknownIssuer") || error.contains("BadEncoding") {
+        ": the Master has another certificate than --master-id or --master-ca names; correct the option"
+    } else {
+        ""
     }
 }
 

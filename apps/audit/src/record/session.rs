@@ -203,8 +203,8 @@ impl Session<'_> {
 
 /// Ends the stream, and passes on the last output.
 fn finish((mut stream, outlet, counts): Fed, name: &str, statistics: &InterfaceStatistics) -> Report {
-    let is_balanced = stream.losses().is_balanced();
     stream.stop(&SourceMark::new(name, statistics));
+    let is_balanced = stream.losses().is_balanced();
     outlet.pass_on(&mut stream);
     let mut report = Report::new(&counts, is_balanced, stream.next_seq() - 1);
     report.set_counters(&stream.losses().counters());
