@@ -180,7 +180,8 @@ impl Link {
                 Err(LinkError::Foreign(error) | LinkError::Away(error)) => {
                     if !std::mem::replace(&mut warned, true) {
                         eprintln!(
-                            "evergate-audit: master: {error}{}; capture continues, statements wait on disk, trying again",
+                            "evergate-audit: master: {error}{}; capture continues, statements wait on disk, trying \
+                             again",
                             remedy(&error)
                         );
                     }

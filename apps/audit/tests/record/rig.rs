@@ -121,8 +121,10 @@ impl Rig {
             std::fs::write(folder.join("log.key"), log_key).unwrap();
             let id = self.run(0, &["identity", "--store", self.store().to_str().unwrap()]).0;
             let text = format!(
-                "listen = \"127.0.0.1:7443\"\nlog = \"log\"\norigin = \"test/2026\"\ncertificate = \"master.pem\"\nkey = \
-                 \"master.key\"\n[signer]\nkind = \"file\"\nkey = \"log.key\"\n[[recorder]]\nname = \"r\"\nid = \"{}\"\n",
+                "listen = \"127.0.0.1:7443\"\nlog = \"log\"\norigin = \"test/2026\"\n\
+                 certificate = \"master.pem\"\nkey = \"master.key\"\n\
+                 [signer]\nkind = \"file\"\nkey = \"log.key\"\n\
+                 [[recorder]]\nname = \"r\"\nid = \"{}\"\n",
                 id.trim()
             );
             std::fs::write(folder.join("master.toml"), text).unwrap();
