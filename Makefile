@@ -13,7 +13,7 @@ RELEASE = own=$$(for flag in $$RUSTFLAGS; do printf '%s\037' "$$flag"; done); \
 	$(CARGO) build --release --locked -p
 
 .PHONY: setup build demo audit-demo package package-check test lint unit matrix audit-mutations fuzz bench \
-	audit-bench-find profile clean help
+	audit-bench audit-bench-find profile clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -69,6 +69,12 @@ bench: build ## side by side with nginx and HAProxy; results in target/bench/res
 	@scripts/setup build bench
 	@$(RELEASE) evergate -p evergate-bench
 	@bench/run.py
+
+audit-bench: ## the Recorder beside tcpdump and dumpcap: rows audit_* of target/bench/results.json (root)
+	@scripts/setup build bench test
+	@$(RELEASE) evergate-audit -p evergate-master
+	@$(RELEASE) evergate-capture --features generator --examples
+	@bench/audit.py
 
 audit-bench-find: ## insert, find, freeze and find ten million connections of audited capture (4 GB of disk)
 	@$(CARGO) build --release --locked -p evergate-audit --features cold --bin evergate-audit --example find_load
