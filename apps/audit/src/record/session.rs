@@ -1,7 +1,7 @@
 //! One run of the Recorder, from its START mark to its STOP mark.
 
 use crate::cli::Failure;
-use crate::index::IndexWriter;
+use crate::index::{IndexWriter, catch_up};
 use crate::record::args::RecordArgs;
 use crate::record::digest::{Outlet, Unanswered};
 use crate::record::link::{Link, Master};
@@ -84,6 +84,7 @@ impl Session<'_> {
         let unanswered = Unanswered::default();
         let link = Arc::new(self.link(unanswered.clone())?);
         let stream = self.stream();
+        let has_records = self.recovered.next_seq > 1;
         let Session { args, store, info, identity, source, .. } = self;
         let (name, baseline) = (source.name(), source.baseline(args.is_whole()));
         let (outputs, output_queue) = sync_channel(OUTPUTS_MAX);
@@ -102,6 +103,9 @@ impl Session<'_> {
             result.map_err(|error| format!("store: cannot write the statements: {error}"))
         })?;
         let linked = spawn("link", move || link_thread.run(&identity))?;
+        if has_records {
+            catch_up_index(store.clone())?;
+        }
 
         eprintln!(
             "evergate-audit: recording {name} into {} as Recorder {}",
@@ -199,6 +203,17 @@ impl Session<'_> {
             index,
         ))
     }
+}
+
+/// Indexes beside the Recorder what a crash or emergency mode left without rows. The thread ends with the process.
+fn catch_up_index(store: Store) -> Result<(), Failure> {
+    let thread = spawn("catch-up", move || {
+        if let Err(error) = catch_up(&store) {
+            eprintln!("evergate-audit: index: {error}; rows are missing until `evergate-audit index` runs");
+        }
+        Ok(())
+    });
+    thread.map(drop)
 }
 
 /// Ends the stream, and passes on the last output.

@@ -42,9 +42,9 @@ fn second_recorder_of_a_store_is_refused() {
 #[test]
 fn second_recorder_with_an_identity_is_refused() {
     let Some(rig) = rig() else { return };
-    let master = rig.master();
+    let mut master = rig.master();
     let _first = rig.record(&master.options());
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    master.process.wait_line("connected from");
     let (store, other) = (rig.store(), rig.folder.join("other"));
     let (certificate, key) = (store.join("recorder.pem"), store.join("recorder.key"));
     let mut arguments = vec!["record", "--interface", RECEIVER, "--store", other.to_str().unwrap()];
