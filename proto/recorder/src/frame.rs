@@ -262,7 +262,7 @@ pub(crate) mod tests {
         #[test]
         fn random_bytes_never_panic(bytes: Vec<u8>, kind in 0usize..4) {
             let mut framed = vec![2; 12];
-            framed.extend_from_slice(&[&[8, 0][..], &[0x86, 0xdd], &[0x81, 0], &[]][kind]);
+            framed.extend_from_slice([&[8, 0][..], &[0x86, 0xdd], &[0x81, 0], &[]][kind]);
             framed.extend_from_slice(&bytes);
             let _ = Frame::read(&framed);
         }
