@@ -3,6 +3,8 @@
 //! Certificates, secrets and clocks of the fixture are constants, so recorded client bytes complete a whole handshake
 //! again when a target replays them.
 
+#[path = "evidence_seeds.rs"]
+mod evidence_seeds;
 #[path = "membership_seeds.rs"]
 mod membership_seeds;
 
@@ -75,6 +77,7 @@ fn main() {
     handshakes(&put, &folder);
     connections(&put);
     membership_seeds::datagrams(&put);
+    evidence_seeds::all(&put);
 }
 
 fn texts(put: &impl Fn(&str, &str, &[u8])) {

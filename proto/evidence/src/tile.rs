@@ -83,7 +83,7 @@ impl Tile {
             index = index.checked_mul(1000)?.checked_add(part)?;
         }
         let tile = Tile { content, index, width };
-        (width > 0 && tile.path() == path).then_some(tile)
+        ((1..=TILE_WIDTH).contains(&u64::from(width)) && tile.path() == path).then_some(tile)
     }
 }
 
@@ -189,6 +189,7 @@ mod tests {
             "tile/00/001",
             "tile/0/x000/001",
             "tile/0/001.p/256",
+            "tile/0/001.p/257",
             "tile/0/+01",
             "tile/0/001.p/0",
             "tile/0/001.p/01",

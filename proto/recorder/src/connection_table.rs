@@ -4,7 +4,8 @@
 //! [`Limits::idle_ns`] without a packet, with a new SYN of the same addresses, or when the table is full. Each end
 //! gives a final [`ConnectionRecord`]. A long connection gives an interim one each minute, so that `find` shows it.
 //!
-//! Bounds: [`Limits::connections`], and [`Limits::hellos`] connections whose hellos are collected.
+//! Bounds: [`Limits::connections`], twice as many entries that wait for a time, and [`Limits::hellos`] connections
+//! whose hellos are collected.
 
 use crate::frame::Segment;
 use crate::hellos::{Hellos, Side};
@@ -220,15 +221,14 @@ impl ConnectionTable {
     /// Takes a segment of a connection in the table.
     fn on_known(&mut self, time_ns: u64, key: Key, segment: &Segment<'_>) -> Option<Place> {
         let connection = self.connections.get_mut(&key)?;
-        let had_hellos = connection.hellos.is_some();
+        let (had_hellos, phase) = (connection.hellos.is_some(), connection.phase);
         let place = connection.on_segment(time_ns, segment);
-        let is_closed = connection.phase == Phase::Closed;
         let number = connection.number;
         if had_hellos && connection.hellos.is_none() {
             self.hellos -= 1;
         }
-        if is_closed && self.closing.back().is_none_or(|due| due.number != number) {
-            self.closing.push_back(Due { at_ns: time_ns + LINGER_NS, key, number });
+        if phase != Phase::Closed && connection.phase == Phase::Closed {
+            self.closing.push_back(Due { at_ns: time_ns.saturating_add(LINGER_NS), key, number });
         }
         Some(place)
     }
@@ -241,8 +241,9 @@ impl ConnectionTable {
                 self.end(&due.key);
             }
         }
-        while self.due.front().is_some_and(|due| due.at_ns <= now_ns) {
-            let Some(due) = self.due.pop_front() else { break };
+        // Each connection once: at the last possible time a review is due again at once.
+        for _ in 0..self.due.len() {
+            let Some(due) = self.due.pop_front_if(|due| due.at_ns <= now_ns) else { break };
             self.review(due, now_ns);
         }
     }
@@ -268,10 +269,20 @@ impl ConnectionTable {
         let collects = self.hellos < self.limits.hellos;
         let connection = Connection::new(self.next, vlan, time_ns, segment, collects);
         self.hellos += usize::from(connection.hellos.is_some());
-        self.due.push_back(Due { at_ns: time_ns + INTERIM_NS, key, number: self.next });
+        self.due.push_back(Due { at_ns: time_ns.saturating_add(INTERIM_NS), key, number: self.next });
         self.next += 1;
         if self.limits.connections > 0 {
             self.connections.insert(key, connection);
+        }
+        self.drop_ended();
+    }
+
+    /// Drops what waits for connections that have ended, when it is twice what a full table needs.
+    fn drop_ended(&mut self) {
+        for waiting in [&mut self.due, &mut self.closing] {
+            if waiting.len() > 2 * self.limits.connections {
+                waiting.retain(|due| self.connections.get(&due.key).is_some_and(|c| c.number == due.number));
+            }
         }
     }
 
@@ -302,7 +313,7 @@ impl ConnectionTable {
         if quiet_ns < INTERIM_NS {
             self.records.push_back(connection.record(false));
         }
-        self.due.push_back(Due { at_ns: now_ns + INTERIM_NS, ..due });
+        self.due.push_back(Due { at_ns: now_ns.saturating_add(INTERIM_NS), ..due });
     }
 
     fn end(&mut self, key: &Key) {
@@ -408,6 +419,7 @@ mod tests {
     const CLIENT: (u8, u16) = (1, 50_000);
     const SERVER: (u8, u16) = (2, 443);
     const SYN: u8 = 2;
+    const RST: u8 = 4;
     const ACK: u8 = 16;
     const FIN_ACK: u8 = 17;
 
@@ -499,6 +511,36 @@ mod tests {
         let records = rig.records();
         assert_eq!(records.iter().filter(|record| record.is_final).count(), 1);
         assert!(rig.table.is_empty());
+    }
+
+    #[test]
+    fn last_possible_time_is_no_overflow() {
+        let mut rig = Rig { now_ns: u64::MAX - 4, ..Rig::new(Limits::default()) };
+        rig.send(CLIENT, SERVER, 9, SYN, b"");
+        rig.send(CLIENT, SERVER, 10, RST, b"");
+        rig.table.on_time(u64::MAX - 1);
+        assert_eq!(rig.table.len(), 1);
+        rig.table.on_time(u64::MAX);
+        assert!(rig.table.is_empty() && rig.records().len() == 1);
+        rig.now_ns = u64::MAX - 1;
+        rig.send(CLIENT, SERVER, 9, SYN, b"");
+        rig.table.on_time(u64::MAX);
+        assert!(rig.table.len() == 1 && rig.records().len() == 1);
+    }
+
+    #[test]
+    fn packets_of_closed_connections_leave_nothing_that_waits() {
+        let mut rig = Rig::new(Limits { connections: 4, ..Limits::default() });
+        for seq in 0..100 {
+            rig.send(CLIENT, SERVER, seq * 1000, SYN, b"");
+            rig.send((3, 1), SERVER, seq * 1000, SYN, b"");
+            rig.send(CLIENT, SERVER, 1, RST, b"");
+            rig.send((3, 1), SERVER, 1, RST, b"");
+            rig.send(CLIENT, SERVER, 1, RST, b"");
+            assert!(rig.table.due.len() <= 9 && rig.table.closing.len() <= 11);
+        }
+        rig.table.end_all();
+        assert_eq!(rig.records().len(), 200);
     }
 
     proptest::proptest! {
