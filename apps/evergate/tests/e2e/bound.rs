@@ -181,7 +181,7 @@ fn request_behind_a_closing_bound_connection_runs_once() {
     let get = "GET /a HTTP/1.1\r\nHost: a\r\nAuthorization: Negotiate x\r\n\r\n";
     client.send(format!("{get}POST /b HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")).unwrap();
     assert!(first.read_head().unwrap().unwrap().start.starts_with("GET /a"));
-    node.signal("STOP");
+    node.pause();
     first.send(OK).unwrap();
     drop(first);
     node.signal("CONT");

@@ -170,7 +170,7 @@ fn turn_makes_at_most_the_configured_number_of_handshakes() {
     let node = Node::start_in(folder, &config);
     let client = std::sync::Arc::new(client(None));
     let before = node.metric("evergate_worker_turns_total");
-    node.signal("STOP"); // all hellos have arrived when it continues
+    node.pause(); // all hellos have arrived when it continues
     let mut wires: Vec<_> = (0..CLIENTS)
         .map(|_| {
             let mut wire = tls(node.address("in"), &client, "site.example");

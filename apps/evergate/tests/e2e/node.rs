@@ -171,6 +171,21 @@ impl Node {
         assert!(kill(name, self.pid.get()));
     }
 
+    /// Stops the process. `kill` returns before the threads on other cores stop: what a peer sends then would still
+    /// be read.
+    pub(crate) fn pause(&self) {
+        self.signal("STOP");
+        let tasks = format!("/proc/{}/task", self.pid.get());
+        eventually("every thread stops", || {
+            let mut threads = std::fs::read_dir(&tasks).unwrap().flatten();
+            let has_stopped =
+                |stat: String| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'));
+            threads
+                .all(|thread| std::fs::read_to_string(thread.path().join("stat")).is_ok_and(has_stopped))
+                .then_some(())
+        });
+    }
+
     pub(crate) fn wait(&mut self) -> ExitStatus {
         self.process.wait()
     }
