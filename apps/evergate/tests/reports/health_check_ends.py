@@ -35,9 +35,9 @@ def f():
                 rest = "[pools.tls]\nverify = false\n"
             be = Backend(b, tls=ctx)
             p = free_port()
-            e = Eg(site(p, [be.port], pool="[pools.health]\ninterval_ms = 100\ntimeout_ms = 90\n" + rest)).start()
+            e = Eg(site(p, [be.port], pool="[pools.health]\ninterval_ms = 400\ntimeout_ms = 390\n" + rest)).start()
             try:
-                until(lambda: ev["n"] >= 8, 4)
+                until(lambda: ev["n"] >= 4, 10)  # a check that a busy machine keeps from its answer is aborted
                 check(
                     ev["rst"] + ev["ragged"] == 0,
                     "%sa healthy answer of %d bytes: the check's connection ends in order (%s)"
