@@ -131,7 +131,7 @@ fn wrong_input_is_an_error_with_its_reason() {
     sample(&folder.0, 1);
     let path = folder.0.to_str().expect("path");
     for (arguments, reason) in [
-        (&["--client", "nobody.example"][..], "is no address"),
+        (&["--client", "absent.example"][..], "is no address"),
         (&["--from", "yesterday"], "is no time"),
         (&["--from", "now", "--to", "-1h"], "ends before it begins"),
         (&["--client-random", "xyz"], "hexadecimal"),
