@@ -4,6 +4,7 @@
 //! index share [`ExtentBuilder`], so both have equal rows. Memory: one entry for each connection of the current 64 MiB.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// Bytes of a segment that one extent covers at most.
 pub const EXTENT_BYTES: u64 = 64 << 20;
@@ -47,7 +48,47 @@ pub struct PacketPlace {
 pub struct ExtentBuilder {
     segment: u64,
     part: u64,
-    open: HashMap<u64, Extent>,
+    open: HashMap<u64, Extent, NumberHash>,
+}
+
+/// Hash of a connection's number, under a random key: a hostile segment cannot make numbers collide.
+#[derive(Clone, Debug)]
+struct NumberHash([u64; 2]);
+
+impl Default for NumberHash {
+    fn default() -> NumberHash {
+        let random = RandomState::new();
+        NumberHash([random.hash_one(0), random.hash_one(1) | 1])
+    }
+}
+
+impl BuildHasher for NumberHash {
+    type Hasher = NumberHasher;
+
+    fn build_hasher(&self) -> NumberHasher {
+        let [start, factor] = self.0;
+        NumberHasher { state: start, factor }
+    }
+}
+
+struct NumberHasher {
+    state: u64,
+    factor: u64,
+}
+
+impl Hasher for NumberHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        let product = u128::from(self.state ^ number) * u128::from(self.factor);
+        self.state = (product >> 64) as u64 ^ product as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.state
+    }
 }
 
 impl Extent {

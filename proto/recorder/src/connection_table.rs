@@ -10,7 +10,7 @@
 use crate::frame::Segment;
 use crate::hellos::{Hellos, Side};
 use evergate_base::Sip;
-use evergate_evidence::connection_record::{ConnectionRecord, Counts, Endpoints, mapped};
+use evergate_evidence::connection_record::{ConnectionRecord, Counts, Endpoints, TlsHellos, mapped};
 use evergate_evidence::record::Direction;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -64,8 +64,15 @@ pub struct ConnectionTable {
 }
 
 /// Both ends in one order, and the VLAN: two addresses, both ports and the VLAN id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Eq)]
 struct Key([u64; 5]);
+
+impl PartialEq for Key {
+    /// Without a branch for each word: a table compares keys for every packet.
+    fn eq(&self, other: &Key) -> bool {
+        self.0.iter().zip(&other.0).fold(0, |differences, (a, b)| differences | (a ^ b)) == 0
+    }
+}
 
 impl Key {
     fn of(segment: &Segment<'_>, vlan: u16) -> Key {
@@ -132,9 +139,10 @@ struct Connection {
     counts: Counts,
     to_server: Flow,
     to_client: Flow,
-    hellos: Option<Hellos>,
+    /// Apart from the rest, which every packet changes: a small entry stays in the processor's cache.
+    hellos: Option<Box<Hellos>>,
     /// Hellos as far as they were read; filled when `hellos` ends.
-    tls: evergate_evidence::connection_record::TlsHellos,
+    tls: Option<Box<TlsHellos>>,
     phase: Phase,
 }
 
@@ -304,10 +312,7 @@ impl ConnectionTable {
         if quiet_ns >= idle_ns {
             return self.end(&due.key);
         }
-        if connection.hellos.take().is_some_and(|hellos| {
-            connection.tls = hellos.tls;
-            true
-        }) {
+        if connection.end_hellos() {
             self.hellos -= 1; // no hello comes after a minute
         }
         if quiet_ns < INTERIM_NS {
@@ -318,10 +323,7 @@ impl ConnectionTable {
 
     fn end(&mut self, key: &Key) {
         let Some(mut connection) = self.connections.remove(key) else { return };
-        if let Some(hellos) = connection.hellos.take() {
-            connection.tls = hellos.tls;
-            self.hellos -= 1;
-        }
+        self.hellos -= usize::from(connection.end_hellos());
         self.records.push_back(connection.record(true));
     }
 }
@@ -339,8 +341,8 @@ impl Connection {
             counts: Counts { first_ns: time_ns, ..Counts::default() },
             to_server: Flow::default(),
             to_client: Flow::default(),
-            hellos: collects.then(Hellos::new),
-            tls: Default::default(),
+            hellos: collects.then(|| Box::new(Hellos::new())),
+            tls: None,
             phase: Phase::Open,
         }
     }
@@ -384,19 +386,25 @@ impl Connection {
             hellos.on_payload(side, segment.seq, segment.payload);
         }
         if !hellos.wants(Side::Client) && !hellos.wants(Side::Server) {
-            self.tls = std::mem::take(&mut hellos.tls);
-            self.hellos = None;
+            self.end_hellos();
         }
     }
 
+    /// Keeps what was read of the hellos, and ends their collection; answers whether it was still open.
+    fn end_hellos(&mut self) -> bool {
+        let Some(hellos) = self.hellos.take() else { return false };
+        self.tls = (hellos.tls != TlsHellos::default()).then(|| Box::new(hellos.tls));
+        true
+    }
+
     fn record(&self, is_final: bool) -> ConnectionRecord {
-        let tls = self.hellos.as_ref().map_or(&self.tls, |hellos| &hellos.tls);
+        let tls = self.hellos.as_ref().map(|hellos| &hellos.tls).or(self.tls.as_deref());
         ConnectionRecord {
             connection: self.number,
             is_final,
             endpoints: self.endpoints,
             counts: self.counts,
-            tls: tls.clone(),
+            tls: tls.cloned().unwrap_or_default(),
         }
     }
 }

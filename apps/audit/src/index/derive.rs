@@ -26,17 +26,11 @@ impl RecordIndexer {
 
     /// Appends the rows of a record to `events`. `offset` is the place of its block in the file.
     pub fn on_record(&mut self, record: &Record<'_>, offset: u64, events: &mut Vec<IndexEvent>) {
-        if self.segment.first_seq == 0 {
-            self.segment.first_seq = record.seq;
-        }
-        self.segment.last_seq = record.seq;
+        self.on_seq(record.seq);
         match &record.body {
             Body::Packet(packet) => {
-                self.include(packet.time_ns);
                 let (connection, time_ns) = (packet.connection, packet.time_ns);
-                let place = PacketPlace { connection, seq: record.seq, time_ns, offset };
-                self.extents.on_packet(place, &mut self.done);
-                self.flush(events);
+                self.on_packet(PacketPlace { connection, seq: record.seq, time_ns, offset }, events);
             }
             Body::Gap(gap) => {
                 self.include(gap.from_ns);
@@ -62,6 +56,14 @@ impl RecordIndexer {
         }
     }
 
+    /// Appends the rows of a packet's record to `events`.
+    pub fn on_packet(&mut self, place: PacketPlace, events: &mut Vec<IndexEvent>) {
+        self.on_seq(place.seq);
+        self.include(place.time_ns);
+        self.extents.on_packet(place, &mut self.done);
+        self.flush(events);
+    }
+
     /// Ends a segment at this length in bytes.
     pub fn finish_segment(&mut self, bytes: u64, events: &mut Vec<IndexEvent>) {
         self.extents.finish(&mut self.done);
@@ -73,6 +75,13 @@ impl RecordIndexer {
     /// The segment as far as its records have been seen.
     pub fn segment(&self) -> SegmentRow {
         self.segment
+    }
+
+    fn on_seq(&mut self, seq: u64) {
+        if self.segment.first_seq == 0 {
+            self.segment.first_seq = seq;
+        }
+        self.segment.last_seq = seq;
     }
 
     fn include(&mut self, time_ns: u64) {

@@ -4,7 +4,6 @@
 //! Bound: [`ROWS_MAX`] rows wait. Beyond it rows are lost, and `index` reads their segments again.
 
 use crate::index::{BatchRow, IndexEvent, IndexWriter, ProofPlace, RecordIndexer};
-use evergate_evidence::record::{Body, Direction, Packet, Record};
 use evergate_evidence::statement::Statement;
 use evergate_recorder::stream::Event;
 use std::collections::VecDeque;
@@ -34,19 +33,7 @@ impl Rows {
             Event::SegmentBegins(number) => self.indexer.begin_segment(*number, rows),
             Event::SegmentEnds { bytes } => self.indexer.finish_segment(*bytes, rows),
             Event::Record(record, offset) => self.indexer.on_record(record, *offset, rows),
-            Event::Packet(place) => {
-                let packet = Packet {
-                    time_ns: place.time_ns,
-                    wire_bytes: 0,
-                    connection: place.connection,
-                    packet_seq: 0,
-                    direction: Direction::Unknown,
-                    flags: 0,
-                    data: &[],
-                };
-                let record = Record { seq: place.seq, interface: 0, body: Body::Packet(packet) };
-                self.indexer.on_record(&record, place.offset, rows);
-            }
+            Event::Packet(place) => self.indexer.on_packet(*place, rows),
             Event::Unindexed => self.open.is_deferred = true,
             Event::Batch { .. } => return Some(std::mem::take(&mut self.open)),
         }
