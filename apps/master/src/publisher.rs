@@ -26,8 +26,8 @@ const RETRY: Duration = Duration::from_secs(1);
 /// and sends its next batch when it receives a receipt. Without the wait, all these statements arrive just after the
 /// next signature begins, and wait for two signatures instead of one. The wait ends when as many statements came as
 /// receipts went.
-const GATHER_PART: u32 = 5;
-const GATHER_MAX: Duration = Duration::from_millis(25);
+const GATHER_PART: u32 = 10;
+const GATHER_MAX: Duration = Duration::from_millis(10);
 /// Statements and events that wait before those of ended connections are removed. Open connections have at most 4,096.
 const PENDING_MAX: usize = 2 * RECORDERS_MAX * UNANSWERED_MAX;
 

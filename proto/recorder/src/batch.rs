@@ -7,11 +7,11 @@ use evergate_evidence::merkle::{Hash, Tree};
 use evergate_evidence::statement::{ChainEnd, Counters, Partition, Span, Statement};
 
 /// Bytes of packets at which a batch closes.
-pub const BYTES: u64 = 8 << 20;
+pub const BYTES: u64 = 2 << 20;
 /// Time after its first record at which a batch closes, in nanoseconds.
-pub const WAIT_NS: u64 = 100_000_000;
+pub const WAIT_NS: u64 = 20_000_000;
 /// Most statements that are unanswered before batches grow.
-pub const UNANSWERED_MAX: u64 = 8;
+pub const UNANSWERED_MAX: u64 = 16;
 /// Bytes of packets at which a batch closes while the Master is slow or away.
 pub const SLOW_BYTES: u64 = 64 << 20;
 /// Time after its first record at which a batch closes while the Master is slow or away, in nanoseconds.

@@ -71,7 +71,7 @@ fn ed25519_and_p256_keys_sign_receipts() {
     }
 }
 
-/// A batch closes when no statement is unanswered, or after 100 ms: at most 10 a second per Recorder.
+/// Statements that follow their receipts at once: the least that a Recorder sends.
 #[test]
 fn eight_recorders_share_ten_signatures_a_second() {
     let setup = Setup::new(8);
