@@ -118,7 +118,7 @@ impl World {
                 }
             }
             Effect::Matched(_) | Effect::ResetServer { .. } | Effect::ServerFailed { .. } => {}
-            Effect::KeepSession(_) | Effect::WithdrawSession(_) => {}
+            Effect::KeepSession(_) | Effect::WithdrawSession(_) | Effect::Sealed => {}
             Effect::Logged(log) => self.logs.push(log),
             Effect::Acknowledge { side: Side::Client, position } => {
                 let read = self.client.read;

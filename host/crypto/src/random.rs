@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evergate_base::seed::{Captured, SecretKind, with_current};
+use evergate_base::seed::{Captured, KeptSecrets, SecretKind, with_current};
 use hmac::Mac;
 use rustls::KeyLog;
 use rustls::crypto::{GetRandomFailed, SecureRandom};
@@ -57,13 +57,16 @@ impl TimeProvider for SeedTime {
 pub(crate) struct CaptureLog;
 
 impl CaptureLog {
-    fn kind(label: &str) -> Option<SecretKind> {
-        match label {
-            "CLIENT_HANDSHAKE_TRAFFIC_SECRET" => Some(SecretKind::ClientHandshake),
-            "CLIENT_TRAFFIC_SECRET_0" => Some(SecretKind::ClientTraffic),
-            "SERVER_TRAFFIC_SECRET_0" => Some(SecretKind::ServerTraffic),
-            _ => None,
-        }
+    /// Kind of a label (RFC 9850), and which connections keep it.
+    fn kind(label: &str) -> Option<(SecretKind, KeptSecrets)> {
+        Some(match label {
+            "CLIENT_HANDSHAKE_TRAFFIC_SECRET" => (SecretKind::ClientHandshake, KeptSecrets::RecordLayer),
+            "CLIENT_TRAFFIC_SECRET_0" => (SecretKind::ClientTraffic, KeptSecrets::RecordLayer),
+            "SERVER_TRAFFIC_SECRET_0" => (SecretKind::ServerTraffic, KeptSecrets::RecordLayer),
+            "SERVER_HANDSHAKE_TRAFFIC_SECRET" => (SecretKind::ServerHandshake, KeptSecrets::Audit),
+            "CLIENT_RANDOM" => (SecretKind::Master, KeptSecrets::Audit),
+            _ => return None,
+        })
     }
 }
 
@@ -73,9 +76,12 @@ impl KeyLog for CaptureLog {
     }
 
     fn log(&self, label: &str, _client_random: &[u8], secret: &[u8]) {
-        if let Some(kind) = CaptureLog::kind(label) {
-            with_current(|seed| seed.captured.push(Captured { kind, secret: secret.to_vec() }));
-        }
+        let Some((kind, keeper)) = CaptureLog::kind(label) else { return };
+        with_current(|seed| {
+            if keeper == KeptSecrets::RecordLayer || seed.kept_secrets == KeptSecrets::Audit {
+                seed.captured.push(Captured { kind, secret: secret.to_vec() });
+            }
+        });
     }
 }
 

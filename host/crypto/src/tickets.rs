@@ -257,8 +257,9 @@ pub(crate) struct PolicyTickets {
 }
 
 impl ProducesTickets for PolicyTickets {
+    /// Not for a session that is never resumed.
     fn enabled(&self) -> bool {
-        true
+        with_current(|seed| !seed.is_unresumable).unwrap_or(true)
     }
 
     /// Lifetime of the ticket that was just made.

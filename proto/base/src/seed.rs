@@ -31,6 +31,20 @@ pub struct Seed {
     pub offers_first_groups: bool,
     /// Host name that the client requests, if `rustls` is shown another one.
     pub alias: Option<Alias>,
+    /// Secrets that the key log keeps.
+    pub kept_secrets: KeptSecrets,
+    /// Whether the session is never resumed: no ticket, and no ticket is opened.
+    pub is_unresumable: bool,
+}
+
+/// Secrets of a handshake that the key log keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeptSecrets {
+    /// Those from which the record layer derives its keys.
+    #[default]
+    RecordLayer,
+    /// Also those that open the handshake, and the master secret of TLS 1.2: the connection is audited.
+    Audit,
 }
 
 /// A host name in a ClientHello, and its replacement in the hello that `rustls` parses.
@@ -101,14 +115,16 @@ impl std::fmt::Debug for Captured {
 /// Kinds of captured secrets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecretKind {
+    /// Master secret of TLS 1.2 (RFC 5246 section 8.1); only of audited connections.
+    Master,
     /// `CLIENT_HANDSHAKE_TRAFFIC_SECRET` of RFC 8446 section 7.1.
     ClientHandshake,
+    /// `SERVER_HANDSHAKE_TRAFFIC_SECRET`; only of audited connections.
+    ServerHandshake,
     /// `CLIENT_TRAFFIC_SECRET_0`.
     ClientTraffic,
     /// `SERVER_TRAFFIC_SECRET_0`.
     ServerTraffic,
-    /// `EXPORTER_SECRET`.
-    Exporter,
 }
 
 impl Seed {
@@ -124,6 +140,8 @@ impl Seed {
             offers_tls13: false,
             offers_first_groups: false,
             alias: None,
+            kept_secrets: KeptSecrets::default(),
+            is_unresumable: false,
         }
     }
 }

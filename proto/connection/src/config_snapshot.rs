@@ -19,6 +19,8 @@ pub struct Listener {
     /// Fingerprint of the client-certificate policy and its trust anchors; `None` where clients need no certificate. A
     /// client that was admitted under another policy gets no request through.
     pub client_policy: Option<[u8; 32]>,
+    /// Whether the secrets of its connections are sealed, and their requests logged for the Recorder.
+    pub seals: bool,
     /// Pool for what no rule routes, as an index into [`Snapshot::pools`].
     pub pool: Option<u32>,
     /// Whether X-Forwarded-For of the client is kept and extended.

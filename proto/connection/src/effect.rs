@@ -1,5 +1,6 @@
 //! What a connection asks of the world, and the buffers it shares with it.
 
+use crate::audit::Birth;
 use crate::server_leg::ServerLeg;
 use crate::{Slots, Snapshot};
 use evergate_base::Micros;
@@ -116,6 +117,9 @@ pub enum Effect {
     Logged(Box<RequestLog>),
     /// Keep this session for clients that send its id.
     KeepSession(Box<KeptSession>),
+    /// The connection is audited: its envelope ([`Connection::sealed_secrets`](crate::Connection::sealed_secrets)) goes
+    /// to a Recorder. After a failover the effect comes again.
+    Sealed,
     /// The session was aborted: no client may resume it.
     WithdrawSession(SessionId),
     /// The backups hold all input of this leg up to `position`: the gate may acknowledge it. `u64::MAX`: everything
@@ -133,6 +137,10 @@ pub enum Effect {
 pub struct RequestLog {
     /// Request id as sent to the server.
     pub id: String,
+    /// Place among the connection's requests, from 0.
+    pub request: u32,
+    /// Id that the client gave, shortened; only of audited connections.
+    pub given_id: Option<String>,
     /// Method, or `-`.
     pub method: String,
     /// Host as the rules saw it.
@@ -339,6 +347,11 @@ pub trait ConnectionHost {
     /// What is kept under this session id.
     fn session(&mut self, id: &SessionId) -> Option<Sealed> {
         let _ = id;
+        None
+    }
+    /// Seals the secrets of an audited connection for its Revealer and its Master; `None` if the node cannot.
+    fn seal(&mut self, birth: &Birth<'_>) -> Option<Vec<u8>> {
+        let _ = birth;
         None
     }
     /// Whether request logs are wanted.

@@ -29,6 +29,9 @@ impl Connection {
                 };
                 match Handshake::new(&config, &params) {
                     Ok(mut handshake) => {
+                        if self.listener().seals {
+                            handshake.audit();
+                        }
                         let bytes = &data[..len];
                         let found = handshake.session_wanted(bytes).and_then(|id| io.node.session(&id));
                         if let Some(remote) = &mut self.remote {
@@ -108,11 +111,12 @@ impl Connection {
         let ClientTls::Shaking(handshake) = std::mem::replace(&mut self.tls, ClientTls::Plain) else {
             return;
         };
-        let Ok(Finished { records, leftover, facts, consumed, session }) = handshake.finish() else {
+        let Ok(Finished { records, leftover, facts, consumed, session, audit }) = handshake.finish() else {
             return self.end_abruptly(io, "tls_internal");
         };
         let tickets_wait = facts.version == Version::Tls13;
         self.note_session(io, facts, session);
+        self.seal(io, audit, None);
         let sent = self.out_pos + flight.len() as u64;
         if let Some(remote) = &mut self.remote {
             let mut state = Vec::new();

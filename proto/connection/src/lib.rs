@@ -26,6 +26,7 @@
 //!
 //! What it does not do: choose servers, keep idle server connections, count, log, or know what a socket is.
 
+mod audit;
 mod bound;
 mod certificate_subject;
 mod checkpoint;
@@ -57,6 +58,7 @@ mod upgrade_state;
 mod upstream_tls;
 mod write_stall;
 
+pub use audit::{Birth, ENVELOPE_BYTES_MAX, SealedSecrets};
 pub use close::printable;
 pub use config_snapshot::{
     Limits, Listener, Pool, RequestKey, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,

@@ -10,17 +10,20 @@ use evergate_rules::RuleId;
 
 impl Connection {
     pub(crate) fn begin_log(&mut self, io: &mut Io<'_>, head: Option<&RequestHead<'_>>) {
-        if !io.node.wants_logs() {
+        if !io.node.wants_logs() && !self.is_audited() {
             return;
         }
         let mut id = [0u8; 24];
         let text = printable_target;
         let wanted = io.node.logged_headers();
+        let given_id = head.and_then(RequestHead::given_id);
         let header = |is_wanted: bool, name| {
             is_wanted.then(|| head.and_then(|head| head.header(name))).flatten().map(text)
         };
         self.log = Some(Box::new(RequestLog {
             id: self.request_id(head, &mut id).to_owned(),
+            request: self.request,
+            given_id: given_id.filter(|_| self.is_audited()).map(str::to_owned),
             method: head.map_or("-".to_owned(), |head| head.method.to_owned()),
             host: head.map_or(String::new(), |head| text(head.host)),
             target: head.map_or("-".to_owned(), |head| text(head.target)),
@@ -35,13 +38,14 @@ impl Connection {
 
     /// The request under way began at another node, which alone has seen its head.
     pub(crate) fn continue_log(&mut self, io: &Io<'_>, route: &Route, matched: &[RuleId]) {
-        if !io.node.wants_logs() {
+        if !io.node.wants_logs() && !self.is_audited() {
             return;
         }
         let mut id = [0u8; 24];
         let rules = &self.snapshot.rules;
         self.log = Some(Box::new(RequestLog {
             id: routing::request_id(self.id.0, self.response, &mut id).to_owned(),
+            request: self.response,
             method: "-".to_owned(),
             target: "-".to_owned(),
             started: io.now,

@@ -134,6 +134,7 @@ impl Connection {
                 let records =
                     Records::import(&exported).map_err(|_| RestoreError::Inconsistent("record keys"))?;
                 self.facts = TlsInfo::decode(&established.facts).map(Box::new);
+                self.feed_envelope(io);
                 self.tls = ClientTls::Open(Box::new(records));
                 self.out_pos = established.sent;
                 Ok(false)
@@ -165,6 +166,8 @@ impl Connection {
             Ok(_) if state.established.is_some() => {
                 let finished = handshake.finish().map_err(|_| RestoreError::Inconsistent("finish"))?;
                 self.note_session(io, finished.facts, finished.session);
+                let facts = state.established.as_ref().and_then(|known| TlsInfo::decode(&known.facts));
+                self.seal(io, finished.audit, facts.and_then(|facts| facts.sealed));
                 self.tls = ClientTls::Open(Box::new(finished.records));
                 self.note_record_end();
                 Ok(false)
@@ -196,6 +199,9 @@ impl Connection {
             Handshake::new(&config, &params).map_err(|_| RestoreError::Inconsistent("handshake"))?;
         if let Some(found) = &hello.found {
             handshake.resume_from(found.clone());
+        }
+        if self.listener().seals {
+            handshake.audit();
         }
         Ok(handshake)
     }

@@ -30,7 +30,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Version of the format. Each format has its own number: a process with another version must not get connections.
-pub const UPGRADE_STATE_VERSION: u32 = 9;
+pub const UPGRADE_STATE_VERSION: u32 = 10;
 /// Longest state, in bytes: outlets, and a body that the rules have to see.
 pub const UPGRADE_STATE_BYTES_MAX: usize = 1 << 24;
 
@@ -163,6 +163,8 @@ struct Idle {
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Log {
     id: String,
+    request: u32,
+    given_id: Option<String>,
     method: String,
     host: String,
     target: String,
@@ -515,6 +517,8 @@ fn export_log(log: &RequestLog) -> Log {
     let server = log.server.and_then(|server| pool?.servers.get(server as usize));
     Log {
         id: log.id.clone(),
+        request: log.request,
+        given_id: log.given_id.clone(),
         method: log.method.clone(),
         host: log.host.clone(),
         target: log.target.clone(),
@@ -542,6 +546,8 @@ fn import_log(snapshot: &Arc<Snapshot>, log: Log) -> RequestLog {
     });
     RequestLog {
         id: log.id,
+        request: log.request,
+        given_id: log.given_id,
         method: log.method,
         host: log.host,
         target: log.target,

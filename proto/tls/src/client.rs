@@ -102,7 +102,7 @@ impl ClientHandshake {
         let captured = self.seed.0.as_ref().map_or(&[][..], |seed| &seed.captured);
         let records = records(facts.version, Role::Client, &secrets, captured, Some(kernel))?;
         let leftover = self.input.bytes.as_slice().to_vec(); // without the handshake's capacity
-        Ok(Finished { records, leftover, facts, consumed: self.input.consumed, session: None })
+        Ok(Finished { records, leftover, facts, consumed: self.input.consumed, session: None, audit: None })
     }
 }
 

@@ -9,6 +9,8 @@ use rustls::{
     CipherSuite, CommonState, ConnectionTrafficSecrets, ExtractedSecrets, HandshakeKind, ProtocolVersion,
 };
 
+use zeroize::Zeroize;
+
 use crate::aead::installed_aead;
 use crate::error::HandshakeError;
 use crate::keys::{Base, Direction, Role, Suite, Version};
@@ -28,6 +30,25 @@ pub struct Finished {
     pub consumed: u64,
     /// The session, if it has an id.
     pub session: Option<NamedSession>,
+    /// Secrets of an audited connection, to be sealed.
+    pub audit: Option<Box<AuditSecrets>>,
+}
+
+/// Secrets that open a captured connection, and the randoms that name it. They are erased on drop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditSecrets {
+    /// Random of the client's hello.
+    pub client_random: [u8; 32],
+    /// Random of the server's hello.
+    pub server_random: [u8; 32],
+    /// Secrets of the key log.
+    pub secrets: Vec<Captured>,
+}
+
+impl Drop for AuditSecrets {
+    fn drop(&mut self) {
+        self.secrets.iter_mut().for_each(|captured| captured.secret.zeroize());
+    }
 }
 
 /// A TLS 1.2 session that its client resumes by its id.

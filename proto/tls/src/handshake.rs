@@ -7,7 +7,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use evergate_base::seed::{SecretKind, Seed, scoped};
+use evergate_base::seed::{KeptSecrets, SecretKind, Seed, scoped};
 use evergate_base::session::{Sealed, SessionId};
 use hmac::{Hmac, KeyInit, Mac};
 use rustls::server::UnbufferedServerConnection;
@@ -20,10 +20,11 @@ use crate::alias::show_alias;
 use crate::client_flight::{ClientFlight, seal_first_alert};
 use crate::driver::Input;
 use crate::error::{HandshakeError, RecordError};
-use crate::extract::{Finished, NamedSession, SessionFacts, records};
+use crate::extract::{AuditSecrets, Finished, NamedSession, SessionFacts, records};
 use crate::hello::{HelloScan, HelloStatus};
-use crate::hello_info::{HelloFacts, read_hello};
+use crate::hello_info::{HelloFacts, client_random, read_hello};
 use crate::keys::Role;
+use crate::server_hello::{ServerHelloSearch, find_server_hello};
 
 /// Limit of a ClientHello in raw bytes; `rustls` accepts no longer message either.
 const HELLO_BYTES_MAX: usize = 64 << 10;
@@ -80,6 +81,15 @@ pub struct Handshake {
     hello: Option<HelloFacts>,
     /// The session that the client named, if it was found.
     found: Option<Sealed>,
+    /// Randoms of an audited connection, as far as they are known.
+    audit: Option<Box<Randoms>>,
+}
+
+/// Randoms of both hellos.
+#[derive(Clone, Copy, Default)]
+struct Randoms {
+    client: [u8; 32],
+    server: Option<[u8; 32]>,
 }
 
 enum Stage {
@@ -136,7 +146,14 @@ impl Handshake {
             sni: None,
             hello: None,
             found: None,
+            audit: None,
         })
+    }
+
+    /// Keeps the secrets that open the connection's capture ([`Finished::audit`]). All resumptions of a TLS 1.2 session
+    /// share one master secret, so such a session is never resumed. Call it before the hello is fed.
+    pub fn audit(&mut self) {
+        self.audit = Some(Box::default());
     }
 
     /// The TLS 1.2 session that this hello asks to resume by its id. Look it up and pass it to
@@ -146,7 +163,8 @@ impl Handshake {
         // Clients of TLS 1.3 send a random id (RFC 8446 section 4.1.2), and a ticket has priority over an id.
         let tls13 = facts.offers_tls13() && uses_tls13(&self.config);
         let ticket = facts.ticket_bytes.is_some_and(|bytes| bytes > 0);
-        let id = facts.session_id.as_slice().try_into().ok().filter(|_| !tls13 && !ticket);
+        let is_resumable = !tls13 && !ticket && self.audit.is_none();
+        let id = facts.session_id.as_slice().try_into().ok().filter(|_| is_resumable);
         self.hello = Some(facts);
         id
     }
@@ -196,7 +214,12 @@ impl Handshake {
         let captured = seed.0.as_ref().map_or(&[][..], |seed| &seed.captured);
         let records = records(facts.version, Role::Server, &secrets, captured, None)?;
         let leftover = self.input.bytes.as_slice().to_vec(); // without the handshake's capacity
-        Ok(Finished { records, leftover, facts, consumed: self.input.consumed, session })
+        let audit = self.audit.and_then(|randoms| {
+            let secrets = seed.0.as_mut().map(|seed| std::mem::take(&mut seed.captured)).unwrap_or_default();
+            let (client_random, server_random) = (randoms.client, randoms.server?);
+            Some(Box::new(AuditSecrets { client_random, server_random, secrets }))
+        });
+        Ok(Finished { records, leftover, facts, consumed: self.input.consumed, session, audit })
     }
 
     fn await_hello(&mut self, mut scan: HelloScan, out: &mut Vec<u8>) -> Result<Progress, HandshakeError> {
@@ -222,6 +245,12 @@ impl Handshake {
         seed.session.found = self.found.take();
         // A client that accepts tickets stores its session itself.
         seed.session.wanted = facts.ticket_bytes.is_none() || !config.ticketer.enabled();
+        if let Some(randoms) = &mut self.audit {
+            randoms.client = client_random(hello).unwrap_or_default();
+            seed.kept_secrets = KeptSecrets::Audit;
+            seed.is_unresumable = !(facts.offers_tls13() && uses_tls13(&config));
+            seed.session.wanted &= !seed.is_unresumable;
+        }
         let early_data = facts.has_early_data;
         seed.alias = self.input.bytes.get_mut(..len).and_then(show_alias);
         self.sni = facts.sni;
@@ -232,9 +261,14 @@ impl Handshake {
 
     fn feed(&mut self, mut running: Box<Running>, out: &mut Vec<u8>) -> Result<Progress, HandshakeError> {
         let Running { conn, seed, flight } = &mut *running;
-        let input = &mut self.input;
+        let (input, begin) = (&mut self.input, out.len());
         let done = scoped(&mut seed.0, || input.feed(conn, flight, out))
             .map_err(|error| running.answer(error, input.answered_from, out))?;
+        if let Some(randoms) = self.audit.as_mut().filter(|randoms| randoms.server.is_none())
+            && let ServerHelloSearch::Found(hello) = find_server_hello(&out[begin..])
+        {
+            randoms.server = Some(hello.random);
+        }
         self.stage = if done { Stage::Done(running) } else { Stage::Running(running) };
         Ok(if done { Progress::Done } else { Progress::NeedInput })
     }

@@ -92,6 +92,12 @@ pub fn read_hello(raw: &[u8]) -> Option<HelloFacts> {
     read_body(Reader(message.vector(3)?))
 }
 
+/// Random of the ClientHello in the records at the start of `raw`; `None` when the hello is incomplete.
+pub fn client_random(raw: &[u8]) -> Option<[u8; 32]> {
+    const BEFORE: usize = 4 + 2; // header of the message, version
+    message_of(raw)?.get(BEFORE..)?.first_chunk().copied()
+}
+
 /// The ClientHello message in the records at the start of `raw`, header included; `None` when it is incomplete.
 pub(crate) fn message_of(raw: &[u8]) -> Option<Vec<u8>> {
     let HelloStatus::Complete { len } = hello_status(raw, usize::MAX) else { return None };

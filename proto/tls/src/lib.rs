@@ -24,6 +24,7 @@ mod hello_info;
 mod keys;
 mod records;
 mod schedule;
+mod server_hello;
 mod session_cache;
 mod state;
 
@@ -31,11 +32,12 @@ pub use aead::{AeadLibraries, AeadLibrary, Cipher, install_aead, installed_aead}
 pub use client::{ClientHandshake, foreign_answer};
 pub use error::{Blame, HandshakeError, RecordError, StateError};
 pub use error_text::error_text;
-pub use extract::{Finished, NamedSession, SessionFacts, suite_name};
+pub use extract::{AuditSecrets, Finished, NamedSession, SessionFacts, suite_name};
 pub use handshake::{Handshake, HandshakeParams, Progress, flight_digest, hello_error};
 pub use hello::{HelloStatus, hello_status};
-pub use hello_info::{HelloFacts, is_host_name, read_hello};
+pub use hello_info::{HelloFacts, client_random, is_host_name, read_hello};
 pub use keys::{Position, Role, Suite, Version};
 pub use records::{ContentType, Layout, Opened, PAYLOAD_MAX, Records, record_len};
+pub use server_hello::{ServerHello, ServerHelloSearch, find_server_hello};
 pub use session_cache::{SESSION_LIFETIME_S_MAX, SessionCache};
 pub use state::RecordsState;

@@ -5,8 +5,8 @@ use super::setup;
 use evergate_base::Micros;
 use evergate_base::session::{Sealed, SessionId};
 use evergate_connection::{
-    Connection, ConnectionHost, Effect, Effects, Failure, Io, LoggedHeaders, Piece, ReadPlan, RequestLog,
-    Scratch, ServerHint, Slots, Snapshot, Source,
+    Birth, Connection, ConnectionHost, Effect, Effects, Failure, Io, LoggedHeaders, Piece, ReadPlan,
+    RequestLog, Scratch, ServerHint, Slots, Snapshot, Source,
 };
 use evergate_rules::RuleId;
 use std::collections::{BTreeMap, VecDeque};
@@ -26,6 +26,8 @@ pub(crate) struct TestNode {
     pub(crate) sessions: BTreeMap<SessionId, Sealed>,
     /// Headers that the log wants.
     pub(crate) logged: LoggedHeaders,
+    /// Connections that were sealed.
+    pub(crate) sealed: u64,
 }
 
 impl TestNode {
@@ -39,6 +41,7 @@ impl TestNode {
             taken: 0,
             sessions: BTreeMap::new(),
             logged: LoggedHeaders::default(),
+            sealed: 0,
         }
     }
 }
@@ -63,6 +66,13 @@ impl ConnectionHost for TestNode {
     }
     fn session(&mut self, id: &SessionId) -> Option<Sealed> {
         self.sessions.get(id).cloned()
+    }
+    /// An envelope that shows its number, the client's random and the kinds of its secrets.
+    fn seal(&mut self, birth: &Birth<'_>) -> Option<Vec<u8>> {
+        self.sealed += 1;
+        let kinds = birth.secrets.secrets.iter().map(|captured| captured.kind as u8).collect::<Vec<_>>();
+        let number = self.sealed.to_be_bytes();
+        Some([&number[..], &birth.secrets.client_random, &birth.secrets.server_random, &kinds].concat())
     }
     fn wants_logs(&self) -> bool {
         true
@@ -314,6 +324,7 @@ impl Rig {
             }
             Effect::KeepSession(kept) => drop(self.node.sessions.insert(kept.id, kept.sealed)),
             Effect::WithdrawSession(id) => drop(self.node.sessions.remove(&id)),
+            Effect::Sealed => {}
             Effect::Matched(rules) => self.matched.extend(rules),
             Effect::Logged(log) => self.logs.push(*log),
             Effect::ServerFailed { leg } => self.failed.push(leg),

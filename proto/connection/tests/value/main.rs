@@ -12,6 +12,7 @@
 mod harness;
 
 mod astray;
+mod audited;
 mod differing;
 mod exhaustive;
 mod mutations;

@@ -127,6 +127,10 @@ pub(crate) struct World<'a> {
     /// Sessions that were to be kept, and to be withdrawn.
     pub(crate) kept: Vec<SessionId>,
     pub(crate) withdrawn: Vec<SessionId>,
+    /// Envelopes for the Recorder, and the number of failovers before each.
+    pub(crate) fed: Vec<(u32, Vec<u8>)>,
+    /// When the node died, the backup had the envelope of an audited connection.
+    pub(crate) envelope_was_replicated: bool,
     /// When the node died, the backup had the hello, and so many of our flights.
     pub(crate) hello_was_replicated: bool,
     pub(crate) flights_were_replicated: usize,
@@ -201,6 +205,8 @@ impl<'a> World<'a> {
             named,
             kept: Vec::new(),
             withdrawn: Vec::new(),
+            fed: Vec::new(),
+            envelope_was_replicated: false,
             hello_was_replicated: false,
             flights_were_replicated: 0,
             other: None,
@@ -373,6 +379,10 @@ impl<'a> World<'a> {
             Effect::Acknowledge { side, position } => self.acknowledge(side, position),
             Effect::KeepSession(session) => self.kept.push(session.id),
             Effect::WithdrawSession(id) => self.withdrawn.push(id),
+            Effect::Sealed => {
+                let sealed = self.conn.sealed_secrets().expect("an envelope").envelope.clone();
+                self.fed.push((self.crashes, sealed));
+            }
             Effect::Matched(_)
             | Effect::Logged(_)
             | Effect::ResetServer { .. }
@@ -455,7 +465,8 @@ impl<'a> World<'a> {
             state.routes.is_empty() && state.boundaries.is_empty() && state.hello.is_none() && held == 0;
         if idle && state.generated.is_empty() {
             let bytes = state.encode().unwrap().len();
-            let most = if state.bound.is_some() { 2 * IDLE_BYTES_MAX } else { IDLE_BYTES_MAX };
+            let sealed = self.conn.sealed_secrets().map_or(0, |sealed| sealed.envelope.len() + 40);
+            let most = sealed + if state.bound.is_some() { 2 * IDLE_BYTES_MAX } else { IDLE_BYTES_MAX };
             assert!(bytes <= most, "{bytes} bytes for an idle connection");
         }
     }

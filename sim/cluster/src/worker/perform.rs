@@ -126,7 +126,7 @@ impl Worker {
             }
             Effect::CloseClient { abort } => self.end_client(now, kernel, key, abort),
             Effect::Acknowledge { side, position } => self.release_input(now, kernel, key, side, position),
-            Effect::KeepSession(_) | Effect::WithdrawSession(_) => {} // clients here use tickets
+            Effect::KeepSession(_) | Effect::WithdrawSession(_) | Effect::Sealed => {} // clients here use tickets
             Effect::Matched(_) | Effect::Logged(_) | Effect::ServerFailed { .. } => {}
         }
     }

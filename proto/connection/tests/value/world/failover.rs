@@ -1,6 +1,7 @@
 //! The node dies, and another node continues from the replica.
 
 use super::{Cut, Mutation, World};
+use crate::audited::ENVELOPE_BYTES_MIN;
 use crate::harness::setup;
 use evergate_connection::{Connection, Io};
 use evergate_replication::ConnectionState;
@@ -40,6 +41,9 @@ impl World<'_> {
             }
         }
         self.mutate();
+        let established = self.replicated.established.as_ref();
+        self.envelope_was_replicated =
+            established.is_some_and(|known| known.facts.len() > ENVELOPE_BYTES_MIN);
         self.hello_was_replicated = self.replicated.client.input > 0;
         self.flights_were_replicated = self.replicated.hello.as_ref().map_or(0, |hello| hello.flights.len());
         self.reasons.clear();

@@ -1,0 +1,84 @@
+//! Audited connections. When the handshake ends, the node seals the secrets that open its capture.
+//!
+//! The sealed envelope is part of the session's facts, so a node that continues the connection can send it to a
+//! Recorder again. Nobody can open an envelope here: the keys are those of the Revealer and of the Master.
+
+use crate::connection::Connection;
+use crate::{Effect, Io};
+use evergate_tls::AuditSecrets;
+use std::net::SocketAddr;
+
+/// Longest envelope in bytes.
+pub const ENVELOPE_BYTES_MAX: usize = 2048;
+
+/// An audited connection whose handshake is done: what is sealed, and what names it.
+#[derive(Clone, Copy, Debug)]
+pub struct Birth<'a> {
+    /// Number of the connection in the switch.
+    pub connection: u64,
+    /// The client's address.
+    pub client: SocketAddr,
+    /// The address that the client connected to.
+    pub local: SocketAddr,
+    /// Whether the version is TLS 1.3; otherwise it is TLS 1.2.
+    pub is_tls13: bool,
+    /// Registered number of the cipher suite.
+    pub suite: u16,
+    /// Server name that the client requested.
+    pub sni: Option<&'a str>,
+    /// Secrets and randoms.
+    pub secrets: &'a AuditSecrets,
+}
+
+/// The sealed secrets of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SealedSecrets {
+    /// Random of the client's hello.
+    pub client_random: [u8; 32],
+    /// The envelope, at most [`ENVELOPE_BYTES_MAX`] bytes.
+    pub envelope: Vec<u8>,
+}
+
+impl Connection {
+    /// Whether requests of this connection are recorded: all of its listener's, or those that rules choose.
+    pub fn is_audited(&self) -> bool {
+        self.listener().seals
+    }
+
+    /// The sealed secrets, from the end of the handshake on.
+    pub fn sealed_secrets(&self) -> Option<&SealedSecrets> {
+        self.facts.as_ref().and_then(|facts| facts.sealed.as_deref())
+    }
+
+    /// Has the secrets of a finished handshake sealed. `known` is an envelope of another node for the same handshake.
+    pub(crate) fn seal(
+        &mut self,
+        io: &mut Io<'_>,
+        secrets: Option<Box<AuditSecrets>>,
+        known: Option<Box<SealedSecrets>>,
+    ) {
+        let (Some(secrets), Some(facts)) = (secrets, &mut self.facts) else { return };
+        let birth = Birth {
+            connection: self.id.0,
+            client: self.client,
+            local: self.local,
+            is_tls13: facts.is_tls13(),
+            suite: facts.suite,
+            sni: facts.sni.as_deref(),
+            secrets: &secrets,
+        };
+        let client_random = secrets.client_random;
+        facts.sealed = known.or_else(|| {
+            let envelope = io.node.seal(&birth).filter(|envelope| envelope.len() <= ENVELOPE_BYTES_MAX)?;
+            Some(Box::new(SealedSecrets { client_random, envelope }))
+        });
+        self.feed_envelope(io);
+    }
+
+    /// Has the envelope sent to the Recorder, if there is one.
+    pub(crate) fn feed_envelope(&self, io: &mut Io<'_>) {
+        if self.sealed_secrets().is_some() {
+            io.effects.push(Effect::Sealed);
+        }
+    }
+}
