@@ -4,8 +4,11 @@
 use evergate_evidence::connection_record::{ConnectionRecord, Counts, Endpoints, TlsHellos};
 use evergate_evidence::deletion;
 use evergate_evidence::entry::{Deletion, Enrolment, Entry, Event, Head, Hold, Kind, MasterEvent, Timestamp};
+use evergate_evidence::envelope::{Aad, EPOCH_NS, Envelope};
+use evergate_evidence::epochs::{EpochFile, EpochKeys};
 use evergate_evidence::mark::{Mark, MarkKind, SegmentBegin, SegmentEnd};
 use evergate_evidence::record::{Body, Direction, Gap, GapReason, Packet, Record, RequestRecord};
+use evergate_evidence::secrets::{Label, SecretList};
 use evergate_evidence::segment::SegmentEncoder;
 use evergate_evidence::statement::{ChainEnd, Counters, Partition, Span, Statement};
 use evergate_evidence::submission::{Hello, Refusal, RefusalCode, ToMaster, ToRecorder, Welcome};
@@ -26,6 +29,7 @@ pub(crate) fn all(put: &impl Fn(&str, &str, &[u8])) {
     records(put);
     notes(put);
     entries(put);
+    envelopes(put);
     messages(put);
     captures(put);
     packets(put);
@@ -170,7 +174,11 @@ fn deleted() -> Deletion {
     }
 }
 
-fn events() -> [(&'static str, Event); 5] {
+fn epoch_keys() -> EpochKeys {
+    EpochKeys { epoch: 497_000, inner: [4; 65], outer: [4; 65] }
+}
+
+fn events() -> [(&'static str, Event); 7] {
     let recorder = [0xab; 32];
     let hold = Hold {
         is_set: true,
@@ -187,6 +195,8 @@ fn events() -> [(&'static str, Event); 5] {
         ("deletion", Event::Deletion(deleted())),
         ("hold", Event::Hold(hold)),
         ("master", Event::Master(master)),
+        ("epoch_keys", Event::EpochKeys(epoch_keys())),
+        ("epoch_destroyed", Event::EpochDestroyed(epoch_keys().destroyed())),
         ("timestamp", Event::Timestamp(Timestamp { size: 9, imprint: [3; 32], token: vec![0x30, 0] })),
     ]
 }
@@ -227,6 +237,36 @@ fn entries(put: &impl Fn(&str, &str, &[u8])) {
     BatchProof { statement: second, wanted: vec![8], hashes: Vec::new() }.encode(&mut batches);
     put("batches", &[9], &batches);
     put("proofs", &[10], &[&[4; 64][..], &0u64.to_be_bytes(), &4u64.to_be_bytes()].concat());
+}
+
+fn envelopes(put: &impl Fn(&str, &str, &[u8])) {
+    let put = |name: &str, format: u8, bytes: &[u8]| {
+        put("evidence_envelopes", name, &[&[format], bytes].concat());
+    };
+    let [client, local] = ["10.0.0.1:50000", "[fd00::2]:443"].map(|end| end.parse().expect("an address"));
+    let aad = Aad {
+        switch: [1; 32],
+        connection: 7,
+        born_ns: 497_000 * EPOCH_NS,
+        client,
+        local,
+        client_random: [2; 32],
+        server_random: [3; 32],
+        tls_version: 0x304,
+        cipher_suite: 0x1301,
+        feed_number: 9,
+        sni: b"a.test",
+    };
+    let sealed = [5; 240];
+    let envelope = Envelope { aad, index: 3, enc_inner: [4; 65], enc_outer: [4; 65], sealed: &sealed };
+    put("envelope", 0, &envelope.encode());
+    for (name, labels) in [("tls12", &Label::ALL[..1]), ("tls13", &Label::ALL[1..])] {
+        let mut list = SecretList::default();
+        labels.iter().for_each(|label| list.set(*label, &[6; 48]).expect("a secret"));
+        put(name, 1, &list.encode());
+    }
+    let keys = [epoch_keys(), EpochKeys { epoch: 497_001, ..epoch_keys() }];
+    put("epochs", 2, EpochFile::new(keys.to_vec()).expect("ascending epochs").to_text().as_bytes());
 }
 
 fn messages(put: &impl Fn(&str, &str, &[u8])) {

@@ -1,9 +1,10 @@
 //! Entries of the Master's log. Each has a kind, a version and the Master's time of receipt, which never goes back.
 //!
-//! Entries of kinds 2 to 6 belong to disclosure. This version carries their bodies as bytes: a log with such entries
-//! stays verifiable.
+//! Entries of kinds 2 to 6 belong to disclosure. This version carries the bodies of kinds 2, 3 and 6 as bytes: a log
+//! with such entries stays verifiable.
 
 use crate::cursor::{Cursor, Malformed, put_long, put_short};
+use crate::epochs::{EpochDestroyed, EpochKeys};
 use crate::merkle::{Hash, leaf_hash};
 use crate::statement::Statement;
 use crate::tile::ENTRY_BYTES_MAX;
@@ -94,20 +95,24 @@ impl Head {
 pub enum Entry {
     /// Kind 1.
     Statement(Statement),
-    /// Kinds 2 to 6.
+    /// Kinds 2, 3 and 6.
     Disclosure {
         /// Kind and time.
         head: Head,
         /// The rest of the entry.
         body: Vec<u8>,
     },
-    /// Kinds 7 to 11: time of receipt in ms, and body.
+    /// Kinds 4, 5 and 7 to 11: time of receipt in ms, and body.
     Event(u64, Event),
 }
 
-/// Event of kinds 7 to 11.
+/// Event of kinds 4, 5 and 7 to 11.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
+    /// Public keys of an epoch.
+    EpochKeys(EpochKeys),
+    /// Private keys of an epoch destroyed.
+    EpochDestroyed(EpochDestroyed),
     /// Recorder enrolled or removed.
     Enrolment(Enrolment),
     /// Segment deleted.
@@ -195,6 +200,8 @@ impl Event {
     /// Kind of the entry.
     pub fn kind(&self) -> Kind {
         match self {
+            Event::EpochKeys(_) => Kind::EpochKeys,
+            Event::EpochDestroyed(_) => Kind::EpochDestroyed,
             Event::Enrolment(_) => Kind::Enrolment,
             Event::Deletion(_) => Kind::Deletion,
             Event::Hold(_) => Kind::Hold,
@@ -208,6 +215,8 @@ impl Event {
         let mut cursor = Cursor::new(body);
         let cursor = &mut cursor;
         let event = match kind {
+            Kind::EpochKeys => Event::EpochKeys(EpochKeys::read(cursor)?),
+            Kind::EpochDestroyed => Event::EpochDestroyed(EpochDestroyed::read(cursor)?),
             Kind::Enrolment => Event::Enrolment(Enrolment {
                 is_enrolled: choice(cursor)?,
                 recorder: cursor.array()?,
@@ -251,6 +260,8 @@ impl Event {
     pub fn encode_body(&self) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
+            Event::EpochKeys(keys) => keys.encode_to(&mut out),
+            Event::EpochDestroyed(keys) => keys.encode_to(&mut out),
             Event::Enrolment(event) => {
                 put_choice(&mut out, event.is_enrolled);
                 out.extend_from_slice(&event.recorder);
@@ -295,11 +306,9 @@ impl Entry {
         let head = Head::decode(&mut cursor)?;
         match head.kind {
             Kind::Statement => Statement::decode_body(head.received_ms, &mut cursor).map(Entry::Statement),
-            Kind::DisclosureRequest
-            | Kind::DisclosureDone
-            | Kind::EpochKeys
-            | Kind::EpochDestroyed
-            | Kind::Policy => Ok(Entry::Disclosure { head, body: cursor.rest().to_vec() }),
+            Kind::DisclosureRequest | Kind::DisclosureDone | Kind::Policy => {
+                Ok(Entry::Disclosure { head, body: cursor.rest().to_vec() })
+            }
             kind => Ok(Entry::Event(head.received_ms, Event::decode(kind, cursor.rest())?)),
         }
     }
@@ -372,7 +381,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn events() -> Vec<Event> {
+        let keys = EpochKeys { epoch: 497_000, inner: [4; 65], outer: [4; 65] };
         vec![
+            Event::EpochDestroyed(keys.destroyed()),
+            Event::EpochKeys(keys),
             Event::Enrolment(Enrolment { is_enrolled: true, recorder: [1; 32], name: "edge-1".into() }),
             Event::Deletion(Deletion {
                 recorder: [1; 32],
@@ -424,7 +436,7 @@ mod tests {
 
     #[test]
     fn foreign_heads_are_refused() {
-        let good = Entry::Event(0, events().remove(0)).encode();
+        let good = Entry::Event(0, events().remove(2)).encode();
         for (at, byte) in [(0, 0), (0, 12), (1, 2), (2, 1), (3, 1), (12, 0), (12, 3)] {
             let mut bytes = good.clone();
             bytes[at] = byte;
@@ -436,7 +448,7 @@ mod tests {
     proptest! {
         #[test]
         fn decoded_bytes_encode_to_themselves(
-            kind in 1_u8..12, choice in 0_u8..4, event in 0_usize..5,
+            kind in 1_u8..12, choice in 0_u8..4, event in 0_usize..7,
             rest in proptest::collection::vec(any::<u8>(), 0..300),
             at: usize, bit in 0_u8..8,
         ) {

@@ -3,6 +3,7 @@
 //! A Recorder hashes its [records](record) into batches, stores them in [segments](segment), and sends one
 //! [statement](statement) for each batch. The Master appends statements to a log of [entries](entry), whose
 //! [Merkle tree](merkle) it signs as [checkpoints](checkpoint). A [receipt](proof) proves that an entry is in the log.
+//! Traffic secrets wait in sealed [envelopes](envelope) under the keys of their [epoch](epochs).
 //! Files of the log have the places of C2SP tlog-tiles ([tile]), signed text is a C2SP signed note ([note]).
 //!
 //! # Guarantees
@@ -22,6 +23,8 @@ pub mod connection_record;
 pub mod cursor;
 pub mod deletion;
 pub mod entry;
+pub mod envelope;
+pub mod epochs;
 pub mod extents;
 pub mod hold;
 pub mod mark;
@@ -33,6 +36,7 @@ pub mod program;
 pub mod proof;
 pub mod record;
 pub mod retention;
+pub mod secrets;
 pub mod segment;
 pub mod statement;
 pub mod submission;
