@@ -7,7 +7,7 @@ use evergate_evidence::entry::{Deletion, Enrolment, Entry, Event, Head, Hold, Ki
 use evergate_evidence::envelope::{Aad, EPOCH_NS, Envelope};
 use evergate_evidence::epochs::{EpochFile, EpochKeys};
 use evergate_evidence::mark::{Mark, MarkKind, SegmentBegin, SegmentEnd};
-use evergate_evidence::record::{Body, Direction, Gap, GapReason, Packet, Record, RequestRecord};
+use evergate_evidence::record::{Body, Direction, Gap, GapReason, Packet, Record, RequestLeg, RequestRecord};
 use evergate_evidence::secrets::{Label, SecretList};
 use evergate_evidence::segment::SegmentEncoder;
 use evergate_evidence::statement::{ChainEnd, Counters, Partition, Span, Statement};
@@ -15,6 +15,7 @@ use evergate_evidence::submission::{Hello, Refusal, RefusalCode, ToMaster, ToRec
 use evergate_evidence::tile::put_entry;
 use evergate_evidence::verify::{BatchProof, ReceiptFrame};
 use evergate_fuzz::input::{join, put_chunk};
+use std::net::SocketAddr;
 
 const VKEY: &str = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW";
 const SIGNATURE_LINE: &str = "\u{2014} PeterNeumann x08go/ZJkuBS9UG/SffcvIAQxVBtiFupLLr8pAcElZInNIuGUgYN1FFYC2pZSNXg\
@@ -78,10 +79,15 @@ fn bodies() -> Vec<(&'static str, Body<'static>)> {
         index: 1,
         time_ns: 1 << 60,
         client_random: [1; 32],
+        client: RequestLeg {
+            peer: SocketAddr::from(([10, 0, 0, 1], 50_000)),
+            local: SocketAddr::from(([10, 0, 0, 2], 443)),
+        },
+        server: None,
         status: 200,
         flags: 0,
-        id: b"r-1",
-        given_id: b"",
+        id: b"r-1".into(),
+        given_id: b"".into(),
     };
     let end = SegmentEnd { dropped: 5, missed: 0, received: 9, time_ns: (1u64 << 60).to_string() };
     vec![
@@ -89,7 +95,7 @@ fn bodies() -> Vec<(&'static str, Body<'static>)> {
         ("packet", Body::Packet(packet(b"first packet", 1))),
         ("gap", Body::Gap(gap)),
         ("second_packet", Body::Packet(packet(b"", 2))),
-        ("envelope", Body::Envelope(b"opaque")),
+        ("envelope", Body::Envelope(b"opaque".into())),
         ("connection", Body::Connection(Box::new(connection()))),
         ("request", Body::Request(request)),
         ("end", Body::Mark(Mark::new(MarkKind::SegmentEnds, &end))),

@@ -76,9 +76,9 @@ impl KeyLog for CaptureLog {
     }
 
     fn log(&self, label: &str, _client_random: &[u8], secret: &[u8]) {
-        let Some((kind, keeper)) = CaptureLog::kind(label) else { return };
+        let Some((kind, kept_by)) = CaptureLog::kind(label) else { return };
         with_current(|seed| {
-            if keeper == KeptSecrets::RecordLayer || seed.kept_secrets == KeptSecrets::Audit {
+            if kept_by == KeptSecrets::RecordLayer || seed.kept_secrets == KeptSecrets::Audit {
                 seed.captured.push(Captured { kind, secret: secret.to_vec() });
             }
         });

@@ -1,7 +1,7 @@
 //! Audited connections. When the handshake ends, the node seals the secrets that open its capture.
 //!
 //! The sealed envelope is part of the session's facts, so a node that continues the connection can send it to a
-//! Recorder again. Nobody can open an envelope here: the keys are those of the Revealer and of the Master.
+//! Recorder again. No node can open an envelope: the keys are those of the Revealer and of the Master.
 
 use crate::connection::Connection;
 use crate::{Effect, Io};

@@ -26,6 +26,7 @@ pub mod entry;
 pub mod envelope;
 pub mod epochs;
 pub mod extents;
+pub mod feed;
 pub mod hold;
 pub mod mark;
 pub mod merkle;

@@ -3,9 +3,11 @@
 //! A record has exactly one encoding, in big-endian fields. The digest of a batch covers these bytes, and segments hold
 //! nothing else. [`Record::decode`] refuses reserved bits, unknown kinds and lengths that do not match.
 
-use crate::connection_record::ConnectionRecord;
+use crate::connection_record::{ConnectionRecord, mapped, unmapped};
 use crate::cursor::{Cursor, Malformed};
 use crate::mark::Mark;
+use std::borrow::Cow;
+use std::net::SocketAddr;
 
 /// Bytes of the head of every record.
 pub const HEAD_BYTES: usize = 16;
@@ -14,6 +16,8 @@ pub const PACKET_HEAD_BYTES: usize = HEAD_BYTES + 36;
 /// Longest record in bytes: a packet of one ring block of 16 MiB.
 pub const RECORD_BYTES_MAX: usize = 16 << 20;
 const VERSION: u8 = 1;
+/// Bytes of an address with its port.
+const ADDRESS_BYTES: usize = 18;
 
 /// One entry of a Recorder's stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +40,7 @@ pub enum Body<'a> {
     /// A TCP connection: its counts, and what its hellos have.
     Connection(Box<ConnectionRecord>),
     /// A sealed envelope of traffic secrets, whole.
-    Envelope(&'a [u8]),
+    Envelope(Cow<'a, [u8]>),
     /// A request that the switch routed.
     Request(RequestRecord<'a>),
     /// A start, a stop, a boundary of segments, or counters.
@@ -132,14 +136,27 @@ pub struct RequestRecord<'a> {
     pub time_ns: u64,
     /// Random of the client's hello.
     pub client_random: [u8; 32],
+    /// Addresses of the connection with the client.
+    pub client: RequestLeg,
+    /// Addresses of the connection with the server; `None` for an answer of the switch itself.
+    pub server: Option<RequestLeg>,
     /// Status of the response; 0 without one.
     pub status: u16,
     /// Reserved.
     pub flags: u16,
     /// Id that the switch gave.
-    pub id: &'a [u8],
+    pub id: Cow<'a, [u8]>,
     /// Id that the client gave. It may repeat.
-    pub given_id: &'a [u8],
+    pub given_id: Cow<'a, [u8]>,
+}
+
+/// Addresses of one connection of the switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestLeg {
+    /// The peer: a client or a server.
+    pub peer: SocketAddr,
+    /// The switch.
+    pub local: SocketAddr,
 }
 
 /// Error in the encoding of a record.
@@ -273,7 +290,7 @@ impl<'a> Record<'a> {
             1 => Body::Packet(Packet::decode(&mut reader)?),
             2 => Body::Gap(Gap::decode(&mut reader)?),
             3 => Body::Connection(Box::new(ConnectionRecord::decode(&mut reader)?)),
-            4 => Body::Envelope(reader.rest()),
+            4 => Body::Envelope(reader.rest().into()),
             5 => Body::Request(RequestRecord::decode(&mut reader)?),
             6 => Body::Mark(Mark::decode(&mut reader)?),
             _ => return Err(RecordError::Kind),
@@ -363,19 +380,31 @@ impl Gap {
 }
 
 impl<'a> RequestRecord<'a> {
-    fn encode(&self, to: &mut Vec<u8>) {
+    /// The same record with its own bytes.
+    pub fn into_owned(self) -> RequestRecord<'static> {
+        let RequestRecord { id, given_id, .. } = self;
+        let (id, given_id) = (Cow::Owned(id.into_owned()), Cow::Owned(given_id.into_owned()));
+        RequestRecord { id, given_id, ..self }
+    }
+
+    pub(crate) fn encode(&self, to: &mut Vec<u8>) {
         to.extend_from_slice(&self.switch_connection.to_be_bytes());
         to.extend_from_slice(&self.index.to_be_bytes());
         to.extend_from_slice(&[0; 4]);
         to.extend_from_slice(&self.time_ns.to_be_bytes());
         to.extend_from_slice(&self.client_random);
+        self.client.encode(to);
+        match &self.server {
+            Some(server) => server.encode(to),
+            None => to.extend_from_slice(&[0; 2 * ADDRESS_BYTES]),
+        }
         to.extend_from_slice(&self.status.to_be_bytes());
         to.extend_from_slice(&self.flags.to_be_bytes());
-        put_short(to, self.id);
-        put_short(to, self.given_id);
+        put_short(to, &self.id);
+        put_short(to, &self.given_id);
     }
 
-    fn decode(reader: &mut Cursor<'a>) -> Result<RequestRecord<'a>, RecordError> {
+    pub(crate) fn decode(reader: &mut Cursor<'a>) -> Result<RequestRecord<'a>, RecordError> {
         let (switch_connection, index) = (reader.u64()?, reader.u32()?);
         zeros(reader, 4)?;
         Ok(RequestRecord {
@@ -383,11 +412,33 @@ impl<'a> RequestRecord<'a> {
             index,
             time_ns: reader.u64()?,
             client_random: reader.array()?,
+            client: RequestLeg::decode(reader)?,
+            server: Some(RequestLeg::decode(reader)?).filter(|server| *server != RequestLeg::none()),
             status: reader.u16()?,
             flags: reader.u16()?,
-            id: reader.short()?,
-            given_id: reader.short()?,
+            id: reader.short()?.into(),
+            given_id: reader.short()?.into(),
         })
+    }
+}
+
+impl RequestLeg {
+    fn encode(&self, to: &mut Vec<u8>) {
+        for end in [self.peer, self.local] {
+            to.extend_from_slice(&mapped(end.ip()));
+            to.extend_from_slice(&end.port().to_be_bytes());
+        }
+    }
+
+    fn decode(reader: &mut Cursor<'_>) -> Result<RequestLeg, RecordError> {
+        let mut end = || Ok::<_, Malformed>(SocketAddr::new(unmapped(reader.array()?), reader.u16()?));
+        Ok(RequestLeg { peer: end()?, local: end()? })
+    }
+
+    /// What zero bytes decode to.
+    fn none() -> RequestLeg {
+        let none = SocketAddr::from(([0; 16], 0));
+        RequestLeg { peer: none, local: none }
     }
 }
 

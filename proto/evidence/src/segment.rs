@@ -307,7 +307,7 @@ mod tests {
             packet(b"first packet", 0),
             Body::Gap(gap),
             packet(b"second", 4),
-            Body::Envelope(b"opaque"),
+            Body::Envelope(b"opaque".into()),
             packet(b"", 4),
             Body::Mark(Mark::new(MarkKind::SegmentEnds, &end)),
         ]

@@ -8,6 +8,7 @@
 pub mod batch;
 pub mod connection_table;
 pub mod emergency;
+pub mod feed;
 pub mod frame;
 mod hellos;
 pub mod losses;

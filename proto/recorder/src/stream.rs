@@ -10,7 +10,9 @@ use crate::losses::{InterfaceTotals, Losses, RingTotals};
 use evergate_evidence::extents::PacketPlace;
 use evergate_evidence::mark::{Mark, MarkKind, SegmentBegin, SegmentEnd};
 use evergate_evidence::merkle::{Hash, leaf_hash};
-use evergate_evidence::record::{Body, Gap, GapReason, PACKET_HEAD_BYTES, Packet, Record, flags};
+use evergate_evidence::record::{
+    Body, Gap, GapReason, PACKET_HEAD_BYTES, Packet, Record, RequestRecord, flags,
+};
 use evergate_evidence::segment::SegmentEncoder;
 use evergate_evidence::statement::{ChainEnd, Partition, Statement};
 use serde::Serialize;
@@ -287,6 +289,22 @@ impl RecordStream {
         self.losses.record_unwritten(packets, self.now_ns);
     }
 
+    /// Writes the envelope of a connection that a switch sealed.
+    pub fn on_envelope(&mut self, envelope: Vec<u8>) {
+        self.push(Body::Envelope(envelope.into()));
+    }
+
+    /// Writes a request that a switch routed.
+    pub fn on_request(&mut self, request: RequestRecord<'static>) {
+        self.push(Body::Request(request));
+    }
+
+    /// Declares messages that a switch dropped because its feed was full, between these times.
+    pub fn on_feed_loss(&mut self, count: u64, from_ns: u64) {
+        let (from_ns, to_ns) = (from_ns.min(self.now_ns), self.now_ns);
+        self.push_gap(Gap { reason: GapReason::Feed, exact: true, count, from_ns, to_ns });
+    }
+
     /// Takes packets that arrived one after the other, such as those of a block.
     pub fn on_packets(&mut self, packets: &[RawPacket<'_>], hasher: &mut dyn LeafHasher) {
         if packets.is_empty() {
@@ -311,7 +329,11 @@ impl RecordStream {
 
     /// Writes a mark.
     pub fn on_mark(&mut self, what: MarkKind, object: &impl Serialize) {
-        self.push(Body::Mark(Mark::new(what, object)));
+        self.push_mark(Mark::new(what, object));
+    }
+
+    pub(crate) fn push_mark(&mut self, mark: Mark<'static>) {
+        self.push(Body::Mark(mark));
     }
 
     /// Closes the open batch if it is due.

@@ -1,11 +1,12 @@
 //! Options of `record`.
 
 use crate::cli::Failure;
+use crate::record::feed::FeedListener;
 use crate::record::link::Master;
 use clap::Args;
 use evergate_capture::Filter;
 use evergate_evidence::statement::Partition;
-use evergate_submission::{Trust, parse_id};
+use evergate_submission::{Identity, Trust, is_unix_path, parse_id};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -44,6 +45,12 @@ pub struct RecordArgs {
     /// Key of this Recorder, in PEM
     #[arg(long, value_name = "FILE", requires = "certificate")]
     pub key: Option<PathBuf>,
+    /// Where switches send sealed secrets and requests: path of a Unix socket, or ADDRESS:PORT for TLS
+    #[arg(long, value_name = "SOCKET", conflicts_with = "read")]
+    pub feed: Option<String>,
+    /// Id of a switch that may connect by TLS; repeat it for each
+    #[arg(long, value_name = "HEX", requires = "feed")]
+    pub feed_switch: Vec<String>,
     /// Size of the capture ring
     #[arg(long, value_name = "MIB", default_value_t = 512, value_parser = clap::value_parser!(u32).range(2..=65536))]
     pub ring: u32,
@@ -132,6 +139,34 @@ impl RecordArgs {
             }
         };
         Ok(Some(Master { address: with_port(host), trust }))
+    }
+
+    /// The place where switches connect.
+    pub(crate) fn feed_listener(&self, identity: &Identity) -> Result<Option<FeedListener>, Failure> {
+        let Some(place) = &self.feed else { return Ok(None) };
+        let listener = if is_unix_path(place) {
+            FeedListener::unix(Path::new(place))
+        } else {
+            let ids = self.feed_switch.iter().map(|text| {
+                let wrong = || {
+                    format!("feed: --feed-switch {text:?} is no id; `evergate audit identity` prints that of a switch")
+                };
+                parse_id(text).ok_or_else(|| Failure::wrong(wrong()))
+            });
+            let ids = ids.collect::<Result<Vec<_>, _>>()?;
+            if ids.is_empty() {
+                return Err(Failure::wrong(
+                    "feed: no switch may connect by TLS; give --feed-switch ID for each, or a Unix socket",
+                ));
+            }
+            FeedListener::tls(place, identity, ids)
+        };
+        let listener = listener.map_err(|error| {
+            Failure::wrong(format!(
+                "feed: cannot listen at {place}: {error}; free it, or give another --feed"
+            ))
+        });
+        listener.map(Some)
     }
 
     /// Time after which the Recorder ends by itself.

@@ -4,6 +4,7 @@
 //! room it counts them, and the stream declares them lost.
 
 use crate::record::disk_space::DiskSpace;
+use crate::record::feed::FeedIntake;
 use crate::record::job::{Job, Totals};
 use crate::record::source::Fed;
 use evergate_capture::{BlockView, RawPacket as RingPacket};
@@ -36,6 +37,7 @@ pub(crate) struct Digest {
     outlet: Outlet,
     space: DiskSpace,
     spilled: Arc<AtomicUsize>,
+    feeds: FeedIntake,
     counts: Counts,
     /// Frames of a block with their VLAN tags put back.
     tagged: Vec<u8>,
@@ -56,10 +58,11 @@ impl Digest {
         outlet: Outlet,
         space: DiskSpace,
         spilled: Arc<AtomicUsize>,
+        feeds: FeedIntake,
     ) -> Digest {
         let counts = Counts::default();
         let (tagged, block) = (Vec::new(), Vec::new());
-        Digest { stream, outlet, space, spilled, counts, tagged, block }
+        Digest { stream, outlet, space, spilled, feeds, counts, tagged, block }
     }
 
     /// Runs until the ring thread ends. Answers what the last mark needs.
@@ -81,6 +84,7 @@ impl Digest {
                     self.spilled.fetch_sub(bytes.len(), Ordering::Relaxed);
                     self.block = bytes;
                 }
+                Job::Feed(job) => self.feeds.on_job(job, now_ns(), &mut self.stream),
                 Job::Totals(totals, interface) => {
                     self.on_totals(&totals);
                     let totals = InterfaceTotals { received: interface.received, missed: interface.missed };

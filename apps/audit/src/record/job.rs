@@ -1,5 +1,6 @@
 //! Work that the ring thread hands to the digest thread, in order of arrival.
 
+use crate::record::feed::FeedJob;
 use evergate_capture::{Block, BlockView, Counters, InterfaceStatistics};
 use std::fs::File;
 use std::io;
@@ -14,6 +15,8 @@ pub(crate) enum Job {
     Block(HeldBlock, Totals),
     /// A block that emergency mode wrote to a file.
     Spilled(Spilled, Totals),
+    /// A message of a switch.
+    Feed(FeedJob),
     /// Totals without a block.
     Totals(Totals, Interface),
 }

@@ -7,6 +7,7 @@ mod args;
 mod baseline;
 mod digest;
 mod disk_space;
+mod feed;
 mod file_source;
 mod identity;
 mod job;
@@ -44,8 +45,9 @@ pub fn run(args: &RecordArgs) -> Result<ExitCode, Failure> {
         (Some(interface), None) => interface_source(args, interface)?,
         (None, None) => return Err(Failure::wrong("give --interface IF or --read FILE")),
     };
+    let feed = args.feed_listener(&identity)?;
     drop_privileges().map_err(|error| Failure::wrong(error.to_string()))?;
-    session::Session { args, store, info, identity, recovered, master, source }.run()
+    session::Session { args, store, info, identity, recovered, master, source, feed }.run()
 }
 
 fn file_source(file: &Path, store: &Store, recovered: &Recovered) -> Result<Source, Failure> {

@@ -4,6 +4,7 @@ use crate::cli::Failure;
 use crate::index::{IndexWriter, catch_up};
 use crate::record::args::RecordArgs;
 use crate::record::digest::{Outlet, Unanswered};
+use crate::record::feed::{FeedListener, Uncovered};
 use crate::record::link::{Link, Master};
 use crate::record::receipts::last_acknowledged;
 use crate::record::recovery::Recovered;
@@ -42,6 +43,7 @@ pub(crate) struct Session<'a> {
     pub(crate) recovered: Recovered,
     pub(crate) master: Option<Master>,
     pub(crate) source: Source,
+    pub(crate) feed: Option<FeedListener>,
 }
 
 /// Content of START and STOP: counters of the interface since it exists. JSON (RFC 8785): keys in order.
@@ -85,21 +87,28 @@ impl Session<'_> {
         let link = Arc::new(self.link(unanswered.clone())?);
         let stream = self.stream();
         let has_records = self.recovered.next_seq > 1;
-        let Session { args, store, info, identity, source, .. } = self;
+        let Session { args, store, info, identity, source, feed, .. } = self;
         let (name, baseline) = (source.name(), source.baseline(args.is_whole()));
         let (outputs, output_queue) = sync_channel(OUTPUTS_MAX);
         let (recycled, recycled_queue) = channel();
+        let uncovered = Uncovered::default();
         let (commits, commit_queue) = channel();
         let writer = Writer::new(store.clone(), commits);
         let (commit_store, commit_link, link_thread) = (store.clone(), link.clone(), link.clone());
 
-        let running = source.start(stream, Outlet::new(unanswered, outputs, recycled_queue), &store, stop)?;
+        let running = source.start(
+            stream,
+            Outlet::new(unanswered, outputs, recycled_queue),
+            &store,
+            stop,
+            (feed, uncovered.clone()),
+        )?;
         let writer = spawn("writer", move || {
             let result = writer.run(&output_queue, &recycled);
             result.map_err(|error| format!("store: cannot write a segment: {error}"))
         })?;
         let committer = spawn("committer", move || {
-            let result = commit(&commit_store, &commit_queue, &commit_link, baseline);
+            let result = commit(&commit_store, &commit_queue, &commit_link, &uncovered, baseline);
             result.map_err(|error| format!("store: cannot write the statements: {error}"))
         })?;
         let linked = spawn("link", move || link_thread.run(&identity))?;

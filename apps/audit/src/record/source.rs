@@ -4,6 +4,7 @@ use crate::cli::Failure;
 use crate::record::baseline::{BaselineFile, missed_since};
 use crate::record::digest::{Counts, Digest, Outlet, now_ns};
 use crate::record::disk_space::{DiskSpace, RESERVE_BYTES};
+use crate::record::feed::{FeedIntake, FeedListener, Uncovered};
 use crate::record::file_source;
 use crate::record::ring_thread::RingThread;
 use crate::record::session::{join, spawn};
@@ -92,6 +93,7 @@ impl Source {
         outlet: Outlet,
         store: &Store,
         stop: &Arc<AtomicBool>,
+        (feed, uncovered): (Option<FeedListener>, Uncovered),
     ) -> Result<Running, Failure> {
         let (ring, before) = match self {
             Source::Interface(ring, before) => (ring, before),
@@ -102,11 +104,17 @@ impl Source {
         };
         let interface = Some(ring.interface().clone());
         let (jobs, queue) = channel();
+        if let Some(feed) = feed {
+            let (jobs, stop) = (jobs.clone(), stop.clone());
+            // It ends with the flag.
+            drop(spawn("feed", move || Ok(feed.run(&jobs, &stop)))?);
+        }
         let spilled = Arc::default();
         let folder = store.root().to_owned();
         let ring =
             RingThread::new(ring, before, jobs, stop.clone(), RETIRE, folder.clone(), Arc::clone(&spilled));
-        let digest = Digest::new(stream, outlet, DiskSpace::new(folder, RESERVE_BYTES), spilled);
+        let space = DiskSpace::new(folder, RESERVE_BYTES);
+        let digest = Digest::new(stream, outlet, space, spilled, FeedIntake::new(uncovered));
         let ring = spawn("ring", move || ring.run().map_err(|error| error.to_string()))?;
         let digest = spawn("digest", move || digest.run(&queue).map_err(|error| format!("digest: {error}")))?;
         Ok(Running { ring: Some(ring), digest, interface })

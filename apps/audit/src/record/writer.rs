@@ -5,6 +5,7 @@
 //! it the ring, until there is room: no record that has a number is lost.
 
 use crate::record::baseline::BaselineFile;
+use crate::record::feed::Uncovered;
 use crate::record::link::Link;
 use crate::record::rows::{BatchRows, Rows};
 use crate::store::Store;
@@ -121,6 +122,7 @@ pub(crate) fn commit(
     store: &Store,
     commits: &Receiver<Commit>,
     link: &Link,
+    feeds: &Uncovered,
     mut baseline: Option<BaselineFile>,
 ) -> io::Result<()> {
     let mut statements = File::options().create(true).append(true).open(store.statements())?;
@@ -139,6 +141,7 @@ pub(crate) fn commit(
         statements.sync_data()?;
         let mut last = None;
         for commit in waiting {
+            feeds.on_durable(commit.statement.span.last_seq);
             last = Some((commit.statement.counters, commit.statement.span.last_ns));
             link.on_durable(&commit.statement, commit.segment, commit.rows);
         }

@@ -6,7 +6,7 @@ use evergate_audit::index::{BatchRow, IndexEvent, IndexWriter, ProofPlace, Recor
 use evergate_audit::store::{Store, StoreInfo};
 use evergate_evidence::connection_record::{ConnectionRecord, Counts, Endpoints, TlsHellos};
 use evergate_evidence::mark::{Mark, MarkKind, SegmentBegin, SegmentEnd};
-use evergate_evidence::record::{Body, Direction, Packet, Record, RequestRecord};
+use evergate_evidence::record::{Body, Direction, Packet, Record, RequestLeg, RequestRecord};
 use evergate_evidence::segment::SegmentEncoder;
 use evergate_evidence::statement::{Counters, Partition, Span, Statement};
 use std::fs::File;
@@ -229,10 +229,15 @@ impl<'a> StoreBuilder<'a> {
             index,
             time_ns,
             client_random: random_of(connection),
+            client: RequestLeg {
+                peer: SocketAddr::from(([10, 0, 0, 1], 50_000)),
+                local: SocketAddr::from(([10, 0, 0, 2], 443)),
+            },
+            server: None,
             status: 200,
             flags: 0,
-            id: id.as_bytes(),
-            given_id,
+            id: id.as_bytes().into(),
+            given_id: given_id.into(),
         }));
     }
 

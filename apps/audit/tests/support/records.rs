@@ -3,7 +3,8 @@
 use super::{Built, Random, StoreWriter};
 use evergate_evidence::connection_record::{ConnectionRecord, Counts, Endpoints, TlsHellos};
 use evergate_evidence::mark::{Mark, MarkKind};
-use evergate_evidence::record::{Body, Direction, Gap, GapReason, Packet, RequestRecord};
+use evergate_evidence::record::{Body, Direction, Gap, GapReason, Packet, RequestLeg, RequestRecord};
+use std::net::SocketAddr;
 use std::path::Path;
 
 /// Size of a random store.
@@ -96,16 +97,21 @@ fn step(
             writer.push(Body::Gap(gap));
         }
         1 => writer.push(Body::Mark(Mark { what: MarkKind::Counters, json: r#"{"rx":1}"#.into() })),
-        2 => writer.push(Body::Envelope(b"sealed secrets of a connection")),
+        2 => writer.push(Body::Envelope(b"sealed secrets of a connection".into())),
         3 => writer.push(Body::Request(RequestRecord {
             switch_connection: 9,
             index: 1,
             time_ns: writer.time_ns,
             client_random: [7; 32],
+            client: RequestLeg {
+                peer: SocketAddr::from(([10, 0, 0, 1], 50_000)),
+                local: SocketAddr::from(([10, 0, 0, 2], 443)),
+            },
+            server: None,
             status: 200,
             flags: 0,
-            id: b"0123456789abcdef00000001",
-            given_id: b"",
+            id: b"0123456789abcdef00000001".into(),
+            given_id: b"".into(),
         })),
         4..7 if !connections.is_empty() => {
             let connection = connections.swap_remove(random.below(connections.len() as u64) as usize);
