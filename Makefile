@@ -12,6 +12,9 @@ RELEASE = own=$$(for flag in $$RUSTFLAGS; do printf '%s\037' "$$flag"; done); \
 	export CARGO_ENCODED_RUSTFLAGS="$$own$$(printf -- '$(PROFILE)' '$(CURDIR)/dist/evergate.profdata')"; \
 	$(CARGO) build --release --locked -p
 
+# Storage features of evergate-audit in packages.
+AUDIT_FEATURES = evergate-audit/cold,evergate-audit/object-store
+
 .PHONY: setup build demo audit-demo package package-check test lint unit matrix audit-mutations fuzz bench \
 	audit-bench audit-bench-find profile clean help
 
@@ -35,11 +38,12 @@ audit-demo: ## record, sign, find and verify sessions in namespaces; a changed b
 	@$(CARGO) build --profile demo --locked -p evergate -p evergate-audit -p evergate-master
 	@scripts/audit-demo
 
-package: build ## Debian package: target/debian/evergate_*.deb
+package: build ## Debian packages: target/debian/evergate*_*.deb
 	@scripts/setup package
+	@$(RELEASE) evergate-audit -p evergate-master --features $(AUDIT_FEATURES)
 	@scripts/package
 
-package-check: package ## install, run, remove and purge the package in an overlay of this machine (root)
+package-check: package ## install, run, remove and purge the packages in an overlay of this machine (root)
 	@scripts/setup package-check
 	@scripts/package-check
 
