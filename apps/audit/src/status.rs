@@ -97,8 +97,28 @@ fn read(store: &Store) -> Result<Status, Failure> {
     })
 }
 
+/// Free bytes of the store's disk, and the days that they last at the rate of the last day of the record.
+pub(crate) struct Space {
+    pub(crate) free: u64,
+    pub(crate) days_left: Option<f64>,
+}
+
+/// Space for the store now.
+pub(crate) fn space(store: &Store) -> Result<Space, Failure> {
+    let files = store.segments().map_err(|error| failure(&store.root().join("segments"), &error))?;
+    let rows = SegmentTable::open_to_read(store)?.map_or(Ok(Vec::new()), |table| table.all())?;
+    let free = disk(store)?.free;
+    Ok(Space { free, days_left: days_left(free, segments(&files, &rows, 0).bytes_per_day) })
+}
+
+/// Days until the disk is full.
+fn days_left(free: u64, bytes_per_day: Option<u64>) -> Option<f64> {
+    bytes_per_day.filter(|rate| *rate > 0).map(|rate| free as f64 / rate as f64)
+}
+
 fn segments(files: &[SegmentPath], rows: &[IndexedSegment], deleted: u64) -> Segments {
-    let is_file = |row: &&IndexedSegment| files.iter().any(|file| file.number == row.row.number);
+    let is_file =
+        |row: &&IndexedSegment| files.binary_search_by_key(&row.row.number, |file| file.number).is_ok();
     let timed: Vec<(u64, u64, u64)> = rows
         .iter()
         .filter(is_file)
@@ -164,7 +184,7 @@ fn failure(path: &Path, error: &dyn std::fmt::Display) -> Failure {
 impl Status {
     /// Days until the disk is full at the rate of the last day of the record.
     fn days_left(&self) -> Option<f64> {
-        self.segments.bytes_per_day.filter(|rate| *rate > 0).map(|rate| self.disk.free as f64 / rate as f64)
+        days_left(self.disk.free, self.segments.bytes_per_day)
     }
 
     fn to_json(&self) -> Value {

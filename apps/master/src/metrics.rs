@@ -1,11 +1,9 @@
 //! Counters of the Master, and the page that Prometheus reads.
 
 use evergate_evidence::submission::RefusalCode;
-use std::fmt::Write as _;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use evergate_metrics::{Kind, Page};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Upper bounds of the latency histogram, in ms.
@@ -90,89 +88,29 @@ impl Metrics {
 
     /// The page.
     pub fn page(&self) -> String {
-        let mut out = String::new();
-        let rows = [
-            ("entries_total", "counter", "Entries appended to the log", get(&self.entries)),
-            ("signatures_total", "counter", "Checkpoints signed", get(&self.signatures)),
-            ("signature_failures_total", "counter", "Signatures that failed", get(&self.signature_failures)),
-            ("receipts_total", "counter", "Receipts sent", get(&self.receipts)),
-            ("recorders_connected", "gauge", "Recorders connected", get(&self.connected)),
-            ("handshake_failures_total", "counter", "Handshakes that failed", get(&self.handshake_failures)),
-            (
-                "witness_failures_total",
-                "counter",
-                "Requests to witnesses that failed",
-                get(&self.witness_failures),
-            ),
-            (
-                "tsa_failures_total",
-                "counter",
-                "Requests for time stamps that failed",
-                get(&self.tsa_failures),
-            ),
-            ("timestamps_total", "counter", "Time stamps in the log", get(&self.timestamps)),
-            ("clock_steps_total", "counter", "Times at which the clock went back", get(&self.clock_steps)),
-            ("log_size", "gauge", "Entries of the newest checkpoint", get(&self.log_size)),
-        ];
-        for (name, kind, help, value) in rows {
-            let name = format!("evergate_master_{name}");
-            let _ = writeln!(out, "# HELP {name} {help}.\n# TYPE {name} {kind}\n{name} {value}");
-        }
-        let name = "evergate_master_refused_total";
-        let _ = writeln!(out, "# HELP {name} Refusals by reason.\n# TYPE {name} counter");
-        for (reason, value) in self.refused() {
-            let _ = writeln!(out, "{name}{{reason=\"{reason}\"}} {value}");
-        }
-        put_histogram(&mut out, "signature_seconds", "Time of a signature", &self.signature_ms);
-        put_histogram(&mut out, "receipt_seconds", "Time from a statement to its receipt", &self.receipt_ms);
-        out
+        use Kind::{Counter, Gauge};
+        let mut page = Page::new("evergate_master");
+        let mut put = |name, kind, help, counter| page.put(name, kind, help, get(counter));
+        put("entries_total", Counter, "Entries appended to the log", &self.entries);
+        put("signatures_total", Counter, "Checkpoints signed", &self.signatures);
+        put("signature_failures_total", Counter, "Signatures that failed", &self.signature_failures);
+        put("receipts_total", Counter, "Receipts sent", &self.receipts);
+        put("recorders_connected", Gauge, "Recorders connected", &self.connected);
+        put("handshake_failures_total", Counter, "Handshakes that failed", &self.handshake_failures);
+        put("witness_failures_total", Counter, "Requests to witnesses that failed", &self.witness_failures);
+        put("tsa_failures_total", Counter, "Requests for time stamps that failed", &self.tsa_failures);
+        put("timestamps_total", Counter, "Time stamps in the log", &self.timestamps);
+        put("clock_steps_total", Counter, "Times at which the clock went back", &self.clock_steps);
+        put("log_size", Gauge, "Entries of the newest checkpoint", &self.log_size);
+        page.put_labelled("refused_total", Counter, "Refusals by reason", "reason", self.refused());
+        put_histogram(&mut page, "signature_seconds", "Time of a signature", &self.signature_ms);
+        put_histogram(&mut page, "receipt_seconds", "Time from a statement to its receipt", &self.receipt_ms);
+        page.into_text()
     }
 }
 
-fn put_histogram(out: &mut String, name: &str, help: &str, histogram: &Mutex<Histogram>) {
+fn put_histogram(page: &mut Page, name: &str, help: &str, histogram: &Mutex<Histogram>) {
     let histogram = histogram.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let name = format!("evergate_master_{name}");
-    let _ = writeln!(out, "# HELP {name} {help}.\n# TYPE {name} histogram");
-    let mut sum = 0;
-    for (bound, bucket) in BOUNDS_MS.iter().zip(histogram.buckets) {
-        sum += bucket;
-        let _ = writeln!(out, "{name}_bucket{{le=\"{}\"}} {sum}", *bound as f64 / 1000.0);
-    }
-    sum += histogram.buckets[BOUNDS_MS.len()];
-    let seconds = histogram.sum_us as f64 / 1e6;
-    let _ = writeln!(out, "{name}_bucket{{le=\"+Inf\"}} {sum}\n{name}_sum {seconds}\n{name}_count {sum}");
-}
-
-/// Answers every request with the page, one after the other. A reader has one second.
-pub fn serve(listener: &TcpListener, metrics: &Arc<Metrics>) {
-    for socket in listener.incoming() {
-        let Ok(socket) = socket else {
-            std::thread::sleep(Duration::from_millis(100));
-            continue;
-        };
-        let _ = answer(socket, metrics);
-    }
-}
-
-fn answer(mut socket: TcpStream, metrics: &Metrics) -> std::io::Result<()> {
-    socket.set_read_timeout(Some(Duration::from_secs(1)))?;
-    socket.set_write_timeout(Some(Duration::from_secs(1)))?;
-    let mut head = [0; 4096];
-    let mut len = 0;
-    while len < head.len() && !head[..len].windows(4).any(|end| end == b"\r\n\r\n") {
-        match socket.read(&mut head[len..])? {
-            0 => return Ok(()),
-            read => len += read,
-        }
-    }
-    let (status, body) = match head.starts_with(b"GET /metrics ") {
-        true => ("200 OK", metrics.page()),
-        false => ("404 Not Found", "GET /metrics\n".to_owned()),
-    };
-    let kind = "text/plain; version=0.0.4";
-    write!(
-        socket,
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    )
+    let bounds = BOUNDS_MS.map(|bound| bound as f64 / 1000.0);
+    page.put_histogram(name, help, &bounds, &histogram.buckets, histogram.sum_us as f64 / 1e6);
 }

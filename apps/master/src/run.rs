@@ -3,7 +3,7 @@
 use crate::checkpoint_file::CheckpointFile;
 use crate::config::{Config, SignerConfig};
 use crate::log::{Log, Opened};
-use crate::metrics::{self, Metrics};
+use crate::metrics::Metrics;
 use crate::problem::{Problem, file_problem};
 use crate::publisher::{Publisher, Publishing};
 use crate::sequencer::{INPUTS_MAX, Input, Sequencer, wall_ms};
@@ -72,7 +72,7 @@ pub fn run(config: &Config, signer_delay: Duration) -> Result<bool, Problem> {
     start_timestamping(config, &inputs, &file, &metrics);
     if let Some(listener) = metrics_listener {
         let metrics = metrics.clone();
-        spawn("metrics", move || metrics::serve(&listener, &metrics));
+        spawn("metrics", move || evergate_metrics::serve(&listener, || metrics.page()));
     }
     let server = Arc::new(server(config, tls, inputs.clone(), metrics.clone()));
     spawn("accept", move || server::accept(&listener, &server));

@@ -118,6 +118,11 @@ impl Losses {
         }
     }
 
+    /// Packets that a full disk kept from being written.
+    pub fn unwritten(&self) -> u64 {
+        self.unwritten.pending + self.unwritten.declared
+    }
+
     /// Whether every packet that the sockets counted is written or declared lost.
     pub fn is_balanced(&self) -> bool {
         self.unwritten.pending == 0

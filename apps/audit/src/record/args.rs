@@ -7,6 +7,7 @@ use clap::Args;
 use evergate_capture::Filter;
 use evergate_evidence::statement::Partition;
 use evergate_submission::{Identity, Trust, is_unix_path, parse_id};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -72,6 +73,9 @@ pub struct RecordArgs {
     /// Age at which a segment ends
     #[arg(long, value_name = "S", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(1..=86400))]
     pub segment_age: u32,
+    /// Serve metrics for Prometheus on this address, such as 127.0.0.1:9311
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "read")]
+    pub metrics: Option<SocketAddr>,
     /// End after this time
     #[arg(long, value_name = "S")]
     pub seconds: Option<u64>,

@@ -6,6 +6,7 @@
 use crate::record::disk_space::DiskSpace;
 use crate::record::feed::FeedIntake;
 use crate::record::job::{Job, Totals};
+use crate::record::metrics::Metrics;
 use crate::record::source::Fed;
 use evergate_capture::{BlockView, RawPacket as RingPacket};
 use evergate_digest::{Message, sha256_many};
@@ -15,7 +16,7 @@ use evergate_recorder::losses::{InterfaceTotals, RingTotals};
 use evergate_recorder::stream::{LeafHasher, LeafHead, Output, RawPacket, RecordStream};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -36,8 +37,8 @@ pub(crate) struct Digest {
     stream: RecordStream,
     outlet: Outlet,
     space: DiskSpace,
-    spilled: Arc<AtomicUsize>,
     feeds: FeedIntake,
+    metrics: Arc<Metrics>,
     counts: Counts,
     /// Frames of a block with their VLAN tags put back.
     tagged: Vec<u8>,
@@ -57,12 +58,12 @@ impl Digest {
         stream: RecordStream,
         outlet: Outlet,
         space: DiskSpace,
-        spilled: Arc<AtomicUsize>,
         feeds: FeedIntake,
+        metrics: Arc<Metrics>,
     ) -> Digest {
         let counts = Counts::default();
         let (tagged, block) = (Vec::new(), Vec::new());
-        Digest { stream, outlet, space, spilled, feeds, counts, tagged, block }
+        Digest { stream, outlet, space, feeds, metrics, counts, tagged, block }
     }
 
     /// Runs until the ring thread ends. Answers what the last mark needs.
@@ -81,7 +82,7 @@ impl Digest {
                     if let Some(view) = BlockView::new(&bytes) {
                         self.on_block(&view);
                     }
-                    self.spilled.fetch_sub(bytes.len(), Ordering::Relaxed);
+                    self.metrics.spilled.fetch_sub(bytes.len(), Ordering::Relaxed);
                     self.block = bytes;
                 }
                 Job::Feed(job) => self.feeds.on_job(job, now_ns(), &mut self.stream),
@@ -91,6 +92,7 @@ impl Digest {
                     self.stream.on_interface(totals);
                 }
             }
+            self.metrics.record_stream(&self.counts, &self.stream);
             if !self.outlet.pass_on(&mut self.stream) {
                 break; // the writer ended with an error
             }

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -51,6 +51,7 @@ pub(crate) struct Link {
     state: Mutex<State>,
     rows: Mutex<HeldRows>,
     changed: Condvar,
+    is_connected: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -115,12 +116,23 @@ impl Link {
             phase: Phase::Recording,
         };
         let rows = Mutex::new(HeldRows::new(index, master.is_some()));
-        Link { store, master, unanswered, state: Mutex::new(state), rows, changed: Condvar::new() }
+        let (state, changed, is_connected) = (Mutex::new(state), Condvar::new(), AtomicBool::new(false));
+        Link { store, master, unanswered, state, rows, changed, is_connected }
     }
 
     /// Whether the Recorder has a Master.
     pub(crate) fn has_master(&self) -> bool {
         self.master.is_some()
+    }
+
+    /// Whether the Master has accepted this Recorder and the connection stands.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.is_connected.load(Ordering::Relaxed)
+    }
+
+    /// Rows that the index lacks until it catches up.
+    pub(crate) fn index_rows_lost(&self) -> u64 {
+        self.rows().lost()
     }
 
     /// Takes a statement that is on disk.
@@ -168,7 +180,10 @@ impl Link {
                         eprintln!("evergate-audit: master: connected to {} again", master.address);
                     }
                     (delay, warned, was_connected) = (RETRY_FIRST, false, true);
-                    if let Err(error) = self.serve(session) {
+                    self.is_connected.store(true, Ordering::Relaxed);
+                    let served = self.serve(session);
+                    self.is_connected.store(false, Ordering::Relaxed);
+                    if let Err(error) = served {
                         eprintln!(
                             "evergate-audit: master: lost the connection to {}: {error}; trying again",
                             master.address

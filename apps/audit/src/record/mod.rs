@@ -12,6 +12,7 @@ mod file_source;
 mod identity;
 mod job;
 mod link;
+mod metrics;
 mod receipts;
 mod recovery;
 mod report;
@@ -46,8 +47,9 @@ pub fn run(args: &RecordArgs) -> Result<ExitCode, Failure> {
         (None, None) => return Err(Failure::wrong("give --interface IF or --read FILE")),
     };
     let feed = args.feed_listener(&identity)?;
+    let metrics = args.metrics.map(metrics::listen).transpose()?;
     drop_privileges().map_err(|error| Failure::wrong(error.to_string()))?;
-    session::Session { args, store, info, identity, recovered, master, source, feed }.run()
+    session::Session { args, store, info, identity, recovered, master, source, feed, metrics }.run()
 }
 
 fn file_source(file: &Path, store: &Store, recovered: &Recovered) -> Result<Source, Failure> {

@@ -4,6 +4,7 @@
 //! [`SPILL_BYTES_MAX`] of spill files. Beyond both the kernel drops packets and counts them.
 
 use crate::record::job::{HeldBlock, Interface, Job, Spilled, Totals};
+use crate::record::metrics::Metrics;
 use evergate_capture::{CaptureError, InterfaceStatistics, Ring, Wait};
 use evergate_recorder::emergency::{Change, Emergency};
 use std::fs::File;
@@ -34,12 +35,13 @@ pub(crate) struct RingThread {
     begin: Instant,
     held: Arc<AtomicUsize>,
     spill: Spill,
+    metrics: Arc<Metrics>,
     tick: Instant,
 }
 
 /// The files of blocks without a digest.
 #[derive(Debug)]
-struct Spill {
+pub(crate) struct Spill {
     folder: PathBuf,
     file: Option<(Arc<File>, u64)>,
     number: u64,
@@ -54,8 +56,8 @@ impl RingThread {
         jobs: Sender<Job>,
         stop: Arc<AtomicBool>,
         retire: Duration,
-        folder: PathBuf,
-        pending: Arc<AtomicUsize>,
+        spill: Spill,
+        metrics: Arc<Metrics>,
     ) -> RingThread {
         RingThread {
             ring,
@@ -66,7 +68,8 @@ impl RingThread {
             emergency: Emergency::default(),
             begin: Instant::now(),
             held: Arc::default(),
-            spill: Spill { folder, file: None, number: 0, pending },
+            spill,
+            metrics,
             tick: Instant::now(),
         }
     }
@@ -133,11 +136,13 @@ impl RingThread {
             ),
             None => {}
         }
-        Ok(Totals {
+        let totals = Totals {
             ring: self.ring.counters()?,
             emergency_ms: self.emergency.lasted_ms(now_ns),
             is_emergency: self.emergency.is_active(),
-        })
+        };
+        self.metrics.record_ring(occupied, self.ring.blocks(), &totals);
+        Ok(totals)
     }
 
     fn tick(&mut self) -> Result<(), CaptureError> {
@@ -154,6 +159,10 @@ impl RingThread {
 }
 
 impl Spill {
+    pub(crate) fn new(folder: PathBuf, pending: Arc<AtomicUsize>) -> Spill {
+        Spill { folder, file: None, number: 0, pending }
+    }
+
     /// Writes a block; `None` when the files are full or the disk is.
     fn write(&mut self, block: &HeldBlock) -> Option<Spilled> {
         let bytes = block.bytes();

@@ -55,6 +55,11 @@ impl HeldRows {
         HeldRows { index, waits_for_receipts, held: VecDeque::new(), count: 0 }
     }
 
+    /// Rows that the index lacks until it catches up.
+    pub(crate) fn lost(&self) -> u64 {
+        self.index.lost()
+    }
+
     /// Takes the rows of a batch whose statement is on disk.
     pub(crate) fn on_durable(&mut self, statement: &Statement, rows: BatchRows) {
         let batch = BatchRow {

@@ -6,6 +6,7 @@ use crate::record::args::RecordArgs;
 use crate::record::digest::{Outlet, Unanswered};
 use crate::record::feed::{FeedListener, Uncovered};
 use crate::record::link::{Link, Master};
+use crate::record::metrics::{self, Metrics};
 use crate::record::receipts::last_acknowledged;
 use crate::record::recovery::Recovered;
 use crate::record::report::Report;
@@ -23,6 +24,7 @@ use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
+use std::net::TcpListener;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,6 +46,8 @@ pub(crate) struct Session<'a> {
     pub(crate) master: Option<Master>,
     pub(crate) source: Source,
     pub(crate) feed: Option<FeedListener>,
+    /// Listener of `--metrics`.
+    pub(crate) metrics: Option<TcpListener>,
 }
 
 /// Content of START and STOP: counters of the interface since it exists. JSON (RFC 8785): keys in order.
@@ -85,9 +89,10 @@ impl Session<'_> {
     fn record(self, stop: &Arc<AtomicBool>) -> Result<(Report, Option<Failure>), Failure> {
         let unanswered = Unanswered::default();
         let link = Arc::new(self.link(unanswered.clone())?);
-        let stream = self.stream();
+        let metrics = Arc::new(Metrics::new());
+        let stream = self.stream(&metrics);
         let has_records = self.recovered.next_seq > 1;
-        let Session { args, store, info, identity, source, feed, .. } = self;
+        let Session { args, store, info, identity, source, feed, metrics: listener, .. } = self;
         let (name, baseline) = (source.name(), source.baseline(args.is_whole()));
         let (outputs, output_queue) = sync_channel(OUTPUTS_MAX);
         let (recycled, recycled_queue) = channel();
@@ -96,13 +101,9 @@ impl Session<'_> {
         let writer = Writer::new(store.clone(), commits);
         let (commit_store, commit_link, link_thread) = (store.clone(), link.clone(), link.clone());
 
-        let running = source.start(
-            stream,
-            Outlet::new(unanswered, outputs, recycled_queue),
-            &store,
-            stop,
-            (feed, uncovered.clone()),
-        )?;
+        let outlet = Outlet::new(unanswered, outputs, recycled_queue);
+        let feed = feed.map(|feed| (feed, uncovered.clone()));
+        let running = source.start(stream, outlet, &store, stop, &metrics, feed)?;
         let writer = spawn("writer", move || {
             let result = writer.run(&output_queue, &recycled);
             result.map_err(|error| format!("store: cannot write a segment: {error}"))
@@ -112,6 +113,9 @@ impl Session<'_> {
             result.map_err(|error| format!("store: cannot write the statements: {error}"))
         })?;
         let linked = spawn("link", move || link_thread.run(&identity))?;
+        if let Some(listener) = listener {
+            metrics::start(listener, &metrics, &link, &store)?;
+        }
         if has_records {
             catch_up_index(store.clone())?;
         }
@@ -149,7 +153,7 @@ impl Session<'_> {
     }
 
     /// The stream, continued where the store ends, up to its START mark.
-    fn stream(&self) -> RecordStream {
+    fn stream(&self, metrics: &Metrics) -> RecordStream {
         let Session { args, info, recovered, source, .. } = self;
         let now_ns = source.start_ns();
         let origin = Origin {
@@ -177,6 +181,7 @@ impl Session<'_> {
         if recovered.next_seq > 1 {
             let (count, from_ns) = source.missed(&self.store).unwrap_or((0, now_ns));
             stream.on_down(count, from_ns);
+            metrics.record_down(count);
         }
         stream
     }

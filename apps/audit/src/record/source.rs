@@ -6,7 +6,8 @@ use crate::record::digest::{Counts, Digest, Outlet, now_ns};
 use crate::record::disk_space::{DiskSpace, RESERVE_BYTES};
 use crate::record::feed::{FeedIntake, FeedListener, Uncovered};
 use crate::record::file_source;
-use crate::record::ring_thread::RingThread;
+use crate::record::metrics::Metrics;
+use crate::record::ring_thread::{RingThread, Spill};
 use crate::record::session::{join, spawn};
 use crate::store::Store;
 use evergate_capture::{Interface, InterfaceStatistics, Ring};
@@ -93,7 +94,8 @@ impl Source {
         outlet: Outlet,
         store: &Store,
         stop: &Arc<AtomicBool>,
-        (feed, uncovered): (Option<FeedListener>, Uncovered),
+        metrics: &Arc<Metrics>,
+        feed: Option<(FeedListener, Uncovered)>,
     ) -> Result<Running, Failure> {
         let (ring, before) = match self {
             Source::Interface(ring, before) => (ring, before),
@@ -104,17 +106,19 @@ impl Source {
         };
         let interface = Some(ring.interface().clone());
         let (jobs, queue) = channel();
-        if let Some(feed) = feed {
+        let folder = store.root().to_owned();
+        let intake = feed
+            .as_ref()
+            .map_or_else(FeedIntake::default, |(_, uncovered)| FeedIntake::new(uncovered.clone()));
+        if let Some((listener, _)) = feed {
             let (jobs, stop) = (jobs.clone(), stop.clone());
             // It ends with the flag.
-            drop(spawn("feed", move || Ok(feed.run(&jobs, &stop)))?);
+            drop(spawn("feed", move || Ok(listener.run(&jobs, &stop)))?);
         }
-        let spilled = Arc::default();
-        let folder = store.root().to_owned();
-        let ring =
-            RingThread::new(ring, before, jobs, stop.clone(), RETIRE, folder.clone(), Arc::clone(&spilled));
+        let spill = Spill::new(folder.clone(), metrics.spilled.clone());
+        let ring = RingThread::new(ring, before, jobs, stop.clone(), RETIRE, spill, metrics.clone());
         let space = DiskSpace::new(folder, RESERVE_BYTES);
-        let digest = Digest::new(stream, outlet, space, spilled, FeedIntake::new(uncovered));
+        let digest = Digest::new(stream, outlet, space, intake, metrics.clone());
         let ring = spawn("ring", move || ring.run().map_err(|error| error.to_string()))?;
         let digest = spawn("digest", move || digest.run(&queue).map_err(|error| format!("digest: {error}")))?;
         Ok(Running { ring: Some(ring), digest, interface })

@@ -3,5 +3,6 @@
 mod accounting;
 mod crashes;
 mod files;
+mod metrics;
 mod refusals;
 mod rig;

@@ -204,9 +204,12 @@ impl Recorder {
     }
 
     /// Waits for a line of standard error.
-    pub(crate) fn wait_line(&mut self, text: &str) {
+    pub(crate) fn wait_line(&mut self, text: &str) -> String {
         let begin = Instant::now();
-        while !self.lines.lock().unwrap().iter().any(|line| line.contains(text)) {
+        loop {
+            if let Some(line) = self.lines.lock().unwrap().iter().find(|line| line.contains(text)) {
+                return line.clone();
+            }
             let lines = self.lines.lock().unwrap().clone();
             assert!(
                 begin.elapsed() < LIMIT && self.child.try_wait().unwrap().is_none(),
