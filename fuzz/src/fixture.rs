@@ -100,7 +100,7 @@ fn build(generation: u64) -> Snapshot {
         protocol,
         tls: protocol.is_tls().then(|| server_configs()[0].clone()),
         client_policy: None,
-        seals: false,
+        audit: AuditScope::Nothing,
         pool: Some(0),
         trust_forwarded: name == "http",
         redirect_to_https,

@@ -40,7 +40,9 @@ pub use model::{Config, Rules};
 pub use problem::{PROBLEMS_MAX, Problem, Severity, thousands};
 
 use checks::context::{Checks, Names};
-use checks::{certificates, cluster, cluster_cross, cross, listeners, node, pools, rules, runtime_files};
+use checks::{
+    audit, certificates, cluster, cluster_cross, cross, listeners, node, pools, rules, runtime_files,
+};
 use problem::Report;
 use raw::RawConfig;
 use span::{KeyPath, Source};
@@ -201,6 +203,7 @@ fn check(
         listeners: listeners::listeners(&raw, &mut checks),
         rules: rules::rules(&raw, &mut checks),
         cluster: cluster::cluster(&raw, &mut checks),
+        audit: audit::audit(&raw, &mut checks),
         digest: 0,
         folder: base_dir.to_owned(),
     };

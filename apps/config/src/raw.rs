@@ -9,8 +9,8 @@ use evergate_rules::RuleSpec;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    ClientCertificates, ClusterMode, ClusterTiming, HealthKind, LogTime, Policy, Protocol, Renewal, Steering,
-    Sticky, TlsVersion,
+    ClientCertificates, ClusterMode, ClusterTiming, HealthKind, LogTime, OnLoss, Policy, Protocol, Renewal,
+    Steering, Sticky, TlsVersion,
 };
 
 /// The whole file.
@@ -23,6 +23,7 @@ pub(crate) struct RawConfig {
     pub(crate) logs: RawLogs,
     pub(crate) admin: RawAdmin,
     pub(crate) cluster: Option<RawCluster>,
+    pub(crate) audit: Option<RawAudit>,
     #[serde(default)]
     pub(crate) listeners: Vec<RawListener>,
     #[serde(default)]
@@ -54,6 +55,7 @@ pub(crate) struct RawListener {
     pub(crate) tls: Option<String>,
     pub(crate) pool: Option<String>,
     pub(crate) trust_forwarded: bool,
+    pub(crate) audit: bool,
     pub(crate) redirect_to_https: bool,
     pub(crate) limits: Option<RawLimits>,
 }
@@ -83,6 +85,18 @@ pub(crate) struct RawCertificate {
     pub(crate) chain: Option<String>,
     pub(crate) key: Option<String>,
     pub(crate) self_signed: Option<Vec<String>>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawAudit {
+    pub(crate) epochs: Option<String>,
+    pub(crate) log_key: Option<String>,
+    pub(crate) feed: String,
+    pub(crate) recorder: Option<String>,
+    pub(crate) certificate: Option<String>,
+    pub(crate) key: Option<String>,
+    pub(crate) on_loss: OnLoss,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]

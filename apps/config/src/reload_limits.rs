@@ -13,6 +13,9 @@ impl Config {
             let keys = "workers, user, group, pid_file";
             return Some(format!("[node] cannot change while running ({keys}): restart to change it"));
         }
+        if new.audit != self.audit {
+            return Some("[audit] cannot change while running: restart to change it".to_owned());
+        }
         match (&self.cluster, &new.cluster) {
             (None, None) => None,
             (None, Some(_)) => Some("[cluster] cannot come while running: restart to join one".to_owned()),

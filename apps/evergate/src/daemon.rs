@@ -305,6 +305,9 @@ impl Daemon {
                 let _ = thread.join();
             }
         }
+        if let Some(audit) = self.shared.audit.get() {
+            audit.feed.drain(crate::access_log::PATIENCE);
+        }
         self.writer.take()
     }
 }

@@ -279,6 +279,7 @@ fn assemble_listener(
         client_policy,
         pool: listener.pool.map(|pool| pool.0 as u32),
         trust_forwarded: listener.trust_forwarded,
+        audit: listener.audit,
         redirect_to_https: listener.redirect_to_https,
         limits: limits(listener),
     })

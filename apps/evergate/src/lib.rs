@@ -3,6 +3,7 @@
 pub mod access_log;
 pub mod aead;
 pub mod agent;
+pub mod audit;
 pub mod bench_crypto;
 pub mod cli;
 pub mod control;

@@ -283,7 +283,7 @@ fn clone_listener(listener: &evergate_connection::Listener) -> evergate_connecti
         protocol: listener.protocol,
         tls: listener.tls.clone(),
         client_policy: listener.client_policy,
-        seals: listener.seals,
+        audit: listener.audit,
         pool: listener.pool,
         trust_forwarded: listener.trust_forwarded,
         redirect_to_https: listener.redirect_to_https,

@@ -3,9 +3,10 @@
 //! The sealed envelope is part of the session's facts, so a node that continues the connection can send it to a
 //! Recorder again. No node can open an envelope: the keys are those of the Revealer and of the Master.
 
-use crate::connection::Connection;
-use crate::{Effect, Io};
-use evergate_tls::AuditSecrets;
+use crate::connection::{ClientTls, Connection};
+use crate::routing;
+use crate::{AuditScope, Effect, Io, RequestLog};
+use evergate_tls::{AuditSecrets, Position};
 use std::net::SocketAddr;
 
 /// Longest envelope in bytes.
@@ -42,12 +43,39 @@ pub struct SealedSecrets {
 impl Connection {
     /// Whether requests of this connection are recorded: all of its listener's, or those that rules choose.
     pub fn is_audited(&self) -> bool {
-        self.listener().seals
+        self.listener().audit.seals()
     }
 
     /// The sealed secrets, from the end of the handshake on.
     pub fn sealed_secrets(&self) -> Option<&SealedSecrets> {
         self.facts.as_ref().and_then(|facts| facts.sealed.as_deref())
+    }
+
+    /// The id that the switch gives to a request, whatever id the client gave.
+    pub fn own_request_id<'a>(&self, request: u32, out: &'a mut [u8; 24]) -> &'a str {
+        routing::request_id(self.id.0, request, out)
+    }
+
+    /// The address that the client connected to.
+    pub fn local_address(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Whether this request is recorded.
+    pub fn records(&self, request: &RequestLog) -> bool {
+        match self.listener().audit {
+            AuditScope::Nothing => false,
+            AuditScope::ChosenRequests => request.audit,
+            AuditScope::AllRequests => true,
+        }
+    }
+
+    /// Next records of the client, and for the client; `None` before the end of the handshake.
+    pub fn record_positions(&self) -> Option<(Position, Position)> {
+        match &self.tls {
+            ClientTls::Open(records) => Some((records.rx(), records.tx())),
+            _ => None,
+        }
     }
 
     /// Has the secrets of a finished handshake sealed. `known` is an envelope of another node for the same handshake.

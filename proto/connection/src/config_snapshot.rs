@@ -19,8 +19,8 @@ pub struct Listener {
     /// Fingerprint of the client-certificate policy and its trust anchors; `None` where clients need no certificate. A
     /// client that was admitted under another policy gets no request through.
     pub client_policy: Option<[u8; 32]>,
-    /// Whether the secrets of its connections are sealed, and their requests logged for the Recorder.
-    pub seals: bool,
+    /// What audited capture records of its connections.
+    pub audit: AuditScope,
     /// Pool for what no rule routes, as an index into [`Snapshot::pools`].
     pub pool: Option<u32>,
     /// Whether X-Forwarded-For of the client is kept and extended.
@@ -29,6 +29,25 @@ pub struct Listener {
     pub redirect_to_https: Option<u16>,
     /// Bounds on what clients send.
     pub limits: Limits,
+}
+
+/// What audited capture records of a listener's connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AuditScope {
+    /// Nothing: no secret is sealed.
+    #[default]
+    Nothing,
+    /// The secrets of each connection, and the requests that rules choose.
+    ChosenRequests,
+    /// The secrets of each connection, and all requests.
+    AllRequests,
+}
+
+impl AuditScope {
+    /// Whether secrets are sealed.
+    pub fn seals(self) -> bool {
+        self != AuditScope::Nothing
+    }
 }
 
 /// How a pool keeps a client on its server.

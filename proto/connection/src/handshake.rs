@@ -29,7 +29,7 @@ impl Connection {
                 };
                 match Handshake::new(&config, &params) {
                     Ok(mut handshake) => {
-                        if self.listener().seals {
+                        if self.listener().audit.seals() {
                             handshake.audit();
                         }
                         let bytes = &data[..len];

@@ -61,7 +61,7 @@ mod write_stall;
 pub use audit::{Birth, ENVELOPE_BYTES_MAX, SealedSecrets};
 pub use close::printable;
 pub use config_snapshot::{
-    Limits, Listener, Pool, RequestKey, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,
+    AuditScope, Limits, Listener, Pool, RequestKey, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,
 };
 pub use connection::{Accepted, Connection, ReadPlan, Timer};
 pub use effect::{

@@ -200,7 +200,7 @@ impl Connection {
         if let Some(found) = &hello.found {
             handshake.resume_from(found.clone());
         }
-        if self.listener().seals {
+        if self.listener().audit.seals() {
             handshake.audit();
         }
         Ok(handshake)

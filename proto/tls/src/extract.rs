@@ -37,6 +37,8 @@ pub struct Finished {
 /// Secrets that open a captured connection, and the randoms that name it. They are erased on drop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditSecrets {
+    /// Time of the accept in seconds since 1970.
+    pub accepted_unix_s: u64,
     /// Random of the client's hello.
     pub client_random: [u8; 32],
     /// Random of the server's hello.

@@ -217,7 +217,8 @@ impl Handshake {
         let audit = self.audit.and_then(|randoms| {
             let secrets = seed.0.as_mut().map(|seed| std::mem::take(&mut seed.captured)).unwrap_or_default();
             let (client_random, server_random) = (randoms.client, randoms.server?);
-            Some(Box::new(AuditSecrets { client_random, server_random, secrets }))
+            let accepted_unix_s = self.params.accepted_unix_s;
+            Some(Box::new(AuditSecrets { accepted_unix_s, client_random, server_random, secrets }))
         });
         Ok(Finished { records, leftover, facts, consumed: self.input.consumed, session, audit })
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use super::audit::scope;
 use super::certificates::HTTP_PROTOCOLS;
 use super::context::Checks;
 use super::node::listener_limits;
@@ -46,6 +47,7 @@ pub(crate) fn listeners(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<List
                 tls,
                 pool,
                 trust_forwarded: raw.trust_forwarded,
+                audit: scope(config, raw.audit, protocol),
                 redirect_to_https,
                 limits,
             });

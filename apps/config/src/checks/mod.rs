@@ -3,6 +3,7 @@
 //! Each check reads raw structs, reports problems to [`context`] and returns its part of the model. [`cross`] and
 //! [`cluster_cross`] compare parts with each other.
 
+pub(crate) mod audit;
 pub(crate) mod certificate_dates;
 pub(crate) mod certificates;
 pub(crate) mod cluster;

@@ -9,15 +9,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evergate_connection::AuditScope;
 use evergate_rules::{RuleSpec, Ruleset};
 use serde::{Deserialize, Serialize};
 
+mod audit;
 mod balancing;
 mod cluster;
 mod ids;
 
 pub use evergate_base::Protocol;
 
+pub use audit::{Audit, Feed, OnLoss};
 pub use balancing::{HandshakeCosts, Policy, Renewal, Sessions};
 pub use cluster::{Cluster, ClusterMode, ClusterNode, ClusterTiming, NodeNumber, Steering};
 pub use ids::{CertificateId, ListenAddress, PoolId, TlsId};
@@ -47,6 +50,8 @@ pub struct Config {
     pub admin: Admin,
     /// Several nodes that share addresses; `None` = this node is on its own.
     pub cluster: Option<Cluster>,
+    /// Audited capture; `None` = nothing is sealed.
+    pub audit: Option<Audit>,
     /// Digest of the text of this configuration, to recognise another text.
     pub digest: u64,
     /// Base folder of relative paths.
@@ -126,6 +131,8 @@ pub struct Listener {
     pub pool: Option<PoolId>,
     /// Whether `X-Forwarded-For`, `Forwarded` and their like are passed on as the client sent them.
     pub trust_forwarded: bool,
+    /// What audited capture records of its connections.
+    pub audit: AuditScope,
     /// Redirect every request to https on this port.
     pub redirect_to_https: Option<u16>,
     /// The node's limits with the listener's own ones in their place.

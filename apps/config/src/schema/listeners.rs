@@ -1,5 +1,6 @@
 //! Schema of what clients meet: listeners, certificates, TLS settings, rules.
 
+use super::audit::LISTENER_AUDIT;
 use super::node;
 use super::{Default, Key, Kind, Section, optional, required, with_default};
 
@@ -47,6 +48,7 @@ pub(crate) static LISTENER: Section = Section {
                 them, and visible to rules. Only behind another proxy: any client can forge them. See \
                 below.",
         ),
+        LISTENER_AUDIT,
         with_default(
             "redirect_to_https",
             Kind::Bool,

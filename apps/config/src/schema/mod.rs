@@ -5,8 +5,9 @@
 //! it, and the command line can explain a key. A default stands here and nowhere else.
 //!
 //! Each part of the file has a module: `listeners` (listeners, certificates, TLS settings, rules), `pools`,
-//! `balancing` (session-aware pools), `cluster` and `node`. Bounds that several keys share are in `bounds`.
+//! `balancing` (session-aware pools), `cluster`, `audit` and `node`. Bounds that several keys share are in `bounds`.
 
+mod audit;
 mod balancing;
 mod bounds;
 mod cluster;
@@ -124,6 +125,13 @@ pub static ROOT: Section = Section {
         table("limits", Kind::Table(&node::LIMITS), "Bounds on connections, sizes and memory."),
         table("logs", Kind::Table(&node::LOGS), "The access log."),
         table("admin", Kind::Table(&node::ADMIN), "The admin API and the metrics."),
+        Key {
+            name: "audit",
+            kind: Kind::OptionalTable(&audit::AUDIT),
+            default: Default::Otherwise("nothing is sealed"),
+            example: "",
+            meaning: "Audited capture of audited listeners.",
+        },
     ],
 };
 
@@ -147,6 +155,7 @@ pub static SECTIONS: &[&Section] = &[
     &node::LIMITS,
     &node::LOGS,
     &node::ADMIN,
+    &audit::AUDIT,
 ];
 
 impl Section {

@@ -3,8 +3,10 @@
 use super::exposition::{Exposition, Family, Form};
 use super::published::Control;
 use super::status::{Counts, ServerStatus, Status};
+use crate::audit::Audit;
 use crate::worker::{Kind, Metric, Section, Value};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The whole document.
 pub(super) fn metrics(control: &Control, form: Form) -> String {
@@ -15,6 +17,9 @@ pub(super) fn metrics(control: &Control, form: Form) -> String {
     pools(&mut out, &status);
     if let Some(cluster) = &control.cluster {
         super::metrics_cluster::cluster(&mut out, &control.cluster_status(cluster));
+    }
+    if let Some(audit) = control.shared.audit.get() {
+        audited(&mut out, audit);
     }
     let rules = control.rules();
     let mut hits = out
@@ -112,6 +117,23 @@ fn traffic(out: &mut Exposition, status: &Status) {
     for (reason, count) in &status.reasons {
         reasons.sample(&[("reason", reason)], count);
     }
+}
+
+fn audited(out: &mut Exposition, audit: &Audit) {
+    let (bytes, lost, is_connected) = audit.feed.state();
+    let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    out.counter("evergate_audit_sealed_total", "Connections whose secrets were sealed.")
+        .sample(&[], count(&audit.counts.sealed));
+    out.counter("evergate_audit_unsealed_total", "Audited connections whose secrets could not be sealed.")
+        .sample(&[], count(&audit.counts.unsealed));
+    out.counter("evergate_audit_feed_lost_total", "Messages that the Recorder never gets; it declares them.")
+        .sample(&[], lost);
+    out.gauge("evergate_audit_feed_bytes", "Bytes of messages that no Recorder has acknowledged.")
+        .sample(&[], bytes);
+    out.gauge("evergate_audit_feed_connected", "Whether a Recorder takes the feed.")
+        .sample(&[], u8::from(is_connected));
+    out.gauge("evergate_audit_epoch_ready", "Whether there are keys for connections of this hour.")
+        .sample(&[], u8::from(audit.contexts.is_ready()));
 }
 
 fn pools(out: &mut Exposition, status: &Status) {

@@ -5,6 +5,7 @@ use super::generation_drop::Retired;
 use super::{Daemon, WorkerHandle};
 use crate::access_log::{self, Target, Writer};
 use crate::agent::{self, Startup};
+use crate::audit::Audit;
 use crate::generation::{Assembled, CarriedState, assemble};
 use crate::listen::bind_all;
 use crate::server_state::Generation;
@@ -64,6 +65,10 @@ impl Daemon {
             Some(inherited) => adopt(inherited, &generation, &shared),
         };
         let writer = become_user(&config, account)?;
+        // Its threads and files are those of the configured user.
+        if let Some(audit) = config.audit.as_ref().map(Audit::start).transpose()? {
+            let _ = shared.audit.set(audit);
+        }
         let workers = start_workers(&config, &generation, &shared, writer.as_ref(), ground.as_ref())?;
         shared.inheriting.store(streams.len(), Ordering::Relaxed);
         let mut agent = ground.map(|ground| start_agent(ground, &workers)).transpose()?;

@@ -181,6 +181,12 @@ impl Worker {
         let Some(position) = snapshot.listener_index(&listener.name) else {
             return self.reset_unreplicated(socket, local, address);
         };
+        let seals = snapshot.listeners.get(position as usize).is_some_and(|listener| listener.audit.seals());
+        if seals && self.sealer.as_ref().is_some_and(|sealer| sealer.audit().refuses()) {
+            self.counters.reason("audit_refused");
+            self.counters.refused.add(1);
+            return self.reset_unreplicated(socket, local, address);
+        }
         let name = listener.name.clone();
         let Some(share) = self.admit(&name, address.ip()) else {
             self.counters.refused.add(1);

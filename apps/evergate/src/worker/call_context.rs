@@ -3,10 +3,11 @@
 use super::evict::Peer;
 use super::limits::{Hold, is_crowded};
 use super::{Counters, NamedSessions, Shared};
+use crate::audit::Sealer;
 use crate::server_state::Generation;
 use evergate_base::Micros;
 use evergate_base::session::{Sealed, SessionId};
-use evergate_connection::{ConnectionHost, LoggedHeaders, Snapshot};
+use evergate_connection::{Birth, ConnectionHost, LoggedHeaders, Snapshot};
 use evergate_rules::RuleId;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ pub(super) struct CallContext<'a> {
     pub(super) now: Micros,
     pub(super) sessions: &'a NamedSessions,
     pub(super) counters: &'a Counters,
+    pub(super) sealer: Option<&'a mut Sealer>,
     pub(super) crowd: Crowd<'a>,
 }
 
@@ -74,6 +76,10 @@ impl ConnectionHost for CallContext<'_> {
         let counters = self.counters;
         if found.is_some() { &counters.session_ids_found } else { &counters.session_ids_missed }.add(1);
         found
+    }
+
+    fn seal(&mut self, birth: &Birth<'_>) -> Option<Vec<u8>> {
+        self.sealer.as_mut()?.seal(birth, self.now)
     }
 
     fn wants_logs(&self) -> bool {

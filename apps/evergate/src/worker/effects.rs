@@ -252,7 +252,9 @@ impl Worker {
                     }
                 }
             }
+            Effect::Sealed => self.feed_envelope(key),
             Effect::Logged(line) => {
+                self.feed_request(key, &line);
                 if let (Some(lines), Some(client)) = (&mut self.lines, self.clients.get_mut(key)) {
                     lines.push(&line, &client.connection);
                 }

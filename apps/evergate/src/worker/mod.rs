@@ -8,6 +8,7 @@
 //! connections are served; the rest is done in the next turn.
 
 mod accept;
+mod audit;
 mod bound;
 mod call_context;
 mod clients;
@@ -50,6 +51,7 @@ pub use upgrade::end_stream;
 pub use watchdog::Watchdog;
 
 use crate::access_log::LineSender;
+use crate::audit::Sealer;
 use crate::server_state::Generation;
 use call_context::{CallContext, Crowd};
 use clients::{Client, Pipes};
@@ -126,6 +128,7 @@ pub struct Worker {
     shared: Arc<Shared>,
     counters: Arc<Counters>,
     lines: Option<LineSender>,
+    sealer: Option<Sealer>,
     now: Micros,
     next_second: Micros,
     random: u64,
@@ -184,6 +187,7 @@ impl Worker {
             limits: limits::Limits::default(),
             peers: Vec::new(),
             number,
+            sealer: shared.audit.get().cloned().map(Sealer::new),
             shared,
             counters,
             lines,
@@ -496,6 +500,7 @@ impl Worker {
             now: self.now,
             sessions: &self.shared.sessions,
             counters: &self.counters,
+            sealer: self.sealer.as_mut(),
             crowd: Crowd {
                 shared: &self.shared,
                 connections_max: self.settings.connections_max,

@@ -2,10 +2,11 @@
 
 use super::evict::Orders;
 use super::{FdReserve, NamedSessions};
+use crate::audit::Audit;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
 
 /// State shared by the workers of a process.
 #[derive(Debug, Default)]
@@ -22,6 +23,8 @@ pub struct Shared {
     pub sessions: NamedSessions,
     /// How many descriptors are left.
     pub room: FdReserve,
+    /// Audited capture, if it is configured.
+    pub audit: OnceLock<Arc<Audit>>,
     /// Requests that wait for servers.
     pub waiting: AtomicUsize,
 }

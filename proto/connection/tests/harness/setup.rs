@@ -127,7 +127,7 @@ pub(crate) fn snapshot(edit: impl FnOnce(&mut Snapshot)) -> Arc<Snapshot> {
         protocol,
         tls: protocol.is_tls().then(server_tls),
         client_policy: None,
-        seals: false,
+        audit: AuditScope::Nothing,
         pool: Some(0),
         trust_forwarded: false,
         redirect_to_https: None,

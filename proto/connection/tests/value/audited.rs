@@ -5,7 +5,7 @@ use crate::exhaustive::requests;
 use crate::scenario::{Scenario, Session, Wire, config};
 use crate::world::{Cut, Mutation, World, reference};
 use evergate_base::seed::SecretKind;
-use evergate_connection::{Scratch, Snapshot};
+use evergate_connection::{AuditScope, Scratch, Snapshot};
 use std::sync::Arc;
 
 /// Bytes of the test node's envelope before the kinds of secrets.
@@ -15,7 +15,11 @@ pub(crate) const ENVELOPE_BYTES_MIN: usize = HEAD;
 
 fn audited(behind: Wire) -> Arc<Snapshot> {
     let mut snapshot = Arc::into_inner(config(behind)).expect("one owner");
-    snapshot.listeners.iter_mut().filter(|listener| listener.tls.is_some()).for_each(|one| one.seals = true);
+    snapshot
+        .listeners
+        .iter_mut()
+        .filter(|listener| listener.tls.is_some())
+        .for_each(|one| one.audit = AuditScope::AllRequests);
     Arc::new(snapshot)
 }
 

@@ -10,6 +10,7 @@ use super::recovering::{Leg, RecoveringConnection};
 use super::{Cluster, ConnectionReplication, GatedLeg};
 use crate::agent::Resumed;
 use crate::control::console;
+use crate::worker::audit::feed_continuation;
 use crate::worker::call_context::Crowd;
 #[cfg(test)]
 use crate::worker::faults;
@@ -184,6 +185,7 @@ impl Worker {
             now: self.now,
             sessions: &self.shared.sessions,
             counters: &self.counters,
+            sealer: self.sealer.as_mut(),
             crowd: Crowd {
                 shared: &self.shared,
                 connections_max: self.settings.connections_max,
@@ -235,6 +237,9 @@ impl Worker {
         self.begin_again(key);
         if let Some(leg) = leg {
             self.attach_server(key, server, &leg, stands.acked);
+        }
+        if let (Some(sealer), Some(client)) = (&self.sealer, self.clients.get_mut(key)) {
+            feed_continuation(&sealer.audit().feed, &client.connection);
         }
         self.perform(key);
         self.with(key, |connection, io| connection.handle_client_acked(io, stands.acked));

@@ -1,0 +1,221 @@
+//! Queue and thread of the feed: messages for a Recorder, numbered without holes.
+//!
+//! A message stays in the queue until the Recorder acknowledges it, and is sent again over the next connection. Bound:
+//! [`QUEUE_BYTES_MAX`]; a message beyond it is dropped, but has a number: the Recorder finds the hole and declares it.
+
+use crate::control::console;
+use evergate_evidence::feed::{Continuation, FeedHello, FromFeed, ToFeed};
+use evergate_evidence::record::RequestRecord;
+use evergate_submission::{ChannelError, FeedAddress, FeedChannel};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Most bytes of messages without an acknowledgement.
+const QUEUE_BYTES_MAX: usize = 16 << 20;
+/// Bytes from which new connections may be refused: those under way have requests too.
+const QUEUE_BYTES_HIGH: usize = QUEUE_BYTES_MAX / 4 * 3;
+/// Bytes of one write.
+const SEND_BYTES: usize = 256 << 10;
+/// Longest time without a look at the queue and at acknowledgements.
+const TURN: Duration = Duration::from_millis(20);
+/// Time between two attempts to connect.
+const RETRY: Duration = Duration::from_secs(1);
+/// Limit of each step of a connection.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// The feed of the process.
+#[derive(Debug)]
+pub struct Feed {
+    hello: FeedHello,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    envelopes: AtomicU32,
+    is_connected: AtomicBool,
+    lost: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Queue {
+    frames: VecDeque<(u64, Vec<u8>)>,
+    bytes: usize,
+    /// Number of the next message.
+    next: u64,
+    /// Messages at the front that were sent over the present connection.
+    sent: usize,
+}
+
+impl Feed {
+    /// Starts the thread. `switch` is the id of this switch.
+    pub(super) fn start(address: FeedAddress, switch: [u8; 32]) -> io::Result<Arc<Feed>> {
+        let run = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+        let queue = Queue { frames: VecDeque::new(), bytes: 0, next: 1, sent: 0 };
+        let feed = Arc::new(Feed {
+            hello: FeedHello { switch, run, next: 1 },
+            queue: Mutex::new(queue),
+            changed: Condvar::new(),
+            envelopes: AtomicU32::new(0),
+            is_connected: AtomicBool::new(false),
+            lost: AtomicU64::new(0),
+        });
+        let thread = feed.clone();
+        std::thread::Builder::new().name("audit-feed".to_owned()).spawn(move || thread.run(&address))?;
+        Ok(feed)
+    }
+
+    /// Id of this switch.
+    pub fn switch(&self) -> [u8; 32] {
+        self.hello.switch
+    }
+
+    /// Number of the next envelope.
+    pub fn next_envelope(&self) -> u32 {
+        self.envelopes.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    }
+
+    /// Queues an envelope.
+    pub fn push_envelope(&self, envelope: &[u8]) {
+        self.push(|number| ToFeed::Envelope(number, envelope).to_frame());
+    }
+
+    /// Queues a request.
+    pub fn push_request(&self, request: RequestRecord<'_>) {
+        self.push(|number| ToFeed::Request(number, request).to_frame());
+    }
+
+    /// Queues that this node continues a connection.
+    pub fn push_continued(&self, continued: Continuation) {
+        self.push(|number| ToFeed::Continued(number, continued).to_frame());
+    }
+
+    /// Leaves out a number: secrets could not be sealed.
+    pub fn lose(&self) {
+        self.lock().next += 1;
+        self.lost.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether the queue is so full that new connections may be refused.
+    pub fn is_nearly_full(&self) -> bool {
+        self.lock().bytes >= QUEUE_BYTES_HIGH
+    }
+
+    /// Bytes without an acknowledgement, messages lost, and whether a Recorder is connected.
+    pub fn state(&self) -> (usize, u64, bool) {
+        let bytes = self.lock().bytes;
+        (bytes, self.lost.load(Ordering::Relaxed), self.is_connected.load(Ordering::Relaxed))
+    }
+
+    /// Waits until every message is acknowledged, at most for this time.
+    pub fn drain(&self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        while !self.lock().frames.is_empty() && Instant::now() < deadline {
+            std::thread::sleep(TURN);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, frame: impl FnOnce(u64) -> Vec<u8>) {
+        let mut queue = self.lock();
+        let number = queue.next;
+        queue.next += 1;
+        let frame = frame(number);
+        if queue.bytes + frame.len() > QUEUE_BYTES_MAX {
+            drop(queue);
+            if self.lost.fetch_add(1, Ordering::Relaxed) == 0 {
+                console::warning(
+                    "audit: the feed is full: 16 MiB wait for a Recorder, and envelopes and requests are lost \
+                     (evergate_audit_feed_lost_total); the record will declare them; start the Recorder",
+                );
+            }
+            return;
+        }
+        queue.bytes += frame.len();
+        queue.frames.push_back((number, frame));
+        let is_first = queue.frames.len() == queue.sent + 1;
+        drop(queue);
+        if is_first {
+            self.changed.notify_one();
+        }
+    }
+
+    fn run(&self, address: &FeedAddress) {
+        let mut was_logged = false;
+        loop {
+            let ended = FeedChannel::connect(address, LIMIT).and_then(|mut channel| {
+                self.is_connected.store(true, Ordering::Relaxed);
+                if std::mem::take(&mut was_logged) {
+                    console::info("audit: the Recorder is connected");
+                }
+                self.serve(&mut channel)
+            });
+            self.is_connected.store(false, Ordering::Relaxed);
+            if let Err(error) = ended
+                && !std::mem::replace(&mut was_logged, true)
+            {
+                console::warning(&format!(
+                    "audit: no Recorder takes the feed: {error}; up to 16 MiB wait; start evergate-audit record --feed"
+                ));
+            }
+            std::thread::sleep(RETRY);
+        }
+    }
+
+    /// Sends the queue until the connection ends.
+    fn serve(&self, channel: &mut FeedChannel) -> Result<(), ChannelError> {
+        let hello = {
+            let mut queue = self.lock();
+            queue.sent = 0;
+            FeedHello { next: queue.frames.front().map_or(queue.next, |(number, _)| *number), ..self.hello }
+        };
+        channel.send(&ToFeed::Hello(hello).to_frame())?;
+        let mut bytes = Vec::new();
+        loop {
+            self.collect(&mut bytes);
+            if !bytes.is_empty() {
+                channel.send(&bytes)?;
+            }
+            let limit = if bytes.is_empty() { TURN } else { Duration::from_millis(1) };
+            while let Some(frame) = channel.receive(limit)? {
+                match FromFeed::decode(&frame)? {
+                    FromFeed::Acknowledged(number) => self.release(number),
+                    FromFeed::Refused(reason) => {
+                        return Err(io::Error::other(format!("it refuses this switch: {reason}")).into());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Collects messages that were not sent over this connection, and waits a moment for some if nothing waits for an
+    /// acknowledgement.
+    fn collect(&self, bytes: &mut Vec<u8>) {
+        bytes.clear();
+        let mut queue = self.lock();
+        if queue.frames.is_empty() {
+            let waited = self.changed.wait_timeout_while(queue, TURN, |queue| queue.frames.is_empty());
+            queue = waited.map_or_else(|error| error.into_inner().0, |(queue, _)| queue);
+        }
+        let mut count = 0;
+        for (_, frame) in queue.frames.iter().skip(queue.sent) {
+            if bytes.len() >= SEND_BYTES {
+                break;
+            }
+            bytes.extend_from_slice(frame);
+            count += 1;
+        }
+        queue.sent += count;
+    }
+
+    fn release(&self, acknowledged: u64) {
+        let mut queue = self.lock();
+        while let Some((_, frame)) = queue.frames.pop_front_if(|(number, _)| *number <= acknowledged) {
+            queue.bytes -= frame.len();
+            queue.sent = queue.sent.saturating_sub(1);
+        }
+    }
+}

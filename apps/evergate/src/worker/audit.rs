@@ -1,0 +1,65 @@
+//! Audited capture of a worker's connections: envelopes, requests and continuations for the Recorder.
+
+use super::Worker;
+use super::slab::Key;
+use crate::audit::Feed;
+use evergate_connection::{Connection, RequestLog};
+use evergate_evidence::feed::Continuation;
+use evergate_evidence::record::{RequestLeg, RequestRecord};
+use std::os::fd::AsRawFd;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+impl Worker {
+    /// Sends the envelope of a connection to the Recorder.
+    pub(super) fn feed_envelope(&mut self, key: Key) {
+        let (Some(sealer), Some(client)) = (&self.sealer, self.clients.get_mut(key)) else { return };
+        if let Some(sealed) = client.connection.sealed_secrets() {
+            sealer.audit().feed.push_envelope(&sealed.envelope);
+        }
+    }
+
+    /// Sends the record of a request to the Recorder, if it is to be recorded.
+    pub(super) fn feed_request(&mut self, key: Key, line: &RequestLog) {
+        let (Some(sealer), Some(client)) = (&self.sealer, self.clients.get_mut(key)) else { return };
+        let connection = &client.connection;
+        let Some(sealed) = connection.sealed_secrets().filter(|_| connection.records(line)) else { return };
+        let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
+        let server = upstream.filter(|_| line.server.is_some()).and_then(|upstream| {
+            let peer = upstream.server.address();
+            let local = evergate_sys::local_address(upstream.socket.as_raw_fd()).ok()?;
+            Some(RequestLeg { peer, local: super::canonical(local) })
+        });
+        let mut own = [0; 24];
+        let id = connection.own_request_id(line.request, &mut own);
+        sealer.audit().feed.push_request(RequestRecord {
+            switch_connection: connection.id().0,
+            index: line.request,
+            time_ns: now_ns(),
+            client_random: sealed.client_random,
+            client: RequestLeg { peer: connection.client_address(), local: connection.local_address() },
+            server,
+            status: line.status,
+            flags: 0,
+            id: id.as_bytes().into(),
+            given_id: line.given_id.as_deref().unwrap_or_default().as_bytes().into(),
+        });
+    }
+}
+
+/// Sends to the Recorder that this node continues a connection of another one.
+pub(super) fn feed_continuation(feed: &Feed, connection: &Connection) {
+    let (Some(sealed), Some((rx, tx))) = (connection.sealed_secrets(), connection.record_positions()) else {
+        return;
+    };
+    feed.push_continued(Continuation {
+        connection: connection.id().0,
+        client_random: sealed.client_random,
+        time_ns: now_ns(),
+        from_client: (rx.generation, rx.sequence),
+        to_client: (tx.generation, tx.sequence),
+    });
+}
+
+fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
