@@ -33,10 +33,8 @@ pub enum ToFeed<'a> {
 /// What a switch sends first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeedHello {
-    /// Id of the switch, as its envelopes have it.
-    pub switch: Hash,
-    /// Start of the switch's process in ns since 1970. Numbers begin at 1 with each start.
-    pub run: u64,
+    /// The sender.
+    pub sender: FeedSender,
     /// Number of the oldest message without an acknowledgement; the next one to come.
     pub next: u64,
 }
@@ -95,6 +93,15 @@ impl Continuation {
     }
 }
 
+/// A process of a switch. Its messages have numbers of their own, from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FeedSender {
+    /// Id of the switch, as its envelopes have it.
+    pub switch: Hash,
+    /// Start of the process in ns since 1970: the two processes of an upgrade differ in it.
+    pub run: u64,
+}
+
 /// Message of a Recorder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FromFeed {
@@ -111,8 +118,8 @@ impl<'a> ToFeed<'a> {
         match self {
             ToFeed::Hello(hello) => {
                 frame.extend_from_slice(&[1, FEED_VERSION]);
-                frame.extend_from_slice(&hello.switch);
-                frame.extend_from_slice(&hello.run.to_be_bytes());
+                frame.extend_from_slice(&hello.sender.switch);
+                frame.extend_from_slice(&hello.sender.run.to_be_bytes());
                 frame.extend_from_slice(&hello.next.to_be_bytes());
             }
             ToFeed::Envelope(number, envelope) => {
@@ -142,11 +149,10 @@ impl<'a> ToFeed<'a> {
         let mut cursor = Cursor::new(frame);
         let message = match cursor.u8()? {
             1 => match cursor.u8()? {
-                FEED_VERSION => ToFeed::Hello(FeedHello {
-                    switch: cursor.array()?,
-                    run: cursor.u64()?,
-                    next: cursor.u64()?,
-                }),
+                FEED_VERSION => {
+                    let sender = FeedSender { switch: cursor.array()?, run: cursor.u64()? };
+                    ToFeed::Hello(FeedHello { sender, next: cursor.u64()? })
+                }
                 version => {
                     return Err(Malformed(format!("feed of version {version}, expected {FEED_VERSION}")));
                 }
@@ -230,10 +236,9 @@ fn with_length(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// Numbers of one switch's messages, as a Recorder receives them.
+/// Numbers of one sender's messages, as a Recorder receives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeedNumbers {
-    run: u64,
     next: u64,
 }
 
@@ -250,12 +255,9 @@ pub enum FeedPlace {
 }
 
 impl FeedNumbers {
-    /// Numbers of a switch whose HELLO came. `before` are those of its last connection.
-    pub fn on_hello(hello: &FeedHello, before: Option<FeedNumbers>) -> FeedNumbers {
-        match before.filter(|before| before.run == hello.run) {
-            Some(before) => before,
-            None => FeedNumbers { run: hello.run, next: hello.next },
-        }
+    /// Numbers of a sender that this Recorder does not know.
+    pub fn new(hello: &FeedHello) -> FeedNumbers {
+        FeedNumbers { next: hello.next }
     }
 
     /// Takes the number of a message.
@@ -307,7 +309,7 @@ mod tests {
 
     #[test]
     fn messages_decode_to_themselves_and_nothing_shorter_does() {
-        let hello = FeedHello { switch: [9; 32], run: 5, next: 6 };
+        let hello = FeedHello { sender: FeedSender { switch: [9; 32], run: 5 }, next: 6 };
         let all =
             [ToFeed::Hello(hello), request(None), request(Some(leg())), ToFeed::Continued(7, continuation())];
         for message in all {
@@ -324,14 +326,11 @@ mod tests {
 
     #[test]
     fn holes_are_losses_and_repeats_are_named() {
-        let mut numbers = FeedNumbers::on_hello(&FeedHello { switch: [0; 32], run: 1, next: 5 }, None);
+        let sender = FeedSender { switch: [0; 32], run: 1 };
+        let mut numbers = FeedNumbers::new(&FeedHello { sender, next: 5 });
         assert_eq!(numbers.on_number(5), FeedPlace::New { lost: 0 });
         assert_eq!(numbers.on_number(5), FeedPlace::Repeated);
         assert_eq!(numbers.on_number(9), FeedPlace::New { lost: 3 });
-        let again = FeedHello { switch: [0; 32], run: 1, next: 9 };
-        assert_eq!(FeedNumbers::on_hello(&again, Some(numbers)), numbers);
-        let restarted = FeedHello { run: 2, next: 1, ..again };
-        assert_eq!(FeedNumbers::on_hello(&restarted, Some(numbers)).on_number(1), FeedPlace::New { lost: 0 });
     }
 
     proptest::proptest! {

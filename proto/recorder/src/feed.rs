@@ -1,21 +1,20 @@
 //! Feeds of switches: their messages become records, and a loss in a feed becomes a gap.
 
 use crate::stream::RecordStream;
-use evergate_evidence::feed::{FeedHello, FeedNumbers, FeedPlace, ToFeed};
-use evergate_evidence::merkle::Hash;
+use evergate_evidence::feed::{FeedHello, FeedNumbers, FeedPlace, FeedSender, ToFeed};
 use std::collections::HashMap;
 
-/// Most switches of a Recorder. A further one takes the place of the one that was idle longest.
-pub const SWITCHES_MAX: usize = 64;
+/// Most senders that a Recorder knows. A further one takes the place of the one that was idle longest.
+pub const SENDERS_MAX: usize = 256;
 
-/// Numbers of every switch that feeds the Recorder.
+/// Numbers of every sender that feeds the Recorder.
 #[derive(Debug, Default)]
 pub struct Feeds {
-    switches: HashMap<Hash, Switch>,
+    senders: HashMap<FeedSender, Sender>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Switch {
+struct Sender {
     numbers: FeedNumbers,
     /// Time of its last message in ns since 1970.
     last_ns: u64,
@@ -24,24 +23,25 @@ struct Switch {
 impl Feeds {
     /// Takes the first message of a connection.
     pub fn on_hello(&mut self, hello: &FeedHello, now_ns: u64) {
-        let before = self.switches.get(&hello.switch).map(|switch| switch.numbers);
-        if before.is_none() && self.switches.len() >= SWITCHES_MAX {
-            let oldest = self.switches.iter().min_by_key(|(_, switch)| switch.last_ns).map(|(id, _)| *id);
-            oldest.map(|id| self.switches.remove(&id));
+        if self.senders.contains_key(&hello.sender) {
+            return;
         }
-        let numbers = FeedNumbers::on_hello(hello, before);
-        self.switches.insert(hello.switch, Switch { numbers, last_ns: now_ns });
+        if self.senders.len() >= SENDERS_MAX {
+            let oldest = self.senders.iter().min_by_key(|(_, sender)| sender.last_ns).map(|(id, _)| *id);
+            oldest.map(|id| self.senders.remove(&id));
+        }
+        self.senders.insert(hello.sender, Sender { numbers: FeedNumbers::new(hello), last_ns: now_ns });
     }
 
-    /// Takes a message of a switch whose HELLO came, and writes its record. Answers the message's number.
+    /// Takes a message of a sender whose HELLO came, and writes its record. Answers the message's number.
     pub fn on_message(
         &mut self,
-        switch: &Hash,
+        sender: &FeedSender,
         message: ToFeed<'_>,
         now_ns: u64,
         stream: &mut RecordStream,
     ) -> Option<u64> {
-        let (number, from) = (message.number()?, self.switches.get_mut(switch)?);
+        let (number, from) = (message.number()?, self.senders.get_mut(sender)?);
         let from_ns = std::mem::replace(&mut from.last_ns, now_ns);
         match from.numbers.on_number(number) {
             FeedPlace::Repeated => return Some(number),
@@ -52,7 +52,7 @@ impl Feeds {
             ToFeed::Hello(_) => {}
             ToFeed::Envelope(_, envelope) => stream.on_envelope(envelope.to_vec()),
             ToFeed::Request(_, request) => stream.on_request(request.into_owned()),
-            ToFeed::Continued(_, continued) => stream.push_mark(continued.to_mark(switch)),
+            ToFeed::Continued(_, continued) => stream.push_mark(continued.to_mark(&sender.switch)),
         }
         Some(number)
     }
@@ -67,7 +67,7 @@ mod tests {
     use evergate_evidence::record::{Body, GapReason};
     use evergate_evidence::statement::Partition;
 
-    const SWITCH: Hash = [5; 32];
+    const SENDER: FeedSender = FeedSender { switch: [5; 32], run: 1 };
 
     fn stream() -> RecordStream {
         let origin = Origin {
@@ -84,9 +84,7 @@ mod tests {
         RecordStream::new(origin, Limits::default(), SegmentLimits::default(), 10)
     }
 
-    fn hello(run: u64, next: u64) -> FeedHello {
-        FeedHello { switch: SWITCH, run, next }
-    }
+    const HELLO: FeedHello = FeedHello { sender: SENDER, next: 1 };
 
     fn continued() -> Continuation {
         let (from_client, to_client) = ((0, 1), (0, 2));
@@ -104,9 +102,9 @@ mod tests {
     #[test]
     fn lost_messages_are_a_gap_before_the_next_one() {
         let (mut feeds, mut stream) = (Feeds::default(), stream());
-        feeds.on_hello(&hello(1, 1), 11);
+        feeds.on_hello(&HELLO, 11);
         for number in [1, 4] {
-            let number = feeds.on_message(&SWITCH, ToFeed::Continued(number, continued()), 12, &mut stream);
+            let number = feeds.on_message(&SENDER, ToFeed::Continued(number, continued()), 12, &mut stream);
             assert!(number.is_some());
         }
         let output = stream.poll_output(Output::default());
@@ -119,22 +117,22 @@ mod tests {
     #[test]
     fn repeated_messages_are_acknowledged_and_not_written_again() {
         let (mut feeds, mut stream) = (Feeds::default(), stream());
-        feeds.on_hello(&hello(1, 1), 11);
+        feeds.on_hello(&HELLO, 11);
         for _ in 0..2 {
             assert_eq!(
-                feeds.on_message(&SWITCH, ToFeed::Continued(1, continued()), 12, &mut stream),
+                feeds.on_message(&SENDER, ToFeed::Continued(1, continued()), 12, &mut stream),
                 Some(1)
             );
-            feeds.on_hello(&hello(1, 1), 13);
+            feeds.on_hello(&HELLO, 13);
         }
         assert_eq!(bodies(&stream.poll_output(Output::default())).len(), 1);
     }
 
     #[test]
-    fn message_of_an_unknown_switch_is_ignored() {
+    fn message_of_an_unknown_sender_is_ignored() {
         let mut stream = stream();
         assert_eq!(
-            Feeds::default().on_message(&SWITCH, ToFeed::Continued(1, continued()), 12, &mut stream),
+            Feeds::default().on_message(&SENDER, ToFeed::Continued(1, continued()), 12, &mut stream),
             None
         );
     }

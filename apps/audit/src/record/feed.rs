@@ -5,7 +5,7 @@
 //! acknowledgement; then the thread reads no further, and the switch's queue fills.
 
 use crate::record::job::Job;
-use evergate_evidence::feed::{FEED_FRAME_BYTES_MAX, FeedHello, FromFeed, ToFeed};
+use evergate_evidence::feed::{FEED_FRAME_BYTES_MAX, FeedHello, FeedSender, FromFeed, ToFeed};
 use evergate_evidence::merkle::Hash;
 use evergate_recorder::feed::Feeds;
 use evergate_recorder::stream::RecordStream;
@@ -44,7 +44,7 @@ pub(crate) enum FeedListener {
 /// A message for the digest thread.
 #[derive(Debug)]
 pub(crate) struct FeedJob {
-    switch: Hash,
+    sender: FeedSender,
     /// HELLO, or the frame of a message.
     message: Result<FeedHello, Vec<u8>>,
     progress: Arc<Progress>,
@@ -90,13 +90,13 @@ impl FeedIntake {
 
     /// Writes the record of a message. The thread of the feed has checked that it decodes.
     pub(crate) fn on_job(&mut self, job: FeedJob, now_ns: u64, stream: &mut RecordStream) {
-        let FeedJob { switch, message, progress } = job;
+        let FeedJob { sender, message, progress } = job;
         let frame = match message {
             Ok(hello) => return self.feeds.on_hello(&hello, now_ns),
             Err(frame) => frame,
         };
         let Ok(message) = ToFeed::decode(&frame) else { return };
-        if let Some(number) = self.feeds.on_message(&switch, message, now_ns, stream) {
+        if let Some(number) = self.feeds.on_message(&sender, message, now_ns, stream) {
             self.uncovered.push(stream.next_seq() - 1, number, &progress);
         }
     }
@@ -189,12 +189,12 @@ fn serve(mut channel: FeedChannel, jobs: &Sender<Job>, stop: &AtomicBool) -> Res
     let ToFeed::Hello(hello) = ToFeed::decode(&first)? else {
         return refuse(&mut channel, "the first message is no HELLO");
     };
-    if channel.peer().is_some_and(|peer| peer != hello.switch) {
+    if channel.peer().is_some_and(|peer| peer != hello.sender.switch) {
         return refuse(&mut channel, "the switch's id is not that of its certificate");
     }
     let progress = Arc::new(Progress { durable: AtomicU64::new(hello.next.saturating_sub(1)) });
     let send = |message| {
-        let job = FeedJob { switch: hello.switch, message, progress: progress.clone() };
+        let job = FeedJob { sender: hello.sender, message, progress: progress.clone() };
         jobs.send(Job::Feed(job)).is_ok()
     };
     send(Ok(hello));

@@ -4,7 +4,7 @@
 //! [`QUEUE_BYTES_MAX`]; a message beyond it is dropped, but has a number: the Recorder finds the hole and declares it.
 
 use crate::control::console;
-use evergate_evidence::feed::{Continuation, FeedHello, FromFeed, ToFeed};
+use evergate_evidence::feed::{Continuation, FeedHello, FeedSender, FromFeed, ToFeed};
 use evergate_evidence::record::RequestRecord;
 use evergate_submission::{ChannelError, FeedAddress, FeedChannel};
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// The feed of the process.
 #[derive(Debug)]
 pub struct Feed {
-    hello: FeedHello,
+    sender: FeedSender,
     queue: Mutex<Queue>,
     changed: Condvar,
     envelopes: AtomicU32,
@@ -53,7 +53,7 @@ impl Feed {
         let run = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
         let queue = Queue { frames: VecDeque::new(), bytes: 0, next: 1, sent: 0 };
         let feed = Arc::new(Feed {
-            hello: FeedHello { switch, run, next: 1 },
+            sender: FeedSender { switch, run },
             queue: Mutex::new(queue),
             changed: Condvar::new(),
             envelopes: AtomicU32::new(0),
@@ -67,7 +67,7 @@ impl Feed {
 
     /// Id of this switch.
     pub fn switch(&self) -> [u8; 32] {
-        self.hello.switch
+        self.sender.switch
     }
 
     /// Number of the next envelope.
@@ -170,7 +170,8 @@ impl Feed {
         let hello = {
             let mut queue = self.lock();
             queue.sent = 0;
-            FeedHello { next: queue.frames.front().map_or(queue.next, |(number, _)| *number), ..self.hello }
+            let next = queue.frames.front().map_or(queue.next, |(number, _)| *number);
+            FeedHello { sender: self.sender, next }
         };
         channel.send(&ToFeed::Hello(hello).to_frame())?;
         let mut bytes = Vec::new();

@@ -6,7 +6,6 @@ use crate::audit::Feed;
 use evergate_connection::{Connection, RequestLog};
 use evergate_evidence::feed::Continuation;
 use evergate_evidence::record::{RequestLeg, RequestRecord};
-use std::os::fd::AsRawFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 impl Worker {
@@ -18,17 +17,25 @@ impl Worker {
         }
     }
 
+    /// Keeps the addresses of an audited connection's server connection: it may be gone when its request ends.
+    pub(super) fn record_audited_leg(&mut self, key: Key, upstream: Key) {
+        let (Some(client), Some(upstream)) = (self.clients.get_mut(key), self.upstreams.get_mut(upstream))
+        else {
+            return;
+        };
+        if client.connection.sealed_secrets().is_none() {
+            return;
+        }
+        let local = evergate_sys::local_address(upstream.fd()).map(super::canonical);
+        let peer = upstream.server.address();
+        client.audited_leg = local.ok().map(|local| Box::new(RequestLeg { peer, local }));
+    }
+
     /// Sends the record of a request to the Recorder, if it is to be recorded.
     pub(super) fn feed_request(&mut self, key: Key, line: &RequestLog) {
         let (Some(sealer), Some(client)) = (&self.sealer, self.clients.get_mut(key)) else { return };
         let connection = &client.connection;
         let Some(sealed) = connection.sealed_secrets().filter(|_| connection.records(line)) else { return };
-        let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
-        let server = upstream.filter(|_| line.server.is_some()).and_then(|upstream| {
-            let peer = upstream.server.address();
-            let local = evergate_sys::local_address(upstream.socket.as_raw_fd()).ok()?;
-            Some(RequestLeg { peer, local: super::canonical(local) })
-        });
         let mut own = [0; 24];
         let id = connection.own_request_id(line.request, &mut own);
         sealer.audit().feed.push_request(RequestRecord {
@@ -37,7 +44,7 @@ impl Worker {
             time_ns: now_ns(),
             client_random: sealed.client_random,
             client: RequestLeg { peer: connection.client_address(), local: connection.local_address() },
-            server,
+            server: client.audited_leg.as_deref().copied().filter(|_| line.server.is_some()),
             status: line.status,
             flags: 0,
             id: id.as_bytes().into(),

@@ -6,6 +6,7 @@ use super::slab::Key;
 use super::upstreams::Left;
 use evergate_base::Micros;
 use evergate_connection::Connection;
+use evergate_evidence::record::RequestLeg;
 use evergate_sys::Pipe;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -35,6 +36,8 @@ pub(super) struct Client {
     /// Limits that this connection counts pendingst.
     pub(super) share: Share,
     pub(super) pipes: Option<Box<Pipes>>,
+    /// Addresses of the server connection of the request under way; only of audited connections.
+    pub(super) audited_leg: Option<Box<RequestLeg>>,
     /// In a cluster: replication state.
     pub(super) replicated_state: Option<Box<replication::ConnectionReplication>>,
 }
@@ -76,6 +79,7 @@ impl Client {
             scheduled_for: Micros(u64::MAX),
             share,
             pipes: None,
+            audited_leg: None,
             replicated_state: None,
         }
     }

@@ -237,6 +237,7 @@ impl Worker {
         if let Some(client) = self.clients.get_mut(key) {
             client.upstream = Some(idle);
         }
+        self.record_audited_leg(key, idle);
         self.gate_server(key, idle, leg);
         self.with(key, |connection, io| connection.handle_leg_open(io, leg, index, records));
         self.perform(key);

@@ -309,6 +309,7 @@ impl Worker {
             if let Some(client) = self.clients.get_mut(client_key) {
                 client.upstream = Some(key);
             }
+            self.record_audited_leg(client_key, key);
             return true;
         };
         self.drop_upstream(key);
