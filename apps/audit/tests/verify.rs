@@ -64,6 +64,27 @@ fn deleted_segment_is_proved_by_its_entry() {
     assert_eq!(report.findings[0].path, "segments/0000000002.pcapng");
 }
 
+/// A Recorder that starts again begins a segment and a batch: nothing spans the deleted segment and the next one.
+#[test]
+fn deleted_segment_may_end_with_a_batch() {
+    let folder = Folder::new("deleted-whole");
+    let mut writer = StoreWriter::new(&folder.0.join("store"), 1);
+    writer.restart();
+    let end = writer.seq;
+    writer.restart();
+    writer.delete(1, 1, end - 1);
+    writer.delete(2, end, writer.seq - 1);
+    writer.end_segment();
+    let built = writer.finish();
+    let trust = folder.0.join("trust.json");
+    std::fs::write(&trust, &built.trust).unwrap();
+    let report = verify(&built.root, &trust, None).unwrap();
+    assert_eq!(report.findings, []);
+    assert_eq!((report.checked.deleted_segments, report.checked.acknowledged), (2, 3));
+    let answer = support::python::verify(&built.root, &trust, None);
+    assert!(answer.ok, "{:?}", answer.findings);
+}
+
 #[test]
 fn p256_key_and_witness_are_verified_by_both() {
     let folder = Folder::new("p256");

@@ -242,8 +242,20 @@ impl StoreWriter {
         self.file.flush().unwrap();
     }
 
+    /// Begins the next segment with a batch of its own, as a Recorder does that starts again.
+    pub(crate) fn restart(&mut self) {
+        self.end_segment();
+        self.end_batch();
+        self.sign();
+        self.begin_next();
+    }
+
     pub(crate) fn rotate(&mut self) {
         self.end_segment();
+        self.begin_next();
+    }
+
+    fn begin_next(&mut self) {
         self.segment += 1;
         self.encoder = SegmentEncoder::default();
         self.file = BufWriter::new(File::create(self.store.segment(self.segment)).unwrap());

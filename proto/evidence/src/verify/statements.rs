@@ -31,6 +31,11 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
+    /// Whether the statements so far cover every record before this one.
+    pub(crate) fn covers(&self, seq: u64) -> bool {
+        self.end.is_some_and(|end| end.last_seq.saturating_add(1) >= seq)
+    }
+
     /// The next statement from its stored form and from its receipt, which is signed and prevails. `Err` if neither is
     /// there; `Ok(None)` if the stored one is damaged and has no receipt.
     pub(crate) fn next(

@@ -38,6 +38,8 @@ impl<S: Statements> StreamVerifier<'_, S> {
                     batch.is_tainted |= batch.next_seq() < seq;
                     return;
                 }
+                // The receipt of a batch that begins at the record is not read yet.
+                None if self.chain.covers(seq) => return,
                 None => {
                     if !self.open_batch() {
                         return;
