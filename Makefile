@@ -12,8 +12,8 @@ RELEASE = own=$$(for flag in $$RUSTFLAGS; do printf '%s\037' "$$flag"; done); \
 	export CARGO_ENCODED_RUSTFLAGS="$$own$$(printf -- '$(PROFILE)' '$(CURDIR)/dist/evergate.profdata')"; \
 	$(CARGO) build --release --locked -p
 
-# Storage features of evergate-audit in packages.
-AUDIT_FEATURES = evergate-audit/cold,evergate-audit/object-store
+# Features of evergate-audit in packages.
+AUDIT_FEATURES = evergate-audit/cold,evergate-audit/object-store,evergate-audit/tsa
 
 .PHONY: setup build demo audit-demo package package-check test lint unit matrix audit-mutations fuzz bench \
 	audit-bench audit-bench-find profile clean help
@@ -55,9 +55,11 @@ lint:
 	scripts/licences
 	scripts/prose
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy -p evergate-audit --all-features --all-targets --locked -- -D warnings
 
 unit:
 	$(CARGO) test --workspace --locked
+	$(CARGO) test -p evergate-audit --all-features --locked --test cold --test tier --test timestamps
 	python3 -B -m unittest discover -q bench
 
 matrix: setup ## all node failures with all servers in all network modes, also with packet loss (root; 15 minutes)

@@ -85,6 +85,59 @@ fn deleted_segment_may_end_with_a_batch() {
     assert!(answer.ok, "{:?}", answer.findings);
 }
 
+/// Store whose second segment is deleted between the given statements about a hold; answers kinds of findings.
+fn kinds_with_hold(
+    name: &str,
+    change: impl Fn(&mut StoreWriter, &dyn Fn(&mut StoreWriter)),
+) -> Vec<FindingKind> {
+    let folder = Folder::new(name);
+    let mut writer = StoreWriter::new(&folder.0.join("store"), 2);
+    fill(&mut writer, 2, Shape::default());
+    writer.end_batch();
+    writer.sign();
+    let first = |number: u64, writer: &StoreWriter| {
+        let path = writer.store.segment(number);
+        evergate_audit::segment_file::SegmentFile::open(&path).unwrap().read().unwrap().unwrap().record.seq
+    };
+    let (begin, end) = (first(2, &writer), first(3, &writer) - 1);
+    change(&mut writer, &|writer| writer.delete(2, begin, end));
+    let built = writer.finish();
+    let trust = folder.0.join("trust.json");
+    std::fs::write(&trust, &built.trust).unwrap();
+    let report = verify(&built.root, &trust, None).unwrap();
+    report.findings.into_iter().chain(report.warnings).map(|finding| finding.kind).collect()
+}
+
+#[test]
+fn deletion_under_a_hold_is_found() {
+    let all = (0, u64::MAX);
+    let held = kinds_with_hold("held", |writer, delete| {
+        writer.hold(1, true, all, "");
+        delete(writer);
+        writer.hold(2, false, all, "");
+    });
+    assert_eq!(held, [FindingKind::Held]);
+    let lifted = kinds_with_hold("lifted", |writer, delete| {
+        writer.hold(1, true, all, "");
+        writer.hold(2, false, all, "");
+        delete(writer);
+    });
+    let later = kinds_with_hold("held-later", |writer, delete| {
+        delete(writer);
+        writer.hold(1, true, all, "");
+    });
+    let elsewhere = kinds_with_hold("held-elsewhere", |writer, delete| {
+        writer.hold(1, true, (0, support::BEGIN_NS - 1), "");
+        delete(writer);
+    });
+    assert_eq!((lifted, later, elsewhere), (vec![], vec![], vec![]));
+    let query = kinds_with_hold("held-query", |writer, delete| {
+        writer.hold(1, true, all, "--sni shop.example");
+        delete(writer);
+    });
+    assert_eq!(query, [FindingKind::Unchecked]);
+}
+
 #[test]
 fn p256_key_and_witness_are_verified_by_both() {
     let folder = Folder::new("p256");

@@ -1,7 +1,7 @@
 //! Reader of a bundle in a folder for its verification.
 
 use super::store_reader::hash;
-use super::{VerifyArgs, read_bounded, unreadable};
+use super::{VerifyArgs, read_bounded, timestamps, unreadable};
 use crate::bundle::{Manifest, hex};
 use crate::cli::Failure;
 use crate::progress::Progress;
@@ -46,13 +46,15 @@ pub(super) fn verify(
     let mut verifier = SessionVerifier::new(trust, &EvidenceVerifier, session, batches);
     *verifier.findings() = early;
     verifier.check_batches();
+    timestamps::read(args, trust, |stamp, tokens| verifier.on_stamp(stamp, tokens))?
+        .warn(verifier.findings());
     for batch in verifier.batches() {
         let name = format!("proofs/{batch}.tlog-proof");
         let content = read_or_missing(root, &name, RECEIPT_BYTES_MAX as u64, verifier.findings())?;
         verifier.on_proof(batch, &content, &name);
     }
     read_session(root, &mut verifier)?;
-    for later in ["tsa", "request.note", "done.tlog-proof"] {
+    for later in ["request.note", "done.tlog-proof"] {
         if root.join(later).exists() {
             verifier.findings().warn(FindingKind::Unchecked, later, "this version does not verify it");
         }

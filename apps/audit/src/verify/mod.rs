@@ -6,6 +6,7 @@
 mod bundle_reader;
 mod segment_digests;
 mod store_reader;
+mod timestamps;
 
 use crate::cli::{FAILED, Failure, WRONG};
 use evergate_crypto::EvidenceVerifier;
@@ -29,6 +30,9 @@ pub struct VerifyArgs {
     /// Checkpoint from outside that the record must extend
     #[arg(long, value_name = "FILE")]
     pub expect_checkpoint: Option<PathBuf>,
+    /// Folder of time stamps, such as `tsa` of the Master's log; `tsa` in the store or the bundle otherwise
+    #[arg(long, value_name = "DIR")]
+    pub timestamps: Option<PathBuf>,
     /// Bound of memory
     #[arg(long, value_name = "MIB", default_value_t = 512, value_parser = clap::value_parser!(u32).range(64..))]
     pub memory: u32,
@@ -136,6 +140,14 @@ fn print_report(report: &Report) {
         println!("{} more findings", report.omitted);
     }
     let checked = &report.checked;
+    if checked.timestamps > 0 {
+        println!(
+            "{} time stamps; the first {} entries of the log existed at {}",
+            checked.timestamps,
+            checked.stamped_size,
+            evergate_base::rfc3339(i64::try_from(checked.stamped_ms / 1000).unwrap_or(0))
+        );
+    }
     println!(
         "{}: {} segments, {} packets, {} declared lost; {} batches, {} with receipts; log of {} entries",
         if report.ok { "proved" } else { "NOT PROVED" },

@@ -1,7 +1,7 @@
 //! Reader of a store for its verification: files in order, in bounded memory.
 
 use super::segment_digests::{Part, SegmentDigests};
-use super::{VerifyArgs, exhausted, read_bounded, unreadable};
+use super::{VerifyArgs, exhausted, read_bounded, timestamps, unreadable};
 use crate::cli::Failure;
 use crate::progress::Progress;
 use crate::segment_file::FileError;
@@ -64,6 +64,8 @@ pub(super) fn verify(
         verifier.findings().add(FindingKind::Statement, "statements", None, detail);
     }
     read_outbox(&store, &mut verifier)?;
+    timestamps::read(args, trust, |stamp, tokens| verifier.on_stamp(stamp, tokens))?
+        .warn(verifier.findings());
     read_segments(args, &store, &layout, (proofs_limit, is_live), &mut verifier)?;
     if let Some(error) = fault.take() {
         return Err(unreadable(&store.statements(), &error));

@@ -162,6 +162,7 @@ impl Rig {
             folder: self.store(),
             trust,
             expect_checkpoint: None,
+            timestamps: None,
             memory: 64,
             threads: 1,
             json: false,

@@ -323,6 +323,25 @@ impl StoreWriter {
         Built { root: self.store.root().to_owned(), trust: self.log.trust(), last_segment: self.segment }
     }
 
+    /// Logs a change of hold 1 as statement `number`, and stores its receipt.
+    pub(crate) fn hold(&mut self, number: u64, is_set: bool, (from_ns, to_ns): (u64, u64), query: &str) {
+        use evergate_evidence::entry::{Entry, Event, Hold};
+        let (recorder, query, reason) = (self.recorder, query.to_owned(), "a: case".to_owned());
+        let hold = Hold { is_set, recorder, hold: 1, from_ns, to_ns, query, reason };
+        let entry = Entry::Event(self.time_ns / 1_000_000, Event::Hold(hold));
+        self.store_event(&format!("hold-{number:010}"), &entry);
+    }
+
+    /// Logs an event, and stores its receipt.
+    fn store_event(&mut self, name: &str, entry: &evergate_evidence::entry::Entry) {
+        let index = self.log.append(entry.leaf());
+        let mut receipt = Vec::new();
+        EventReceipt { entry: &entry.encode(), proof: &self.log.receipt(index) }.encode(&mut receipt);
+        let outbox = self.store.root().join("outbox");
+        std::fs::create_dir_all(&outbox).unwrap();
+        std::fs::write(outbox.join(format!("{name}.receipt")), receipt).unwrap();
+    }
+
     /// Deletes a segment as `expire` does: the log's entry, its receipt, its declaration, then the file.
     pub(crate) fn delete(&mut self, number: u64, first_seq: u64, last_seq: u64) {
         use evergate_evidence::entry::{Deletion, Entry, Event};
@@ -334,12 +353,7 @@ impl StoreWriter {
         let deletion = Deletion { recorder, segment: number, bytes, sha256, first_seq, last_seq, rule };
         let json = evergate_evidence::deletion::to_json(&deletion);
         let entry = Entry::Event(self.time_ns / 1_000_000, Event::Deletion(deletion));
-        let index = self.log.append(entry.leaf());
-        let mut receipt = Vec::new();
-        EventReceipt { entry: &entry.encode(), proof: &self.log.receipt(index) }.encode(&mut receipt);
-        let outbox = self.store.root().join("outbox");
-        std::fs::create_dir_all(&outbox).unwrap();
-        std::fs::write(outbox.join(format!("deletion-{number:010}.receipt")), receipt).unwrap();
+        self.store_event(&format!("deletion-{number:010}"), &entry);
         std::fs::write(self.store.root().join(format!("segments/{number:010}.deleted.json")), json).unwrap();
         std::fs::remove_file(path).unwrap();
     }
@@ -391,6 +405,7 @@ pub(crate) fn verify_with(
         folder: folder.to_owned(),
         trust: trust.to_owned(),
         expect_checkpoint: expected.map(Path::to_owned),
+        timestamps: None,
         memory: 64,
         threads,
         json: false,

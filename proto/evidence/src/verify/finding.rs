@@ -15,6 +15,8 @@ pub enum FindingKind {
     Description,
     /// A file is missing, and no logged deletion declares it.
     Missing,
+    /// A segment was deleted although a logged hold covered it.
+    Held,
     /// Bytes that no Recorder writes.
     Segment,
     /// The last segment ends within a block, and no Recorder runs.
@@ -47,11 +49,13 @@ pub enum FindingKind {
     Unacknowledged,
     /// Records at the end have no statement, and no Recorder runs.
     Unsigned,
+    /// A time stamp, or its checkpoint, is damaged, or no trusted authority made it.
+    Timestamp,
     /// Warning: the log signs with a key that is for trials.
     Trial,
     /// Warning: a file that is no part of the layout.
     UnknownFile,
-    /// Warning: time-stamp tokens that were not verified.
+    /// Warning: what was not verified, such as time stamps without a trusted authority.
     Unchecked,
 }
 
@@ -169,6 +173,14 @@ pub struct Checked {
     pub unacknowledged: u64,
     /// Records at the end without a statement.
     pub unsigned: u64,
+    /// Time stamps of trusted authorities over trees to which the receipts lead.
+    pub timestamps: u64,
+    /// Time stamps that were not checked, or over trees to which no receipt leads.
+    pub timestamps_unverified: u64,
+    /// Entries of the largest stamped tree: they existed at `stamped_ms`.
+    pub stamped_size: u64,
+    /// Time of its stamp in ms since 1970.
+    pub stamped_ms: u64,
     /// Entries of the newest checkpoint that was verified.
     pub log_size: u64,
     /// Time of the first packet in nanoseconds since 1970.

@@ -16,6 +16,8 @@ use std::rc::Rc;
 const ROOTS_MAX: usize = 1 << 16;
 const NODES_MAX: usize = 1 << 12;
 const UNCONFIRMED_MAX: usize = 32;
+/// Most stamped roots that one receipt is compared with.
+const STAMPED_STEP_MAX: usize = 64;
 
 /// View of the trusted logs.
 pub struct LogView<'a> {
@@ -36,6 +38,19 @@ struct Log {
     newest: Vec<(Place, Hash, Rc<str>)>,
     /// Sizes of checkpoints whose roots no proof has confirmed yet; the newest of them.
     unconfirmed: VecDeque<u64>,
+    /// Roots of stamped checkpoints by size.
+    stamped: BTreeMap<u64, Stamped>,
+    /// Index behind the last receipt: smaller stamped roots were compared with it.
+    next_index: u64,
+}
+
+/// Root of a stamped checkpoint.
+#[derive(Debug)]
+struct Stamped {
+    root: Hash,
+    path: Rc<str>,
+    /// Whether receipts lead to it.
+    is_confirmed: bool,
 }
 
 /// Level and index of a perfect subtree.
@@ -102,6 +117,12 @@ impl<'a> LogView<'a> {
                 return false;
             }
         }
+        if let Some(other) = log.confirm_stamped(receipt.index, checkpoint.size) {
+            let detail = "this proof contradicts a stamped checkpoint: the log has forked";
+            findings.add(FindingKind::Fork, place.0, Some(place.1), detail);
+            findings.add_once(FindingKind::Fork, &other, "receipts lead to another root of its size");
+            return false;
+        }
         if let Some((size, other)) = log.contradicted() {
             let detail = format!("this proof contradicts the checkpoint of size {size}: the log has forked");
             findings.add(FindingKind::Fork, place.0, Some(place.1), detail);
@@ -145,6 +166,29 @@ impl<'a> LogView<'a> {
             log.roots.pop_first();
         }
         true
+    }
+
+    /// Accepts a stamped checkpoint before the receipts, or adds findings. The log need not reach its size.
+    pub(crate) fn accept_stamped(
+        &mut self,
+        checkpoint: &SignedCheckpoint,
+        path: &Rc<str>,
+        findings: &mut Findings,
+    ) -> bool {
+        if let Err(error) = self.check_signatures(checkpoint, path, findings) {
+            findings.add(FindingKind::Signature, path, None, error);
+            return false;
+        }
+        let Checkpoint { origin, size, root } = checkpoint.checkpoint();
+        let stamped = Stamped { root: *root, path: path.clone(), is_confirmed: false };
+        self.logs.entry(origin.clone()).or_default().stamped.insert(*size, stamped);
+        true
+    }
+
+    /// Whether receipts lead to the root of the stamped checkpoint.
+    pub(crate) fn leads_to_stamped(&self, origin: &str, size: u64) -> bool {
+        let stamped = self.logs.get(origin).and_then(|log| log.stamped.get(&size));
+        stamped.is_some_and(|stamped| stamped.is_confirmed)
     }
 
     /// Error unless a trusted log signed. Warns of trial keys, and finds unknown keys and missing witnesses.
@@ -236,6 +280,28 @@ impl Log {
             }
         }
         contradicted
+    }
+
+    /// Compares stamped roots with those that the known hashes or accepted checkpoints lead to; the file of one that
+    /// differs.
+    fn confirm_stamped(&mut self, index: u64, size: u64) -> Option<Rc<str>> {
+        let first = std::mem::replace(&mut self.next_index, index + 1);
+        if self.stamped.is_empty() || first > size {
+            return None;
+        }
+        let mut stamped = std::mem::take(&mut self.stamped);
+        let mut differs = None;
+        let open = stamped.range_mut(first..=size).filter(|(_, stamped)| !stamped.is_confirmed);
+        for (size, stamped) in open.take(STAMPED_STEP_MAX) {
+            let root = self.roots.get(size).map(|(root, _)| *root).or_else(|| self.root(*size));
+            match root {
+                Some(root) if root == stamped.root => stamped.is_confirmed = true,
+                Some(_) => differs = Some(stamped.path.clone()),
+                None => {}
+            }
+        }
+        self.stamped = stamped;
+        differs
     }
 
     /// Root of the first `size` entries, if the hashes of its perfect subtrees are known.

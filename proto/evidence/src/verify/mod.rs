@@ -9,11 +9,13 @@
 mod connections;
 mod digest;
 mod finding;
+mod holds;
 mod log_view;
 mod receipts;
 mod session;
 mod statements;
 mod stream;
+mod timestamps;
 mod trust;
 
 pub use digest::{Event, RecordDigest};
@@ -22,6 +24,7 @@ pub use log_view::LogView;
 pub use receipts::{EventReceipt, RECEIPT_BYTES_MAX, ReceiptFrame};
 pub use session::{BATCHES, BatchProof, SESSION, Session, SessionVerifier};
 pub use stream::{Expected, StoreFacts, StreamVerifier};
+pub use timestamps::{STAMPS, STAMPS_MAX, StampFiles, TokenVerifier};
 pub use trust::{TRUST_BYTES_MAX, Trust, TrustError};
 
 use crate::statement::STATEMENT_BYTES;

@@ -7,6 +7,7 @@ use super::digest::{Event, RecordDigest};
 use super::finding::{Checked, FindingKind, Findings, Report};
 use super::log_view::{Extension, LogView};
 use super::stream::Expected;
+use super::timestamps::{StampFiles, Stamps, TokenVerifier};
 use super::trust::Trust;
 use crate::cursor::{Cursor, Malformed};
 use crate::merkle::Hash;
@@ -105,6 +106,7 @@ pub struct SessionVerifier<'a> {
     has_final: bool,
     index: Option<u64>,
     received_ms: u64,
+    stamps: Stamps,
 }
 
 impl<'a> SessionVerifier<'a> {
@@ -127,6 +129,7 @@ impl<'a> SessionVerifier<'a> {
             has_final: false,
             index: None,
             received_ms: 0,
+            stamps: Stamps::default(),
         }
     }
 
@@ -157,6 +160,11 @@ impl<'a> SessionVerifier<'a> {
             }
             before = (*number, span.last_seq);
         }
+    }
+
+    /// Files of a time stamp. All of them come before the proofs.
+    pub fn on_stamp(&mut self, files: &StampFiles<'_>, tokens: Option<&dyn TokenVerifier>) {
+        self.stamps.on_stamp(files, tokens, &mut self.log, &mut self.findings);
     }
 
     /// The proof of a batch, in order of the batches.
@@ -292,6 +300,7 @@ impl<'a> SessionVerifier<'a> {
                 self.findings.add(kind, BATCHES, None, detail);
             }
         }
+        self.stamps.finish(&self.log, &mut self.findings, &mut self.checked);
         self.checked.log_size = self.log.size_max();
         self.findings.report(self.checked)
     }

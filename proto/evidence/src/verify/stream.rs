@@ -8,9 +8,11 @@ use super::Statements;
 use super::connections::{Break, CONNECTION_BYTES, Connections};
 use super::digest::{Event, Final, RecordDigest};
 use super::finding::{Checked, FindingKind, Findings};
+use super::holds::Holds;
 use super::log_view::LogView;
 use super::receipts::{EventReceipt, ReceiptFrame};
 use super::statements::{Chain, Received};
+use super::timestamps::{StampFiles, Stamps, TokenVerifier};
 use crate::checkpoint::Checkpoint;
 use crate::deletion;
 use crate::entry::{Deletion, Entry, Event as LogEvent};
@@ -19,7 +21,7 @@ use crate::merkle::{Hash, leaf_hash};
 use crate::note::SignatureVerifier;
 use crate::proof::Receipt;
 use crate::record::GapReason;
-use crate::statement::Statement;
+use crate::statement::{Span, Statement};
 use crate::verify::Trust;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -60,8 +62,12 @@ pub struct StreamVerifier<'a, S> {
     place: Place,
     run: Run,
     gaps: VecDeque<(u64, u64)>,
-    /// Logged deletions by segment.
-    deletions: BTreeMap<u64, Deletion>,
+    /// Logged deletions by segment, with their places in the log.
+    deletions: BTreeMap<u64, (u64, Deletion)>,
+    holds: Holds,
+    /// Deleted records whose batches are passed over.
+    deleting: Option<Deleting>,
+    stamps: Stamps,
     is_exhausted: bool,
 }
 
@@ -105,6 +111,24 @@ struct Run {
     written: u64,
 }
 
+/// Deleted records, and the times that statements give to them.
+#[derive(Debug)]
+struct Deleting {
+    first_seq: u64,
+    last_seq: u64,
+    /// Times of the batches of which all records are deleted.
+    times_ns: Option<(u64, u64)>,
+}
+
+impl Deleting {
+    fn on_batch(&mut self, span: &Span) {
+        if span.first_seq >= self.first_seq && span.last_seq <= self.last_seq {
+            let (first, last) = self.times_ns.unwrap_or((span.first_ns, span.last_ns));
+            self.times_ns = Some((first.min(span.first_ns), last.max(span.last_ns)));
+        }
+    }
+}
+
 /// Path of a segment in a store.
 fn segment_path(number: u64) -> Rc<str> {
     format!("segments/{number:010}.pcapng").into()
@@ -145,6 +169,9 @@ impl<'a, S: Statements> StreamVerifier<'a, S> {
             run: Run::default(),
             gaps: VecDeque::new(),
             deletions: BTreeMap::new(),
+            holds: Holds::default(),
+            deleting: None,
+            stamps: Stamps::default(),
             is_exhausted: false,
         }
     }
@@ -222,12 +249,22 @@ impl<'a, S: Statements> StreamVerifier<'a, S> {
         if !self.log.accept_receipt(&receipt, leaf_hash(&[entry]), (&path, 0), &mut self.findings) {
             return;
         }
+        if let LogEvent::Hold(hold) = &event
+            && hold.recorder == self.facts.recorder
+        {
+            self.holds.record(receipt.index, hold);
+        }
         if let LogEvent::Deletion(deletion) = event {
             if *path != format!("outbox/deletion-{:010}.receipt", deletion.segment) {
                 fault(&mut self.findings, &"receipt of another segment's deletion");
             }
-            self.deletions.insert(deletion.segment, deletion);
+            self.deletions.insert(deletion.segment, (receipt.index, deletion));
         }
+    }
+
+    /// Files of a time stamp. All of them come before the segments.
+    pub fn on_stamp(&mut self, files: &StampFiles<'_>, tokens: Option<&dyn TokenVerifier>) {
+        self.stamps.on_stamp(files, tokens, &mut self.log, &mut self.findings);
     }
 
     /// A frame of the segment's receipts, behind its length.
@@ -282,12 +319,12 @@ impl<'a, S: Statements> StreamVerifier<'a, S> {
         let fault = match (deletion::from_json(content), &logged) {
             (None, _) => "the file declares no deletion",
             (_, None) => "the outbox has no receipt of this deletion",
-            (Some(declared), Some(logged)) if declared != *logged => "the log has another deletion",
+            (Some(declared), Some((_, logged))) if declared != *logged => "the log has another deletion",
             (Some(declared), _) if declared.recorder != self.facts.recorder => "deletion of another Recorder",
             (Some(declared), _) if declared.segment != self.place.segment => "deletion of another segment",
             _ => "",
         };
-        let Some(deletion) = logged.filter(|_| fault.is_empty()) else {
+        let Some((index, deletion)) = logged.filter(|_| fault.is_empty()) else {
             self.findings.add(FindingKind::Missing, &path, None, fault);
             return self.on_hole();
         };
@@ -300,7 +337,25 @@ impl<'a, S: Statements> StreamVerifier<'a, S> {
         self.on_hole();
         self.place.is_excused = false;
         self.place.seq = deletion.last_seq.saturating_add(1);
+        let (first_seq, last_seq) = (deletion.first_seq, deletion.last_seq);
+        self.deleting = Some(Deleting { first_seq, last_seq, times_ns: None });
         self.skip_batches(self.place.seq);
+        if let Some(times_ns) = self.deleting.take().and_then(|deleting| deleting.times_ns) {
+            self.check_holds(index, times_ns, &path);
+        }
+    }
+
+    /// Finds the holds that the deletion at this place of the log violated.
+    fn check_holds(&mut self, index: u64, times_ns: (u64, u64), path: &str) {
+        let violation = self.holds.violated(index, times_ns);
+        if let Some(hold) = violation.hold {
+            let detail = format!("the segment was deleted while hold {hold} covered it");
+            self.findings.add(FindingKind::Held, path, None, detail);
+        }
+        if let Some(hold) = violation.unchecked {
+            let detail = format!("hold {hold} has a query: it may have covered deleted connections");
+            self.findings.warn(FindingKind::Unchecked, path, detail);
+        }
     }
 
     /// Bytes of the segment that are no records, or its end within a block.

@@ -33,7 +33,12 @@ impl<S: Statements> StreamVerifier<'_, S> {
     pub(super) fn skip_batches(&mut self, seq: u64) {
         loop {
             match &mut self.batch {
-                Some(batch) if batch.statement.span.last_seq < seq => self.close_batch(),
+                Some(batch) if batch.statement.span.last_seq < seq => {
+                    if let Some(deleting) = &mut self.deleting {
+                        deleting.on_batch(&batch.statement.span);
+                    }
+                    self.close_batch();
+                }
                 Some(batch) => {
                     batch.is_tainted |= batch.next_seq() < seq;
                     return;

@@ -34,6 +34,7 @@ impl<S: Statements> StreamVerifier<'_, S> {
         }
         self.finish_tail(&path);
         self.finish_log(checkpoint, expected);
+        self.stamps.finish(&self.log, &mut self.findings, &mut self.checked);
         self.checked.log_size = self.log.size_max();
         self.findings.report(self.checked)
     }
