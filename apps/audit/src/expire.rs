@@ -15,7 +15,7 @@ use evergate_base::terminal::shown;
 use evergate_evidence::deletion;
 use evergate_evidence::entry::Deletion;
 use evergate_evidence::merkle::Hash;
-use evergate_evidence::retention::{Limits, Plan, SegmentState, Verdict, plan};
+use evergate_evidence::retention::{Limits, Plan, SegmentState, Shortage, Verdict, plan};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -62,18 +62,16 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let _lock = store.lock_for_maintenance()?;
     let holds = HoldFile::read(&store)?;
     let expiry = Expiry {
-        store: &store,
-        recorder: recorder(&info)?,
-        rows: read_rows(&store)?,
         #[cfg(feature = "object-store")]
         tier: args.tier.as_ref().map(|url| crate::tier::Tier::open(url, &info.recorder)).transpose()?,
+        ..Expiry::open(&store, &info)?
     };
     if !args.dry_run {
         holds.complete_outbox(&store, &info)?;
         expiry.complete_interrupted()?;
     }
     let covers = covers(&store, &holds.in_force())?;
-    let limits = Limits { bytes_max: args.max_bytes, days_max: args.max_days };
+    let limits = Limits { bytes_max: args.max_bytes, days_max: args.max_days, shortage: None };
     let plan = plan(expiry.segments()?, &covers, limits, when::now_ns());
     if !args.dry_run {
         expiry.delete(&plan)?;
@@ -93,6 +91,29 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(FAILED))
 }
 
+/// What [`free`] deleted.
+pub(crate) struct Freed {
+    pub(crate) segments: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Deletes the oldest segments that no hold needs, as many as the disk lacks.
+pub(crate) fn free(store: &Store, shortage: Shortage) -> Result<Freed, Failure> {
+    let info = store.require()?;
+    let _lock = store.lock_for_maintenance()?;
+    let holds = HoldFile::read(store)?;
+    let expiry = Expiry::open(store, &info)?;
+    holds.complete_outbox(store, &info)?;
+    expiry.complete_interrupted()?;
+    let covers = covers(store, &holds.in_force())?;
+    let limits = Limits { shortage: Some(shortage), ..Limits::default() };
+    let plan = plan(expiry.segments()?, &covers, limits, when::now_ns());
+    expiry.delete(&plan)?;
+    let is_deleted = |(_, verdict): &&(SegmentState, Verdict)| matches!(verdict, Verdict::Delete(_));
+    let segments = plan.verdicts.iter().filter(is_deleted).count() as u64;
+    Ok(Freed { segments, bytes: plan.bytes_before - plan.bytes_after })
+}
+
 struct Expiry<'a> {
     store: &'a Store,
     recorder: Hash,
@@ -102,7 +123,17 @@ struct Expiry<'a> {
     tier: Option<crate::tier::Tier>,
 }
 
-impl Expiry<'_> {
+impl<'a> Expiry<'a> {
+    fn open(store: &'a Store, info: &StoreInfo) -> Result<Expiry<'a>, Failure> {
+        Ok(Expiry {
+            store,
+            recorder: recorder(info)?,
+            rows: read_rows(store)?,
+            #[cfg(feature = "object-store")]
+            tier: None,
+        })
+    }
+
     /// Segments of the store. The last one may be open.
     fn segments(&self) -> Result<Vec<SegmentState>, Failure> {
         let files =

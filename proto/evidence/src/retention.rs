@@ -17,6 +17,17 @@ pub struct Limits {
     pub bytes_max: Option<u64>,
     /// Most days since the last record of a segment.
     pub days_max: Option<u64>,
+    /// Bytes that the disk lacks.
+    pub shortage: Option<Shortage>,
+}
+
+/// Disk with less free bytes than its reserve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shortage {
+    /// Bytes that must be free.
+    pub reserve: u64,
+    /// Bytes that are free.
+    pub free: u64,
 }
 
 /// A segment, as retention needs it.
@@ -76,6 +87,8 @@ pub enum Rule {
     Days(u64),
     /// The store has more than this number of bytes.
     Bytes(u64),
+    /// The disk has fewer free bytes than this number.
+    Reserve(u64),
 }
 
 /// Reason for a segment to stay.
@@ -111,6 +124,7 @@ impl fmt::Display for Rule {
         match self {
             Rule::Days(days) => write!(f, "older than {days} days"),
             Rule::Bytes(bytes) => write!(f, "store over {bytes} bytes"),
+            Rule::Reserve(bytes) => write!(f, "fewer than {bytes} bytes free on the disk"),
         }
     }
 }
@@ -165,14 +179,20 @@ pub fn plan(mut segments: Vec<SegmentState>, holds: &[HoldCover], limits: Limits
     };
     let mut bytes_after = remaining(&verdicts);
     let bytes_max = limits.bytes_max.unwrap_or(u64::MAX);
-    for (segment, verdict) in &mut verdicts {
-        if bytes_after <= bytes_max {
-            break;
+    let mut delete_down_to = |bytes: u64, rule: Rule| {
+        for (segment, verdict) in &mut verdicts {
+            if bytes_after <= bytes {
+                break;
+            }
+            if *verdict == Verdict::Keep(Reason::WithinLimits) {
+                *verdict = Verdict::Delete(rule);
+                bytes_after = bytes_after.saturating_sub(segment.bytes);
+            }
         }
-        if *verdict == Verdict::Keep(Reason::WithinLimits) {
-            *verdict = Verdict::Delete(Rule::Bytes(bytes_max));
-            bytes_after = bytes_after.saturating_sub(segment.bytes);
-        }
+    };
+    delete_down_to(bytes_max, Rule::Bytes(bytes_max));
+    if let Some(Shortage { reserve, free }) = limits.shortage {
+        delete_down_to(bytes_before.saturating_sub(reserve.saturating_sub(free)), Rule::Reserve(reserve));
     }
     Plan { verdicts, bytes_before, bytes_after, bytes_over: bytes_after.saturating_sub(bytes_max) }
 }
@@ -213,17 +233,26 @@ mod tests {
     #[test]
     fn oldest_segments_go_until_the_bytes_fit() {
         let segments = (1..=5).map(|n| segment(n, 10, n)).collect();
-        let limits = Limits { bytes_max: Some(25), days_max: None };
+        let limits = Limits { bytes_max: Some(25), days_max: None, shortage: None };
         let plan = plan(segments, &[], limits, 6 * DAY_NS);
         assert_eq!(deleted(&plan), [1, 2, 3]);
         assert_eq!((plan.bytes_before, plan.bytes_after, plan.bytes_over), (50, 20, 0));
     }
 
     #[test]
+    fn shortage_frees_what_the_reserve_lacks() {
+        let segments = (1..=5).map(|n| segment(n, 10, n)).collect();
+        let shortage = Some(Shortage { reserve: 40, free: 25 });
+        let plan = plan(segments, &[], Limits { shortage, ..Limits::default() }, 6 * DAY_NS);
+        assert_eq!(deleted(&plan), [1, 2]);
+        assert_eq!(plan.verdicts[1].1, Verdict::Delete(Rule::Reserve(40)));
+    }
+
+    #[test]
     fn held_segment_stays_and_the_excess_is_reported() {
         let segments = vec![segment(1, 10, 1), segment(2, 10, 2)];
         let hold = HoldCover { name: "a".into(), cover: Cover::Period { from_ns: 0, to_ns: DAY_NS } };
-        let limits = Limits { bytes_max: Some(5), days_max: Some(1) };
+        let limits = Limits { bytes_max: Some(5), days_max: Some(1), shortage: None };
         let plan = plan(segments, &[hold], limits, 9 * DAY_NS);
         assert_eq!(plan.verdicts[0].1, Verdict::Keep(Reason::Held("a".into())));
         assert_eq!(plan.verdicts[1].1, Verdict::Delete(Rule::Days(1)));
@@ -232,7 +261,7 @@ mod tests {
 
     #[test]
     fn segment_exactly_at_the_limit_of_days_stays() {
-        let limits = Limits { bytes_max: None, days_max: Some(3) };
+        let limits = Limits { bytes_max: None, days_max: Some(3), shortage: None };
         let now = 4 * DAY_NS + 1;
         assert_eq!(deleted(&plan(vec![segment(1, 1, 1)], &[], limits, now)), Vec::<u64>::new());
         assert_eq!(deleted(&plan(vec![segment(1, 1, 1)], &[], limits, now + 1)), [1]);
@@ -267,7 +296,7 @@ mod tests {
             segments in segments(), holds in holds(),
             bytes_max in prop::option::of(0u64..1000), days_max in prop::option::of(0u64..40),
         ) {
-            let (now, limits) = (41 * DAY_NS, Limits { bytes_max, days_max });
+            let (now, limits) = (41 * DAY_NS, Limits { bytes_max, days_max, shortage: None });
             let plan = plan(segments.clone(), &holds, limits, now);
             prop_assert_eq!(plan.verdicts.len(), segments.len());
             let (mut after, mut youngest) = (0, 0);

@@ -73,6 +73,10 @@ pub struct RecordArgs {
     /// Age at which a segment ends
     #[arg(long, value_name = "S", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(1..=86400))]
     pub segment_age: u32,
+    /// Free space below which the oldest segments without a hold are deleted, beyond the 64 MiB below which packets are
+    /// dropped; 0 deletes nothing; two segments by default
+    #[arg(long, value_name = "MIB", conflicts_with = "read")]
+    pub reserve: Option<u32>,
     /// Serve metrics for Prometheus on this address, such as 127.0.0.1:9311
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "read")]
     pub metrics: Option<SocketAddr>,
@@ -171,6 +175,14 @@ impl RecordArgs {
             ))
         });
         listener.map(Some)
+    }
+
+    /// Bytes that deletions keep free; 0 for none.
+    pub(crate) fn reserve_bytes(&self) -> u64 {
+        match self.read {
+            Some(_) => 0,
+            None => u64::from(self.reserve.unwrap_or(2 * self.segment)) << 20,
+        }
     }
 
     /// Time after which the Recorder ends by itself.

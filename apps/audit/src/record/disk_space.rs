@@ -4,7 +4,7 @@
 //! losses and for statements, which continue while packets are dropped.
 
 use rustix::fs::statvfs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Bytes that stay free.
@@ -21,6 +21,12 @@ pub(crate) struct DiskSpace {
     left: u64,
     looked: Option<Instant>,
     is_full: bool,
+}
+
+/// Free bytes of the folder's disk. A file system that does not answer counts as one with room: the write itself will
+/// show it.
+pub(crate) fn free_bytes(folder: &Path) -> u64 {
+    statvfs(folder).map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
 impl DiskSpace {
@@ -41,8 +47,7 @@ impl DiskSpace {
 
     fn look(&mut self, bytes: u64) {
         self.looked = Some(Instant::now());
-        // A file system that does not answer counts as one with room: the write itself will show it.
-        let free = statvfs(&self.folder).map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+        let free = free_bytes(&self.folder);
         let usable = free.saturating_sub(self.reserve);
         self.left = usable.min(PERIOD_BYTES.max(bytes));
         let is_full = usable < bytes;

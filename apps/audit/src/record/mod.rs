@@ -16,6 +16,7 @@ mod metrics;
 mod receipts;
 mod recovery;
 mod report;
+mod reserve;
 mod ring_thread;
 mod rows;
 mod session;

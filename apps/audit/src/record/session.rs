@@ -10,6 +10,7 @@ use crate::record::metrics::{self, Metrics};
 use crate::record::receipts::last_acknowledged;
 use crate::record::recovery::Recovered;
 use crate::record::report::Report;
+use crate::record::reserve;
 use crate::record::source::{Fed, Source};
 use crate::record::writer::{Writer, commit};
 use crate::segment_file::SegmentFile;
@@ -116,6 +117,7 @@ impl Session<'_> {
         if let Some(listener) = listener {
             metrics::start(listener, &metrics, &link, &store)?;
         }
+        reserve::start(&store, args.reserve_bytes(), stop)?;
         if has_records {
             catch_up_index(store.clone())?;
         }

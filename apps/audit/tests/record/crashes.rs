@@ -116,6 +116,30 @@ fn full_disk_drops_packets_and_declares_them() {
     assert_proved(&rig);
 }
 
+#[test]
+fn oldest_segments_go_below_the_reserve() {
+    let mut disk = None;
+    let Some(rig) = rig_in(|folder| disk = Some(Disk::new(folder, 96))) else { return };
+    let _disk = disk.expect("prepared");
+    let master = rig.master();
+    let before = rig.received();
+    // 64 MiB and two segments of 4 MiB stay free: 24 MiB are left.
+    let mut recorder = rig.record(&[&["--segment", "4"][..], &master.options()].concat());
+    let duration = Duration::from_millis(4000);
+    let load = Load { rate: 10_000 as _, duration, flows: 40, frame_bytes: 1400, ..Load::default() };
+    rig.start(load).join().unwrap();
+    recorder.wait_line("deleted the oldest");
+    rig.wait_outbox();
+    let report = recorder.stop();
+    let (packets, lost) = (report["packets"].as_u64().unwrap(), report["declared_lost"].as_u64().unwrap());
+    assert_eq!(packets + lost, rig.received() - before, "{report}");
+    // More than the disk had room for.
+    assert!(packets * 1400 > 30 << 20, "{report}");
+    let report = rig.verify();
+    assert!(report.ok, "{:#?}", report.findings);
+    assert!(report.checked.deleted_segments >= 2, "{:#?}", report.checked);
+}
+
 /// A file system of its own for the rig's store.
 struct Disk(String);
 

@@ -170,6 +170,27 @@ impl Rig {
         report(&args).unwrap_or_else(|failure| panic!("{}", failure.message))
     }
 
+    /// Waits until the Master has every entry of the outbox.
+    pub(crate) fn wait_outbox(&self) {
+        let (outbox, begin) = (self.store().join("outbox"), Instant::now());
+        let is_waiting = || {
+            let entries = std::fs::read_dir(&outbox).into_iter().flatten().flatten();
+            entries.into_iter().any(|entry| entry.file_name().to_string_lossy().ends_with(".entry"))
+        };
+        while is_waiting() {
+            assert!(begin.elapsed() < LIMIT, "entries wait for the Master");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Replaces a text in the configuration of the next Master.
+    pub(crate) fn reconfigure_master(&self, from: &str, to: &str) {
+        let path = self.folder.join("master/master.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from), "{text}");
+        std::fs::write(&path, text.replace(from, to)).unwrap();
+    }
+
     pub(crate) fn content(&self) -> Content {
         Content::read(&self.store())
     }
