@@ -10,6 +10,7 @@ use crate::outbox;
 use crate::output::{print_json, shown_bytes};
 use crate::progress::Progress;
 use crate::store::{Store, StoreInfo, replace_file, sync_folder};
+use crate::test_points::{Step, reached};
 use crate::when;
 use evergate_base::terminal::shown;
 use evergate_evidence::deletion;
@@ -202,6 +203,7 @@ impl<'a> Expiry<'a> {
             let path = self.store.deleted(segment.number);
             replace_file(&path, deletion::to_json(&deletion).as_bytes())
                 .map_err(|error| failure(&path, &error))?;
+            reached(Step::DeletionStated);
             self.remove(&deletion)?;
         }
         Ok(())
@@ -233,7 +235,10 @@ impl<'a> Expiry<'a> {
         outbox::put(self.store, &name, &deletion::entry(deletion))
             .map_err(|error| failure(&self.store.outbox(), &error))?;
         let path = self.store.segment(deletion.segment);
-        std::fs::remove_file(&path).and_then(|()| sync_folder(&path)).map_err(|error| failure(&path, &error))
+        let removed = std::fs::remove_file(&path).and_then(|()| sync_folder(&path));
+        removed.map_err(|error| failure(&path, &error))?;
+        reached(Step::SegmentRemoved);
+        Ok(())
     }
 }
 

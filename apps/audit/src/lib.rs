@@ -18,6 +18,7 @@ pub mod record;
 pub mod segment_file;
 pub mod status;
 pub mod store;
+pub mod test_points;
 #[cfg(feature = "object-store")]
 mod tier;
 pub mod verify;

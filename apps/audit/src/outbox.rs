@@ -1,9 +1,11 @@
 //! Log entries on their way to the Master: `outbox/NAME.entry`, then `outbox/NAME.receipt`.
 //!
-//! The Recorder sends them in the order of names. The name of an entry follows from its content, so that a command
-//! that was interrupted finds what it has written. Without a Master entries wait.
+//! The Recorder sends them in the order in which they were put: the log has a hold before a later deletion. The name
+//! of an entry follows from its content, so that a command that was interrupted finds what it has written. Without a
+//! Master entries wait.
 
 use crate::store::{Store, replace_file, sync_folder};
+use crate::test_points::{Step, reached};
 use evergate_evidence::verify::EventReceipt;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -29,10 +31,11 @@ pub(crate) fn put(store: &Store, name: &str, entry: &[u8]) -> io::Result<()> {
     }
     let path = path(store, name, "entry");
     replace_file(&path, entry)?;
+    reached(Step::EntryPut);
     sync_folder(&store.outbox())
 }
 
-/// Entries that wait, in the order of their names.
+/// Entries that wait, in order.
 pub fn pending(store: &Store) -> io::Result<Vec<Pending>> {
     let mut pending = Vec::new();
     for name in pending_names(store)? {
@@ -43,7 +46,7 @@ pub fn pending(store: &Store) -> io::Result<Vec<Pending>> {
     Ok(pending)
 }
 
-/// Names of the entries that wait.
+/// Names of the entries that wait, in the order of their times, then of their names.
 pub(crate) fn pending_names(store: &Store) -> io::Result<Vec<String>> {
     let entries = match std::fs::read_dir(store.outbox()) {
         Ok(entries) => entries,
@@ -52,11 +55,17 @@ pub(crate) fn pending_names(store: &Store) -> io::Result<Vec<String>> {
     };
     let mut names = Vec::new();
     for entry in entries {
-        let name = entry?.file_name();
-        names.extend(name.to_str().and_then(|name| name.strip_suffix(".entry")).map(str::to_owned));
+        let entry = entry?;
+        let name = entry.file_name();
+        let Some(name) = name.to_str().and_then(|name| name.strip_suffix(".entry")) else { continue };
+        match entry.metadata().and_then(|file| file.modified()) {
+            Ok(time) => names.push((time, name.to_owned())),
+            Err(error) if error.kind() == ErrorKind::NotFound => {} // the Recorder has just sent it
+            Err(error) => return Err(error),
+        }
     }
     names.sort_unstable();
-    Ok(names)
+    Ok(names.into_iter().map(|(_, name)| name).collect())
 }
 
 /// Replaces an entry by its receipt, an [`EventReceipt`].
@@ -64,6 +73,7 @@ pub fn acknowledge(store: &Store, name: &str, logged: &[u8], proof: &[u8]) -> io
     let mut receipt = Vec::new();
     EventReceipt { entry: logged, proof }.encode(&mut receipt);
     replace_file(&path(store, name, "receipt"), &receipt)?;
+    reached(Step::EntryAcknowledged);
     std::fs::remove_file(path(store, name, "entry"))?;
     sync_folder(&path(store, name, "entry"))
 }

@@ -42,25 +42,6 @@ impl Step {
 }
 
 /// Ends the process if the environment asks for it.
-#[cfg(feature = "test-points")]
 pub fn reached(step: Step) {
-    use std::sync::OnceLock;
-    use std::sync::atomic::{AtomicU64, Ordering};
-    static ASKED: OnceLock<Option<(String, u64)>> = OnceLock::new();
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let asked = ASKED.get_or_init(|| {
-        let text = std::env::var("EVERGATE_TEST_ABORT").ok()?;
-        let (name, count) = text.split_once(':').unwrap_or((&text, "1"));
-        Some((name.to_owned(), count.parse().ok()?))
-    });
-    if let Some((name, count)) = asked
-        && name == step.name()
-        && COUNT.fetch_add(1, Ordering::Relaxed) + 1 == *count
-    {
-        std::process::abort();
-    }
+    evergate_test_points::reached(step.name());
 }
-
-/// Nothing: test points are compiled out.
-#[cfg(not(feature = "test-points"))]
-pub fn reached(_: Step) {}

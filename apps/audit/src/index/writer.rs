@@ -7,6 +7,7 @@ use crate::index::day_files::DayFiles;
 use crate::index::rows::{IndexEvent, SegmentRow};
 use crate::index::{IndexError, SegmentTable};
 use crate::store::Store;
+use crate::test_points::{Step, reached};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -208,6 +209,7 @@ impl Thread {
         self.commit_at = None;
         if let Some(files) = &mut self.files {
             files.commit()?;
+            reached(Step::IndexCommitted);
         }
         for (segment, end) in std::mem::take(&mut self.proofs) {
             self.segments()?.write_proofs(segment, end)?;

@@ -14,6 +14,7 @@ use evergate_evidence::merkle::Hash;
 use evergate_evidence::record::flags;
 use evergate_recorder::losses::{InterfaceTotals, RingTotals};
 use evergate_recorder::stream::{LeafHasher, LeafHead, Output, RawPacket, RecordStream};
+use evergate_test_points::stepped_ns;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -177,10 +178,16 @@ fn raw_packet<'a>(packet: &RingPacket<'a>, tagged: Option<&'a [u8]>) -> RawPacke
         | mark(packet.status.is_aggregate(), flags::AGGREGATE)
         | mark(tagged.is_some(), flags::VLAN);
     let data = tagged.unwrap_or(packet.data);
-    RawPacket { interface: 0, time_ns: packet.time_ns, wire_bytes: packet.full_len(), flags: marks, data }
+    RawPacket {
+        interface: 0,
+        time_ns: stepped_ns(packet.time_ns),
+        wire_bytes: packet.full_len(),
+        flags: marks,
+        data,
+    }
 }
 
 /// Time in nanoseconds since 1970.
 pub(crate) fn now_ns() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+    stepped_ns(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64))
 }

@@ -9,6 +9,7 @@ use crate::record::digest::Unanswered;
 use crate::record::receipts::Receipts;
 use crate::record::rows::{BatchRows, HeldRows};
 use crate::store::Store;
+use crate::test_points::{Step, reached};
 use evergate_evidence::checkpoint::SignedCheckpoint;
 use evergate_evidence::entry::{Entry, Event};
 use evergate_evidence::note::VerifyingKey;
@@ -27,6 +28,9 @@ const STEP_LIMIT: Duration = Duration::from_secs(10);
 const RECEIVE_LIMIT: Duration = Duration::from_millis(200);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(10);
+/// Time for which the Master may take this Recorder for a second one at the first contact: it may not know yet that the
+/// connection of a killed Recorder ended.
+const OCCUPIED_LIMIT: Duration = Duration::from_secs(10);
 /// Time after the Recorder's stop in which the last statements are handed in.
 const LAST_LIMIT: Duration = Duration::from_secs(10);
 
@@ -169,10 +173,12 @@ impl Link {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Connects and hands in until the Recorder stops. An error ends the Recorder: the store belongs elsewhere.
+    /// Connects and hands in until the Recorder stops. An error ends the Recorder: its store or its identity is wrong,
+    /// and the records could never be handed in. What the Master's operator can correct ends nothing.
     pub(crate) fn run(&self, identity: &Identity) -> Result<(), String> {
         let Some(master) = &self.master else { return Ok(()) };
         let (mut delay, mut warned, mut was_connected) = (RETRY_FIRST, false, false);
+        let mut occupied_since: Option<Instant> = None;
         while !self.is_finished() {
             match self.connect(master, identity) {
                 Ok(session) => {
@@ -192,7 +198,15 @@ impl Link {
                     }
                 }
                 Err(LinkError::Foreign(error)) if !was_connected => return Err(error),
-                Err(LinkError::Foreign(error) | LinkError::Away(error)) => {
+                Err(LinkError::SecondConnection(error))
+                    if !was_connected
+                        && occupied_since.get_or_insert_with(Instant::now).elapsed() >= OCCUPIED_LIMIT =>
+                {
+                    return Err(error);
+                }
+                Err(
+                    LinkError::Foreign(error) | LinkError::Away(error) | LinkError::SecondConnection(error),
+                ) => {
                     if !std::mem::replace(&mut warned, true) {
                         eprintln!(
                             "evergate-audit: master: {error}{}; capture continues, statements wait on disk, trying \
@@ -246,9 +260,8 @@ impl Link {
                 master.address, welcome.last_batch
             )));
         }
-        let key = VerifyingKey::parse(&welcome.vkey).map_err(|error| {
-            LinkError::Foreign(format!("master: {} has no valid key: {error}", master.address))
-        })?;
+        let key = VerifyingKey::parse(&welcome.vkey)
+            .map_err(|error| LinkError::Away(format!("{} has no valid key: {error}", master.address)))?;
         self.pin(&welcome.vkey)?;
         if let Some(info) = info.filter(|info| info.installation.is_empty()) {
             let info = crate::store::StoreInfo { installation: welcome.origin.clone(), ..info };
@@ -268,8 +281,8 @@ impl Link {
         let path = self.store.root().join("recorder.vkey");
         match std::fs::read_to_string(&path) {
             Ok(kept) if kept.trim_end() == vkey => Ok(()),
-            Ok(_) => Err(LinkError::Foreign(format!(
-                "master: its log has another key than the one in {}; if the operator changed it, move that file away",
+            Ok(_) => Err(LinkError::Away(format!(
+                "its log has another key than the one in {}; if the operator changed it, move that file away",
                 path.display()
             ))),
             Err(_) => self
@@ -401,9 +414,11 @@ impl Link {
             .map_or(1, |(_, segment)| *segment);
         let written = checkpoint.write(&self.store, &receipt.checkpoint);
         written.map_err(|error| format!("cannot write {}: {error}", self.store.checkpoint().display()))?;
+        reached(Step::CheckpointStored);
         let stored = receipts.append(&self.store, segment, &logged, &answer.proof);
         let place = stored.map_err(|error| format!("cannot store the receipt of batch {batch}: {error}"))?;
         let (offset, end) = (place.start, place.end);
+        reached(Step::ReceiptStored);
         self.rows().on_receipt(batch, ProofPlace { log_index: receipt.index, segment, offset, end });
         self.state().acknowledged = batch;
         self.unanswered.fetch_sub(1, Ordering::Relaxed);
@@ -422,18 +437,29 @@ struct Session {
 enum LinkError {
     /// The Master does not answer, or refuses for now.
     Away(String),
-    /// The store belongs to another Master or is an older copy.
+    /// The store belongs to another Master or is an older copy: what it records cannot be handed in.
     Foreign(String),
+    /// Another Recorder has this identity, or the Master has not noticed yet that the last connection ended.
+    SecondConnection(String),
 }
 
 impl LinkError {
     fn of(error: &ClientError, address: &str) -> LinkError {
-        use RefusalCode::{Differs, LogIsOlder, NotEnrolled, OtherLog, SecondConnection, Sequence, Version};
+        use RefusalCode::{Differs, OtherLog, SecondConnection, Sequence};
         match error {
             ClientError::Refused(refusal) => match refusal.code {
-                SecondConnection | NotEnrolled | OtherLog | LogIsOlder | Sequence | Differs | Version => {
-                    LinkError::Foreign(format!("master: {address}: {refusal}"))
-                }
+                OtherLog => LinkError::Foreign(format!(
+                    "master: {address}: {refusal}; give the right --master, or record into a new folder"
+                )),
+                Sequence | Differs => LinkError::Foreign(format!(
+                    "master: {address}: {refusal}; restore the newest copy of the store, or record into a new folder \
+                     with a new identity"
+                )),
+                SecondConnection => LinkError::SecondConnection(format!(
+                    "master: {address}: {refusal}; stop the other Recorder, or record into a new folder with a new \
+                     identity"
+                )),
+                // The Master's operator can remove these: a statement that waits is not lost.
                 _ => LinkError::Away(format!("{address}: {refusal}")),
             },
             _ => LinkError::Away(error.to_string()),

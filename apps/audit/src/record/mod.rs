@@ -29,9 +29,13 @@ use crate::cli::Failure;
 use crate::record::recovery::Recovered;
 use crate::record::source::Source;
 use crate::store::{Store, StoreInfo};
+use crate::when;
 use evergate_capture::{Group, Interface, Ring, RingOptions, drop_privileges, has_net_raw};
 use std::path::Path;
 use std::process::ExitCode;
+
+/// Most that the clock may be behind the last record: the verifier allows it.
+const CLOCK_BACK_NS: u64 = 1_000_000_000;
 
 /// Runs the Recorder until a signal ends it.
 pub fn run(args: &RecordArgs) -> Result<ExitCode, Failure> {
@@ -44,7 +48,10 @@ pub fn run(args: &RecordArgs) -> Result<ExitCode, Failure> {
     let master = args.master()?;
     let source = match (&args.interface, &args.read) {
         (_, Some(file)) => file_source(file, &store, &recovered)?,
-        (Some(interface), None) => interface_source(args, interface)?,
+        (Some(interface), None) => {
+            check_clock(&recovered)?;
+            interface_source(args, interface)?
+        }
         (None, None) => return Err(Failure::wrong("give --interface IF or --read FILE")),
     };
     let feed = args.feed_listener(&identity)?;
@@ -63,6 +70,20 @@ fn file_source(file: &Path, store: &Store, recovered: &Recovered) -> Result<Sour
     }
     let first_ns = file_source::first_time(file).map_err(Failure::wrong)?;
     Ok(Source::File(file.to_owned(), first_ns.unwrap_or_else(digest::now_ns)))
+}
+
+/// Times of records may not go back: `verify` would report it for ever.
+fn check_clock(recovered: &Recovered) -> Result<(), Failure> {
+    let now_ns = digest::now_ns();
+    if now_ns.saturating_add(CLOCK_BACK_NS) >= recovered.last_ns {
+        return Ok(());
+    }
+    Err(Failure::wrong(format!(
+        "clock: it is {}, before the last record of the store ({}): times would go back, and `verify` would report it; \
+         set the clock, or record into a new folder",
+        when::shown_ns(now_ns),
+        when::shown_ns(recovered.last_ns)
+    )))
 }
 
 fn interface_source(args: &RecordArgs, interface: &str) -> Result<Source, Failure> {

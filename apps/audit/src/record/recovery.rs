@@ -20,6 +20,8 @@ use std::path::Path;
 pub(crate) struct Recovered {
     /// The last statement, as a link of the chain.
     pub(crate) chain: Option<ChainEnd>,
+    /// Latest time of a record that the last statement covers, in ns since 1970; 0 without a statement.
+    pub(crate) last_ns: u64,
     pub(crate) next_seq: u64,
     pub(crate) next_connection: u64,
     pub(crate) next_segment: u64,
@@ -39,13 +41,15 @@ pub(crate) struct LeftOpen {
 impl Recovered {
     /// Reads the store, and cuts what a crash tore.
     pub(crate) fn load(store: &Store) -> Result<Recovered, Failure> {
-        let chain = last_statement(&store.statements())?.map(|statement| ChainEnd::from(&statement));
+        let last = last_statement(&store.statements())?;
+        let chain = last.as_ref().map(ChainEnd::from);
         let covered = chain.map_or(0, |chain| chain.last_seq);
         let segments = store.segments().map_err(|error| {
             Failure::wrong(format!("store: cannot list the segments of {}: {error}", store.root().display()))
         })?;
         let mut recovered = Recovered {
             chain,
+            last_ns: last.map_or(0, |statement| statement.span.last_ns),
             next_seq: covered + 1,
             next_connection: 1,
             next_segment: segments.last().map_or(1, |segment| segment.number + 1),

@@ -9,6 +9,7 @@ use crate::record::feed::Uncovered;
 use crate::record::link::Link;
 use crate::record::rows::{BatchRows, Rows};
 use crate::store::Store;
+use crate::test_points::{Step, reached};
 use evergate_evidence::statement::Statement;
 use evergate_recorder::stream::{Event, Output};
 use std::fs::File;
@@ -70,6 +71,7 @@ impl Writer {
                         let commit = Commit { statement, files: files.clone(), segment, rows };
                         files
                             .retain(|file| self.segment.as_ref().is_some_and(|open| Arc::ptr_eq(open, file)));
+                        reached(Step::SegmentWritten);
                         if self.commits.send(commit).is_err() {
                             return Ok(()); // the committer ended with an error
                         }
@@ -136,9 +138,12 @@ pub(crate) fn commit(
                 file.sync_data()?;
             }
         }
+        reached(Step::SegmentsSynced);
         let bytes: Vec<u8> = waiting.iter().flat_map(|commit| commit.statement.encode()).collect();
         statements.write_all(&bytes)?;
+        reached(Step::StatementsWritten);
         statements.sync_data()?;
+        reached(Step::StatementsSynced);
         let mut last = None;
         for commit in waiting {
             feeds.on_durable(commit.statement.span.last_seq);

@@ -13,7 +13,7 @@ fn kills() -> u64 {
     std::env::var("EVERGATE_AUDIT_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS)
 }
 
-fn load(duration_ms: u64) -> Load {
+pub(crate) fn load(duration_ms: u64) -> Load {
     let duration = Duration::from_millis(duration_ms);
     Load { rate: 4_000 as _, duration, flows: 40, frame_bytes: 300, ..Load::default() }
 }
@@ -23,7 +23,7 @@ fn moment(number: u64) -> Duration {
     Duration::from_micros(20_000 + number * 7_919_123 % 180_000)
 }
 
-fn assert_proved(rig: &Rig) {
+pub(crate) fn assert_proved(rig: &Rig) {
     let report = rig.verify();
     assert!(report.ok, "{:#?}", report.findings);
 }

@@ -91,20 +91,31 @@ impl Rig {
 
     /// Starts a Recorder on the receiving card, and waits until it records.
     pub(crate) fn record(&self, more: &[&str]) -> Recorder {
+        let mut recorder = self.start_record(more, &[]);
+        recorder.wait_line("recording ");
+        recorder
+    }
+
+    /// Starts a Recorder on the receiving card.
+    pub(crate) fn start_record(&self, more: &[&str], environment: &[(&str, &str)]) -> Recorder {
         let mut arguments = vec!["record", "--interface", RECEIVER, "--json", "--store"];
         let store = self.store();
         let store = store.to_str().unwrap();
         arguments.push(store);
         arguments.extend(more);
-        let mut recorder = self.spawn(&arguments);
-        recorder.wait_line("recording ");
-        recorder
+        self.spawn_with(&arguments, environment)
     }
 
     /// Starts the program in the receiver's namespace.
     pub(crate) fn spawn(&self, arguments: &[&str]) -> Recorder {
+        self.spawn_with(arguments, &[])
+    }
+
+    /// Starts the program with variables of its environment.
+    pub(crate) fn spawn_with(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Recorder {
         let mut command = Command::new(env!("CARGO_BIN_EXE_evergate-audit"));
-        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(arguments).envs(environment.iter().copied());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = self.receiver.run(move || command.spawn().unwrap());
         Recorder::new(child)
     }
