@@ -12,7 +12,7 @@ RELEASE = own=$$(for flag in $$RUSTFLAGS; do printf '%s\037' "$$flag"; done); \
 	export CARGO_ENCODED_RUSTFLAGS="$$own$$(printf -- '$(PROFILE)' '$(CURDIR)/dist/evergate.profdata')"; \
 	$(CARGO) build --release --locked -p
 
-# Features of evergate-audit in packages.
+# Features of evergate-audit in packages, lints and tests.
 AUDIT_FEATURES = evergate-audit/cold,evergate-audit/object-store,evergate-audit/tsa
 
 .PHONY: setup build demo audit-demo package package-check test lint unit matrix audit-mutations fuzz bench \
@@ -54,12 +54,11 @@ lint:
 	$(CARGO) fmt --all --check
 	scripts/licences
 	scripts/prose
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) clippy -p evergate-audit --all-features --all-targets --locked -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --locked --features $(AUDIT_FEATURES) -- -D warnings
+	$(CARGO) clippy -p evergate-audit --locked -- -D warnings
 
 unit:
-	$(CARGO) test --workspace --locked
-	$(CARGO) test -p evergate-audit --all-features --locked --test cold --test tier --test timestamps
+	$(CARGO) test --workspace --locked --features $(AUDIT_FEATURES)
 	python3 -B -m unittest discover -q bench
 
 matrix: setup ## all node failures with all servers in all network modes, also with packet loss (root; 15 minutes)

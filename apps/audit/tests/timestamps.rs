@@ -162,6 +162,17 @@ fn time_stamps_are_verified_at_their_own_time() {
         std::fs::write(folder.join("store").join(name), good).unwrap();
     }
 
+    // No damage of a response ends the verifier.
+    for at in (0..good_token.len()).step_by(3) {
+        let mut changed = good_token.clone();
+        changed[at] = !changed[at];
+        for bytes in [&changed[..], &good_token[..at]] {
+            std::fs::write(folder.join("store").join(&token), bytes).unwrap();
+            verify(folder);
+        }
+    }
+    std::fs::write(folder.join("store").join(&token), &good_token).unwrap();
+
     // A stamped checkpoint of another history is a fork.
     std::fs::remove_dir_all(folder.join("store/tsa")).unwrap();
     let mut other = StoreWriter::new(&folder.join("fork"), 2);
