@@ -59,19 +59,27 @@ struct Progress {
 
 /// Messages whose records no statement on disk covers, in order of `seq`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Uncovered(Arc<Mutex<VecDeque<(u64, u64, Arc<Progress>)>>>);
+pub(crate) struct Uncovered(Arc<Mutex<VecDeque<Waiting>>>);
+
+/// A message whose record no statement on disk covers.
+#[derive(Debug)]
+struct Waiting {
+    seq: u64,
+    number: u64,
+    progress: Arc<Progress>,
+}
 
 impl Uncovered {
     fn push(&self, seq: u64, number: u64, progress: &Arc<Progress>) {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.push_back((seq, number, progress.clone()));
+        waiting.push_back(Waiting { seq, number, progress: progress.clone() });
     }
 
     /// Takes a statement that is on disk.
     pub(crate) fn on_durable(&self, last_seq: u64) {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some((_, number, progress)) = waiting.pop_front_if(|(seq, ..)| *seq <= last_seq) {
-            progress.durable.fetch_max(number, Ordering::Release);
+        while let Some(message) = waiting.pop_front_if(|message| message.seq <= last_seq) {
+            message.progress.durable.fetch_max(message.number, Ordering::Release);
         }
     }
 }

@@ -113,7 +113,10 @@ impl Source {
         if let Some((listener, _)) = feed {
             let (jobs, stop) = (jobs.clone(), stop.clone());
             // It ends with the flag.
-            drop(spawn("feed", move || Ok(listener.run(&jobs, &stop)))?);
+            drop(spawn("feed", move || {
+                listener.run(&jobs, &stop);
+                Ok(())
+            })?);
         }
         let spill = Spill::new(folder.clone(), metrics.spilled.clone());
         let ring = RingThread::new(ring, before, jobs, stop.clone(), RETIRE, spill, metrics.clone());

@@ -54,7 +54,7 @@ impl Keys {
     }
 }
 
-/// A Recorder that keeps messages in memory. It acknowledges them unless it is told to be slow.
+/// A Recorder that keeps messages in memory. It acknowledges them unless it is slow.
 #[derive(Default)]
 struct Recorder {
     frames: Mutex<Vec<Vec<u8>>>,
