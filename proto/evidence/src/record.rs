@@ -304,8 +304,7 @@ impl<'a> Record<'a> {
         match &self.body {
             Body::Packet(packet) => Some(packet.time_ns),
             Body::Gap(gap) => Some(gap.to_ns),
-            Body::Request(request) => Some(request.time_ns),
-            Body::Connection(_) | Body::Envelope(_) | Body::Mark(_) => None,
+            Body::Connection(_) | Body::Envelope(_) | Body::Request(_) | Body::Mark(_) => None,
         }
     }
 }

@@ -42,7 +42,7 @@ impl RecordIndexer {
                 events.push(IndexEvent::Connection(connection.clone(), record.seq));
             }
             Body::Request(request) => {
-                self.include(request.time_ns);
+                // Its time is of the switch's clock, and not one of the segment's.
                 events.push(IndexEvent::Request(Box::new(RequestRow::new(record.seq, request))));
             }
             Body::Mark(mark) if mark.what == MarkKind::SegmentEnds => {

@@ -3,6 +3,7 @@
 mod accounting;
 mod clock;
 mod crashes;
+mod feed;
 mod files;
 mod metrics;
 mod refusals;
