@@ -9,6 +9,7 @@ mod metrics;
 mod support;
 
 mod access_log;
+mod audited;
 mod bound;
 mod capabilities;
 mod channels;

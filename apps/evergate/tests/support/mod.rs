@@ -2,6 +2,8 @@
 //! and polls a visible condition.
 #![allow(dead_code)] // each test binary uses its part
 
+pub(crate) mod audit;
+
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
