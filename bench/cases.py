@@ -125,6 +125,7 @@ RELAY_CASES = (
     ),
 )
 RULES_CASE = "rules_5000"
+AUDITED_CASE = "full_ecdsa_audited"
 IDLE_CASE = "idle_rss"
 # Rows of clusters, as measured by `cluster_cases`; the rows of one line come from one measurement.
 CLUSTER_NAMES = (
@@ -135,7 +136,7 @@ CLUSTER_NAMES = (
     "cluster_bytes_per_idle_connection",
     *("cluster_cpu_per_handshake_7_vs_2", "cluster_cpu_per_handshake_shared_7_vs_2"),
 )
-NAMES = tuple(case.name for case in RELAY_CASES) + (RULES_CASE, IDLE_CASE) + CLUSTER_NAMES
+NAMES = tuple(case.name for case in RELAY_CASES) + (RULES_CASE, AUDITED_CASE, IDLE_CASE) + CLUSTER_NAMES
 
 # Rows that supplement another row.
 WITHOUT_AIM = (
@@ -165,6 +166,7 @@ AIMS = {
     "https_1k_p99_ms": Aim(1.00),
     "http_1k_p99_ms": Aim(1.00),
     "rules_5000": Aim(1.05),
+    "full_ecdsa_audited": Aim(1.04),
     "idle_rss": Aim(0.25, 3.0),
     # Operations per CPU second with one backup against none.
     "cluster_requests": Aim(ratio_min=0.80),

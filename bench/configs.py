@@ -306,7 +306,8 @@ backend marked
 """
 
 
-def evergate_config(material: Material, ports: Ports, rules: str = "") -> str:
+def evergate_config(material: Material, ports: Ports, rules: str = "", audit: str = "") -> str:
+    """`audit`: the table of audited capture; then all TLS listeners are audited."""
     listeners = ""
     for name, port in ports.by_listener.items():
         protocol = "https" if name in CERTIFICATES else "tcp" if name in TCP_LISTENERS else "http"
@@ -319,6 +320,7 @@ protocol = "{protocol}"
 pool = "{pool}"
 """
         listeners += f'certificates = ["{CERTIFICATES[name]}"]\n' if protocol == "https" else ""
+        listeners += "audit = true\n" if audit and protocol == "https" else ""
     certificates = "".join(
         f"""
 [[certificates]]
@@ -356,4 +358,4 @@ socket = "off"
 
 [timeouts]
 keep_alive_ms = 600_000
-{listeners}{certificates}{pools}{rules}"""
+{listeners}{certificates}{pools}{rules}{audit}"""

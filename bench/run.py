@@ -16,19 +16,23 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from cases import CLUSTER_NAMES, IDLE_CASE, NAMES, RELAY_CASES, RULES_CASE
+from cases import AUDITED_CASE, CLUSTER_NAMES, IDLE_CASE, NAMES, RELAY_CASES, RULES_CASE
 from children import BenchError, Children
 from cluster_groups import GROUPS
 from cluster_net import obstacle_here
 from configs import CONNECTIONS_MAX
 from own_network import MACHINES, own_network
 from report import congestion_control, environment, save, table
-from runners import Record, log_line, run_idle, run_relay, run_rules
+from runners import Record, log_line, run_audited, run_idle, run_relay, run_rules
 from stack import Options, Stack
 
 ROOT = Path(__file__).resolve().parent.parent
 TRANSFERS = 200
-OTHER_TITLES = {RULES_CASE: "5,000 rules against 10", IDLE_CASE: "memory of idle TLS connections"}
+OTHER_TITLES = {
+    RULES_CASE: "5,000 rules against 10",
+    AUDITED_CASE: "full handshakes of an audited listener",
+    IDLE_CASE: "memory of idle TLS connections",
+}
 
 
 def arguments() -> argparse.Namespace:
@@ -117,6 +121,8 @@ def run_all(stack: Stack, names: list[str], record: Record) -> list[str]:
                 run_relay(stack, relays[name], record)
             elif name == RULES_CASE:
                 run_rules(stack, record)
+            elif name == AUDITED_CASE:
+                run_audited(stack, record)
             else:
                 run_idle(stack, record)
         except (BenchError, OSError) as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 
 import idle
-from cases import KEEP_ALIVE_CONNECTIONS, RULES_CASE, RelayCase
+from cases import AUDITED_CASE, KEEP_ALIVE_CONNECTIONS, RELAY_CASES, RULES_CASE, RelayCase
 from children import BenchError, pinned
 from load import Done, Target
 from measure import Row, Sample, measure, rows_of
@@ -204,6 +204,26 @@ def run_rules(stack: Stack, record: Record) -> None:
             for count in (LARGE, SMALL)
         )
         record.rows.append(Row(name, "CPU us/request", large, peer, small))
+
+
+def run_audited(stack: Stack, record: Record) -> None:
+    """Full handshakes of audited listeners against those of the same program without audit."""
+    case = next(case for case in RELAY_CASES if case.name == "full_ecdsa")
+    contenders = [stack.evergate(), stack.audited()]
+    for contender in contenders:
+        checked = stack.check(contender, case.listener, case.path)
+        log_line(f"  checked  {contender.label:<18} {checked}{warm_up(stack, contender, case)}")
+
+    def load(contender: Contender) -> Callable[[], Done]:
+        target = contender.target(case.listener, case.path)
+        return lambda: case.load(stack.tools, target, stack.options.seconds)
+
+    samples = interleave(stack, contenders, load, show_requests)
+    record.keep(AUDITED_CASE, samples)
+    plain, audited = (
+        median(sample.cpu_us_per_operation for sample in samples[contender.label]) for contender in contenders
+    )
+    record.rows.append(Row(AUDITED_CASE, "CPU us/request", audited, "evergate", plain))
 
 
 def write_urls(stack: Stack, contender: Contender) -> Path:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import audited
 from children import BenchError, Child, Children, free_ports
 from configs import (
     CERTIFICATES,
@@ -111,10 +112,14 @@ class Stack:
         return self.children.start(name, [*command, str(path)], core, ports, forks)
 
     def evergate(
-        self, rules: str = "", label: str = "evergate", listeners: tuple[str, ...] = LISTENERS
+        self,
+        rules: str = "",
+        label: str = "evergate",
+        listeners: tuple[str, ...] = LISTENERS,
+        audit: str = "",
     ) -> Contender:
         ports = make_ports(listeners)
-        config = evergate_config(self.material, ports, rules)
+        config = evergate_config(self.material, ports, rules, audit)
         command = [str(self.options.evergate), "run"]
         child = self._start(label, command, config, list(ports.by_listener.values()))
         return Contender(label, child, ports, self.folder)
@@ -159,6 +164,14 @@ class Stack:
             forced = Tuning(bulk, force_splice=True)
             found.append(self.haproxy(label=FORCED_SPLICE, listeners=("http", "tcp"), tuning=forced))
         return [contender for contender in found if listener in contender.ports]
+
+    def audited(self) -> Contender:
+        """Evergate whose TLS listeners are audited, and a Recorder that acknowledges everything."""
+        table = audited.table(self.folder)
+        (self.folder / "feed.sock").unlink(missing_ok=True)
+        command = [audited.__file__, str(self.folder / "feed.sock")]
+        self.children.start("recorder", command, self.options.load_core, [])
+        return self.evergate(label="evergate_audited", audit=table)
 
     def _start_echo(self) -> None:
         """The echo server, once."""

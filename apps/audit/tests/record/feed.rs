@@ -146,7 +146,7 @@ fn tls_feed_admits_only_known_switches_under_their_own_id() {
         let (certificate, key) = Identity::generate("switch").unwrap();
         Identity::parse(certificate.as_bytes(), key.as_bytes()).unwrap()
     };
-    let (known, stranger) = (identity(), identity());
+    let (known, unknown) = (identity(), identity());
     let id = rig.run(0, &["identity", "--store", rig.store().to_str().unwrap()]).0;
     let recorder_id = evergate_submission::parse_id(id.trim()).unwrap();
     let switch = evergate_submission::id_text(&known.id());
@@ -162,7 +162,7 @@ fn tls_feed_admits_only_known_switches_under_their_own_id() {
         let mut channel = connect(&known).unwrap();
         feed(&mut channel, &[hello(own, 1), ToFeed::Envelope(1, &envelope(1)).to_frame()], 1);
         // TLS 1.3: the client learns of the refusal with its first read.
-        let refused = connect(&stranger).and_then(|mut channel| channel.receive(LIMIT));
+        let refused = connect(&unknown).and_then(|mut channel| channel.receive(LIMIT));
         assert!(refused.is_err(), "{refused:?}");
         let mut channel = connect(&known).unwrap();
         channel.send(&hello([5; 32], 1)).unwrap();
