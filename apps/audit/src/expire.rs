@@ -16,7 +16,7 @@ use evergate_base::terminal::shown;
 use evergate_evidence::deletion;
 use evergate_evidence::entry::Deletion;
 use evergate_evidence::merkle::Hash;
-use evergate_evidence::retention::{Limits, Plan, SegmentState, Shortage, Verdict, plan};
+use evergate_evidence::retention::{HoldCover, Limits, Plan, Reason, SegmentState, Shortage, Verdict, plan};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -67,11 +67,11 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         tier: args.tier.as_ref().map(|url| crate::tier::Tier::open(url, &info.recorder)).transpose()?,
         ..Expiry::open(&store, &info)?
     };
+    let covers = covers(&store, &holds.in_force())?;
     if !args.dry_run {
         holds.complete_outbox(&store, &info)?;
-        expiry.complete_interrupted()?;
+        expiry.complete_interrupted(&covers)?;
     }
-    let covers = covers(&store, &holds.in_force())?;
     let limits = Limits { bytes_max: args.max_bytes, days_max: args.max_days, shortage: None };
     let plan = plan(expiry.segments()?, &covers, limits, when::now_ns());
     if !args.dry_run {
@@ -104,9 +104,9 @@ pub(crate) fn free(store: &Store, shortage: Shortage) -> Result<Freed, Failure> 
     let _lock = store.lock_for_maintenance()?;
     let holds = HoldFile::read(store)?;
     let expiry = Expiry::open(store, &info)?;
-    holds.complete_outbox(store, &info)?;
-    expiry.complete_interrupted()?;
     let covers = covers(store, &holds.in_force())?;
+    holds.complete_outbox(store, &info)?;
+    expiry.complete_interrupted(&covers)?;
     let limits = Limits { shortage: Some(shortage), ..Limits::default() };
     let plan = plan(expiry.segments()?, &covers, limits, when::now_ns());
     expiry.delete(&plan)?;
@@ -153,12 +153,19 @@ impl<'a> Expiry<'a> {
         Ok(files.iter().map(state).collect())
     }
 
-    /// Removes the files of segments whose deletion is stated.
-    fn complete_interrupted(&self) -> Result<(), Failure> {
+    /// Removes the files of segments whose deletion is stated. A hold that was set since then keeps the file; a run
+    /// after its end removes it.
+    fn complete_interrupted(&self, covers: &[HoldCover]) -> Result<(), Failure> {
         let path = self.store.root().join("segments");
+        let states = self.segments()?;
         for number in self.store.deleted_segments().map_err(|error| failure(&path, &error))? {
             let path = self.store.deleted(number);
-            if !self.store.segment(number).exists() {
+            let Some(state) = states.iter().find(|state| state.number == number) else { continue };
+            if let Some(hold) = held(state, covers) {
+                eprintln!(
+                    "expire: segment {number:010} stays, although its deletion is stated: {}",
+                    shown(&hold)
+                );
                 continue;
             }
             let json = std::fs::read(&path).map_err(|error| failure(&path, &error))?;
@@ -240,6 +247,16 @@ impl<'a> Expiry<'a> {
         reached(Step::SegmentRemoved);
         Ok(())
     }
+}
+
+/// Reason for which a hold keeps a segment.
+fn held(state: &SegmentState, covers: &[HoldCover]) -> Option<String> {
+    let limits = Limits { bytes_max: Some(0), ..Limits::default() };
+    let plan = plan(vec![SegmentState { is_open: false, ..*state }], covers, limits, when::now_ns());
+    plan.verdicts.into_iter().find_map(|(_, verdict)| match verdict {
+        Verdict::Keep(reason @ (Reason::Held(_) | Reason::MaybeHeld(_))) => Some(reason.to_string()),
+        _ => None,
+    })
 }
 
 /// Rows of the segments. Segments that the index lacks are read first.

@@ -174,6 +174,24 @@ fn interrupted_deletion_is_completed_by_the_next_run() {
 }
 
 #[test]
+fn hold_stops_an_interrupted_deletion() {
+    let folder = Folder::new("expire-hold");
+    let store = sample(&folder.0, 1);
+    let path = folder.0.to_str().expect("path");
+    let content = std::fs::read(store.segment(1)).expect("segment");
+    json(1, &["expire", path, "--max-bytes", "0"]);
+    // As after a crash before the removal of segment 1.
+    std::fs::write(store.segment(1), &content).expect("written");
+    audit_code(0, &["hold", path, "--set", "a", "--reason", "r", "--from", "2020-01-01"]);
+    let (_, message) = audit_code(0, &["expire", path, "--max-days", "40000"]);
+    assert!(message.contains("0000000001 stays") && message.contains("hold a"), "{message}");
+    assert_eq!(files(&store), [1, 4]);
+    audit_code(0, &["hold", path, "--lift", "a", "--reason", "r"]);
+    json(0, &["expire", path, "--max-days", "40000"]);
+    assert_eq!(files(&store), [4]);
+}
+
+#[test]
 fn acknowledged_entry_is_not_sent_again() {
     let folder = Folder::new("outbox");
     let store = sample(&folder.0, 1);
