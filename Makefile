@@ -12,10 +12,10 @@ RELEASE = own=$$(for flag in $$RUSTFLAGS; do printf '%s\037' "$$flag"; done); \
 	export CARGO_ENCODED_RUSTFLAGS="$$own$$(printf -- '$(PROFILE)' '$(CURDIR)/dist/evergate.profdata')"; \
 	$(CARGO) build --release --locked -p
 
-# Features of evergate-audit in packages, lints and tests.
+# Features of evergate-audit in packages.
 AUDIT_FEATURES = evergate-audit/cold,evergate-audit/object-store,evergate-audit/tsa
 
-.PHONY: setup build demo audit-demo package package-check test lint unit matrix audit-mutations fuzz bench \
+.PHONY: setup build demo audit-demo package package-check test lint unit matrix audit-features audit-mutations fuzz bench \
 	audit-bench audit-bench-find profile clean help
 
 help: ## show this list
@@ -54,15 +54,18 @@ lint:
 	$(CARGO) fmt --all --check
 	scripts/licences
 	scripts/prose
-	$(CARGO) clippy --workspace --all-targets --locked --features $(AUDIT_FEATURES) -- -D warnings
-	$(CARGO) clippy -p evergate-audit --locked -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 unit:
-	$(CARGO) test --workspace --locked --features $(AUDIT_FEATURES)
+	$(CARGO) test --workspace --locked
 	python3 -B -m unittest discover -q bench
 
 matrix: setup ## all node failures with all servers in all network modes, also with packet loss (root; 15 minutes)
 	CI=1 EVERGATE_MATRIX=full $(CARGO) test --workspace --locked --test cluster matrix -- --nocapture
+
+audit-features: setup ## lints and tests of evergate-audit with all features: Parquet, object stores, time stamps (minutes)
+	$(CARGO) clippy -p evergate-audit --all-targets --locked --features $(AUDIT_FEATURES) -- -D warnings
+	$(CARGO) test -p evergate-audit --locked --features $(AUDIT_FEATURES)
 
 audit-mutations: setup ## 10,000 seeded changes of evidence, each found and named by the verifier (minutes)
 	EVERGATE_MUTATIONS=10000 $(CARGO) test --locked -p evergate-audit --test mutations mutation -- --nocapture
