@@ -3,7 +3,8 @@
 
 use evergate_evidence::connection_record::{ConnectionRecord, Counts, Endpoints, TlsHellos};
 use evergate_evidence::deletion;
-use evergate_evidence::entry::{Deletion, Enrolment, Entry, Event, Head, Hold, Kind, MasterEvent, Timestamp};
+use evergate_evidence::disclosure::{Outcome, OutcomeKind, Request, Scope};
+use evergate_evidence::entry::{Deletion, Enrolment, Entry, Event, Hold, MasterEvent, Timestamp};
 use evergate_evidence::envelope::{Aad, EPOCH_NS, Envelope};
 use evergate_evidence::epochs::{EpochFile, EpochKeys};
 use evergate_evidence::mark::{Mark, MarkKind, SegmentBegin, SegmentEnd};
@@ -180,11 +181,48 @@ fn deleted() -> Deletion {
     }
 }
 
+fn request() -> Request {
+    Request {
+        connection: 7,
+        client_random: [1; 32],
+        server_random: [2; 32],
+        epoch: 497_000,
+        recorder: [0xab; 32],
+        recipient: [4; 65],
+        scope: Scope::Connection,
+        with_credentials: false,
+        reason: "fraud report".into(),
+        reference: "case-12".into(),
+        requester: "alice".into(),
+        created_s: 1_795_000_000,
+        expires_s: 1_795_086_400,
+        nonce: [9; 16],
+    }
+}
+
+fn outcome() -> Outcome {
+    Outcome {
+        kind: OutcomeKind::Refused,
+        request: [5; 32],
+        nonce: [9; 16],
+        index: 3,
+        grant: [0; 32],
+        reason: "expired: the request has expired".into(),
+    }
+}
+
+fn policy() -> String {
+    format!(
+        "evergate-audit/policy@v1\nversion 1\nthreshold 1\nthreshold-beyond 0\nper-day 20\ndays 7\nscope connection\n\
+         credentials redact\nmember peter both {VKEY}\n"
+    )
+}
+
 fn epoch_keys() -> EpochKeys {
     EpochKeys { epoch: 497_000, inner: [4; 65], outer: [4; 65] }
 }
 
-fn events() -> [(&'static str, Event); 7] {
+fn events() -> [(&'static str, Event); 10] {
     let recorder = [0xab; 32];
     let hold = Hold {
         is_set: true,
@@ -201,6 +239,9 @@ fn events() -> [(&'static str, Event); 7] {
         ("deletion", Event::Deletion(deleted())),
         ("hold", Event::Hold(hold)),
         ("master", Event::Master(master)),
+        ("disclosure", Event::DisclosureRequest(request().to_text())),
+        ("disclosure_done", Event::DisclosureDone(outcome())),
+        ("policy", Event::Policy(policy())),
         ("epoch_keys", Event::EpochKeys(epoch_keys())),
         ("epoch_destroyed", Event::EpochDestroyed(epoch_keys().destroyed())),
         ("timestamp", Event::Timestamp(Timestamp { size: 9, imprint: [3; 32], token: vec![0x30, 0] })),
@@ -216,8 +257,6 @@ fn entries(put: &impl Fn(&str, &str, &[u8])) {
     for (name, event) in events() {
         put(&format!("entry_{name}"), &[0], &Entry::Event(1_795_000_000_000, event).encode());
     }
-    let head = Head { kind: Kind::of(2).expect("a kind"), received_ms: 1 };
-    put("entry_disclosure", &[0], &Entry::Disclosure { head, body: b"opaque".to_vec() }.encode());
     put("statements", &[1], &[first.encode(), second.encode()].concat());
     put("tile", &[5], b"tile/0/x001/x234/067");
     put("tile_part", &[5], b"tile/entries/x001/000.p/17");

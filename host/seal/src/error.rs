@@ -44,6 +44,9 @@ pub enum OpenError {
     /// What was sealed is no list of secrets.
     #[error("the envelope has no secrets: {0}")]
     Content(#[from] Malformed),
+    /// The grant is for another key, or was changed.
+    #[error("the grant does not open: it is for another key, or was changed")]
+    Grant,
     /// The file or the HSM with the keys failed.
     #[error("{0}")]
     Keys(String),

@@ -3,9 +3,9 @@
 //! ECDH is done elsewhere, in AWS-LC or in an HSM. This module derives from its result. Tests compare it with the crate
 //! `hpke`, which is too slow for the switch and cannot use an HSM.
 
-#[cfg(feature = "pkcs11")]
-use aws_lc_rs::agreement::ParsedPublicKey;
-use aws_lc_rs::agreement::{ECDH_P256, EphemeralPrivateKey, UnparsedPublicKey, agree_ephemeral};
+use aws_lc_rs::agreement::{
+    ECDH_P256, EphemeralPrivateKey, ParsedPublicKey, UnparsedPublicKey, agree_ephemeral,
+};
 use aws_lc_rs::rand::SystemRandom;
 use evergate_evidence::envelope::Point;
 use hmac::{Hmac, KeyInit, Mac};
@@ -21,6 +21,9 @@ const KEM_SUITE: &[u8] = b"KEM\x00\x10";
 /// Ids of the KEM, of HKDF-SHA256 and of export-only contexts.
 pub(crate) const EXPORT_ONLY: &[u8; 10] = b"HPKE\x00\x10\x00\x01\xff\xff";
 
+/// Ids of the KEM, of HKDF-SHA256 and of AES-256-GCM.
+const AES_256_GCM: &[u8; 10] = b"HPKE\x00\x10\x00\x01\x00\x02";
+
 /// Result of ECDH: the x coordinate. Erased with its owner.
 pub(crate) type Dh = Zeroizing<[u8; HASH]>;
 
@@ -32,25 +35,15 @@ impl Exporter {
     /// Sender's context for a public key: the encapsulated key and the exporter. `None` if the key is no point, or if
     /// randomness fails.
     pub(crate) fn new_sender(recipient: &Point, info: &[u8]) -> Option<(Point, Exporter)> {
-        let private = EphemeralPrivateKey::generate(&ECDH_P256, &SystemRandom::new()).ok()?;
-        let enc: Point = private.compute_public_key().ok()?.as_ref().try_into().ok()?;
-        let dh = agree_ephemeral(private, UnparsedPublicKey::new(&ECDH_P256, recipient), (), dh_of).ok()?;
+        let (enc, dh) = encapsulate(recipient)?;
         Some((enc, Exporter::of_dh(&dh, &enc, recipient, info)))
     }
 
     /// Context of both sides from the result of ECDH.
     pub(crate) fn of_dh(dh: &Dh, enc: &Point, recipient: &Point, info: &[u8]) -> Exporter {
-        let prk = labeled_extract(KEM_SUITE, &[], b"eae_prk", &dh[..]);
-        let kem_context = [&enc[..], recipient].concat();
-        let mut shared = Zeroizing::new([0; HASH]);
-        labeled_expand(&keyed(&prk[..]), KEM_SUITE, b"shared_secret", &[&kem_context], &mut shared[..]);
-        // Base mode: mode 0, neither a pre-shared key nor its id.
-        let psk_id_hash = labeled_extract(EXPORT_ONLY, &[], b"psk_id_hash", &[]);
-        let info_hash = labeled_extract(EXPORT_ONLY, &[], b"info_hash", info);
-        let context = [&[0][..], &psk_id_hash[..], &info_hash[..]].concat();
-        let secret = labeled_extract(EXPORT_ONLY, &shared[..], b"secret", &[]);
+        let (secret, context) = schedule(EXPORT_ONLY, dh, enc, recipient, info);
         let mut exporter = Zeroizing::new([0; HASH]);
-        labeled_expand(&keyed(&secret[..]), EXPORT_ONLY, b"exp", &[&context], &mut exporter[..]);
+        labeled_expand(&secret, EXPORT_ONLY, b"exp", &[&context], &mut exporter[..]);
         Exporter(keyed(&exporter[..]))
     }
 
@@ -60,8 +53,39 @@ impl Exporter {
     }
 }
 
+/// ECDH of a fresh key with a public key: the encapsulated key and the result.
+pub(crate) fn encapsulate(recipient: &Point) -> Option<(Point, Dh)> {
+    let private = EphemeralPrivateKey::generate(&ECDH_P256, &SystemRandom::new()).ok()?;
+    let enc: Point = private.compute_public_key().ok()?.as_ref().try_into().ok()?;
+    let dh = agree_ephemeral(private, UnparsedPublicKey::new(&ECDH_P256, recipient), (), dh_of).ok()?;
+    Some((enc, dh))
+}
+
+/// Key and nonce of the first message of a context with AES-256-GCM: 32 and 12 bytes.
+pub(crate) fn first_key(dh: &Dh, enc: &Point, recipient: &Point, info: &[u8]) -> Zeroizing<[u8; 44]> {
+    let (secret, context) = schedule(AES_256_GCM, dh, enc, recipient, info);
+    let mut out = Zeroizing::new([0; 44]);
+    let (key, nonce) = out.split_at_mut(32);
+    labeled_expand(&secret, AES_256_GCM, b"key", &[&context], key);
+    labeled_expand(&secret, AES_256_GCM, b"base_nonce", &[&context], nonce);
+    out
+}
+
+/// RFC 9180 section 5.1 in base mode: the secret, prepared for expansions, and the context of all expansions.
+fn schedule(suite: &[u8], dh: &Dh, enc: &Point, recipient: &Point, info: &[u8]) -> (Hmac<Sha256>, Vec<u8>) {
+    let prk = labeled_extract(KEM_SUITE, &[], b"eae_prk", &dh[..]);
+    let kem_context = [&enc[..], recipient].concat();
+    let mut shared = Zeroizing::new([0; HASH]);
+    labeled_expand(&keyed(&prk[..]), KEM_SUITE, b"shared_secret", &[&kem_context], &mut shared[..]);
+    // Base mode: mode 0, neither a pre-shared key nor its id.
+    let psk_id_hash = labeled_extract(suite, &[], b"psk_id_hash", &[]);
+    let info_hash = labeled_extract(suite, &[], b"info_hash", info);
+    let context = [&[0][..], &psk_id_hash[..], &info_hash[..]].concat();
+    let secret = labeled_extract(suite, &shared[..], b"secret", &[]);
+    (keyed(&secret[..]), context)
+}
+
 /// Whether these bytes are a point of P-256.
-#[cfg(feature = "pkcs11")]
 pub(crate) fn is_point(point: &Point) -> bool {
     ParsedPublicKey::try_from(UnparsedPublicKey::new(&ECDH_P256, point))
         .is_ok_and(|key| key.alg() == &ECDH_P256)

@@ -15,6 +15,7 @@
 mod context;
 mod error;
 mod file_keys;
+mod grant;
 mod hpke;
 mod layer;
 mod open;
@@ -24,6 +25,7 @@ mod pkcs11;
 pub use context::{CONNECTIONS_MAX, CONTEXT_AGE_S_MAX, SealContext};
 pub use error::{OpenError, SealError};
 pub use file_keys::FileKeys;
+pub use grant::{RecipientKey, is_public_key, seal_grant};
 pub use open::{Decapsulate, Shared, open_layer, open_secrets};
 #[cfg(feature = "pkcs11")]
 pub use pkcs11::{HsmKeys, HsmPlace};

@@ -1,11 +1,14 @@
 //! Another implementation of RFC 9180 opens what a context seals, and what it seals opens here.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad as GcmAad, LessSafeKey, Nonce, UnboundKey};
+use evergate_evidence::disclosure::Grant;
 use evergate_evidence::envelope::{Aad, EPOCH_NS, Envelope, Layer, POINT_BYTES, Point};
 use evergate_evidence::epochs::EpochKeys;
 use evergate_evidence::secrets::{Label, SecretList};
-use evergate_seal::{Decapsulate, FileKeys, OpenError, SealContext, Shared, open_layer, open_secrets};
-use hpke::aead::ExportOnlyAead;
+use evergate_seal::{
+    Decapsulate, FileKeys, OpenError, RecipientKey, SealContext, Shared, open_layer, open_secrets, seal_grant,
+};
+use hpke::aead::{AesGcm256, ExportOnlyAead};
 use hpke::kdf::HkdfSha256;
 use hpke::kem::DhP256HkdfSha256;
 use hpke::{Deserializable, Kem, OpModeR, OpModeS, Serializable, setup_receiver, setup_sender};
@@ -156,4 +159,49 @@ proptest! {
         bytes[at] ^= 1 << bit;
         prop_assert!(open(&bytes, &mut inner, &mut outer).is_err());
     }
+}
+
+fn grant(enc: Point, sealed: Vec<u8>, note: &str) -> Grant {
+    Grant {
+        index: 5,
+        received_ms: 9,
+        note: note.into(),
+        proof: Vec::new(),
+        envelope: Vec::new(),
+        enc,
+        sealed,
+    }
+}
+
+#[test]
+fn other_implementation_opens_a_grant_and_makes_one() {
+    let recipient = RecipientKey::parse(&RecipientKey::generate().unwrap().to_text().unwrap()).unwrap();
+    let aad = grant([4; 65], Vec::new(), "note").aad();
+    let (enc, sealed) = seal_grant(&recipient.public(), &aad, &secrets(3)).unwrap();
+    let opened = recipient.open(&grant(enc, sealed.clone(), "note"));
+    assert_eq!(opened, Ok(secrets(3)));
+    // Bound to the request and to its place in the log.
+    assert_eq!(recipient.open(&grant(enc, sealed.clone(), "other")), Err(OpenError::Grant));
+    assert_eq!(recipient.open(&Grant { index: 6, ..grant(enc, sealed, "note") }), Err(OpenError::Grant));
+    let public = <DhP256HkdfSha256 as Kem>::PublicKey::from_bytes(&recipient.public()).unwrap();
+    let (enc, mut context) = setup_sender::<AesGcm256, HkdfSha256, DhP256HkdfSha256>(
+        &OpModeS::Base,
+        &public,
+        b"evergate-audit reveal v1",
+    )
+    .unwrap();
+    let sealed = context.seal(&secrets(4).encode(), &aad).unwrap();
+    let enc = enc.to_bytes().as_slice().try_into().unwrap();
+    assert_eq!(recipient.open(&grant(enc, sealed, "note")), Ok(secrets(4)));
+    let (private, public) = DhP256HkdfSha256::gen_keypair();
+    let (enc, sealed) = seal_grant(&point(&public), &aad, &secrets(5)).unwrap();
+    let enc = <DhP256HkdfSha256 as Kem>::EncappedKey::from_bytes(&enc).unwrap();
+    let mut context = setup_receiver::<AesGcm256, HkdfSha256, DhP256HkdfSha256>(
+        &OpModeR::Base,
+        &private,
+        &enc,
+        b"evergate-audit reveal v1",
+    )
+    .unwrap();
+    assert_eq!(context.open(&sealed, &aad).unwrap(), secrets(5).encode()[..]);
 }

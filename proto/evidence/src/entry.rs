@@ -1,9 +1,10 @@
 //! Entries of the Master's log. Each has a kind, a version and the Master's time of receipt, which never goes back.
 //!
-//! Entries of kinds 2 to 6 belong to disclosure. This version carries the bodies of kinds 2, 3 and 6 as bytes: a log
-//! with such entries stays verifiable.
+//! Entries of kinds 2 to 6 belong to [disclosure](crate::disclosure). Requests and policies are signed notes: an entry
+//! has them as text, and their readers parse them.
 
 use crate::cursor::{Cursor, Malformed, put_long, put_short};
+use crate::disclosure::Outcome;
 use crate::epochs::{EpochDestroyed, EpochKeys};
 use crate::merkle::{Hash, leaf_hash};
 use crate::statement::Statement;
@@ -95,24 +96,23 @@ impl Head {
 pub enum Entry {
     /// Kind 1.
     Statement(Statement),
-    /// Kinds 2, 3 and 6.
-    Disclosure {
-        /// Kind and time.
-        head: Head,
-        /// The rest of the entry.
-        body: Vec<u8>,
-    },
-    /// Kinds 4, 5 and 7 to 11: time of receipt in ms, and body.
+    /// Kinds 2 to 11: time of receipt in ms, and body.
     Event(u64, Event),
 }
 
-/// Event of kinds 4, 5 and 7 to 11.
+/// Event of kinds 2 to 11.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
+    /// Request to disclose a connection: its note.
+    DisclosureRequest(String),
+    /// Outcome of a request.
+    DisclosureDone(Outcome),
     /// Public keys of an epoch.
     EpochKeys(EpochKeys),
     /// Private keys of an epoch destroyed.
     EpochDestroyed(EpochDestroyed),
+    /// Policy of disclosure: its note.
+    Policy(String),
     /// Recorder enrolled or removed.
     Enrolment(Enrolment),
     /// Segment deleted.
@@ -200,8 +200,11 @@ impl Event {
     /// Kind of the entry.
     pub fn kind(&self) -> Kind {
         match self {
+            Event::DisclosureRequest(_) => Kind::DisclosureRequest,
+            Event::DisclosureDone(_) => Kind::DisclosureDone,
             Event::EpochKeys(_) => Kind::EpochKeys,
             Event::EpochDestroyed(_) => Kind::EpochDestroyed,
+            Event::Policy(_) => Kind::Policy,
             Event::Enrolment(_) => Kind::Enrolment,
             Event::Deletion(_) => Kind::Deletion,
             Event::Hold(_) => Kind::Hold,
@@ -215,6 +218,9 @@ impl Event {
         let mut cursor = Cursor::new(body);
         let cursor = &mut cursor;
         let event = match kind {
+            Kind::DisclosureRequest => Event::DisclosureRequest(entry_text(cursor)?),
+            Kind::DisclosureDone => Event::DisclosureDone(Outcome::read(cursor)?),
+            Kind::Policy => Event::Policy(entry_text(cursor)?),
             Kind::EpochKeys => Event::EpochKeys(EpochKeys::read(cursor)?),
             Kind::EpochDestroyed => Event::EpochDestroyed(EpochDestroyed::read(cursor)?),
             Kind::Enrolment => Event::Enrolment(Enrolment {
@@ -260,6 +266,8 @@ impl Event {
     pub fn encode_body(&self) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
+            Event::DisclosureRequest(note) | Event::Policy(note) => put_text(&mut out, note),
+            Event::DisclosureDone(outcome) => outcome.encode_to(&mut out),
             Event::EpochKeys(keys) => keys.encode_to(&mut out),
             Event::EpochDestroyed(keys) => keys.encode_to(&mut out),
             Event::Enrolment(event) => {
@@ -306,9 +314,6 @@ impl Entry {
         let head = Head::decode(&mut cursor)?;
         match head.kind {
             Kind::Statement => Statement::decode_body(head.received_ms, &mut cursor).map(Entry::Statement),
-            Kind::DisclosureRequest | Kind::DisclosureDone | Kind::Policy => {
-                Ok(Entry::Disclosure { head, body: cursor.rest().to_vec() })
-            }
             kind => Ok(Entry::Event(head.received_ms, Event::decode(kind, cursor.rest())?)),
         }
     }
@@ -318,10 +323,6 @@ impl Entry {
         let mut out = Vec::new();
         match self {
             Entry::Statement(statement) => out.extend_from_slice(&statement.encode()),
-            Entry::Disclosure { head, body } => {
-                head.encode(&mut out);
-                out.extend_from_slice(body);
-            }
             Entry::Event(received_ms, event) => {
                 Head { kind: event.kind(), received_ms: *received_ms }.encode(&mut out);
                 out.extend_from_slice(&event.encode_body());
@@ -334,7 +335,6 @@ impl Entry {
     pub fn received_ms(&self) -> u64 {
         match self {
             Entry::Statement(statement) => statement.received_ms,
-            Entry::Disclosure { head, .. } => head.received_ms,
             Entry::Event(received_ms, _) => *received_ms,
         }
     }
@@ -378,6 +378,7 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disclosure::OutcomeKind;
     use proptest::prelude::*;
 
     fn events() -> Vec<Event> {
@@ -385,6 +386,16 @@ mod tests {
         vec![
             Event::EpochDestroyed(keys.destroyed()),
             Event::EpochKeys(keys),
+            Event::DisclosureRequest("text\n\n\u{2014} a AAAAAAE=\n".into()),
+            Event::DisclosureDone(Outcome {
+                kind: OutcomeKind::Refused,
+                request: [5; 32],
+                nonce: [6; 16],
+                index: 7,
+                grant: [0; 32],
+                reason: "expired: the request has expired".into(),
+            }),
+            Event::Policy("text\n".into()),
             Event::Enrolment(Enrolment { is_enrolled: true, recorder: [1; 32], name: "edge-1".into() }),
             Event::Deletion(Deletion {
                 recorder: [1; 32],
@@ -428,15 +439,8 @@ mod tests {
     }
 
     #[test]
-    fn disclosure_entries_are_carried_as_bytes() {
-        let entry =
-            Entry::Disclosure { head: Head { kind: Kind::Policy, received_ms: 5 }, body: vec![9; 300] };
-        assert_eq!(Entry::decode(&entry.encode()), Ok(entry));
-    }
-
-    #[test]
     fn foreign_heads_are_refused() {
-        let good = Entry::Event(0, events().remove(2)).encode();
+        let good = Entry::Event(0, events().remove(5)).encode();
         for (at, byte) in [(0, 0), (0, 12), (1, 2), (2, 1), (3, 1), (12, 0), (12, 3)] {
             let mut bytes = good.clone();
             bytes[at] = byte;
@@ -448,7 +452,7 @@ mod tests {
     proptest! {
         #[test]
         fn decoded_bytes_encode_to_themselves(
-            kind in 1_u8..12, choice in 0_u8..4, event in 0_usize..7,
+            kind in 1_u8..12, choice in 0_u8..4, event in 0_usize..10,
             rest in proptest::collection::vec(any::<u8>(), 0..300),
             at: usize, bit in 0_u8..8,
         ) {

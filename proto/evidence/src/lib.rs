@@ -3,7 +3,8 @@
 //! A Recorder hashes its [records](record) into batches, stores them in [segments](segment), and sends one
 //! [statement](statement) for each batch. The Master appends statements to a log of [entries](entry), whose
 //! [Merkle tree](merkle) it signs as [checkpoints](checkpoint). A [receipt](proof) proves that an entry is in the log.
-//! Traffic secrets wait in sealed [envelopes](envelope) under the keys of their [epoch](epochs).
+//! Traffic secrets wait in sealed [envelopes](envelope) under the keys of their [epoch](epochs), until a
+//! [request](disclosure) opens one of them.
 //! Files of the log have the places of C2SP tlog-tiles ([tile]), signed text is a C2SP signed note ([note]).
 //!
 //! # Guarantees
@@ -22,6 +23,7 @@ pub mod checkpoint;
 pub mod connection_record;
 pub mod cursor;
 pub mod deletion;
+pub mod disclosure;
 pub mod entry;
 pub mod envelope;
 pub mod epochs;
