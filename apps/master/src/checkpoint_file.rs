@@ -14,12 +14,20 @@ pub struct CheckpointFile {
     path: PathBuf,
     newest: Mutex<Option<SignedCheckpoint>>,
     changed: Condvar,
+    cosigned: Mutex<Option<SignedCheckpoint>>,
+    cosigned_changed: Condvar,
 }
 
 impl CheckpointFile {
     /// File `checkpoint` in the log's folder, with what was found in it.
     pub fn new(folder: &Path, found: Option<SignedCheckpoint>) -> CheckpointFile {
-        CheckpointFile { path: folder.join("checkpoint"), newest: Mutex::new(found), changed: Condvar::new() }
+        CheckpointFile {
+            path: folder.join("checkpoint"),
+            newest: Mutex::new(found),
+            changed: Condvar::new(),
+            cosigned: Mutex::new(None),
+            cosigned_changed: Condvar::new(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<SignedCheckpoint>> {
@@ -39,6 +47,17 @@ impl CheckpointFile {
         let waited = self.changed.wait_timeout_while(self.lock(), limit, is_small);
         let (newest, result) = waited.unwrap_or_else(PoisonError::into_inner);
         if result.timed_out() { None } else { newest.clone() }
+    }
+
+    /// Waits until a witness has cosigned a checkpoint larger than `size`, or the limit passes.
+    pub fn wait_cosigned(&self, size: u64, limit: Duration) -> Option<SignedCheckpoint> {
+        let is_small = |cosigned: &mut Option<SignedCheckpoint>| {
+            cosigned.as_ref().is_none_or(|cosigned| cosigned.checkpoint().size <= size)
+        };
+        let cosigned = self.cosigned.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.cosigned_changed.wait_timeout_while(cosigned, limit, is_small);
+        let (cosigned, result) = waited.unwrap_or_else(PoisonError::into_inner);
+        if result.timed_out() { None } else { cosigned.clone() }
     }
 
     /// Makes a checkpoint durable and the newest one.
@@ -68,6 +87,9 @@ impl CheckpointFile {
             replace_file(&self.path, &cosigned.to_bytes(), || ())?;
             *newest = Some(cosigned.clone());
         }
-        replace_file(&self.path.with_file_name("witnessed"), &cosigned.to_bytes(), || ())
+        replace_file(&self.path.with_file_name("witnessed"), &cosigned.to_bytes(), || ())?;
+        *self.cosigned.lock().unwrap_or_else(PoisonError::into_inner) = Some(cosigned);
+        self.cosigned_changed.notify_all();
+        Ok(())
     }
 }

@@ -32,6 +32,12 @@ pub struct Config {
     pub signer: SignerConfig,
     /// Recorders that may send.
     pub recorders: Vec<RecorderConfig>,
+    /// Revealers that may ask for disclosures.
+    pub revealers: Vec<RecorderConfig>,
+    /// Escrow keys; without them nothing is disclosed.
+    pub escrow: Option<EscrowConfig>,
+    /// Note of the policy of disclosure.
+    pub policy: Option<PathBuf>,
     /// Witnesses that cosign.
     pub witnesses: Vec<WitnessConfig>,
     /// Authority of time stamps.
@@ -66,7 +72,27 @@ pub enum SignerConfig {
     },
 }
 
-/// Recorder that may send.
+/// Escrow keys of epochs.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+pub enum EscrowConfig {
+    /// Keys in a file: trials only.
+    File {
+        /// The file.
+        keys: PathBuf,
+    },
+    /// Keys in an HSM.
+    Pkcs11 {
+        /// Shared library.
+        module: PathBuf,
+        /// Label of the token.
+        token: String,
+        /// File with the PIN of the user.
+        pin_file: PathBuf,
+    },
+}
+
+/// Recorder or Revealer that may send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecorderConfig {
     /// Name in logs and in the log.
@@ -103,11 +129,13 @@ pub struct Limits {
     pub peer_s: u64,
     /// Longest time for an answer of a witness or of the authority of time stamps, in seconds.
     pub http_s: u64,
+    /// Shortest time between two requests of Revealers in ms.
+    pub disclosure_ms: u64,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { recorders: RECORDERS_MAX, peer_s: 10, http_s: 10 }
+        Limits { recorders: RECORDERS_MAX, peer_s: 10, http_s: 10, disclosure_ms: 1000 }
     }
 }
 
@@ -123,6 +151,10 @@ struct Raw {
     signer: SignerConfig,
     #[serde(default)]
     recorder: Vec<RawRecorder>,
+    #[serde(default)]
+    revealer: Vec<RawRecorder>,
+    escrow: Option<EscrowConfig>,
+    policy: Option<PathBuf>,
     #[serde(default)]
     witness: Vec<RawWitness>,
     tsa: Option<RawTsa>,
@@ -189,6 +221,9 @@ impl Config {
             key: folder.join(raw.key),
             signer: raw.signer.below(folder),
             recorders: Vec::new(),
+            revealers: Vec::new(),
+            escrow: raw.escrow.map(|escrow| escrow.below(folder)),
+            policy: raw.policy.map(|path| folder.join(path)),
             witnesses: Vec::new(),
             tsa: None,
             metrics: raw.metrics,
@@ -200,6 +235,7 @@ impl Config {
         };
         config.check_single_values(&mut report);
         config.add_recorders(raw.recorder, &mut report);
+        config.add_revealers(raw.revealer, &mut report);
         config.add_peers(raw.witness, raw.tsa, &mut report);
         if problems.is_empty() { Ok(config) } else { Err(problems) }
     }
@@ -246,6 +282,17 @@ impl Config {
         }
     }
 
+    fn add_revealers(&mut self, raw: Vec<RawRecorder>, report: &mut impl FnMut(String, &str, &str)) {
+        // A Revealer's certificate is its own: one peer has one role.
+        let before = self.recorders.len();
+        self.add_recorders(raw, report);
+        self.revealers = self.recorders.split_off(before);
+        if !self.revealers.is_empty() && (self.escrow.is_none() || self.policy.is_none()) {
+            let remedy = "add [escrow] and policy, or remove [[revealer]]";
+            report("revealer".into(), "is of no use without escrow keys and a policy", remedy);
+        }
+    }
+
     fn add_peers(
         &mut self,
         witnesses: Vec<RawWitness>,
@@ -276,6 +323,17 @@ impl Config {
                 report("tsa.interval_s".into(), "is out of range", "use 1 to 86400 seconds");
             }
             self.tsa = Some(TsaConfig { url: tsa.url, interval: Duration::from_secs(tsa.interval_s) });
+        }
+    }
+}
+
+impl EscrowConfig {
+    fn below(self, folder: &Path) -> EscrowConfig {
+        match self {
+            EscrowConfig::File { keys } => EscrowConfig::File { keys: folder.join(keys) },
+            EscrowConfig::Pkcs11 { module, token, pin_file } => {
+                EscrowConfig::Pkcs11 { module, token, pin_file: folder.join(pin_file) }
+            }
         }
     }
 }

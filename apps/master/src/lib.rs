@@ -6,6 +6,7 @@
 //! - The sequencer checks, orders and logs what waits, and makes it durable ([`sequencer`]).
 //! - The publisher signs the newest head and answers ([`publisher`]). While it waits for the HSM, the sequencer logs
 //!   more; one signature covers all of it.
+//! - One has the escrow keys: it opens outer layers of requests that are logged and signed ([`escrow`]).
 //! - One per witness and one for time stamps ([`witness`], [`timestamping`]). Their peers may be away.
 //!
 //! # Order of durable steps
@@ -16,6 +17,8 @@
 pub mod checkpoint_file;
 pub mod cli;
 pub mod config;
+pub mod disclosures;
+pub mod escrow;
 pub mod http;
 pub mod journal;
 pub mod log;

@@ -6,6 +6,7 @@
 //!   of the tree found on disk. So the Master never signs a smaller or an inconsistent head.
 //! - Times of entries never go back.
 
+use crate::disclosures::Disclosures;
 use crate::journal::{Found, JOURNAL_ENTRIES, Journal, replace_file};
 use crate::problem::{Problem, file_problem};
 use crate::recorders::{Recorders, WINDOW};
@@ -46,6 +47,7 @@ pub struct Log {
     writer: TileWriter,
     journal: Journal,
     recorders: Recorders,
+    disclosures: Disclosures,
     last_ms: u64,
     _lock: File,
 }
@@ -78,10 +80,19 @@ impl Log {
         };
         let first = journal.first();
         let tiles = Arc::new(Tiles::new(folder));
-        let Snapshot { recorders, last_ms } = restore(folder, &tiles, first)?;
+        let Snapshot { recorders, disclosures, last_ms } = restore(folder, &tiles, first)?;
         let writer =
             tiles.writer(first).ok_or_else(|| damaged(folder, "a tile is missing or has a wrong size"))?;
-        let mut log = Log { folder: folder.into(), tiles, writer, journal, recorders, last_ms, _lock: lock };
+        let mut log = Log {
+            folder: folder.into(),
+            tiles,
+            writer,
+            journal,
+            recorders,
+            disclosures,
+            last_ms,
+            _lock: lock,
+        };
         for bytes in &entries {
             let entry =
                 Entry::decode(bytes).map_err(|error| damaged(folder, &format!("journal: {error}")))?;
@@ -138,6 +149,11 @@ impl Log {
         &self.recorders
     }
 
+    /// State of disclosure.
+    pub fn disclosures(&self) -> &Disclosures {
+        &self.disclosures
+    }
+
     /// Tiles, for proofs.
     pub fn tiles(&self) -> Arc<Tiles> {
         self.tiles.clone()
@@ -164,6 +180,7 @@ impl Log {
         let index = self.writer.size();
         self.writer.append(&self.tiles, bytes);
         self.recorders.record(index, entry);
+        self.disclosures.record(index, entry);
         self.last_ms = entry.received_ms();
         index
     }
@@ -187,7 +204,7 @@ impl Log {
         reached(Step::JournalFull);
         let (old, new) = (self.journal.first(), self.size());
         self.tiles.sync(old, new)?;
-        let state = Snapshot::encode(&self.recorders, self.last_ms, new);
+        let state = Snapshot::encode(&self.recorders, &self.disclosures, self.last_ms, new);
         replace_file(&snapshot::path(&self.folder, new), &state, || ())?;
         let journal = std::mem::replace(&mut self.journal, Journal::create(&self.folder, new)?);
         reached(Step::JournalRotated);
@@ -248,7 +265,7 @@ fn restore(folder: &Path, tiles: &Tiles, size: u64) -> Result<Snapshot, Problem>
     let read = std::fs::read(snapshot::path(folder, size)).ok();
     let found = read.and_then(|bytes| Snapshot::decode(&bytes, size).ok());
     let is_whole = found.is_some();
-    let mut state = found.unwrap_or(Snapshot { recorders: Recorders::default(), last_ms: 0 });
+    let mut state = found.unwrap_or_default();
     let first = if is_whole { size.saturating_sub(PLACES_READ) } else { 0 };
     for bundle in first / TILE_WIDTH..size / TILE_WIDTH {
         let problem = |what: String| damaged(folder, &format!("bundle {bundle}: {what}"));
@@ -260,7 +277,10 @@ fn restore(folder: &Path, tiles: &Tiles, size: u64) -> Result<Snapshot, Problem>
             match &entry {
                 Entry::Statement(statement) if is_whole => state.recorders.record_old(index, statement),
                 _ if is_whole => {}
-                entry => state.recorders.record(index, entry),
+                entry => {
+                    state.recorders.record(index, entry);
+                    state.disclosures.record(index, entry);
+                }
             }
         }
     }

@@ -5,6 +5,9 @@
 
 use crate::checkpoint_file::CheckpointFile;
 use crate::config::RECORDERS_MAX;
+use crate::disclosures::Place;
+use crate::escrow::{Asked, Job, Opening};
+use crate::journal::replace_file;
 use crate::log::Head;
 use crate::metrics::{Metrics, count};
 use crate::reply::Reply;
@@ -13,10 +16,13 @@ use crate::test_points::{Step, reached};
 use crate::tiles::Tiles;
 use evergate_crypto::EvidenceVerifier;
 use evergate_evidence::checkpoint::{Checkpoint, SignedCheckpoint};
+use evergate_evidence::epochs::EpochFile;
 use evergate_evidence::merkle::proof::inclusion_proof;
 use evergate_evidence::proof::Receipt;
 use evergate_evidence::submission::{Refusal, RefusalCode, ToRecorder, UNANSWERED_MAX};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -39,12 +45,24 @@ pub struct Pending {
     pub received_ms: u64,
     /// Number that the answer repeats.
     pub number: u64,
-    /// Whether it is an event.
-    pub is_event: bool,
+    /// Form of the answer.
+    pub answer: Awaited,
     /// Time of arrival.
     pub arrived: Instant,
     /// Way back.
     pub reply: Reply,
+}
+
+/// Form of an answer.
+pub enum Awaited {
+    /// Receipt of a batch.
+    Batch,
+    /// Receipt of an event.
+    Event,
+    /// Entry with its receipt, for a Revealer.
+    Entry(Vec<u8>),
+    /// Opened layer, for a Revealer: note of the request, and the envelope.
+    Opened(Box<(Vec<u8>, Vec<u8>)>),
 }
 
 /// What waits for the publisher. Bounded: see [`PENDING_MAX`].
@@ -52,6 +70,8 @@ pub struct Pending {
 struct Waiting {
     head: Option<Head>,
     pending: Vec<Pending>,
+    /// Keys of epochs that the file does not have yet.
+    epochs: Option<EpochFile>,
     is_stopping: bool,
 }
 
@@ -74,6 +94,10 @@ pub struct Publishing {
     pub metrics: Arc<Metrics>,
     /// Longest wait before the next signature.
     pub gather: Duration,
+    /// The thread with the escrow keys.
+    pub escrow: Option<SyncSender<Job>>,
+    /// File of the epochs' keys.
+    pub epochs: PathBuf,
 }
 
 impl Publisher {
@@ -92,6 +116,11 @@ impl Publisher {
         prune(&mut waiting.pending);
         drop(waiting);
         self.changed.notify_one();
+    }
+
+    /// Takes keys of epochs that are to be published behind the next head.
+    pub fn push_epochs(&self, epochs: EpochFile) {
+        self.lock().epochs = Some(epochs);
     }
 
     /// Ends the thread after what waits is published.
@@ -132,6 +161,10 @@ impl Publisher {
                         return Ok(());
                     }
                 }
+            }
+            let epochs = self.lock().epochs.take();
+            if let Some(epochs) = epochs {
+                publishing.publish_epochs(&epochs);
             }
             let answered = pending.len();
             publishing.answer(pending)?;
@@ -183,7 +216,16 @@ impl Publishing {
         let checkpoint = self.file.newest().ok_or("no checkpoint")?;
         let size = checkpoint.checkpoint().size;
         let nodes = self.tiles.nodes(size);
-        for Pending { index, received_ms, number, is_event, arrived, reply } in pending {
+        for Pending { index, received_ms, number, answer, arrived, reply } in pending {
+            let answer = match answer {
+                Awaited::Opened(parts) => {
+                    let (note, envelope) = *parts;
+                    let place = Place { index, received_ms };
+                    self.pass(Opening { place, note, envelope, asked: Asked { number, reply } });
+                    continue;
+                }
+                other => other,
+            };
             let path = match inclusion_proof(&nodes, index, size) {
                 Ok(path) => path,
                 Err(error) => {
@@ -197,15 +239,42 @@ impl Publishing {
                 }
             };
             let proof = Receipt { index, path, checkpoint: checkpoint.clone() }.to_bytes();
-            let answer = match is_event {
-                true => ToRecorder::EventReceipt { request: number, received_ms, proof },
-                false => ToRecorder::Receipt { batch: number, received_ms, proof },
+            let answer = match answer {
+                Awaited::Entry(entry) => ToRecorder::Logged { request: number, entry, proof },
+                Awaited::Batch => ToRecorder::Receipt { batch: number, received_ms, proof },
+                _ => ToRecorder::EventReceipt { request: number, received_ms, proof },
             };
             if reply.send(answer) {
                 self.metrics.record_receipt(arrived.elapsed());
             }
         }
         Ok(())
+    }
+}
+
+impl Publishing {
+    /// Passes a request that is signed to the thread with the escrow keys.
+    fn pass(&self, opening: Opening) {
+        let asked = opening.asked.clone();
+        let passed = self.escrow.as_ref().map(|escrow| escrow.try_send(Job::Open(opening)));
+        if !matches!(passed, Some(Ok(()))) {
+            asked.deny_for_now("too many requests wait, or the Master has no escrow keys");
+        }
+    }
+
+    /// Signs and replaces the file of the epochs' keys. A switch with the file before continues with it.
+    fn publish_epochs(&mut self, epochs: &EpochFile) {
+        let published = epochs.to_note().map_err(|error| error.to_string()).and_then(|mut note| {
+            let line = self.signer.sign(note.text())?;
+            note.sign(line).map_err(|error| error.to_string())?;
+            replace_file(&self.epochs, &note.to_bytes(), || ()).map_err(|error| error.to_string())
+        });
+        if let Err(error) = published {
+            eprintln!(
+                "evergate-master: cannot publish {}: {error}; it is tried again with the next epoch",
+                self.epochs.display()
+            );
+        }
     }
 }
 
@@ -230,7 +299,7 @@ mod tests {
             index,
             received_ms: 0,
             number: index,
-            is_event: false,
+            answer: Awaited::Batch,
             arrived: Instant::now(),
             reply: reply.clone(),
         };

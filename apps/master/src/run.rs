@@ -1,20 +1,24 @@
 //! The running Master: opens everything, starts the threads, waits for the end.
 
 use crate::checkpoint_file::CheckpointFile;
-use crate::config::{Config, SignerConfig};
+use crate::config::{Config, EscrowConfig, SignerConfig};
+use crate::escrow::{Escrow, JOBS_MAX, Job};
 use crate::log::{Log, Opened};
 use crate::metrics::Metrics;
 use crate::problem::{Problem, file_problem};
 use crate::publisher::{Publisher, Publishing};
 use crate::sequencer::{INPUTS_MAX, Input, Sequencer, wall_ms};
-use crate::server::{self, Server};
+use crate::server::{self, Peer, Server};
 use crate::signer::Signer;
 use crate::status::Running;
 use crate::timestamping::Timestamping;
 use crate::witness::Witness;
+use evergate_crypto::EvidenceVerifier;
 use evergate_evidence::checkpoint::SignedCheckpoint;
+use evergate_evidence::disclosure::Policy;
 use evergate_evidence::entry::{Enrolment, Event, MasterEvent};
 use evergate_evidence::note::VerifyingKey;
+use evergate_seal::{HsmPlace, KeyStore};
 use evergate_submission::{Identity, Trust, server_config};
 use rustls::ServerConfig;
 use std::collections::BTreeMap;
@@ -51,11 +55,27 @@ pub fn run(config: &Config, signer_delay: Duration) -> Result<bool, Problem> {
     announce(config, &log, &running);
 
     let tiles = log.tiles();
+    let escrow_keys = config.escrow.as_ref().map(escrow_keys).transpose()?;
+    let (jobs, asked) = mpsc::sync_channel(JOBS_MAX);
+    let escrow = escrow_keys.is_some().then_some(jobs);
     let publisher = Arc::new(Publisher::default());
-    let publishing =
-        Publishing { signer, tiles, file: file.clone(), metrics: metrics.clone(), gather: Duration::ZERO };
+    let publishing = Publishing {
+        signer,
+        tiles: tiles.clone(),
+        file: file.clone(),
+        metrics: metrics.clone(),
+        gather: Duration::ZERO,
+        escrow: escrow.clone(),
+        epochs: config.log.join("epochs"),
+    };
     let (inputs, received) = mpsc::sync_channel(INPUTS_MAX);
-    let sequencer = Sequencer::new(log, &vkey, publisher.clone(), metrics.clone());
+    let pause_ms = config.limits.disclosure_ms;
+    let sequencer = Sequencer::new(log, &vkey, publisher.clone(), metrics.clone(), escrow.clone(), pause_ms);
+    if let Some(keys) = escrow_keys {
+        let (file, inputs) = (file.clone(), inputs.clone());
+        let escrow = Escrow { keys, file, tiles, is_witnessed: !config.witnesses.is_empty(), inputs };
+        spawn("escrow", move || escrow.run(&asked));
+    }
     let has_failed = Arc::new(AtomicBool::new(false));
     let sequencing = guarded("sequencer", &has_failed, move || {
         sequencer.run(&received).map_err(|error| format!("the log cannot be written: {error}"))
@@ -74,7 +94,7 @@ pub fn run(config: &Config, signer_delay: Duration) -> Result<bool, Problem> {
         let metrics = metrics.clone();
         spawn("metrics", move || evergate_metrics::serve(&listener, || metrics.page()));
     }
-    let server = Arc::new(server(config, tls, inputs.clone(), metrics.clone()));
+    let server = Arc::new(server(config, tls, inputs.clone(), metrics.clone(), escrow));
     spawn("accept", move || server::accept(&listener, &server));
     wait(&is_stopping, &has_failed, &mut running, &metrics, config);
     let _ = inputs.try_send(Input::Stop);
@@ -87,6 +107,7 @@ pub fn run(config: &Config, signer_delay: Duration) -> Result<bool, Problem> {
 /// Checks everything that a start checks but the log, which a running Master may have open.
 pub fn check(config: &Config) -> Result<VerifyingKey, Problem> {
     tls(config)?;
+    config.escrow.as_ref().map(escrow_keys).transpose()?;
     Ok(Signer::open(&config.signer, &config.origin, Duration::ZERO)?.vkey().clone())
 }
 
@@ -148,7 +169,41 @@ fn first_events(config: &Config, log: &Log, vkey: &VerifyingKey) -> Result<Vec<E
     {
         events.push(enrolment(false, *id, name.clone()));
     }
+    events.extend(new_policy(config, log)?.map(Event::Policy));
     Ok(events)
+}
+
+/// Note of the policy, if the log has another one. It must follow the one in force.
+fn new_policy(config: &Config, log: &Log) -> Result<Option<String>, Problem> {
+    let Some(path) = &config.policy else { return Ok(None) };
+    let remedy = "give the note that `evergate-audit reveal policy` made and the approvers signed";
+    let bytes = std::fs::read(path).map_err(|error| file_problem(path, &error, remedy))?;
+    let known = log.disclosures().policy();
+    if known.is_some_and(|(_, note)| note.as_bytes() == bytes) {
+        return Ok(None);
+    }
+    let opened = Policy::open(&bytes, known.map(|(policy, _)| policy), &EvidenceVerifier);
+    opened.map_err(|error| Problem::new(path.display().to_string(), error.to_string(), remedy))?;
+    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+fn escrow_keys(config: &EscrowConfig) -> Result<KeyStore, Problem> {
+    let opened = match config {
+        EscrowConfig::File { keys } => {
+            eprintln!(
+                "evergate-master: the escrow keys are in the file {}: a trial, because a copy opens as well; use an HSM",
+                keys.display()
+            );
+            KeyStore::open_file(keys)
+        }
+        EscrowConfig::Pkcs11 { module, token, pin_file } => KeyStore::open_hsm(HsmPlace {
+            module: module.clone(),
+            token: token.clone(),
+            pin_file: pin_file.clone(),
+            purpose: "escrow".into(),
+        }),
+    };
+    opened.map_err(|error| Problem::new("escrow", error.to_string(), "correct [escrow]"))
 }
 
 fn witnesses(config: &Config, log: &Log, file: &CheckpointFile) -> Result<Vec<Witness>, Problem> {
@@ -187,11 +242,16 @@ fn server(
     tls: Arc<ServerConfig>,
     inputs: SyncSender<Input>,
     metrics: Arc<Metrics>,
+    escrow: Option<SyncSender<Job>>,
 ) -> Server {
-    let enrolled: BTreeMap<_, _> = config.recorders.iter().map(|r| (r.id, r.name.clone())).collect();
+    let mut enrolled = BTreeMap::new();
+    for (peers, is_revealer) in [(&config.recorders, false), (&config.revealers, true)] {
+        enrolled.extend(peers.iter().map(|peer| (peer.id, Peer { name: peer.name.clone(), is_revealer })));
+    }
     Server {
         tls,
         enrolled,
+        escrow,
         inputs,
         metrics,
         recorders_max: config.limits.recorders,

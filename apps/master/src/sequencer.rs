@@ -4,17 +4,22 @@
 //! While the publisher waits for a signature, the sequencer continues. So the number of signatures does not limit the
 //! number of statements.
 
+mod revealers;
+
+use crate::escrow::{Asked, Job};
 use crate::log::Log;
 use crate::metrics::{Metrics, count};
-use crate::publisher::{Pending, Publisher};
+use crate::publisher::{Awaited, Pending, Publisher};
 use crate::recorders::Outcome;
 use crate::reply::Reply;
+use evergate_evidence::disclosure::{Outcome as Disclosed, Refusal as Denial};
 use evergate_evidence::entry::{Entry, Event};
+use evergate_evidence::epochs::{EpochDestroyed, EpochKeys};
 use evergate_evidence::merkle::Hash;
 use evergate_evidence::statement::Statement;
 use evergate_evidence::submission::{Hello, Refusal, RefusalCode, ToRecorder, Welcome};
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Inputs that wait for the sequencer.
@@ -51,6 +56,54 @@ pub enum Input {
         /// Time of arrival.
         arrived: Instant,
     },
+    /// A request to open an outer layer.
+    Disclose {
+        /// The request's note.
+        note: Vec<u8>,
+        /// The envelope.
+        envelope: Vec<u8>,
+        /// Way back.
+        asked: Asked,
+    },
+    /// Outcome that a Revealer reports.
+    Report {
+        /// The outcome.
+        outcome: Disclosed,
+        /// Way back.
+        asked: Asked,
+    },
+    /// Outcome of a request that was logged and led to nothing.
+    Failed {
+        /// The outcome.
+        outcome: Disclosed,
+        /// The reason.
+        refusal: Denial,
+        /// Way back.
+        asked: Asked,
+    },
+    /// Keys of an epoch: both private ones exist.
+    EpochKeys {
+        /// The keys.
+        keys: EpochKeys,
+        /// Way back.
+        asked: Asked,
+    },
+    /// A Revealer asks for the destruction of an epoch's keys.
+    Destroy {
+        /// The epoch.
+        epoch: u64,
+        /// Order of the approvers; empty without one.
+        order: Vec<u8>,
+        /// Way back.
+        asked: Asked,
+    },
+    /// Both private keys of an epoch are destroyed.
+    EpochDestroyed {
+        /// The keys.
+        keys: EpochDestroyed,
+        /// Way back.
+        asked: Asked,
+    },
     /// An event of the Master itself.
     Internal(Event),
     /// End of the program.
@@ -68,6 +121,13 @@ pub struct Sequencer {
     answers: Vec<(Reply, ToRecorder)>,
     pending: Vec<Pending>,
     now_ms: u64,
+    escrow: Option<SyncSender<Job>>,
+    /// Shortest time between two requests of Revealers in ms.
+    pause_ms: u64,
+    /// Time of the last request of a Revealer in ms since 1970.
+    asked_ms: u64,
+    /// Whether the keys of epochs changed since they were published.
+    has_new_epochs: bool,
 }
 
 /// Wall clock in ms since 1970.
@@ -82,6 +142,8 @@ impl Sequencer {
         vkey: &evergate_evidence::note::VerifyingKey,
         publisher: Arc<Publisher>,
         metrics: Arc<Metrics>,
+        escrow: Option<SyncSender<Job>>,
+        pause_ms: u64,
     ) -> Sequencer {
         Sequencer {
             log,
@@ -92,6 +154,10 @@ impl Sequencer {
             answers: Vec::new(),
             pending: Vec::new(),
             now_ms: 0,
+            escrow,
+            pause_ms,
+            asked_ms: 0,
+            has_new_epochs: true,
         }
     }
 
@@ -109,6 +175,9 @@ impl Sequencer {
             }
             let head = if self.log.size() > size { Some(self.log.flush()?) } else { None };
             self.metrics.entries.fetch_add(self.log.size() - size, std::sync::atomic::Ordering::Relaxed);
+            if head.is_some() && std::mem::take(&mut self.has_new_epochs) && self.escrow.is_some() {
+                self.publisher.push_epochs(self.log.disclosures().epoch_file(self.now_ms));
+            }
             self.publisher.push(head, std::mem::take(&mut self.pending));
             for (reply, answer) in self.answers.drain(..) {
                 // A Recorder that is gone needs no answer.
@@ -155,7 +224,7 @@ impl Sequencer {
                     index,
                     received_ms,
                     number: request,
-                    is_event: true,
+                    answer: Awaited::Event,
                     arrived,
                     reply,
                 });
@@ -164,6 +233,7 @@ impl Sequencer {
                 self.log.append(&Entry::Event(self.now_ms, event));
             }
             Input::Stop => return true,
+            other => self.handle_revealer(other),
         }
         false
     }
@@ -181,7 +251,7 @@ impl Sequencer {
                 return;
             }
         };
-        self.pending.push(Pending { index, received_ms, number, is_event: false, arrived, reply });
+        self.pending.push(Pending { index, received_ms, number, answer: Awaited::Batch, arrived, reply });
     }
 
     fn welcome(&self, recorder: &Hash, hello: &Hello) -> Result<Welcome, Refusal> {

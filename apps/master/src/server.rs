@@ -3,6 +3,7 @@
 //! The receiving thread checks messages and passes them to the sequencer. The sending thread sends answers. A refusal
 //! is the last message of a connection.
 
+use crate::escrow::{Asked, Job};
 use crate::metrics::{Metrics, count};
 use crate::reply::{Reply, reply};
 use crate::sequencer::Input;
@@ -30,8 +31,10 @@ const FINISH: Duration = Duration::from_secs(1);
 pub struct Server {
     /// TLS of the Master.
     pub tls: Arc<ServerConfig>,
-    /// Recorders that may send, with their names.
-    pub enrolled: BTreeMap<Hash, String>,
+    /// Peers that may send.
+    pub enrolled: BTreeMap<Hash, Peer>,
+    /// The thread with the escrow keys.
+    pub escrow: Option<SyncSender<Job>>,
     /// The sequencer.
     pub inputs: SyncSender<Input>,
     /// Counters.
@@ -46,6 +49,15 @@ pub struct Server {
     pub threads: AtomicUsize,
     /// Second of the last line about a failed handshake or a refusal: one a second.
     pub logged_s: AtomicU64,
+}
+
+/// Peer that may send.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Its name.
+    pub name: String,
+    /// Whether it is a Revealer; else it is a Recorder.
+    pub is_revealer: bool,
 }
 
 /// Place of a Recorder among the live ones; leaves it when dropped.
@@ -116,7 +128,7 @@ impl Server {
             .inspect_err(|_| count(&self.metrics.handshake_failures))?;
         let id = channel.peer();
         let (sender, receiver) = channel.split();
-        let name = self.enrolled.get(&id).cloned().unwrap_or_else(|| id_text(&id));
+        let name = self.enrolled.get(&id).map_or_else(|| id_text(&id), |peer| peer.name.clone());
         let (is_refused, is_ended) = (AtomicBool::new(false), AtomicBool::new(false));
         let link = Arc::new(Link { sender, unanswered: AtomicUsize::new(0), is_refused, is_ended, name });
         let live = match self.admit(id) {
@@ -200,9 +212,11 @@ impl Server {
                 let unavailable =
                     || Refusal { code: RefusalCode::Unavailable, text: "the Master stops".into() };
                 let input = self.input(link, &id, &frame, is_greeted, &reply);
-                if let Err(refusal) =
-                    input.and_then(|input| self.inputs.send(input).map_err(|_| unavailable()))
-                {
+                let sent = input.and_then(|input| match input {
+                    Some(input) => self.inputs.send(input).map_err(|_| unavailable()),
+                    None => Ok(()),
+                });
+                if let Err(refusal) = sent {
                     self.send_refusal(link, refusal);
                 }
                 is_greeted = true;
@@ -219,7 +233,7 @@ impl Server {
         })
     }
 
-    /// Input of a frame.
+    /// Input of a frame; `None` if another thread has it.
     fn input(
         &self,
         link: &Link,
@@ -227,7 +241,7 @@ impl Server {
         frame: &[u8],
         is_greeted: bool,
         reply: &Reply,
-    ) -> Result<Input, Refusal> {
+    ) -> Result<Option<Input>, Refusal> {
         let (reply, arrived) = (reply.clone(), Instant::now());
         let message = ToMaster::decode(frame).map_err(|error| undecoded(frame, &error))?;
         if !matches!(message, ToMaster::Hello(_))
@@ -240,13 +254,23 @@ impl Server {
             true => Ok(()),
             false => Err(malformed("it names another Recorder than the certificate")),
         };
-        match message {
-            ToMaster::Hello(hello) if !is_greeted => Ok(Input::Hello { recorder: *id, hello, reply }),
-            ToMaster::Hello(_) => Err(malformed("a second HELLO")),
-            _ if !is_greeted => Err(malformed("no HELLO")),
+        let is_revealer = self.enrolled.get(id).is_some_and(|peer| peer.is_revealer);
+        if let Some(asked) = revealer_request(&message) {
+            if !is_greeted || !is_revealer {
+                return Err(malformed("a message of a Revealer, from a peer that is none"));
+            }
+            return Ok(self.revealer_input(message, Asked { number: asked, reply }));
+        }
+        if is_revealer && !matches!(message, ToMaster::Hello(_)) {
+            return Err(malformed("a message of a Recorder, from a Revealer"));
+        }
+        let input = match message {
+            ToMaster::Hello(hello) if !is_greeted => Input::Hello { recorder: *id, hello, reply },
+            ToMaster::Hello(_) => return Err(malformed("a second HELLO")),
+            _ if !is_greeted => return Err(malformed("no HELLO")),
             ToMaster::Statement(statement) => {
                 is_own(&statement.recorder)?;
-                Ok(Input::Statement { statement: Box::new(statement), reply, arrived })
+                Input::Statement { statement: Box::new(statement), reply, arrived }
             }
             ToMaster::Event { request, event } => {
                 match &event {
@@ -254,8 +278,28 @@ impl Server {
                     Event::Hold(hold) => is_own(&hold.recorder)?,
                     _ => return Err(malformed("an event that only the Master makes")),
                 }
-                Ok(Input::Event { request, event, reply, arrived })
+                Input::Event { request, event, reply, arrived }
             }
+            _ => return Err(malformed("a message at the wrong time")),
+        };
+        Ok(Some(input))
+    }
+
+    /// Input of a Revealer's message; `None` if the escrow thread has it.
+    fn revealer_input(&self, message: ToMaster, asked: Asked) -> Option<Input> {
+        match message {
+            ToMaster::Disclose { note, envelope, .. } => Some(Input::Disclose { note, envelope, asked }),
+            ToMaster::Report { outcome, .. } => Some(Input::Report { outcome, asked }),
+            ToMaster::Destroy { epoch, order, .. } => Some(Input::Destroy { epoch, order, asked }),
+            ToMaster::Announce { epoch, inner, .. } => {
+                let job = Job::Create { epoch, inner, asked: asked.clone() };
+                let passed = self.escrow.as_ref().map(|escrow| escrow.try_send(job));
+                if !matches!(passed, Some(Ok(()))) {
+                    asked.deny_for_now("too many requests wait, or the Master has no escrow keys");
+                }
+                None
+            }
+            _ => None,
         }
     }
 
@@ -290,6 +334,17 @@ impl Server {
                 crate::test_points::reached(crate::test_points::Step::Answered);
             }
         }
+    }
+}
+
+/// Number of a message that only a Revealer sends.
+fn revealer_request(message: &ToMaster) -> Option<u64> {
+    match message {
+        ToMaster::Disclose { request, .. }
+        | ToMaster::Report { request, .. }
+        | ToMaster::Announce { request, .. }
+        | ToMaster::Destroy { request, .. } => Some(*request),
+        ToMaster::Hello(_) | ToMaster::Statement(_) | ToMaster::Event { .. } => None,
     }
 }
 

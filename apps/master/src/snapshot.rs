@@ -2,6 +2,7 @@
 //!
 //! It is derived: without it, or if it is damaged, the state is computed from all entries.
 
+use crate::disclosures::Disclosures;
 use crate::recorders::Recorders;
 use evergate_evidence::cursor::{Cursor, Malformed, put_short};
 use evergate_evidence::merkle::sha256;
@@ -9,13 +10,15 @@ use evergate_evidence::statement::ChainEnd;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-const MAGIC: &[u8; 8] = b"EVGSNP1\n";
+const MAGIC: &[u8; 8] = b"EVGSNP2\n";
 
 /// State of a log at a size.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Snapshot {
     /// The Recorders, without the places of their batches.
     pub recorders: Recorders,
+    /// Disclosure.
+    pub disclosures: Disclosures,
     /// Time of the last entry in ms since 1970.
     pub last_ms: u64,
 }
@@ -27,7 +30,7 @@ pub fn path(folder: &Path, size: u64) -> PathBuf {
 
 impl Snapshot {
     /// Bytes of the file.
-    pub fn encode(recorders: &Recorders, last_ms: u64, size: u64) -> Vec<u8> {
+    pub fn encode(recorders: &Recorders, disclosures: &Disclosures, last_ms: u64, size: u64) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         put(&mut out, &[size, last_ms, recorders.chains().count() as u64, recorders.enrolled().len() as u64]);
         for chain in recorders.chains() {
@@ -39,6 +42,7 @@ impl Snapshot {
             out.extend_from_slice(recorder);
             put_short(&mut out, name);
         }
+        disclosures.encode_to(&mut out);
         let check = sha256(&out);
         out.extend_from_slice(&check);
         out
@@ -65,8 +69,9 @@ impl Snapshot {
         for _ in 0..enrolled {
             names.insert(cursor.array()?, cursor.short_text()?);
         }
+        let disclosures = Disclosures::decode(&mut cursor)?;
         cursor.end()?;
-        Ok(Snapshot { recorders: Recorders::restore(ends, names), last_ms })
+        Ok(Snapshot { recorders: Recorders::restore(ends, names), disclosures, last_ms })
     }
 }
 
@@ -82,7 +87,7 @@ mod tests {
     fn snapshot_survives_and_damage_is_found() {
         let end = ChainEnd { recorder: [1; 32], batch: 2, last_seq: 3, link: [4; 32] };
         let recorders = Recorders::restore(vec![(end, 5)], BTreeMap::from([([1; 32], "edge".into())]));
-        let bytes = Snapshot::encode(&recorders, 9, 4096);
+        let bytes = Snapshot::encode(&recorders, &Disclosures::default(), 9, 4096);
         let read = Snapshot::decode(&bytes, 4096).unwrap();
         assert_eq!((read.last_ms, read.recorders.enrolled()), (9, recorders.enrolled()));
         assert_eq!(read.recorders.chain(&[1; 32]).unwrap().end, end);

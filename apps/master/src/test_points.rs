@@ -20,6 +20,12 @@ pub enum Step {
     Answered,
     /// A journal is full.
     JournalFull,
+    /// An outer layer is open, and the answer is not sent.
+    LayerOpened,
+    /// An escrow key is made, and not in the log.
+    KeyCreated,
+    /// An escrow key is destroyed, and the log does not have it.
+    KeyDestroyed,
     /// A full journal was replaced.
     JournalRotated,
 }
@@ -36,6 +42,9 @@ impl Step {
             Step::CheckpointRenamed => "checkpoint_renamed",
             Step::Answered => "answered",
             Step::JournalFull => "journal_full",
+            Step::LayerOpened => "layer_opened",
+            Step::KeyCreated => "key_created",
+            Step::KeyDestroyed => "key_destroyed",
             Step::JournalRotated => "journal_rotated",
         }
     }

@@ -17,6 +17,7 @@ mod error;
 mod file_keys;
 mod grant;
 mod hpke;
+mod key_store;
 mod layer;
 mod open;
 #[cfg(feature = "pkcs11")]
@@ -26,6 +27,7 @@ pub use context::{CONNECTIONS_MAX, CONTEXT_AGE_S_MAX, SealContext};
 pub use error::{OpenError, SealError};
 pub use file_keys::FileKeys;
 pub use grant::{RecipientKey, is_public_key, seal_grant};
+pub use key_store::{KeyFile, KeyStore};
 pub use open::{Decapsulate, Shared, open_layer, open_secrets};
 #[cfg(feature = "pkcs11")]
 pub use pkcs11::{HsmKeys, HsmPlace};

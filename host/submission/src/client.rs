@@ -130,7 +130,7 @@ impl RecorderReceiver {
                 Ok(Some(Answer { number: request, is_event: true, received_ms, proof }))
             }
             ToRecorder::Refused(refusal) => Err(refusal.into()),
-            ToRecorder::Welcome(_) => Err(ClientError::Unexpected("a second WELCOME".into())),
+            _ => Err(ClientError::Unexpected("a second WELCOME, or an answer to a Revealer".into())),
         }
     }
 }
@@ -143,6 +143,26 @@ pub fn connect(
     hello: Hello,
     limit: Duration,
 ) -> Result<Connected, ClientError> {
+    let Greeted { welcome, master, sender, receiver } = greet(address, identity, master, hello, limit)?;
+    Ok(Connected { welcome, master, sender: RecorderSender(sender), receiver: RecorderReceiver(receiver) })
+}
+
+/// Channel after HELLO and WELCOME.
+pub(crate) struct Greeted {
+    pub(crate) welcome: Welcome,
+    pub(crate) master: Hash,
+    pub(crate) sender: Sender,
+    pub(crate) receiver: Receiver,
+}
+
+/// Connects, sends HELLO and receives WELCOME, for either kind of peer.
+pub(crate) fn greet(
+    address: &str,
+    identity: &Identity,
+    master: &Trust,
+    hello: Hello,
+    limit: Duration,
+) -> Result<Greeted, ClientError> {
     let failed = |error| ClientError::Connect { address: address.to_owned(), error };
     let socket = dial(address, limit).map_err(failed)?;
     let config = client_config(identity, master).map_err(ChannelError::from)?;
@@ -155,12 +175,7 @@ pub fn connect(
     sender.send(&ToMaster::Hello(hello).to_frame())?;
     let frame = receiver.receive(limit)?.ok_or(ChannelError::Slow(limit))?;
     match ToRecorder::decode(&frame)? {
-        ToRecorder::Welcome(welcome) => Ok(Connected {
-            welcome,
-            master,
-            sender: RecorderSender(sender),
-            receiver: RecorderReceiver(receiver),
-        }),
+        ToRecorder::Welcome(welcome) => Ok(Greeted { welcome, master, sender, receiver }),
         ToRecorder::Refused(refusal) => Err(refusal.into()),
         _ => Err(ClientError::Unexpected("no WELCOME".into())),
     }

@@ -13,10 +13,12 @@ mod channel;
 mod client;
 mod feed_channel;
 mod identity;
+mod revealer;
 mod tls;
 
 pub use channel::{Channel, ChannelError, Receiver, Sender};
 pub use client::{Answer, ClientError, Connected, RecorderReceiver, RecorderSender, connect};
 pub use feed_channel::{FeedAddress, FeedChannel, is_unix_path};
 pub use identity::{Identity, IdentityError, id_text, parse_id};
+pub use revealer::{Opened, RevealError, RevealerClient};
 pub use tls::{Trust, client_config, server_config};

@@ -1,11 +1,13 @@
-//! Messages between a Recorder and the Master, inside TLS.
+//! Messages between a Recorder or a Revealer and the Master, inside TLS.
 //!
 //! A frame is a length of 32 bits, of what follows, then a kind and a body. Lengths above [`FRAME_BYTES_MAX`] end the
 //! connection. The Recorder opens with HELLO, the Master answers with WELCOME, then statements and receipts flow
 //! without waiting: at most [`UNANSWERED_MAX`] statements and events are unanswered.
 
 use crate::cursor::{Cursor, Malformed, put_long, put_short};
+use crate::disclosure::Outcome;
 use crate::entry::{Event, Kind};
+use crate::envelope::{Point, point};
 use crate::merkle::Hash;
 use crate::statement::{STATEMENT_BYTES, Statement};
 
@@ -29,6 +31,40 @@ pub enum ToMaster {
         request: u64,
         /// The event.
         event: Event,
+    },
+    /// Of a Revealer: open the outer layer of an envelope.
+    Disclose {
+        /// Number that the answer repeats.
+        request: u64,
+        /// The request's note.
+        note: Vec<u8>,
+        /// The envelope.
+        envelope: Vec<u8>,
+    },
+    /// Of a Revealer: outcome of a request.
+    Report {
+        /// Number that the answer repeats.
+        request: u64,
+        /// The outcome.
+        outcome: Outcome,
+    },
+    /// Of a Revealer: its public key of a coming epoch.
+    Announce {
+        /// Number that the answer repeats.
+        request: u64,
+        /// The epoch.
+        epoch: u64,
+        /// The Revealer's key.
+        inner: Point,
+    },
+    /// Of a Revealer: its key of an epoch is destroyed, and the Master's shall be.
+    Destroy {
+        /// Number that the answer repeats.
+        request: u64,
+        /// The epoch.
+        epoch: u64,
+        /// Order of the approvers that overrides a hold; empty without one.
+        order: Vec<u8>,
     },
 }
 
@@ -68,7 +104,39 @@ pub enum ToRecorder {
         /// Text of the tlog-proof.
         proof: Vec<u8>,
     },
+    /// Answer to a Revealer's request: the request is logged, and the outer layer is open.
+    Opened {
+        /// Number of the request.
+        request: u64,
+        /// Time that the Master put into entry 2.
+        received_ms: u64,
+        /// What the outer layer held.
+        inner: Vec<u8>,
+        /// Text of the tlog-proof of entry 2.
+        proof: Vec<u8>,
+    },
+    /// Answer to a Revealer: refused, and the connection stays.
+    Denied {
+        /// Number of the request.
+        request: u64,
+        /// Name of the refusal; [`LATER`] if the same message can succeed later.
+        name: String,
+        /// Explanation.
+        text: String,
+    },
+    /// Answer to a Revealer: what it asked for is in the log.
+    Logged {
+        /// Number of the request.
+        request: u64,
+        /// The entry as logged.
+        entry: Vec<u8>,
+        /// Text of the tlog-proof.
+        proof: Vec<u8>,
+    },
 }
+
+/// Name of a refusal that is not final.
+pub const LATER: &str = "later";
 
 /// What the Master has when a Recorder connects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -216,6 +284,20 @@ impl ToMaster {
                     _ => return Err(Malformed(format!("event of kind {kind}, expected 8 or 9"))),
                 }
             }
+            4 => ToMaster::Disclose {
+                request: cursor.u64()?,
+                note: cursor.long()?.to_vec(),
+                envelope: cursor.long()?.to_vec(),
+            },
+            5 => ToMaster::Report { request: cursor.u64()?, outcome: Outcome::read(&mut cursor)? },
+            6 => {
+                let (request, epoch) = (cursor.u64()?, cursor.u64()?);
+                ToMaster::Announce { request, epoch, inner: point(&mut cursor)? }
+            }
+            7 => {
+                let (request, epoch) = (cursor.u64()?, cursor.u64()?);
+                ToMaster::Destroy { request, epoch, order: cursor.long()?.to_vec() }
+            }
             kind => return Err(Malformed(format!("message of unknown kind {kind}"))),
         };
         cursor.end()?;
@@ -238,6 +320,25 @@ impl ToMaster {
                 body.push(event.kind() as u8);
                 body.extend_from_slice(&event.encode_body());
                 frame(3, &body)
+            }
+            ToMaster::Disclose { request, note, envelope } => {
+                let mut body = request.to_be_bytes().to_vec();
+                put_long(&mut body, note);
+                put_long(&mut body, envelope);
+                frame(4, &body)
+            }
+            ToMaster::Report { request, outcome } => {
+                let mut body = request.to_be_bytes().to_vec();
+                outcome.encode_to(&mut body);
+                frame(5, &body)
+            }
+            ToMaster::Announce { request, epoch, inner } => {
+                frame(6, &[&request.to_be_bytes()[..], &epoch.to_be_bytes(), inner].concat())
+            }
+            ToMaster::Destroy { request, epoch, order } => {
+                let mut body = [request.to_be_bytes(), epoch.to_be_bytes()].concat();
+                put_long(&mut body, order);
+                frame(7, &body)
             }
         }
     }
@@ -274,6 +375,22 @@ impl ToRecorder {
                 received_ms: cursor.u64()?,
                 proof: cursor.long()?.to_vec(),
             },
+            133 => ToRecorder::Opened {
+                request: cursor.u64()?,
+                received_ms: cursor.u64()?,
+                inner: cursor.long()?.to_vec(),
+                proof: cursor.long()?.to_vec(),
+            },
+            134 => ToRecorder::Denied {
+                request: cursor.u64()?,
+                name: cursor.short_text()?,
+                text: cursor.long_text()?,
+            },
+            135 => ToRecorder::Logged {
+                request: cursor.u64()?,
+                entry: cursor.long()?.to_vec(),
+                proof: cursor.long()?.to_vec(),
+            },
             kind => return Err(Malformed(format!("message of unknown kind {kind}"))),
         };
         cursor.end()?;
@@ -303,6 +420,24 @@ impl ToRecorder {
             ToRecorder::EventReceipt { request, received_ms, proof } => {
                 frame(132, &receipt_body(*request, *received_ms, proof))
             }
+            ToRecorder::Opened { request, received_ms, inner, proof } => {
+                let mut body = [request.to_be_bytes(), received_ms.to_be_bytes()].concat();
+                put_long(&mut body, inner);
+                put_long(&mut body, proof);
+                frame(133, &body)
+            }
+            ToRecorder::Denied { request, name, text } => {
+                let mut body = request.to_be_bytes().to_vec();
+                put_short(&mut body, name);
+                put_long(&mut body, text.as_bytes());
+                frame(134, &body)
+            }
+            ToRecorder::Logged { request, entry, proof } => {
+                let mut body = request.to_be_bytes().to_vec();
+                put_long(&mut body, entry);
+                put_long(&mut body, proof);
+                frame(135, &body)
+            }
         }
     }
 }
@@ -317,6 +452,7 @@ fn receipt_body(number: u64, received_ms: u64, proof: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disclosure::OutcomeKind;
     use crate::entry::Hold;
     use proptest::prelude::*;
 
@@ -332,10 +468,22 @@ mod tests {
             query: "sni a".into(),
             reason: "b".into(),
         };
+        let outcome = Outcome {
+            kind: OutcomeKind::Granted,
+            request: [1; 32],
+            nonce: [2; 16],
+            index: 9,
+            grant: [3; 32],
+            reason: String::new(),
+        };
         vec![
             ToMaster::Hello(Hello { last_batch: 3, acknowledged: 2, origin: "log/2026".into() }),
             ToMaster::Statement(Statement::decode(&statement).unwrap()),
             ToMaster::Event { request: 9, event: Event::Hold(hold) },
+            ToMaster::Disclose { request: 1, note: b"note".to_vec(), envelope: vec![1; 600] },
+            ToMaster::Report { request: 2, outcome },
+            ToMaster::Announce { request: 3, epoch: 497_000, inner: [4; 65] },
+            ToMaster::Destroy { request: 4, epoch: 497_000, order: Vec::new() },
         ]
     }
 
@@ -351,6 +499,9 @@ mod tests {
             ToRecorder::Receipt { batch: 1, received_ms: 2, proof: b"proof\n".to_vec() },
             ToRecorder::Refused(Refusal { code: RefusalCode::Full, text: "full".into() }),
             ToRecorder::EventReceipt { request: 1, received_ms: 2, proof: Vec::new() },
+            ToRecorder::Opened { request: 1, received_ms: 2, inner: vec![1; 9], proof: vec![2; 5] },
+            ToRecorder::Denied { request: 1, name: LATER.into(), text: "one a second".into() },
+            ToRecorder::Logged { request: 1, entry: vec![1; 9], proof: vec![2; 5] },
         ]
     }
 
@@ -394,14 +545,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn decoded_frames_encode_to_themselves(which in 0_usize..4, at: usize, bit in 0_u8..8, cut in 0_usize..20) {
+        fn decoded_frames_encode_to_themselves(which in 0_usize..7, at: usize, bit in 0_u8..8, cut in 0_usize..20) {
             let change = |bytes: Vec<u8>| {
                 let mut frame = bytes[4..bytes.len() - cut.min(bytes.len() - 5)].to_vec();
                 let at = at % frame.len();
                 frame[at] ^= 1 << bit;
                 frame
             };
-            let frame = change(to_master()[which % 3].to_frame());
+            let frame = change(to_master()[which].to_frame());
             if let Ok(message) = ToMaster::decode(&frame) {
                 prop_assert_eq!(&message.to_frame()[4..], &frame[..]);
             }
