@@ -16,7 +16,7 @@ use evergate_evidence::checkpoint::SignedCheckpoint;
 use evergate_evidence::disclosure::{Outcome, OutcomeKind, Refusal, Request};
 use evergate_evidence::envelope::{Envelope, Layer, Point};
 use evergate_evidence::epochs::{EpochDestroyed, EpochKeys};
-use evergate_evidence::merkle::proof::inclusion_proof;
+use evergate_evidence::merkle::proof::{consistency_proof, inclusion_proof};
 use evergate_evidence::merkle::sha256;
 use evergate_evidence::proof::Receipt;
 use evergate_evidence::submission::{LATER, ToRecorder};
@@ -45,6 +45,8 @@ pub struct Asked {
 pub struct Opening {
     /// Place of entry 2.
     pub place: Place,
+    /// Size of the last checkpoint that the Revealer has.
+    pub seen: u64,
     /// The request's note.
     pub note: Vec<u8>,
     /// The envelope.
@@ -123,7 +125,7 @@ impl Escrow {
     }
 
     fn open(&mut self, opening: &Opening) {
-        let Opening { place, note, envelope, asked } = opening;
+        let Opening { place, seen, note, envelope, asked } = opening;
         let Some(checkpoint) = self.checkpoint(place.index) else {
             return asked.deny_for_now("no witness has cosigned the request yet");
         };
@@ -131,12 +133,19 @@ impl Escrow {
         let Ok(path) = inclusion_proof(&self.tiles.nodes(size), place.index, size) else {
             return asked.deny_for_now("the log lacks a tile; restore the tiles of the log");
         };
+        let consistency = match seen {
+            0 => Ok(Vec::new()),
+            seen => consistency_proof(&self.tiles.nodes(size), *seen, size),
+        };
+        let Ok(consistency) = consistency else {
+            return asked.deny_for_now(format!("the Revealer has seen {seen} entries, the log has {size}"));
+        };
         let proof = Receipt { index: place.index, path, checkpoint }.to_bytes();
         match self.open_envelope(note, envelope) {
             Ok(inner) => {
                 reached(Step::LayerOpened);
                 let (request, received_ms) = (asked.number, place.received_ms);
-                asked.reply.send(ToRecorder::Opened { request, received_ms, inner, proof });
+                asked.reply.send(ToRecorder::Opened { request, received_ms, inner, proof, consistency });
             }
             Err(Stop::Refusal(refusal)) => self.fail(opening, refusal),
             Err(Stop::Keys(error)) => {

@@ -61,8 +61,18 @@ pub enum Awaited {
     Event,
     /// Entry with its receipt, for a Revealer.
     Entry(Vec<u8>),
-    /// Opened layer, for a Revealer: note of the request, and the envelope.
-    Opened(Box<(Vec<u8>, Vec<u8>)>),
+    /// Opened layer, for a Revealer.
+    Opened(Box<Sealed>),
+}
+
+/// What a Revealer sent to be opened.
+pub struct Sealed {
+    /// Size of the last checkpoint that the Revealer has.
+    pub seen: u64,
+    /// The request's note.
+    pub note: Vec<u8>,
+    /// The envelope.
+    pub envelope: Vec<u8>,
 }
 
 /// What waits for the publisher. Bounded: see [`PENDING_MAX`].
@@ -219,9 +229,9 @@ impl Publishing {
         for Pending { index, received_ms, number, answer, arrived, reply } in pending {
             let answer = match answer {
                 Awaited::Opened(parts) => {
-                    let (note, envelope) = *parts;
+                    let Sealed { seen, note, envelope } = *parts;
                     let place = Place { index, received_ms };
-                    self.pass(Opening { place, note, envelope, asked: Asked { number, reply } });
+                    self.pass(Opening { place, seen, note, envelope, asked: Asked { number, reply } });
                     continue;
                 }
                 other => other,

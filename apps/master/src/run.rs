@@ -2,7 +2,7 @@
 
 use crate::checkpoint_file::CheckpointFile;
 use crate::config::{Config, EscrowConfig, SignerConfig};
-use crate::escrow::{Escrow, JOBS_MAX, Job};
+use crate::escrow::{Escrow, JOBS_MAX};
 use crate::log::{Log, Opened};
 use crate::metrics::Metrics;
 use crate::problem::{Problem, file_problem};
@@ -94,7 +94,7 @@ pub fn run(config: &Config, signer_delay: Duration) -> Result<bool, Problem> {
         let metrics = metrics.clone();
         spawn("metrics", move || evergate_metrics::serve(&listener, || metrics.page()));
     }
-    let server = Arc::new(server(config, tls, inputs.clone(), metrics.clone(), escrow));
+    let server = Arc::new(server(config, tls, inputs.clone(), metrics.clone()));
     spawn("accept", move || server::accept(&listener, &server));
     wait(&is_stopping, &has_failed, &mut running, &metrics, config);
     let _ = inputs.try_send(Input::Stop);
@@ -242,7 +242,6 @@ fn server(
     tls: Arc<ServerConfig>,
     inputs: SyncSender<Input>,
     metrics: Arc<Metrics>,
-    escrow: Option<SyncSender<Job>>,
 ) -> Server {
     let mut enrolled = BTreeMap::new();
     for (peers, is_revealer) in [(&config.recorders, false), (&config.revealers, true)] {
@@ -251,7 +250,6 @@ fn server(
     Server {
         tls,
         enrolled,
-        escrow,
         inputs,
         metrics,
         recorders_max: config.limits.recorders,

@@ -14,6 +14,7 @@ use crate::recorders::Outcome;
 use crate::reply::Reply;
 use evergate_evidence::disclosure::{Outcome as Disclosed, Refusal as Denial};
 use evergate_evidence::entry::{Entry, Event};
+use evergate_evidence::envelope::Point;
 use evergate_evidence::epochs::{EpochDestroyed, EpochKeys};
 use evergate_evidence::merkle::Hash;
 use evergate_evidence::statement::Statement;
@@ -58,6 +59,8 @@ pub enum Input {
     },
     /// A request to open an outer layer.
     Disclose {
+        /// Size of the last checkpoint that the Revealer has.
+        seen: u64,
         /// The request's note.
         note: Vec<u8>,
         /// The envelope.
@@ -78,6 +81,15 @@ pub enum Input {
         outcome: Disclosed,
         /// The reason.
         refusal: Denial,
+        /// Way back.
+        asked: Asked,
+    },
+    /// A Revealer announces its key of an epoch.
+    Announce {
+        /// The epoch.
+        epoch: u64,
+        /// The Revealer's key.
+        inner: Point,
         /// Way back.
         asked: Asked,
     },

@@ -3,7 +3,7 @@
 //! The receiving thread checks messages and passes them to the sequencer. The sending thread sends answers. A refusal
 //! is the last message of a connection.
 
-use crate::escrow::{Asked, Job};
+use crate::escrow::Asked;
 use crate::metrics::{Metrics, count};
 use crate::reply::{Reply, reply};
 use crate::sequencer::Input;
@@ -33,8 +33,6 @@ pub struct Server {
     pub tls: Arc<ServerConfig>,
     /// Peers that may send.
     pub enrolled: BTreeMap<Hash, Peer>,
-    /// The thread with the escrow keys.
-    pub escrow: Option<SyncSender<Job>>,
     /// The sequencer.
     pub inputs: SyncSender<Input>,
     /// Counters.
@@ -212,11 +210,9 @@ impl Server {
                 let unavailable =
                     || Refusal { code: RefusalCode::Unavailable, text: "the Master stops".into() };
                 let input = self.input(link, &id, &frame, is_greeted, &reply);
-                let sent = input.and_then(|input| match input {
-                    Some(input) => self.inputs.send(input).map_err(|_| unavailable()),
-                    None => Ok(()),
-                });
-                if let Err(refusal) = sent {
+                if let Err(refusal) =
+                    input.and_then(|input| self.inputs.send(input).map_err(|_| unavailable()))
+                {
                     self.send_refusal(link, refusal);
                 }
                 is_greeted = true;
@@ -233,7 +229,7 @@ impl Server {
         })
     }
 
-    /// Input of a frame; `None` if another thread has it.
+    /// Input of a frame.
     fn input(
         &self,
         link: &Link,
@@ -241,7 +237,7 @@ impl Server {
         frame: &[u8],
         is_greeted: bool,
         reply: &Reply,
-    ) -> Result<Option<Input>, Refusal> {
+    ) -> Result<Input, Refusal> {
         let (reply, arrived) = (reply.clone(), Instant::now());
         let message = ToMaster::decode(frame).map_err(|error| undecoded(frame, &error))?;
         if !matches!(message, ToMaster::Hello(_))
@@ -259,18 +255,19 @@ impl Server {
             if !is_greeted || !is_revealer {
                 return Err(malformed("a message of a Revealer, from a peer that is none"));
             }
-            return Ok(self.revealer_input(message, Asked { number: asked, reply }));
+            return revealer_input(message, Asked { number: asked, reply })
+                .ok_or_else(|| malformed("a message at the wrong time"));
         }
         if is_revealer && !matches!(message, ToMaster::Hello(_)) {
             return Err(malformed("a message of a Recorder, from a Revealer"));
         }
-        let input = match message {
-            ToMaster::Hello(hello) if !is_greeted => Input::Hello { recorder: *id, hello, reply },
-            ToMaster::Hello(_) => return Err(malformed("a second HELLO")),
-            _ if !is_greeted => return Err(malformed("no HELLO")),
+        match message {
+            ToMaster::Hello(hello) if !is_greeted => Ok(Input::Hello { recorder: *id, hello, reply }),
+            ToMaster::Hello(_) => Err(malformed("a second HELLO")),
+            _ if !is_greeted => Err(malformed("no HELLO")),
             ToMaster::Statement(statement) => {
                 is_own(&statement.recorder)?;
-                Input::Statement { statement: Box::new(statement), reply, arrived }
+                Ok(Input::Statement { statement: Box::new(statement), reply, arrived })
             }
             ToMaster::Event { request, event } => {
                 match &event {
@@ -278,28 +275,9 @@ impl Server {
                     Event::Hold(hold) => is_own(&hold.recorder)?,
                     _ => return Err(malformed("an event that only the Master makes")),
                 }
-                Input::Event { request, event, reply, arrived }
+                Ok(Input::Event { request, event, reply, arrived })
             }
-            _ => return Err(malformed("a message at the wrong time")),
-        };
-        Ok(Some(input))
-    }
-
-    /// Input of a Revealer's message; `None` if the escrow thread has it.
-    fn revealer_input(&self, message: ToMaster, asked: Asked) -> Option<Input> {
-        match message {
-            ToMaster::Disclose { note, envelope, .. } => Some(Input::Disclose { note, envelope, asked }),
-            ToMaster::Report { outcome, .. } => Some(Input::Report { outcome, asked }),
-            ToMaster::Destroy { epoch, order, .. } => Some(Input::Destroy { epoch, order, asked }),
-            ToMaster::Announce { epoch, inner, .. } => {
-                let job = Job::Create { epoch, inner, asked: asked.clone() };
-                let passed = self.escrow.as_ref().map(|escrow| escrow.try_send(job));
-                if !matches!(passed, Some(Ok(()))) {
-                    asked.deny_for_now("too many requests wait, or the Master has no escrow keys");
-                }
-                None
-            }
-            _ => None,
+            _ => Err(malformed("a message at the wrong time")),
         }
     }
 
@@ -334,6 +312,19 @@ impl Server {
                 crate::test_points::reached(crate::test_points::Step::Answered);
             }
         }
+    }
+}
+
+/// Input of a Revealer's message.
+fn revealer_input(message: ToMaster, asked: Asked) -> Option<Input> {
+    match message {
+        ToMaster::Disclose { seen, note, envelope, .. } => {
+            Some(Input::Disclose { seen, note, envelope, asked })
+        }
+        ToMaster::Report { outcome, .. } => Some(Input::Report { outcome, asked }),
+        ToMaster::Destroy { epoch, order, .. } => Some(Input::Destroy { epoch, order, asked }),
+        ToMaster::Announce { epoch, inner, .. } => Some(Input::Announce { epoch, inner, asked }),
+        _ => None,
     }
 }
 

@@ -6,7 +6,7 @@ use evergate_crypto::EvidenceVerifier;
 use evergate_evidence::disclosure::Outcome;
 use evergate_evidence::entry::{Entry, Event};
 use evergate_evidence::envelope::Point;
-use evergate_evidence::merkle::leaf_hash;
+use evergate_evidence::merkle::{Hash, leaf_hash};
 use evergate_evidence::note::VerifyingKey;
 use evergate_evidence::proof::Receipt;
 use evergate_evidence::submission::{Hello, LATER, ToMaster, ToRecorder, Welcome};
@@ -33,6 +33,8 @@ pub struct Opened {
     pub inner: Vec<u8>,
     /// Receipt of entry 2, parsed and not verified.
     pub receipt: Receipt,
+    /// Hashes that prove its checkpoint to continue the one seen before, not verified.
+    pub consistency: Vec<Hash>,
 }
 
 /// Reason why the Master did not do what a Revealer asked for.
@@ -71,13 +73,14 @@ impl RevealerClient {
     }
 
     /// Asks the Master to log a request and to open the outer layer of an envelope.
-    pub fn disclose(&mut self, note: &[u8], envelope: &[u8]) -> Result<Opened, RevealError> {
+    /// `seen` is the size of the last checkpoint that the caller has; 0 without one.
+    pub fn disclose(&mut self, seen: u64, note: &[u8], envelope: &[u8]) -> Result<Opened, RevealError> {
         let message =
-            |request| ToMaster::Disclose { request, note: note.to_vec(), envelope: envelope.to_vec() };
+            |request| ToMaster::Disclose { request, seen, note: note.to_vec(), envelope: envelope.to_vec() };
         match self.ask(message)? {
-            ToRecorder::Opened { received_ms, inner, proof, .. } => {
+            ToRecorder::Opened { received_ms, inner, proof, consistency, .. } => {
                 let receipt = Receipt::parse(&proof).map_err(ClientError::from)?;
-                Ok(Opened { received_ms, inner, receipt })
+                Ok(Opened { received_ms, inner, receipt, consistency })
             }
             _ => Err(unexpected()),
         }

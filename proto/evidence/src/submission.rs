@@ -36,6 +36,8 @@ pub enum ToMaster {
     Disclose {
         /// Number that the answer repeats.
         request: u64,
+        /// Size of the last checkpoint that the Revealer has; 0 without one.
+        seen: u64,
         /// The request's note.
         note: Vec<u8>,
         /// The envelope.
@@ -114,6 +116,8 @@ pub enum ToRecorder {
         inner: Vec<u8>,
         /// Text of the tlog-proof of entry 2.
         proof: Vec<u8>,
+        /// Hashes that prove the checkpoint to continue the one that the Revealer has.
+        consistency: Vec<Hash>,
     },
     /// Answer to a Revealer: refused, and the connection stays.
     Denied {
@@ -286,6 +290,7 @@ impl ToMaster {
             }
             4 => ToMaster::Disclose {
                 request: cursor.u64()?,
+                seen: cursor.u64()?,
                 note: cursor.long()?.to_vec(),
                 envelope: cursor.long()?.to_vec(),
             },
@@ -321,8 +326,8 @@ impl ToMaster {
                 body.extend_from_slice(&event.encode_body());
                 frame(3, &body)
             }
-            ToMaster::Disclose { request, note, envelope } => {
-                let mut body = request.to_be_bytes().to_vec();
+            ToMaster::Disclose { request, seen, note, envelope } => {
+                let mut body = [request.to_be_bytes(), seen.to_be_bytes()].concat();
                 put_long(&mut body, note);
                 put_long(&mut body, envelope);
                 frame(4, &body)
@@ -380,6 +385,7 @@ impl ToRecorder {
                 received_ms: cursor.u64()?,
                 inner: cursor.long()?.to_vec(),
                 proof: cursor.long()?.to_vec(),
+                consistency: hashes(&mut cursor)?,
             },
             134 => ToRecorder::Denied {
                 request: cursor.u64()?,
@@ -420,10 +426,11 @@ impl ToRecorder {
             ToRecorder::EventReceipt { request, received_ms, proof } => {
                 frame(132, &receipt_body(*request, *received_ms, proof))
             }
-            ToRecorder::Opened { request, received_ms, inner, proof } => {
+            ToRecorder::Opened { request, received_ms, inner, proof, consistency } => {
                 let mut body = [request.to_be_bytes(), received_ms.to_be_bytes()].concat();
                 put_long(&mut body, inner);
                 put_long(&mut body, proof);
+                put_long(&mut body, consistency.as_flattened());
                 frame(133, &body)
             }
             ToRecorder::Denied { request, name, text } => {
@@ -439,6 +446,14 @@ impl ToRecorder {
                 frame(135, &body)
             }
         }
+    }
+}
+
+/// A vector of whole hashes.
+fn hashes(cursor: &mut Cursor<'_>) -> Result<Vec<Hash>, Malformed> {
+    match cursor.long()?.as_chunks::<32>() {
+        (hashes, []) => Ok(hashes.to_vec()),
+        _ => Err(Malformed::new("hashes are not whole")),
     }
 }
 
@@ -480,7 +495,7 @@ mod tests {
             ToMaster::Hello(Hello { last_batch: 3, acknowledged: 2, origin: "log/2026".into() }),
             ToMaster::Statement(Statement::decode(&statement).unwrap()),
             ToMaster::Event { request: 9, event: Event::Hold(hold) },
-            ToMaster::Disclose { request: 1, note: b"note".to_vec(), envelope: vec![1; 600] },
+            ToMaster::Disclose { request: 1, seen: 9, note: b"note".to_vec(), envelope: vec![1; 600] },
             ToMaster::Report { request: 2, outcome },
             ToMaster::Announce { request: 3, epoch: 497_000, inner: [4; 65] },
             ToMaster::Destroy { request: 4, epoch: 497_000, order: Vec::new() },
@@ -499,7 +514,13 @@ mod tests {
             ToRecorder::Receipt { batch: 1, received_ms: 2, proof: b"proof\n".to_vec() },
             ToRecorder::Refused(Refusal { code: RefusalCode::Full, text: "full".into() }),
             ToRecorder::EventReceipt { request: 1, received_ms: 2, proof: Vec::new() },
-            ToRecorder::Opened { request: 1, received_ms: 2, inner: vec![1; 9], proof: vec![2; 5] },
+            ToRecorder::Opened {
+                request: 1,
+                received_ms: 2,
+                inner: vec![1; 9],
+                proof: vec![2; 5],
+                consistency: vec![[7; 32]; 2],
+            },
             ToRecorder::Denied { request: 1, name: LATER.into(), text: "one a second".into() },
             ToRecorder::Logged { request: 1, entry: vec![1; 9], proof: vec![2; 5] },
         ]

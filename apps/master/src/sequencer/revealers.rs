@@ -3,9 +3,10 @@
 use super::{Input, Sequencer};
 use crate::disclosures::{Decision, Place};
 use crate::escrow::{Asked, Job};
-use crate::publisher::{Awaited, Pending};
+use crate::publisher::{Awaited, Pending, Sealed};
 use evergate_evidence::disclosure::{Nonce, Outcome, OutcomeKind, Refusal};
 use evergate_evidence::entry::{Entry, Event};
+use evergate_evidence::envelope::Point;
 use evergate_evidence::epochs::{EpochDestroyed, EpochKeys};
 use evergate_evidence::merkle::sha256;
 use evergate_evidence::submission::LATER;
@@ -15,12 +16,15 @@ impl Sequencer {
     /// Handles a message of a Revealer, or an answer of the escrow keys to one.
     pub(super) fn handle_revealer(&mut self, input: Input) {
         match input {
-            Input::Disclose { note, envelope, asked } => self.handle_disclose(note, envelope, asked),
+            Input::Disclose { seen, note, envelope, asked } => {
+                self.handle_disclose(Sealed { seen, note, envelope }, asked);
+            }
             Input::Report { outcome, asked } => self.handle_report(outcome, asked),
             Input::Failed { outcome, refusal, asked } => {
                 self.append(Event::DisclosureDone(outcome));
                 self.deny(asked, refusal.name(), refusal.to_string());
             }
+            Input::Announce { epoch, inner, asked } => self.handle_announce(epoch, inner, asked),
             Input::EpochKeys { keys, asked } => self.handle_epoch_keys(keys, asked),
             Input::Destroy { epoch, order, asked } => self.handle_destroy(epoch, &order, asked),
             Input::EpochDestroyed { keys, asked } => self.handle_destroyed(keys, asked),
@@ -28,11 +32,11 @@ impl Sequencer {
         }
     }
 
-    fn handle_disclose(&mut self, note: Vec<u8>, envelope: Vec<u8>, asked: Asked) {
+    fn handle_disclose(&mut self, sealed: Sealed, asked: Asked) {
         if !self.may_ask() {
             return self.deny(asked, LATER, "too many requests: try again in a second".into());
         }
-        match self.log.disclosures().decide(&note, self.now_ms) {
+        match self.log.disclosures().decide(&sealed.note, self.now_ms) {
             None => self.deny(asked, LATER, "the log has too many requests of this week".into()),
             Some(Decision::Known(known)) => match known.refusal {
                 Some(reason) => {
@@ -40,15 +44,15 @@ impl Sequencer {
                     let (name, text) = (name.to_owned(), text.to_owned());
                     self.deny(asked, &name, text);
                 }
-                None => self.await_opening(known.place, note, envelope, asked),
+                None => self.await_opening(known.place, sealed, asked),
             },
             Some(Decision::Accepted) => {
-                let text = String::from_utf8_lossy(&note).into_owned();
+                let text = String::from_utf8_lossy(&sealed.note).into_owned();
                 let place = self.append(Event::DisclosureRequest(text));
-                self.await_opening(place, note, envelope, asked);
+                self.await_opening(place, sealed, asked);
             }
             Some(Decision::Refused(refusal, nonce)) => {
-                self.append(Event::DisclosureDone(refused(&note, nonce, &refusal)));
+                self.append(Event::DisclosureDone(refused(&sealed.note, nonce, &refusal)));
                 self.deny(asked, refusal.name(), refusal.to_string());
             }
         }
@@ -82,21 +86,48 @@ impl Sequencer {
         }
     }
 
+    /// Passes on only what the log lacks: a key of a destroyed epoch is never made again.
+    fn handle_announce(&mut self, epoch: u64, inner: Point, asked: Asked) {
+        match self.log.disclosures().epoch(epoch).cloned() {
+            Some((keys, place)) if keys.inner == inner => {
+                self.await_entry(place, Event::EpochKeys(keys), asked);
+            }
+            None if self.log.disclosures().destroyed(epoch).is_none() => {
+                self.pass(Job::Create { epoch, inner, asked: asked.clone() }, asked);
+            }
+            _ => self.refuse_keys(epoch, asked),
+        }
+    }
+
+    fn refuse_keys(&mut self, epoch: u64, asked: Asked) {
+        match self.log.disclosures().destroyed(epoch) {
+            Some(_) => {
+                let refusal = Refusal::Destroyed(epoch);
+                self.deny(asked, refusal.name(), refusal.to_string());
+            }
+            None => self.deny(asked, "differs", format!("the log has other keys of epoch {epoch}")),
+        }
+    }
+
+    /// Passes a job to the thread with the escrow keys.
+    fn pass(&mut self, job: Job, asked: Asked) {
+        let passed = self.escrow.as_ref().map(|escrow| escrow.try_send(job));
+        if !matches!(passed, Some(Ok(()))) {
+            self.deny(asked, LATER, "too many requests wait, or the Master has no escrow keys".into());
+        }
+    }
+
     fn handle_epoch_keys(&mut self, keys: EpochKeys, asked: Asked) {
         let epoch = keys.epoch;
-        if self.log.disclosures().destroyed(epoch).is_some() {
-            let refusal = Refusal::Destroyed(epoch);
-            return self.deny(asked, refusal.name(), refusal.to_string());
-        }
         match self.log.disclosures().epoch(epoch).cloned() {
             Some((known, place)) if known == keys => {
                 self.await_entry(place, Event::EpochKeys(keys), asked);
             }
-            Some(_) => self.deny(asked, "differs", format!("the log has other keys of epoch {epoch}")),
-            None => {
+            None if self.log.disclosures().destroyed(epoch).is_none() => {
                 self.has_new_epochs = true;
                 self.log_entry(Event::EpochKeys(keys), asked);
             }
+            _ => self.refuse_keys(epoch, asked),
         }
     }
 
@@ -109,11 +140,7 @@ impl Sequencer {
             return self.deny(asked, refusal.name(), refusal.to_string());
         }
         let Some(keys) = state.epoch(epoch).map(|(keys, _)| keys.destroyed()) else { return };
-        let job = Job::Destroy { keys, asked: asked.clone() };
-        let passed = self.escrow.as_ref().map(|escrow| escrow.try_send(job));
-        if !matches!(passed, Some(Ok(()))) {
-            self.deny(asked, LATER, "too many requests wait".into());
-        }
+        self.pass(Job::Destroy { keys, asked: asked.clone() }, asked);
     }
 
     fn handle_destroyed(&mut self, keys: EpochDestroyed, asked: Asked) {
@@ -143,8 +170,8 @@ impl Sequencer {
     }
 
     /// Passes a request to the escrow keys once it is signed.
-    fn await_opening(&mut self, place: Place, note: Vec<u8>, envelope: Vec<u8>, asked: Asked) {
-        self.push_pending(place, Awaited::Opened(Box::new((note, envelope))), asked);
+    fn await_opening(&mut self, place: Place, sealed: Sealed, asked: Asked) {
+        self.push_pending(place, Awaited::Opened(Box::new(sealed)), asked);
     }
 
     fn push_pending(&mut self, place: Place, answer: Awaited, asked: Asked) {

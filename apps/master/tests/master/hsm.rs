@@ -4,11 +4,11 @@ use crate::support::{Master, Recorder, Setup, percentile, pin, run};
 use std::process::Command;
 use std::time::Duration;
 
-const MODULE: &str = "/usr/lib/softhsm/libsofthsm2.so";
-const TOKEN: &str = "evidence";
+pub(crate) const MODULE: &str = "/usr/lib/softhsm/libsofthsm2.so";
+pub(crate) const TOKEN: &str = "evidence";
 
 /// Token with a key of this kind, and the Master's configuration for it.
-fn hsm(setup: &Setup, kind: &str) {
+pub(crate) fn hsm(setup: &Setup, kind: &str) {
     let tokens = setup.folder.join("tokens");
     std::fs::create_dir_all(&tokens).unwrap();
     std::fs::write(conf(setup), format!("directories.tokendir = {}\nlog.level = ERROR\n", tokens.display()))
@@ -34,7 +34,7 @@ fn hsm(setup: &Setup, kind: &str) {
     );
 }
 
-fn conf(setup: &Setup) -> std::path::PathBuf {
+pub(crate) fn conf(setup: &Setup) -> std::path::PathBuf {
     setup.folder.join("softhsm2.conf")
 }
 
@@ -50,7 +50,7 @@ fn keypair(setup: &Setup, kind: &str, label: &str) {
         .args(["--keypairgen", "--key-type", kind, "--label", label]));
 }
 
-fn start(setup: &Setup, arguments: &[&str]) -> Master {
+pub(crate) fn start(setup: &Setup, arguments: &[&str]) -> Master {
     let mut command = setup.command();
     command.args(arguments).env("SOFTHSM2_CONF", conf(setup));
     Master::start(command)

@@ -12,7 +12,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 /// Server that prints its port first.
-struct Server(Child, u16);
+pub(crate) struct Server(Child, u16);
 
 impl Server {
     fn start(command: &mut Command) -> Server {
@@ -35,7 +35,7 @@ fn openssl(setup: &Setup, arguments: &[&str]) -> String {
 }
 
 /// Witness of a new key; its state is in a file of the set-up.
-fn witness(setup: &Setup) -> (Server, VerifyingKey) {
+pub(crate) fn witness(setup: &Setup) -> (Server, VerifyingKey) {
     openssl(setup, &["genpkey", "-algorithm", "ed25519", "-out", "witness.key"]);
     openssl(setup, &["pkey", "-in", "witness.key", "-pubout", "-outform", "DER", "-out", "witness.der"]);
     let der = std::fs::read(setup.folder.join("witness.der")).unwrap();
