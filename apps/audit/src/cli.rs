@@ -43,6 +43,8 @@ enum Command {
     Expire(crate::expire::Args),
     /// Bring the index of a store up to date, or make it again from the segments
     Index(crate::index::command::Args),
+    /// Request, approve and answer disclosures of single connections
+    Reveal(crate::reveal::RevealArgs),
     /// Prove a store or a bundle, offline
     Verify(crate::verify::VerifyArgs),
 }
@@ -79,6 +81,7 @@ pub fn main() -> ExitCode {
         Command::Index(args) => crate::index::command::run(args),
         Command::Identity(args) => record::print_identity(args),
         Command::Record(args) => record::run(args),
+        Command::Reveal(args) => crate::reveal::run(args),
         Command::Verify(args) => crate::verify::run(args),
     };
     result.unwrap_or_else(|failure| {

@@ -15,6 +15,7 @@ pub mod outbox;
 mod output;
 mod progress;
 pub mod record;
+pub mod reveal;
 pub mod segment_file;
 pub mod status;
 pub mod store;

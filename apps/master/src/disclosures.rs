@@ -3,7 +3,7 @@
 //! It is a function of the log's entries. Decisions change nothing: entries do.
 
 use evergate_crypto::EvidenceVerifier;
-use evergate_evidence::cursor::{Cursor, Malformed, put_long, put_short};
+use evergate_evidence::cursor::{Cursor, Malformed, put_long};
 use evergate_evidence::disclosure::destroy::hold_needs_epoch;
 use evergate_evidence::disclosure::{Nonce, Outcome, OutcomeKind, Policy, Refusal, Request};
 use evergate_evidence::entry::{Entry, Event};
@@ -29,15 +29,14 @@ pub struct Place {
     pub received_ms: u64,
 }
 
-/// Request that the log has.
+/// Request that the log has as entry 2. A refused one leaves its nonce free: it may get the approvals that it lacks, and
+/// a forged one must not take the nonce of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
     /// SHA-256 of its note.
     pub request: Hash,
-    /// Place of entry 2, or of entry 3 if it was refused.
+    /// Place of entry 2.
     pub place: Place,
-    /// Name and explanation of the refusal; `None` if it is logged as entry 2.
-    pub refusal: Option<String>,
     /// Grant that was reported, and the place of entry 3.
     pub granted: Option<(Hash, Place)>,
 }
@@ -49,7 +48,7 @@ pub enum Decision {
     Known(Known),
     /// It is new and good: log it.
     Accepted,
-    /// It is new and refused: log the refusal under this nonce.
+    /// It is refused: log the refusal with this nonce.
     Refused(Refusal, Nonce),
 }
 
@@ -95,23 +94,15 @@ impl Disclosures {
     fn record_request(&mut self, note: &str, place: Place) {
         self.forget(place.received_ms);
         let Ok((request, _)) = Request::parse(note.as_bytes()) else { return };
-        let known = Known { request: sha256(note.as_bytes()), place, refusal: None, granted: None };
+        let known = Known { request: sha256(note.as_bytes()), place, granted: None };
         self.requests.insert(request.nonce, known);
     }
 
     fn record_outcome(&mut self, outcome: &Outcome, place: Place) {
-        self.forget(place.received_ms);
-        let known = self.requests.get_mut(&outcome.nonce);
-        match (outcome.kind, known) {
-            (OutcomeKind::Granted, Some(known)) => {
-                known.granted.get_or_insert((outcome.grant, place));
-            }
-            (OutcomeKind::Refused, None) if outcome.nonce != [0; 16] => {
-                let refusal = Some(outcome.reason.clone());
-                let known = Known { request: outcome.request, place, refusal, granted: None };
-                self.requests.insert(outcome.nonce, known);
-            }
-            _ => {}
+        if outcome.kind == OutcomeKind::Granted
+            && let Some(known) = self.requests.get_mut(&outcome.nonce)
+        {
+            known.granted.get_or_insert((outcome.grant, place));
         }
     }
 
@@ -131,8 +122,7 @@ impl Disclosures {
         if let Some(known) = self.requests.get(&request.nonce) {
             return match known.request == sha256(note) {
                 true => Some(Decision::Known(known.clone())),
-                // Without a nonce: the first request keeps its own.
-                false => refused(Refusal::NonceReplayed, [0; 16]),
+                false => refused(Refusal::NonceReplayed, request.nonce),
             };
         }
         if self.requests.len() >= REQUESTS_MAX {
@@ -150,17 +140,14 @@ impl Disclosures {
 
     /// Requests that were logged for disclosure within the last 24 hours.
     fn disclosed(&self, now_ms: u64) -> u64 {
-        let is_recent = |known: &&Known| {
-            known.refusal.is_none() && known.place.received_ms.saturating_add(DAY_MS) > now_ms
-        };
+        let is_recent = |known: &&Known| known.place.received_ms.saturating_add(DAY_MS) > now_ms;
         self.requests.values().filter(is_recent).count() as u64
     }
 
     /// Request of a report, if it was logged for disclosure under this nonce and place.
     pub fn reported(&self, outcome: &Outcome) -> Option<&Known> {
         let known = self.requests.get(&outcome.nonce)?;
-        let is_same = known.refusal.is_none()
-            && known.request == outcome.request
+        let is_same = known.request == outcome.request
             && known.place.index == outcome.index
             && outcome.kind != OutcomeKind::Refused;
         is_same.then_some(known)
@@ -212,7 +199,6 @@ impl Disclosures {
             out.extend_from_slice(nonce);
             out.extend_from_slice(&known.request);
             put(out, &[known.place.index, known.place.received_ms]);
-            put_short(out, known.refusal.as_deref().unwrap_or_default());
             let (grant, place) = known.granted.unwrap_or(([0; 32], Place { index: 0, received_ms: 0 }));
             out.extend_from_slice(&grant);
             put(out, &[place.index, place.received_ms]);
@@ -242,11 +228,10 @@ impl Disclosures {
         for _ in 0..cursor.u64()? {
             let (nonce, request) = (cursor.array()?, cursor.array()?);
             let place = Place { index: cursor.u64()?, received_ms: cursor.u64()? };
-            let refusal = Some(cursor.short_text()?).filter(|text| !text.is_empty());
             let grant: Hash = cursor.array()?;
             let end = Place { index: cursor.u64()?, received_ms: cursor.u64()? };
             let granted = (end.index > 0).then_some((grant, end));
-            state.requests.insert(nonce, Known { request, place, refusal, granted });
+            state.requests.insert(nonce, Known { request, place, granted });
         }
         let (epochs, destroyed, holds) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
         for _ in 0..epochs.saturating_add(destroyed) {

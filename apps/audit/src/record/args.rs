@@ -192,7 +192,7 @@ impl RecordArgs {
 }
 
 /// `HOST`, `HOST:PORT`, `[ADDRESS]`, `[ADDRESS]:PORT` or a bare IPv6 address, with a port.
-fn with_port(host: &str) -> String {
+pub(crate) fn with_port(host: &str) -> String {
     if host.parse::<std::net::Ipv6Addr>().is_ok() {
         return format!("[{host}]:{MASTER_PORT}");
     }

@@ -24,6 +24,7 @@ mod source;
 mod writer;
 
 pub use args::RecordArgs;
+pub(crate) use args::with_port;
 
 use crate::cli::Failure;
 use crate::record::recovery::Recovered;

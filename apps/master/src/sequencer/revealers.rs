@@ -38,14 +38,7 @@ impl Sequencer {
         }
         match self.log.disclosures().decide(&sealed.note, self.now_ms) {
             None => self.deny(asked, LATER, "the log has too many requests of this week".into()),
-            Some(Decision::Known(known)) => match known.refusal {
-                Some(reason) => {
-                    let (name, text) = reason.split_once(": ").unwrap_or((&reason, ""));
-                    let (name, text) = (name.to_owned(), text.to_owned());
-                    self.deny(asked, &name, text);
-                }
-                None => self.await_opening(known.place, sealed, asked),
-            },
+            Some(Decision::Known(known)) => self.await_opening(known.place, sealed, asked),
             Some(Decision::Accepted) => {
                 let text = String::from_utf8_lossy(&sealed.note).into_owned();
                 let place = self.append(Event::DisclosureRequest(text));
