@@ -367,11 +367,11 @@ fn build_store(rig: &Rig, keys: &EpochKeys) {
     elsewhere.endpoints.server = "10.9.9.9:443".parse().unwrap();
     let bogus =
         [sealed(&mut foreign, &first, &secrets(0x66)), sealed(&mut context, &elsewhere, &secrets(0x67))];
-    bogus.iter().for_each(|bytes| writer.push(Body::Envelope(bytes)));
+    bogus.iter().for_each(|bytes| writer.push(Body::Envelope(bytes.as_slice().into())));
     for number in 1..=3 {
         let record = record(number);
         let envelope = sealed(&mut context, &record, &secrets(0xa0 | number as u8));
-        writer.push(Body::Envelope(&envelope));
+        writer.push(Body::Envelope(envelope.as_slice().into()));
         writer.push(Body::Connection(Box::new(record)));
     }
     writer.finish();
