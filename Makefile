@@ -15,8 +15,8 @@ RELEASE = own=$$(for flag in $$RUSTFLAGS; do printf '%s\037' "$$flag"; done); \
 # Features of evergate-audit in packages.
 AUDIT_FEATURES = evergate-audit/cold,evergate-audit/object-store,evergate-audit/tsa
 
-.PHONY: setup build demo audit-demo package package-check test lint unit matrix audit-features audit-mutations fuzz bench \
-	audit-bench audit-bench-find profile clean help
+.PHONY: setup build demo audit-demo package package-check test lint unit matrix audit-features \
+	audit-mutations fuzz bench audit-bench audit-bench-find profile clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -63,7 +63,7 @@ unit:
 matrix: setup ## all node failures with all servers in all network modes, also with packet loss (root; 15 minutes)
 	CI=1 EVERGATE_MATRIX=full $(CARGO) test --workspace --locked --test cluster matrix -- --nocapture
 
-audit-features: setup ## lints and tests of evergate-audit with all features: Parquet, object stores, time stamps (minutes)
+audit-features: setup ## lints and tests of evergate-audit with Parquet, object stores, time stamps (minutes)
 	$(CARGO) clippy -p evergate-audit --all-targets --locked --features $(AUDIT_FEATURES) -- -D warnings
 	$(CARGO) test -p evergate-audit --locked --features $(AUDIT_FEATURES)
 
