@@ -2,13 +2,13 @@
 
 use super::args::RevealerArgs;
 use super::revealer::Revealer;
-use evergate_test_points::reached;
 use super::{failed, serve, wrong};
 use crate::cli::Failure;
 use crate::store::replace_file;
 use crate::when;
 use clap::Args;
 use evergate_evidence::envelope::epoch_of_ns;
+use evergate_test_points::reached;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 

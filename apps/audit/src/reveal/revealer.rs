@@ -11,7 +11,6 @@ use super::args::RevealerArgs;
 use super::binding::{FirstRecords, check_binding};
 use super::candidates::{self, Candidates, Wanted};
 use super::state::State;
-use evergate_test_points::reached;
 use super::{failed, keys, wrong};
 use crate::cli::Failure;
 use crate::when;
@@ -26,6 +25,7 @@ use evergate_evidence::note::VerifyingKey;
 use evergate_evidence::secrets::SecretList;
 use evergate_seal::{KeyStore, OpenError, is_public_key, open_secrets, seal_grant};
 use evergate_submission::{Opened, RevealerClient};
+use evergate_test_points::reached;
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -220,3 +220,67 @@ impl Feed {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evergate_evidence::record::RequestLeg;
+    use std::os::unix::net::UnixListener;
+
+    const WAIT: Duration = Duration::from_secs(20);
+
+    fn request(id: &[u8]) -> RequestRecord<'_> {
+        let end = "10.0.0.1:1".parse().expect("an address");
+        let leg = RequestLeg { peer: end, local: end };
+        RequestRecord {
+            switch_connection: 1,
+            index: 0,
+            time_ns: 0,
+            client_random: [0; 32],
+            client: leg,
+            server: None,
+            status: 200,
+            flags: 0,
+            id: id.into(),
+            given_id: b"".into(),
+        }
+    }
+
+    fn numbers(channel: &mut FeedChannel, count: usize) -> Vec<u64> {
+        let mut numbers = Vec::new();
+        while numbers.len() < count {
+            let frame = channel.receive(WAIT).expect("open").expect("a message in time");
+            numbers.extend(ToFeed::decode(&frame).expect("a message").number());
+        }
+        numbers
+    }
+
+    #[test]
+    fn full_queue_drops_messages_but_not_their_numbers() {
+        let folder = std::env::temp_dir().join(format!("evergate-feed-{}", std::process::id()));
+        let _ = std::fs::remove_file(&folder);
+        let feed = Feed::start(FeedAddress::Unix(folder.clone()), [1; 32]).expect("a thread");
+        let id = [b'x'; 255];
+        let mut sent = 0;
+        while !feed.is_nearly_full() {
+            feed.push_request(request(&id));
+            sent += 1;
+        }
+        while feed.state().1 < 10 {
+            feed.push_request(request(&id));
+            sent += 1;
+        }
+        let (bytes, lost, is_connected) = feed.state();
+        assert!(bytes <= QUEUE_BYTES_MAX && !is_connected, "{bytes}");
+        let listener = UnixListener::bind(&folder).expect("a socket");
+        let mut channel =
+            FeedChannel::of_unix(listener.accept().expect("the feed").0, WAIT).expect("a channel");
+        let kept = (sent - lost) as usize;
+        assert_eq!(numbers(&mut channel, kept), (1..=sent - lost).collect::<Vec<_>>());
+        channel.send(&FromFeed::Acknowledged(sent - lost).to_frame()).expect("open");
+        feed.drain(WAIT);
+        feed.push_request(request(&id));
+        assert_eq!(numbers(&mut channel, 1), [sent + 1], "a hole of the lost ones is before it");
+        let _ = std::fs::remove_file(&folder);
+    }
+}
