@@ -29,8 +29,8 @@ pub struct Place {
     pub received_ms: u64,
 }
 
-/// Request that the log has as entry 2. A refused one leaves its nonce free: it may get the approvals that it lacks, and
-/// a forged one must not take the nonce of another.
+/// Request that the log has as entry 2. A refused one leaves its nonce free: it may get the approvals that it lacks,
+/// and a forged one must not take the nonce of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
     /// SHA-256 of its note.

@@ -191,7 +191,7 @@ fn escrow_keys(config: &EscrowConfig) -> Result<KeyStore, Problem> {
     let opened = match config {
         EscrowConfig::File { keys } => {
             eprintln!(
-                "evergate-master: the escrow keys are in the file {}: a trial, because a copy opens as well; use an HSM",
+                "evergate-master: the escrow keys are in the file {}: a trial, a copy opens as well; use an HSM",
                 keys.display()
             );
             KeyStore::open_file(keys)

@@ -1,7 +1,7 @@
 //! What stores have about one connection: its envelopes and its last connection record.
 //!
-//! The scan reads every segment, in bounded memory. All envelopes of the randoms are kept: HPKE authenticates no sender,
-//! so that the first one may be bogus.
+//! The scan reads every segment, in bounded memory. All envelopes of a client random are kept: HPKE authenticates no
+//! sender, so that the first one may be bogus.
 
 use super::wrong;
 use crate::cli::Failure;

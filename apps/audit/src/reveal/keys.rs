@@ -10,10 +10,7 @@ pub(super) fn open(args: &RevealerArgs) -> Result<KeyStore, Failure> {
     let opened = match (&args.keys, &args.module, &args.token, &args.pin_file) {
         (Some(path), ..) => {
             let shown = path.display();
-            eprintln!(
-                "evergate-audit: reveal: the inner keys are in the file {shown}: a trial, because a copy opens as well; \
-                 use an HSM"
-            );
+            eprintln!("evergate-audit: reveal: the inner keys are in the file {shown}: a trial; use an HSM");
             KeyStore::open_file(path)
         }
         (None, Some(module), Some(token), Some(pin_file)) => KeyStore::open_hsm(HsmPlace {

@@ -1,7 +1,7 @@
 //! `reveal serve`: requests on a Unix socket, one after the other, and the keys of coming epochs.
 //!
-//! A client sends a length of 32 bits and the note. The answer is a byte (0 grant, 1 refusal), a length and the grant or
-//! a text. The socket's folder decides which users may ask; the policy decides what they get.
+//! A client sends a length of 32 bits and the note. The answer is a byte (0 grant, 1 refusal), a length, and the grant
+//! or a text. The socket's folder decides which users may ask; the policy decides what they get.
 
 use super::args::RevealerArgs;
 use super::revealer::Revealer;

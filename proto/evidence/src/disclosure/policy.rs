@@ -1,7 +1,7 @@
 //! Policy of disclosure: persons, their keys and roles, thresholds and limits.
 //!
-//! A policy is a signed note. The first one is signed by a threshold of its own approvers, each later one by a threshold
-//! of the approvers before it. So no owner of the Master's configuration changes it alone.
+//! A policy is a signed note. The first one is signed by a threshold of its own approvers, each later one by a
+//! threshold of the approvers before it. So no owner of the Master's configuration changes it alone.
 
 use super::request::{Scope, credentials, credentials_name, name};
 use super::text::{BadLine, Lines};
