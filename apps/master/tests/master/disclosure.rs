@@ -1,7 +1,7 @@
 //! Disclosure at the Master: a request is in the signed log before a layer opens, and refusals are in the log too.
 
 use crate::peers::witness;
-use crate::support::{LIMIT, Master, Setup, identity, pin, run, wait_until};
+use crate::support::{LIMIT, Master, Setup, identity, percentile, pin, run, wait_until};
 use evergate_crypto::{EvidenceVerifier, LogKey};
 use evergate_evidence::disclosure::{
     DestroyOrder, Member, Outcome, OutcomeKind, Policy, Request, Role, Scope,
@@ -12,12 +12,13 @@ use evergate_evidence::epochs::{EpochFile, EpochKeys};
 use evergate_evidence::merkle::{Hash, sha256};
 use evergate_evidence::note::{Note, SignatureLine, VerifyingKey};
 use evergate_evidence::secrets::{Label, SecretList};
-use evergate_evidence::tile::bundle_entries;
+use evergate_evidence::tile::{TILE_WIDTH, Tile, bundle_entries};
 use evergate_master::sequencer::wall_ms;
 use evergate_master::tiles::Tiles;
 use evergate_seal::{FileKeys, SealContext, open_secrets};
 use evergate_submission::{Identity, Opened, RevealError, RevealerClient, id_text};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 const PEOPLE: [(&str, &str, Role); 6] = [
     ("alice", "alice", Role::Both),
@@ -52,7 +53,7 @@ impl Rig {
             version: 1,
             threshold: 2,
             threshold_beyond: 0,
-            per_day: 20,
+            per_day: 100_000,
             days: 7,
             scope: Scope::Connection,
             with_credentials: false,
@@ -121,18 +122,21 @@ impl Rig {
         self.sign(&self.request(nonce).to_text(), &GOOD)
     }
 
-    /// Entries of the log, of the whole first bundle.
+    /// Entries of the log.
     fn entries(&self) -> Vec<Entry> {
-        let mut found = None;
+        let mut entries = Vec::new();
         // A running Master replaces the last tile.
         wait_until("entries", || {
             let size = self.setup.checkpoint().checkpoint().size;
-            found = Tiles::new(&self.setup.log()).read_entries(0, size).ok();
-            found.is_some()
+            let tiles = Tiles::new(&self.setup.log());
+            let found: Result<Vec<(Tile, Vec<u8>)>, _> =
+                (0..size.div_ceil(TILE_WIDTH)).map(|index| tiles.read_entries(index, size)).collect();
+            let Ok(found) = found else { return false };
+            let all = found.iter().flat_map(|(tile, bytes)| bundle_entries(bytes, tile.width).unwrap());
+            entries = all.map(|bytes| Entry::decode(bytes).unwrap()).collect();
+            true
         });
-        let (tile, bytes) = found.unwrap();
-        let entries = bundle_entries(&bytes, tile.width).unwrap();
-        entries.into_iter().map(|bytes| Entry::decode(bytes).unwrap()).collect()
+        entries
     }
 
     fn requests(&self) -> Vec<String> {
@@ -526,4 +530,80 @@ fn changed_policy_needs_the_approvers_before_it() {
     assert_eq!(rig.setup.start().stop(), Some(0));
     let policies = rig.entries().into_iter().filter(|e| matches!(e, Entry::Event(_, Event::Policy(_))));
     assert_eq!(policies.count(), 2);
+}
+
+/// Nothing is disclosed without an entry, and an entry is never lost or repeated, whenever the Master is killed.
+#[test]
+fn kill_at_random_moments_keeps_the_order() {
+    let mut rig = Rig::new();
+    let keys = {
+        let master = rig.setup.start();
+        let mut client = rig.connect(&master);
+        let keys = rig.announce(&mut client);
+        drop(client);
+        assert_eq!(master.stop(), Some(0));
+        keys
+    };
+    let bytes = sealed(&keys, [1; 32]);
+    let seed = std::process::id();
+    println!("seed {seed}");
+    let rounds = std::env::var("EVERGATE_KILLS").map_or(10, |kills| kills.parse().unwrap());
+    let (mut sent, mut answered) = (Vec::new(), Vec::new());
+    for round in 0..rounds {
+        let mut master = rig.setup.start();
+        let mut client = rig.connect(&master);
+        let pause = u64::from(seed.wrapping_mul(2_654_435_761).rotate_left(round * 3 % 32) % 150);
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(pause));
+            master.kill();
+        });
+        loop {
+            let mut nonce = [0; 16];
+            nonce[..8].copy_from_slice(&(sent.len() as u64 + 1).to_be_bytes());
+            let note = rig.sign(&Request { nonce, ..rig.request(0) }.to_text(), &GOOD);
+            sent.push(note.clone());
+            match client.disclose(0, &note, &bytes) {
+                Ok(opened) => answered.push((note, opened.receipt.index, opened.inner)),
+                Err(_) => break,
+            }
+        }
+        killer.join().unwrap();
+    }
+    let master = rig.setup.start();
+    let mut client = rig.connect(&master);
+    let log = rig.log_key(&client);
+    for (note, index, inner) in &answered {
+        let again = client.disclose(0, note, &bytes).unwrap();
+        assert_eq!((again.receipt.index, &again.inner), (*index, inner));
+    }
+    // What was under way is either logged or not: its repetition is logged once.
+    for note in &sent {
+        check(&client.disclose(0, note, &bytes).unwrap(), note, &log, &[]);
+    }
+    let mut logged = rig.requests();
+    assert_eq!(logged.len(), sent.len());
+    logged.sort_unstable();
+    logged.dedup();
+    assert_eq!(logged.len(), sent.len());
+}
+
+#[test]
+fn disclosure_is_answered_quickly() {
+    let mut rig = Rig::new();
+    let master = rig.setup.start();
+    let mut client = rig.connect(&master);
+    let keys = rig.announce(&mut client);
+    let bytes = sealed(&keys, [1; 32]);
+    let mut times: Vec<Duration> = (1..=50)
+        .map(|nonce| {
+            let note = rig.note(nonce);
+            let begin = Instant::now();
+            client.disclose(0, &note, &bytes).unwrap();
+            begin.elapsed()
+        })
+        .collect();
+    let (p50, p99) = (percentile(&mut times, 50), percentile(&mut times, 99));
+    println!("disclosure without a witness, keys in files: p50 {p50:?}, p99 {p99:?}");
+    // 50 ms on a free machine; this one may be full.
+    assert!(p50 < Duration::from_millis(500), "{p50:?}");
 }
