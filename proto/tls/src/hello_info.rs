@@ -6,9 +6,13 @@ use std::ops::Range;
 
 use crate::hello::{HelloStatus, hello_status};
 
+const CLIENT_HELLO: u8 = 1;
+
 /// The parts of a ClientHello that are used outside the handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HelloFacts {
+    /// Random of the client.
+    pub random: [u8; 32],
     /// Host name of the server name extension in lower case; `None` when absent or not a plausible DNS name.
     pub sni: Option<String>,
     /// Application protocols offered, in the client's order.
@@ -86,10 +90,13 @@ impl HelloFacts {
 
 /// Reads a whole ClientHello from the records at the start of `raw`; `None` when it is incomplete or malformed.
 pub fn read_hello(raw: &[u8]) -> Option<HelloFacts> {
-    let message = message_of(raw)?;
-    let mut message = Reader(&message);
-    message.take(1)?;
-    read_body(Reader(message.vector(3)?))
+    read_hello_message(&message_of(raw)?)
+}
+
+/// Reads a ClientHello message, its header included; `None` when it is incomplete or malformed.
+pub fn read_hello_message(message: &[u8]) -> Option<HelloFacts> {
+    let (&[CLIENT_HELLO], rest) = message.split_first_chunk::<1>()? else { return None };
+    read_body(Reader(Reader(rest).vector(3)?))
 }
 
 /// Random of the ClientHello in the records at the start of `raw`; `None` when the hello is incomplete.
@@ -138,7 +145,7 @@ fn read_body(mut body: Reader<'_>) -> Option<HelloFacts> {
     let mut facts = HelloFacts::default();
     let legacy_version = body.u16()?;
     facts.legacy_version = legacy_version;
-    body.take(32)?;
+    facts.random = body.take(32)?.try_into().ok()?;
     facts.session_id = body.vector(1)?.to_vec();
     facts.suites = u16_list(body.vector(2)?)?;
     body.vector(1)?; // compression methods

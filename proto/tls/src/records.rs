@@ -15,6 +15,7 @@ use crate::aead::{AeadLibraries, installed_aead};
 use crate::alert;
 use crate::error::{RecordError, StateError};
 use crate::keys::{Direction, Position, REBASE_AFTER, Role, Suite, Version};
+use crate::opening::{EXPLICIT_NONCE, HEADER, TAG, has_explicit_nonce};
 use crate::state::{DirectionState, RecordsState};
 
 /// Most payload bytes in one record (RFC 8446 section 5.1).
@@ -22,9 +23,6 @@ pub const PAYLOAD_MAX: usize = 16384;
 /// Most bytes after the header: RFC 8446 section 5.2 allows 256 for padding, type and tag. TLS 1.2 would allow 2,048,
 /// but the supported ciphers add 24.
 const FRAGMENT_MAX: usize = PAYLOAD_MAX + 256;
-const HEADER: usize = 5;
-const TAG: usize = 16;
-const EXPLICIT_NONCE: usize = 8;
 /// Limit of consecutive records without application data from a peer (empty, warnings, KeyUpdates, tickets,
 /// renegotiations). Application data resets the count, and each second lowers it by one (see [`Records::forgive`]).
 const FRUITLESS_MAX: u32 = 32;
@@ -308,7 +306,7 @@ impl Inner {
     }
 
     fn explicit_nonce(&self) -> bool {
-        self.version == Version::Tls12 && self.suite != Suite::Chacha20Poly1305
+        has_explicit_nonce(self.version, self.suite)
     }
 
     fn layout(&self) -> Layout {
@@ -385,70 +383,14 @@ impl Inner {
         if self.rx.position.sequence >= 1 << 62 {
             return Err(RecordError::Exhausted("receiving key"));
         }
-        match self.version {
-            Version::Tls13 => self.open_tls13(header, body),
-            Version::Tls12 => self.open_tls12(header, body),
-        }
-    }
-
-    fn open_tls13(&mut self, header: &[u8; HEADER], body: &mut [u8]) -> Result<Opened, RecordError> {
-        match header[0] {
-            23 => {}
+        match (self.version, header[0]) {
             // RFC 8446 section 5: dropped only "before the peer's Finished message has been received".
-            20 => return Err(RecordError::Unexpected("change_cipher_spec")),
-            _ => return Err(RecordError::Unexpected("unprotected record")),
+            (_, 20) => return Err(RecordError::Unexpected("change_cipher_spec")),
+            (Version::Tls13, kind) if kind != 23 => return Err(RecordError::Unexpected("unprotected record")),
+            _ => {}
         }
-        let len = HEADER + body.len();
-        let inner_len =
-            body.len().checked_sub(TAG).filter(|&len| len > 0).ok_or(RecordError::TooShort(len))?;
-        // "The full encoded TLSInnerPlaintext MUST NOT exceed 2^14 + 1 octets" (section 5.4).
-        if inner_len > PAYLOAD_MAX + 1 {
-            return Err(RecordError::TooLong(len));
-        }
-        let (inner, tag) = body.split_at_mut(inner_len);
-        self.decrypt(self.rx.nonce(), header, inner, tag)?;
-        let end = inner.iter().rposition(|&byte| byte != 0).ok_or(RecordError::NoContentType)?;
-        let content = inner[end];
-        self.dispatch(content, HEADER, &inner[..end])
-    }
-
-    fn open_tls12(&mut self, header: &[u8; HEADER], body: &mut [u8]) -> Result<Opened, RecordError> {
-        let content = header[0];
-        if content == 20 {
-            return Err(RecordError::Unexpected("change_cipher_spec"));
-        }
-        let len = HEADER + body.len();
-        let (start, nonce, body) = if self.explicit_nonce() {
-            let Some((explicit, body)) = body.split_first_chunk_mut::<EXPLICIT_NONCE>() else {
-                return Err(RecordError::TooShort(len));
-            };
-            (HEADER + EXPLICIT_NONCE, self.rx.explicit_nonce(*explicit), body)
-        } else {
-            (HEADER, self.rx.nonce(), body)
-        };
-        let inner_len = body.len().checked_sub(TAG).ok_or(RecordError::TooShort(len))?;
-        if inner_len > PAYLOAD_MAX {
-            return Err(RecordError::TooLong(len));
-        }
-        let aad = aad_tls12(self.rx.position.sequence, content, inner_len);
-        let (inner, tag) = body.split_at_mut(inner_len);
-        self.decrypt(nonce, &aad, inner, tag)?;
-        self.dispatch(content, start, inner)
-    }
-
-    fn decrypt(
-        &mut self,
-        nonce: [u8; 12],
-        aad: &[u8],
-        inner: &mut [u8],
-        tag: &[u8],
-    ) -> Result<(), RecordError> {
-        let Position { generation, sequence } = self.rx.position;
-        if !self.rx.cipher.open(nonce, aad, tag, inner) {
-            return Err(RecordError::Decrypt { generation, sequence });
-        }
-        self.rx.position.sequence = sequence + 1;
-        Ok(())
+        let (content, place) = self.rx.open(self.version, self.suite, header, body)?;
+        self.dispatch(content, HEADER + place.start, &body[place])
     }
 
     /// Acts on an authenticated record's content, which begins at `start` in the record.
@@ -577,7 +519,7 @@ impl Inner {
 }
 
 /// Additional data of TLS 1.2 (RFC 5246 section 6.2.3.3): sequence, type, version, length of the plaintext.
-fn aad_tls12(sequence: u64, content: u8, len: usize) -> [u8; 13] {
+pub(crate) fn aad_tls12(sequence: u64, content: u8, len: usize) -> [u8; 13] {
     let mut aad = [0; 13];
     aad[..8].copy_from_slice(&sequence.to_be_bytes());
     aad[8..11].copy_from_slice(&[content, 3, 3]);

@@ -98,6 +98,30 @@ pub(crate) fn next_secret(suite: Suite, secret: &Secret) -> Secret {
     Prepared::new(suite, secret).expand_label(b"traffic upd", suite.secret_len())
 }
 
+/// PRF of TLS 1.2 (RFC 5246 section 5) with the hash of the suite.
+pub(crate) fn prf(suite: Suite, secret: &Secret, label: &[u8], seed: &[u8], len: usize) -> Vec<u8> {
+    match Prepared::new(suite, secret) {
+        Prepared::Sha256(mac) => expand(&mac, label, seed, len),
+        Prepared::Sha384(mac) => expand(&mac, label, seed, len),
+    }
+}
+
+/// P_hash: HMAC(secret, A(i) + seed) for i = 1, 2, …, where A(i) = HMAC(secret, A(i - 1)).
+fn expand<M: Mac + Clone>(mac: &M, label: &[u8], seed: &[u8], len: usize) -> Vec<u8> {
+    let digest = |parts: &[&[u8]]| {
+        let mut mac = mac.clone();
+        parts.iter().for_each(|part| mac.update(part));
+        mac.finalize().into_bytes()
+    };
+    let (mut out, mut a) = (Vec::with_capacity(len + SECRET_MAX), digest(&[label, seed]));
+    while out.len() < len {
+        out.extend_from_slice(&digest(&[&a, label, seed]));
+        a = digest(&[&a]);
+    }
+    out.truncate(len);
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,5 +150,17 @@ mod tests {
             let found = traffic_keys(Suite::Aes128Gcm, &secret);
             assert_eq!((found.0.as_slice(), &found.1[..]), (&hex(key)[..], &hex(iv)[..]));
         }
+    }
+
+    /// The vector for SHA-256 that implementers share (IETF TLS list, 2009).
+    #[test]
+    fn prf_is_that_of_tls12() {
+        let secret = Secret::new(&hex("9b be 43 6b a9 40 f0 17 b1 76 52 84 9a 71 db 35")).unwrap();
+        let seed = hex("a0 ba 9f 93 6c da 31 18 27 a6 f7 96 ff d5 19 8c");
+        let expected = hex(
+            "e3 f2 29 ba 72 7b e1 7b 8d 12 26 20 55 7c d4 53 c2 aa b2 1d 07 c3 d4 95 32 9b 52 d4 e6 1e db 5a \
+             6b 30 17 91 e9 0d 35 c9 c9 a4 6b 4e 14 ba f9 af 0f a0 22 f7 07 7d ef 17 ab fd 37 97 c0 56 4b ab",
+        );
+        assert_eq!(prf(Suite::Aes128Gcm, &secret, b"test label", &seed, 64), expected);
     }
 }

@@ -17,6 +17,13 @@ pub struct ServerHello {
     pub suite: u16,
 }
 
+impl ServerHello {
+    /// Whether it is a HelloRetryRequest: another ClientHello and ServerHello follow.
+    pub fn is_retry(&self) -> bool {
+        self.random == RETRY_RANDOM
+    }
+}
+
 /// Result of a search for the ServerHello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerHelloSearch {
@@ -44,7 +51,7 @@ pub fn find_server_hello(mut records: &[u8]) -> ServerHelloSearch {
         };
         if kind == HANDSHAKE {
             match read_server_hello(record) {
-                Some(hello) if hello.random == RETRY_RANDOM => {}
+                Some(hello) if hello.is_retry() => {}
                 Some(hello) => return ServerHelloSearch::Found(hello),
                 None => return ServerHelloSearch::Absent,
             }
@@ -53,8 +60,9 @@ pub fn find_server_hello(mut records: &[u8]) -> ServerHelloSearch {
     }
 }
 
-/// RFC 8446 section 4.1.3: the message at the start of a handshake record.
-fn read_server_hello(message: &[u8]) -> Option<ServerHello> {
+/// Reads the message at the start of `message`, its header included (RFC 8446 section 4.1.3); `None` if it is no whole
+/// ServerHello. Bytes behind the message are ignored.
+pub fn read_server_hello(message: &[u8]) -> Option<ServerHello> {
     const SUPPORTED_VERSIONS: [u8; 2] = [0, 43];
     let (&[2, _, _, _], body) = message.split_first_chunk::<4>()? else { return None };
     let (legacy, body) = body.split_first_chunk::<2>()?;
