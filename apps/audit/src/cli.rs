@@ -35,6 +35,12 @@ enum Command {
     Identity(record::IdentityArgs),
     /// Find connections by time, address, host name, random or request
     Find(crate::find::Args),
+    /// Show what was in sessions, with their secrets
+    Play(crate::play::Args),
+    /// Write sessions as pcapng, HAR, JSON or Parquet
+    Export(crate::export::Args),
+    /// Run SQL over the index of stores
+    Query(crate::query::Args),
     /// Show what a store has, what waits, and how long the disk lasts
     Status(crate::status::Args),
     /// Set, lift and list legal holds
@@ -75,6 +81,9 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let result: Result<ExitCode, Failure> = match &cli.command {
         Command::Find(args) => crate::find::run(args),
+        Command::Play(args) => crate::play::run(args),
+        Command::Export(args) => crate::export::run(args),
+        Command::Query(args) => crate::query::run(args),
         Command::Status(args) => crate::status::run(args),
         Command::Hold(args) => crate::hold::run(args),
         Command::Expire(args) => crate::expire::run(args),

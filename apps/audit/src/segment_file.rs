@@ -3,7 +3,7 @@
 use evergate_evidence::record::Record;
 use evergate_evidence::segment::{BLOCK_BYTES_MAX, SegmentDecoder, SegmentError};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::path::Path;
 
 const WINDOW_BYTES: usize = 256 << 10;
@@ -68,6 +68,17 @@ impl SegmentFile {
             offset: 0,
             is_at_end: false,
         })
+    }
+
+    /// Reader from the begin of a block on: an extent of the index has its place.
+    pub fn open_at(path: &Path, offset: u64) -> io::Result<SegmentFile> {
+        let mut file = SegmentFile::open(path)?;
+        if offset > 0 {
+            file.file.seek(io::SeekFrom::Start(offset))?;
+            file.offset = offset;
+            file.decoder = SegmentDecoder::within();
+        }
+        Ok(file)
     }
 
     /// Whether the segment's last record has been read.

@@ -115,30 +115,56 @@ pub fn push_record(to: &mut Vec<u8>, record: &[u8]) {
 
 /// Appends the blocks that begin a segment: its section and its interfaces.
 pub fn push_begin(to: &mut Vec<u8>, begin: &SegmentBegin) {
+    push_section(to, &format!("evergate-audit, recorder {}, segment {}", begin.recorder, begin.segment));
+    for name in &begin.interfaces {
+        push_interface(to, name, begin.link_type, begin.snaplen, &begin.filter);
+    }
+}
+
+/// Appends a Section Header Block that names the program which writes the file.
+pub fn push_section(to: &mut Vec<u8>, application: &str) {
     push_block(to, SECTION_HEADER, |to| {
         to.extend_from_slice(&BYTE_ORDER.to_le_bytes());
         to.extend_from_slice(&[1, 0, 0, 0]); // version 1.0
         to.extend_from_slice(&[0xff; 8]); // length of the section: not stated
-        push_option(
-            to,
-            4,
-            format!("evergate-audit, recorder {}, segment {}", begin.recorder, begin.segment).as_bytes(),
-        );
+        push_option(to, 4, application.as_bytes());
         to.extend_from_slice(&[0; 4]);
     });
-    for name in &begin.interfaces {
-        push_block(to, INTERFACE, |to| {
-            to.extend_from_slice(&begin.link_type.to_le_bytes());
-            to.extend_from_slice(&[0; 2]);
-            to.extend_from_slice(&begin.snaplen.to_le_bytes());
-            push_option(to, 2, name.as_bytes());
-            push_option(to, 9, &[9]); // times in nanoseconds
-            if !begin.filter.is_empty() {
-                push_option(to, 11, &[&[0], begin.filter.as_bytes()].concat());
-            }
-            to.extend_from_slice(&[0; 4]);
-        });
-    }
+}
+
+/// Appends an Interface Description Block with times in nanoseconds. An empty filter is left out.
+pub fn push_interface(to: &mut Vec<u8>, name: &str, link_type: u16, snaplen: u32, filter: &str) {
+    push_block(to, INTERFACE, |to| {
+        to.extend_from_slice(&link_type.to_le_bytes());
+        to.extend_from_slice(&[0; 2]);
+        to.extend_from_slice(&snaplen.to_le_bytes());
+        push_option(to, 2, name.as_bytes());
+        push_option(to, 9, &[9]);
+        if !filter.is_empty() {
+            push_option(to, 11, &[&[0], filter.as_bytes()].concat());
+        }
+        to.extend_from_slice(&[0; 4]);
+    });
+}
+
+/// Appends an Enhanced Packet Block without options: a packet outside a segment.
+pub fn push_packet(to: &mut Vec<u8>, interface: u32, time_ns: u64, wire_bytes: u32, data: &[u8]) {
+    push_block(to, PACKET, |to| {
+        for field in [interface, (time_ns >> 32) as u32, time_ns as u32, data.len() as u32, wire_bytes] {
+            to.extend_from_slice(&field.to_le_bytes());
+        }
+        to.extend_from_slice(data);
+    });
+}
+
+/// Appends a Decryption Secrets Block with the lines of a TLS key log. It must precede the packets that it opens.
+pub fn push_secrets(to: &mut Vec<u8>, key_log: &[u8]) {
+    const TLS_KEY_LOG: u32 = 0x544c_534b;
+    push_block(to, SECRETS, |to| {
+        to.extend_from_slice(&TLS_KEY_LOG.to_le_bytes());
+        to.extend_from_slice(&(key_log.len() as u32).to_le_bytes());
+        to.extend_from_slice(key_log);
+    });
 }
 
 /// Appends the block that ends a segment: statistics, for other tools.

@@ -32,6 +32,8 @@ pub struct SegmentDecoder {
     encoder: SegmentEncoder,
     block: Vec<u8>,
     place: Place,
+    /// Whether the losses before the next packet are unknown: it has them.
+    is_resumed: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,6 +116,12 @@ fn mark_object<T: serde::Serialize + for<'a> serde::Deserialize<'a>>(
 }
 
 impl SegmentDecoder {
+    /// A decoder at the begin of a block within a segment: a reader that seeks. The losses that the first packet states
+    /// are not compared.
+    pub fn within() -> SegmentDecoder {
+        SegmentDecoder { place: Place::Within, is_resumed: true, ..SegmentDecoder::default() }
+    }
+
     /// The next record at the start of `bytes`; `None` until `bytes` has the whole of it.
     pub fn read<'a>(&mut self, bytes: &'a [u8]) -> Result<Option<Decoded<'a>>, SegmentError> {
         match self.place {
@@ -190,7 +198,10 @@ impl SegmentDecoder {
         }
         let Some(block) = bytes.get(..head.total) else { return Ok(None) };
         let (record, packet) = parse_packet(block).ok_or(SegmentError::Length)??;
-        let dropped = std::mem::take(&mut self.encoder.dropped);
+        let mut dropped = std::mem::take(&mut self.encoder.dropped);
+        if std::mem::take(&mut self.is_resumed) {
+            dropped = stated_losses(block, packet.data.len());
+        }
         let (first, tail) = packet_block(&packet, record.seq, record.interface, dropped);
         let rest = &block[PACKET_BLOCK_HEAD + packet.data.len()..];
         if block[..PACKET_BLOCK_HEAD] != first || rest != tail.bytes() {
@@ -250,6 +261,14 @@ struct Identity {
 }
 
 /// Fields of a packet's block; `None` where its length does not fit. The caller compares everything else.
+/// Losses before a packet that its block states.
+fn stated_losses(block: &[u8], data: usize) -> u64 {
+    const DROP_COUNT: [u8; 4] = [4, 0, 8, 0];
+    let option = PACKET_BLOCK_HEAD + data + padding(data) + 8; // behind epb_flags
+    let value = block.get(option..).filter(|option| option.starts_with(&DROP_COUNT)).and_then(|option| option.get(4..));
+    value.and_then(|value| value.first_chunk::<8>()).map_or(0, |value| u64::from_le_bytes(*value))
+}
+
 fn parse_packet(block: &[u8]) -> Option<Result<(Identity, Packet<'_>), SegmentError>> {
     let interface = u16::try_from(word(block, 8)?).ok()?;
     let time_ns = u64::from(word(block, 12)?) << 32 | u64::from(word(block, 16)?);
@@ -337,6 +356,20 @@ mod tests {
         let records = read(&bytes).expect("own encoding");
         assert_eq!(records.iter().map(|record| record.body.clone()).collect::<Vec<_>>(), bodies());
         assert!(records.iter().map(|record| record.seq).eq(1..=7));
+    }
+
+    #[test]
+    fn reader_may_begin_at_any_block() {
+        let bytes = segment();
+        let (mut decoder, mut at) = (SegmentDecoder::default(), 0);
+        while let Some(decoded) = decoder.read(&bytes[at..]).expect("own encoding") {
+            at += decoded.bytes;
+            let (mut within, mut place) = (SegmentDecoder::within(), at);
+            while let Some(decoded) = within.read(&bytes[place..]).expect("own encoding") {
+                place += decoded.bytes;
+            }
+            assert_eq!(place, bytes.len());
+        }
     }
 
     #[test]

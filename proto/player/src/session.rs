@@ -18,6 +18,7 @@ use std::net::SocketAddr;
 const GAPS_MAX: usize = 4096;
 /// Most holes that a report names; more are counted.
 const HOLES_MAX: usize = 4096;
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// Source of disclosed secrets: a key log, or a grant of the Revealer.
 pub trait SecretSource {
@@ -307,6 +308,8 @@ impl Session {
 /// Cause of a hole between two times.
 fn explain(gaps: &VecDeque<Gap>) -> impl Fn(u64, u64) -> HoleCause {
     move |from_ns, to_ns| {
+        // Before the first packet: a loss of the last second.
+        let from_ns = if from_ns == 0 { to_ns.saturating_sub(SECOND_NS) } else { from_ns };
         let is_in = |gap: &&Gap| gap.from_ns <= to_ns && gap.to_ns >= from_ns;
         gaps.iter().find(is_in).map_or(HoleCause::Unexplained, |gap| HoleCause::Gap(gap.reason))
     }

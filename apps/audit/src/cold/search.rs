@@ -84,6 +84,27 @@ pub(crate) fn cold_requests(
     Ok(found)
 }
 
+/// Calls `each` for the requests of a day.
+pub(crate) fn cold_for_each_request(
+    store: &Store,
+    day: Day,
+    mut each: impl FnMut(Request) -> Result<(), IndexError>,
+) -> Result<(), IndexError> {
+    let path = REQUEST.path(store, day);
+    if !path.exists() {
+        return Ok(());
+    }
+    let file = TableFile::open(&REQUEST, &path)?;
+    let all: Vec<usize> = (0..REQUEST.columns.len()).collect();
+    for group in 0..file.groups() {
+        let rows = file.read(group, &all, None)?;
+        for row in 0..rows.count {
+            each(request(&rows, row).ok_or_else(|| damaged(&path, &"a row has an invalid value"))?)?;
+        }
+    }
+    Ok(())
+}
+
 /// Extents of a connection in a day.
 pub(crate) fn cold_extents(store: &Store, day: Day, connection: u64) -> Result<Vec<ExtentRow>, IndexError> {
     let path = EXTENT.path(store, day);

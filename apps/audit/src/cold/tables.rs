@@ -11,25 +11,25 @@ pub(super) const GROUP_ROWS: usize = 131_072;
 
 /// A table.
 #[derive(Debug)]
-pub(super) struct Table {
-    pub(super) name: &'static str,
-    pub(super) columns: &'static [Column],
+pub(crate) struct Table {
+    pub(crate) name: &'static str,
+    pub(crate) columns: &'static [Column],
     /// Columns of the order, as SQL.
-    pub(super) order: &'static str,
+    pub(crate) order: &'static str,
     /// Columns with a Bloom filter.
-    pub(super) bloom: &'static [&'static str],
+    pub(crate) bloom: &'static [&'static str],
 }
 
 /// A column.
 #[derive(Debug)]
-pub(super) struct Column {
+pub(crate) struct Column {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
 }
 
 /// Type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Number,
     /// Nanoseconds since 1970 in UTC.
     Time,
@@ -37,7 +37,7 @@ pub(super) enum Kind {
     Bytes,
 }
 
-const fn column(name: &'static str, kind: Kind) -> Column {
+pub(crate) const fn column(name: &'static str, kind: Kind) -> Column {
     Column { name, kind }
 }
 

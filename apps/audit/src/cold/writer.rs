@@ -23,17 +23,28 @@ pub(super) enum Values {
     Bytes(Vec<ByteArray>),
 }
 
+/// Value of a row that does not come from SQLite.
+#[derive(Debug)]
+pub(crate) enum Cell {
+    Number(i64),
+    Bytes(Vec<u8>),
+}
+
+/// Most bytes of a group of such rows.
+const GROUP_BYTES: usize = 32 << 20;
+
 /// Writer of a file.
-pub(super) struct TableWriter {
+pub(crate) struct TableWriter {
     table: &'static Table,
     writer: SerializedFileWriter<File>,
     columns: Vec<Values>,
     rows: usize,
+    bytes: usize,
     total: u64,
 }
 
 impl TableWriter {
-    pub(super) fn new(table: &'static Table, file: File) -> Result<TableWriter, ParquetError> {
+    pub(crate) fn new(table: &'static Table, file: File) -> Result<TableWriter, ParquetError> {
         let schema = Arc::new(parse_message_type(&table.schema())?);
         let mut properties = WriterProperties::builder()
             .set_compression(Compression::ZSTD(ZstdLevel::try_new(ZSTD_LEVEL)?))
@@ -51,7 +62,7 @@ impl TableWriter {
             }
         }
         let writer = SerializedFileWriter::new(file, schema, Arc::new(properties.build()))?;
-        Ok(TableWriter { table, writer, columns: empty(table), rows: 0, total: 0 })
+        Ok(TableWriter { table, writer, columns: empty(table), rows: 0, bytes: 0, total: 0 })
     }
 
     /// Appends a row.
@@ -73,8 +84,25 @@ impl TableWriter {
         if self.rows == GROUP_ROWS { self.write_group() } else { Ok(()) }
     }
 
+    /// Appends a row of values, one for each column.
+    pub(crate) fn push_cells(&mut self, cells: Vec<Cell>) -> Result<(), ParquetError> {
+        for (values, cell) in self.columns.iter_mut().zip(cells) {
+            match (values, cell) {
+                (Values::Numbers(numbers), Cell::Number(number)) => numbers.push(number),
+                (Values::Bytes(texts), Cell::Bytes(bytes)) => {
+                    self.bytes += bytes.len();
+                    texts.push(ByteArray::from(bytes));
+                }
+                _ => return Err(ParquetError::General("a row has a value of another type".into())),
+            }
+        }
+        self.rows += 1;
+        self.total += 1;
+        if self.rows == GROUP_ROWS || self.bytes >= GROUP_BYTES { self.write_group() } else { Ok(()) }
+    }
+
     /// Writes the rest of the rows and the footer. Answers the file, which is not durable yet, and the number of rows.
-    pub(super) fn finish(mut self) -> Result<(File, u64), ParquetError> {
+    pub(crate) fn finish(mut self) -> Result<(File, u64), ParquetError> {
         if self.rows > 0 {
             self.write_group()?;
         }
@@ -97,7 +125,7 @@ impl TableWriter {
         }
         group.close()?;
         self.columns = empty(self.table);
-        self.rows = 0;
+        (self.rows, self.bytes) = (0, 0);
         Ok(())
     }
 }

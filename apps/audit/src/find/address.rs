@@ -67,7 +67,6 @@ impl EndFilter {
 
 impl Range {
     /// Whether an address lies in the range.
-    #[cfg(any(test, feature = "cold"))]
     pub(crate) fn contains(&self, address: &[u8]) -> bool {
         address.len() == self.first.len()
             && self.first.as_slice() <= address

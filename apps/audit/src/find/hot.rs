@@ -175,6 +175,27 @@ impl HotDay {
         read().map_err(|error| self.error(&error))
     }
 
+    /// Calls `each` for every request of the day.
+    pub(crate) fn for_each_request(
+        &self,
+        mut each: impl FnMut(Request) -> Result<(), IndexError>,
+    ) -> Result<(), IndexError> {
+        let at = |error: rusqlite::Error| self.error(&error);
+        let sql = format!("SELECT {REQUEST_COLUMNS} FROM request ORDER BY seq");
+        let mut statement = self.file.prepare_cached(&sql).map_err(at)?;
+        let mut rows = statement.query([]).map_err(at)?;
+        while let Some(row) = rows.next().map_err(at)? {
+            each(read_request(row).map_err(at)?)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the file has a request of this number.
+    pub(crate) fn has_request(&self, seq: u64) -> Result<bool, IndexError> {
+        let read = || self.file.prepare_cached("SELECT 1 FROM request WHERE seq = ?1")?.exists([int(seq)]);
+        read().map_err(|error| self.error(&error))
+    }
+
     /// Extents of a connection in this day.
     pub(crate) fn extents(&self, connection: u64) -> Result<Vec<ExtentRow>, IndexError> {
         let read = || -> rusqlite::Result<Vec<ExtentRow>> {

@@ -10,12 +10,11 @@ mod row;
 mod source;
 mod table;
 
-#[cfg(feature = "cold")]
 pub(crate) use address::EndFilter;
 pub(crate) use query::{Query, QueryArgs};
-pub(crate) use row::{Connection, Request};
+pub(crate) use row::{Connection, Counts, Request, hex};
 #[cfg(feature = "cold")]
-pub(crate) use row::{Counts, ExtentRow, address_of};
+pub(crate) use row::{ExtentRow, address_of};
 pub(crate) use source::Source;
 
 use crate::cli::Failure;
@@ -50,12 +49,12 @@ pub struct Args {
 
 /// A connection that meets the query.
 #[derive(Debug)]
-struct Found {
+pub(crate) struct Found {
     /// Place of its store on the command line.
-    store: usize,
-    connection: Connection,
+    pub(crate) store: usize,
+    pub(crate) connection: Connection,
     /// Requests that led to it.
-    requests: Vec<Request>,
+    pub(crate) requests: Vec<Request>,
 }
 
 /// Runs the command.
@@ -91,7 +90,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 /// Connections of all sources that meet the query, in the order of their begin, at most `limit`.
-fn search(sources: &mut [Source], query: &Query, limit: usize) -> Result<Vec<Found>, IndexError> {
+pub(crate) fn search(sources: &mut [Source], query: &Query, limit: usize) -> Result<Vec<Found>, IndexError> {
     let days: BTreeSet<Day> = sources.iter().flat_map(Source::days).collect();
     let mut wanted: Vec<Vec<Request>> = Vec::new();
     if let Some(id) = &query.request_id {
@@ -188,7 +187,7 @@ fn to_json(source: &mut Source, found: &Found) -> Result<serde_json::Value, Inde
     Ok(value)
 }
 
-fn warn_of_incomplete(sources: &[Source]) -> Result<(), IndexError> {
+pub(crate) fn warn_of_incomplete(sources: &[Source]) -> Result<(), IndexError> {
     for source in sources {
         let missing = source.incomplete()?;
         if let Some(first) = missing.first() {

@@ -1,7 +1,6 @@
 //! Query over connections: options of the command line, the selection that a hold keeps of them, and the conditions.
 
 use crate::find::address::EndFilter;
-#[cfg(feature = "cold")]
 use crate::find::row::{Connection, address_bytes};
 use crate::index::text_of;
 use crate::when;
@@ -120,7 +119,6 @@ impl Query {
     }
 
     /// Whether a connection meets every condition but that on requests.
-    #[cfg(feature = "cold")]
     pub(crate) fn matches(&self, connection: &Connection) -> bool {
         let is_end = |filter: &Option<EndFilter>, address, port| {
             filter.as_ref().is_none_or(|filter| {
@@ -155,7 +153,6 @@ impl SniFilter {
     }
 
     /// Whether a name of the index meets the condition.
-    #[cfg(feature = "cold")]
     pub(crate) fn matches(&self, name: &str) -> bool {
         match self {
             SniFilter::Name(wanted) => wanted == name,

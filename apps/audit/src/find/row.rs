@@ -119,7 +119,6 @@ impl ExtentRow {
 }
 
 /// The 4 or 16 bytes of an address.
-#[cfg(feature = "cold")]
 pub(crate) fn address_bytes(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),

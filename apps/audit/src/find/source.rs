@@ -23,6 +23,13 @@ pub(crate) struct Source {
     segments: BTreeSet<u64>,
 }
 
+/// First and last time of a segment's records; `None` if unknown.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SegmentTimes {
+    pub(crate) number: u64,
+    pub(crate) times_ns: Option<(u64, u64)>,
+}
+
 impl Source {
     /// Indexes of this store.
     pub(crate) fn open(store: Store) -> Result<Source, IndexError> {
@@ -50,6 +57,19 @@ impl Source {
     /// Number of the newest segment: a Recorder may still write to it.
     pub(crate) fn last_segment(&self) -> Option<u64> {
         self.segments.last().copied()
+    }
+
+    /// Segments whose file exists, with the times that the index has of them: of the newest one none are certain.
+    pub(crate) fn segments_with_times(&self) -> Result<Vec<SegmentTimes>, IndexError> {
+        let table = SegmentTable::open_to_read(&self.store)?;
+        let rows = table.map_or(Ok(Vec::new()), |table| table.all())?;
+        let known: BTreeMap<u64, Option<(u64, u64)>> = rows
+            .iter()
+            .filter(|segment| segment.is_complete && segment.row.is_closed)
+            .map(|segment| (segment.row.number, segment.row.times_ns))
+            .collect();
+        let times = |number: &u64| SegmentTimes { number: *number, times_ns: known.get(number).copied().flatten() };
+        Ok(self.segments.iter().map(times).collect())
     }
 
     /// Closed segments that the index does not have whole.
@@ -93,6 +113,59 @@ impl Source {
             found.truncate(limit);
         }
         Ok(found)
+    }
+
+    /// Calls `each` for the connections of a day that meet the query, in no order. A hot row replaces the cold one.
+    pub(crate) fn for_each_connection(
+        &mut self,
+        day: Day,
+        query: &Query,
+        mut each: impl FnMut(Connection) -> Result<(), IndexError>,
+    ) -> Result<(), IndexError> {
+        let mut failed = Ok(());
+        if let Some(hot) = self.hot_day(day)? {
+            hot.for_each(query, |connection| {
+                if failed.is_ok() {
+                    failed = each(connection);
+                }
+            })?;
+        }
+        failed?;
+        if self.cold.contains(&day) {
+            let store = self.store.clone();
+            let hot = self.hot_day(day)?;
+            cold_for_each(&store, day, query, usize::MAX, |connection| {
+                let is_hot = hot.map_or(Ok(false), |hot| hot.has(connection.number))?;
+                if !is_hot {
+                    each(connection)?;
+                }
+                Ok(!is_hot)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Calls `each` for the requests of a day, in no order. A hot row replaces the cold one.
+    pub(crate) fn for_each_request(
+        &mut self,
+        day: Day,
+        mut each: impl FnMut(Request) -> Result<(), IndexError>,
+    ) -> Result<(), IndexError> {
+        let store = self.store.clone();
+        let is_cold = self.cold.contains(&day);
+        let hot = self.hot_day(day)?;
+        if let Some(hot) = hot {
+            hot.for_each_request(&mut each)?;
+        }
+        if is_cold {
+            cold_for_each_request(&store, day, |request| {
+                match hot.map_or(Ok(false), |hot| hot.has_request(request.seq))? {
+                    true => Ok(()),
+                    false => each(request),
+                }
+            })?;
+        }
+        Ok(())
     }
 
     /// Adds the segments with a packet of a connection of this day that meets the query.
@@ -173,7 +246,7 @@ impl Source {
 }
 
 #[cfg(feature = "cold")]
-use crate::cold::{cold_days, cold_extents, cold_for_each, cold_requests};
+use crate::cold::{cold_days, cold_extents, cold_for_each, cold_for_each_request, cold_requests};
 
 #[cfg(not(feature = "cold"))]
 mod without_cold {
@@ -202,6 +275,14 @@ mod without_cold {
         Ok(())
     }
 
+    pub(super) fn cold_for_each_request(
+        _: &Store,
+        _: Day,
+        _: impl FnMut(Request) -> Result<(), IndexError>,
+    ) -> Result<(), IndexError> {
+        Ok(())
+    }
+
     pub(super) fn cold_requests(_: &Store, _: Day, _: &str, _: usize) -> Result<Vec<Request>, IndexError> {
         Ok(Vec::new())
     }
@@ -211,4 +292,4 @@ mod without_cold {
     }
 }
 #[cfg(not(feature = "cold"))]
-use without_cold::{cold_days, cold_extents, cold_for_each, cold_requests};
+use without_cold::{cold_days, cold_extents, cold_for_each, cold_for_each_request, cold_requests};

@@ -65,14 +65,14 @@ pub(crate) fn run(path: &Path, mut stream: RecordStream, outlet: Outlet) -> Resu
 }
 
 /// A packet of the file.
-struct Packet<'a> {
-    time_ns: u64,
-    wire_bytes: u32,
-    data: &'a [u8],
+pub(crate) struct Packet<'a> {
+    pub(crate) time_ns: u64,
+    pub(crate) wire_bytes: u32,
+    pub(crate) data: &'a [u8],
 }
 
 /// The file, and the part of it that is being decoded.
-struct Capture {
+pub(crate) struct Capture {
     path: String,
     file: File,
     total: u64,
@@ -82,7 +82,7 @@ struct Capture {
 }
 
 impl Capture {
-    fn open(path: &Path) -> Result<Capture, String> {
+    pub(crate) fn open(path: &Path) -> Result<Capture, String> {
         let path_text = path.display().to_string();
         let file =
             File::open(path).map_err(|error| format!("capture file: cannot read {path_text}: {error}"))?;
@@ -91,12 +91,12 @@ impl Capture {
         Ok(Capture { path: path_text, file, total, decoder, window: Vec::new(), used: 0 })
     }
 
-    fn offset(&self) -> u64 {
+    pub(crate) fn offset(&self) -> u64 {
         self.decoder.offset()
     }
 
     /// Takes one step in the file; false at its end.
-    fn next(&mut self, take: &mut dyn FnMut(Packet<'_>)) -> Result<bool, String> {
+    pub(crate) fn next(&mut self, take: &mut dyn FnMut(Packet<'_>)) -> Result<bool, String> {
         let step = self.decoder.read(&self.window[self.used..]);
         match step.map_err(|error| format!("capture file: {}: {error}", self.path))? {
             Step::Packet(bytes, packet) => {

@@ -8,7 +8,7 @@ mod baseline;
 mod digest;
 mod disk_space;
 mod feed;
-mod file_source;
+pub(crate) mod file_source;
 mod identity;
 mod job;
 mod link;

@@ -1,0 +1,279 @@
+//! Sources of packets, and the sessions in them.
+
+use crate::bundle::Manifest;
+use crate::cli::Failure;
+use crate::find::{self, Connection, Counts, EndFilter, Query, Source};
+use crate::index::text_of;
+use crate::record::file_source::Capture;
+use crate::segment_file::SegmentFile;
+use crate::store::Store;
+use evergate_evidence::connection_record::ConnectionRecord;
+use evergate_evidence::record::Body;
+use evergate_evidence::verify::SESSION;
+use evergate_player::Ends;
+use evergate_recorder::connection_table::{ConnectionTable, Limits};
+use evergate_recorder::frame::{Content, Frame};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// Time around a session in which packets of the same ends without a hello belong to it: a Recorder's idle time.
+const NEAR_NS: u64 = 15 * 60 * 1_000_000_000;
+/// Most connections of the same ends that are looked at for one session.
+const PARTS_MAX: usize = 256;
+
+/// Sources of packets.
+pub(crate) struct Catalog {
+    pub(crate) sources: Vec<Origin>,
+}
+
+/// A source of packets.
+pub(crate) enum Origin {
+    /// Store of a Recorder.
+    Store(Box<Source>),
+    /// Bundle: file of its session, and that session's connection.
+    Bundle(PathBuf, u64),
+    /// Capture of another tool.
+    Capture(PathBuf),
+}
+
+/// A session, and where its packets are.
+#[derive(Clone, Debug)]
+pub(crate) struct Selected {
+    pub(crate) ends: Ends,
+    pub(crate) client_random: Option<[u8; 32]>,
+    pub(crate) sni: String,
+    pub(crate) first_ns: u64,
+    pub(crate) last_ns: u64,
+    pub(crate) parts: Vec<Part>,
+}
+
+/// Packets of a session in one source.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    /// Place of the source on the command line.
+    pub(crate) source: usize,
+    pub(crate) connection: Connection,
+}
+
+impl Catalog {
+    /// Opens the sources.
+    pub(crate) fn open(paths: &[PathBuf]) -> Result<Catalog, Failure> {
+        let sources = paths.iter().map(|path| Origin::open(path)).collect::<Result<_, _>>()?;
+        Ok(Catalog { sources })
+    }
+
+    /// Paths of the sources, as texts.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let path = |origin: &Origin| match origin {
+            Origin::Store(source) => source.store.root().to_string_lossy().into_owned(),
+            Origin::Bundle(path, _) => path.parent().unwrap_or(path).to_string_lossy().into_owned(),
+            Origin::Capture(path) => path.to_string_lossy().into_owned(),
+        };
+        self.sources.iter().map(path).collect()
+    }
+
+    /// Sessions that meet the query, in the order of their begin, at most `limit`.
+    pub(crate) fn select(&mut self, query: &Query, limit: usize) -> Result<Vec<Selected>, Failure> {
+        let mut parts: Vec<Part> = Vec::new();
+        for (source, origin) in self.sources.iter_mut().enumerate() {
+            let found = origin.connections(query, limit)?;
+            parts.extend(found.into_iter().map(|connection| Part { source, connection }));
+        }
+        let mut sessions: BTreeMap<(Ends, Option<[u8; 32]>, u64), Selected> = BTreeMap::new();
+        for part in parts {
+            let connection = &part.connection;
+            let ends = Ends { client: connection.client, server: connection.server };
+            // Without a hello, connections of the same ends are apart unless they touch.
+            let apart = if connection.client_random.is_some() { 0 } else { connection.first_ns };
+            let key = (ends, connection.client_random, apart);
+            sessions
+                .entry(key)
+                .and_modify(|session| session.add(part.clone()))
+                .or_insert_with(|| Selected::new(part));
+        }
+        let mut sessions: Vec<Selected> = sessions.into_values().collect();
+        sessions.sort_by_key(|session| (session.first_ns, session.ends));
+        sessions.truncate(limit);
+        self.add_parts(&mut sessions)?;
+        Ok(sessions)
+    }
+
+    /// Adds connections of the same ends without a hello: what another Recorder has of a session, or what followed a
+    /// node's death.
+    fn add_parts(&mut self, sessions: &mut Vec<Selected>) -> Result<(), Failure> {
+        let mut taken: BTreeSet<(usize, u64)> = BTreeSet::new();
+        for session in sessions.iter_mut() {
+            taken.extend(session.parts.iter().map(|part| (part.source, part.connection.number)));
+        }
+        let mut joined = BTreeSet::new();
+        for session in sessions.iter_mut().filter(|session| session.client_random.is_some()) {
+            let query = session.neighbours();
+            for (source, origin) in self.sources.iter_mut().enumerate() {
+                let Origin::Store(_) = origin else { continue };
+                for connection in origin.connections(&query, PARTS_MAX)? {
+                    let key = (source, connection.number);
+                    let is_part = connection.client_random.is_none_or(|own| Some(own) == session.client_random);
+                    let is_known = session.parts.iter().any(|part| (part.source, part.connection.number) == key);
+                    if is_part && !is_known && joined.insert(key) {
+                        session.add(Part { source, connection });
+                    }
+                }
+            }
+        }
+        sessions.retain(|session| {
+            session.client_random.is_some()
+                || !session.parts.iter().all(|part| joined.contains(&(part.source, part.connection.number)))
+        });
+        Ok(())
+    }
+}
+
+impl Selected {
+    fn new(part: Part) -> Selected {
+        let connection = &part.connection;
+        Selected {
+            ends: Ends { client: connection.client, server: connection.server },
+            client_random: connection.client_random,
+            sni: connection.sni.clone(),
+            first_ns: connection.first_ns,
+            last_ns: connection.last_ns,
+            parts: vec![part],
+        }
+    }
+
+    fn add(&mut self, part: Part) {
+        self.first_ns = self.first_ns.min(part.connection.first_ns);
+        self.last_ns = self.last_ns.max(part.connection.last_ns);
+        self.parts.push(part);
+    }
+
+    /// Query for connections of the same ends near this session.
+    fn neighbours(&self) -> Query {
+        let end = |end: SocketAddr| {
+            let bits = if end.is_ipv4() { 32 } else { 128 };
+            Some(EndFilter { net: Some((end.ip(), bits)), port: Some(end.port()) })
+        };
+        Query {
+            from_ns: self.first_ns.saturating_sub(NEAR_NS),
+            to_ns: self.last_ns.saturating_add(NEAR_NS),
+            client: end(self.ends.client),
+            server: end(self.ends.server),
+            sni: None,
+            client_random: None,
+            request_id: None,
+            connection: None,
+        }
+    }
+}
+
+impl Origin {
+    fn open(path: &Path) -> Result<Origin, Failure> {
+        if !path.is_dir() {
+            return Ok(Origin::Capture(path.to_owned()));
+        }
+        let manifest = path.join("manifest.json");
+        if manifest.exists() {
+            let wrong = |error: &dyn std::fmt::Display| {
+                Failure::wrong(format!("sessions: {}: {error}; verify the bundle first", manifest.display()))
+            };
+            let bytes = std::fs::read(&manifest).map_err(|error| wrong(&error))?;
+            let content = Manifest::parse(&bytes).map_err(|error| wrong(&error))?;
+            return Ok(Origin::Bundle(path.join(SESSION), content.connection));
+        }
+        let store = Store::at(path);
+        store.require()?;
+        let source = Source::open(store)?;
+        find::warn_of_incomplete(std::slice::from_ref(&source))?;
+        Ok(Origin::Store(Box::new(source)))
+    }
+
+    fn connections(&mut self, query: &Query, limit: usize) -> Result<Vec<Connection>, Failure> {
+        let found = match self {
+            Origin::Store(source) => {
+                let found = find::search(std::slice::from_mut(&mut **source), query, limit)?;
+                return Ok(found.into_iter().map(|found| found.connection).collect());
+            }
+            Origin::Bundle(path, number) => bundle_connection(path, *number)?.into_iter().collect(),
+            Origin::Capture(path) => capture_connections(path, query, limit)?,
+        };
+        Ok(found.into_iter().filter(|connection| query.matches(connection)).take(limit).collect())
+    }
+}
+
+/// Number and hellos of a bundle's connection.
+fn bundle_connection(path: &Path, number: u64) -> Result<Option<Connection>, Failure> {
+    let wrong = |error: &dyn std::fmt::Display| {
+        Failure::wrong(format!("sessions: {}: {error}; verify the bundle first", path.display()))
+    };
+    let (mut file, mut last) = (SegmentFile::open(path).map_err(|error| wrong(&error))?, None);
+    while let Some(located) = file.read().map_err(|error| wrong(&error))? {
+        if let Body::Connection(record) = located.record.body
+            && record.connection == number
+        {
+            last = Some(connection_of(&record, located.record.seq));
+        }
+    }
+    Ok(last)
+}
+
+/// Connections of a capture that meet the query, numbered as a Recorder numbers them.
+fn capture_connections(path: &Path, query: &Query, limit: usize) -> Result<Vec<Connection>, Failure> {
+    let wrong = |error: String| Failure::wrong(error);
+    let (mut capture, mut table) = (Capture::open(path).map_err(wrong)?, capture_table());
+    let mut found: BTreeMap<u64, Connection> = BTreeMap::new();
+    let mut has_more = true;
+    while has_more {
+        has_more = capture
+            .next(&mut |packet| {
+                table.on_time(packet.time_ns);
+                let frame = Frame::read(packet.data);
+                if let Content::Tcp(segment) = frame.content {
+                    table.on_segment(packet.time_ns, frame.vlan, &segment);
+                }
+            })
+            .map_err(wrong)?;
+        if !has_more {
+            table.end_all();
+        }
+        while let Some(record) = table.poll_record() {
+            let connection = connection_of(&record, 0);
+            // An interim record may lack what the last one has.
+            if record.is_final && query.matches(&connection) && found.len() < limit.max(1) {
+                found.insert(connection.number, connection);
+            }
+        }
+    }
+    Ok(found.into_values().collect())
+}
+
+/// Table that numbers the connections of a capture, the same in every pass.
+pub(super) fn capture_table() -> ConnectionTable {
+    ConnectionTable::new(Limits::default(), 1)
+}
+
+fn connection_of(record: &ConnectionRecord, record_seq: u64) -> Connection {
+    let random = |random: [u8; 32]| (random != [0; 32]).then_some(random);
+    Connection {
+        number: record.connection,
+        record_seq,
+        first_ns: record.counts.first_ns,
+        last_ns: record.counts.last_ns,
+        client: record.endpoints.client,
+        server: record.endpoints.server,
+        vlan: record.endpoints.vlan,
+        sni: text_of(&record.tls.sni).to_ascii_lowercase(),
+        alpn: text_of(&record.tls.alpn).into_owned(),
+        client_random: random(record.tls.client_random),
+        server_random: random(record.tls.server_random),
+        version: record.tls.version,
+        suite: record.tls.suite,
+        counts: Counts {
+            packets: record.counts.packets,
+            bytes_c2s: record.counts.bytes_c2s,
+            bytes_s2c: record.counts.bytes_s2c,
+            holes: record.counts.holes,
+            is_final: record.is_final,
+        },
+    }
+}

@@ -1,0 +1,86 @@
+//! Secrets of sessions: a key log, and the secrets that a pcapng file carries.
+
+use crate::cli::Failure;
+use evergate_evidence::pcapng::{SECRETS, block_head};
+use evergate_evidence::secrets::SecretList;
+use evergate_player::SecretSource;
+use evergate_player::key_log::KeyLog;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use zeroize::Zeroizing;
+
+/// Longest key log in bytes.
+const KEY_LOG_BYTES_MAX: u64 = 256 << 20;
+/// Longest block of secrets in bytes.
+const BLOCK_BYTES_MAX: usize = 16 << 20;
+
+/// Secrets of all sessions.
+#[derive(Debug, Default)]
+pub(crate) struct SecretFile {
+    logs: Vec<KeyLog>,
+}
+
+impl SecretSource for SecretFile {
+    fn secrets(&self, client_random: &[u8; 32]) -> Option<SecretList> {
+        self.logs.iter().find_map(|log| log.get(client_random)).cloned()
+    }
+}
+
+impl SecretFile {
+    /// Secrets of this key log, and of those sources that are pcapng files.
+    pub(crate) fn load(file: Option<&Path>, sources: &[PathBuf]) -> Result<SecretFile, Failure> {
+        let mut secrets = SecretFile::default();
+        if let Some(path) = file {
+            let wrong = |error: &dyn std::fmt::Display| {
+                Failure::wrong(format!("secrets: {}: {error}; give a TLS key log (SSLKEYLOGFILE)", path.display()))
+            };
+            let mut content = Zeroizing::new(Vec::new());
+            let file = File::open(path).map_err(|error| wrong(&error))?;
+            file.take(KEY_LOG_BYTES_MAX + 1).read_to_end(&mut content).map_err(|error| wrong(&error))?;
+            if content.len() as u64 > KEY_LOG_BYTES_MAX {
+                return Err(wrong(&"it is longer than 256 MiB"));
+            }
+            secrets.logs.push(KeyLog::parse(&content).map_err(|error| wrong(&error))?);
+        }
+        for path in sources.iter().filter(|path| path.is_file()) {
+            secrets.logs.extend(embedded(path)?);
+        }
+        Ok(secrets)
+    }
+}
+
+/// Secrets that a little-endian pcapng file carries before its packets or among them.
+fn embedded(path: &Path) -> Result<Vec<KeyLog>, Failure> {
+    let wrong = |error: &dyn std::fmt::Display| Failure::wrong(format!("secrets: {}: {error}", path.display()));
+    let mut file = File::open(path).map_err(|error| wrong(&error))?;
+    let (mut logs, mut at) = (Vec::new(), 0);
+    let length = file.metadata().map_err(|error| wrong(&error))?.len();
+    let mut head = [0; 8];
+    while at + 12 <= length {
+        file.seek(SeekFrom::Start(at)).and_then(|_| file.read_exact(&mut head)).map_err(|error| wrong(&error))?;
+        let Some(block) = block_head(&head) else { break };
+        let is_first = at == 0;
+        if (is_first && block.kind != evergate_evidence::pcapng::SECTION_HEADER) || block.total < 12 {
+            break; // another format, or another byte order: the reader of packets judges it
+        }
+        if block.kind == SECRETS && block.total <= BLOCK_BYTES_MAX {
+            let mut content = Zeroizing::new(vec![0; block.total - 8]);
+            file.read_exact(&mut content).map_err(|error| wrong(&error))?;
+            logs.extend(key_log_of(&content));
+        }
+        if block.kind == evergate_evidence::pcapng::PACKET && !logs.is_empty() {
+            break;
+        }
+        at += block.total as u64;
+    }
+    Ok(logs)
+}
+
+/// Key log of a block of secrets; `None` for other kinds of secrets and damaged ones.
+fn key_log_of(content: &[u8]) -> Option<KeyLog> {
+    let (kind, rest) = content.split_first_chunk::<4>()?;
+    let (length, rest) = rest.split_first_chunk::<4>()?;
+    let log = rest.get(..u32::from_le_bytes(*length) as usize)?;
+    (kind == b"KSLT").then(|| KeyLog::parse(log).ok()).flatten()
+}
