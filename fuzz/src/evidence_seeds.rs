@@ -1,6 +1,7 @@
 //! Seeds of audited capture: a store's records and files, the Master's log, messages between both, foreign captures,
 //! and packets of a connection. Keys and signatures are those of the examples of C2SP.
 
+use evergate_evidence::capture_file::{CaptureDecoder, Step};
 use evergate_evidence::connection_record::{ConnectionRecord, Counts, Endpoints, TlsHellos};
 use evergate_evidence::deletion;
 use evergate_evidence::disclosure::{Outcome, OutcomeKind, Request, Scope};
@@ -35,6 +36,28 @@ pub(crate) fn all(put: &impl Fn(&str, &str, &[u8])) {
     messages(put);
     captures(put);
     packets(put);
+    sessions(put);
+}
+
+/// Recorded sessions, packet by packet.
+fn sessions(put: &impl Fn(&str, &str, &[u8])) {
+    for (name, capture) in [
+        ("tls13", &include_bytes!("../../proto/player/tests/fixture/tls13.pcap")[..]),
+        ("tls12", include_bytes!("../../proto/player/tests/fixture/tls12.pcap")),
+    ] {
+        let (mut decoder, mut at, mut input) = (CaptureDecoder::default(), 0, vec![3]);
+        loop {
+            match decoder.read(&capture[at..]).expect("a capture") {
+                Step::Need(_) => break,
+                Step::Skip(length) => at += length,
+                Step::Packet(length, packet) => {
+                    at += length;
+                    put_chunk(&[&[0], packet.data].concat(), &mut input);
+                }
+            }
+        }
+        put("player", name, &input);
+    }
 }
 
 fn begin() -> SegmentBegin {

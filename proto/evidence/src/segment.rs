@@ -265,7 +265,10 @@ struct Identity {
 fn stated_losses(block: &[u8], data: usize) -> u64 {
     const DROP_COUNT: [u8; 4] = [4, 0, 8, 0];
     let option = PACKET_BLOCK_HEAD + data + padding(data) + 8; // behind epb_flags
-    let value = block.get(option..).filter(|option| option.starts_with(&DROP_COUNT)).and_then(|option| option.get(4..));
+    let value = block
+        .get(option..)
+        .filter(|option| option.starts_with(&DROP_COUNT))
+        .and_then(|option| option.get(4..));
     value.and_then(|value| value.first_chunk::<8>()).map_or(0, |value| u64::from_le_bytes(*value))
 }
 

@@ -113,7 +113,7 @@ pub enum Note {
     },
     /// The direction is no HTTP/1.1 from here on: the reason.
     NotHttp(&'static str),
-    /// HTTP messages cannot be told apart until the next begin of a message: the reason.
+    /// Message boundaries are unknown until the next begin of a message: the reason.
     MessagesLost(&'static str),
 }
 

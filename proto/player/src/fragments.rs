@@ -88,7 +88,8 @@ impl Reassembly {
     pub fn on_fragment(&mut self, time_ns: u64, fragment: &Fragment<'_>) -> Option<Joined> {
         self.counts.fragments += 1;
         let key = Key { ends: fragment.ends, id: fragment.id, protocol: fragment.protocol };
-        if self.packets.get(&key).is_some_and(|packet| time_ns.saturating_sub(packet.first_ns) > LIFETIME_NS) {
+        if self.packets.get(&key).is_some_and(|packet| time_ns.saturating_sub(packet.first_ns) > LIFETIME_NS)
+        {
             self.remove(&key); // the number is used again
         }
         if !self.packets.contains_key(&key) {
@@ -96,7 +97,8 @@ impl Reassembly {
                 self.drop_oldest();
             }
             let (pieces, number) = (BTreeMap::new(), self.next);
-            let packet = Packet { first_ns: time_ns, number, pieces, bytes: 0, end: None, state: State::Open };
+            let packet =
+                Packet { first_ns: time_ns, number, pieces, bytes: 0, end: None, state: State::Open };
             self.packets.insert(key, packet);
             self.order.push_back((number, key));
             self.next += 1;
@@ -170,7 +172,12 @@ impl Packet {
         }
         let before = self.pieces.range(..begin).next_back().map_or(0, |(at, piece)| at + piece.len());
         let after = self.pieces.range(begin..).next().map_or(usize::MAX, |(at, _)| *at);
-        if ends_twice || is_beyond || before > begin || after < end || (after == begin && !fragment.data.is_empty()) {
+        if ends_twice
+            || is_beyond
+            || before > begin
+            || after < end
+            || (after == begin && !fragment.data.is_empty())
+        {
             self.state = State::Contradicting;
             self.pieces.clear();
             self.bytes = 0;
@@ -219,7 +226,10 @@ mod tests {
             assert_eq!(joined.len(), 1);
             assert_eq!(joined[0].content, data);
             let counts = reassembly.counts();
-            assert_eq!((counts.complete, counts.repeats, counts.incomplete, reassembly.buffered()), (1, 3, 0, 0));
+            assert_eq!(
+                (counts.complete, counts.repeats, counts.incomplete, reassembly.buffered()),
+                (1, 3, 0, 0)
+            );
         }
     }
 

@@ -70,7 +70,8 @@ impl KeyLog {
     }
 
     fn add_line(&mut self, line: &[u8]) -> Result<(), &'static str> {
-        let mut words = line.trim_ascii().split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
+        let mut words =
+            line.trim_ascii().split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
         let Some(name) = words.next().filter(|name| !name.starts_with(b"#")) else { return Ok(()) };
         let (Some(random), Some(secret), None) = (words.next(), words.next(), words.next()) else {
             return Err("a line has a label, a client random and a secret");
@@ -118,10 +119,7 @@ mod tests {
         let secrets = log.get(&[0xab; 32]).unwrap();
         assert_eq!(secrets.get(Label::ClientTraffic), Some(&[1, 2][..]));
         let lines = lines_of(&[0xab; 32], secrets);
-        assert_eq!(
-            lines,
-            format!("CLIENT_RANDOM {random} ff\nCLIENT_TRAFFIC_SECRET_0 {random} 0102\n")
-        );
+        assert_eq!(lines, format!("CLIENT_RANDOM {random} ff\nCLIENT_TRAFFIC_SECRET_0 {random} 0102\n"));
         assert_eq!(KeyLog::parse(lines.as_bytes()).unwrap().get(&[0xab; 32]), Some(secrets));
     }
 

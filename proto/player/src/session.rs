@@ -45,8 +45,12 @@ impl Ends {
     /// Sender of a segment; `None` if it belongs to other ends.
     pub fn side_of(&self, segment: &Segment<'_>) -> Option<Side> {
         match (segment.source, segment.destination) {
-            (source, destination) if source == self.client && destination == self.server => Some(Side::Client),
-            (source, destination) if source == self.server && destination == self.client => Some(Side::Server),
+            (source, destination) if source == self.client && destination == self.server => {
+                Some(Side::Client)
+            }
+            (source, destination) if source == self.server && destination == self.client => {
+                Some(Side::Server)
+            }
             _ => None,
         }
     }
@@ -150,7 +154,8 @@ impl Session {
         match Frame::read(frame).content {
             Content::Tcp(segment) => self.on_segment(time_ns, recorder, &segment, source),
             Content::Fragment => {
-                let Some(fragment) = Fragment::read(frame).filter(|fragment| self.ends.may_have(fragment)) else {
+                let Some(fragment) = Fragment::read(frame).filter(|fragment| self.ends.may_have(fragment))
+                else {
                     return false;
                 };
                 if let Some(joined) = self.fragments.on_fragment(time_ns, &fragment)
@@ -211,7 +216,13 @@ impl Session {
         streams + self.fragments.buffered() + self.tls.buffered() + self.http.buffered()
     }
 
-    fn on_segment(&mut self, time_ns: u64, recorder: u16, segment: &Segment<'_>, source: &dyn SecretSource) -> bool {
+    fn on_segment(
+        &mut self,
+        time_ns: u64,
+        recorder: u16,
+        segment: &Segment<'_>,
+        source: &dyn SecretSource,
+    ) -> bool {
         let Some(side) = self.ends.side_of(segment) else { return false };
         if self.is_finished {
             return true;
@@ -243,7 +254,8 @@ impl Session {
             });
             let after = stream.counts();
             let is_repeat = after.repeated_bytes - repeated == segment.payload.len() as u64;
-            self.report.repeats += u64::from(is_repeat && !segment.payload.is_empty() && before.bytes == after.bytes);
+            self.report.repeats +=
+                u64::from(is_repeat && !segment.payload.is_empty() && before.bytes == after.bytes);
         }
         self.streams.iter_mut().for_each(|stream| stream.on_packet(&explain(&self.gaps)));
         self.tls.on_packet();
@@ -257,7 +269,11 @@ impl Session {
             return false;
         }
         let mut digest = Sha256::new();
-        digest.update([side.index() as u8, u8::from(segment.flags.is_syn()), u8::from(segment.flags.is_fin())]);
+        digest.update([
+            side.index() as u8,
+            u8::from(segment.flags.is_syn()),
+            u8::from(segment.flags.is_fin()),
+        ]);
         for word in [segment.seq, segment.ack, segment.payload_bytes] {
             digest.update(word.to_be_bytes());
         }

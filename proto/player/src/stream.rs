@@ -106,6 +106,8 @@ pub struct Stream {
     base: Option<u32>,
     /// Payload that came before the first byte was known.
     unplaced: Vec<(u32, Waiting, u32, bool)>,
+    /// Lowest acknowledgement before the first byte was known.
+    lowest_ack: Option<u32>,
     /// Place of the next byte in order.
     next: u64,
     /// Place behind the highest acknowledged byte.
@@ -136,6 +138,7 @@ impl Stream {
             history_max: limits.history,
             base: None,
             unplaced: Vec::new(),
+            lowest_ack: None,
             next: 0,
             acknowledged: 0,
             fin: None,
@@ -179,6 +182,12 @@ impl Stream {
 
     /// Takes the receiver's acknowledgement of everything before `ack`.
     pub fn on_ack(&mut self, ack: u32) {
+        if self.base.is_none() {
+            let lowest = self.lowest_ack.get_or_insert(ack);
+            if (ack.wrapping_sub(*lowest) as i32) < 0 {
+                *lowest = ack;
+            }
+        }
         if let Some(place) = self.place_of(ack) {
             self.acknowledged = self.acknowledged.max(place);
         }
@@ -211,7 +220,8 @@ impl Stream {
             self.deliver();
         }
         // An acknowledgement of one byte more may be that of a FIN.
-        let end = self.fin.unwrap_or(if self.acknowledged > self.next + 1 { self.acknowledged } else { self.next });
+        let end =
+            self.fin.unwrap_or(if self.acknowledged > self.next + 1 { self.acknowledged } else { self.next });
         if end > self.next {
             self.leave_hole(end, now_ns, explain(self.last_ns, now_ns));
         }
@@ -256,7 +266,9 @@ impl Stream {
     fn place_lowest(&mut self) {
         let Some((first, ..)) = self.unplaced.first() else { return };
         let ahead = |seq: &u32| seq.wrapping_sub(*first) as i32;
-        let lowest = self.unplaced.iter().map(|(seq, ..)| *seq).min_by_key(ahead);
+        // What the receiver had before the capture began is no hole.
+        let seqs = self.unplaced.iter().map(|(seq, ..)| *seq).chain(self.lowest_ack);
+        let lowest = seqs.min_by_key(ahead);
         if let Some(lowest) = lowest {
             self.place(lowest);
         }
@@ -351,7 +363,8 @@ impl Stream {
             return;
         }
         let to = from + bytes.len() as u64;
-        let holes: Vec<_> = self.gone.iter().filter(|hole| hole.start < to && hole.end > from).cloned().collect();
+        let holes: Vec<_> =
+            self.gone.iter().filter(|hole| hole.start < to && hole.end > from).cloned().collect();
         let begin = (from - oldest) as usize;
         let mut known: Vec<u8> = self.history.range(begin..begin + bytes.len()).copied().collect();
         for hole in holes {
@@ -488,6 +501,16 @@ mod tests {
     }
 
     #[test]
+    fn first_byte_is_known_by_the_lowest_acknowledgement() {
+        let mut rig = Rig::new();
+        rig.0.on_ack(12);
+        rig.0.on_ack(10);
+        rig.send(12, b"cd");
+        rig.0.finish(1, &|_, _| CAUSE);
+        assert_eq!(rig.text(), b"??cd");
+    }
+
+    #[test]
     fn hole_is_named_after_its_patience() {
         let mut rig = Rig::new();
         rig.0.on_syn(9);
@@ -590,7 +613,9 @@ mod tests {
 
         #[test]
         fn any_segments_stay_within_bounds(
-            segments in prop::collection::vec((any::<u32>(), prop::collection::vec(any::<u8>(), 0..90), 0u32..200), 0..200),
+            segments in prop::collection::vec(
+                (any::<u32>(), prop::collection::vec(any::<u8>(), 0..90), 0u32..200), 0..200,
+            ),
             near in any::<bool>(),
         ) {
             let mut rig = Rig::new();

@@ -180,7 +180,8 @@ fn read_ipv4(bytes: &[u8]) -> Option<Content<'_>> {
     if header.protocol != TCP {
         return None;
     }
-    read_tcp(header.ends?, bytes.get(header.bytes..)?, header.length.checked_sub(header.bytes)?).map(Content::Tcp)
+    read_tcp(header.ends?, bytes.get(header.bytes..)?, header.length.checked_sub(header.bytes)?)
+        .map(Content::Tcp)
 }
 
 fn read_ipv4_fragment(bytes: &[u8]) -> Option<Fragment<'_>> {

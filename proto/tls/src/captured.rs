@@ -164,7 +164,8 @@ mod tests {
     fn records_of_every_suite_and_generation_open() {
         for suite in Suite::ALL {
             let secret = vec![7; suite.secret_len()];
-            let (mut sender, mut reader) = (sender(suite, &secret), CapturedDirection::tls13(suite, &secret).unwrap());
+            let (mut sender, mut reader) =
+                (sender(suite, &secret), CapturedDirection::tls13(suite, &secret).unwrap());
             for generation in 0..5 {
                 let mut record = sealed(&mut sender, b"payload");
                 assert_eq!(record.len(), reader.overhead() + 7);

@@ -386,7 +386,9 @@ impl Inner {
         match (self.version, header[0]) {
             // RFC 8446 section 5: dropped only "before the peer's Finished message has been received".
             (_, 20) => return Err(RecordError::Unexpected("change_cipher_spec")),
-            (Version::Tls13, kind) if kind != 23 => return Err(RecordError::Unexpected("unprotected record")),
+            (Version::Tls13, kind) if kind != 23 => {
+                return Err(RecordError::Unexpected("unprotected record"));
+            }
             _ => {}
         }
         let (content, place) = self.rx.open(self.version, self.suite, header, body)?;

@@ -5,7 +5,7 @@
 
 use crate::cli::Failure;
 use crate::export::{Writer, unwritten};
-use crate::sessions::{Outcome, Redaction, Selected, Sink, hex_of};
+use crate::sessions::{Outcome, Redaction, Selected, Sink, hex_of, holes_json};
 use crate::when;
 use evergate_evidence::base64;
 use evergate_player::http::{Head, Message};
@@ -40,7 +40,12 @@ impl<'a> HarWriter<'a> {
         Ok(HarWriter { out, sessions, redaction, open, early, is_tls, entries: 0 })
     }
 
-    fn write(&mut self, session: usize, request: Option<&Message>, response: Option<&Message>) -> Result<(), Failure> {
+    fn write(
+        &mut self,
+        session: usize,
+        request: Option<&Message>,
+        response: Option<&Message>,
+    ) -> Result<(), Failure> {
         let entry = entry(&self.sessions[session], request, response);
         let comma = if self.entries > 0 { "," } else { "" };
         self.entries += 1;
@@ -194,10 +199,7 @@ fn content(message: &Message) -> Value {
 /// Adds what the capture lacks of a message.
 fn note_gaps(value: &mut Value, message: &Message) {
     if !message.holes.is_empty() {
-        let hole = |hole: &evergate_player::http::BodyHole| {
-            json!({"offset": hole.offset, "bytes": hole.length, "cause": hole.cause.name()})
-        };
-        value["_holes"] = message.holes.iter().map(hole).collect();
+        value["_holes"] = holes_json(message);
     }
     if !message.is_complete {
         value["_incomplete"] = true.into();

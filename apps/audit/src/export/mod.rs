@@ -87,7 +87,9 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let names = catalog.names();
     let redaction = args.sessions.redaction();
     let mut writer: Box<dyn Writer> = match args.format {
-        Format::Pcapng => Box::new(pcapng::PcapngWriter::new(BufWriter::new(file), &sessions, &names, &secrets)?),
+        Format::Pcapng => {
+            Box::new(pcapng::PcapngWriter::new(BufWriter::new(file), &sessions, &names, &secrets)?)
+        }
         Format::Har => Box::new(har::HarWriter::new(BufWriter::new(file), &sessions, redaction)?),
         Format::Json => Box::new(lines::LineWriter::new(BufWriter::new(file), &sessions, names, redaction)),
         #[cfg(feature = "cold")]
@@ -95,7 +97,9 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         #[cfg(not(feature = "cold"))]
         Format::Parquet => {
             let _ = std::fs::remove_file(&temporary);
-            return Err(Failure::wrong("export: this program is built without the feature `cold`; use the package"));
+            return Err(Failure::wrong(
+                "export: this program is built without the feature `cold`; use the package",
+            ));
         }
     };
     let mut counter = Counter { inner: &mut *writer, summary: Summary::default() };
@@ -189,7 +193,8 @@ impl Sink for Counter<'_> {
     }
 
     fn on_end(&mut self, session: usize, report: &Report, outcome: Outcome) -> Result<(), Failure> {
-        let ambiguous = |side: &evergate_player::SideReport| side.ambiguous.len() as u64 + side.counts.ambiguous_omitted;
+        let ambiguous =
+            |side: &evergate_player::SideReport| side.ambiguous.len() as u64 + side.counts.ambiguous_omitted;
         self.summary.holes += report.holes();
         self.summary.ambiguous += report.sides.iter().map(ambiguous).sum::<u64>();
         self.summary.closed += u64::from(report.tls.client_random.is_some() && !report.tls.has_secrets);

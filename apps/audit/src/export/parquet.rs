@@ -3,7 +3,7 @@
 use crate::cli::Failure;
 use crate::cold::{Cell, Kind, Table, TableWriter, column};
 use crate::export::{Writer, unwritten};
-use crate::sessions::{Outcome, Redaction, Selected, Sink, hex_of};
+use crate::sessions::{Outcome, Redaction, Selected, Sink, hex_of, holes_json};
 use evergate_player::http::Head;
 use evergate_player::{Event, Report};
 use serde_json::json;
@@ -66,12 +66,10 @@ impl Sink for ParquetWriter<'_> {
             Head::Request { method, target, host } => ("request", method.as_str(), &host[..], &target[..], 0),
             Head::Response { status, .. } => ("response", "", &[][..], &[][..], *status),
         };
-        let headers: Vec<_> =
-            message.headers.iter().map(|(name, value)| json!([name, String::from_utf8_lossy(value)])).collect();
-        let holes: Vec<_> = message
-            .holes
+        let headers: Vec<_> = message
+            .headers
             .iter()
-            .map(|hole| json!({"offset": hole.offset, "bytes": hole.length, "cause": hole.cause.name()}))
+            .map(|(name, value)| json!([name, String::from_utf8_lossy(value)]))
             .collect();
         let cells = vec![
             text(&hex_of(selected.client_random)),
@@ -92,7 +90,7 @@ impl Sink for ParquetWriter<'_> {
             Cell::Bytes(std::mem::take(&mut message.body)),
             number(message.body_bytes),
             Cell::Bytes(message.body_sha256.to_vec()),
-            text(&json!(holes).to_string()),
+            text(&holes_json(&message).to_string()),
             number(message.is_complete.into()),
             number(redacted.into()),
         ];

@@ -68,7 +68,8 @@ impl Source {
             .filter(|segment| segment.is_complete && segment.row.is_closed)
             .map(|segment| (segment.row.number, segment.row.times_ns))
             .collect();
-        let times = |number: &u64| SegmentTimes { number: *number, times_ns: known.get(number).copied().flatten() };
+        let times =
+            |number: &u64| SegmentTimes { number: *number, times_ns: known.get(number).copied().flatten() };
         Ok(self.segments.iter().map(times).collect())
     }
 

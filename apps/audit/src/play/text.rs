@@ -37,8 +37,13 @@ impl<'a, W: Write> TextSink<'a, W> {
             writeln!(self.out, "random   {}", hex_of(self.session.client_random))?;
         }
         for part in &self.session.parts {
-            let (name, number) = (self.names.get(part.source).map_or("", String::as_str), part.connection.number);
-            writeln!(self.out, "source   {name}, connection {number}, {} packets", part.connection.counts.packets)?;
+            let (name, number) =
+                (self.names.get(part.source).map_or("", String::as_str), part.connection.number);
+            writeln!(
+                self.out,
+                "source   {name}, connection {number}, {} packets",
+                part.connection.counts.packets
+            )?;
         }
         writeln!(self.out)
     }
@@ -64,7 +69,11 @@ impl<'a, W: Write> TextSink<'a, W> {
         for hole in &message.holes {
             let length = hole.length.map_or("an unknown number of".into(), |length| length.to_string());
             let cause = hole.cause.name();
-            writeln!(self.out, "{arrow}   [{length} bytes of the body are missing at byte {}: {cause}]", hole.offset)?;
+            writeln!(
+                self.out,
+                "{arrow}   [{length} bytes of the body are missing at byte {}: {cause}]",
+                hole.offset
+            )?;
         }
         if !message.is_complete {
             writeln!(self.out, "{arrow}   [the message is not complete]")?;
@@ -137,7 +146,8 @@ impl<'a, W: Write> TextSink<'a, W> {
                 )?;
             }
             for place in &part.ambiguous {
-                let had = if place.is_acknowledged { "; the receiver had acknowledged the first" } else { "" };
+                let had =
+                    if place.is_acknowledged { "; the receiver had acknowledged the first" } else { "" };
                 writeln!(
                     self.out,
                     "         ambiguous: {} bytes at byte {}: kept {}, other {}{had}",
@@ -203,7 +213,9 @@ fn note_text(note: &Note) -> String {
         Note::Alert(level, description) => format!("alert {description}, level {level}"),
         Note::Closed => "close_notify".into(),
         Note::Renegotiation => "a renegotiation begins; it is not followed".into(),
-        Note::EarlyData(records) => format!("{records} records of early data, which no disclosed secret opens"),
+        Note::EarlyData(records) => {
+            format!("{records} records of early data, which no disclosed secret opens")
+        }
         Note::DecryptionEnds(reason) => format!("decryption ends: {reason}"),
         Note::OtherCopyUsed { offset, length } => {
             format!("the other copy of {length} ambiguous bytes at byte {offset} is authentic")

@@ -95,7 +95,8 @@ impl Copy {
         let mut wanted = None;
         if let Some(id) = &query.request_id {
             let requests = find::find_requests(source, id)?;
-            wanted = Some(requests.iter().filter_map(|request| request.client_random).collect::<BTreeSet<_>>());
+            wanted =
+                Some(requests.iter().filter_map(|request| request.client_random).collect::<BTreeSet<_>>());
         }
         for day in days.into_iter().filter(|day| day.first_ns() <= query.to_ns) {
             source.for_each_connection(day, query, |connection| {
@@ -109,7 +110,10 @@ impl Copy {
             }
             source.for_each_request(day, |request| {
                 let is_wanted = (query.from_ns..=query.to_ns).contains(&request.time_ns)
-                    && query.request_id.as_ref().is_none_or(|id| *id == request.id || *id == request.given_id);
+                    && query
+                        .request_id
+                        .as_ref()
+                        .is_none_or(|id| *id == request.id || *id == request.given_id);
                 if is_wanted { self.request(&root, &store, &request) } else { Ok(()) }
             })?;
         }
@@ -171,7 +175,8 @@ impl Copy {
         match self.rows > self.rows_max {
             false => Ok(()),
             true => {
-                let reason = format!("more than {} rows; narrow the conditions, or raise --rows", self.rows_max);
+                let reason =
+                    format!("more than {} rows; narrow the conditions, or raise --rows", self.rows_max);
                 Err(IndexError::new(root, reason))
             }
         }

@@ -28,7 +28,8 @@ pub(super) fn print(database: &Connection, sql: &str, is_json: bool) -> Result<(
         if is_json {
             print_json(&object(&columns, row).map_err(wrong)?)?;
         } else if table.len() <= TABLE_ROWS_MAX {
-            let cells = (0..columns.len()).map(|at| Ok(cell(row.get_ref(at)?))).collect::<rusqlite::Result<_>>();
+            let cells =
+                (0..columns.len()).map(|at| Ok(cell(row.get_ref(at)?))).collect::<rusqlite::Result<_>>();
             table.push(cells.map_err(wrong)?);
         } else {
             eprintln!("query: there are more than {TABLE_ROWS_MAX} rows; add a LIMIT, or use --json");

@@ -113,8 +113,10 @@ impl Catalog {
                 let Origin::Store(_) = origin else { continue };
                 for connection in origin.connections(&query, PARTS_MAX)? {
                     let key = (source, connection.number);
-                    let is_part = connection.client_random.is_none_or(|own| Some(own) == session.client_random);
-                    let is_known = session.parts.iter().any(|part| (part.source, part.connection.number) == key);
+                    let is_part =
+                        connection.client_random.is_none_or(|own| Some(own) == session.client_random);
+                    let is_known =
+                        session.parts.iter().any(|part| (part.source, part.connection.number) == key);
                     if is_part && !is_known && joined.insert(key) {
                         session.add(Part { source, connection });
                     }

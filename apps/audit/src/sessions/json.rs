@@ -1,11 +1,11 @@
 //! Sessions and their events as JSON.
 
 use crate::find::hex;
-use crate::sessions::catalog::Selected;
+use crate::sessions::catalog::{Part, Selected};
 use crate::sessions::playback::Outcome;
 use crate::when;
 use evergate_evidence::base64;
-use evergate_player::http::{Head, Message};
+use evergate_player::http::{BodyHole, Head, Message};
 use evergate_player::{Event, Note, Report, Side, SideReport};
 use serde_json::{Value, json};
 
@@ -55,12 +55,8 @@ fn message_json(message: &Message) -> Value {
         }
         Head::Response { status, reason } => ("response", json!({"status": status, "reason": reason})),
     };
-    let headers: Vec<Value> = message.headers.iter().map(|(name, value)| json!([name, lossy(value)])).collect();
-    let holes: Vec<Value> = message
-        .holes
-        .iter()
-        .map(|hole| json!({"offset": hole.offset, "bytes": hole.length, "cause": hole.cause.name()}))
-        .collect();
+    let headers: Vec<Value> =
+        message.headers.iter().map(|(name, value)| json!([name, lossy(value)])).collect();
     let mut value = json!({
         "type": kind,
         "exchange": message.exchange,
@@ -72,11 +68,17 @@ fn message_json(message: &Message) -> Value {
         "body": content_json(&message.body),
         "body_bytes": message.body_bytes,
         "body_sha256": hex(&message.body_sha256),
-        "holes": holes,
+        "holes": holes_json(message),
         "complete": message.is_complete,
     });
     insert(&mut value, start);
     value
+}
+
+/// Missing bytes of a body.
+pub(crate) fn holes_json(message: &Message) -> Value {
+    let hole = |hole: &BodyHole| json!({"offset": hole.offset, "bytes": hole.length, "cause": hole.cause.name()});
+    message.holes.iter().map(hole).collect()
 }
 
 fn lossy(bytes: &[u8]) -> String {
@@ -87,7 +89,9 @@ fn note_json(note: &Note) -> Value {
     match note {
         Note::HelloRetry => json!({"note": "hello_retry"}),
         Note::KeyUpdate(generation) => json!({"note": "key_update", "generation": generation}),
-        Note::Alert(level, description) => json!({"note": "alert", "level": level, "description": description}),
+        Note::Alert(level, description) => {
+            json!({"note": "alert", "level": level, "description": description})
+        }
         Note::Closed => json!({"note": "close_notify"}),
         Note::Renegotiation => json!({"note": "renegotiation"}),
         Note::EarlyData(records) => json!({"note": "early_data", "records": records}),
@@ -107,11 +111,11 @@ pub(crate) fn session_json(
     report: &Report,
     outcome: Outcome,
 ) -> Value {
-    let parts: Vec<Value> = session
-        .parts
-        .iter()
-        .map(|part| json!({"source": stores.get(part.source), "connection": part.connection.number, "packets": part.connection.counts.packets}))
-        .collect();
+    let part = |part: &Part| {
+        let (number, packets) = (part.connection.number, part.connection.counts.packets);
+        json!({"source": stores.get(part.source), "connection": number, "packets": packets})
+    };
+    let parts: Vec<Value> = session.parts.iter().map(part).collect();
     let tls = &report.tls;
     let [client, server] = Side::ALL.map(|side| side_json(&report.sides[side as usize]));
     let fragments = report.fragments;

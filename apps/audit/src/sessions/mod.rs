@@ -10,8 +10,8 @@ mod playback;
 mod redact;
 mod secrets;
 
-pub(crate) use json::{event_json, hex_of, session_json};
 pub(crate) use catalog::{Catalog, Selected};
+pub(crate) use json::{event_json, hex_of, holes_json, session_json};
 pub(crate) use playback::{Outcome, Playback, Sink};
 pub(crate) use redact::Redaction;
 pub(crate) use secrets::SecretFile;

@@ -72,7 +72,8 @@ impl Packets {
     ) -> Result<Packets, Failure> {
         let (mut readers, mut total) = (Vec::new(), 0);
         for (number, origin) in catalog.sources.iter_mut().enumerate() {
-            let parts = sessions.iter().flat_map(|session| &session.parts).filter(|part| part.source == number);
+            let parts =
+                sessions.iter().flat_map(|session| &session.parts).filter(|part| part.source == number);
             let wanted: HashSet<u64> = parts.map(|part| part.connection.number).collect();
             let input = match origin {
                 Origin::Store(_) => {
@@ -104,7 +105,9 @@ impl Packets {
         take: &mut dyn FnMut(usize, &Item) -> Result<(), Failure>,
     ) -> Result<bool, Failure> {
         let waiting = self.readers.iter().enumerate().filter(|(_, reader)| reader.has_item);
-        let Some((number, _)) = waiting.min_by_key(|(_, reader)| reader.item.time_ns) else { return Ok(false) };
+        let Some((number, _)) = waiting.min_by_key(|(_, reader)| reader.item.time_ns) else {
+            return Ok(false);
+        };
         let reader = &mut self.readers[number];
         take(number, &reader.item)?;
         let before = reader.bytes;
@@ -146,7 +149,10 @@ fn next_of_segments(
                     continue;
                 }
                 Err(error) => {
-                    return Err(Failure::failed(format!("sessions: cannot read {}: {error}", range.path.display())));
+                    return Err(Failure::failed(format!(
+                        "sessions: cannot read {}: {error}",
+                        range.path.display()
+                    )));
                 }
             };
             *open = Some((file, range));
@@ -155,7 +161,10 @@ fn next_of_segments(
         let read = match file.read() {
             Ok(read) => read,
             Err(error) => {
-                eprintln!("sessions: {}: {error}; what follows in it is missing: verify the store", range.path.display());
+                eprintln!(
+                    "sessions: {}: {error}; what follows in it is missing: verify the store",
+                    range.path.display()
+                );
                 None
             }
         };
@@ -200,7 +209,9 @@ fn next_of_capture(
                 while table.poll_record().is_some() {}
                 let frame = Frame::read(packet.data);
                 let connection = match frame.content {
-                    Content::Tcp(segment) => table.on_segment(packet.time_ns, frame.vlan, &segment).connection,
+                    Content::Tcp(segment) => {
+                        table.on_segment(packet.time_ns, frame.vlan, &segment).connection
+                    }
                     Content::Fragment => 0,
                     Content::Other => return,
                 };
@@ -233,14 +244,17 @@ fn ranges_of(
     let mut places: BTreeMap<u64, (u64, Option<u64>)> = BTreeMap::new();
     for part in sessions.iter().flat_map(|session| &session.parts).filter(|part| part.source == number) {
         for extent in source.extents(&part.connection)? {
-            let place = places.entry(extent.segment).or_insert((extent.first_offset, Some(extent.last_offset)));
+            let place =
+                places.entry(extent.segment).or_insert((extent.first_offset, Some(extent.last_offset)));
             *place = (place.0.min(extent.first_offset), place.1.map(|to| to.max(extent.last_offset)));
         }
     }
     if plan == Plan::Whole {
         for segment in source.segments_with_times()? {
             let overlaps = |session: &Selected| {
-                segment.times_ns.is_none_or(|(first, last)| first <= session.last_ns && last >= session.first_ns)
+                segment
+                    .times_ns
+                    .is_none_or(|(first, last)| first <= session.last_ns && last >= session.first_ns)
             };
             if sessions.iter().any(overlaps) {
                 places.insert(segment.number, (0, None));

@@ -1,7 +1,7 @@
 //! Playback: packets of many sessions in one pass, each through its player.
 //!
 //! Bounds: `--memory` for what all players keep. If it is reached, the player that keeps most ends early, and its
-//! session says so. Sessions that overlap in time share the memory.
+//! report shows that. Sessions that overlap in time share the memory.
 
 use crate::cli::Failure;
 use crate::sessions::catalog::{Catalog, Selected};
@@ -20,7 +20,14 @@ const GAPS_MAX: usize = 64;
 /// Receiver of what sessions have. The number of a session is its place in the selection.
 pub(crate) trait Sink {
     /// A packet of a session, as captured.
-    fn on_packet(&mut self, _session: usize, _source: usize, _time_ns: u64, _wire_bytes: u32, _frame: &[u8]) -> Result<(), Failure> {
+    fn on_packet(
+        &mut self,
+        _session: usize,
+        _source: usize,
+        _time_ns: u64,
+        _wire_bytes: u32,
+        _frame: &[u8],
+    ) -> Result<(), Failure> {
         Ok(())
     }
 
@@ -160,14 +167,21 @@ impl<'a> Stage<'a> {
                 None => Ok(()),
             };
         }
-        let sessions = addresses_of(&item.data).and_then(|addresses| self.by_addresses.get(&addresses)).cloned();
+        let sessions =
+            addresses_of(&item.data).and_then(|addresses| self.by_addresses.get(&addresses)).cloned();
         for session in sessions.unwrap_or_default() {
             self.on_packet(session, source, item, sink)?;
         }
         Ok(())
     }
 
-    fn on_packet(&mut self, session: usize, source: usize, item: &Item, sink: &mut dyn Sink) -> Result<(), Failure> {
+    fn on_packet(
+        &mut self,
+        session: usize,
+        source: usize,
+        item: &Item,
+        sink: &mut dyn Sink,
+    ) -> Result<(), Failure> {
         if self.done.contains(&session) {
             return Ok(());
         }

@@ -200,9 +200,16 @@ mod tests {
             side: Side::Client,
             first_ns: 0,
             last_ns: 0,
-            head: Head::Request { method: "POST".into(), target: b"/a?x=1&token=abc".to_vec(), host: b"h".to_vec() },
+            head: Head::Request {
+                method: "POST".into(),
+                target: b"/a?x=1&token=abc".to_vec(),
+                host: b"h".to_vec(),
+            },
             minor: 1,
-            headers: headers.iter().map(|(name, value)| ((*name).into(), value.as_bytes().to_vec())).collect(),
+            headers: headers
+                .iter()
+                .map(|(name, value)| ((*name).into(), value.as_bytes().to_vec()))
+                .collect(),
             head_bytes: 0,
             body: body.as_bytes().to_vec(),
             body_bytes: 0,
@@ -222,7 +229,8 @@ mod tests {
         ];
         let mut message = request(&headers, "user=ann&pass%77ord=s4&shipping=x");
         assert!(Redaction { is_on: true }.apply(&mut message));
-        let values: Vec<_> = message.headers.iter().map(|(_, value)| String::from_utf8_lossy(value)).collect();
+        let values: Vec<_> =
+            message.headers.iter().map(|(_, value)| String::from_utf8_lossy(value)).collect();
         assert_eq!(values[0], "Basic [redacted]");
         assert_eq!(values[1], "a=[redacted]; b=[redacted]");
         assert_eq!(values[2], "id=[redacted]; Path=/; HttpOnly");
@@ -238,7 +246,8 @@ mod tests {
         let mut message = request(&[("Content-Type", "multipart/form-data; boundary=b")], multipart);
         assert!(Redaction { is_on: true }.apply(&mut message));
         assert_eq!(message.body, multipart.replace("s1", "[redacted]").as_bytes());
-        let mut message = request(&[("Content-Type", "application/json")], r#"{"a":[{"Password":"s1"}],"b":"kept"}"#);
+        let mut message =
+            request(&[("Content-Type", "application/json")], r#"{"a":[{"Password":"s1"}],"b":"kept"}"#);
         assert!(Redaction { is_on: true }.apply(&mut message));
         assert_eq!(message.body, br#"{"a":[{"Password":"[redacted]"}],"b":"kept"}"#);
     }

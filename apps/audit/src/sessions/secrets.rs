@@ -33,7 +33,10 @@ impl SecretFile {
         let mut secrets = SecretFile::default();
         if let Some(path) = file {
             let wrong = |error: &dyn std::fmt::Display| {
-                Failure::wrong(format!("secrets: {}: {error}; give a TLS key log (SSLKEYLOGFILE)", path.display()))
+                Failure::wrong(format!(
+                    "secrets: {}: {error}; give a TLS key log (SSLKEYLOGFILE)",
+                    path.display()
+                ))
             };
             let mut content = Zeroizing::new(Vec::new());
             let file = File::open(path).map_err(|error| wrong(&error))?;
@@ -52,13 +55,16 @@ impl SecretFile {
 
 /// Secrets that a little-endian pcapng file carries before its packets or among them.
 fn embedded(path: &Path) -> Result<Vec<KeyLog>, Failure> {
-    let wrong = |error: &dyn std::fmt::Display| Failure::wrong(format!("secrets: {}: {error}", path.display()));
+    let wrong =
+        |error: &dyn std::fmt::Display| Failure::wrong(format!("secrets: {}: {error}", path.display()));
     let mut file = File::open(path).map_err(|error| wrong(&error))?;
     let (mut logs, mut at) = (Vec::new(), 0);
     let length = file.metadata().map_err(|error| wrong(&error))?.len();
     let mut head = [0; 8];
     while at + 12 <= length {
-        file.seek(SeekFrom::Start(at)).and_then(|_| file.read_exact(&mut head)).map_err(|error| wrong(&error))?;
+        file.seek(SeekFrom::Start(at))
+            .and_then(|_| file.read_exact(&mut head))
+            .map_err(|error| wrong(&error))?;
         let Some(block) = block_head(&head) else { break };
         let is_first = at == 0;
         if (is_first && block.kind != evergate_evidence::pcapng::SECTION_HEADER) || block.total < 12 {

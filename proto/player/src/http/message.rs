@@ -65,14 +65,17 @@ pub struct Message {
     pub body_sha256: [u8; 32],
     /// Missing bytes of the body.
     pub holes: Vec<BodyHole>,
-    /// Whether the message ended as its head says.
+    /// Whether the message ended as its head announces.
     pub is_complete: bool,
 }
 
 impl Message {
     /// Values of the header lines of this name.
     pub fn header<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
-        self.headers.iter().filter(move |(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| &value[..])
+        self.headers
+            .iter()
+            .filter(move |(other, _)| other.eq_ignore_ascii_case(name))
+            .map(|(_, value)| &value[..])
     }
 
     /// Whether the message is an interim response.

@@ -102,8 +102,8 @@ impl HttpReader {
             match std::mem::take(&mut half.state) {
                 State::Body(body) => {
                     let (open, body) = *body;
-                    let is_complete = matches!(body, Body::Done)
-                        || (matches!(body, Body::UntilClose) && half.has_ended);
+                    let is_complete =
+                        matches!(body, Body::Done) || (matches!(body, Body::UntilClose) && half.has_ended);
                     out.push_back(Event::Message(Box::new(open.finish(is_complete))));
                 }
                 State::Head | State::Lost if !half.buffer.is_empty() => half.flush_data(side, out),
@@ -142,7 +142,8 @@ impl HttpReader {
         if let State::Body(body) = &mut half.state {
             let (open, place) = &mut **body;
             open.add_hole(length, cause);
-            let is_within = length.is_some_and(|length| fill(open, place, length, &self.limits, half.time_ns));
+            let is_within =
+                length.is_some_and(|length| fill(open, place, length, &self.limits, half.time_ns));
             if is_within {
                 self.advance(side, false, out);
                 return;
@@ -201,10 +202,14 @@ impl HttpReader {
             Ok(Parsed::Partial) => return false,
             Err(refusal) => return self.give_up(Side::Client, refusal.reason, out),
         };
-        let request =
-            Request { exchange: self.next, is_head: head.method == "HEAD", is_connect: head.method == "CONNECT" };
+        let request = Request {
+            exchange: self.next,
+            is_head: head.method == "HEAD",
+            is_connect: head.method == "CONNECT",
+        };
         let (body, length) = (head.body(), head.head_len);
-        let (method, target, host) = (head.method.to_owned(), head.target.to_vec(), head.host_name().to_vec());
+        let (method, target, host) =
+            (head.method.to_owned(), head.target.to_vec(), head.host_name().to_vec());
         let message = Message {
             head: Head::Request { method, target, host },
             minor: minor(head.version),
@@ -236,7 +241,8 @@ impl HttpReader {
         };
         let (length, is_interim, is_upgrade, status) =
             (head.head_len, head.is_interim(), head.is_upgrade, head.status);
-        let is_tunnel = is_upgrade || (request.is_some_and(|request| request.is_connect) && (200..300).contains(&status));
+        let is_tunnel =
+            is_upgrade || (request.is_some_and(|request| request.is_connect) && (200..300).contains(&status));
         let body = if is_tunnel { Body::Done } else { head.body() };
         let exchange = request.map_or(self.next, |request| request.exchange);
         let message = Message {
@@ -337,7 +343,13 @@ impl Half {
 }
 
 /// Puts zeros in place of a hole; false if the body ends within the hole.
-fn fill(open: &mut Open, place: &mut Body, length: u64, limits: &evergate_http::Limits, time_ns: u64) -> bool {
+fn fill(
+    open: &mut Open,
+    place: &mut Body,
+    length: u64,
+    limits: &evergate_http::Limits,
+    time_ns: u64,
+) -> bool {
     let mut left = length;
     while left > 0 {
         let part = &ZEROS[..left.min(ZEROS.len() as u64) as usize];

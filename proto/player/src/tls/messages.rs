@@ -87,7 +87,8 @@ mod tests {
 
     #[test]
     fn messages_are_the_same_in_records_of_any_size() {
-        let stream = [&[11, 0, 0, 5][..], b"xxxxx", &[20, 0, 0, 3], b"abc", &[24, 0, 0, 1, 0], &[4, 0, 0, 0]].concat();
+        let stream =
+            [&[11, 0, 0, 5][..], b"xxxxx", &[20, 0, 0, 3], b"abc", &[24, 0, 0, 1, 0], &[4, 0, 0, 0]].concat();
         for size in 1..stream.len() {
             let mut messages = Messages::default();
             let done: Vec<_> = stream.chunks(size).flat_map(|chunk| messages.push(chunk)).collect();

@@ -5,13 +5,14 @@ use crate::limits::Limits;
 use crate::session::SecretSource;
 use crate::stream::{Ambiguous, PATIENCE_PACKETS, Piece};
 use crate::tls::messages::{
-    CERTIFICATE, CLIENT_HELLO, COMPRESSED_CERTIFICATE, ENCRYPTED_EXTENSIONS, FINISHED, HELLO_REQUEST, KEY_UPDATE,
-    Messages, SERVER_HELLO, chosen_protocol,
+    CERTIFICATE, CLIENT_HELLO, COMPRESSED_CERTIFICATE, ENCRYPTED_EXTENSIONS, FINISHED, HELLO_REQUEST,
+    KEY_UPDATE, Messages, SERVER_HELLO, chosen_protocol,
 };
 use crate::tls::runs::Runs;
 use evergate_evidence::secrets::{Label, SecretList};
 use evergate_tls::{
-    CapturedDirection, HelloFacts, ServerHello, Suite, Version, read_hello_message, read_server_hello, record_len,
+    CapturedDirection, HelloFacts, ServerHello, Suite, Version, read_hello_message, read_server_hello,
+    record_len,
 };
 
 const CHANGE_CIPHER_SPEC: u8 = 20;
@@ -175,6 +176,16 @@ impl TlsReader {
 
     /// Opens what can be opened. `is_final`: no packet follows.
     pub fn advance(&mut self, copies: [&[Ambiguous]; 2], source: &dyn SecretSource, is_final: bool) {
+        self.run(copies, source, false);
+        if is_final {
+            self.run(copies, source, true); // no direction waits for the other any longer
+        }
+        for side in Side::ALL {
+            self.end(side, is_final);
+        }
+    }
+
+    fn run(&mut self, copies: [&[Ambiguous]; 2], source: &dyn SecretSource, is_final: bool) {
         loop {
             let mut has_moved = false;
             for side in Side::ALL {
@@ -185,9 +196,6 @@ impl TlsReader {
             if !has_moved {
                 break;
             }
-        }
-        for side in Side::ALL {
-            self.end(side, is_final);
         }
     }
 
@@ -262,8 +270,9 @@ impl TlsReader {
             (Side::Client, [22, 3, ..]) => Phase::Hello,
             (Side::Client, [22]) if !is_final => return false,
             (Side::Client, _) => Phase::Clear,
-            // A server in clear may speak first.
+            // Without TLS a server may be the first to send.
             (Side::Server, [20..=22, 3, ..]) => Phase::Hello,
+            (Side::Server, [20..=22]) if !is_final => return false,
             (Side::Server, _) if other != Phase::Begin || is_final => Phase::Clear,
             (Side::Server, _) if direction.runs.buffered() > self.limit => Phase::Clear,
             (Side::Server, _) => return false,
@@ -290,7 +299,11 @@ impl TlsReader {
             }
             Next::Again => true,
             Next::Wait if is_final || self.directions[side.index()].runs.buffered() > self.limit => {
-                self.stop(side, "the server's hello is missing");
+                let reason = match self.hello {
+                    Some(_) => "the server's hello is missing",
+                    None => "the client's hello is missing",
+                };
+                self.stop(side, reason);
                 true
             }
             Next::Wait => false,
@@ -308,7 +321,9 @@ impl TlsReader {
             Phase::Hello => self.on_clear_record(side, kind, &record[HEADER..], source),
             Phase::Handshake13 | Phase::Skip13 | Phase::Open if kind == CHANGE_CIPHER_SPEC => {
                 match self.version() {
-                    Some(Version::Tls12) => Next::Stop("the keys change by a renegotiation, which is not followed"),
+                    Some(Version::Tls12) => {
+                        Next::Stop("the keys change by a renegotiation, which is not followed")
+                    }
                     _ => Next::Consumed, // RFC 8446 section 5: without meaning
                 }
             }
@@ -316,7 +331,9 @@ impl TlsReader {
                 self.note_alert(side, &record[HEADER..]);
                 Next::Consumed
             }
-            Phase::Handshake13 | Phase::Skip13 if kind != APPLICATION_DATA => Next::Stop("an unprotected record"),
+            Phase::Handshake13 | Phase::Skip13 if kind != APPLICATION_DATA => {
+                Next::Stop("an unprotected record")
+            }
             Phase::Handshake13 => self.on_handshake_record(side, record),
             Phase::Skip13 => match self.open(side, record) {
                 Some((kind, content)) => {
@@ -337,7 +354,9 @@ impl TlsReader {
             HANDSHAKE => {
                 for (kind, message) in self.directions[side.index()].messages.push(body) {
                     match (side, kind) {
-                        (Side::Client, CLIENT_HELLO) if self.hello.is_none() => self.on_client_hello(&message, source),
+                        (Side::Client, CLIENT_HELLO) if self.hello.is_none() => {
+                            self.on_client_hello(&message, source)
+                        }
                         (Side::Server, SERVER_HELLO) => self.on_server_hello(&message),
                         (Side::Server, CERTIFICATE) => self.has_certificate = true,
                         _ => {}
@@ -351,9 +370,13 @@ impl TlsReader {
             }
             _ => match (kind, self.version()) {
                 (_, None) if self.server.is_some() => Next::Stop("the version of TLS is not supported"),
+                // Behind a HelloRetryRequest: without meaning (RFC 8446 appendix D.4).
+                (CHANGE_CIPHER_SPEC, None) if side == Side::Server => Next::Consumed,
                 (_, None) => Next::Wait,
                 (CHANGE_CIPHER_SPEC, Some(Version::Tls13)) => Next::Consumed,
-                (CHANGE_CIPHER_SPEC, Some(Version::Tls12)) => self.start_tls12(side).err().unwrap_or(Next::Consumed),
+                (CHANGE_CIPHER_SPEC, Some(Version::Tls12)) => {
+                    self.start_tls12(side).err().unwrap_or(Next::Consumed)
+                }
                 (_, Some(Version::Tls13)) => self.start_tls13(side).err().unwrap_or(Next::Again),
                 _ => Next::Stop("a protected record before the keys"),
             },
@@ -389,11 +412,11 @@ impl TlsReader {
     }
 
     fn start_tls13(&mut self, side: Side) -> Result<(), Next> {
+        if self.hello.is_none() {
+            return Err(Next::Wait);
+        }
         if self.secrets.is_none() {
-            return Err(Next::Stop(match self.hello {
-                Some(_) => "no secrets of this connection",
-                None => "the client's hello is missing",
-            }));
+            return Err(Next::Stop("no secrets of this connection"));
         }
         let direction_of = |label| self.opener(label);
         let (handshake, traffic) = labels(side);
@@ -412,13 +435,14 @@ impl TlsReader {
         let suite = self.suite()?;
         let secret = self.secrets.as_ref().and_then(|secrets| secrets.get(label));
         let secret = secret.ok_or(Next::Stop("a traffic secret is missing"))?;
-        CapturedDirection::tls13(suite, secret).map_err(|_| Next::Stop("a secret does not fit the cipher suite"))
+        CapturedDirection::tls13(suite, secret)
+            .map_err(|_| Next::Stop("a secret does not fit the cipher suite"))
     }
 
     fn start_tls12(&mut self, side: Side) -> Result<(), Next> {
         let suite = self.suite()?;
         let (Some(hello), Some(server)) = (&self.hello, &self.server) else {
-            return Err(Next::Stop("a hello is missing"));
+            return Err(Next::Wait);
         };
         let secrets = self.secrets.as_ref().ok_or(Next::Stop("no secrets of this connection"))?;
         let master = secrets.get(Label::MasterSecret).ok_or(Next::Stop("the master secret is missing"))?;
@@ -443,7 +467,8 @@ impl TlsReader {
         if let Some((kind, content)) = self.open(side, record) {
             return self.on_handshake_content(side, kind, &record[content]);
         }
-        let may_be_early = side == Side::Client && self.hello.as_ref().is_some_and(|hello| hello.has_early_data);
+        let may_be_early =
+            side == Side::Client && self.hello.as_ref().is_some_and(|hello| hello.has_early_data);
         let direction = &mut self.directions[side.index()];
         let is_first = direction.opener.as_ref().is_some_and(|opener| opener.position().sequence == 0);
         if may_be_early && is_first && direction.early < EARLY_RECORDS_MAX {

@@ -137,7 +137,10 @@ mod tests {
         runs.push_hole(hole(6, 2));
         runs.push_hole(hole(8, 1));
         runs.push_bytes(b"def");
-        assert_eq!((runs.front(), runs.hole(), runs.behind_hole()), (&b""[..], Some(hole(0, 3)), (&b"abc"[..], true)));
+        assert_eq!(
+            (runs.front(), runs.hole(), runs.behind_hole()),
+            (&b""[..], Some(hole(0, 3)), (&b"abc"[..], true))
+        );
         runs.consume_hole(1);
         assert_eq!((runs.front(), runs.offset(), runs.buffered()), (&b"bc"[..], 4, 5));
         runs.merge_holes();

@@ -1,0 +1,140 @@
+//! Files of `export`, read by other tools.
+
+use crate::rig::{Recorded, audit, played, recorded};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::process::Command;
+
+/// Exports all sessions; answers the path and the summary.
+fn export(recorded: &Recorded, format: &str, more: &[&str]) -> (String, Value) {
+    let path = recorded.path(&format!("export-{}.{format}", more.len()));
+    let (store, keys) = (recorded.store(), recorded.keys());
+    let fixed = ["export", &store, "--secrets", &keys, "--format", format, "--output", &path, "--json"];
+    let (out, _) = audit(0, &[&fixed[..], more].concat());
+    (path, serde_json::from_str(&out).unwrap())
+}
+
+/// Runs a tool; `None` with a note if it is not installed. In CI it must be.
+fn tool(name: &str, arguments: &[&str]) -> Option<String> {
+    let output = match Command::new(name).args(arguments).output() {
+        Ok(output) => output,
+        Err(_) => {
+            assert!(std::env::var_os("CI").is_none(), "{name} is not installed");
+            eprintln!("skipped a part of a test: {name} is not installed");
+            return None;
+        }
+    };
+    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+fn requests(recorded: &Recorded) -> usize {
+    recorded.sessions.values().map(Vec::len).sum()
+}
+
+#[test]
+fn pcapng_opens_in_tshark_and_in_play() {
+    let Some(recorded) = recorded() else { return };
+    let (path, summary) = export(recorded, "pcapng", &["--with-credentials"]);
+    assert_eq!(summary["sessions"], recorded.sessions.len());
+    let (out, _) = audit(0, &["play", &path, "--json", "--limit", "1000", "--with-credentials"]);
+    let played = played(&out);
+    for (port, exchanges) in &recorded.sessions {
+        assert_eq!(&played[port].exchanges(), exchanges);
+    }
+    let fields =
+        ["-r", &path, "-Y", "http.request", "-T", "fields", "-e", "tcp.srcport", "-e", "http.request.method"];
+    let Some(out) = tool("tshark", &fields) else { return };
+    let count: usize =
+        out.lines().map(|line| line.split('\t').nth(1).map_or(0, |methods| methods.split(',').count())).sum();
+    assert_eq!(count, requests(recorded), "{out}");
+}
+
+#[test]
+fn pcapng_of_one_session_has_its_packets_and_secrets_only() {
+    let Some(recorded) = recorded() else { return };
+    let (path, summary) = export(recorded, "pcapng", &["--with-credentials", "--connection", "7"]);
+    assert_eq!(summary["sessions"], 1);
+    let (out, _) = audit(0, &["find", &recorded.store(), "--json", "--connection", "7"]);
+    let found: Value = serde_json::from_str(&out).unwrap();
+    let Some(out) = tool("tshark", &["-r", &path, "-T", "fields", "-e", "tcp.stream"]) else { return };
+    assert_eq!(out.lines().count(), found["packets"].as_u64().unwrap() as usize);
+    assert_eq!(out.lines().collect::<BTreeSet<_>>().len(), 1);
+    let content = String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned();
+    let lines = content.matches("CLIENT_TRAFFIC_SECRET_0").count() + content.matches("CLIENT_RANDOM").count();
+    assert_eq!(lines, 1);
+    let (_, err) = audit(2, &["export", &recorded.store(), "--format", "pcapng", "--output", &path]);
+    assert!(err.contains("--with-credentials"), "{err}");
+}
+
+#[test]
+fn har_has_every_exchange_and_no_credentials() {
+    let Some(recorded) = recorded() else { return };
+    let (path, summary) = export(recorded, "har", &[]);
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(!text.contains("hidden") && !text.contains("aGlkZGVu"));
+    assert!(summary["redacted"].as_u64().unwrap() > 0);
+    let har: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(har["log"]["version"], "1.2");
+    let entries = har["log"]["entries"].as_array().unwrap();
+    assert_eq!(entries.len(), requests(recorded));
+    for entry in entries {
+        assert!(entry["time"].as_f64().unwrap() >= 0.0 && entry["_session"].as_str().unwrap().len() == 64);
+        assert!(entry["request"]["url"].as_str().unwrap().starts_with("https://shop.example/"));
+        assert_eq!(entry["response"]["status"], 200);
+    }
+    let (with, _) = export(recorded, "har", &["--with-credentials"]);
+    assert!(std::fs::read_to_string(with).unwrap().contains("sid=hidden"));
+}
+
+#[test]
+fn json_has_a_line_for_each_message_and_session() {
+    let Some(recorded) = recorded() else { return };
+    let (path, summary) = export(recorded, "json", &[]);
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(!text.contains("hidden"));
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let count = |kind: &str| lines.iter().filter(|line| line["type"] == kind).count();
+    assert_eq!(count("session"), recorded.sessions.len());
+    assert_eq!((count("request"), count("response")), (requests(recorded), requests(recorded)));
+    assert_eq!(summary["messages"], 2 * requests(recorded));
+}
+
+#[cfg(feature = "cold")]
+#[test]
+fn parquet_opens_in_duckdb_or_in_the_library() {
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    let Some(recorded) = recorded() else { return };
+    let (path, _) = export(recorded, "parquet", &[]);
+    let reader = SerializedFileReader::new(std::fs::File::open(&path).unwrap()).unwrap();
+    let rows = reader.get_row_iter(None).unwrap().map(Result::unwrap).collect::<Vec<_>>();
+    assert_eq!(rows.len(), 2 * requests(recorded));
+    assert!(rows.iter().all(|row| !row.to_string().contains("hidden")));
+    let has_duckdb =
+        Command::new("python3").args(["-c", "import duckdb"]).output().is_ok_and(|out| out.status.success());
+    if !has_duckdb {
+        eprintln!("skipped a part of a test: the Python package duckdb is not installed");
+        return;
+    }
+    let query = format!(
+        "import duckdb; print(*duckdb.sql(\"select count(*), sum(body_bytes), min(first_ns) > '2020-01-01' \
+         from '{path}' where kind = 'response' and status = 200\").fetchone())"
+    );
+    let out = tool("python3", &["-c", &query]).unwrap();
+    let bytes: usize = recorded.sessions.values().flatten().map(|exchange| exchange.response.len()).sum();
+    assert_eq!(out.trim(), format!("{} {bytes} True", requests(recorded)));
+}
+
+#[test]
+fn query_counts_connections_by_version() {
+    let Some(recorded) = recorded() else { return };
+    let sql = "SELECT version, count(*) AS n FROM connection WHERE sni = 'shop.example' GROUP BY version ORDER BY 1";
+    let (out, _) = audit(0, &["query", sql, &recorded.store(), "--json"]);
+    let rows: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |version: &str| recorded.kinds.values().filter(|(kind, _)| kind.starts_with(version)).count();
+    assert_eq!(rows[0], serde_json::json!({"version": 0x0303, "n": of("TLSv1.2")}));
+    assert_eq!(rows[1], serde_json::json!({"version": 0x0304, "n": of("TLSv1.3")}));
+    for sql in ["DELETE FROM connection", "CREATE TABLE x(y)", "nonsense", "PRAGMA query_only = 0"] {
+        audit(2, &["query", sql, &recorded.store()]);
+    }
+}
