@@ -1,7 +1,7 @@
 //! HAR 1.2 (HTTP Archive): one entry for each exchange, in the order in which exchanges end.
 //!
-//! Bodies are as sent: a compressed body is base64. Missing bytes and other facts of the capture are in fields that begin
-//! with `_`, as the format allows.
+//! Bodies are as sent: a compressed body is base64. Missing bytes and other facts of the capture are in fields that
+//! begin with `_`, as the format allows.
 
 use crate::cli::Failure;
 use crate::export::{Writer, unwritten};
@@ -23,7 +23,6 @@ pub(super) struct HarWriter<'a> {
     open: BTreeMap<(usize, u64), Message>,
     /// Responses that ended before their request.
     early: BTreeMap<(usize, u64), Message>,
-    is_tls: BTreeMap<usize, bool>,
     entries: u64,
 }
 
@@ -36,8 +35,8 @@ impl<'a> HarWriter<'a> {
         let creator = json!({"name": "evergate-audit", "version": env!("CARGO_PKG_VERSION")});
         write!(out, "{{\"log\":{{\"version\":\"1.2\",\"creator\":{creator},\"entries\":[")
             .map_err(|error| unwritten(&error))?;
-        let (open, early, is_tls) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Ok(HarWriter { out, sessions, redaction, open, early, is_tls, entries: 0 })
+        let (open, early) = (BTreeMap::new(), BTreeMap::new());
+        Ok(HarWriter { out, sessions, redaction, open, early, entries: 0 })
     }
 
     fn write(
@@ -79,7 +78,6 @@ impl Sink for HarWriter<'_> {
     }
 
     fn on_end(&mut self, session: usize, _: &Report, _: Outcome) -> Result<(), Failure> {
-        self.is_tls.remove(&session);
         let keys = (session, 0)..=(session, u64::MAX);
         let open: Vec<_> = self.open.range(keys.clone()).map(|(key, _)| *key).collect();
         for key in open {

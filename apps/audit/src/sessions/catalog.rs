@@ -13,12 +13,14 @@ use evergate_evidence::verify::SESSION;
 use evergate_player::Ends;
 use evergate_recorder::connection_table::{ConnectionTable, Limits};
 use evergate_recorder::frame::{Content, Frame};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 /// Time around a session in which packets of the same ends without a hello belong to it: a Recorder's idle time.
 const NEAR_NS: u64 = 15 * 60 * 1_000_000_000;
+/// Time between connections of the same ends without a hello that are one session.
+const TOUCH_NS: u64 = 2_000_000_000;
 /// Most connections of the same ends that are looked at for one session.
 const PARTS_MAX: usize = 256;
 
@@ -80,19 +82,19 @@ impl Catalog {
             let found = origin.connections(query, limit)?;
             parts.extend(found.into_iter().map(|connection| Part { source, connection }));
         }
-        let mut sessions: BTreeMap<(Ends, Option<[u8; 32]>, u64), Selected> = BTreeMap::new();
+        parts.sort_by_key(|part| (part.connection.client_random.is_none(), part.connection.first_ns));
+        let mut sessions: Vec<Selected> = Vec::new();
+        let mut by_ends: HashMap<[SocketAddr; 2], Vec<usize>> = HashMap::new();
         for part in parts {
-            let connection = &part.connection;
-            let ends = Ends { client: connection.client, server: connection.server };
-            // Without a hello, connections of the same ends are apart unless they touch.
-            let apart = if connection.client_random.is_some() { 0 } else { connection.first_ns };
-            let key = (ends, connection.client_random, apart);
-            sessions
-                .entry(key)
-                .and_modify(|session| session.add(part.clone()))
-                .or_insert_with(|| Selected::new(part));
+            let same = by_ends.entry(unordered(&part.connection)).or_default();
+            match same.iter().find(|session| sessions[**session].has(&part.connection)) {
+                Some(session) => sessions[*session].add(part),
+                None => {
+                    same.push(sessions.len());
+                    sessions.push(Selected::new(part));
+                }
+            }
         }
-        let mut sessions: Vec<Selected> = sessions.into_values().collect();
         sessions.sort_by_key(|session| (session.first_ns, session.ends));
         sessions.truncate(limit);
         self.add_parts(&mut sessions)?;
@@ -108,10 +110,12 @@ impl Catalog {
         }
         let mut joined = BTreeSet::new();
         for session in sessions.iter_mut().filter(|session| session.client_random.is_some()) {
-            let query = session.neighbours();
+            let queries = session.neighbours();
             for (source, origin) in self.sources.iter_mut().enumerate() {
                 let Origin::Store(_) = origin else { continue };
-                for connection in origin.connections(&query, PARTS_MAX)? {
+                let mut near = origin.connections(&queries[0], PARTS_MAX)?;
+                near.extend(origin.connections(&queries[1], PARTS_MAX)?);
+                for connection in near {
                     let key = (source, connection.number);
                     let is_part =
                         connection.client_random.is_none_or(|own| Some(own) == session.client_random);
@@ -150,23 +154,44 @@ impl Selected {
         self.parts.push(part);
     }
 
-    /// Query for connections of the same ends near this session.
-    fn neighbours(&self) -> Query {
+    /// Whether a connection of the same ends belongs to the session: it has the same hello, or one of both has none and
+    /// their times touch.
+    fn has(&self, connection: &Connection) -> bool {
+        match (self.client_random, connection.client_random) {
+            (Some(own), Some(other)) => own == other,
+            _ => {
+                connection.first_ns <= self.last_ns.saturating_add(TOUCH_NS)
+                    && self.first_ns <= connection.last_ns.saturating_add(TOUCH_NS)
+            }
+        }
+    }
+
+    /// Queries for connections of the same ends near this session. Without a SYN a Recorder may have taken the client for
+    /// the server.
+    fn neighbours(&self) -> [Query; 2] {
         let end = |end: SocketAddr| {
             let bits = if end.is_ipv4() { 32 } else { 128 };
             Some(EndFilter { net: Some((end.ip(), bits)), port: Some(end.port()) })
         };
-        Query {
+        let Ends { client, server } = self.ends;
+        [(client, server), (server, client)].map(|(client, server)| Query {
             from_ns: self.first_ns.saturating_sub(NEAR_NS),
             to_ns: self.last_ns.saturating_add(NEAR_NS),
-            client: end(self.ends.client),
-            server: end(self.ends.server),
+            client: end(client),
+            server: end(server),
             sni: None,
             client_random: None,
             request_id: None,
             connection: None,
-        }
+        })
     }
+}
+
+/// Both ends in one order.
+fn unordered(connection: &Connection) -> [SocketAddr; 2] {
+    let mut ends = [connection.client, connection.server];
+    ends.sort_unstable();
+    ends
 }
 
 impl Origin {

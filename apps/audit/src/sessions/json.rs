@@ -77,7 +77,8 @@ fn message_json(message: &Message) -> Value {
 
 /// Missing bytes of a body.
 pub(crate) fn holes_json(message: &Message) -> Value {
-    let hole = |hole: &BodyHole| json!({"offset": hole.offset, "bytes": hole.length, "cause": hole.cause.name()});
+    let hole =
+        |hole: &BodyHole| json!({"offset": hole.offset, "bytes": hole.length, "cause": hole.cause.name()});
     message.holes.iter().map(hole).collect()
 }
 
