@@ -117,8 +117,8 @@ fn parquet_opens_in_duckdb_or_in_the_library() {
         return;
     }
     let query = format!(
-        "import duckdb; print(*duckdb.sql(\"select count(*), sum(body_bytes), min(first_ns) > '2020-01-01' \
-         from '{path}' where kind = 'response' and status = 200\").fetchone())"
+        "import duckdb; print(*duckdb.connect().execute(\"select count(*), sum(body_bytes), \
+         min(first_ns) > '2020-01-01' from '{path}' where kind = 'response' and status = 200\").fetchall()[0])"
     );
     let out = tool("python3", &["-c", &query]).unwrap();
     let bytes: usize = recorded.sessions.values().flatten().map(|exchange| exchange.response.len()).sum();

@@ -48,9 +48,7 @@ fn record() -> Option<Recorded> {
         eprintln!("skipped tests of play: they need root");
         return None;
     }
-    let folder = std::env::temp_dir().join(format!("evergate-play-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = folder();
     let namespace = Namespace::new().unwrap();
     let output = namespace.run(|| {
         let _ = Command::new("ip").args(["link", "set", "lo", "mtu", "1500"]).output();
@@ -73,6 +71,20 @@ fn record() -> Option<Recorded> {
     let packets = packets_of(&store);
     let (sessions, kinds) = expected(&folder);
     Some(Recorded { folder, packets, sessions, kinds })
+}
+
+/// Folder of this process. A value that lives as long as the process is never dropped, so the next run removes what
+/// ended processes left.
+fn folder() -> PathBuf {
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("play");
+    for entry in std::fs::read_dir(&root).into_iter().flatten().map_while(Result::ok) {
+        if !Path::new("/proc").join(entry.file_name()).exists() {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+    let folder = root.join(std::process::id().to_string());
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
 }
 
 fn wait_until_recording(recorder: &mut Child) {
