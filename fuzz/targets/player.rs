@@ -15,7 +15,7 @@ use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
 
 static KEYS: LazyLock<KeyLog> = LazyLock::new(|| {
-    KeyLog::parse(include_bytes!("../../proto/player/tests/fixture/keys.log")).expect("a key log")
+    KeyLog::parse(include_bytes!("../../proto/player/tests/fixture/keys.txt")).expect("a key log")
 });
 
 fuzz_target!(|data: &[u8]| {

@@ -8,7 +8,7 @@ use evergate_recorder::frame::{Content, Frame};
 use proptest::prelude::*;
 
 const CAPTURES: [&[u8]; 2] = [include_bytes!("fixture/tls13.pcap"), include_bytes!("fixture/tls12.pcap")];
-const KEYS: &[u8] = include_bytes!("fixture/keys.log");
+const KEYS: &[u8] = include_bytes!("fixture/keys.txt");
 const BODY: usize = 500;
 
 type Packet = (u64, Vec<u8>);

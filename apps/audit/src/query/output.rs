@@ -21,7 +21,7 @@ pub(super) fn print(database: &Connection, sql: &str, is_json: bool) -> Result<(
     if !statement.readonly() || statement.column_count() == 0 {
         return Err(Failure::wrong("query: the statement is no SELECT; the index is only read"));
     }
-    let columns: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
+    let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
     let mut rows = statement.query([]).map_err(wrong)?;
     let mut table = vec![columns.iter().map(|name| name.to_uppercase()).collect::<Vec<_>>()];
     while let Some(row) = rows.next().map_err(wrong)? {

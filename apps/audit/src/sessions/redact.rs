@@ -183,7 +183,8 @@ fn redact_value(value: &mut serde_json::Value) -> bool {
             redact_value(value) || has_any
         }),
         serde_json::Value::Array(values) => {
-            values.iter_mut().fold(false, |has_any, value| redact_value(value) || has_any)
+            let redacted = values.iter_mut().map(redact_value);
+            redacted.filter(|is_redacted| *is_redacted).count() > 0 // all of them, not up to the first
         }
         _ => false,
     }
