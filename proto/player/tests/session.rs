@@ -51,7 +51,7 @@ fn play(ends: Ends, packets: &[Packet], limits: &Limits) -> (Vec<Event>, Report)
 
 fn messages(events: &[Event]) -> Vec<&Message> {
     let message = |event| match event {
-        &Event::Message(ref message) => Some(&**message),
+        Event::Message(message) => Some(&**message),
         _ => None,
     };
     events.iter().filter_map(message).collect()
