@@ -20,7 +20,7 @@ pub mod query;
 pub mod record;
 pub mod reveal;
 pub mod segment_file;
-mod sessions;
+pub mod sessions;
 pub mod status;
 pub mod store;
 pub mod test_points;

@@ -50,11 +50,13 @@ fn play(ends: Ends, packets: &[Packet], limits: &Limits) -> (Vec<Event>, Report)
 }
 
 fn messages(events: &[Event]) -> Vec<&Message> {
-    let message = |event| match event {
-        Event::Message(message) => Some(&**message),
-        _ => None,
-    };
-    events.iter().filter_map(message).collect()
+    let mut messages = Vec::new();
+    for event in events {
+        if let Event::Message(message) = event {
+            messages.push(&**message);
+        }
+    }
+    messages
 }
 
 /// Messages without their times.

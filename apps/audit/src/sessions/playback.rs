@@ -69,7 +69,12 @@ impl Playback<'_> {
             0 | 1 if !self.has_holes()? => Plan::Extents,
             _ => Plan::Whole,
         };
-        self.pass(plan, sink)
+        self.pass(plan, u64::MAX, sink)
+    }
+
+    /// Plays the first packets only.
+    pub(crate) fn begin(&mut self, packets: u64, sink: &mut dyn Sink) -> Result<(), Failure> {
+        self.pass(Plan::Extents, packets, sink)
     }
 
     fn has_holes(&mut self) -> Result<bool, Failure> {
@@ -85,14 +90,18 @@ impl Playback<'_> {
             }
         }
         let mut holes = Holes(0);
-        self.pass(Plan::Extents, &mut holes)?;
+        self.pass(Plan::Extents, u64::MAX, &mut holes)?;
         Ok(holes.0 > 0)
     }
 
-    fn pass(&mut self, plan: Plan, sink: &mut dyn Sink) -> Result<(), Failure> {
+    fn pass(&mut self, plan: Plan, most: u64, sink: &mut dyn Sink) -> Result<(), Failure> {
         let mut packets = Packets::open(self.catalog, self.sessions, plan, self.label)?;
         let mut stage = Stage::new(self.sessions, self.secrets, self.memory);
-        while packets.next(&mut |source, item| stage.on_item(source, item, sink))? {}
+        for _ in 0..most {
+            if !packets.next(&mut |source, item| stage.on_item(source, item, sink))? {
+                break;
+            }
+        }
         stage.finish(sink)
     }
 }

@@ -1,10 +1,13 @@
-//! Secrets of sessions: a key log, and the secrets that a pcapng file carries.
+//! Secrets of sessions: a key log, grants of the Revealer, and the secrets that a pcapng file carries.
 
 use crate::cli::Failure;
+use evergate_evidence::disclosure::Grant;
+use evergate_evidence::disclosure::grant::GRANT_BYTES_MAX;
 use evergate_evidence::pcapng::{SECRETS, block_head};
 use evergate_evidence::secrets::SecretList;
 use evergate_player::SecretSource;
 use evergate_player::key_log::KeyLog;
+use evergate_seal::RecipientKey;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -21,6 +24,53 @@ pub(crate) struct SecretFile {
     logs: Vec<KeyLog>,
 }
 
+/// Grants of the Revealer, and the key that opens them.
+#[derive(Debug, clap::Args)]
+pub(crate) struct GrantArgs {
+    /// Grant of the Revealer; may repeat
+    #[arg(long, value_name = "FILE", requires = "recipient_key")]
+    grant: Vec<PathBuf>,
+    /// Private key of the grants' recipient
+    #[arg(long, value_name = "FILE", requires = "grant")]
+    recipient_key: Option<PathBuf>,
+}
+
+/// What opened grants have.
+#[derive(Debug, Default)]
+pub(crate) struct Grants {
+    pub(crate) log: KeyLog,
+    /// A grant whose request does not permit credentials.
+    pub(crate) without_credentials: Option<PathBuf>,
+}
+
+impl GrantArgs {
+    /// Opens the grants. Whether their proofs hold is the business of `verify`.
+    pub(crate) fn open(&self) -> Result<Grants, Failure> {
+        let mut grants = Grants::default();
+        let Some(path) = &self.recipient_key else { return Ok(grants) };
+        let text = Zeroizing::new(std::fs::read_to_string(path).map_err(|error| wrong(path, &error))?);
+        let key = RecipientKey::parse(&text).map_err(|error| wrong(path, &error))?;
+        for path in &self.grant {
+            let file = File::open(path).map_err(|error| wrong(path, &error))?;
+            let mut bytes = Vec::new();
+            let most = GRANT_BYTES_MAX as u64 + 1;
+            file.take(most).read_to_end(&mut bytes).map_err(|error| wrong(path, &error))?;
+            let grant = Grant::decode(&bytes).map_err(|error| wrong(path, &error))?;
+            let request = grant.request().map_err(|error| wrong(path, &error))?;
+            let secrets = key.open(&grant).map_err(|error| wrong(path, &error))?;
+            grants.log.add(request.client_random, &secrets).map_err(|error| wrong(path, &error))?;
+            if !request.with_credentials {
+                grants.without_credentials = Some(path.clone());
+            }
+        }
+        Ok(grants)
+    }
+}
+
+fn wrong(path: &Path, error: &dyn std::fmt::Display) -> Failure {
+    Failure::wrong(format!("secrets: {}: {error}", path.display()))
+}
+
 impl SecretSource for SecretFile {
     fn secrets(&self, client_random: &[u8; 32]) -> Option<SecretList> {
         self.logs.iter().find_map(|log| log.get(client_random)).cloned()
@@ -28,9 +78,20 @@ impl SecretSource for SecretFile {
 }
 
 impl SecretFile {
-    /// Secrets of this key log, and of those sources that are pcapng files.
-    pub(crate) fn load(file: Option<&Path>, sources: &[PathBuf]) -> Result<SecretFile, Failure> {
-        let mut secrets = SecretFile::default();
+    /// Secrets of one connection.
+    pub(crate) fn of(client_random: [u8; 32], list: &SecretList) -> SecretFile {
+        let mut log = KeyLog::default();
+        let _ = log.add(client_random, list); // the only connection is below the limit
+        SecretFile { logs: vec![log] }
+    }
+
+    /// Secrets of this key log, of grants, and of those sources that are pcapng files.
+    pub(crate) fn load(
+        file: Option<&Path>,
+        grants: KeyLog,
+        sources: &[PathBuf],
+    ) -> Result<SecretFile, Failure> {
+        let mut secrets = SecretFile { logs: vec![grants] };
         if let Some(path) = file {
             let wrong = |error: &dyn std::fmt::Display| {
                 Failure::wrong(format!(
@@ -55,8 +116,7 @@ impl SecretFile {
 
 /// Secrets that a little-endian pcapng file carries before its packets or among them.
 fn embedded(path: &Path) -> Result<Vec<KeyLog>, Failure> {
-    let wrong =
-        |error: &dyn std::fmt::Display| Failure::wrong(format!("secrets: {}: {error}", path.display()));
+    let wrong = |error: &dyn std::fmt::Display| wrong(path, error);
     let mut file = File::open(path).map_err(|error| wrong(&error))?;
     let (mut logs, mut at) = (Vec::new(), 0);
     let length = file.metadata().map_err(|error| wrong(&error))?.len();

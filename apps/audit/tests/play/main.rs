@@ -1,6 +1,7 @@
 //! `play` and `export` of real sessions: Python and OpenSSL as peers, recorded on loopback, and transformed captures.
 
 mod exports;
+mod grants;
 mod rig;
 
 use rig::{Exchange, Packet, Played, Random, client_port, fragments, payload_of, recorded, tagged};
