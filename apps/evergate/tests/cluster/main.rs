@@ -9,6 +9,7 @@ mod metrics;
 mod support;
 
 mod access_log;
+mod audit_trial;
 mod audited;
 mod bound;
 mod capabilities;
