@@ -19,8 +19,11 @@ const QUEUE_BYTES_MAX: usize = 16 << 20;
 const QUEUE_BYTES_HIGH: usize = QUEUE_BYTES_MAX / 4 * 3;
 /// Bytes of one write.
 const SEND_BYTES: usize = 256 << 10;
-/// Longest time without a look at the queue and at acknowledgements.
+/// Time in which messages gather before they are sent together: waking the thread for each would cost a handshake more
+/// than sealing does.
 const TURN: Duration = Duration::from_millis(20);
+/// Longest time without a look at a connection that has nothing to send.
+const IDLE: Duration = Duration::from_secs(1);
 /// Time between two attempts to connect.
 const RETRY: Duration = Duration::from_secs(1);
 /// Limit of each step of a connection.
@@ -136,7 +139,7 @@ impl Feed {
         }
         queue.bytes += frame.len();
         queue.frames.push_back((number, frame));
-        let is_first = queue.frames.len() == queue.sent + 1;
+        let is_first = queue.frames.len() == 1;
         drop(queue);
         if is_first {
             self.changed.notify_one();
@@ -180,8 +183,10 @@ impl Feed {
             if !bytes.is_empty() {
                 channel.send(&bytes)?;
             }
-            let limit = if bytes.is_empty() { TURN } else { Duration::from_millis(1) };
-            while let Some(frame) = channel.receive(limit)? {
+            // The wait for acknowledgements is the time in which the next messages gather.
+            let limit = if bytes.len() >= SEND_BYTES { Duration::ZERO } else { TURN };
+            let until = Instant::now() + limit;
+            while let Some(frame) = channel.receive(until.saturating_duration_since(Instant::now()))? {
                 match FromFeed::decode(&frame)? {
                     FromFeed::Acknowledged(number) => self.release(number),
                     FromFeed::Refused(reason) => {
@@ -192,14 +197,14 @@ impl Feed {
         }
     }
 
-    /// Collects messages that were not sent over this connection, and waits a moment for some if nothing waits for an
-    /// acknowledgement.
+    /// Collects messages that were not sent over this connection. An empty queue waits for some, and lets more gather.
     fn collect(&self, bytes: &mut Vec<u8>) {
         bytes.clear();
         let mut queue = self.lock();
         if queue.frames.is_empty() {
-            let waited = self.changed.wait_timeout_while(queue, TURN, |queue| queue.frames.is_empty());
-            queue = waited.map_or_else(|error| error.into_inner().0, |(queue, _)| queue);
+            drop(self.changed.wait_timeout_while(queue, IDLE, |queue| queue.frames.is_empty()));
+            std::thread::sleep(TURN);
+            queue = self.lock();
         }
         let mut count = 0;
         for (_, frame) in queue.frames.iter().skip(queue.sent) {
