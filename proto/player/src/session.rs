@@ -84,7 +84,7 @@ pub struct SideReport {
 pub struct Report {
     /// Packets of the connection.
     pub packets: u64,
-    /// Packets that another Recorder has too.
+    /// Packets that another Recorder has too, those without payload left out.
     pub captured_twice: u64,
     /// Segments without a new byte: retransmissions and acknowledgements that were captured again.
     pub repeats: u64,
@@ -282,7 +282,10 @@ impl Session {
         let Some(key) = digest.first_chunk::<16>().copied() else { return false };
         match self.copies.get(&key) {
             Some(first) if *first != recorder => {
-                self.report.captured_twice += 1;
+                // Equal acknowledgements without payload may be different packets.
+                let is_certain =
+                    segment.payload_bytes > 0 || segment.flags.is_syn() || segment.flags.is_fin();
+                self.report.captured_twice += u64::from(is_certain);
                 return true;
             }
             Some(_) => return false,

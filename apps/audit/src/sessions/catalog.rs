@@ -98,6 +98,7 @@ impl Catalog {
         sessions.sort_by_key(|session| (session.first_ns, session.ends));
         sessions.truncate(limit);
         self.add_parts(&mut sessions)?;
+        sessions.sort_by_key(|session| (session.first_ns, session.ends));
         Ok(sessions)
     }
 

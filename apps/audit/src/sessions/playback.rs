@@ -12,7 +12,8 @@ use evergate_player::{Event, Limits, Report, Session};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 
-/// Time behind a session's last packet for which its player stays: packets of other Recorders may be late.
+/// Time before a session's first packet and behind its last one in which its player exists: packets of other Recorders
+/// may be late, and fragments have no number.
 const LINGER_NS: u64 = 5_000_000_000;
 /// Declared losses that a new session is given.
 const GAPS_MAX: usize = 64;
@@ -116,6 +117,8 @@ struct Stage<'a> {
     /// Sessions by source and number of the connection.
     places: HashMap<(usize, u64), usize>,
     running: BTreeMap<usize, Running>,
+    /// The first session whose time has not come.
+    next: usize,
     /// Running sessions by their addresses, for fragments.
     by_addresses: HashMap<[IpAddr; 2], BTreeSet<usize>>,
     /// Times at which a running session ends.
@@ -149,6 +152,7 @@ impl<'a> Stage<'a> {
             buffered: 0,
             places,
             running: BTreeMap::new(),
+            next: 0,
             by_addresses: HashMap::new(),
             ends: BTreeSet::new(),
             done: BTreeSet::new(),
@@ -161,6 +165,13 @@ impl<'a> Stage<'a> {
             && time_ns < item.time_ns
         {
             self.end(session, Outcome::Whole, sink)?;
+        }
+        // Fragments of a session may come before a packet that has its number.
+        while let Some(session) = self.sessions.get(self.next)
+            && session.first_ns <= item.time_ns.saturating_add(LINGER_NS)
+        {
+            self.begin(self.next);
+            self.next += 1;
         }
         if let Some(gap) = item.gap {
             if self.gaps.len() >= GAPS_MAX {
@@ -217,7 +228,7 @@ impl<'a> Stage<'a> {
 
     fn begin(&mut self, session: usize) {
         let selected = &self.sessions[session];
-        if self.running.contains_key(&session) {
+        if self.running.contains_key(&session) || self.done.contains(&session) {
             return;
         }
         let mut player = Session::new(selected.ends, &self.limits);
