@@ -167,8 +167,8 @@ impl Selected {
         }
     }
 
-    /// Queries for connections of the same ends near this session. Without a SYN a Recorder may have taken the client for
-    /// the server.
+    /// Queries for connections of the same ends near this session, in both roles: without a SYN a Recorder may have
+    /// taken the client for the server.
     fn neighbours(&self) -> [Query; 2] {
         let end = |end: SocketAddr| {
             let bits = if end.is_ipv4() { 32 } else { 128 };
