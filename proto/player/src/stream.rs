@@ -250,7 +250,7 @@ impl Stream {
 
     /// Bytes of memory.
     pub fn buffered(&self) -> usize {
-        self.pending_bytes + self.history.len() + self.copy_bytes
+        self.pending_bytes + self.history.capacity() + self.copy_bytes
     }
 
     /// Place of a sequence number, if it is near the next byte.
@@ -446,6 +446,11 @@ impl Stream {
         let kept = &bytes[bytes.len().saturating_sub(self.history_max)..];
         let excess = (self.history.len() + kept.len()).saturating_sub(self.history_max);
         self.history.drain(..excess.min(self.history.len()));
+        let length = self.history.len() + kept.len();
+        if length > self.history.capacity() {
+            // Not twice the limit, as a vector that grows by itself.
+            self.history.reserve_exact((2 * length).min(self.history_max) - self.history.len());
+        }
         self.history.extend(kept);
         let oldest = self.next - (self.history.len() as u64).min(self.next);
         while self.gone.front().is_some_and(|hole| hole.end <= oldest) {

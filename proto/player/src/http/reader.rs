@@ -12,6 +12,8 @@ const REQUESTS_MAX: usize = 1024;
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
 /// Bytes that show whether a record begins with a head.
 const BEGIN_BYTES: usize = 16;
+/// Memory that an empty buffer keeps.
+const IDLE_BYTES_MAX: usize = 4096;
 const ZEROS: [u8; 4096] = [0; 4096];
 
 /// A request whose final response has not begun.
@@ -118,7 +120,7 @@ impl HttpReader {
             State::Body(body) => body.0.message.body.len(),
             _ => 0,
         };
-        self.halves.iter().map(|half| half.buffer.len() + body(half)).sum()
+        self.halves.iter().map(|half| half.buffer.capacity() + body(half)).sum()
     }
 
     fn on_bytes(&mut self, side: Side, bytes: &[u8], out: &mut VecDeque<Event>) {
@@ -327,6 +329,9 @@ impl Half {
     /// Removes bytes from the front of the buffer.
     fn take(&mut self, bytes: usize) {
         self.buffer.drain(..bytes);
+        if self.buffer.is_empty() && self.buffer.capacity() > IDLE_BYTES_MAX {
+            self.buffer = Vec::new();
+        }
         while self.times.front().is_some_and(|(end, _)| *end <= bytes) {
             self.times.pop_front();
         }

@@ -3,6 +3,9 @@
 use crate::event::MissingBytes;
 use std::collections::VecDeque;
 
+/// Memory that an empty run keeps.
+const IDLE_BYTES_MAX: usize = 4096;
+
 #[derive(Debug)]
 enum Run {
     Bytes(Vec<u8>),
@@ -81,6 +84,9 @@ impl Runs {
         {
             run.drain(..self.used);
             self.used = 0;
+            if run.is_empty() && run.capacity() > IDLE_BYTES_MAX {
+                *run = Vec::new();
+            }
         }
     }
 
