@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use evergate_base::{Micros, Protocol};
 use evergate_connection::{
-    Accepted, Limits, Listener, Pool, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,
+    Accepted, AuditScope, Limits, Listener, Pool, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,
 };
 use evergate_crypto::{
     ClientAuth, ClientSettings, ServerSettings, TicketHandle, TicketKeys, Verify, client_config,

@@ -22,7 +22,8 @@ fuzz_target!(|data: &[u8]| {
     let Some((&first, rest)) = data.split_first() else { return };
     let _ = KeyLog::parse(rest);
     let memory = 16usize << 10 << (first & 7);
-    let limits = Limits { pending: memory, history: memory / 4, records: memory, copies: 8, ..Limits::default() };
+    let limits =
+        Limits { pending: memory, history: memory / 4, records: memory, copies: 8, ..Limits::default() };
     let Some(ends) = chunks(rest).find_map(|chunk| ends_of(chunk.get(1..)?)) else { return };
     let mut session = Session::new(ends, &limits);
     let (mut packets, mut carried, mut shown, mut now_ns) = (0, 0, 0, 1);

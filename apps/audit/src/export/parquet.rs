@@ -3,7 +3,7 @@
 use crate::cli::Failure;
 use crate::cold::{Cell, Kind, Table, TableWriter, column};
 use crate::export::{Writer, unwritten};
-use crate::sessions::{Outcome, Redaction, Selected, Sink, hex_of, holes_json};
+use crate::sessions::{Outcome, Redaction, Selected, Sink, digest_of, hex_of, holes_json};
 use evergate_player::http::Head;
 use evergate_player::{Event, Report};
 use serde_json::json;
@@ -89,7 +89,7 @@ impl Sink for ParquetWriter<'_> {
             text(&json!(headers).to_string()),
             Cell::Bytes(std::mem::take(&mut message.body)),
             number(message.body_bytes),
-            Cell::Bytes(message.body_sha256.to_vec()),
+            Cell::Bytes(digest_of(&message).map_or(Vec::new(), |digest| digest.to_vec())),
             text(&holes_json(&message).to_string()),
             number(message.is_complete.into()),
             number(redacted.into()),

@@ -3,7 +3,7 @@
 use crate::cli::Failure;
 use crate::find::hex;
 use crate::output::{closed, shown_bytes};
-use crate::sessions::{Outcome, Redaction, Selected, Sink, hex_of};
+use crate::sessions::{Outcome, Redaction, Selected, Sink, digest_of, hex_of};
 use crate::when;
 use evergate_base::terminal::{push_shown, shown};
 use evergate_player::http::{Head, Message};
@@ -91,8 +91,9 @@ impl<'a, W: Write> TextSink<'a, W> {
             Ok(text) => !text.chars().any(|c| c.is_control() && !matches!(c, '\n' | '\r' | '\t')),
             Err(error) => error.error_len().is_none() && error.valid_up_to() + 4 > begin.len(),
         };
-        let (bytes, digest) = (shown_bytes(message.body_bytes), hex(&message.body_sha256));
-        writeln!(self.out, "{arrow}   [body of {bytes}, SHA-256 {digest}]")?;
+        let bytes = shown_bytes(message.body_bytes);
+        let digest = digest_of(message).map_or(String::new(), |digest| format!(", SHA-256 {}", hex(digest)));
+        writeln!(self.out, "{arrow}   [body of {bytes}{digest}]")?;
         if !is_text {
             return Ok(());
         }

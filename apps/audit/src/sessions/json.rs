@@ -67,12 +67,17 @@ fn message_json(message: &Message) -> Value {
         "headers": headers,
         "body": content_json(&message.body),
         "body_bytes": message.body_bytes,
-        "body_sha256": hex(&message.body_sha256),
+        "body_sha256": digest_of(message).map(|digest| hex(digest)),
         "holes": holes_json(message),
         "complete": message.is_complete,
     });
     insert(&mut value, start);
     value
+}
+
+/// Digest of the whole body; `None` where credentials are left out of it.
+pub(crate) fn digest_of(message: &Message) -> Option<&[u8; 32]> {
+    Some(&message.body_sha256).filter(|digest| **digest != [0; 32])
 }
 
 /// Missing bytes of a body.

@@ -13,7 +13,7 @@ mod secrets;
 
 pub use binding::RecordedSessions;
 pub(crate) use catalog::{Catalog, Selected};
-pub(crate) use json::{event_json, hex_of, holes_json, session_json};
+pub(crate) use json::{digest_of, event_json, hex_of, holes_json, session_json};
 pub(crate) use playback::{Outcome, Playback, Sink};
 pub(crate) use redact::Redaction;
 pub(crate) use secrets::{GrantArgs, SecretFile};

@@ -1,15 +1,14 @@
 //! Redaction of credentials in messages.
 //!
 //! Left out: values of Authorization, Proxy-Authorization, Cookie and Set-Cookie (names of cookies stay), and passwords
-//! in forms and in the query of a target. A field is a password by its name. What an application puts elsewhere is not
-//! recognised: a disclosure has to be read before it is passed on.
+//! in forms, JSON bodies and queries of targets. A field is a password by its name. What an application puts elsewhere
+//! is not recognised, and compressed bodies are not searched: a disclosure has to be read before it is passed on.
 
 use evergate_player::http::{Head, Message};
 
 const MARK: &[u8] = b"[redacted]";
 /// Parts of names of fields with credentials, in lower case.
-const NAMES: [&str; 9] =
-    ["passw", "passwd", "pwd", "passphrase", "secret", "token", "credential", "pin", "otp"];
+const NAMES: [&str; 8] = ["passw", "pwd", "passphrase", "secret", "token", "credential", "pin", "otp"];
 
 /// Rule of what is left out.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +30,8 @@ impl Redaction {
                 "cookie" => cookies(value),
                 "set-cookie" => first_cookie(value),
                 "referer" | "location" => query(value),
+                "x-api-key" => MARK.to_vec(),
+                other if is_secret(other.as_bytes()) => MARK.to_vec(),
                 _ => continue,
             };
             has_any |= redacted != *value;
@@ -51,6 +52,7 @@ impl Redaction {
         if let Some(body) = body {
             has_any = true;
             message.body = body;
+            message.body_sha256 = [0; 32]; // short passwords could be found by trial
         }
         has_any
     }
@@ -167,27 +169,56 @@ fn find(bytes: &[u8], part: &[u8]) -> Option<usize> {
     bytes.windows(part.len()).position(|window| window == part)
 }
 
-/// A JSON body with the strings of password fields left out. A body that is no JSON stays.
+/// A JSON body with the strings and numbers of password fields left out. It is scanned and not parsed: a body may be
+/// cut, or have holes.
 fn json(body: &[u8]) -> Option<Vec<u8>> {
-    let mut value: serde_json::Value = serde_json::from_slice(body).ok()?;
-    redact_value(&mut value).then(|| value.to_string().into_bytes())
+    let (mut out, mut at, mut has_any) = (Vec::with_capacity(body.len()), 0, false);
+    while let Some(begin) = body[at..].iter().position(|&byte| byte == b'"').map(|begin| at + begin) {
+        let end = string_end(body, begin);
+        out.extend_from_slice(&body[at..end]);
+        at = end;
+        let value = value_of_field(body, end).filter(|_| is_secret(&unescaped(&body[begin..end])));
+        let Some(value) = value else { continue };
+        let value_end = match body.get(value) {
+            Some(b'"') => string_end(body, value),
+            Some(b'-' | b'0'..=b'9') => {
+                let is_number = |byte: &&u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
+                value + body[value..].iter().take_while(is_number).count()
+            }
+            _ => continue,
+        };
+        has_any = true;
+        out.extend_from_slice(&body[end..value]);
+        out.extend_from_slice(b"\"[redacted]\"");
+        at = value_end;
+    }
+    out.extend_from_slice(&body[at..]);
+    has_any.then_some(out)
 }
 
-fn redact_value(value: &mut serde_json::Value) -> bool {
-    match value {
-        serde_json::Value::Object(fields) => fields.iter_mut().fold(false, |has_any, (name, value)| {
-            if is_secret(name.as_bytes()) && (value.is_string() || value.is_number()) {
-                *value = "[redacted]".into();
-                return true;
-            }
-            redact_value(value) || has_any
-        }),
-        serde_json::Value::Array(values) => {
-            let redacted = values.iter_mut().map(redact_value);
-            redacted.filter(|is_redacted| *is_redacted).count() > 0 // all of them, not up to the first
+/// Place behind the string that begins at `begin`; the end of the body if it is cut.
+fn string_end(body: &[u8], begin: usize) -> usize {
+    let mut at = begin + 1;
+    while let Some(&byte) = body.get(at) {
+        match byte {
+            b'"' => return at + 1,
+            b'\\' => at += 2,
+            _ => at += 1,
         }
-        _ => false,
     }
+    body.len()
+}
+
+/// Place of the value of a field whose name ends at `end`.
+fn value_of_field(body: &[u8], end: usize) -> Option<usize> {
+    let skip = |from: usize| from + body[from..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+    let colon = skip(end);
+    (body.get(colon) == Some(&b':')).then(|| skip(colon + 1))
+}
+
+/// Content of a string with its quotes.
+fn unescaped(string: &[u8]) -> Vec<u8> {
+    serde_json::from_slice::<String>(string).map_or_else(|_| string.to_vec(), String::into_bytes)
 }
 
 #[cfg(test)]
@@ -214,7 +245,7 @@ mod tests {
             head_bytes: 0,
             body: body.as_bytes().to_vec(),
             body_bytes: 0,
-            body_sha256: [0; 32],
+            body_sha256: [7; 32],
             holes: Vec::new(),
             is_complete: true,
         }
@@ -251,6 +282,17 @@ mod tests {
             request(&[("Content-Type", "application/json")], r#"{"a":[{"Password":"s1"}],"b":"kept"}"#);
         assert!(Redaction { is_on: true }.apply(&mut message));
         assert_eq!(message.body, br#"{"a":[{"Password":"[redacted]"}],"b":"kept"}"#);
+        let kind = [("Content-Type", "application/json; charset=utf-8"), ("X-Auth-Token", "s2")];
+        for (body, redacted) in [
+            (r#"{"pin" : 1234, "n":5}"#, r#"{"pin" : "[redacted]", "n":5}"#),
+            (r#"{"p\u0061ssword":"a\"b","n":5}"#, r#"{"p\u0061ssword":"[redacted]","n":5}"#),
+            (r#"{"password":"cut off her"#, r#"{"password":"[redacted]""#),
+        ] {
+            let mut message = request(&kind, body);
+            assert!(Redaction { is_on: true }.apply(&mut message));
+            assert_eq!(String::from_utf8_lossy(&message.body), redacted);
+            assert_eq!((&message.headers[1].1[..], message.body_sha256), (MARK, [0; 32]));
+        }
     }
 
     #[test]

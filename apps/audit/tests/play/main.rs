@@ -3,6 +3,7 @@
 mod exports;
 mod grants;
 mod rig;
+mod stores;
 
 use rig::{Exchange, Packet, Played, Random, client_port, fragments, payload_of, recorded, tagged};
 use std::collections::BTreeMap;
