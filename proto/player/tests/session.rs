@@ -113,6 +113,23 @@ fn recorded_sessions_have_their_messages() {
     }
 }
 
+#[test]
+fn traffic_secrets_alone_open_the_messages() {
+    let packets = packets(CAPTURES[0]);
+    let lines = KEYS.split_inclusive(|&byte| byte == b'\n');
+    let without: Vec<u8> =
+        lines.filter(|line| !line.windows(9).any(|part| part == b"HANDSHAKE")).flatten().copied().collect();
+    let keys = KeyLog::parse(&without).unwrap();
+    let mut session = Session::new(ends(&packets), &limits());
+    for (time_ns, frame) in &packets {
+        session.on_frame(*time_ns, 0, frame, &keys);
+    }
+    session.finish(&keys);
+    let events: Vec<Event> = std::iter::from_fn(|| session.poll()).collect();
+    assert_eq!(messages(&events).len(), 2, "{events:?}");
+    assert!(messages(&events).iter().all(|message| message.is_complete));
+}
+
 /// One packet less: the other bytes are right, and what is missing is named.
 #[test]
 fn every_missing_packet_is_named() {
