@@ -4,7 +4,7 @@
 use evergate_evidence::capture_file::{CaptureDecoder, Step};
 use evergate_evidence::connection_record::{ConnectionRecord, Counts, Endpoints, TlsHellos};
 use evergate_evidence::deletion;
-use evergate_evidence::disclosure::{Outcome, OutcomeKind, Request, Scope};
+use evergate_evidence::disclosure::{DestroyOrder, Grant, Outcome, OutcomeKind, Request, Scope};
 use evergate_evidence::entry::{Deletion, Enrolment, Entry, Event, Hold, MasterEvent, Timestamp};
 use evergate_evidence::envelope::{Aad, EPOCH_NS, Envelope};
 use evergate_evidence::epochs::{EpochFile, EpochKeys};
@@ -334,6 +334,25 @@ fn envelopes(put: &impl Fn(&str, &str, &[u8])) {
         put(name, 1, &list.encode());
     }
     let keys = [epoch_keys(), EpochKeys { epoch: 497_001, ..epoch_keys() }];
+    let signed = |text: String| format!("{text}\n{SIGNATURE_LINE}\n");
+    let requester = Request { requester: "PeterNeumann".into(), ..request() };
+    put("request", 3, signed(requester.to_text()).as_bytes());
+    put("policy", 4, policy().as_bytes());
+    let order = DestroyOrder { epoch: 5, reason: "court".into(), created_s: 1, expires_s: 2 };
+    put("order", 5, signed(order.to_text()).as_bytes());
+    let grant = Grant {
+        index: 5,
+        received_ms: 9,
+        note: signed(request().to_text()),
+        proof: receipt().into_bytes(),
+        envelope: envelope.encode(),
+        enc: [4; 65],
+        sealed: vec![7; 216],
+    };
+    put("grant", 6, &grant.encode());
+    let (random, secret) = ("01".repeat(32), "07".repeat(48));
+    let line = |label: &Label| format!("{} {random} {secret}\n", label.key_log_name());
+    put("keylog", 7, Label::ALL.iter().map(line).collect::<String>().as_bytes());
     put("epochs", 2, EpochFile::new(keys.to_vec()).expect("ascending epochs").to_text().as_bytes());
 }
 

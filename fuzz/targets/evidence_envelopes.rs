@@ -1,22 +1,42 @@
-//! Sealed secrets and keys of epochs: envelopes from a switch, lists of secrets from an opened layer, the published
-//! file of epochs. What decodes encodes to the same bytes and keeps its bounds.
+//! Sealed secrets and their disclosure: envelopes from a switch, lists of secrets from an opened layer, the published
+//! file of epochs, requests, policies, orders, grants. What decodes encodes to the same bytes and keeps its bounds. No
+//! request is good without a signature. Lines of a key log lead to secrets within their bounds.
 //!
 //! The first byte selects the format.
 
 #![no_main]
 
+use evergate_evidence::disclosure::grant::GRANT_BYTES_MAX;
+use evergate_evidence::disclosure::policy::MEMBERS_MAX;
+use evergate_evidence::disclosure::request::REQUEST_BYTES_MAX;
+use evergate_evidence::disclosure::{DestroyOrder, Grant, Policy, Refusal, Request};
 use evergate_evidence::envelope::{ENVELOPE_BYTES_MAX, Envelope, Layer, SEALED_BYTES_MAX, epoch_of_ns};
 use evergate_evidence::epochs::{EPOCHS_MAX, EpochFile};
-use evergate_evidence::note::NOTE_BYTES_MAX;
+use evergate_evidence::keylog::KeyLog;
+use evergate_evidence::note::{Algorithm, NOTE_BYTES_MAX, SignatureVerifier};
 use evergate_evidence::secrets::{LIST_BYTES_MAX, SECRET_BYTES_MAX, SecretList};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let Some((&format, bytes)) = data.split_first() else { return };
-    let written = match format % 3 {
+    let written = match format % 8 {
         0 => Envelope::decode(bytes).ok().map(|envelope| of_envelope(&envelope)),
         1 => SecretList::decode(bytes).ok().map(|list| of_list(&list)),
-        _ => std::str::from_utf8(bytes).ok().and_then(of_epochs),
+        2 => std::str::from_utf8(bytes).ok().and_then(of_epochs),
+        3 => of_request(bytes),
+        4 => std::str::from_utf8(bytes).ok().and_then(of_policy),
+        5 => DestroyOrder::parse(bytes).ok().map(|(order, note)| {
+            assert_eq!(order.to_text(), note.text());
+            note.to_bytes()
+        }),
+        6 => Grant::decode(bytes).ok().map(|grant| {
+            assert!(grant.encode().len() <= GRANT_BYTES_MAX);
+            grant.encode()
+        }),
+        _ => {
+            key_log(bytes);
+            None
+        }
     };
     if let Some(written) = written {
         assert_eq!(written, bytes);
@@ -53,4 +73,47 @@ fn of_epochs(text: &str) -> Option<Vec<u8>> {
     let written = file.to_text();
     assert!(written.len() < NOTE_BYTES_MAX);
     Some(written.into_bytes())
+}
+
+/// An algorithm that accepts every signature, or none.
+struct Fixed(bool);
+
+impl SignatureVerifier for Fixed {
+    fn is_valid(&self, _: Algorithm, _: &[u8], _: &[u8], _: &[u8]) -> bool {
+        self.0
+    }
+}
+
+/// Policy of one person that requests, with the key of the seeds.
+const POLICY: &str = "evergate-audit/policy@v1\nversion 1\nthreshold 1\nthreshold-beyond 0\nper-day 20\ndays 7\n\
+    scope connection\ncredentials redact\n\
+    member peter both PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW\n";
+
+fn of_request(bytes: &[u8]) -> Option<Vec<u8>> {
+    let (request, note) = Request::parse(bytes).ok()?;
+    assert!(bytes.len() <= REQUEST_BYTES_MAX);
+    assert_eq!(request.to_text(), note.text());
+    let policy = Policy::parse_text(POLICY).expect("a policy");
+    let now_s = request.created_s;
+    assert!(policy.decide(&request, &note, now_s, 0, &Fixed(false)).is_err());
+    // One key alone is never requester and approver.
+    let refusal = policy.decide(&request, &note, now_s, 0, &Fixed(true)).expect_err("one person");
+    assert!(!refusal.name().is_empty() && refusal != Refusal::NonceReplayed);
+    Some(note.to_bytes())
+}
+
+fn of_policy(text: &str) -> Option<Vec<u8>> {
+    let policy = Policy::parse_text(text).ok()?;
+    assert!(policy.members.len() <= MEMBERS_MAX && policy.threshold > 0);
+    Some(policy.to_text().into_bytes())
+}
+
+fn key_log(bytes: &[u8]) {
+    let mut log = KeyLog::default();
+    for line in bytes.split(|&byte| byte == b'\n') {
+        let _ = log.push(line);
+    }
+    for (_, secrets) in log.complete() {
+        assert!(secrets.is_complete());
+    }
 }

@@ -49,6 +49,8 @@ enum Command {
     Expire(crate::expire::Args),
     /// Bring the index of a store up to date, or make it again from the segments
     Index(crate::index::command::Args),
+    /// Seal the secrets of a key log for connections in a store
+    Seal(crate::seal::SealArgs),
     /// Request, approve and answer disclosures of single connections
     Reveal(crate::reveal::RevealArgs),
     /// Prove a store or a bundle, offline
@@ -90,6 +92,7 @@ pub fn main() -> ExitCode {
         Command::Index(args) => crate::index::command::run(args),
         Command::Identity(args) => record::print_identity(args),
         Command::Record(args) => record::run(args),
+        Command::Seal(args) => crate::seal::run(args),
         Command::Reveal(args) => crate::reveal::run(args),
         Command::Verify(args) => crate::verify::run(args),
     };

@@ -19,6 +19,7 @@ mod progress;
 pub mod query;
 pub mod record;
 pub mod reveal;
+pub mod seal;
 pub mod segment_file;
 pub mod sessions;
 pub mod status;

@@ -579,3 +579,68 @@ fn order_of_approvers_is_signed_by_the_program() {
         rig.revealer("destroy", &["--epoch", &number, "--order", file.to_str().unwrap()]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
 }
+
+#[test]
+fn sessions_of_a_key_log_are_sealed_and_disclosed() {
+    let rig = Rig::new("keylog", false);
+    let keys = rig.announce();
+    let mut writer = StoreWriter::new(&rig.path("store"), 1);
+    for number in 1..=2 {
+        let first_ns = keys.epoch * EPOCH_NS + 9;
+        let counts = Counts { first_ns, last_ns: first_ns, ..Counts::default() };
+        writer.push(Body::Connection(Box::new(ConnectionRecord { counts, ..record(number) })));
+    }
+    writer.finish();
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let lines = |number: u64, secrets: &SecretList| {
+        let random = hex(&record(number).tls.client_random);
+        let line =
+            |(label, secret): (Label, &[u8])| format!("{} {random} {}\n", label.key_log_name(), hex(secret));
+        secrets.iter().map(line).collect::<String>()
+            + &format!("EXPORTER_SECRET {random} {}\n", hex(&[1; 48]))
+    };
+    let keylog = rig.path("keylog");
+    let text = format!("# a comment\n{}{}", lines(1, &secrets(0xb1)), lines(3, &secrets(0xb3)));
+    std::fs::write(&keylog, &text).unwrap();
+    let key = std::fs::read_to_string(rig.path("state/log.vkey")).unwrap();
+    let (epochs, store, out) = (rig.path("master/log/epochs"), rig.path("store"), rig.path("envelopes"));
+    let arguments = [
+        "seal",
+        "--keylog",
+        keylog.to_str().unwrap(),
+        "--epochs",
+        epochs.to_str().unwrap(),
+        "--log-key",
+        key.trim(),
+        "--store",
+        store.to_str().unwrap(),
+        "--out",
+        out.to_str().unwrap(),
+        "--erase",
+    ];
+    // One connection is not recorded yet: the file stays.
+    let output = rig.command(&arguments).output().unwrap();
+    assert_eq!(
+        (output.status.code(), &output.stdout[..]),
+        (Some(1), &b"1 sealed, 1 left\n"[..]),
+        "{output:?}"
+    );
+    assert_eq!(std::fs::read_to_string(&keylog).unwrap(), text);
+    std::fs::write(&keylog, lines(1, &secrets(0xb1))).unwrap();
+    assert_eq!(rig.run(&arguments), "1 sealed, 0 left\n");
+    assert_eq!(std::fs::read(&keylog).unwrap(), b"");
+    let recipient = RecipientKey::generate().unwrap();
+    let public = evergate_evidence::base64::encode(&recipient.public());
+    let (alice, file, grant) = (rig.path("alice.key"), rig.path("request"), rig.path("grant"));
+    let envelopes = ["--envelopes", out.to_str().unwrap(), "--store", store.to_str().unwrap()];
+    let mut request = rig.command(&["reveal", "request", "--connection", "1", "--recipient", &public]);
+    request.args(["--reason", "fraud", "--key", alice.to_str().unwrap(), "--name", "alice"]);
+    assert!(request.args(["--out", file.to_str().unwrap()]).args(envelopes).status().unwrap().success());
+    rig.approve("bob", "request");
+    rig.approve("carol", "request");
+    let options = ["--request", file.to_str().unwrap(), "--out", grant.to_str().unwrap()];
+    let output = rig.revealer("run", &options).args(envelopes).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let grant = Grant::decode(&std::fs::read(grant).unwrap()).unwrap();
+    assert_eq!(recipient.open(&grant), Ok(secrets(0xb1)));
+}

@@ -12,7 +12,8 @@ use evergate_evidence::deletion::unhex;
 use evergate_evidence::envelope::Envelope;
 use evergate_evidence::merkle::Hash;
 use evergate_evidence::record::Body;
-use std::path::PathBuf;
+use evergate_evidence::submission::first_frame;
+use std::path::{Path, PathBuf};
 
 /// Most envelopes that are tried for one request.
 pub(super) const ENVELOPES_MAX: usize = 16;
@@ -40,6 +41,7 @@ pub(super) struct Candidates {
 /// Searches stores, of one Recorder only if it is given. The envelopes may be in other stores: a feed has one Recorder.
 pub(super) fn find(
     stores: &[PathBuf],
+    envelopes: &[PathBuf],
     wanted: Wanted,
     recorder: Option<&Hash>,
 ) -> Result<Candidates, Failure> {
@@ -75,7 +77,27 @@ pub(super) fn find(
             }
         })?;
     }
+    for path in envelopes {
+        add_file(&mut found, path, &random)?;
+    }
     Ok(found)
+}
+
+/// Adds envelopes of a file of `seal`: each behind its length in 32 bits.
+fn add_file(found: &mut Candidates, path: &Path, client_random: &Hash) -> Result<(), Failure> {
+    let bytes =
+        std::fs::read(path).map_err(|error| wrong(format!("cannot read {}: {error}", path.display())))?;
+    let mut rest = &bytes[..];
+    while !rest.is_empty() {
+        let envelope = first_frame(rest).ok().flatten();
+        let (envelope, len) = envelope.ok_or_else(|| {
+            let at = bytes.len() - rest.len();
+            wrong(format!("{}: no envelope at byte {at}; make the file again", path.display()))
+        })?;
+        found.add(envelope, client_random);
+        rest = &rest[len..];
+    }
+    Ok(())
 }
 
 impl Candidates {
@@ -97,7 +119,8 @@ fn is_wanted(record: &ConnectionRecord, wanted: Wanted) -> bool {
     }
 }
 
-fn scan(store: &Store, mut each: impl FnMut(&Body<'_>)) -> Result<(), Failure> {
+/// Calls `each` for the body of every record of a store.
+pub(crate) fn scan(store: &Store, mut each: impl FnMut(&Body<'_>)) -> Result<(), Failure> {
     let root = store.root().display();
     let segments =
         store.segments().map_err(|error| wrong(format!("{root}: cannot list segments: {error}")))?;

@@ -20,6 +20,9 @@ pub(super) struct RunArgs {
     /// Stores that have the connection and its envelope
     #[arg(long, value_name = "DIR", required = true)]
     store: Vec<PathBuf>,
+    /// Files of envelopes of `seal`
+    #[arg(long, value_name = "FILE")]
+    envelopes: Vec<PathBuf>,
     /// The server's end differs between switch and record: an address is translated between both
     #[arg(long)]
     nat: bool,
@@ -57,7 +60,7 @@ pub(super) struct DestroyArgs {
 /// Answers one request.
 pub(super) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let note = read(&args.request)?;
-    let mut revealer = Revealer::open(&args.revealer, &args.store, args.nat)?;
+    let mut revealer = Revealer::open(&args.revealer, &args.store, args.nat)?.with_envelopes(&args.envelopes);
     let granted = revealer.reveal(&note)?;
     replace_file(&args.out, &granted.bytes).map_err(|error| {
         let out = args.out.display();

@@ -14,6 +14,7 @@ mod serve;
 mod state;
 
 pub use binding::{FirstRecords, check_binding};
+pub(crate) use candidates::scan;
 
 use crate::cli::Failure;
 use clap::{Args, Subcommand};

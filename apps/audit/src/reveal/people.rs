@@ -63,6 +63,9 @@ pub(super) struct RequestArgs {
     /// Stores that have the connection and its envelope
     #[arg(long, value_name = "DIR", required = true)]
     store: Vec<PathBuf>,
+    /// Files of envelopes of `seal`
+    #[arg(long, value_name = "FILE")]
+    envelopes: Vec<PathBuf>,
     /// Number of the connection
     #[arg(long, value_name = "NUMBER", required_unless_present = "client_random")]
     connection: Option<u64>,
@@ -132,7 +135,7 @@ pub(super) fn request(args: &RequestArgs) -> Result<ExitCode, Failure> {
         ),
         (None, None) => return Err(wrong("give --connection or --client-random")),
     };
-    let found = candidates::find(&args.store, wanted, None)?;
+    let found = candidates::find(&args.store, &args.envelopes, wanted, None)?;
     let record = found.record.ok_or_else(|| wrong("the stores do not have the connection"))?;
     let envelope = found.envelopes.first().ok_or_else(|| {
         wrong("the stores have no envelope of the connection; it was not audited, or its envelope was lost")

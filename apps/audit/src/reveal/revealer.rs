@@ -41,6 +41,8 @@ pub(super) struct Revealer {
     witnesses: Vec<VerifyingKey>,
     /// Where the record is.
     stores: Vec<PathBuf>,
+    /// Files of envelopes that are not in the record.
+    envelopes: Vec<PathBuf>,
     /// Whether the server's end may differ between switch and record.
     nat: bool,
     /// Reader of packets for the last part of the binding.
@@ -67,7 +69,14 @@ impl Revealer {
         let (policy, witnesses) = (state.policy(&args.policy)?, args.witnesses()?);
         let keys = keys::open(args)?;
         let (args, stores) = (args.clone(), stores.to_vec());
-        Ok(Revealer { args, state, keys, policy, witnesses, stores, nat, packets: None })
+        let envelopes = Vec::new();
+        Ok(Revealer { args, state, keys, policy, witnesses, stores, envelopes, nat, packets: None })
+    }
+
+    /// Takes files of envelopes, too.
+    pub(super) fn with_envelopes(mut self, files: &[PathBuf]) -> Revealer {
+        self.envelopes = files.to_vec();
+        self
     }
 
     /// The inner keys.
@@ -105,11 +114,8 @@ impl Revealer {
         if !is_public_key(&request.recipient) {
             return Err(wrong("the recipient's key is no point of P-256; correct the request"));
         }
-        let found = candidates::find(
-            &self.stores,
-            Wanted::ClientRandom(request.client_random),
-            Some(&request.recorder),
-        )?;
+        let wanted = Wanted::ClientRandom(request.client_random);
+        let found = candidates::find(&self.stores, &self.envelopes, wanted, Some(&request.recorder))?;
         self.open_one(&request, note, &found)
     }
 
