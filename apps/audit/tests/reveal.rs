@@ -641,6 +641,31 @@ fn sessions_of_a_key_log_are_sealed_and_disclosed() {
     let options = ["--request", file.to_str().unwrap(), "--out", grant.to_str().unwrap()];
     let output = rig.revealer("run", &options).args(envelopes).output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    let grant = Grant::decode(&std::fs::read(grant).unwrap()).unwrap();
-    assert_eq!(recipient.open(&grant), Ok(secrets(0xb1)));
+    // The recipient verifies and opens it.
+    let (trust, recipient_key, opened) = (rig.path("trust.json"), rig.path("player.key"), rig.path("opened"));
+    std::fs::write(&trust, format!("{{\"logs\":[\"{}\"]}}", key.trim())).unwrap();
+    std::fs::write(&recipient_key, recipient.to_text().unwrap().as_bytes()).unwrap();
+    let arguments = [
+        "reveal",
+        "open",
+        "--grant",
+        grant.to_str().unwrap(),
+        "--key",
+        recipient_key.to_str().unwrap(),
+        "--trust",
+        trust.to_str().unwrap(),
+        "--keylog",
+        opened.to_str().unwrap(),
+    ];
+    let text = rig.run(&arguments);
+    assert!(text.contains("\"requester\":\"alice\"") && text.contains("\"sni\":\"shop.test\""), "{text}");
+    let expected: String = lines(1, &secrets(0xb1)).lines().take(4).map(|line| format!("{line}\n")).collect();
+    assert_eq!(std::fs::read_to_string(&opened).unwrap(), expected);
+    std::fs::remove_file(&opened).unwrap();
+    // A forged proof: another log's key.
+    let other = VerifyingKey::new("test/2026", LogKey::generate().unwrap().0.public_key()).unwrap();
+    std::fs::write(&trust, format!("{{\"logs\":[\"{}\"]}}", other.to_vkey())).unwrap();
+    let output = rig.command(&arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(!opened.exists());
 }

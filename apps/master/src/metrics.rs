@@ -30,6 +30,10 @@ pub struct Metrics {
     pub tsa_failures: AtomicU64,
     /// Time stamps in the log since the start.
     pub timestamps: AtomicU64,
+    /// Requests of disclosure that were logged.
+    pub disclosures: AtomicU64,
+    /// Requests of disclosure that were refused, and logged as such.
+    pub disclosures_refused: AtomicU64,
     /// Times at which the clock was before the last entry.
     pub clock_steps: AtomicU64,
     /// Entries of the newest checkpoint.
@@ -100,6 +104,13 @@ impl Metrics {
         put("witness_failures_total", Counter, "Requests to witnesses that failed", &self.witness_failures);
         put("tsa_failures_total", Counter, "Requests for time stamps that failed", &self.tsa_failures);
         put("timestamps_total", Counter, "Time stamps in the log", &self.timestamps);
+        put("disclosures_total", Counter, "Requests of disclosure logged", &self.disclosures);
+        put(
+            "disclosures_refused_total",
+            Counter,
+            "Requests of disclosure refused",
+            &self.disclosures_refused,
+        );
         put("clock_steps_total", Counter, "Times at which the clock went back", &self.clock_steps);
         put("log_size", Gauge, "Entries of the newest checkpoint", &self.log_size);
         page.put_labelled("refused_total", Counter, "Refusals by reason", "reason", self.refused());

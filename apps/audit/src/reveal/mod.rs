@@ -7,6 +7,7 @@ mod args;
 mod binding;
 mod candidates;
 mod commands;
+mod grant_file;
 mod keys;
 mod people;
 mod revealer;
@@ -15,6 +16,7 @@ mod state;
 
 pub use binding::{FirstRecords, check_binding};
 pub(crate) use candidates::scan;
+pub use grant_file::{open_grant, verify_grant};
 
 use crate::cli::Failure;
 use clap::{Args, Subcommand};
@@ -39,6 +41,8 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Answer one request
     Run(commands::RunArgs),
+    /// Verify and open a grant, for its recipient
+    Open(grant_file::OpenArgs),
     /// Announce the keys of coming epochs
     Announce(commands::AnnounceArgs),
     /// Destroy the keys of an epoch here and at the Master
@@ -53,6 +57,7 @@ pub fn run(args: &RevealArgs) -> Result<ExitCode, Failure> {
         Command::Approve(args) => people::approve(args),
         Command::Serve(args) => serve::run(args),
         Command::Run(args) => commands::run(args),
+        Command::Open(args) => grant_file::open(args),
         Command::Announce(args) => commands::announce(args),
         Command::Destroy(args) => commands::destroy(args),
     }

@@ -3,6 +3,7 @@
 use super::{Input, Sequencer};
 use crate::disclosures::{Decision, Place};
 use crate::escrow::{Asked, Job};
+use crate::metrics::count;
 use crate::publisher::{Awaited, Pending, Sealed};
 use evergate_evidence::disclosure::{Nonce, Outcome, OutcomeKind, Refusal};
 use evergate_evidence::entry::{Entry, Event};
@@ -40,11 +41,13 @@ impl Sequencer {
             None => self.deny(asked, LATER, "the log has too many requests of this week".into()),
             Some(Decision::Known(known)) => self.await_opening(known.place, sealed, asked),
             Some(Decision::Accepted) => {
+                count(&self.metrics.disclosures);
                 let text = String::from_utf8_lossy(&sealed.note).into_owned();
                 let place = self.append(Event::DisclosureRequest(text));
                 self.await_opening(place, sealed, asked);
             }
             Some(Decision::Refused(refusal, nonce)) => {
+                count(&self.metrics.disclosures_refused);
                 self.append(Event::DisclosureDone(refused(&sealed.note, nonce, &refusal)));
                 self.deny(asked, refusal.name(), refusal.to_string());
             }
