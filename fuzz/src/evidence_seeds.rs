@@ -350,9 +350,6 @@ fn envelopes(put: &impl Fn(&str, &str, &[u8])) {
         sealed: vec![7; 216],
     };
     put("grant", 6, &grant.encode());
-    let (random, secret) = ("01".repeat(32), "07".repeat(48));
-    let line = |label: &Label| format!("{} {random} {secret}\n", label.key_log_name());
-    put("keylog", 7, Label::ALL.iter().map(line).collect::<String>().as_bytes());
     put("epochs", 2, EpochFile::new(keys.to_vec()).expect("ascending epochs").to_text().as_bytes());
 }
 

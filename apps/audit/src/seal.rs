@@ -14,11 +14,11 @@ use evergate_evidence::deletion::unhex;
 use evergate_evidence::envelope::Aad;
 use evergate_evidence::epochs::EpochFile;
 use evergate_evidence::feed::{FeedHello, FeedSender, FromFeed, ToFeed};
-use evergate_evidence::keylog::{KeyLog, LINE_BYTES_MAX};
 use evergate_evidence::merkle::{Hash, sha256};
 use evergate_evidence::note::VerifyingKey;
 use evergate_evidence::record::Body;
 use evergate_evidence::secrets::SecretList;
+use evergate_player::key_log::KeyLog;
 use evergate_seal::SealContext;
 use evergate_submission::{FeedAddress, FeedChannel};
 use std::collections::BTreeMap;
@@ -31,6 +31,8 @@ use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
 const CHUNK_BYTES: usize = 64 << 10;
+/// Most bytes of a line of a key log.
+const LINE_BYTES_MAX: usize = 512;
 /// Longest wait for the Recorder's acknowledgement: it gives one for each batch on its disk.
 const FEED_LIMIT: Duration = Duration::from_secs(30);
 /// Messages that wait for an acknowledgement at a time.
@@ -74,9 +76,10 @@ pub fn run(args: &SealArgs) -> Result<ExitCode, Failure> {
     };
     let log = read(&args.keylog)?;
     let records = records(&args.store, &log)?;
-    let (mut sealer, mut envelopes, mut left) = (Sealer::new(switch, &epochs), Vec::new(), log.incomplete());
-    for (random, secrets) in log.complete() {
-        let sealed = records.get(random).map(|record| sealer.seal(record, secrets));
+    let (mut sealer, mut envelopes, mut left) = (Sealer::new(switch, &epochs), Vec::new(), 0);
+    for random in log.client_randoms() {
+        let secrets = log.get(&random).filter(|secrets| secrets.is_complete());
+        let sealed = records.get(&random).zip(secrets).map(|(record, secrets)| sealer.seal(record, secrets));
         match sealed {
             Some(Ok(envelope)) => envelopes.push(envelope),
             Some(Err(reason)) => {
@@ -151,20 +154,16 @@ fn read(path: &Path) -> Result<KeyLog, Failure> {
 }
 
 fn push(log: &mut KeyLog, line: &[u8], number: u64, path: &Path) -> Result<(), Failure> {
-    match log.push(line) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(wrong(format!("{}: line {number}: {error}", path.display()))),
-    }
+    log.add_line(line).map_err(|reason| wrong(format!("{}: line {number}: {reason}", path.display())))
 }
 
-/// Connection records of the complete sets, by client random: the last one of each.
+/// Connection records of the key log's connections, by client random: the last one of each.
 fn records(stores: &[PathBuf], log: &KeyLog) -> Result<BTreeMap<Hash, ConnectionRecord>, Failure> {
-    let wanted: BTreeMap<&Hash, &SecretList> = log.complete().collect();
     let mut records = BTreeMap::new();
     for path in stores {
         scan(&Store::at(path), |body| {
             if let Body::Connection(record) = body
-                && wanted.contains_key(&record.tls.client_random)
+                && log.get(&record.tls.client_random).is_some()
             {
                 records.insert(record.tls.client_random, record.as_ref().clone());
             }

@@ -669,3 +669,86 @@ fn sessions_of_a_key_log_are_sealed_and_disclosed() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(!opened.exists());
 }
+
+/// A capture whose packets are as if they came now: keys of past epochs are never published.
+fn capture_of_now(capture: &[u8]) -> Vec<u8> {
+    let mut bytes = capture.to_vec();
+    let word = |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    assert!(matches!(word(&bytes, 0), 0xa1b2_c3d4 | 0xa1b2_3c4d), "a little-endian pcap file");
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as u32;
+    let shift = now_s - word(&bytes, 24);
+    let mut at = 24;
+    while at < bytes.len() {
+        let time_s = word(&bytes, at) + shift;
+        bytes[at..at + 4].copy_from_slice(&time_s.to_le_bytes());
+        at += 16 + word(&bytes, at + 8) as usize;
+    }
+    bytes
+}
+
+/// Recorded packets decide: secrets that open none of them are not disclosed, whatever the envelope states.
+#[test]
+fn secrets_that_open_no_packet_are_not_disclosed() {
+    let rig = Rig::new("packets", false);
+    rig.announce();
+    let (capture, store) = (rig.path("capture.pcap"), rig.path("store"));
+    let bytes = include_bytes!("../../../proto/player/tests/fixture/tls13.pcap");
+    std::fs::write(&capture, capture_of_now(bytes)).unwrap();
+    rig.run(&["record", "--read", capture.to_str().unwrap(), "--store", store.to_str().unwrap()]);
+    let text = include_str!("../../../proto/player/tests/fixture/keys.txt");
+    let log = evergate_player::key_log::KeyLog::parse(text.as_bytes()).unwrap();
+    let found = rig.run(&["find", store.to_str().unwrap(), "--json"]);
+    let connections: Vec<serde_json::Value> =
+        found.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let randoms: Vec<[u8; 32]> = connections
+        .iter()
+        .map(|found| evergate_evidence::deletion::unhex(found["client_random"].as_str().unwrap()).unwrap())
+        .collect();
+    let real = log.get(&randoms[0]).unwrap();
+    let mut other = SecretList::default();
+    for (label, secret) in real.iter() {
+        other.set(label, &secret.iter().map(|byte| byte ^ 1).collect::<Vec<u8>>()).unwrap();
+    }
+    let [wrong, good] =
+        [&other, real].map(|secrets| evergate_player::key_log::lines_of(&randoms[0], secrets));
+    let key = std::fs::read_to_string(rig.path("state/log.vkey")).unwrap();
+    let (epochs, keylog, out) = (rig.path("master/log/epochs"), rig.path("keylog"), rig.path("envelopes"));
+    let recipient = RecipientKey::generate().unwrap();
+    let number = connections[0]["connection"].to_string();
+    let public = evergate_evidence::base64::encode(&recipient.public());
+    for (lines, is_good) in [(&wrong, false), (&good, true)] {
+        std::fs::write(&keylog, lines).unwrap();
+        rig.run(&[
+            "seal",
+            "--keylog",
+            keylog.to_str().unwrap(),
+            "--epochs",
+            epochs.to_str().unwrap(),
+            "--log-key",
+            key.trim(),
+            "--store",
+            store.to_str().unwrap(),
+            "--out",
+            out.to_str().unwrap(),
+            "--erase",
+        ]);
+        let (alice, file, grant) = (rig.path("alice.key"), rig.path("request"), rig.path("grant"));
+        let places = ["--envelopes", out.to_str().unwrap(), "--store", store.to_str().unwrap()];
+        let mut request =
+            rig.command(&["reveal", "request", "--connection", &number, "--recipient", &public]);
+        request.args(["--reason", "fraud", "--key", alice.to_str().unwrap(), "--name", "alice"]);
+        assert!(
+            request.args(["--out", file.to_str().unwrap()]).args(places).output().unwrap().status.success()
+        );
+        rig.approve("bob", "request");
+        rig.approve("carol", "request");
+        let options = ["--request", file.to_str().unwrap(), "--out", grant.to_str().unwrap()];
+        let output = rig.revealer("run", &options).args(places).output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.success(), is_good, "{errors}");
+        assert_eq!(grant.exists(), is_good);
+        assert!(is_good || errors.contains("do not open the recorded packets"), "{errors}");
+    }
+    let grant = Grant::decode(&std::fs::read(rig.path("grant")).unwrap()).unwrap();
+    assert_eq!(recipient.open(&grant).as_ref().ok(), log.get(&randoms[0]));
+}

@@ -30,7 +30,6 @@ pub mod epochs;
 pub mod extents;
 pub mod feed;
 pub mod hold;
-pub mod keylog;
 pub mod mark;
 pub mod merkle;
 pub mod note;

@@ -69,7 +69,8 @@ impl KeyLog {
         randoms
     }
 
-    fn add_line(&mut self, line: &[u8]) -> Result<(), &'static str> {
+    /// Adds a line without its end. Empty lines, comments (`#`) and other labels are skipped.
+    pub fn add_line(&mut self, line: &[u8]) -> Result<(), &'static str> {
         let mut words =
             line.trim_ascii().split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
         let Some(name) = words.next().filter(|name| !name.starts_with(b"#")) else { return Ok(()) };

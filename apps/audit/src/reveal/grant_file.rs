@@ -11,6 +11,7 @@ use evergate_evidence::envelope::Envelope;
 use evergate_evidence::proof::Receipt;
 use evergate_evidence::secrets::SecretList;
 use evergate_evidence::verify::Trust;
+use evergate_player::key_log::lines_of;
 use evergate_seal::RecipientKey;
 use serde_json::json;
 use std::fs::File;
@@ -101,13 +102,8 @@ pub(super) fn open(args: &OpenArgs) -> Result<ExitCode, Failure> {
 fn write_key_log(path: &Path, client_random: &[u8; 32], secrets: &SecretList) -> Result<(), Failure> {
     let write = || {
         let mut file = File::options().create_new(true).write(true).mode(0o600).open(path)?;
-        for (label, secret) in secrets.iter() {
-            let digits: Zeroizing<String> =
-                Zeroizing::new(secret.iter().map(|byte| format!("{byte:02x}")).collect());
-            file.write_all(format!("{} {} ", label.key_log_name(), hex(client_random)).as_bytes())?;
-            file.write_all(digits.as_bytes())?;
-            file.write_all(b"\n")?;
-        }
+        let lines = Zeroizing::new(lines_of(client_random, secrets));
+        file.write_all(lines.as_bytes())?;
         file.sync_all()
     };
     write().map_err(|error: std::io::Error| wrong(format!("cannot create {}: {error}", path.display())))

@@ -13,6 +13,7 @@ use super::candidates::{self, Candidates, Wanted};
 use super::state::State;
 use super::{failed, keys, wrong};
 use crate::cli::Failure;
+use crate::sessions::RecordedSessions;
 use crate::when;
 use evergate_crypto::EvidenceVerifier;
 use evergate_evidence::checkpoint::SignedCheckpoint;
@@ -46,7 +47,7 @@ pub(super) struct Revealer {
     /// Whether the server's end may differ between switch and record.
     nat: bool,
     /// Reader of packets for the last part of the binding.
-    packets: Option<Box<dyn FirstRecords>>,
+    packets: Box<dyn FirstRecords>,
 }
 
 /// Connection to the Master, and the key of its log.
@@ -70,7 +71,8 @@ impl Revealer {
         let keys = keys::open(args)?;
         let (args, stores) = (args.clone(), stores.to_vec());
         let envelopes = Vec::new();
-        Ok(Revealer { args, state, keys, policy, witnesses, stores, envelopes, nat, packets: None })
+        let packets = Box::new(RecordedSessions::of(&stores));
+        Ok(Revealer { args, state, keys, policy, witnesses, stores, envelopes, nat, packets })
     }
 
     /// Takes files of envelopes, too.
@@ -141,7 +143,8 @@ impl Revealer {
             let envelope = Envelope::decode(bytes).map_err(wrong)?;
             let secrets = open_secrets(&envelope, &opened.inner, &mut self.keys);
             let bound = secrets.map_err(|error| reason(&error)).and_then(|secrets| {
-                let packets = self.packets.as_deref();
+                // A connection without packets shows in `verify`; it has nothing to open.
+                let packets = (record.counts.packets > 0).then_some(&*self.packets);
                 check_binding(request, record, &envelope, &secrets, self.nat, packets)?;
                 Ok(secrets)
             });
