@@ -15,7 +15,7 @@ use evergate_evidence::segment::SegmentEncoder;
 use evergate_evidence::statement::{ChainEnd, Counters, Partition, Span, Statement};
 use evergate_evidence::submission::{Hello, Refusal, RefusalCode, ToMaster, ToRecorder, Welcome};
 use evergate_evidence::tile::put_entry;
-use evergate_evidence::verify::{BatchProof, ReceiptFrame};
+use evergate_evidence::verify::{BatchProof, EventReceipt, ReceiptFrame};
 use evergate_fuzz::input::{join, put_chunk};
 use std::net::SocketAddr;
 
@@ -291,15 +291,11 @@ fn entries(put: &impl Fn(&str, &str, &[u8])) {
     put("deletion", &[7], deletion::to_json(&deleted()).as_bytes());
     let event = Entry::Event(1, Event::Deletion(deleted())).encode();
     let (statement, proof) = (logged.encode(), receipt());
-    let frames = [
-        ("receipt_batch", ReceiptFrame::Batch(&statement, proof.as_bytes())),
-        ("receipt_event", ReceiptFrame::Event(&event, proof.as_bytes())),
-    ];
-    for (name, frame) in frames {
-        let mut bytes = Vec::new();
-        frame.encode(&mut bytes);
-        put(name, &[8], &bytes[4..]);
-    }
+    let (mut batch, mut outbox) = (Vec::new(), Vec::new());
+    ReceiptFrame { statement: &statement, proof: proof.as_bytes() }.encode(&mut batch);
+    EventReceipt { entry: &event, proof: proof.as_bytes() }.encode(&mut outbox);
+    put("receipt_batch", &[8], &batch[4..]);
+    put("receipt_event", &[8], &outbox);
     let mut batches = Vec::new();
     BatchProof { statement: logged, wanted: vec![0, 4], hashes: vec![[1; 32], [2; 32]] }.encode(&mut batches);
     BatchProof { statement: second, wanted: vec![8], hashes: Vec::new() }.encode(&mut batches);
@@ -361,6 +357,13 @@ fn messages(put: &impl Fn(&str, &str, &[u8])) {
         ("hello", ToMaster::Hello(hello)),
         ("to_master_statement", ToMaster::Statement(statement(None))),
         ("to_master_event", ToMaster::Event { request: 1, event }),
+        (
+            "disclose",
+            ToMaster::Disclose { request: 1, seen: 9, note: b"note".to_vec(), envelope: vec![1; 60] },
+        ),
+        ("report", ToMaster::Report { request: 2, outcome: outcome() }),
+        ("announce", ToMaster::Announce { request: 3, epoch: 497_000, inner: [4; 65] }),
+        ("destroy", ToMaster::Destroy { request: 4, epoch: 497_000, order: Vec::new() }),
     ];
     let mut stream = Vec::new();
     for (name, message) in to_master {
@@ -376,6 +379,18 @@ fn messages(put: &impl Fn(&str, &str, &[u8])) {
         ("welcome", ToRecorder::Welcome(welcome)),
         ("receipt", ToRecorder::Receipt { batch: 1, received_ms: 5, proof: proof.clone() }),
         ("refused", ToRecorder::Refused(Refusal { code: RefusalCode::Full, text: "full".into() })),
+        (
+            "opened",
+            ToRecorder::Opened {
+                request: 1,
+                received_ms: 5,
+                inner: vec![1; 60],
+                proof: proof.clone(),
+                consistency: vec![[7; 32]],
+            },
+        ),
+        ("denied", ToRecorder::Denied { request: 1, name: "later".into(), text: "one a second".into() }),
+        ("logged", ToRecorder::Logged { request: 1, entry: vec![1; 20], proof: proof.clone() }),
         ("event_receipt", ToRecorder::EventReceipt { request: 1, received_ms: 5, proof }),
     ];
     for (name, message) in to_recorder {

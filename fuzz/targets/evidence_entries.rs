@@ -15,7 +15,7 @@ use evergate_evidence::merkle::proof::{verify_consistency, verify_inclusion};
 use evergate_evidence::statement::{ChainEnd, STATEMENT_BYTES, Statement};
 use evergate_evidence::submission::{FRAME_BYTES_MAX, ToMaster, ToRecorder, first_frame};
 use evergate_evidence::tile::{TILE_WIDTH, Tile, bundle_entries, put_entry, tile_hashes};
-use evergate_evidence::verify::{BatchProof, ReceiptFrame};
+use evergate_evidence::verify::{BatchProof, EventReceipt, ReceiptFrame};
 use evergate_fuzz::input::{Choices, split};
 use libfuzzer_sys::fuzz_target;
 
@@ -131,6 +131,11 @@ fn bundle(width: u8, bytes: &[u8]) -> Option<Vec<u8>> {
 
 fn receipt(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut written = Vec::new();
+    if let Some(receipt) = EventReceipt::decode(bytes) {
+        let mut again = Vec::new();
+        receipt.encode(&mut again);
+        assert_eq!(again, bytes);
+    }
     ReceiptFrame::decode(bytes)?.encode(&mut written);
     Some(written.split_off(4))
 }
