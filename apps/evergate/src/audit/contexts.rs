@@ -122,7 +122,7 @@ impl Contexts {
         if problem != source.problem
             && let Some(problem) = &problem
         {
-            console::warning(&format!("audit: epochs {}: {problem}", source.path.display()));
+            console::warning(format!("audit: epochs {}: {problem}", source.path.display()));
         }
         source.problem = problem;
     }

@@ -160,7 +160,7 @@ impl Feed {
             if let Err(error) = ended
                 && !std::mem::replace(&mut was_logged, true)
             {
-                console::warning(&format!(
+                console::warning(format!(
                     "audit: no Recorder takes the feed: {error}; up to 16 MiB wait; start evergate-audit record --feed"
                 ));
             }

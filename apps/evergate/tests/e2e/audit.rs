@@ -13,22 +13,29 @@ use std::sync::{Arc, Mutex};
 
 /// A client's key log: labels and secrets.
 #[derive(Debug, Default)]
-struct Secrets(Mutex<BTreeMap<String, (Vec<u8>, Vec<u8>)>>);
+struct Secrets(Mutex<BTreeMap<String, Logged>>);
+
+/// A line of the log.
+#[derive(Debug)]
+struct Logged {
+    client_random: Vec<u8>,
+    secret: Vec<u8>,
+}
 
 impl KeyLog for Secrets {
     fn log(&self, label: &str, client_random: &[u8], secret: &[u8]) {
-        let entry = (client_random.to_vec(), secret.to_vec());
-        self.0.lock().unwrap().insert(label.to_owned(), entry);
+        let logged = Logged { client_random: client_random.to_vec(), secret: secret.to_vec() };
+        self.0.lock().unwrap().insert(label.to_owned(), logged);
     }
 }
 
 impl Secrets {
     fn is(&self, label: &str, secret: Option<&[u8]>) -> bool {
-        self.0.lock().unwrap().get(label).map(|(_, known)| known.as_slice()) == secret
+        self.0.lock().unwrap().get(label).map(|known| known.secret.as_slice()) == secret
     }
 
     fn client_random(&self) -> Vec<u8> {
-        self.0.lock().unwrap().values().next().unwrap().0.clone()
+        self.0.lock().unwrap().values().next().unwrap().client_random.clone()
     }
 }
 

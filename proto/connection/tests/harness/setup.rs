@@ -2,7 +2,7 @@
 
 use evergate_base::{Micros, Protocol};
 use evergate_connection::{
-    Accepted, Limits, Listener, Pool, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,
+    Accepted, AuditScope, Limits, Listener, Pool, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,
 };
 use evergate_crypto::{
     CertifiedName, ClientAuth, ClientSettings, ServerSettings, TicketHandle, TicketKeys, Verify,
