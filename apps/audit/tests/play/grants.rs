@@ -14,6 +14,7 @@ use evergate_player::key_log::KeyLog;
 use evergate_seal::{RecipientKey, seal_grant};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
 
 /// Randoms of the recorded sessions and their secrets, by the port of the client.
 fn secrets(recorded: &Recorded) -> BTreeMap<u16, ([u8; 32], SecretList)> {
@@ -131,5 +132,21 @@ fn secrets_of_another_session_do_not_pass_the_binding() {
         // Resumed sessions of TLS 1.2 share their secret.
         assert!(other == list || sessions.open_first(&record(*random), &facts, other).is_err());
     }
+    // Without an index the packets are found by their number and ends.
+    let bare = recorded.folder.join("bare");
+    std::fs::create_dir_all(bare.join("segments")).unwrap();
+    for name in ["store.json", "segments/0000000001.pcapng"] {
+        std::fs::copy(Path::new(&recorded.store()).join(name), bare.join(name)).unwrap();
+    }
+    let bare = RecordedSessions::of(&[bare]);
+    let played = recorded.play(&[&recorded.store()], &[]);
+    let (random, list) = &all[0];
+    let report = &played.values().next().unwrap().report;
+    let end = |name: &str| report[name].as_str().unwrap().parse().unwrap();
+    let endpoints = Endpoints { client: end("client"), server: end("server"), vlan: 0 };
+    let number = report["parts"][0]["connection"].as_u64().unwrap();
+    let found = ConnectionRecord { connection: number, endpoints, ..record(*random) };
+    assert_eq!(bare.open_first(&found, &facts(*random), list), Ok(()));
+    assert!(bare.open_first(&found, &facts(*random), &all[1].1).is_err());
     assert!(sessions.open_first(&record([9; 32]), &facts([9; 32]), &all[0].1).is_err());
 }
