@@ -28,6 +28,8 @@ const WINDOW_BYTES: usize = 2 * RECORD_BYTES_MAX;
 const TRIAL_BYTES_MAX: usize = 64 << 20;
 /// Most bytes that are tried in a session.
 const TRIAL_BYTES_TOTAL: usize = 1 << 30;
+/// Most copies in one record of which every set is tried.
+const SUBSETS_MAX: usize = 6;
 /// Most records of early data that are skipped.
 const EARLY_RECORDS_MAX: u64 = 1 << 16;
 
@@ -101,6 +103,8 @@ struct Direction {
     unopened: u32,
     early: u64,
     opened: u64,
+    /// Place, number of copies and bytes of the last trial with copies.
+    tried: (u64, usize, usize),
     out: Vec<(u64, Plain)>,
 }
 
@@ -598,51 +602,60 @@ impl TlsReader {
         true
     }
 
-    /// Opens the first record with another copy of bytes in it.
+    /// Opens the first record with other copies of bytes in it: every set of few copies, else each copy and all.
     fn try_copies(&mut self, side: Side, copies: &[Ambiguous]) -> bool {
-        let direction = &self.directions[side.index()];
+        let direction = &mut self.directions[side.index()];
         if direction.phase != Phase::Open && direction.phase != Phase::Handshake13 {
             return false;
         }
         let (begin, front) = (direction.runs.offset(), direction.runs.front());
-        let front = &front[..front.len().min(RECORD_BYTES_MAX)];
+        let front = front[..front.len().min(RECORD_BYTES_MAX)].to_vec();
         let end = begin + front.len() as u64;
-        let candidates: Vec<(u64, u64, Vec<u8>)> = copies
-            .iter()
-            .filter(|copy| !copy.copy.is_empty() && copy.offset < end && copy.offset + copy.length > begin)
-            .filter_map(|copy| {
-                let mut bytes = front.to_vec();
-                for (at, byte) in (copy.offset..).zip(&copy.copy) {
-                    if let Some(place) = at.checked_sub(begin).and_then(|at| bytes.get_mut(at as usize)) {
-                        *place = *byte;
-                    }
-                }
-                let length = bytes.first_chunk::<HEADER>().and_then(|header| record_len(header).ok())?;
-                bytes.truncate(length);
-                (bytes.len() == length).then_some((copy.offset, copy.length, bytes))
-            })
-            .collect();
-        for (offset, copied, mut record) in candidates {
+        let overlaps = |copy: &&Ambiguous| {
+            !copy.copy.is_empty() && copy.offset < end && copy.offset + copy.length > begin
+        };
+        let copies: Vec<&Ambiguous> = copies.iter().filter(overlaps).take(64).collect();
+        if copies.is_empty() || direction.tried == (begin, copies.len(), front.len()) {
+            return false;
+        }
+        direction.tried = (begin, copies.len(), front.len());
+        let all = u64::MAX >> (64 - copies.len());
+        let sets: Vec<u64> = match copies.len() <= SUBSETS_MAX {
+            true => (1..=all).collect(),
+            false => (0..copies.len()).map(|number| 1 << number).chain([all]).collect(),
+        };
+        for set in sets {
+            let chosen = copies.iter().enumerate().filter(|(number, _)| set >> number & 1 == 1);
+            let chosen: Vec<&Ambiguous> = chosen.map(|(_, copy)| *copy).collect();
+            let Some(record) = with_copies(&front, begin, &chosen) else { continue };
             if self.trial_bytes > TRIAL_BYTES_TOTAL {
                 return false;
             }
             self.trial_bytes += record.len();
-            let length = record.len();
-            let Some((kind, content)) = self.open(side, &mut record) else { continue };
-            self.note(side, Note::OtherCopyUsed { offset, length: copied });
-            let next = match self.directions[side.index()].phase {
-                Phase::Handshake13 => self.on_handshake_content(side, kind, &record[content]),
-                _ => self.on_open_content(side, kind, &record[content]),
-            };
-            let direction = &mut self.directions[side.index()];
-            direction.runs.consume(length);
-            (direction.stalled, direction.unopened) = (0, 0);
-            if let Next::Stop(reason) = next {
-                self.stop(side, reason);
+            if self.open_copy(side, record, &chosen) {
+                return true;
             }
-            return true;
         }
         false
+    }
+
+    /// Opens a record that was put together from copies.
+    fn open_copy(&mut self, side: Side, mut record: Vec<u8>, copies: &[&Ambiguous]) -> bool {
+        let Some((kind, content)) = self.open(side, &mut record) else { return false };
+        for copy in copies {
+            self.note(side, Note::OtherCopyUsed { offset: copy.offset, length: copy.length });
+        }
+        let next = match self.directions[side.index()].phase {
+            Phase::Handshake13 => self.on_handshake_content(side, kind, &record[content]),
+            _ => self.on_open_content(side, kind, &record[content]),
+        };
+        let direction = &mut self.directions[side.index()];
+        direction.runs.consume(record.len());
+        (direction.stalled, direction.unopened) = (0, 0);
+        if let Next::Stop(reason) = next {
+            self.stop(side, reason);
+        }
+        true
     }
 
     /// A hole lies in the first record, or directly before it. `length` is that of the record, if its header is there.
@@ -857,6 +870,21 @@ impl Direction {
             None => false,
         }
     }
+}
+
+/// The record at the front with these copies in it; `None` if it is not whole.
+fn with_copies(front: &[u8], begin: u64, copies: &[&Ambiguous]) -> Option<Vec<u8>> {
+    let mut bytes = front.to_vec();
+    for copy in copies {
+        for (at, byte) in (copy.offset..).zip(&copy.copy) {
+            if let Some(place) = at.checked_sub(begin).and_then(|at| bytes.get_mut(at as usize)) {
+                *place = *byte;
+            }
+        }
+    }
+    let length = record_len(bytes.first_chunk::<HEADER>()?).ok()?;
+    bytes.truncate(length);
+    (bytes.len() == length).then_some(bytes)
 }
 
 /// Labels of a side's handshake secret and traffic secret.
