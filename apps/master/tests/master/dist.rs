@@ -39,9 +39,19 @@ fn reference_names_all_keys_and_refusals() {
     for code in evergate_evidence::submission::RefusalCode::ALL {
         assert!(reference.contains(&format!("| `{}` |", code.name())), "{}", code.name());
     }
-    for key in
-        ["listen", "log", "origin", "certificate", "signer.kind", "metrics", "continues", "limits.recorders"]
-    {
+    for key in [
+        "listen",
+        "log",
+        "origin",
+        "certificate",
+        "signer.kind",
+        "metrics",
+        "continues",
+        "limits.recorders",
+        "policy",
+        "escrow.kind",
+        "limits.disclosure_ms",
+    ] {
         assert!(reference.contains(&format!("| `{key}`")), "{key}");
     }
 }
