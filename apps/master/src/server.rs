@@ -1,4 +1,4 @@
-//! Connections of Recorders: two threads each, one connection for each id.
+//! Connections of Recorders and Revealers: two threads each, one connection for each id.
 //!
 //! The receiving thread checks messages and passes them to the sequencer. The sending thread sends answers. A refusal
 //! is the last message of a connection.
