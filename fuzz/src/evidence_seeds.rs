@@ -8,6 +8,7 @@ use evergate_evidence::disclosure::{DestroyOrder, Grant, Outcome, OutcomeKind, R
 use evergate_evidence::entry::{Deletion, Enrolment, Entry, Event, Hold, MasterEvent, Timestamp};
 use evergate_evidence::envelope::{Aad, EPOCH_NS, Envelope};
 use evergate_evidence::epochs::{EpochFile, EpochKeys};
+use evergate_evidence::feed::{FeedHello, FeedSender, FromFeed, ToFeed};
 use evergate_evidence::mark::{Mark, MarkKind, SegmentBegin, SegmentEnd};
 use evergate_evidence::record::{Body, Direction, Gap, GapReason, Packet, Record, RequestLeg, RequestRecord};
 use evergate_evidence::secrets::{Label, SecretList};
@@ -336,6 +337,11 @@ fn envelopes(put: &impl Fn(&str, &str, &[u8])) {
     put("policy", 4, policy().as_bytes());
     let order = DestroyOrder { epoch: 5, reason: "court".into(), created_s: 1, expires_s: 2 };
     put("order", 5, signed(order.to_text()).as_bytes());
+    let hello = FeedHello { sender: FeedSender { switch: [1; 32], run: 2 }, next: 3 };
+    put("feed_hello", 7, &ToFeed::Hello(hello).to_frame()[4..]);
+    put("feed_envelope", 7, &ToFeed::Envelope(4, &envelope.encode()).to_frame()[4..]);
+    put("feed_acknowledged", 8, &FromFeed::Acknowledged(4).to_frame()[4..]);
+    put("feed_refused", 8, &FromFeed::Refused("no".into()).to_frame()[4..]);
     let grant = Grant {
         index: 5,
         received_ms: 9,

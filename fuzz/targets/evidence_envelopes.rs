@@ -1,6 +1,6 @@
 //! Sealed secrets and their disclosure: envelopes from a switch, lists of secrets from an opened layer, the published
-//! file of epochs, requests, policies, orders, grants. What decodes encodes to the same bytes and keeps its bounds. No
-//! request is good without a signature.
+//! file of epochs, requests, policies, orders, grants, messages of feeds. What decodes encodes to the same bytes and
+//! keeps its bounds. No request is good without a signature.
 //!
 //! The first byte selects the format.
 
@@ -12,13 +12,14 @@ use evergate_evidence::disclosure::request::REQUEST_BYTES_MAX;
 use evergate_evidence::disclosure::{DestroyOrder, Grant, Policy, Refusal, Request};
 use evergate_evidence::envelope::{ENVELOPE_BYTES_MAX, Envelope, Layer, SEALED_BYTES_MAX, epoch_of_ns};
 use evergate_evidence::epochs::{EPOCHS_MAX, EpochFile};
+use evergate_evidence::feed::{FromFeed, ToFeed};
 use evergate_evidence::note::{Algorithm, NOTE_BYTES_MAX, SignatureVerifier};
 use evergate_evidence::secrets::{LIST_BYTES_MAX, SECRET_BYTES_MAX, SecretList};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let Some((&format, bytes)) = data.split_first() else { return };
-    let written = match format % 7 {
+    let written = match format % 9 {
         0 => Envelope::decode(bytes).ok().map(|envelope| of_envelope(&envelope)),
         1 => SecretList::decode(bytes).ok().map(|list| of_list(&list)),
         2 => std::str::from_utf8(bytes).ok().and_then(of_epochs),
@@ -28,6 +29,8 @@ fuzz_target!(|data: &[u8]| {
             assert_eq!(order.to_text(), note.text());
             note.to_bytes()
         }),
+        7 => ToFeed::decode(bytes).ok().map(|message| message.to_frame()[4..].to_vec()),
+        8 => FromFeed::decode(bytes).ok().map(|answer| answer.to_frame()[4..].to_vec()),
         _ => Grant::decode(bytes).ok().map(|grant| {
             assert!(grant.encode().len() <= GRANT_BYTES_MAX);
             grant.encode()
