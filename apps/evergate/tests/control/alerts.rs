@@ -3,6 +3,7 @@
 
 use crate::metrics::{Metrics, agree, documented, exposed};
 use crate::node::{Demo, Folder, Node, Port, get, plain};
+use crate::support::audit::Keys;
 use std::collections::BTreeSet;
 use std::process::Command;
 
@@ -103,7 +104,9 @@ fn node_exposes_exactly_the_documented_metrics() {
         secure.address(),
         demo.addresses[0],
     );
-    let node = Node::with_config(&folder, &(plain(&port, &demo.addresses) + &more));
+    let keys = Keys::new();
+    std::fs::write(folder.path("epochs"), &keys.file).unwrap();
+    let node = Node::with_config(&folder, &(plain(&port, &demo.addresses) + &more + &keys.table()));
     assert_eq!((get(port.address(), "/closed").0, get(port.address(), "/").0), (403, 200));
     let alone = |mut metrics: Metrics| {
         let of_clusters = ["evergate_cluster_", "evergate_gate_", "evergate_agent_"];
