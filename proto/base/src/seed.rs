@@ -43,7 +43,7 @@ pub enum KeptSecrets {
     /// Those from which the record layer derives its keys.
     #[default]
     RecordLayer,
-    /// Also those that open the handshake, and the master secret of TLS 1.2: the connection is audited.
+    /// Also the secrets of the handshake, and the master secret of TLS 1.2: the connection is audited.
     Audit,
 }
 

@@ -41,7 +41,7 @@ pub struct SealedSecrets {
 }
 
 impl Connection {
-    /// Whether requests of this connection are recorded: all of its listener's, or those that rules choose.
+    /// Whether requests of this connection are recorded: all of its listener's, or the ones chosen by rules.
     pub fn is_audited(&self) -> bool {
         self.listener().audit.seals()
     }

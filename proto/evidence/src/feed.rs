@@ -35,7 +35,7 @@ pub enum ToFeed<'a> {
 pub struct FeedHello {
     /// The sender.
     pub sender: FeedSender,
-    /// Number of the oldest message without an acknowledgement; the next one to come.
+    /// Number behind the highest acknowledged one. Messages before the next one to come may have been lost.
     pub next: u64,
 }
 

@@ -46,6 +46,8 @@ struct Queue {
     bytes: usize,
     /// Number of the next message.
     next: u64,
+    /// Highest number that a Recorder has acknowledged.
+    acknowledged: u64,
     /// Messages at the front that were sent over the present connection.
     sent: usize,
 }
@@ -54,7 +56,7 @@ impl Feed {
     /// Starts the thread. `switch` is the id of this switch.
     pub(super) fn start(address: FeedAddress, switch: [u8; 32]) -> io::Result<Arc<Feed>> {
         let run = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
-        let queue = Queue { frames: VecDeque::new(), bytes: 0, next: 1, sent: 0 };
+        let queue = Queue { frames: VecDeque::new(), bytes: 0, next: 1, acknowledged: 0, sent: 0 };
         let feed = Arc::new(Feed {
             sender: FeedSender { switch, run },
             queue: Mutex::new(queue),
@@ -173,7 +175,8 @@ impl Feed {
         let hello = {
             let mut queue = self.lock();
             queue.sent = 0;
-            let next = queue.frames.front().map_or(queue.next, |(number, _)| *number);
+            // Also a Recorder that knows nothing of this process must see the hole of messages that were lost.
+            let next = queue.acknowledged + 1;
             FeedHello { sender: self.sender, next }
         };
         channel.send(&ToFeed::Hello(hello).to_frame())?;
@@ -219,6 +222,7 @@ impl Feed {
 
     fn release(&self, acknowledged: u64) {
         let mut queue = self.lock();
+        queue.acknowledged = acknowledged.clamp(queue.acknowledged, queue.next - 1);
         while let Some((_, frame)) = queue.frames.pop_front_if(|(number, _)| *number <= acknowledged) {
             queue.bytes -= frame.len();
             queue.sent = queue.sent.saturating_sub(1);
@@ -258,6 +262,23 @@ mod tests {
             numbers.extend(ToFeed::decode(&frame).expect("a message").number());
         }
         numbers
+    }
+
+    #[test]
+    fn losses_before_the_first_connection_are_a_hole() {
+        let socket = std::env::temp_dir().join(format!("evergate-hole-{}", std::process::id()));
+        let _ = std::fs::remove_file(&socket);
+        let feed = Feed::start(FeedAddress::Unix(socket.clone()), [1; 32]).expect("a thread");
+        feed.lose();
+        feed.lose();
+        feed.push_request(request(b"id"));
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        let mut channel =
+            FeedChannel::of_unix(listener.accept().expect("the feed").0, WAIT).expect("a channel");
+        let hello = channel.receive(WAIT).expect("open").expect("HELLO in time");
+        let Ok(ToFeed::Hello(hello)) = ToFeed::decode(&hello) else { panic!("{hello:?}") };
+        assert_eq!((hello.next, numbers(&mut channel, 1)), (1, vec![3]));
+        let _ = std::fs::remove_file(&socket);
     }
 
     #[test]
