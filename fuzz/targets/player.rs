@@ -8,15 +8,38 @@
 
 use evergate_evidence::record::{Gap, GapReason};
 use evergate_fuzz::input::chunks;
+use evergate_evidence::secrets::{Label, SecretList};
 use evergate_player::key_log::KeyLog;
-use evergate_player::{Ends, Event, Limits, Session};
+use evergate_player::tls::RsaExchange;
+use evergate_player::{Ends, Event, Limits, SecretSource, Session};
 use evergate_recorder::frame::{Content, Frame};
 use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
 
-static KEYS: LazyLock<KeyLog> = LazyLock::new(|| {
-    KeyLog::parse(include_bytes!("../../proto/player/tests/fixture/keys.txt")).expect("a key log")
+static KEYS: LazyLock<Keys> = LazyLock::new(|| {
+    Keys(KeyLog::parse(include_bytes!("../../proto/player/tests/fixture/keys.txt")).expect("a key log"))
 });
+
+/// Secrets of the seeds, and a server's key that decrypts every key exchange to the same premaster secret.
+struct Keys(KeyLog);
+
+impl SecretSource for Keys {
+    fn secrets(&self, client_random: &[u8; 32]) -> Option<SecretList> {
+        self.0.secrets(client_random)
+    }
+
+    fn has_server_keys(&self) -> bool {
+        true
+    }
+
+    fn exchange_secrets(&self, exchange: &RsaExchange) -> Option<SecretList> {
+        let mut premaster = [7; 48];
+        premaster[..2].copy_from_slice(&[3, 3]);
+        let mut list = SecretList::default();
+        list.set(Label::MasterSecret, &exchange.master_secret(&premaster)?).ok()?;
+        Some(list)
+    }
+}
 
 fuzz_target!(|data: &[u8]| {
     let Some((&first, rest)) = data.split_first() else { return };

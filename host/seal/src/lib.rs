@@ -22,6 +22,7 @@ mod layer;
 mod open;
 #[cfg(feature = "pkcs11")]
 mod pkcs11;
+mod server_key;
 
 pub use context::{CONNECTIONS_MAX, CONTEXT_AGE_S_MAX, SealContext};
 pub use error::{OpenError, SealError};
@@ -31,3 +32,4 @@ pub use key_store::{KeyFile, KeyStore};
 pub use open::{Decapsulate, Shared, open_layer, open_secrets};
 #[cfg(feature = "pkcs11")]
 pub use pkcs11::{HsmKeys, HsmPlace};
+pub use server_key::ServerKey;

@@ -6,7 +6,7 @@ use crate::http::HttpReader;
 use crate::key_log::KeyLog;
 use crate::limits::Limits;
 use crate::stream::{Ambiguous, Payload, Piece, Stream, StreamCounts};
-use crate::tls::{TlsReader, TlsSummary};
+use crate::tls::{RsaExchange, TlsReader, TlsSummary};
 use evergate_evidence::record::{Gap, GapReason};
 use evergate_evidence::secrets::SecretList;
 use evergate_recorder::frame::{Content, Fragment, Frame, Segment};
@@ -24,6 +24,16 @@ const SECOND_NS: u64 = 1_000_000_000;
 pub trait SecretSource {
     /// Secrets of the connection with this ClientHello; `None` if there are none.
     fn secrets(&self, client_random: &[u8; 32]) -> Option<SecretList>;
+
+    /// Whether the source has private keys of servers, so that a session without secrets keeps its handshake.
+    fn has_server_keys(&self) -> bool {
+        false
+    }
+
+    /// Secrets of a connection from its RSA key exchange; `None` if no key of the source is the server's.
+    fn exchange_secrets(&self, _exchange: &RsaExchange) -> Option<SecretList> {
+        None
+    }
 }
 
 impl SecretSource for KeyLog {

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use sha2::{Digest, Sha256, Sha384};
 use zeroize::Zeroizing;
 
 use crate::aead::installed_aead;
@@ -13,7 +14,7 @@ use crate::keys::{Base, Direction, Position, Suite, Version};
 use crate::opening::{EXPLICIT_NONCE, HEADER, TAG, has_explicit_nonce};
 use crate::schedule::{Secret, prf};
 
-/// Length of a master secret of TLS 1.2, in bytes.
+/// Length of a master secret and of a premaster secret of TLS 1.2, in bytes.
 const MASTER_BYTES: usize = 48;
 
 impl Suite {
@@ -35,6 +36,47 @@ impl Suite {
             (Version::Tls12, 0xcca8..=0xccae) => Some(Suite::Chacha20Poly1305),
             _ => None,
         }
+    }
+}
+
+/// What the master secret of TLS 1.2 is bound to.
+#[derive(Clone, Copy, Debug)]
+pub enum MasterSeed<'a> {
+    /// Randoms of both hellos, client's first (RFC 5246 section 8.1).
+    Randoms(&'a [u8; 32], &'a [u8; 32]),
+    /// All handshake messages up to ClientKeyExchange, with their headers (RFC 7627 section 4).
+    Messages(&'a [&'a [u8]]),
+}
+
+/// Master secret of TLS 1.2 from the premaster secret of an RSA key exchange.
+pub fn master_secret(
+    suite: Suite,
+    premaster: &[u8; MASTER_BYTES],
+    seed: MasterSeed<'_>,
+) -> Zeroizing<Vec<u8>> {
+    let Some(secret) = Secret::new(premaster) else { return Zeroizing::default() };
+    Zeroizing::new(match seed {
+        MasterSeed::Randoms(client, server) => {
+            let seed = [&client[..], &server[..]].concat();
+            prf(suite, &secret, b"master secret", &seed, MASTER_BYTES)
+        }
+        MasterSeed::Messages(messages) => {
+            let hash = session_hash(suite, messages);
+            prf(suite, &secret, b"extended master secret", &hash, MASTER_BYTES)
+        }
+    })
+}
+
+/// Hash of handshake messages by the PRF's function.
+fn session_hash(suite: Suite, messages: &[&[u8]]) -> Vec<u8> {
+    fn hash<D: Digest>(messages: &[&[u8]]) -> Vec<u8> {
+        let mut digest = D::new();
+        messages.iter().for_each(|message| digest.update(message));
+        digest.finalize().to_vec()
+    }
+    match suite {
+        Suite::Aes256Gcm => hash::<Sha384>(messages),
+        Suite::Aes128Gcm | Suite::Chacha20Poly1305 => hash::<Sha256>(messages),
     }
 }
 

@@ -31,7 +31,7 @@ mod session_cache;
 mod state;
 
 pub use aead::{AeadLibraries, AeadLibrary, Cipher, install_aead, installed_aead};
-pub use captured::CapturedDirection;
+pub use captured::{CapturedDirection, MasterSeed, master_secret};
 pub use client::{ClientHandshake, foreign_answer};
 pub use error::{Blame, HandshakeError, RecordError, StateError};
 pub use error_text::error_text;

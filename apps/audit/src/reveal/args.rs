@@ -44,6 +44,9 @@ pub(super) struct RevealerArgs {
     /// File with the PIN of the token's user
     #[arg(long, value_name = "FILE")]
     pub(super) pin_file: Option<PathBuf>,
+    /// Private RSA key of a server, in PEM, for sessions of TLS 1.2 with RSA key exchange; may repeat
+    #[arg(long, value_name = "FILE")]
+    pub(super) server_key: Vec<PathBuf>,
 }
 
 impl RevealerArgs {

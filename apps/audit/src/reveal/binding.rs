@@ -4,6 +4,8 @@ use evergate_evidence::connection_record::ConnectionRecord;
 use evergate_evidence::disclosure::Request;
 use evergate_evidence::envelope::{Aad, Envelope};
 use evergate_evidence::secrets::SecretList;
+use evergate_seal::ServerKey;
+use std::rc::Rc;
 
 /// Reader of a connection's packets that opens the first protected record of each direction.
 pub trait FirstRecords {
@@ -14,6 +16,9 @@ pub trait FirstRecords {
         aad: &Aad<'_>,
         secrets: &SecretList,
     ) -> Result<(), String>;
+
+    /// Secrets that a private key of the server gives, if they open records of both directions; else an error in words.
+    fn open_exchange(&self, record: &ConnectionRecord, keys: &Rc<[ServerKey]>) -> Result<SecretList, String>;
 }
 
 /// Compares the request, the recorded connection and the envelope; then the secrets must open packets, if a reader is
@@ -28,18 +33,12 @@ pub fn check_binding(
 ) -> Result<(), String> {
     let aad = &envelope.aad;
     let differs = |what: &str| Err(format!("the envelope is of another connection: its {what} differs"));
-    if request.connection != 0 && request.connection != record.connection {
-        return differs("number");
+    check_recorded(request, record)?;
+    if aad.client_random != request.client_random {
+        return differs("client random");
     }
-    for random in [record.tls.client_random, aad.client_random] {
-        if random != request.client_random {
-            return differs("client random");
-        }
-    }
-    for random in [record.tls.server_random, aad.server_random] {
-        if random != request.server_random {
-            return differs("server random");
-        }
+    if aad.server_random != request.server_random {
+        return differs("server random");
     }
     if aad.client != record.endpoints.client {
         return differs("client address");
@@ -50,6 +49,17 @@ pub fn check_binding(
     match packets {
         Some(packets) => packets.open_first(record, aad, secrets),
         None => Ok(()),
+    }
+}
+
+/// Compares the request with the recorded connection.
+pub(super) fn check_recorded(request: &Request, record: &ConnectionRecord) -> Result<(), String> {
+    let differs = |what: &str| Err(format!("the record is of another connection: its {what} differs"));
+    match &record.tls {
+        _ if request.connection != 0 && request.connection != record.connection => differs("number"),
+        tls if tls.client_random != request.client_random => differs("client random"),
+        tls if tls.server_random != request.server_random => differs("server random"),
+        _ => Ok(()),
     }
 }
 
@@ -94,6 +104,10 @@ mod tests {
     impl FirstRecords for Packets {
         fn open_first(&self, _: &ConnectionRecord, _: &Aad<'_>, _: &SecretList) -> Result<(), String> {
             if self.0 { Ok(()) } else { Err("they do not open".into()) }
+        }
+
+        fn open_exchange(&self, _: &ConnectionRecord, _: &Rc<[ServerKey]>) -> Result<SecretList, String> {
+            Err("there are no keys".into())
         }
     }
 

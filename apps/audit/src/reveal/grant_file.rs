@@ -7,7 +7,6 @@ use clap::Args;
 use evergate_crypto::EvidenceVerifier;
 use evergate_evidence::deletion::hex;
 use evergate_evidence::disclosure::Grant;
-use evergate_evidence::envelope::Envelope;
 use evergate_evidence::proof::Receipt;
 use evergate_evidence::secrets::SecretList;
 use evergate_evidence::verify::Trust;
@@ -53,7 +52,7 @@ pub fn verify_grant(grant: &Grant, trust: &Trust) -> Result<(), String> {
         return Err(format!("{cosigned} witnesses cosigned, {} are needed", trust.witness_threshold));
     }
     let request = grant.request().map_err(|error| error.to_string())?;
-    let envelope = Envelope::decode(&grant.envelope).map_err(|error| error.to_string())?;
+    let Some(envelope) = grant.envelope().map_err(|error| error.to_string())? else { return Ok(()) };
     match (envelope.aad.client_random, envelope.aad.server_random) {
         randoms if randoms == (request.client_random, request.server_random) => Ok(()),
         _ => Err("the envelope is of another connection than the request".into()),
@@ -77,18 +76,19 @@ pub(super) fn open(args: &OpenArgs) -> Result<ExitCode, Failure> {
     let key = RecipientKey::parse(text).map_err(|error| wrong(format!("{}: {error}", args.key.display())))?;
     let secrets = open_grant(&grant, &key, &trust).map_err(failed)?;
     let request = grant.request().map_err(failed)?;
-    let envelope = Envelope::decode(&grant.envelope).map_err(failed)?;
+    let facts = grant.envelope().map_err(failed)?.map(|envelope| envelope.aad);
     if let Some(path) = &args.keylog {
-        write_key_log(path, &envelope.aad.client_random, &secrets)?;
+        write_key_log(path, &request.client_random, &secrets)?;
     }
     print_json(&json!({
         "connection": request.connection,
         "recorder": hex(&request.recorder),
-        "client": envelope.aad.client.to_string(),
-        "local": envelope.aad.local.to_string(),
+        "source": if facts.is_some() { "envelope" } else { "server_key" },
+        "client": facts.map(|facts| facts.client.to_string()),
+        "local": facts.map(|facts| facts.local.to_string()),
         "client_random": hex(&request.client_random),
         "server_random": hex(&request.server_random),
-        "sni": String::from_utf8_lossy(envelope.aad.sni),
+        "sni": facts.map(|facts| String::from_utf8_lossy(facts.sni)),
         "reason": request.reason,
         "reference": request.reference,
         "requester": request.requester,

@@ -1,9 +1,12 @@
-//! Inner keys of the options.
+//! Keys of the options: the inner ones, and those of servers.
 
 use super::args::RevealerArgs;
-use super::failed;
+use super::{failed, wrong};
 use crate::cli::Failure;
-use evergate_seal::{HsmPlace, KeyStore};
+use evergate_seal::{HsmPlace, KeyStore, ServerKey};
+use std::path::PathBuf;
+use std::rc::Rc;
+use zeroize::Zeroizing;
 
 /// Keys in the file or in the token of the options.
 pub(super) fn open(args: &RevealerArgs) -> Result<KeyStore, Failure> {
@@ -19,7 +22,21 @@ pub(super) fn open(args: &RevealerArgs) -> Result<KeyStore, Failure> {
             pin_file: pin_file.clone(),
             purpose: "reveal".into(),
         }),
-        _ => return Err(super::wrong("give --keys, or --module, --token and --pin-file")),
+        _ => return Err(wrong("give --keys, or --module, --token and --pin-file")),
     };
     opened.map_err(failed)
+}
+
+/// Private keys of servers.
+pub(super) fn server_keys(files: &[PathBuf]) -> Result<Rc<[ServerKey]>, Failure> {
+    let keys: Result<Vec<ServerKey>, Failure> = files
+        .iter()
+        .map(|path| {
+            let wrong =
+                |error: &dyn std::fmt::Display| wrong(format!("--server-key {}: {error}", path.display()));
+            let text = Zeroizing::new(std::fs::read_to_string(path).map_err(|error| wrong(&error))?);
+            ServerKey::parse(&text).map_err(|error| wrong(&error))
+        })
+        .collect();
+    keys.map(Rc::from)
 }

@@ -12,8 +12,9 @@ use evergate_crypto::{LogKey, random_bytes};
 use evergate_evidence::base64;
 use evergate_evidence::deletion::unhex;
 use evergate_evidence::disclosure::{Request, Scope};
-use evergate_evidence::envelope::{Envelope, Point};
+use evergate_evidence::envelope::{Envelope, Point, epoch_of_ns};
 use evergate_evidence::note::{Note, NoteError, SignatureLine, VerifyingKey};
+use evergate_player::tls::rsa_suite;
 use evergate_seal::RecipientKey;
 use std::fs::File;
 use std::io::Write;
@@ -137,16 +138,25 @@ pub(super) fn request(args: &RequestArgs) -> Result<ExitCode, Failure> {
     };
     let found = candidates::find(&args.store, &args.envelopes, wanted, None)?;
     let record = found.record.ok_or_else(|| wrong("the stores do not have the connection"))?;
-    let envelope = found.envelopes.first().ok_or_else(|| {
-        wrong("the stores have no envelope of the connection; it was not audited, or its envelope was lost")
-    })?;
-    let envelope = Envelope::decode(envelope).map_err(wrong)?;
+    let epoch = match found.envelopes.first() {
+        Some(envelope) => Envelope::decode(envelope).map_err(wrong)?.aad.epoch(),
+        None if rsa_suite(record.tls.version, record.tls.suite).is_ok() => {
+            eprintln!(
+                "evergate-audit: reveal: no envelope: the Revealer needs the server's RSA key (--server-key)"
+            );
+            epoch_of_ns(record.counts.first_ns)
+        }
+        None => {
+            let reason = "it was not audited, or its envelope was lost";
+            return Err(wrong(format!("the stores have no envelope of the connection; {reason}")));
+        }
+    };
     let created_s = when::now_ns() / 1_000_000_000;
     let request = Request {
         connection: record.connection,
         client_random: record.tls.client_random,
         server_random: record.tls.server_random,
-        epoch: envelope.aad.epoch(),
+        epoch,
         recorder: found.recorder,
         recipient: recipient(&args.recipient)?,
         scope: Scope::Connection,

@@ -4,11 +4,12 @@
 //! 2. The policy is checked here, too. A refused request still goes to the Master, which logs the refusal.
 //! 3. The Master logs, signs, and opens the outer layer.
 //! 4. Its proof holds under the pinned key, and its checkpoint continues the last one seen.
-//! 5. The inner layer opens, and its secrets are bound to the recorded connection.
+//! 5. The inner layer opens, and its secrets are bound to the recorded connection. A session of TLS 1.2 with RSA key
+//!    exchange may have no envelope: then the server's key gives its secrets, and only this program enforces step 3.
 //! 6. The grant is in the journal before it leaves, and its digest in the log behind that.
 
 use super::args::RevealerArgs;
-use super::binding::{FirstRecords, check_binding};
+use super::binding::{FirstRecords, check_binding, check_recorded};
 use super::candidates::{self, Candidates, Wanted};
 use super::state::State;
 use super::{failed, keys, wrong};
@@ -17,6 +18,7 @@ use crate::sessions::RecordedSessions;
 use crate::when;
 use evergate_crypto::EvidenceVerifier;
 use evergate_evidence::checkpoint::SignedCheckpoint;
+use evergate_evidence::connection_record::ConnectionRecord;
 use evergate_evidence::disclosure::{Grant, Outcome, OutcomeKind, Policy, Refusal, Request, grant};
 use evergate_evidence::entry::{Entry, Event};
 use evergate_evidence::envelope::Envelope;
@@ -24,10 +26,12 @@ use evergate_evidence::merkle::proof::verify_consistency;
 use evergate_evidence::merkle::sha256;
 use evergate_evidence::note::VerifyingKey;
 use evergate_evidence::secrets::SecretList;
-use evergate_seal::{KeyStore, OpenError, is_public_key, open_secrets, seal_grant};
+use evergate_player::tls::rsa_suite;
+use evergate_seal::{KeyStore, OpenError, ServerKey, is_public_key, open_secrets, seal_grant};
 use evergate_submission::{Opened, RevealerClient};
 use evergate_test_points::reached;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Longest time for each answer of the Master: its witness may take half a minute.
@@ -39,6 +43,8 @@ pub(super) struct Revealer {
     state: State,
     keys: KeyStore,
     policy: Policy,
+    /// Private keys of servers, for sessions with RSA key exchange.
+    server_keys: Rc<[ServerKey]>,
     witnesses: Vec<VerifyingKey>,
     /// Where the record is.
     stores: Vec<PathBuf>,
@@ -69,10 +75,11 @@ impl Revealer {
         let state = State::open(&args.state)?;
         let (policy, witnesses) = (state.policy(&args.policy)?, args.witnesses()?);
         let keys = keys::open(args)?;
+        let server_keys = keys::server_keys(&args.server_key)?;
         let (args, stores) = (args.clone(), stores.to_vec());
         let envelopes = Vec::new();
         let packets = Box::new(RecordedSessions::of(&stores));
-        Ok(Revealer { args, state, keys, policy, witnesses, stores, envelopes, nat, packets })
+        Ok(Revealer { args, state, keys, server_keys, policy, witnesses, stores, envelopes, nat, packets })
     }
 
     /// Takes files of envelopes, too.
@@ -126,6 +133,9 @@ impl Revealer {
         let Some(record) = &found.record else {
             return Err(wrong("no store of this Recorder has the connection; give it with --store"));
         };
+        if found.envelopes.is_empty() && !self.server_keys.is_empty() {
+            return self.open_exchange(request, note, record);
+        }
         if found.envelopes.is_empty() {
             return Err(wrong("no store has an envelope of the connection; it cannot be disclosed"));
         }
@@ -159,6 +169,35 @@ impl Revealer {
             }
         }
         Err(failed(format!("nothing is disclosed: {}", reasons.join("; "))))
+    }
+
+    /// Takes the secrets from the recorded key exchange, with the server's key. The Master logs the request first; it
+    /// has no layer to open.
+    fn open_exchange(
+        &mut self,
+        request: &Request,
+        note: &[u8],
+        record: &ConnectionRecord,
+    ) -> Result<Granted, Failure> {
+        rsa_suite(record.tls.version, record.tls.suite)
+            .map_err(|reason| wrong(format!("no store has an envelope of the connection, and {reason}")))?;
+        let mut master = self.connect()?;
+        let opened = match self.ask(&mut master, request, note, &[]) {
+            Ok(opened) => opened,
+            Err(Stop::Denied(reason)) => return Err(failed(format!("nothing is disclosed: {reason}"))),
+            Err(Stop::Failed(failure)) => return Err(failure),
+        };
+        let found = check_recorded(request, record)
+            .and_then(|()| self.packets.open_exchange(record, &self.server_keys));
+        match found {
+            Ok(secrets) => self.grant(request, note, &[], &opened, &secrets),
+            Err(reason) => {
+                let outcome = outcome(OutcomeKind::Failed, request, note, &opened, [0; 32], &reason);
+                // The request is logged already; its failure is for the report.
+                let _ = master.client.report(&outcome, &master.log);
+                Err(failed(format!("nothing is disclosed: {reason}")))
+            }
+        }
     }
 
     /// Asks the Master, and verifies its proof against the pinned key and the last checkpoint.

@@ -11,7 +11,9 @@ use evergate_evidence::envelope::Aad;
 use evergate_evidence::record::Body;
 use evergate_evidence::secrets::SecretList;
 use evergate_player::{Ends, Event, Limits, Report, Session};
+use evergate_seal::ServerKey;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 /// Most packets of a session that are read for its first records.
 const PACKETS_MAX: u64 = 10_000;
@@ -34,7 +36,7 @@ impl RecordedSessions {
     }
 
     /// Whether the secrets open a record of each direction.
-    fn opens(&self, record: &ConnectionRecord, secrets: &SecretList) -> Result<bool, Failure> {
+    fn opens(&self, record: &ConnectionRecord, secrets: &SecretFile) -> Result<bool, Failure> {
         let random = record.tls.client_random;
         let mut catalog = Catalog::open(&self.stores)?;
         let query = Query {
@@ -51,11 +53,10 @@ impl RecordedSessions {
         if sessions.is_empty() {
             return self.scan(record, secrets);
         }
-        let secrets = SecretFile::of(random, secrets);
         let mut opened = Opened(false);
         for number in 0..sessions.len() {
             let sessions = &sessions[number..=number];
-            let (catalog, secrets) = (&mut catalog, &secrets);
+            let catalog = &mut catalog;
             let mut playback =
                 Playback { catalog, sessions, secrets, memory: MEMORY_BYTES, label: "binding" };
             playback.begin(PACKETS_MAX, &mut opened)?;
@@ -64,9 +65,8 @@ impl RecordedSessions {
     }
 
     /// The same without an index: reads the segments in their order.
-    fn scan(&self, record: &ConnectionRecord, secrets: &SecretList) -> Result<bool, Failure> {
+    fn scan(&self, record: &ConnectionRecord, secrets: &SecretFile) -> Result<bool, Failure> {
         let Endpoints { client, server, .. } = record.endpoints;
-        let secrets = SecretFile::of(record.tls.client_random, secrets);
         let mut player = Session::new(Ends { client, server }, &Limits::of_memory(MEMORY_BYTES, 1));
         let mut packets = 0;
         for dir in &self.stores {
@@ -80,7 +80,7 @@ impl RecordedSessions {
                         continue;
                     }
                     // A connection of the same number in another store has other ends.
-                    packets += u64::from(player.on_frame(packet.time_ns, 0, packet.data, &secrets));
+                    packets += u64::from(player.on_frame(packet.time_ns, 0, packet.data, secrets));
                     while player.poll().is_some() {}
                     if packets % CHECK_PACKETS == 0 && has_opened(&player.report()) {
                         return Ok(true);
@@ -88,7 +88,7 @@ impl RecordedSessions {
                 }
             }
         }
-        player.finish(&secrets);
+        player.finish(secrets);
         Ok(has_opened(&player.report()))
     }
 }
@@ -100,10 +100,22 @@ fn has_opened(report: &Report) -> bool {
 
 impl FirstRecords for RecordedSessions {
     fn open_first(&self, record: &ConnectionRecord, _: &Aad<'_>, secrets: &SecretList) -> Result<(), String> {
-        match self.opens(record, secrets) {
+        match self.opens(record, &SecretFile::of(record.tls.client_random, secrets)) {
             Ok(true) => Ok(()),
             Ok(false) => Err("the secrets of the envelope do not open the recorded packets".into()),
             Err(failure) => Err(failure.message),
+        }
+    }
+
+    fn open_exchange(&self, record: &ConnectionRecord, keys: &Rc<[ServerKey]>) -> Result<SecretList, String> {
+        let secrets = SecretFile::of_server_keys(keys.clone());
+        let is_open = self.opens(record, &secrets).map_err(|failure| failure.message)?;
+        match secrets.exchanged(&record.tls.client_random) {
+            Some(list) if is_open => Ok(list),
+            Some(_) => Err("the server's key gives secrets that do not open the recorded packets".into()),
+            None => Err("no key of --server-key decrypts the recorded key exchange: it resumed a session, \
+                         was not captured whole, or is for another key"
+                .into()),
         }
     }
 }

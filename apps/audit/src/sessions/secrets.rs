@@ -4,13 +4,16 @@ use crate::cli::Failure;
 use evergate_evidence::disclosure::Grant;
 use evergate_evidence::disclosure::grant::GRANT_BYTES_MAX;
 use evergate_evidence::pcapng::{SECRETS, block_head};
-use evergate_evidence::secrets::SecretList;
+use evergate_evidence::secrets::{Label, SecretList};
 use evergate_player::SecretSource;
 use evergate_player::key_log::KeyLog;
-use evergate_seal::RecipientKey;
+use evergate_player::tls::RsaExchange;
+use evergate_seal::{RecipientKey, ServerKey};
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use zeroize::Zeroizing;
 
 /// Longest key log in bytes.
@@ -22,6 +25,10 @@ const BLOCK_BYTES_MAX: usize = 16 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct SecretFile {
     logs: Vec<KeyLog>,
+    /// Private keys of servers, for sessions with RSA key exchange.
+    server_keys: Rc<[ServerKey]>,
+    /// Secrets that these keys gave.
+    exchanged: RefCell<KeyLog>,
 }
 
 /// Grants of the Revealer, and the key that opens them.
@@ -75,6 +82,21 @@ impl SecretSource for SecretFile {
     fn secrets(&self, client_random: &[u8; 32]) -> Option<SecretList> {
         self.logs.iter().find_map(|log| log.get(client_random)).cloned()
     }
+
+    fn has_server_keys(&self) -> bool {
+        !self.server_keys.is_empty()
+    }
+
+    fn exchange_secrets(&self, exchange: &RsaExchange) -> Option<SecretList> {
+        let master = self.server_keys.iter().find_map(|key| {
+            let premaster = key.premaster(exchange.encrypted())?;
+            exchange.master_secret(&premaster)
+        })?;
+        let mut list = SecretList::default();
+        list.set(Label::MasterSecret, &master).ok()?;
+        self.exchanged.borrow_mut().add(*exchange.client_random(), &list).ok()?;
+        Some(list)
+    }
 }
 
 impl SecretFile {
@@ -82,7 +104,17 @@ impl SecretFile {
     pub(crate) fn of(client_random: [u8; 32], list: &SecretList) -> SecretFile {
         let mut log = KeyLog::default();
         let _ = log.add(client_random, list); // the only connection is below the limit
-        SecretFile { logs: vec![log] }
+        SecretFile { logs: vec![log], ..SecretFile::default() }
+    }
+
+    /// Secrets that private keys of servers give.
+    pub(crate) fn of_server_keys(keys: Rc<[ServerKey]>) -> SecretFile {
+        SecretFile { server_keys: keys, ..SecretFile::default() }
+    }
+
+    /// What a private key of a server gave for a connection.
+    pub(crate) fn exchanged(&self, client_random: &[u8; 32]) -> Option<SecretList> {
+        self.exchanged.borrow().get(client_random).cloned()
     }
 
     /// Secrets of this key log, of grants, and of those sources that are pcapng files.
@@ -91,7 +123,7 @@ impl SecretFile {
         grants: KeyLog,
         sources: &[PathBuf],
     ) -> Result<SecretFile, Failure> {
-        let mut secrets = SecretFile { logs: vec![grants] };
+        let mut secrets = SecretFile { logs: vec![grants], ..SecretFile::default() };
         if let Some(path) = file {
             let wrong = |error: &dyn std::fmt::Display| {
                 Failure::wrong(format!(

@@ -1,7 +1,7 @@
 //! Sessions in stores with declared losses, and in bundles.
 
 #[path = "../support/mod.rs"]
-mod support;
+pub(crate) mod support;
 
 use crate::rig::{Packet, Played, Recorded, audit, client_port, payload_of, recorded};
 use evergate_audit::bundle;

@@ -27,6 +27,17 @@ pub(crate) const BEGIN_NS: u64 = 1_795_000_000_000_000_000;
 /// Origin of the test log.
 pub(crate) const ORIGIN: &str = "audit.test/2026";
 
+/// Whether tests that record may run. In CI none is skipped.
+pub(crate) fn is_root(what: &str) -> bool {
+    let is_root =
+        std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+    if !is_root {
+        assert!(std::env::var_os("CI").is_none(), "in CI no test is skipped, and this one needs root");
+        eprintln!("skipped tests {what}: they need root");
+    }
+    is_root
+}
+
 /// Random numbers from a seed (splitmix64).
 #[derive(Clone, Debug)]
 pub(crate) struct Random(pub(crate) u64);

@@ -5,7 +5,7 @@ use crate::disclosures::{Decision, Place};
 use crate::escrow::{Asked, Job};
 use crate::metrics::count;
 use crate::publisher::{Awaited, Pending, Sealed};
-use evergate_evidence::disclosure::{Nonce, Outcome, OutcomeKind, Refusal};
+use evergate_evidence::disclosure::{Nonce, Outcome, OutcomeKind, Refusal, Request};
 use evergate_evidence::entry::{Entry, Event};
 use evergate_evidence::envelope::Point;
 use evergate_evidence::epochs::{EpochDestroyed, EpochKeys};
@@ -39,19 +39,32 @@ impl Sequencer {
         }
         match self.log.disclosures().decide(&sealed.note, self.now_ms) {
             None => self.deny(asked, LATER, "the log has too many requests of this week".into()),
-            Some(Decision::Known(known)) => self.await_opening(known.place, sealed, asked),
+            Some(Decision::Known(known)) => match self.destroyed_request(&sealed) {
+                None => self.await_opening(known.place, sealed, asked),
+                Some(request) => {
+                    self.refuse(&sealed.note, Refusal::Destroyed(request.epoch), request.nonce, asked)
+                }
+            },
             Some(Decision::Accepted) => {
                 count(&self.metrics.disclosures);
                 let text = String::from_utf8_lossy(&sealed.note).into_owned();
                 let place = self.append(Event::DisclosureRequest(text));
                 self.await_opening(place, sealed, asked);
             }
-            Some(Decision::Refused(refusal, nonce)) => {
-                count(&self.metrics.disclosures_refused);
-                self.append(Event::DisclosureDone(refused(&sealed.note, nonce, &refusal)));
-                self.deny(asked, refusal.name(), refusal.to_string());
-            }
+            Some(Decision::Refused(refusal, nonce)) => self.refuse(&sealed.note, refusal, nonce, asked),
         }
+    }
+
+    fn refuse(&mut self, note: &[u8], refusal: Refusal, nonce: Nonce, asked: Asked) {
+        count(&self.metrics.disclosures_refused);
+        self.append(Event::DisclosureDone(refused(note, nonce, &refusal)));
+        self.deny(asked, refusal.name(), refusal.to_string());
+    }
+
+    /// A known request without an envelope whose epoch was destroyed: no key would refuse it.
+    fn destroyed_request(&self, sealed: &Sealed) -> Option<Request> {
+        let request = sealed.envelope.is_empty().then(|| Request::parse(&sealed.note).ok())??.0;
+        self.log.disclosures().destroyed(request.epoch).is_some().then_some(request)
     }
 
     /// Whether enough time has passed since the last request. Refusals are logged, so their number needs a bound.

@@ -27,7 +27,7 @@ pub struct Grant {
     pub note: String,
     /// Receipt of entry 2 (tlog-proof).
     pub proof: Vec<u8>,
-    /// The envelope that was opened.
+    /// The envelope that was opened; empty if the secrets come from the server's key.
     pub envelope: Vec<u8>,
     /// Encapsulated key of the recipient's context.
     pub enc: Point,
@@ -56,7 +56,7 @@ impl Grant {
         };
         cursor.end()?;
         grant.request().map_err(|error| Malformed(error.to_string()))?;
-        Envelope::decode(&grant.envelope)?;
+        grant.envelope()?;
         Ok(grant)
     }
 
@@ -76,6 +76,14 @@ impl Grant {
     /// The request.
     pub fn request(&self) -> Result<Request, RequestError> {
         Ok(Request::parse(self.note.as_bytes())?.0)
+    }
+
+    /// The envelope; `None` if the secrets come from the server's key.
+    pub fn envelope(&self) -> Result<Option<Envelope<'_>>, Malformed> {
+        match &self.envelope[..] {
+            [] => Ok(None),
+            bytes => Envelope::decode(bytes).map(Some),
+        }
     }
 
     /// Leaf of entry 2: what the proof proves.

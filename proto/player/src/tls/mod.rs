@@ -7,8 +7,10 @@
 //! Behind a hole the next record is found by trial: a record opens only with its own sequence number, so a success is
 //! a proof. Where another copy of bytes exists, a record that does not open is tried with that copy.
 
+mod key_exchange;
 mod messages;
 mod reader;
 mod runs;
 
+pub use key_exchange::{RsaExchange, rsa_suite};
 pub use reader::{Plain, TlsReader, TlsSummary};

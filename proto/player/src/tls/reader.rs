@@ -4,6 +4,7 @@ use crate::event::{HoleCause, Note, Side};
 use crate::limits::Limits;
 use crate::session::SecretSource;
 use crate::stream::{Ambiguous, PATIENCE_PACKETS, Piece};
+use crate::tls::key_exchange::HandshakeBytes;
 use crate::tls::messages::{
     CERTIFICATE, CLIENT_HELLO, COMPRESSED_CERTIFICATE, ENCRYPTED_EXTENSIONS, FINISHED, HELLO_REQUEST,
     KEY_UPDATE, Messages, SERVER_HELLO, chosen_protocol,
@@ -112,6 +113,8 @@ struct Direction {
 pub struct TlsReader {
     limit: usize,
     secrets: Option<SecretList>,
+    /// Kept for a source with keys of servers, until the keys begin.
+    handshake: Option<HandshakeBytes>,
     hello: Option<HelloFacts>,
     server: Option<ServerHello>,
     alpn: Option<Vec<u8>>,
@@ -147,6 +150,7 @@ impl TlsReader {
         TlsReader {
             limit: limits.records,
             secrets: None,
+            handshake: None,
             hello: None,
             server: None,
             alpn: None,
@@ -231,7 +235,8 @@ impl TlsReader {
 
     /// Bytes of memory.
     pub fn buffered(&self) -> usize {
-        self.directions.iter().map(|direction| direction.runs.buffered()).sum()
+        let handshake = self.handshake.as_ref().map_or(0, HandshakeBytes::buffered);
+        handshake + self.directions.iter().map(|direction| direction.runs.buffered()).sum::<usize>()
     }
 
     /// Moves a direction by one record or hole; false if it has to wait.
@@ -304,6 +309,7 @@ impl TlsReader {
             Next::Again => true,
             Next::Wait if is_final || self.directions[side.index()].runs.buffered() > self.limit => {
                 let reason = match self.hello {
+                    Some(_) if self.handshake.is_some() => "the handshake was not captured whole",
                     Some(_) => "the server's hello is missing",
                     None => "the client's hello is missing",
                 };
@@ -356,6 +362,9 @@ impl TlsReader {
     fn on_clear_record(&mut self, side: Side, kind: u8, body: &[u8], source: &dyn SecretSource) -> Next {
         match kind {
             HANDSHAKE => {
+                if self.secrets.is_none() && source.has_server_keys() {
+                    self.handshake.get_or_insert_with(HandshakeBytes::new).push(side, body);
+                }
                 for (kind, message) in self.directions[side.index()].messages.push(body) {
                     match (side, kind) {
                         (Side::Client, CLIENT_HELLO) if self.hello.is_none() => {
@@ -378,9 +387,11 @@ impl TlsReader {
                 (CHANGE_CIPHER_SPEC, None) if side == Side::Server => Next::Consumed,
                 (_, None) => Next::Wait,
                 (CHANGE_CIPHER_SPEC, Some(Version::Tls13)) => Next::Consumed,
-                (CHANGE_CIPHER_SPEC, Some(Version::Tls12)) => {
-                    self.start_tls12(side).err().unwrap_or(Next::Consumed)
-                }
+                (CHANGE_CIPHER_SPEC, Some(Version::Tls12)) => self
+                    .find_secrets(source)
+                    .and_then(|()| self.start_tls12(side))
+                    .err()
+                    .unwrap_or(Next::Consumed),
                 (_, Some(Version::Tls13)) => self.start_tls13(side).err().unwrap_or(Next::Again),
                 _ => Next::Stop("a protected record before the keys"),
             },
@@ -441,6 +452,15 @@ impl TlsReader {
         let secret = secret.ok_or(Next::Stop("a traffic secret is missing"))?;
         CapturedDirection::tls13(suite, secret)
             .map_err(|_| Next::Stop("a secret does not fit the cipher suite"))
+    }
+
+    /// Asks a source with keys of servers for the secrets of this handshake.
+    fn find_secrets(&mut self, source: &dyn SecretSource) -> Result<(), Next> {
+        let (Some(handshake), Some(server)) = (&self.handshake, &self.server) else { return Ok(()) };
+        let exchange = handshake.exchange(server).map_err(Next::Stop)?.ok_or(Next::Wait)?;
+        self.secrets = source.exchange_secrets(&exchange);
+        self.handshake = None;
+        Ok(())
     }
 
     fn start_tls12(&mut self, side: Side) -> Result<(), Next> {
