@@ -10,15 +10,18 @@ pub(crate) use start::{becomes, keepalive, settings};
 
 use crate::access_log::{Target, Writer};
 use crate::agent;
+use crate::audit::Audit;
 use crate::generation::CarriedState;
-use crate::server_state::Generation;
 use crate::upgrade::{Offer, Offered, OperatorState, Progress, offered_servers};
-use crate::worker::{Command, Counters, ListenerSocket, Shared, Watchdog, end_stream};
+use crate::worker::{Command, ListenerSocket, end_stream};
 use anyhow::{Context, Result};
+use evergate_base::Wake;
 use evergate_config::Config;
 use evergate_config::model::{ListenAddress, Listener};
 use evergate_crypto::CertifiedName;
 use evergate_sys::Waker;
+use evergate_worker::pools::Generation;
+use evergate_worker::{Counters, Shared, Watchdog};
 use generation_drop::Retired;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -74,6 +77,8 @@ pub struct Daemon {
     pub metrics: Option<ListenAddress>,
     /// State that the workers share.
     pub shared: Arc<Shared>,
+    /// Audited capture, if it is configured.
+    pub audit: Option<Arc<Audit>>,
     retired: Retired,
     keep: CarriedState,
     writer: Option<Writer>,
@@ -305,7 +310,7 @@ impl Daemon {
                 let _ = thread.join();
             }
         }
-        if let Some(audit) = self.shared.audit.get() {
+        if let Some(audit) = &self.audit {
             audit.feed.drain(crate::access_log::PATIENCE);
         }
         self.writer.take()

@@ -1,11 +1,8 @@
 //! From a checked configuration to a generation: certificates loaded, keys made, servers carried over.
 
 mod pools;
+mod recipe;
 
-use crate::rate_limit::Rates;
-use crate::response_counts::ResponseCounts;
-use crate::rule_hits::RuleHits;
-use crate::server_state::{Generation, ServerRuntime};
 use crate::upgrade::{Offer, OfferedCertificate, OfferedTickets};
 use anyhow::{Context, Result};
 use evergate_base::{Micros, fnv};
@@ -24,6 +21,10 @@ use evergate_crypto::{
 };
 use evergate_rules::{Effect, RuleId, Ruleset};
 use evergate_tls::Version;
+use evergate_worker::pools::Rates;
+use evergate_worker::pools::ResponseCounts;
+use evergate_worker::pools::RuleHits;
+use evergate_worker::pools::{Generation, ServerRuntime};
 use pools::pool_runtime;
 use rustls_pki_types::{CertificateDer, ServerName};
 use std::collections::HashMap;

@@ -1,5 +1,6 @@
 //! Edge-triggered readiness: one registration per socket for its whole life.
 
+use evergate_base::Wake;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -155,17 +156,18 @@ impl Waker {
         self.fd.as_raw_fd()
     }
 
-    /// Ends the worker's wait.
-    pub fn wake(&self) {
-        let one = 1u64.to_ne_bytes();
-        // SAFETY: the pointer and length describe `one`.
-        unsafe { libc::write(self.fd(), one.as_ptr().cast(), one.len()) };
-    }
-
     /// Clears the wake-ups; called by the worker.
     pub fn drain(&self) {
         let mut count = [0u8; 8];
         // SAFETY: the pointer and length describe `count`.
         unsafe { libc::read(self.fd(), count.as_mut_ptr().cast(), count.len()) };
+    }
+}
+
+impl Wake for Waker {
+    fn wake(&self) {
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: the pointer and length describe `one`.
+        unsafe { libc::write(self.fd(), one.as_ptr().cast(), one.len()) };
     }
 }

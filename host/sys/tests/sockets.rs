@@ -3,6 +3,7 @@
 // The standard library cannot send urgent bytes.
 #![allow(unsafe_code)]
 
+use evergate_base::Wake;
 use evergate_sys::{
     Epoll, Listening, Pipe, Transfer, Waker, accept, connect, connect_error, listen, listen_as, local_address,
 };

@@ -13,6 +13,7 @@ mod sip;
 mod table;
 pub mod terminal;
 mod time;
+mod wake;
 
 pub use calendar::rfc3339;
 pub use fnv::fnv;
@@ -23,3 +24,4 @@ pub use proxy_protocol::{is_proxy_header, may_be_proxy_header};
 pub use sip::{Sip, sip_hash};
 pub use table::Table;
 pub use time::{Micros, Unix};
+pub use wake::Wake;

@@ -3,6 +3,7 @@
 //! The agent has real-time priority. If it waited for a lock, or spun, while an ordinary thread holds the lock without
 //! a processor, the node would fall silent. So ordinary threads lock, and the agent only tries to.
 
+use evergate_base::Wake;
 use evergate_sys::Waker;
 use std::sync::{Mutex, PoisonError, TryLockError};
 

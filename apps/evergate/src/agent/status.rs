@@ -2,7 +2,7 @@
 //!
 //! The agent publishes a [`ClusterStatus`] a few times a second and after every event. Readers never block the agent.
 
-use crate::latency_histogram::TimesStatus;
+use evergate_worker::TimesStatus;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

@@ -3,8 +3,8 @@
 use super::output;
 use super::{RemoteArgs, remote};
 use crate::agent::status::{ClusterStatus, CutOff, FailoverStatus, NodeStatus, Quorum, UnreachableAddress};
-use crate::latency_histogram::TimesStatus;
 use evergate_base::Table;
+use evergate_worker::TimesStatus;
 
 pub(super) fn key() -> u8 {
     output::text(&format!("{}\n", crate::agent::fresh_key()))

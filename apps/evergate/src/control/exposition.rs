@@ -3,7 +3,7 @@
 //! They differ here in two places: OpenMetrics names a counter's family without the `_total` of its samples, and ends
 //! with `# EOF`. Invariant: the samples of a family follow each other, after its HELP and TYPE.
 
-use crate::latency_histogram::TimesStatus;
+use evergate_worker::TimesStatus;
 use std::fmt::{Display, Write};
 
 /// The two text formats.
@@ -145,7 +145,7 @@ fn write_sample(text: &mut String, labels: &[(&str, &str)], value: impl Display)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::latency_histogram::TimesWithin;
+    use evergate_worker::TimesWithin;
 
     fn document(form: Form) -> String {
         let mut exposition = Exposition::new(form);

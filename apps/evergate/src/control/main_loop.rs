@@ -211,6 +211,7 @@ impl Main {
             started_unix_s: evergate_sys::wall_clock_s(),
             workers: daemon.workers.iter().map(worker).collect(),
             shared: daemon.shared.clone(),
+            audit: daemon.audit.clone(),
             log_lines_unwritten: daemon.log_lines_unwritten(),
             draining: AtomicBool::new(false),
             reloads_succeeded: AtomicU64::new(0),

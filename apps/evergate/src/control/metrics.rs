@@ -4,7 +4,7 @@ use super::exposition::{Exposition, Family, Form};
 use super::published::Control;
 use super::status::{Counts, ServerStatus, Status};
 use crate::audit::Audit;
-use crate::worker::{Kind, Metric, Section, Value};
+use evergate_worker::{Kind, Metric, Section, Value};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,7 +18,7 @@ pub(super) fn metrics(control: &Control, form: Form) -> String {
     if let Some(cluster) = &control.cluster {
         super::metrics_cluster::cluster(&mut out, &control.cluster_status(cluster));
     }
-    if let Some(audit) = control.shared.audit.get() {
+    if let Some(audit) = &control.audit {
         audited(&mut out, audit);
     }
     let rules = control.rules();

@@ -6,16 +6,17 @@ use super::status::{
     CertificateStatus, Certificates, Connections, Counts, ListenerStatus, PoolStatus, Refused, Reloaded,
     Reloads, RuleStatus, Rules, ServerStatus, Servers, Status, Upgraded, WorkerStatus,
 };
+use crate::audit::Audit;
 use crate::health::Record;
-use crate::latency_histogram::TimesStatus;
-use crate::response_counts::ResponseCounts;
-use crate::server_state::{Generation, ServerRuntime};
-use crate::worker::{Counters, Shared};
 use evergate_base::rfc3339;
 use evergate_config::Config;
 use evergate_config::model::Listener;
 use evergate_crypto::CertifiedName;
 use evergate_rules::RuleSpec;
+use evergate_worker::TimesStatus;
+use evergate_worker::pools::ResponseCounts;
+use evergate_worker::pools::{Generation, ServerRuntime};
+use evergate_worker::{Counters, Shared};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -72,6 +73,7 @@ pub(super) struct Control {
     pub(super) started_unix_s: u64,
     pub(super) workers: Vec<WorkerView>,
     pub(super) shared: Arc<Shared>,
+    pub(super) audit: Option<Arc<Audit>>,
     /// Lines of the access log that could not be written.
     pub(super) log_lines_unwritten: Arc<AtomicU64>,
     pub(super) draining: AtomicBool,

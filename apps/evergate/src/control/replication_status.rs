@@ -3,8 +3,8 @@
 use super::published::Control;
 use crate::agent::Handle;
 use crate::agent::status::{ClusterStatus, LagStatus, ReplicationStatus, StallStatus};
-use crate::latency_histogram::TimesStatus;
-use crate::worker::{Count, Counters, Lag};
+use evergate_worker::TimesStatus;
+use evergate_worker::{Count, Counters, Lag};
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 

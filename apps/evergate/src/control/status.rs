@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 pub use crate::health::HealthStatus;
-pub use crate::worker::Counts;
+pub use evergate_worker::Counts;
 
-use crate::latency_histogram::TimesStatus;
 use evergate_config::{Problem, Severity};
+use evergate_worker::TimesStatus;
 
 /// `GET /v1/status`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -138,9 +138,9 @@ pub struct SessionStatus {
     pub missed: u64,
 }
 
-impl From<crate::session_balancer::Counts> for SessionStatus {
-    fn from(counts: crate::session_balancer::Counts) -> SessionStatus {
-        let crate::session_balancer::Counts { known, evicted, new, returned, missed } = counts;
+impl From<evergate_worker::pools::SessionCounts> for SessionStatus {
+    fn from(counts: evergate_worker::pools::SessionCounts) -> SessionStatus {
+        let evergate_worker::pools::SessionCounts { known, evicted, new, returned, missed } = counts;
         SessionStatus { known, evicted, new, returned, missed }
     }
 }

@@ -1,7 +1,7 @@
 //! File descriptors: the limit of this process, and the warning when it is low.
 
 use crate::control::console;
-use crate::worker::files_for_clients;
+use evergate_worker::files_for_clients;
 
 /// Descriptors for other purposes than connections, roughly: listeners, workers, checks, idle connections to servers.
 const FILES_BESIDE: u64 = 1024;

@@ -3,7 +3,7 @@
 //! The last owner of a generation frees it, which takes a tenth of a second with 100,000 rules. All connections of a
 //! worker would stand still for that time, so the last owner is always this list.
 
-use crate::server_state::Generation;
+use evergate_worker::pools::Generation;
 use std::sync::Arc;
 
 /// Oldest first.

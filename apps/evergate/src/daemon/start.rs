@@ -8,14 +8,16 @@ use crate::agent::{self, Startup};
 use crate::audit::Audit;
 use crate::generation::{Assembled, CarriedState, assemble};
 use crate::listen::bind_all;
-use crate::server_state::Generation;
 use crate::upgrade::{Inheritance, adopt_servers, prefer_known};
 use crate::worker::replication::Joining;
-use crate::worker::{Bounds, Command, ListenerSocket, Settings, Shared, Watchdog, Worker};
+use crate::worker::{Bounds, Command, ListenerSocket, Settings, Worker};
 use anyhow::{Context, Result};
+use evergate_base::Wake;
 use evergate_config::Config;
 use evergate_config::model::Timeouts;
 use evergate_sys::{Account, Keepalive};
+use evergate_worker::pools::Generation;
+use evergate_worker::{Shared, Watchdog};
 use std::mem::take;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -66,10 +68,9 @@ impl Daemon {
         };
         let writer = become_user(&config, account)?;
         // Its threads and files are those of the configured user.
-        if let Some(audit) = config.audit.as_ref().map(Audit::start).transpose()? {
-            let _ = shared.audit.set(audit);
-        }
-        let workers = start_workers(&config, &generation, &shared, writer.as_ref(), ground.as_ref())?;
+        let audit = config.audit.as_ref().map(Audit::start).transpose()?;
+        let workers =
+            start_workers(&config, &generation, &shared, audit.as_ref(), writer.as_ref(), ground.as_ref())?;
         shared.inheriting.store(streams.len(), Ordering::Relaxed);
         let mut agent = ground.map(|ground| start_agent(ground, &workers)).transpose()?;
         if let Some(agent) = &mut agent {
@@ -86,6 +87,7 @@ impl Daemon {
             bound,
             metrics: None,
             shared,
+            audit,
             retired: Retired::default(),
             keep,
             writer,
@@ -109,7 +111,8 @@ fn share(config: &Config) -> Arc<Shared> {
 fn adopt(inherited: &mut Inheritance, generation: &Arc<Generation>, shared: &Shared) -> Places {
     let Inheritance { offer, bound, listeners, streams, .. } = inherited;
     adopt_servers(generation, &offer.servers);
-    offer.sessions.iter().cloned().for_each(|session| shared.sessions.keep(session));
+    let now_s = evergate_sys::wall_clock_s();
+    offer.sessions.iter().cloned().for_each(|session| shared.sessions.keep(session, now_s));
     shared.room.hold_back(offer.descriptors);
     Places { bound: take(bound), sockets: take(listeners), streams: take(streams) }
 }
@@ -174,6 +177,7 @@ fn start_workers(
     config: &Config,
     generation: &Arc<Generation>,
     shared: &Arc<Shared>,
+    audit: Option<&Arc<Audit>>,
     writer: Option<&Writer>,
     ground: Option<&Startup>,
 ) -> Result<Vec<WorkerHandle>> {
@@ -188,7 +192,7 @@ fn start_workers(
         })
     };
     (0..count)
-        .map(|index| start_worker(index, generation, &settings, shared, writer, joining(index)))
+        .map(|index| start_worker(index, generation, &settings, shared, audit, writer, joining(index)))
         .collect()
 }
 
@@ -212,6 +216,7 @@ fn start_worker(
     generation: &Arc<Generation>,
     settings: &Settings,
     shared: &Arc<Shared>,
+    audit: Option<&Arc<Audit>>,
     writer: Option<&Writer>,
     joining: Option<Joining>,
 ) -> Result<WorkerHandle> {
@@ -219,6 +224,9 @@ fn start_worker(
     let lines = writer.map(Writer::sender);
     let mut worker = Worker::new(generation, settings.clone(), shared.clone(), received, lines)
         .context("cannot set up a worker: is epoll allowed here, and are there file descriptors left?")?;
+    if let Some(audit) = audit {
+        worker.set_audit(audit);
+    }
     if let Some(joining) = joining {
         worker.join(joining);
     }

@@ -1,12 +1,14 @@
 //! The pools of a generation as the workers use them, and the state that they carry over from the generation before.
 
+use super::recipe::recipe_of;
 use super::{CarriedState, Change, stable_hash};
-use crate::server_state::{Generation, PoolRuntime, ServerRuntime};
-use crate::session_balancer::{Recipe, Sessions};
-use crate::wait_queue::WaitQueues;
+use evergate_base::Micros;
 use evergate_base::fnv;
 use evergate_config::model::{Pool as PoolConfig, Server as ServerConfig};
 use evergate_config::{Machine, World};
+use evergate_worker::pools::Sessions;
+use evergate_worker::pools::WaitQueues;
+use evergate_worker::pools::{Generation, PoolRuntime, ServerRuntime};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -52,12 +54,13 @@ fn sessions(
     servers: &[Arc<ServerRuntime>],
     known: Option<&Arc<PoolRuntime>>,
 ) -> Option<Arc<Sessions>> {
-    let recipe = Recipe::of(pool, servers)?;
+    let recipe = recipe_of(pool, servers)?;
     let former = known.and_then(|known| Some((known, known.sessions.as_ref()?)));
+    let now = Micros(evergate_sys::monotonic_us());
     Some(match former {
         Some((_, former)) if *former.recipe() == recipe => former.clone(),
         Some((known, former)) if former.recipe().has_policy_of(&recipe) => {
-            Arc::new(Sessions::succeeding(recipe, servers, former, &known.servers))
+            Arc::new(Sessions::succeeding(recipe, servers, former, &known.servers, now))
         }
         _ => Arc::new(Sessions::new(recipe, servers)),
     })

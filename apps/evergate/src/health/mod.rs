@@ -21,10 +21,10 @@ pub(crate) use probe::is_of_machine;
 pub use threshold::{HealthStatus, Record, Transition};
 
 use crate::control::console;
-use crate::server_state::{Generation, ServerRuntime};
 use crate::upgrade::{OfferedServer, adopted};
 use evergate_config::Config;
 use evergate_config::model::Health;
+use evergate_worker::pools::{Generation, ServerRuntime};
 use local_errors::Shortage;
 use probe::{Failure, Probe};
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! State of the servers that a process, or a generation, passes to the next.
 
 use super::OfferedServer;
-use crate::server_state::{Generation, ServerRuntime};
 use evergate_config::Config;
+use evergate_worker::pools::{Generation, ServerRuntime};
 use std::sync::atomic::Ordering;
 
 /// State of the servers.

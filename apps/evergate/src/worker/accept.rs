@@ -3,6 +3,7 @@
 use super::evict::Outcome;
 use super::slab::Source;
 use super::{Client, ListenerSocket, Worker, canonical};
+use crate::control::console;
 use evergate_connection::{Accepted, Connection, Otherwise};
 use evergate_replication::ConnectionId;
 use std::net::SocketAddr;
@@ -55,6 +56,17 @@ impl Worker {
         keepalive.outlast(patience);
         // The connection works without it.
         let _ = evergate_sys::set_keepalive(socket.as_raw_fd(), Some(keepalive));
+    }
+
+    /// Logs a failure to accept connections, once per shortage.
+    pub(super) fn log_shortage(&self, why: &dyn std::fmt::Display) {
+        if self.shared.room.begins(self.now) {
+            console::warning(format_args!(
+                "accept_failed: not accepting more connections: {why}; idle connections are closed for new clients, \
+                 and without idle ones clients wait in the kernel's queue; raise the limit of open files \
+                 (LimitNOFILE=, ulimit -n), or lower limits.connections_max"
+            ));
+        }
     }
 
     /// Accepts again on listeners that were paused.
@@ -137,7 +149,7 @@ impl Worker {
                             "{fd} file descriptors are in use, and the last ones are kept for servers, health \
                                                 checks and operators"
                         );
-                        self.shared.room.log_shortage(self.now, &why);
+                        self.log_shortage(&why);
                     }
                     self.accept(index, socket, address);
                 }
@@ -154,7 +166,7 @@ impl Worker {
                     }
                 }
                 Err(error) => {
-                    self.shared.room.log_shortage(self.now, &error);
+                    self.log_shortage(&error);
                     self.pause(index);
                     return false;
                 }

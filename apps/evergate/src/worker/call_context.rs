@@ -1,14 +1,14 @@
 //! Context of a call: the connection's access to its worker.
 
-use super::evict::Peer;
 use super::limits::{Hold, is_crowded};
-use super::{Counters, NamedSessions, Shared};
 use crate::audit::Sealer;
-use crate::server_state::Generation;
 use evergate_base::Micros;
 use evergate_base::session::{Sealed, SessionId};
 use evergate_connection::{Birth, ConnectionHost, LoggedHeaders, Snapshot};
 use evergate_rules::RuleId;
+use evergate_worker::Peer;
+use evergate_worker::pools::Generation;
+use evergate_worker::{Counters, NamedSessions, Shared};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -72,7 +72,7 @@ impl ConnectionHost for CallContext<'_> {
     }
 
     fn session(&mut self, id: &SessionId) -> Option<Sealed> {
-        let found = self.sessions.find(id);
+        let found = self.sessions.find(id, evergate_sys::wall_clock_s());
         let counters = self.counters;
         if found.is_some() { &counters.session_ids_found } else { &counters.session_ids_missed }.add(1);
         found

@@ -1,8 +1,8 @@
 //! Commands of the control plane to a worker.
 
-use crate::server_state::Generation;
 use crate::upgrade::Progress;
 use evergate_sys::Keepalive;
+use evergate_worker::pools::Generation;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;

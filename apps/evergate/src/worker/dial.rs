@@ -3,11 +3,11 @@
 use super::slab::Key;
 use super::upstreams::{Upstream, Waiting};
 use super::{Current, Worker};
-use crate::server_state::{PoolRuntime, ServerRuntime};
-use crate::session_balancer::{Handed, Sessions};
 use evergate_balance::{ServerLoad, bounded_server, source_key, source_server};
 use evergate_base::Micros;
 use evergate_connection::ServerHint;
+use evergate_worker::pools::{Handed, Sessions};
+use evergate_worker::pools::{PoolRuntime, ServerRuntime};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -84,7 +84,7 @@ impl Worker {
             Some((server, handed)) => self.connect(key, leg, &pool_runtime, server, handed, reuse),
             None => {
                 let rank = self.rank(key, &pool_runtime);
-                let place = pool_runtime.lines.join(wish, rank, &self.waker, &self.shared);
+                let place = pool_runtime.lines.join(wish, rank, self.waker.clone(), &self.shared);
                 let tried = tried.to_vec();
                 let waiting = Waiting { client: key, leg, pool, hint, wish, tried, reuse, rank, place };
                 self.enqueue(index, &pool_runtime, waiting);
@@ -192,7 +192,7 @@ impl Worker {
             self.loads.extend((0..).zip(&runtime.servers).map(|(index, server)| {
                 load_of(runtime, index as usize, may(index) && server.is_eligible(), self.now)
             }));
-            sessions.choose(client, &runtime.servers, &self.loads, random)
+            sessions.choose(client, &runtime.servers, &self.loads, random, self.now)
         };
         let untried = among(&|index| !tried.contains(&index));
         let (server, handed) = match untried {
@@ -265,7 +265,7 @@ impl Worker {
         let idle = if reuse { self.take_idle(server.id, bucket, pool.tls_fingerprint) } else { None };
         if let Some(idle) = idle {
             if let Some(handed) = handed {
-                handed.on_connected();
+                handed.on_connected(self.now);
             }
             return self.reuse((key, leg), idle, index, counted);
         }

@@ -7,22 +7,19 @@
 //! Invariants: the place of an evicted connection is free at once. Its socket is closed at once too, except where
 //! backups have to learn of the end, or bytes still wait: at most [`ENDING_MAX`] such connections per worker.
 
+use super::Worker;
 use super::limits::Share;
 use super::slab::{Key, Source};
-use super::{Counters, LimitKey, Worker};
 use evergate_base::Micros;
 use evergate_connection::{Activity, GroupId, Otherwise};
-use evergate_sys::Waker;
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use evergate_worker::{LimitKey, ORDERS_MAX, Order};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
 /// Evicted connections of a worker that have not ended yet, at most.
 const ENDING_MAX: usize = 256;
 /// Most candidates examined for one eviction: those that turn out to be active are skipped.
 const CANDIDATES_MAX: usize = 64;
-/// Orders under way in the process.
-const ORDERS_MAX: usize = 64;
 /// An order that no worker could follow is dropped after this time.
 const ORDER_TIME: Micros = Micros::from_ms(1_000);
 
@@ -35,77 +32,6 @@ pub(super) enum Outcome {
     Ordered,
     /// No connection can be evicted.
     None,
-}
-
-/// Evictions that workers order from each other.
-#[derive(Debug, Default)]
-pub struct Orders {
-    list: Mutex<VecDeque<Order>>,
-    /// Length of the list, for workers that only look.
-    count: AtomicUsize,
-    workers: Mutex<Vec<Peer>>,
-}
-
-/// A worker of the process.
-#[derive(Clone, Debug)]
-pub(super) struct Peer {
-    pub(super) waker: Arc<Waker>,
-    pub(super) counters: Arc<Counters>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-struct Order {
-    /// The limit; none is the process's.
-    limit: Option<LimitKey>,
-    otherwise: Otherwise,
-    /// The worker that needs the place.
-    by: usize,
-    until: Micros,
-}
-
-impl Orders {
-    /// Adds a worker; returns its number.
-    pub(super) fn enlist(&self, peer: Peer) -> usize {
-        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        workers.push(peer);
-        workers.len() - 1
-    }
-
-    pub(super) fn workers(&self) -> Vec<Peer> {
-        self.workers.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn list(&self) -> MutexGuard<'_, VecDeque<Order>> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether there is an order.
-    pub(super) fn are_there(&self) -> bool {
-        self.count.load(Ordering::Relaxed) > 0
-    }
-
-    /// Adds an order if `evictable` connections count against its limit and fewer orders do.
-    fn add(&self, order: Order, evictable: usize, now: Micros) -> bool {
-        let mut list = self.list();
-        list.retain(|other| other.until > now);
-        let before = list.iter().filter(|other| other.limit == order.limit).count();
-        let is_added = list.len() < ORDERS_MAX && before < evictable;
-        if is_added {
-            list.push_back(order);
-        }
-        self.count.store(list.len(), Ordering::Relaxed);
-        is_added
-    }
-
-    /// Takes the first order of another worker that `config_compatible`.
-    fn take(&self, me: usize, now: Micros, config_compatible: impl Fn(&Order) -> bool) -> Option<Order> {
-        let mut list = self.list();
-        list.retain(|order| order.until > now);
-        let index = list.iter().position(|order| order.by != me && config_compatible(order));
-        let order = index.and_then(|index| list.remove(index));
-        self.count.store(list.len(), Ordering::Relaxed);
-        order
-    }
 }
 
 impl Worker {
@@ -249,30 +175,5 @@ impl Worker {
                 self.check_fd_reserve();
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn order(by: usize, until: u64) -> Order {
-        Order { limit: None, otherwise: Otherwise::Refused, by, until: Micros(until) }
-    }
-
-    #[test]
-    fn orders_are_bounded_by_candidates_and_time() {
-        let orders = Orders::default();
-        let now = Micros(5);
-        assert!(!orders.add(order(0, 10), 0, now), "no candidates");
-        assert!(orders.add(order(0, 10), 1, now) && orders.are_there());
-        assert!(!orders.add(order(1, 11), 1, now), "the one candidate is ordered already");
-        assert!(orders.take(0, now, |_| true).is_none(), "a worker's own order");
-        assert!(orders.take(1, now, |_| false).is_none());
-        assert_eq!(orders.take(1, now, |_| true), Some(order(0, 10)));
-        assert!(!orders.are_there());
-        let added = (0..100).filter(|_| orders.add(order(0, 10), usize::MAX, now)).count();
-        assert_eq!(added, ORDERS_MAX);
-        assert!(orders.take(1, Micros(10), |_| true).is_none() && !orders.are_there(), "their time is over");
     }
 }

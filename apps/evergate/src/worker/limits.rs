@@ -7,12 +7,13 @@
 //! dropped or evicted.
 
 use super::evict::Outcome;
-use super::shared::Tally;
 use super::slab::Key;
-use super::{LimitKey, Settings, Worker};
-use crate::rate_limit::source_of;
+use super::{Settings, Worker};
 use evergate_base::Micros;
 use evergate_connection::{Activity, EvictionQueue, GroupId, Otherwise};
+use evergate_worker::LimitKey;
+use evergate_worker::Tally;
+use evergate_worker::pools::source_of;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;

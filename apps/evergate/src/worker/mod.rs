@@ -14,7 +14,6 @@ mod call_context;
 mod clients;
 mod close_notify;
 mod command;
-mod counters;
 mod dial;
 mod effects;
 mod event_batching;
@@ -22,37 +21,23 @@ mod evict;
 #[cfg(test)]
 #[path = "../../tests/worker/faults.rs"]
 mod faults;
-mod fd_reserve;
 mod limits;
 mod panic_guard;
 mod queue;
 mod read_interest;
 mod relay;
 pub mod replication;
-mod session_id_cache;
-mod shared;
 mod slab;
 mod timer_wheel;
 mod upgrade;
 mod upgrade_frames;
 mod upstreams;
-mod watchdog;
 
 pub use command::{Bounds, Command, ListenerSocket, Settings};
-pub use counters::{
-    CLASSES, Classes, Count, Counted, Counters, Counts, Kind, Lag, Metric, ReplicationCounts, Section, Value,
-    class_of,
-};
-pub use evict::Orders;
-pub use fd_reserve::{FdReserve, files_for_clients};
-pub use session_id_cache::NamedSessions;
-pub use shared::{LimitKey, Shared, Tally};
 pub use upgrade::end_stream;
-pub use watchdog::Watchdog;
 
 use crate::access_log::LineSender;
-use crate::audit::Sealer;
-use crate::server_state::Generation;
+use crate::audit::{Audit, Sealer};
 use call_context::{CallContext, Crowd};
 use clients::{Client, Pipes};
 use event_batching::{EventBatching, Mark};
@@ -62,6 +47,8 @@ use evergate_connection::{Connection, Effects, Io, Scratch};
 use evergate_membership::Bucket;
 use evergate_replication::NextTurn;
 use evergate_sys::{Epoll, Pipe, Waker};
+use evergate_worker::pools::Generation;
+use evergate_worker::{Counters, Peer, Shared, Watchdog};
 use slab::{Key, Slab, Source};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
@@ -123,7 +110,7 @@ pub struct Worker {
     settings: Settings,
     limits: limits::Limits,
     /// All workers of the process, and the number of this one among them.
-    peers: Vec<evict::Peer>,
+    peers: Vec<Peer>,
     number: usize,
     shared: Arc<Shared>,
     counters: Arc<Counters>,
@@ -160,7 +147,7 @@ impl Worker {
         // The clock of the machine: a connection that moves to another process keeps its deadlines.
         let now = Micros(evergate_sys::monotonic_us());
         let counters = Arc::new(Counters::default());
-        let number = shared.orders.enlist(evict::Peer { waker: waker.clone(), counters: counters.clone() });
+        let number = shared.orders.enlist(Peer { waker: waker.clone(), counters: counters.clone() });
         let seed = u64::from_le_bytes(evergate_crypto::random_bytes::<8>());
         Ok(Worker {
             epoll,
@@ -187,7 +174,7 @@ impl Worker {
             limits: limits::Limits::default(),
             peers: Vec::new(),
             number,
-            sealer: shared.audit.get().cloned().map(Sealer::new),
+            sealer: None,
             shared,
             counters,
             lines,
@@ -209,6 +196,11 @@ impl Worker {
     /// Makes it one of a cluster's; before [`Worker::run`].
     pub fn join(&mut self, joining: replication::Joining) {
         self.joining = Some(joining);
+    }
+
+    /// Lets it seal the secrets of audited connections; before [`Worker::run`].
+    pub fn set_audit(&mut self, audit: &Arc<Audit>) {
+        self.sealer = Some(Sealer::new(audit.clone()));
     }
 
     /// Ends the worker's wait from another thread.

@@ -1,9 +1,10 @@
 //! Panic guards: a defect that one peer can trigger must not affect other connections, so each step for a connection is
 //! guarded.
 
+use super::Worker;
 use super::slab::{Key, Source};
-use super::{Counters, Worker};
 use evergate_connection::Scratch;
+use evergate_worker::Counters;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs one step of many. A panic loses the subject of this step only.

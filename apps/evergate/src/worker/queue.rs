@@ -3,8 +3,8 @@
 use super::Worker;
 use super::slab::{Key, Source};
 use super::upstreams::Waiting;
-use crate::server_state::{PoolRuntime, ServerRuntime};
 use evergate_base::Micros;
+use evergate_worker::pools::{PoolRuntime, ServerRuntime};
 use std::sync::atomic::Ordering;
 
 impl Worker {
@@ -91,7 +91,7 @@ impl Worker {
             let wished = waiting.wish.and_then(|wish| runtime.servers.get(wish as usize));
             if wished.is_some_and(|server| !server.is_up()) {
                 waiting.wish = None;
-                waiting.place = runtime.lines.join(None, waiting.rank, &self.waker, &self.shared);
+                waiting.place = runtime.lines.join(None, waiting.rank, self.waker.clone(), &self.shared);
             }
         }
     }

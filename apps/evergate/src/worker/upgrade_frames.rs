@@ -22,7 +22,7 @@ pub(super) struct UpgradeFrame {
     /// When the connection got its server, and when the server's response began; 0 before that.
     pub(super) used_since: u64,
     pub(super) answered_at: u64,
-    /// Destination and settings of the server connection: [`crate::server_state::ServerRuntime::way`].
+    /// Destination and settings of the server connection: [`evergate_worker::pools::ServerRuntime::way`].
     pub(super) way: u64,
     /// Bytes inside the pipes.
     pub(super) down: u64,

@@ -3,14 +3,14 @@
 use super::replication::GatedLeg;
 use super::slab::{Key, Source};
 use super::{Worker, dial};
-use crate::server_state::ServerRuntime;
-use crate::session_balancer::Handed;
-use crate::wait_queue::WaitTicket;
 use evergate_base::Micros;
 use evergate_connection::{Failure, ServerHint};
 use evergate_membership::Bucket;
 use evergate_sys::{Event, Transfer};
 use evergate_tls::Records;
+use evergate_worker::pools::Handed;
+use evergate_worker::pools::ServerRuntime;
+use evergate_worker::pools::WaitTicket;
 use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(super) struct Upstream {
     pub(super) used_since: Micros,
     /// When its server began to answer.
     pub(super) answered_at: Option<Micros>,
-    /// Fingerprint of its TLS settings: [`crate::server_state::PoolRuntime::tls_fingerprint`].
+    /// Fingerprint of its TLS settings: [`evergate_worker::pools::PoolRuntime::tls_fingerprint`].
     pub(super) tls_fingerprint: u64,
     pub(super) connecting: bool,
     /// It has carried other requests.
@@ -164,7 +164,7 @@ impl Worker {
                 Ok(()) => {
                     upstream.connecting = false;
                     if let Some(handed) = upstream.handed.take() {
-                        handed.on_connected();
+                        handed.on_connected(self.now);
                     }
                     let index = upstream.index;
                     self.gate_server(client, key, leg);

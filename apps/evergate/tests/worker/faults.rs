@@ -3,14 +3,15 @@
 //! `inject_panic` stands where every call into a connection passes, `inject_loop_panic` where every turn begins,
 //! outside the guard, and where each second does; they exist in test builds only.
 
+use super::Command;
 use super::slab::Source;
 use super::upgrade_frames::{CONFIRMED, END};
-use super::{Command, Counters};
 use crate::daemon::Daemon;
-use crate::server_state::ServerRuntime;
 use crate::upgrade::{Link, Offered, Progress};
 use evergate_bpf::Flow;
 use evergate_config::{Config, parse};
+use evergate_worker::Counters;
+use evergate_worker::pools::ServerRuntime;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;

@@ -17,12 +17,13 @@ use crate::worker::faults;
 use crate::worker::panic_guard::catch_panic;
 use crate::worker::slab::{Key, Source};
 use crate::worker::upstreams::Upstream;
-use crate::worker::{CallContext, Client, Watchdog, Worker, canonical};
+use crate::worker::{CallContext, Client, Worker, canonical};
 use evergate_base::Micros;
 use evergate_bpf::{Leases, Slot};
 use evergate_connection::{Accepted, Connection, Failure, Io, ResumedLeg};
 use evergate_membership::{Bucket, OwnershipStart, Role};
 use evergate_replication::{ConnectionId, ConnectionState, LegFacts, ReplicatedConnection, ResumePoint};
+use evergate_worker::Watchdog;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 

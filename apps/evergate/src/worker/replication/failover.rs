@@ -12,13 +12,14 @@ use super::recovering::RecoveringConnection;
 use super::reprotect::Failover;
 use crate::agent::{FailoverOrder, Resumed};
 use crate::control::console;
+use crate::worker::Worker;
 #[cfg(test)]
 use crate::worker::faults;
 use crate::worker::panic_guard::catch_panic;
-use crate::worker::{Counters, Watchdog, Worker};
 use evergate_bpf::{Leases, Slot};
 use evergate_membership::{Bucket, Term};
 use evergate_replication::Recovered;
+use evergate_worker::{Counters, Watchdog};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Instant;
 

@@ -6,10 +6,10 @@
 
 use crate::agent::Report;
 use crate::worker::Worker;
-use crate::worker::counters::{BYTES_PER_US, Counters};
 use crate::worker::slab::Key;
 use evergate_base::Micros;
 use evergate_membership::{BUCKETS, Bucket};
+use evergate_worker::{BYTES_PER_US, Counters};
 
 /// Cost of one turn of one connection: a request takes about four.
 const TURN_US: u64 = 5;

@@ -2,8 +2,8 @@
 
 use super::Cluster;
 use super::recovering::{Leg, RecoveringConnection};
-use crate::worker::Watchdog;
 use evergate_bpf::PeerPosition;
+use evergate_worker::Watchdog;
 use std::time::{Duration, Instant};
 
 /// Most probes per peer, and their interval. A peer without an answer by then counts as silent. Where probing all peers

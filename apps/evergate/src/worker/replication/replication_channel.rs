@@ -3,11 +3,11 @@
 //! TLS 1.3 with the cluster's own key at both ends (see `evergate_crypto::channel`). Any error closes the channel, and
 //! the other side counts as gone until a new one is made.
 
-use crate::worker::Lag;
 use evergate_base::Micros;
 use evergate_membership::{Bucket, Term};
 use evergate_replication::{Answer, Frame, Sender, SenderError};
 use evergate_sys::Transfer;
+use evergate_worker::Lag;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -79,7 +79,7 @@ impl Worker {
 
     /// Stops accepting channels for a moment: an immediate retry would return the same error endlessly.
     fn pause_channels(&mut self, error: &io::Error) {
-        self.shared.room.log_shortage(self.now, error);
+        self.log_shortage(error);
         self.counters.reason("accept_failed");
         let Some(cluster) = &mut self.cluster else { return };
         cluster.channels_paused =

@@ -12,14 +12,15 @@ use super::early_segments::EarlySegments;
 use super::recovering::RecoveringConnection;
 use super::replication_channel::Notice;
 use crate::agent::{Report, Resumed};
+use crate::worker::Worker;
 #[cfg(test)]
 use crate::worker::faults;
 use crate::worker::panic_guard::catch_panic;
-use crate::worker::{Watchdog, Worker};
 use evergate_base::Micros;
 use evergate_bpf::Flow;
 use evergate_membership::{Bucket, MemberSet, NodeId, OwnershipStart, Role};
 use evergate_replication::{ConnectionId, Frame};
+use evergate_worker::Watchdog;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 

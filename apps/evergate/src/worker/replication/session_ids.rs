@@ -7,10 +7,11 @@
 //! Withdrawals are always sent.
 
 use super::Cluster;
-use crate::worker::{NamedSessions, Worker};
+use crate::worker::Worker;
 use evergate_base::session::{KeptSession, SessionId};
 use evergate_membership::{NodeId, Role};
 use evergate_replication::{Frame, SessionNews};
+use evergate_worker::NamedSessions;
 use std::collections::BTreeSet;
 
 /// News of new sessions that a turn takes, in bytes.
@@ -44,7 +45,7 @@ impl Worker {
                 self.counters.reason("session_id_not_replicated");
             }
         }
-        self.shared.sessions.keep(session);
+        self.shared.sessions.keep(session, evergate_sys::wall_clock_s());
     }
 
     /// No client may resume this session any more.
@@ -53,15 +54,17 @@ impl Worker {
             cluster.news.list.push(SessionNews::Withdrawn(id));
             cluster.news.withdrew = true;
         }
-        self.shared.sessions.withdraw(id);
+        self.shared.sessions.withdraw(id, evergate_sys::wall_clock_s());
     }
 
     /// Applies the sessions and withdrawals of another node.
     pub(super) fn take_session_news(&mut self, news: Vec<SessionNews>) {
         for news in news {
             match news {
-                SessionNews::Kept(session) => self.shared.sessions.keep(session),
-                SessionNews::Withdrawn(id) => self.shared.sessions.withdraw(id),
+                SessionNews::Kept(session) => {
+                    self.shared.sessions.keep(session, evergate_sys::wall_clock_s())
+                }
+                SessionNews::Withdrawn(id) => self.shared.sessions.withdraw(id, evergate_sys::wall_clock_s()),
             }
         }
     }

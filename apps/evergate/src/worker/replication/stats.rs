@@ -4,9 +4,9 @@
 //! replica elsewhere is looked up on demand. Nothing here costs anything per request.
 
 use super::Cluster;
-use crate::worker::{Count, Counters, Lag, ReplicationCounts};
 use evergate_base::Micros;
 use evergate_membership::{BUCKETS, Bucket, Role};
+use evergate_worker::{Count, Counters, Lag, ReplicationCounts};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 

@@ -12,7 +12,8 @@ use std::sync::{Mutex, PoisonError};
 /// per microsecond.
 const RESPONSE_US: u64 = 10;
 const CONNECTION_US: u64 = 100;
-pub(super) const BYTES_PER_US: u64 = 3000;
+/// Bytes read, processed and written per microsecond, as an estimate.
+pub const BYTES_PER_US: u64 = 3000;
 
 /// A count that only its worker increases.
 #[derive(Debug, Default)]

@@ -1,7 +1,8 @@
 //! Cache of the TLS 1.2 sessions that clients without tickets resume by their ids: one for all workers of the process.
 //!
 //! A client may return to any worker, so the cache is shared. Its lock is held for a lookup, next to a handshake that
-//! costs a hundred times as much, and is not taken while the cache is empty: few clients need it.
+//! costs a hundred times as much, and is not taken while the cache is empty: few clients need it. `unix_s` is the time
+//! in seconds since 1970.
 
 use evergate_base::session::{KeptSession, Sealed, SessionId};
 use evergate_tls::SessionCache;
@@ -22,21 +23,21 @@ impl NamedSessions {
     }
 
     /// The session stored under this id.
-    pub fn find(&self, id: &SessionId) -> Option<Sealed> {
+    pub fn find(&self, id: &SessionId, unix_s: u64) -> Option<Sealed> {
         if self.is_empty() {
             return None;
         }
-        self.lock().find(id, evergate_sys::wall_clock_s()).cloned()
+        self.lock().find(id, unix_s).cloned()
     }
 
     /// Keeps a session.
-    pub fn keep(&self, session: KeptSession) {
-        self.change(|cache| cache.keep(session, evergate_sys::wall_clock_s()));
+    pub fn keep(&self, session: KeptSession, unix_s: u64) {
+        self.change(|cache| cache.keep(session, unix_s));
     }
 
     /// Removes an aborted session, which must not be resumed.
-    pub fn withdraw(&self, id: SessionId) {
-        self.change(|cache| cache.withdraw(id, evergate_sys::wall_clock_s()));
+    pub fn withdraw(&self, id: SessionId, unix_s: u64) {
+        self.change(|cache| cache.withdraw(id, unix_s));
     }
 
     /// Number of sessions.

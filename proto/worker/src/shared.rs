@@ -1,12 +1,12 @@
 //! State shared by the workers of a process.
 
-use super::evict::Orders;
-use super::{FdReserve, NamedSessions};
-use crate::audit::Audit;
+use crate::fd_reserve::FdReserve;
+use crate::orders::Orders;
+use crate::session_id_cache::NamedSessions;
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, OnceLock};
 
 /// State shared by the workers of a process.
 #[derive(Debug, Default)]
@@ -23,8 +23,6 @@ pub struct Shared {
     pub sessions: NamedSessions,
     /// How many descriptors are left.
     pub room: FdReserve,
-    /// Audited capture, if it is configured.
-    pub audit: OnceLock<Arc<Audit>>,
     /// Requests that wait for servers.
     pub waiting: AtomicUsize,
 }
@@ -43,6 +41,6 @@ pub struct Tally {
 pub enum LimitKey {
     /// Connections of a listener.
     Listener(Arc<str>),
-    /// Connections of a listener from one source ([`crate::rate_limit::source_of`]).
+    /// Connections of a listener from one source ([`crate::pools::source_of`]).
     Source(Arc<str>, IpAddr),
 }

@@ -1,6 +1,6 @@
 //! Responses of a pool or a listener by class of status, counted by all workers.
 
-use crate::worker::{CLASSES, class_of};
+use crate::counters::{CLASSES, class_of};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -9,18 +9,27 @@
 //! here; the distributor's memory is bounded. Not here: the choice of eligible servers (the worker's job), and the
 //! detection of dead servers (the health checks' job).
 
-mod recipe;
-
-pub use recipe::Recipe;
-
-use crate::server_state::ServerRuntime;
-use evergate_balance::{Arrival, Choice, Distributor, ServerLoad, SessionKey, source_key};
+use super::server_state::ServerRuntime;
+use evergate_balance::{
+    Arrival, Choice, Distributor, NodeCost, ServerLoad, SessionKey, SessionPolicy, Settings, source_key,
+};
 use evergate_base::Micros;
 use std::hash::{BuildHasher, RandomState};
+use std::mem::discriminant;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+
+/// Parameters of a [`Sessions`](Sessions). After a reload with the same recipe, the old one continues to serve.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recipe {
+    /// The distributor's settings.
+    pub settings: Settings,
+    /// Role of each server, in the order of the pool.
+    pub costs: Vec<NodeCost>,
+    /// The servers' ids, in the same order.
+    pub servers: Vec<u64>,
+}
 
 /// The sessions of a pool; see the module.
 #[derive(Debug)]
@@ -28,7 +37,6 @@ pub struct Sessions {
     recipe: Recipe,
     /// Keyed, so that no client can choose addresses that share a bucket of the table.
     hasher: RandomState,
-    started: Instant,
     state: Mutex<State>,
 }
 
@@ -64,6 +72,18 @@ pub struct Handed {
     choice: Choice,
 }
 
+impl Recipe {
+    /// Whether both choose in the same way, with whatever settings: then they remember the same things.
+    pub fn has_policy_of(&self, other: &Recipe) -> bool {
+        discriminant(&self.settings.policy) == discriminant(&other.settings.policy)
+    }
+
+    /// Whether a hash maps clients to servers, so that sessions need not be remembered.
+    pub fn is_by_hash(&self) -> bool {
+        matches!(self.settings.policy, SessionPolicy::BoundedHash { .. })
+    }
+}
+
 impl Sessions {
     /// Knows nothing yet.
     pub fn new(recipe: Recipe, servers: &[Arc<ServerRuntime>]) -> Sessions {
@@ -72,7 +92,7 @@ impl Sessions {
             losses: servers.iter().map(|server| server.losses.load(Ordering::Relaxed)).collect(),
             counts: Counts::default(),
         };
-        Sessions { recipe, hasher: RandomState::new(), started: Instant::now(), state: Mutex::new(state) }
+        Sessions { recipe, hasher: RandomState::new(), state: Mutex::new(state) }
     }
 
     /// Adopts the sessions of `former` whose servers still exist. The former configuration alone records connections
@@ -82,6 +102,7 @@ impl Sessions {
         servers: &[Arc<ServerRuntime>],
         former: &Sessions,
         former_servers: &[Arc<ServerRuntime>],
+        now: Micros,
     ) -> Sessions {
         let renumbered: Vec<Option<usize>> = former
             .recipe
@@ -90,10 +111,10 @@ impl Sessions {
             .map(|id| recipe.servers.iter().position(|other| other == id))
             .collect();
         let mut fresh = Sessions::new(recipe, servers);
-        (fresh.hasher, fresh.started) = (former.hasher.clone(), former.started);
+        fresh.hasher = former.hasher.clone();
         let known = {
             let mut state = former.lock();
-            state.notice_losses(former_servers, former.now());
+            state.notice_losses(former_servers, now);
             state.distributor.clone()
         };
         fresh
@@ -118,9 +139,9 @@ impl Sessions {
         servers: &[Arc<ServerRuntime>],
         loads: &[ServerLoad],
         random: u64,
+        now: Micros,
     ) -> Option<(usize, Box<Handed>)> {
         let key = self.key(client);
-        let now = self.now();
         let mut state = self.lock();
         state.notice_losses(servers, now);
         // A client without a known session offers none, as far as this node can detect.
@@ -157,10 +178,6 @@ impl Sessions {
         })
     }
 
-    fn now(&self) -> Micros {
-        Micros(self.started.elapsed().as_micros() as u64)
-    }
-
     /// A panic under the lock ends one connection and leaves numbers behind that are right or slightly old.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -182,8 +199,7 @@ impl State {
 
 impl Handed {
     /// The server took the connection: from now on it has the client's session.
-    pub fn on_connected(self) {
-        let now = self.sessions.now();
+    pub fn on_connected(self, now: Micros) {
         let (key, choice) = (self.key, &self.choice);
         self.sessions.lock().distributor.handle_finished(now, key, choice, choice.resumed);
     }
@@ -197,8 +213,15 @@ impl Handed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evergate_balance::{NodeCost, PickRule, Renewal, Scope, SessionPolicy, Settings};
+    use evergate_balance::{PickRule, Renewal, Scope};
     use std::net::Ipv4Addr;
+    use std::sync::atomic::AtomicU64;
+
+    /// A later time with each call.
+    fn now() -> Micros {
+        static LAST: AtomicU64 = AtomicU64::new(1_000_000);
+        Micros(LAST.fetch_add(1, Ordering::Relaxed))
+    }
 
     fn server(id: u64) -> Arc<ServerRuntime> {
         Arc::new(ServerRuntime::new(id, &format!("s{id}")))
@@ -247,8 +270,8 @@ mod tests {
 
     /// Sends a request of a client, which the server takes.
     fn serve(sessions: &Arc<Sessions>, servers: &[Arc<ServerRuntime>], from: IpAddr) -> usize {
-        let (server, handed) = sessions.choose(from, servers, &loads(servers), 0).unwrap();
-        handed.on_connected();
+        let (server, handed) = sessions.choose(from, servers, &loads(servers), 0, now()).unwrap();
+        handed.on_connected(now());
         server
     }
 
@@ -273,7 +296,7 @@ mod tests {
     #[test]
     fn only_a_server_that_took_the_connection_has_a_session() {
         let (servers, sessions) = three(STICKY);
-        let (_, handed) = sessions.choose(client(1), &servers, &loads(&servers), 0).unwrap();
+        let (_, handed) = sessions.choose(client(1), &servers, &loads(&servers), 0, now()).unwrap();
         assert_eq!(counts(&sessions).known, 0);
         handed.handle_lost();
         serve(&sessions, &servers, client(1));
@@ -284,7 +307,7 @@ mod tests {
     fn nothing_is_chosen_when_no_server_is_eligible() {
         let (servers, sessions) = three(STICKY);
         servers.iter().for_each(|server| server.handle_checked(false));
-        assert!(sessions.choose(client(1), &servers, &loads(&servers), 0).is_none());
+        assert!(sessions.choose(client(1), &servers, &loads(&servers), 0, now()).is_none());
         assert_eq!(counts(&sessions), Counts::default());
     }
 
@@ -326,7 +349,7 @@ mod tests {
         servers[2].handle_checked(true);
         let staying = [servers[2].clone(), servers[1].clone()];
         let recipe = recipe(SessionPolicy::Sslsard(Default::default()), &staying);
-        let successor = Arc::new(Sessions::succeeding(recipe, &staying, &sessions, &servers));
+        let successor = Arc::new(Sessions::succeeding(recipe, &staying, &sessions, &servers, now()));
         for (number, home) in (0..).zip(homes) {
             let before = counts(&successor);
             let server = serve(&successor, &staying, client(number));

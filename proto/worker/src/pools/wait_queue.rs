@@ -1,9 +1,8 @@
 //! Requests that wait for a server of a pool, in all workers together: the oldest goes first, whichever worker has
 //! room.
 
-use crate::worker::Shared;
-use evergate_base::Micros;
-use evergate_sys::Waker;
+use crate::shared::Shared;
+use evergate_base::{Micros, Wake};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,7 +32,7 @@ struct WaitQueue {
 #[derive(Debug, Default)]
 struct Places {
     /// By rank and number: which worker holds the request.
-    waiting: BTreeMap<(usize, u64), Arc<Waker>>,
+    waiting: BTreeMap<(usize, u64), Arc<dyn Wake>>,
     /// Whose turn it is, and since when its worker knows.
     called: Option<((usize, u64), Micros)>,
 }
@@ -68,7 +67,7 @@ impl WaitQueues {
         &self,
         wish: Option<u32>,
         rank: usize,
-        waker: &Arc<Waker>,
+        waker: Arc<dyn Wake>,
         shared: &Arc<Shared>,
     ) -> WaitTicket {
         self.of(wish).join((rank, self.next.fetch_add(1, Ordering::Relaxed)), waker, shared)
@@ -104,11 +103,11 @@ impl WaitQueue {
     fn join(
         self: &Arc<WaitQueue>,
         key: (usize, u64),
-        waker: &Arc<Waker>,
+        waker: Arc<dyn Wake>,
         shared: &Arc<Shared>,
     ) -> WaitTicket {
         let mut places = self.lock();
-        places.waiting.insert(key, waker.clone());
+        places.waiting.insert(key, waker);
         self.length.store(places.waiting.len(), Ordering::Relaxed);
         shared.waiting.fetch_add(1, Ordering::Relaxed);
         WaitTicket { line: self.clone(), shared: shared.clone(), key }
@@ -149,15 +148,22 @@ impl Drop for WaitTicket {
 mod tests {
     use super::*;
 
+    #[derive(Debug)]
+    struct Still;
+
+    impl Wake for Still {
+        fn wake(&self) {}
+    }
+
     #[test]
     fn oldest_request_goes_first_in_any_worker() {
         let (line, shared) = (WaitQueues::new(2), Arc::<Shared>::default());
-        let wakers: Vec<Arc<Waker>> = (0..2).map(|_| Arc::new(Waker::new().unwrap())).collect();
+        let wakers: [Arc<dyn Wake>; 2] = [Arc::new(Still), Arc::new(Still)];
         let now = Micros(1_000_000);
         assert!(line.is_empty() && !line.is_turn_of(None, None, now));
-        let lesser = line.join(None, 1, &wakers[0], &shared);
-        let first = line.join(None, 0, &wakers[1], &shared);
-        let second = line.join(None, 0, &wakers[0], &shared);
+        let lesser = line.join(None, 1, wakers[0].clone(), &shared);
+        let first = line.join(None, 0, wakers[1].clone(), &shared);
+        let second = line.join(None, 0, wakers[0].clone(), &shared);
         assert!(!line.is_turn_of(None, Some(&second), now) && !line.is_turn_of(None, Some(&lesser), now));
         assert!(line.is_turn_of(None, Some(&first), now));
         drop(first);
@@ -172,9 +178,9 @@ mod tests {
     #[test]
     fn worker_that_does_not_come_is_passed_over_after_a_while() {
         let (line, shared) = (WaitQueues::new(2), Arc::<Shared>::default());
-        let wakers: Vec<Arc<Waker>> = (0..2).map(|_| Arc::new(Waker::new().unwrap())).collect();
-        let stuck = line.join(None, 0, &wakers[0], &shared);
-        let other = line.join(None, 0, &wakers[1], &shared);
+        let wakers: [Arc<dyn Wake>; 2] = [Arc::new(Still), Arc::new(Still)];
+        let stuck = line.join(None, 0, wakers[0].clone(), &shared);
+        let other = line.join(None, 0, wakers[1].clone(), &shared);
         let now = Micros(1_000_000);
         assert!(!line.is_turn_of(None, Some(&other), now), "called");
         assert!(!line.is_turn_of(None, Some(&other), now + Micros::from_ms(99)));
@@ -186,9 +192,9 @@ mod tests {
     #[test]
     fn request_for_a_server_is_ordered_by_age_among_those_for_any() {
         let (lines, shared) = (WaitQueues::new(2), Arc::<Shared>::default());
-        let waker = Arc::new(Waker::new().unwrap());
+        let waker: Arc<dyn Wake> = Arc::new(Still);
         let now = Micros(1_000_000);
-        let join = |wish| lines.join(wish, 0, &waker, &shared);
+        let join = |wish| lines.join(wish, 0, waker.clone(), &shared);
         let first = join(Some(1));
         assert!(lines.may_go(None) && lines.may_go(Some(0)) && !lines.may_go(Some(1)));
         assert!(lines.goes_first(1) && !lines.goes_first(0) && !lines.is_empty());

@@ -1,11 +1,12 @@
 //! State that survives a reload and is shared by all workers: the servers with their load and health, and the
 //! generations.
 
+use super::rate_limit::Rates;
+use super::response_counts::ResponseCounts;
+use super::rule_hits::RuleHits;
+use super::session_balancer::Sessions;
+use super::wait_queue::WaitQueues;
 use crate::latency_histogram::LatencyHistogram;
-use crate::response_counts::ResponseCounts;
-use crate::rule_hits::RuleHits;
-use crate::session_balancer::Sessions;
-use crate::wait_queue::WaitQueues;
 use evergate_balance::PickRule;
 use evergate_base::Micros;
 use evergate_connection::Snapshot;
@@ -241,7 +242,7 @@ pub struct Generation {
     /// How often each rule matched.
     pub rule_hits: Arc<RuleHits>,
     /// Rate limits by rule index, shared by the workers.
-    pub rates: Arc<crate::rate_limit::Rates>,
+    pub rates: Arc<Rates>,
 }
 
 impl Generation {

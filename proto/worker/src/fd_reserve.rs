@@ -4,10 +4,7 @@
 //! The kernel assigns the lowest free number. A descriptor with a high number therefore shows that all lower ones are
 //! in use, without counting.
 
-use crate::control::console;
 use evergate_base::Micros;
-use std::fmt::Display;
-use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 /// Reserved share of the limit, as a divisor, within the bounds below.
@@ -58,24 +55,24 @@ impl FdReserve {
     }
 
     /// Releases the reserve of `count` arrived connections.
-    pub(super) fn hold_back_less(&self, count: usize) {
+    pub fn hold_back_less(&self, count: usize) {
         let less = |held: i32| Some(held.saturating_sub(i32::try_from(count).unwrap_or(i32::MAX)).max(0));
         let _ = self.held_back.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
-    fn is_for_clients(&self, fd: RawFd) -> bool {
+    fn is_for_clients(&self, fd: i32) -> bool {
         let held_back = self.held_back.load(Ordering::Relaxed);
         fd < self.clients_below.load(Ordering::Relaxed).saturating_sub(held_back)
     }
 
     /// Whether no worker may take connections now.
-    pub(super) fn is_short(&self) -> bool {
+    pub fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
     }
 
     /// Whether a connection has the last descriptor for clients. Then no worker accepts more until
     /// [`FdReserve::record_lowest_free`] finds a lower one.
-    pub(super) fn is_used_up_by(&self, fd: RawFd) -> bool {
+    pub fn is_used_up_by(&self, fd: i32) -> bool {
         let is_last = !self.is_for_clients(fd);
         if is_last {
             self.is_short.store(true, Ordering::Relaxed);
@@ -84,40 +81,30 @@ impl FdReserve {
     }
 
     /// Whether descriptors beyond the reserve are left, for a use that can do without this one.
-    pub(super) fn allows(&self, fd: RawFd) -> bool {
+    pub fn allows(&self, fd: i32) -> bool {
         fd < self.clients_below.load(Ordering::Relaxed)
     }
 
     /// Records the lowest free descriptor.
-    pub(super) fn record_lowest_free(&self, free: RawFd) {
+    pub fn record_lowest_free(&self, free: i32) {
         self.is_short.store(!self.is_for_clients(free), Ordering::Relaxed);
     }
 
     /// Whether a shortage is not over: then the lowest free descriptor is checked before each accept.
-    pub(super) fn is_tight(&self, now: Micros) -> bool {
+    pub fn is_tight(&self, now: Micros) -> bool {
         let short_at = self.short_at.load(Ordering::Relaxed);
         short_at != 0 && now.0.saturating_sub(short_at) < EPISODE.0
     }
 
     /// Extends a shortage in which connections are accepted only because others are evicted.
-    pub(super) fn prolong(&self, now: Micros) {
+    pub fn prolong(&self, now: Micros) {
         if self.is_tight(now) {
             self.short_at.store(now.0.max(1), Ordering::Relaxed);
         }
     }
 
-    /// Logs a failure to accept connections, once per shortage.
-    pub(super) fn log_shortage(&self, now: Micros, why: &dyn Display) {
-        if self.begins(now) {
-            console::warning(format_args!(
-                "accept_failed: not accepting more connections: {why}; idle connections are closed for new clients, \
-                 and without idle ones clients wait in the kernel's queue; raise the limit of open files \
-                 (LimitNOFILE=, ulimit -n), or lower limits.connections_max"
-            ));
-        }
-    }
-
-    fn begins(&self, now: Micros) -> bool {
+    /// Records a failure to accept connections; whether a shortage begins with it.
+    pub fn begins(&self, now: Micros) -> bool {
         let before = self.short_at.swap(now.0.max(1), Ordering::Relaxed);
         before == 0 || now.0.saturating_sub(before) >= EPISODE.0
     }

@@ -13,12 +13,12 @@ pub struct Watchdog(AtomicU64);
 
 impl Watchdog {
     /// The worker waits for events.
-    pub(in crate::worker) fn rest(&self) {
+    pub fn rest(&self) {
         self.0.store((self.0.load(Ordering::Relaxed) | 1) + 1, Ordering::Relaxed);
     }
 
     /// The worker has finished a step of its work.
-    pub(in crate::worker) fn beat(&self) {
+    pub fn beat(&self) {
         self.0.store((self.0.load(Ordering::Relaxed) + 1) | 1, Ordering::Relaxed);
     }
 
