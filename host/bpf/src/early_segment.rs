@@ -2,7 +2,7 @@
 
 use crate::flow::address;
 use crate::skeleton::types;
-use crate::{Flow, PeerPosition};
+use evergate_base::net::{DivertedSegment, Flow, PeerPosition};
 use std::net::IpAddr;
 
 const TCP: u32 = 6;
@@ -12,38 +12,24 @@ const STAMPED: u32 = 0x0101_080a;
 /// Bytes of a record before the segment: the flow.
 const KEY_BYTES: usize = size_of::<types::flow_key>();
 
-/// One segment with data that came for a flow without a slot, in a bucket that is
-/// [pending](crate::PacketGate::set_pending).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DivertedSegment {
-    /// Its flow.
-    pub flow: Flow,
-    /// Positions, window and timestamps of its header.
-    pub position: PeerPosition,
-    /// Its data; empty when it was too long for the ring.
-    pub data: Vec<u8>,
-}
-
-impl DivertedSegment {
-    /// Reads a record of the ring: the flow's key and a segment from its TCP header on. `None` for a malformed record,
-    /// and for a wrong checksum: the kernel has not verified it yet.
-    pub(crate) fn read(record: &[u8]) -> Option<DivertedSegment> {
-        let (key, segment) = record.split_at_checked(KEY_BYTES)?;
-        let word = |at: usize| Some(u32::from_ne_bytes(*key.get(at..)?.first_chunk()?));
-        let ip = |at: usize| Some(address([word(at)?, word(at + 4)?, word(at + 8)?, word(at + 12)?]));
-        let port = |at: usize| Some(u16::from_be_bytes(*key.get(at..)?.first_chunk()?));
-        let (local, remote) = ((ip(0)?, port(32)?).into(), (ip(16)?, port(34)?).into());
-        let flow = Flow::new(local, remote);
-        let header = usize::from(segment.get(12)? >> 4) * 4;
-        let field = |at: usize| Some(u32::from_be_bytes(*segment.get(at..)?.first_chunk()?));
-        let stamped = header >= FIXED_HEADER + 12 && field(FIXED_HEADER)? == STAMPED;
-        let timestamps = if stamped { (field(24)?, field(28)?) } else { (0, 0) };
-        let window = field(12)? & 0xffff;
-        let position = PeerPosition { seq: field(4)?, ack: field(8)?, window, count: 1, timestamps };
-        let data = segment.get(header.max(FIXED_HEADER)..)?.to_vec();
-        let whole = data.is_empty() || is_intact(segment, flow.local.ip(), flow.remote.ip());
-        whole.then_some(DivertedSegment { flow, position, data })
-    }
+/// Reads a record of the ring: the flow's key and a segment from its TCP header on. `None` for a malformed record,
+/// and for a wrong checksum: the kernel has not verified it yet.
+pub(crate) fn read_segment(record: &[u8]) -> Option<DivertedSegment> {
+    let (key, segment) = record.split_at_checked(KEY_BYTES)?;
+    let word = |at: usize| Some(u32::from_ne_bytes(*key.get(at..)?.first_chunk()?));
+    let ip = |at: usize| Some(address([word(at)?, word(at + 4)?, word(at + 8)?, word(at + 12)?]));
+    let port = |at: usize| Some(u16::from_be_bytes(*key.get(at..)?.first_chunk()?));
+    let (local, remote) = ((ip(0)?, port(32)?).into(), (ip(16)?, port(34)?).into());
+    let flow = Flow::new(local, remote);
+    let header = usize::from(segment.get(12)? >> 4) * 4;
+    let field = |at: usize| Some(u32::from_be_bytes(*segment.get(at..)?.first_chunk()?));
+    let stamped = header >= FIXED_HEADER + 12 && field(FIXED_HEADER)? == STAMPED;
+    let timestamps = if stamped { (field(24)?, field(28)?) } else { (0, 0) };
+    let window = field(12)? & 0xffff;
+    let position = PeerPosition { seq: field(4)?, ack: field(8)?, window, count: 1, timestamps };
+    let data = segment.get(header.max(FIXED_HEADER)..)?.to_vec();
+    let whole = data.is_empty() || is_intact(segment, flow.local.ip(), flow.remote.ip());
+    whole.then_some(DivertedSegment { flow, position, data })
 }
 
 /// Whether the checksum is right (RFC 9293, 3.1), or is still to be filled in: between virtual cards, and where the
@@ -77,6 +63,7 @@ fn fold(mut sum: u64) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flow::key_of;
     use crate::table::bytes;
 
     fn record(flow: &Flow, payload: &[u8], field: impl Fn(u64, u16) -> u16) -> Vec<u8> {
@@ -89,7 +76,7 @@ mod tests {
             words(&octets(flow.local.ip())) + words(&octets(flow.remote.ip())) + 6 + segment.len() as u64;
         let sum = !fold(words(&segment) + pseudo);
         segment[16..18].copy_from_slice(&field(pseudo, sum).to_be_bytes());
-        [bytes(&flow.key()), &segment[..]].concat()
+        [bytes(&key_of(flow)), &segment[..]].concat()
     }
 
     #[test]
@@ -100,25 +87,22 @@ mod tests {
             let position = PeerPosition { seq: 77, ack: 99, window: 500, count: 1, timestamps: (3, 4) };
             for payload in [&b"x"[..], b"GET / HTTP/1.1\r\n\r\n"] {
                 let expected = Some(DivertedSegment { flow, position, data: payload.to_vec() });
-                assert_eq!(DivertedSegment::read(&record(&flow, payload, |_, sum| sum)), expected);
+                assert_eq!(read_segment(&record(&flow, payload, |_, sum| sum)), expected);
                 assert_eq!(
-                    DivertedSegment::read(&record(&flow, payload, |pseudo, _| fold(pseudo))),
+                    read_segment(&record(&flow, payload, |pseudo, _| fold(pseudo))),
                     expected,
                     "to be filled in"
                 );
-                assert_eq!(DivertedSegment::read(&record(&flow, payload, |_, sum| sum ^ 4)), None);
+                assert_eq!(read_segment(&record(&flow, payload, |_, sum| sum ^ 4)), None);
                 let mut damaged = record(&flow, payload, |_, sum| sum);
                 *damaged.last_mut().unwrap() ^= 1;
-                assert_eq!(DivertedSegment::read(&damaged), None);
+                assert_eq!(read_segment(&damaged), None);
             }
             // A segment that was too long comes with its header only.
             let header = record(&flow, b"", |_, _| 1);
-            assert_eq!(
-                DivertedSegment::read(&header),
-                Some(DivertedSegment { flow, position, data: Vec::new() })
-            );
-            assert_eq!(DivertedSegment::read(&header[..60]), None);
+            assert_eq!(read_segment(&header), Some(DivertedSegment { flow, position, data: Vec::new() }));
+            assert_eq!(read_segment(&header[..60]), None);
         }
-        assert_eq!(DivertedSegment::read(&[]), None);
+        assert_eq!(read_segment(&[]), None);
     }
 }

@@ -1,16 +1,8 @@
 //! A TCP flow as the gate's maps name it.
 
 use crate::skeleton::types;
-use std::net::{IpAddr, SocketAddr};
-
-/// Both ends of a flow. IPv4 and its v4-mapped form are the same flow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Flow {
-    /// Our end.
-    pub local: SocketAddr,
-    /// The peer's end.
-    pub remote: SocketAddr,
-}
+use evergate_base::net::Flow;
+use std::net::IpAddr;
 
 /// An address in wire order; IPv4 as ::ffff:a.b.c.d.
 pub(crate) fn words(ip: IpAddr) -> [u32; 4] {
@@ -34,26 +26,14 @@ pub(crate) fn address(words: [u32; 4]) -> IpAddr {
     IpAddr::from(octets).to_canonical()
 }
 
-impl Flow {
-    /// The flow between two addresses; v4-mapped ones become IPv4.
-    pub fn new(local: SocketAddr, remote: SocketAddr) -> Flow {
-        let canonical = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
-        Flow { local: canonical(local), remote: canonical(remote) }
-    }
-
-    /// Whether packets of it are IPv6.
-    pub fn is_ipv6(&self) -> bool {
-        self.remote.ip().to_canonical().is_ipv6()
-    }
-
-    pub(crate) fn key(&self) -> types::flow_key {
-        types::flow_key {
-            local_addr: words(self.local.ip()),
-            remote_addr: words(self.remote.ip()),
-            local_port: self.local.port().to_be(),
-            remote_port: self.remote.port().to_be(),
-            zone: 0,
-        }
+/// The flow as a key of the maps.
+pub(crate) fn key_of(flow: &Flow) -> types::flow_key {
+    types::flow_key {
+        local_addr: words(flow.local.ip()),
+        remote_addr: words(flow.remote.ip()),
+        local_port: flow.local.port().to_be(),
+        remote_port: flow.remote.port().to_be(),
+        zone: 0,
     }
 }
 
@@ -62,12 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mapped_addresses_are_ipv4() {
-        let flow = |local: &str, remote: &str| Flow::new(local.parse().unwrap(), remote.parse().unwrap());
-        let mapped = flow("[::ffff:10.0.0.1]:1", "[::ffff:10.0.0.2]:2");
-        assert_eq!(mapped, flow("10.0.0.1:1", "10.0.0.2:2"));
-        assert!(!mapped.is_ipv6());
-        assert!(flow("[fd00::1]:1", "[fd00::2]:2").is_ipv6());
+    fn words_of_an_address_are_its_wire_order() {
         assert_eq!(words("10.0.0.1".parse().unwrap()), words("::ffff:10.0.0.1".parse().unwrap()));
         for ip in ["10.0.0.1", "fd00::1:2"].map(|ip| ip.parse().unwrap()) {
             assert_eq!(address(words(ip)), ip);

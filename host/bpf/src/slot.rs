@@ -2,9 +2,11 @@
 
 use crate::Flow;
 use crate::Leases;
+use crate::flow::key_of;
 use crate::skeleton::types;
 use crate::table::{Table, atomic};
 use crate::worker_port::WorkerPortId;
+use evergate_base::net::{Origin, Restored, Strange, ahead_max};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,53 +32,6 @@ macro_rules! field {
     };
 }
 
-/// Sequence numbers from which positions in the two streams are counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Origin {
-    /// Sequence number of the first byte that we send.
-    pub sent: u32,
-    /// Sequence number of the first byte that the peer sends.
-    pub received: u32,
-}
-
-/// A flow that lived on another node, as [`PacketGate::restore`](crate::PacketGate::restore) needs it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Restored {
-    /// Addresses and ports of both ends.
-    pub flow: Flow,
-    /// Sequence number of the next byte to send: the peer is known to have all before it.
-    pub send: u32,
-    /// The peer's highest acknowledgement, when it is above `send`: our ACKs start there.
-    pub peer_has: u32,
-    /// Sequence number of the next byte to receive: all before it is replicated, and may be acknowledged.
-    pub receive: u32,
-    /// Receive window that the restored socket will offer, in bytes.
-    pub window: u32,
-    /// Our receive window's scale.
-    pub window_scale: u8,
-    /// The scale of the peer's window.
-    pub peer_window_scale: u8,
-    /// Our next timestamp and the peer's newest, when in use.
-    pub timestamps: Option<(u32, u32)>,
-    /// Interface of the flow.
-    pub interface: u32,
-    /// Link address of that interface's card.
-    pub source_mac: [u8; 6],
-    /// Next link address of its packets; zeros to learn it from the kernel's packets.
-    pub next_hop: [u8; 6],
-    /// Its socket does not exist yet: segments of its peer are buffered, or held, until [`Slot::set_asleep`].
-    pub asleep: bool,
-}
-
-/// Acknowledgement that came on hold for a flow and cannot be its peer's: the peer may have started another connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Strange {
-    /// The least sequence number of a segment with this acknowledgement.
-    pub seq: u32,
-    /// The acknowledged sequence number.
-    pub ack: u32,
-}
-
 /// Handle of one gated flow. Exactly one exists per occupied slot; it is returned with
 /// [`WorkerPort::finish`](crate::WorkerPort::finish). A dropped handle leaves the flow gated permanently, which is safe
 /// but leaks the slot.
@@ -84,17 +39,6 @@ pub struct Slot {
     table: Arc<Table<types::slot>>,
     index: u32,
     flow: Flow,
-}
-
-/// Most bytes in flight from a server through a node that has not replicated them yet: the size of its windows.
-const UNREPORTED_MAX: u32 = 32 << 20;
-
-/// Bound on the bytes that the peer may have above [`Restored::send`]: all that the previous owner can have sent. The
-/// peer's window counts twice, because the peer may have consumed one window and offered it again. [`UNREPORTED_MAX`]
-/// covers what the other end sent before the backups received its progress. A higher acknowledgement does not come from
-/// the peer.
-pub fn ahead_max(peer_window_scale: u8) -> u32 {
-    (2 * (65_535 << peer_window_scale.min(13)) + UNREPORTED_MAX).min(1 << 30)
 }
 
 impl fmt::Debug for Slot {
@@ -151,7 +95,7 @@ impl Slot {
             tsecr: tsecr.to_be(),
             established: 1,
             born_ns: Leases::now_ns(),
-            key: from.flow.key(),
+            key: key_of(&from.flow),
             eth,
             wscale: from.window_scale & 15,
             has_ts: u8::from(from.timestamps.is_some()),

@@ -1,29 +1,16 @@
 //! Which flows have slots, and which slots are free: finding, restoring, giving back, sweeping.
 
+use crate::GateError;
 use crate::bucket::in_table;
+use crate::flow::key_of;
 use crate::gate::{Maps, PacketGate};
 use crate::skeleton::types;
-use crate::slot::{FLAG_LEARN, FLAG_RECOVERED, Restored, Slot};
+use crate::slot::{FLAG_LEARN, FLAG_RECOVERED, Slot};
 use crate::table::{Table, bytes};
-use crate::{Flow, GateError};
 use evergate_base::Bucket;
+use evergate_base::net::{Flow, PeerPosition, Restored};
 use libbpf_rs::{MapCore, MapFlags};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
-/// Positions of a flow's peer, recorded while the flow was on hold or belonged to another node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PeerPosition {
-    /// Sequence number of the newest packet.
-    pub seq: u32,
-    /// The highest ACK: what the peer has of our stream.
-    pub ack: u32,
-    /// The newest window, as on the wire.
-    pub window: u32,
-    /// Packets received.
-    pub count: u32,
-    /// The newest timestamp and its echo; zero when the flow has none.
-    pub timestamps: (u32, u32),
-}
 
 impl PacketGate {
     /// Whether the flow has a slot that is no older than `since_ns` and has a handle, or will get one. Then this node
@@ -31,7 +18,7 @@ impl PacketGate {
     /// earlier term of this node.
     pub fn is_held(&self, flow: &Flow, since_ns: u64) -> bool {
         let mut index = [0; 4];
-        let found = self.maps.flows.lookup_into(bytes(&flow.key()), &mut index, MapFlags::ANY);
+        let found = self.maps.flows.lookup_into(bytes(&key_of(flow)), &mut index, MapFlags::ANY);
         let slot = u32::from_ne_bytes(index) as usize;
         if !matches!(found, Ok(true)) || slot >= self.slots.entries() {
             return false;
@@ -60,7 +47,7 @@ impl PacketGate {
     /// ends here since then: nothing is changed about that one.
     pub fn restore_unless_begun(&self, from: &Restored, since_ns: u64) -> Result<Option<Slot>, GateError> {
         let slot = self.slot_for(from)?;
-        let key = from.flow.key();
+        let key = key_of(&from.flow);
         // `NO_EXIST` looks and enters in one step: no other thread can enter the flow between.
         if self.maps.flows.update(bytes(&key), &slot.index().to_ne_bytes(), MapFlags::NO_EXIST).is_ok() {
             return Ok(Some(slot));
@@ -83,7 +70,7 @@ impl PacketGate {
     }
 
     fn enter(&self, slot: Slot, from: &Restored) -> Result<Slot, GateError> {
-        let key = from.flow.key();
+        let key = key_of(&from.flow);
         match self.put(&self.maps.flows, &key, &slot.index(), "registering a restored flow") {
             Ok(()) => Ok(slot),
             Err(error) => {
@@ -101,7 +88,7 @@ impl PacketGate {
     /// The peer's positions, recorded on hold or while this node was a backup of the flow.
     pub fn peer_position(&self, flow: &Flow) -> Option<PeerPosition> {
         let mut value = [0; size_of::<types::peer_input>()];
-        let found = self.maps.peer_input.lookup_into(bytes(&flow.key()), &mut value, MapFlags::ANY);
+        let found = self.maps.peer_input.lookup_into(bytes(&key_of(flow)), &mut value, MapFlags::ANY);
         let word = |index: usize| {
             value
                 .get(index * 4..index * 4 + 4)
@@ -120,7 +107,7 @@ impl PacketGate {
     /// Forgets it, so that the next answer is known to be new.
     pub fn forget_peer_position(&self, flow: &Flow) {
         // The entry may be missing.
-        let _ = self.maps.peer_input.delete(bytes(&flow.key()));
+        let _ = self.maps.peer_input.delete(bytes(&key_of(flow)));
     }
 
     /// Frees slots of connections that never came to be: older than `age_ns` and taken by no program. Returns how many.

@@ -1,5 +1,7 @@
 //! Worker port: the part of the gate that one worker thread uses. It has events, a batch of ACKs, and slots.
 
+use crate::early_segment::read_segment;
+use crate::flow::key_of;
 use crate::gate::{Maps, Programs};
 use crate::skeleton::types;
 use crate::slot::{FLAG_FIN, FLAG_OPEN, FLAG_RST, Slot};
@@ -97,9 +99,7 @@ impl WorkerPort {
             if let Ok(mut pending) = sink.lock() {
                 match <[u8; 4]>::try_from(data) {
                     Ok(index) => pending.woken.push(u32::from_ne_bytes(index)),
-                    Err(_) if pending.early.len() < EVENTS_MAX => {
-                        pending.early.extend(DivertedSegment::read(data))
-                    }
+                    Err(_) if pending.early.len() < EVENTS_MAX => pending.early.extend(read_segment(data)),
                     Err(_) => {} // the peer sends the segment again
                 }
             }
@@ -119,7 +119,7 @@ impl WorkerPort {
     /// exists.
     pub fn slot(&self, flow: &Flow) -> Option<Slot> {
         let mut index = [0; 4];
-        let found = self.maps.flows.lookup_into(bytes(&flow.key()), &mut index, MapFlags::ANY);
+        let found = self.maps.flows.lookup_into(bytes(&key_of(flow)), &mut index, MapFlags::ANY);
         match found {
             Ok(true) => {
                 let slot = Slot::take(&self.slots, u32::from_ne_bytes(index), *flow)?;
@@ -231,6 +231,6 @@ impl WorkerPort {
     }
 
     fn free(&self, slot: &Slot) {
-        self.maps.free(&self.slots, slot.index(), &slot.flow().key());
+        self.maps.free(&self.slots, slot.index(), &key_of(&slot.flow()));
     }
 }

@@ -1,26 +1,12 @@
 //! Edge-triggered readiness: one registration per socket for its whole life.
 
 use evergate_base::Wake;
+use evergate_base::net::Event;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 const INPUT: u32 = (libc::EPOLLIN | libc::EPOLLPRI) as u32;
 const BOTH_EDGES: u32 = INPUT | (libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
-
-/// Readiness of one registered descriptor.
-#[derive(Clone, Copy, Debug)]
-pub struct Event {
-    /// Token from the registration.
-    pub token: u64,
-    /// Bytes, a connection or the end can be read.
-    pub readable: bool,
-    /// The socket accepts bytes to write.
-    pub writable: bool,
-    /// The peer has ended its stream, or a read stopped at an urgent byte: more may follow than one read returns.
-    pub ended: bool,
-    /// The connection failed with a reset or an error. An orderly end of both directions does not count.
-    pub broken: bool,
-}
 
 /// An epoll instance.
 #[derive(Debug)]

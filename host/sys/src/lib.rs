@@ -36,12 +36,13 @@ pub use arp_ndp::{
 pub use arp_probe::{ArpFrame, ArpProbe};
 pub use blocking_write::BlockingWriter;
 pub use datagram::Datagrams;
-pub use epoll::{Epoll, Event, Waker};
+pub use epoll::{Epoll, Waker};
+pub use evergate_base::net::{Event, Keepalive, Loss, Probe, Restore, Stamp, TcpParams, Transfer};
 pub use fd_passing::{DESCRIPTORS_MAX, receive_descriptors, send_descriptors};
 pub use feature::{Missing, missing_socket_features};
 pub use hypervisor::{MachineSigns, machine_signs};
 pub use icmp_echo::{Pinger, Pong};
-pub use keepalive::{Keepalive, set_keepalive};
+pub use keepalive::set_keepalive;
 pub use orphans::destroy_orphans;
 pub use port_range::{connect_from, connect_socket_from, destroy, forget, forget_on_close, local_port_range};
 pub use process::{
@@ -50,15 +51,14 @@ pub use process::{
     wall_clock_s,
 };
 pub use socket::{
-    Listening, Transfer, accept, acknowledge_now, connect, connect_error, has_input, is_drained, listen,
-    listen_as, local_address, read, read_scattered, reset_on_close, shutdown_write, unacknowledged, write,
+    Listening, accept, acknowledge_now, connect, connect_error, has_input, is_drained, listen, listen_as,
+    local_address, read, read_scattered, reset_on_close, shutdown_write, unacknowledged, write,
     write_gathered, write_last,
 };
 pub use splice::Pipe;
 pub use survivor::Survivor;
-pub use tcp_probe::{Loss, Probe, Prober};
+pub use tcp_probe::Prober;
 pub use tcp_repair::{
-    Restore, RestoreError, Restoring, Stamp, TcpParams, bytes_received, tcp_params, tcp_params_between,
-    timestamp,
+    RestoreError, Restoring, bytes_received, restore, tcp_params, tcp_params_between, timestamp,
 };
 pub use user::{Access, Account};

@@ -2,22 +2,10 @@
 
 use crate::address::Raw;
 use crate::{Keepalive, set_keepalive};
+use evergate_base::net::Transfer;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-
-/// Result of a read or write.
-#[derive(Debug)]
-pub enum Transfer {
-    /// Number of bytes moved; at least one.
-    Moved(usize),
-    /// The peer's stream has ended (reads only).
-    End,
-    /// No byte can move now; readiness will be reported.
-    Blocked,
-    /// The connection failed.
-    Broken(io::Error),
-}
 
 /// Result of a transfer that returned a number of bytes, or a negative value.
 pub(crate) fn outcome(result: isize) -> Transfer {

@@ -11,6 +11,7 @@
 use crate::address::Raw;
 use crate::socket::{local_address, stream_socket};
 use crate::sockopt::{check, get_bytes, get_u32, set, set_words};
+use evergate_base::net::{Restore, Stamp, TcpParams};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -34,69 +35,6 @@ const SEND_BUFFER: i32 = 256 << 10;
 const MSS_MIN: u16 = 88;
 /// TCP's timestamps take 12 bytes of every segment.
 const TIMESTAMP_BYTES: u32 = 12;
-
-/// Timestamp of this end of a flow at a point in time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stamp {
-    /// The value. Its low bit is the unit: clear for milliseconds, set for microseconds (Linux 6.7 and newer).
-    pub value: u32,
-    /// Time of the value, in milliseconds of [`steady_clock_ms`](crate::steady_clock_ms).
-    pub at_ms: u64,
-}
-
-/// Largest error in the conversion of times between two nodes, while a connection between them is established.
-const CLOCKS_DIFFER_MS: u64 = 1000;
-/// Clocks drift apart by at most one part in this many: no crystal is worse.
-const CLOCKS_DRIFT: u64 = 2000;
-
-impl Stamp {
-    /// Upper bound of the stamp at `now_ms`. The node that recorded the stamp may have had another clock, and a peer
-    /// drops segments with older stamps than it has seen. A clock that runs backwards counts as standing still.
-    pub fn at(self, now_ms: u64) -> u32 {
-        let elapsed_ms = now_ms.saturating_sub(self.at_ms);
-        let latest_ms = elapsed_ms + elapsed_ms / CLOCKS_DRIFT + CLOCKS_DIFFER_MS;
-        let ticks = if self.value & 1 == 0 { latest_ms } else { latest_ms.wrapping_mul(1000) };
-        (self.value.wrapping_add(ticks as u32).wrapping_add(1) & !1) | (self.value & 1)
-    }
-
-    /// The stamp to continue with: [`Stamp::at`], but later than `seen`, the newest that the peer echoed.
-    pub fn after(self, now_ms: u64, seen: u32) -> u32 {
-        let value = self.at(now_ms);
-        if value.wrapping_sub(seen) as i32 > 0 {
-            return value;
-        }
-        (seen.wrapping_add(2) & !1) | (self.value & 1)
-    }
-}
-
-/// Negotiated parameters of a socket; they never change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TcpParams {
-    /// Local address.
-    pub local: SocketAddr,
-    /// Remote address.
-    pub remote: SocketAddr,
-    /// Largest payload of a segment to the peer, in bytes, options included.
-    pub mss: u16,
-    /// Scales of the peer's window and of the local one; `None` when not negotiated.
-    pub window_scales: Option<(u8, u8)>,
-    /// Whether selective acknowledgement was negotiated.
-    pub sack: bool,
-    /// Timestamps, if negotiated.
-    pub stamp: Option<Stamp>,
-}
-
-impl TcpParams {
-    /// Scale of the peer's window.
-    pub fn send_scale(&self) -> u8 {
-        self.window_scales.map_or(0, |(send, _)| send)
-    }
-
-    /// Scale of the local window.
-    pub fn receive_scale(&self) -> u8 {
-        self.window_scales.map_or(0, |(_, receive)| receive)
-    }
-}
 
 fn peer_address(fd: RawFd) -> io::Result<SocketAddr> {
     let mut raw = Raw::empty();
@@ -161,25 +99,6 @@ pub fn timestamp(socket: RawFd) -> io::Result<u32> {
     get_u32(socket, libc::IPPROTO_TCP, libc::TCP_TIMESTAMP)
 }
 
-/// A socket to be restored.
-#[derive(Debug, Clone, Copy)]
-pub struct Restore {
-    /// Negotiated parameters.
-    pub facts: TcpParams,
-    /// Sequence number of the next byte to send: the position of the peer.
-    pub send: u32,
-    /// Sequence number of the next byte to receive: the acknowledged position, or a later one that may be acknowledged.
-    pub receive: u32,
-    /// Timestamp of this end, if negotiated: [`Stamp::after`].
-    pub timestamp: Option<u32>,
-    /// Receive window to offer, in bytes; at most 65,535 scaled.
-    pub window: u32,
-    /// The peer's window, in bytes.
-    pub peer_window: u32,
-    /// Send and receive buffers during the restoration, in bytes. Afterwards the kernel sizes them as for any socket.
-    pub buffer: u32,
-}
-
 /// Error of a restoration, and its step.
 #[derive(Debug, thiserror::Error)]
 #[error("restoring {local} to {remote}: {step}: {source}")]
@@ -202,50 +121,48 @@ pub struct Restoring {
     facts: TcpParams,
 }
 
-impl Restore {
-    /// Builds the socket. Dropping the result sends nothing.
-    pub fn open(&self) -> Result<Restoring, RestoreError> {
-        let facts = self.facts;
-        let at = |step: &'static str| {
-            move |source| RestoreError { local: facts.local, remote: facts.remote, step, source }
-        };
-        let socket = stream_socket(facts.local).map_err(at("socket"))?;
-        let fd = socket.as_raw_fd();
-        let tcp = |option, value: i32| set(fd, libc::IPPROTO_TCP, option, &value);
-        tcp(libc::TCP_REPAIR, REPAIR_ON).map_err(at("entering repair mode (needs CAP_NET_ADMIN)"))?;
-        for (queue, sequence) in [(RECEIVE_QUEUE, self.receive), (SEND_QUEUE, self.send)] {
-            tcp(libc::TCP_REPAIR_QUEUE, queue).map_err(at("choosing a queue"))?;
-            tcp(libc::TCP_QUEUE_SEQ, sequence as i32).map_err(at("setting a sequence number"))?;
-        }
-        tcp(libc::TCP_REPAIR_QUEUE, 0).map_err(at("choosing no queue"))?;
-        let free = match facts.local {
-            SocketAddr::V4(_) => set(fd, libc::SOL_IP, libc::IP_FREEBIND, &1i32),
-            SocketAddr::V6(_) => set(fd, libc::SOL_IPV6, IPV6_FREEBIND, &1i32),
-        };
-        free.map_err(at("binding to an address that this node does not have yet"))?;
-        // Without it the kernel starts from 524 bytes and stays there. The options below set smaller sizes.
-        tcp(libc::TCP_MAXSEG, i32::from(facts.mss.max(MSS_MIN))).map_err(at("setting the segment size"))?;
-        // Buffers first: the offered window must fit.
-        for option in [libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE] {
-            set(fd, libc::SOL_SOCKET, option, &(self.buffer as i32)).map_err(at("sizing a buffer"))?;
-        }
-        let local = Raw::new(facts.local);
-        // SAFETY: pointer and length describe an initialised socket address.
-        check(unsafe { libc::bind(fd, local.pointer(), local.length()) }).map_err(at("bind"))?;
-        let remote = Raw::new(facts.remote);
-        // SAFETY: pointer and length describe an initialised socket address.
-        check(unsafe { libc::connect(fd, remote.pointer(), remote.length()) }).map_err(at("connect"))?;
-        set_words(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_OPTIONS, &repair_options(&facts))
-            .map_err(at("options"))?;
-        if let Some(value) = self.timestamp {
-            tcp(libc::TCP_TIMESTAMP, value as i32).map_err(at("setting the timestamp"))?;
-        }
-        // snd_wl1, snd_wnd, max_window, rcv_wnd, rcv_wup
-        let windows = [self.receive, self.peer_window, self.peer_window.max(1), self.window, self.receive];
-        set_words(fd, libc::IPPROTO_TCP, TCP_REPAIR_WINDOW, &windows).map_err(at("setting the windows"))?;
-        tcp(libc::TCP_NODELAY, 1).map_err(at("TCP_NODELAY"))?;
-        Ok(Restoring { socket, facts })
+/// Builds the socket. Dropping the result sends nothing.
+pub fn restore(from: &Restore) -> Result<Restoring, RestoreError> {
+    let facts = from.facts;
+    let at = |step: &'static str| {
+        move |source| RestoreError { local: facts.local, remote: facts.remote, step, source }
+    };
+    let socket = stream_socket(facts.local).map_err(at("socket"))?;
+    let fd = socket.as_raw_fd();
+    let tcp = |option, value: i32| set(fd, libc::IPPROTO_TCP, option, &value);
+    tcp(libc::TCP_REPAIR, REPAIR_ON).map_err(at("entering repair mode (needs CAP_NET_ADMIN)"))?;
+    for (queue, sequence) in [(RECEIVE_QUEUE, from.receive), (SEND_QUEUE, from.send)] {
+        tcp(libc::TCP_REPAIR_QUEUE, queue).map_err(at("choosing a queue"))?;
+        tcp(libc::TCP_QUEUE_SEQ, sequence as i32).map_err(at("setting a sequence number"))?;
     }
+    tcp(libc::TCP_REPAIR_QUEUE, 0).map_err(at("choosing no queue"))?;
+    let free = match facts.local {
+        SocketAddr::V4(_) => set(fd, libc::SOL_IP, libc::IP_FREEBIND, &1i32),
+        SocketAddr::V6(_) => set(fd, libc::SOL_IPV6, IPV6_FREEBIND, &1i32),
+    };
+    free.map_err(at("binding to an address that this node does not have yet"))?;
+    // Without it the kernel starts from 524 bytes and stays there. The options below set smaller sizes.
+    tcp(libc::TCP_MAXSEG, i32::from(facts.mss.max(MSS_MIN))).map_err(at("setting the segment size"))?;
+    // Buffers first: the offered window must fit.
+    for option in [libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE] {
+        set(fd, libc::SOL_SOCKET, option, &(from.buffer as i32)).map_err(at("sizing a buffer"))?;
+    }
+    let local = Raw::new(facts.local);
+    // SAFETY: pointer and length describe an initialised socket address.
+    check(unsafe { libc::bind(fd, local.pointer(), local.length()) }).map_err(at("bind"))?;
+    let remote = Raw::new(facts.remote);
+    // SAFETY: pointer and length describe an initialised socket address.
+    check(unsafe { libc::connect(fd, remote.pointer(), remote.length()) }).map_err(at("connect"))?;
+    set_words(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_OPTIONS, &repair_options(&facts))
+        .map_err(at("options"))?;
+    if let Some(value) = from.timestamp {
+        tcp(libc::TCP_TIMESTAMP, value as i32).map_err(at("setting the timestamp"))?;
+    }
+    // snd_wl1, snd_wnd, max_window, rcv_wnd, rcv_wup
+    let windows = [from.receive, from.peer_window, from.peer_window.max(1), from.window, from.receive];
+    set_words(fd, libc::IPPROTO_TCP, TCP_REPAIR_WINDOW, &windows).map_err(at("setting the windows"))?;
+    tcp(libc::TCP_NODELAY, 1).map_err(at("TCP_NODELAY"))?;
+    Ok(Restoring { socket, facts })
 }
 
 impl Restoring {
@@ -306,44 +223,6 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    #[test]
-    fn stamps_move_forward_and_keep_their_unit() {
-        for unit in [0, 1] {
-            let stamp = Stamp { value: 0xffff_fff0 | unit, at_ms: 1_000_000 };
-            for now_ms in [1_000_000, 999_000, 1_000_001, 1_005_000] {
-                let value = stamp.at(now_ms);
-                assert!(value.wrapping_sub(stamp.value) as i32 >= 0, "{stamp:?} at {now_ms}: {value}");
-                assert_eq!(value & 1, unit);
-                let seen = value.wrapping_add(5);
-                let after = stamp.after(now_ms, seen);
-                assert!(after.wrapping_sub(seen) as i32 > 0, "{after} is not after {seen}");
-                assert_eq!(after & 1, unit);
-            }
-        }
-    }
-
-    /// Nodes recover a connection one after the other, each with the stamp that the previous node sent.
-    #[test]
-    fn stamps_move_forward_across_nodes_with_different_clocks() {
-        let hour_ms = 3_600_000;
-        for (delay_ms, slow_ppm) in [(0, 0), (1000, 0), (0, 450), (900, 450)] {
-            // On the clock of the first node; the clock of the next one is slower.
-            let mut own = Stamp { value: 2_000, at_ms: 50_000_000 };
-            let mut began_ms = 0; // by the true clock
-            for _ in 0..4 {
-                let dies_ms = began_ms + 5 * hour_ms;
-                let newest = own.value.wrapping_add((dies_ms - began_ms) as u32); // the last stamp of its kernel
-                // The next node converts all times of the channel to later ones, and its own clock is slow.
-                let received = Stamp { at_ms: own.at_ms + delay_ms, ..own };
-                let elapsed_ms = (dies_ms - began_ms) - (dies_ms - began_ms) * slow_ppm / 1_000_000;
-                let now_ms = own.at_ms + elapsed_ms;
-                let value = received.at(now_ms);
-                assert!(value.wrapping_sub(newest) as i32 >= 0, "{value} after {newest}");
-                (own, began_ms) = (Stamp { value, at_ms: now_ms }, dies_ms);
-            }
-        }
-    }
-
     /// The kernel's state of a socket's buffers: locks, and the limits of the send and the receive buffer.
     fn buffers(fd: RawFd) -> [u32; 3] {
         [SO_BUF_LOCK, libc::SO_SNDBUF, libc::SO_RCVBUF]
@@ -366,7 +245,7 @@ mod tests {
                 peer_window: 65_535,
                 buffer: 8 << 20,
             };
-            let restoring = match restore.open() {
+            let restoring = match super::restore(&restore) {
                 Err(error) if error.source.raw_os_error() == Some(libc::EPERM) => {
                     assert!(std::env::var_os("CI").is_none(), "in CI no test is skipped: {error}");
                     return drop(writeln!(std::io::stderr(), "skipped what a restored socket has: {error}"));

@@ -5,6 +5,7 @@ mod fnv;
 mod ids;
 mod mix;
 pub mod name;
+pub mod net;
 mod protocol;
 mod proxy_protocol;
 pub mod seed;

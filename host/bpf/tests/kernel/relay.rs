@@ -404,7 +404,7 @@ pub(crate) fn fail_over(
             peer_window: answers[side].peer_window,
             buffer: 4 << 20,
         };
-        (restore.open().unwrap(), slot)
+        (evergate_sys::restore(&restore).unwrap(), slot)
     });
     unhold();
     let mut restored = restored.into_iter();

@@ -112,11 +112,11 @@ fn a_restored_socket_may_not_take_the_name_of_a_living_one() {
             peer_window: 65_535,
             buffer: 1 << 20,
         };
-        let error = restore.open().expect_err("the name is taken");
+        let error = evergate_sys::restore(&restore).expect_err("the name is taken");
         assert_eq!((error.step, error.source.kind()), ("connect", std::io::ErrorKind::AddrNotAvailable));
         assert!(evergate_sys::destroy(facts.local, facts.remote).unwrap());
         // The server's half is gone too, reset by the destroyed one.
-        restore.open().expect("the name is free now");
+        evergate_sys::restore(&restore).expect("the name is free now");
     });
 }
 
@@ -142,7 +142,7 @@ fn data_from_before_the_socket_can_be_read_from_it() {
                 peer_window: 65_535,
                 buffer: 1 << 20,
             };
-            let restoring = restore.open().unwrap();
+            let restoring = evergate_sys::restore(&restore).unwrap();
             for piece in [&b"GET "[..], &[b'x'; 4096], b" HTTP/1.1"] {
                 assert_eq!(restoring.receive(piece).unwrap(), piece.len());
             }

@@ -233,10 +233,10 @@ impl Leg {
             peer_window,
             buffer: BUFFER,
         };
-        let socket = match restore.open() {
+        let socket = match evergate_sys::restore(&restore) {
             Err(error) if error.source.kind() == std::io::ErrorKind::AddrNotAvailable => {
                 evergate_sys::destroy(self.tcp.local, self.tcp.remote)?; // an orphan of an earlier incarnation
-                restore.open()?
+                evergate_sys::restore(&restore)?
             }
             other => other?,
         };
