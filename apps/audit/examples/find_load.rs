@@ -3,7 +3,7 @@
 //! `find_load DIR CONNECTIONS PROGRAM` prints one JSON object a measurement. PROGRAM is `evergate-audit`; a find is
 //! the whole process. With `cold` in PROGRAM's features, the day is frozen and searched again.
 
-use evergate_audit::index::{IndexEvent, IndexWriter};
+use evergate_audit::index::{IndexEvent, IndexWriter, RecordPlace};
 use evergate_audit::store::{Store, StoreInfo};
 use evergate_evidence::connection_record::{ConnectionRecord, Counts, Endpoints, TlsHellos};
 use serde_json::json;
@@ -49,10 +49,11 @@ fn insert(store: &Store, connections: u64) {
     let writer = IndexWriter::start(store).expect("index");
     let (begin, mut last) = (Instant::now(), Instant::now());
     for number in 1..=connections {
-        let mut event = IndexEvent::Connection(Box::new(connection(number, connections)), number);
+        let place = RecordPlace { seq: number, segment: 1, offset: number };
+        let mut event = IndexEvent::Connection(Box::new(connection(number, connections)), place);
         while !writer.try_send(event) {
             std::thread::sleep(Duration::from_millis(1));
-            event = IndexEvent::Connection(Box::new(connection(number, connections)), number);
+            event = IndexEvent::Connection(Box::new(connection(number, connections)), place);
         }
         if number % 1_000_000 == 0 {
             eprintln!("{number}: {:.0} rows/s", 1e6 / last.elapsed().as_secs_f64());

@@ -12,6 +12,7 @@ pub mod find;
 pub mod hold;
 pub mod holds;
 pub mod index;
+pub mod lookup;
 pub mod outbox;
 mod output;
 pub mod play;

@@ -5,7 +5,7 @@
 //! it; with `--erase` the file is overwritten, which a file system may undo.
 
 use crate::cli::Failure;
-use crate::reveal::scan;
+use crate::lookup::RecordLookup;
 use crate::store::Store;
 use clap::Args;
 use evergate_crypto::EvidenceVerifier;
@@ -16,7 +16,6 @@ use evergate_evidence::epochs::EpochFile;
 use evergate_evidence::feed::{FeedHello, FeedSender, FromFeed, ToFeed};
 use evergate_evidence::merkle::{Hash, sha256};
 use evergate_evidence::note::VerifyingKey;
-use evergate_evidence::record::Body;
 use evergate_evidence::secrets::SecretList;
 use evergate_player::key_log::KeyLog;
 use evergate_seal::SealContext;
@@ -161,13 +160,8 @@ fn push(log: &mut KeyLog, line: &[u8], number: u64, path: &Path) -> Result<(), F
 fn records(stores: &[PathBuf], log: &KeyLog) -> Result<BTreeMap<Hash, ConnectionRecord>, Failure> {
     let mut records = BTreeMap::new();
     for path in stores {
-        scan(&Store::at(path), |body| {
-            if let Body::Connection(record) = body
-                && log.get(&record.tls.client_random).is_some()
-            {
-                records.insert(record.tls.client_random, record.as_ref().clone());
-            }
-        })?;
+        records
+            .extend(RecordLookup::open(&Store::at(path))?.connections(|random| log.get(random).is_some())?);
     }
     Ok(records)
 }

@@ -7,6 +7,8 @@ use std::io::{self, Read, Seek};
 use std::path::Path;
 
 const WINDOW_BYTES: usize = 256 << 10;
+/// Bytes that are read for one record at a place.
+pub(crate) const PLACE_BYTES: u64 = WINDOW_BYTES as u64;
 
 /// Reader of the records of one file.
 #[derive(Debug)]

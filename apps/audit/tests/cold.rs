@@ -6,7 +6,8 @@ mod index_support;
 
 use evergate_audit::index::{IndexEvent, IndexWriter};
 use index_support::{
-    BASE_NS, Folder, SECOND_NS, audit, audit_code, connection, hex, json_lines, random_of, request_id, sample,
+    BASE_NS, Folder, SECOND_NS, audit, audit_code, connection, hex, json_lines, place, random_of, request_id,
+    sample,
 };
 use proptest::prelude::*;
 use std::sync::OnceLock;
@@ -72,7 +73,7 @@ fn rows_after_the_freeze_replace_cold_ones() {
     let index = IndexWriter::start(&store).expect("index");
     let mut late = connection(5, BASE_NS + 1000 * SECOND_NS, true);
     late.counts.packets = 99;
-    assert!(index.try_send(IndexEvent::Connection(Box::new(late), 1 << 40)));
+    assert!(index.try_send(IndexEvent::Connection(Box::new(late), place(1 << 40))));
     drop(index);
     let found = || json_lines(&audit_code(0, &["find", path, "--json", "--connection", "5"]).0);
     assert_eq!((found().len(), &found()[0]["packets"]), (1, &99.into()));
@@ -89,7 +90,7 @@ fn open_hot_file_survives_its_freeze() {
     let path = folder.0.to_str().expect("path");
     let _lock = store.lock().expect("lock"); // as a Recorder
     let index = IndexWriter::start(&store).expect("index");
-    let row = |number| IndexEvent::Connection(Box::new(connection(number, BASE_NS, true)), number);
+    let row = |number| IndexEvent::Connection(Box::new(connection(number, BASE_NS, true)), place(number));
     assert!(index.try_send(row(1001)));
     index.flush();
     audit_code(0, &["index", path, "--freeze", DAYS[0]]);

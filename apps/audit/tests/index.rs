@@ -4,7 +4,7 @@ mod index_support;
 
 use evergate_audit::index::{IndexEvent, IndexWriter, SegmentTable, catch_up, rebuild};
 use evergate_audit::store::Store;
-use index_support::{BASE_NS, DAY_NS, Folder, StoreBuilder, audit, audit_code, connection, sample};
+use index_support::{BASE_NS, DAY_NS, Folder, StoreBuilder, audit, audit_code, connection, place, sample};
 use proptest::prelude::*;
 use rusqlite::types::Value;
 use std::path::Path;
@@ -50,6 +50,7 @@ fn rebuilt_index_equals_the_live_one() {
     let store = sample(&folder.0, 1);
     let live = dump(&store);
     let count = |what: &str| live.iter().filter(|line| line.contains(what)).count();
+    assert_eq!(count(" envelope ["), 50);
     assert_eq!(
         (count(" connection ["), count(" request ["), count("segments.sqlite segment [")),
         (400, 40, 4)
@@ -101,7 +102,7 @@ fn full_queue_leaves_the_segment_incomplete() {
     let record = Box::new(connection(1, BASE_NS, true));
     let mut is_full = false;
     for seq in 0..2_000_000 {
-        is_full |= !index.try_send(IndexEvent::Connection(record.clone(), seq));
+        is_full |= !index.try_send(IndexEvent::Connection(record.clone(), place(seq)));
         if is_full {
             break;
         }
@@ -125,7 +126,7 @@ fn later_record_of_a_connection_wins_in_any_order() {
     let index = IndexWriter::start(&builder.store).expect("index");
     let (interim, last) = (connection(7, BASE_NS, false), connection(7, BASE_NS, true));
     for (record, seq) in [(&last, 9), (&interim, 5), (&last, 9)] {
-        assert!(index.try_send(IndexEvent::Connection(Box::new(record.clone()), seq)));
+        assert!(index.try_send(IndexEvent::Connection(Box::new(record.clone()), place(seq))));
     }
     drop(index);
     let file = rusqlite::Connection::open(builder.store.index().join("2026-11-28.sqlite")).expect("SQLite");

@@ -10,6 +10,8 @@ mod tables;
 mod writer;
 
 pub(crate) use freeze::freeze;
-pub(crate) use search::{cold_days, cold_extents, cold_for_each, cold_for_each_request, cold_requests};
+pub(crate) use search::{
+    cold_days, cold_envelopes, cold_extents, cold_for_each, cold_for_each_request, cold_requests,
+};
 pub(crate) use tables::{Kind, Table, column};
 pub(crate) use writer::{Cell, TableWriter};

@@ -1,9 +1,9 @@
 //! Search in the cold files of one day.
 
 use crate::cold::file::{Rows, TableFile, damaged};
-use crate::cold::tables::{CONNECTION, EXTENT, REQUEST, Table};
+use crate::cold::tables::{CONNECTION, ENVELOPE, EXTENT, REQUEST, Table};
 use crate::find::{Connection, Counts, ExtentRow, Query, Request, address_of};
-use crate::index::{Day, IndexError, days_in, int, unsigned};
+use crate::index::{Day, IndexError, RecordPlace, days_in, int, unsigned};
 use crate::store::Store;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -126,6 +126,40 @@ pub(crate) fn cold_extents(store: &Store, day: Day, connection: u64) -> Result<V
         }
         let rows = file.read(group, &(0..EXTENT.columns.len()).collect::<Vec<_>>(), Some(&wanted))?;
         found.extend((0..rows.count).map(|row| extent(&rows, row)));
+    }
+    Ok(found)
+}
+
+/// Places of envelopes of a day with this client random, at most `limit`.
+pub(crate) fn cold_envelopes(
+    store: &Store,
+    day: Day,
+    random: &[u8; 32],
+    limit: usize,
+) -> Result<Vec<RecordPlace>, IndexError> {
+    let path = ENVELOPE.path(store, day);
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let file = TableFile::open(&ENVELOPE, &path)?;
+    let key = ENVELOPE.column("client_random");
+    let mut found = Vec::new();
+    for group in 0..file.groups() {
+        if !file.may_have(group, key, random)? {
+            continue;
+        }
+        let rows = file.read(group, &[key], None)?;
+        let mut wanted: Vec<usize> = (0..rows.count).filter(|row| rows.bytes(key, *row) == random).collect();
+        wanted.truncate(limit - found.len());
+        if wanted.is_empty() {
+            continue;
+        }
+        let rows = file.read(group, &(0..ENVELOPE.columns.len()).collect::<Vec<_>>(), Some(&wanted))?;
+        found.extend((0..rows.count).map(|row| {
+            let fields = Fields { table: &ENVELOPE, rows: &rows, row };
+            let (segment, offset) = (fields.number("record_segment"), fields.number("record_offset"));
+            RecordPlace { seq: fields.number("seq"), segment, offset }
+        }));
     }
     Ok(found)
 }
@@ -255,7 +289,11 @@ fn connection(rows: &Rows, row: usize) -> Option<Connection> {
     let fields = Fields { table: &CONNECTION, rows, row };
     Some(Connection {
         number: fields.number("number"),
-        record_seq: fields.number("record_seq"),
+        record: RecordPlace {
+            seq: fields.number("record_seq"),
+            segment: fields.number("record_segment"),
+            offset: fields.number("record_offset"),
+        },
         first_ns: fields.number("first_ns"),
         last_ns: fields.number("last_ns"),
         client: fields.end("client", "client_port")?,

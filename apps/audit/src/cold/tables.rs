@@ -65,6 +65,8 @@ pub(super) const CONNECTION: Table = Table {
         column("bytes_s2c", Kind::Number),
         column("holes", Kind::Number),
         column("is_final", Kind::Number),
+        column("record_segment", Kind::Number),
+        column("record_offset", Kind::Number),
     ],
     order: "first_ns, number",
     bloom: &["client", "client_random"],
@@ -86,6 +88,20 @@ pub(super) const REQUEST: Table = Table {
     ],
     order: "time_ns, seq",
     bloom: &["id", "given_id"],
+};
+
+/// Envelopes.
+pub(super) const ENVELOPE: Table = Table {
+    name: "envelope",
+    columns: &[
+        column("seq", Kind::Number),
+        column("born_ns", Kind::Time),
+        column("client_random", Kind::Bytes),
+        column("record_segment", Kind::Number),
+        column("record_offset", Kind::Number),
+    ],
+    order: "born_ns, seq",
+    bloom: &["client_random"],
 };
 
 /// Extents.
@@ -123,7 +139,7 @@ pub(super) const BATCH: Table = Table {
 };
 
 /// All tables. Connections come last: a day with its file of connections is frozen whole.
-pub(super) const TABLES: [&Table; 4] = [&EXTENT, &REQUEST, &BATCH, &CONNECTION];
+pub(super) const TABLES: [&Table; 5] = [&ENVELOPE, &EXTENT, &REQUEST, &BATCH, &CONNECTION];
 
 impl Table {
     /// Place of a column.

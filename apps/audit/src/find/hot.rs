@@ -3,18 +3,22 @@
 use crate::find::address::EndFilter;
 use crate::find::query::{Query, SniFilter};
 use crate::find::row::{Connection, Counts, ExtentRow, Request, address_of};
-use crate::index::{IndexError, int, open_day, reversed, unsigned};
+use crate::index::{Day, IndexError, RecordPlace, int, open_day, reversed, unsigned};
 use rusqlite::types::{Type, Value};
-use rusqlite::{OptionalExtension, Row, params_from_iter};
+use rusqlite::{OptionalExtension, Row, params, params_from_iter};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 const COLUMNS: &str = "number, record_seq, first_ns, last_ns, client, client_port, server, server_port, \
-    vlan, sni, alpn, client_random, server_random, version, suite, packets, bytes_c2s, bytes_s2c, holes, is_final";
+    vlan, sni, alpn, client_random, server_random, version, suite, packets, bytes_c2s, bytes_s2c, holes, is_final, \
+    record_segment, record_offset";
 const REQUEST_COLUMNS: &str =
     "seq, id, given_id, switch_connection, client_random, n, time_ns, status, audit";
 const EXTENTS: &str = "SELECT segment, part, first_offset, last_offset, first_seq, last_seq, packets FROM extent \
     WHERE connection = ?1 ORDER BY segment, part";
+
+const ENVELOPES: &str = "SELECT seq, record_segment, record_offset FROM envelope INDEXED BY envelope_random \
+    WHERE born_ns >> 38 = ?1 AND substr(client_random, 1, 8) = ?2 AND client_random = ?3 LIMIT ?4";
 
 /// Hot file of one day, open for reading.
 #[derive(Debug)]
@@ -205,6 +209,30 @@ impl HotDay {
         read().map_err(|error| self.error(&error))
     }
 
+    /// Places of envelopes with this client random, at most `limit`. `day` is the file's own.
+    pub(crate) fn envelopes(
+        &self,
+        day: Day,
+        random: &[u8; 32],
+        limit: usize,
+    ) -> Result<Vec<RecordPlace>, IndexError> {
+        let read = || -> rusqlite::Result<Vec<RecordPlace>> {
+            let (mut statement, mut found) = (self.file.prepare_cached(ENVELOPES)?, Vec::new());
+            for bucket in day.first_ns() >> 38..=day.last_ns() >> 38 {
+                // From 2^63 ns on the column is negative, and its bucket, too.
+                let bucket = int(bucket << 38) >> 38;
+                let left = (limit - found.len()) as i64;
+                let mut rows = statement.query(params![bucket, &random[..8], random, left])?;
+                while let Some(row) = rows.next()? {
+                    let number = |at: usize| row.get(at).map(unsigned);
+                    found.push(RecordPlace { seq: number(0)?, segment: number(1)?, offset: number(2)? });
+                }
+            }
+            Ok(found)
+        };
+        read().map_err(|error| self.error(&error))
+    }
+
     /// Whether the file has a row of this connection.
     pub(crate) fn has(&self, connection: u64) -> Result<bool, IndexError> {
         let sql = "SELECT 1 FROM connection WHERE number = ?1";
@@ -317,7 +345,7 @@ fn read_connection(row: &Row<'_>) -> rusqlite::Result<Connection> {
     };
     Ok(Connection {
         number: number(0)?,
-        record_seq: number(1)?,
+        record: RecordPlace { seq: number(1)?, segment: number(20)?, offset: number(21)? },
         first_ns: number(2)?,
         last_ns: number(3)?,
         client: end(4)?,

@@ -88,6 +88,20 @@ impl QueryArgs {
 }
 
 impl Query {
+    /// Every connection.
+    pub(crate) fn all() -> Query {
+        Query {
+            from_ns: 0,
+            to_ns: u64::MAX,
+            client: None,
+            server: None,
+            sni: None,
+            client_random: None,
+            request_id: None,
+            connection: None,
+        }
+    }
+
     /// The conditions of a selection.
     pub(crate) fn of(selection: &Selection) -> Result<Query, String> {
         let end = |text: &Option<String>| text.as_ref().map(|text| EndFilter::parse(text)).transpose();

@@ -3,14 +3,15 @@
 use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::index::RecordPlace;
 use crate::when;
 
 /// A connection of an index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Connection {
     pub(crate) number: u64,
-    /// `seq` of its last record.
-    pub(crate) record_seq: u64,
+    /// Its last record.
+    pub(crate) record: RecordPlace,
     pub(crate) first_ns: u64,
     pub(crate) last_ns: u64,
     pub(crate) client: SocketAddr,
@@ -83,7 +84,7 @@ impl Connection {
             "bytes_s2c": self.counts.bytes_s2c,
             "holes": self.counts.holes,
             "final": self.counts.is_final,
-            "record_seq": self.record_seq,
+            "record_seq": self.record.seq,
         })
     }
 }

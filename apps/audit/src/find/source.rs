@@ -3,7 +3,7 @@
 use crate::find::hot::HotDay;
 use crate::find::query::Query;
 use crate::find::row::{Connection, ExtentRow, Request};
-use crate::index::{Day, IndexError, SegmentTable, day_path, days};
+use crate::index::{Day, IndexError, IndexedSegment, RecordPlace, SegmentTable, day_path, days};
 use crate::store::Store;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,6 +71,34 @@ impl Source {
         let times =
             |number: &u64| SegmentTimes { number: *number, times_ns: known.get(number).copied().flatten() };
         Ok(self.segments.iter().map(times).collect())
+    }
+
+    /// Segments of the index by number.
+    pub(crate) fn indexed_segments(&self) -> Result<BTreeMap<u64, IndexedSegment>, IndexError> {
+        let table = SegmentTable::open_to_read(&self.store)?;
+        let rows = table.map_or(Ok(Vec::new()), |table| table.all())?;
+        Ok(rows.into_iter().map(|segment| (segment.row.number, segment)).collect())
+    }
+
+    /// Places of envelopes with this client random, at most `limit`, in the order of their records.
+    pub(crate) fn envelopes(
+        &mut self,
+        random: &[u8; 32],
+        limit: usize,
+    ) -> Result<BTreeSet<RecordPlace>, IndexError> {
+        let mut places = BTreeSet::new();
+        for day in self.days() {
+            if let Some(hot) = self.hot_day(day)? {
+                places.extend(hot.envelopes(day, random, limit)?);
+            }
+            if self.cold.contains(&day) {
+                places.extend(cold_envelopes(&self.store, day, random, limit)?);
+            }
+        }
+        while places.len() > limit {
+            places.pop_last();
+        }
+        Ok(places)
     }
 
     /// Closed segments that the index does not have whole.
@@ -247,11 +275,13 @@ impl Source {
 }
 
 #[cfg(feature = "cold")]
-use crate::cold::{cold_days, cold_extents, cold_for_each, cold_for_each_request, cold_requests};
+use crate::cold::{
+    cold_days, cold_envelopes, cold_extents, cold_for_each, cold_for_each_request, cold_requests,
+};
 
 #[cfg(not(feature = "cold"))]
 mod without_cold {
-    use super::{BTreeSet, Connection, Day, ExtentRow, IndexError, Query, Request, Store};
+    use super::{BTreeSet, Connection, Day, ExtentRow, IndexError, Query, RecordPlace, Request, Store};
     use crate::index::days_in;
 
     /// No days. A store that has some is an error: an answer without them would look complete.
@@ -288,9 +318,20 @@ mod without_cold {
         Ok(Vec::new())
     }
 
+    pub(super) fn cold_envelopes(
+        _: &Store,
+        _: Day,
+        _: &[u8; 32],
+        _: usize,
+    ) -> Result<Vec<RecordPlace>, IndexError> {
+        Ok(Vec::new())
+    }
+
     pub(super) fn cold_extents(_: &Store, _: Day, _: u64) -> Result<Vec<ExtentRow>, IndexError> {
         Ok(Vec::new())
     }
 }
 #[cfg(not(feature = "cold"))]
-use without_cold::{cold_days, cold_extents, cold_for_each, cold_for_each_request, cold_requests};
+use without_cold::{
+    cold_days, cold_envelopes, cold_extents, cold_for_each, cold_for_each_request, cold_requests,
+};

@@ -1,6 +1,6 @@
 //! Hot file of one day: upserts within transactions.
 
-use crate::index::rows::{BatchRow, IndexEvent, RequestRow, text_of};
+use crate::index::rows::{BatchRow, EnvelopeRow, IndexEvent, RecordPlace, RequestRow, text_of};
 use crate::index::{IndexError, schema};
 use evergate_evidence::connection_record::ConnectionRecord;
 use evergate_evidence::extents::Extent;
@@ -10,10 +10,14 @@ use std::path::{Path, PathBuf};
 
 const CONNECTION: &str = "INSERT INTO connection(number, record_seq, first_ns, last_ns, client, client_port, server, \
     server_port, vlan, sni, sni_reversed, alpn, client_random, server_random, version, suite, packets, bytes_c2s, \
-    bytes_s2c, holes, is_final) VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21) \
+    bytes_s2c, holes, is_final, record_segment, record_offset) \
+    VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23) \
     ON CONFLICT(number) DO UPDATE SET record_seq=?2, first_ns=?3, last_ns=?4, client=?5, client_port=?6, server=?7, \
     server_port=?8, vlan=?9, sni=?10, sni_reversed=?11, alpn=?12, client_random=?13, server_random=?14, version=?15, \
-    suite=?16, packets=?17, bytes_c2s=?18, bytes_s2c=?19, holes=?20, is_final=?21 WHERE ?2 > record_seq";
+    suite=?16, packets=?17, bytes_c2s=?18, bytes_s2c=?19, holes=?20, is_final=?21, \
+    record_segment=?22, record_offset=?23 WHERE ?2 > record_seq";
+const ENVELOPE: &str = "INSERT OR REPLACE INTO envelope(seq, born_ns, client_random, record_segment, record_offset) \
+    VALUES(?1,?2,?3,?4,?5)";
 const EXTENT: &str = "INSERT INTO extent(connection, segment, part, first_offset, last_offset, first_seq, last_seq, \
     first_ns, packets) VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9) ON CONFLICT(connection, segment, part) DO UPDATE SET \
     first_offset=?4, last_offset=?5, first_seq=?6, last_seq=?7, first_ns=?8, packets=?9 WHERE ?9 > packets";
@@ -54,7 +58,8 @@ impl DayFile {
             self.has_transaction = true;
         }
         let written = match event {
-            IndexEvent::Connection(record, seq) => self.write_connection(record, *seq),
+            IndexEvent::Connection(record, place) => self.write_connection(record, *place),
+            IndexEvent::Envelope(envelope) => self.write_envelope(envelope),
             IndexEvent::Extent(extent) => self.write_extent(extent),
             IndexEvent::Request(request) => self.write_request(request),
             IndexEvent::Batch(batch) => self.write_batch(batch),
@@ -85,7 +90,7 @@ impl DayFile {
         checkpoint.map_err(|error| self.error(&error))
     }
 
-    fn write_connection(&mut self, record: &ConnectionRecord, seq: u64) -> rusqlite::Result<()> {
+    fn write_connection(&mut self, record: &ConnectionRecord, place: RecordPlace) -> rusqlite::Result<()> {
         let (ends, counts, tls) = (&record.endpoints, &record.counts, &record.tls);
         self.longest_ns = self.longest_ns.max(counts.last_ns.saturating_sub(counts.first_ns));
         self.latest_ns = self.latest_ns.max(counts.last_ns);
@@ -93,7 +98,7 @@ impl DayFile {
         let reversed: Option<String> = (!sni.is_empty()).then(|| reversed(&sni));
         self.connection.prepare_cached(CONNECTION)?.execute(params![
             int(record.connection),
-            int(seq),
+            int(place.seq),
             int(counts.first_ns),
             int(counts.last_ns),
             address(ends.client.ip()).as_ref(),
@@ -113,6 +118,19 @@ impl DayFile {
             int(counts.bytes_s2c),
             int(counts.holes),
             record.is_final,
+            int(place.segment),
+            int(place.offset),
+        ])?;
+        Ok(())
+    }
+
+    fn write_envelope(&self, envelope: &EnvelopeRow) -> rusqlite::Result<()> {
+        self.connection.prepare_cached(ENVELOPE)?.execute(params![
+            int(envelope.place.seq),
+            int(envelope.born_ns),
+            envelope.client_random,
+            int(envelope.place.segment),
+            int(envelope.place.offset),
         ])?;
         Ok(())
     }

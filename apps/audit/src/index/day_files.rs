@@ -93,6 +93,7 @@ impl DayFiles {
 fn day_of(event: &IndexEvent) -> Option<Day> {
     match event {
         IndexEvent::Connection(record, _) => Some(Day::of_ns(record.counts.first_ns)),
+        IndexEvent::Envelope(envelope) => Some(Day::of_ns(envelope.born_ns)),
         IndexEvent::Extent(extent) => Some(Day::of_ns(extent.first_ns)),
         IndexEvent::Request(request) => Some(Day::of_ns(request.time_ns)),
         IndexEvent::Batch(batch) => Some(Day::of_ns(batch.first_ns)),

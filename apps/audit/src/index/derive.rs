@@ -1,6 +1,7 @@
 //! Rows that the records of a segment derive. The Recorder and the rebuild share it, so both have equal indexes.
 
-use crate::index::rows::{IndexEvent, RequestRow, SegmentRow};
+use crate::index::rows::{EnvelopeRow, IndexEvent, RecordPlace, RequestRow, SegmentRow};
+use evergate_evidence::envelope::Envelope;
 use evergate_evidence::extents::{Extent, ExtentBuilder, PacketPlace};
 use evergate_evidence::mark::{MarkKind, SegmentEnd};
 use evergate_evidence::record::{Body, Record};
@@ -27,6 +28,7 @@ impl RecordIndexer {
     /// Appends the rows of a record to `events`. `offset` is the place of its block in the file.
     pub fn on_record(&mut self, record: &Record<'_>, offset: u64, events: &mut Vec<IndexEvent>) {
         self.on_seq(record.seq);
+        let place = RecordPlace { seq: record.seq, segment: self.segment.number, offset };
         match &record.body {
             Body::Packet(packet) => {
                 let (connection, time_ns) = (packet.connection, packet.time_ns);
@@ -39,7 +41,7 @@ impl RecordIndexer {
             Body::Connection(connection) => {
                 let extent = self.extents.current(connection.connection);
                 events.extend(extent.map(IndexEvent::Extent));
-                events.push(IndexEvent::Connection(connection.clone(), record.seq));
+                events.push(IndexEvent::Connection(connection.clone(), place));
             }
             Body::Request(request) => {
                 // Its time is of the switch's clock, and not one of the segment's.
@@ -52,7 +54,14 @@ impl RecordIndexer {
                     self.include(time_ns);
                 }
             }
-            Body::Envelope(_) | Body::Mark(_) => {}
+            Body::Envelope(bytes) => {
+                // Bytes that are no envelope open nothing, and nothing looks for them.
+                events.extend(Envelope::decode(bytes).ok().map(|envelope| {
+                    let (born_ns, client_random) = (envelope.aad.born_ns, envelope.aad.client_random);
+                    IndexEvent::Envelope(EnvelopeRow { place, born_ns, client_random })
+                }));
+            }
+            Body::Mark(_) => {}
         }
     }
 

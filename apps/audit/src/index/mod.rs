@@ -1,8 +1,8 @@
 //! Index of a store: SQLite files that `find` reads. It is derived from segments and never evidence.
 //!
-//! `index/DAY.sqlite` has the connections, extents, requests and batches of one day in UTC; `index/segments.sqlite` has
-//! one row for each segment, and whether its rows are complete. Rows are upserts, so a segment may be indexed again at
-//! any time. A store has one Recorder, so no row repeats its id.
+//! `index/DAY.sqlite` has the connections, envelopes, extents, requests and batches of one day in UTC;
+//! `index/segments.sqlite` has one row for each segment, and whether its rows are complete. Rows are upserts, so a
+//! segment may be indexed again at any time. A store has one Recorder, so no row repeats its id.
 
 pub mod command;
 mod day;
@@ -20,7 +20,7 @@ mod writer;
 pub use day::DayFile;
 pub use derive::RecordIndexer;
 pub use rebuild::{Indexed, catch_up, rebuild};
-pub use rows::{BatchRow, IndexEvent, ProofPlace, RequestRow, SegmentRow, text_of};
+pub use rows::{BatchRow, EnvelopeRow, IndexEvent, ProofPlace, RecordPlace, RequestRow, SegmentRow, text_of};
 pub use segments::{IndexedSegment, SegmentTable};
 pub use writer::IndexWriter;
 

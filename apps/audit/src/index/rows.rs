@@ -9,8 +9,10 @@ use std::fmt::Write;
 /// A row for the index. A row replaces the one of the same name, unless that has a later record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IndexEvent {
-    /// A connection's record and its `seq`.
-    Connection(Box<ConnectionRecord>, u64),
+    /// A connection's record and its place.
+    Connection(Box<ConnectionRecord>, RecordPlace),
+    /// An envelope of a connection's secrets.
+    Envelope(EnvelopeRow),
     /// A connection's packets in 64 MiB of a segment.
     Extent(Extent),
     /// A request that the switch routed.
@@ -19,6 +21,28 @@ pub enum IndexEvent {
     Segment(SegmentRow),
     /// A batch, or the receipt of one.
     Batch(BatchRow),
+}
+
+/// Place of a record in a store. What lies there is checked: the index is no evidence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RecordPlace {
+    /// `seq` of the record.
+    pub seq: u64,
+    /// Number of its segment.
+    pub segment: u64,
+    /// Place of its block in the segment's file in bytes.
+    pub offset: u64,
+}
+
+/// Place of an envelope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EnvelopeRow {
+    /// Its record.
+    pub place: RecordPlace,
+    /// Time at which the switch accepted the connection, in nanoseconds since 1970.
+    pub born_ns: u64,
+    /// Random of the client's hello: it leads to the connection.
+    pub client_random: [u8; 32],
 }
 
 /// A request that the switch routed.

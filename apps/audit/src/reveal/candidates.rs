@@ -1,85 +1,60 @@
 //! What stores have about one connection: its envelopes and its last connection record.
 //!
-//! The scan reads every segment, in bounded memory. All envelopes of a client random are kept: HPKE authenticates no
-//! sender, so that the first one may be bogus.
+//! All envelopes of a client random are kept: HPKE authenticates no sender, so that the first one may be bogus.
 
 use super::wrong;
 use crate::cli::Failure;
-use crate::segment_file::SegmentFile;
+use crate::lookup::{RecordLookup, Wanted};
 use crate::store::Store;
 use evergate_evidence::connection_record::ConnectionRecord;
 use evergate_evidence::deletion::unhex;
 use evergate_evidence::envelope::Envelope;
 use evergate_evidence::merkle::Hash;
-use evergate_evidence::record::Body;
 use evergate_evidence::submission::first_frame;
 use std::path::{Path, PathBuf};
 
 /// Most envelopes that are tried for one request.
 pub(super) const ENVELOPES_MAX: usize = 16;
 
-/// How a connection is known.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Wanted {
-    /// By its number in the Recorder.
-    Number(u64),
-    /// By the random of its ClientHello.
-    ClientRandom(Hash),
-}
-
 /// What stores have about one connection.
 #[derive(Debug, Default)]
-pub(super) struct Candidates {
+pub struct Candidates {
     /// Recorder whose store has the connection.
-    pub(super) recorder: Hash,
+    pub recorder: Hash,
     /// Its last connection record.
-    pub(super) record: Option<ConnectionRecord>,
+    pub record: Option<ConnectionRecord>,
     /// Envelopes with its client random.
-    pub(super) envelopes: Vec<Vec<u8>>,
+    pub envelopes: Vec<Vec<u8>>,
+    /// Records that were read: the cost of the search.
+    pub records_read: u64,
 }
 
 /// Searches stores, of one Recorder only if it is given. The envelopes may be in other stores: a feed has one Recorder.
-pub(super) fn find(
+///
+/// The answer comes from the index if it has one. If it has no envelope, every segment is scanned.
+pub fn find_candidates(
     stores: &[PathBuf],
     envelopes: &[PathBuf],
     wanted: Wanted,
     recorder: Option<&Hash>,
 ) -> Result<Candidates, Failure> {
     let mut found = Candidates::default();
-    for path in stores {
-        let store = Store::at(path);
-        let id = unhex(&store.require()?.recorder)
-            .ok_or_else(|| wrong(format!("{}: store.json has no id of a Recorder", path.display())))?;
-        if recorder.is_some_and(|recorder| *recorder != id) {
-            continue;
-        }
-        scan(&store, |body| {
-            if let Body::Connection(record) = body
-                && is_wanted(record, wanted)
-            {
-                found.recorder = id;
-                found.record = Some(record.as_ref().clone());
-            }
-        })?;
-        if found.record.is_some() {
-            break;
-        }
+    let mut lookups =
+        stores.iter().map(|path| RecordLookup::open(&Store::at(path))).collect::<Result<Vec<_>, _>>()?;
+    found.find_record(stores, &mut lookups, wanted, recorder)?;
+    if found.record.is_none() && lookups.iter().any(RecordLookup::has_index) {
+        // An index may lack it.
+        lookups.iter_mut().for_each(RecordLookup::ignore_index);
+        found.find_record(stores, &mut lookups, wanted, recorder)?;
     }
     let random = match (wanted, &found.record) {
-        (Wanted::ClientRandom(random), _) => random,
-        (_, Some(record)) => record.tls.client_random,
-        (_, None) => return Ok(found),
+        (Wanted::ClientRandom(random), _) => Some(random),
+        (_, record) => record.as_ref().map(|record| record.tls.client_random),
     };
-    for path in stores {
-        scan(&Store::at(path), |body| {
-            if let Body::Envelope(bytes) = body {
-                found.add(bytes, &random);
-            }
-        })?;
+    if let Some(random) = random {
+        found.find_envelopes(&mut lookups, envelopes, &random)?;
     }
-    for path in envelopes {
-        add_file(&mut found, path, &random)?;
-    }
+    found.records_read = lookups.iter().map(RecordLookup::records_read).sum();
     Ok(found)
 }
 
@@ -101,8 +76,58 @@ fn add_file(found: &mut Candidates, path: &Path, client_random: &Hash) -> Result
 }
 
 impl Candidates {
+    fn find_record(
+        &mut self,
+        stores: &[PathBuf],
+        lookups: &mut [RecordLookup],
+        wanted: Wanted,
+        recorder: Option<&Hash>,
+    ) -> Result<(), Failure> {
+        for (path, lookup) in stores.iter().zip(lookups) {
+            let id = unhex(&Store::at(path).require()?.recorder)
+                .ok_or_else(|| wrong(format!("{}: store.json has no id of a Recorder", path.display())))?;
+            if recorder.is_some_and(|recorder| *recorder != id) {
+                continue;
+            }
+            self.record = lookup.connection(wanted)?;
+            if self.record.is_some() {
+                self.recorder = id;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn find_envelopes(
+        &mut self,
+        lookups: &mut [RecordLookup],
+        files: &[PathBuf],
+        client_random: &Hash,
+    ) -> Result<(), Failure> {
+        let add_found = |lookup: &mut RecordLookup, found: &mut Candidates| {
+            let envelopes = lookup.envelopes(client_random, ENVELOPES_MAX)?;
+            envelopes.iter().for_each(|bytes| found.add(bytes, client_random));
+            Ok::<(), Failure>(())
+        };
+        lookups.iter_mut().try_for_each(|lookup| add_found(lookup, self))?;
+        files.iter().try_for_each(|path| add_file(self, path, client_random))?;
+        if !self.envelopes.is_empty() {
+            return Ok(());
+        }
+        for lookup in lookups.iter_mut().filter(|lookup| lookup.has_index()) {
+            lookup.ignore_index();
+            add_found(lookup, self)?;
+        }
+        if !self.envelopes.is_empty() {
+            eprintln!(
+                "evergate-audit: the index lacks an envelope; run `evergate-audit index DIR --rebuild`"
+            );
+        }
+        Ok(())
+    }
+
     /// Adds an envelope if it is of the connection with this client random.
-    pub(super) fn add(&mut self, bytes: &[u8], client_random: &Hash) {
+    fn add(&mut self, bytes: &[u8], client_random: &Hash) {
         let is_wanted =
             Envelope::decode(bytes).is_ok_and(|envelope| envelope.aad.client_random == *client_random);
         let is_new = !self.envelopes.iter().any(|known| known == bytes);
@@ -110,33 +135,4 @@ impl Candidates {
             self.envelopes.push(bytes.to_vec());
         }
     }
-}
-
-fn is_wanted(record: &ConnectionRecord, wanted: Wanted) -> bool {
-    match wanted {
-        Wanted::Number(number) => record.connection == number,
-        Wanted::ClientRandom(random) => record.tls.client_random == random,
-    }
-}
-
-/// Calls `each` for the body of every record of a store.
-pub(crate) fn scan(store: &Store, mut each: impl FnMut(&Body<'_>)) -> Result<(), Failure> {
-    let root = store.root().display();
-    let segments =
-        store.segments().map_err(|error| wrong(format!("{root}: cannot list segments: {error}")))?;
-    for segment in segments {
-        let name = segment.path.display();
-        let mut file = SegmentFile::open(&segment.path).map_err(|error| wrong(format!("{name}: {error}")))?;
-        loop {
-            match file.read() {
-                Ok(Some(located)) => each(&located.record.body),
-                // The newest segment of a running Recorder ends within a block.
-                Ok(None) | Err(crate::segment_file::FileError::Torn { .. }) => break,
-                Err(error) => {
-                    return Err(wrong(format!("{name}: {error}; verify the store first")));
-                }
-            }
-        }
-    }
-    Ok(())
 }

@@ -15,7 +15,7 @@ mod serve;
 mod state;
 
 pub use binding::{FirstRecords, check_binding};
-pub(crate) use candidates::scan;
+pub use candidates::{Candidates, find_candidates};
 pub use grant_file::{open_grant, verify_grant};
 
 use crate::cli::Failure;

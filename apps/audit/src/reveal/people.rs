@@ -1,8 +1,9 @@
 //! What people do: make keys, write requests, sign notes.
 
-use super::candidates::{self, Wanted};
+use super::candidates::find_candidates;
 use super::{failed, wrong};
 use crate::cli::Failure;
+use crate::lookup::Wanted;
 use crate::output::closed;
 use crate::store::replace_file;
 use crate::when;
@@ -136,7 +137,7 @@ pub(super) fn request(args: &RequestArgs) -> Result<ExitCode, Failure> {
         ),
         (None, None) => return Err(wrong("give --connection or --client-random")),
     };
-    let found = candidates::find(&args.store, &args.envelopes, wanted, None)?;
+    let found = find_candidates(&args.store, &args.envelopes, wanted, None)?;
     let record = found.record.ok_or_else(|| wrong("the stores do not have the connection"))?;
     let epoch = match found.envelopes.first() {
         Some(envelope) => Envelope::decode(envelope).map_err(wrong)?.aad.epoch(),

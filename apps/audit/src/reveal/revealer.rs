@@ -10,10 +10,11 @@
 
 use super::args::RevealerArgs;
 use super::binding::{FirstRecords, check_binding, check_recorded};
-use super::candidates::{self, Candidates, Wanted};
+use super::candidates::{Candidates, find_candidates};
 use super::state::State;
 use super::{failed, keys, wrong};
 use crate::cli::Failure;
+use crate::lookup::Wanted;
 use crate::sessions::RecordedSessions;
 use crate::when;
 use evergate_crypto::EvidenceVerifier;
@@ -124,7 +125,7 @@ impl Revealer {
             return Err(wrong("the recipient's key is no point of P-256; correct the request"));
         }
         let wanted = Wanted::ClientRandom(request.client_random);
-        let found = candidates::find(&self.stores, &self.envelopes, wanted, Some(&request.recorder))?;
+        let found = find_candidates(&self.stores, &self.envelopes, wanted, Some(&request.recorder))?;
         self.open_one(&request, note, &found)
     }
 

@@ -39,16 +39,7 @@ impl RecordedSessions {
     fn opens(&self, record: &ConnectionRecord, secrets: &SecretFile) -> Result<bool, Failure> {
         let random = record.tls.client_random;
         let mut catalog = Catalog::open(&self.stores)?;
-        let query = Query {
-            from_ns: 0,
-            to_ns: u64::MAX,
-            client: None,
-            server: None,
-            sni: None,
-            client_random: Some(random.to_vec()),
-            request_id: None,
-            connection: None,
-        };
+        let query = Query { client_random: Some(random.to_vec()), ..Query::all() };
         let sessions = catalog.select(&query, CONNECTIONS_MAX)?;
         if sessions.is_empty() {
             return self.scan(record, secrets);

@@ -3,7 +3,7 @@
 use crate::bundle::Manifest;
 use crate::cli::Failure;
 use crate::find::{self, Connection, Counts, EndFilter, Query, Source};
-use crate::index::text_of;
+use crate::index::{RecordPlace, text_of};
 use crate::record::file_source::Capture;
 use crate::segment_file::SegmentFile;
 use crate::store::Store;
@@ -239,7 +239,9 @@ fn bundle_connection(path: &Path, number: u64) -> Result<Option<Connection>, Fai
         if let Body::Connection(record) = located.record.body
             && record.connection == number
         {
-            last = Some(connection_of(&record, located.record.seq));
+            // A bundle's file is no segment of a store.
+            let place = RecordPlace { seq: located.record.seq, segment: 0, offset: located.offset };
+            last = Some(connection_of(&record, place));
         }
     }
     Ok(last)
@@ -265,7 +267,7 @@ fn capture_connections(path: &Path, query: &Query, limit: usize) -> Result<Vec<C
             table.end_all();
         }
         while let Some(record) = table.poll_record() {
-            let connection = connection_of(&record, 0);
+            let connection = connection_of(&record, RecordPlace::default()); // a capture has no records
             // An interim record may lack what the last one has.
             if record.is_final && query.matches(&connection) && found.len() < limit.max(1) {
                 found.insert(connection.number, connection);
@@ -280,11 +282,11 @@ pub(super) fn capture_table() -> ConnectionTable {
     ConnectionTable::new(Limits::default(), 1)
 }
 
-fn connection_of(record: &ConnectionRecord, record_seq: u64) -> Connection {
+fn connection_of(record: &ConnectionRecord, place: RecordPlace) -> Connection {
     let random = |random: [u8; 32]| (random != [0; 32]).then_some(random);
     Connection {
         number: record.connection,
-        record_seq,
+        record: place,
         first_ns: record.counts.first_ns,
         last_ns: record.counts.last_ns,
         client: record.endpoints.client,

@@ -2,9 +2,10 @@
 
 #![allow(dead_code, reason = "every test uses a part")]
 
-use evergate_audit::index::{BatchRow, IndexEvent, IndexWriter, ProofPlace, RecordIndexer};
+use evergate_audit::index::{BatchRow, IndexEvent, IndexWriter, ProofPlace, RecordIndexer, RecordPlace};
 use evergate_audit::store::{Store, StoreInfo};
 use evergate_evidence::connection_record::{ConnectionRecord, Counts, Endpoints, TlsHellos};
+use evergate_evidence::envelope::{Aad, Envelope};
 use evergate_evidence::mark::{Mark, MarkKind, SegmentBegin, SegmentEnd};
 use evergate_evidence::record::{Body, Direction, Packet, Record, RequestLeg, RequestRecord};
 use evergate_evidence::segment::SegmentEncoder;
@@ -64,6 +65,11 @@ pub(crate) fn mix(value: u64) -> u64 {
     (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
+/// Place of a record that is in no file.
+pub(crate) fn place(seq: u64) -> RecordPlace {
+    RecordPlace { seq, segment: 1, offset: seq * 100 }
+}
+
 /// Random of the hello of a connection.
 pub(crate) fn random_of(connection: u64) -> [u8; 32] {
     let mut random = [0; 32];
@@ -116,6 +122,25 @@ pub(crate) fn connection(number: u64, first_ns: u64, is_final: bool) -> Connecti
         },
         tls,
     }
+}
+
+/// An envelope with values of its connection's number; its ciphertext is this byte.
+pub(crate) fn envelope(number: u64, born_ns: u64, sealed: u8) -> Vec<u8> {
+    let record = connection(number, born_ns, true);
+    let aad = Aad {
+        switch: [7; 32],
+        connection: number,
+        born_ns,
+        client: record.endpoints.client,
+        local: record.endpoints.server,
+        client_random: record.tls.client_random,
+        server_random: record.tls.server_random,
+        tls_version: record.tls.version,
+        cipher_suite: record.tls.suite,
+        feed_number: 1,
+        sni: &record.tls.sni,
+    };
+    Envelope { aad, index: 0, enc_inner: [4; 65], enc_outer: [4; 65], sealed: &[sealed; 60] }.encode()
 }
 
 /// Writer of a store as a Recorder writes it.
@@ -241,6 +266,13 @@ impl<'a> StoreBuilder<'a> {
         }));
     }
 
+    /// An envelope that nothing opens, of the connection with this number.
+    pub(crate) fn push_envelope(&mut self, number: u64, born_ns: u64, sealed: u8) -> Vec<u8> {
+        let bytes = envelope(number, born_ns, sealed);
+        self.push(Body::Envelope((&bytes).into()));
+        bytes
+    }
+
     /// Ends a batch, with a receipt of this log index.
     pub(crate) fn end_batch(&mut self, log_index: Option<u64>) {
         self.batch += 1;
@@ -305,6 +337,9 @@ pub(crate) fn sample(root: &Path, recorder: u8) -> Store {
         for _ in 0..100 {
             number += 1;
             builder.push_connection(number, BASE_NS + number * 200 * SECOND_NS);
+            if number % 8 == 1 {
+                builder.push_envelope(number, BASE_NS + number * 200 * SECOND_NS, 1);
+            }
             if number % 10 == 1 {
                 let given = if number % 20 == 1 { &b"abc"[..] } else { b"" };
                 builder.push_request(number, 0, BASE_NS + number * 200 * SECOND_NS, given);
