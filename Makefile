@@ -19,7 +19,7 @@ AUDIT_RELEASE = $(CARGO) build --release --locked -p evergate-audit -p evergate-
 AUDIT_FEATURES = evergate-audit/cold,evergate-audit/object-store,evergate-audit/tsa
 
 .PHONY: setup build demo audit-demo package package-check test lint unit matrix audit-features \
-	audit-mutations fuzz bench audit-bench audit-bench-find profile clean help
+	audit-mutations audit-kills fuzz bench audit-bench audit-bench-find profile clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -69,6 +69,10 @@ matrix: setup ## all node failures with all servers in all network modes, also w
 audit-features: setup ## lints and tests of evergate-audit with Parquet, object stores, time stamps (minutes)
 	$(CARGO) clippy -p evergate-audit --all-targets --locked --features $(AUDIT_FEATURES) -- -D warnings
 	$(CARGO) test -p evergate-audit --locked --features $(AUDIT_FEATURES)
+
+audit-kills: setup ## kills a Master and a Revealer 200 times at random moments (minutes)
+	EVERGATE_KILLS=200 $(CARGO) test --locked -p evergate-master --test master kill_at_random -- --nocapture
+	EVERGATE_KILLS=200 $(CARGO) test --locked -p evergate-audit --test reveal kill_at_random -- --nocapture
 
 audit-mutations: setup ## 10,000 seeded changes of evidence, each found and named by the verifier (minutes)
 	EVERGATE_MUTATIONS=10000 $(CARGO) test --locked -p evergate-audit --test mutations mutation -- --nocapture

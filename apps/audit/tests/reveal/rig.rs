@@ -1,4 +1,4 @@
-//! People, a Master, a Revealer and a store with sealed connections.
+//! A Master, the state of its Revealer, people with keys, and a store.
 
 use crate::support::{Folder, StoreWriter};
 use evergate_crypto::{EvidenceVerifier, LogKey};
@@ -14,15 +14,16 @@ use evergate_evidence::tile::bundle_entries;
 use evergate_master::tiles::Tiles;
 use evergate_seal::{FileKeys, RecipientKey, SealContext};
 use evergate_submission::{Identity, id_text};
-use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub(crate) const MODULE: &str = "/usr/lib/softhsm/libsofthsm2.so";
 pub(crate) const MASTER_CONFIG: &str = "EVERGATE_TEST_MASTER_CONFIG";
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
-const PEOPLE: [(&str, Role); 4] =
+pub(crate) const PEOPLE: [(&str, Role); 4] =
     [("alice", Role::Both), ("bob", Role::Approver), ("carol", Role::Approver), ("dave", Role::Requester)];
 
 /// A process that is killed when dropped.
@@ -54,9 +55,9 @@ impl Drop for Process {
 
 pub(crate) struct Rig {
     pub(crate) folder: Folder,
-    pub(crate) is_hsm: bool,
-    pub(crate) master: Option<Process>,
-    pub(crate) address: String,
+    is_hsm: bool,
+    master: Option<Process>,
+    address: String,
 }
 
 pub(crate) fn epoch() -> u64 {
@@ -129,7 +130,7 @@ impl Rig {
             version: 1,
             threshold: 2,
             threshold_beyond: 0,
-            per_day: 20,
+            per_day: 100_000,
             days: 7,
             scope: Scope::Connection,
             with_credentials: false,
@@ -251,28 +252,38 @@ impl Rig {
         command.output().unwrap()
     }
 
-    pub(crate) fn reveal(&self, request: &str, abort: Option<&str>) -> Output {
-        self.reveal_with(request, &[], abort)
+    /// `reveal run` of a request.
+    pub(crate) fn reveal_command(&self, request: &str) -> Command {
+        let (file, out, store) = (self.path(request), self.path("grant"), self.path("store"));
+        let mut command = self.revealer("run", &[]);
+        command.arg("--request").arg(file).arg("--out").arg(out).arg("--store").arg(store);
+        command
     }
 
-    fn reveal_with(&self, request: &str, more: &[&str], abort: Option<&str>) -> Output {
-        let (file, out, store) = (self.path(request), self.path("grant"), self.path("store"));
-        let mut command = self.revealer(
-            "run",
-            &[
-                "--request",
-                file.to_str().unwrap(),
-                "--out",
-                out.to_str().unwrap(),
-                "--store",
-                store.to_str().unwrap(),
-            ],
-        );
-        command.args(more);
+    pub(crate) fn reveal(&self, request: &str, abort: Option<&str>) -> Output {
+        let mut command = self.reveal_command(request);
         if let Some(step) = abort {
             command.env("EVERGATE_TEST_ABORT", step);
         }
         command.output().unwrap()
+    }
+
+    /// Sends a request to the socket of `reveal serve`; answers the kind and the content.
+    pub(crate) fn ask(&self, socket: &Path, request: &str) -> (u8, Vec<u8>) {
+        let note = std::fs::read(self.path(request)).unwrap();
+        let mut stream = UnixStream::connect(socket).unwrap();
+        stream.write_all(&(note.len() as u32).to_be_bytes()).unwrap();
+        stream.write_all(&note).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let body = answer.split_off(5);
+        assert_eq!(answer[1..], (body.len() as u32).to_be_bytes());
+        (answer[0], body)
+    }
+
+    /// Output of `reveal run` with more options.
+    fn reveal_with(&self, request: &str, more: &[&str]) -> Output {
+        self.reveal_command(request).args(more).output().unwrap()
     }
 
     pub(crate) fn granted(&self, request: &str) -> Vec<u8> {
@@ -281,7 +292,7 @@ impl Rig {
 
     /// The same with more options.
     pub(crate) fn granted_with(&self, request: &str, more: &[&str]) -> Vec<u8> {
-        let output = self.reveal_with(request, more, None);
+        let output = self.reveal_with(request, more);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         std::fs::read(self.path("grant")).unwrap()
     }
@@ -293,27 +304,33 @@ impl Rig {
     /// The same with more options and another exit code.
     pub(crate) fn refused_with(&self, request: &str, more: &[&str], code: i32) -> String {
         let _ = std::fs::remove_file(self.path("grant"));
-        let output = self.reveal_with(request, more, None);
+        let output = self.reveal_with(request, more);
         assert_eq!(output.status.code(), Some(code), "{output:?}");
         assert!(!self.path("grant").exists());
         String::from_utf8(output.stderr).unwrap()
     }
 
-    /// Entries of disclosure in the log.
+    /// Events in the log.
     pub(crate) fn entries(&self) -> Vec<Event> {
         let log = self.path("master/log");
         let begin = Instant::now();
-        let (tile, bytes) = loop {
+        let (mut entries, mut size, mut index) = (Vec::new(), 0, 0);
+        while index == 0 || entries.len() < size {
             let checkpoint = std::fs::read(log.join("checkpoint")).unwrap();
             let checkpoint = evergate_evidence::checkpoint::SignedCheckpoint::parse(&checkpoint).unwrap();
-            match Tiles::new(&log).read_entries(0, checkpoint.checkpoint().size) {
-                Ok(found) => break found,
+            let found = checkpoint.checkpoint().size;
+            match Tiles::new(&log).read_entries(index, found) {
+                Ok((tile, bytes)) => {
+                    let bundle = bundle_entries(&bytes, tile.width).unwrap().into_iter();
+                    entries.extend(bundle.map(|bytes| Entry::decode(bytes).unwrap()));
+                    (size, index) = (if index == 0 { found as usize } else { size }, index + 1);
+                }
                 Err(error) => assert!(begin.elapsed() < LIMIT, "{error}"),
             }
-        };
-        let entries = bundle_entries(&bytes, tile.width).unwrap().into_iter();
+        }
         entries
-            .filter_map(|bytes| match Entry::decode(bytes).unwrap() {
+            .into_iter()
+            .filter_map(|entry| match entry {
                 Entry::Event(_, event) => Some(event),
                 Entry::Statement(_) => None,
             })
