@@ -4,6 +4,7 @@ mod disclosure;
 mod kills;
 mod rig;
 mod server_key;
+mod speed;
 #[path = "../support/mod.rs"]
 mod support;
 
