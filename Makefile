@@ -67,6 +67,7 @@ matrix: setup ## all node failures with all servers in all network modes, also w
 	CI=1 EVERGATE_MATRIX=full $(CARGO) test --workspace --locked --test cluster matrix -- --nocapture
 
 audit-features: setup ## lints and tests of evergate-audit with Parquet, object stores, time stamps (minutes)
+	@scripts/setup duckdb
 	$(CARGO) clippy -p evergate-audit --all-targets --locked --features $(AUDIT_FEATURES) -- -D warnings
 	$(CARGO) test -p evergate-audit --locked --features $(AUDIT_FEATURES)
 

@@ -3,6 +3,10 @@
 use crate::rig::{Recorded, audit, played, recorded};
 use serde_json::Value;
 use std::collections::BTreeSet;
+#[cfg(feature = "cold")]
+use std::io::Write;
+#[cfg(feature = "cold")]
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Exports all sessions; answers the path and the summary.
@@ -100,29 +104,91 @@ fn json_has_a_line_for_each_message_and_session() {
     assert_eq!(summary["messages"], 2 * requests(recorded));
 }
 
+/// A Python with DuckDB: that of `scripts/setup duckdb`, or the system's. Without one a line on the real standard error
+/// shows it: output of a test that passes is hidden. In CI it must be there.
+#[cfg(feature = "cold")]
+fn duckdb() -> Option<PathBuf> {
+    let pythons = [Path::new(env!("CARGO_TARGET_TMPDIR")).join("../duckdb/bin/python"), "python3".into()];
+    let has_duckdb = |python: &PathBuf| {
+        let output = Command::new(python).args(["-c", "import duckdb"]).output();
+        output.is_ok_and(|output| output.status.success())
+    };
+    let found = pythons.into_iter().find(has_duckdb);
+    if found.is_none() {
+        assert!(std::env::var_os("CI").is_none(), "DuckDB is not installed: scripts/setup duckdb");
+        let text = b"skipped a part of a test: DuckDB is not installed: scripts/setup duckdb\n";
+        std::io::stderr().write_all(text).unwrap();
+    }
+    found
+}
+
 #[cfg(feature = "cold")]
 #[test]
-fn parquet_opens_in_duckdb_or_in_the_library() {
+fn parquet_opens_in_duckdb_and_in_the_library() {
     use parquet::file::reader::{FileReader, SerializedFileReader};
     let Some(recorded) = recorded() else { return };
-    let (path, _) = export(recorded, "parquet", &[]);
+    let (path, summary) = export(recorded, "parquet", &[]);
     let reader = SerializedFileReader::new(std::fs::File::open(&path).unwrap()).unwrap();
     let rows = reader.get_row_iter(None).unwrap().map(Result::unwrap).collect::<Vec<_>>();
-    assert_eq!(rows.len(), 2 * requests(recorded));
+    assert_eq!((rows.len(), &summary["messages"]), (2 * requests(recorded), &rows.len().into()));
     assert!(rows.iter().all(|row| !row.to_string().contains("hidden")));
-    let has_duckdb =
-        Command::new("python3").args(["-c", "import duckdb"]).output().is_ok_and(|out| out.status.success());
-    if !has_duckdb {
-        eprintln!("skipped a part of a test: the Python package duckdb is not installed");
-        return;
-    }
+    let Some(python) = duckdb() else { return };
     let query = format!(
-        "import duckdb; print(*duckdb.connect().execute(\"select count(*), sum(body_bytes), \
-         min(first_ns) > '2020-01-01' from '{path}' where kind = 'response' and status = 200\").fetchall()[0])"
+        "import duckdb\nfor row in duckdb.connect().execute(\"select kind, count(*), sum(body_bytes), \
+         min(first_ns) > '2020-01-01', max(status) from '{path}' group by kind order by kind\").fetchall(): \
+         print(*row)"
     );
-    let out = tool("python3", &["-c", &query]).unwrap();
-    let bytes: usize = recorded.sessions.values().flatten().map(|exchange| exchange.response.len()).sum();
-    assert_eq!(out.trim(), format!("{} {bytes} True", requests(recorded)));
+    let out = tool(python.to_str().unwrap(), &["-c", &query]).unwrap();
+    let exchanges = || recorded.sessions.values().flatten();
+    let sums = [
+        ("request", exchanges().map(|exchange| exchange.request.len()).sum::<usize>()),
+        ("response", exchanges().map(|exchange| exchange.response.len()).sum()),
+    ];
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines.len(), 2, "{out}");
+    for (line, (kind, bytes)) in lines.iter().zip(sums) {
+        let expected = format!("{kind} {} {bytes} True ", requests(recorded));
+        assert!(line.starts_with(&expected), "{line}, expected {expected}");
+    }
+}
+
+/// The cold index opens in DuckDB as well.
+#[cfg(feature = "cold")]
+#[test]
+fn cold_index_opens_in_duckdb() {
+    let Some(recorded) = recorded() else { return };
+    let Some(python) = duckdb() else { return };
+    let (out, _) = audit(0, &["find", &recorded.store(), "--json", "--limit", "100000"]);
+    let connections: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let day = connections[0]["first"].as_str().unwrap().split('T').next().unwrap().to_owned();
+    let of_day =
+        connections.iter().filter(|found| found["first"].as_str().unwrap().starts_with(&day)).count();
+    let store = recorded.path("cold-store");
+    copy_folder(Path::new(&recorded.store()), Path::new(&store));
+    audit(0, &["index", &store, "--freeze", &day]);
+    let query = format!(
+        "import duckdb; print(*duckdb.connect().execute(\"select count(*), count(distinct number), \
+         sum(packets) from '{store}/cold/connection/{day}.parquet'\").fetchall()[0])"
+    );
+    let out = tool(python.to_str().unwrap(), &["-c", &query]).unwrap();
+    let packets: u64 = connections.iter().map(|found| found["packets"].as_u64().unwrap()).sum();
+    let numbers: Vec<&str> = out.split_whitespace().collect();
+    assert_eq!(numbers[..2], [of_day.to_string(), of_day.to_string()]);
+    assert!(of_day < connections.len() || numbers[2] == packets.to_string(), "{out}");
+}
+
+#[cfg(feature = "cold")]
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let to = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            copy_folder(&path, &to);
+        } else {
+            std::fs::copy(&path, &to).unwrap();
+        }
+    }
 }
 
 #[test]
