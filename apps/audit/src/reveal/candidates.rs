@@ -14,7 +14,7 @@ use evergate_evidence::submission::first_frame;
 use std::path::{Path, PathBuf};
 
 /// Most envelopes that are tried for one request.
-pub(super) const ENVELOPES_MAX: usize = 16;
+const ENVELOPES_MAX: usize = 16;
 
 /// What stores have about one connection.
 #[derive(Debug, Default)]

@@ -11,6 +11,7 @@ use crate::when;
 use clap::Args;
 use evergate_evidence::disclosure::request::REQUEST_BYTES_MAX;
 use evergate_evidence::envelope::epoch_of_ns;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -22,7 +23,8 @@ use std::time::{Duration, Instant};
 
 /// Longest time for a client to send its request or to take the answer.
 const CLIENT_LIMIT: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(100);
+/// Longest wait for a client in nanoseconds, before a look at signals and at the time.
+const WAIT_NS: i64 = 100_000_000;
 /// Time between two announcements.
 const ANNOUNCE_PERIOD: Duration = Duration::from_secs(600);
 /// Hours ahead for which keys are announced: a day, and the hour that ends it.
@@ -67,7 +69,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
                     eprintln!("evergate-audit: reveal: a client's connection ended: {error}");
                 }
             }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(PAUSE),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => wait(&listener),
             Err(error) => return Err(failed(format!("{}: {error}", args.socket.display()))),
         }
     }
@@ -102,6 +104,12 @@ fn listen(args: &ServeArgs) -> Result<UnixListener, Failure> {
         Ok(listener)
     };
     listen().map_err(|error: std::io::Error| wrong(format!("cannot listen on {}: {error}", path.display())))
+}
+
+/// Waits for a client. A signal ends the wait early.
+fn wait(listener: &UnixListener) {
+    let limit = Timespec { tv_sec: 0, tv_nsec: WAIT_NS };
+    let _ = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&limit));
 }
 
 fn answer(revealer: &mut Revealer, mut socket: &UnixStream) -> std::io::Result<()> {
