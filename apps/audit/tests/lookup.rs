@@ -7,7 +7,10 @@ use evergate_audit::lookup::{RecordLookup, Wanted};
 use evergate_audit::reveal::{Candidates, find_candidates};
 use evergate_audit::store::Store;
 use evergate_evidence::connection_record::ConnectionRecord;
-use index_support::{BASE_NS, DAY_NS, Folder, SECOND_NS, StoreBuilder, connection, random_of, sample};
+use evergate_evidence::record::Body;
+use index_support::{
+    BASE_NS, DAY_NS, Folder, SECOND_NS, StoreBuilder, audit_code, connection, random_of, sample,
+};
 use std::path::PathBuf;
 
 /// Three segments over two days. Connection 7 has three envelopes, one in another day and one before its record.
@@ -212,6 +215,52 @@ fn segments_that_the_index_lacks_are_scanned() {
     compare(&store, 11..31);
 }
 
+/// A hold keeps a segment with an interim record, and the segment of the final one is removed.
+#[test]
+fn record_before_a_removed_segment_is_found() {
+    let folder = Folder::new("lookup-removed");
+    let mut builder = StoreBuilder::new(&folder.0, 1);
+    for is_final in [false, true] {
+        builder.begin_segment();
+        builder.push(Body::Connection(Box::new(connection(5, BASE_NS, is_final))));
+        builder.push_connection(6 + u64::from(is_final), BASE_NS);
+        builder.end_segment();
+    }
+    rebuild(&builder.store).expect("rebuilt");
+    std::fs::remove_file(builder.store.segment(2)).expect("removed");
+    for wanted in [Wanted::Number(5), Wanted::ClientRandom(random_of(5))] {
+        let [index, scan] = both(&builder.store, wanted);
+        assert_eq!(
+            (index.0.as_ref(), scan.0.map(|record| record.is_final)),
+            (Some(&connection(5, BASE_NS, false)), Some(false))
+        );
+    }
+    let mut lookup = RecordLookup::open(&builder.store).expect("store");
+    assert_eq!(lookup.connections(|random| *random == random_of(5)).expect("segments").len(), 1);
+}
+
+#[test]
+fn index_of_another_version_is_refused_and_not_used() {
+    let folder = Folder::new("lookup-version");
+    let store = store(&folder.0, 1, 1, true);
+    let path = folder.0.to_str().expect("path");
+    for name in ["segments.sqlite", "2026-11-28.sqlite"] {
+        let file = rusqlite::Connection::open(store.index().join(name)).expect("SQLite");
+        file.pragma_update(None, "user_version", 1).expect("version");
+        drop(file);
+        compare(&store, 6..9);
+        let [index, scan] = both(&store, Wanted::Number(8));
+        assert_eq!(index.2, scan.2, "{name}: every segment is read");
+        let (_, message) = audit_code(2, &["find", path]);
+        assert!(
+            message.contains("not an index of this version") && message.contains("--rebuild"),
+            "{message}"
+        );
+        audit_code(0, &["index", path, "--rebuild"]);
+        assert!(both(&store, Wanted::Number(8))[0].2 < 10, "{name}: rebuilt");
+    }
+}
+
 #[cfg(feature = "cold")]
 #[test]
 fn frozen_days_have_the_answers_of_a_scan() {
@@ -220,7 +269,7 @@ fn frozen_days_have_the_answers_of_a_scan() {
     let path = folder.0.to_str().expect("path");
     let hot = compare(&store, 95..110);
     for day in ["2026-11-28", "2026-11-29"] {
-        index_support::audit_code(0, &["index", path, "--freeze", day]);
+        audit_code(0, &["index", path, "--freeze", day]);
         assert_eq!(compare(&store, 95..110), hot, "{day}: the same records are read");
     }
 }
