@@ -44,7 +44,7 @@ pub use error::{ConfigError, KeyError, PemError, TicketKeyError};
 pub use evidence_keys::{EvidenceVerifier, LogKey, LogKeyKind, p256_signature_der, spki_hash};
 pub use pem::{pem_certificates, unmarked};
 pub use provider::{client_provider, provider, warm_up};
-pub use random::random_bytes;
+pub use random::{fill_random, random_bytes};
 pub use resolver::SniResolver;
 pub use server_config::{ClientAuth, ServerSettings, client_policy, server_config};
 pub use sign::signing_key;

@@ -91,8 +91,16 @@ impl KeyLog for CaptureLog {
 /// If the operating system provides none: no connection could be protected, so the process must end.
 pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    aws_lc_rs::rand::fill(&mut bytes).expect("the operating system gives no randomness");
+    fill_random(&mut bytes);
     bytes
+}
+
+/// Fills `bytes` with random ones of the operating system.
+///
+/// # Panics
+/// As [`random_bytes`].
+pub fn fill_random(bytes: &mut [u8]) {
+    aws_lc_rs::rand::fill(bytes).expect("the operating system gives no randomness");
 }
 
 #[cfg(test)]

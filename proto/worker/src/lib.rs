@@ -2,10 +2,12 @@
 //!
 //! - [`pools`]: servers with their load and health, queues, sessions and rates, shared by the workers of a process;
 //! - [`Counters`]: one table of everything that a worker counts;
-//! - [`Shared`], [`Orders`]: limits of the process, and evictions that workers order from each other.
+//! - [`Shared`], [`Orders`]: limits of the process, and evictions that workers order from each other;
+//! - [`host`]: what a worker needs of its host.
 
 mod counters;
 mod fd_reserve;
+pub mod host;
 mod latency_histogram;
 mod orders;
 pub mod pools;

@@ -1,13 +1,15 @@
 //! New connections: limits first, then the state machine.
 
 use super::evict::Outcome;
+use super::linux::TcpSocket;
 use super::slab::Source;
 use super::{Client, ListenerSocket, Worker, canonical};
 use crate::control::console;
 use evergate_connection::{Accepted, Connection, Otherwise};
 use evergate_replication::ConnectionId;
+use evergate_worker::host::{Host, Socket};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 /// Connections taken from one listener in one turn.
@@ -35,7 +37,11 @@ impl Worker {
             return;
         }
         for listener in add {
-            self.keep_alive(&listener.socket, Duration::ZERO); // accepted sockets inherit it
+            if let Some(mut keepalive) = self.settings.keepalive {
+                keepalive.outlast(Duration::ZERO);
+                // Accepted sockets inherit it.
+                let _ = evergate_sys::set_keepalive(listener.socket.as_raw_fd(), Some(keepalive));
+            }
             let free = self.listeners.iter().position(Option::is_none);
             let index = free.unwrap_or(self.listeners.len());
             let token = Source::Listener(index as u32).token();
@@ -51,11 +57,10 @@ impl Worker {
     }
 
     /// Sets TCP keep-alive of a new socket whose peer may stay silent for `patience`, or longer.
-    pub(super) fn keep_alive(&self, socket: &OwnedFd, patience: Duration) {
+    pub(super) fn keep_alive(&self, socket: &TcpSocket, patience: Duration) {
         let Some(mut keepalive) = self.settings.keepalive else { return };
         keepalive.outlast(patience);
-        // The connection works without it.
-        let _ = evergate_sys::set_keepalive(socket.as_raw_fd(), Some(keepalive));
+        let _ = socket.set_keepalive(Some(keepalive)); // the connection works without it
     }
 
     /// Logs a failure to accept connections, once per shortage.
@@ -151,7 +156,7 @@ impl Worker {
                         );
                         self.log_shortage(&why);
                     }
-                    self.accept(index, socket, address);
+                    self.accept(index, TcpSocket(socket), address);
                 }
                 Ok(None) => return false,
                 Err(_)
@@ -175,17 +180,15 @@ impl Worker {
         true
     }
 
-    fn accept(&mut self, index: usize, socket: OwnedFd, address: SocketAddr) {
+    fn accept(&mut self, index: usize, socket: TcpSocket, address: SocketAddr) {
         let address = canonical(address);
         let Some(Some(listener)) = self.listeners.get(index) else { return };
-        let local = listener
-            .local
-            .unwrap_or_else(|| evergate_sys::local_address(socket.as_raw_fd()).map_or(address, canonical));
+        let local = listener.local.unwrap_or_else(|| socket.local_address().map_or(address, canonical));
         if self.cluster.as_ref().is_some_and(|cluster| cluster.is_strange(local, address)) {
             let name = listener.name.clone();
             self.handle_commands(); // this node may own the bucket by now
             if !matches!(self.listeners.get(index), Some(Some(listener)) if listener.name == name) {
-                return evergate_sys::reset_on_close(socket.as_raw_fd());
+                return socket.reset_on_close();
             }
         }
         let Some(Some(listener)) = self.listeners.get(index) else { return };
@@ -205,25 +208,25 @@ impl Worker {
             return self.reset_unreplicated(socket, local, address);
         };
         self.counters.accepted.add(1);
-        let replicated_state = match self.gate_client(socket.as_raw_fd(), local, address) {
+        let replicated_state = match self.gate_client(&socket, local, address) {
             Ok(replicated_state) => replicated_state,
             Err(reason) => {
                 self.counters.reason(reason);
                 self.counters.refused.add(1);
                 self.give_back(&share);
                 // A FIN would be retransmitted, and leave when the bucket is ours again.
-                evergate_sys::reset_on_close(socket.as_raw_fd());
+                socket.reset_on_close();
                 return;
             }
         };
-        let fresh = evergate_crypto::random_bytes::<40>();
+        let fresh = self.random_secret::<40>();
         let (id, secret) = fresh.split_at(8);
         let accepted = Accepted {
             id: ConnectionId(id.try_into().map_or(0, u64::from_le_bytes)),
             listener: position,
             client: address,
             local,
-            unix_s: evergate_sys::wall_clock_s(),
+            unix_s: self.host.wall_clock_s(),
             secret: secret.try_into().unwrap_or([0; 32]),
         };
         let snapshot = self.current[self.current.len() - 1].generation.snapshot.clone();

@@ -6,6 +6,7 @@ use crate::audit::Feed;
 use evergate_connection::{Connection, RequestLog};
 use evergate_evidence::feed::Continuation;
 use evergate_evidence::record::{RequestLeg, RequestRecord};
+use evergate_worker::host::Socket;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 impl Worker {
@@ -26,7 +27,7 @@ impl Worker {
         if client.connection.sealed_secrets().is_none() {
             return;
         }
-        let local = evergate_sys::local_address(upstream.fd()).map(super::canonical);
+        let local = upstream.socket.local_address().map(super::canonical);
         let peer = upstream.server.address();
         client.audited_leg = local.ok().map(|local| Box::new(RequestLeg { peer, local }));
     }

@@ -7,7 +7,7 @@
 use super::slab::{Key, Source};
 use super::upstreams::{Unsettled, is_quiet};
 use super::{Worker, dial};
-use evergate_sys::Event;
+use evergate_base::net::Event;
 
 impl Worker {
     /// Whether this leg is idle and bound to the connection.

@@ -1,12 +1,14 @@
 //! Context of a call: the connection's access to its worker.
 
 use super::limits::{Hold, is_crowded};
+use super::linux::Linux;
 use crate::audit::Sealer;
 use evergate_base::Micros;
 use evergate_base::session::{Sealed, SessionId};
 use evergate_connection::{Birth, ConnectionHost, LoggedHeaders, Snapshot};
 use evergate_rules::RuleId;
 use evergate_worker::Peer;
+use evergate_worker::host::Host;
 use evergate_worker::pools::Generation;
 use evergate_worker::{Counters, NamedSessions, Shared};
 use std::net::IpAddr;
@@ -15,6 +17,7 @@ use std::sync::atomic::Ordering;
 
 /// Context of one call: the connection's access to its worker.
 pub(super) struct CallContext<'a> {
+    pub(super) host: Linux,
     pub(super) snapshot: &'a Arc<Snapshot>,
     pub(super) current: &'a Generation,
     pub(super) draining: bool,
@@ -72,7 +75,7 @@ impl ConnectionHost for CallContext<'_> {
     }
 
     fn session(&mut self, id: &SessionId) -> Option<Sealed> {
-        let found = self.sessions.find(id, evergate_sys::wall_clock_s());
+        let found = self.sessions.find(id, self.host.wall_clock_s());
         let counters = self.counters;
         if found.is_some() { &counters.session_ids_found } else { &counters.session_ids_missed }.add(1);
         found

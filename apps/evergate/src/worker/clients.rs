@@ -1,18 +1,18 @@
 //! One client connection, and the state of its socket.
 
 use super::limits::Share;
+use super::linux::{SplicePipe, TcpSocket};
 use super::replication;
 use super::slab::Key;
 use super::upstreams::Left;
 use evergate_base::Micros;
 use evergate_connection::Connection;
 use evergate_evidence::record::RequestLeg;
-use evergate_sys::Pipe;
-use std::os::fd::{AsRawFd, OwnedFd};
+use evergate_worker::host::{Pipe, Socket};
 
 /// One client connection with its socket.
 pub(super) struct Client {
-    pub(super) socket: OwnedFd,
+    pub(super) socket: TcpSocket,
     pub(super) connection: Connection,
     pub(super) upstream: Option<Key>,
     /// Server connection of the previous request, while it is unsettled.
@@ -45,19 +45,19 @@ pub(super) struct Client {
 /// Pipes of a spliced connection that was blocked with bytes inside.
 #[derive(Default)]
 pub(super) struct Pipes {
-    pub(super) down: Option<Pipe>,
-    pub(super) up: Option<Pipe>,
+    pub(super) down: Option<SplicePipe>,
+    pub(super) up: Option<SplicePipe>,
 }
 
 impl Pipes {
     /// Bytes inside.
     pub(super) fn buffered_bytes(&self) -> usize {
-        [&self.down, &self.up].into_iter().flatten().map(Pipe::held).sum()
+        [&self.down, &self.up].into_iter().flatten().map(SplicePipe::held).sum()
     }
 }
 
 impl Client {
-    pub(super) fn new(socket: OwnedFd, connection: Connection, share: Share) -> Client {
+    pub(super) fn new(socket: TcpSocket, connection: Connection, share: Share) -> Client {
         let handshaking = connection.is_handshaking();
         Client {
             socket,
@@ -85,6 +85,6 @@ impl Client {
     }
 
     pub(super) fn fd(&self) -> i32 {
-        self.socket.as_raw_fd()
+        self.socket.descriptor()
     }
 }

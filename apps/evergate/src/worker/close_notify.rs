@@ -5,8 +5,9 @@
 
 use super::upstreams::Upstream;
 use evergate_base::Micros;
-use evergate_sys::Transfer;
+use evergate_base::net::Transfer;
 use evergate_tls::{Records, alert};
+use evergate_worker::host::Socket;
 
 /// Reads of 4 KiB before the end; session tickets and the server's own close_notify take one.
 const UNREAD_READS_MAX: usize = 16;
@@ -17,7 +18,7 @@ impl Upstream {
     pub(super) fn close_tls(&mut self, mut records: Records, now: Micros) {
         let mut unread = [0; 4096];
         for _ in 0..UNREAD_READS_MAX {
-            if !matches!(evergate_sys::read(self.fd(), &mut unread), Transfer::Moved(_)) {
+            if !matches!(self.socket.read(&mut unread), Transfer::Moved(_)) {
                 break;
             }
         }
@@ -26,7 +27,7 @@ impl Upstream {
         if record.is_empty() {
             return; // the key is used up
         }
-        if let Transfer::Moved(count) = evergate_sys::write(self.fd(), &record)
+        if let Transfer::Moved(count) = self.socket.write(&record)
             && let Some(gated) = &mut self.gated
         {
             gated.handle_written(count, now); // the FIN's sequence number comes after it

@@ -6,6 +6,7 @@ use super::{Current, Worker};
 use evergate_balance::{ServerLoad, bounded_server, source_key, source_server};
 use evergate_base::Micros;
 use evergate_connection::ServerHint;
+use evergate_worker::host::Host;
 use evergate_worker::pools::{Handed, Sessions};
 use evergate_worker::pools::{PoolRuntime, ServerRuntime};
 use std::net::IpAddr;
@@ -274,7 +275,7 @@ impl Worker {
         let to = server.addresses[0];
         let dialled = match (&self.cluster, bucket) {
             (Some(cluster), Some(bucket)) => cluster.connect_server(bucket, to),
-            _ => evergate_sys::connect(to),
+            _ => self.host.connect(to),
         };
         match dialled {
             Ok(socket) => {

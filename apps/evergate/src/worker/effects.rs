@@ -3,8 +3,9 @@
 
 use super::slab::Key;
 use super::{Current, SPARE_BUFFERS, Worker};
+use evergate_base::net::Transfer;
 use evergate_connection::{Answered, Effect, Scratch, Source};
-use evergate_sys::Transfer;
+use evergate_worker::host::Socket;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -88,13 +89,13 @@ impl Worker {
                 .is_none_or(|replicated_state| !replicated_state.leg.has_undelivered_skip());
         let (first, second) = self.scratch.down.ready();
         let total = first.len() + second.len();
-        let fd = client.fd();
+        let socket = &client.socket;
         let result = match (free && client.writable, second.is_empty(), first.is_empty()) {
             (false, ..) => Transfer::Blocked,
-            (true, ..) if ends => evergate_sys::write_last(fd, &[first, second]),
-            (true, true, _) => evergate_sys::write(fd, first),
-            (true, _, true) => evergate_sys::write(fd, second),
-            _ => evergate_sys::write_gathered(fd, &[first, second]),
+            (true, ..) if ends => socket.write_last(&[first, second]),
+            (true, true, _) => socket.write(first),
+            (true, _, true) => socket.write(second),
+            _ => socket.write_gathered(&[first, second]),
         };
         let written = match result {
             Transfer::Moved(count) => count,
@@ -122,7 +123,7 @@ impl Worker {
         let alert = std::mem::take(&mut self.effects.last_up);
         let upstream = self.clients.get(key).and_then(|client| self.upstreams.get_mut(client.upstream?));
         if let Some(upstream) = upstream.filter(|upstream| upstream.writable && !upstream.connecting)
-            && let Transfer::Moved(count) = evergate_sys::write(upstream.fd(), &alert)
+            && let Transfer::Moved(count) = upstream.socket.write(&alert)
             && let Some(gated) = &mut upstream.gated
         {
             gated.handle_written(count, self.now);
@@ -149,16 +150,13 @@ impl Worker {
                 .filter(|upstream| free && upstream.writable && !upstream.connecting && !surplus(upstream))
             {
                 let result = match &self.effects.up[..] {
-                    [piece] => evergate_sys::write(
-                        upstream.fd(),
-                        bytes_of(&self.scratch, piece.source, &piece.range),
-                    ),
+                    [piece] => upstream.socket.write(bytes_of(&self.scratch, piece.source, &piece.range)),
                     pieces => {
                         let mut slices: [&[u8]; 64] = [&[]; 64];
                         for (slice, piece) in slices.iter_mut().zip(pieces) {
                             *slice = bytes_of(&self.scratch, piece.source, &piece.range);
                         }
-                        evergate_sys::write_gathered(upstream.fd(), &slices[..pieces.len().min(64)])
+                        upstream.socket.write_gathered(&slices[..pieces.len().min(64)])
                     }
                 };
                 match result {
@@ -215,7 +213,7 @@ impl Worker {
             Effect::ResetServer { .. } => {
                 let upstream = self.clients.get_mut(key).and_then(|client| client.upstream);
                 if let Some(upstream) = upstream.and_then(|upstream| self.upstreams.get_mut(upstream)) {
-                    evergate_sys::reset_on_close(upstream.fd());
+                    upstream.socket.reset_on_close();
                 }
             }
             Effect::ServerFailed { leg } => self.count_failure(key, leg),
@@ -233,7 +231,7 @@ impl Worker {
                 if let Some(client) = self.clients.get_mut(key)
                     && abort
                 {
-                    evergate_sys::reset_on_close(client.fd());
+                    client.socket.reset_on_close();
                     if let Some(replicated_state) = &mut client.replicated_state {
                         replicated_state.break_off();
                     }
@@ -271,8 +269,8 @@ impl Worker {
             if let Some(replicated_state) = &client.replicated_state {
                 replicated_state.leg.slot.allow_fin();
             }
-            evergate_sys::shutdown_write(client.fd());
-            if client.connection.closes_at_once() && !self.draining && evergate_sys::is_drained(client.fd()) {
+            client.socket.shutdown_write();
+            if client.connection.closes_at_once() && !self.draining && client.socket.is_drained() {
                 return self.forget(key); // the kernel sends the rest
             }
         }
@@ -282,7 +280,7 @@ impl Worker {
                 if let Some(gated) = &upstream.gated {
                     gated.slot.allow_fin();
                 }
-                evergate_sys::shutdown_write(upstream.fd());
+                upstream.socket.shutdown_write();
             }
         }
     }

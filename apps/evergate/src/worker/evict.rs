@@ -12,6 +12,7 @@ use super::limits::Share;
 use super::slab::{Key, Source};
 use evergate_base::Micros;
 use evergate_connection::{Activity, GroupId, Otherwise};
+use evergate_worker::host::Socket;
 use evergate_worker::{LimitKey, ORDERS_MAX, Order};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -91,7 +92,7 @@ impl Worker {
     /// Whether something has come of a connection that its state machine has not seen, or its bucket is frozen.
     fn is_spoken_for(&self, key: Key) -> bool {
         let Some(client) = self.clients.get(key) else { return false };
-        client.broken || evergate_sys::has_input(client.fd()) || self.is_frozen(key)
+        client.broken || client.socket.has_input() || self.is_frozen(key)
     }
 
     fn evict(&mut self, key: Key, activity: Activity) -> bool {
@@ -109,7 +110,7 @@ impl Worker {
         }
         let Some(client) = self.clients.get_mut(key) else { return true };
         let is_alone = client.replicated_state.is_none() && client.connection.down().is_empty();
-        if is_alone && evergate_sys::is_drained(client.fd()) {
+        if is_alone && client.socket.is_drained() {
             self.forget(key); // the kernel sends the rest
         } else {
             self.schedule(key);

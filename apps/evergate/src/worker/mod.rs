@@ -22,6 +22,7 @@ mod evict;
 #[path = "../../tests/worker/faults.rs"]
 mod faults;
 mod limits;
+mod linux;
 mod panic_guard;
 mod queue;
 mod read_interest;
@@ -43,12 +44,15 @@ use clients::{Client, Pipes};
 use event_batching::{EventBatching, Mark};
 use evergate_balance::{Picker, ServerLoad};
 use evergate_base::Micros;
+use evergate_base::net::Event;
 use evergate_connection::{Connection, Effects, Io, Scratch};
 use evergate_membership::Bucket;
 use evergate_replication::NextTurn;
-use evergate_sys::{Epoll, Pipe, Waker};
+use evergate_sys::{Epoll, Waker};
+use evergate_worker::host::Host;
 use evergate_worker::pools::Generation;
 use evergate_worker::{Counters, Peer, Shared, Watchdog};
+use linux::{Linux, SplicePipe};
 use slab::{Key, Slab, Source};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
@@ -83,6 +87,7 @@ struct Current {
 
 /// A worker's state.
 pub struct Worker {
+    host: Linux,
     epoll: Epoll,
     batching: EventBatching,
     waker: Arc<Waker>,
@@ -104,7 +109,7 @@ pub struct Worker {
     due: Vec<Key>,
     pending: Vec<Key>,
     spare_buffers: Vec<Vec<u8>>,
-    spare_pipes: Vec<Pipe>,
+    spare_pipes: Vec<SplicePipe>,
     /// Memory for a choice among a pool's servers.
     loads: Vec<ServerLoad>,
     settings: Settings,
@@ -145,13 +150,16 @@ impl Worker {
         let waker = Arc::new(Waker::new()?);
         epoll.add_input(waker.fd(), Source::Waker.token())?;
         // The clock of the machine: a connection that moves to another process keeps its deadlines.
-        let now = Micros(evergate_sys::monotonic_us());
+        let host = Linux;
+        let now = Micros(host.monotonic_us());
         let counters = Arc::new(Counters::default());
         let number = shared.orders.enlist(Peer { waker: waker.clone(), counters: counters.clone() });
-        let seed = u64::from_le_bytes(evergate_crypto::random_bytes::<8>());
+        let mut seed = [0; 8];
+        host.fill_random(&mut seed);
         Ok(Worker {
+            host,
             epoll,
-            batching: EventBatching::new(Micros(evergate_sys::monotonic_us())),
+            batching: EventBatching::new(now),
             waker,
             pulse: Arc::default(),
             commands,
@@ -180,7 +188,7 @@ impl Worker {
             lines,
             now,
             next_second: now,
-            random: seed | 1,
+            random: u64::from_le_bytes(seed) | 1,
             handshakes: 0,
             accepts: (0, 1),
             buffered: 0,
@@ -308,7 +316,7 @@ impl Worker {
     fn tick(&mut self) {
         #[cfg(test)]
         faults::inject_loop_panic(&self.counters, "turn");
-        self.now = Micros(evergate_sys::monotonic_us());
+        self.now = Micros(self.host.monotonic_us());
         self.handshakes = 0;
         if self.now >= self.next_second {
             self.next_second = self.now + Micros::from_ms(1000);
@@ -348,7 +356,7 @@ impl Worker {
         });
     }
 
-    fn dispatch(&mut self, event: evergate_sys::Event) {
+    fn dispatch(&mut self, event: Event) {
         match Source::of(event.token) {
             Some(Source::Waker) => self.take_commands(),
             Some(Source::Listener(index)) => {
@@ -485,6 +493,7 @@ impl Worker {
         faults::inject_panic(client.connection.client_address(), client.connection.deadline() <= self.now);
         let current = &self.current[self.current.len() - 1].generation;
         let mut view = CallContext {
+            host: self.host,
             snapshot: &current.snapshot,
             current,
             draining: self.draining,
@@ -513,6 +522,13 @@ impl Worker {
             self.epoll.add(fd, source.token())
         };
         add().inspect_err(|_| self.counters.reason("epoll_failed"))
+    }
+
+    /// Fresh random bytes that no peer can guess.
+    fn random_secret<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.host.fill_random(&mut bytes);
+        bytes
     }
 
     fn next_random(&mut self) -> u64 {

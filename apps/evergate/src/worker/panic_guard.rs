@@ -5,6 +5,7 @@ use super::Worker;
 use super::slab::{Key, Source};
 use evergate_connection::Scratch;
 use evergate_worker::Counters;
+use evergate_worker::host::Socket;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs one step of many. A panic loses the subject of this step only.
@@ -41,7 +42,7 @@ impl Worker {
     /// Ends a client's connection at once, by a reset.
     pub(super) fn break_off(&mut self, key: Key) {
         if let Some(client) = self.clients.get_mut(key) {
-            evergate_sys::reset_on_close(client.fd());
+            client.socket.reset_on_close();
             if let Some(replicated_state) = &mut client.replicated_state {
                 replicated_state.break_off();
             }

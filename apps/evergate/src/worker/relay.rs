@@ -1,10 +1,11 @@
 //! Relay turn of one connection: flushes waiting output and reads allowed input, until nothing moves.
 
+use super::linux::{SplicePipe, TcpSocket};
 use super::slab::Key;
 use super::{ROUNDS, Worker};
+use evergate_base::net::Transfer;
 use evergate_connection::{Activity, INPUT_BYTES, ReadPlan, SLOTS, Slots};
-use evergate_sys::{Pipe, Transfer};
-use std::os::fd::{AsRawFd, RawFd};
+use evergate_worker::host::{Host, Pipe, Socket};
 
 /// Client bytes read at once.
 const READ_BYTES: usize = 65_536;
@@ -74,7 +75,7 @@ impl Worker {
         if std::mem::take(&mut client.owes_ack) {
             // Tickets wait for the first response, so nothing carries the ACK of the client's last handshake message;
             // a client without TCP_NODELAY would hold its request back until the delayed ACK (40 ms).
-            evergate_sys::acknowledge_now(client.fd());
+            client.socket.acknowledge_now();
         }
         self.schedule(key);
         self.drop_read_interest(key);
@@ -94,8 +95,8 @@ impl Worker {
             return;
         }
         let server = client.upstream.and_then(|upstream| self.upstreams.get(upstream));
-        let server = server.map_or(0, |upstream| evergate_sys::unacknowledged(upstream.fd()));
-        let held = evergate_sys::unacknowledged(client.fd());
+        let server = server.map_or(0, |upstream| upstream.socket.unacknowledged());
+        let held = client.socket.unacknowledged();
         client.connection.handle_unacknowledged(held, server);
     }
 
@@ -105,7 +106,6 @@ impl Worker {
             return false;
         }
         let acknowledged = client.connection.acknowledged();
-        let fd = client.fd();
         let total = client.connection.down().len();
         let waiting = client.connection.down().front(acknowledged);
         if waiting.is_empty() {
@@ -120,8 +120,8 @@ impl Worker {
             return true;
         }
         let result = match client.fin_waits && waiting.len() == total {
-            true => evergate_sys::write_last(fd, &[waiting]),
-            false => evergate_sys::write(fd, waiting),
+            true => client.socket.write_last(&[waiting]),
+            false => client.socket.write(waiting),
         };
         match result {
             Transfer::Moved(count) => {
@@ -168,7 +168,7 @@ impl Worker {
             self.perform(key);
             return true;
         }
-        match evergate_sys::write(upstream.fd(), waiting) {
+        match upstream.socket.write(waiting) {
             Transfer::Moved(count) => {
                 upstream.writable = count == waiting.len();
                 if let Some(gated) = &mut upstream.gated {
@@ -227,7 +227,7 @@ impl Worker {
         }
         let held = client.connection.begin_client_read(&mut self.scratch.input);
         let room = READ_BYTES.min(INPUT_BYTES.saturating_sub(held));
-        match evergate_sys::read(client.fd(), &mut self.scratch.input[held..held + room]) {
+        match client.socket.read(&mut self.scratch.input[held..held + room]) {
             Transfer::Moved(count) => {
                 client.readable = count == room || client.ended;
                 client.owes_ack = false;
@@ -298,18 +298,17 @@ impl Worker {
         let Some(client) = self.clients.get_mut(key) else { return false };
         let Some(upstream) = self.upstreams.get_mut(upstream_key) else { return false };
         let plan = client.connection.begin_server_read(&mut self.scratch);
-        let fd = upstream.fd();
         let (result, asked) = match plan {
             ReadPlan::Nothing => return false,
             ReadPlan::Head { layout, held, room } => {
                 let start = Slots::payload(layout, 0).start + held;
                 let memory = self.scratch.down.memory();
-                (evergate_sys::read(fd, &mut memory[start..start + room]), room)
+                (upstream.socket.read(&mut memory[start..start + room]), room)
             }
             ReadPlan::Body { layout, held, slots } if little || slots == 1 => {
                 let room = Slots::body(layout, 0, held);
                 let asked = room.len();
-                (evergate_sys::read(fd, &mut self.scratch.down.memory()[room]), asked)
+                (upstream.socket.read(&mut self.scratch.down.memory()[room]), asked)
             }
             ReadPlan::Body { layout, held, slots } => {
                 let mut regions = [(0, 0); SLOTS];
@@ -318,11 +317,11 @@ impl Worker {
                     *region = (room.start, room.len());
                 }
                 let asked = regions[..slots].iter().map(|(_, length)| length).sum();
-                (evergate_sys::read_scattered(fd, self.scratch.down.memory(), &regions[..slots]), asked)
+                (upstream.socket.read_scattered(self.scratch.down.memory(), &regions[..slots]), asked)
             }
             ReadPlan::Records { held } => {
                 let room = READ_BYTES.min(INPUT_BYTES.saturating_sub(held));
-                (evergate_sys::read(fd, &mut self.scratch.input[held..held + room]), room)
+                (upstream.socket.read(&mut self.scratch.input[held..held + room]), room)
             }
         };
         match result {
@@ -372,8 +371,8 @@ impl Worker {
             return false;
         }
         if self.spare_pipes.is_empty()
-            && let Ok(pipe) = Pipe::new()
-            && self.shared.room.allows(pipe.highest())
+            && let Ok(pipe) = self.host.pipe()
+            && self.shared.room.allows(pipe.highest_descriptor())
         {
             self.spare_pipes.push(pipe);
         }
@@ -403,7 +402,7 @@ impl Worker {
         let Some(upstream) = self.upstreams.get_mut(upstream_key) else { return false };
         let kept = client.pipes.as_mut().and_then(|pipes| pipes.down.take());
         let Some(pipe) = kept.or_else(|| self.spare_pipes.pop()) else { return false };
-        let (from, to) = (upstream.fd(), client.socket.as_raw_fd());
+        let (from, to) = (&upstream.socket, &client.socket);
         let passed = pass(pipe, (from, passage), (to, &mut client.writable));
         upstream.readable &= !matches!(passed.filled, Some(Transfer::Blocked));
         if let Some(Transfer::Moved(count)) = passed.filled {
@@ -438,7 +437,7 @@ impl Worker {
         };
         let kept = client.pipes.as_mut().and_then(|pipes| pipes.up.take());
         let Some(pipe) = kept.or_else(|| self.spare_pipes.pop()) else { return false };
-        let (from, to) = (client.socket.as_raw_fd(), upstream.fd());
+        let (from, to) = (&client.socket, &upstream.socket);
         let passed = pass(pipe, (from, passage), (to, &mut upstream.writable));
         client.readable &= !matches!(passed.filled, Some(Transfer::Blocked));
         if let Some(Transfer::Moved(count)) = passed.filled {
@@ -484,10 +483,14 @@ struct Passed {
     filled: Option<Transfer>,
     moved: usize,
     /// None when the target is broken: the bytes inside were dropped.
-    pipe: Option<Pipe>,
+    pipe: Option<SplicePipe>,
 }
 
-fn pass(mut pipe: Pipe, (from, passage): (RawFd, Passage), (to, writable): (RawFd, &mut bool)) -> Passed {
+fn pass(
+    mut pipe: SplicePipe,
+    (from, passage): (&TcpSocket, Passage),
+    (to, writable): (&TcpSocket, &mut bool),
+) -> Passed {
     let mut passed = Passed { filled: None, moved: 0, pipe: None };
     loop {
         if pipe.held() > 0 && *writable {
@@ -506,7 +509,7 @@ fn pass(mut pipe: Pipe, (from, passage): (RawFd, Passage), (to, writable): (RawF
     }
 }
 
-fn give_pipe(spare: &mut Vec<Pipe>, pipe: Pipe) {
+fn give_pipe(spare: &mut Vec<SplicePipe>, pipe: SplicePipe) {
     if spare.len() < SPARE_PIPES {
         spare.push(pipe);
     }

@@ -11,6 +11,7 @@
 //! Bound: [`CONNECTIONS_PER_TURN`] connections move in one turn; a connection that the stream does not take yet waits
 //! in it.
 
+use super::linux::{SplicePipe, TcpSocket};
 use super::slab::{Key, Source};
 use super::upgrade_frames::{
     CONFIRMED, END, FIN_WAITS, HAS_PIPE_DOWN, HAS_PIPE_UP, HAS_SERVER, SERVER_FIN_WAITS, UpgradeFrame,
@@ -272,9 +273,9 @@ impl Worker {
 
 fn descriptors(client: &Client, upstream: Option<&Upstream>) -> io::Result<(UpgradeFrame, Vec<OwnedFd>)> {
     let mut cargo = UpgradeFrame::default();
-    let mut descriptors = vec![client.socket.try_clone()?];
+    let mut descriptors = vec![client.socket.0.try_clone()?];
     if let Some(upstream) = upstream {
-        descriptors.push(upstream.socket.try_clone()?);
+        descriptors.push(upstream.socket.0.try_clone()?);
         cargo.used_since = upstream.used_since.0;
         cargo.answered_at = upstream.answered_at.map_or(0, |at| at.0);
         cargo.way = upstream.server.way(upstream.tls_fingerprint);
@@ -285,11 +286,11 @@ fn descriptors(client: &Client, upstream: Option<&Upstream>) -> io::Result<(Upgr
     if let Some(pipes) = &client.pipes {
         for (pipe, flag) in [(&pipes.down, HAS_PIPE_DOWN), (&pipes.up, HAS_PIPE_UP)] {
             let Some(pipe) = pipe else { continue };
-            let (reader, writer) = pipe.descriptors()?;
+            let (reader, writer) = pipe.0.descriptors()?;
             descriptors.extend([reader, writer]);
             cargo.set(flag, true);
             let held = if flag == HAS_PIPE_DOWN { &mut cargo.down } else { &mut cargo.up };
-            *held = pipe.held() as u64;
+            *held = pipe.0.held() as u64;
         }
     }
     Ok((cargo, descriptors))
@@ -378,13 +379,13 @@ impl Worker {
             false => Ok(None),
             true => {
                 let (reader, writer) = descriptors.next().zip(descriptors.next()).ok_or_else(missing)?;
-                Ok::<_, String>(Some(Pipe::of(reader, writer, held as usize)))
+                Ok::<_, String>(Some(SplicePipe(Pipe::of(reader, writer, held as usize))))
             }
         };
         pipes.down = pipe(HAS_PIPE_DOWN, cargo.down)?;
         pipes.up = pipe(HAS_PIPE_UP, cargo.up)?;
         let held = self.acquire_limits(connection.listener_name(), connection.client_address().ip());
-        let mut client = Client::new(socket, connection, held);
+        let mut client = Client::new(TcpSocket(socket), connection, held);
         client.readable = true;
         client.fin_waits = cargo.has(FIN_WAITS);
         client.server_fin_waits = cargo.has(SERVER_FIN_WAITS);
@@ -441,7 +442,7 @@ impl Worker {
             tls_fingerprint,
             readable: true,
             writable: true,
-            ..Upstream::new(socket, server)
+            ..Upstream::new(TcpSocket(socket), server)
         };
         self.add_upstream(key, upstream);
         self.note_bound(key);

@@ -1,24 +1,25 @@
 //! Server connections: connecting, in use, idle.
 
+use super::linux::TcpSocket;
 use super::replication::GatedLeg;
 use super::slab::{Key, Source};
 use super::{Worker, dial};
 use evergate_base::Micros;
+use evergate_base::net::{Event, Transfer};
 use evergate_connection::{Failure, ServerHint};
 use evergate_membership::Bucket;
-use evergate_sys::{Event, Transfer};
 use evergate_tls::Records;
+use evergate_worker::host::Socket;
 use evergate_worker::pools::Handed;
 use evergate_worker::pools::ServerRuntime;
 use evergate_worker::pools::WaitTicket;
 use std::collections::BTreeSet;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// One server connection.
 pub(super) struct Upstream {
-    pub(super) socket: OwnedFd,
+    pub(super) socket: TcpSocket,
     pub(super) server: Arc<ServerRuntime>,
     /// Index in its pool, for the connection that uses it.
     pub(super) index: u32,
@@ -66,7 +67,7 @@ pub(super) struct Unsettled {
 
 impl Upstream {
     /// A server connection without an owner.
-    pub(super) fn new(socket: OwnedFd, server: Arc<ServerRuntime>) -> Upstream {
+    pub(super) fn new(socket: TcpSocket, server: Arc<ServerRuntime>) -> Upstream {
         Upstream {
             socket,
             server,
@@ -107,7 +108,7 @@ impl Upstream {
     }
 
     pub(super) fn fd(&self) -> i32 {
-        self.socket.as_raw_fd()
+        self.socket.descriptor()
     }
 }
 
@@ -160,7 +161,7 @@ impl Worker {
         let Some((_, leg)) = upstream.owner.filter(|(owner, _)| *owner == client) else { return };
         let broken = std::mem::take(&mut upstream.broken);
         if upstream.connecting && (upstream.writable || broken) {
-            match evergate_sys::connect_error(upstream.fd()) {
+            match upstream.socket.connect_error() {
                 Ok(()) => {
                     upstream.connecting = false;
                     if let Some(handed) = upstream.handed.take() {
@@ -402,8 +403,8 @@ impl Worker {
         }
         if upstream.connecting && self.cluster.is_some() {
             // Its handshake may be over in the kernel and the gate; the backups do not have the leg.
-            let (server, fd) = (upstream.server.addresses[0], upstream.socket.as_raw_fd());
-            if let Ok(local) = evergate_sys::local_address(fd) {
+            let server = upstream.server.addresses[0];
+            if let Ok(local) = upstream.socket.local_address() {
                 self.reset_unreplicated(upstream.socket, local, server);
             }
             return;
@@ -417,7 +418,7 @@ impl Worker {
         if upstream.gated.is_some() && (is_idle || upstream.spent) {
             // Nothing is in flight. A FIN would keep one of the bucket's few ports for a minute (TIME_WAIT), and wait
             // for an ACK that arrives at another node when the bucket moves.
-            evergate_sys::reset_on_close(upstream.fd());
+            upstream.socket.reset_on_close();
         }
         drop(upstream.socket);
         if let Some(gated) = upstream.gated {
@@ -454,7 +455,7 @@ impl Worker {
 
     /// Records events of idle connections before any other event of the turn is handled: such a connection must not
     /// carry a request of the same turn.
-    pub(super) fn note_idle(&mut self, event: evergate_sys::Event) {
+    pub(super) fn note_idle(&mut self, event: Event) {
         if let Some(Source::Upstream(key)) = Source::of(event.token)
             && let Some(upstream) = self.upstreams.get_mut(key)
             && upstream.owner.is_none()
@@ -515,5 +516,5 @@ pub(super) struct Left {
 
 /// Whether no input waits: data behind a response belongs to no request.
 pub(super) fn is_quiet(upstream: &mut Upstream) -> bool {
-    matches!(evergate_sys::read(upstream.fd(), &mut [0]), Transfer::Blocked)
+    matches!(upstream.socket.read(&mut [0]), Transfer::Blocked)
 }

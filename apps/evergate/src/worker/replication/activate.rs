@@ -14,6 +14,7 @@ use crate::worker::audit::feed_continuation;
 use crate::worker::call_context::Crowd;
 #[cfg(test)]
 use crate::worker::faults;
+use crate::worker::linux::TcpSocket;
 use crate::worker::panic_guard::catch_panic;
 use crate::worker::slab::{Key, Source};
 use crate::worker::upstreams::Upstream;
@@ -24,7 +25,7 @@ use evergate_connection::{Accepted, Connection, Failure, Io, ResumedLeg};
 use evergate_membership::{Bucket, OwnershipStart, Role};
 use evergate_replication::{ConnectionId, ConnectionState, LegFacts, ReplicatedConnection, ResumePoint};
 use evergate_worker::Watchdog;
-use std::os::fd::{AsRawFd, OwnedFd};
+use evergate_worker::host::{Host, Restoring, Socket};
 use std::time::Duration;
 
 /// Interval of the warning about connections under an unknown configuration.
@@ -46,7 +47,7 @@ pub(super) struct ActivatedLeg {
     /// The peer has reported its position.
     has_position: bool,
     slot: Slot,
-    socket: OwnedFd,
+    socket: TcpSocket,
 }
 
 /// A connection with active sockets.
@@ -173,12 +174,13 @@ impl Worker {
             listener: 0,
             client: canonical(facts.remote),
             local: canonical(facts.local),
-            unix_s: evergate_sys::wall_clock_s(),
-            secret: evergate_crypto::random_bytes(),
+            unix_s: self.host.wall_clock_s(),
+            secret: self.random_secret(),
         };
         let current = &self.current[index].generation;
         let snapshot = current.snapshot.clone();
         let mut view = CallContext {
+            host: self.host,
             snapshot: &current.snapshot,
             current,
             draining: self.draining,
@@ -208,7 +210,7 @@ impl Worker {
     /// Gives a connection its place in the worker.
     fn insert(
         &mut self,
-        socket: OwnedFd,
+        socket: TcpSocket,
         connection: Connection,
         replicated_state: ConnectionReplication,
     ) -> Option<Key> {
@@ -362,7 +364,7 @@ impl Worker {
     fn drop_legs(&mut self, legs: impl IntoIterator<Item = ActivatedLeg>) {
         let Some(cluster) = &mut self.cluster else { return };
         for ActivatedLeg { slot, socket, .. } in legs {
-            evergate_sys::reset_on_close(socket.as_raw_fd());
+            socket.reset_on_close();
             slot.open();
             drop(socket);
             cluster.lane.finish(slot, None, Leases::now_ns());
@@ -381,7 +383,7 @@ fn send_first_acks(
     now: Micros,
 ) -> u64 {
     let mut notified = 0;
-    let now_ms = evergate_sys::steady_clock_ms();
+    let now_ms = cluster.host.steady_clock_ms();
     let legs = activated.iter().flat_map(ActivatedConnection::legs);
     let _ = cluster.lane.emit_acks(legs.map(|leg| &leg.slot)); // a lost ACK is repeated by the peer's timer
     for connection in activated {
@@ -393,7 +395,7 @@ fn send_first_acks(
         let notifies = died && stays && silent >= LONG_SILENCE;
         for (number, (leg, active)) in connection.probed.iter().zip(connection.legs()).enumerate() {
             if let Some(lost) = leg.lost_segments() {
-                let socket = active.socket.as_raw_fd();
+                let socket = &active.socket;
                 let was_notified = notifies && lost.notify_peer(cluster, socket, 0);
                 notified += u64::from(was_notified);
                 let (slot, is_client) = (active.slot.index(), number == 0);

@@ -19,6 +19,7 @@ use crate::worker::panic_guard::catch_panic;
 use evergate_bpf::{Leases, Slot};
 use evergate_membership::{Bucket, Term};
 use evergate_replication::Recovered;
+use evergate_worker::host::Host;
 use evergate_worker::{Counters, Watchdog};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Instant;
@@ -112,13 +113,13 @@ impl Worker {
             found.idle.insert(*bucket, idle);
         }
         drop_superseded_closed(&mut found.active, &found.idle);
-        let now_ms = evergate_sys::steady_clock_ms();
+        let now_ms = cluster.host.steady_clock_ms();
         found.filter_active(pulse, |take| {
             attempt((cluster, counters), take, |cluster, take| gate(cluster, counters, take, now_ms))
         });
         catch_panic(counters, || probe_all(&**cluster, pulse, &mut found.active));
         catch_panic(counters, || drop_superseded_reset(cluster, &mut found.active));
-        let now_ms = evergate_sys::steady_clock_ms();
+        let now_ms = cluster.host.steady_clock_ms();
         found.filter_active(pulse, |take| {
             attempt((cluster, counters), take, |cluster, take| build(cluster, counters, take, now_ms))
         });
@@ -147,7 +148,7 @@ impl Worker {
 
     fn build_idle(&mut self, take: &mut RecoveringConnection, since_ns: u64) -> IdleOutcome {
         let Some(cluster) = &mut self.cluster else { return IdleOutcome::Lost };
-        let now_ms = evergate_sys::steady_clock_ms();
+        let now_ms = cluster.host.steady_clock_ms();
         take.find_legs();
         let Some(flow) = take.client_flow() else { return IdleOutcome::Lost };
         let Some(client) = take.legs.first_mut() else { return IdleOutcome::Lost };

@@ -8,8 +8,9 @@
 use super::Cluster;
 use super::recovering::LostSegments;
 use crate::worker::Worker;
+use crate::worker::linux::TcpSocket;
 use evergate_base::Micros;
-use std::os::fd::RawFd;
+use evergate_worker::host::Socket;
 
 /// Intervals of the notices to a silent server, whose retransmission would have arrived long before.
 const SERVERS: [Micros; 6] = [
@@ -43,12 +44,12 @@ impl LossNotice {
     pub(super) fn new(
         lost: LostSegments,
         slot: u32,
-        socket: RawFd,
+        socket: &TcpSocket,
         is_client: bool,
         was_notified: bool,
         now: Micros,
     ) -> LossNotice {
-        let received = evergate_sys::bytes_received(socket).unwrap_or(0);
+        let received = socket.bytes_received().unwrap_or(0);
         let times = if is_client { CLIENTS.iter() } else { SERVERS.iter() };
         LossNotice { lost, slot, received, sent: u32::from(was_notified), times, since: now }
     }
@@ -59,7 +60,7 @@ impl LossNotice {
     }
 
     /// Sends a notice; whether it has left.
-    fn send(&mut self, cluster: &Cluster, socket: RawFd, now: Micros) -> bool {
+    fn send(&mut self, cluster: &Cluster, socket: &TcpSocket, now: Micros) -> bool {
         let before = self.sent;
         (self.since, self.sent) = (now, before + 1);
         self.times.next().is_some() && self.lost.notify_peer(cluster, socket, before)
@@ -96,13 +97,13 @@ impl Worker {
         let is_it = |slot: &evergate_bpf::Slot| slot.index() == peer.slot && slot.flow() == peer.lost.flow();
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get(upstream));
         let socket = match upstream {
-            _ if is_it(&replicated_state.leg.slot) => client.fd(),
+            _ if is_it(&replicated_state.leg.slot) => &client.socket,
             Some(upstream) if upstream.gated.as_ref().is_some_and(|gated| is_it(&gated.slot)) => {
-                upstream.fd()
+                &upstream.socket
             }
             _ => return None,
         };
-        if evergate_sys::bytes_received(socket).ok()? != peer.received {
+        if socket.bytes_received().ok()? != peer.received {
             return None;
         }
         self.counters.loss_notices_late.add(u64::from(peer.send(cluster, socket, self.now)));

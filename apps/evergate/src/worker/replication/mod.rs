@@ -54,16 +54,17 @@ pub(crate) use gated_leg::GatedLeg;
 use super::Worker;
 use super::slab::{Key, Source};
 use crate::agent::{FrozenConnections, Layout, Report, Reporter};
+use crate::worker::linux::{Linux, TcpSocket};
 use backup::Incoming;
 use evergate_base::Micros;
 use evergate_bpf::{Events, Flow, PacketGate, Slot, WorkerPort, WorkerPortId};
 use evergate_membership::{Bucket, HandoffId, MemberSet, NodeId, Role, Term};
 use evergate_replication::{Entry, FrameBatcher, ReplicaStore};
+use evergate_worker::host::Host;
 use replication_channel::Outgoing;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// How long an ACK owed on a pooled server connection waits, and by how much more, so that several leave together: far
@@ -96,6 +97,7 @@ pub struct Joining {
 
 /// One worker's part of the cluster.
 pub(crate) struct Cluster {
+    host: Linux,
     pub(crate) gate: Arc<PacketGate>,
     pub(crate) lane: WorkerPort,
     pub(crate) layout: Arc<Layout>,
@@ -202,6 +204,7 @@ impl Cluster {
     fn new(Joining { gate, layout, worker, reports }: Joining) -> anyhow::Result<Cluster> {
         let lane = gate.worker_port(WorkerPortId::new(worker)?)?;
         Ok(Cluster {
+            host: Linux,
             gate,
             lane,
             layout,
@@ -281,19 +284,19 @@ impl Cluster {
     }
 
     /// Starts connecting to a server, from a port of the bucket.
-    pub(crate) fn connect_server(&self, bucket: Bucket, to: SocketAddr) -> io::Result<OwnedFd> {
+    pub(crate) fn connect_server(&self, bucket: Bucket, to: SocketAddr) -> io::Result<TcpSocket> {
         let missing = |what| io::Error::new(io::ErrorKind::AddrNotAvailable, what);
         let from = self.layout.source_for(to).ok_or_else(|| missing("no server_source of this family"))?;
         let ports = self.gate.ports().of(bucket).ok_or_else(|| missing("no such bucket"))?;
         if let Some(own) = self.layout.share_of(&ports) {
-            match evergate_sys::connect_from(from, own, to) {
+            match self.host.connect_from(from, own, to) {
                 // all in use: try any port of the bucket
                 Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {}
                 done => return done,
             }
         }
         let count = ports.clone().count();
-        evergate_sys::connect_from(from, ports, to).map_err(|error| match error.kind() {
+        self.host.connect_from(from, ports, to).map_err(|error| match error.kind() {
             io::ErrorKind::AddrNotAvailable => io::Error::new(
                 error.kind(),
                 format!(

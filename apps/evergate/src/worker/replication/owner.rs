@@ -4,13 +4,14 @@
 use super::replication_channel::Notice;
 use super::{ConnectionReplication, End, GatedLeg};
 use crate::worker::Worker;
+use crate::worker::linux::TcpSocket;
 use crate::worker::slab::{Key, Source};
 use crate::worker::upstreams::Upstream;
 use evergate_bpf::{Flow, Leases};
 use evergate_membership::{Bucket, NodeId};
 use evergate_replication::{ConnectionState, Delay, Entry, Frame, NextTurn, Side, Urgency};
+use evergate_worker::host::{Host, Socket};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 impl Worker {
@@ -18,7 +19,7 @@ impl Worker {
     /// refuses it.
     pub(in crate::worker) fn gate_client(
         &mut self,
-        fd: i32,
+        socket: &TcpSocket,
         local: SocketAddr,
         remote: SocketAddr,
     ) -> Result<Option<ConnectionReplication>, &'static str> {
@@ -36,7 +37,7 @@ impl Worker {
             return Err("bucket_handoff");
         }
         let slot = cluster.lane.slot(&Flow::new(local, remote)).ok_or("gate_table_full")?;
-        match evergate_sys::tcp_params_between(fd, (local, remote), evergate_sys::steady_clock_ms()) {
+        match socket.tcp_params(Some((local, remote)), self.host.steady_clock_ms()) {
             Ok(facts) => {
                 let leg = GatedLeg::new(slot, facts, 0, now);
                 let counted = cluster.census.count(bucket);
@@ -53,11 +54,11 @@ impl Worker {
     /// lets the RST leave, unless the bucket is about to move.
     pub(in crate::worker) fn reset_unreplicated(
         &mut self,
-        socket: OwnedFd,
+        socket: TcpSocket,
         local: SocketAddr,
         remote: SocketAddr,
     ) {
-        evergate_sys::reset_on_close(socket.as_raw_fd());
+        socket.reset_on_close();
         let Some(cluster) = &mut self.cluster else { return };
         let bucket = cluster.bucket(local, remote);
         // An address of this node alone has no slot: nothing holds its output back.
@@ -113,7 +114,7 @@ impl Worker {
         match &mut upstream.gated {
             Some(gated) => gated.restart(now),
             None => {
-                let facts = evergate_sys::tcp_params(upstream.fd(), evergate_sys::steady_clock_ms());
+                let facts = upstream.socket.tcp_params(None, self.host.steady_clock_ms());
                 let gated = facts.ok().and_then(|facts| {
                     let slot = cluster.lane.slot(&Flow::new(facts.local, facts.remote))?;
                     Some(Box::new(GatedLeg::new(slot, facts, 1, now)))
@@ -496,6 +497,6 @@ impl Worker {
 
 /// Makes the socket close silently: orphans with full queues would stay for minutes. If the kernel refuses, the gate
 /// drops the socket's output, as it does until then.
-fn skip_replication(socket: &OwnedFd) {
-    let _ = evergate_sys::forget_on_close(socket.as_raw_fd());
+fn skip_replication(socket: &TcpSocket) {
+    let _ = socket.forget_on_close();
 }

@@ -14,6 +14,7 @@ use evergate_base::Micros;
 use evergate_bpf::Leases;
 use evergate_membership::{Bucket, MemberSet, NodeId, OwnershipStart, Role, Term};
 use evergate_replication::{FRAME_VERSION, Frame, NextTurn};
+use evergate_worker::host::Host;
 use std::collections::BTreeMap;
 
 /// Between two attempts to make a channel.
@@ -148,7 +149,7 @@ impl Worker {
             incarnation: cluster.layout.incarnation,
             worker: cluster.worker as u16,
             workers: cluster.layout.workers as u16,
-            clock_ms: evergate_sys::steady_clock_ms(),
+            clock_ms: cluster.host.steady_clock_ms(),
         };
         let first = [hello, Frame::Settings(cluster.layout.settings.clone())];
         cluster.broken.insert(peer, now + RETRY);
@@ -346,7 +347,7 @@ impl Cluster {
             return;
         }
         self.clock_at = now + CLOCK_EVERY;
-        let clock = Frame::Clock { clock_ms: evergate_sys::steady_clock_ms() };
+        let clock = Frame::Clock { clock_ms: self.host.steady_clock_ms() };
         // a clock must not wait
         let ready = |outgoing: &Outgoing| !outgoing.connecting && outgoing.feed.unsent().is_empty();
         let mut failed = Vec::new();

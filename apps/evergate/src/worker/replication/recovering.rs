@@ -4,11 +4,12 @@
 use super::Cluster;
 use super::early_segments::{EarlySegment, in_order};
 use super::gated_leg::tcp_params;
+use crate::worker::linux::{RepairSocket, TcpSocket};
+use evergate_base::net::{Loss, Probe, Restore, TcpParams};
 use evergate_bpf::{Flow, PeerPosition, Restored, Slot, ahead_max};
 use evergate_membership::Bucket;
 use evergate_replication::{ConnectionId, LegFacts, Phase, ReplicatedConnection};
-use evergate_sys::{Loss, Probe, Restore, Restoring, TcpParams};
-use std::os::fd::RawFd;
+use evergate_worker::host::{Host, Restoring, Socket};
 
 /// Receive window of a restored socket, before scaling.
 const WINDOW: u32 = 65_535 << 6;
@@ -37,7 +38,7 @@ pub(super) struct Leg {
     pub(super) slot: Option<Slot>,
     /// Position that the peer has reported.
     pub(super) peer_position: Option<PeerPosition>,
-    pub(super) socket: Option<Restoring>,
+    pub(super) socket: Option<RepairSocket>,
 }
 
 /// One connection being recovered.
@@ -65,8 +66,8 @@ impl LostSegments {
 
     /// Sends a notice to the peer of `socket`, the active one, after `before` earlier ones. Returns whether it has
     /// left.
-    pub(super) fn notify_peer(&self, cluster: &Cluster, socket: RawFd, before: u32) -> bool {
-        let own = evergate_sys::timestamp(socket).ok();
+    pub(super) fn notify_peer(&self, cluster: &Cluster, socket: &TcpSocket, before: u32) -> bool {
+        let own = socket.timestamp().ok();
         let timestamps = self.tcp.stamp.and(own).map(|own| (own, self.newest));
         let loss = Loss { timestamps, ..self.loss };
         // without it the peer's timer retransmits
@@ -233,14 +234,7 @@ impl Leg {
             peer_window,
             buffer: BUFFER,
         };
-        let socket = match evergate_sys::restore(&restore) {
-            Err(error) if error.source.kind() == std::io::ErrorKind::AddrNotAvailable => {
-                evergate_sys::destroy(self.tcp.local, self.tcp.remote)?; // an orphan of an earlier incarnation
-                evergate_sys::restore(&restore)?
-            }
-            other => other?,
-        };
-        self.socket = Some(socket);
+        self.socket = Some(cluster.host.restore(&restore)?);
         Ok(())
     }
 }

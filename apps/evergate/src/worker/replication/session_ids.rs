@@ -12,6 +12,7 @@ use evergate_base::session::{KeptSession, SessionId};
 use evergate_membership::{NodeId, Role};
 use evergate_replication::{Frame, SessionNews};
 use evergate_worker::NamedSessions;
+use evergate_worker::host::Host;
 use std::collections::BTreeSet;
 
 /// News of new sessions that a turn takes, in bytes.
@@ -45,7 +46,7 @@ impl Worker {
                 self.counters.reason("session_id_not_replicated");
             }
         }
-        self.shared.sessions.keep(session, evergate_sys::wall_clock_s());
+        self.shared.sessions.keep(session, self.host.wall_clock_s());
     }
 
     /// No client may resume this session any more.
@@ -54,17 +55,15 @@ impl Worker {
             cluster.news.list.push(SessionNews::Withdrawn(id));
             cluster.news.withdrew = true;
         }
-        self.shared.sessions.withdraw(id, evergate_sys::wall_clock_s());
+        self.shared.sessions.withdraw(id, self.host.wall_clock_s());
     }
 
     /// Applies the sessions and withdrawals of another node.
     pub(super) fn take_session_news(&mut self, news: Vec<SessionNews>) {
         for news in news {
             match news {
-                SessionNews::Kept(session) => {
-                    self.shared.sessions.keep(session, evergate_sys::wall_clock_s())
-                }
-                SessionNews::Withdrawn(id) => self.shared.sessions.withdraw(id, evergate_sys::wall_clock_s()),
+                SessionNews::Kept(session) => self.shared.sessions.keep(session, self.host.wall_clock_s()),
+                SessionNews::Withdrawn(id) => self.shared.sessions.withdraw(id, self.host.wall_clock_s()),
             }
         }
     }

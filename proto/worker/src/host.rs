@@ -1,0 +1,139 @@
+//! What a worker needs of its host: sockets, pipes, and their registration for events.
+//!
+//! A worker is written once. In the daemon its host is Linux; in the simulator and in fuzz targets it is a model. A
+//! descriptor is a number that names an open socket of the host, as in POSIX; the model gives numbers of its own.
+
+use evergate_base::net::{Keepalive, Restore, TcpParams, Transfer};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+
+/// The machine below a worker. A clone is the same machine.
+pub trait Host: Clone {
+    /// Its sockets.
+    type Socket: Socket;
+    /// Its pipes.
+    type Pipe: Pipe<Self::Socket>;
+    /// Its sockets while they are restored.
+    type Restoring: Restoring<Socket = Self::Socket>;
+
+    /// Microseconds of a clock that never goes back and stands still while the machine sleeps.
+    fn monotonic_us(&self) -> u64;
+
+    /// Milliseconds of the clock of TCP timestamps, which never goes back.
+    fn steady_clock_ms(&self) -> u64;
+
+    /// Seconds since 1970.
+    fn wall_clock_s(&self) -> u64;
+
+    /// Fills `bytes` with numbers that no peer can guess.
+    fn fill_random(&self, bytes: &mut [u8]);
+
+    /// Starts connecting; the socket becomes writable when connected, see [`Socket::connect_error`].
+    fn connect(&self, to: SocketAddr) -> io::Result<Self::Socket>;
+
+    /// The same from a free port of the range. `AddrNotAvailable` if there is none.
+    fn connect_from(
+        &self,
+        local: IpAddr,
+        ports: RangeInclusive<u16>,
+        to: SocketAddr,
+    ) -> io::Result<Self::Socket>;
+
+    /// A new, empty pipe.
+    fn pipe(&self) -> io::Result<Self::Pipe>;
+
+    /// Builds a socket that another node had, in place of an orphan of an earlier process. Dropping the result sends
+    /// nothing.
+    fn restore(&self, from: &Restore) -> io::Result<Self::Restoring>;
+}
+
+/// A socket that is being restored: it neither sends nor answers.
+pub trait Restoring {
+    /// The socket afterwards.
+    type Socket;
+
+    /// Adds bytes that the peer sent before the socket existed, directly after the received ones. Returns the number of
+    /// bytes added: all, or none when memory is short.
+    fn receive(&self, data: &[u8]) -> io::Result<usize>;
+
+    /// Lets the socket answer and send.
+    fn finish(self) -> io::Result<Self::Socket>;
+}
+
+/// A TCP socket. Dropping it closes it: with FIN, or with RST if input is unread or [`Socket::reset_on_close`] was
+/// called. No call blocks.
+pub trait Socket {
+    /// Its number.
+    fn descriptor(&self) -> i32;
+
+    /// Reads into `buffer`, which must not be empty.
+    fn read(&self, buffer: &mut [u8]) -> Transfer;
+
+    /// Reads into the regions (offset, length) of `memory`, in order.
+    fn read_scattered(&self, memory: &mut [u8], regions: &[(usize, usize)]) -> Transfer;
+
+    /// Writes from `bytes`, which must not be empty.
+    fn write(&self, bytes: &[u8]) -> Transfer;
+
+    /// Writes the pieces in order; at most 64 of them.
+    fn write_gathered(&self, pieces: &[&[u8]]) -> Transfer;
+
+    /// The same for the last bytes before FIN, which then leaves with the last byte.
+    fn write_last(&self, pieces: &[&[u8]]) -> Transfer;
+
+    /// Sends FIN after what is queued.
+    fn shutdown_write(&self);
+
+    /// Makes closing send RST and drop queued bytes.
+    fn reset_on_close(&self);
+
+    /// Makes closing send nothing. An error leaves the socket as it was.
+    fn forget_on_close(&self) -> io::Result<()>;
+
+    /// Sends a delayed ACK now.
+    fn acknowledge_now(&self);
+
+    /// Whether bytes wait to be read.
+    fn has_input(&self) -> bool;
+
+    /// Whether no byte waits to be read, and none to be sent for the first time.
+    fn is_drained(&self) -> bool;
+
+    /// Bytes that were written and not acknowledged by the peer.
+    fn unacknowledged(&self) -> u64;
+
+    /// Bytes that the peer has sent in order, over the whole life of the socket.
+    fn bytes_received(&self) -> io::Result<u64>;
+
+    /// Timestamp that a segment would have now, if timestamps were negotiated.
+    fn timestamp(&self) -> io::Result<u32>;
+
+    /// The reason why connecting failed, once the socket reports readiness; `Ok` when it is connected.
+    fn connect_error(&self) -> io::Result<()>;
+
+    /// Its own end.
+    fn local_address(&self) -> io::Result<SocketAddr>;
+
+    /// Parameters of the established connection at `now_ms` of the machine's steady clock. `ends`: its addresses, the
+    /// local one first, where they are known.
+    fn tcp_params(&self, ends: Option<(SocketAddr, SocketAddr)>, now_ms: u64) -> io::Result<TcpParams>;
+
+    /// Sets or clears keep-alive.
+    fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()>;
+}
+
+/// A pipe that moves bytes between two sockets without copying them.
+pub trait Pipe<S> {
+    /// The higher number of its two descriptors.
+    fn highest_descriptor(&self) -> i32;
+
+    /// Bytes inside.
+    fn held(&self) -> usize;
+
+    /// Moves up to `bytes` from a socket into the pipe. `ended`: the end of the socket's input was reported.
+    fn fill(&mut self, from: &S, bytes: usize, ended: bool) -> Transfer;
+
+    /// Moves the bytes inside to a socket.
+    fn empty(&mut self, to: &S) -> Transfer;
+}
