@@ -50,9 +50,11 @@ pub use bucket::{BucketKey, PortBlocks, bucket_of};
 pub use cookie::CookieKey;
 pub use counters::{Counter, Counters};
 pub use error::GateError;
-pub use evergate_base::net::{DivertedSegment, Flow, Origin, PeerPosition, Restored, Strange, ahead_max};
+pub use evergate_base::net::{
+    DivertedSegment, Flow, GateEvents, Origin, PeerPosition, Restored, Strange, ahead_max,
+};
 pub use feature::missing_gate_features;
 pub use gate::{Address, Mode, Options, PacketGate, interface_index};
 pub use owner_table::{BACKUPS_MAX, Leases, Owner, Owners};
 pub use slot::Slot;
-pub use worker_port::{BATCH, Events, WorkerPort, WorkerPortId};
+pub use worker_port::{BATCH, WorkerPort, WorkerPortId};

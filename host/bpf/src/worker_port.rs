@@ -1,12 +1,13 @@
 //! Worker port: the part of the gate that one worker thread uses. It has events, a batch of ACKs, and slots.
 
+use crate::GateError;
 use crate::early_segment::read_segment;
 use crate::flow::key_of;
 use crate::gate::{Maps, Programs};
 use crate::skeleton::types;
 use crate::slot::{FLAG_FIN, FLAG_OPEN, FLAG_RST, Slot};
 use crate::table::{Table, bytes};
-use crate::{DivertedSegment, Flow, GateError};
+use evergate_base::net::{Flow, GateEvents};
 use libbpf_rs::libbpf_sys as sys;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, RingBuffer, RingBufferBuilder};
 use std::collections::VecDeque;
@@ -18,7 +19,7 @@ use std::sync::{Arc, Mutex};
 /// Most ACKs per system call.
 pub const BATCH: usize = 64;
 const PORTS_MAX: usize = 64;
-/// Events that a worker can be behind by; beyond it they are lost and counted.
+/// GateEvents that a worker can be behind by; beyond it they are lost and counted.
 const RING_BYTES: u32 = 1 << 20;
 /// Bound on events read at once, and on segments that wait to be read: a fast sender must not keep the worker from its
 /// other work.
@@ -46,22 +47,13 @@ impl WorkerPortId {
     }
 }
 
-/// Events of the gate for one worker port.
-#[derive(Debug, Default)]
-pub struct Events {
-    /// Indexes of slots that were woken. One may be stale: look at the slot before acting.
-    pub woken: Vec<u32>,
-    /// Segments of flows without a slot, in buckets that are pending in this port.
-    pub early: Vec<DivertedSegment>,
-}
-
 struct Finished {
     slot: Slot,
     end: u32,
     deadline_ns: u64,
 }
 
-/// Events, ACK batch and slots of one worker thread.
+/// GateEvents, ACK batch and slots of one worker thread.
 pub struct WorkerPort {
     id: WorkerPortId,
     maps: Arc<Maps>,
@@ -69,7 +61,7 @@ pub struct WorkerPort {
     slots: Arc<Table<types::slot>>,
     batches: Arc<Table<types::batch>>,
     ring: RingBuffer<'static>,
-    pending: Arc<Mutex<Events>>,
+    pending: Arc<Mutex<GateEvents>>,
     finished: VecDeque<Finished>,
 }
 
@@ -92,7 +84,7 @@ impl WorkerPort {
         maps.events
             .update(&u32::from(id.0).to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
             .map_err(failed)?;
-        let pending = Arc::new(Mutex::new(Events::default()));
+        let pending = Arc::new(Mutex::new(GateEvents::default()));
         let sink = pending.clone();
         let mut builder = RingBufferBuilder::new();
         let take = move |data: &[u8]| {
@@ -136,7 +128,7 @@ impl WorkerPort {
     }
 
     /// Moves what has happened into `into`: at most 1,024 events, more stay for the next time.
-    pub fn events(&mut self, into: &mut Events) -> io::Result<()> {
+    pub fn events(&mut self, into: &mut GateEvents) -> io::Result<()> {
         let taken = self.ring.consume_raw_n(EVENTS_MAX);
         if taken < 0 {
             return Err(io::Error::from_raw_os_error(-taken));

@@ -3,6 +3,10 @@
 //! A worker is written once. In the daemon its host is Linux; in the simulator and in fuzz targets it is a model. A
 //! descriptor is a number that names an open socket of the host, as in POSIX; the model gives numbers of its own.
 
+mod gate;
+
+pub use gate::{Gate, Slot};
+
 use evergate_base::net::{Keepalive, Restore, TcpParams, Transfer};
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -7,7 +7,7 @@ use super::{Client, ListenerSocket, Worker, canonical};
 use crate::control::console;
 use evergate_connection::{Accepted, Connection, Otherwise};
 use evergate_replication::ConnectionId;
-use evergate_worker::host::{Host, Socket};
+use evergate_worker::host::{Host, Slot, Socket};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;

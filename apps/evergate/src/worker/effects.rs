@@ -5,7 +5,7 @@ use super::slab::Key;
 use super::{Current, SPARE_BUFFERS, Worker};
 use evergate_base::net::Transfer;
 use evergate_connection::{Answered, Effect, Scratch, Source};
-use evergate_worker::host::Socket;
+use evergate_worker::host::{Slot, Socket};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 

@@ -23,6 +23,7 @@ mod evict;
 mod faults;
 mod limits;
 mod linux;
+mod linux_gate;
 mod panic_guard;
 mod queue;
 mod read_interest;

@@ -9,7 +9,7 @@ use evergate_base::net::{Event, Transfer};
 use evergate_connection::{Failure, ServerHint};
 use evergate_membership::Bucket;
 use evergate_tls::Records;
-use evergate_worker::host::Socket;
+use evergate_worker::host::{Slot, Socket};
 use evergate_worker::pools::Handed;
 use evergate_worker::pools::ServerRuntime;
 use evergate_worker::pools::WaitTicket;

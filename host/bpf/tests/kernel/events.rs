@@ -1,10 +1,10 @@
-//! Events that the gate sends to the driver of the connections.
+//! GateEvents that the gate sends to the driver of the connections.
 
 use crate::frame::{ACK, RST, SYN, Segment};
 use crate::packets::{DROP, accepted, client, enter, inward, leave, listener, out};
 use crate::restored::restored;
 use crate::world::{bench, privileged};
-use evergate_bpf::{Counter, Events, Flow, Leases, Mode, WorkerPortId};
+use evergate_bpf::{Counter, Flow, GateEvents, Leases, Mode, WorkerPortId};
 
 #[test]
 fn an_event_comes_once_and_only_when_asked_for() {
@@ -14,7 +14,7 @@ fn an_event_comes_once_and_only_when_asked_for() {
     bench(Mode::Steer, |gate| {
         let (mut worker_port, slot) = accepted(gate, false, 500, 1000);
         leave(gate, &Segment { seq: 500, ack: 1000, data: vec![7; 100], ..out(false) }).unwrap();
-        let mut events = Events::default();
+        let mut events = GateEvents::default();
         enter(gate, &Segment { seq: 1000, ack: 510, ..inward(false) }).unwrap();
         worker_port.events(&mut events).unwrap();
         assert!(events.woken.is_empty());
@@ -42,7 +42,7 @@ fn early_segment_is_diverted_to_the_pending_worker() {
             let request = Segment { seq: 700, ack: 1, data: b"GET /".to_vec(), ..inward(v6) };
             let early = |worker_port: &mut evergate_bpf::WorkerPort, segments: &[&Segment]| {
                 segments.iter().for_each(|segment| drop(enter(gate, segment)));
-                let mut events = Events::default();
+                let mut events = GateEvents::default();
                 worker_port.events(&mut events).unwrap();
                 assert!(events.woken.is_empty());
                 events
@@ -77,7 +77,7 @@ fn early_segment_is_diverted_to_the_pending_worker() {
             let elsewhere = Segment { seq: 9, ..Segment::new(client(!v6), listener(!v6)) };
             assert_eq!(early(&mut worker_port, &[&elsewhere]), [], "another bucket");
             assert_eq!(gate.counters().unwrap().get(Counter::EarlySegment), 5);
-            // Events of live flows must find room: early segments are no longer diverted when half of the ring is full.
+            // GateEvents of live flows must find room: early segments are no longer diverted when half of the ring is full.
             for _ in 0..1000 {
                 drop(enter(gate, &request));
                 drop(enter(gate, &longest));
@@ -103,7 +103,7 @@ fn nothing_reaches_a_socket_that_is_being_made() {
             let mut worker_port = gate.worker_port(WorkerPortId::new(0).unwrap()).unwrap();
             let request = Segment { seq: 1000, ack: from.send, data: b"GET /".to_vec(), ..inward(v6) };
             let mut early = || {
-                let mut events = Events::default();
+                let mut events = GateEvents::default();
                 worker_port.events(&mut events).unwrap();
                 events.early.len()
             };

@@ -5,7 +5,7 @@ use crate::relay::{NodeRef, Relay};
 use crate::stream::exchange;
 use crate::world::{PORT, World, at, eventually, mac, node, options, privileged, vip};
 use evergate_base::Bucket;
-use evergate_bpf::{Counter, Events, Flow, Mode, Options, Owner, PacketGate, WorkerPortId};
+use evergate_bpf::{Counter, Flow, GateEvents, Mode, Options, Owner, PacketGate, WorkerPortId};
 use evergate_netns::Namespace;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -147,7 +147,7 @@ fn early_segment_too_long_for_the_ring_is_reported_empty() {
             let long = Segment { to_mac, from_mac, seq: 700, data: vec![7; 4200], ..Segment::new(from, to) };
             Wire::of("eth0").send(&long);
         });
-        let mut events = Events::default();
+        let mut events = GateEvents::default();
         eventually("the early segment is reported", || {
             worker_port.events(&mut events).unwrap();
             !events.early.is_empty()

@@ -86,3 +86,12 @@ pub struct DivertedSegment {
     /// Its data; empty when it was too long for the ring.
     pub data: Vec<u8>,
 }
+
+/// Events of the gate for one worker.
+#[derive(Debug, Default)]
+pub struct GateEvents {
+    /// Indexes of slots that were woken. One may be stale: look at the slot before acting.
+    pub woken: Vec<u32>,
+    /// Segments of flows without a slot, in buckets that are pending in this worker.
+    pub early: Vec<DivertedSegment>,
+}

@@ -10,7 +10,7 @@ mod transfer;
 
 pub use event::Event;
 pub use flow::Flow;
-pub use gate::{DivertedSegment, Origin, PeerPosition, Restored, Strange, ahead_max};
+pub use gate::{DivertedSegment, GateEvents, Origin, PeerPosition, Restored, Strange, ahead_max};
 pub use keepalive::Keepalive;
 pub use tcp_params::{Restore, Stamp, TcpParams};
 pub use tcp_probe::{Loss, Probe};

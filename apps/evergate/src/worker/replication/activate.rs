@@ -15,17 +15,17 @@ use crate::worker::call_context::Crowd;
 #[cfg(test)]
 use crate::worker::faults;
 use crate::worker::linux::TcpSocket;
+use crate::worker::linux_gate::LinuxSlot;
 use crate::worker::panic_guard::catch_panic;
 use crate::worker::slab::{Key, Source};
 use crate::worker::upstreams::Upstream;
 use crate::worker::{CallContext, Client, Worker, canonical};
 use evergate_base::Micros;
-use evergate_bpf::{Leases, Slot};
 use evergate_connection::{Accepted, Connection, Failure, Io, ResumedLeg};
 use evergate_membership::{Bucket, OwnershipStart, Role};
 use evergate_replication::{ConnectionId, ConnectionState, LegFacts, ReplicatedConnection, ResumePoint};
 use evergate_worker::Watchdog;
-use evergate_worker::host::{Host, Restoring, Socket};
+use evergate_worker::host::{Gate, Host, Restoring, Slot, Socket};
 use std::time::Duration;
 
 /// Interval of the warning about connections under an unknown configuration.
@@ -46,7 +46,7 @@ pub(super) struct ActivatedLeg {
     acked: u64,
     /// The peer has reported its position.
     has_position: bool,
-    slot: Slot,
+    slot: LinuxSlot,
     socket: TcpSocket,
 }
 
@@ -87,7 +87,7 @@ impl Worker {
         for (bucket, of) in ready {
             // A bucket already in a handoff stays on hold.
             if !cluster.freezing.contains_key(&bucket) {
-                cluster.gate.owners().release(bucket);
+                cluster.gate.release(bucket);
             }
             recovering.extend(of);
         }
@@ -367,7 +367,7 @@ impl Worker {
             socket.reset_on_close();
             slot.open();
             drop(socket);
-            cluster.lane.finish(slot, None, Leases::now_ns());
+            cluster.gate.finish(slot, None);
         }
     }
 }
@@ -385,7 +385,7 @@ fn send_first_acks(
     let mut notified = 0;
     let now_ms = cluster.host.steady_clock_ms();
     let legs = activated.iter().flat_map(ActivatedConnection::legs);
-    let _ = cluster.lane.emit_acks(legs.map(|leg| &leg.slot)); // a lost ACK is repeated by the peer's timer
+    let _ = cluster.gate.emit_acks(legs.map(|leg| &leg.slot)); // a lost ACK is repeated by the peer's timer
     for connection in activated {
         pulse.beat();
         let died =
@@ -430,13 +430,13 @@ pub(super) fn activate(cluster: &mut Cluster, take: &mut RecoveringConnection) -
                     socket,
                 });
             }
-            Err(_) => cluster.lane.finish(slot, None, Leases::now_ns()),
+            Err(_) => cluster.gate.finish(slot, None),
         }
     }
     if activated.len() < take.legs.len() {
         for ActivatedLeg { slot, socket, .. } in activated {
             drop(socket);
-            cluster.lane.finish(slot, None, Leases::now_ns());
+            cluster.gate.finish(slot, None);
         }
         return None;
     }

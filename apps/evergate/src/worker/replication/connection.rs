@@ -5,6 +5,7 @@ use super::stats::Counted;
 use evergate_base::Micros;
 use evergate_membership::{Bucket, MemberSet, NodeId};
 use evergate_replication::{ConnectionId, ConnectionState, Delay, Entry, Frame, LegFacts, Phase};
+use evergate_worker::host::Slot;
 use std::collections::BTreeMap;
 
 /// Replication state of one connection.

@@ -4,9 +4,9 @@
 //! Idle connections are restored between all other work, which takes seconds when there are many. A segment that
 //! arrives before the socket exists would be lost, and the client's kernel would repeat it only after 0.2, 0.6, 1.4 and
 //! 3 seconds. The gate therefore diverts it to the worker, which puts it into the socket's receive queue
-//! ([`evergate_sys::Restoring::receive`]).
+//! ([`evergate_worker::host::Restoring::receive`]).
 
-use evergate_bpf::{DivertedSegment, Flow, PeerPosition};
+use evergate_base::net::{DivertedSegment, Flow, PeerPosition};
 use std::collections::{HashMap, VecDeque};
 
 /// Most buffered bytes in all.

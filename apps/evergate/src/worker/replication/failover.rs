@@ -15,11 +15,11 @@ use crate::control::console;
 use crate::worker::Worker;
 #[cfg(test)]
 use crate::worker::faults;
+use crate::worker::linux_gate::LinuxSlot;
 use crate::worker::panic_guard::catch_panic;
-use evergate_bpf::{Leases, Slot};
 use evergate_membership::{Bucket, Term};
 use evergate_replication::Recovered;
-use evergate_worker::host::Host;
+use evergate_worker::host::{Gate, Host, Slot};
 use evergate_worker::{Counters, Watchdog};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Instant;
@@ -61,8 +61,8 @@ impl Worker {
     /// Recovers the connections of this worker's share of the buckets: active ones at once, idle ones between all other
     /// work ([`Worker::resume_idle`]).
     pub(super) fn fail_over(&mut self, round: &FailoverOrder) {
-        let began = (Instant::now(), Leases::now_ns());
         let Some(cluster) = &mut self.cluster else { return };
+        let began = (Instant::now(), cluster.gate.now_ns());
         let worker = cluster.worker;
         cluster.taken_at = Some(self.now);
         // From here on these buckets wait for this failover.
@@ -213,7 +213,7 @@ fn drop_superseded_closed(
 /// for the new connection, and the old one would only interfere.
 fn drop_superseded_reset(cluster: &mut Cluster, active: &mut Vec<RecoveringConnection>) {
     let is_old = |take: &RecoveringConnection| {
-        let foreign = take.legs.first().and_then(|client| client.slot.as_ref()).and_then(Slot::strange);
+        let foreign = take.legs.first().and_then(|client| client.slot.as_ref()).and_then(LinuxSlot::strange);
         let flow = take.client_flow();
         foreign.zip(flow).is_some_and(|(foreign, flow)| cluster.gate.has_answered_syn(&flow, foreign))
     };
@@ -281,7 +281,7 @@ fn is_without_route(error: &anyhow::Error) -> bool {
 /// Releases the slots of a connection that does not resume. Always false.
 pub(super) fn give_back(cluster: &mut Cluster, take: &mut RecoveringConnection) -> bool {
     for slot in take.legs.iter_mut().filter_map(|leg| leg.slot.take()) {
-        cluster.lane.finish(slot, None, Leases::now_ns());
+        cluster.gate.finish(slot, None);
     }
     false
 }

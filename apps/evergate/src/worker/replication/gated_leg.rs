@@ -3,23 +3,24 @@
 //! [`AckGate`] decides how much safe input is acknowledged; the simulator runs the same code. This file connects it
 //! to the slot that the packet filter reads.
 
+use crate::worker::linux_gate::{LinuxGate, LinuxSlot};
 use evergate_base::Micros;
-use evergate_bpf::{Slot, WorkerPortId};
+use evergate_base::net::{Stamp, TcpParams};
 use evergate_replication::{AckGate, AckSlot, Delay, InputBoundary, LegFacts, Origin, ResumePoint};
-use evergate_sys::{Stamp, TcpParams};
+use evergate_worker::host::{Gate, Slot};
 
 /// A leg whose acknowledgements wait for the backups. Forwards to [`AckGate`].
 pub(crate) struct GatedLeg {
-    pub(crate) slot: Slot,
+    pub(crate) slot: LinuxSlot,
     pub(crate) facts: TcpParams,
     pub(crate) interface: u8,
     positions: AckGate,
 }
 
 /// The slot as [`AckGate`] sees it.
-struct SlotRef<'a>(&'a Slot);
+struct SlotRef<'a, S>(&'a S);
 
-impl AckSlot for SlotRef<'_> {
+impl<S: Slot> AckSlot for SlotRef<'_, S> {
     fn committed(&self) -> u32 {
         self.0.committed()
     }
@@ -39,14 +40,19 @@ impl AckSlot for SlotRef<'_> {
 
 impl GatedLeg {
     /// A leg that was just established.
-    pub(crate) fn new(slot: Slot, facts: TcpParams, interface: u8, now: Micros) -> GatedLeg {
-        let evergate_bpf::Origin { sent, received } = slot.origin();
+    pub(crate) fn new(slot: LinuxSlot, facts: TcpParams, interface: u8, now: Micros) -> GatedLeg {
+        let evergate_base::net::Origin { sent, received } = slot.origin();
         let positions = AckGate::new(Origin { sent, received }, facts.mss, now);
         GatedLeg { slot, facts, interface, positions }
     }
 
     /// A leg of a recovered connection.
-    pub(crate) fn resumed(slot: Slot, facts: &LegFacts, resume_point: ResumePoint, now: Micros) -> GatedLeg {
+    pub(crate) fn resumed(
+        slot: LinuxSlot,
+        facts: &LegFacts,
+        resume_point: ResumePoint,
+        now: Micros,
+    ) -> GatedLeg {
         let origin = Origin { sent: facts.sent, received: facts.received };
         let positions = AckGate::resumed(origin, facts.mss, resume_point, now);
         GatedLeg { slot, facts: tcp_params(facts), interface: facts.interface, positions }
@@ -113,8 +119,8 @@ impl GatedLeg {
 
     /// Arranges that the peer's next acknowledgement is noticed: by an event of the gate, or by a timer. `eager`:
     /// something waits for it. True when the peer has acknowledged something meanwhile.
-    pub(crate) fn watch(&self, lane: WorkerPortId, eager: bool, now: Micros) -> bool {
-        self.positions.watched(eager, now).is_some_and(|ack| !self.slot.wake_at(lane, ack))
+    pub(crate) fn watch(&self, gate: &LinuxGate, eager: bool, now: Micros) -> bool {
+        self.positions.watched(eager, now).is_some_and(|ack| !gate.wake_at(&self.slot, ack))
     }
 
     pub(crate) fn release(&mut self, position: u64, now: Micros) -> bool {

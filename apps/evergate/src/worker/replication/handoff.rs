@@ -10,9 +10,9 @@ use super::Cluster;
 use crate::agent::{FrozenConnections, Report};
 use crate::worker::Worker;
 use evergate_base::Micros;
-use evergate_bpf::Leases;
 use evergate_membership::{Bucket, HandoffId, MemberSet, Role, Term};
 use evergate_replication::{Frame, Urgency};
+use evergate_worker::host::Gate;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,13 +58,13 @@ impl Worker {
         }
         if let Role::Owner { .. } = role {
             // Also when the bucket has returned meanwhile, and this worker closed it late.
-            cluster.gate.owners().open(bucket);
+            cluster.gate.open(bucket);
         }
         let elsewhere = cluster.frozen_elsewhere.remove(&bucket).unwrap_or_default();
         match (role, before.or(closing.map(|closing| (closing.freeze, closing.term)))) {
             (Role::Owner { .. }, Some(_)) => {
                 // The handoff was cancelled: its connections continue.
-                cluster.gate.owners().release(bucket);
+                cluster.gate.release(bucket);
                 // Events are handled when all roles of the instruction are known.
                 for key in self.connections_of(bucket) {
                     self.mark_pending(key);
@@ -217,13 +217,13 @@ impl Cluster {
     /// Stops answering new SYNs of the bucket.
     fn close(&mut self, bucket: Bucket, closing: Closing) {
         self.closing.insert(bucket, closing);
-        self.gate.owners().close(bucket, self.layout.node);
+        self.gate.close(bucket);
     }
 
     /// Whether clients that received a SYN-ACK may still answer it, or wait to be accepted.
     fn may_have_handshakes(&self, bucket: Bucket) -> bool {
         let greeted_ns = self.gate.greeted_ns(bucket);
-        greeted_ns.is_some_and(|ns| Leases::now_ns().saturating_sub(ns) < GREETED_FOR.as_nanos() as u64)
+        greeted_ns.is_some_and(|ns| self.gate.now_ns().saturating_sub(ns) < GREETED_FOR.as_nanos() as u64)
     }
 
     /// Puts the bucket on hold: nothing of it arrives or is touched any more.
@@ -231,7 +231,7 @@ impl Cluster {
         self.company.hurry(Urgency::Full); // all frames of the bucket must leave
         self.freezing.insert(bucket, wanted);
         self.unaccepted = true;
-        self.gate.owners().hold(bucket, self.layout.node);
+        self.gate.hold(bucket);
     }
 
     /// Whether replicas of the bucket belong to this worker.

@@ -9,8 +9,9 @@ use super::Cluster;
 use super::recovering::LostSegments;
 use crate::worker::Worker;
 use crate::worker::linux::TcpSocket;
+use crate::worker::linux_gate::LinuxSlot;
 use evergate_base::Micros;
-use evergate_worker::host::Socket;
+use evergate_worker::host::{Slot, Socket};
 
 /// Intervals of the notices to a silent server, whose retransmission would have arrived long before.
 const SERVERS: [Micros; 6] = [
@@ -94,7 +95,7 @@ impl Worker {
         if cluster.freezing.contains_key(&replicated_state.bucket) {
             return None; // the bucket on hold drops the retransmission
         }
-        let is_it = |slot: &evergate_bpf::Slot| slot.index() == peer.slot && slot.flow() == peer.lost.flow();
+        let is_it = |slot: &LinuxSlot| slot.index() == peer.slot && slot.flow() == peer.lost.flow();
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get(upstream));
         let socket = match upstream {
             _ if is_it(&replicated_state.leg.slot) => &client.socket,

@@ -55,12 +55,14 @@ use super::Worker;
 use super::slab::{Key, Source};
 use crate::agent::{FrozenConnections, Layout, Report, Reporter};
 use crate::worker::linux::{Linux, TcpSocket};
+use crate::worker::linux_gate::{LinuxGate, LinuxSlot};
 use backup::Incoming;
 use evergate_base::Micros;
-use evergate_bpf::{Events, Flow, PacketGate, Slot, WorkerPort, WorkerPortId};
+use evergate_base::net::{Flow, GateEvents};
+use evergate_bpf::PacketGate;
 use evergate_membership::{Bucket, HandoffId, MemberSet, NodeId, Role, Term};
 use evergate_replication::{Entry, FrameBatcher, ReplicaStore};
-use evergate_worker::host::Host;
+use evergate_worker::host::{Gate, Host};
 use replication_channel::Outgoing;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -98,8 +100,7 @@ pub struct Joining {
 /// One worker's part of the cluster.
 pub(crate) struct Cluster {
     host: Linux,
-    pub(crate) gate: Arc<PacketGate>,
-    pub(crate) lane: WorkerPort,
+    pub(crate) gate: LinuxGate,
     pub(crate) layout: Arc<Layout>,
     worker: usize,
     /// When the last warning about an unknown configuration was logged.
@@ -140,7 +141,7 @@ pub(crate) struct Cluster {
     endings: VecDeque<teardown::Ending>,
     /// Slots of closed connections whose clients wait for the ACK of their end: its deadline, and the sequence number
     /// after our own end.
-    final_acks: Vec<(Micros, Slot, u32)>,
+    final_acks: Vec<(Micros, LinuxSlot, u32)>,
     /// Legs with more input to acknowledge.
     dirty: Vec<(Key, End)>,
     /// Released server connections, and when each is checked for an owed ACK: the next request may have carried it.
@@ -156,7 +157,7 @@ pub(crate) struct Cluster {
     timed_later: VecDeque<(Micros, Key)>,
     timed_at_last: VecDeque<(Micros, Key)>,
     /// Events of the gate, and input for connections without a socket.
-    events: Events,
+    events: GateEvents,
     early: early_segments::EarlySegments,
     news: session_ids::News,
     census: stats::Census,
@@ -183,7 +184,6 @@ pub(crate) struct Cluster {
     /// CPU costs of the buckets since the last report.
     work: load::Work,
     reports: Reporter,
-    prober: evergate_sys::Prober,
 }
 
 impl Worker {
@@ -191,7 +191,7 @@ impl Worker {
     pub(super) fn join_cluster(&mut self) -> anyhow::Result<()> {
         let Some(joining) = self.joining.take() else { return Ok(()) };
         let cluster = Cluster::new(joining)?;
-        self.epoll.add_input(cluster.lane.events_fd(), Source::Lane.token())?;
+        self.epoll.add_input(cluster.gate.events_fd(), Source::Lane.token())?;
         if let Some(listener) = cluster.replication_listener() {
             self.epoll.add_input(listener, Source::Channels.token())?;
         }
@@ -202,11 +202,10 @@ impl Worker {
 
 impl Cluster {
     fn new(Joining { gate, layout, worker, reports }: Joining) -> anyhow::Result<Cluster> {
-        let lane = gate.worker_port(WorkerPortId::new(worker)?)?;
+        let gate = LinuxGate::new(gate, worker, layout.node)?;
         Ok(Cluster {
             host: Linux,
             gate,
-            lane,
             layout,
             worker,
             unknown_config_logged_at: None,
@@ -240,7 +239,7 @@ impl Cluster {
             timed: VecDeque::new(),
             timed_later: VecDeque::new(),
             timed_at_last: VecDeque::new(),
-            events: Events::default(),
+            events: GateEvents::default(),
             early: early_segments::EarlySegments::default(),
             news: session_ids::News::default(),
             census: stats::Census::default(),
@@ -256,7 +255,6 @@ impl Cluster {
             named: BTreeSet::new(),
             work: load::Work::default(),
             reports,
-            prober: evergate_sys::Prober::new()?,
         })
     }
 
@@ -287,7 +285,7 @@ impl Cluster {
     pub(crate) fn connect_server(&self, bucket: Bucket, to: SocketAddr) -> io::Result<TcpSocket> {
         let missing = |what| io::Error::new(io::ErrorKind::AddrNotAvailable, what);
         let from = self.layout.source_for(to).ok_or_else(|| missing("no server_source of this family"))?;
-        let ports = self.gate.ports().of(bucket).ok_or_else(|| missing("no such bucket"))?;
+        let ports = self.gate.ports(bucket).ok_or_else(|| missing("no such bucket"))?;
         if let Some(own) = self.layout.share_of(&ports) {
             match self.host.connect_from(from, own, to) {
                 // all in use: try any port of the bucket

@@ -7,10 +7,10 @@ use crate::worker::Worker;
 use crate::worker::linux::TcpSocket;
 use crate::worker::slab::{Key, Source};
 use crate::worker::upstreams::Upstream;
-use evergate_bpf::{Flow, Leases};
+use evergate_base::net::Flow;
 use evergate_membership::{Bucket, NodeId};
 use evergate_replication::{ConnectionState, Delay, Entry, Frame, NextTurn, Side, Urgency};
-use evergate_worker::host::{Host, Socket};
+use evergate_worker::host::{Gate, Host, Slot, Socket};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
@@ -36,7 +36,7 @@ impl Worker {
             // The next owner may already have the full state of the bucket, and accepts the client when it retransmits.
             return Err("bucket_handoff");
         }
-        let slot = cluster.lane.slot(&Flow::new(local, remote)).ok_or("gate_table_full")?;
+        let slot = cluster.gate.slot(&Flow::new(local, remote)).ok_or("gate_table_full")?;
         match socket.tcp_params(Some((local, remote)), self.host.steady_clock_ms()) {
             Ok(facts) => {
                 let leg = GatedLeg::new(slot, facts, 0, now);
@@ -44,7 +44,7 @@ impl Worker {
                 Ok(Some(ConnectionReplication::new(bucket, leg, ConnectionState::default(), counted)))
             }
             Err(_) => {
-                cluster.lane.finish(slot, None, Leases::now_ns());
+                cluster.gate.finish(slot, None);
                 Err("tcp_info_failed")
             }
         }
@@ -63,13 +63,13 @@ impl Worker {
         let bucket = cluster.bucket(local, remote);
         // An address of this node alone has no slot: nothing holds its output back.
         let ours = cluster.owns(bucket) && !cluster.frozen.contains(&bucket);
-        let slot = ours.then(|| cluster.lane.slot(&Flow::new(local, remote))).flatten();
+        let slot = ours.then(|| cluster.gate.slot(&Flow::new(local, remote))).flatten();
         if let Some(slot) = &slot {
             slot.open();
         }
         drop(socket);
         if let Some(slot) = slot {
-            cluster.lane.finish(slot, None, Leases::now_ns());
+            cluster.gate.finish(slot, None);
         }
     }
 
@@ -116,7 +116,7 @@ impl Worker {
             None => {
                 let facts = upstream.socket.tcp_params(None, self.host.steady_clock_ms());
                 let gated = facts.ok().and_then(|facts| {
-                    let slot = cluster.lane.slot(&Flow::new(facts.local, facts.remote))?;
+                    let slot = cluster.gate.slot(&Flow::new(facts.local, facts.remote))?;
                     Some(Box::new(GatedLeg::new(slot, facts, 1, now)))
                 });
                 if gated.is_none() {
@@ -359,7 +359,7 @@ impl Worker {
                 }
             }
         });
-        if cluster.lane.emit_acks(slots.filter(|slot| slot.owes_ack())).is_err() {
+        if cluster.gate.emit_acks(slots.filter(|slot| slot.owes_ack())).is_err() {
             self.counters.reason("ack_send_failed");
         }
         cluster.dirty = dirty;
@@ -423,7 +423,7 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return };
         cluster.forget_slot(gated.slot.index());
         let end = gated.end_sequence();
-        cluster.lane.finish(gated.slot, Some(end), Leases::now_ns());
+        cluster.gate.finish(gated.slot, Some(end));
     }
 
     /// Drops a connection of a bucket that this node no longer owns: nothing of it leaves, and its kernel keeps no
@@ -467,7 +467,7 @@ impl Worker {
         self.forget(key);
         let Some(cluster) = &mut self.cluster else { return };
         for slot in slots {
-            cluster.lane.finish(slot, None, Leases::now_ns());
+            cluster.gate.finish(slot, None);
         }
     }
 
@@ -489,7 +489,7 @@ impl Worker {
             drop(upstream);
             if let (Some(gated), Some(cluster)) = (gated, &mut self.cluster) {
                 cluster.forget_slot(gated.slot.index());
-                cluster.lane.finish(gated.slot, None, Leases::now_ns());
+                cluster.gate.finish(gated.slot, None);
             }
         }
     }

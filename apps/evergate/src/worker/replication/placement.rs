@@ -11,10 +11,9 @@ use crate::agent::{Report, arrives};
 use crate::worker::slab::{Key, Slab, Source};
 use crate::worker::{Client, Worker};
 use evergate_base::Micros;
-use evergate_bpf::Leases;
 use evergate_membership::{Bucket, MemberSet, NodeId, OwnershipStart, Role, Term};
 use evergate_replication::{FRAME_VERSION, Frame, NextTurn};
-use evergate_worker::host::Host;
+use evergate_worker::host::{Gate, Host};
 use std::collections::BTreeMap;
 
 /// Between two attempts to make a channel.
@@ -176,7 +175,7 @@ impl Worker {
             return;
         }
         cluster.channels_at = now + RETRY;
-        cluster.lane.sweep(Leases::now_ns());
+        cluster.gate.sweep();
         cluster.tend_endings(now);
         cluster.drop_late(now);
         cluster.drop_silent_channels(now);

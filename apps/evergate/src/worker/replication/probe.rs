@@ -2,8 +2,9 @@
 
 use super::Cluster;
 use super::recovering::{Leg, RecoveringConnection};
-use evergate_bpf::PeerPosition;
+use evergate_base::net::PeerPosition;
 use evergate_worker::Watchdog;
+use evergate_worker::host::Gate;
 use std::time::{Duration, Instant};
 
 /// Most probes per peer, and their interval. A peer without an answer by then counts as silent. Where probing all peers
@@ -94,7 +95,7 @@ fn legs<'a>(
 mod tests {
     use super::super::recovering::tests::active;
     use super::*;
-    use evergate_bpf::Flow;
+    use evergate_base::net::Flow;
     use std::cell::{Cell, RefCell};
     use std::collections::BTreeMap;
 

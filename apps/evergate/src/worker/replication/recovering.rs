@@ -5,11 +5,11 @@ use super::Cluster;
 use super::early_segments::{EarlySegment, in_order};
 use super::gated_leg::tcp_params;
 use crate::worker::linux::{RepairSocket, TcpSocket};
-use evergate_base::net::{Loss, Probe, Restore, TcpParams};
-use evergate_bpf::{Flow, PeerPosition, Restored, Slot, ahead_max};
+use crate::worker::linux_gate::LinuxSlot;
+use evergate_base::net::{Flow, Loss, PeerPosition, Probe, Restore, Restored, TcpParams, ahead_max};
 use evergate_membership::Bucket;
 use evergate_replication::{ConnectionId, LegFacts, Phase, ReplicatedConnection};
-use evergate_worker::host::{Host, Restoring, Socket};
+use evergate_worker::host::{Gate, Host, Restoring, Socket};
 
 /// Receive window of a restored socket, before scaling.
 const WINDOW: u32 = 65_535 << 6;
@@ -35,7 +35,7 @@ pub(super) struct Leg {
     /// The peer has sent its FIN, which counts as received. Acknowledging less than the former owner did would make
     /// older kernels drop our segments.
     pub(super) ended: bool,
-    pub(super) slot: Option<Slot>,
+    pub(super) slot: Option<LinuxSlot>,
     /// Position that the peer has reported.
     pub(super) peer_position: Option<PeerPosition>,
     pub(super) socket: Option<RepairSocket>,
@@ -71,7 +71,7 @@ impl LostSegments {
         let timestamps = self.tcp.stamp.and(own).map(|own| (own, self.newest));
         let loss = Loss { timestamps, ..self.loss };
         // without it the peer's timer retransmits
-        cluster.prober.notify_loss(&self.tcp, &loss, before).unwrap_or(false)
+        cluster.gate.notify_loss(&self.tcp, &loss, before).unwrap_or(false)
     }
 }
 
@@ -168,7 +168,7 @@ impl Leg {
             timestamp: self.stamp(now_ms),
         };
         // A probe that cannot leave is repeated.
-        let _ = cluster.prober.ask(&self.tcp, &probe);
+        let _ = cluster.gate.ask(&self.tcp, &probe);
     }
 
     /// Segments that the peer reports as sent and no node has.

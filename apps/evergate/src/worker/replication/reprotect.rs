@@ -17,10 +17,11 @@ use crate::worker::Worker;
 use crate::worker::faults;
 use crate::worker::panic_guard::catch_panic;
 use evergate_base::Micros;
-use evergate_bpf::Flow;
+use evergate_base::net::Flow;
 use evergate_membership::{Bucket, MemberSet, NodeId, OwnershipStart, Role};
 use evergate_replication::{ConnectionId, Frame};
 use evergate_worker::Watchdog;
+use evergate_worker::host::Gate;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -358,12 +359,12 @@ impl Worker {
 impl Cluster {
     /// Sets whether the gate diverts segments of the bucket's connections without a socket to this worker.
     pub(super) fn set_pending(&self, bucket: Bucket, pending: bool) {
-        self.gate.set_pending(bucket, pending.then(|| self.lane.id()));
+        self.gate.set_pending(bucket, pending);
     }
 
     /// Buffers the early segments of this flow; those of other flows wait for their turn.
     pub(super) fn read_early_segments_of(&mut self, flow: &Flow) {
-        let _ = self.lane.events(&mut self.events); // lost segments are retransmitted
+        let _ = self.gate.events(&mut self.events); // lost segments are retransmitted
         for diverted in self.events.early.extract_if(.., |diverted| diverted.flow == *flow) {
             self.early.note(diverted);
         }

@@ -7,10 +7,12 @@
 use super::Cluster;
 use super::connection::ConnectionReplication;
 use crate::worker::Worker;
+use crate::worker::linux_gate::LinuxGate;
+use crate::worker::linux_gate::LinuxSlot;
 use evergate_base::Micros;
-use evergate_bpf::{Leases, Slot};
 use evergate_membership::Bucket;
 use evergate_replication::{ConnectionId, ConnectionState, Frame, LegFacts};
+use evergate_worker::host::{Gate, Slot};
 use std::collections::{BTreeMap, VecDeque};
 
 /// A client that has not acknowledged the end after this time is gone.
@@ -25,7 +27,7 @@ const ENDINGS_MAX: usize = 8192;
 pub(super) struct Ending {
     connection: ConnectionId,
     bucket: Bucket,
-    slot: Slot,
+    slot: LinuxSlot,
     /// Sequence number after our FIN.
     end: u32,
     /// The client's end is still to be acknowledged, as the last segment to it.
@@ -55,7 +57,7 @@ impl Worker {
         if broken {
             // A RST has left or has arrived, perhaps before this worker had the slot: nothing follows.
             cluster.replicate(bucket, &Frame::End { connection }, None);
-            cluster.lane.finish(ending.slot, None, Leases::now_ns());
+            cluster.gate.finish(ending.slot, None);
             return true;
         }
         if ending.is_over(now) {
@@ -95,20 +97,20 @@ impl Cluster {
         self.replicate(bucket, &Frame::End { connection }, None);
         match answers {
             true => self.final_acks.push((now + FINAL_ACK_AFTER, slot, end)),
-            false => self.lane.finish(slot, Some(end), Leases::now_ns()),
+            false => self.gate.finish(slot, Some(end)),
         }
     }
 
     /// Sends the last ACKs of closed connections, several at once. False when they could not leave.
     pub(super) fn send_final_acks(&mut self, now: Micros) -> bool {
         let due = self.final_acks.first().is_some_and(|(due, ..)| *due <= now);
-        if !due && self.final_acks.len() < evergate_bpf::BATCH {
+        if !due && self.final_acks.len() < LinuxGate::ACKS_AT_ONCE {
             return true;
         }
         let slots = self.final_acks.iter().map(|(_, slot, _)| slot);
-        let done = self.lane.emit_acks(slots.filter(|slot| slot.owes_ack())).is_ok();
+        let done = self.gate.emit_acks(slots.filter(|slot| slot.owes_ack())).is_ok();
         for (_, slot, end) in self.final_acks.drain(..) {
-            self.lane.finish(slot, Some(end), Leases::now_ns());
+            self.gate.finish(slot, Some(end));
         }
         done
     }
@@ -117,7 +119,7 @@ impl Cluster {
     pub(super) fn drop_endings(&mut self, bucket: Option<Bucket>) {
         for ending in extract(&mut self.endings, |ending| bucket.is_none_or(|bucket| bucket == ending.bucket))
         {
-            self.lane.finish(ending.slot, None, Leases::now_ns());
+            self.gate.finish(ending.slot, None);
         }
     }
 

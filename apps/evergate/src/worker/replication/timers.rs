@@ -5,6 +5,7 @@ use crate::worker::Worker;
 use crate::worker::slab::{Key, Source};
 use evergate_base::Micros;
 use evergate_replication::{Delay, InputBoundary, Urgency};
+use evergate_worker::host::Gate;
 
 impl Worker {
     /// Arms the events for a connection before the worker leaves it: gate events for its peers' acknowledgements, and
@@ -16,7 +17,6 @@ impl Worker {
         if client.replicated_state.is_none() {
             return false;
         }
-        let lane = cluster.lane.id();
         // The next request of a pipelining client waits for its acknowledgement.
         let (eager, server_partial) =
             client.connection.input_boundaries().map(|extent| extent == InputBoundary::Partial).into();
@@ -30,11 +30,11 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return false };
         let Some(client) = self.clients.get_mut(key) else { return false };
         let Some(replicated_state) = &mut client.replicated_state else { return false };
-        let mut happened = replicated_state.leg.watch(lane, eager, now);
+        let mut happened = replicated_state.leg.watch(&cluster.gate, eager, now);
         let mut due = replicated_state.leg.next_ack_check(eager || client_inside, now);
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
         if let Some(gated) = upstream.and_then(|upstream| upstream.gated.as_mut()) {
-            happened |= gated.watch(lane, false, now);
+            happened |= gated.watch(&cluster.gate, false, now);
             due =
                 [due, gated.next_ack_check(server_partial || server_inside, now)].into_iter().flatten().min();
         }
@@ -48,7 +48,7 @@ impl Worker {
     pub(in crate::worker) fn lane_event(&mut self) {
         let Some(cluster) = &mut self.cluster else { return };
         let mut events = std::mem::take(&mut cluster.events);
-        let _ = cluster.lane.events(&mut events); // timers replace lost events
+        let _ = cluster.gate.events(&mut events); // timers replace lost events
         for diverted in events.early.drain(..) {
             if cluster.is_idle(&diverted.flow) {
                 cluster.early.note(diverted);
@@ -107,7 +107,7 @@ impl Worker {
         // A connection used meanwhile has carried its owed ACK, and is checked again.
         let gated = due.iter().filter_map(|key| self.upstreams.get(*key)?.gated.as_ref());
         let slots = gated.filter(|gated| gated.is_overdue(now)).map(|gated| &gated.slot);
-        let _ = cluster.lane.emit_acks(slots); // a peer that misses its ACK sends again
+        let _ = cluster.gate.emit_acks(slots); // a peer that misses its ACK sends again
     }
 
     fn run_timer(&mut self, key: Key, look: (Delay, Micros)) {

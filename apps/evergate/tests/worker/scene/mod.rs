@@ -290,7 +290,7 @@ fn panic_in_a_failover_ends_one_connection() {
         play(1, move |mut scene| {
             let (victim, other) = (20_001, 20_002);
             let buckets = [victim, other].map(|port| scene.hold(port, idle));
-            let owners = scene.cluster().gate.owners();
+            let owners = scene.cluster().gate.tables().owners();
             buckets.iter().for_each(|bucket| owners.hold(*bucket, ME));
             let role = owner(2, OwnershipStart::Failover, MemberSet::of(BACKUP), MemberSet::EMPTY);
             let roles = buckets.map(|bucket| (bucket, role));
@@ -305,7 +305,7 @@ fn panic_in_a_failover_ends_one_connection() {
             };
             assert_eq!((connections, lost), (1, 1), "{step} {idle}");
             let flow = Flow::new(SocketAddr::from((SHARED, PORT)), SocketAddr::from((CLIENT, victim)));
-            assert!(!scene.cluster().gate.is_held(&flow, 0), "{step} {idle}");
+            assert!(!scene.cluster().gate.tables().is_held(&flow, 0), "{step} {idle}");
             assert_eq!(buckets.map(|bucket| owners.get(bucket).is_on_hold()), [false; 2], "{step} {idle}");
             let reasons = scene.worker.counters.reasons.lock().unwrap().clone();
             assert_eq!(reasons.get("internal_panic"), Some(&1), "{step} {idle}: {reasons:?}");
@@ -328,7 +328,7 @@ fn recovered_connection_without_readiness_is_reset() {
         assert_eq!((connections, lost), (0, 1));
         assert_eq!(scene.worker.clients.len(), 0);
         let flow = Flow::new(SocketAddr::from((SHARED, PORT)), SocketAddr::from((CLIENT, 20_003)));
-        assert!(!scene.cluster().gate.is_held(&flow, 0));
+        assert!(!scene.cluster().gate.tables().is_held(&flow, 0));
     });
 }
 
@@ -343,7 +343,7 @@ fn client_beyond_a_limit_is_reset_and_frees_its_slot() {
     play(1, |mut scene| {
         scene.notify(all_ours(|_| false));
         let (_tunnel, _) = scene.client(PORT); // never idle
-        let in_use = scene.cluster().gate.slots_in_use();
+        let in_use = scene.cluster().gate.tables().slots_in_use();
         scene.worker.settings.connections_max = 1;
         for _ in 0..3 {
             let mut client = connect(CLIENT_PORTS.fetch_add(1, Ordering::Relaxed), WEB);
@@ -353,7 +353,7 @@ fn client_beyond_a_limit_is_reset_and_frees_its_slot() {
             assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
         }
         assert_eq!(scene.worker.counters.refused.get(), 3);
-        assert_eq!(scene.cluster().gate.slots_in_use(), in_use);
+        assert_eq!(scene.cluster().gate.tables().slots_in_use(), in_use);
     });
 }
 
@@ -387,18 +387,18 @@ fn evicted_client_ends_when_its_backup_knows_of_it() {
 fn server_of_a_broken_off_client_is_reset_and_frees_its_slot() {
     play(1, |mut scene| {
         scene.notify(all_ours(|_| false));
-        let in_use = scene.cluster().gate.slots_in_use();
+        let in_use = scene.cluster().gate.tables().slots_in_use();
         let (_client, key) = scene.client(PORT);
         // The server's answer to our connect has arrived and is unread.
         let (mut server, _) = scene.server.accept().unwrap();
         server.set_nonblocking(false).unwrap();
         server.set_read_timeout(Some(Duration::from_secs(30))).unwrap(); // only ends a hang
         assert_eq!(scene.connecting(key), Some(true));
-        assert_eq!(scene.cluster().gate.slots_in_use(), in_use + 2);
+        assert_eq!(scene.cluster().gate.tables().slots_in_use(), in_use + 2);
         scene.worker.with(key, |connection, io| connection.handle_abort(io, "client_reset"));
         scene.worker.perform(key);
         assert_eq!(server.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
-        assert_eq!(scene.cluster().gate.slots_in_use(), in_use);
+        assert_eq!(scene.cluster().gate.tables().slots_in_use(), in_use);
     });
 }
 
@@ -406,7 +406,7 @@ fn server_of_a_broken_off_client_is_reset_and_frees_its_slot() {
 fn client_that_resets_before_accept_frees_its_slot() {
     play(1, |mut scene| {
         scene.notify(all_ours(|_| false));
-        let in_use = scene.cluster().gate.slots_in_use();
+        let in_use = scene.cluster().gate.tables().slots_in_use();
         for _ in 0..3 {
             let mut client = connect(CLIENT_PORTS.fetch_add(1, Ordering::Relaxed), WEB);
             client.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
@@ -416,7 +416,7 @@ fn client_that_resets_before_accept_frees_its_slot() {
         scene.turns_until(|scene| scene.worker.clients.keys().is_empty());
         scene.answer();
         scene.worker.turn().unwrap();
-        assert_eq!(scene.cluster().gate.slots_in_use(), in_use);
+        assert_eq!(scene.cluster().gate.tables().slots_in_use(), in_use);
     });
 }
 
