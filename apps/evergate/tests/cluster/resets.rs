@@ -211,8 +211,13 @@ fn clients_that_reconnect_during_a_failover_are_served() {
     serve_all(&world);
     let to = SocketAddr::new(world.family.address(), Transport::Http.port(Server::Plain));
     let from = world.family.outside(254);
+    // A process that another test starts has copies of all descriptors until its exec: until then no port is free.
     let connect = move |port: u16| {
-        let socket = evergate_sys::connect_from(from, port..=port, to).unwrap();
+        let socket =
+            eventually("the port is free", || match evergate_sys::connect_from(from, port..=port, to) {
+                Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => None,
+                connected => Some(connected.unwrap()),
+            });
         let stream = TcpStream::from(socket);
         stream.set_nonblocking(false).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -77,7 +77,7 @@ fn early_segment_is_diverted_to_the_pending_worker() {
             let elsewhere = Segment { seq: 9, ..Segment::new(client(!v6), listener(!v6)) };
             assert_eq!(early(&mut worker_port, &[&elsewhere]), [], "another bucket");
             assert_eq!(gate.counters().unwrap().get(Counter::EarlySegment), 5);
-            // GateEvents of live flows must find room: early segments are no longer diverted when half of the ring is full.
+            // Events of live flows must find room: early segments are no longer diverted when half of the ring is full.
             for _ in 0..1000 {
                 drop(enter(gate, &request));
                 drop(enter(gate, &longest));
