@@ -7,7 +7,7 @@
 
 use evergate_base::Micros;
 
-use crate::bucket_state::{BucketState, OpContext, PendingHandoff, Stored};
+use crate::bucket_state::{OpContext, PendingHandoff, Stored};
 use crate::load::Load;
 use crate::message::{Body, Change, Header, OPS_MAX, Op};
 use crate::{BUCKETS, Bucket, HandoffId, MemberSet, Node, NodeId, OwnershipStart, Rejected, Role, Term};
@@ -18,7 +18,7 @@ const REPLIES_MAX: usize = 2 * BUCKETS as usize;
 impl Node {
     /// This node's role for a bucket.
     pub fn role(&self, bucket: Bucket) -> Role {
-        let Some(state) = self.bucket_states.get(usize::from(bucket.0)) else {
+        let Some(state) = self.buckets.get(bucket) else {
             return Role::NOTHING;
         };
         let term = Term { view: self.view, moves: state.moves };
@@ -46,21 +46,21 @@ impl Node {
 
     /// Whether the map lists this node, or an owner that listed it later sends frames.
     fn is_catching_up(&self, bucket: Bucket) -> bool {
-        let Some(state) = self.bucket_states.get(usize::from(bucket.0)) else { return false };
+        let Some(state) = self.buckets.get(bucket) else { return false };
         let listed = self.map.get(usize::from(bucket.0)).is_some_and(|a| a.listed.contains(self.me.id));
         self.established && (listed && state.moves == 0 || state.stored.term.view == self.view)
     }
 
     /// The backups whose leases the gate checks for a bucket; `None` when this node does not own it.
     pub fn gate_listed(&self, bucket: Bucket) -> Option<MemberSet> {
-        let state = self.bucket_states.get(usize::from(bucket.0))?;
+        let state = self.buckets.get(bucket)?;
         (self.established && state.owner == Some(self.me.id)).then_some(state.listed)
     }
 
     /// Whether the gate would let a bucket emit at this clock, by the rule that the kernel applies.
     pub fn gate_open(&self, bucket: Bucket, clock: Micros) -> bool {
         let Some(listed) = self.gate_listed(bucket) else { return false };
-        let lease = |id: NodeId| self.peers.get(&id).is_some_and(|peer| clock < peer.expiry);
+        let lease = |id: NodeId| self.peers.get(id).is_some_and(|peer| clock < peer.expiry);
         clock < self.gate_expiry() && listed.iter().all(lease)
     }
 
@@ -68,7 +68,7 @@ impl Node {
     /// every other `handle_*` that follows an acknowledgement: a promise states the acknowledged position. A snapshot
     /// counts when it is complete; until then the former replica is kept.
     pub fn handle_stored(&mut self, bucket: Bucket, term: Term, index: u64) {
-        let Some(state) = self.bucket_states.get_mut(usize::from(bucket.0)) else { return };
+        let Some(state) = self.buckets.get_mut(bucket) else { return };
         if !self.established || term.view > self.view {
             state.early = state.early.filter(|early| early.term > term).or(Some(Stored { term, index }));
             return;
@@ -84,7 +84,7 @@ impl Node {
     pub fn handle_caught_up(&mut self, now: Micros, bucket: Bucket, term: Term, backup: NodeId, index: u64) {
         self.note_now(now);
         let (me, view) = (self.me.id, self.view);
-        let Some(state) = self.bucket_states.get_mut(usize::from(bucket.0)) else { return };
+        let Some(state) = self.buckets.get_mut(bucket) else { return };
         let mine = state.owner == Some(me) && term == Term { view, moves: state.moves };
         if mine && state.listed.contains(backup) && !state.required().contains(backup) {
             state.adding.insert(backup, index);
@@ -98,7 +98,7 @@ impl Node {
     pub fn handle_frozen(&mut self, now: Micros, bucket: Bucket, term: Term, freeze: HandoffId, index: u64) {
         self.note_now(now);
         let (me, view) = (self.me.id, self.view);
-        let Some(state) = self.bucket_states.get_mut(usize::from(bucket.0)) else { return };
+        let Some(state) = self.buckets.get_mut(bucket) else { return };
         let Some((current, _)) = state.freezing else { return };
         let stale = current != freeze || term != (Term { view, moves: state.moves });
         if stale || state.owner != Some(me) {
@@ -111,8 +111,8 @@ impl Node {
     /// Hands off a frozen bucket. Waits while a backup is being added: the backup may or may not know that it is in
     /// sync, so the next owner could neither count it nor leave it out.
     fn hand_off(&mut self, bucket: Bucket) {
-        let (me, view, pending) = (self.me.id, self.view, self.pending.is_some());
-        let Some(state) = self.bucket_states.get_mut(usize::from(bucket.0)) else { return };
+        let (me, view, pending) = (self.me.id, self.view, self.ballot.pending.is_some());
+        let Some(state) = self.buckets.get_mut(bucket) else { return };
         let (Some((HandoffId { to, .. }, _)), Some(index)) = (state.freezing, state.frozen_index) else {
             return;
         };
@@ -142,25 +142,26 @@ impl Node {
     /// handoff that waits for it. The backup is listed again after a pause, which grows each time.
     pub fn drop_backup(&mut self, now: Micros, bucket: Bucket, term: Term, backup: NodeId) {
         self.note_now(now);
-        let Some(state) = self.bucket_states.get(usize::from(bucket.0)) else { return };
+        let Some(state) = self.buckets.get(bucket) else { return };
         let mine = state.owner == Some(self.me.id) && term == Term { view: self.view, moves: state.moves };
         if !mine || !state.listed.contains(backup) || state.dropping.contains(backup) {
             return;
         }
         let (least, most) = (self.config.timing.hold_down_min, self.config.timing.hold_down_max);
-        if let Some(peer) = self.peers.get_mut(&backup) {
-            peer.avoid(self.now, least, most);
+        if let Some(peer) = self.peers.get_mut(backup) {
+            peer.avoid(self.clock.now, least, most);
         }
         self.begin_drop(bucket, backup);
-        self.balance_at = self.balance_at.min(self.now + Micros(self.config.timing.balance.0 / 10));
+        self.rebalancer.balance_at =
+            self.rebalancer.balance_at.min(self.clock.now + Micros(self.config.timing.balance.0 / 10));
     }
 
     pub(crate) fn begin_move(&mut self, bucket: Bucket, to: NodeId) -> bool {
-        let (me, now) = (self.me.id, self.now);
-        if self.pending.is_some() || !self.established {
+        let (me, now) = (self.me.id, self.clock.now);
+        if self.ballot.pending.is_some() || !self.established {
             return false;
         }
-        let Some(state) = self.bucket_states.get_mut(usize::from(bucket.0)) else { return false };
+        let Some(state) = self.buckets.get_mut(bucket) else { return false };
         let can = state.owner == Some(me)
             && state.freezing.is_none()
             && state.adding.is_empty()
@@ -177,7 +178,7 @@ impl Node {
 
     pub(crate) fn begin_drop(&mut self, bucket: Bucket, backup: NodeId) {
         let me = self.me.id;
-        let Some(state) = self.bucket_states.get_mut(usize::from(bucket.0)) else { return };
+        let Some(state) = self.buckets.get_mut(bucket) else { return };
         if !self.established || state.owner != Some(me) {
             return;
         }
@@ -197,22 +198,7 @@ impl Node {
 
     /// Marks a changed bucket: its role goes to the shell, its operations to other members at once.
     pub(crate) fn touch(&mut self, bucket: Bucket) {
-        self.record_change(bucket);
-        if self.with_operations.contains(&bucket.0) {
-            self.unsent.insert(bucket.0);
-            self.due = true;
-        }
-    }
-
-    /// Records that a bucket's role or outstanding operations changed.
-    fn record_change(&mut self, bucket: Bucket) {
-        self.changed.insert(bucket.0);
-        if self.bucket_states.get(usize::from(bucket.0)).is_some_and(BucketState::has_operations) {
-            self.with_operations.insert(bucket.0);
-        } else {
-            self.with_operations.remove(&bucket.0);
-            self.unsent.remove(&bucket.0);
-        }
+        self.clock.due |= self.buckets.touch(bucket);
     }
 
     /// Processes operations of another member of the same view.
@@ -229,7 +215,7 @@ impl Node {
                 answers.push(Op { change, ..*op });
             }
         }
-        let queue = self.replies.entry(header.from.id).or_default();
+        let queue = self.buckets.replies.entry(header.from.id).or_default();
         // An answer beyond the limit is sent when the operation is repeated.
         let free = REPLIES_MAX.saturating_sub(queue.len());
         queue.extend(answers.into_iter().take(free));
@@ -251,9 +237,9 @@ impl Node {
             me: self.me.id,
             from,
             term: Term { view: self.view, moves: op.moves },
-            pending: self.pending.is_some(),
+            pending: self.ballot.pending.is_some(),
         };
-        let state = self.bucket_states.get_mut(usize::from(op.bucket.0)).ok_or(Rejected::Unexpected)?;
+        let state = self.buckets.states.get_mut(usize::from(op.bucket.0)).ok_or(Rejected::Unexpected)?;
         let (done, answer) = match op.change {
             Change::Add { data_epoch, index } => {
                 let done = state.on_add(&context, data_epoch, index);
@@ -284,7 +270,7 @@ impl Node {
             Change::Added | Change::Owned | Change::Dropped => {
                 if state.is_owned_in(&context) {
                     state.handle_answer(from, op.change);
-                    self.record_change(op.bucket);
+                    self.buckets.record_change(op.bucket);
                     self.hand_off(op.bucket);
                 }
                 (false, None)
@@ -299,28 +285,28 @@ impl Node {
     /// Queues new operations, and repeats outstanding ones from time to time. While a promise is pending nothing is
     /// added, dropped or moved.
     pub(crate) fn advance_ops(&mut self) {
-        let unsent = std::mem::take(&mut self.unsent);
-        let repeat = self.now >= self.ops_at;
-        if !self.established || self.with_operations.is_empty() || unsent.is_empty() && !repeat {
+        let unsent = std::mem::take(&mut self.buckets.unsent);
+        let repeat = self.clock.now >= self.buckets.ops_at;
+        if !self.established || self.buckets.with_operations.is_empty() || unsent.is_empty() && !repeat {
             return;
         }
         let buckets = if repeat {
-            self.ops_at = self.now + Micros(self.config.timing.heartbeat.0.saturating_mul(2));
-            self.with_operations.clone()
+            self.buckets.ops_at = self.clock.now + Micros(self.config.timing.heartbeat.0.saturating_mul(2));
+            self.buckets.with_operations.clone()
         } else {
             unsent
         };
         let mut queued: Vec<(NodeId, Op)> = Vec::new();
         let mut thawed = Vec::new();
         for bucket in &buckets {
-            let Some(state) = self.bucket_states.get_mut(usize::from(*bucket)) else { continue };
-            let stale = |at: Micros| self.now.since(at) > self.config.timing.freeze_max;
+            let Some(state) = self.buckets.get_mut(Bucket(*bucket)) else { continue };
+            let stale = |at: Micros| self.clock.now.since(at) > self.config.timing.freeze_max;
             if state.freezing.is_some_and(|(_, at)| stale(at)) {
                 state.freezing = None;
                 state.planned_owner = None;
                 thawed.push(Bucket(*bucket));
             }
-            state.outstanding(Bucket(*bucket), self.pending.is_some(), &mut queued);
+            state.outstanding(Bucket(*bucket), self.ballot.pending.is_some(), &mut queued);
         }
         for bucket in thawed {
             self.touch(bucket);
@@ -329,13 +315,13 @@ impl Node {
             self.hand_off(Bucket(bucket)); // a promise may have kept it
         }
         for (to, op) in queued {
-            self.replies.entry(to).or_default().push(op);
+            self.buckets.replies.entry(to).or_default().push(op);
         }
     }
 
     /// Sends queued operations, several in one datagram.
     pub(crate) fn send_ops(&mut self) {
-        for (to, ops) in std::mem::take(&mut self.replies) {
+        for (to, ops) in std::mem::take(&mut self.buckets.replies) {
             for ops in ops.chunks(OPS_MAX) {
                 self.send(to, &Body::Ops(ops.to_vec()));
             }

@@ -23,7 +23,7 @@ impl Node {
             peer.lacks_since = None; // the time begins again
         }
         self.update_lacks();
-        self.due = true;
+        self.clock.due = true;
     }
 
     /// A node's newest configuration, by its own report. `None` for a node that is not reachable, or without a name.
@@ -32,7 +32,7 @@ impl Node {
         if id == self.me.id {
             return newest(&self.configurations);
         }
-        let last = self.peers.get(&id)?.last.filter(|_| self.is_reachable(id));
+        let last = self.peers.reachable_last(id, &self.clock);
         last.and_then(|last| newest(&last.configurations))
     }
 
@@ -41,7 +41,7 @@ impl Node {
         if id == self.me.id {
             return Some(true);
         }
-        let last = self.peers.get(&id)?.last.filter(|_| self.is_reachable(id))?;
+        let last = self.peers.reachable_last(id, &self.clock)?;
         Some(self.is_compatible(&last.configurations))
     }
 
@@ -52,17 +52,19 @@ impl Node {
 
     /// Records since when peers have lacked this node's configuration.
     pub(crate) fn update_lacks(&mut self) {
-        let ids: Vec<NodeId> = self.peers.keys().copied().collect();
+        let ids: Vec<NodeId> = self.peers.ids().copied().collect();
         for id in ids {
             self.update_lack(id);
         }
     }
 
     pub(crate) fn update_lack(&mut self, id: NodeId) {
-        let configurations = self.peers.get(&id).and_then(|peer| peer.last).map(|last| last.configurations);
-        let (lacks, now) =
-            (configurations.is_some_and(|configurations| !self.is_compatible(&configurations)), self.now);
-        if let Some(peer) = self.peers.get_mut(&id) {
+        let configurations = self.peers.last(id).map(|last| last.configurations);
+        let (lacks, now) = (
+            configurations.is_some_and(|configurations| !self.is_compatible(&configurations)),
+            self.clock.now,
+        );
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.lacks_since = lacks.then(|| peer.lacks_since.unwrap_or(now));
         }
     }
@@ -70,10 +72,10 @@ impl Node {
     /// The nodes of `steady` that may receive buckets.
     pub(crate) fn handoff_targets(&self, steady: MemberSet) -> MemberSet {
         let lacks = |id: &NodeId| {
-            let since = self.peers.get(id).and_then(|peer| peer.lacks_since);
-            since.is_some_and(|since| self.now.since(since) < ROLLOUT)
+            let since = self.peers.get(*id).and_then(|peer| peer.lacks_since);
+            since.is_some_and(|since| self.clock.now.since(since) < ROLLOUT)
         };
         let able = steady.minus(steady.iter().filter(lacks).collect());
-        if self.draining && able.is_empty() { steady } else { able }
+        if self.rebalancer.draining && able.is_empty() { steady } else { able }
     }
 }

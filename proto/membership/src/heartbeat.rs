@@ -25,11 +25,11 @@ impl Node {
         heartbeat: &Heartbeat,
         path: Path,
     ) -> Result<(), Rejected> {
-        let now = self.now;
-        let peer = self.peers.get_mut(&header.from.id).ok_or(Rejected::UnknownSender)?;
+        let now = self.clock.now;
+        let peer = self.peers.get_mut(header.from.id).ok_or(Rejected::UnknownSender)?;
         let newest = peer.handle_heartbeat(header, heartbeat, path, now);
         let fence = self.fence();
-        let peer = self.peers.get_mut(&header.from.id).ok_or(Rejected::UnknownSender)?;
+        let peer = self.peers.get_mut(header.from.id).ok_or(Rejected::UnknownSender)?;
         let granted = heartbeat.grants && self.established && header.view == self.view;
         if granted && heartbeat.echo_us <= now.0 && self.members.contains(header.from) {
             // Counted from this node's sending time: the time that the answer took does not matter.
@@ -48,45 +48,47 @@ impl Node {
     /// bootstrap once, not forever.
     pub(crate) fn note_stray(&mut self, message: &Message) {
         let Body::Heartbeat(heartbeat) = &message.body else { return };
-        let Some(peer) = self.peers.get_mut(&message.header.from.id) else { return };
+        let Some(peer) = self.peers.get_mut(message.header.from.id) else { return };
         let acts = matches!(heartbeat.state, AnnouncedPhase::Active | AnnouncedPhase::Fenced);
-        if peer.note_stray(&message.header, heartbeat, self.now) && acts && !heartbeat.cannot_act_alone() {
-            self.stray_at = Some(self.now);
+        if peer.note_stray(&message.header, heartbeat, self.clock.now)
+            && acts
+            && !heartbeat.cannot_act_alone()
+        {
+            self.join.stray_at = Some(self.clock.now);
         }
     }
 
     /// Whether the workers made no progress for too long.
     fn is_stalled(&self) -> bool {
-        self.progress_at.is_some_and(|at| self.now.since(at) > self.config.timing.stall_max)
+        self.announcer.is_stalled(self.clock.now, self.config.timing.stall_max)
     }
 
     /// Sends the heartbeats to every node when they are due.
     pub(crate) fn send_heartbeats(&mut self, now: Micros) {
-        if now < self.next_heartbeat {
+        if now < self.announcer.next_at {
             return;
         }
-        self.next_heartbeat = now + self.config.timing.heartbeat;
+        self.announcer.next_at = now + self.config.timing.heartbeat;
         if self.is_stalled() {
             return;
         }
         self.sum_load(now);
-        self.outside_next = !self.outside_next;
-        let turn = usize::from(self.outside_next);
+        let path = self.announcer.next_path();
         let alternates = self.config.timing.alternates();
-        let ids: Vec<NodeId> = self.peers.keys().copied().collect();
+        let ids: Vec<NodeId> = self.peers.ids().copied().collect();
         for id in ids {
-            let Some(peer) = self.peers.get(&id) else { continue };
+            let Some(peer) = self.peers.get(id) else { continue };
             let (incarnation, clock_us) = (peer.incarnation, peer.clock_us());
             let heartbeat = self.heartbeat(id, clock_us);
             let calm = self.is_calm(id, &heartbeat);
-            if let Some(peer) = self.peers.get_mut(&id) {
+            if let Some(peer) = self.peers.get_mut(id) {
                 peer.reported = Some(heartbeat.substance());
                 if heartbeat.grants {
-                    peer.note_grant(self.now);
+                    peer.note_grant(self.clock.now);
                 }
             }
-            let one = Path::ALL.get(turn..=turn).filter(|_| calm && alternates);
-            self.send_on(one.unwrap_or(&Path::ALL), id, incarnation, &Body::Heartbeat(heartbeat), calm);
+            let paths: &[Path] = if calm && alternates { &[path] } else { &Path::ALL };
+            self.send_on(paths, id, incarnation, &Body::Heartbeat(heartbeat), calm);
             if incarnation != Incarnation::UNKNOWN && !self.is_reachable(id) {
                 // Both nodes may have restarted, so that each addresses the other's previous incarnation.
                 let hello =
@@ -101,7 +103,7 @@ impl Node {
         if self.is_stalled() {
             return;
         }
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let hello = peer.take_hello();
         let adopted = (peer.incarnation, peer.clock_us());
         let (incarnation, clock_us) = hello.unwrap_or(adopted);
@@ -118,12 +120,12 @@ impl Node {
     /// Whether a heartbeat has no news and goes to a member of the view that is reachable on both networks in both
     /// directions.
     fn is_calm(&self, to: NodeId, heartbeat: &Heartbeat) -> bool {
-        let Some(peer) = self.peers.get(&to) else { return false };
+        let Some(peer) = self.peers.get(to) else { return false };
         let Some(last) = &peer.last else { return false };
         let lately = Micros(self.config.timing.heartbeat.0.saturating_mul(CALM_BEATS));
         let reached = Path::ALL.iter().all(|path| {
             let received_at = peer.received_at.get(path.index()).copied().flatten();
-            received_at.is_some_and(|at| self.now.since(at) < lately)
+            received_at.is_some_and(|at| self.clock.now.since(at) < lately)
                 && last.receives_from.get(path.index()).is_some_and(|nodes| nodes.contains(self.me.id))
         });
         reached
@@ -136,32 +138,28 @@ impl Node {
 
     /// The heartbeat to a node. It grants only to a member of the installed view that no pending promise replaces.
     pub(crate) fn heartbeat(&self, to: NodeId, echo_us: u64) -> Heartbeat {
-        let member = self.peers.get(&to).map(Peer::member).unwrap_or_default();
+        let member = self.peers.get(to).map(Peer::member).unwrap_or_default();
         let included = self.established && self.members.contains(member);
-        let excluded = self.pending.as_ref().is_some_and(|pending| !pending.members.contains(member));
-        let has_ended = self.me.incarnation != self.born;
+        let excluded = self.ballot.pending.as_ref().is_some_and(|pending| !pending.members.contains(member));
+        let (closed_from, closed_to) = self.announcer.closed(self.me.incarnation);
         Heartbeat {
-            clock_us: self.now.0,
+            clock_us: self.clock.now.0,
             echo_us,
             grants: included && !excluded && echo_us != 0,
             includes_you: included,
             excludes_you: excluded,
             state: self.announced(),
             witnessed: self.is_witnessed(),
-            lapsed: self.lapsed_at.is_some() && self.pending.is_none(),
-            promised: self.promised,
+            lapsed: self.lapsed_at.is_some() && self.ballot.pending.is_none(),
+            promised: self.ballot.promised,
             receives_from: Path::ALL.map(|path| self.reachable_on(path)),
-            reach: self.reach,
-            closed_from: if has_ended { self.born } else { Incarnation::UNKNOWN },
-            closed_to: if has_ended {
-                Incarnation(self.me.incarnation.0.wrapping_sub(1).max(1))
-            } else {
-                Incarnation::UNKNOWN
-            },
-            owned: self.load.0,
-            work: self.load.1,
+            reach: self.network.reach,
+            closed_from,
+            closed_to,
+            owned: self.rebalancer.load.0,
+            work: self.rebalancer.load.1,
             weight: self.config.weight,
-            draining: self.draining || self.only_votes(),
+            draining: self.rebalancer.draining || self.only_votes(),
             lease_us: self.config.timing.fence.0,
             configurations: self.configurations,
         }
@@ -179,37 +177,26 @@ impl Node {
 
     /// How long a node's adopted incarnation has been silent; `None` if nothing was ever received from it.
     pub(crate) fn silence(&self, id: NodeId, now: Micros) -> Option<Micros> {
-        let received_at = self.peers.get(&id)?.last_received()?;
-        Some(now.since(received_at.max(self.silence_floor)))
+        self.peers.silence(id, &self.clock, now)
     }
 
     /// Whether a heartbeat of the node was received lately.
     pub(crate) fn is_reachable(&self, id: NodeId) -> bool {
-        let now = self.last_timer_at.unwrap_or(self.now);
-        self.silence(id, now).is_some_and(|silence| silence < self.config.timing.suspect)
+        self.peers.is_reachable(id, &self.clock)
     }
 
     /// Nodes that were received lately, this one included.
     pub(crate) fn reachable_set(&self) -> MemberSet {
-        self.peers.keys().copied().filter(|id| self.is_reachable(*id)).collect::<MemberSet>().with(self.me.id)
+        self.peers.reachable_set(&self.clock)
     }
 
     /// Whether two nodes receive each other, by their own reports.
     pub(crate) fn mutual(&self, a: NodeId, b: NodeId) -> bool {
-        self.reports_reachable(a, b) && self.reports_reachable(b, a)
-    }
-
-    fn reports_reachable(&self, reporter: NodeId, id: NodeId) -> bool {
-        if reporter == self.me.id {
-            return self.is_reachable(id);
-        }
-        self.peers.get(&reporter).and_then(|peer| peer.last).is_some_and(|last| last.reports_reachable(id))
+        self.peers.mutual(a, b, &self.clock)
     }
 
     /// Whether a heartbeat of exactly this incarnation was received lately.
     pub(crate) fn is_incarnation_reachable(&self, member: Member) -> bool {
-        member == self.me
-            || (self.is_reachable(member.id)
-                && self.peers.get(&member.id).is_some_and(|peer| peer.member() == member))
+        member == self.me || self.peers.is_incarnation_reachable(member, &self.clock)
     }
 }

@@ -7,31 +7,41 @@ impl Node {
     pub fn check_invariants(&self) -> Result<(), String> {
         let fail = |what: String| Err(format!("{} in {}: {what}", self.me().id, self.view));
         let buckets = usize::from(self.config().buckets);
-        if self.bucket_states.len() != buckets {
-            return fail(format!("{} states for {buckets} buckets", self.bucket_states.len()));
+        if self.buckets.states.len() != buckets {
+            return fail(format!("{} states for {buckets} buckets", self.buckets.states.len()));
         }
         if self.established {
             if !self.members.contains(self.me()) || self.map.len() != buckets {
                 return fail("a view without this node, or without a map".into());
             }
-        } else if !self.members.0.is_empty() || !self.map.is_empty() || !self.with_operations.is_empty() {
+        } else if !self.members.0.is_empty()
+            || !self.map.is_empty()
+            || !self.buckets.with_operations.is_empty()
+        {
             return fail("members, a map or operations without a view".into());
         }
-        if self.view > self.promised {
-            return fail(format!("installed above its promise {}", self.promised));
+        if self.view > self.ballot.promised {
+            return fail(format!("installed above its promise {}", self.ballot.promised));
         }
-        if let Some(pending) = &self.pending
-            && (pending.view != self.promised
+        if let Some(pending) = &self.ballot.pending
+            && (pending.view != self.ballot.promised
                 || pending.view <= self.view
                 || !pending.members.contains(self.me()))
         {
-            return fail(format!("pending {} does not fit the promise {}", pending.view, self.promised));
+            return fail(format!(
+                "pending {} does not fit the promise {}",
+                pending.view, self.ballot.promised
+            ));
         }
-        if self.proposal.as_ref().is_some_and(|own| self.pending.as_ref().is_none_or(|p| p.view != own.view))
+        if self
+            .ballot
+            .proposal
+            .as_ref()
+            .is_some_and(|own| self.ballot.pending.as_ref().is_none_or(|p| p.view != own.view))
         {
             return fail("proposal without its promise".into());
         }
-        for (bucket, state) in self.bucket_states.iter().enumerate() {
+        for (bucket, state) in self.buckets.states.iter().enumerate() {
             let what = |what: &str| fail(format!("bucket {bucket}: {what}: {state:?}"));
             let owns = state.owner == Some(self.me().id);
             if !self.established && (state.owner.is_some() || state.in_sync) {

@@ -6,9 +6,9 @@
 
 use evergate_base::Micros;
 
+use crate::ballot::Pending;
 use crate::config::Mode;
 use crate::message::AnnouncedPhase;
-use crate::view_change::Pending;
 use crate::{Leases, NODES_MAX, Node, NodeId};
 
 impl Node {
@@ -16,18 +16,13 @@ impl Node {
     /// Ask at least three times within [`crate::Timing::fence`], and at [`Node::witness_wanted`].
     pub fn set_witness(&mut self, now: Micros, asked_at: Micros, reachable: bool) {
         self.note_now(now);
-        if !reachable {
-            self.witness_until = Micros(0);
-            self.witness_since = None;
+        if reachable {
+            let fence = self.fence();
+            self.witness.record_answer(self.clock.now, asked_at.min(now), fence);
         } else {
-            let until = asked_at.min(now) + self.fence();
-            if self.witness_until <= self.now || self.witness_since.is_none() {
-                self.witness_since = Some(self.now);
-            }
-            self.witness_until = self.witness_until.max(until);
-            self.witness_asked_at = self.witness_asked_at.max(asked_at.min(now));
+            self.witness.record_failure();
         }
-        self.due = true;
+        self.clock.due = true;
     }
 
     /// Undecodable datagrams arrive from the address of another node: a cluster may exist that this node should be in.
@@ -35,13 +30,13 @@ impl Node {
     /// promises, as before.
     pub fn block_bootstrap(&mut self, now: Micros, until: Micros) {
         self.note_now(now);
-        self.foreign_until = self.foreign_until.max(until);
+        self.join.foreign_until = self.join.foreign_until.max(until);
     }
 
     /// Length of a lease of a node or of the witness: the shortest that any node grants. Nodes should have the same
     /// timing. While they differ, no node may rely on a lease that another node is about to end.
     pub(crate) fn fence(&self) -> Micros {
-        self.peers.values().filter_map(|peer| peer.lease).fold(self.config.timing.fence, Micros::min)
+        self.peers.shortest_lease(self.config.timing.fence)
     }
 
     /// Length of leases by a node's own timing, as it announces it; `None` while it is unreachable. Each node uses the
@@ -50,7 +45,7 @@ impl Node {
         if id == self.me.id {
             return Some(self.config.timing.fence);
         }
-        self.peers.get(&id)?.lease.filter(|_| self.is_reachable(id))
+        self.peers.get(id)?.lease.filter(|_| self.is_reachable(id))
     }
 
     /// The leases for the gate. Written after every call of a `handle_*`. After [`crate::Event::Installed`] and
@@ -58,7 +53,7 @@ impl Node {
     pub fn leases(&self) -> Leases {
         let mut member = [Micros(0); NODES_MAX];
         if self.established {
-            for (id, peer) in &self.peers {
+            for (id, peer) in self.peers.iter() {
                 if let Some(slot) = member.get_mut(usize::from(id.0)) {
                     *slot = peer.expiry;
                 }
@@ -69,9 +64,7 @@ impl Node {
 
     /// Whether a witness has answered for long enough to make views by its evidence.
     pub(crate) fn is_witnessed(&self) -> bool {
-        let fence = self.fence();
-        self.witness_until > self.now
-            && self.witness_since.is_some_and(|since| self.now.since(since) >= fence)
+        self.witness.answers_for(self.clock.now, self.fence())
     }
 
     /// Earliest time of a question to the witness that supports a promise without nodes that may act.
@@ -107,14 +100,14 @@ impl Node {
 
     /// End of the validity of the witness's last answer.
     pub fn witness_until(&self) -> Micros {
-        self.witness_until
+        self.witness.until
     }
 
     /// Time for a question to the witness beside the steady ones: a failover waits for the answer to a question asked
     /// from then on.
     pub fn witness_wanted(&self) -> Option<Micros> {
-        let pending = self.pending.as_ref().filter(|pending| pending.asked)?;
-        self.witness_needed(pending).filter(|from| self.witness_asked_at < *from)
+        let pending = self.ballot.asked()?;
+        self.witness_needed(pending).filter(|from| self.witness.asked_at < *from)
     }
 
     /// The gate's own expiry. A member that replaces this node closes the gate, but that is no lapse.
@@ -128,8 +121,7 @@ impl Node {
         if !self.established {
             return Micros(0);
         }
-        let mut expiries: Vec<Micros> = self.peers.values().map(|peer| peer.expiry).collect();
-        expiries.sort_unstable_by(|a, b| b.cmp(a));
+        let expiries = self.peers.expiries();
         match self.config.mode {
             Mode::Majority => match self.config.majority() - 1 {
                 0 => ALWAYS,
@@ -139,7 +131,7 @@ impl Node {
                 let all = self.members.set() == self.config.nodes;
                 let agree = all && !self.yields_lease();
                 let agreed = if agree { expiries.last().copied().unwrap_or(ALWAYS) } else { Micros(0) };
-                let witness = if self.lapsed_at.is_some() { Micros(0) } else { self.witness_until };
+                let witness = if self.lapsed_at.is_some() { Micros(0) } else { self.witness.until };
                 agreed.max(witness)
             }
         }
@@ -148,28 +140,26 @@ impl Node {
     /// Rule 8: a lapse cancels promises, and closes the view's gate until all configured nodes agree again.
     pub(crate) fn update_lapse(&mut self) {
         if self.config.mode == Mode::Witness
-            && let Some(pending) = &self.pending
+            && let Some(pending) = &self.ballot.pending
             && pending.members.set() != self.config.nodes
-            && self.witness_until <= self.now
+            && !self.witness.answers(self.clock.now)
         {
-            self.pending = None;
-            self.proposal = None;
+            self.ballot.withdraw();
         }
         if !self.established {
             return;
         }
-        if self.now < self.own_expiry() {
+        if self.clock.now < self.own_expiry() {
             self.opened = true;
             if self.lapsed_at.take().is_some() {
-                self.renewed_at = Some(self.now);
+                self.ballot.renewed_at = Some(self.clock.now);
             }
         } else if self.lapsed_at.is_none()
-            && (self.opened || self.now.since(self.installed_at) >= self.fence())
+            && (self.opened || self.clock.now.since(self.installed_at) >= self.fence())
         {
-            self.lapsed_at = Some(self.now);
+            self.lapsed_at = Some(self.clock.now);
             if self.config.mode == Mode::Witness {
-                self.pending = None;
-                self.proposal = None;
+                self.ballot.withdraw();
             }
         }
     }

@@ -25,15 +25,20 @@
 
 #![forbid(unsafe_code)]
 
+mod announcer;
 mod assignment;
+mod ballot;
 mod bucket_ops;
 mod bucket_state;
+mod buckets;
+mod clock;
 mod config;
 mod config_compat;
 mod event;
 mod heartbeat;
 mod ids;
 mod invariants;
+mod join;
 mod key;
 mod lease;
 mod load;
@@ -41,7 +46,9 @@ mod membership;
 mod message;
 mod network_loss;
 mod node;
+mod outbox;
 mod peer;
+mod peers;
 mod proposal_members;
 mod rebalance;
 mod rendezvous;
@@ -49,6 +56,7 @@ mod replay_window;
 mod replica_placement;
 mod unlisted_nodes;
 mod view_change;
+mod witness;
 
 pub use config::{ClusterId, Config, ConfigError, Mode, Pace, Timing};
 pub use config_compat::{CONFIGURATIONS, ROLLOUT};
@@ -62,4 +70,5 @@ pub use message::{
     AnnouncedPhase, Assignment, Body, CALM_AT, Change, Claim, ClaimedState, Commit, DATAGRAM_BYTES_MAX,
     DecodeError, Header, Heartbeat, Holds, Message, OPS_MAX, Op, Prepare, Promise, VERSION, is_calm,
 };
-pub use node::{Node, TRANSMITS_MAX};
+pub use node::Node;
+pub use outbox::TRANSMITS_MAX;

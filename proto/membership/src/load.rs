@@ -70,7 +70,7 @@ impl Node {
     /// often as [`crate::Timing::balance`].
     pub fn handle_work(&mut self, bucket: Bucket, work: Micros) {
         let me = self.me.id;
-        let state = self.bucket_states.get_mut(usize::from(bucket.0)).filter(|state| state.owner == Some(me));
+        let state = self.buckets.get_mut(bucket).filter(|state| state.owner == Some(me));
         if let Some(state) = state {
             state.load.add(work);
         }
@@ -79,24 +79,26 @@ impl Node {
     /// The work of the buckets that this node owns.
     pub fn own_work(&self) -> u64 {
         let assumed = self.assumed_work();
-        let owned = self.bucket_states.iter().filter(|state| state.owner == Some(self.me.id));
+        let owned = self.buckets.owned_by(self.me.id);
         owned.fold(0, |sum: u64, state| sum.saturating_add(state.work(assumed)))
     }
 
     /// Number of buckets that this node owns.
     pub(crate) fn owned(&self) -> u64 {
-        self.bucket_states.iter().filter(|state| state.owner == Some(self.me.id)).count() as u64
+        self.buckets.owned_by(self.me.id).count() as u64
     }
 
     /// The work of a node's buckets, by its own report; `None` while it is not reachable.
     pub fn work_of(&self, id: NodeId) -> Option<u64> {
-        let reports = || self.peers.get(&id).and_then(|peer| peer.last).map(|last| last.work);
-        if id == self.me.id { Some(self.own_work()) } else { reports().filter(|_| self.is_reachable(id)) }
+        if id == self.me.id {
+            return Some(self.own_work());
+        }
+        self.peers.reachable_last(id, &self.clock).map(|last| last.work)
     }
 
     /// The assumed work of a bucket with unknown work: the average of the known ones.
     pub(crate) fn assumed_work(&self) -> u64 {
-        let owned = self.bucket_states.iter().filter(|state| state.owner == Some(self.me.id));
+        let owned = self.buckets.owned_by(self.me.id);
         let (sum, count) = owned
             .filter_map(|state| state.load.rate())
             .fold((0_u64, 0_u64), |(sum, count), rate| (sum.saturating_add(rate), count + 1));
@@ -105,10 +107,10 @@ impl Node {
 
     /// Adds the work reported since the last call to the averages.
     pub(crate) fn smooth_loads(&mut self) {
-        let span = self.now.since(self.smoothed_at);
-        self.smoothed_at = self.now;
+        let span = self.clock.now.since(self.rebalancer.smoothed_at);
+        self.rebalancer.smoothed_at = self.clock.now;
         let me = self.me.id;
-        for state in self.bucket_states.iter_mut().filter(|state| state.owner == Some(me)) {
+        for state in self.buckets.states.iter_mut().filter(|state| state.owner == Some(me)) {
             state.load.smooth(span);
         }
     }

@@ -7,9 +7,9 @@
 
 use evergate_base::Micros;
 
+use crate::ballot::{Pending, Proposal};
 use crate::config::Mode;
 use crate::message::{AnnouncedPhase, Body, Header, Heartbeat, Prepare};
-use crate::view_change::{Pending, Proposal};
 use crate::{Member, MemberSet, Members, Node, NodeId, ViewId};
 
 /// Most steps of the search for a majority whose nodes receive each other; after that there is none.
@@ -18,9 +18,10 @@ const CLIQUE_STEPS_MAX: u32 = 2000;
 /// Whether a proposer reports that it promised a later view than its proposal and never installed the proposal. The
 /// same holds if its echo shows that, after this node accepted, it lapsed without a pending view.
 fn is_abandoned(pending: &Pending, header: &Header, heartbeat: &Heartbeat) -> bool {
-    let proposer = Member { id: pending.view.proposer, incarnation: pending.view.incarnation };
     let gave_up = heartbeat.lapsed && Micros(heartbeat.echo_us) > pending.accepted_at;
-    proposer == header.from && header.view < pending.view && (pending.view < heartbeat.promised || gave_up)
+    pending.proposer() == header.from
+        && header.view < pending.view
+        && (pending.view < heartbeat.promised || gave_up)
 }
 
 impl Node {
@@ -28,7 +29,7 @@ impl Node {
     pub(crate) fn learn_views(&mut self, header: &Header, heartbeat: &Heartbeat) {
         let in_view = self.established && header.view == self.view;
         if heartbeat.state == AnnouncedPhase::Active && !in_view {
-            self.active_received_at = Some(self.now);
+            self.join.active_received_at = Some(self.clock.now);
         }
         let newer = header.view > self.view && header.view != ViewId::NONE;
         if self.established && newer && !heartbeat.includes_you {
@@ -36,7 +37,8 @@ impl Node {
             self.drop_state(true);
             return;
         }
-        self.pending = self.pending.take().filter(|pending| !is_abandoned(pending, header, heartbeat));
+        self.ballot.pending =
+            self.ballot.pending.take().filter(|pending| !is_abandoned(pending, header, heartbeat));
         self.repeat_commit(header, heartbeat);
     }
 
@@ -49,8 +51,8 @@ impl Node {
         if !missing {
             return;
         }
-        let (now, gap) = (self.now, self.config.timing.heartbeat);
-        let Some(peer) = self.peers.get_mut(&header.from.id) else { return };
+        let (now, gap) = (self.clock.now, self.config.timing.heartbeat);
+        let Some(peer) = self.peers.get_mut(header.from.id) else { return };
         if peer.commit_sent_at.is_some_and(|at| now.since(at) < gap) {
             return;
         }
@@ -74,15 +76,14 @@ impl Node {
     fn shorten_rejoin_delay(&mut self, now: Micros) {
         let settled = self.established && now.since(self.installed_at) >= self.config.timing.hold_down_max;
         if settled {
-            self.hold_down = self.config.timing.hold_down_min;
+            self.join.reset_hold_down(&self.config.timing);
         }
     }
 
     /// Drops state that can be of no use any more.
     fn give_up_if_lost(&mut self, now: Micros) {
         if self.has_lost_proposer(now) {
-            self.pending = None;
-            self.proposal = None;
+            self.ballot.withdraw();
             if !self.established {
                 // Peers would wait for an incarnation that might still install the view.
                 let remembered = self.remembered.take();
@@ -132,10 +133,9 @@ impl Node {
 
     /// Whether this node promised a view long ago and does not receive its proposer any more.
     fn has_lost_proposer(&self, now: Micros) -> bool {
-        let Some(pending) = &self.pending else { return false };
-        let proposer = Member { id: pending.view.proposer, incarnation: pending.view.incarnation };
+        let Some(pending) = &self.ballot.pending else { return false };
         let long = pending.promised_at.is_some_and(|at| now.since(at) >= self.config.timing.listen_lapse);
-        long && !self.is_incarnation_reachable(proposer)
+        long && !self.is_incarnation_reachable(pending.proposer())
     }
 
     /// Witness mode: updates whether a node that is received, and that does not receive this one, replaces this node or
@@ -164,12 +164,10 @@ impl Node {
         let replaced = self.members.0.iter().any(|(id, incarnation)| {
             let member = Member { id: *id, incarnation: *incarnation };
             member != self.me
-                && self.peers.get(id).is_some_and(|peer| peer.member() != member && self.is_reachable(*id))
+                && self.peers.get(*id).is_some_and(|peer| peer.member() != member && self.is_reachable(*id))
         });
         let missing = self.members.0.keys().any(|id| *id != self.me.id && !self.is_reachable(*id));
-        let witness = self.witness_since.is_some_and(|since| {
-            self.witness_until > now && now.since(since) >= self.config.timing.listen_lapse
-        });
+        let witness = self.witness.answers_for(now, self.config.timing.listen_lapse);
         replaced || (missing && witness && now.since(lapsed_at) >= self.config.timing.listen_lapse)
     }
 
@@ -181,7 +179,7 @@ impl Node {
             |last: &Heartbeat| last.state == AnnouncedPhase::Listen && last.reports_reachable(self.me.id);
         let witnessed = || self.reachable_heartbeats().map(|(_, last)| last).filter(|last| last.witnessed);
         self.lapsed_at.is_some()
-            && self.witness_until <= self.now
+            && !self.witness.answers(self.clock.now)
             && witnessed().any(waits)
             && !witnessed().any(|last| acts(last.state))
     }
@@ -194,7 +192,7 @@ impl Node {
         }
         let clique = self.clique(self.reachable_set());
         let remembers = |id: &NodeId| {
-            *id == self.me.id || self.peers.get(id).is_some_and(|peer| peer.view != ViewId::NONE)
+            *id == self.me.id || self.peers.get(*id).is_some_and(|peer| peer.view != ViewId::NONE)
         };
         let remembering = clique.iter().filter(remembers).count();
         clique.len() >= self.config.majority() && remembering < self.config.majority()
@@ -216,53 +214,51 @@ impl Node {
             && self.lapsed_at.is_some()
             && self.members.set() != self.config.nodes;
         let unsettled =
-            self.established && (lapsed || self.pending.is_some() || self.peers.values().any(stuck));
+            self.established && (lapsed || self.ballot.pending.is_some() || self.peers.values().any(stuck));
         self.unsettled_since = if unsettled { self.unsettled_since.or(Some(now)) } else { None };
     }
 
     /// Time at which [`Node::consider`] must run again before the next heartbeat.
     pub(crate) fn proposal_due(&self) -> Option<Micros> {
-        self.wanted_since.map(|since| since + self.stagger(self.reachable_set()))
+        self.ballot.wanted_since.map(|since| since + self.stagger(self.reachable_set()))
     }
 
     /// Proposes a view if the installed one does not fit and it is this node's turn.
     fn consider(&mut self, now: Micros) {
-        if let Some(proposal) = &self.proposal {
-            self.wanted_since = None;
+        if let Some(proposal) = &self.ballot.proposal {
+            self.ballot.wanted_since = None;
             let (members, asked_at) = (proposal.members.clone(), proposal.asked_at);
-            let accepted_at = self.pending.as_ref().map_or(now, |pending| pending.accepted_at);
+            let accepted_at = self.ballot.pending.as_ref().map_or(now, |pending| pending.accepted_at);
             let superseded = self.is_superseded(proposal, now);
             self.back_off_from_silent_members(now);
             match self.target(now) {
                 Some(target) if target != members || superseded => self.propose(target),
                 None if now.since(accepted_at) >= self.proposal_timeout() => {
                     // The proposal is not allowed any more, and blocks the promise of another view.
-                    self.pending = None;
-                    self.proposal = None;
+                    self.ballot.withdraw();
                 }
                 _ if now.since(asked_at) >= self.config.timing.heartbeat => self.ask_again(now),
                 _ => {}
             }
             return;
         }
-        if let Some(pending) = &self.pending {
+        if let Some(pending) = &self.ballot.pending {
             let waited = now.since(pending.accepted_at);
-            let proposer = Member { id: pending.view.proposer, incarnation: pending.view.incarnation };
-            if waited < self.proposal_timeout() && self.is_incarnation_reachable(proposer) {
-                self.wanted_since = None;
+            if waited < self.proposal_timeout() && self.is_incarnation_reachable(pending.proposer()) {
+                self.ballot.wanted_since = None;
                 return;
             }
         }
         let Some(target) = self.target(now) else {
-            self.wanted_since = None;
+            self.ballot.wanted_since = None;
             return;
         };
         let settled = self.unsettled_since.is_none_or(|since| now.since(since) < self.proposal_timeout());
         if self.established && target == self.members && settled {
-            self.wanted_since = None;
+            self.ballot.wanted_since = None;
             return;
         }
-        let since = *self.wanted_since.get_or_insert(now);
+        let since = *self.ballot.wanted_since.get_or_insert(now);
         if now.since(since) >= self.stagger(target.set()) {
             self.propose(target);
         }
@@ -272,6 +268,7 @@ impl Node {
     /// promises this proposal.
     fn is_superseded(&self, proposal: &Proposal, now: Micros) -> bool {
         let waits = self
+            .ballot
             .pending
             .as_ref()
             .is_none_or(|pending| now.since(pending.accepted_at) < self.proposal_timeout());
@@ -285,7 +282,7 @@ impl Node {
 
     /// Delay before a proposal: established nodes first, by id.
     fn stagger(&self, among: MemberSet) -> Micros {
-        let has_view = |id: &NodeId| self.peers.get(id).is_some_and(|peer| peer.view != ViewId::NONE);
+        let has_view = |id: &NodeId| self.peers.get(*id).is_some_and(|peer| peer.view != ViewId::NONE);
         let before = among.without(self.me.id).iter().filter(|id| match (has_view(id), self.established) {
             (true, false) => true,
             (false, true) => false,
@@ -294,7 +291,8 @@ impl Node {
         let rank = Micros(self.config.timing.stagger.0.saturating_mul(before.count() as u64));
         // A node that comes out of an outage leaves the other nodes the time to come out of it too.
         let take = self.config.timing.take;
-        let outage = self.lapsed_at.is_some() || self.renewed_at.is_some_and(|at| self.now.since(at) < take);
+        let outage = self.lapsed_at.is_some()
+            || self.ballot.renewed_at.is_some_and(|at| self.clock.now.since(at) < take);
         rank + if outage { take } else { Micros(0) }
     }
 
@@ -302,28 +300,25 @@ impl Node {
         let newest_view = |peer: &crate::peer::Peer| {
             peer.last.map_or(peer.stray_view, |last| last.promised.max(peer.view).max(peer.stray_view))
         };
-        let highest = self.peers.values().map(newest_view).fold(self.promised.max(self.view), ViewId::max);
+        let highest =
+            self.peers.values().map(newest_view).fold(self.ballot.promised.max(self.view), ViewId::max);
         let view = ViewId {
             epoch: highest.epoch.saturating_add(1),
             proposer: self.me.id,
             incarnation: self.me.incarnation,
         };
         self.accept(view, members.clone());
-        self.proposal = Some(Proposal { view, members, promises: Default::default(), asked_at: self.now });
-        self.ask_again(self.now);
+        self.ballot.proposal =
+            Some(Proposal { view, members, promises: Default::default(), asked_at: self.clock.now });
+        self.ask_again(self.clock.now);
     }
 
     /// Sends the proposal to the members that have not promised.
     fn ask_again(&mut self, now: Micros) {
-        let Some(proposal) = &mut self.proposal else { return };
+        let Some(proposal) = &mut self.ballot.proposal else { return };
         proposal.asked_at = now;
         let (view, members) = (proposal.view, proposal.members.clone());
-        let missing: Vec<NodeId> = members
-            .0
-            .keys()
-            .copied()
-            .filter(|id| *id != self.me.id && !proposal.promises.contains_key(id))
-            .collect();
+        let missing: Vec<NodeId> = proposal.missing().filter(|id| *id != self.me.id).collect();
         let body = Body::Prepare(Prepare { view, members });
         for id in missing {
             self.send(id, &body);
@@ -349,7 +344,7 @@ impl Node {
             && self.established
             && self.members.0.iter().any(|(id, incarnation)| {
                 let member = Member { id: *id, incarnation: *incarnation };
-                let peer = self.peers.get(id);
+                let peer = self.peers.get(*id);
                 !members.contains(member)
                     && self.is_incarnation_reachable(member)
                     && peer.is_some_and(|peer| {
@@ -362,12 +357,12 @@ impl Node {
     /// Candidates of a node in a view: its members, and the nodes that want to join.
     fn candidates(&self) -> MemberSet {
         let fits = |id: &NodeId| {
-            self.peers.get(id).is_some_and(|peer| {
+            self.peers.get(*id).is_some_and(|peer| {
                 self.members.contains(peer.member()) && peer.state() != AnnouncedPhase::Left
                     || peer.last.is_some_and(|last| last.state == AnnouncedPhase::Listen)
             })
         };
-        self.peers.keys().copied().filter(fits).collect::<MemberSet>().with(self.me.id)
+        self.peers.ids().copied().filter(fits).collect::<MemberSet>().with(self.me.id)
     }
 
     /// Candidates of a node without state: the nodes with which it may bootstrap a cluster. At once when every
@@ -381,7 +376,7 @@ impl Node {
         // A lapsed node without a witness that does not receive this one can neither continue beside it nor yield to
         // it.
         let blocks_view = |id: &NodeId| {
-            let last = self.peers.get(id).and_then(|peer| peer.last);
+            let last = self.peers.get(*id).and_then(|peer| peer.last);
             let cannot_receive =
                 last.is_some_and(|last| last.cannot_act_alone() && !last.reports_reachable(self.me.id));
             *id != self.me.id && (self.config.mode == Mode::Majority || !cannot_receive)
@@ -392,13 +387,13 @@ impl Node {
         }
         let wait = self.listen_for + if blocks { self.config.timing.listen_lapse } else { Micros(0) };
         let received_of = match self.config.mode {
-            Mode::Witness => self.active_received_at.max(self.stray_at),
-            Mode::Majority => self.active_received_at,
+            Mode::Witness => self.join.active_received_at.max(self.join.stray_at),
+            Mode::Majority => self.join.active_received_at,
         };
         let since = received_of.map_or(self.listen_since, |at| at.max(self.listen_since));
         // More than half of the nodes are a cluster, even beside nodes whose datagrams they cannot decode.
-        let is_blocked = self.config.mode == Mode::Witness && now < self.foreign_until;
-        let listened = now.since(since.max(self.silence_floor)) >= wait && !is_blocked;
+        let is_blocked = self.config.mode == Mode::Witness && now < self.join.foreign_until;
+        let listened = now.since(since.max(self.clock.silence_floor)) >= wait && !is_blocked;
         listened.then_some(bootstrap_candidates)
     }
 
@@ -411,13 +406,7 @@ impl Node {
 
     /// This node, and the reachable nodes with this property.
     fn reachable_where(&self, is_so: fn(&crate::peer::Peer) -> bool) -> MemberSet {
-        let matches = |peer: &&crate::peer::Peer| self.is_reachable(peer.member().id) && is_so(peer);
-        self.peers
-            .values()
-            .filter(matches)
-            .map(|peer| peer.member().id)
-            .collect::<MemberSet>()
-            .with(self.me.id)
+        self.peers.reachable_where(&self.clock, is_so)
     }
 
     /// A set of nodes that all receive each other, this one included.

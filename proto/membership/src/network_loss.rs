@@ -25,22 +25,37 @@ use crate::{MemberSet, Node, NodeId, Path, Reach};
 /// Factor on the waiting time of a node that holds the only replica of a bucket.
 const ALONE_FACTOR: u64 = 10;
 
+/// State of both networks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct NetworkLoss {
+    /// This machine's state of each network.
+    pub(crate) reach: [Reach; 2],
+    /// For how long only this node must lack a network before it gives its place up.
+    timeouts: [Micros; 2],
+    /// Since then other nodes have used a network on which this node receives no heartbeats, or is not received.
+    isolated_since: [Option<Micros>; 2],
+    /// Since then this machine's interface has had no use, while another node has used the network.
+    unplugged_since: [Option<Micros>; 2],
+    /// Another node reported, long enough after the loss, that its own network works.
+    unplugged_alone: [bool; 2],
+}
+
 impl Node {
     /// Sets this machine's state of a network. The default is `Works`.
     pub fn set_reach(&mut self, now: Micros, path: Path, reach: Reach) {
         self.note_now(now);
-        if let Some(known) = self.reach.get_mut(path.index())
+        if let Some(known) = self.network.reach.get_mut(path.index())
             && *known != reach
         {
             *known = reach;
-            self.due = true;
+            self.clock.due = true;
         }
     }
 
     /// Sets for how long only this node must lack a network before it gives its place up, where it and other nodes
     /// detect a loss late. The default is the delay of a report.
     pub fn set_loss_timeout(&mut self, path: Path, timeout: Micros) {
-        if let Some(known) = self.loss_timeouts.get_mut(path.index()) {
+        if let Some(known) = self.network.timeouts.get_mut(path.index()) {
             *known = timeout;
         }
     }
@@ -48,22 +63,22 @@ impl Node {
     /// The least such time. A node without a place waits for a report only.
     fn unplugged_for(&self, path: Path) -> Micros {
         let report_delay = Micros(self.config.timing.heartbeat.0.saturating_mul(3));
-        let timeout = self.loss_timeouts.get(path.index()).copied().unwrap_or(report_delay);
+        let timeout = self.network.timeouts.get(path.index()).copied().unwrap_or(report_delay);
         if self.established { report_delay.max(timeout) } else { report_delay }
     }
 
     /// A node's state of a network, by its own report. `None` for a node that is not reachable.
     pub fn reach_of(&self, id: NodeId, path: Path) -> Option<Reach> {
         let reach = match id == self.me.id {
-            true => self.reach,
-            false => self.peers.get(&id)?.last.filter(|_| self.is_reachable(id))?.reach,
+            true => self.network.reach,
+            false => self.peers.reachable_last(id, &self.clock)?.reach,
         };
         reach.get(path.index()).copied()
     }
 
     /// This node's state of a network.
     fn own_reach(&self, path: Path) -> Reach {
-        self.reach.get(path.index()).copied().unwrap_or_default()
+        self.network.reach.get(path.index()).copied().unwrap_or_default()
     }
 
     /// Whether the sender of a heartbeat can use a network, as far as it can observe, or at least better than this
@@ -75,10 +90,10 @@ impl Node {
 
     /// The network that this node has lost while other nodes use it.
     pub fn cut_off(&self) -> Option<Path> {
-        if self.unplugged_since == [None; 2] && self.isolated_since == [None; 2] {
+        if self.network.unplugged_since == [None; 2] && self.network.isolated_since == [None; 2] {
             return None; // the usual case, without a pass over all buckets
         }
-        let now = self.last_timer_at.unwrap_or(self.now);
+        let now = self.clock.turn();
         let lasts = |since: &[Option<Micros>; 2], path: Path, span: Micros| {
             since.get(path.index()).copied().flatten().is_some_and(|at| now.since(at) >= span)
         };
@@ -87,9 +102,9 @@ impl Node {
         Path::ALL.into_iter().find(|path| {
             let factor = if self.holds_alone(*path) { ALONE_FACTOR } else { 1 };
             // A cable has two ends: the other node's report that it lost its carrier too takes a moment.
-            lasts(&self.unplugged_since, *path, times(self.unplugged_for(*path), factor))
-                && self.unplugged_alone.get(path.index()).copied().unwrap_or(false)
-                || lasts(&self.isolated_since, *path, times(suspect, factor))
+            lasts(&self.network.unplugged_since, *path, times(self.unplugged_for(*path), factor))
+                && self.network.unplugged_alone.get(path.index()).copied().unwrap_or(false)
+                || lasts(&self.network.isolated_since, *path, times(suspect, factor))
         })
     }
 
@@ -97,13 +112,13 @@ impl Node {
     /// have lost this network as well.
     fn holds_alone(&self, path: Path) -> bool {
         let works = |id: NodeId| {
-            let last = self.peers.get(&id).and_then(|peer| peer.last.as_ref());
+            let last = self.peers.last(id);
             last.is_none_or(|last| self.is_usable(last, path))
         };
         let is_only_here = |state: &crate::bucket_state::BucketState| {
             state.owner == Some(self.me.id) && !state.backups.iter().any(works)
         };
-        self.established && self.bucket_states.iter().any(is_only_here)
+        self.established && self.buckets.states.iter().any(is_only_here)
     }
 
     /// Records since when a network has worked for other nodes only.
@@ -114,14 +129,14 @@ impl Node {
         }
         for path in Path::ALL {
             let (isolated, unplugged) = (self.is_isolated_on(path), self.is_unplugged(path));
-            if let Some(at) = self.isolated_since.get_mut(path.index()) {
+            if let Some(at) = self.network.isolated_since.get_mut(path.index()) {
                 *at = since(*at, isolated);
             }
-            if let Some(at) = self.unplugged_since.get_mut(path.index()) {
+            if let Some(at) = self.network.unplugged_since.get_mut(path.index()) {
                 *at = since(*at, unplugged);
             }
             let contradicted = self.is_contradicted(path);
-            if let Some(alone) = self.unplugged_alone.get_mut(path.index()) {
+            if let Some(alone) = self.network.unplugged_alone.get_mut(path.index()) {
                 *alone = unplugged && (*alone || contradicted);
             }
         }
@@ -131,15 +146,16 @@ impl Node {
     /// the loss stays while a report may come, the carrier is not back, and it could not bootstrap alone.
     fn reset_network_loss(&mut self, now: Micros) {
         let received_at = self.peers.values().filter_map(|peer| peer.last_received()).max();
-        let silent_since = self.listen_since.max(self.silence_floor).max(received_at.unwrap_or(Micros(0)));
+        let silent_since =
+            self.listen_since.max(self.clock.silence_floor).max(received_at.unwrap_or(Micros(0)));
         let founds = self.config.mode == Mode::Witness && self.is_witnessed();
         let alone = self.established || (founds && now.since(silent_since) >= self.listen_for);
-        for (path, reach) in self.reach.into_iter().enumerate() {
+        for (path, reach) in self.network.reach.into_iter().enumerate() {
             if self.established || reach == Reach::Works {
-                (self.unplugged_since[path], self.unplugged_alone[path]) = (None, false);
+                (self.network.unplugged_since[path], self.network.unplugged_alone[path]) = (None, false);
             }
             if alone {
-                self.isolated_since[path] = None;
+                self.network.isolated_since[path] = None;
             }
         }
     }
@@ -151,7 +167,7 @@ impl Node {
             return;
         }
         let needed = self.is_needed();
-        if needed && !(self.owns_any() && self.has_whole_peer()) {
+        if needed && !(self.buckets.owns_any(self.me.id) && self.has_whole_peer()) {
             return; // no node would continue with anything
         }
         // The nodes with the replicas continue, if need be in a view in which this node only votes.
@@ -203,10 +219,6 @@ impl Node {
         self.cut_off().is_some() && self.is_needed()
     }
 
-    fn owns_any(&self) -> bool {
-        self.bucket_states.iter().any(|state| state.owner == Some(self.me.id))
-    }
-
     /// Whether another member receives buckets.
     fn has_whole_peer(&self) -> bool {
         let takes = |peer: &crate::peer::Peer| {
@@ -220,21 +232,12 @@ impl Node {
 
     /// Nodes that were received lately on one network.
     pub(crate) fn reachable_on(&self, path: Path) -> MemberSet {
-        let now = self.last_timer_at.unwrap_or(self.now);
-        let lately = |id: &NodeId| {
-            let at =
-                self.peers.get(id).and_then(|peer| peer.received_at.get(path.index()).copied().flatten());
-            at.is_some_and(|at| now.since(at.max(self.silence_floor)) < self.config.timing.suspect)
-        };
-        self.peers.keys().copied().filter(lately).collect()
+        self.peers.reachable_on(path, &self.clock)
     }
 
     /// The newest heartbeats of the reachable nodes.
     pub(crate) fn reachable_heartbeats(&self) -> impl Iterator<Item = (NodeId, &Heartbeat)> {
-        self.peers
-            .iter()
-            .filter(|(id, _)| self.is_reachable(**id))
-            .filter_map(|(id, peer)| Some((*id, peer.last.as_ref()?)))
+        self.peers.reachable_heartbeats(&self.clock)
     }
 
     /// Whether another node reported, long enough after the loss of this one's network, that its own is better off. Its
@@ -242,7 +245,9 @@ impl Node {
     /// outdated: where both networks fail at once, or the other node detects the loss late, no newer report comes.
     fn is_contradicted(&self, path: Path) -> bool {
         let span = self.unplugged_for(path);
-        let Some(since) = self.unplugged_since.get(path.index()).copied().flatten() else { return false };
+        let Some(since) = self.network.unplugged_since.get(path.index()).copied().flatten() else {
+            return false;
+        };
         let is_newer =
             |last: &Heartbeat| self.is_usable(last, path) && Micros(last.echo_us).since(since) >= span;
         self.peers.values().any(|peer| peer.last.as_ref().is_some_and(is_newer))

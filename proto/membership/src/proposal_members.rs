@@ -10,47 +10,45 @@
 
 use evergate_base::Micros;
 
+use crate::ballot::Proposal;
 use crate::config::Mode;
 use crate::message::{AnnouncedPhase, Heartbeat};
 use crate::peer::Peer;
-use crate::view_change::Proposal;
 use crate::{Incarnation, Member, MemberSet, Members, Node, NodeId};
 
 impl Node {
     /// Time for which a view has been awaited, or for which the members have disagreed about theirs.
     pub fn waits_for_view(&self, now: Micros) -> Option<Micros> {
-        let accepted_at = self.pending.as_ref().map(|pending| pending.accepted_at);
+        let accepted_at = self.ballot.pending.as_ref().map(|pending| pending.accepted_at);
         self.unsettled_since.or(accepted_at).map(|since| now.since(since))
     }
 
     /// The nodes whose promise this node's proposal lacks.
     pub fn awaited(&self) -> MemberSet {
-        let Some(Proposal { members, promises, .. }) = &self.proposal else { return MemberSet::EMPTY };
-        members.0.keys().copied().filter(|id| !promises.contains_key(id)).collect()
+        self.ballot.proposal.iter().flat_map(Proposal::missing).collect()
     }
 
     /// Whether a witness vouches for a node: for this one, or for a reachable one by its own report. `None` in majority
     /// mode and for a node that is not reachable.
     pub fn witnessed(&self, id: NodeId) -> Option<bool> {
-        let reports = || self.peers.get(&id).and_then(|peer| peer.last).map(|last| last.witnessed);
         match self.config.mode {
             Mode::Majority => None,
             Mode::Witness if id == self.me.id => Some(self.is_witnessed()),
-            Mode::Witness => reports().filter(|_| self.is_reachable(id)),
+            Mode::Witness => self.peers.reachable_last(id, &self.clock).map(|last| last.witnessed),
         }
     }
 
     /// Whether a node's last message was that it leaves. Its watchdog process sends it when the node's process ends.
     pub fn has_left(&self, id: NodeId) -> bool {
-        self.peers.get(&id).is_some_and(|peer| peer.state() == AnnouncedPhase::Left)
+        self.peers.get(id).is_some_and(|peer| peer.state() == AnnouncedPhase::Left)
     }
 
     /// Whether a node reports that it drains. `None` for a node that is not reachable.
     pub fn drains(&self, id: NodeId) -> Option<bool> {
         if id == self.me.id {
-            return Some(self.draining);
+            return Some(self.rebalancer.draining);
         }
-        self.peers.get(&id)?.last.map(|last| last.draining).filter(|_| self.is_reachable(id))
+        self.peers.reachable_last(id, &self.clock).map(|last| last.draining)
     }
 
     /// A clique of candidates that would promise it.
@@ -63,7 +61,7 @@ impl Node {
             }
             let members = self.incarnations(clique);
             let refuses =
-                |id: &NodeId| self.peers.get(id).is_some_and(|peer| self.refuses(peer, &members, now));
+                |id: &NodeId| self.peers.get(*id).is_some_and(|peer| self.refuses(peer, &members, now));
             let refusing: MemberSet = clique.iter().filter(refuses).collect();
             if refusing.is_empty() {
                 return clique;
@@ -74,11 +72,7 @@ impl Node {
 
     /// These nodes in their known incarnations.
     pub(crate) fn incarnations(&self, nodes: MemberSet) -> Members {
-        let incarnation = |id: NodeId| -> (NodeId, Incarnation) {
-            let known = self.peers.get(&id).map(|peer| peer.incarnation);
-            (id, if id == self.me.id { self.me.incarnation } else { known.unwrap_or_default() })
-        };
-        Members(nodes.iter().map(incarnation).collect())
+        self.peers.incarnations(nodes, self.me)
     }
 
     /// Whether a reachable node would refuse a view of these members.
@@ -108,12 +102,12 @@ impl Node {
     /// receive this node. It can open its gate, or promise, only with this node's help. It also continues without no
     /// member that has a witness or that it does not receive.
     pub(crate) fn unreachable_members(&self) -> MemberSet {
-        let Some(since) = self.witness_since.filter(|_| self.is_witnessed()) else { return MemberSet::EMPTY };
+        let Some(since) = self.witness.since.filter(|_| self.is_witnessed()) else { return MemberSet::EMPTY };
         let since = since + self.proposal_timeout();
         let is_stranded = |(id, incarnation): (&NodeId, &Incarnation)| {
-            let peer = self.peers.get(id).filter(|peer| peer.has_lapsed_with_us())?;
+            let peer = self.peers.get(*id).filter(|peer| peer.has_lapsed_with_us())?;
             let answers = peer.last.is_some_and(|last| {
-                let cannot_receive = self.now >= since && !last.reports_reachable(self.me.id);
+                let cannot_receive = self.clock.now >= since && !last.reports_reachable(self.me.id);
                 !last.witnessed && (cannot_receive || Micros(last.echo_us) >= since)
             });
             let is_live = self.is_incarnation_reachable(Member { id: *id, incarnation: *incarnation });
@@ -140,7 +134,7 @@ impl Node {
     /// node's gate open any more: its view lapses, and it may be left out.
     pub(crate) fn yields_lease(&self) -> bool {
         self.blocks_majority_since
-            .is_some_and(|since| self.now.since(since) >= self.config.timing.listen_lapse)
+            .is_some_and(|since| self.clock.now.since(since) >= self.config.timing.listen_lapse)
     }
 
     fn has_waited_long(&self, now: Micros) -> bool {
@@ -149,8 +143,8 @@ impl Node {
 
     /// Backs off from a node that was asked for long, could be left out and did not promise: its obstacle may last.
     pub(crate) fn back_off_from_silent_members(&mut self, now: Micros) {
-        let Some(proposal) = &self.proposal else { return };
-        let pending = self.pending.as_ref().filter(|pending| pending.view == proposal.view);
+        let Some(proposal) = &self.ballot.proposal else { return };
+        let pending = self.ballot.pending.as_ref().filter(|pending| pending.view == proposal.view);
         let Some(promised_at) = pending.and_then(|pending| pending.promised_at) else { return };
         if now.since(promised_at) < self.proposal_timeout() {
             return;
@@ -169,7 +163,7 @@ impl Node {
             .collect();
         let until = now + self.config.timing.listen_lapse;
         for id in silent {
-            if let Some(peer) = self.peers.get_mut(&id) {
+            if let Some(peer) = self.peers.get_mut(id) {
                 peer.proposal_backoff_until = until;
             }
         }

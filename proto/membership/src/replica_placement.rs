@@ -12,7 +12,7 @@ impl Node {
     pub(crate) fn lacks_backups(&self, steady: MemberSet) -> bool {
         let wanted = self.backups_wanted(steady.without(self.me.id));
         let lacks = |state: &BucketState| state.listed.minus(state.dropping).len() < wanted;
-        self.bucket_states.iter().any(|state| state.owner == Some(self.me.id) && lacks(state))
+        self.buckets.owned_by(self.me.id).any(lacks)
     }
 
     fn backups_wanted(&self, others: MemberSet) -> usize {
@@ -29,17 +29,15 @@ impl Node {
             wanted: self.backups_wanted(others),
             view: self.view,
             unaware: self.members.set().without(self.me.id),
-            draining: self.draining,
+            draining: self.rebalancer.draining,
         };
         for bucket in 0..self.config.buckets {
-            let Some(state) = self.bucket_states.get_mut(usize::from(bucket)) else { return };
+            let unreported = self.buckets.changed.contains(&bucket);
+            let Some(state) = self.buckets.get_mut(Bucket(bucket)) else { return };
             if state.owner != Some(self.me.id) || state.freezing.is_some() {
                 continue;
             }
-            let step = choice.step(
-                OwnedBucket { bucket, state, unreported: self.changed.contains(&bucket) },
-                may_add.catching_up > 0,
-            );
+            let step = choice.step(OwnedBucket { bucket, state, unreported }, may_add.catching_up > 0);
             match step {
                 Step::None => {}
                 Step::Renewed => self.touch(Bucket(bucket)),

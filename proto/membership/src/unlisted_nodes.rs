@@ -45,6 +45,6 @@ impl Node {
 
     /// Whether an active node was received lately that addresses no incarnation of this one in particular.
     pub fn saw_active_cluster(&self, now: Micros) -> bool {
-        self.stray_at.is_some_and(|at| now.since(at) < LATELY)
+        self.join.stray_at.is_some_and(|at| now.since(at) < LATELY)
     }
 }

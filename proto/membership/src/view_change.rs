@@ -9,38 +9,16 @@ use std::collections::BTreeMap;
 use evergate_base::Micros;
 
 use crate::assignment::{AssignmentInput, Conflict, decide};
+use crate::ballot::{Pending, Proposal};
 use crate::config::Mode;
 use crate::message::{AnnouncedPhase, Body, Claim, ClaimedState, Commit, Header, Prepare, Promise};
 use crate::{Member, Members, Node, NodeId, Rejected, ViewId};
-
-/// A view that this node accepted.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Pending {
-    pub(crate) view: ViewId,
-    pub(crate) members: Members,
-    pub(crate) accepted_at: Micros,
-    /// Time of the last promise.
-    pub(crate) promised_at: Option<Micros>,
-    /// The proposer asked again.
-    pub(crate) asked: bool,
-    /// Made by nodes without state: a new cluster.
-    pub(crate) is_bootstrap: bool,
-}
-
-/// A view that this node proposes.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Proposal {
-    pub(crate) view: ViewId,
-    pub(crate) members: Members,
-    pub(crate) promises: BTreeMap<NodeId, Promise>,
-    pub(crate) asked_at: Micros,
-}
 
 impl Node {
     /// Accepts a proposed view, or ignores it.
     pub(crate) fn handle_prepare(&mut self, header: &Header, prepare: Prepare) -> Result<(), Rejected> {
         let Prepare { view, members } = prepare;
-        if let Some(pending) = &mut self.pending
+        if let Some(pending) = &mut self.ballot.pending
             && pending.view == view
         {
             pending.asked = true;
@@ -51,7 +29,7 @@ impl Node {
         if !named || !known || !members.contains(header.from) || !members.contains(self.me) {
             return Err(Rejected::Unexpected);
         }
-        if view <= self.promised || view <= self.view || !self.may_promise(header.from.id, &members) {
+        if view <= self.ballot.promised || view <= self.view || !self.may_promise(header.from.id, &members) {
             return Ok(());
         }
         self.accept(view, members);
@@ -70,7 +48,7 @@ impl Node {
         if self.config.mode == Mode::Majority {
             return members.0.len() >= self.config.majority();
         }
-        if !all && self.witness_until <= self.now {
+        if !all && !self.witness.answers(self.clock.now) {
             return false;
         }
         let acting = self.established || self.peers.values().any(|peer| self.acts(peer.member()));
@@ -81,8 +59,8 @@ impl Node {
         match self.lapsed_at {
             Some(lapsed_at) if self.established => {
                 // The state of this node is the newest only if no failover can have happened meanwhile.
-                let same = self.peers.get(&proposer).is_some_and(|peer| peer.view == self.view);
-                let known = same && self.peers.get(&proposer).is_some_and(|peer| self.acts(peer.member()));
+                let same = self.peers.get(proposer).is_some_and(|peer| peer.view == self.view);
+                let known = same && self.peers.get(proposer).is_some_and(|peer| self.acts(peer.member()));
                 self.follows(members) && (all || known || self.is_quiet_since(lapsed_at))
             }
             _ => true,
@@ -106,7 +84,7 @@ impl Node {
         if proposer == self.me.id {
             return !self.established;
         }
-        self.peers.get(&proposer).is_some_and(|peer| {
+        self.peers.get(proposer).is_some_and(|peer| {
             !matches!(peer.state(), AnnouncedPhase::Active | AnnouncedPhase::Fenced)
                 || peer.view == ViewId::NONE
         })
@@ -115,42 +93,37 @@ impl Node {
     /// Whether a heartbeat of this member was received lately that reports it as active.
     pub(crate) fn acts(&self, member: Member) -> bool {
         self.is_incarnation_reachable(member)
-            && self.peers.get(&member.id).is_some_and(|peer| peer.state() == AnnouncedPhase::Active)
+            && self.peers.get(member.id).is_some_and(|peer| peer.state() == AnnouncedPhase::Active)
     }
 
     /// Whether no active view was announced since `since`, for as long as a lapse requires.
     fn is_quiet_since(&self, since: Micros) -> bool {
-        let since = self.active_received_at.map_or(since, |at| at.max(since));
-        self.now.since(since) >= self.config.timing.listen_lapse
+        let since = self.join.active_received_at.map_or(since, |at| at.max(since));
+        self.clock.now.since(since) >= self.config.timing.listen_lapse
     }
 
     pub(crate) fn accept(&mut self, view: ViewId, members: Members) {
-        if self.proposal.as_ref().is_some_and(|proposal| proposal.view < view) {
-            self.proposal = None;
-        }
         let is_bootstrap = self.would_bootstrap(view.proposer);
-        self.promised = view;
-        self.wanted_since = None;
-        self.pending = Some(Pending {
+        self.ballot.accept(Pending {
             view,
             members,
-            accepted_at: self.now,
+            accepted_at: self.clock.now,
             promised_at: None,
             asked: true,
             is_bootstrap,
         });
-        self.due = true;
+        self.clock.due = true;
     }
 
     /// Time at which the pending promise may be sent; `None` without one, or while a node outside the view may be
     /// active.
     pub(crate) fn promise_due(&self) -> Option<Micros> {
-        let pending = self.pending.as_ref().filter(|pending| pending.asked)?;
+        let pending = self.ballot.asked()?;
         let take = self.config.timing.take;
         // An earlier process of this node may have granted until it ended.
-        let mut due = self.started_at + take;
-        for (id, peer) in &self.peers {
-            let granted = Member { id: *id, incarnation: peer.granted_to };
+        let mut due = self.clock.started_at + take;
+        for (id, peer) in self.peers.iter() {
+            let granted = Member { id, incarnation: peer.granted_to };
             let Some(granted_at) = peer.granted_at else { continue };
             if pending.members.contains(granted) || peer.is_closed(granted.incarnation) {
                 continue;
@@ -167,7 +140,7 @@ impl Node {
             due = due.max(pending.accepted_at + notice);
             // The witness must have answered after the excluded nodes were silent for long enough. An answer from
             // before a partition does not show which side is the smaller one.
-            if self.witness_asked_at < from {
+            if self.witness.asked_at < from {
                 return None;
             }
             due = due.max(from);
@@ -179,11 +152,11 @@ impl Node {
     /// Rule 11: whether a member of the installed view outside `members` was received within the failover time and did
     /// not report that it is fenced.
     pub(crate) fn has_live_outsider(&self, members: &Members) -> bool {
-        let now = self.now;
+        let now = self.clock.now;
         self.established
             && self.members.0.iter().any(|(id, incarnation)| {
                 let member = Member { id: *id, incarnation: *incarnation };
-                let Some(peer) = self.peers.get(id) else { return false };
+                let Some(peer) = self.peers.get(*id) else { return false };
                 !members.contains(member)
                     && peer.member() == member
                     && peer.state() != AnnouncedPhase::Fenced
@@ -199,7 +172,7 @@ impl Node {
             return;
         }
         let promise = {
-            let Some(pending) = &mut self.pending else { return };
+            let Some(pending) = &mut self.ballot.pending else { return };
             pending.asked = false;
             pending.promised_at = Some(now);
             Promise { view: pending.view, claimed: None }
@@ -207,7 +180,7 @@ impl Node {
         let claimed = if self.established { Some(self.claimed_state()) } else { self.remembered.clone() };
         let promise = Promise { claimed, ..promise };
         if promise.view.proposer == self.me.id {
-            if let Some(proposal) = &mut self.proposal {
+            if let Some(proposal) = &mut self.ballot.proposal {
                 proposal.promises.insert(self.me.id, promise);
             }
         } else {
@@ -227,14 +200,14 @@ impl Node {
                 ..state.claim(self.me.id, self.view)
             }
         };
-        let claims = self.bucket_states.iter().zip(&self.map).map(claim).collect();
+        let claims = self.buckets.states.iter().zip(&self.map).map(claim).collect();
         ClaimedState { view: self.view, members: self.members.clone(), claims }
     }
 
     /// Collects a promise for the own proposal.
     pub(crate) fn handle_promise(&mut self, header: &Header, promise: Promise) -> Result<(), Rejected> {
         let buckets = usize::from(self.config.buckets);
-        let Some(proposal) = &mut self.proposal else { return Ok(()) };
+        let Some(proposal) = &mut self.ballot.proposal else { return Ok(()) };
         if proposal.view != promise.view {
             return Ok(());
         }
@@ -248,16 +221,16 @@ impl Node {
 
     /// Commits the own proposal when every member of it has promised.
     pub(crate) fn advance_proposal(&mut self) {
-        let Some(proposal) = &self.proposal else { return };
-        let phase = self.pending.as_ref().is_some_and(|pending| pending.view == proposal.view);
+        let Some(proposal) = &self.ballot.proposal else { return };
+        let phase = self.ballot.pending.as_ref().is_some_and(|pending| pending.view == proposal.view);
         if !phase {
-            self.proposal = None;
+            self.ballot.proposal = None;
             return;
         }
         if proposal.promises.len() < proposal.members.0.len() {
             return;
         }
-        let Some(Proposal { view, members, promises, .. }) = self.proposal.take() else { return };
+        let Some(Proposal { view, members, promises, .. }) = self.ballot.proposal.take() else { return };
         let input = AssignmentInput {
             view,
             members: &members,
@@ -316,12 +289,13 @@ impl Node {
             return Ok(());
         }
         let promised = self
+            .ballot
             .pending
             .as_ref()
             .is_some_and(|pending| pending.view == commit.view && pending.members == commit.members);
         if promised {
             self.install(commit);
-        } else if self.promised == commit.view {
+        } else if self.ballot.promised == commit.view {
             // A lapse withdrew the promise. The other nodes continued without this one, or wait until it installs the
             // view.
             let (remembered, hold) = (self.remembered.take(), self.established);
@@ -333,9 +307,7 @@ impl Node {
 
     fn install(&mut self, commit: Commit) {
         let Commit { view, members, map } = commit;
-        self.pending = None;
-        self.proposal = None;
-        self.wanted_since = None;
+        self.ballot.end();
         self.unsettled_since = None;
         self.excluded = false;
         for peer in self.peers.values_mut() {
@@ -346,25 +318,21 @@ impl Node {
         let was_established = self.established;
         self.established = true;
         self.view = view;
-        self.promised = self.promised.max(view);
-        self.installed_at = self.now;
+        self.ballot.promised = self.ballot.promised.max(view);
+        self.installed_at = self.clock.now;
         self.opened = false;
         self.lapsed_at = None;
         self.remembered = None;
         self.blocks_majority_since = None;
-        self.with_operations.clear();
-        self.unsent.clear();
-        self.replies.clear();
-        self.drained_logged = false;
-        for ((bucket, state), assignment) in (0u16..).zip(self.bucket_states.iter_mut()).zip(&map) {
-            let unreported = self.changed.contains(&bucket);
+        self.buckets.clear_operations();
+        for ((bucket, state), assignment) in (0u16..).zip(self.buckets.states.iter_mut()).zip(&map) {
+            let unreported = self.buckets.changed.contains(&bucket);
             state.assign(assignment, self.me.id, view, was_established, unreported);
-            self.changed.insert(bucket);
+            self.buckets.changed.insert(bucket);
         }
         self.members = members;
         self.map = map;
-        self.balance_at = self.now + self.config.timing.balance;
-        self.rebalance_at = self.balance_at;
+        self.rebalancer.restart(self.config.timing.balance, self.clock.now);
         self.note_installed();
     }
 
@@ -372,9 +340,9 @@ impl Node {
     pub(crate) fn weights(&self, members: &Members) -> BTreeMap<NodeId, u16> {
         let weight = |id: NodeId| {
             if id == self.me.id {
-                return if self.draining || self.only_votes() { 0 } else { self.config.weight };
+                return if self.rebalancer.draining || self.only_votes() { 0 } else { self.config.weight };
             }
-            let last = self.peers.get(&id).and_then(|peer| peer.last);
+            let last = self.peers.get(id).and_then(|peer| peer.last);
             last.map_or(0, |last| if last.draining { 0 } else { last.weight })
         };
         members.0.keys().map(|id| (*id, weight(*id))).collect()
