@@ -21,7 +21,7 @@ impl Node {
         let Some(state) = self.buckets.get(bucket) else {
             return Role::NOTHING;
         };
-        let term = Term { view: self.view, moves: state.moves };
+        let term = Term { view: self.phase.view(), moves: state.moves };
         let data_epoch = state.data_epoch;
         match state.owner {
             Some(owner) if owner == self.me.id => Role::Owner {
@@ -47,14 +47,16 @@ impl Node {
     /// Whether the map lists this node, or an owner that listed it later sends frames.
     fn is_catching_up(&self, bucket: Bucket) -> bool {
         let Some(state) = self.buckets.get(bucket) else { return false };
-        let listed = self.map.get(usize::from(bucket.0)).is_some_and(|a| a.listed.contains(self.me.id));
-        self.established && (listed && state.moves == 0 || state.stored.term.view == self.view)
+        let listed =
+            self.phase.map().get(usize::from(bucket.0)).is_some_and(|a| a.listed.contains(self.me.id));
+        self.phase.is_established()
+            && (listed && state.moves == 0 || state.stored.term.view == self.phase.view())
     }
 
     /// The backups whose leases the gate checks for a bucket; `None` when this node does not own it.
     pub fn gate_listed(&self, bucket: Bucket) -> Option<MemberSet> {
         let state = self.buckets.get(bucket)?;
-        (self.established && state.owner == Some(self.me.id)).then_some(state.listed)
+        (self.phase.is_established() && state.owner == Some(self.me.id)).then_some(state.listed)
     }
 
     /// Whether the gate would let a bucket emit at this clock, by the rule that the kernel applies.
@@ -69,11 +71,13 @@ impl Node {
     /// counts when it is complete; until then the former replica is kept.
     pub fn handle_stored(&mut self, bucket: Bucket, term: Term, index: u64) {
         let Some(state) = self.buckets.get_mut(bucket) else { return };
-        if !self.established || term.view > self.view {
+        if !self.phase.is_established() || term.view > self.phase.view() {
             state.early = state.early.filter(|early| early.term > term).or(Some(Stored { term, index }));
             return;
         }
-        if term.view != self.view || term < state.stored.term || (state.dropped && state.moves == term.moves)
+        if term.view != self.phase.view()
+            || term < state.stored.term
+            || (state.dropped && state.moves == term.moves)
         {
             return;
         }
@@ -83,7 +87,7 @@ impl Node {
     /// As the owner: `backup` has acknowledged everything up to `index`. From here on every commit waits for it.
     pub fn handle_caught_up(&mut self, now: Micros, bucket: Bucket, term: Term, backup: NodeId, index: u64) {
         self.note_now(now);
-        let (me, view) = (self.me.id, self.view);
+        let (me, view) = (self.me.id, self.phase.view());
         let Some(state) = self.buckets.get_mut(bucket) else { return };
         let mine = state.owner == Some(me) && term == Term { view, moves: state.moves };
         if mine && state.listed.contains(backup) && !state.required().contains(backup) {
@@ -97,7 +101,7 @@ impl Node {
     /// cancelled handoff counts for no other one.
     pub fn handle_frozen(&mut self, now: Micros, bucket: Bucket, term: Term, freeze: HandoffId, index: u64) {
         self.note_now(now);
-        let (me, view) = (self.me.id, self.view);
+        let (me, view) = (self.me.id, self.phase.view());
         let Some(state) = self.buckets.get_mut(bucket) else { return };
         let Some((current, _)) = state.freezing else { return };
         let stale = current != freeze || term != (Term { view, moves: state.moves });
@@ -111,7 +115,7 @@ impl Node {
     /// Hands off a frozen bucket. Waits while a backup is being added: the backup may or may not know that it is in
     /// sync, so the next owner could neither count it nor leave it out.
     fn hand_off(&mut self, bucket: Bucket) {
-        let (me, view, pending) = (self.me.id, self.view, self.ballot.pending.is_some());
+        let (me, view, pending) = (self.me.id, self.phase.view(), self.ballot.pending.is_some());
         let Some(state) = self.buckets.get_mut(bucket) else { return };
         let (Some((HandoffId { to, .. }, _)), Some(index)) = (state.freezing, state.frozen_index) else {
             return;
@@ -143,7 +147,8 @@ impl Node {
     pub fn drop_backup(&mut self, now: Micros, bucket: Bucket, term: Term, backup: NodeId) {
         self.note_now(now);
         let Some(state) = self.buckets.get(bucket) else { return };
-        let mine = state.owner == Some(self.me.id) && term == Term { view: self.view, moves: state.moves };
+        let mine =
+            state.owner == Some(self.me.id) && term == Term { view: self.phase.view(), moves: state.moves };
         if !mine || !state.listed.contains(backup) || state.dropping.contains(backup) {
             return;
         }
@@ -158,7 +163,7 @@ impl Node {
 
     pub(crate) fn begin_move(&mut self, bucket: Bucket, to: NodeId) -> bool {
         let (me, now) = (self.me.id, self.clock.now);
-        if self.ballot.pending.is_some() || !self.established {
+        if self.ballot.pending.is_some() || !self.phase.is_established() {
             return false;
         }
         let Some(state) = self.buckets.get_mut(bucket) else { return false };
@@ -179,7 +184,7 @@ impl Node {
     pub(crate) fn begin_drop(&mut self, bucket: Bucket, backup: NodeId) {
         let me = self.me.id;
         let Some(state) = self.buckets.get_mut(bucket) else { return };
-        if !self.established || state.owner != Some(me) {
+        if !self.phase.is_established() || state.owner != Some(me) {
             return;
         }
         // A handoff waits for every backup: without this one it would end only by its time limit.
@@ -203,7 +208,10 @@ impl Node {
 
     /// Processes operations of another member of the same view.
     pub(crate) fn handle_ops(&mut self, header: &Header, ops: &[Op]) -> Result<(), Rejected> {
-        if !self.established || header.view != self.view || !self.members.contains(header.from) {
+        if !self.phase.is_established()
+            || header.view != self.phase.view()
+            || !self.phase.members().contains(header.from)
+        {
             return Ok(()); // a message of another view: outdated, or early and repeated
         }
         if !ops.iter().all(|op| self.is_possible(op)) {
@@ -224,7 +232,7 @@ impl Node {
 
     /// Whether a correct member of the view could have sent the operation.
     fn is_possible(&self, op: &Op) -> bool {
-        let members = self.members.set();
+        let members = self.phase.members().set();
         let sets = match op.change {
             Change::Move { in_sync, listed, .. } => in_sync.union(listed),
             _ => MemberSet::EMPTY,
@@ -236,7 +244,7 @@ impl Node {
         let context = OpContext {
             me: self.me.id,
             from,
-            term: Term { view: self.view, moves: op.moves },
+            term: Term { view: self.phase.view(), moves: op.moves },
             pending: self.ballot.pending.is_some(),
         };
         let state = self.buckets.states.get_mut(usize::from(op.bucket.0)).ok_or(Rejected::Unexpected)?;
@@ -254,7 +262,7 @@ impl Node {
                     state.load = work.map_or(Load::default(), Load::carried);
                     state.backups = in_sync.without(context.me);
                     state.listed = listed.union(in_sync).without(context.me);
-                    state.unaware = self.members.set().without(context.me);
+                    state.unaware = self.phase.members().set().without(context.me);
                 }
                 (done, None)
             }
@@ -287,7 +295,10 @@ impl Node {
     pub(crate) fn advance_ops(&mut self) {
         let unsent = std::mem::take(&mut self.buckets.unsent);
         let repeat = self.clock.now >= self.buckets.ops_at;
-        if !self.established || self.buckets.with_operations.is_empty() || unsent.is_empty() && !repeat {
+        if !self.phase.is_established()
+            || self.buckets.with_operations.is_empty()
+            || unsent.is_empty() && !repeat
+        {
             return;
         }
         let buckets = if repeat {

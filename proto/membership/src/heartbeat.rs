@@ -30,8 +30,8 @@ impl Node {
         let newest = peer.handle_heartbeat(header, heartbeat, path, now);
         let fence = self.fence();
         let peer = self.peers.get_mut(header.from.id).ok_or(Rejected::UnknownSender)?;
-        let granted = heartbeat.grants && self.established && header.view == self.view;
-        if granted && heartbeat.echo_us <= now.0 && self.members.contains(header.from) {
+        let granted = heartbeat.grants && self.phase.is_established() && header.view == self.phase.view();
+        if granted && heartbeat.echo_us <= now.0 && self.phase.members().contains(header.from) {
             // Counted from this node's sending time: the time that the answer took does not matter.
             peer.expiry = peer.expiry.max(Micros(heartbeat.echo_us) + fence);
         }
@@ -132,14 +132,14 @@ impl Node {
             && heartbeat.state == AnnouncedPhase::Active
             && last.state == AnnouncedPhase::Active
             && last.includes_you
-            && peer.view == self.view
+            && peer.view == self.phase.view()
             && peer.reported == Some(heartbeat.substance())
     }
 
     /// The heartbeat to a node. It grants only to a member of the installed view that no pending promise replaces.
     pub(crate) fn heartbeat(&self, to: NodeId, echo_us: u64) -> Heartbeat {
         let member = self.peers.get(to).map(Peer::member).unwrap_or_default();
-        let included = self.established && self.members.contains(member);
+        let included = self.phase.is_established() && self.phase.members().contains(member);
         let excluded = self.ballot.pending.as_ref().is_some_and(|pending| !pending.members.contains(member));
         let (closed_from, closed_to) = self.announcer.closed(self.me.incarnation);
         Heartbeat {
@@ -150,7 +150,7 @@ impl Node {
             excludes_you: excluded,
             state: self.announced(),
             witnessed: self.is_witnessed(),
-            lapsed: self.lapsed_at.is_some() && self.ballot.pending.is_none(),
+            lapsed: self.phase.lapsed_at().is_some() && self.ballot.pending.is_none(),
             promised: self.ballot.promised,
             receives_from: Path::ALL.map(|path| self.reachable_on(path)),
             reach: self.network.reach,

@@ -142,6 +142,9 @@ impl fmt::Debug for MemberSet {
 pub struct Members(pub BTreeMap<NodeId, Incarnation>);
 
 impl Members {
+    /// No member.
+    pub const NONE: Members = Members(BTreeMap::new());
+
     /// The nodes, without their incarnations.
     pub fn set(&self) -> MemberSet {
         self.0.keys().copied().collect()

@@ -9,6 +9,7 @@ use evergate_base::Micros;
 use crate::ballot::Pending;
 use crate::config::Mode;
 use crate::message::AnnouncedPhase;
+use crate::phase_machine::LeaseChange;
 use crate::{Leases, NODES_MAX, Node, NodeId};
 
 impl Node {
@@ -52,7 +53,7 @@ impl Node {
     /// [`crate::Event::StateDropped`] they are written before the roles of buckets.
     pub fn leases(&self) -> Leases {
         let mut member = [Micros(0); NODES_MAX];
-        if self.established {
+        if self.phase.is_established() {
             for (id, peer) in self.peers.iter() {
                 if let Some(slot) = member.get_mut(usize::from(id.0)) {
                     *slot = peer.expiry;
@@ -74,9 +75,13 @@ impl Node {
         }
         let may_act = |peer: &&crate::peer::Peer| {
             let member = peer.member();
-            let known = pending.is_bootstrap || self.members.0.contains_key(&member.id);
-            let closed =
-                self.members.0.get(&member.id).is_some_and(|incarnation| peer.is_closed(*incarnation));
+            let known = pending.is_bootstrap || self.phase.members().0.contains_key(&member.id);
+            let closed = self
+                .phase
+                .members()
+                .0
+                .get(&member.id)
+                .is_some_and(|incarnation| peer.is_closed(*incarnation));
             known && !closed && !pending.members.contains(member)
         };
         let acted_at = |peer: &crate::peer::Peer| {
@@ -93,8 +98,9 @@ impl Node {
     fn depends_on_this_node(&self, peer: &crate::peer::Peer) -> bool {
         let Some(last) = peer.last.filter(|_| self.is_reachable(peer.member().id)) else { return false };
         let depends = !last.witnessed || last.reports_reachable(self.me.id);
-        let kept_out =
-            self.established && last.state == AnnouncedPhase::HeldDown && last.reports_reachable(self.me.id);
+        let kept_out = self.phase.is_established()
+            && last.state == AnnouncedPhase::HeldDown
+            && last.reports_reachable(self.me.id);
         last.cannot_act_alone() || kept_out || (peer.has_lapsed_with_us() && depends)
     }
 
@@ -112,13 +118,13 @@ impl Node {
 
     /// The gate's own expiry. A member that replaces this node closes the gate, but that is no lapse.
     pub(crate) fn gate_expiry(&self) -> Micros {
-        if self.excluded { Micros(0) } else { self.own_expiry() }
+        if self.phase.is_excluded() { Micros(0) } else { self.own_expiry() }
     }
 
     /// End of this node's own lease in its view.
     pub(crate) fn own_expiry(&self) -> Micros {
         const ALWAYS: Micros = Micros(u64::MAX);
-        if !self.established {
+        if !self.phase.is_established() {
             return Micros(0);
         }
         let expiries = self.peers.expiries();
@@ -128,10 +134,10 @@ impl Node {
                 others => expiries.get(others - 1).copied().unwrap_or(Micros(0)),
             },
             Mode::Witness => {
-                let all = self.members.set() == self.config.nodes;
+                let all = self.phase.members().set() == self.config.nodes;
                 let agree = all && !self.yields_lease();
                 let agreed = if agree { expiries.last().copied().unwrap_or(ALWAYS) } else { Micros(0) };
-                let witness = if self.lapsed_at.is_some() { Micros(0) } else { self.witness.until };
+                let witness = if self.phase.lapsed_at().is_some() { Micros(0) } else { self.witness.until };
                 agreed.max(witness)
             }
         }
@@ -146,21 +152,14 @@ impl Node {
         {
             self.ballot.withdraw();
         }
-        if !self.established {
+        if !self.phase.is_established() {
             return;
         }
-        if self.clock.now < self.own_expiry() {
-            self.opened = true;
-            if self.lapsed_at.take().is_some() {
-                self.ballot.renewed_at = Some(self.clock.now);
-            }
-        } else if self.lapsed_at.is_none()
-            && (self.opened || self.clock.now.since(self.installed_at) >= self.fence())
-        {
-            self.lapsed_at = Some(self.clock.now);
-            if self.config.mode == Mode::Witness {
-                self.ballot.withdraw();
-            }
+        let (now, fence) = (self.clock.now, self.fence());
+        match self.phase.update_lease(now < self.own_expiry(), now, fence) {
+            LeaseChange::Renewed => self.ballot.renewed_at = Some(now),
+            LeaseChange::Lapsed if self.config.mode == Mode::Witness => self.ballot.withdraw(),
+            LeaseChange::Lapsed | LeaseChange::None => {}
         }
     }
 }

@@ -10,6 +10,7 @@ use evergate_base::Micros;
 use crate::ballot::{Pending, Proposal};
 use crate::config::Mode;
 use crate::message::{AnnouncedPhase, Body, Header, Heartbeat, Prepare};
+use crate::phase::PhaseEvent;
 use crate::{Member, MemberSet, Members, Node, NodeId, ViewId};
 
 /// Most steps of the search for a majority whose nodes receive each other; after that there is none.
@@ -27,14 +28,14 @@ fn is_abandoned(pending: &Pending, header: &Header, heartbeat: &Heartbeat) -> bo
 impl Node {
     /// Applies a peer's newest heartbeat to the installed view.
     pub(crate) fn learn_views(&mut self, header: &Header, heartbeat: &Heartbeat) {
-        let in_view = self.established && header.view == self.view;
+        let in_view = self.phase.is_established() && header.view == self.phase.view();
         if heartbeat.state == AnnouncedPhase::Active && !in_view {
             self.join.active_received_at = Some(self.clock.now);
         }
-        let newer = header.view > self.view && header.view != ViewId::NONE;
-        if self.established && newer && !heartbeat.includes_you {
+        let newer = header.view > self.phase.view() && header.view != ViewId::NONE;
+        if self.phase.is_established() && newer && !heartbeat.includes_you {
             // Rule 9: the other nodes continued without this one.
-            self.drop_state(true);
+            self.drop_state(PhaseEvent::Superseded, true, None);
             return;
         }
         self.ballot.pending =
@@ -44,10 +45,10 @@ impl Node {
 
     /// Sends the installed view again to a member that promised it and has not received it.
     fn repeat_commit(&mut self, header: &Header, heartbeat: &Heartbeat) {
-        let missing = self.established
-            && self.members.contains(header.from)
-            && header.view < self.view
-            && heartbeat.promised == self.view;
+        let missing = self.phase.is_established()
+            && self.phase.members().contains(header.from)
+            && header.view < self.phase.view()
+            && heartbeat.promised == self.phase.view();
         if !missing {
             return;
         }
@@ -57,7 +58,8 @@ impl Node {
             return;
         }
         peer.commit_sent_at = Some(now);
-        let (view, members, map) = (self.view, self.members.clone(), self.map.clone());
+        let (view, members, map) =
+            (self.phase.view(), self.phase.members().clone(), self.phase.map().to_vec());
         self.send(header.from.id, &Body::Commit(crate::message::Commit { view, members, map }));
     }
 
@@ -74,7 +76,8 @@ impl Node {
 
     /// Resets the rejoin delay of a node that stayed in its views long enough.
     fn shorten_rejoin_delay(&mut self, now: Micros) {
-        let settled = self.established && now.since(self.installed_at) >= self.config.timing.hold_down_max;
+        let hold_down_max = self.config.timing.hold_down_max;
+        let settled = self.phase.installed().is_some_and(|view| now.since(view.at) >= hold_down_max);
         if settled {
             self.join.reset_hold_down(&self.config.timing);
         }
@@ -84,14 +87,13 @@ impl Node {
     fn give_up_if_lost(&mut self, now: Micros) {
         if self.has_lost_proposer(now) {
             self.ballot.withdraw();
-            if !self.established {
+            if !self.phase.is_established() {
                 // Peers would wait for an incarnation that might still install the view.
-                let remembered = self.remembered.take();
-                self.drop_state(false);
-                self.remembered = remembered;
+                let memory = self.phase.memory().cloned();
+                self.drop_state(PhaseEvent::PromiseLost, false, memory);
             }
         }
-        if !self.established {
+        if !self.phase.is_established() {
             self.drop_useless_memory(now);
             return;
         }
@@ -101,13 +103,13 @@ impl Node {
                 self.update_blocked_majority(now);
                 let blocks = self.blocks_bootstrap();
                 if self.has_blocked_for_long(blocks, now) || self.is_lapsed_for_good(now) {
-                    self.drop_state(false);
+                    self.drop_state(PhaseEvent::GaveUp, false, None);
                 }
             }
             Mode::Majority => {
                 // Other nodes that remember the view may be about to return: until then no node bootstraps.
                 if self.has_blocked_for_long(self.is_remembered_by_too_few(), now) {
-                    self.drop_state(false);
+                    self.drop_state(PhaseEvent::GaveUp, false, None);
                 }
             }
         }
@@ -115,8 +117,7 @@ impl Node {
 
     /// Records since when the memory has been an obstacle. Returns whether it has lasted as long as an outage may.
     fn has_blocked_for_long(&mut self, blocks: bool, now: Micros) -> bool {
-        self.memory_blocks_since = blocks.then(|| self.memory_blocks_since.unwrap_or(now));
-        self.memory_blocks_since.is_some_and(|since| now.since(since) >= self.config.timing.listen_lapse)
+        self.phase.has_blocked_for(blocks, now, self.config.timing.listen_lapse)
     }
 
     /// Drops a remembered view that can no longer help. A memory is of use while some node may continue with the view.
@@ -125,9 +126,9 @@ impl Node {
         let many = self.reachable_set().len() >= self.config.majority();
         let continues =
             self.reachable_where(crate::peer::Peer::has_state).len() > 1 && !self.are_most_empty();
-        let alone = self.remembered.is_some() && many && !continues;
+        let alone = self.phase.memory().is_some() && many && !continues;
         if self.has_blocked_for_long(alone, now) {
-            self.remembered = None;
+            self.phase.forget();
         }
     }
 
@@ -143,10 +144,10 @@ impl Node {
     /// node outside this node's view that holds only where the view is not the greater part: one newcomer that cannot
     /// receive must not stop a cluster.
     pub(crate) fn note_excluded(&mut self) {
-        let greater = self.members.0.len() >= self.config.majority();
+        let greater = self.phase.members().0.len() >= self.config.majority();
         let excludes = |peer: &crate::peer::Peer| {
             let Some(last) = peer.last.filter(|_| self.is_reachable(peer.member().id)) else { return false };
-            if self.members.contains(peer.member()) {
+            if self.phase.members().contains(peer.member()) {
                 return last.excludes_you;
             }
             let cannot_receive = !last.reports_reachable(self.me.id);
@@ -154,19 +155,20 @@ impl Node {
                 && !greater
                 && (last.excludes_you || last.state == AnnouncedPhase::Active && !last.includes_you)
         };
-        self.excluded =
-            self.config.mode == Mode::Witness && self.established && self.peers.values().any(excludes);
+        let is_member = self.config.mode == Mode::Witness && self.phase.is_established();
+        let is_excluded = is_member && self.peers.values().any(excludes);
+        self.phase.update_exclusion(is_excluded);
     }
 
     /// Whether the lapsed view can neither be renewed nor followed by a view of the same members.
     fn is_lapsed_for_good(&self, now: Micros) -> bool {
-        let Some(lapsed_at) = self.lapsed_at else { return false };
-        let replaced = self.members.0.iter().any(|(id, incarnation)| {
+        let Some(lapsed_at) = self.phase.lapsed_at() else { return false };
+        let replaced = self.phase.members().0.iter().any(|(id, incarnation)| {
             let member = Member { id: *id, incarnation: *incarnation };
             member != self.me
                 && self.peers.get(*id).is_some_and(|peer| peer.member() != member && self.is_reachable(*id))
         });
-        let missing = self.members.0.keys().any(|id| *id != self.me.id && !self.is_reachable(*id));
+        let missing = self.phase.members().0.keys().any(|id| *id != self.me.id && !self.is_reachable(*id));
         let witness = self.witness.answers_for(now, self.config.timing.listen_lapse);
         replaced || (missing && witness && now.since(lapsed_at) >= self.config.timing.listen_lapse)
     }
@@ -178,7 +180,7 @@ impl Node {
         let waits =
             |last: &Heartbeat| last.state == AnnouncedPhase::Listen && last.reports_reachable(self.me.id);
         let witnessed = || self.reachable_heartbeats().map(|(_, last)| last).filter(|last| last.witnessed);
-        self.lapsed_at.is_some()
+        self.phase.lapsed_at().is_some()
             && !self.witness.answers(self.clock.now)
             && witnessed().any(waits)
             && !witnessed().any(|last| acts(last.state))
@@ -187,7 +189,7 @@ impl Node {
     /// Majority mode: whether too few nodes remember a view. The view has lapsed, or its members disagree about it, and
     /// the nodes that receive each other are a majority, but those with a view are not.
     fn is_remembered_by_too_few(&self) -> bool {
-        if self.lapsed_at.is_none() && self.unsettled_since.is_none() {
+        if self.phase.lapsed_at().is_none() && self.phase.unsettled_since().is_none() {
             return false;
         }
         let clique = self.clique(self.reachable_set());
@@ -201,21 +203,23 @@ impl Node {
     /// Records since when the members have disagreed about the view.
     fn note_unsettled(&mut self, now: Micros) {
         let stuck = |peer: &crate::peer::Peer| {
-            self.members.contains(peer.member())
+            self.phase.members().contains(peer.member())
                 && self.is_reachable(peer.member().id)
                 && peer.last.is_some_and(|last| {
-                    peer.view != self.view
-                        || last.promised > self.view
-                        || (last.state == AnnouncedPhase::Fenced && self.lapsed_at.is_none())
+                    peer.view != self.phase.view()
+                        || last.promised > self.phase.view()
+                        || (last.state == AnnouncedPhase::Fenced && self.phase.lapsed_at().is_none())
                 })
         };
         // A lapse of a view of all nodes ends by itself, when all grant again.
         let lapsed = self.config.mode == Mode::Witness
-            && self.lapsed_at.is_some()
-            && self.members.set() != self.config.nodes;
-        let unsettled =
-            self.established && (lapsed || self.ballot.pending.is_some() || self.peers.values().any(stuck));
-        self.unsettled_since = if unsettled { self.unsettled_since.or(Some(now)) } else { None };
+            && self.phase.lapsed_at().is_some()
+            && self.phase.members().set() != self.config.nodes;
+        let unsettled = self.phase.is_established()
+            && (lapsed || self.ballot.pending.is_some() || self.peers.values().any(stuck));
+        if let Some(view) = self.phase.installed_mut() {
+            view.unsettled_since = unsettled.then(|| view.unsettled_since.unwrap_or(now));
+        }
     }
 
     /// Time at which [`Node::consider`] must run again before the next heartbeat.
@@ -253,8 +257,9 @@ impl Node {
             self.ballot.wanted_since = None;
             return;
         };
-        let settled = self.unsettled_since.is_none_or(|since| now.since(since) < self.proposal_timeout());
-        if self.established && target == self.members && settled {
+        let settled =
+            self.phase.unsettled_since().is_none_or(|since| now.since(since) < self.proposal_timeout());
+        if self.phase.is_established() && target == *self.phase.members() && settled {
             self.ballot.wanted_since = None;
             return;
         }
@@ -283,15 +288,16 @@ impl Node {
     /// Delay before a proposal: established nodes first, by id.
     fn stagger(&self, among: MemberSet) -> Micros {
         let has_view = |id: &NodeId| self.peers.get(*id).is_some_and(|peer| peer.view != ViewId::NONE);
-        let before = among.without(self.me.id).iter().filter(|id| match (has_view(id), self.established) {
-            (true, false) => true,
-            (false, true) => false,
-            _ => *id < self.me.id,
-        });
+        let before =
+            among.without(self.me.id).iter().filter(|id| match (has_view(id), self.phase.is_established()) {
+                (true, false) => true,
+                (false, true) => false,
+                _ => *id < self.me.id,
+            });
         let rank = Micros(self.config.timing.stagger.0.saturating_mul(before.count() as u64));
         // A node that comes out of an outage leaves the other nodes the time to come out of it too.
         let take = self.config.timing.take;
-        let outage = self.lapsed_at.is_some()
+        let outage = self.phase.lapsed_at().is_some()
             || self.ballot.renewed_at.is_some_and(|at| self.clock.now.since(at) < take);
         rank + if outage { take } else { Micros(0) }
     }
@@ -300,8 +306,11 @@ impl Node {
         let newest_view = |peer: &crate::peer::Peer| {
             peer.last.map_or(peer.stray_view, |last| last.promised.max(peer.view).max(peer.stray_view))
         };
-        let highest =
-            self.peers.values().map(newest_view).fold(self.ballot.promised.max(self.view), ViewId::max);
+        let highest = self
+            .peers
+            .values()
+            .map(newest_view)
+            .fold(self.ballot.promised.max(self.phase.view()), ViewId::max);
         let view = ViewId {
             epoch: highest.epoch.saturating_add(1),
             proposer: self.me.id,
@@ -330,7 +339,8 @@ impl Node {
         if self.cut_off().is_some() {
             return None;
         }
-        let candidates = if self.established { self.candidates() } else { self.bootstrap_candidates(now)? };
+        let candidates =
+            if self.phase.is_established() { self.candidates() } else { self.bootstrap_candidates(now)? };
         let members = self.incarnations(self.electable(candidates, now));
         let all = members.set() == self.config.nodes;
         let sure = self.config.mode == Mode::Majority || all || self.is_witnessed();
@@ -341,14 +351,14 @@ impl Node {
     /// Rule 11, before a proposal: a member that is received and not fenced must not be left out.
     fn leaves_out_active_member(&self, members: &Members) -> bool {
         self.config.mode == Mode::Witness
-            && self.established
-            && self.members.0.iter().any(|(id, incarnation)| {
+            && self.phase.is_established()
+            && self.phase.members().0.iter().any(|(id, incarnation)| {
                 let member = Member { id: *id, incarnation: *incarnation };
                 let peer = self.peers.get(*id);
                 !members.contains(member)
                     && self.is_incarnation_reachable(member)
                     && peer.is_some_and(|peer| {
-                        let closed = peer.is_closed(*incarnation) || peer.is_past(self.view);
+                        let closed = peer.is_closed(*incarnation) || peer.is_past(self.phase.view());
                         peer.state() != AnnouncedPhase::Fenced && !closed
                     })
             })
@@ -358,7 +368,7 @@ impl Node {
     fn candidates(&self) -> MemberSet {
         let fits = |id: &NodeId| {
             self.peers.get(*id).is_some_and(|peer| {
-                self.members.contains(peer.member()) && peer.state() != AnnouncedPhase::Left
+                self.phase.members().contains(peer.member()) && peer.state() != AnnouncedPhase::Left
                     || peer.last.is_some_and(|last| last.state == AnnouncedPhase::Listen)
             })
         };
@@ -385,12 +395,13 @@ impl Node {
         if blocks && !self.are_most_empty() {
             return None;
         }
-        let wait = self.listen_for + if blocks { self.config.timing.listen_lapse } else { Micros(0) };
+        let listening = self.phase.listening()?;
+        let wait = listening.span + if blocks { self.config.timing.listen_lapse } else { Micros(0) };
         let received_of = match self.config.mode {
             Mode::Witness => self.join.active_received_at.max(self.join.stray_at),
             Mode::Majority => self.join.active_received_at,
         };
-        let since = received_of.map_or(self.listen_since, |at| at.max(self.listen_since));
+        let since = received_of.map_or(listening.since, |at| at.max(listening.since));
         // More than half of the nodes are a cluster, even beside nodes whose datagrams they cannot decode.
         let is_blocked = self.config.mode == Mode::Witness && now < self.join.foreign_until;
         let listened = now.since(since.max(self.clock.silence_floor)) >= wait && !is_blocked;
@@ -399,7 +410,7 @@ impl Node {
 
     /// Majority mode: whether this node and other listening nodes could be a majority. Then no view can be continued.
     fn are_most_empty(&self) -> bool {
-        let majority = self.config.mode == Mode::Majority && !self.established;
+        let majority = self.config.mode == Mode::Majority && !self.phase.is_established();
         majority
             && self.clique(self.reachable_where(crate::peer::Peer::listens)).len() >= self.config.majority()
     }
@@ -420,7 +431,8 @@ impl Node {
     /// that receive them. In majority mode more than half of all nodes, if the search finds so many.
     pub(crate) fn joined(&self, first: MemberSet, candidates: MemberSet) -> MemberSet {
         let degree = |id: NodeId| candidates.iter().filter(|other| self.mutual(id, *other)).count();
-        let rank = |id: NodeId| (!self.members.0.contains_key(&id), std::cmp::Reverse(degree(id)), id);
+        let rank =
+            |id: NodeId| (!self.phase.members().0.contains_key(&id), std::cmp::Reverse(degree(id)), id);
         let mut ranked: Vec<_> = candidates.iter().map(rank).collect();
         ranked.sort();
         let fits = |id: &NodeId| first.iter().all(|other| self.mutual(*id, other));

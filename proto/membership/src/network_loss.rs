@@ -20,6 +20,7 @@ use evergate_base::Micros;
 
 use crate::config::Mode;
 use crate::message::{AnnouncedPhase, ClaimedState, Heartbeat, Holds};
+use crate::phase::{Listening, PhaseEvent};
 use crate::{MemberSet, Node, NodeId, Path, Reach};
 
 /// Factor on the waiting time of a node that holds the only replica of a bucket.
@@ -64,7 +65,7 @@ impl Node {
     fn unplugged_for(&self, path: Path) -> Micros {
         let report_delay = Micros(self.config.timing.heartbeat.0.saturating_mul(3));
         let timeout = self.network.timeouts.get(path.index()).copied().unwrap_or(report_delay);
-        if self.established { report_delay.max(timeout) } else { report_delay }
+        if self.phase.is_established() { report_delay.max(timeout) } else { report_delay }
     }
 
     /// A node's state of a network, by its own report. `None` for a node that is not reachable.
@@ -118,7 +119,7 @@ impl Node {
         let is_only_here = |state: &crate::bucket_state::BucketState| {
             state.owner == Some(self.me.id) && !state.backups.iter().any(works)
         };
-        self.established && self.buckets.states.iter().any(is_only_here)
+        self.phase.is_established() && self.buckets.states.iter().any(is_only_here)
     }
 
     /// Records since when a network has worked for other nodes only.
@@ -146,12 +147,14 @@ impl Node {
     /// the loss stays while a report may come, the carrier is not back, and it could not bootstrap alone.
     fn reset_network_loss(&mut self, now: Micros) {
         let received_at = self.peers.values().filter_map(|peer| peer.last_received()).max();
-        let silent_since =
-            self.listen_since.max(self.clock.silence_floor).max(received_at.unwrap_or(Micros(0)));
+        let silent_since = self.clock.silence_floor.max(received_at.unwrap_or(Micros(0)));
+        let has_listened =
+            |listening: Listening| now.since(listening.since.max(silent_since)) >= listening.span;
         let founds = self.config.mode == Mode::Witness && self.is_witnessed();
-        let alone = self.established || (founds && now.since(silent_since) >= self.listen_for);
+        let alone =
+            self.phase.is_established() || (founds && self.phase.listening().is_some_and(has_listened));
         for (path, reach) in self.network.reach.into_iter().enumerate() {
-            if self.established || reach == Reach::Works {
+            if self.phase.is_established() || reach == Reach::Works {
                 (self.network.unplugged_since[path], self.network.unplugged_alone[path]) = (None, false);
             }
             if alone {
@@ -163,7 +166,7 @@ impl Node {
     /// Drops the state of a node that cannot work, in favour of nodes that can.
     pub(crate) fn step_down(&mut self, now: Micros) {
         self.note_reach(now);
-        if !self.established || self.cut_off().is_none() {
+        if !self.phase.is_established() || self.cut_off().is_none() {
             return;
         }
         let needed = self.is_needed();
@@ -171,9 +174,8 @@ impl Node {
             return; // no node would continue with anything
         }
         // The nodes with the replicas continue, if need be in a view in which this node only votes.
-        let claimed = (self.config.mode == Mode::Majority).then(|| self.empty_claim());
-        self.drop_state(!needed);
-        self.remembered = claimed;
+        let memory = (self.config.mode == Mode::Majority).then(|| self.empty_claim());
+        self.drop_state(PhaseEvent::SteppedDown, !needed, memory);
     }
 
     /// The claim of the installed view when nothing of it is held any more.
@@ -223,7 +225,7 @@ impl Node {
     fn has_whole_peer(&self) -> bool {
         let takes = |peer: &crate::peer::Peer| {
             let member = peer.member();
-            self.members.contains(member)
+            self.phase.members().contains(member)
                 && self.is_incarnation_reachable(member)
                 && peer.last.is_some_and(|last| !last.draining)
         };

@@ -18,11 +18,14 @@ use crate::clock::Clock;
 use crate::config::{Config, ConfigError};
 use crate::join::JoinConditions;
 use crate::key::{Keyring, TAG_BYTES};
-use crate::message::{Assignment, Body, ClaimedState, DecodeError, Header, Message, VERSION};
+use crate::message::{Body, ClaimedState, DecodeError, Header, Message, VERSION};
 use crate::network_loss::NetworkLoss;
 use crate::outbox::Outbox;
 use crate::peers::Peers;
+use crate::phase::{Listening, PhaseEvent};
+use crate::phase_machine::PhaseMachine;
 use crate::rebalance::Rebalancer;
+use crate::transition_set::TransitionSet;
 use crate::witness::Witness;
 use crate::{
     CONFIGURATIONS, Event, Incarnation, Member, MemberSet, Members, NodeId, NodePhase, Path, Rejected,
@@ -38,28 +41,7 @@ pub struct Node {
     pub(crate) clock: Clock,
     pub(crate) peers: Peers,
 
-    // Installed view.
-    pub(crate) established: bool,
-    pub(crate) view: ViewId,
-    pub(crate) members: Members,
-    pub(crate) map: Vec<Assignment>,
-    pub(crate) installed_at: Micros,
-    /// Since then views and promises of members have differed.
-    pub(crate) unsettled_since: Option<Micros>,
-    /// A reachable member of the view promised a view without this node.
-    pub(crate) excluded: bool,
-    pub(crate) opened: bool,
-    pub(crate) lapsed_at: Option<Micros>,
-    /// The view that this incarnation's predecessor gave up in order because it lost a network. Nothing of it is held.
-    pub(crate) remembered: Option<ClaimedState>,
-    /// Since then this node's remembered view has been the only thing that blocks reachable nodes from bootstrapping.
-    pub(crate) memory_blocks_since: Option<Micros>,
-    /// Since then this node has blocked a witnessed member from a view without a fenced one.
-    pub(crate) blocks_majority_since: Option<Micros>,
-    pub(crate) left: bool,
-    pub(crate) listen_since: Micros,
-    pub(crate) listen_for: Micros,
-
+    pub(crate) phase: PhaseMachine,
     pub(crate) ballot: Ballot,
     pub(crate) witness: Witness,
     pub(crate) join: JoinConditions,
@@ -86,21 +68,7 @@ impl Node {
             me: Member { id: config.id, incarnation },
             clock: Clock::new(now),
             peers: Peers::new(&config),
-            established: false,
-            view: ViewId::NONE,
-            members: Members::default(),
-            map: Vec::new(),
-            installed_at: now,
-            unsettled_since: None,
-            excluded: false,
-            opened: false,
-            lapsed_at: None,
-            remembered: None,
-            memory_blocks_since: None,
-            blocks_majority_since: None,
-            left: false,
-            listen_since: now,
-            listen_for: config.timing.listen_start,
+            phase: PhaseMachine::new(Listening { since: now, span: config.timing.listen_start }),
             ballot: Ballot::default(),
             witness: Witness::default(),
             join: JoinConditions::new(&config.timing),
@@ -129,25 +97,22 @@ impl Node {
 
     /// The installed view, if any.
     pub fn view(&self) -> Option<ViewId> {
-        self.established.then_some(self.view)
+        self.phase.installed().map(|installed| installed.view)
     }
 
     /// Members of the installed view.
     pub fn members(&self) -> &Members {
-        &self.members
+        self.phase.members()
     }
 
     /// The node's phase.
     pub fn phase(&self) -> NodePhase {
-        if self.left {
-            NodePhase::Left
-        } else if !self.established {
-            NodePhase::Listening
-        } else if self.lapsed_at.is_some() || self.excluded {
-            NodePhase::Fenced
-        } else {
-            NodePhase::Active
-        }
+        self.phase.node_phase()
+    }
+
+    /// The transitions of the phase since the last call, for the coverage of tests.
+    pub fn take_transitions(&mut self) -> TransitionSet {
+        self.phase.take_transitions()
     }
 
     /// Time for which this node may not join yet, because it lost its place lately. The delay grows with each such loss
@@ -211,7 +176,7 @@ impl Node {
         }
         self.note_now(now);
         self.clock.due = false;
-        if !self.left {
+        if !self.phase.has_left() {
             self.advance_view(now);
             self.advance_ops();
             self.advance_balance(now);
@@ -230,8 +195,8 @@ impl Node {
     /// before fail over to their backups.
     pub fn leave(&mut self, now: Micros) {
         self.note_now(now);
-        self.drop_state(false);
-        self.left = true;
+        self.drop_components(false);
+        self.phase.leave();
         self.announcer.next_at = now;
         self.clock.due = true;
     }
@@ -243,9 +208,13 @@ impl Node {
         // The heartbeats need no buckets, which are most of the state to clone.
         let mut roles = BTreeMap::new();
         self.outbox.swap_reported_roles(&mut roles);
-        let buckets = (std::mem::take(&mut self.map), std::mem::take(&mut self.buckets.states));
+        let map = self.phase.installed_mut().map(|view| std::mem::take(&mut view.map));
+        let states = std::mem::take(&mut self.buckets.states);
         let mut gone = self.clone();
-        (self.map, self.buckets.states) = buckets;
+        self.buckets.states = states;
+        if let (Some(view), Some(map)) = (self.phase.installed_mut(), map) {
+            view.map = map;
+        }
         self.outbox.swap_reported_roles(&mut roles);
         gone.announcer.forget_progress();
         gone.outbox.clear_transmits();
@@ -266,8 +235,10 @@ impl Node {
         if self.outbox.poll_state_dropped() {
             return Some(Event::StateDropped);
         }
-        if self.outbox.poll_installed() && self.established {
-            return Some(Event::Installed { view: self.view, members: self.members.clone() });
+        if self.outbox.poll_installed()
+            && let Some(installed) = self.phase.installed()
+        {
+            return Some(Event::Installed { view: installed.view, members: installed.members.clone() });
         }
         while let Some(bucket) = self.buckets.changed.pop_first() {
             let role = self.role(crate::Bucket(bucket));
@@ -317,7 +288,7 @@ impl Node {
             if let Body::Heartbeat(heartbeat) = &message.body { Some(heartbeat.echo_us) } else { None };
         let peer = self.peers.get_mut(header.from.id).ok_or(Rejected::UnknownSender)?;
         peer.admit(&header, echo, self.clock.now)?;
-        if self.left {
+        if self.phase.has_left() {
             return Ok(());
         }
         self.clock.due = true;
@@ -380,7 +351,7 @@ impl Node {
                 cluster: self.config.cluster,
                 from: self.me,
                 to: Member { id: to, incarnation },
-                view: if self.established { self.view } else { ViewId::NONE },
+                view: self.phase.view(),
                 sequence: peer.next_sequence(),
             };
             let message = Message { header, body: body.clone() };
@@ -390,28 +361,22 @@ impl Node {
     }
 
     /// Drops all state and begins a new incarnation. With `hold` the node waits before it joins again, longer each
-    /// time.
-    pub(crate) fn drop_state(&mut self, hold: bool) {
-        let had_state = self.established;
+    /// time. `memory` is the view that its next promises still report.
+    pub(crate) fn drop_state(&mut self, event: PhaseEvent, hold: bool, memory: Option<ClaimedState>) {
+        self.drop_components(hold);
+        let listening = Listening { since: self.clock.now, span: self.config.timing.listen_lapse };
+        self.phase.drop_view(event, listening, memory);
+    }
+
+    /// Drops all state outside the phase.
+    fn drop_components(&mut self, hold: bool) {
+        let had_state = self.phase.is_established();
         self.me.incarnation = self.me.incarnation.next();
-        self.established = false;
-        self.view = ViewId::NONE;
-        self.members = Members::default();
-        self.map.clear();
         self.ballot.end();
-        self.unsettled_since = None;
-        self.excluded = false;
-        self.opened = false;
-        self.lapsed_at = None;
-        self.remembered = None;
-        self.memory_blocks_since = None;
-        self.blocks_majority_since = None;
         self.buckets.reset();
         for peer in self.peers.values_mut() {
             peer.reset_for_new_incarnation();
         }
-        self.listen_since = self.clock.now;
-        self.listen_for = self.config.timing.listen_lapse;
         self.join.active_received_at = None;
         if hold {
             self.join.hold_down(self.clock.now, &self.config.timing);

@@ -20,7 +20,7 @@ impl Node {
     /// Time for which a view has been awaited, or for which the members have disagreed about theirs.
     pub fn waits_for_view(&self, now: Micros) -> Option<Micros> {
         let accepted_at = self.ballot.pending.as_ref().map(|pending| pending.accepted_at);
-        self.unsettled_since.or(accepted_at).map(|since| now.since(since))
+        self.phase.unsettled_since().or(accepted_at).map(|since| now.since(since))
     }
 
     /// The nodes whose promise this node's proposal lacks.
@@ -111,34 +111,37 @@ impl Node {
                 !last.witnessed && (cannot_receive || Micros(last.echo_us) >= since)
             });
             let is_live = self.is_incarnation_reachable(Member { id: *id, incarnation: *incarnation });
-            (answers && is_live && peer.view == self.view).then_some(*id)
+            (answers && is_live && peer.view == self.phase.view()).then_some(*id)
         };
-        self.members.0.iter().filter_map(is_stranded).collect()
+        self.phase.members().0.iter().filter_map(is_stranded).collect()
     }
 
     /// Witness mode: records since when this node has blocked a view. A member is fenced, and another member has the
     /// witness for a view without it. This node has no witness, so it cannot promise that view, and is not left out
     /// while active.
     pub(crate) fn update_blocked_majority(&mut self, now: Micros) {
-        let ours = |peer: &&Peer| peer.view == self.view && self.members.contains(peer.member());
+        let ours =
+            |peer: &&Peer| peer.view == self.phase.view() && self.phase.members().contains(peer.member());
         let members = || self.peers.values().filter(ours).filter(|peer| self.is_reachable(peer.member().id));
         let reports =
             |what: fn(&Heartbeat) -> bool| members().any(|peer| peer.last.as_ref().is_some_and(what));
         let blocks = !self.is_witnessed()
             && reports(|last| last.state == AnnouncedPhase::Fenced)
             && reports(|last| last.witnessed);
-        self.blocks_majority_since = blocks.then(|| self.blocks_majority_since.unwrap_or(now));
+        if let Some(view) = self.phase.installed_mut() {
+            view.blocks_majority_since = blocks.then(|| view.blocks_majority_since.unwrap_or(now));
+        }
     }
 
     /// Whether the block has lasted as long as an outage may. Then the grants of the other nodes do not keep this
     /// node's gate open any more: its view lapses, and it may be left out.
     pub(crate) fn yields_lease(&self) -> bool {
-        self.blocks_majority_since
-            .is_some_and(|since| self.clock.now.since(since) >= self.config.timing.listen_lapse)
+        let since = self.phase.installed().and_then(|view| view.blocks_majority_since);
+        since.is_some_and(|since| self.clock.now.since(since) >= self.config.timing.listen_lapse)
     }
 
     fn has_waited_long(&self, now: Micros) -> bool {
-        self.unsettled_since.is_some_and(|since| now.since(since) >= self.proposal_timeout())
+        self.phase.unsettled_since().is_some_and(|since| now.since(since) >= self.proposal_timeout())
     }
 
     /// Backs off from a node that was asked for long, could be left out and did not promise: its obstacle may last.

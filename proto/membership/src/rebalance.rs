@@ -70,7 +70,8 @@ impl Node {
 
     /// Checks backups and load from time to time: more often during a drain, or while a bucket has too few replicas.
     pub(crate) fn advance_balance(&mut self, now: Micros) {
-        let calm = self.established && self.ballot.pending.is_none() && self.lapsed_at.is_none();
+        let calm =
+            self.phase.is_established() && self.ballot.pending.is_none() && self.phase.lapsed_at().is_none();
         if !calm || now < self.rebalancer.balance_at {
             return;
         }
@@ -105,7 +106,7 @@ impl Node {
 
     /// Members that may receive buckets and replicas.
     fn steady(&self) -> MemberSet {
-        let weights = self.weights(&self.members);
+        let weights = self.weights(self.phase.members());
         weights.into_iter().filter(|(_, weight)| *weight > 0).map(|(id, _)| id).collect()
     }
 
@@ -173,7 +174,7 @@ impl Node {
 
     /// Current and fair shares of all members, if only `targets` and this node were to own buckets.
     fn shares(&self, targets: MemberSet) -> Vec<Share> {
-        let mut weights = self.weights(&self.members);
+        let mut weights = self.weights(self.phase.members());
         weights.retain(|id, _| *id == self.me.id || targets.contains(*id));
         let weight_of = |id: NodeId| u64::from(weights.get(&id).copied().unwrap_or(0));
         let reported = |id: NodeId| match self.peers.get(id).and_then(|peer| peer.last) {
@@ -182,7 +183,8 @@ impl Node {
             None => (0, 0),
         };
         let mut all: Vec<Share> = self
-            .members
+            .phase
+            .members()
             .set()
             .iter()
             .map(|id| {

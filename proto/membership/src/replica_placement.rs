@@ -25,10 +25,10 @@ impl Node {
         let choice = Choice {
             others,
             avoided: self.avoided(),
-            weights: self.weights(&self.members),
+            weights: self.weights(self.phase.members()),
             wanted: self.backups_wanted(others),
-            view: self.view,
-            unaware: self.members.set().without(self.me.id),
+            view: self.phase.view(),
+            unaware: self.phase.members().set().without(self.me.id),
             draining: self.rebalancer.draining,
         };
         for bucket in 0..self.config.buckets {

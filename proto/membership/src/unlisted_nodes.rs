@@ -20,7 +20,7 @@ impl Node {
     /// The heartbeat that keeps a node with another address, or missing in this node's list, from bootstrapping beside
     /// this cluster. `None` while this node is in no view.
     pub fn notify_unlisted(&self, now: Micros, to: NodeId) -> Option<Vec<u8>> {
-        if !self.established || self.left {
+        if !self.phase.is_established() || self.phase.has_left() {
             return None;
         }
         let heartbeat = Heartbeat {
@@ -37,7 +37,7 @@ impl Node {
             cluster: self.config.cluster,
             from: self.me,
             to: Member { id: to, incarnation: Incarnation::UNKNOWN },
-            view: self.view,
+            view: self.phase.view(),
             sequence: 0,
         };
         Message { header, body: Body::Heartbeat(heartbeat) }.encode(&self.keys).ok()

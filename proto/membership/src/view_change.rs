@@ -11,7 +11,9 @@ use evergate_base::Micros;
 use crate::assignment::{AssignmentInput, Conflict, decide};
 use crate::ballot::{Pending, Proposal};
 use crate::config::Mode;
+use crate::installed_view::InstalledView;
 use crate::message::{AnnouncedPhase, Body, Claim, ClaimedState, Commit, Header, Prepare, Promise};
+use crate::phase::PhaseEvent;
 use crate::{Member, Members, Node, NodeId, Rejected, ViewId};
 
 impl Node {
@@ -29,7 +31,10 @@ impl Node {
         if !named || !known || !members.contains(header.from) || !members.contains(self.me) {
             return Err(Rejected::Unexpected);
         }
-        if view <= self.ballot.promised || view <= self.view || !self.may_promise(header.from.id, &members) {
+        if view <= self.ballot.promised
+            || view <= self.phase.view()
+            || !self.may_promise(header.from.id, &members)
+        {
             return Ok(());
         }
         self.accept(view, members);
@@ -42,7 +47,7 @@ impl Node {
         let are_reachable = members.0.iter().all(|(id, incarnation)| {
             self.is_incarnation_reachable(Member { id: *id, incarnation: *incarnation })
         });
-        if self.left || !are_reachable {
+        if self.phase.has_left() || !are_reachable {
             return false;
         }
         if self.config.mode == Mode::Majority {
@@ -51,15 +56,15 @@ impl Node {
         if !all && !self.witness.answers(self.clock.now) {
             return false;
         }
-        let acting = self.established || self.peers.values().any(|peer| self.acts(peer.member()));
+        let acting = self.phase.is_established() || self.peers.values().any(|peer| self.acts(peer.member()));
         if self.would_bootstrap(proposer) && acting {
             // A node without state bootstraps only where no cluster is.
             return false;
         }
-        match self.lapsed_at {
-            Some(lapsed_at) if self.established => {
+        match self.phase.lapsed_at() {
+            Some(lapsed_at) if self.phase.is_established() => {
                 // The state of this node is the newest only if no failover can have happened meanwhile.
-                let same = self.peers.get(proposer).is_some_and(|peer| peer.view == self.view);
+                let same = self.peers.get(proposer).is_some_and(|peer| peer.view == self.phase.view());
                 let known = same && self.peers.get(proposer).is_some_and(|peer| self.acts(peer.member()));
                 self.follows(members) && (all || known || self.is_quiet_since(lapsed_at))
             }
@@ -70,11 +75,11 @@ impl Node {
     /// Whether these are at least the members of the installed view without those that can do nothing without this
     /// node.
     pub(crate) fn follows(&self, members: &Members) -> bool {
-        if members.is_superset(&self.members) {
+        if members.is_superset(self.phase.members()) {
             return true;
         }
         let stranded = self.unreachable_members();
-        self.members.0.iter().all(|(id, incarnation)| {
+        self.phase.members().0.iter().all(|(id, incarnation)| {
             stranded.contains(*id) || members.contains(Member { id: *id, incarnation: *incarnation })
         })
     }
@@ -82,7 +87,7 @@ impl Node {
     /// Whether a proposer has no view itself, as far as is known.
     fn would_bootstrap(&self, proposer: NodeId) -> bool {
         if proposer == self.me.id {
-            return !self.established;
+            return !self.phase.is_established();
         }
         self.peers.get(proposer).is_some_and(|peer| {
             !matches!(peer.state(), AnnouncedPhase::Active | AnnouncedPhase::Fenced)
@@ -153,15 +158,15 @@ impl Node {
     /// not report that it is fenced.
     pub(crate) fn has_live_outsider(&self, members: &Members) -> bool {
         let now = self.clock.now;
-        self.established
-            && self.members.0.iter().any(|(id, incarnation)| {
+        self.phase.is_established()
+            && self.phase.members().0.iter().any(|(id, incarnation)| {
                 let member = Member { id: *id, incarnation: *incarnation };
                 let Some(peer) = self.peers.get(*id) else { return false };
                 !members.contains(member)
                     && peer.member() == member
                     && peer.state() != AnnouncedPhase::Fenced
                     && !peer.is_closed(*incarnation)
-                    && !peer.is_past(self.view)
+                    && !peer.is_past(self.phase.view())
                     && self.silence(*id, now).is_some_and(|silence| silence < self.config.timing.take)
             })
     }
@@ -177,7 +182,11 @@ impl Node {
             pending.promised_at = Some(now);
             Promise { view: pending.view, claimed: None }
         };
-        let claimed = if self.established { Some(self.claimed_state()) } else { self.remembered.clone() };
+        let claimed = if self.phase.is_established() {
+            Some(self.claimed_state())
+        } else {
+            self.phase.memory().cloned()
+        };
         let promise = Promise { claimed, ..promise };
         if promise.view.proposer == self.me.id {
             if let Some(proposal) = &mut self.ballot.proposal {
@@ -197,11 +206,11 @@ impl Node {
          -> Claim {
             Claim {
                 base_in_sync: assignment.in_sync.with(assignment.owner),
-                ..state.claim(self.me.id, self.view)
+                ..state.claim(self.me.id, self.phase.view())
             }
         };
-        let claims = self.buckets.states.iter().zip(&self.map).map(claim).collect();
-        ClaimedState { view: self.view, members: self.members.clone(), claims }
+        let claims = self.buckets.states.iter().zip(self.phase.map()).map(claim).collect();
+        ClaimedState { view: self.phase.view(), members: self.phase.members().clone(), claims }
     }
 
     /// Collects a promise for the own proposal.
@@ -263,8 +272,8 @@ impl Node {
     }
 
     fn yield_to(&mut self, than: ViewId) {
-        if self.established && self.view < than {
-            self.drop_state(true);
+        if self.phase.is_established() && self.phase.view() < than {
+            self.drop_state(PhaseEvent::Superseded, true, None);
         }
     }
 
@@ -279,12 +288,12 @@ impl Node {
         if !fits {
             return Err(Rejected::Unexpected);
         }
-        if commit.view <= self.view && self.established {
+        if commit.view <= self.phase.view() && self.phase.is_established() {
             return Ok(());
         }
         if !commit.members.contains(self.me) {
-            if self.established {
-                self.drop_state(true);
+            if self.phase.is_established() {
+                self.drop_state(PhaseEvent::Superseded, true, None);
             }
             return Ok(());
         }
@@ -298,9 +307,13 @@ impl Node {
         } else if self.ballot.promised == commit.view {
             // A lapse withdrew the promise. The other nodes continued without this one, or wait until it installs the
             // view.
-            let (remembered, hold) = (self.remembered.take(), self.established);
-            self.drop_state(hold);
-            self.remembered = remembered;
+            match self.phase.is_established() {
+                true => self.drop_state(PhaseEvent::Superseded, true, None),
+                false => {
+                    let memory = self.phase.memory().cloned();
+                    self.drop_state(PhaseEvent::PromiseLost, false, memory);
+                }
+            }
         }
         Ok(())
     }
@@ -308,30 +321,20 @@ impl Node {
     fn install(&mut self, commit: Commit) {
         let Commit { view, members, map } = commit;
         self.ballot.end();
-        self.unsettled_since = None;
-        self.excluded = false;
         for peer in self.peers.values_mut() {
             peer.expiry = Micros(0);
             peer.reported = None; // the first grant of a view is news
             peer.commit_sent_at = None;
         }
-        let was_established = self.established;
-        self.established = true;
-        self.view = view;
+        let was_established = self.phase.is_established();
         self.ballot.promised = self.ballot.promised.max(view);
-        self.installed_at = self.clock.now;
-        self.opened = false;
-        self.lapsed_at = None;
-        self.remembered = None;
-        self.blocks_majority_since = None;
         self.buckets.clear_operations();
         for ((bucket, state), assignment) in (0u16..).zip(self.buckets.states.iter_mut()).zip(&map) {
             let unreported = self.buckets.changed.contains(&bucket);
             state.assign(assignment, self.me.id, view, was_established, unreported);
             self.buckets.changed.insert(bucket);
         }
-        self.members = members;
-        self.map = map;
+        self.phase.install(InstalledView::new(view, members, map, self.clock.now));
         self.rebalancer.restart(self.config.timing.balance, self.clock.now);
         self.note_installed();
     }

@@ -2,6 +2,7 @@
 
 mod calm;
 mod checker;
+mod coverage;
 mod loads;
 mod model;
 mod network_loss;

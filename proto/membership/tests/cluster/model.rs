@@ -14,11 +14,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use evergate_base::Micros;
 use evergate_membership::{
     Body, Bucket, Config, DataEpoch, Incarnation, KeyId, Keyring, Message, Mode, Node, NodeId, NodePhase,
-    OwnershipStart, Path, Role, Timing,
+    OwnershipStart, Path, Role, Timing, TransitionSet,
 };
 use stateright::{Model, Property};
 
@@ -143,6 +144,8 @@ pub(crate) struct Bounded {
     pub(crate) cold: bool,
     /// One state in so many is healed, and must then settle.
     pub(crate) heal_one_in: u64,
+    /// Transitions of the phase that the nodes took. They are no part of a state.
+    pub(crate) transitions: Arc<Mutex<TransitionSet>>,
 }
 
 impl Bounded {
@@ -157,6 +160,7 @@ impl Bounded {
             free: false,
             cold: false,
             heal_one_in: 97,
+            transitions: Arc::default(),
         }
     }
 
@@ -477,6 +481,7 @@ impl Bounded {
     }
 
     fn check(&self, state: &mut State) {
+        self.record_transitions(state);
         let clock = Micros(state.clock);
         for bucket in 0..self.template.buckets {
             let is_open = |machine: &Machine| machine.node.gate_open(Bucket(bucket), clock);
@@ -495,6 +500,15 @@ impl Bounded {
                         Some(format!("bucket {bucket}: node {id} serves it without an emitted entry"));
                 }
             }
+        }
+    }
+
+    fn record_transitions(&self, state: &mut State) {
+        let taken = state.machines.iter_mut().map(|machine| machine.node.take_transitions());
+        let taken = taken.fold(TransitionSet::EMPTY, TransitionSet::union);
+        if taken != TransitionSet::EMPTY {
+            let mut all = self.transitions.lock().unwrap_or_else(PoisonError::into_inner);
+            *all = all.union(taken);
         }
     }
 

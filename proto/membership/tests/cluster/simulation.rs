@@ -1,7 +1,11 @@
 //! Random schedules of faults by seed, with the conditions that must hold after each.
 
+use std::sync::OnceLock;
+
 use evergate_base::Micros;
-use evergate_membership::{Bucket, ClusterId, Config, Mode, NodeId, Pace, Path, Reach, Timing};
+use evergate_membership::{
+    Bucket, ClusterId, Config, Mode, NodeId, Pace, Path, Reach, Timing, TransitionSet,
+};
 
 use crate::random::Random;
 use crate::world::{Weather, World};
@@ -37,27 +41,49 @@ pub(crate) fn seeds(default: u64) -> std::ops::Range<u64> {
     }
 }
 
-/// Runs `scenario` for each seed. A failure names the seed and the command that runs it again.
-fn for_seeds(
-    name: &str,
-    default: u64,
-    scenario: impl Fn(u64) -> Result<World, Box<(World, String)>>,
-) -> Totals {
-    let mut totals = Totals::default();
-    for seed in seeds(default) {
-        match scenario(seed) {
-            Ok(world) => totals.add(&world),
-            Err(failure) => {
-                let (world, what) = *failure;
-                panic!(
-                    "{name}, seed {seed}: {what}\n{}\n\
-                     replay: CLUSTER_SEED={seed} cargo test -p evergate-membership {name}",
-                    world.describe()
-                )
-            }
-        }
+/// Result of one seed: the world at the end, and with it the violation.
+type Ran = Result<World, Box<(World, String)>>;
+
+/// Random schedules of one kind. They run once in a process, for the first test that needs them.
+pub(crate) struct Storm {
+    name: &'static str,
+    /// Number of seeds.
+    seeds: u64,
+    scenario: fn(u64) -> Ran,
+    totals: OnceLock<Totals>,
+}
+
+impl Storm {
+    const fn new(name: &'static str, seeds: u64, scenario: fn(u64) -> Ran) -> Storm {
+        Storm { name, seeds, scenario, totals: OnceLock::new() }
     }
-    totals
+
+    /// Runs each seed. A failure names the seed and the command that runs it again.
+    fn totals(&self) -> &Totals {
+        self.totals.get_or_init(|| {
+            let (name, mut totals) = (self.name, Totals::default());
+            for seed in seeds(self.seeds) {
+                match (self.scenario)(seed) {
+                    Ok(world) => totals.add(&world),
+                    Err(failure) => {
+                        let (world, what) = *failure;
+                        panic!(
+                            "{name}, seed {seed}: {what}\n{}\n\
+                             replay: CLUSTER_SEED={seed} cargo test -p evergate-membership {name}",
+                            world.describe()
+                        )
+                    }
+                }
+            }
+            println!("{name}: {totals:?}");
+            totals
+        })
+    }
+
+    /// Transitions of the phase that the nodes took.
+    pub(crate) fn transitions(&self) -> TransitionSet {
+        self.totals().transitions
+    }
 }
 
 #[derive(Debug, Default)]
@@ -65,6 +91,7 @@ struct Totals {
     failovers: u64,
     handoffs: u64,
     emitted: u64,
+    transitions: TransitionSet,
 }
 
 impl Totals {
@@ -72,6 +99,7 @@ impl Totals {
         self.failovers += world.failovers;
         self.handoffs += world.handoffs;
         self.emitted += world.emitted;
+        self.transitions = self.transitions.union(world.transitions);
     }
 }
 
@@ -174,7 +202,7 @@ fn heal(world: &mut World) {
 }
 
 /// Faults by seed, then none: safe throughout, and settled within a bounded time.
-fn storm(seed: u64, nodes: u8, backups: u8, mode: Mode) -> Result<World, Box<(World, String)>> {
+fn storm(seed: u64, nodes: u8, backups: u8, mode: Mode) -> Ran {
     let mut random = Random::new(seed.wrapping_mul(31) + u64::from(nodes));
     let mut world = World::new(seed, nodes, config(nodes, 4, backups, mode));
     let rough = random.chance(1, 2);
@@ -213,33 +241,43 @@ fn storm(seed: u64, nodes: u8, backups: u8, mode: Mode) -> Result<World, Box<(Wo
     }
 }
 
+static TWO_NODES: Storm =
+    Storm::new("two_nodes_never_both_serve", 600, |seed| storm(seed, 2, 1, Mode::Witness));
+static THREE_NODES_WITNESS: Storm =
+    Storm::new("three_nodes_with_a_witness", 500, |seed| storm(seed, 3, 1, Mode::Witness));
+static THREE_NODES_MAJORITY: Storm =
+    Storm::new("three_nodes_by_majority", 500, |seed| storm(seed, 3, 1, Mode::Majority));
+static FOUR_NODES: Storm = Storm::new("four_nodes_with_two_backups", 250, |seed| {
+    storm(seed, 4, 2, if seed % 2 == 0 { Mode::Witness } else { Mode::Majority })
+});
+static CABLES: Storm =
+    Storm::new("nodes_whose_cables_are_pulled", 400, |seed| storm_of_cables(seed, 3 + 2 * (seed % 2) as u8));
+
+/// All kinds of random schedules.
+pub(crate) static ALL: [&Storm; 5] =
+    [&TWO_NODES, &THREE_NODES_WITNESS, &THREE_NODES_MAJORITY, &FOUR_NODES, &CABLES];
+
 #[test]
 fn two_nodes_never_both_serve_and_recover() {
-    let totals = for_seeds("two_nodes_never_both_serve", 600, |seed| storm(seed, 2, 1, Mode::Witness));
-    println!("{totals:?}");
+    let totals = TWO_NODES.totals();
     assert!(totals.failovers > 100 && totals.emitted > 1000, "{totals:?}");
 }
 
 #[test]
 fn three_nodes_with_a_witness_never_both_serve_and_recover() {
-    let totals = for_seeds("three_nodes_with_a_witness", 500, |seed| storm(seed, 3, 1, Mode::Witness));
-    println!("{totals:?}");
+    let totals = THREE_NODES_WITNESS.totals();
     assert!(totals.failovers > 100 && totals.handoffs > 100, "{totals:?}");
 }
 
 #[test]
 fn three_nodes_by_majority_never_both_serve_and_recover() {
-    let totals = for_seeds("three_nodes_by_majority", 500, |seed| storm(seed, 3, 1, Mode::Majority));
-    println!("{totals:?}");
+    let totals = THREE_NODES_MAJORITY.totals();
     assert!(totals.failovers > 100 && totals.handoffs > 100, "{totals:?}");
 }
 
 #[test]
 fn four_nodes_with_two_backups_never_both_serve_and_recover() {
-    let totals = for_seeds("four_nodes_with_two_backups", 250, |seed| {
-        storm(seed, 4, 2, if seed % 2 == 0 { Mode::Witness } else { Mode::Majority })
-    });
-    println!("{totals:?}");
+    let totals = FOUR_NODES.totals();
     assert!(totals.failovers > 100 && totals.handoffs > 100, "{totals:?}");
 }
 
@@ -263,7 +301,7 @@ fn plug(world: &mut World, id: usize, path: Path, up: bool) {
 }
 
 /// Crashes among nodes whose cables are pulled: votes of nodes without one network may be needed.
-fn storm_of_cables(seed: u64, nodes: u8) -> Result<World, Box<(World, String)>> {
+fn storm_of_cables(seed: u64, nodes: u8) -> Ran {
     let mut random = Random::new(seed.wrapping_mul(37) + u64::from(nodes));
     let mut world = World::new(seed, nodes, config(nodes, 4, 1, Mode::Majority));
     let mut run = |world: &mut World| -> Result<(), String> {
@@ -304,10 +342,7 @@ fn storm_of_cables(seed: u64, nodes: u8) -> Result<World, Box<(World, String)>> 
 
 #[test]
 fn nodes_whose_cables_are_pulled_never_both_serve_and_recover() {
-    let totals = for_seeds("nodes_whose_cables_are_pulled", 400, |seed| {
-        storm_of_cables(seed, 3 + 2 * (seed % 2) as u8)
-    });
-    println!("{totals:?}");
+    let totals = CABLES.totals();
     assert!(totals.failovers > 100, "{totals:?}");
 }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use evergate_base::Micros;
 use evergate_membership::{
     Bucket, Config, DataEpoch, Event, Incarnation, KeyId, Keyring, Member, MemberSet, Node, NodeId,
-    NodePhase, OwnershipStart, Path, Role, Timing, Transmit,
+    NodePhase, OwnershipStart, Path, Role, Timing, TransitionSet, Transmit,
 };
 
 use crate::random::Random;
@@ -79,6 +79,8 @@ pub(crate) struct World {
     pub(crate) failovers: u64,
     pub(crate) handoffs: u64,
     pub(crate) emitted: u64,
+    /// Transitions of the phase that the nodes took.
+    pub(crate) transitions: TransitionSet,
     pub(crate) traffic: bool,
     /// The work of each bucket, in microseconds per second.
     pub(crate) work: Vec<u64>,
@@ -110,6 +112,7 @@ impl World {
             failovers: 0,
             handoffs: 0,
             emitted: 0,
+            transitions: TransitionSet::EMPTY,
             traffic: true,
             work: Vec::new(),
             work_varies_percent: 50,
@@ -194,6 +197,7 @@ impl World {
         let clock = self.hosts[id].clock(self.now).0;
         let node = self.fresh_node(id, clock);
         let host = &mut self.hosts[id];
+        self.transitions = self.transitions.union(host.node.take_transitions());
         host.process += 1;
         host.node = node;
         host.replica = Replica::default();
@@ -391,6 +395,7 @@ impl World {
             }
         }
         host.node.check_invariants()?;
+        self.transitions = self.transitions.union(host.node.take_transitions());
         for (_, begin) in host.replica.resumed.drain(..) {
             match begin {
                 OwnershipStart::Failover => self.failovers += 1,

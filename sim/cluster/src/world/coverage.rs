@@ -2,7 +2,7 @@
 
 use super::World;
 use crate::event_queue::Time;
-use evergate_membership::{Bucket, Role};
+use evergate_membership::{Bucket, Role, TransitionSet};
 use std::ops::AddAssign;
 
 /// Counts of one run, or of several.
@@ -32,6 +32,8 @@ pub struct Coverage {
     pub entries_batched: u64,
     /// Processes and machines that stopped for a time and continued.
     pub resumptions: u64,
+    /// Transitions of the phase that the membership protocol took.
+    pub transitions: TransitionSet,
 }
 
 impl AddAssign for Coverage {
@@ -48,6 +50,7 @@ impl AddAssign for Coverage {
         self.tickets_with_acks += other.tickets_with_acks;
         self.entries_batched += other.entries_batched;
         self.resumptions += other.resumptions;
+        self.transitions = self.transitions.union(other.transitions);
     }
 }
 

@@ -60,6 +60,7 @@ impl World {
         }
         host.node.handle_timer(now);
         instructions.extend(host.agent.apply_events(&mut host.node, &mut host.kernel, &mut events));
+        self.coverage.transitions = self.coverage.transitions.union(host.node.take_transitions());
         if let Err(what) = host.node.check_invariants() {
             self.fail(|| what);
         }
