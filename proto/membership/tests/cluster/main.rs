@@ -14,4 +14,5 @@ mod rollouts;
 mod scenarios;
 mod simulation;
 mod stranded;
+mod votes;
 mod world;
