@@ -3,7 +3,8 @@
 //! The sealed envelope is part of the session's facts, so a node that continues the connection can send it to a
 //! Recorder again. No node can open an envelope: the keys are those of the Revealer and of the Master.
 
-use crate::connection::{ClientTls, Connection};
+use crate::client_leg::ClientTls;
+use crate::connection::Connection;
 use crate::routing;
 use crate::{AuditScope, Effect, Io, RequestLog};
 use evergate_tls::{AuditSecrets, Position};
@@ -48,7 +49,7 @@ impl Connection {
 
     /// The sealed secrets, from the end of the handshake on.
     pub fn sealed_secrets(&self) -> Option<&SealedSecrets> {
-        self.facts.as_ref().and_then(|facts| facts.sealed.as_deref())
+        self.client.info.as_ref().and_then(|facts| facts.sealed.as_deref())
     }
 
     /// The id that the switch gives to a request, whatever id the client gave.
@@ -58,7 +59,7 @@ impl Connection {
 
     /// The address that the client connected to.
     pub fn local_address(&self) -> SocketAddr {
-        self.local
+        self.local_address
     }
 
     /// Whether this request is recorded.
@@ -72,7 +73,7 @@ impl Connection {
 
     /// Next records of the client, and for the client; `None` before the end of the handshake.
     pub fn record_positions(&self) -> Option<(Position, Position)> {
-        match &self.tls {
+        match &self.client.tls {
             ClientTls::Open(records) => Some((records.rx(), records.tx())),
             _ => None,
         }
@@ -85,11 +86,11 @@ impl Connection {
         secrets: Option<Box<AuditSecrets>>,
         known: Option<Box<SealedSecrets>>,
     ) {
-        let (Some(secrets), Some(facts)) = (secrets, &mut self.facts) else { return };
+        let (Some(secrets), Some(facts)) = (secrets, &mut self.client.info) else { return };
         let birth = Birth {
             connection: self.id.0,
-            client: self.client,
-            local: self.local,
+            client: self.client_address,
+            local: self.local_address,
             is_tls13: facts.is_tls13(),
             suite: facts.suite,
             sni: facts.sni.as_deref(),

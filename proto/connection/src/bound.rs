@@ -15,9 +15,10 @@
 //! With backups the idle leg is an entry ([`evergate_replication::BoundLeg`]) before the checkpoint that ends its
 //! response. Every prefix of the log then has the leg in use, or the idle leg. Bound: one leg per client connection.
 
-use crate::connection::{Connection, RequestState, ResponseState, Timer};
+use crate::connection::{Connection, RequestState, ResponseState};
 use crate::restore::ResumedLeg;
 use crate::server_leg::ServerLeg;
+use crate::timers::Timer;
 use crate::{Effect, Io};
 use evergate_http::{Body, ConnectionAuth};
 use evergate_replication::{BoundLeg, ConnectionState, Entry, LegTls, Route};
@@ -76,12 +77,12 @@ pub(crate) struct IdleLeg {
 impl Connection {
     /// Number of the bound leg that idles between two requests of the client.
     pub fn bound_leg(&self) -> Option<u32> {
-        self.bound.as_ref().map(|idle| idle.id)
+        self.servers.bound.as_ref().map(|idle| idle.id)
     }
 
     /// How a request to this pool with such credentials uses the idle bound leg, if that leads there.
     pub(crate) fn carrier_to(&self, pool: u32, auth: ConnectionAuth) -> Option<Carrier> {
-        let idle = self.bound.as_ref()?;
+        let idle = self.servers.bound.as_ref()?;
         self.snapshot.find_place(idle.place).filter(|(known, _)| *known == pool)?;
         let continues = idle.binding == Binding::Challenged && auth != ConnectionAuth::None;
         Some(if continues { Carrier::Handshake } else { Carrier::Bound })
@@ -89,21 +90,23 @@ impl Connection {
 
     /// The server whose idle bound leg carries the request.
     pub(crate) fn bound_server(&self) -> Option<u32> {
-        self.leg.as_ref().filter(|leg| leg.carrier != Carrier::Any)?;
-        self.snapshot.find_place(self.bound.as_ref()?.place).map(|(_, server)| server)
+        self.servers.leg.as_ref().filter(|leg| leg.carrier != Carrier::Any)?;
+        self.snapshot.find_place(self.servers.bound.as_ref()?.place).map(|(_, server)| server)
     }
 
     /// A response is over whose leg is bound: the leg idles from now on. False when its server takes no further
     /// request on it.
     pub(crate) fn retain_leg(&mut self, io: &mut Io<'_>) -> bool {
-        let sent = self.up.is_empty() && io.effects.up.is_empty();
-        let Some(leg) = self.leg.as_ref().filter(|leg| sent && leg.is_quiet() && leg.replay.is_none()) else {
+        let sent = self.servers.outlet.is_empty() && io.effects.up.is_empty();
+        let Some(leg) =
+            self.servers.leg.as_ref().filter(|leg| sent && leg.is_quiet() && leg.replay.is_none())
+        else {
             return false;
         };
         let plain = self.generated_plain();
         let place = self.snapshot.place(leg.pool, leg.route.server);
-        let Some(mut leg) = self.leg.take() else { return false };
-        self.piped = (0, 0);
+        let Some(mut leg) = self.servers.leg.take() else { return false };
+        self.pipes.held = (0, 0);
         let uplink = leg.uplink();
         if let Some(remote) = &mut self.remote {
             let state = idle_state(&leg, place);
@@ -113,7 +116,7 @@ impl Connection {
         }
         let (id, binding) = (leg.id, leg.binding);
         let records = leg.records.take();
-        self.bound = Some(Box::new(IdleLeg { id, place, binding, records }));
+        self.servers.bound = Some(Box::new(IdleLeg { id, place, binding, records }));
         io.scratch.spare_leg(leg);
         true
     }
@@ -122,7 +125,7 @@ impl Connection {
     pub(crate) fn lacks_request(&self) -> bool {
         let waits = match self.receiving {
             RequestState::Body(Body::Length { left }) => left <= AWAITED_MAX,
-            RequestState::Head => self.request > self.response && !self.up.is_empty(),
+            RequestState::Head => self.request > self.response && !self.servers.outlet.is_empty(),
             _ => false,
         };
         waits && self.answering == ResponseState::Head
@@ -130,11 +133,11 @@ impl Connection {
 
     /// What was stashed of a restored leg's input, as soon as it may be read.
     pub(crate) fn take_stashed(&mut self, io: &mut Io<'_>) {
-        if self.leg.as_ref().is_none_or(|leg| leg.stashed.is_empty() || !leg.is_open()) {
+        if self.servers.leg.as_ref().is_none_or(|leg| leg.stashed.is_empty() || !leg.is_open()) {
             return;
         }
-        let unsent = !self.up.is_empty() || !io.effects.up.is_empty() || self.lacks_request();
-        let Some(leg) = &mut self.leg else { return };
+        let unsent = !self.servers.outlet.is_empty() || !io.effects.up.is_empty() || self.lacks_request();
+        let Some(leg) = &mut self.servers.leg else { return };
         if leg.restored && leg.binding != Binding::Shared && (leg.awaits_head || unsent) {
             return;
         }
@@ -148,13 +151,13 @@ impl Connection {
     /// The worker has the socket of the idle bound leg for the request: its records go along.
     pub(crate) fn use_bound(&mut self) -> Option<Box<Records>> {
         let is_carrier = |leg: &ServerLeg| leg.carrier != Carrier::Any && !leg.is_open() && !leg.connects;
-        self.leg.as_ref().filter(|leg| is_carrier(leg))?;
-        self.bound.take()?.records
+        self.servers.leg.as_ref().filter(|leg| is_carrier(leg))?;
+        self.servers.bound.take()?.records
     }
 
     /// The idle bound leg ends: for other clients it is of no use.
     pub(crate) fn release_bound(&mut self, io: &mut Io<'_>) {
-        let Some(idle) = self.bound.take() else { return };
+        let Some(idle) = self.servers.bound.take() else { return };
         let IdleLeg { id: leg, mut records, .. } = *idle;
         if let Some(remote) = &mut self.remote {
             if remote.unbind(leg, &mut records) {
@@ -177,9 +180,9 @@ impl Connection {
     }
 
     pub(crate) fn lose_bound(&mut self, io: &mut Io<'_>) {
-        let challenged = self.bound.as_ref().is_some_and(|idle| idle.binding == Binding::Challenged);
+        let challenged = self.servers.bound.as_ref().is_some_and(|idle| idle.binding == Binding::Challenged);
         self.release_bound(io);
-        let carrier = match &mut self.leg {
+        let carrier = match &mut self.servers.leg {
             Some(leg) if !leg.is_open() => std::mem::take(&mut leg.carrier),
             _ => Carrier::Any,
         };
@@ -189,7 +192,7 @@ impl Connection {
                 self.dial(io);
                 self.arm(Timer::Connect, io.now);
             }
-            Carrier::Any if challenged && self.leg.is_none() => self.end_orderly(io, ""),
+            Carrier::Any if challenged && self.servers.leg.is_none() => self.end_orderly(io, ""),
             Carrier::Any => {}
         }
     }
@@ -198,7 +201,7 @@ impl Connection {
     /// continue with the leg.
     pub(crate) fn end_unsettled_bound(&mut self, io: &mut Io<'_>) {
         if self.remote.as_mut().is_some_and(|remote| std::mem::take(&mut remote.bound_lost)) {
-            self.bound = None;
+            self.servers.bound = None;
             self.end_orderly(io, "");
         }
     }
@@ -215,7 +218,8 @@ impl Connection {
         state: &ConnectionState,
         io: &mut Io<'_>,
     ) -> Result<Option<ResumedLeg>, &'static str> {
-        let Some(bound) = state.bound.as_deref().filter(|_| !self.closing && !self.closed) else {
+        let Some(bound) = state.bound.as_deref().filter(|_| !self.end.is_closing() && !self.end.is_closed())
+        else {
             return Ok(None);
         };
         let binding = if bound.challenged { Binding::Challenged } else { Binding::Bound };
@@ -232,7 +236,7 @@ impl Connection {
             return Err("tls of a bound leg");
         }
         let (id, place) = (route.leg, route.place);
-        self.bound = Some(Box::new(IdleLeg { id, place, binding, records }));
+        self.servers.bound = Some(Box::new(IdleLeg { id, place, binding, records }));
         Ok(Some(ResumedLeg { route, input: bound.input, output: bound.output }))
     }
 }

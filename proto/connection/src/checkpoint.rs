@@ -5,7 +5,8 @@
 //! acknowledged.
 
 use crate::Io;
-use crate::connection::{ClientTls, Connection, RequestState, ResponseState};
+use crate::client_leg::ClientTls;
+use crate::connection::{Connection, RequestState, ResponseState};
 use crate::replication::{Replication, position};
 use crate::restore::ResumedLeg;
 use crate::routing::encode_body;
@@ -182,14 +183,14 @@ impl Connection {
     /// Where the client's stream would be taken up again.
     fn client_point(&self, remote: &Replication) -> ClientCheckpoint {
         let mut point = ClientCheckpoint {
-            input: self.in_pos,
+            input: self.client.in_pos,
             request: self.request,
             phase: phase_of_receiving(self.receiving),
             owed: remote.owed,
             ..ClientCheckpoint::default()
         };
         let mut uplink = Uplink::default();
-        if let Some(leg) = &self.leg {
+        if let Some(leg) = &self.servers.leg {
             point.leg = leg.id;
             point.output = if leg.is_open() { leg.out_pos } else { leg.out_pos + leg.sent.len() as u64 };
             uplink = leg.uplink();
@@ -200,7 +201,7 @@ impl Connection {
             uplink = parted;
         }
         (point.tx, point.answered, point.leg_ended) = (uplink.tx, uplink.answered, uplink.ended);
-        match (&self.tls, remote.spans.front()) {
+        match (&self.client.tls, remote.spans.front()) {
             (ClientTls::Open(_), Some(span)) => {
                 point.input = span.input;
                 point.rx = span.rx;
@@ -210,7 +211,7 @@ impl Connection {
                 point.rx = position(records.rx());
                 point.used = remote.skip_input as u32; // a restored connection that waits for this record
             }
-            _ => point.input -= self.plain.len() as u64 + remote.unread,
+            _ => point.input -= self.client.plain.len() as u64 + remote.unread,
         }
         point
     }
@@ -224,11 +225,11 @@ impl Connection {
     /// Notes a place from which a restored connection can receive again.
     pub(crate) fn note_client_point(&mut self) {
         let Some(remote) = self.remote.as_ref().filter(|_| !self.is_handshaking()) else { return };
-        let within = match &self.tls {
+        let within = match &self.client.tls {
             ClientTls::Open(records) => !records.is_between_messages(),
             _ => false,
         };
-        let between = within || self.leg.as_ref().is_some_and(|leg| self.is_between_records(leg));
+        let between = within || self.servers.leg.as_ref().is_some_and(|leg| self.is_between_records(leg));
         let point = (!between).then(|| self.client_point(remote));
         if let Some(remote) = &mut self.remote {
             point.into_iter().for_each(|point| remote.push_client_point(point));
@@ -275,7 +276,7 @@ impl Connection {
     /// The client of a connection restored with this leg has not acknowledged a position yet. Of a plaintext response
     /// it may have a part. Of a response to a request that was decided only here it has nothing.
     pub fn record_loss_notice(&mut self, resumed: &ResumedLeg) {
-        let continues = self.leg.as_ref().is_some_and(|leg| leg.id == resumed.route.leg);
+        let continues = self.servers.leg.as_ref().is_some_and(|leg| leg.id == resumed.route.leg);
         let in_clear = continues && !self.listener().protocol.is_tls();
         if let Some(remote) = self.remote.as_mut().filter(|_| in_clear) {
             remote.loss_notices = Some(remote.client_acked);
@@ -327,11 +328,12 @@ impl Connection {
 
     /// Nothing is under way, and nothing waits for a backup's acknowledgement.
     fn is_idle(&self) -> bool {
-        let holds = !self.raw.is_empty() || !self.plain.is_empty() || !self.down.is_empty();
+        let holds =
+            !self.client.raw.is_empty() || !self.client.plain.is_empty() || !self.client.outlet.is_empty();
         self.receiving == RequestState::Head
-            && self.leg.is_none()
+            && self.servers.leg.is_none()
             && !holds
-            && !self.closing
+            && !self.end.is_closing()
             && !self.is_handshaking()
     }
 
@@ -347,11 +349,11 @@ impl Connection {
     /// Input that the client, and the server, have yet to send: how soon it is stashed depends on
     /// ([`AckGate::is_stalled`](evergate_replication::AckGate::is_stalled)).
     pub fn input_boundaries(&self) -> [InputBoundary; 2] {
-        let client = !self.raw.is_empty() || !self.plain.is_empty();
-        let server = self.leg.as_ref().is_some_and(|leg| !leg.raw.is_empty() || !leg.held.is_empty());
+        let client = !self.client.raw.is_empty() || !self.client.plain.is_empty();
+        let server = self.servers.leg.as_ref().is_some_and(|leg| !leg.raw.is_empty() || !leg.held.is_empty());
         let held = self.remote.as_ref().is_some_and(|remote| self.is_held_up(remote));
-        let replays_up = self.leg.as_ref().is_some_and(|leg| leg.replay.is_some());
-        let rest = if self.leg.is_some() { InputBoundary::Open } else { InputBoundary::Whole };
+        let replays_up = self.servers.leg.as_ref().is_some_and(|leg| leg.replay.is_some());
+        let rest = if self.servers.leg.is_some() { InputBoundary::Open } else { InputBoundary::Whole };
         let or = |partial, rest| if partial { InputBoundary::Partial } else { rest };
         [or(client || replays_up, InputBoundary::Open), or(server || held, rest)]
     }
@@ -360,7 +362,9 @@ impl Connection {
     /// has yet to acknowledge does so later.
     fn is_held_up(&self, remote: &Replication) -> bool {
         match remote.is_repeating() {
-            true => (remote.replays() || !remote.hold.is_empty()) && remote.client_acked >= self.out_pos,
+            true => {
+                (remote.replays() || !remote.hold.is_empty()) && remote.client_acked >= self.client.out_pos
+            }
             false => !remote.hold.is_empty(),
         }
     }
@@ -368,7 +372,7 @@ impl Connection {
     /// A stall: the client's input has waited unacknowledged for so long that it must be stashed with the backups.
     pub fn handle_client_stall(&mut self, io: &mut Io<'_>) {
         self.catch_up(io);
-        let received = self.in_pos + self.raw.len() as u64;
+        let received = self.client.in_pos + self.client.raw.len() as u64;
         if let Some(remote) = &mut self.remote {
             remote.stash(Side::Client, received);
         }
@@ -384,7 +388,7 @@ impl Connection {
             remote.checkpoint_server_late();
             // The newest one is kept although its response has ended: the client lacks some of it.
             let of_parted = remote.parting().map(|(leg, ..)| leg);
-            if let Some(leg) = self.leg.as_ref().map(|leg| leg.id).or(of_parted) {
+            if let Some(leg) = self.servers.leg.as_ref().map(|leg| leg.id).or(of_parted) {
                 remote.stash(Side::Server(leg), u64::MAX);
             }
         }
@@ -436,7 +440,7 @@ impl Connection {
     /// Retains server bytes at `range` of the slots until they are acknowledged. The `held` bytes before them are not
     /// counted in the leg's position yet.
     pub(crate) fn retain_server(&mut self, io: &mut Io<'_>, held: usize, range: std::ops::Range<usize>) {
-        if let (Some(remote), Some(leg)) = (&mut self.remote, &self.leg) {
+        if let (Some(remote), Some(leg)) = (&mut self.remote, &self.servers.leg) {
             let left = match self.answering {
                 ResponseState::Body(Body::Length { left }) => Some(left),
                 _ => None,
@@ -448,11 +452,12 @@ impl Connection {
 
     /// The client may acknowledge what was sent so far.
     pub(crate) fn note_record_end(&mut self) {
-        let tx = match &self.tls {
+        let tx = match &self.client.tls {
             ClientTls::Open(records) => position(records.tx()),
             _ => RecordPosition::default(),
         };
-        let (output, plain, answered) = (self.out_pos, self.plain_pos, self.answered);
+        let (output, plain, answered) =
+            (self.client.out_pos, self.client.plain_pos, self.client.answered_keys);
         let last = self.answering == ResponseState::Ended;
         if let Some(remote) = &mut self.remote {
             remote.push_record_end(RecordEnd { output, tx, plain, answered, last });
@@ -461,8 +466,8 @@ impl Connection {
 
     /// Plaintext position after everything generated, framed or not.
     pub(crate) fn generated_plain(&self) -> u64 {
-        self.remote.as_ref().map_or(self.plain_pos, |remote| {
-            self.plain_pos.saturating_sub(remote.skip) + remote.hold.len() as u64
+        self.remote.as_ref().map_or(self.client.plain_pos, |remote| {
+            self.client.plain_pos.saturating_sub(remote.skip) + remote.hold.len() as u64
         })
     }
 
@@ -471,7 +476,7 @@ impl Connection {
         let plain = self.generated_plain();
         let begun = |leg: &ServerLeg| leg.answered || self.answering == ResponseState::Ended;
         let whole = |leg: &ServerLeg| leg.held.is_empty() && leg.is_restartable();
-        let Some(leg) = self.leg.as_ref().filter(|leg| begun(leg) && whole(leg)) else { return };
+        let Some(leg) = self.servers.leg.as_ref().filter(|leg| begun(leg) && whole(leg)) else { return };
         if self.remote.as_ref().is_some_and(|remote| !remote.is_repeating() && !remote.hold.is_empty()) {
             return; // the place before what is held is noted, and a record ends there
         }
@@ -496,14 +501,14 @@ impl Connection {
     }
 
     pub(crate) fn replicate_server_end(&mut self) {
-        if let (Some(remote), Some(leg)) = (&mut self.remote, &self.leg) {
+        if let (Some(remote), Some(leg)) = (&mut self.remote, &self.servers.leg) {
             remote.log.push(Entry::ServerEnd { leg: leg.id, position: leg.in_pos });
         }
     }
 
     /// The end of a tunnel's TLS server comes before its FIN: the backups get all up to it.
     pub(crate) fn stash_server_end(&mut self) {
-        let (Some(remote), Some(leg)) = (&mut self.remote, &self.leg) else { return };
+        let (Some(remote), Some(leg)) = (&mut self.remote, &self.servers.leg) else { return };
         if leg.is_tls() {
             remote.stash(Side::Server(leg.id), u64::MAX);
         }
@@ -512,7 +517,7 @@ impl Connection {
 
     /// Bytes of a TLS server behind its end may be acknowledged, its FIN too.
     pub(crate) fn pass_over_server(&mut self) {
-        if let (Some(remote), Some(leg)) = (&mut self.remote, &mut self.leg)
+        if let (Some(remote), Some(leg)) = (&mut self.remote, &mut self.servers.leg)
             && leg.is_tls()
         {
             leg.raw.clear();

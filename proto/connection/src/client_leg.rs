@@ -1,10 +1,92 @@
 //! The client leg's input: hello, handshake, records, and the plaintext they carry.
 
 use crate::Io;
-use crate::connection::{ClientTls, Connection, RequestState, Timer};
+use crate::connection::{Connection, RequestState};
+use crate::outlet::Outlet;
+use crate::timers::Timer;
+use crate::tls_info::TlsInfo;
 use evergate_base::Micros;
 use evergate_replication::RecordKind;
-use evergate_tls::{Opened, alert, record_len};
+use evergate_tls::{Handshake, Opened, Records, alert, record_len};
+use zeroize::Zeroizing;
+
+/// The client leg's cryptographic state.
+pub(crate) enum ClientTls {
+    /// No TLS: plaintext is the wire.
+    Plain,
+    /// Waiting for a whole ClientHello.
+    Hello(Box<(Zeroizing<[u8; 32]>, u64)>),
+    /// Handshake under way.
+    Shaking(Box<Handshake>),
+    /// Records.
+    Open(Box<Records>),
+}
+
+impl std::fmt::Debug for ClientTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            ClientTls::Plain => "Plain",
+            ClientTls::Hello(_) => "Hello",
+            ClientTls::Shaking(_) => "Shaking",
+            ClientTls::Open(_) => "Open",
+        })
+    }
+}
+
+/// The client's TCP connection: its TLS, its bytes on their way in and out, and how far both directions have come.
+#[derive(Debug)]
+pub(crate) struct ClientLeg {
+    pub(crate) tls: ClientTls,
+    /// Properties of the TLS session, from the end of the handshake on.
+    pub(crate) info: Option<Box<TlsInfo>>,
+    /// Bytes as received, not decrypted yet.
+    pub(crate) raw: Vec<u8>,
+    /// Plaintext not consumed yet: a partial head, or input that waits for the server leg or the previous response.
+    pub(crate) plain: Vec<u8>,
+    /// Bytes of `plain` already searched for the end of a head.
+    pub(crate) scanned: usize,
+    /// Raw input position after everything decrypted.
+    pub(crate) in_pos: u64,
+    /// Cipher output position after everything sealed.
+    pub(crate) out_pos: u64,
+    /// Plaintext position after everything sealed.
+    pub(crate) plain_pos: u64,
+    /// The client's key generation whose KeyUpdate request is answered.
+    pub(crate) answered_keys: u32,
+    /// Session tickets, held back to leave with the first response; counted as sent.
+    pub(crate) tickets: Vec<u8>,
+    /// Output that waits for the socket, or for the backups.
+    pub(crate) outlet: Outlet,
+    /// The client's FIN is taken.
+    pub(crate) ended: bool,
+    /// The client's records make no sense any more: its bytes are dropped unread.
+    pub(crate) ignores_input: bool,
+    /// The client asked for the end after this response, and has sent nothing behind its request. Not part of an
+    /// upgrade state: a process that does not know it waits for the client's end.
+    pub(crate) done: bool,
+}
+
+impl ClientLeg {
+    /// The leg of a connection that was just accepted.
+    pub(crate) fn new(tls: ClientTls) -> ClientLeg {
+        ClientLeg {
+            tls,
+            info: None,
+            raw: Vec::new(),
+            plain: Vec::new(),
+            scanned: 0,
+            in_pos: 0,
+            out_pos: 0,
+            plain_pos: 0,
+            answered_keys: 0,
+            tickets: Vec::new(),
+            outlet: Outlet::default(),
+            ended: false,
+            ignores_input: false,
+            done: false,
+        }
+    }
+}
 
 /// Where plaintext lies: in the worker's input buffer at an offset, or in memory of our own that must be copied.
 #[derive(Clone, Copy)]
@@ -21,16 +103,16 @@ pub(crate) fn seconds(now: Micros) -> u32 {
 impl Connection {
     /// The client's bytes: `scratch.input[..n]`, of which the first were put there by `begin_client_read`.
     pub fn handle_client_data(&mut self, io: &mut Io<'_>, n: usize) {
-        let held = self.raw.len();
+        let held = self.client.raw.len();
         if let Some(remote) = &mut self.remote {
-            remote.client_input.append(self.in_pos + held as u64, &io.scratch.input[held..n]);
+            remote.client_input.append(self.client.in_pos + held as u64, &io.scratch.input[held..n]);
         }
-        self.raw.clear();
+        self.client.raw.clear();
         let mut input = std::mem::take(&mut io.scratch.input);
         let used = self.take_client(io, &mut input[..n]);
         self.keep_raw(&input[used..n]);
         io.scratch.input = input;
-        if !self.raw.is_empty() {
+        if !self.client.raw.is_empty() {
             self.begin_head(io);
         }
         self.linger_on(io);
@@ -42,35 +124,38 @@ impl Connection {
 
     /// Something of the next request has come.
     fn begin_head(&mut self, io: &Io<'_>) {
-        if self.receiving == RequestState::Head && self.timer == Timer::KeepAlive {
+        if self.receiving == RequestState::Head && self.deadline.timer == Timer::KeepAlive {
             self.arm(Timer::RequestHead, io.now);
         }
     }
 
     /// Part of a record has arrived: a client that sends a long record slowly makes progress too.
     fn note_partial(&mut self, io: &mut Io<'_>, bytes: usize) {
-        let is_open = matches!(self.tls, ClientTls::Open(_));
-        if is_open && self.timer == Timer::RequestBody && self.takes_input() {
+        let is_open = matches!(self.client.tls, ClientTls::Open(_));
+        if is_open && self.deadline.timer == Timer::RequestBody && self.takes_input() {
             self.progress(Timer::RequestBody, bytes, io.now);
         }
     }
 
     fn keep_raw(&mut self, rest: &[u8]) {
         if rest.is_empty() {
-            if self.raw.is_empty() && self.raw.capacity() > 0 {
-                self.raw = Vec::new(); // an idle connection holds no buffer
+            if self.client.raw.is_empty() && self.client.raw.capacity() > 0 {
+                self.client.raw = Vec::new(); // an idle connection holds no buffer
             }
         } else {
-            self.raw.extend_from_slice(rest);
+            self.client.raw.extend_from_slice(rest);
         }
     }
 
     /// Processes input that was buffered because it had nowhere to go.
     pub(crate) fn resume_client(&mut self, io: &mut Io<'_>) {
-        if !self.plain.is_empty() {
+        if !self.client.plain.is_empty() {
             self.consume_buffered(io);
         }
-        if !self.plain_blocks() && !self.raw.is_empty() && matches!(self.tls, ClientTls::Open(_)) {
+        if !self.plain_blocks()
+            && !self.client.raw.is_empty()
+            && matches!(self.client.tls, ClientTls::Open(_))
+        {
             self.take_leftover(io);
         }
     }
@@ -79,20 +164,20 @@ impl Connection {
     /// complete head or a body prefix.
     fn plain_blocks(&self) -> bool {
         let grows = matches!(self.receiving, RequestState::Head | RequestState::Prefix) && self.takes_input();
-        !self.plain.is_empty() && !grows
+        !self.client.plain.is_empty() && !grows
     }
 
     /// Consumes as much of `input` as the state allows; returns the bytes used.
     fn take_client(&mut self, io: &mut Io<'_>, input: &mut [u8]) -> usize {
         let mut at = 0;
         loop {
-            if self.closed || self.ignores_input {
-                self.in_pos += (input.len() - at) as u64;
+            if self.end.is_closed() || self.client.ignores_input {
+                self.client.in_pos += (input.len() - at) as u64;
                 return input.len();
             }
-            let step = match &self.tls {
+            let step = match &self.client.tls {
                 ClientTls::Plain => {
-                    self.in_pos += (input.len() - at) as u64;
+                    self.client.in_pos += (input.len() - at) as u64;
                     let used = self.take_plaintext(io, &input[at..], Place::Input(at));
                     debug_assert!(used <= input.len() - at);
                     return input.len();
@@ -113,7 +198,7 @@ impl Connection {
 
     /// Bytes that came with the handshake's end; the input buffer is on loan, so they are handled where they lie.
     pub(crate) fn take_leftover(&mut self, io: &mut Io<'_>) {
-        let mut raw = std::mem::take(&mut self.raw);
+        let mut raw = std::mem::take(&mut self.client.raw);
         let mut at = 0;
         while let Some(used) = self.take_record_from(io, &mut raw, at, false) {
             if used == 0 {
@@ -122,7 +207,7 @@ impl Connection {
             at += used;
         }
         raw.drain(..at);
-        self.raw = raw;
+        self.client.raw = raw;
     }
 
     fn take_record(&mut self, io: &mut Io<'_>, input: &mut [u8], at: usize) -> Option<usize> {
@@ -137,7 +222,7 @@ impl Connection {
         at: usize,
         shared: bool,
     ) -> Option<usize> {
-        if !self.closing && (self.plain_blocks() || !self.takes_input() || self.request_waits()) {
+        if !self.end.is_closing() && (self.plain_blocks() || !self.takes_input() || self.request_waits()) {
             return None;
         }
         let head: &[u8; 5] = input.get(at..at + 5)?.try_into().ok()?;
@@ -149,12 +234,12 @@ impl Connection {
             }
         };
         let record = input.get_mut(at..at + len)?;
-        let ClientTls::Open(records) = &mut self.tls else { return None };
-        let (rx, position) = (records.rx(), self.in_pos);
+        let ClientTls::Open(records) = &mut self.client.tls else { return None };
+        let (rx, position) = (records.rx(), self.client.in_pos);
         records.forgive(seconds(io.now));
         match records.open(record) {
             Ok(Opened::Data(range)) => {
-                self.in_pos += len as u64;
+                self.client.in_pos += len as u64;
                 let (mut start, end) = (at + range.start, at + range.end);
                 if let Some(remote) = &mut self.remote {
                     remote.note_record(position, rx, end - start);
@@ -164,21 +249,21 @@ impl Connection {
                 self.take_plaintext(io, &input[start..end], place);
             }
             Ok(Opened::KeyUpdate { requested }) => {
-                self.in_pos += len as u64;
+                self.client.in_pos += len as u64;
                 let generation = records.rx().generation;
                 if requested {
                     self.owe_key_update(io, generation);
                 }
             }
             Ok(Opened::Alert { fatal, description }) => {
-                self.in_pos += len as u64;
+                self.client.in_pos += len as u64;
                 self.handle_client_alert(io, fatal, description);
             }
             Ok(Opened::Renegotiation) => {
-                self.in_pos += len as u64;
+                self.client.in_pos += len as u64;
                 self.refuse_renegotiation(io);
             }
-            Ok(Opened::Ignored) => self.in_pos += len as u64,
+            Ok(Opened::Ignored) => self.client.in_pos += len as u64,
             Err(error) => {
                 self.fail_records(io, error.alert());
                 return None;
@@ -208,8 +293,8 @@ impl Connection {
     /// read that [`Connection::wants_client`] asked for found the end.
     pub fn handle_client_end(&mut self, io: &mut Io<'_>) {
         self.catch_up(io);
-        if !self.client_ended {
-            self.client_ended = true;
+        if !self.client.ended {
+            self.client.ended = true;
             self.end_of_client(io);
         }
         self.finish_call(io);
@@ -219,29 +304,31 @@ impl Connection {
     /// find it in its socket.
     pub fn handle_client_ended_before(&mut self, io: &mut Io<'_>) {
         self.catch_up(io);
-        self.client_ended = true;
+        self.client.ended = true;
         self.finish_call(io);
     }
 
     /// The client's stream has ended: by close_notify, or by FIN where there is no TLS.
     fn end_of_client(&mut self, io: &mut Io<'_>) {
-        if self.closing {
+        if self.end.is_closing() {
             return;
         }
         match self.receiving {
-            RequestState::Tunnel if self.leg.is_some() && !self.is_handshaking() => {
+            RequestState::Tunnel if self.servers.leg.is_some() && !self.is_handshaking() => {
                 self.receiving = RequestState::Ended;
                 self.shutdown_server(io);
             }
-            RequestState::Head if self.leg.is_some() || self.request != self.response => {
+            RequestState::Head if self.servers.leg.is_some() || self.request != self.response => {
                 // The request is complete: the client may only have closed its sending side.
                 self.receiving = RequestState::Ended;
                 self.last_response = true;
             }
-            RequestState::Ended if self.leg.is_some() => self.last_response = true,
-            RequestState::Head if self.plain.is_empty() && !self.is_handshaking() => self.end_orderly(io, ""),
+            RequestState::Ended if self.servers.leg.is_some() => self.last_response = true,
+            RequestState::Head if self.client.plain.is_empty() && !self.is_handshaking() => {
+                self.end_orderly(io, "")
+            }
             // A port scan gets no log line.
-            _ if self.in_pos == 0 && self.raw.is_empty() => self.end_abruptly(io, ""),
+            _ if self.client.in_pos == 0 && self.client.raw.is_empty() => self.end_abruptly(io, ""),
             _ => self.end_abruptly(io, "client_gone"),
         }
     }
@@ -252,18 +339,18 @@ impl Connection {
             self.consumed_plain(data.len());
             return data.len();
         }
-        if self.plain.is_empty() {
+        if self.client.plain.is_empty() {
             let used = self.consume(io, data, place);
             if used < data.len() {
-                self.plain.extend_from_slice(&data[used..]);
+                self.client.plain.extend_from_slice(&data[used..]);
             }
         } else {
-            self.plain.extend_from_slice(data);
+            self.client.plain.extend_from_slice(data);
             self.consume_buffered(io);
         }
-        if self.plain.is_empty() {
-            if self.plain.capacity() > 0 {
-                self.plain = Vec::new();
+        if self.client.plain.is_empty() {
+            if self.client.plain.capacity() > 0 {
+                self.client.plain = Vec::new();
             }
         } else {
             self.begin_head(io);
@@ -272,13 +359,13 @@ impl Connection {
     }
 
     fn consume_buffered(&mut self, io: &mut Io<'_>) {
-        let mut plain = std::mem::take(&mut self.plain);
+        let mut plain = std::mem::take(&mut self.client.plain);
         let used = self.consume(io, &plain, Place::Elsewhere);
         if used > 0 {
             plain.drain(..used);
         }
         if !plain.is_empty() && self.receiving != RequestState::Ended {
-            self.plain = plain;
+            self.client.plain = plain;
         }
     }
 
@@ -292,13 +379,13 @@ impl Connection {
     /// connection that repeats records sends none: the warning may be among them, and a client may be left without.
     fn refuse_renegotiation(&mut self, io: &mut Io<'_>) {
         let repeats = self.remote.as_ref().is_some_and(|remote| remote.is_repeating());
-        if !repeats && !self.closing && !self.down_ended {
+        if !repeats && !self.end.is_closing() && !self.end.is_sent() {
             self.send_alert(io, alert::NO_RENEGOTIATION);
         }
     }
 
     pub(crate) fn owe_key_update(&mut self, io: &mut Io<'_>, generation: u32) {
-        if generation <= self.answered || self.closing || self.down_ended {
+        if generation <= self.client.answered_keys || self.end.is_closing() || self.end.is_sent() {
             return;
         }
         match self.remote.as_mut().filter(|remote| remote.is_repeating()) {
@@ -308,8 +395,8 @@ impl Connection {
     }
 
     pub(crate) fn send_key_update(&mut self, io: &mut Io<'_>, answers: u32) {
-        self.answered = self.answered.max(answers);
-        let ClientTls::Open(records) = &mut self.tls else { return };
+        self.client.answered_keys = self.client.answered_keys.max(answers);
+        let ClientTls::Open(records) = &mut self.client.tls else { return };
         let first = records.tx();
         let mut out = Vec::new();
         records.seal_key_update(false, &mut out);

@@ -1,10 +1,12 @@
 //! Ends: answers of our own, orderly and abrupt closes, timeouts, and what follows every call.
 
-use crate::connection::{ClientTls, Connection, RequestState, ResponseState, Timer};
+use crate::client_leg::ClientTls;
+use crate::connection::{Connection, RequestState, ResponseState};
 use crate::framing::tag_of;
 use crate::request::CONTINUE;
 use crate::routing;
 use crate::server_leg::Failure;
+use crate::timers::Timer;
 use crate::{Effect, Io};
 use evergate_http::After;
 use evergate_replication::{Entry, RecordKind};
@@ -25,18 +27,82 @@ const DETAIL_BYTES_MAX: usize = 200;
 /// The reason of an end because of a PROXY protocol header.
 pub(crate) const PROXY_HEADER: &str = "proxy_protocol_unexpected";
 
+/// How far our end of the client's stream has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum End {
+    /// More may be sent.
+    #[default]
+    Open,
+    /// A tunnel's server has ended: the client has our end, and may still send.
+    HalfClosed,
+    /// The connection has ended in order: the client's input is dropped until its end.
+    Closing,
+    /// Nothing of the connection is left to do.
+    Closed {
+        /// It was closing before.
+        in_order: bool,
+    },
+}
+
+impl End {
+    /// End of an imported connection, which is not closed.
+    pub(crate) fn of(closing: bool, sent: bool) -> End {
+        match (closing, sent) {
+            (true, _) => End::Closing,
+            (false, true) => End::HalfClosed,
+            (false, false) => End::Open,
+        }
+    }
+
+    /// Whether the connection has ended in order.
+    pub(crate) fn is_closing(self) -> bool {
+        matches!(self, End::Closing | End::Closed { in_order: true })
+    }
+
+    /// Whether nothing of the connection is left to do.
+    pub(crate) fn is_closed(self) -> bool {
+        matches!(self, End::Closed { .. })
+    }
+
+    /// Whether nothing more is sent to the client.
+    pub(crate) fn is_sent(self) -> bool {
+        self != End::Open
+    }
+
+    /// A tunnel's server has ended. Returns whether the end is yet to be sent.
+    fn half_close(&mut self) -> bool {
+        let open = *self == End::Open;
+        if open {
+            *self = End::HalfClosed;
+        }
+        open
+    }
+
+    /// The connection ends in order. Returns whether the end is yet to be sent.
+    fn begin(&mut self) -> bool {
+        let open = *self == End::Open;
+        *self = if self.is_closed() { End::Closed { in_order: true } } else { End::Closing };
+        open
+    }
+
+    /// Nothing is left to do.
+    pub(crate) fn close(&mut self) {
+        *self = End::Closed { in_order: self.is_closing() };
+    }
+}
+
 impl Connection {
     /// Answers with an error. The connection stays open when its request was received whole and was meant for a server:
     /// a failing server then costs clients no handshakes (with backups: when the request has no body). Else it closes.
     /// When part of a response has left already, the connection breaks.
     pub(crate) fn refuse(&mut self, io: &mut Io<'_>, status: u16, reason: &'static str) {
-        let unread = self.log.is_none() && self.leg.is_none();
-        let to_head = unread && self.plain.starts_with(b"HEAD ");
+        let unread = self.log.is_none() && self.servers.leg.is_none();
+        let to_head = unread && self.client.plain.starts_with(b"HEAD ");
         if self.log.is_none() {
             self.begin_log(io, None);
-            let reported = std::mem::take(&mut self.plain);
+            let reported = std::mem::take(&mut self.client.plain);
             self.log_line_of(&reported);
-            self.plain = reported;
+            self.client.plain = reported;
         }
         self.refuse_to(io, (status, reason), to_head);
     }
@@ -50,7 +116,7 @@ impl Connection {
 
     fn refuse_to(&mut self, io: &mut Io<'_>, (status, reason): (u16, &'static str), to_head: bool) {
         let mut bytes = Vec::new();
-        let Some(leg) = &self.leg else {
+        let Some(leg) = &self.servers.leg else {
             evergate_http::error_response(&mut bytes, status, reason, After::Close, to_head, &[]);
             return self.generate(io, status, reason, &bytes, true);
         };
@@ -58,7 +124,7 @@ impl Connection {
         // here.
         let (flags, alone) = (leg.route.flags, self.remote.is_none());
         let unread = match self.receiving {
-            RequestState::Body(body) if alone && self.is_whole_in(body, &self.plain) => Some(body),
+            RequestState::Body(body) if alone && self.is_whole_in(body, &self.client.plain) => Some(body),
             _ => None,
         };
         let whole = if alone { unread.is_some() || self.request > self.response } else { flags.bodiless };
@@ -72,7 +138,7 @@ impl Connection {
         let (fields, _) = routing::response_edits(&self.snapshot.rules, leg.rules.iter().copied());
         evergate_http::error_response(&mut bytes, status, reason, after, flags.head, &fields);
         self.generate(io, status, reason, &bytes, ends);
-        if let Some(body) = unread.filter(|_| !self.closing && !self.closed) {
+        if let Some(body) = unread.filter(|_| !self.end.is_closing() && !self.end.is_closed()) {
             self.receiving = RequestState::Skip(body);
             let timer = self.natural_timer();
             self.arm(timer, io.now);
@@ -90,17 +156,20 @@ impl Connection {
         close: bool,
     ) {
         // Another node knows no interim responses, and would write this without them.
-        let spoken =
-            self.leg.as_ref().is_some_and(|leg| leg.answered && !(leg.interim && self.remote.is_none()));
+        let spoken = self
+            .servers
+            .leg
+            .as_ref()
+            .is_some_and(|leg| leg.answered && !(leg.interim && self.remote.is_none()));
         let begun = self.answering != ResponseState::Head || spoken;
-        let out_pos = self.out_pos;
+        let out_pos = self.client.out_pos;
         let decided =
             self.remote.as_ref().is_some_and(|remote| remote.has_begun() || remote.has_sent(out_pos));
-        if begun || decided || self.closing || !self.may_ask() {
+        if begun || decided || self.end.is_closing() || !self.may_ask() {
             return self.end_abruptly(io, reason);
         }
         self.status = (status, reason);
-        self.status_pool = self.leg.as_ref().map(|leg| leg.pool);
+        self.status_pool = self.servers.leg.as_ref().map(|leg| leg.pool);
         if let Some(log) = &mut self.log {
             log.status = status;
             log.reason = reason;
@@ -124,14 +193,14 @@ impl Connection {
         self.note_message_end();
         if close {
             self.end_orderly(io, "");
-        } else if !self.closed {
+        } else if !self.end.is_closed() {
             self.arm(Timer::KeepAlive, io.now);
         }
     }
 
     /// Ends our side in order: close_notify where there is TLS, then FIN; then waits for the client's end.
     pub(crate) fn end_orderly(&mut self, io: &mut Io<'_>, reason: &'static str) {
-        if self.closing || self.closed {
+        if self.end.is_closing() || self.end.is_closed() {
             return;
         }
         self.end_after_replay(io, alert::CLOSE_NOTIFY, reason);
@@ -147,7 +216,7 @@ impl Connection {
 
     /// Ends our side with this alert as the last record.
     pub(crate) fn end_with_alert(&mut self, io: &mut Io<'_>, description: u8, reason: &'static str) {
-        if !self.down_ended {
+        if !self.end.is_sent() {
             self.send_alert(io, description);
         }
         self.end_after_alert(io, reason);
@@ -157,7 +226,7 @@ impl Connection {
         if ends(description) && description != alert::CLOSE_NOTIFY {
             self.withdraw_session(io);
         }
-        let ClientTls::Open(records) = &mut self.tls else { return };
+        let ClientTls::Open(records) = &mut self.client.tls else { return };
         let first = records.tx();
         let mut out = Vec::new();
         records.seal_alert(description, &mut out);
@@ -185,7 +254,7 @@ impl Connection {
             // More was sent the first time: an alert now would reuse a nonce.
             return self.end_abruptly(io, "response_replay_mismatch");
         }
-        if !self.down_ended {
+        if !self.end.is_sent() {
             self.send_alert(io, alert::CLOSE_NOTIFY);
             self.shutdown_client(io);
         }
@@ -193,14 +262,14 @@ impl Connection {
 
     /// FIN to the client, once.
     pub(crate) fn shutdown_client(&mut self, io: &mut Io<'_>) {
-        if !std::mem::replace(&mut self.down_ended, true) {
+        if self.end.half_close() {
             self.when_replicated(io, Effect::ShutdownClient);
         }
     }
 
     /// FIN to the server: a tunnel's client has ended. Also called when a leg opens too late for that moment.
     pub(crate) fn shutdown_server(&mut self, io: &mut Io<'_>) {
-        if !self.leg.as_ref().is_some_and(|leg| leg.is_open()) {
+        if !self.servers.leg.as_ref().is_some_and(|leg| leg.is_open()) {
             return;
         }
         self.seal_end_up(io);
@@ -227,22 +296,24 @@ impl Connection {
         self.log_request(io, reason);
         self.release_leg(io, false);
         self.release_bound(io);
-        let waiting = !self.plain.is_empty() || !self.raw.is_empty();
-        self.client_done &= self.receiving == RequestState::Head && !waiting && !self.ignores_input;
-        self.closing = true;
+        let waiting = !self.client.plain.is_empty() || !self.client.raw.is_empty();
+        self.client.done &= self.receiving == RequestState::Head && !waiting && !self.client.ignores_input;
+        let unsent = self.end.begin();
         self.receiving = RequestState::Ended;
         self.answering = ResponseState::Ended;
         self.forget_plain();
-        self.shutdown_client(io);
-        self.began = io.now;
+        if unsent {
+            self.when_replicated(io, Effect::ShutdownClient);
+        }
+        self.deadline.began = io.now;
         self.arm(Timer::Linger, io.now);
     }
 
     /// The client keeps sending what no server wants. Closing now would send RST, which could destroy an answer that
     /// the client has not read. Bound: as long as a peer may take nothing.
     pub(crate) fn linger_on(&mut self, io: &Io<'_>) {
-        let is_early = io.now.since(self.began) < self.snapshot.timeouts.write_stall;
-        if self.timer == Timer::Linger && is_early && !self.closed {
+        let is_early = io.now.since(self.deadline.began) < self.snapshot.timeouts.write_stall;
+        if self.deadline.timer == Timer::Linger && is_early && !self.end.is_closed() {
             self.arm(Timer::Linger, io.now);
         }
     }
@@ -251,12 +322,13 @@ impl Connection {
     /// its own end is still expected. When that end is a TLS alert, a reset answers it, and the client has read
     /// everything. A replicated connection waits.
     pub fn closes_at_once(&self) -> bool {
-        self.closing && self.client_done && self.remote.is_none()
+        self.end.is_closing() && self.client.done && self.remote.is_none()
     }
 
     /// An end that no request has a line for gets one of its own.
     pub(crate) fn begin_log_of_end(&mut self, io: &mut Io<'_>, reason: &str) {
-        if self.log.is_none() && !reason.is_empty() && self.request == self.response && !self.closing {
+        if self.log.is_none() && !reason.is_empty() && self.request == self.response && !self.end.is_closing()
+        {
             self.begin_log(io, None);
         }
     }
@@ -272,7 +344,7 @@ impl Connection {
     pub(crate) fn end_handshake(&mut self, io: &mut Io<'_>, error: &HandshakeError) {
         const REASON: &str = "tls_handshake";
         self.begin_log_of_end(io, REASON);
-        let name = match &self.tls {
+        let name = match &self.client.tls {
             ClientTls::Shaking(handshake) => handshake.server_name(),
             _ => None,
         };
@@ -289,7 +361,7 @@ impl Connection {
             _ => "tls_handshake",
         };
         let Some(description) = error.alert() else { return self.end_abruptly(io, reason) };
-        self.tls = ClientTls::Plain;
+        self.client.tls = ClientTls::Plain;
         self.receiving = RequestState::Ended;
         self.begin_log_of_end(io, reason);
         self.explain(error);
@@ -302,14 +374,14 @@ impl Connection {
     }
 
     fn forget_plain(&mut self) {
-        let plain = std::mem::take(&mut self.plain);
+        let plain = std::mem::take(&mut self.client.plain);
         if let Some(remote) = &mut self.remote {
             remote.consumed(plain.len() as u64);
         }
     }
 
     fn replicate_close(&mut self, abort: bool) {
-        let plain = self.plain_pos;
+        let plain = self.client.plain_pos;
         if let Some(remote) = self.remote.as_mut().filter(|remote| abort || !remote.closed) {
             remote.flush_run();
             remote.closed = true;
@@ -323,26 +395,26 @@ impl Connection {
 
     /// Breaks the connection: RST, nothing more is sent. In a tunnel that goes for its server too.
     pub(crate) fn end_abruptly(&mut self, io: &mut Io<'_>, reason: &'static str) {
-        if self.closed {
+        if self.end.is_closed() {
             return;
         }
         self.replicate_close(true);
         self.begin_log_of_end(io, reason);
         self.log_request(io, reason);
         self.break_tunnel(io);
-        if let Some(leg) = self.leg.as_mut().filter(|_| self.remote.is_some()) {
+        if let Some(leg) = self.servers.leg.as_mut().filter(|_| self.remote.is_some()) {
             leg.abandoned = true; // a backup that lacks the abort may seal what it has stashed at the same position
         }
         self.release_leg(io, false);
         self.release_bound(io);
-        self.down.clear();
+        self.client.outlet.clear();
         self.close(io, true);
     }
 
     /// A tunnel's server is not to take what it has for all there is.
     fn break_tunnel(&mut self, io: &mut Io<'_>) {
         let tunnel = self.receiving == RequestState::Tunnel || self.answering == ResponseState::Tunnel;
-        if let Some(leg) = self.leg.as_mut().filter(|leg| tunnel && leg.is_open()) {
+        if let Some(leg) = self.servers.leg.as_mut().filter(|leg| tunnel && leg.is_open()) {
             leg.abandoned = true; // close_notify would make what the server has look whole
             io.effects.push(Effect::ResetServer { leg: leg.id });
         }
@@ -351,9 +423,9 @@ impl Connection {
     /// The client's record layer failed: a fatal alert, then the end. An attacker on the path may have cut or changed
     /// the stream, so a tunnel's server receives RST.
     pub(crate) fn fail_records(&mut self, io: &mut Io<'_>, description: impl Into<Option<u8>>) {
-        self.ignores_input = true;
+        self.client.ignores_input = true;
         match description.into() {
-            _ if self.closing => {} // it has our end already; a reset could destroy what it has not read yet
+            _ if self.end.is_closing() => {} // it has our end already; a reset could destroy what it has not read yet
             Some(description) => {
                 self.break_tunnel(io);
                 self.end_after_replay(io, description, "tls_record");
@@ -365,17 +437,19 @@ impl Connection {
     /// The deadline has passed.
     pub fn handle_timeout(&mut self, io: &mut Io<'_>) {
         self.catch_up(io);
-        if io.now < self.deadline || self.closed {
+        if io.now < self.deadline.at || self.end.is_closed() {
             return;
         }
         let waits = self.is_stuck() && self.is_stuck_for_slow_peers(io.now);
-        match self.timer {
+        match self.deadline.timer {
             _ if waits => {}
             // An orderly end would have to follow records whose content will never come.
             timer if timer != Timer::Linger && self.is_stuck() => self.end_abruptly(io, "replay_stalled"),
-            Timer::None => self.deadline = evergate_base::Micros(u64::MAX),
+            Timer::None => self.deadline.at = evergate_base::Micros(u64::MAX),
             Timer::Handshake => self.end_abruptly(io, "handshake_timeout"),
-            Timer::RequestHead if self.plain.is_empty() && self.raw.is_empty() => self.end_orderly(io, ""),
+            Timer::RequestHead if self.client.plain.is_empty() && self.client.raw.is_empty() => {
+                self.end_orderly(io, "")
+            }
             Timer::RequestHead => self.refuse(io, 408, "request_head_timeout"),
             Timer::RequestBody => self.refuse(io, 408, "request_body_timeout"),
             Timer::KeepAlive => self.end_orderly(io, ""),
@@ -389,7 +463,7 @@ impl Connection {
             }
             Timer::Tunnel if self.tunnel_is_over() => self.arm(Timer::WriteStall, io.now),
             Timer::Tunnel => self.end_orderly(io, "tunnel_idle"),
-            Timer::WriteStall if self.closing && self.is_drained() => self.close(io, false),
+            Timer::WriteStall if self.end.is_closing() && self.is_drained() => self.close(io, false),
             Timer::WriteStall if !self.is_blocked() => {
                 let timer = self.natural_timer();
                 self.arm(timer, io.now);
@@ -423,7 +497,7 @@ impl Connection {
     pub fn handle_abort(&mut self, io: &mut Io<'_>, reason: &'static str) {
         self.catch_up(io);
         // A peer that closes behind our end without waiting has lost nothing.
-        let reason = if self.closing && reason == "client_reset" { "" } else { reason };
+        let reason = if self.end.is_closing() && reason == "client_reset" { "" } else { reason };
         self.end_abruptly(io, reason);
         self.finish_call(io);
     }
@@ -431,7 +505,15 @@ impl Connection {
     /// What follows every call: tickets leave with the first output, layouts are queued, buffered input is processed.
     pub(crate) fn finish_call(&mut self, io: &mut Io<'_>) {
         let place = |c: &Connection| {
-            (c.plain.len(), c.raw.len(), c.request, c.response, c.receiving, c.closing, c.may_ask())
+            (
+                c.client.plain.len(),
+                c.client.raw.len(),
+                c.request,
+                c.response,
+                c.receiving,
+                c.end.is_closing(),
+                c.may_ask(),
+            )
         };
         self.end_unsettled_bound(io);
         self.take_stashed(io);
@@ -446,20 +528,20 @@ impl Connection {
             }
         }
         self.send_waiting(io);
-        if !self.tickets.is_empty() && !io.scratch.down.is_empty() {
-            io.scratch.down.prepend(&std::mem::take(&mut self.tickets));
+        if !self.client.tickets.is_empty() && !io.scratch.down.is_empty() {
+            io.scratch.down.prepend(&std::mem::take(&mut self.client.tickets));
         }
         if let Some(remote) = &mut self.remote {
             remote.has_news = false;
             remote.flush_run();
         }
-        if !self.closed {
+        if !self.end.is_closed() {
             self.checkpoint_server();
             self.note_client_point();
             self.move_keys();
         }
         self.release_acknowledgements(io);
-        if self.timer == Timer::WriteStall && !self.closed {
+        if self.deadline.timer == Timer::WriteStall && !self.end.is_closed() {
             self.record_progress(io.now); // what a peer has acknowledged may have been the last
         }
     }

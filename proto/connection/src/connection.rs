@@ -1,16 +1,16 @@
 //! The connection itself: its parts, what it asks for, and the events that fit no other room.
 
-use crate::bound::IdleLeg;
+use crate::client_leg::{ClientLeg, ClientTls};
+use crate::close::End;
 use crate::replication::Replication;
-use crate::server_leg::ServerLeg;
-use crate::splice::TunnelModes;
-use crate::tls_info::TlsInfo;
-use crate::write_stall::AckedPositions;
+use crate::server_legs::ServerLegs;
+use crate::splice::Pipes;
+use crate::timers::{Deadline, Timer};
 use crate::{FIRST_READ, Io, Outlet, RequestLog, SLOTS, Slots, Snapshot};
 use evergate_base::{Micros, Protocol};
 use evergate_http::Body;
 use evergate_replication::{ConnectionId, Entry, Kind, Open};
-use evergate_tls::{Handshake, Layout, PAYLOAD_MAX, Records};
+use evergate_tls::{Layout, PAYLOAD_MAX};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -30,29 +30,6 @@ pub struct Accepted {
     pub unix_s: u64,
     /// 32 fresh random bytes: what the handshake's randomness derives from.
     pub secret: [u8; 32],
-}
-
-/// The client leg's cryptographic state.
-pub(crate) enum ClientTls {
-    /// No TLS: plaintext is the wire.
-    Plain,
-    /// Waiting for a whole ClientHello.
-    Hello(Box<(Zeroizing<[u8; 32]>, u64)>),
-    /// Handshake under way.
-    Shaking(Box<Handshake>),
-    /// Records.
-    Open(Box<Records>),
-}
-
-impl std::fmt::Debug for ClientTls {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            ClientTls::Plain => "Plain",
-            ClientTls::Hello(_) => "Hello",
-            ClientTls::Shaking(_) => "Shaking",
-            ClientTls::Open(_) => "Open",
-        })
-    }
 }
 
 /// Where the client's stream stands.
@@ -96,33 +73,6 @@ pub(crate) enum ResponseState {
     Ended,
 }
 
-/// What the connection's deadline means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum Timer {
-    /// No deadline.
-    None,
-    /// TLS handshake.
-    Handshake,
-    /// Request head.
-    RequestHead,
-    /// Request body without progress, or slower than the floor.
-    RequestBody,
-    /// Idle between requests.
-    KeepAlive,
-    /// Waiting until a server has room.
-    Queue,
-    /// Connecting to a server.
-    Connect,
-    /// Waiting for the server's response, or for more of it.
-    Response,
-    /// Tunnel or raw relay without a byte.
-    Tunnel,
-    /// A peer takes none of our bytes.
-    WriteStall,
-    /// Waiting for the client's end after ours.
-    Linger,
-}
-
 /// How the worker should read from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadPlan {
@@ -160,76 +110,37 @@ const FIRST_READ_MIN: usize = 1024;
 #[derive(Debug)]
 pub struct Connection {
     pub(crate) id: ConnectionId,
+    /// Configuration of the exchange under way.
     pub(crate) snapshot: Arc<Snapshot>,
+    /// The listener, as an index of the snapshot's.
     pub(crate) listener: u32,
-    pub(crate) client: SocketAddr,
-    pub(crate) local: SocketAddr,
-    pub(crate) tls: ClientTls,
-    pub(crate) facts: Option<Box<TlsInfo>>,
-    /// Client bytes as received, not decrypted yet.
-    pub(crate) raw: Vec<u8>,
-    /// Plaintext not consumed yet: a partial head, or input that waits for the server leg or the previous response.
-    pub(crate) plain: Vec<u8>,
-    /// Bytes of `plain` already searched for the end of a head.
-    pub(crate) scanned: usize,
-    /// Of the body that the rules must see: how far it was looked through.
-    pub(crate) prefix: Option<Box<BodyPrefixScan>>,
+    pub(crate) client_address: SocketAddr,
+    /// Address that the client connected to.
+    pub(crate) local_address: SocketAddr,
+    pub(crate) client: ClientLeg,
+    pub(crate) servers: ServerLegs,
     pub(crate) receiving: RequestState,
     pub(crate) answering: ResponseState,
     /// Index of the request being received.
     pub(crate) request: u32,
     /// Index of the response being sent.
     pub(crate) response: u32,
-    pub(crate) leg: Option<Box<ServerLeg>>,
-    /// The bound leg, while it idles.
-    pub(crate) bound: Option<Box<IdleLeg>>,
-    pub(crate) next_leg: u32,
-    /// Session tickets, held back to leave with the first response; counted as sent.
-    pub(crate) tickets: Vec<u8>,
-    pub(crate) down: Outlet,
-    pub(crate) up: Outlet,
-    /// Raw input position after everything decrypted.
-    pub(crate) in_pos: u64,
-    /// Cipher output position after everything sealed.
-    pub(crate) out_pos: u64,
-    /// Plaintext position after everything sealed.
-    pub(crate) plain_pos: u64,
-    /// The client's key generation whose KeyUpdate request is answered.
-    pub(crate) answered: u32,
-    pub(crate) client_ended: bool,
+    /// Of the body that the rules must see: how far it was looked through.
+    pub(crate) prefix: Option<Box<BodyPrefixScan>>,
     /// The response under way is the connection's last.
     pub(crate) last_response: bool,
-    /// The client asked for the end after this response, and has sent nothing behind its request. Not part of an
-    /// upgrade state: a process that does not know it waits for the client's end.
-    pub(crate) client_done: bool,
-    /// We have sent our end; input is dropped.
-    pub(crate) closing: bool,
-    /// The client's records make no sense any more: its bytes are dropped unread.
-    pub(crate) ignores_input: bool,
-    /// The end was sent to the client.
-    pub(crate) down_ended: bool,
     /// 100 Continue was sent to the client although no server has been asked yet.
     pub(crate) continued: bool,
-    /// Nothing of this connection is left to do.
-    pub(crate) closed: bool,
-    pub(crate) timer: Timer,
-    pub(crate) deadline: Micros,
-    /// Bytes moved since the deadline was last extended, for the rate floor.
-    pub(crate) moved: u64,
-    /// When the request head under way began; the end of a connection that is closing.
-    pub(crate) began: Micros,
-    /// What peers that take little had taken when they were looked at.
-    pub(crate) look: Option<Box<AckedPositions>>,
-    /// Bytes inside the worker's pipes: for the client, and for the server.
-    pub(crate) piped: (u64, u64),
-    /// How a tunnel's bytes are moved.
-    pub(crate) modes: TunnelModes,
-    pub(crate) remote: Option<Box<Replication>>,
     pub(crate) log: Option<Box<RequestLog>>,
     /// Status of the response under way, and why it is ours.
     pub(crate) status: (u16, &'static str),
     /// Pool of that response's request, as an index of the snapshot's.
     pub(crate) status_pool: Option<u32>,
+    pub(crate) end: End,
+    pub(crate) deadline: Deadline,
+    pub(crate) pipes: Pipes,
+    /// Nothing without backups.
+    pub(crate) remote: Option<Box<Replication>>,
 }
 
 impl Connection {
@@ -245,47 +156,24 @@ impl Connection {
             id: accepted.id,
             snapshot: snapshot.clone(),
             listener: accepted.listener,
-            client: accepted.client,
-            local: accepted.local,
-            tls,
-            facts: None,
-            raw: Vec::new(),
-            plain: Vec::new(),
-            scanned: 0,
-            prefix: None,
+            client_address: accepted.client,
+            local_address: accepted.local,
+            client: ClientLeg::new(tls),
+            servers: ServerLegs::default(),
             receiving: if http { RequestState::Head } else { RequestState::Tunnel },
             answering: if http { ResponseState::Head } else { ResponseState::Tunnel },
             request: 0,
             response: 0,
-            leg: None,
-            bound: None,
-            next_leg: 1,
-            tickets: Vec::new(),
-            down: Outlet::default(),
-            up: Outlet::default(),
-            in_pos: 0,
-            out_pos: 0,
-            plain_pos: 0,
-            answered: 0,
-            client_ended: false,
+            prefix: None,
             last_response: false,
-            client_done: false,
-            closing: false,
-            ignores_input: false,
-            down_ended: false,
             continued: false,
-            closed: false,
-            timer: Timer::None,
-            deadline: Micros(u64::MAX),
-            moved: 0,
-            began: now,
-            look: None,
-            piped: (0, 0),
-            modes: TunnelModes::default(),
-            remote: None,
             log: None,
             status: (0, ""),
             status_pool: None,
+            end: End::Open,
+            deadline: Deadline::starting_at(now),
+            pipes: Pipes::default(),
+            remote: None,
         };
         let first = if listener.protocol.is_tls() { Timer::Handshake } else { Timer::KeepAlive };
         connection.arm(if listener.protocol == Protocol::Tcp { Timer::Tunnel } else { first }, now);
@@ -308,7 +196,7 @@ impl Connection {
 
     /// A raw TCP connection dials at once; call after [`Connection::new`].
     pub fn handle_accepted(&mut self, io: &mut Io<'_>) {
-        if self.receiving == RequestState::Tunnel && matches!(self.tls, ClientTls::Plain) {
+        if self.receiving == RequestState::Tunnel && matches!(self.client.tls, ClientTls::Plain) {
             self.open_tunnel(io);
         }
     }
@@ -320,7 +208,7 @@ impl Connection {
 
     /// The client's address.
     pub fn client_address(&self) -> SocketAddr {
-        self.client
+        self.client_address
     }
 
     /// The configuration that the current request runs under.
@@ -330,17 +218,17 @@ impl Connection {
 
     /// Whether the TLS session was resumed; `None` before the handshake's end and without TLS.
     pub fn session_resumed(&self) -> Option<bool> {
-        if self.is_handshaking() { None } else { self.facts.as_ref().map(|facts| facts.resumed) }
+        if self.is_handshaking() { None } else { self.client.info.as_ref().map(|facts| facts.resumed) }
     }
 
     /// TLS version, cipher suite and server name of the session.
     pub fn session(&self) -> Option<(&'static str, &str, Option<&str>)> {
-        self.facts.as_ref().map(|facts| (facts.version, facts.suite_name(), facts.sni.as_deref()))
+        self.client.info.as_ref().map(|facts| (facts.version, facts.suite_name(), facts.sni.as_deref()))
     }
 
     /// Subject of the client's certificate, of at most 4096 bytes.
     pub fn client_subject(&self) -> Option<&str> {
-        self.facts.as_ref()?.subject.as_deref()
+        self.client.info.as_ref()?.subject.as_deref()
     }
 
     /// Name of the listener that accepted it.
@@ -354,12 +242,15 @@ impl Connection {
 
     /// Whether the next client bytes may cost an asymmetric operation.
     pub fn is_handshaking(&self) -> bool {
-        matches!(self.tls, ClientTls::Hello(_) | ClientTls::Shaking(_))
+        matches!(self.client.tls, ClientTls::Hello(_) | ClientTls::Shaking(_))
     }
 
     /// Whether a request is under way, or a tunnel is open.
     pub fn is_active(&self) -> bool {
-        self.leg.is_some() || !self.plain.is_empty() || !self.raw.is_empty() || self.request != self.response
+        self.servers.leg.is_some()
+            || !self.client.plain.is_empty()
+            || !self.client.raw.is_empty()
+            || self.request != self.response
     }
 
     /// Whether the received stream of the client, and of its server, ends inside a message that is forwarded as it
@@ -373,49 +264,51 @@ impl Connection {
     /// Bytes of either peer that are buffered: of a request that is not whole or may have to be repeated, of a
     /// response's head, and what backups may still need.
     pub fn buffered_bytes(&self) -> usize {
-        let of_leg = self.leg.as_ref().map_or(0, |leg| leg.sent.len() + leg.held.len() + leg.raw.len());
+        let of_leg =
+            self.servers.leg.as_ref().map_or(0, |leg| leg.sent.len() + leg.held.len() + leg.raw.len());
         let of_remote = self.remote.as_ref().map_or(0, |remote| remote.retained_bytes());
-        self.plain.len() + self.raw.len() + of_leg + of_remote
+        self.client.plain.len() + self.client.raw.len() + of_leg + of_remote
     }
 
     /// Whether nothing that the client might still send matters: its last request is here whole, or our end was sent.
     pub fn is_past_requests(&self) -> bool {
-        let last = self.last_response || self.leg.as_ref().is_some_and(|leg| leg.route.flags.close);
-        self.closing || (last && matches!(self.receiving, RequestState::Head | RequestState::Ended))
+        let last = self.last_response || self.servers.leg.as_ref().is_some_and(|leg| leg.route.flags.close);
+        self.end.is_closing() || (last && matches!(self.receiving, RequestState::Head | RequestState::Ended))
     }
 
     /// Everything is done and flushed: the worker drops it after performing the effects.
     pub fn is_closed(&self) -> bool {
-        self.closed
+        self.end.is_closed()
     }
 
     /// Whether the server of a tunnel has ended while its client may still send.
     pub fn has_server_ended(&self) -> bool {
-        self.leg.is_some() && self.answering == ResponseState::Ended
+        self.servers.leg.is_some() && self.answering == ResponseState::Ended
     }
 
     /// Client-bound bytes that wait.
     pub fn down(&mut self) -> &mut Outlet {
-        &mut self.down
+        &mut self.client.outlet
     }
 
     /// Server-bound bytes that wait.
     pub fn up(&mut self) -> &mut Outlet {
-        &mut self.up
+        &mut self.servers.outlet
     }
 
     /// Whether the worker should read from the client.
     pub fn wants_client(&self) -> bool {
-        if self.closed || self.client_ended {
+        if self.end.is_closed() || self.client.ended {
             return false;
         }
-        if self.closing {
+        if self.end.is_closing() {
             return true;
         }
-        let full = self.remote.as_ref().map_or(self.down.is_crowded(), |remote| remote.log.is_full());
+        let full =
+            self.remote.as_ref().map_or(self.client.outlet.is_crowded(), |remote| remote.log.is_full());
         // Deferred input is processed first.
-        let holds = self.has_deferred() && !(self.raw.is_empty() && self.plain.is_empty());
-        !full && !holds && self.up.is_empty() && self.takes_input()
+        let holds = self.has_deferred() && !(self.client.raw.is_empty() && self.client.plain.is_empty());
+        !full && !holds && self.servers.outlet.is_empty() && self.takes_input()
     }
 
     /// Whether decrypted client bytes have somewhere to go.
@@ -424,19 +317,20 @@ impl Connection {
             RequestState::Head => self.is_handshaking() || self.head_is_due(),
             RequestState::Prefix => self.head_is_due(),
             RequestState::Body(_) => {
-                self.is_handshaking() || self.leg.as_ref().is_some_and(|leg| leg.is_open())
+                self.is_handshaking() || self.servers.leg.as_ref().is_some_and(|leg| leg.is_open())
             }
             RequestState::Tunnel => {
-                self.is_handshaking() || self.leg.as_ref().is_some_and(|leg| leg.is_open() && !leg.in_doubt)
+                self.is_handshaking()
+                    || self.servers.leg.as_ref().is_some_and(|leg| leg.is_open() && !leg.in_doubt)
             }
             RequestState::Skip(_) => true,
-            RequestState::Ended => self.closing,
+            RequestState::Ended => self.end.is_closing(),
         }
     }
 
     /// Layout of client-bound records.
     pub(crate) fn layout(&self) -> Layout {
-        match &self.tls {
+        match &self.client.tls {
             ClientTls::Open(records) => records.layout(),
             _ => Layout { header: 0, trailer: 0 },
         }
@@ -444,8 +338,8 @@ impl Connection {
 
     /// Copies client bytes kept so far to the front of the input buffer; the worker reads behind them.
     pub fn begin_client_read(&mut self, input: &mut [u8]) -> usize {
-        let held = self.raw.len();
-        input[..held].copy_from_slice(&self.raw);
+        let held = self.client.raw.len();
+        input[..held].copy_from_slice(&self.client.raw);
         held
     }
 
@@ -454,14 +348,15 @@ impl Connection {
         let layout = self.layout();
         let slow = self.must_copy_down() || self.unframes();
         let unsent = self.lacks_request();
-        let Some(leg) = &mut self.leg else { return ReadPlan::Nothing };
-        let full = self.remote.as_ref().map_or(self.up.is_crowded(), |remote| remote.log.is_full());
+        let Some(leg) = &mut self.servers.leg else { return ReadPlan::Nothing };
+        let full =
+            self.remote.as_ref().map_or(self.servers.outlet.is_crowded(), |remote| remote.log.is_full());
         let over = self.answering == ResponseState::Ended || leg.ended;
         // Behind the end inside TLS a FIN comes, which is to be acknowledged.
         let fin_waits = self.remote.is_some() && self.answering == ResponseState::Ended && leg.is_tls();
         if full
-            || !self.down.is_empty()
-            || self.closing
+            || !self.client.outlet.is_empty()
+            || self.end.is_closing()
             || (over && !fin_waits)
             || leg.waits_for_request(unsent)
         {
@@ -493,7 +388,8 @@ impl Connection {
                 scratch.down.memory()[place..place + held.len()].copy_from_slice(held);
                 // Bulk data of a plain tunnel is spliced, and a read into one slot costs less than a scattered one. The
                 // mode must not decide this: another process begins with the first mode, and reads the same pieces.
-                let spliced = self.answering == ResponseState::Tunnel && matches!(self.tls, ClientTls::Plain);
+                let spliced =
+                    self.answering == ResponseState::Tunnel && matches!(self.client.tls, ClientTls::Plain);
                 let slots = if spliced && self.remote.is_none() { 1 } else { SLOTS };
                 ReadPlan::Body { layout, held: held.len(), slots }
             }
@@ -502,12 +398,12 @@ impl Connection {
 
     /// The deadline, for the worker's timer wheel.
     pub fn deadline(&self) -> Micros {
-        self.deadline
+        self.deadline.at
     }
 
     /// What the deadline means.
     pub fn timer(&self) -> Timer {
-        self.timer
+        self.deadline.timer
     }
 }
 

@@ -11,7 +11,8 @@
 //! might wait forever for the bytes of a record.
 
 use crate::Io;
-use crate::connection::{ClientTls, Connection, ResponseState};
+use crate::client_leg::ClientTls;
+use crate::connection::{Connection, ResponseState};
 use crate::replication::Replication;
 use evergate_http::Body;
 use evergate_replication::{Entry, RecordPosition};
@@ -61,8 +62,8 @@ impl Replication {
 impl Connection {
     /// A response begins; `framed`: its length is known.
     pub(crate) fn begin_deterministic(&mut self, framed: bool) {
-        let sealed = matches!(self.tls, ClientTls::Open(_));
-        let leg = self.leg.as_ref().filter(|leg| !leg.is_tls()).map_or(0, |leg| leg.id);
+        let sealed = matches!(self.client.tls, ClientTls::Open(_));
+        let leg = self.servers.leg.as_ref().filter(|leg| !leg.is_tls()).map_or(0, |leg| leg.id);
         if let Some(remote) = &mut self.remote {
             remote.planned = framed && sealed;
             remote.resumed &= remote.planned; // what is not planned was sent with entries or not at all
@@ -73,7 +74,7 @@ impl Connection {
 
     /// A restored connection continues the response that its server leg carries.
     pub(crate) fn resume_deterministic(&mut self) {
-        let sealed = matches!(self.tls, ClientTls::Open(_));
+        let sealed = matches!(self.client.tls, ClientTls::Open(_));
         let within = matches!(self.answering, ResponseState::Body(Body::Length { .. }));
         if let Some(remote) = &mut self.remote {
             remote.planned = sealed && within;
@@ -171,7 +172,7 @@ impl Connection {
     pub(crate) fn end_deterministic(&mut self, io: &mut Io<'_>) -> bool {
         self.is_still_resumed();
         let next = self.next_record();
-        let closes = self.leg.as_ref().is_some_and(|leg| leg.route.flags.close) && self.may_plan();
+        let closes = self.servers.leg.as_ref().is_some_and(|leg| leg.route.flags.close) && self.may_plan();
         let Some(remote) = &mut self.remote else { return false };
         let planned = std::mem::take(&mut remote.planned);
         if !remote.resumed {

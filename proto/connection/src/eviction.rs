@@ -231,14 +231,14 @@ impl EvictionQueue {
 impl Connection {
     /// What the connection does, as far as eviction is concerned.
     pub fn activity(&self) -> Activity {
-        let ends = self.closing || self.closed || self.client_ended;
-        let waits = !self.down.is_empty() || !self.up.is_empty();
+        let ends = self.end.is_closing() || self.end.is_closed() || self.client.ended;
+        let waits = !self.client.outlet.is_empty() || !self.servers.outlet.is_empty();
         let repeats = self.remote.as_ref().is_some_and(|remote| remote.is_repeating());
         if ends || waits || repeats || self.is_active() {
             return Activity::Active;
         }
         match self.receiving {
-            RequestState::Head | RequestState::Tunnel if self.in_pos == 0 => Activity::Silent,
+            RequestState::Head | RequestState::Tunnel if self.client.in_pos == 0 => Activity::Silent,
             RequestState::Head if !self.is_handshaking() => Activity::Idle,
             _ => Activity::Active,
         }

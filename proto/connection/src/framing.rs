@@ -2,8 +2,9 @@
 //! decided, or planned.
 
 use crate::Io;
+use crate::client_leg::ClientTls;
 use crate::close::ends;
-use crate::connection::{ClientTls, Connection, ResponseState};
+use crate::connection::{Connection, ResponseState};
 use crate::upstream_tls::length_of;
 use evergate_replication::{RUN_BYTES_MAX, RecordKind, RecordLayout};
 use evergate_tls::{ContentType, PAYLOAD_MAX, alert};
@@ -26,7 +27,7 @@ pub(crate) fn mix_digest(digest: u64, tag: u64) -> u64 {
 impl Connection {
     /// Wire bytes after everything else: a handshake flight, or what is sealed already.
     pub(crate) fn send_wire(&mut self, io: &mut Io<'_>, bytes: &[u8]) {
-        self.out_pos += bytes.len() as u64;
+        self.client.out_pos += bytes.len() as u64;
         io.scratch.down.extra().extend_from_slice(bytes);
     }
 
@@ -54,7 +55,7 @@ impl Connection {
 
     /// Plaintext for decided records: held until a run is complete, a batch at a time.
     fn frame_repeating(&mut self, io: &mut Io<'_>, mut data: &[u8]) {
-        while !data.is_empty() && !self.closing && !self.closed && !self.down_ended {
+        while !data.is_empty() && !self.end.is_closing() && !self.end.is_closed() && !self.end.is_sent() {
             let Some(remote) = self.remote.as_mut().filter(|remote| remote.holds_back()) else {
                 return self.frame_fresh(io, data);
             };
@@ -70,15 +71,15 @@ impl Connection {
     }
 
     pub(crate) fn frame_fresh(&mut self, io: &mut Io<'_>, data: &[u8]) {
-        if matches!(self.tls, ClientTls::Plain) {
+        if matches!(self.client.tls, ClientTls::Plain) {
             let end_at = self.remote.as_ref().and_then(|remote| remote.end_at).unwrap_or(u64::MAX);
-            let length = (data.len() as u64).min(end_at.saturating_sub(self.plain_pos));
-            self.plain_pos += length;
+            let length = (data.len() as u64).min(end_at.saturating_sub(self.client.plain_pos));
+            self.client.plain_pos += length;
             self.send_wire(io, &data[..length as usize]);
             if length > 0 {
                 self.note_record_end();
             }
-            if self.plain_pos == end_at && !self.closing {
+            if self.client.plain_pos == end_at && !self.end.is_closing() {
                 self.end_after_alert(io, "");
             }
             return;
@@ -95,7 +96,7 @@ impl Connection {
 
     /// Seals one record from a copy; its tag, or `None` when the record layer refuses.
     pub(crate) fn seal_copy(&mut self, io: &mut Io<'_>, chunk: &[u8]) -> Option<u64> {
-        let ClientTls::Open(records) = &mut self.tls else { return None };
+        let ClientTls::Open(records) = &mut self.client.tls else { return None };
         let layout = records.layout();
         let first = records.tx();
         let out = io.scratch.down.extra();
@@ -123,7 +124,7 @@ impl Connection {
 
     fn seal_slot(&mut self, io: &mut Io<'_>, range: Range<usize>) {
         let length = range.len();
-        match &mut self.tls {
+        match &mut self.client.tls {
             ClientTls::Open(records) => {
                 let layout = records.layout();
                 let first = records.tx();
@@ -138,8 +139,8 @@ impl Connection {
             }
             _ => {
                 io.scratch.down.publish(range);
-                self.out_pos += length as u64;
-                self.plain_pos += length as u64;
+                self.client.out_pos += length as u64;
+                self.client.plain_pos += length as u64;
                 self.note_record_end();
             }
         }
@@ -153,13 +154,13 @@ impl Connection {
         sealed: u64,
         tag: u64,
     ) {
-        self.out_pos += sealed;
-        self.plain_pos += length as u64;
+        self.client.out_pos += sealed;
+        self.client.plain_pos += length as u64;
         if let Some(remote) = &mut self.remote {
             remote.note_sealed(first, RecordKind::Data, length, tag);
         }
         self.note_record_end();
-        let wants_update = matches!(&self.tls, ClientTls::Open(records) if records.wants_key_update());
+        let wants_update = matches!(&self.client.tls, ClientTls::Open(records) if records.wants_key_update());
         if wants_update && !self.remote.as_ref().is_some_and(|remote| remote.is_repeating()) {
             self.repeat_if(false, |connection| connection.send_key_update(io, 0));
         }
@@ -222,7 +223,7 @@ impl Connection {
                     return self.repeat_alert(io, description);
                 }
             }
-            if self.closed {
+            if self.end.is_closed() {
                 return;
             }
         }
@@ -268,7 +269,7 @@ impl Connection {
     }
 
     pub(crate) fn next_record(&self) -> Option<evergate_replication::RecordPosition> {
-        match &self.tls {
+        match &self.client.tls {
             ClientTls::Open(records) => Some(crate::replication::position(records.tx())),
             _ => None,
         }
@@ -307,7 +308,7 @@ impl Connection {
         let owed = std::mem::take(&mut remote.owed);
         let hold = std::mem::take(&mut remote.hold);
         let end = remote.end_after_replay.take();
-        if owed > self.answered && !self.down_ended {
+        if owed > self.client.answered_keys && !self.end.is_sent() {
             self.send_key_update(io, owed);
         }
         self.frame_fresh(io, &hold);

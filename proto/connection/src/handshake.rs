@@ -1,7 +1,9 @@
 //! The client's hello and handshake, replicated before we answer it.
 
-use crate::connection::{ClientTls, Connection, RequestState, Timer};
+use crate::client_leg::ClientTls;
+use crate::connection::{Connection, RequestState};
 use crate::replication::Replication;
+use crate::timers::Timer;
 use crate::tls_info::TlsInfo;
 use crate::{Effect, Io};
 use evergate_replication::{Entry, Established, Flight, Hello, Side, Urgency};
@@ -15,7 +17,8 @@ impl Connection {
         match hello_status(data, self.listener().limits.hello_bytes_max) {
             HelloStatus::Partial => None,
             HelloStatus::Complete { len } => {
-                let ClientTls::Hello(fresh) = std::mem::replace(&mut self.tls, ClientTls::Plain) else {
+                let ClientTls::Hello(fresh) = std::mem::replace(&mut self.client.tls, ClientTls::Plain)
+                else {
                     return None;
                 };
                 let (secret, accepted_unix_s) = (*fresh.0, fresh.1);
@@ -24,8 +27,8 @@ impl Connection {
                     secret,
                     accepted_unix_s,
                     generation: self.snapshot.generation,
-                    client: self.client,
-                    local: self.local,
+                    client: self.client_address,
+                    local: self.local_address,
                 };
                 match Handshake::new(&config, &params) {
                     Ok(mut handshake) => {
@@ -42,7 +45,7 @@ impl Connection {
                         if let Some(found) = found {
                             handshake.resume_from(found);
                         }
-                        self.tls = ClientTls::Shaking(Box::new(handshake));
+                        self.client.tls = ClientTls::Shaking(Box::new(handshake));
                         self.shake(io, &data[..len])
                     }
                     Err(_) => {
@@ -52,7 +55,7 @@ impl Connection {
                 }
             }
             HelloStatus::PlainHttp => {
-                self.tls = ClientTls::Plain;
+                self.client.tls = ClientTls::Plain;
                 self.receiving = RequestState::Ended;
                 self.refuse(io, 400, "plain_http_on_tls_port");
                 Some(data.len())
@@ -67,7 +70,7 @@ impl Connection {
 
     pub(crate) fn take_handshake(&mut self, io: &mut Io<'_>, data: &[u8]) -> Option<usize> {
         if self.receiving == RequestState::Ended {
-            self.in_pos += data.len() as u64;
+            self.client.in_pos += data.len() as u64;
             return Some(data.len());
         }
         self.shake(io, data)
@@ -75,31 +78,31 @@ impl Connection {
 
     /// Feeds the handshake; it buffers partial records itself, so all of `data` is used.
     fn shake(&mut self, io: &mut Io<'_>, data: &[u8]) -> Option<usize> {
-        let ClientTls::Shaking(handshake) = &mut self.tls else { return None };
+        let ClientTls::Shaking(handshake) = &mut self.client.tls else { return None };
         let before = handshake.consumed();
         let mut flight = Vec::new();
         let outcome = handshake.handle_input(data, &mut flight);
         // What is refused has been read all the same.
-        let given = self.in_pos + data.len() as u64;
+        let given = self.client.in_pos + data.len() as u64;
         let after = if outcome.is_err() { given } else { handshake.consumed() };
-        let had_hello = self.in_pos > 0;
+        let had_hello = self.client.in_pos > 0;
         if let Some(remote) = &mut self.remote {
             remote.replicate_handshake_input(before, after, had_hello);
             remote.replicate_flight(&flight);
         }
         match outcome {
             Ok(Progress::NeedInput) => {
-                self.in_pos += data.len() as u64;
+                self.client.in_pos += data.len() as u64;
                 self.send_wire(io, &flight);
                 Some(data.len())
             }
             Ok(Progress::Done) => {
-                self.in_pos += data.len() as u64;
+                self.client.in_pos += data.len() as u64;
                 self.finish_handshake(io, flight);
                 Some(data.len())
             }
             Err(error) => {
-                self.in_pos += data.len() as u64;
+                self.client.in_pos += data.len() as u64;
                 self.send_wire(io, &flight);
                 self.end_handshake(io, &error);
                 Some(data.len())
@@ -108,7 +111,7 @@ impl Connection {
     }
 
     pub(crate) fn finish_handshake(&mut self, io: &mut Io<'_>, flight: Vec<u8>) {
-        let ClientTls::Shaking(handshake) = std::mem::replace(&mut self.tls, ClientTls::Plain) else {
+        let ClientTls::Shaking(handshake) = std::mem::replace(&mut self.client.tls, ClientTls::Plain) else {
             return;
         };
         let Ok(Finished { records, leftover, facts, consumed, session, audit }) = handshake.finish() else {
@@ -117,18 +120,18 @@ impl Connection {
         let tickets_wait = facts.version == Version::Tls13;
         self.note_session(io, facts, session);
         self.seal(io, audit, None);
-        let sent = self.out_pos + flight.len() as u64;
+        let sent = self.client.out_pos + flight.len() as u64;
         if let Some(remote) = &mut self.remote {
             let mut state = Vec::new();
             records.export().encode(&mut state);
-            let facts = self.facts.as_ref().map(|facts| facts.encode()).unwrap_or_default();
+            let facts = self.client.info.as_ref().map(|facts| facts.encode()).unwrap_or_default();
             remote.established(Established { records: state, consumed, sent, facts });
         }
-        self.tls = ClientTls::Open(Box::new(records));
-        self.in_pos = consumed;
+        self.client.tls = ClientTls::Open(Box::new(records));
+        self.client.in_pos = consumed;
         if tickets_wait && self.receiving == RequestState::Head {
-            self.out_pos += flight.len() as u64;
-            self.tickets = flight;
+            self.client.out_pos += flight.len() as u64;
+            self.client.tickets = flight;
             if let Some(remote) = &mut self.remote {
                 remote.log.calm(Urgency::Some); // the request may be close behind
             }
@@ -141,8 +144,8 @@ impl Connection {
         } else {
             self.arm(Timer::KeepAlive, io.now);
         }
-        self.raw = leftover;
-        if !self.raw.is_empty() {
+        self.client.raw = leftover;
+        if !self.client.raw.is_empty() {
             self.take_leftover(io);
         }
     }
@@ -151,7 +154,7 @@ impl Connection {
 impl Connection {
     /// Whether tickets wait for the first response.
     pub fn holds_tickets(&self) -> bool {
-        !self.tickets.is_empty()
+        !self.client.tickets.is_empty()
     }
 
     /// Whether the backups have the client's last handshake message, and the client has sent no request yet: tickets
@@ -165,7 +168,7 @@ impl Connection {
     /// The first response takes long: tickets leave without it, and the backups need not keep the handshake for it.
     pub fn handle_tickets_due(&mut self, io: &mut Io<'_>) {
         self.catch_up(io);
-        let tickets = std::mem::take(&mut self.tickets);
+        let tickets = std::mem::take(&mut self.client.tickets);
         io.scratch.down.extra().extend_from_slice(&tickets);
         self.finish_call(io);
     }
@@ -178,7 +181,7 @@ impl Connection {
         session: Option<NamedSession>,
     ) {
         let policy = self.listener().client_policy;
-        self.facts = Some(Box::new(TlsInfo::of(facts, session.as_ref().map(NamedSession::id), policy)));
+        self.client.info = Some(Box::new(TlsInfo::of(facts, session.as_ref().map(NamedSession::id), policy)));
         if let Some(NamedSession::New(kept)) = session {
             io.effects.push(Effect::KeepSession(Box::new(kept)));
         }
@@ -186,7 +189,7 @@ impl Connection {
 
     /// A session ends with the fatal alert that ends its connection (RFC 5246 section 7.2.2), whichever side sends it.
     pub(crate) fn withdraw_session(&mut self, io: &mut Io<'_>) {
-        if let Some(id) = self.facts.as_mut().and_then(|facts| facts.session.take()) {
+        if let Some(id) = self.client.info.as_mut().and_then(|facts| facts.session.take()) {
             io.effects.push(Effect::WithdrawSession(*id));
         }
     }

@@ -4,7 +4,8 @@
 //! once. With backups it moves to the newest checkpoints, behind which no record is sealed or opened again. An entry
 //! behind those checkpoints replicates the new base.
 
-use crate::connection::{ClientTls, Connection};
+use crate::client_leg::ClientTls;
+use crate::connection::Connection;
 use crate::replication::Replication;
 use crate::restore::at;
 use crate::server_leg::ServerLeg;
@@ -15,14 +16,14 @@ impl Connection {
     /// Moves the base secrets of both record layers as far as their checkpoints allow.
     pub(crate) fn move_keys(&mut self) {
         let remote = &mut self.remote;
-        if let ClientTls::Open(records) = &mut self.tls {
+        if let ClientTls::Open(records) = &mut self.client.tls {
             let checkpoints = remote.as_ref().map(|remote| {
                 let rx = remote.checkpointed.as_ref().map(|point| point.rx).unwrap_or_default();
                 Some((remote.last_end.tx, rx))
             });
             move_base(records, Side::Client, remote.as_deref_mut(), checkpoints);
         }
-        if let Some(ServerLeg { id, records: Some(records), .. }) = self.leg.as_deref_mut() {
+        if let Some(ServerLeg { id, records: Some(records), .. }) = self.servers.leg.as_deref_mut() {
             let checkpoints = remote.as_ref().map(|remote| remote.checkpoints_of(*id));
             move_base(records, Side::Server(*id), remote.as_deref_mut(), checkpoints);
         }

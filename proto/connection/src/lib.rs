@@ -50,6 +50,7 @@ mod response;
 mod restore;
 mod routing;
 mod server_leg;
+mod server_legs;
 mod splice;
 mod timers;
 mod tls_info;
@@ -63,7 +64,7 @@ pub use close::printable;
 pub use config_snapshot::{
     AuditScope, Limits, Listener, Pool, RequestKey, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,
 };
-pub use connection::{Accepted, Connection, ReadPlan, Timer};
+pub use connection::{Accepted, Connection, ReadPlan};
 pub use effect::{
     Answered, ConnectionHost, Effect, Effects, INPUT_BYTES, Io, LoggedHeaders, Piece, RequestLog, Scratch,
     ServerHint, Source,
@@ -74,5 +75,6 @@ pub use record_buffer::{FIRST_READ, HEAD_ROOM, SLOTS, Slots};
 pub use restore::{RestoreError, ResumedLeg};
 pub use routing::undecided;
 pub use server_leg::Failure;
+pub use timers::Timer;
 pub use unacked_input::UNDECIDED_MAX;
 pub use upgrade_state::{UPGRADE_STATE_BYTES_MAX, UPGRADE_STATE_VERSION, UpgradeLeg, UpgradeStateError};

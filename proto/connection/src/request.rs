@@ -1,11 +1,13 @@
 //! Client to server: a request head becomes a decision, a leg and the head that the server gets.
 
 use crate::bound::{Binding, Carrier};
+use crate::client_leg::ClientTls;
 use crate::close::PROXY_HEADER;
-use crate::connection::{BodyPrefixScan, ClientTls, Connection, RequestState, ResponseState, Timer};
+use crate::connection::{BodyPrefixScan, Connection, RequestState, ResponseState};
 use crate::request_log::{class_of, printable_target};
 use crate::routing::{self, Prefix, RouteDecision};
 use crate::server_leg::ServerLeg;
+use crate::timers::Timer;
 use crate::tls_info::TlsInfo;
 use crate::unacked_input::UNDECIDED_MAX;
 use crate::{Effect, Io, Snapshot};
@@ -35,18 +37,18 @@ impl Connection {
         if !may_continue {
             return 0;
         }
-        if self.timer == Timer::KeepAlive {
+        if self.deadline.timer == Timer::KeepAlive {
             self.arm(Timer::RequestHead, io.now);
         }
         let mut slots = io.scratch.slots.take().unwrap_or_default();
         let limits = self.listener().limits.http.clone();
         let used = match parse_request(data, &limits, &mut slots) {
             Ok(Parsed::Partial) => {
-                self.scanned = data.len();
+                self.client.scanned = data.len();
                 0
             }
             Ok(Parsed::Complete(head)) => {
-                self.scanned = 0;
+                self.client.scanned = 0;
                 self.start_request(io, &head, data)
             }
             Err(refusal) => {
@@ -77,12 +79,12 @@ impl Connection {
     /// Whether a request may start: the one before is answered. After a restore the response may be further than the
     /// request, or under way already on a leg that waits for its head.
     pub(crate) fn head_is_due(&self) -> bool {
-        let due = match (&self.leg, self.request == self.response) {
+        let due = match (&self.servers.leg, self.request == self.response) {
             (Some(leg), true) => leg.awaits_head,
             (None, true) => self.may_ask(),
             _ => self.request < self.response, // answered before a failover: it is only skipped
         };
-        due && self.down.is_empty()
+        due && self.client.outlet.is_empty()
     }
 
     /// With backups a leg is left only when the client has the response before, and the backups know it before they
@@ -93,8 +95,8 @@ impl Connection {
 
     /// Whether the head's end may have arrived. A head is parsed again only then, so that slow senders cost no more.
     fn head_may_end(&self, data: &[u8]) -> bool {
-        let from = self.scanned.saturating_sub(3).min(data.len());
-        self.scanned == 0
+        let from = self.client.scanned.saturating_sub(3).min(data.len());
+        self.client.scanned == 0
             || data.len() > self.listener().limits.http.head_bytes_max
             || memchr::memmem::find(&data[from..], b"\r\n\r\n").is_some()
             || memchr::memmem::find(&data[from..], b"\n\n").is_some()
@@ -153,7 +155,7 @@ impl Connection {
             return self.answer(io, head, rest, refusal.status, refusal.reason, &[]);
         }
         if let Some(port) = self.listener().redirect_to_https {
-            let location = routing::https_location(head, self.local.ip(), port);
+            let location = routing::https_location(head, self.local_address.ip(), port);
             return self.answer(io, head, rest, 308, "redirected_to_https", &[("Location", &location)]);
         }
         if matches!(head.framing, RequestFraming::Length(length) if body_max > 0 && length > body_max) {
@@ -232,9 +234,9 @@ impl Connection {
             path,
             query: head.query.unwrap_or(b""),
             headers: &headers[..count],
-            client: self.client,
-            local: self.local,
-            tls: self.facts.as_ref().map(|facts| TlsFacts {
+            client: self.client_address,
+            local: self.local_address,
+            tls: self.client.info.as_ref().map(|facts| TlsFacts {
                 sni: facts.sni.as_deref(),
                 alpn: facts.alpn.as_deref(),
                 version: facts.version,
@@ -269,7 +271,7 @@ impl Connection {
         }
         let mut host = [0u8; HOST_BYTES_MAX];
         let host = if decision.limits.is_empty() { &[][..] } else { head.canonical_host(&mut host) };
-        let client = self.client.ip();
+        let client = self.client_address.ip();
         for (at, rule) in decision.limits.iter().enumerate() {
             if !io.node.allow(&snapshot, *rule, client, host) {
                 // What is refused uses up nothing of the other limits.
@@ -335,8 +337,8 @@ impl Connection {
         let snapshot = self.snapshot.clone();
         let stickiness = sticky.unwrap_or(snapshot.pools[pool as usize].stickiness);
         let (hint, set_cookie) =
-            routing::hint(&snapshot.pools[pool as usize], stickiness, head, self.client.ip());
-        self.client_done = !head.keep_alive;
+            routing::hint(&snapshot.pools[pool as usize], stickiness, head, self.client_address.ip());
+        self.client.done = !head.keep_alive;
         let auth = head.connection_auth();
         let carrier = match self.carrier_to(pool, auth) {
             Some(carrier) => carrier,
@@ -359,7 +361,7 @@ impl Connection {
         head.write_offer(&mut offer, OFFER_BYTES_MAX);
         let route = Route {
             request: self.request,
-            leg: self.next_leg,
+            leg: self.servers.next,
             generation: snapshot.generation,
             pool,
             server: u32::MAX,
@@ -376,9 +378,9 @@ impl Connection {
         let mut leg = ServerLeg::new(route, matched.to_vec(), hint, head.is_idempotent());
         (leg.binding, leg.carrier) = (binding, carrier);
         let mut leg = io.scratch.boxed_leg(leg);
-        self.next_leg += 1;
+        self.servers.next += 1;
         self.write_head(io, head, &mut leg);
-        self.leg = Some(leg);
+        self.servers.leg = Some(leg);
         if let Some(log) = &mut self.log {
             log.pool = Some(pool);
         }
@@ -419,14 +421,14 @@ impl Connection {
         let key = self.snapshot.request_key.0;
         let same = data.get(..looked_at).is_some_and(|reported| sip_hash(key, reported) == known.hash)
             && evergate_http::canonical_path(head.path, &mut io.scratch.path).is_ok();
-        let Some(mut leg) = self.leg.take().filter(|leg| same && leg.awaits_head) else {
+        let Some(mut leg) = self.servers.leg.take().filter(|leg| same && leg.awaits_head) else {
             self.end_abruptly(io, "request_replay_mismatch");
             return data.len();
         };
         leg.awaits_head = false;
         self.write_head(io, head, &mut leg);
         let open = leg.is_open();
-        self.leg = Some(leg);
+        self.servers.leg = Some(leg);
         self.pass_head(io, head);
         if matches!(self.answering, ResponseState::Tunnel | ResponseState::Ended) {
             self.receiving = RequestState::Tunnel; // the server's 101 came before the head came again
@@ -468,11 +470,11 @@ impl Connection {
         let (set, remove) = routing::request_edits(&snapshot.rules, leg.rules.iter().copied());
         let mut address = [0u8; 64];
         let mut id = [0u8; 24];
-        let local = if head.host.is_empty() { self.local.to_string() } else { String::new() };
+        let local = if head.host.is_empty() { self.local_address.to_string() } else { String::new() };
         let edits = RequestEdits {
             path: &io.scratch.path,
             default_host: &local,
-            client_ip: routing::ip_text(self.client.ip(), &mut address),
+            client_ip: routing::ip_text(self.client_address.ip(), &mut address),
             scheme: self.scheme(),
             request_id: self.request_id(Some(head), &mut id),
             trust_forwarded: self.listener().trust_forwarded,
@@ -493,12 +495,12 @@ impl Connection {
         let Some(pool) = self.listener().pool else { return self.end_abruptly(io, "no_route") };
         let snapshot = self.snapshot.clone();
         let hint = match snapshot.pools[pool as usize].stickiness {
-            crate::Stickiness::Source => crate::ServerHint::Source(self.client.ip()),
+            crate::Stickiness::Source => crate::ServerHint::Source(self.client_address.ip()),
             _ => crate::ServerHint::Policy,
         };
         let route = Route {
             request: 0,
-            leg: self.next_leg,
+            leg: self.servers.next,
             generation: snapshot.generation,
             pool,
             server: u32::MAX,
@@ -513,8 +515,8 @@ impl Connection {
         };
         let mut leg = ServerLeg::new(route, Vec::new(), hint, false);
         leg.reuse = false;
-        self.next_leg = leg.id + 1;
-        self.leg = Some(Box::new(leg));
+        self.servers.next = leg.id + 1;
+        self.servers.leg = Some(Box::new(leg));
         if let Some(log) = &mut self.log {
             log.pool = Some(pool);
         }
@@ -524,13 +526,13 @@ impl Connection {
 
     /// The service class of the request under way.
     pub fn service_class(&self) -> Option<&str> {
-        class_of(&self.snapshot, &self.leg.as_ref()?.rules)
+        class_of(&self.snapshot, &self.servers.leg.as_ref()?.rules)
     }
 
     /// Asks the worker for a server, unless a restored connection already has its leg.
     pub(crate) fn dial(&mut self, io: &mut Io<'_>) {
         let bound = self.bound_server();
-        let Some(leg) = &mut self.leg else { return };
+        let Some(leg) = &mut self.servers.leg else { return };
         if leg.decided {
             return; // the worker restored this leg and reports when it is open
         }
@@ -546,7 +548,7 @@ impl Connection {
 
     /// Queues the decision before the first byte reaches the server.
     pub(crate) fn replicate_route(&mut self) {
-        let Some(leg) = &mut self.leg else { return };
+        let Some(leg) = &mut self.servers.leg else { return };
         if leg.decided {
             return;
         }
@@ -584,7 +586,7 @@ impl Connection {
     fn is_let_in(&self) -> bool {
         let policy = |facts: &TlsInfo| facts.policy.as_deref().copied();
         let asked = self.listener().client_policy;
-        asked.is_none() || asked == self.facts.as_deref().and_then(policy)
+        asked.is_none() || asked == self.client.info.as_deref().and_then(policy)
     }
 
     /// Whether this request is answered and none after it: the node drains, a limit on connections is nearly reached,
@@ -600,8 +602,8 @@ impl Connection {
     /// Whether the connection has had as many requests, or its key almost as many records, as it may.
     fn is_spent(&self) -> bool {
         let requests_max = self.listener().limits.requests_max;
-        let worn = matches!(&self.tls, ClientTls::Open(records) if records.wants_close());
-        worn || (requests_max > 0 && self.request + 1 >= requests_max) || self.next_leg >= NUMBER_MAX
+        let worn = matches!(&self.client.tls, ClientTls::Open(records) if records.wants_close());
+        worn || (requests_max > 0 && self.request + 1 >= requests_max) || self.servers.next >= NUMBER_MAX
     }
 
     pub(crate) fn scheme(&self) -> &'static str {
@@ -668,7 +670,7 @@ impl Connection {
 
     /// After an answer of ours: forget the request's body, if it has one.
     fn pass_answered(&mut self, io: &mut Io<'_>, body: Body, head_len: usize) -> usize {
-        if !self.closing {
+        if !self.end.is_closing() {
             self.receiving = if body.is_done() { RequestState::Head } else { RequestState::Skip(body) };
             if body.is_done() {
                 self.request += 1;
@@ -680,7 +682,8 @@ impl Connection {
     }
 
     fn replayed_route(&self) -> Option<Route> {
-        let leg = self.leg.as_ref().filter(|leg| leg.awaits_head && leg.route.request == self.request)?;
+        let leg =
+            self.servers.leg.as_ref().filter(|leg| leg.awaits_head && leg.route.request == self.request)?;
         Some(leg.route.clone())
     }
 }

@@ -1,7 +1,8 @@
 //! Client to server: plaintext becomes request heads, bodies and tunnel bytes.
 
 use crate::client_leg::Place;
-use crate::connection::{Connection, RequestState, Timer};
+use crate::connection::{Connection, RequestState};
+use crate::timers::Timer;
 use crate::{Io, Piece, Source};
 use evergate_http::Body;
 
@@ -38,7 +39,7 @@ impl Connection {
     /// How much of so many bytes is taken at once: while records of before are repeated, as much as makes a run whole.
     fn step_up(&self, left: usize) -> usize {
         let streams = matches!(self.receiving, RequestState::Body(_) | RequestState::Tunnel);
-        let replay = self.leg.as_ref().and_then(|leg| leg.replay.as_ref()).filter(|_| streams);
+        let replay = self.servers.leg.as_ref().and_then(|leg| leg.replay.as_ref()).filter(|_| streams);
         replay.and_then(|replay| replay.lacks()).map_or(left, |lacks| lacks.clamp(1, left))
     }
 
@@ -46,8 +47,8 @@ impl Connection {
     /// input remaining. Without positions inside the run, a client with small segments after losses might wait forever:
     /// the stash of its stream is bounded.
     fn note_run_end(&mut self, left: usize) {
-        let replay = self.leg.as_ref().and_then(|leg| leg.replay.as_ref());
-        if self.closed || self.remote.is_none() || replay.is_none_or(|replay| replay.holds()) {
+        let replay = self.servers.leg.as_ref().and_then(|leg| leg.replay.as_ref());
+        if self.end.is_closed() || self.remote.is_none() || replay.is_none_or(|replay| replay.holds()) {
             return;
         }
         let set = |connection: &mut Connection, left: usize| {
@@ -59,7 +60,7 @@ impl Connection {
     }
 
     fn take_body(&mut self, io: &mut Io<'_>, data: &[u8], place: Place, mut body: Body) -> usize {
-        if !self.leg.as_ref().is_some_and(|leg| leg.is_open()) {
+        if !self.servers.leg.as_ref().is_some_and(|leg| leg.is_open()) {
             return 0;
         }
         let limits = &self.listener().limits;
@@ -100,7 +101,7 @@ impl Connection {
 
     /// How much content and how much framing there was so far.
     fn log_body(&mut self, content: usize, framing: usize) -> (u64, u64) {
-        let Some(leg) = &mut self.leg else { return (0, 0) };
+        let Some(leg) = &mut self.servers.leg else { return (0, 0) };
         leg.body_bytes += content as u64;
         leg.framing_bytes += framing as u64;
         (leg.body_bytes, leg.framing_bytes)
@@ -125,7 +126,7 @@ impl Connection {
     }
 
     fn take_tunnel(&mut self, io: &mut Io<'_>, data: &[u8], place: Place) -> usize {
-        if !self.leg.as_ref().is_some_and(|leg| leg.is_open()) {
+        if !self.servers.leg.as_ref().is_some_and(|leg| leg.is_open()) {
             return 0;
         }
         self.log_in(data.len());
@@ -138,14 +139,14 @@ impl Connection {
     /// The request is received as a whole.
     pub(crate) fn end_request(&mut self, io: &mut Io<'_>) {
         self.request += 1;
-        self.receiving = if self.client_ended { RequestState::Ended } else { RequestState::Head };
+        self.receiving = if self.client.ended { RequestState::Ended } else { RequestState::Head };
         let timer = self.natural_timer();
         self.arm(timer, io.now);
     }
 
     /// Passes bytes to the server leg: by reference where they lie in the input buffer, sealed on a TLS leg.
     pub(crate) fn send_up(&mut self, io: &mut Io<'_>, data: &[u8], place: Place) {
-        let Some(leg) = &mut self.leg else { return };
+        let Some(leg) = &mut self.servers.leg else { return };
         leg.written |= !data.is_empty();
         leg.retain_sent(data);
         if leg.is_tls() {

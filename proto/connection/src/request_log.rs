@@ -1,7 +1,8 @@
 //! Access-log record of a request, or of a connection without requests.
 
-use crate::connection::{Connection, Timer};
+use crate::connection::Connection;
 use crate::routing;
+use crate::timers::Timer;
 use crate::{Answered, Effect, Io, RequestLog, Snapshot};
 use evergate_base::{Micros, terminal};
 use evergate_http::RequestHead;
@@ -27,7 +28,7 @@ impl Connection {
             method: head.map_or("-".to_owned(), |head| head.method.to_owned()),
             host: head.map_or(String::new(), |head| text(head.host)),
             target: head.map_or("-".to_owned(), |head| text(head.target)),
-            started: if self.timer == Timer::RequestHead { self.began } else { io.now },
+            started: if self.deadline.timer == Timer::RequestHead { self.deadline.began } else { io.now },
             bytes_in: head.map_or(0, |head| head.head_len as u64),
             user_agent: header(wanted.user_agent, "user-agent"),
             referer: header(wanted.referer, "referer"),
@@ -74,7 +75,7 @@ impl Connection {
         let reason = if own.is_empty() { reason } else { own };
         if status != 0 || !reason.is_empty() {
             let generation = self.snapshot.generation;
-            let pool = self.status_pool.take().or(self.leg.as_ref().map(|leg| leg.pool));
+            let pool = self.status_pool.take().or(self.servers.leg.as_ref().map(|leg| leg.pool));
             let listener = self.listener;
             io.effects.answered.push(Answered { status, reason, generation, listener, pool });
         }

@@ -1,10 +1,11 @@
 //! Server to client: the response's head is rewritten, its body relayed where it lies.
 
 use crate::bound::Binding;
-use crate::connection::{Connection, ReadPlan, RequestState, ResponseState, Timer};
+use crate::connection::{Connection, ReadPlan, RequestState, ResponseState};
 use crate::record_buffer::GROWTH_MAX;
 use crate::routing;
 use crate::server_leg::{Failure, ServerLeg};
+use crate::timers::Timer;
 use crate::unacked_input::TAIL_BYTES;
 use crate::{Io, SLOTS, Slots};
 use evergate_base::Micros;
@@ -47,7 +48,7 @@ impl Connection {
             ReadPlan::Head { layout, held, .. } => {
                 let start = Slots::payload(layout, 0).start;
                 let range = start..start + held + n;
-                if let Some(leg) = &mut self.leg {
+                if let Some(leg) = &mut self.servers.leg {
                     leg.held = Vec::new();
                 }
                 self.retain_server(io, held, start + held..range.end);
@@ -76,7 +77,7 @@ impl Connection {
         for index in 0..SLOTS {
             let room = Slots::body(layout, index, held);
             let range = room.start..room.start + left.min(room.len());
-            if range.is_empty() || self.closed {
+            if range.is_empty() || self.end.is_closed() {
                 break;
             }
             left -= range.len();
@@ -108,7 +109,7 @@ impl Connection {
     fn progress_down(&mut self, io: &mut Io<'_>, bytes: usize) {
         let timer = self.natural_timer();
         let in_head =
-            timer == Timer::Response && self.answering == ResponseState::Head && self.timer == timer;
+            timer == Timer::Response && self.answering == ResponseState::Head && self.deadline.timer == timer;
         if matches!(timer, Timer::Response | Timer::Tunnel) && !in_head {
             self.progress(timer, bytes, io.now);
         }
@@ -116,7 +117,7 @@ impl Connection {
 
     /// A whole head gives its server more time. False when it is one too many of those that are not the last.
     fn note_head(&mut self, interim: bool, now: Micros) -> bool {
-        let Some(leg) = &mut self.leg else { return true };
+        let Some(leg) = &mut self.servers.leg else { return true };
         leg.interims += u32::from(interim);
         let few = leg.interims <= INTERIMS_MAX;
         if self.natural_timer() == Timer::Response {
@@ -179,7 +180,7 @@ impl Connection {
         out: &mut Vec<u8>,
         now: Micros,
     ) -> Result<Option<Turn>, evergate_http::Refusal> {
-        let Some(leg) = &self.leg else { return Ok(None) };
+        let Some(leg) = &self.servers.leg else { return Ok(None) };
         let mut limits = self.listener().limits.http.clone();
         limits.head_bytes_max = limits.head_bytes_max.min(PAYLOAD_MAX); // a partial head is kept in one slot
         let flags = leg.route.flags;
@@ -206,7 +207,7 @@ impl Connection {
         if !interim && !head.is_upgrade {
             self.last_response |= self.ends_before_request(&head, &data[head.head_len..]);
         }
-        if let Some(leg) = &mut self.leg {
+        if let Some(leg) = &mut self.servers.leg {
             leg.binding = leg.binding.with(auth);
         }
         self.write_response(&head, out);
@@ -226,7 +227,7 @@ impl Connection {
     }
 
     fn write_response(&self, head: &ResponseHead<'_>, out: &mut Vec<u8>) {
-        let Some(leg) = &self.leg else { return };
+        let Some(leg) = &self.servers.leg else { return };
         let snapshot = &self.snapshot;
         let (set, remove) = routing::response_edits(&snapshot.rules, leg.rules.iter().copied());
         let cookie = self.sticky_cookie(head);
@@ -248,7 +249,7 @@ impl Connection {
     }
 
     fn sticky_cookie(&self, head: &ResponseHead<'_>) -> Option<String> {
-        let route = &self.leg.as_ref()?.route;
+        let route = &self.servers.leg.as_ref()?.route;
         if !route.flags.set_cookie || head.is_interim() {
             return None;
         }
@@ -260,13 +261,13 @@ impl Connection {
 
     /// A request that is being answered is not repeated: its copy is of no use any more.
     fn forget_request(&mut self, io: &mut Io<'_>, interim: bool) {
-        if let Some(leg) = self.leg.as_mut().filter(|_| !interim) {
+        if let Some(leg) = self.servers.leg.as_mut().filter(|_| !interim) {
             io.scratch.spare_sent(std::mem::take(&mut leg.sent));
         }
     }
 
     fn begin_response(&mut self, head: &ResponseHead<'_>) {
-        let Some(leg) = &mut self.leg else { return };
+        let Some(leg) = &mut self.servers.leg else { return };
         leg.keep_alive = head.keep_alive;
         let until_close = match head.body() {
             Body::UntilClose => true,
@@ -292,7 +293,7 @@ impl Connection {
     }
 
     fn hold_head(&mut self, partial: Vec<u8>) {
-        if let Some(leg) = &mut self.leg {
+        if let Some(leg) = &mut self.servers.leg {
             leg.held = partial;
         }
     }
@@ -342,7 +343,7 @@ impl Connection {
     /// Records bytes that were forwarded, and the response's end. `surplus`: more bytes of the server follow. `head`: a
     /// head is among the forwarded bytes.
     fn passed_down(&mut self, io: &mut Io<'_>, bytes: usize, surplus: bool, head: bool) {
-        if let Some(leg) = &mut self.leg {
+        if let Some(leg) = &mut self.servers.leg {
             if !leg.is_tls() {
                 leg.in_pos += bytes as u64; // else it counts records
             }
@@ -380,14 +381,14 @@ impl Connection {
     pub(crate) fn take_response(&mut self, io: &mut Io<'_>, data: &[u8]) {
         let mut joined = Vec::new();
         let mut rest = data;
-        if let Some(leg) = self.leg.as_mut().filter(|leg| !leg.held.is_empty()) {
+        if let Some(leg) = self.servers.leg.as_mut().filter(|leg| !leg.held.is_empty()) {
             joined = std::mem::take(&mut leg.held);
             joined.extend_from_slice(data);
         }
         if !joined.is_empty() {
             rest = &joined;
         }
-        while !rest.is_empty() && !self.closed && self.leg.is_some() {
+        while !rest.is_empty() && !self.end.is_closed() && self.servers.leg.is_some() {
             let used = match self.answering {
                 ResponseState::Head => self.take_head_copied(io, rest),
                 ResponseState::Body(_) | ResponseState::Tunnel => self.take_body_copied(io, rest),
@@ -445,7 +446,7 @@ impl Connection {
 
     /// Whether the body under way is chunked and goes to a client of HTTP/1.0, which gets its content only.
     pub(crate) fn unframes(&self) -> bool {
-        let http10 = self.leg.as_ref().is_some_and(|leg| leg.route.flags.http10);
+        let http10 = self.servers.leg.as_ref().is_some_and(|leg| leg.route.flags.http10);
         http10 && matches!(self.answering, ResponseState::Body(Body::Chunked(_)))
     }
 
@@ -478,16 +479,17 @@ impl Connection {
 
     /// The log names the remedy where a server without TLS in its pool begins with a TLS record: mostly an alert.
     fn explain_tls_answer(&mut self, first: &[u8]) {
-        if self.leg.as_ref().is_some_and(|leg| !leg.is_tls()) && is_tls_record(first) {
+        if self.servers.leg.as_ref().is_some_and(|leg| !leg.is_tls()) && is_tls_record(first) {
             self.explain("the server answered with TLS: set [pools.tls]");
         }
     }
 
     /// [`explain_tls_answer`](Self::explain_tls_answer) for a head that ends before it is whole.
     fn explain_held(&mut self) {
-        if self.answering == ResponseState::Head && self.leg.as_ref().is_some_and(|leg| !leg.held.is_empty())
+        if self.answering == ResponseState::Head
+            && self.servers.leg.as_ref().is_some_and(|leg| !leg.held.is_empty())
         {
-            let held = self.leg.as_mut().map(|leg| std::mem::take(&mut leg.held)).unwrap_or_default();
+            let held = self.servers.leg.as_mut().map(|leg| std::mem::take(&mut leg.held)).unwrap_or_default();
             self.explain_tls_answer(&held);
             self.hold_head(held);
         }
@@ -495,7 +497,7 @@ impl Connection {
 
     /// The server's bytes have no single meaning.
     fn server_refused(&mut self, io: &mut Io<'_>, reason: &'static str) {
-        if let Some(leg) = &mut self.leg {
+        if let Some(leg) = &mut self.servers.leg {
             leg.ended = true;
         }
         self.note_server_failure(io);
@@ -505,13 +507,13 @@ impl Connection {
     /// The response is complete.
     pub(crate) fn end_response(&mut self, io: &mut Io<'_>) {
         let closes = self.end_deterministic(io);
-        if self.closing || self.closed {
+        if self.end.is_closing() || self.end.is_closed() {
             return;
         }
         let idle = |leg: &ServerLeg| leg.keep_alive || leg.closes;
-        let clean = self.leg.as_deref().is_some_and(idle) && self.request > self.response;
+        let clean = self.servers.leg.as_deref().is_some_and(idle) && self.request > self.response;
         let mut unfinished = self.request <= self.response;
-        if unfinished && self.leg.as_ref().is_some_and(|leg| leg.restored) {
+        if unfinished && self.servers.leg.as_ref().is_some_and(|leg| leg.restored) {
             // The node before us may have received all of the request: the rest comes again and is passed over.
             unfinished = false;
             if let RequestState::Body(body) = self.receiving {
@@ -532,7 +534,7 @@ impl Connection {
     /// The response is over: a bound leg idles, another one goes back. Where a leg can be kept no longer that its
     /// server would keep, or that has to carry the rest of a handshake, the client's connection ends with it.
     fn part_with_leg(&mut self, io: &mut Io<'_>, clean: bool) {
-        let Some(leg) = self.leg.as_ref().filter(|leg| leg.binding != Binding::Shared) else {
+        let Some(leg) = self.servers.leg.as_ref().filter(|leg| leg.binding != Binding::Shared) else {
             return self.release_leg(io, clean);
         };
         // What was bound by this response alone has no identity yet.
@@ -550,9 +552,9 @@ impl Connection {
     pub fn handle_server_write_error(&mut self, io: &mut Io<'_>) {
         self.catch_up(io);
         let unsent = self.is_unsent(io);
-        self.up.clear();
-        self.piped.1 = 0;
-        if let Some(leg) = &mut self.leg {
+        self.servers.outlet.clear();
+        self.pipes.held.1 = 0;
+        if let Some(leg) = &mut self.servers.leg {
             leg.never_left = unsent;
             leg.in_doubt = true;
             if self.answering == ResponseState::Ended {
@@ -568,7 +570,7 @@ impl Connection {
     /// The server's FIN.
     pub fn handle_server_end(&mut self, io: &mut Io<'_>, leg_id: u32) {
         self.catch_up(io);
-        if let Some(leg) = self.leg.as_ref().filter(|leg| leg.id == leg_id) {
+        if let Some(leg) = self.servers.leg.as_ref().filter(|leg| leg.id == leg_id) {
             // RFC 9112 section 9.8: an attacker on the path can send FIN. A close_notify would have ended the response
             // already.
             match self.answering == ResponseState::Body(Body::UntilClose) && leg.is_tls() {
@@ -583,7 +585,7 @@ impl Connection {
     /// The server's RST, or another end without order.
     pub fn handle_server_reset(&mut self, io: &mut Io<'_>, leg_id: u32) {
         self.catch_up(io);
-        if self.leg.as_ref().is_some_and(|leg| leg.id == leg_id) {
+        if self.servers.leg.as_ref().is_some_and(|leg| leg.id == leg_id) {
             self.server_broke(io, Failure::Lost);
         }
         self.finish_call(io);
@@ -591,17 +593,17 @@ impl Connection {
 
     /// The server's stream has ended: by FIN, or by close_notify on a TLS leg.
     pub(crate) fn end_of_server(&mut self, io: &mut Io<'_>) {
-        let Some(leg) = &mut self.leg else { return };
+        let Some(leg) = &mut self.servers.leg else { return };
         if leg.ended && self.answering == ResponseState::Ended {
             return self.pass_over_server();
         }
         leg.ended = true;
         self.explain_held();
-        let Some(leg) = &mut self.leg else { return };
+        let Some(leg) = &mut self.servers.leg else { return };
         match self.answering {
             ResponseState::Tunnel if leg.in_doubt => self.end_abruptly(io, "upstream_lost"),
             ResponseState::Head => {
-                if self.leg.as_ref().is_some_and(|leg| !leg.in_doubt) {
+                if self.servers.leg.as_ref().is_some_and(|leg| !leg.in_doubt) {
                     // an orderly end before a whole head: nothing of it can have been sent
                     self.begin_deterministic(false);
                 }
@@ -610,7 +612,9 @@ impl Connection {
                     false => self.leg_failed(io, Failure::Lost),
                 }
             }
-            ResponseState::Body(Body::UntilClose) if self.leg.as_ref().is_some_and(|leg| !leg.in_doubt) => {
+            ResponseState::Body(Body::UntilClose)
+                if self.servers.leg.as_ref().is_some_and(|leg| !leg.in_doubt) =>
+            {
                 self.last_response = true;
                 self.replicate_server_end();
                 self.end_response(io);
@@ -632,19 +636,19 @@ impl Connection {
 
     /// A tunnel whose server has ended need not be kept as long as one that is quiet.
     fn end_half_closed_soon(&mut self, io: &mut Io<'_>) {
-        if self.timer == Timer::Tunnel && !self.closed {
+        if self.deadline.timer == Timer::Tunnel && !self.end.is_closed() {
             self.arm(Timer::Tunnel, io.now);
         }
     }
 
     /// The leg broke in the middle.
     pub(crate) fn server_broke(&mut self, io: &mut Io<'_>, failure: Failure) {
-        if let Some(leg) = &mut self.leg {
+        if let Some(leg) = &mut self.servers.leg {
             leg.ended = true;
         }
         self.explain_held();
         match self.answering {
-            ResponseState::Head if self.leg.as_ref().is_some_and(|leg| leg.held.is_empty()) => {
+            ResponseState::Head if self.servers.leg.as_ref().is_some_and(|leg| leg.held.is_empty()) => {
                 return self.leg_failed(io, failure);
             }
             ResponseState::Head | ResponseState::Body(_) => self.note_server_failure(io),
@@ -661,7 +665,7 @@ impl Connection {
     /// Whether what came before a head was whole begins none.
     fn is_not_http(&self) -> bool {
         const BEGINS: &[u8] = b"HTTP/1.";
-        let held = self.leg.as_ref().map_or(&[][..], |leg| &leg.held);
+        let held = self.servers.leg.as_ref().map_or(&[][..], |leg| &leg.held);
         !held.is_empty() && !held.starts_with(BEGINS) && !BEGINS.starts_with(held)
     }
 

@@ -5,8 +5,9 @@
 //! decided after that (boundaries, routes, answers of our own) is repeated as decided.
 
 use crate::bound::Binding;
+use crate::client_leg::ClientTls;
 use crate::close::ends;
-use crate::connection::{Accepted, ClientTls, Connection, RequestState, ResponseState};
+use crate::connection::{Accepted, Connection, RequestState, ResponseState};
 use crate::handshake::beyond_flights;
 use crate::replication::Replication;
 use crate::request::CONTINUE;
@@ -75,7 +76,7 @@ impl Connection {
         let accepted = Accepted { listener, ..fresh.clone() };
         let mut connection = Connection::new(snapshot, &accepted, io.now);
         connection.remote = Some(Box::new(Replication::of(state)));
-        connection.next_leg = state.last_leg + 1;
+        connection.servers.next = state.last_leg + 1;
         let done = open.tls && connection.restore_tls(state, open, io)?;
         connection.restore_positions(state)?;
         if done {
@@ -92,7 +93,7 @@ impl Connection {
                 connection.restore_leg(state, io)?
             }
         };
-        if !connection.closing && !connection.closed {
+        if !connection.end.is_closing() && !connection.end.is_closed() {
             let timer = connection.natural_timer();
             connection.arm(timer, io.now);
         }
@@ -102,12 +103,12 @@ impl Connection {
 
     /// Raw client input from which the client must send again.
     pub fn client_frontier(&self) -> u64 {
-        self.in_pos + self.raw.len() as u64
+        self.client.in_pos + self.client.raw.len() as u64
     }
 
     /// Cipher output position of the next byte that is made.
     pub fn output_position(&self) -> u64 {
-        self.out_pos
+        self.client.out_pos
     }
 
     /// Puts the record layer or the handshake back; whether the handshake is done but not known to be.
@@ -120,7 +121,7 @@ impl Connection {
         match (&state.hello, &state.established) {
             (None, None) => {
                 if !state.generated.is_empty() || state.closed.is_some() {
-                    self.tls = ClientTls::Plain; // a client without TLS has been answered in clear
+                    self.client.tls = ClientTls::Plain; // a client without TLS has been answered in clear
                     if let Some(remote) = &mut self.remote {
                         remote.end_at = state.closed.map(|(end, _)| end);
                     }
@@ -133,10 +134,10 @@ impl Connection {
                     .map_err(|_| RestoreError::Inconsistent("record state"))?;
                 let records =
                     Records::import(&exported).map_err(|_| RestoreError::Inconsistent("record keys"))?;
-                self.facts = TlsInfo::decode(&established.facts).map(Box::new);
+                self.client.info = TlsInfo::decode(&established.facts).map(Box::new);
                 self.feed_envelope(io);
-                self.tls = ClientTls::Open(Box::new(records));
-                self.out_pos = established.sent;
+                self.client.tls = ClientTls::Open(Box::new(records));
+                self.client.out_pos = established.sent;
                 Ok(false)
             }
         }
@@ -168,16 +169,16 @@ impl Connection {
                 self.note_session(io, finished.facts, finished.session);
                 let facts = state.established.as_ref().and_then(|known| TlsInfo::decode(&known.facts));
                 self.seal(io, finished.audit, facts.and_then(|facts| facts.sealed));
-                self.tls = ClientTls::Open(Box::new(finished.records));
+                self.client.tls = ClientTls::Open(Box::new(finished.records));
                 self.note_record_end();
                 Ok(false)
             }
             Ok(progress) => {
-                self.tls = ClientTls::Shaking(Box::new(handshake));
+                self.client.tls = ClientTls::Shaking(Box::new(handshake));
                 Ok(progress == Progress::Done)
             }
             Err(error) => {
-                self.tls = ClientTls::Shaking(Box::new(handshake));
+                self.client.tls = ClientTls::Shaking(Box::new(handshake));
                 self.end_handshake(io, &error);
                 Ok(false)
             }
@@ -190,8 +191,8 @@ impl Connection {
             secret: hello.secret,
             accepted_unix_s: hello.accepted_unix_s,
             generation,
-            client: self.client,
-            local: self.local,
+            client: self.client_address,
+            local: self.local_address,
         };
         self.check_generation(generation)?;
         let config = self.listener().tls.clone().ok_or(RestoreError::Inconsistent("no tls configuration"))?;
@@ -213,8 +214,8 @@ impl Connection {
 
     fn restore_positions(&mut self, state: &ConnectionState) -> Result<(), RestoreError> {
         let (client, server) = (&state.client, &state.server);
-        self.in_pos = client.input;
-        if let ClientTls::Open(records) = &mut self.tls {
+        self.client.in_pos = client.input;
+        if let ClientTls::Open(records) = &mut self.client.tls {
             let (rx, tx) = (at(client.rx), at(server.tx));
             let far = RestoreError::Inconsistent("record position");
             if rx > records.rx() {
@@ -224,14 +225,14 @@ impl Connection {
                 records.seek_tx(tx).map_err(|_| far)?;
             }
         }
-        if server.output > self.out_pos {
-            self.out_pos = server.output;
+        if server.output > self.client.out_pos {
+            self.client.out_pos = server.output;
         }
-        self.plain_pos = server.plain;
+        self.client.plain_pos = server.plain;
         self.request = client.request;
         self.response = server.request;
-        self.answered = answered_of(state);
-        if self.is_handshaking() || self.closing {
+        self.client.answered_keys = answered_of(state);
+        if self.is_handshaking() || self.end.is_closing() {
             return Ok(());
         }
         let http = self.listener().protocol.is_http();
@@ -263,18 +264,20 @@ impl Connection {
 
     /// Answers of our own that the client may not have, and ends that were decided.
     fn restore_ends(&mut self, state: &ConnectionState, io: &mut Io<'_>) {
-        while let Some((bytes, close)) = state.generated.get(&self.response).filter(|_| !self.closing) {
+        while let Some((bytes, close)) =
+            state.generated.get(&self.response).filter(|_| !self.end.is_closing())
+        {
             self.emit_generated(io, bytes, *close);
             self.pass_over_answered();
         }
-        let end_waits = match self.tls {
-            ClientTls::Plain => state.closed.is_some_and(|(end, _)| self.plain_pos < end),
+        let end_waits = match self.client.tls {
+            ClientTls::Plain => state.closed.is_some_and(|(end, _)| self.client.plain_pos < end),
             _ => state
                 .boundaries
                 .iter()
                 .any(|boundary| matches!(boundary.kind, RecordKind::Alert(description) if ends(description))),
         };
-        if self.closing || end_waits {
+        if self.end.is_closing() || end_waits {
             return;
         }
         if state.closed.is_some() {
@@ -290,11 +293,11 @@ impl Connection {
         state: &ConnectionState,
         io: &mut Io<'_>,
     ) -> Result<Option<ResumedLeg>, RestoreError> {
-        if self.closing {
+        if self.end.is_closing() {
             return Ok(None);
         }
         let Some(mut route) = state.routes.get(&self.response).cloned() else {
-            if self.receiving == RequestState::Tunnel && self.leg.is_none() {
+            if self.receiving == RequestState::Tunnel && self.servers.leg.is_none() {
                 self.open_tunnel(io);
             }
             self.frame_decided(io);
@@ -344,13 +347,13 @@ impl Connection {
             remote.server_acked = (route.leg, output); // what is behind a checkpoint, the server has
         }
         self.continue_log(io, &route, &leg.rules);
-        self.leg = Some(Box::new(leg));
+        self.servers.leg = Some(Box::new(leg));
         self.resume_deterministic();
         if route.flags.continued && !begun {
             self.frame(io, CONTINUE);
         }
         self.frame_decided(io);
-        Ok(self.leg.as_ref().map(|_| ResumedLeg { route, input, output }))
+        Ok(self.servers.leg.as_ref().map(|_| ResumedLeg { route, input, output }))
     }
 
     fn restore_stash(&mut self, state: &ConnectionState) {
@@ -358,14 +361,14 @@ impl Connection {
         let stash = &state.client_stash.bytes;
         remote.skip_input = u64::from(state.client.used);
         remote.client_input.append(state.client.input, stash);
-        match self.tls {
+        match self.client.tls {
             ClientTls::Plain => {
-                self.in_pos += stash.len() as u64;
+                self.client.in_pos += stash.len() as u64;
                 if self.receiving != RequestState::Ended {
-                    self.plain = stash.clone();
+                    self.client.plain = stash.clone();
                 }
             }
-            _ => self.raw = stash.clone(),
+            _ => self.client.raw = stash.clone(),
         }
     }
 }

@@ -1,8 +1,10 @@
 //! The server leg: one request's (or one tunnel's) use of a server connection.
 
 use crate::bound::{Binding, Carrier};
+use crate::client_leg::ClientTls;
 use crate::close::printable;
-use crate::connection::{ClientTls, Connection, RequestState, ResponseState, Timer};
+use crate::connection::{Connection, RequestState, ResponseState};
+use crate::timers::Timer;
 use crate::upstream_tls::Replay;
 use crate::{Effect, Io, ServerHint};
 use evergate_base::Micros;
@@ -280,25 +282,29 @@ impl ServerLeg {
 impl Connection {
     /// Number of the server leg, if there is one.
     pub fn leg_id(&self) -> Option<u32> {
-        self.leg.as_ref().map(|leg| leg.id)
+        self.servers.leg.as_ref().map(|leg| leg.id)
     }
 
     /// The leg's pool and server as indexes of the connection's snapshot, once known.
     pub fn leg_server(&self) -> Option<(u32, u32)> {
-        self.leg.as_ref().filter(|leg| leg.route.server != u32::MAX).map(|leg| (leg.pool, leg.route.server))
+        self.servers
+            .leg
+            .as_ref()
+            .filter(|leg| leg.route.server != u32::MAX)
+            .map(|leg| (leg.pool, leg.route.server))
     }
 
     /// No server of the pool has room: the request waits in the worker's queue. It is answered with 503 when that takes
     /// beyond `until`; a later call for the same leg does not move this.
     pub fn handle_leg_queued(&mut self, now: Micros, leg_id: u32, until: Micros) {
-        let Some(leg) = self.leg.as_mut().filter(|leg| leg.id == leg_id) else { return };
+        let Some(leg) = self.servers.leg.as_mut().filter(|leg| leg.id == leg_id) else { return };
         leg.queued_until.get_or_insert(until);
         self.arm(Timer::Queue, now);
     }
 
     /// Whether the request waits in the worker's queue.
     pub fn is_leg_queued(&self) -> bool {
-        self.leg.as_ref().is_some_and(|leg| leg.is_queued())
+        self.servers.leg.as_ref().is_some_and(|leg| leg.is_queued())
     }
 
     /// A leg of an upgrade state that was waiting asks for a server again; its deadline stays.
@@ -309,7 +315,7 @@ impl Connection {
 
     /// The worker connects to this server; the time for connecting counts from here. After a failure another is chosen.
     pub fn handle_leg_connecting(&mut self, now: Micros, leg_id: u32, server: u32) {
-        let Some(leg) = self.leg.as_mut().filter(|leg| leg.id == leg_id) else { return };
+        let Some(leg) = self.servers.leg.as_mut().filter(|leg| leg.id == leg_id) else { return };
         leg.queued_until = None;
         leg.trying = Some(server);
         leg.connects = true;
@@ -329,7 +335,7 @@ impl Connection {
             return;
         }
         let records = records.or_else(|| self.use_bound());
-        let Some(leg) = &mut self.leg else { return };
+        let Some(leg) = &mut self.servers.leg else { return };
         leg.queued_until = None;
         leg.trying = Some(server);
         if !leg.decided {
@@ -357,18 +363,18 @@ impl Connection {
     /// Request bytes may flow: the decision is replicated first, then waiting bytes are sent.
     pub(crate) fn leg_ready(&mut self, io: &mut Io<'_>) {
         self.replicate_route();
-        let Some(leg) = &mut self.leg else { return };
+        let Some(leg) = &mut self.servers.leg else { return };
         leg.state = LegState::Open;
         let tls = leg.is_tls();
         self.resume_uplink(io);
-        if let Some(leg) = self.leg.as_mut().filter(|leg| !leg.sent.is_empty()) {
+        if let Some(leg) = self.servers.leg.as_mut().filter(|leg| !leg.sent.is_empty()) {
             leg.written = true;
             let sent = std::mem::take(&mut leg.sent);
             match tls {
                 true => self.seal_up(io, &sent),
                 false => leg.push(io, &sent),
             }
-            if let Some(leg) = self.leg.as_mut() {
+            if let Some(leg) = self.servers.leg.as_mut() {
                 let fits = sent.len() <= RETAINED_MAX;
                 leg.idempotent &= fits;
                 if fits && (leg.idempotent || leg.is_reused()) {
@@ -380,7 +386,7 @@ impl Connection {
         self.arm(timer, io.now);
         self.take_stashed(io);
         if self.answering == ResponseState::Tunnel
-            && self.leg.as_ref().is_some_and(|leg| leg.ends_at == Some(leg.in_pos))
+            && self.servers.leg.as_ref().is_some_and(|leg| leg.ends_at == Some(leg.in_pos))
         {
             self.end_of_server(io);
         }
@@ -396,7 +402,8 @@ impl Connection {
 
     /// No connection to the server comes about; `why` is for the log.
     pub fn handle_connect_failed(&mut self, io: &mut Io<'_>, leg_id: u32, why: &impl std::fmt::Display) {
-        if let Some(log) = self.log.as_mut().filter(|_| self.leg.as_ref().is_some_and(|leg| leg.id == leg_id))
+        if let Some(log) =
+            self.log.as_mut().filter(|_| self.servers.leg.as_ref().is_some_and(|leg| leg.id == leg_id))
         {
             log.detail = printable(&why.to_string());
         }
@@ -405,7 +412,7 @@ impl Connection {
 
     /// The leg could not be opened, or broke.
     pub fn handle_leg_failed(&mut self, io: &mut Io<'_>, leg_id: u32, failure: Failure) {
-        if self.leg.as_ref().is_some_and(|leg| leg.id == leg_id) {
+        if self.servers.leg.as_ref().is_some_and(|leg| leg.id == leg_id) {
             self.leg_failed(io, failure);
         }
         self.finish_call(io);
@@ -413,7 +420,7 @@ impl Connection {
 
     /// No server of the pool takes the request: all are down, or the queue is full or too slow.
     pub fn handle_unavailable(&mut self, io: &mut Io<'_>, leg_id: u32, reason: &'static str) {
-        if self.leg.as_ref().is_some_and(|leg| leg.id == leg_id) {
+        if self.servers.leg.as_ref().is_some_and(|leg| leg.id == leg_id) {
             self.give_up(io, 503, reason);
         }
         self.finish_call(io);
@@ -421,15 +428,17 @@ impl Connection {
 
     pub(crate) fn leg_failed(&mut self, io: &mut Io<'_>, failure: Failure) {
         self.note_server_failure(io);
-        if let (Some(log), Some(server)) = (&mut self.log, self.leg.as_ref().and_then(|leg| leg.trying)) {
+        if let (Some(log), Some(server)) =
+            (&mut self.log, self.servers.leg.as_ref().and_then(|leg| leg.trying))
+        {
             log.server = Some(server);
         }
-        let stale = failure == Failure::Lost && self.leg.as_ref().is_some_and(|leg| leg.is_stale());
+        let stale = failure == Failure::Lost && self.servers.leg.as_ref().is_some_and(|leg| leg.is_stale());
         let free = stale && self.is_unsent(io);
         if self.may_retry(free) {
             return self.retry(io, stale, free);
         }
-        self.last_response |= self.leg.as_ref().is_some_and(|leg| leg.carrier == Carrier::Handshake);
+        self.last_response |= self.servers.leg.as_ref().is_some_and(|leg| leg.carrier == Carrier::Handshake);
         let (status, reason) = match failure {
             Failure::Refused => (502, "connect_failed"),
             Failure::TimedOut => (504, "connect_timeout"),
@@ -441,7 +450,7 @@ impl Connection {
 
     /// What goes wrong now is the server's doing.
     pub(crate) fn note_server_failure(&self, io: &mut Io<'_>) {
-        if let Some(leg) = &self.leg {
+        if let Some(leg) = &self.servers.leg {
             io.effects.push(Effect::ServerFailed { leg: leg.id });
         }
     }
@@ -449,18 +458,18 @@ impl Connection {
     /// Whether no byte of the request has left on its leg: no server can have executed it.
     pub(crate) fn is_unsent(&self, io: &Io<'_>) -> bool {
         let made: usize = io.effects.up.iter().map(|piece| piece.range.len()).sum();
-        let waiting = (self.up.len() + made) as u64;
-        self.leg.as_ref().is_some_and(|leg| leg.never_left || leg.out_pos == waiting)
+        let waiting = (self.servers.outlet.len() + made) as u64;
+        self.servers.leg.as_ref().is_some_and(|leg| leg.never_left || leg.out_pos == waiting)
     }
 
     /// Never repeats a request that may have been executed, unless repeating it is harmless (RFC 9110 section 9.2.2).
     /// Every execution counts; `free`: there was none.
     fn may_retry(&self, free: bool) -> bool {
-        let Some(leg) = &self.leg else { return false };
+        let Some(leg) = &self.servers.leg else { return false };
         let retries = self.snapshot.pools[leg.pool as usize].retries;
         let whole = !leg.sent.is_empty() && leg.sent.len() >= leg.head_bytes;
         let repeatable = !leg.written || (whole && (leg.idempotent || free));
-        let unseen = !leg.answered && self.answering != ResponseState::Ended && !self.closing;
+        let unseen = !leg.answered && self.answering != ResponseState::Ended && !self.end.is_closing();
         let safe = self.remote.as_ref().is_none_or(|remote| remote.may_reroute(self.response));
         repeatable
             && unseen
@@ -473,7 +482,7 @@ impl Connection {
     /// Asks for a server once more: for another one, unless all that happened is that the connection was `stale`.
     /// A `free` retry counts nowhere, and no second one follows: the next connection is new.
     fn retry(&mut self, io: &mut Io<'_>, stale: bool, free: bool) {
-        let Some(mut old) = self.leg.take() else { return };
+        let Some(mut old) = self.servers.leg.take() else { return };
         io.effects.push(Effect::Release {
             leg: old.id,
             clean: false,
@@ -482,8 +491,8 @@ impl Connection {
             over: false,
         });
         io.effects.up.clear(); // bytes of this call for the broken leg
-        self.up.clear();
-        self.piped = (0, 0);
+        self.servers.outlet.clear();
+        self.pipes.held = (0, 0);
         if !stale {
             old.tried.push(old.trying.unwrap_or(u32::MAX));
         }
@@ -491,9 +500,9 @@ impl Connection {
             remote.forget_points_of(old.id);
         }
         let mut route = old.route;
-        route.leg = self.next_leg;
+        route.leg = self.servers.next;
         route.server = u32::MAX;
-        self.next_leg += 1;
+        self.servers.next += 1;
         let hint = if stale { old.hint } else { ServerHint::Policy };
         let mut leg = ServerLeg::new(route, old.rules, hint, old.idempotent);
         leg.route.flags.set_cookie |= matches!(old.hint, ServerHint::Server(_)) && !stale;
@@ -506,7 +515,7 @@ impl Connection {
         leg.closes = old.closes;
         leg.binding = old.binding;
         leg.reuse = false; // what failed may have been a stale idle connection
-        self.leg = Some(Box::new(leg));
+        self.servers.leg = Some(Box::new(leg));
         if let Some(log) = self.log.as_mut().filter(|_| !free) {
             log.retries += 1;
             log.detail = String::new();
@@ -526,9 +535,9 @@ impl Connection {
     /// Gives the leg back to the worker.
     pub(crate) fn release_leg(&mut self, io: &mut Io<'_>, clean: bool) {
         let plain = self.generated_plain();
-        let Some(mut leg) = self.leg.take() else { return };
-        self.piped = (0, 0);
-        let sent = self.up.is_empty() && io.effects.up.is_empty();
+        let Some(mut leg) = self.servers.leg.take() else { return };
+        self.pipes.held = (0, 0);
+        let sent = self.servers.outlet.is_empty() && io.effects.up.is_empty();
         let clean = clean && !leg.restored && leg.is_quiet() && sent;
         let spent = leg.closes || leg.binding != Binding::Shared; // no other client may have it
         let uplink = leg.uplink();
@@ -539,7 +548,7 @@ impl Connection {
         };
         if !clean {
             io.effects.up.clear(); // what has not left for this server must not reach another
-            self.up.clear();
+            self.servers.outlet.clear();
         }
         if leg.is_open() && !(sent && leg.has_repeated()) {
             io.effects.push(Effect::ResetServer { leg: leg.id });
@@ -554,6 +563,6 @@ impl Connection {
     /// Whether server bytes must be copied on their way to the client instead of sealed where they lie.
     pub(crate) fn must_copy_down(&self) -> bool {
         self.remote.as_ref().is_some_and(|remote| remote.has_begun() || remote.end_at.is_some())
-            || !matches!(self.tls, ClientTls::Plain | ClientTls::Open(_))
+            || !matches!(self.client.tls, ClientTls::Plain | ClientTls::Open(_))
     }
 }

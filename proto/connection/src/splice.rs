@@ -5,7 +5,8 @@
 //! mode.
 
 use crate::Io;
-use crate::connection::{ClientTls, Connection, RequestState, ResponseState};
+use crate::client_leg::ClientTls;
+use crate::connection::{Connection, RequestState, ResponseState};
 use evergate_base::Micros;
 use evergate_http::Body;
 
@@ -57,51 +58,64 @@ pub(crate) struct TunnelModes {
     pub(crate) up: TunnelMode,
 }
 
+/// The worker's pipes of one connection, as far as the connection knows them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pipes {
+    /// Bytes inside them: for the client, and for the server.
+    pub(crate) held: (u64, u64),
+    /// How a tunnel's bytes are moved.
+    pub(crate) modes: TunnelModes,
+}
+
 impl Connection {
     /// How many bytes the worker may splice from the server to the client without showing them; `u64::MAX` of a
     /// stream that is opaque until its end. Only plain legs without backups, with nothing waiting. A tunnel in the
     /// mode of small messages has none, unless a pipe holds bytes: they precede all bytes in the socket.
     pub fn splice_down(&self) -> u64 {
-        let leg_ready =
-            self.leg.as_ref().is_some_and(|leg| leg.is_open() && !leg.is_tls() && leg.held.is_empty());
-        let plain = matches!(self.tls, ClientTls::Plain) && self.remote.is_none();
-        if !leg_ready || !plain || !self.down.is_empty() || self.closing {
+        let leg_ready = self
+            .servers
+            .leg
+            .as_ref()
+            .is_some_and(|leg| leg.is_open() && !leg.is_tls() && leg.held.is_empty());
+        let plain = matches!(self.client.tls, ClientTls::Plain) && self.remote.is_none();
+        if !leg_ready || !plain || !self.client.outlet.is_empty() || self.end.is_closing() {
             return 0;
         }
         match self.answering {
             ResponseState::Body(Body::Length { left }) => left,
             ResponseState::Body(Body::UntilClose) => u64::MAX,
-            ResponseState::Tunnel if self.modes.down.is_bulk() || self.piped.0 > 0 => u64::MAX,
+            ResponseState::Tunnel if self.pipes.modes.down.is_bulk() || self.pipes.held.0 > 0 => u64::MAX,
             _ => 0,
         }
     }
 
     /// The same from the client to the server.
     pub fn splice_up(&self) -> u64 {
-        let leg_ready = self.leg.as_ref().is_some_and(|leg| leg.is_open() && !leg.is_tls());
-        let plain = matches!(self.tls, ClientTls::Plain) && self.remote.is_none();
-        let waiting = !self.up.is_empty() || !self.plain.is_empty() || !self.raw.is_empty();
-        if !leg_ready || !plain || waiting || self.closing {
+        let leg_ready = self.servers.leg.as_ref().is_some_and(|leg| leg.is_open() && !leg.is_tls());
+        let plain = matches!(self.client.tls, ClientTls::Plain) && self.remote.is_none();
+        let waiting =
+            !self.servers.outlet.is_empty() || !self.client.plain.is_empty() || !self.client.raw.is_empty();
+        if !leg_ready || !plain || waiting || self.end.is_closing() {
             return 0;
         }
         match self.receiving {
-            RequestState::Tunnel if self.modes.up.is_bulk() || self.piped.1 > 0 => u64::MAX,
+            RequestState::Tunnel if self.pipes.modes.up.is_bulk() || self.pipes.held.1 > 0 => u64::MAX,
             _ => 0,
         }
     }
 
     /// `bytes` were spliced from the server to the client, and `held` have come only into the pipe: it takes no more.
     pub fn handle_spliced_down(&mut self, io: &mut Io<'_>, bytes: u64, held: u64) {
-        let filled = (bytes + held).saturating_sub(self.piped.0);
-        self.piped.0 = held;
+        let filled = (bytes + held).saturating_sub(self.pipes.held.0);
+        self.pipes.held.0 = held;
         self.record_down(filled);
         self.note_spliced(io.now, held);
         if bytes == 0 {
             return;
         }
-        self.out_pos += bytes;
-        self.plain_pos += bytes;
-        if let Some(leg) = &mut self.leg {
+        self.client.out_pos += bytes;
+        self.client.plain_pos += bytes;
+        if let Some(leg) = &mut self.servers.leg {
             leg.in_pos += bytes;
             leg.answered |= bytes > 0;
         }
@@ -126,15 +140,15 @@ impl Connection {
 
     /// `bytes` were spliced from the client to the server, and `held` have come only into the pipe.
     pub fn handle_spliced_up(&mut self, io: &mut Io<'_>, bytes: u64, held: u64) {
-        let filled = (bytes + held).saturating_sub(self.piped.1);
-        self.piped.1 = held;
+        let filled = (bytes + held).saturating_sub(self.pipes.held.1);
+        self.pipes.held.1 = held;
         self.record_up(filled);
         self.note_spliced(io.now, held);
         if bytes == 0 {
             return;
         }
-        self.in_pos += bytes;
-        if let Some(leg) = &mut self.leg {
+        self.client.in_pos += bytes;
+        if let Some(leg) = &mut self.servers.leg {
             leg.out_pos += bytes;
             leg.written |= bytes > 0;
         }
@@ -148,14 +162,14 @@ impl Connection {
     /// Records what one transfer took from the server; a transfer that only emptied the pipe took nothing.
     pub(crate) fn record_down(&mut self, bytes: u64) {
         if self.answering == ResponseState::Tunnel && bytes > 0 {
-            self.modes.down.record(bytes);
+            self.pipes.modes.down.record(bytes);
         }
     }
 
     /// Records what one transfer took from the client.
     pub(crate) fn record_up(&mut self, bytes: u64) {
         if self.receiving == RequestState::Tunnel && bytes > 0 {
-            self.modes.up.record(bytes);
+            self.pipes.modes.up.record(bytes);
         }
     }
 }

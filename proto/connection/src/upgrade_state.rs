@@ -16,9 +16,13 @@
 mod check;
 
 use crate::bound::{Binding, Carrier, IdleLeg};
-use crate::connection::{Accepted, ClientTls, Connection, RequestState, ResponseState, Timer};
+use crate::client_leg::{ClientLeg, ClientTls};
+use crate::close::End;
+use crate::connection::{Accepted, Connection, RequestState, ResponseState};
 use crate::routing::encode_body;
 use crate::server_leg::{LegState, ServerLeg};
+use crate::server_legs::ServerLegs;
+use crate::timers::{Deadline, Timer};
 use crate::tls_info::TlsInfo;
 use crate::{Outlet, RequestLog, ServerHint, Snapshot};
 use evergate_base::Micros;
@@ -191,7 +195,7 @@ impl Connection {
         if self.remote.is_some() {
             return Err("replicated");
         }
-        if self.closed {
+        if self.end.is_closed() {
             return Err("closed");
         }
         let older = self.snapshot.generation != newest.generation;
@@ -200,47 +204,47 @@ impl Connection {
         if known.is_none_or(|known| known.protocol != self.listener().protocol) {
             return Err("older_configuration");
         }
-        let tls = match &self.tls {
+        let tls = match &self.client.tls {
             ClientTls::Plain => Tls::Plain,
             ClientTls::Hello(fresh) => Tls::Hello { secret: *fresh.0, accepted_unix_s: fresh.1 },
             ClientTls::Shaking(_) => return Err("handshake"),
             ClientTls::Open(records) if !records.is_between_messages() => return Err("message"),
             ClientTls::Open(records) => Tls::Open(exported(records)),
         };
-        let leg = self.leg.as_ref().map(|leg| self.export_leg(leg, newest, older)).transpose()?;
+        let leg = self.servers.leg.as_ref().map(|leg| self.export_leg(leg, newest, older)).transpose()?;
         let upgrade_state = UpgradeState {
             id: self.id,
             listener: self.listener().name.clone(),
-            client: self.client,
-            local: self.local,
+            client: self.client_address,
+            local: self.local_address,
             tls,
-            facts: self.facts.as_ref().map(|facts| facts.encode()),
-            raw: self.raw.clone(),
-            plain: self.plain.clone(),
-            scanned: self.scanned,
+            facts: self.client.info.as_ref().map(|facts| facts.encode()),
+            raw: self.client.raw.clone(),
+            plain: self.client.plain.clone(),
+            scanned: self.client.scanned,
             receiving: stage_of_receiving(self.receiving),
             answering: stage_of_answering(self.answering),
             request: self.request,
             response: self.response,
             leg,
-            bound: self.bound.as_ref().and_then(|idle| export_idle(idle, newest)),
-            next_leg: self.next_leg,
-            tickets: self.tickets.clone(),
-            down: self.down.contents(),
-            up: self.up.contents(),
-            in_pos: self.in_pos,
-            out_pos: self.out_pos,
-            plain_pos: self.plain_pos,
-            answered: self.answered,
-            client_ended: self.client_ended,
+            bound: self.servers.bound.as_ref().and_then(|idle| export_idle(idle, newest)),
+            next_leg: self.servers.next,
+            tickets: self.client.tickets.clone(),
+            down: self.client.outlet.contents(),
+            up: self.servers.outlet.contents(),
+            in_pos: self.client.in_pos,
+            out_pos: self.client.out_pos,
+            plain_pos: self.client.plain_pos,
+            answered: self.client.answered_keys,
+            client_ended: self.client.ended,
             last_response: self.last_response,
-            closing: self.closing,
-            deaf: self.ignores_input,
-            down_ended: self.down_ended,
+            closing: self.end.is_closing(),
+            deaf: self.client.ignores_input,
+            down_ended: self.end.is_sent(),
             continued: self.continued,
-            timer: self.timer,
-            deadline: self.deadline.0,
-            moved: self.moved,
+            timer: self.deadline.timer,
+            deadline: self.deadline.at.0,
+            moved: self.deadline.moved,
             status: self.status.0,
             log: self.log.as_ref().map(|log| export_log(log)),
         };
@@ -255,17 +259,25 @@ impl Connection {
     #[rustfmt::skip]
     fn all_fields_are_exported(&self) {
         let Connection {
-            id: _, snapshot: _, listener: _, client: _, local: _, tls: _, facts: _, raw: _, plain: _, scanned: _,
-            receiving: _, answering: _, request: _, response: _, leg, next_leg: _, tickets: _, bound: _, down: _, up: _,
-            in_pos: _,
-            out_pos: _, plain_pos: _, answered: _, client_ended: _, last_response: _, closing: _, ignores_input: _,
-            down_ended: _,
-            client_done: _, continued: _, closed: _, timer: _, deadline: _, moved: _, remote: _, log: _, status: _,
-            prefix: _, look: _, modes: _, // begin again
-            began: _, // follows from the deadline
+            id: _, snapshot: _, listener: _, client_address: _, local_address: _, client, servers, end: _,
+            receiving: _, answering: _, request: _, response: _,
+            last_response: _,
+            continued: _, deadline, remote: _, log: _, status: _,
+            prefix: _, // begins again
             status_pool: _, // follows from the leg
-            piped: _, // reported by the worker: the pipes move too
+            pipes: _, // the pipes move too: the worker reports what they hold, and modes begin again
         } = self;
+        let ClientLeg {
+            tls: _, info: _, raw: _, plain: _, scanned: _, in_pos: _, out_pos: _, plain_pos: _, answered_keys: _,
+            tickets: _, outlet: _, ended: _, ignores_input: _,
+            done: _, // unknown to the next process, which waits for the client's end
+        } = client;
+        let Deadline {
+            timer: _, at: _, moved: _,
+            began: _, // follows from the deadline
+            acked: _, // begins again
+        } = deadline;
+        let ServerLegs { leg, bound: _, next: _, outlet: _ } = servers;
         let Some(leg) = leg else { return };
         leg.all_fields_are_exported();
     }
@@ -362,17 +374,17 @@ impl Connection {
         };
         let mut connection = Connection::new(snapshot, &accepted, Micros(0));
         match &upgrade_state.tls {
-            Tls::Plain => connection.tls = ClientTls::Plain,
+            Tls::Plain => connection.client.tls = ClientTls::Plain,
             Tls::Hello { .. } if secure => {}
-            Tls::Open(state) if secure => connection.tls = ClientTls::Open(imported(state)?),
+            Tls::Open(state) if secure => connection.client.tls = ClientTls::Open(imported(state)?),
             _ => return Err(UpgradeStateError::Inconsistent("TLS on a listener without it")),
         }
         let leg = upgrade_state.leg.as_ref().map(|leg| import_leg(snapshot, leg)).transpose()?;
         let resumed = leg.as_ref().map(|leg| UpgradeLeg { leg: leg.id, pool: leg.pool, server: leg.trying });
-        connection.leg = leg.map(Box::new);
+        connection.servers.leg = leg.map(Box::new);
         let idle = upgrade_state.bound.as_ref().map(|idle| import_idle(snapshot, idle)).transpose()?;
         let (idle, bound) = idle.unzip();
-        connection.bound = idle.map(Box::new);
+        connection.servers.bound = idle.map(Box::new);
         connection.unpack(upgrade_state)?;
         Ok((connection, resumed.or(bound)))
     }
@@ -381,34 +393,33 @@ impl Connection {
         let facts = upgrade_state
             .facts
             .map(|facts| TlsInfo::decode(&facts).ok_or(UpgradeStateError::Inconsistent("session")));
-        self.facts = facts.transpose()?.map(Box::new);
-        self.raw = upgrade_state.raw;
-        self.plain = upgrade_state.plain;
-        self.scanned = upgrade_state.scanned;
+        self.client.info = facts.transpose()?.map(Box::new);
+        self.client.raw = upgrade_state.raw;
+        self.client.plain = upgrade_state.plain;
+        self.client.scanned = upgrade_state.scanned;
         self.receiving = receiving_of(&upgrade_state.receiving)?;
         self.answering = answering_of(&upgrade_state.answering)?;
         self.request = upgrade_state.request;
         self.response = upgrade_state.response;
-        self.next_leg = upgrade_state.next_leg;
-        self.tickets = upgrade_state.tickets;
-        self.down.push(upgrade_state.down, 0);
-        self.up.push(upgrade_state.up, 0);
-        self.in_pos = upgrade_state.in_pos;
-        self.out_pos = upgrade_state.out_pos;
-        self.plain_pos = upgrade_state.plain_pos;
-        self.answered = upgrade_state.answered;
-        self.client_ended = upgrade_state.client_ended;
+        self.servers.next = upgrade_state.next_leg;
+        self.client.tickets = upgrade_state.tickets;
+        self.client.outlet.push(upgrade_state.down, 0);
+        self.servers.outlet.push(upgrade_state.up, 0);
+        self.client.in_pos = upgrade_state.in_pos;
+        self.client.out_pos = upgrade_state.out_pos;
+        self.client.plain_pos = upgrade_state.plain_pos;
+        self.client.answered_keys = upgrade_state.answered;
+        self.client.ended = upgrade_state.client_ended;
         self.last_response = upgrade_state.last_response;
-        self.closing = upgrade_state.closing;
-        self.ignores_input = upgrade_state.deaf;
-        self.down_ended = upgrade_state.down_ended;
+        self.end = End::of(upgrade_state.closing, upgrade_state.down_ended);
+        self.client.ignores_input = upgrade_state.deaf;
         self.continued = upgrade_state.continued;
-        self.timer = upgrade_state.timer;
-        self.deadline = Micros(upgrade_state.deadline);
-        self.moved = upgrade_state.moved;
-        self.began = self.deadline - self.span(self.timer, Micros(0));
+        self.deadline.timer = upgrade_state.timer;
+        self.deadline.at = Micros(upgrade_state.deadline);
+        self.deadline.moved = upgrade_state.moved;
+        self.deadline.began = self.deadline.at - self.span(self.deadline.timer, Micros(0));
         self.status = (upgrade_state.status, "");
-        self.status_pool = self.leg.as_ref().map(|leg| leg.pool);
+        self.status_pool = self.servers.leg.as_ref().map(|leg| leg.pool);
         self.log = upgrade_state.log.map(|log| Box::new(import_log(&self.snapshot, log)));
         Ok(())
     }

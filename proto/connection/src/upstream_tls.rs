@@ -151,7 +151,7 @@ impl Connection {
             let mut handshake = ClientHandshake::new(&upstream.config, name).ok()?;
             handshake.start(&mut hello).ok().map(|()| handshake)
         });
-        match (started, &mut self.leg) {
+        match (started, &mut self.servers.leg) {
             (Some(handshake), Some(leg)) => {
                 leg.state = LegState::Shaking(Box::new(handshake));
                 leg.push(io, &hello);
@@ -166,7 +166,7 @@ impl Connection {
             return self.pass_over_server();
         }
         let mut input = std::mem::take(&mut io.scratch.input);
-        if let Some(leg) = &mut self.leg {
+        if let Some(leg) = &mut self.servers.leg {
             leg.raw.clear();
             if let Some(remote) = self.remote.as_mut().filter(|_| leg.is_open()) {
                 remote.server_input.retain(leg.id, leg.in_pos + held as u64, &input[held..n], None);
@@ -184,7 +184,8 @@ impl Connection {
             if self.leg_id() != id {
                 return;
             }
-            let mut raw = self.leg.as_mut().map(|leg| std::mem::take(&mut leg.raw)).unwrap_or_default();
+            let mut raw =
+                self.servers.leg.as_mut().map(|leg| std::mem::take(&mut leg.raw)).unwrap_or_default();
             if raw.is_empty() {
                 self.take_leg_bytes(io, piece);
             } else {
@@ -207,14 +208,14 @@ impl Connection {
             }
             at += used;
         }
-        if let Some(leg) = self.leg.as_mut().filter(|leg| Some(leg.id) == id) {
+        if let Some(leg) = self.servers.leg.as_mut().filter(|leg| Some(leg.id) == id) {
             leg.raw.extend_from_slice(&data[at..]);
             leg.behind = 0;
         }
     }
 
     fn take_leg_step(&mut self, io: &mut Io<'_>, data: &mut [u8]) -> usize {
-        let Some(leg) = &mut self.leg else { return data.len() };
+        let Some(leg) = &mut self.servers.leg else { return data.len() };
         if matches!(leg.state, LegState::Shaking(_)) {
             self.shake_leg(io, data);
             return data.len();
@@ -261,14 +262,14 @@ impl Connection {
 
     /// The leg fails with this alert (RFC 8446 section 6.2), unless bytes before it wait.
     fn alert_server(&self, io: &mut Io<'_>, alert: Vec<u8>) {
-        if self.up.is_empty() && io.effects.up.is_empty() {
+        if self.servers.outlet.is_empty() && io.effects.up.is_empty() {
             io.effects.last_up = alert;
         }
     }
 
     /// Advances the handshake. Its input may be acknowledged at once: another node makes another leg.
     fn shake_leg(&mut self, io: &mut Io<'_>, data: &[u8]) {
-        let Some(leg) = &mut self.leg else { return };
+        let Some(leg) = &mut self.servers.leg else { return };
         let LegState::Shaking(handshake) = &mut leg.state else { return };
         let mut flight = Vec::new();
         let outcome = handshake.handle_input(data, &mut flight);
@@ -293,7 +294,7 @@ impl Connection {
     }
 
     fn finish_leg_handshake(&mut self, io: &mut Io<'_>) {
-        let Some(leg) = &mut self.leg else { return };
+        let Some(leg) = &mut self.servers.leg else { return };
         let LegState::Shaking(handshake) = std::mem::replace(&mut leg.state, LegState::Dialing) else {
             return;
         };
@@ -310,7 +311,7 @@ impl Connection {
 
     /// The leg is open: what of a restored one the server may lack comes first.
     pub(crate) fn resume_uplink(&mut self, io: &mut Io<'_>) {
-        let Some(leg) = &mut self.leg else { return };
+        let Some(leg) = &mut self.servers.leg else { return };
         let flight = std::mem::take(&mut leg.flight);
         leg.push(io, &flight);
         match (&mut self.remote, &leg.records) {
@@ -326,7 +327,7 @@ impl Connection {
 
     /// Seals bytes for a TLS server.
     pub(crate) fn seal_up(&mut self, io: &mut Io<'_>, data: &[u8]) {
-        let Some(leg) = &mut self.leg else { return };
+        let Some(leg) = &mut self.servers.leg else { return };
         match &mut leg.replay {
             Some(replay) => {
                 replay.hold.extend_from_slice(data);
@@ -341,7 +342,7 @@ impl Connection {
             if self.seal_up_record(io, chunk, false).is_none() {
                 return self.end_abruptly(io, "record_layer");
             }
-            let records = self.leg.as_ref().and_then(|leg| leg.records.as_ref());
+            let records = self.servers.leg.as_ref().and_then(|leg| leg.records.as_ref());
             if records.is_some_and(|records| records.wants_key_update()) {
                 self.update_up_keys(io, 0, false);
             }
@@ -350,7 +351,7 @@ impl Connection {
 
     /// Seals one record; its tag, or `None` when the key is used up. `decided`: the backups know its boundary.
     fn seal_up_record(&mut self, io: &mut Io<'_>, chunk: &[u8], decided: bool) -> Option<u64> {
-        let leg = self.leg.as_mut()?;
+        let leg = self.servers.leg.as_mut()?;
         let records = leg.records.as_mut().filter(|_| !leg.up_ended)?;
         let (layout, first) = (records.layout(), records.tx());
         let out = &mut io.scratch.up;
@@ -371,7 +372,9 @@ impl Connection {
 
     /// The server asks for new keys of ours.
     fn answer_key_update(&mut self, io: &mut Io<'_>, generation: u32) {
-        let Some(leg) = self.leg.as_mut().filter(|leg| leg.answered_keys < generation) else { return };
+        let Some(leg) = self.servers.leg.as_mut().filter(|leg| leg.answered_keys < generation) else {
+            return;
+        };
         match &mut leg.replay {
             Some(replay) => replay.owed = generation,
             None => self.update_up_keys(io, generation, false),
@@ -379,7 +382,7 @@ impl Connection {
     }
 
     fn update_up_keys(&mut self, io: &mut Io<'_>, answers: u32, decided: bool) {
-        let Some(leg) = self.leg.as_mut().filter(|leg| !leg.up_ended) else { return };
+        let Some(leg) = self.servers.leg.as_mut().filter(|leg| !leg.up_ended) else { return };
         leg.answered_keys = leg.answered_keys.max(answers);
         let Some(records) = &mut leg.records else { return };
         let (first, start) = (records.tx(), io.scratch.up.len());
@@ -389,7 +392,7 @@ impl Connection {
 
     /// Our end of a TLS server's stream, once.
     pub(crate) fn seal_end_up(&mut self, io: &mut Io<'_>) {
-        let Some(leg) = self.leg.as_mut().filter(|leg| leg.records.is_some() && !leg.up_ended) else {
+        let Some(leg) = self.servers.leg.as_mut().filter(|leg| leg.records.is_some() && !leg.up_ended) else {
             return;
         };
         match leg.replay {
@@ -400,7 +403,7 @@ impl Connection {
     }
 
     fn seal_alert_up(&mut self, io: &mut Io<'_>, description: u8, decided: bool) {
-        let Some(leg) = &mut self.leg else { return };
+        let Some(leg) = &mut self.servers.leg else { return };
         let Some(records) = &mut leg.records else { return };
         let (first, start) = (records.tx(), io.scratch.up.len());
         records.seal_alert(description, &mut io.scratch.up);
@@ -411,7 +414,7 @@ impl Connection {
 
     /// A small record lies in the server-bound buffer from `start` on, unless the key was used up.
     fn note_up(&mut self, io: &mut Io<'_>, first: Position, start: usize, kind: RecordKind, decided: bool) {
-        let Some(leg) = self.leg.as_mut().filter(|_| start < io.scratch.up.len()) else { return };
+        let Some(leg) = self.servers.leg.as_mut().filter(|_| start < io.scratch.up.len()) else { return };
         let tag = tag_of(&io.scratch.up[start..]);
         leg.pushed(io, start);
         if let Some(remote) = self.remote.as_mut().filter(|_| !decided) {
@@ -422,7 +425,7 @@ impl Connection {
 
     /// A restored leg: records that were decided before come first, exactly as decided.
     fn repeat_up(&mut self, io: &mut Io<'_>) {
-        while let Some(replay) = self.leg.as_mut().and_then(|leg| leg.replay.as_mut()) {
+        while let Some(replay) = self.servers.leg.as_mut().and_then(|leg| leg.replay.as_mut()) {
             let Some(boundary) = replay.forced.front() else { return self.after_replay_up(io) };
             if boundary.kind == RecordKind::Data {
                 let whole = length_of(boundary);
@@ -434,7 +437,7 @@ impl Connection {
                 }
             }
             let Some(boundary) = replay.forced.pop_front() else { return };
-            if self.leg.as_ref().map(|leg| leg.uplink().tx) != Some(boundary.first) {
+            if self.servers.leg.as_ref().map(|leg| leg.uplink().tx) != Some(boundary.first) {
                 return self.end_abruptly(io, "response_replay_mismatch");
             }
             match boundary.kind {
@@ -455,7 +458,7 @@ impl Connection {
         let mut digest = 0;
         for (length, count) in &boundary.lengths {
             for _ in 0..*count {
-                let replay = self.leg.as_mut()?.replay.as_mut()?;
+                let replay = self.servers.leg.as_mut()?.replay.as_mut()?;
                 let chunk: Vec<u8> = replay.hold.drain(..usize::from(*length)).collect();
                 digest = mix_digest(digest, self.seal_up_record(io, &chunk, true)?);
             }
@@ -466,7 +469,7 @@ impl Connection {
 
     /// All decided output is repeated: waiting output follows.
     fn after_replay_up(&mut self, io: &mut Io<'_>) {
-        let Some(leg) = &mut self.leg else { return };
+        let Some(leg) = &mut self.servers.leg else { return };
         let Some(replay) = leg.replay.take() else { return };
         if replay.owed > leg.answered_keys {
             self.update_up_keys(io, replay.owed, false);

@@ -4,7 +4,8 @@
 //! pace of a peer therefore shows in its acknowledgements, not in how often its socket is writable. The pace is checked
 //! soon after the wait for a peer begins, and then at each deadline. No query is made while bytes move.
 
-use crate::connection::{Connection, ResponseState, Timer};
+use crate::connection::{Connection, ResponseState};
+use crate::timers::Timer;
 use evergate_base::Micros;
 
 /// A server may still be taking a request that is longer than this, in bytes on the wire, when all of it is written.
@@ -27,24 +28,24 @@ impl Connection {
     /// Whether the meaning of the next timeout depends on the peers' acknowledgements: the worker reports them before,
     /// by [`Connection::handle_unacknowledged`], or with backups as always.
     pub fn checks_peers(&self) -> bool {
-        self.is_looked_at(self.timer)
+        self.is_looked_at(self.deadline.timer)
     }
 
     /// Bytes that were written to each socket, and not acknowledged by its peer. Counts for the timeout that follows.
     pub fn handle_unacknowledged(&mut self, client: u64, server: u64) {
-        self.look.get_or_insert_default().held = Some((client, server));
+        self.deadline.acked.get_or_insert_default().held = Some((client, server));
     }
 
     /// The worker could not write everything: a peer takes too little. Bytes wait in the outlets.
     pub fn handle_blocked(&mut self, now: Micros) {
-        if self.timer != Timer::WriteStall {
+        if self.deadline.timer != Timer::WriteStall {
             self.arm(Timer::WriteStall, now);
         }
     }
 
     /// So many bytes were in the pipes of a connection that comes from another process.
     pub fn handle_piped(&mut self, down: u64, up: u64) {
-        self.piped = (down, up);
+        self.pipes.held = (down, up);
     }
 
     /// Whether peers are looked at when this deadline comes.
@@ -67,11 +68,15 @@ impl Connection {
     }
 
     fn waits_for_client(&self) -> bool {
-        !self.down.is_empty() || self.piped.0 > 0 || (self.closing && !self.is_drained())
+        !self.client.outlet.is_empty()
+            || self.pipes.held.0 > 0
+            || (self.end.is_closing() && !self.is_drained())
     }
 
     fn waits_for_server(&self) -> bool {
-        !self.up.is_empty() || self.piped.1 > 0 || (self.tunnel_is_over() && !self.server_has_all())
+        !self.servers.outlet.is_empty()
+            || self.pipes.held.1 > 0
+            || (self.tunnel_is_over() && !self.server_has_all())
     }
 
     /// Whether all that is waited for is a server that has not begun its response.
@@ -82,11 +87,11 @@ impl Connection {
     /// Some waiting bytes left: without further waiting bytes the deadline of the state applies.
     pub(crate) fn record_progress(&mut self, now: Micros) {
         let (client, server) = (self.waits_for_client(), self.waits_for_server());
-        if let Some(look) = &mut self.look {
+        if let Some(look) = &mut self.deadline.acked {
             look.client = look.client.filter(|_| client);
             look.server = look.server.filter(|_| server);
         }
-        if self.timer == Timer::WriteStall && !client && !server {
+        if self.deadline.timer == Timer::WriteStall && !client && !server {
             let timer = self.natural_timer();
             self.arm(timer, now);
         }
@@ -100,8 +105,8 @@ impl Connection {
     /// Whether decided records are yet to be made because peers take little, but enough: a slow client has all that it
     /// has space for. If so, starts the next wait.
     pub(crate) fn is_stuck_for_slow_peers(&mut self, now: Micros) -> bool {
-        match self.timer {
-            _ if self.closing => false,
+        match self.deadline.timer {
+            _ if self.end.is_closing() => false,
             Timer::WriteStall if !self.is_blocked() => {
                 let timer = self.natural_timer();
                 self.arm(timer, now);
@@ -120,24 +125,24 @@ impl Connection {
             return self.check((true, false), now);
         }
         // One whose client was waited for at the last look, and has all since, has its own time from now on.
-        let was_client = self.look.as_ref().is_some_and(|look| look.client.is_some());
+        let was_client = self.deadline.acked.as_ref().is_some_and(|look| look.client.is_some());
         (was_client || self.is_large_request()) && self.check((false, true), now)
     }
 
     fn is_large_request(&self) -> bool {
-        self.leg.as_ref().is_some_and(|leg| leg.out_pos > REQUEST_SMALL)
+        self.servers.leg.as_ref().is_some_and(|leg| leg.out_pos > REQUEST_SMALL)
     }
 
     /// With backups a server's bytes are acknowledged when the client has them, or else the backups. A server whose
     /// client has yet to take its bytes may have a full window on its way, as after a failover: its silence is not its
     /// own.
     fn server_waits_for_client(&self) -> bool {
-        let owes = self.remote.as_ref().is_some_and(|remote| remote.client_acked < self.out_pos);
+        let owes = self.remote.as_ref().is_some_and(|remote| remote.client_acked < self.client.out_pos);
         owes && self.answering != ResponseState::Head
     }
 
     fn check(&mut self, waits: (bool, bool), now: Micros) -> bool {
-        let mut look = self.look.take().unwrap_or_default();
+        let mut look = self.deadline.acked.take().unwrap_or_default();
         let held = look.held.take();
         let span = now.since(look.at).0;
         let owed = (self.listener().limits.rate_min.saturating_mul(span) / 1_000_000).max(1);
@@ -150,26 +155,29 @@ impl Connection {
             *before = waits.then_some(taken);
         }
         look.at = now;
-        self.deadline = now + self.span(self.timer, now);
-        self.look = Some(look);
+        self.deadline.at = now + self.span(self.deadline.timer, now);
+        self.deadline.acked = Some(look);
         fine
     }
 
     fn acked_by_client(&self, held: Option<(u64, u64)>) -> u64 {
         match &self.remote {
             Some(remote) => remote.client_acked,
-            None => {
-                self.out_pos.saturating_sub(self.down.len() as u64 + held.map_or(0, |(client, _)| client))
-            }
+            None => self
+                .client
+                .out_pos
+                .saturating_sub(self.client.outlet.len() as u64 + held.map_or(0, |(client, _)| client)),
         }
     }
 
     fn acked_by_server(&self, held: Option<(u64, u64)>) -> u64 {
-        let Some(leg) = &self.leg else { return 0 };
+        let Some(leg) = &self.servers.leg else { return 0 };
         match &self.remote {
             Some(remote) if remote.server_acked.0 == leg.id => remote.server_acked.1,
             Some(_) => 0,
-            None => leg.out_pos.saturating_sub(self.up.len() as u64 + held.map_or(0, |(_, server)| server)),
+            None => leg
+                .out_pos
+                .saturating_sub(self.servers.outlet.len() as u64 + held.map_or(0, |(_, server)| server)),
         }
     }
 }

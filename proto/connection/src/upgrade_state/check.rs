@@ -3,7 +3,7 @@
 
 use super::{Leg, Stage, Tls, UpgradeState, UpgradeStateError};
 use crate::INPUT_BYTES;
-use crate::connection::Timer;
+use crate::timers::Timer;
 use evergate_replication::{NUMBER_MAX, POSITION_MAX};
 use evergate_tls::PAYLOAD_MAX;
 
