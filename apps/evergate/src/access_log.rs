@@ -12,6 +12,7 @@ use evergate_base::rfc3339;
 use evergate_config::model::{AccessLog, LogFields, LogTime, Logs};
 use evergate_connection::{Connection, LoggedHeaders, RequestLog};
 use evergate_sys::BlockingWriter;
+use evergate_worker::host;
 pub use open::make;
 use open::open;
 use serde::Serialize;
@@ -217,17 +218,15 @@ pub struct LineSender {
     format: Arc<Format>,
 }
 
-impl LineSender {
-    /// Headers of requests that lines have.
-    pub fn logged_headers(&self) -> LoggedHeaders {
+impl host::AccessLog for LineSender {
+    fn logged_headers(&self) -> LoggedHeaders {
         LoggedHeaders {
             user_agent: self.format.has(Format::USER_AGENT),
             referer: self.format.has(Format::REFERER),
         }
     }
 
-    /// Adds the line of one request.
-    pub fn push(&mut self, log: &RequestLog, connection: &Connection) {
+    fn push(&mut self, log: &RequestLog, connection: &Connection) {
         let snapshot = log.snapshot.as_ref();
         let pool = log.pool.and_then(|pool| snapshot.and_then(|snapshot| snapshot.pools.get(pool as usize)));
         let server = log.server.and_then(|server| pool.and_then(|pool| pool.servers.get(server as usize)));
@@ -269,8 +268,7 @@ impl LineSender {
         }
     }
 
-    /// Sends the batch; the number of lines lost because the writer is behind.
-    pub fn flush(&mut self) -> u64 {
+    fn flush(&mut self) -> u64 {
         if self.batch.text.is_empty() {
             return 0;
         }
@@ -514,6 +512,7 @@ impl fmt::Display for Target {
 
 #[cfg(test)]
 mod tests {
+    use super::host::AccessLog as _;
     use super::*;
     use std::fs::File;
 

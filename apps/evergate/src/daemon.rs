@@ -13,13 +13,12 @@ use crate::agent;
 use crate::audit::Audit;
 use crate::generation::CarriedState;
 use crate::upgrade::{Offer, Offered, OperatorState, Progress, offered_servers};
-use crate::worker::{Command, ListenerSocket, end_stream};
+use crate::worker::{Command, ListenerSocket, UpgradeCommand, end_stream};
 use anyhow::{Context, Result};
 use evergate_base::Wake;
 use evergate_config::Config;
 use evergate_config::model::{ListenAddress, Listener};
 use evergate_crypto::CertifiedName;
-use evergate_sys::Waker;
 use evergate_worker::pools::Generation;
 use evergate_worker::{Counters, Shared, Watchdog};
 use generation_drop::Retired;
@@ -40,7 +39,7 @@ const OFFERED_SESSIONS_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub struct WorkerHandle {
     commands: Sender<Command>,
-    waker: Arc<Waker>,
+    waker: Arc<dyn Wake>,
     /// Its counters.
     pub counters: Arc<Counters>,
     pulse: Arc<Watchdog>,
@@ -95,7 +94,7 @@ impl Daemon {
     /// Takes the connections of the old process from now on.
     pub fn inherit(&mut self) {
         for (worker, stream) in self.workers.iter().zip(std::mem::take(&mut self.streams)) {
-            worker.notify(Command::Inherit(stream));
+            worker.notify(UpgradeCommand::Inherit(stream).into());
         }
     }
 
@@ -142,7 +141,7 @@ impl Daemon {
                 let next = seen.entry(name.clone()).or_default();
                 let worker = std::mem::replace(next, *next + 1);
                 offer.sockets.push(Offered::Listener { name, worker, address: *address });
-                descriptors.push(socket);
+                descriptors.push(socket.0);
             }
             let (near, far) = UnixStream::pair().context("cannot make a socket for the new process")?;
             near.set_nonblocking(true)?;
@@ -179,7 +178,7 @@ impl Daemon {
                     end_stream(stream); // it has nothing any more
                     progress.skip();
                 }
-                false => worker.notify(Command::Handoff(stream, progress.clone())),
+                false => worker.notify(UpgradeCommand::Handoff(stream, progress.clone()).into()),
             }
         }
     }
@@ -187,7 +186,7 @@ impl Daemon {
     /// Serves again: the new process is gone.
     pub fn take_back(&self) -> Result<()> {
         for (worker, sockets) in self.workers.iter().zip(self.duplicate_sockets()?) {
-            worker.notify(Command::TakeBack(sockets));
+            worker.notify(UpgradeCommand::TakeBack(sockets).into());
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 //! port to the metrics, no check is needed.
 
 use crate::daemon::keepalive;
-use crate::worker::ListenerSocket;
+use crate::worker::{LinuxListener, ListenerSocket};
 use anyhow::{Result, anyhow};
 use evergate_config::Config;
 use evergate_config::model::{ListenAddress, Listener};
@@ -49,7 +49,7 @@ pub(crate) fn bind(
         })?;
         at = bound;
         let local = (!at.socket.ip().is_unspecified()).then_some(at.socket);
-        list.push(ListenerSocket { name: listener.name.clone(), socket, local });
+        list.push(ListenerSocket { name: listener.name.clone(), socket: LinuxListener(socket), local });
     }
     Ok(at)
 }

@@ -3,23 +3,52 @@
 //! A worker is written once. In the daemon its host is Linux; in the simulator and in fuzz targets it is a model. A
 //! descriptor is a number that names an open socket of the host, as in POSIX; the model gives numbers of its own.
 
+mod channel;
 mod gate;
+mod law;
+mod listener;
+#[cfg(test)]
+mod nothing;
+mod observers;
+mod poll;
 
+pub use channel::{Channel, Channels};
 pub use gate::{Gate, Slot};
+pub use law::Law;
+pub use listener::Listener;
+#[cfg(test)]
+pub(crate) use nothing::Nothing;
+pub use observers::{AccessLog, AuditedCapture, Reports};
+pub use poll::Poll;
 
+use crate::counters::Counters;
+use crate::log_event::LogEvent;
 use evergate_base::net::{Keepalive, Restore, TcpParams, Transfer};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
+/// A slot of a host's gate.
+pub type SlotOf<H> = <<H as Host>::Gate as Gate>::Slot;
+
 /// The machine below a worker. A clone is the same machine.
-pub trait Host: Clone {
+pub trait Host: Clone + 'static {
     /// Its sockets.
     type Socket: Socket;
+    /// Its listening sockets.
+    type Listener: Listener<Socket = Self::Socket>;
+    /// Registrations for events.
+    type Poll: Poll;
     /// Its pipes.
     type Pipe: Pipe<Self::Socket>;
     /// Its sockets while they are restored.
     type Restoring: Restoring<Socket = Self::Socket>;
+    /// The packet gate of one worker.
+    type Gate: Gate;
+    /// Channels to workers of other nodes.
+    type Channels: Channels;
+    /// Commands to the program around a worker, in order among those to the worker.
+    type Command;
 
     /// Microseconds of a clock that never goes back and stands still while the machine sleeps.
     fn monotonic_us(&self) -> u64;
@@ -30,8 +59,35 @@ pub trait Host: Clone {
     /// Seconds since 1970.
     fn wall_clock_s(&self) -> u64;
 
+    /// Nanoseconds since 1970.
+    fn wall_clock_ns(&self) -> u64;
+
+    /// CPU time of the worker, in nanoseconds.
+    fn thread_cpu_ns(&self) -> u64;
+
     /// Fills `bytes` with numbers that no peer can guess.
     fn fill_random(&self, bytes: &mut [u8]);
+
+    /// Whether the process or the machine has no descriptor left.
+    fn lacks_descriptors(&self) -> bool;
+
+    /// Logs an event for operators.
+    fn log(&self, event: LogEvent);
+
+    /// A worker that counts with `worker` reaches a step, for the connection of `client` if it is for one. Hosts of
+    /// tests panic here.
+    fn reached(&self, worker: &Counters, step: &'static str, client: Option<SocketAddr>) {
+        let _ = (worker, step, client);
+    }
+
+    /// Whether this host makes the worker break a law on purpose. Simulators do, to show that their checks find it.
+    fn breaks(&self, law: Law) -> bool {
+        let _ = law;
+        false
+    }
+
+    /// Whether an error of connecting is of this machine, and not of the other one.
+    fn is_of_machine(&self, error: &io::Error) -> bool;
 
     /// Starts connecting; the socket becomes writable when connected, see [`Socket::connect_error`].
     fn connect(&self, to: SocketAddr) -> io::Result<Self::Socket>;

@@ -3,9 +3,9 @@
 //! In steer mode the switch learns the port of the virtual MAC from its frames, and only announcements and answers come
 //! from it. In flood mode the switch must never learn it, so announcements come from the card's own address.
 
-use super::Interface;
 use evergate_base::Micros;
 use evergate_sys::Announcer;
+use evergate_worker::Interface;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 

@@ -8,10 +8,10 @@
 //! Bound: one frame on each network within [`INTERVAL`]. Nothing is decided by the result: it is a warning. Without an
 //! IPv4 address of the network among both the shared and the node's own ones, that network is not probed.
 
-use super::Interface;
 use evergate_base::Micros;
 use evergate_membership::Path;
 use evergate_sys::{ArpFrame, ArpProbe};
+use evergate_worker::Interface;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -6,10 +6,9 @@
 //! Buckets of planned handoffs arrive one by one, hundreds in a row. Consecutive handoffs are one item of the list and
 //! one log line, so that failovers between them stay visible.
 
-use super::Resumed;
-use super::instruction::FailoverOrder;
 use super::status::{ClusterCounts, FAILOVERS_MAX, FailoverStatus};
 use evergate_base::Micros;
+use evergate_worker::{FailoverOrder, Resumed};
 use std::collections::VecDeque;
 
 /// Bound on the running failovers that are tracked separately; later ones count with the newest.

@@ -2,15 +2,16 @@
 //!
 //! Bound: [`LINES_MAX`] lines may wait. Further lines are lost, and their number is logged.
 
+use super::host_setup;
 use super::mailbox::Mailbox;
 use super::routes::DefaultRoutes;
 use super::tc_filters::Filters;
 use super::witness_ping::WitnessRoutes;
-use super::{Interface, host_setup};
 use crate::control::console::{info, warning};
 use evergate_bpf::{Leases, PacketGate};
 use evergate_membership::NodeId;
 use evergate_sys::Epoll;
+use evergate_worker::Interface;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;

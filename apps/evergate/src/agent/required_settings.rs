@@ -3,13 +3,10 @@
 //! no new version of the frames.
 
 use evergate_config::model::{Cluster, ClusterMode, Steering};
-use std::collections::BTreeMap;
-
-/// Names in `[cluster]`, and values as they are written there.
-pub(crate) type Settings = BTreeMap<String, String>;
+use evergate_worker::ClusterSettings;
 
 /// This node's settings, without the cluster's name, key and port: nodes that differ in those do not connect at all.
-pub(crate) fn settings(cluster: &Cluster, virtual_mac: [u8; 6]) -> Settings {
+pub(crate) fn settings(cluster: &Cluster, virtual_mac: [u8; 6]) -> ClusterSettings {
     let steering = match cluster.steering {
         Steering::Steer => "steer",
         Steering::Flood => "flood",
@@ -26,35 +23,4 @@ pub(crate) fn settings(cluster: &Cluster, virtual_mac: [u8; 6]) -> Settings {
         ("ports_per_bucket", cluster.ports_per_bucket.to_string()),
     ];
     all.map(|(key, value)| (key.to_owned(), value)).into()
-}
-
-/// The differences to another node's settings as text; `None` without any. A setting that only one side has does not
-/// count: the other side's version does not have it.
-pub(crate) fn difference(theirs: &Settings, ours: &Settings) -> Option<String> {
-    let differs = |(key, there): (&String, &String)| {
-        let here = ours.get(key).filter(|here| *here != there)?;
-        Some(format!("`{}` is {there:?} there and {here:?} here", key.escape_debug()))
-    };
-    let all: Vec<String> = theirs.iter().filter_map(differs).collect();
-    (!all.is_empty()).then(|| all.join(", "))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn settings(of: &[(&str, &str)]) -> Settings {
-        of.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
-    }
-
-    #[test]
-    fn difference_names_settings_that_both_sides_have() {
-        let ours = settings(&[("mode", "witness"), ("steering", "steer")]);
-        assert_eq!(difference(&ours, &ours), None);
-        assert_eq!(difference(&settings(&[("mode", "witness"), ("later", "x")]), &ours), None);
-        assert_eq!(
-            difference(&settings(&[("mode", "majority"), ("steering", "fl\n\"")]), &ours).unwrap(),
-            r#"`mode` is "majority" there and "witness" here, `steering` is "fl\n\"" there and "steer" here"#
-        );
-    }
 }

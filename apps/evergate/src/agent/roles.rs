@@ -2,10 +2,10 @@
 //!
 //! Invariants: a recovered bucket is on hold in the gate before any worker gets it. It stays so, through other changes
 //! of its role, until the workers release it. An owner's word lists every backup whose lease must be valid.
-use super::instruction::FailoverOrder;
 use evergate_base::Micros;
 use evergate_bpf::{BACKUPS_MAX, Owner, Owners};
-use evergate_membership::{Bucket, MemberSet, NodeId, OwnershipStart, Role, Term};
+use evergate_membership::{Bucket, MemberSet, NodeId, Role, Term};
+use evergate_worker::{FailoverOrder, arrives};
 
 /// Placeholder in an owner's word for all members, where the word lacks space for the listed members: the last node of
 /// the gate's lease table, far beyond [`evergate_membership::NODES_MAX`].
@@ -102,14 +102,6 @@ impl Roles {
     }
 }
 
-/// Whether the role brings connections of another node, which this node must continue.
-pub(crate) fn arrives(before: Role, now: Role) -> bool {
-    let Role::Owner { term, begin: OwnershipStart::Failover | OwnershipStart::Handoff, .. } = now else {
-        return false;
-    };
-    !matches!(before, Role::Owner { term: known, .. } if known == term)
-}
-
 /// The gate's word for a role.
 fn word(me: NodeId, role: Role, listed: MemberSet) -> Owner {
     let (owner, listed) = match role {
@@ -128,7 +120,7 @@ fn word(me: NodeId, role: Role, listed: MemberSet) -> Owner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evergate_membership::{DataEpoch, Incarnation, ViewId};
+    use evergate_membership::{DataEpoch, Incarnation, OwnershipStart, ViewId};
 
     fn term(epoch: u64, moves: u32) -> Term {
         Term { view: ViewId { epoch, proposer: NodeId(1), incarnation: Incarnation(7) }, moves }

@@ -6,15 +6,15 @@ use super::address_announcer::AddressAnnouncer;
 use super::address_probe::AddressProbes;
 use super::event_loop::{Agent, Clock, Link};
 use super::housekeeping::{Housekeeper, Neighbourhood};
-use super::instruction::Instruction;
 use super::mailbox::Mailbox;
+use super::replication_ends::ReplicationEnds;
 use super::routes::{DefaultRoutes, Networks};
 use super::secrets::Secrets;
 use super::status::{ClusterStatus, NodeStatus, WitnessStatus};
 use super::tc_filters::{Accepting, Filters, card_state};
 use super::timing::ChosenTiming;
 use super::witness_ping::Witnesses;
-use super::{Interface, Layout, Report, Reporter, Running, host_setup, required_settings};
+use super::{Reporter, Running, host_setup, required_settings};
 use crate::control::console::{error as log_error, info, warning};
 use anyhow::{Context, Result, ensure};
 use evergate_base::Micros;
@@ -23,6 +23,7 @@ use evergate_config::model::{Cluster, ClusterMode, ClusterNode, Config, NodeNumb
 use evergate_connection::RequestKey;
 use evergate_crypto::derive;
 use evergate_membership::{BUCKETS, ClusterId, Incarnation, KeyId, Keyring, Mode, Node, NodeId, Pace, Path};
+use evergate_worker::{Instruction, Interface, Layout, Report};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -39,6 +40,7 @@ const PRIORITY: i32 = 40;
 pub struct Startup {
     gate: Arc<PacketGate>,
     layout: Arc<Layout>,
+    ends: Arc<ReplicationEnds>,
     cluster: Cluster,
     timing: ChosenTiming,
     node: Node,
@@ -77,7 +79,9 @@ impl Startup {
         host_setup::add_addresses(&moving)?;
         host_setup::destroy_orphans(&moving);
         let incarnation = Incarnation(u64::from_le_bytes(evergate_crypto::random_bytes()).max(1));
-        let layout = place.layout(incarnation, config.node.worker_count().get(), &secrets)?;
+        let workers = config.node.worker_count().get();
+        let ends = place.replication_ends(workers, &secrets)?;
+        let layout = place.layout(incarnation, workers);
         let places = [(outside, cluster.addresses.clone()), (inside, cluster.server_source.clone())];
         let announcer = AddressAnnouncer::new(places, place.virtual_mac, cluster.steering == Steering::Flood)
             .context("cannot announce addresses: this needs CAP_NET_RAW")?;
@@ -88,6 +92,7 @@ impl Startup {
             node: Node::new(protocol(cluster, layout.node, &timing), keys, incarnation, clock.now())?,
             gate,
             layout: Arc::new(layout),
+            ends: Arc::new(ends),
             cluster: cluster.clone(),
             timing,
             links,
@@ -109,6 +114,11 @@ impl Startup {
     /// The node's fixed properties, for the workers.
     pub fn layout(&self) -> Arc<Layout> {
         self.layout.clone()
+    }
+
+    /// Replication channels, for the workers.
+    pub fn replication_ends(&self) -> Arc<ReplicationEnds> {
+        self.ends.clone()
     }
 
     /// The reporter of a worker.
@@ -245,12 +255,19 @@ impl<'a> Place<'a> {
         Ok(gate)
     }
 
-    fn layout(&self, incarnation: Incarnation, workers: usize, secrets: &Secrets) -> Result<Layout> {
-        let replication_port = self.cluster.port.get() + 1; // the checks keep it in range
-        let replication_listeners =
-            (0..workers).map(|worker| listen(self.entry.inside, replication_port, worker));
+    fn replication_port(&self) -> u16 {
+        self.cluster.port.get() + 1 // the checks keep it in range
+    }
+
+    fn replication_ends(&self, workers: usize, secrets: &Secrets) -> Result<ReplicationEnds> {
+        let listeners = (0..workers).map(|worker| listen(self.entry.inside, self.replication_port(), worker));
         let (server_tls, client_tls) = evergate_crypto::channel_configs(&secrets.channels)?;
-        Ok(Layout {
+        let listeners = listeners.collect::<Result<_>>()?;
+        Ok(ReplicationEnds { listeners, server_tls, client_tls, neighbours: Arc::default() })
+    }
+
+    fn layout(&self, incarnation: Incarnation, workers: usize) -> Layout {
+        Layout {
             node: node_id(self.number),
             incarnation,
             workers,
@@ -259,12 +276,8 @@ impl<'a> Place<'a> {
             sources: self.cluster.server_source.clone(),
             interfaces: self.interfaces,
             peers: peers(self.cluster, self.number, |node| node.inside),
-            replication_port,
-            replication_listeners: replication_listeners.collect::<Result<_>>()?,
-            server_tls,
-            client_tls,
-            neighbours: Mutex::default(),
-        })
+            replication_port: self.replication_port(),
+        }
     }
 }
 

@@ -2,9 +2,9 @@
 //! sends for connections of other nodes, and does not receive for its own. The programs' knowledge of the interface is
 //! also updated.
 
-use super::Interface;
 use crate::control::console::warning;
 use evergate_bpf::{Accept, CardState, GateError, PacketGate};
+use evergate_worker::Interface;
 use std::io;
 use std::sync::Arc;
 

@@ -5,8 +5,11 @@ use evergate_base::Micros;
 use evergate_base::seed::SecretKind;
 use evergate_connection::Birth;
 use evergate_evidence::envelope::{Aad, epoch_of_ns};
+use evergate_evidence::feed::Continuation;
+use evergate_evidence::record::RequestRecord;
 use evergate_evidence::secrets::{Label, SecretList};
 use evergate_seal::{CONTEXT_AGE_S_MAX, SealContext};
+use evergate_worker::host::AuditedCapture;
 use std::sync::Arc;
 
 /// Most contexts of a worker: the present hour's, and the one before.
@@ -24,21 +27,6 @@ impl Sealer {
     /// A sealer without contexts.
     pub fn new(audit: Arc<Audit>) -> Sealer {
         Sealer { audit, contexts: Vec::with_capacity(CONTEXTS_MAX) }
-    }
-
-    /// Audited capture of the process.
-    pub fn audit(&self) -> &Audit {
-        &self.audit
-    }
-
-    /// The envelope of a connection. Without keys, or without all secrets, the loss is counted and declared.
-    pub fn seal(&mut self, birth: &Birth<'_>, now: Micros) -> Option<Vec<u8>> {
-        let envelope = self.try_seal(birth, now);
-        self.audit.count_sealed(envelope.is_some());
-        if envelope.is_none() {
-            self.audit.feed.lose();
-        }
-        envelope
     }
 
     fn try_seal(&mut self, birth: &Birth<'_>, now: Micros) -> Option<Vec<u8>> {
@@ -79,6 +67,33 @@ impl Sealer {
             }
         };
         Some(&mut self.contexts[index].0)
+    }
+}
+
+impl AuditedCapture for Sealer {
+    fn refuses(&self) -> bool {
+        self.audit.refuses()
+    }
+
+    fn seal(&mut self, birth: &Birth<'_>, now: Micros) -> Option<Vec<u8>> {
+        let envelope = self.try_seal(birth, now);
+        self.audit.count_sealed(envelope.is_some());
+        if envelope.is_none() {
+            self.audit.feed.lose();
+        }
+        envelope
+    }
+
+    fn push_envelope(&self, envelope: &[u8]) {
+        self.audit.feed.push_envelope(envelope);
+    }
+
+    fn push_request(&self, request: RequestRecord<'_>) {
+        self.audit.feed.push_request(request);
+    }
+
+    fn push_continued(&self, continued: Continuation) {
+        self.audit.feed.push_continued(continued);
     }
 }
 

@@ -9,15 +9,13 @@ use crate::audit::Audit;
 use crate::generation::{Assembled, CarriedState, assemble};
 use crate::listen::bind_all;
 use crate::upgrade::{Inheritance, adopt_servers, prefer_known};
-use crate::worker::replication::Joining;
-use crate::worker::{Bounds, Command, ListenerSocket, Settings, Worker};
+use crate::worker::{Command, EventLoop, JoiningNode, ListenerSocket};
 use anyhow::{Context, Result};
-use evergate_base::Wake;
 use evergate_config::Config;
 use evergate_config::model::Timeouts;
 use evergate_sys::{Account, Keepalive};
 use evergate_worker::pools::Generation;
-use evergate_worker::{Shared, Watchdog};
+use evergate_worker::{Bounds, Settings, Shared, Watchdog};
 use std::mem::take;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -184,9 +182,10 @@ fn start_workers(
     let count = config.node.worker_count().get();
     let settings = settings(config, count);
     let joining = |worker| {
-        ground.map(|ground| Joining {
+        ground.map(|ground| JoiningNode {
             gate: ground.gate(),
             layout: ground.layout(),
+            ends: ground.replication_ends(),
             worker,
             reports: ground.reporter(worker),
         })
@@ -218,15 +217,12 @@ fn start_worker(
     shared: &Arc<Shared>,
     audit: Option<&Arc<Audit>>,
     writer: Option<&Writer>,
-    joining: Option<Joining>,
+    joining: Option<JoiningNode>,
 ) -> Result<WorkerHandle> {
     let (commands, received) = channel();
     let lines = writer.map(Writer::sender);
-    let mut worker = Worker::new(generation, settings.clone(), shared.clone(), received, lines)
+    let mut worker = EventLoop::new(generation, settings.clone(), shared.clone(), received, lines, audit)
         .context("cannot set up a worker: is epoll allowed here, and are there file descriptors left?")?;
-    if let Some(audit) = audit {
-        worker.set_audit(audit);
-    }
     if let Some(joining) = joining {
         worker.join(joining);
     }

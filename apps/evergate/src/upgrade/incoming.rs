@@ -1,7 +1,7 @@
 //! The new process's side of an upgrade.
 
 use super::{Hello, Link, Message, Offer, Offered, OperatorState};
-use crate::worker::ListenerSocket;
+use crate::worker::{LinuxListener, ListenerSocket};
 use anyhow::{Context, Result, bail};
 use evergate_config::Config;
 use std::net::{SocketAddr, TcpListener};
@@ -128,7 +128,11 @@ impl Inheritance {
                 Offered::Listener { name, worker, address } => {
                     let local = (!address.ip().is_unspecified()).then_some(*address);
                     let Some(of_worker) = all.listeners.get_mut(*worker) else { continue };
-                    of_worker.push(ListenerSocket { name: name.clone(), socket, local });
+                    of_worker.push(ListenerSocket {
+                        name: name.clone(),
+                        socket: LinuxListener(socket),
+                        local,
+                    });
                     if !all.bound.iter().any(|(known, _)| known == name) {
                         all.bound.push((name.clone(), *address));
                     }

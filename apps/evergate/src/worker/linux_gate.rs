@@ -1,5 +1,6 @@
 //! The packet gate of the kernel as the gate of a worker.
 
+use crate::agent::Neighbours;
 use evergate_base::Bucket;
 use evergate_base::net::{Flow, GateEvents, Loss, Origin, PeerPosition, Probe, Restored, Strange, TcpParams};
 use evergate_bpf::{BATCH, GateError, Leases, Owners, PacketGate, WorkerPort, WorkerPortId};
@@ -7,39 +8,41 @@ use evergate_membership::NodeId;
 use evergate_sys::Prober;
 use evergate_worker::host::{Gate, Slot};
 use std::io;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// One worker's part of the node's gate, and its raw sockets.
-pub(crate) struct LinuxGate {
+pub struct LinuxGate {
     gate: Arc<PacketGate>,
     port: WorkerPort,
     owners: Owners,
     node: NodeId,
     prober: Prober,
+    /// Neighbours that the kernel has.
+    neighbours: Arc<Mutex<Neighbours>>,
 }
 
 /// Handle of a gated flow.
 #[derive(Debug)]
-pub(crate) struct LinuxSlot(evergate_bpf::Slot);
+pub struct LinuxSlot(evergate_bpf::Slot);
 
 impl LinuxGate {
     /// The part of this worker of this node. Needs `CAP_NET_RAW`.
-    pub(super) fn new(gate: Arc<PacketGate>, worker: usize, node: NodeId) -> anyhow::Result<LinuxGate> {
+    pub(super) fn new(
+        gate: Arc<PacketGate>,
+        worker: usize,
+        node: NodeId,
+        neighbours: Arc<Mutex<Neighbours>>,
+    ) -> anyhow::Result<LinuxGate> {
         let port = gate.worker_port(WorkerPortId::new(worker)?)?;
-        Ok(LinuxGate { port, owners: gate.owners(), node, prober: Prober::new()?, gate })
+        Ok(LinuxGate { port, owners: gate.owners(), node, prober: Prober::new()?, neighbours, gate })
     }
 
     /// The descriptor to register for events of the gate.
     pub(super) fn events_fd(&self) -> RawFd {
         self.port.events_fd()
-    }
-
-    /// The node's gate, for tests that look into its tables.
-    #[cfg(test)]
-    pub(super) fn tables(&self) -> &PacketGate {
-        &self.gate
     }
 }
 
@@ -135,6 +138,16 @@ impl Gate for LinuxGate {
 
     fn greeted_ns(&self, bucket: Bucket) -> Option<u64> {
         self.gate.greeted_ns(bucket)
+    }
+
+    fn add_neighbour(&self, interface: u32, remote: IpAddr, next_hop: [u8; 6]) {
+        let mut neighbours = self.neighbours.lock().unwrap_or_else(PoisonError::into_inner);
+        // Without the entry a failover resolves the neighbour: slower, but correct.
+        if neighbours.wants(remote, next_hop, || evergate_sys::is_on_link(interface, remote).ok())
+            && evergate_sys::set_neighbour(interface, remote, next_hop).is_ok()
+        {
+            neighbours.note(remote, next_hop);
+        }
     }
 
     fn ask(&self, params: &TcpParams, probe: &Probe) -> io::Result<()> {

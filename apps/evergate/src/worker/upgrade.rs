@@ -1,37 +1,35 @@
 //! Worker side of an upgrade: connections go to the same worker of the new process, or come from that of the old one.
 //!
-//! A connection moves between two turns of its own. All results of its last call are performed, unwritten output is in
-//! its outlets, and spliced data is in a pipe, which moves along with its descriptors. A connection that cannot move
-//! ([`Connection::export`] returns the reason) is served here and tried again soon. The sockets stay registered with
-//! this worker's epoll until they are closed everywhere, so they are deregistered before they move.
-//!
-//! A worker that has passed everything stays until it is stopped. If the new process ends before it has the connections
-//! of other workers, this one serves again.
+//! The engine exports and imports connections (`evergate_worker`, `passing`); this file carries their bytes and
+//! descriptors. A worker that has passed everything stays until it is stopped. If the new process ends before it has
+//! the connections of other workers, this one serves again.
 //!
 //! Bound: [`CONNECTIONS_PER_TURN`] connections move in one turn; a connection that the stream does not take yet waits
 //! in it.
 
+use super::event_loop::EventLoop;
 use super::linux::{SplicePipe, TcpSocket};
-use super::slab::{Key, Source};
-use super::upgrade_frames::{
-    CONFIRMED, END, FIN_WAITS, HAS_PIPE_DOWN, HAS_PIPE_UP, HAS_SERVER, SERVER_FIN_WAITS, UpgradeFrame,
-};
-use super::upstreams::Upstream;
-use super::{Client, Command, ListenerSocket, Pipes, Worker};
+use super::upgrade_frames::{CONFIRMED, END, UpgradeFrame};
+use super::{Command, ListenerSocket};
 use crate::control::console;
 use crate::upgrade::{Link, Progress};
 use evergate_base::Micros;
-use evergate_connection::{Connection, UpgradeLeg};
+use evergate_base::net::Event;
 use evergate_sys::Pipe;
+use evergate_worker::host::{Host, Pipe as _, Poll};
+use evergate_worker::{Carried, Key, Moving, Source};
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+/// Numbers of the streams among the descriptors of the event loop.
+pub(super) const PREDECESSOR: u32 = 0;
+const SUCCESSOR: u32 = 1;
 /// Connections that move in one turn.
 const CONNECTIONS_PER_TURN: usize = 64;
 /// Interval of attempts for connections that cannot move yet.
@@ -42,6 +40,22 @@ const WAIT_MS: i32 = 5;
 const FINISHING: Duration = Duration::from_secs(1);
 const NO_DESCRIPTORS: &str = "this process may not have more file descriptors: raise the limit of open files \
     (LimitNOFILE=, ulimit -n)";
+
+/// A command of the control plane about another process.
+pub enum UpgradeCommand {
+    /// Receive connections of the old process on this non-blocking stream.
+    Inherit(UnixStream),
+    /// Accept no new connections, and pass all existing ones to the new process over this non-blocking stream.
+    Handoff(UnixStream, Arc<Progress>),
+    /// The new process is gone: serve again, on these sockets.
+    TakeBack(Vec<ListenerSocket>),
+}
+
+impl From<UpgradeCommand> for Command {
+    fn from(command: UpgradeCommand) -> Command {
+        Command::Shell(command)
+    }
+}
 
 /// The worker of the new process.
 pub(super) struct Successor {
@@ -70,28 +84,35 @@ impl Successor {
     pub(super) fn wait_ms(&self) -> i32 {
         if self.busy { 0 } else { WAIT_MS }
     }
-
-    /// Whether the stream is broken: remaining connections then stay here.
-    pub(super) fn is_broken(&self) -> bool {
-        self.broken
-    }
 }
 
-impl Worker {
-    /// Starts to pass everything to the new process, which already has the listeners' queues.
-    pub(super) fn begin_transfer(&mut self, stream: UnixStream, progress: Arc<Progress>) {
-        for listener in std::mem::take(&mut self.listeners).into_iter().flatten() {
-            let _ = self.epoll.remove(listener.socket.as_raw_fd()); // it stays open in the new process
+impl EventLoop {
+    /// Handles the commands about other processes, in order among those to the engine.
+    pub(super) fn handle_upgrade_commands(&mut self) {
+        while let Some(command) = self.engine.take_shell_command() {
+            match command {
+                UpgradeCommand::Inherit(stream) => self.begin_inheriting(stream),
+                UpgradeCommand::Handoff(stream, progress) => self.begin_transfer(stream, progress),
+                UpgradeCommand::TakeBack(listeners) => {
+                    self.successor = None;
+                    self.engine.take_back(listeners);
+                }
+            }
+            self.engine.handle_commands();
         }
+    }
+
+    /// Starts to pass everything to the new process, which already has the listeners' queues.
+    fn begin_transfer(&mut self, stream: UnixStream, progress: Arc<Progress>) {
         let link = Link::new(stream);
-        if self.epoll.add(link.fd(), Source::Successor.token()).is_err() {
-            self.counters.reason("epoll_failed"); // every turn polls it anyway
+        if self.engine.poll_mut().add(link.fd(), Source::Shell(SUCCESSOR).token()).is_err() {
+            self.engine.counters().reason("epoll_failed"); // every turn polls it anyway
         }
         self.successor = Some(Box::new(Successor {
             link,
             progress,
-            turn: self.waiting_last(),
-            look_at: self.now,
+            turn: self.engine.begin_passing(),
+            look_at: Micros(0),
             swept: false,
             waiting: BTreeMap::new(),
             busy: true,
@@ -103,23 +124,8 @@ impl Worker {
         }));
     }
 
-    /// The connections in the order in which they are popped. Connections that wait for a server come last, so that
-    /// they do not get the room of those that move.
-    fn waiting_last(&self) -> Vec<Key> {
-        let mut keys = self.clients.keys();
-        keys.sort_by_key(|key| {
-            self.clients.get(*key).is_none_or(|client| !client.connection.is_leg_queued())
-        });
-        keys
-    }
-
-    /// Whether the first pass is not over: room of connections that have only moved is not free.
-    pub(super) fn is_sweeping(&self) -> bool {
-        self.successor.as_ref().is_some_and(|successor| !successor.swept && !successor.broken)
-    }
-
     /// The stream takes more data, or its other end is closed; the rest of the turn handles it.
-    pub(super) fn successor_event(&mut self, event: evergate_sys::Event) {
+    pub(super) fn successor_event(&mut self, event: Event) {
         if let Some(successor) = &mut self.successor {
             successor.gone |= event.ended || event.broken;
         }
@@ -134,23 +140,16 @@ impl Worker {
         if let Some(predecessor) = self.predecessor.take() {
             self.end_inheriting(&predecessor.link);
         }
-        while let Ok(command) = self.commands.try_recv() {
+        for command in self.engine.take_last_shell_commands() {
             match command {
-                Command::Handoff(stream, progress) => {
+                UpgradeCommand::Handoff(stream, progress) => {
                     end_stream(stream);
                     progress.skip();
                 }
-                Command::Inherit(stream) => self.end_inheriting(&Link::new(stream)),
-                _ => {}
+                UpgradeCommand::Inherit(stream) => self.end_inheriting(&Link::new(stream)),
+                UpgradeCommand::TakeBack(_) => {}
             }
         }
-    }
-
-    /// The new process is gone: this one serves again.
-    pub(super) fn take_back(&mut self, listeners: Vec<ListenerSocket>) {
-        self.successor = None;
-        self.draining = false;
-        self.change_listeners(listeners, &[]);
     }
 
     /// Passes on what can go; once a turn.
@@ -161,10 +160,11 @@ impl Worker {
         {
             console::error(format_args!("cannot pass connections to the new process: {error}"));
             (successor.broken, successor.busy) = (true, false);
+            self.engine.break_passing();
             successor.progress.broken.store(true, Ordering::Relaxed);
         }
         // Only a drain shows that the new process lives without the stream.
-        let ended = successor.broken && self.draining && self.clients.len() == 0;
+        let ended = successor.broken && self.engine.is_drained();
         let done = successor.confirmed || ended;
         if done && !std::mem::replace(&mut successor.reported, true) {
             successor.progress.done.fetch_add(1, Ordering::Relaxed);
@@ -199,13 +199,11 @@ impl Worker {
                 return Ok(());
             }
             let Some(key) = successor.turn.pop() else { return self.end_sweep(successor) };
-            let mut packed = None; // none after a panic, which ends the connection here
-            self.guarded(Some(Source::Client(key)), |worker| packed = worker.pack(key));
-            match packed {
+            match self.engine.export(key, pack) {
                 Some(Ok((bytes, descriptors))) => {
                     successor.link.push(&bytes, descriptors)?;
                     successor.progress.passed.fetch_add(1, Ordering::Relaxed);
-                    self.release_client(key);
+                    self.engine.release_client(key);
                 }
                 Some(Err(reason)) => *successor.waiting.entry(reason).or_default() += 1,
                 None => {}
@@ -217,83 +215,51 @@ impl Worker {
 
     fn end_sweep(&mut self, successor: &mut Successor) -> io::Result<()> {
         let waiting = std::mem::take(&mut successor.waiting);
+        let left = self.engine.end_sweep();
         if !std::mem::replace(&mut successor.swept, true) {
             let mut all = successor.progress.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             waiting.into_iter().for_each(|(reason, count)| *all.entry(reason).or_default() += count);
             successor.progress.swept.fetch_add(1, Ordering::Relaxed);
         }
-        if self.clients.len() == 0 {
+        let now = Micros(super::Linux.monotonic_us());
+        if left.is_empty() {
             successor.link.push(&[END], Vec::new())?;
             successor.link.flush()?;
             successor.ended = true;
-        } else if self.now >= successor.look_at {
-            successor.look_at = self.now + POLL_EVERY;
-            successor.turn = self.clients.keys();
+        } else if now >= successor.look_at {
+            successor.look_at = now + POLL_EVERY;
+            successor.turn = left;
         }
         Ok(())
     }
-
-    /// Everything of a connection; or why it has to stay.
-    #[expect(clippy::type_complexity, reason = "one frame: its bytes and its descriptors")]
-    fn pack(&mut self, key: Key) -> Option<Result<(Vec<u8>, Vec<OwnedFd>), &'static str>> {
-        let client = self.clients.get(key)?;
-        #[cfg(test)]
-        super::faults::strike_at("pack", Some(client.connection.client_address()));
-        let newest = &self.current.last()?.generation.snapshot;
-        let upgrade_state = match client.connection.export(newest) {
-            Ok(upgrade_state) => upgrade_state,
-            Err(reason) => return Some(Err(reason)),
-        };
-        let upstream = client.upstream.and_then(|upstream| self.upstreams.get(upstream));
-        let (leg, bound) = (client.connection.leg_id(), client.connection.bound_leg());
-        let has_server = leg.or(bound).is_some() && !client.connection.is_leg_queued();
-        if has_server != upstream.is_some() {
-            return Some(Err("no_server_socket"));
-        }
-        let packed = descriptors(client, upstream);
-        Some(match packed {
-            Ok((cargo, descriptors)) => Ok((cargo.encode(&upgrade_state), descriptors)),
-            Err(_) => Err("descriptors"), // none is left until other connections have moved
-        })
-    }
-
-    /// Drops a connection that is on its way: its sockets close here and stay open there.
-    fn release_client(&mut self, key: Key) {
-        let Some(client) = self.clients.get(key) else { return };
-        let _ = self.epoll.remove(client.fd());
-        if let Some(upstream) = client.upstream.and_then(|upstream| self.upstreams.get(upstream)) {
-            let _ = self.epoll.remove(upstream.fd());
-        }
-        if client.connection.is_leg_queued() {
-            self.stop_waiting(key);
-        }
-        self.forget(key);
-    }
 }
 
-fn descriptors(client: &Client, upstream: Option<&Upstream>) -> io::Result<(UpgradeFrame, Vec<OwnedFd>)> {
-    let mut cargo = UpgradeFrame::default();
-    let mut descriptors = vec![client.socket.0.try_clone()?];
-    if let Some(upstream) = upstream {
-        descriptors.push(upstream.socket.0.try_clone()?);
-        cargo.used_since = upstream.used_since.0;
-        cargo.answered_at = upstream.answered_at.map_or(0, |at| at.0);
-        cargo.way = upstream.server.way(upstream.tls_fingerprint);
+/// The frame of a connection, and its descriptors.
+fn pack(
+    moving: Moving,
+    carried: Carried<&TcpSocket, &SplicePipe>,
+    state: &[u8],
+) -> Result<(Vec<u8>, Vec<OwnedFd>), &'static str> {
+    // No descriptor is left until other connections have moved.
+    let (frame, descriptors) = descriptors(moving, carried).map_err(|_| "descriptors")?;
+    Ok((frame.encode(state), descriptors))
+}
+
+fn descriptors(
+    moving: Moving,
+    carried: Carried<&TcpSocket, &SplicePipe>,
+) -> io::Result<(UpgradeFrame, Vec<OwnedFd>)> {
+    let Carried { client, server, down, up } = carried;
+    let mut descriptors = vec![client.0.try_clone()?];
+    if let Some(server) = server {
+        descriptors.push(server.0.try_clone()?);
     }
-    cargo.set(HAS_SERVER, upstream.is_some());
-    cargo.set(FIN_WAITS, client.fin_waits);
-    cargo.set(SERVER_FIN_WAITS, client.server_fin_waits);
-    if let Some(pipes) = &client.pipes {
-        for (pipe, flag) in [(&pipes.down, HAS_PIPE_DOWN), (&pipes.up, HAS_PIPE_UP)] {
-            let Some(pipe) = pipe else { continue };
-            let (reader, writer) = pipe.0.descriptors()?;
-            descriptors.extend([reader, writer]);
-            cargo.set(flag, true);
-            let held = if flag == HAS_PIPE_DOWN { &mut cargo.down } else { &mut cargo.up };
-            *held = pipe.0.held() as u64;
-        }
+    for pipe in [down, up].into_iter().flatten() {
+        let (reader, writer) = pipe.0.descriptors()?;
+        descriptors.extend([reader, writer]);
     }
-    Ok((cargo, descriptors))
+    let held = |pipe: Option<&SplicePipe>| pipe.map(|pipe| pipe.held() as u64);
+    Ok((UpgradeFrame { moving, has_server: server.is_some(), down: held(down), up: held(up) }, descriptors))
 }
 
 /// Sends the end on behalf of a worker that has ended. No answer is read.
@@ -306,12 +272,12 @@ pub(super) struct Predecessor {
     link: Link,
 }
 
-impl Worker {
+impl EventLoop {
     /// Connections come on this stream.
-    pub(super) fn begin_inheriting(&mut self, stream: UnixStream) {
+    fn begin_inheriting(&mut self, stream: UnixStream) {
         let link = Link::new(stream);
-        if let Err(error) = self.epoll.add_input(link.fd(), Source::Predecessor.token()) {
-            self.counters.reason("epoll_failed");
+        if let Err(error) = self.engine.poll_mut().add_input(link.fd(), Source::Shell(PREDECESSOR).token()) {
+            self.engine.counters().reason("epoll_failed");
             console::warning(format_args!("cannot take connections of the process before: {error}"));
             return self.end_inheriting(&link); // the old process notices, and ends them
         }
@@ -334,7 +300,7 @@ impl Worker {
     }
 
     fn end_inheriting(&mut self, link: &Link) {
-        let _ = self.epoll.remove(link.fd());
+        let _ = self.engine.poll_mut().remove(link.fd());
         if self.shared.inheriting.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.shared.room.hold_back(0);
         }
@@ -350,101 +316,28 @@ impl Worker {
                 return Ok(false);
             }
             self.shared.room.hold_back_less(frame.descriptors.len() + frame.lost);
-            self.guarded(None, |worker| {
-                let whole = if frame.lost == 0 { Ok(()) } else { Err(NO_DESCRIPTORS.to_owned()) };
-                if let Err(why) = whole.and_then(|()| worker.adopt(&frame.bytes, frame.descriptors)) {
-                    worker.counters.reason("upgrade_transfer_failed");
-                    console::warning(format_args!("a connection of the process before is lost: {why}"));
-                }
-            });
+            let whole = if frame.lost == 0 { Ok(()) } else { Err(NO_DESCRIPTORS.to_owned()) };
+            if let Err(why) = whole.and_then(|()| self.adopt(&frame.bytes, frame.descriptors)) {
+                self.engine.counters().reason("upgrade_transfer_failed");
+                console::warning(format_args!("a connection of the process before is lost: {why}"));
+            }
         }
         Ok(true)
     }
 
     /// Continues a connection of the old process here.
     fn adopt(&mut self, bytes: &[u8], descriptors: Vec<OwnedFd>) -> Result<(), String> {
-        let missing = || "a descriptor is missing".to_owned();
-        let (cargo, upgrade_state) = UpgradeFrame::decode(bytes).ok_or("the frame has another form")?;
-        let snapshot = self.current[self.current.len() - 1].generation.snapshot.clone();
-        let (connection, leg) =
-            Connection::import(&snapshot, upgrade_state).map_err(|error| format!("{error:?}"))?;
+        let (frame, state) = UpgradeFrame::decode(bytes).ok_or("the frame has another form")?;
         let mut descriptors = descriptors.into_iter();
-        let socket = descriptors.next().ok_or_else(missing)?;
-        let server = cargo.has(HAS_SERVER).then(|| descriptors.next().ok_or_else(missing)).transpose()?;
-        if leg.is_some_and(|leg| leg.server.is_some()) != server.is_some() {
-            return Err("a server leg without its socket".to_owned());
-        }
-        let mut pipes = Pipes::default();
-        let mut pipe = |flag: u8, held: u64| match cargo.has(flag) {
-            false => Ok(None),
-            true => {
-                let (reader, writer) = descriptors.next().zip(descriptors.next()).ok_or_else(missing)?;
-                Ok::<_, String>(Some(SplicePipe(Pipe::of(reader, writer, held as usize))))
-            }
+        let mut next = || descriptors.next().ok_or_else(|| "a descriptor is missing".to_owned());
+        let client = TcpSocket(next()?);
+        let server = if frame.has_server { Some(TcpSocket(next()?)) } else { None };
+        let mut pipe = |held: Option<u64>| match held {
+            None => Ok(None),
+            Some(held) => Ok::<_, String>(Some(SplicePipe(Pipe::of(next()?, next()?, held as usize)))),
         };
-        pipes.down = pipe(HAS_PIPE_DOWN, cargo.down)?;
-        pipes.up = pipe(HAS_PIPE_UP, cargo.up)?;
-        let held = self.acquire_limits(connection.listener_name(), connection.client_address().ip());
-        let mut client = Client::new(TcpSocket(socket), connection, held);
-        client.readable = true;
-        client.fin_waits = cargo.has(FIN_WAITS);
-        client.server_fin_waits = cargo.has(SERVER_FIN_WAITS);
-        if pipes.down.is_some() || pipes.up.is_some() {
-            client.connection.handle_piped(cargo.down, cargo.up);
-            client.pipes = Some(Box::new(pipes));
-        }
-        let fd = client.fd();
-        let key = self.clients.insert(client);
-        self.list(key);
-        self.counters.open.set(self.clients.len() as u64);
-        self.counters.inherited.add(1);
-        if self.epoll.add(fd, Source::Client(key).token()).is_err() {
-            self.forget(key);
-            return Err("epoll does not take its socket".to_owned());
-        }
-        let waits = leg.is_some() && server.is_none();
-        if let Some((server, leg)) = server.zip(leg) {
-            self.adopt_server(key, server, leg, cargo);
-        }
-        if waits {
-            self.with(key, |connection, io| connection.handle_leg_resumed(io));
-            self.perform(key);
-        }
-        self.count_buffered(key);
-        self.pump(key);
-        if self.draining {
-            self.with(key, |connection, io| connection.handle_drain(io));
-            self.perform(key);
-        }
-        self.schedule(key);
-        Ok(())
-    }
-
-    /// Continues a server connection. If it leads elsewhere or was made otherwise than new ones, it serves its request
-    /// and is not pooled, as after a reload.
-    fn adopt_server(&mut self, key: Key, socket: OwnedFd, leg: UpgradeLeg, cargo: UpgradeFrame) {
-        let pools = &self.current[self.current.len() - 1].generation.pools;
-        let pool = pools.get(leg.pool as usize);
-        let known = pool.zip(leg.server).and_then(|(pool, index)| {
-            Some((pool.servers.get(index as usize)?.clone(), index, pool.tls_fingerprint))
-        });
-        let Some((server, index, tls_fingerprint)) = known else {
-            return self.forget(key); // unreachable: the snapshot has the server
-        };
-        let is_todays = server.way(tls_fingerprint) == cargo.way;
-        let server = if is_todays { server } else { Arc::new(server.of_before()) };
-        server.enter_resumed();
-        let upstream = Upstream {
-            index,
-            owner: Some((key, leg.leg)),
-            used_since: Micros(cargo.used_since),
-            answered_at: (cargo.answered_at > 0).then_some(Micros(cargo.answered_at)),
-            tls_fingerprint,
-            readable: true,
-            writable: true,
-            ..Upstream::new(TcpSocket(socket), server)
-        };
-        self.add_upstream(key, upstream);
-        self.note_bound(key);
+        let (down, up) = (pipe(frame.down)?, pipe(frame.up)?);
+        // A panic has ended the connection, and is counted.
+        self.engine.import(frame.moving, Carried { client, server, down, up }, state).unwrap_or(Ok(()))
     }
 }

@@ -2,9 +2,11 @@
 //!
 //! For tests of the agent alone.
 
-use evergate::agent::{FailoverOrder, Instruction, Report, Reporter, Resumed};
+use evergate::agent::Reporter;
 use evergate_bpf::Owners;
 use evergate_membership::{Bucket, Role};
+use evergate_worker::host::Reports;
+use evergate_worker::{FailoverOrder, Instruction, Report, Resumed};
 
 /// All workers of a node.
 pub(crate) struct Idle {

@@ -1,17 +1,15 @@
 //! Tests of the panic guard around each step of a worker: one connection panics, and all others are undisturbed.
 //!
-//! `inject_panic` stands where every call into a connection passes, `inject_loop_panic` where every turn begins,
-//! outside the guard, and where each second does; they exist in test builds only.
+//! In test builds the host panics at steps that the engine reports (`Host::reached`): at every call into a connection,
+//! where every turn begins, outside the guard, where each second does, and at steps of recovery and upgrade.
 
-use super::Command;
-use super::slab::Source;
 use super::upgrade_frames::{CONFIRMED, END};
+use super::{Linux, UpgradeCommand};
 use crate::daemon::Daemon;
 use crate::upgrade::{Link, Offered, Progress};
-use evergate_bpf::Flow;
 use evergate_config::{Config, parse};
-use evergate_worker::Counters;
 use evergate_worker::pools::ServerRuntime;
+use evergate_worker::{Counters, Source, Worker};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -40,22 +38,38 @@ fn address_of(worker: &Arc<Counters>) -> usize {
     Arc::as_ptr(worker).addr()
 }
 
-pub(super) fn inject_loop_panic(worker: &Arc<Counters>, step: &str) {
+/// The worker reaches a step, for the connection of `client` if it is for one.
+pub(super) fn strike(worker: &Counters, step: &'static str, client: Option<SocketAddr>) {
+    match (step, client) {
+        ("turn" | "second", _) => strike_loop(worker, step),
+        ("call" | "due", Some(client)) => strike_call(client, step == "due"),
+        _ => strike_at(step, client),
+    }
+}
+
+fn strike_loop(worker: &Counters, step: &str) {
     let mut doomed = doomed();
-    if let Some(index) = doomed.iter().position(|known| *known == (address_of(worker), step)) {
+    let worker = std::ptr::from_ref(worker).addr();
+    if let Some(index) = doomed.iter().position(|known| *known == (worker, step)) {
         doomed.swap_remove(index);
         drop(doomed);
         panic!("a worker panics on purpose");
     }
 }
 
-pub(super) fn inject_panic(client: SocketAddr, is_due: bool) {
+fn strike_call(client: SocketAddr, is_due: bool) {
     let mut victims = victims();
     if let Some(index) = victims.iter().position(|victim| *victim == (client, is_due)) {
         victims.swap_remove(index);
         drop(victims);
         panic!("struck on purpose: {client}");
     }
+}
+
+/// The engine, with counters that its registrations know.
+pub(super) fn known(mut engine: Worker<Linux>) -> Worker<Linux> {
+    engine.poll_mut().counters = Some(engine.counters());
+    engine
 }
 
 /// The client's connection panics in its next call before its deadline.
@@ -70,17 +84,13 @@ pub(super) fn doom_at(client: SocketAddr, step: &'static str) {
     STEPS.lock().unwrap_or_else(PoisonError::into_inner).push((client, step));
 }
 
-pub(super) fn strike_at(step: &str, client: Option<SocketAddr>) {
+fn strike_at(step: &str, client: Option<SocketAddr>) {
     let mut steps = STEPS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(index) = steps.iter().position(|(of, known)| client == Some(*of) && *known == step) {
         steps.swap_remove(index);
         drop(steps);
         panic!("struck on purpose: {step}");
     }
-}
-
-pub(super) fn strike_take(step: &str, flow: Option<Flow>) {
-    strike_at(step, flow.map(|flow| flow.remote));
 }
 
 /// Sockets whose readiness a worker must not receive, by the worker's counters and the kind of socket.
@@ -90,7 +100,8 @@ pub(super) fn refuse_next(worker: &Arc<Counters>, kind: &'static str) {
     REFUSED.lock().unwrap_or_else(PoisonError::into_inner).push((address_of(worker), kind));
 }
 
-pub(super) fn refuse(worker: &Arc<Counters>, source: Source) -> std::io::Result<()> {
+pub(super) fn refuse(worker: Option<&Arc<Counters>>, token: u64) -> std::io::Result<()> {
+    let (Some(worker), Some(source)) = (worker, Source::of(token)) else { return Ok(()) };
     let mut refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
     let source = format!("{source:?}");
     let is_it = |(of, kind): &(usize, &str)| *of == address_of(worker) && source.starts_with(kind);
@@ -344,7 +355,7 @@ fn old_process_without_readiness_is_not_waited_for() {
     let scene = Scene::new();
     let never_ready = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
     scene.daemon.shared.inheriting.store(1, Ordering::Relaxed);
-    scene.daemon.workers[0].notify(Command::Inherit(UnixStream::from(never_ready)));
+    scene.daemon.workers[0].notify(UpgradeCommand::Inherit(UnixStream::from(never_ready)).into());
     eventually("nothing is waited for", || !scene.daemon.is_inheriting());
     scene.expect_going_on();
 }

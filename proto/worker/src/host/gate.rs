@@ -3,6 +3,7 @@
 use evergate_base::Bucket;
 use evergate_base::net::{Flow, GateEvents, Loss, Origin, PeerPosition, Probe, Restored, Strange, TcpParams};
 use std::io;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 /// The gate. A flow is gated from its first packet on; it stays gated when the process dies.
@@ -79,6 +80,9 @@ pub trait Gate {
 
     /// When a SYN of the bucket was answered last.
     fn greeted_ns(&self, bucket: Bucket) -> Option<u64>;
+
+    /// Enters the neighbour of a replicated leg into this node's kernel, so that a failover need not resolve it.
+    fn add_neighbour(&self, interface: u32, remote: IpAddr, next_hop: [u8; 6]);
 
     /// Sends a probe to a peer. It never blocks; a full queue is an error, and the probe can be repeated.
     fn ask(&self, params: &TcpParams, probe: &Probe) -> io::Result<()>;

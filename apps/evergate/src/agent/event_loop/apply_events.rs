@@ -2,7 +2,6 @@
 
 use super::inputs::Lack;
 use super::{Agent, COMPLETE, State};
-use crate::agent::instruction::{FailoverOrder, Instruction};
 use crate::agent::roles::ALL_MEMBERS;
 use crate::agent::routes::net;
 use crate::agent::status::CutOff;
@@ -10,6 +9,7 @@ use evergate_base::Micros;
 use evergate_membership::{
     Bucket, Event, MemberSet, Members, NodeId, NodePhase, OwnershipStart, Path, Role, ViewId,
 };
+use evergate_worker::{FailoverOrder, Instruction};
 use std::sync::Arc;
 
 const NO_LEASE: &str = "no node and no witness vouches for it, so it sends nothing to clients and servers";

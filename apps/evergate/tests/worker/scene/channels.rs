@@ -1,7 +1,9 @@
 //! Silent peers that open channels to the worker, and other reasons that keep it from accepting channels.
 
 use super::*;
-use crate::worker::replication::replication_channel::Outgoing;
+use crate::worker::tls_channel::{TlsChannel, TlsChannels};
+use evergate_replication::{Answer, Sender};
+use evergate_worker::host::{Channel, Channels};
 use std::net::Shutdown;
 
 /// Places of another node's address before it has identified its channels; all other addresses share as many.
@@ -11,14 +13,34 @@ const MORE: usize = 100;
 /// So long is waited for a name.
 const PATIENCE: Micros = Micros::from_ms(5_000);
 
+/// The other end of a channel to the worker: an owner's.
+struct Owner {
+    channel: TlsChannel,
+    feed: Sender<()>,
+}
+
+impl Owner {
+    /// Sends what waits, and takes the worker's answers.
+    fn exchange(&mut self) -> std::io::Result<()> {
+        let sent = self.channel.send(self.feed.unsent())?;
+        self.feed.advance(sent);
+        let ended = self.channel.receive(false);
+        while let Some((answer, length)) = Answer::decode(self.channel.input()).unwrap() {
+            self.channel.input().drain(..length);
+            self.feed.handle_answer(answer.frames, drop).unwrap();
+        }
+        ended
+    }
+}
+
 impl Scene {
     /// A peer at this address opens so many channels, one after the other, and sends nothing.
     fn silent(&mut self, from: [u8; 4], count: usize) -> Vec<TcpStream> {
         let to = SocketAddr::from((REPLICATION, REPLICATION_PORT));
         let connect = |_| {
             let socket = evergate_sys::connect_from(from.into(), 20_000..=60_000, to).unwrap();
-            self.worker.now = self.worker.now + Micros(1); // the first one is older
-            self.worker.accept_channels();
+            self.steps().pass_time(Micros(1)); // the first one is older
+            self.steps().accept_channels();
             TcpStream::from(socket)
         };
         (0..count).map(connect).collect()
@@ -26,17 +48,16 @@ impl Scene {
 
     /// Channels from the address of this node, or of none: how many there are, and when the oldest was made.
     fn channels(&mut self, host: Option<NodeId>) -> (usize, Option<Micros>) {
-        let theirs = self.cluster().incoming.iter().flatten().filter(|incoming| incoming.host == host);
-        (theirs.clone().count(), theirs.map(|incoming| incoming.since).min())
+        self.steps().channels_from(host)
     }
 
     /// The backup's worker, with this clock, opens a channel and sends these connections of a bucket.
-    fn channel_with(&mut self, clock_ms: u64, connections: &[u64]) -> Outgoing {
+    fn channel_with(&mut self, clock_ms: u64, connections: &[u64]) -> Owner {
         self.channel_of(9, clock_ms, connections)
     }
 
     /// The same in this life of the backup.
-    fn channel_of(&mut self, incarnation: u64, clock_ms: u64, connections: &[u64]) -> Outgoing {
+    fn channel_of(&mut self, incarnation: u64, clock_ms: u64, connections: &[u64]) -> Owner {
         let bucket = Bucket(5);
         let hello = Frame::Hello {
             version: evergate_replication::FRAME_VERSION,
@@ -46,8 +67,7 @@ impl Scene {
             workers: 1,
             clock_ms,
         };
-        let layout = self.cluster().layout.clone();
-        let settings = Frame::Settings(layout.settings.clone());
+        let settings = Frame::Settings(BTreeMap::new());
         let mut frames = vec![hello, settings, Frame::Term { bucket, term: term(3) }];
         frames.extend(connections.iter().map(|number| Frame::Begin {
             connection: ConnectionId(*number),
@@ -57,33 +77,33 @@ impl Scene {
         }));
         frames.push(Frame::Complete { bucket });
         let to = SocketAddr::from((REPLICATION, REPLICATION_PORT));
-        let mut channel = Outgoing::connect(to, &layout.client_tls, &frames).unwrap();
-        channel.connecting = false;
-        self.worker.accept_channels();
-        channel
+        let mut feed = Sender::default();
+        frames.iter().for_each(|frame| feed.push(frame, None).unwrap());
+        let channel = TlsChannels::new(self.ends.clone(), 0).connect(to).unwrap();
+        self.steps().accept_channels();
+        Owner { channel, feed }
     }
 
     /// Reads what the channel carries; false at its end.
-    fn read_from(&mut self, channel: &mut Outgoing) -> bool {
+    fn read_from(&mut self, channel: &mut Owner) -> bool {
         while channel.feed.lag() > 0 {
-            let now = self.worker.now;
-            if channel.flush().is_err() || channel.answers(false, now).is_err() {
+            if channel.exchange().is_err() {
                 return false;
             }
-            self.worker.turn().unwrap();
+            self.turn();
         }
         true
     }
 
     fn counted(&self, reason: &str) -> u64 {
-        self.worker.counters.reasons.lock().unwrap().get(reason).copied().unwrap_or(0)
+        self.counters().reasons.lock().unwrap().get(reason).copied().unwrap_or(0)
     }
 }
 
 #[test]
 fn unlisted_peers_have_few_places_and_none_of_a_node() {
     play(1, |mut scene| {
-        let before = scene.worker.now;
+        let before = scene.steps().now();
         let at = |span: usize| Some(before + Micros(span as u64));
         let _first = scene.silent([127, 0, 0, 1], 1);
         let _unlisted = scene.silent(CLIENT, MORE);
@@ -96,8 +116,8 @@ fn unlisted_peers_have_few_places_and_none_of_a_node() {
         assert_eq!(scene.channels(Some(BACKUP)), (1, at(1)));
         let _again = scene.silent([127, 0, 0, 1], OF_A_NODE);
         assert_eq!(scene.channels(Some(BACKUP)), (OF_A_NODE, at(1 + MORE + 1)));
-        scene.worker.now = scene.worker.now + PATIENCE;
-        scene.worker.tend_channels();
+        scene.steps().pass_time(PATIENCE);
+        scene.steps().tend_channels();
         assert_eq!((scene.channels(None).0, scene.channels(Some(BACKUP)).0), (0, 0));
         assert_eq!(scene.counted("replication_channel_refused"), (OF_UNLISTED + OF_A_NODE) as u64);
     });
@@ -106,7 +126,7 @@ fn unlisted_peers_have_few_places_and_none_of_a_node() {
 #[test]
 fn unlisted_peers_get_none_of_the_last_descriptors() {
     play(1, |mut scene| {
-        scene.worker.shared.room.set_limit(0); // clients get none
+        scene.shared.room.set_limit(0); // clients get none
         let _unlisted = scene.silent(CLIENT, 1);
         assert_eq!((scene.channels(None).0, scene.counted("replication_channels_max")), (0, 1));
         let _node = scene.silent([127, 0, 0, 1], 1);
@@ -117,18 +137,18 @@ fn unlisted_peers_get_none_of_the_last_descriptors() {
 #[test]
 fn a_worker_that_can_take_no_channel_asks_again_once_a_second() {
     play(1, |mut scene| {
-        let listener = scene.cluster().layout.replication_listeners[0].try_clone().unwrap();
+        let listener = scene.ends.listeners[0].try_clone().unwrap();
         // Always ready, and each accept fails.
         TcpStream::from(listener).shutdown(Shutdown::Both).unwrap();
-        scene.worker.next_second = Micros(u64::MAX);
+        scene.steps().set_next_second(Micros(u64::MAX));
         for _ in 0..10 {
-            scene.worker.turn().unwrap();
+            scene.turn();
         }
         assert_eq!(scene.counted("accept_failed"), 1);
-        scene.worker.next_second = Micros(0);
-        scene.worker.turn().unwrap();
+        scene.steps().set_next_second(Micros(0));
+        scene.turn();
         assert_eq!(scene.counted("accept_failed"), 1);
-        scene.worker.turn().unwrap();
+        scene.turn();
         assert_eq!(scene.counted("accept_failed"), 2);
     });
 }
@@ -141,11 +161,11 @@ fn older_channel_that_is_read_last_changes_nothing() {
         assert!(scene.read_from(&mut newer));
         drop(newer); // its process dies
         for _ in 0..3 {
-            scene.worker.turn().unwrap();
+            scene.turn();
         }
-        assert_eq!(scene.cluster().incoming.iter().flatten().count(), 1, "its end was read");
+        assert_eq!(scene.steps().channels(), 1, "its end was read");
         assert!(!scene.read_from(&mut older));
-        let held: Vec<u64> = scene.cluster().holder.iter().map(|(id, _)| id.0).collect();
+        let held: Vec<u64> = scene.steps().store().unwrap().iter().map(|(id, _)| id.0).collect();
         assert_eq!(held, [1, 2], "what was acknowledged");
     });
 }
@@ -161,7 +181,7 @@ fn channel_of_an_earlier_incarnation_changes_nothing() {
         assert!(!scene.read_from(&mut late));
         newer.feed.push(&Frame::End { connection: ConnectionId(1) }, None).unwrap();
         assert!(scene.read_from(&mut newer), "it continues");
-        let held: Vec<u64> = scene.cluster().holder.iter().map(|(id, _)| id.0).collect();
+        let held: Vec<u64> = scene.steps().store().unwrap().iter().map(|(id, _)| id.0).collect();
         assert_eq!(held, [2], "what was acknowledged");
     });
 }
@@ -175,11 +195,11 @@ fn newest_of_two_channels_of_a_worker_counts() {
             let (first, second) = if late { (&mut newer, &mut older) } else { (&mut older, &mut newer) };
             assert!(scene.read_from(first));
             assert_eq!(scene.read_from(second), !late);
-            let held: Vec<u64> = scene.cluster().holder.iter().map(|(id, _)| id.0).collect();
+            let held: Vec<u64> = scene.steps().store().unwrap().iter().map(|(id, _)| id.0).collect();
             assert_eq!(held, [1, 2], "what was acknowledged: {late}");
             newer.feed.push(&Frame::End { connection: ConnectionId(2) }, None).unwrap();
             assert!(scene.read_from(&mut newer));
-            assert_eq!(scene.cluster().holder.iter().count(), 1, "it continues: {late}");
+            assert_eq!(scene.steps().store().unwrap().iter().count(), 1, "it continues: {late}");
             assert_eq!(scene.counted("replication_channel_ended"), u64::from(late));
         });
     }

@@ -4,12 +4,12 @@
 mod channels;
 mod moves;
 
-use super::{Cluster, Joining, Worker};
-use crate::agent::{FailoverOrder, Instruction, Interface, Layout, Report, Reporter, Resumed};
+use super::event_loop::{EventLoop, JoiningNode};
+use super::linux::LinuxListener;
+use super::{Command, Linux, ListenerSocket, faults};
+use crate::agent::{ReplicationEnds, Reporter};
 use crate::daemon::settings;
 use crate::generation::{Assembled, CarriedState, assemble};
-use crate::worker::slab::Key;
-use crate::worker::{Command, ListenerSocket, faults};
 use evergate_base::Micros;
 use evergate_bpf::{Address, BucketKey, Flow, Mode, Options, Owner, PacketGate, PortBlocks};
 use evergate_config::parse;
@@ -18,16 +18,18 @@ use evergate_membership::{
 };
 use evergate_netns::Namespace;
 use evergate_replication::{ConnectionId, ConnectionState, Frame, Kind, LegFacts, Open};
-use evergate_worker::Shared;
 use evergate_worker::pools::Generation;
+use evergate_worker::{
+    Counters, FailoverOrder, Instruction, Interface, Key, Layout, Report, Resumed, Shared, Steps,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The address that moves, a client's, and the server's: all on the loopback interface.
@@ -47,7 +49,10 @@ const BACKUP: NodeId = NodeId(1);
 
 /// One worker, and its peers.
 struct Scene {
-    worker: Worker,
+    worker: EventLoop,
+    gate: Arc<PacketGate>,
+    shared: Arc<Shared>,
+    ends: Arc<ReplicationEnds>,
     generation: Arc<Generation>,
     reports: Box<dyn Fn() -> Vec<Report>>,
     server: TcpListener,
@@ -97,28 +102,54 @@ impl Scene {
         let (commands, received) = channel();
         let shared = Arc::new(Shared::default());
         let mut worker =
-            Worker::new(&generation, settings(&config, workers), shared, received, None).unwrap();
+            EventLoop::new(&generation, settings(&config, workers), shared.clone(), received, None, None)
+                .unwrap();
         let (reporter, reports) = Reporter::with_reports();
         let backups =
             (0..workers as u16).map(|worker| TcpListener::bind(("127.0.0.1", REPLICATION_PORT + worker)));
         let backups = backups.collect::<Result<_, _>>().unwrap();
-        worker.join(Joining { gate: gate(), layout: layout(workers), worker: 0, reports: reporter });
+        let (gate, layout, ends) = (gate(), layout(workers), ends());
+        worker.join(JoiningNode {
+            gate: gate.clone(),
+            layout,
+            ends: ends.clone(),
+            worker: 0,
+            reports: reporter,
+        });
         worker.join_cluster().unwrap();
         let sockets = listeners.map(|(name, port, _)| {
             let at = SocketAddr::from((SHARED, port));
             let socket = evergate_sys::listen(at, 16).unwrap();
-            ListenerSocket { name: name.to_owned(), socket, local: Some(at) }
+            ListenerSocket { name: name.to_owned(), socket: LinuxListener(socket), local: Some(at) }
         });
-        worker.change_listeners(sockets.into(), &[]);
-        Scene { worker, generation, reports: Box::new(reports), server, _backups: backups, commands }
+        worker.engine.steps().listen(sockets.into());
+        Scene {
+            worker,
+            gate,
+            shared,
+            ends,
+            generation,
+            reports: Box::new(reports),
+            server,
+            _backups: backups,
+            commands,
+        }
     }
 
-    fn cluster(&mut self) -> &mut Cluster {
-        self.worker.cluster.as_mut().unwrap()
+    fn steps(&mut self) -> Steps<'_, Linux> {
+        self.worker.engine.steps()
+    }
+
+    fn counters(&self) -> Arc<Counters> {
+        self.worker.counters()
+    }
+
+    fn turn(&mut self) {
+        self.worker.turn().unwrap();
     }
 
     fn notify(&mut self, roles: impl IntoIterator<Item = (Bucket, Role)>) {
-        self.worker.take_instruction(Instruction::Roles(roles.into_iter().collect()));
+        self.steps().instruct(Instruction::Roles(roles.into_iter().collect()));
     }
 
     fn fail_over(&mut self, number: u64, buckets: &[(Bucket, Role)]) {
@@ -127,14 +158,14 @@ impl Scene {
             _ => panic!("not ours"),
         };
         let round = FailoverOrder { number, buckets: buckets.iter().map(of).collect(), silent: Micros(0) };
-        self.worker.take_instruction(Instruction::Failover(Arc::new(round)));
+        self.steps().instruct(Instruction::Failover(Arc::new(round)));
+        self.steps().end_probes();
     }
 
     /// Buckets that a backup knows to be complete.
     fn called_complete(&mut self) -> BTreeSet<Bucket> {
         let mut complete = BTreeSet::new();
-        for outgoing in self.cluster().outgoing.values() {
-            let mut bytes = outgoing.feed.unsent();
+        for mut bytes in self.steps().unsent() {
             while let Some((frame, length)) = Frame::decode(bytes).unwrap() {
                 bytes = &bytes[length..];
                 if let Frame::Complete { bucket } = frame {
@@ -147,26 +178,15 @@ impl Scene {
 
     /// Backups acknowledge all frames so far.
     fn answer(&mut self) {
-        let mut all = Vec::new();
-        for (peer, outgoing) in &mut self.cluster().outgoing {
-            let (frames, mut notices) = (outgoing.feed.frames(), Vec::new());
-            outgoing.feed.handle_answer(frames, |notice| notices.push(notice)).unwrap();
-            all.push((peer.0, notices));
-        }
-        for (node, notices) in all {
-            self.worker.take_notices(node, notices);
-        }
+        self.steps().acknowledge_all();
     }
 
     fn resume_idle(&mut self) {
-        self.worker.resume_idle(false);
-        while self.cluster().has_idle() {
-            self.worker.resume_idle(false);
-        }
+        self.steps().resume_idle();
     }
 
     fn bucket_of(&mut self, client: SocketAddr) -> Bucket {
-        self.cluster().bucket(SocketAddr::from((SHARED, PORT)), client)
+        self.steps().bucket(SocketAddr::from((SHARED, PORT)), client).unwrap()
     }
 
     fn resumed(&self) -> Vec<Resumed> {
@@ -206,7 +226,7 @@ impl Scene {
             state: Some(Box::new(state)),
             legs: BTreeMap::from([(0, facts)]),
         };
-        self.cluster().holder.keep(term(1), begin);
+        self.steps().store().unwrap().keep(term(1), begin);
         bucket
     }
 }
@@ -233,7 +253,6 @@ fn gate() -> Arc<PacketGate> {
 }
 
 fn layout(workers: usize) -> Arc<Layout> {
-    let (server_tls, client_tls) = evergate_crypto::channel_configs(&[7; 32]).unwrap();
     Arc::new(Layout {
         node: ME,
         incarnation: Incarnation(1),
@@ -244,12 +263,17 @@ fn layout(workers: usize) -> Arc<Layout> {
         interfaces: [LOOPBACK; 2],
         peers: BTreeMap::from([(BACKUP, IpAddr::from([127, 0, 0, 1]))]),
         replication_port: REPLICATION_PORT,
-        replication_listeners: vec![
-            evergate_sys::listen((REPLICATION, REPLICATION_PORT).into(), 128).unwrap(),
-        ],
+    })
+}
+
+fn ends() -> Arc<ReplicationEnds> {
+    let (server_tls, client_tls) = evergate_crypto::channel_configs(&[7; 32]).unwrap();
+    let listener = evergate_sys::listen((REPLICATION, REPLICATION_PORT).into(), 128).unwrap();
+    Arc::new(ReplicationEnds {
+        listeners: vec![listener],
         server_tls,
         client_tls,
-        neighbours: Mutex::default(),
+        neighbours: Arc::default(),
     })
 }
 
@@ -290,7 +314,7 @@ fn panic_in_a_failover_ends_one_connection() {
         play(1, move |mut scene| {
             let (victim, other) = (20_001, 20_002);
             let buckets = [victim, other].map(|port| scene.hold(port, idle));
-            let owners = scene.cluster().gate.tables().owners();
+            let owners = scene.gate.owners();
             buckets.iter().for_each(|bucket| owners.hold(*bucket, ME));
             let role = owner(2, OwnershipStart::Failover, MemberSet::of(BACKUP), MemberSet::EMPTY);
             let roles = buckets.map(|bucket| (bucket, role));
@@ -305,9 +329,9 @@ fn panic_in_a_failover_ends_one_connection() {
             };
             assert_eq!((connections, lost), (1, 1), "{step} {idle}");
             let flow = Flow::new(SocketAddr::from((SHARED, PORT)), SocketAddr::from((CLIENT, victim)));
-            assert!(!scene.cluster().gate.tables().is_held(&flow, 0), "{step} {idle}");
+            assert!(!scene.gate.is_held(&flow, 0), "{step} {idle}");
             assert_eq!(buckets.map(|bucket| owners.get(bucket).is_on_hold()), [false; 2], "{step} {idle}");
-            let reasons = scene.worker.counters.reasons.lock().unwrap().clone();
+            let reasons = scene.counters().reasons.lock().unwrap().clone();
             assert_eq!(reasons.get("internal_panic"), Some(&1), "{step} {idle}: {reasons:?}");
         });
     }
@@ -319,16 +343,16 @@ fn recovered_connection_without_readiness_is_reset() {
         let bucket = scene.hold(20_003, false);
         let role = owner(2, OwnershipStart::Failover, MemberSet::of(BACKUP), MemberSet::EMPTY);
         scene.notify([(bucket, role)]);
-        faults::refuse_next(&scene.worker.counters, "Client");
+        faults::refuse_next(&scene.counters(), "Client");
         scene.fail_over(7, &[(bucket, role)]);
         scene.answer();
         scene.resume_idle();
         let resumed = scene.resumed();
         let [Resumed { connections, lost, .. }] = resumed[..] else { panic!("{resumed:?}") };
         assert_eq!((connections, lost), (0, 1));
-        assert_eq!(scene.worker.clients.len(), 0);
+        assert_eq!(scene.steps().clients().len(), 0);
         let flow = Flow::new(SocketAddr::from((SHARED, PORT)), SocketAddr::from((CLIENT, 20_003)));
-        assert!(!scene.cluster().gate.tables().is_held(&flow, 0));
+        assert!(!scene.gate.is_held(&flow, 0));
     });
 }
 
@@ -343,17 +367,17 @@ fn client_beyond_a_limit_is_reset_and_frees_its_slot() {
     play(1, |mut scene| {
         scene.notify(all_ours(|_| false));
         let (_tunnel, _) = scene.client(PORT); // never idle
-        let in_use = scene.cluster().gate.tables().slots_in_use();
-        scene.worker.settings.connections_max = 1;
+        let in_use = scene.gate.slots_in_use();
+        scene.steps().set_connections_max(1);
         for _ in 0..3 {
             let mut client = connect(CLIENT_PORTS.fetch_add(1, Ordering::Relaxed), WEB);
             client.set_nonblocking(false).unwrap();
-            scene.worker.empty_queues();
+            scene.steps().accept_all();
             client.set_read_timeout(Some(Duration::from_secs(30))).unwrap(); // only ends a hang
             assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
         }
-        assert_eq!(scene.worker.counters.refused.get(), 3);
-        assert_eq!(scene.cluster().gate.tables().slots_in_use(), in_use);
+        assert_eq!(scene.counters().refused.get(), 3);
+        assert_eq!(scene.gate.slots_in_use(), in_use);
     });
 }
 
@@ -362,24 +386,20 @@ fn evicted_client_ends_when_its_backup_knows_of_it() {
     play(1, |mut scene| {
         scene.notify(all_ours(|_| false));
         let (first, key) = scene.client(WEB);
-        scene.worker.settings.connections_max = 1;
+        scene.steps().set_connections_max(1);
         let (_second, newest) = scene.client(WEB);
-        let counters = scene.worker.counters.clone();
+        let counters = scene.counters();
         assert_eq!((counters.evicted_silent.get(), counters.refused.get()), (1, 0));
-        assert_eq!(scene.worker.shared.connections.load(Ordering::Relaxed), 1, "its place is free at once");
+        assert_eq!(scene.shared.connections.load(Ordering::Relaxed), 1, "its place is free at once");
         first.set_nonblocking(true).unwrap();
         let early = first.peek(&mut [0]).map_err(|error| error.kind());
         assert_eq!(early, Err(ErrorKind::WouldBlock), "the backup does not know of the end");
         assert!(
-            scene
-                .worker
-                .clients
-                .get(key)
-                .is_some_and(|client| client.connection.deadline() < Micros(u64::MAX))
+            scene.steps().connection(key).is_some_and(|connection| connection.deadline() < Micros(u64::MAX))
         );
         scene.answer();
         scene.turns_until(|_| matches!(first.peek(&mut [0]), Ok(0)));
-        assert!(scene.worker.clients.get(newest).is_some());
+        assert!(scene.steps().connection(newest).is_some());
     });
 }
 
@@ -387,18 +407,17 @@ fn evicted_client_ends_when_its_backup_knows_of_it() {
 fn server_of_a_broken_off_client_is_reset_and_frees_its_slot() {
     play(1, |mut scene| {
         scene.notify(all_ours(|_| false));
-        let in_use = scene.cluster().gate.tables().slots_in_use();
+        let in_use = scene.gate.slots_in_use();
         let (_client, key) = scene.client(PORT);
         // The server's answer to our connect has arrived and is unread.
         let (mut server, _) = scene.server.accept().unwrap();
         server.set_nonblocking(false).unwrap();
         server.set_read_timeout(Some(Duration::from_secs(30))).unwrap(); // only ends a hang
         assert_eq!(scene.connecting(key), Some(true));
-        assert_eq!(scene.cluster().gate.tables().slots_in_use(), in_use + 2);
-        scene.worker.with(key, |connection, io| connection.handle_abort(io, "client_reset"));
-        scene.worker.perform(key);
+        assert_eq!(scene.gate.slots_in_use(), in_use + 2);
+        scene.steps().reset_client(key);
         assert_eq!(server.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
-        assert_eq!(scene.cluster().gate.tables().slots_in_use(), in_use);
+        assert_eq!(scene.gate.slots_in_use(), in_use);
     });
 }
 
@@ -406,17 +425,17 @@ fn server_of_a_broken_off_client_is_reset_and_frees_its_slot() {
 fn client_that_resets_before_accept_frees_its_slot() {
     play(1, |mut scene| {
         scene.notify(all_ours(|_| false));
-        let in_use = scene.cluster().gate.tables().slots_in_use();
+        let in_use = scene.gate.slots_in_use();
         for _ in 0..3 {
             let mut client = connect(CLIENT_PORTS.fetch_add(1, Ordering::Relaxed), WEB);
             client.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
             evergate_sys::reset_on_close(client.as_raw_fd());
         }
-        scene.worker.empty_queues();
-        scene.turns_until(|scene| scene.worker.clients.keys().is_empty());
+        scene.steps().accept_all();
+        scene.turns_until(|scene| scene.steps().clients().is_empty());
         scene.answer();
-        scene.worker.turn().unwrap();
-        assert_eq!(scene.cluster().gate.tables().slots_in_use(), in_use);
+        scene.turn();
+        assert_eq!(scene.gate.slots_in_use(), in_use);
     });
 }
 
@@ -426,8 +445,8 @@ fn kernel_keeps_nothing_of_a_connection_of_another_node() {
         scene.notify(all_ours(|_| false));
         let (_client, key) = scene.client(PORT);
         let (_server, _) = scene.server.accept().unwrap();
-        scene.worker.turn().unwrap();
-        scene.worker.abandon(key);
+        scene.turn();
+        scene.steps().abandon(key);
         let ours = format!(":{PORT:04X} ");
         let is_ours = |line: &&str| line.split(": ").nth(1).is_some_and(|ends| ends[8..].starts_with(&ours));
         let only_listens = || {
@@ -448,9 +467,9 @@ fn queued_request_leaves_the_queue_with_its_bucket() {
         scene.notify(all_ours(|_| false));
         let (_first, _) = scene.client(PORT);
         let (_second, key) = scene.client(PORT);
-        assert_eq!(scene.worker.counters.queued.get(), 1);
-        scene.worker.abandon(key);
-        assert_eq!(scene.worker.counters.queued.get(), 0);
+        assert_eq!(scene.counters().queued.get(), 1);
+        scene.steps().abandon(key);
+        assert_eq!(scene.counters().queued.get(), 0);
     });
 }
 
@@ -469,58 +488,57 @@ fn all_ours(moves: impl Fn(Bucket) -> bool) -> Vec<(Bucket, Role)> {
 impl Scene {
     /// A client that is accepted, and how the worker knows it.
     fn client(&mut self, port: u16) -> (TcpStream, Key) {
-        let known = self.worker.clients.keys();
+        let known = self.steps().clients();
         // The victims of panics are distinguished by their addresses, also between tests.
         let to = SocketAddr::from((SHARED, port));
         let from = loop {
             let from = CLIENT_PORTS.fetch_add(1, Ordering::Relaxed);
-            let bucket = self.cluster().bucket(to, SocketAddr::from((CLIENT, from)));
-            if !self.cluster().frozen.contains(&bucket) {
+            let bucket = self.steps().bucket(to, SocketAddr::from((CLIENT, from))).unwrap();
+            if !self.steps().frozen().contains(&bucket) {
                 break from;
             }
         };
         let client = connect(from, port);
-        self.worker.empty_queues();
-        let key = self.worker.clients.keys().into_iter().find(|key| !known.contains(key));
+        self.steps().accept_all();
+        let key = self.steps().clients().into_iter().find(|key| !known.contains(key));
         (client, key.expect("it is accepted"))
     }
 
     /// These buckets become quiet, and the next owner has everything.
     fn freeze(&mut self, moves: impl Fn(Bucket) -> bool) {
         self.notify(all_ours(&moves));
-        self.worker.now = self.worker.now + Micros::from_ms(300); // an answer to a SYN is counted by then
+        self.steps().pass_time(Micros::from_ms(300)); // an answer to a SYN is counted by then
         for _ in 0..2 {
-            self.worker.report_frozen();
+            self.steps().report_frozen();
             self.answer();
         }
         let all = (0..evergate_membership::BUCKETS).map(Bucket);
-        assert_eq!(self.cluster().frozen, all.filter(|bucket| moves(*bucket)).collect());
+        assert_eq!(self.steps().frozen(), all.filter(|bucket| moves(*bucket)).collect());
     }
 
     /// The move is called off, and nothing was missing in the copies.
     fn call_off(&mut self) {
         self.notify(all_ours(|_| false));
-        assert!(self.cluster().outgoing[&(BACKUP, 0)].follows.iter().all(|follows| *follows));
-        self.worker.turn().unwrap();
+        assert!(self.steps().has_no_gap());
+        self.turn();
     }
 
     /// The worker runs, and backups acknowledge everything, until the condition holds.
-    fn turns_until(&mut self, is_so: impl Fn(&Scene) -> bool) {
+    fn turns_until(&mut self, is_so: impl Fn(&mut Scene) -> bool) {
         while !is_so(self) {
-            self.worker.turn().unwrap();
+            self.turn();
             self.answer();
         }
     }
 
     /// Frames sent to backups.
     fn reported(&mut self) -> u64 {
-        self.cluster().outgoing.values().map(|outgoing| outgoing.feed.frames()).sum()
+        self.steps().frames()
     }
 
     /// Whether the connection has a server, to which it is still connecting.
-    fn connecting(&self, key: Key) -> Option<bool> {
-        let upstream = self.worker.clients.get(key)?.upstream?;
-        Some(self.worker.upstreams.get(upstream)?.connecting)
+    fn connecting(&mut self, key: Key) -> Option<bool> {
+        self.steps().is_connecting(key)
     }
 }
 
@@ -530,12 +548,12 @@ fn a_panic_over_what_waits_too_long_ends_that_client_alone() {
         scene.notify(all_ours(|_| false));
         let (mut client, key) = scene.client(WEB);
         client.write_all(b"GET / HT").unwrap();
-        scene.worker.turn().unwrap();
+        scene.turn();
         faults::doom(client.local_addr().unwrap());
-        scene.worker.now = scene.worker.now + Micros::from_ms(200); // the rest does not come
-        scene.worker.run_timers();
-        assert!(scene.worker.clients.get(key).is_none());
-        let reasons = scene.worker.counters.reasons.lock().unwrap().clone();
+        scene.steps().pass_time(Micros::from_ms(200)); // the rest does not come
+        scene.steps().run_timers();
+        assert!(scene.steps().connection(key).is_none());
+        let reasons = scene.counters().reasons.lock().unwrap().clone();
         assert_eq!(reasons.get("internal_panic"), Some(&1), "{reasons:?}");
     });
 }
@@ -549,7 +567,7 @@ fn failed_instruction_does_not_block_the_next_one() {
         for command in [Command::Drain, Command::Stop] {
             scene.commands.send(command).unwrap();
         }
-        scene.worker.handle_commands();
-        assert!(scene.worker.stopping);
+        scene.worker.engine.handle_commands();
+        assert!(scene.worker.engine.is_stopping());
     });
 }

@@ -13,7 +13,7 @@ fn server_bytes_during_a_cancelled_handoff_are_read() {
         assert_eq!(scene.connecting(key), Some(true));
         scene.freeze(|_| true);
         let reported = scene.reported();
-        scene.worker.turn().unwrap();
+        scene.turn();
         assert_eq!(
             (scene.connecting(key), scene.reported()),
             (Some(true), reported),
@@ -37,7 +37,7 @@ impl Scene {
         server.set_nonblocking(false).unwrap();
         server.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
         self.turns_until(|scene| scene.connecting(key).is_none());
-        assert_eq!(self.worker.idle.values().flatten().count(), 1);
+        assert_eq!(self.steps().idle().len(), 1);
         server.set_read_timeout(Some(Duration::from_secs(30))).unwrap(); // only ends a hang
         (client, server)
     }
@@ -49,7 +49,7 @@ fn a_kept_server_connection_ends_when_its_bucket_moves() {
         scene.notify(all_ours(|_| false));
         let (_client, mut server) = scene.kept_server();
         scene.notify(all_ours(|_| true));
-        scene.worker.report_frozen();
+        scene.steps().report_frozen();
         let mut reported = Vec::new();
         let ended = server.read_to_end(&mut reported).unwrap_err();
         assert_eq!(ended.kind(), ErrorKind::ConnectionReset, "it keeps the port, or waits for an ACK");
@@ -69,11 +69,10 @@ fn kept_tls_server_connection_gets_close_notify_before_rst() {
     play(1, |mut scene| {
         scene.notify(all_ours(|_| false));
         let (_client, mut server) = scene.kept_server();
-        let key = *scene.worker.idle.values().flatten().next().unwrap();
-        let upstream = scene.worker.upstreams.get_mut(key).unwrap();
-        upstream.records = Some(Box::new(records(1, 7, 9)));
+        let key = scene.steps().idle()[0];
+        scene.steps().set_idle_records(key, records(1, 7, 9));
         scene.notify(all_ours(|_| true));
-        scene.worker.report_frozen();
+        scene.steps().report_frozen();
         let mut reported = Vec::new();
         assert_eq!(server.read_to_end(&mut reported).unwrap_err().kind(), ErrorKind::ConnectionReset);
         let start = reported.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap() + 4;
@@ -87,7 +86,7 @@ fn entries_without_waiters_are_batched_but_not_in_a_handoff() {
     play(1, |mut scene| {
         scene.notify(all_ours(|_| false));
         let (mut client, key) = scene.client(WEB);
-        let kept = |scene: &Scene| scene.worker.clients.get(key).is_some_and(|c| c.connection.has_entries());
+        let kept = |scene: &mut Scene| scene.steps().connection(key).is_some_and(|c| c.has_entries());
         let mut server = None;
         let mut ask = |scene: &mut Scene| {
             client.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
@@ -98,9 +97,8 @@ fn entries_without_waiters_are_batched_but_not_in_a_handoff() {
             assert!(server.read(&mut [0; 4096]).unwrap() > 0);
             server.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
             while !kept(scene) {
-                let replicated_state = scene.worker.clients.get_mut(key).unwrap().replicated_state.as_mut();
-                replicated_state.unwrap().leg.note_next(); // as one that does not wait for acknowledgements
-                scene.worker.turn().unwrap();
+                scene.steps().note_next_request(key); // as one that does not wait for acknowledgements
+                scene.turn();
                 scene.answer();
             }
         };
@@ -108,7 +106,7 @@ fn entries_without_waiters_are_batched_but_not_in_a_handoff() {
         scene.turns_until(|scene| !kept(scene)); // it asks no more
         ask(&mut scene);
         scene.freeze(|_| true);
-        assert!(!kept(&scene));
+        assert!(!kept(&mut scene));
     });
 }
 
@@ -118,14 +116,14 @@ fn queued_request_gets_no_server_during_a_handoff() {
         scene.notify(all_ours(|_| false));
         let (_first, _) = scene.client(PORT);
         let (_second, key) = scene.client(PORT);
-        assert_eq!((scene.connecting(key), scene.worker.counters.queued.get()), (None, 1));
+        assert_eq!((scene.connecting(key), scene.counters().queued.get()), (None, 1));
         scene.freeze(|_| true);
         let reported = scene.reported();
         scene.generation.pools[0].servers[0].leave(); // the first one's place, as if it was another node's
-        scene.worker.serve_all_waiting();
+        scene.steps().serve_all_waiting();
         assert_eq!((scene.connecting(key), scene.reported()), (None, reported));
         scene.call_off();
-        scene.worker.serve_all_waiting();
+        scene.steps().serve_all_waiting();
         assert!(scene.connecting(key).is_some());
     });
 }
@@ -136,16 +134,16 @@ fn queued_request_is_not_replaced_during_a_handoff() {
         scene.notify(all_ours(|_| false));
         let (_first, _) = scene.client(PORT);
         let (_second, key) = scene.client(PORT);
-        let bucket = scene.worker.clients.get(key).unwrap().replicated_state.as_ref().unwrap().bucket;
+        let bucket = scene.steps().bucket_of(key).unwrap();
         scene.freeze(|of| of == bucket);
         let (mut better, _) = scene.client(WEB);
         better.write_all(b"GET /gold HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
-        scene.worker.turn().unwrap();
-        let reasons = scene.worker.counters.reasons.lock().unwrap().clone();
+        scene.turn();
+        let reasons = scene.counters().reasons.lock().unwrap().clone();
         assert_eq!(reasons.get("queue_full"), Some(&1), "{reasons:?}");
-        assert!(scene.worker.clients.get(key).is_some());
+        assert!(scene.steps().connection(key).is_some());
         scene.call_off();
-        assert_eq!(scene.worker.counters.queued.get(), 1);
+        assert_eq!(scene.counters().queued.get(), 1);
     });
 }
 
@@ -154,11 +152,11 @@ fn drain_ends_a_connection_of_a_cancelled_handoff() {
     play(1, |mut scene| {
         scene.notify(all_ours(|_| false));
         let (_client, key) = scene.client(WEB);
-        scene.worker.turn().unwrap();
+        scene.turn();
         scene.freeze(|_| true);
         let reported = scene.reported();
-        scene.worker.drain();
-        assert!(scene.worker.clients.get(key).is_some());
+        scene.steps().drain();
+        assert!(scene.steps().connection(key).is_some());
         assert_eq!(scene.reported(), reported, "it is the next owner's");
         scene.call_off();
         assert!(scene.reported() > reported);
