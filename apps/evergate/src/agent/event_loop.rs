@@ -14,25 +14,25 @@ mod inputs;
 mod publish;
 mod warnings;
 
+use apply_events::Doings;
 use warnings::Delay;
 
 use super::address_announcer::AddressAnnouncer;
 use super::address_probe::AddressProbes;
 use super::death_notifier::DeathNotifier;
-use super::failovers::Failovers;
+use super::gate_words::GateWords;
 use super::housekeeping::{Housekeeper, Line};
 use super::mailbox::Mailbox;
-use super::roles::{ALL_MEMBERS, Roles};
 use super::routes::RouteLost;
 use super::status::{ClusterCounts, ClusterStatus};
 use super::timing::ChosenTiming;
 use super::witness_ping::Witnesses;
-use super::worker_barrier::WorkerBarrier;
+use evergate_agent::Notice;
 use evergate_base::Micros;
 use evergate_bpf::{Leases, PacketGate};
 use evergate_membership::{Bucket, CONFIGURATIONS, Node, NodeId, NodePhase, Path};
 use evergate_sys::{Datagrams, Epoll};
-use evergate_worker::{FrozenConnections, Instruction};
+use evergate_worker::Instruction;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -59,9 +59,6 @@ const RETRY: Micros = Micros(500);
 pub(crate) const ADDRESS_BUCKET: Bucket = Bucket(0);
 /// Time between two log lines about a network on which this node cannot send.
 const BLOCKED_SEND_LINES: Micros = Micros::from_ms(10_000);
-/// The length of a replication log, as the protocol compares them. Workers report only that a replica is complete.
-/// Complete replicas are equal, because every commit waits for all of them.
-const COMPLETE: u64 = 1;
 /// Number of LEAVE heartbeats before the process ends.
 const LEAVES: u64 = 3;
 
@@ -140,7 +137,7 @@ impl Clock {
     }
 
     /// A time of this clock as the gate compares it.
-    fn gate_ns(self, at: Micros) -> u64 {
+    pub(crate) fn gate_ns(self, at: Micros) -> u64 {
         (at - self.ahead).0.saturating_mul(1000)
     }
 }
@@ -152,15 +149,11 @@ struct State {
     asked_for: Option<Micros>,
     /// Answers of witnesses wake the agent up.
     expects: bool,
-    roles: Roles,
-    leases: Leases,
+    /// Decides between the protocol, the gate and the workers.
+    core: evergate_agent::Agent,
+    words: GateWords,
+    notices: Vec<Notice>,
     death_notifier: Option<DeathNotifier>,
-    /// This node's lease as last written to the gate, in ns of the gate's clock.
-    own_lease: u64,
-    /// The leases that the members granted, as last written to the gate, by node.
-    granted_leases: [u64; ALL_MEMBERS.0 as usize + 1],
-    failovers: Failovers,
-    barrier: WorkerBarrier,
     counts: ClusterCounts,
     unlisted: u64,
     foreign_logged_at: Option<Micros>,
@@ -171,10 +164,7 @@ struct State {
     installed_at: Micros,
     /// Since when this node has not been active.
     inactive_since: Option<Micros>,
-    /// How long the lost members of the newest view were silent, at most.
-    silent: Micros,
     draining: bool,
-    drained: bool,
     publish_at: Micros,
     /// When the workers last made progress.
     progress_at: Option<Micros>,
@@ -206,17 +196,20 @@ impl Agent {
                  silence"
             ));
         }
+        let mut words = GateWords::new(self.gate.clone(), self.clock);
+        let mut notices = Vec::new();
+        let core = {
+            let mut outside = Doings { words: &mut words, notify: &*self.notify, notices: &mut notices };
+            evergate_agent::Agent::new(self.node.me().id, self.workers, &mut outside)
+        };
         let mut state = State {
             epoll,
             asked_for: None,
             expects: false,
-            roles: Roles::new(self.node.me().id, self.gate.owners()),
-            leases,
+            core,
+            words,
+            notices,
             death_notifier: death_notifier.ok(),
-            own_lease: 0,
-            granted_leases: [0; ALL_MEMBERS.0 as usize + 1],
-            failovers: Failovers::default(),
-            barrier: WorkerBarrier::new(self.workers),
             counts: ClusterCounts::default(),
             unlisted: 0,
             foreign_logged_at: None,
@@ -224,11 +217,9 @@ impl Agent {
             unlisted_logged_at: None,
             blocked_send_logged_at: BTreeMap::new(),
             warnings: warnings::Warnings::default(),
-            silent: Micros(0),
             installed_at: Micros(0),
             inactive_since: None,
             draining: false,
-            drained: false,
             publish_at: Micros(0),
             progress_at: None,
             carriers_at: Micros(0),
@@ -239,7 +230,7 @@ impl Agent {
             buffer: vec![0; DATAGRAM_BYTES],
         };
         let outcome = self.turns(&mut state);
-        state.leases.revoke_all();
+        state.words.revoke_leases();
         if let Some(death_notifier) = state.death_notifier.take().filter(|_| outcome.is_ok()) {
             death_notifier.dismiss();
         }
@@ -347,8 +338,7 @@ impl Agent {
         match command {
             AgentCommand::Drain(draining) => {
                 state.draining = draining;
-                state.drained = false;
-                self.node.set_draining(now, draining);
+                state.core.set_draining(&mut self.node, now, draining);
                 self.info(if draining {
                     "drains: its buckets move to the other nodes"
                 } else {
@@ -371,50 +361,10 @@ impl Agent {
 
     fn handle_report(&mut self, state: &mut State, worker: usize, report: Report) {
         let now = self.clock.now();
-        match report {
-            Report::CaughtUp { bucket, node, term } => {
-                if state.barrier.caught_up(worker, bucket, node, term) {
-                    self.node.handle_caught_up(now, bucket, term, node, COMPLETE);
-                }
-            }
-            Report::Complete { bucket, term } => self.node.handle_stored(bucket, term, COMPLETE),
-            Report::Frozen { bucket, term, freeze, mine } => {
-                if !mine.is_empty() {
-                    // Before the role that may follow: instructions to a worker stay in order.
-                    let moved = FrozenConnections { bucket, freeze, frames: mine };
-                    (self.notify)(usize::from(bucket.0) % self.workers, Instruction::Keep(Arc::new(moved)));
-                }
-                if state.barrier.frozen(worker, bucket, term, freeze) {
-                    self.node.handle_frozen(now, bucket, term, freeze, COMPLETE);
-                }
-            }
-            Report::Incomplete { node, buckets } => {
-                for (bucket, term) in buckets {
-                    self.node.drop_backup(now, bucket, term, node);
-                }
-            }
-            Report::ChannelLost { node, why } => {
-                state.counts.channels_lost += 1;
-                state.warnings.record_channel_lost(now, node, why);
-            }
-            Report::Worked(work) => {
-                work.into_iter().for_each(|(bucket, work)| self.node.handle_work(bucket, work));
-            }
-            Report::Resumed(part) => {
-                let done = state.failovers.resumed(now, &part, &mut state.counts);
-                if !state.failovers.is_running() && self.node.phase() == NodePhase::Active {
-                    self.answer_unknown(true);
-                }
-                if let Some(done) = done {
-                    self.info(format!(
-                        "recovered {} buckets by failover and received {} by handoff: {} connections continue, {} \
-                         are lost, {:.1} ms",
-                        done.failed_over, done.handed_off, done.connections, done.lost, done.took_ms
-                    ));
-                    state.publish_at = now;
-                }
-            }
-        }
+        let State { core, words, notices, .. } = state;
+        let mut outside = Doings { words, notify: &*self.notify, notices };
+        core.handle_report(&mut self.node, now, (worker, report), &mut outside);
+        self.handle_notices(state);
     }
 
     fn send(&mut self, state: &mut State) {
@@ -462,7 +412,7 @@ impl Agent {
     }
 
     fn log_handoffs(&mut self, state: &mut State, now: Micros) {
-        if let Some(handoffs) = state.failovers.take_handoffs(now) {
+        if let Some(handoffs) = state.core.take_handoffs(now) {
             self.info(format!(
                 "received {} buckets by handoff within {:.1} s: {} connections continue, {} are lost",
                 handoffs.buckets,
@@ -508,26 +458,5 @@ impl State {
     fn record_turn(&mut self, late: Micros, took: Micros) {
         self.counts.late_us_max = self.counts.late_us_max.max(late.0);
         self.counts.turn_us_max = self.counts.turn_us_max.max(took.0);
-    }
-
-    fn revoke_all(&mut self) {
-        self.leases.revoke_all();
-        self.own_lease = 0;
-        self.granted_leases.fill(0);
-    }
-
-    /// Writes this node's lease if it has changed.
-    fn write_own_lease(&mut self, until_ns: u64) {
-        if std::mem::replace(&mut self.own_lease, until_ns) != until_ns {
-            self.leases.set_own(until_ns);
-        }
-    }
-
-    /// Writes the lease that a member granted if it has changed.
-    fn write_lease(&mut self, node: NodeId, until_ns: u64) {
-        let Some(written) = self.granted_leases.get_mut(usize::from(node.0)) else { return };
-        if std::mem::replace(written, until_ns) != until_ns {
-            self.leases.set(node, until_ns);
-        }
     }
 }

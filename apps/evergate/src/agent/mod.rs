@@ -5,7 +5,7 @@
 //! (`evergate_worker`). Nothing here is used without a `[cluster]` section.
 //!
 //! - [`Startup`]: everything that must exist before the workers start;
-//! - `event_loop`: the agent's thread, with `roles`, `failovers`, `witness_ping` and `address_announcer`;
+//! - `event_loop`: the agent's thread, with `gate_words`, `witness_ping` and `address_announcer`;
 //! - `housekeeping`: the thread for work that may wait;
 //! - [`Running`] and [`Handle`]: the agent for the rest of the process.
 
@@ -13,7 +13,7 @@ mod address_announcer;
 mod address_probe;
 mod death_notifier;
 mod event_loop;
-mod failovers;
+mod gate_words;
 mod handle;
 mod host_setup;
 mod housekeeping;
@@ -21,7 +21,6 @@ mod mailbox;
 mod neighbour_cache;
 mod replication_ends;
 mod required_settings;
-mod roles;
 mod routes;
 mod secrets;
 mod startup;
@@ -29,7 +28,6 @@ pub mod status;
 mod tc_filters;
 mod timing;
 mod witness_ping;
-mod worker_barrier;
 
 pub use event_loop::AgentCommand;
 pub use handle::{Handle, Running};

@@ -2,12 +2,10 @@
 //!
 //! The agent publishes a [`ClusterStatus`] a few times a second and after every event. Readers never block the agent.
 
+use evergate_agent::FailoverStatus;
 use evergate_worker::TimesStatus;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-
-/// Bound on the remembered failovers and handoffs.
-pub const FAILOVERS_MAX: usize = 16;
 
 /// `GET /v1/cluster`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -315,29 +313,4 @@ pub struct ClusterCounts {
     pub late_us_max: u64,
     /// Longest turn of the agent, in microseconds.
     pub turn_us_max: u64,
-}
-
-/// One failover or handoff.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct FailoverStatus {
-    /// When it began, in seconds since 1970.
-    pub began_unix_s: u64,
-    /// Whether a worker has not finished it.
-    pub running: bool,
-    /// Buckets whose owner died.
-    pub failed_over: u64,
-    /// Buckets of planned handoffs.
-    pub handed_off: u64,
-    /// Connections that continue.
-    pub connections: u64,
-    /// Connections that could not continue.
-    pub lost: u64,
-    /// Silence of the dead node when the failover began, in milliseconds; 0 for a handoff. With several dead nodes: the
-    /// longest.
-    #[serde(default)]
-    pub silent_ms: f64,
-    /// Time until the last worker finished, in milliseconds.
-    pub took_ms: f64,
-    /// Longest time that a worker measured, in milliseconds.
-    pub worker_ms: f64,
 }

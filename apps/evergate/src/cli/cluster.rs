@@ -2,7 +2,8 @@
 
 use super::output;
 use super::{RemoteArgs, remote};
-use crate::agent::status::{ClusterStatus, CutOff, FailoverStatus, NodeStatus, Quorum, UnreachableAddress};
+use crate::agent::status::{ClusterStatus, CutOff, NodeStatus, Quorum, UnreachableAddress};
+use evergate_agent::FailoverStatus;
 use evergate_base::Table;
 use evergate_worker::TimesStatus;
 

@@ -240,8 +240,9 @@ fn pack(
     carried: Carried<&TcpSocket, &SplicePipe>,
     state: &[u8],
 ) -> Result<(Vec<u8>, Vec<OwnedFd>), &'static str> {
-    // No descriptor is left until other connections have moved.
-    let (frame, descriptors) = descriptors(moving, carried).map_err(|_| "descriptors")?;
+    let Ok((frame, descriptors)) = descriptors(moving, carried) else {
+        return Err("descriptors"); // none is left until other connections have moved
+    };
     Ok((frame.encode(state), descriptors))
 }
 

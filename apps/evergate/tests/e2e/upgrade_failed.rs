@@ -173,7 +173,12 @@ fn every_reason_to_stay_is_in_the_documents() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
     let read = |path: &str| std::fs::read_to_string(format!("{root}{path}")).unwrap();
     let documents = read("docs/reference/log-reasons.md");
-    let code = read("proto/connection/src/upgrade_state.rs") + &read("apps/evergate/src/worker/upgrade.rs");
+    let code = [
+        "proto/connection/src/upgrade_state.rs",
+        "proto/worker/src/passing.rs",
+        "apps/evergate/src/worker/upgrade.rs",
+    ];
+    let code: String = code.map(read).concat();
     let of_clusters = "replicated"; // a node of a cluster is not upgraded
     let mut keys: Vec<&str> = code
         .split("Err(\"")
@@ -187,7 +192,10 @@ fn every_reason_to_stay_is_in_the_documents() {
         .collect();
     keys.sort_unstable();
     keys.dedup();
-    assert!(keys.contains(&"handshake") && keys.contains(&"descriptors"), "{keys:?}");
+    assert!(
+        ["handshake", "no_server_socket", "descriptors"].iter().all(|key| keys.contains(key)),
+        "{keys:?}"
+    );
     for key in keys {
         assert!(documents.contains(&format!("\n| `{key}` |")), "{key}");
     }

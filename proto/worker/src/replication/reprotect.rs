@@ -38,6 +38,9 @@ const IDLE_SPAN_MAX: Micros = Micros::from_ms(4);
 /// Connections resumed between two polls for early segments.
 const RESUMED_PER_POLL: usize = 16;
 
+/// Connections that can resume, by bucket, and those of buckets that this node no longer owns.
+type Split<H> = (Vec<(Bucket, Vec<RecoveringConnection<H>>)>, Vec<RecoveringConnection<H>>);
+
 /// An unfinished failover.
 pub(super) struct Failover<H: Host> {
     started: Micros,
@@ -345,7 +348,7 @@ impl<H: Host> Worker<H> {
         &self,
         stage: Activity,
         left: &mut [BTreeMap<Bucket, Vec<RecoveringConnection<H>>>; 2],
-    ) -> (Vec<(Bucket, Vec<RecoveringConnection<H>>)>, Vec<RecoveringConnection<H>>) {
+    ) -> Split<H> {
         let (mut ready, mut gone) = (Vec::new(), Vec::new());
         let Some(cluster) = &self.cluster else { return (ready, gone) };
         let [active, idle] = left;

@@ -1,114 +1,112 @@
-//! Translation of the protocol's events for the gate and the workers.
+//! What the agent's core decides, carried out: words of the gate, instructions to workers, log lines.
 
 use super::inputs::Lack;
-use super::{Agent, COMPLETE, State};
-use crate::agent::roles::ALL_MEMBERS;
+use super::{Agent, State};
+use crate::agent::gate_words::GateWords;
 use crate::agent::routes::net;
 use crate::agent::status::CutOff;
+use evergate_agent::{Notice, Outside, OwnerWord};
 use evergate_base::Micros;
-use evergate_membership::{
-    Bucket, Event, MemberSet, Members, NodeId, NodePhase, OwnershipStart, Path, Role, ViewId,
-};
-use evergate_worker::{FailoverOrder, Instruction};
-use std::sync::Arc;
+use evergate_membership::{Bucket, MemberSet, Members, NodeId, NodePhase, Path, ViewId};
+use evergate_worker::Instruction;
 
 const NO_LEASE: &str = "no node and no witness vouches for it, so it sends nothing to clients and servers";
+
+/// The gate's tables and the workers, for one call of the core.
+pub(super) struct Doings<'a> {
+    pub(super) words: &'a mut GateWords,
+    pub(super) notify: &'a (dyn Fn(usize, Instruction) + Send),
+    pub(super) notices: &'a mut Vec<Notice>,
+}
+
+impl Outside for Doings<'_> {
+    fn set_owner(&mut self, bucket: Bucket, word: OwnerWord) {
+        self.words.set_owner(bucket, word);
+    }
+
+    fn clear_owners(&mut self) {
+        self.words.clear_owners();
+    }
+
+    fn answer_unknown(&mut self, allowed: bool) {
+        self.words.answer_unknown(allowed);
+    }
+
+    fn set_own_lease(&mut self, until: Micros) {
+        self.words.set_own_lease(until);
+    }
+
+    fn set_lease(&mut self, node: NodeId, until: Micros) {
+        self.words.set_lease(node, until);
+    }
+
+    fn set_lease_of_all(&mut self, until: Micros) {
+        self.words.set_lease_of_all(until);
+    }
+
+    fn revoke_leases(&mut self) {
+        self.words.revoke_leases();
+    }
+
+    fn instruct(&mut self, worker: usize, instruction: Instruction) {
+        (self.notify)(worker, instruction);
+    }
+
+    fn wall_clock_s(&self) -> u64 {
+        evergate_sys::wall_clock_s()
+    }
+
+    fn note(&mut self, notice: Notice) {
+        self.notices.push(notice);
+    }
+}
 
 impl Agent {
     /// Applies the protocol's events.
     pub(super) fn apply_events(&mut self, state: &mut State) {
-        while let Some(event) = self.node.poll_event() {
-            match event {
-                Event::StateDropped => self.on_state_dropped(state),
-                Event::Installed { view, members } => self.on_view_installed(state, view, &members),
-                Event::Role { bucket, role } => self.on_role(state, bucket, role),
-                Event::Phase(phase) => self.on_phase(state, phase),
-                Event::Drained => {
-                    state.drained = true;
+        let now = self.clock.now();
+        let State { core, words, notices, .. } = state;
+        let mut outside = Doings { words, notify: &*self.notify, notices };
+        core.apply_events(&mut self.node, now, &mut outside);
+        self.handle_notices(state);
+    }
+
+    /// Logs and publishes what the core has reported.
+    pub(super) fn handle_notices(&mut self, state: &mut State) {
+        for notice in std::mem::take(&mut state.notices) {
+            match notice {
+                Notice::Drained => {
                     state.publish_at = Micros(0);
                     self.info("is drained: it serves no bucket any more");
                 }
+                Notice::DrainedNoMore => state.publish_at = Micros(0), // `node stop` must wait again
+                Notice::StateDropped => self.on_state_dropped(state),
+                Notice::ViewInstalled { view, members, lost } => {
+                    self.on_view_installed(state, view, &members, lost);
+                }
+                Notice::Phase(phase) => self.on_phase(state, phase),
+                Notice::ChannelLost { node, why } => {
+                    state.counts.channels_lost += 1;
+                    state.warnings.record_channel_lost(self.clock.now(), node, why);
+                }
+                Notice::FailoverEnded(done) => {
+                    self.info(format!(
+                        "recovered {} buckets by failover and received {} by handoff: {} connections continue, {} \
+                         are lost, {:.1} ms",
+                        done.failed_over, done.handed_off, done.connections, done.lost, done.took_ms
+                    ));
+                    state.publish_at = self.clock.now();
+                }
             }
         }
-        self.write_leases(state);
-        let (changed, order) = state.roles.take_changes();
-        if !changed.is_empty() {
-            self.send_roles(state, changed, order);
-        }
-    }
-
-    fn on_role(&mut self, state: &mut State, bucket: Bucket, role: Role) {
-        let listed = self.node.gate_listed(bucket).unwrap_or_default();
-        state.roles.change(bucket, role, listed);
-        let (syncing, freeze) = match role {
-            Role::Owner { term, syncing, freeze_for, .. } => {
-                (syncing, freeze_for.map(|freeze| (term, freeze)))
-            }
-            _ => (MemberSet::EMPTY, None),
-        };
-        state.barrier.expect(bucket, syncing, freeze);
-        if matches!(role, Role::Owner { .. }) && std::mem::take(&mut state.drained) {
-            state.publish_at = Micros(0); // it recovered a bucket meanwhile: `node stop` must wait again
-        }
-        if let Role::Backup { term, in_sync: true, .. } = role {
-            // A replica stays complete when a view or an owner changes, since every commit waited for it. No worker
-            // reports it again.
-            self.node.handle_stored(bucket, term, COMPLETE);
-        }
-    }
-
-    fn send_roles(&mut self, state: &mut State, changed: Vec<(Bucket, Role)>, order: Option<FailoverOrder>) {
-        if order.is_some() {
-            self.answer_unknown(false);
-        }
-        let order = order.map(|mut order| {
-            let failed = |bucket: &Bucket| {
-                matches!(self.node.role(*bucket), Role::Owner { begin: OwnershipStart::Failover, .. })
-            };
-            let failed_over = order.buckets.iter().filter(|(bucket, _)| failed(bucket)).count();
-            state.counts.failovers += u64::from(failed_over > 0);
-            state.counts.handoffs += (order.buckets.len() - failed_over) as u64;
-            let silent = if failed_over > 0 { std::mem::take(&mut state.silent) } else { Micros(0) };
-            state.failovers.begin(
-                self.clock.now(),
-                evergate_sys::wall_clock_s(),
-                &mut order,
-                failed_over,
-                silent,
-                self.workers,
-            );
-            Arc::new(order)
-        });
-        for worker in 0..self.workers {
-            (self.notify)(worker, Instruction::Roles(changed.clone()));
-        }
-        // After all roles: the first worker that is done admits clients, which another worker may have to accept.
-        for worker in 0..self.workers {
-            if let Some(order) = &order {
-                (self.notify)(worker, Instruction::Failover(order.clone()));
-            }
-        }
-    }
-
-    /// Whether the gate answers segments of unknown connections with RST. Not while connections are being recovered:
-    /// their peers may send before the sockets exist.
-    pub(super) fn answer_unknown(&mut self, allowed: bool) {
-        if let Err(error) = self.gate.set_reset_unknown(allowed) {
+        if let Some(error) = state.words.take_error() {
             self.warn(format!("cannot set the gate's answer to unknown connections: {error}"));
         }
     }
 
     fn on_state_dropped(&mut self, state: &mut State) {
-        state.revoke_all();
-        state.roles.reset();
-        state.failovers.reset();
-        state.barrier.clear();
         state.counts.state_dropped += 1;
         state.publish_at = Micros(0);
-        for worker in 0..self.workers {
-            (self.notify)(worker, Instruction::Void);
-        }
-        self.answer_unknown(false);
         if self.node.phase() != NodePhase::Left {
             let then = match self.cut_off() {
                 Some(CutOff { network, why }) => format!(": it is cut off the {network} network ({why})"),
@@ -119,29 +117,17 @@ impl Agent {
         }
     }
 
-    fn on_view_installed(&mut self, state: &mut State, view: ViewId, members: &Members) {
-        state.revoke_all();
+    fn on_view_installed(&mut self, state: &mut State, view: ViewId, members: &Members, lost: MemberSet) {
         state.counts.views += 1;
         state.installed_at = self.clock.now();
-        let lost = self.lost(members);
-        lost.iter().for_each(|id| state.warnings.forget_channels_lost(*id));
-        let silence = |id: &NodeId| self.silence(state.installed_at, *id);
-        state.silent = lost.iter().filter_map(silence).max().unwrap_or_default();
-        let lost: String = lost.iter().map(|id| self.why_lost(*id, silence(id))).collect();
+        lost.iter().for_each(|id| state.warnings.forget_channels_lost(id));
+        let lost: String =
+            lost.iter().map(|id| self.why_lost(id, self.silence(state.installed_at, id))).collect();
         state.publish_at = Micros(0);
         let numbers: Vec<String> = members.0.keys().map(|id| (id.0 + 1).to_string()).collect();
         let proposer = view.proposer.0.saturating_add(1);
         let numbers = numbers.join(", ");
         self.info(format!("view {} (proposed by node {proposer}): nodes {numbers}{lost}", view.epoch));
-    }
-
-    /// The members of the current view that the next view lacks.
-    fn lost(&self, members: &Members) -> Vec<NodeId> {
-        let before = self.status.nodes.iter().filter(|node| node.member);
-        before
-            .map(|node| NodeId(node.number.saturating_sub(1)))
-            .filter(|id| !members.0.contains_key(id))
-            .collect()
     }
 
     /// How long a node has been silent; `None` if it never sent anything.
@@ -175,10 +161,7 @@ impl Agent {
                     wait.as_ms() as f64 / 1e3
                 )),
             },
-            NodePhase::Active => {
-                self.info("is active");
-                self.answer_unknown(!state.failovers.is_running());
-            }
+            NodePhase::Active => self.info("is active"),
             NodePhase::Fenced => {
                 state.counts.fenced += 1;
                 self.warn(format!("is fenced: {NO_LEASE}"));
@@ -212,22 +195,5 @@ impl Agent {
             ),
             _ => format!("is still fenced: {NO_LEASE}"),
         }
-    }
-
-    fn write_leases(&self, state: &mut State) {
-        let leases = self.node.leases();
-        state.write_own_lease(self.clock.gate_ns(leases.own));
-        let me = self.node.me().id;
-        let mut all_members = u64::MAX;
-        let members: MemberSet = self.node.members().set();
-        for peer in self.node.config().nodes.without(me).iter() {
-            let until = leases.member.get(usize::from(peer.0)).copied().unwrap_or_default();
-            let until_ns = self.clock.gate_ns(until);
-            if members.contains(peer) {
-                all_members = all_members.min(until_ns);
-            }
-            state.write_lease(peer, until_ns);
-        }
-        state.write_lease(ALL_MEMBERS, all_members);
     }
 }

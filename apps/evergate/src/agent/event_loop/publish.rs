@@ -2,7 +2,7 @@
 
 use super::{Agent, State, warnings};
 use crate::agent::routes::net;
-use crate::agent::status::{BucketStatus, Quorum, UnreachableAddress, ViewStatus};
+use crate::agent::status::{BucketStatus, ClusterCounts, Quorum, UnreachableAddress, ViewStatus};
 use evergate_base::Micros;
 use evergate_membership::{NodeId, NodePhase, Path, Reach, Rejected};
 
@@ -26,7 +26,7 @@ impl Agent {
         status.quorum = node.quorum().map(|(reachable, needed)| Quorum { reachable, needed });
         status.rejoin_delay_ms = node.rejoin_delay(now).filter(|_| cut_off.is_none()).map(Micros::as_ms);
         status.cut_off = cut_off;
-        (status.draining, status.drained) = (state.draining, state.drained);
+        (status.draining, status.drained) = (state.draining, state.core.is_drained());
         status.view = node.view().map(|view| ViewStatus {
             epoch: view.epoch,
             proposer: view.proposer.0.saturating_add(1),
@@ -53,7 +53,7 @@ impl Agent {
             peer.generation = node.configuration_of(id);
             peer.config_compatible = node.config_compatible(id);
         }
-        let tally = state.roles.tally();
+        let tally = state.core.role_counts();
         status.buckets = BucketStatus {
             owned: tally.owned,
             syncing: tally.syncing,
@@ -85,8 +85,15 @@ impl Agent {
                 why: warnings::symptom(fault).to_owned(),
             })
             .collect();
-        status.counts = state.counts;
-        status.failovers = state.failovers.list();
+        let done = state.core.failover_counts();
+        status.counts = ClusterCounts {
+            failovers: done.failovers,
+            handoffs: done.handoffs,
+            connections_continued: done.continued,
+            connections_lost: done.lost,
+            ..state.counts
+        };
+        status.failovers = state.core.failovers();
         for reason in Rejected::ALL {
             status.rejected.insert(name_of(reason).to_owned(), node.rejected(reason));
         }

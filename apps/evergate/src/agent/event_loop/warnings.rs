@@ -311,7 +311,7 @@ impl Agent {
         let ended = |id: NodeId| node.has_left(id) || !node.members().set().contains(id);
         let lines = state.warnings.channel_lines(now, ended);
         for (id, why) in lines {
-            let (number, count) = (id.0.saturating_add(1), state.roles.replicated_to(id));
+            let (number, count) = (id.0.saturating_add(1), state.core.replicated_to(id));
             self.warn(format!(
                 "lost a replication channel with node {number} ({count} buckets are replicated there): {why}; see \
                  also the log of that node"

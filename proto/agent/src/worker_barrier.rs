@@ -17,25 +17,26 @@ struct Reports {
 
 /// All reports. Bounded by the number of buckets, nodes and workers.
 #[derive(Debug)]
-pub(crate) struct WorkerBarrier {
+pub struct WorkerBarrier {
     workers: usize,
     caught_up: BTreeMap<(Bucket, NodeId), Reports>,
     frozen: BTreeMap<Bucket, ((Term, HandoffId), BTreeSet<usize>)>,
 }
 
 impl WorkerBarrier {
-    pub(crate) fn new(workers: usize) -> WorkerBarrier {
+    /// A barrier over so many workers.
+    pub fn new(workers: usize) -> WorkerBarrier {
         WorkerBarrier { workers, caught_up: BTreeMap::new(), frozen: BTreeMap::new() }
     }
 
     /// A worker reports that `node` has caught up with its part. Whether all workers have.
-    pub(crate) fn caught_up(&mut self, worker: usize, bucket: Bucket, node: NodeId, term: Term) -> bool {
+    pub fn caught_up(&mut self, worker: usize, bucket: Bucket, node: NodeId, term: Term) -> bool {
         count(&mut self.caught_up, (bucket, node), term, worker) >= self.workers
     }
 
     /// A worker reports that its part of the bucket is frozen. Whether all workers have, for the handoff that is
     /// expected.
-    pub(crate) fn frozen(&mut self, worker: usize, bucket: Bucket, term: Term, freeze: HandoffId) -> bool {
+    pub fn frozen(&mut self, worker: usize, bucket: Bucket, term: Term, freeze: HandoffId) -> bool {
         let expected = self.frozen.get_mut(&bucket).filter(|(expected, _)| *expected == (term, freeze));
         let Some((_, workers)) = expected else { return false }; // it was called off
         workers.insert(worker);
@@ -44,7 +45,7 @@ impl WorkerBarrier {
 
     /// Sets the reports that count: of backups in `syncing`, and of the bucket's freeze for a handoff, if there is one.
     /// Other reports are forgotten.
-    pub(crate) fn expect(&mut self, bucket: Bucket, syncing: MemberSet, freeze: Option<(Term, HandoffId)>) {
+    pub fn expect(&mut self, bucket: Bucket, syncing: MemberSet, freeze: Option<(Term, HandoffId)>) {
         let keys: Vec<_> = self
             .caught_up
             .range((bucket, NodeId(0))..=(bucket, NodeId(u8::MAX)))
@@ -67,7 +68,7 @@ impl WorkerBarrier {
     }
 
     /// Forgets all reports.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.caught_up.clear();
         self.frozen.clear();
     }

@@ -2,19 +2,16 @@
 //!
 //! Invariants: a recovered bucket is on hold in the gate before any worker gets it. It stays so, through other changes
 //! of its role, until the workers release it. An owner's word lists every backup whose lease must be valid.
+
+use crate::outside::{Outside, OwnerWord};
 use evergate_base::Micros;
-use evergate_bpf::{BACKUPS_MAX, Owner, Owners};
-use evergate_membership::{Bucket, MemberSet, NodeId, Role, Term};
+use evergate_membership::{BUCKETS, Bucket, MemberSet, NodeId, Role, Term};
 use evergate_worker::{FailoverOrder, arrives};
 
-/// Placeholder in an owner's word for all members, where the word lacks space for the listed members: the last node of
-/// the gate's lease table, far beyond [`evergate_membership::NODES_MAX`].
-pub(crate) const ALL_MEMBERS: NodeId = NodeId(62);
-
 /// Roles as last sent to the workers, and changes that are still to be sent.
-pub(crate) struct Roles {
+#[derive(Debug)]
+pub struct Roles {
     me: NodeId,
-    owners: Owners,
     known: Vec<Role>,
     changed: Vec<(Bucket, Role)>,
     arrived: Vec<(Bucket, Term)>,
@@ -22,33 +19,35 @@ pub(crate) struct Roles {
 
 /// Numbers of buckets by this node's role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
-    pub(crate) owned: u64,
+pub struct RoleCounts {
+    /// Owned ones.
+    pub owned: u64,
     /// Owned buckets that lack a backup or have one that catches up.
-    pub(crate) syncing: u64,
+    pub syncing: u64,
     /// Owned buckets without any complete backup.
-    pub(crate) without_backup: u64,
-    pub(crate) backup: u64,
-    pub(crate) catching_up: u64,
-    pub(crate) unowned: u64,
+    pub without_backup: u64,
+    /// Those whose complete replica this node has.
+    pub backup: u64,
+    /// Those whose replica here catches up.
+    pub catching_up: u64,
+    /// Those without an owner.
+    pub unowned: u64,
 }
 
 impl Roles {
     /// Roles at the start, where no node owns anything.
-    pub(crate) fn new(me: NodeId, owners: Owners) -> Roles {
-        let nothing = Role::NOTHING;
-        owners.set_all(Owner::NONE);
-        let known = vec![nothing; usize::from(evergate_membership::BUCKETS)];
-        Roles { me, owners, known, changed: Vec::new(), arrived: Vec::new() }
+    pub fn new(me: NodeId) -> Roles {
+        let known = vec![Role::NOTHING; usize::from(BUCKETS)];
+        Roles { me, known, changed: Vec::new(), arrived: Vec::new() }
     }
 
     /// Records a role and updates the gate. `listed`: members whose leases the gate must check.
-    pub(crate) fn change(&mut self, bucket: Bucket, role: Role, listed: MemberSet) {
+    pub fn change(&mut self, bucket: Bucket, role: Role, listed: MemberSet, outside: &mut impl Outside) {
         let Some(known) = self.known.get_mut(usize::from(bucket.0)) else { return };
         let before = std::mem::replace(known, role);
         let arrived = arrives(before, role);
         let word = word(self.me, role, listed);
-        self.owners.update(bucket, if arrived { word.on_hold() } else { word });
+        outside.set_owner(bucket, OwnerWord { on_hold: arrived, ..word });
         if before != role {
             // Otherwise only the gate's word has changed.
             self.changed.push((bucket, role));
@@ -58,16 +57,25 @@ impl Roles {
         }
     }
 
+    /// Counts these roles as sent.
+    pub fn adopt(&mut self, roles: &[(Bucket, Role)]) {
+        for (bucket, role) in roles {
+            if let Some(known) = self.known.get_mut(usize::from(bucket.0)) {
+                *known = *role;
+            }
+        }
+    }
+
     /// Forgets all roles.
-    pub(crate) fn reset(&mut self) {
-        self.owners.set_all(Owner::NONE);
+    pub fn reset(&mut self, outside: &mut impl Outside) {
+        outside.clear_owners();
         self.known.fill(Role::NOTHING);
         self.changed.clear();
         self.arrived.clear();
     }
 
     /// Changes for the workers, and the failover of buckets that arrived.
-    pub(crate) fn take_changes(&mut self) -> (Vec<(Bucket, Role)>, Option<FailoverOrder>) {
+    pub fn take_changes(&mut self) -> (Vec<(Bucket, Role)>, Option<FailoverOrder>) {
         let arrived = std::mem::take(&mut self.arrived);
         let order =
             (!arrived.is_empty()).then_some(FailoverOrder { number: 0, buckets: arrived, silent: Micros(0) });
@@ -75,7 +83,7 @@ impl Roles {
     }
 
     /// Number of buckets that this node replicates to `backup`, or is about to.
-    pub(crate) fn replicated_to(&self, backup: NodeId) -> usize {
+    pub fn replicated_to(&self, backup: NodeId) -> usize {
         let replicates = |role: &Role| match role {
             Role::Owner { required, syncing, .. } => required.union(*syncing).contains(backup),
             _ => false,
@@ -83,38 +91,35 @@ impl Roles {
         self.known.iter().filter(|role| replicates(role)).count()
     }
 
-    pub(crate) fn tally(&self) -> Tally {
-        let mut tally = Tally::default();
+    /// Numbers of buckets by role.
+    pub fn counts(&self) -> RoleCounts {
+        let mut counts = RoleCounts::default();
         for role in &self.known {
             match role {
                 Role::Owner { required, syncing, .. } => {
-                    tally.owned += 1;
-                    tally.syncing += u64::from(!syncing.is_empty());
-                    tally.without_backup += u64::from(required.is_empty());
+                    counts.owned += 1;
+                    counts.syncing += u64::from(!syncing.is_empty());
+                    counts.without_backup += u64::from(required.is_empty());
                 }
-                Role::Backup { in_sync: true, .. } => tally.backup += 1,
-                Role::Backup { in_sync: false, .. } => tally.catching_up += 1,
-                Role::Outside { owner: None, .. } => tally.unowned += 1,
+                Role::Backup { in_sync: true, .. } => counts.backup += 1,
+                Role::Backup { in_sync: false, .. } => counts.catching_up += 1,
+                Role::Outside { owner: None, .. } => counts.unowned += 1,
                 Role::Outside { .. } => {}
             }
         }
-        tally
+        counts
     }
 }
 
 /// The gate's word for a role.
-fn word(me: NodeId, role: Role, listed: MemberSet) -> Owner {
+fn word(me: NodeId, role: Role, listed: MemberSet) -> OwnerWord {
     let (owner, listed) = match role {
         Role::Owner { .. } => (Some(me), listed),
         // A backup is listed so that in flood mode it receives the peers' segments.
         Role::Backup { owner, .. } => (Some(owner), MemberSet::of(me)),
         Role::Outside { owner, .. } => (owner, MemberSet::EMPTY),
     };
-    let listed: Vec<NodeId> = match listed.len() {
-        0..=BACKUPS_MAX => listed.iter().collect(),
-        _ => vec![ALL_MEMBERS],
-    };
-    owner.and_then(|owner| Owner::new(owner, &listed)).unwrap_or(Owner::NONE)
+    OwnerWord { owner, listed, on_hold: false }
 }
 
 #[cfg(test)]
@@ -169,16 +174,14 @@ mod tests {
     fn word_names_the_owner_and_each_backup_with_a_lease() {
         let me = NodeId(0);
         let listed = MemberSet::of(NodeId(1)).with(NodeId(3));
+        let of = |owner, listed| OwnerWord { owner, listed, on_hold: false };
         assert_eq!(
             word(me, owner(term(1, 0), OwnershipStart::Unchanged), listed),
-            Owner::new(NodeId(0), &[NodeId(1), NodeId(3)]).unwrap()
+            of(Some(NodeId(0)), listed)
         );
-        assert_eq!(word(me, backup(2), MemberSet::EMPTY), Owner::new(NodeId(2), &[NodeId(0)]).unwrap());
+        assert_eq!(word(me, backup(2), MemberSet::EMPTY), of(Some(NodeId(2)), MemberSet::of(me)));
         let elsewhere = Role::Outside { owner: Some(NodeId(31)), since: term(1, 0) };
-        assert_eq!(word(me, elsewhere, listed), Owner::new(NodeId(31), &[]).unwrap());
-        assert_eq!(word(me, Role::NOTHING, listed), Owner::NONE);
-        let many: MemberSet = (1..=7).map(NodeId).collect();
-        let all = word(me, owner(term(1, 0), OwnershipStart::Unchanged), many);
-        assert_eq!(all, Owner::new(NodeId(0), &[ALL_MEMBERS]).unwrap(), "more than fit");
+        assert_eq!(word(me, elsewhere, listed), of(Some(NodeId(31)), MemberSet::EMPTY));
+        assert_eq!(word(me, Role::NOTHING, listed), OwnerWord::default());
     }
 }
