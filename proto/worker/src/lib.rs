@@ -67,7 +67,7 @@ pub use layout::{Interface, Layout};
 pub use log_event::LogEvent;
 pub use orders::{ORDERS_MAX, Order, Orders, Peer};
 pub use passing::{Carried, Moving};
-pub use replication::Joining;
+pub use replication::{Joining, LegInUse};
 pub use report::{Report, Resumed};
 pub use session_id_cache::NamedSessions;
 pub use shared::{LimitKey, Shared, Tally};

@@ -67,6 +67,17 @@ impl<T> Slab<T> {
         self.occupied
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
+        let all = (0..).zip(&self.slots);
+        all.filter_map(|(index, (generation, value))| {
+            Some((Key { index, generation: *generation }, value.as_ref()?))
+        })
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().filter_map(|(_, value)| value.as_mut())
+    }
+
     pub(crate) fn keys(&self) -> Vec<Key> {
         let occupied = self.slots.iter().enumerate().filter(|(_, slot)| slot.1.is_some());
         occupied.map(|(index, slot)| Key { index: index as u32, generation: slot.0 }).collect()

@@ -26,7 +26,7 @@ use evergate_base::{Micros, Wake};
 use evergate_connection::{Connection, Effects, Io, Scratch};
 use evergate_membership::Bucket;
 use evergate_replication::NextTurn;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -104,7 +104,7 @@ pub struct Worker<H: Host> {
     pub(crate) clients: Slab<Client<H>>,
     pub(crate) upstreams: Slab<Upstream<H>>,
     /// By server, and in a cluster by bucket.
-    pub(crate) idle: HashMap<(u64, Option<Bucket>), Vec<Key>>,
+    pub(crate) idle: BTreeMap<(u64, Option<Bucket>), Vec<Key>>,
     /// Idle server connections that are bound to one client connection each.
     pub(crate) bound: BTreeSet<Key>,
     pub(crate) current: Vec<Current>,
@@ -167,7 +167,7 @@ impl<H: Host> Worker<H> {
             paused: Vec::new(),
             clients: Slab::new(),
             upstreams: Slab::new(),
-            idle: HashMap::new(),
+            idle: BTreeMap::new(),
             bound: BTreeSet::new(),
             current: vec![Current::new(generation)],
             scratch: Scratch::new(),
@@ -535,6 +535,12 @@ impl<H: Host> Worker<H> {
         let mut io =
             Io { now: self.now, scratch: &mut self.scratch, effects: &mut self.effects, node: &mut view };
         Some(call(&mut client.connection, &mut io))
+    }
+
+    /// A connection reaches a step that hosts may watch.
+    pub(crate) fn reached_for(&self, key: Key, step: &'static str) {
+        let client = self.clients.get(key).map(|client| client.connection.client_address());
+        self.host.reached(&self.counters, step, client);
     }
 
     /// Registers a connection's socket for events. Without events a connection is useless.

@@ -20,7 +20,7 @@ use crate::upstreams::Upstream;
 use crate::worker::{Worker, canonical};
 use crate::{Counters, Watchdog};
 use evergate_base::Micros;
-use evergate_connection::{Accepted, Connection, Failure, Io, ResumedLeg};
+use evergate_connection::{Accepted, Connection, Failure, Io, RestoreError, ResumedLeg};
 use evergate_membership::{Bucket, OwnershipStart, Role};
 use evergate_replication::{ConnectionId, ConnectionState, LegFacts, ReplicatedConnection, ResumePoint};
 use std::time::Duration;
@@ -195,13 +195,17 @@ impl<H: Host> Worker<H> {
         };
         let mut io =
             Io { now: self.now, scratch: &mut self.scratch, effects: &mut self.effects, node: &mut view };
-        let restored = Connection::restore(&snapshot, state, &fresh, &mut io).ok();
-        if restored.is_none() {
+        let restored = Connection::restore(&snapshot, state, &fresh, &mut io);
+        if let Err(error) = &restored {
             self.counters.reason("failover_failed");
             self.scratch.down.clear();
             self.effects.clear();
+            // A connection without an opening or after its RST is over anyway.
+            if !matches!(error, RestoreError::Unknown | RestoreError::Aborted) {
+                self.host.reached(&self.counters, "unrestorable", Some(facts.remote));
+            }
         }
-        restored
+        restored.ok()
     }
 
     /// Gives a connection its place in the worker.

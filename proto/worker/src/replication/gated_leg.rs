@@ -162,6 +162,10 @@ impl<H: Host> GatedLeg<H> {
         self.positions.finish_end(&mut SlotRef(&self.slot))
     }
 
+    pub(super) fn check_invariants(&self) {
+        self.positions.check_invariants();
+    }
+
     pub(crate) fn end_sequence(&self) -> u32 {
         self.positions.end_sequence()
     }

@@ -18,6 +18,7 @@
 //! - [`early_segments`]: segments that arrive before their connection has a socket;
 //! - [`loss_notice`]: repeated SACKs for silent peers;
 //! - [`session_ids`]: replicates TLS 1.2 sessions that clients resume by their ids;
+//! - [`inspect`]: read-only views for simulators and tests;
 //! - [`timers`]: delayed ACKs, stalls and other timed work;
 //! - [`load`]: CPU cost of buckets.
 //!
@@ -31,6 +32,7 @@ mod early_segments;
 mod failover;
 mod gated_leg;
 mod handoff;
+mod inspect;
 mod load;
 mod loss_notice;
 mod outgoing;
@@ -47,6 +49,7 @@ mod timers;
 
 pub(crate) use connection::ConnectionReplication;
 pub(crate) use gated_leg::GatedLeg;
+pub use inspect::LegInUse;
 
 use crate::host::{Channels, Gate, Host, Poll, Reports, SlotOf};
 use crate::instruction::FrozenConnections;

@@ -131,8 +131,9 @@ impl<H: Host> Worker<H> {
     /// Sends the entries of the last call to the backups, and holds output that depends on them. Entries without
     /// dependent output go with the next ones of their connection, which a client's next request soon makes.
     pub(crate) fn replication(&mut self, key: Key) {
-        if !self.keeps_entries(key) {
-            self.replicate_all(key);
+        match self.keeps_entries(key) {
+            true => self.reached_for(key, "wait"),
+            false => self.replicate_all(key),
         }
     }
 
@@ -264,6 +265,7 @@ impl<H: Host> Worker<H> {
         let due: Vec<Key> = clients.filter(holds).filter(|key| !self.is_frozen(*key)).collect();
         for key in due {
             self.guarded(Some(Source::Client(key)), |worker| {
+                worker.reached_for(key, "tickets");
                 worker.with(key, |connection, io| connection.handle_tickets_due(io));
                 worker.perform(key);
                 worker.pump(key);

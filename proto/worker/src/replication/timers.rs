@@ -141,6 +141,7 @@ impl<H: Host> Worker<H> {
         let client_stalled = replicated_state.leg.is_stalled(of_client, now);
         let server_stalled = server.is_some_and(|gated| gated.is_stalled(of_server, now));
         if tickets {
+            self.reached_for(key, "tickets");
             self.with(key, |connection, io| connection.handle_tickets_due(io)); // they carry the ACK
             self.perform(key);
         }
