@@ -20,20 +20,21 @@ const QUEUE_BATCHES: usize = 64;
 impl<H: Host> Worker<H> {
     /// Adds listeners, and removes those named. Connections already in a removed socket's queue are still served.
     pub(super) fn change_listeners(&mut self, add: Vec<ListenerSocket<H>>, remove: &[String]) {
-        for index in 0..self.listeners.len() {
-            if self.listeners[index].as_ref().is_some_and(|listener| remove.contains(&listener.name)) {
+        for index in 0..self.listening.sockets.len() {
+            if self.listening.sockets[index].as_ref().is_some_and(|listener| remove.contains(&listener.name))
+            {
                 for _ in 0..QUEUE_BATCHES {
                     if !self.accept_from(index) {
                         break;
                     }
                 }
-                if let Some(listener) = self.listeners[index].take() {
+                if let Some(listener) = self.listening.sockets[index].take() {
                     // The socket may live on under another descriptor: closing this one would not end its reports.
                     let _ = self.poll.remove(listener.socket.descriptor());
                 }
             }
         }
-        if self.draining {
+        if self.lifecycle.draining {
             return;
         }
         for listener in add {
@@ -42,16 +43,16 @@ impl<H: Host> Worker<H> {
                 // Accepted sockets inherit it.
                 let _ = listener.socket.set_keepalive(Some(keepalive));
             }
-            let free = self.listeners.iter().position(Option::is_none);
-            let index = free.unwrap_or(self.listeners.len());
+            let free = self.listening.sockets.iter().position(Option::is_none);
+            let index = free.unwrap_or(self.listening.sockets.len());
             let token = Source::Listener(index as u32).token();
             if self.poll.add_input(listener.socket.descriptor(), token).is_err() {
                 self.counters.reason("epoll_failed");
                 continue;
             }
             match free {
-                Some(index) => self.listeners[index] = Some(listener),
-                None => self.listeners.push(Some(listener)),
+                Some(index) => self.listening.sockets[index] = Some(listener),
+                None => self.listening.sockets.push(Some(listener)),
             }
         }
     }
@@ -78,33 +79,35 @@ impl<H: Host> Worker<H> {
         if self.shared.room.is_short() && !self.has_descriptor_to_make() {
             return;
         }
-        for index in std::mem::take(&mut self.paused) {
-            let Some(Some(listener)) = self.listeners.get(index) else { continue };
+        for index in std::mem::take(&mut self.listening.paused) {
+            let Some(Some(listener)) = self.listening.sockets.get(index) else { continue };
             let token = Source::Listener(index as u32).token();
             match self.poll.add_input(listener.socket.descriptor(), token) {
-                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => self.paused.push(index),
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                    self.listening.paused.push(index)
+                }
                 _ => {} // another listener may have the place already
             }
         }
     }
 
     pub(super) fn check_fd_reserve(&self) {
-        let Some(listener) = self.listeners.iter().flatten().next() else { return };
+        let Some(listener) = self.listening.sockets.iter().flatten().next() else { return };
         self.shared.room.record_lowest_free(listener.socket.lowest_free_descriptor());
     }
 
     /// Pauses a listener: an immediate retry would return the same error endlessly.
     fn pause(&mut self, index: usize) {
         self.counters.reason("accept_failed");
-        let Some(Some(listener)) = self.listeners.get(index) else { return };
+        let Some(Some(listener)) = self.listening.sockets.get(index) else { return };
         if self.poll.remove(listener.socket.descriptor()).is_ok() {
-            self.paused.push(index);
+            self.listening.paused.push(index);
         }
     }
 
     /// Takes what waits in the queues of all listeners.
     pub(super) fn empty_queues(&mut self) {
-        for index in 0..self.listeners.len() {
+        for index in 0..self.listening.sockets.len() {
             for _ in 0..QUEUE_BATCHES {
                 self.pulse.beat();
                 let mut more = true; // also after a panic
@@ -120,9 +123,9 @@ impl<H: Host> Worker<H> {
     /// file, so more than one is tried only after a turn with several. If more wait, the listener is reported again.
     pub(super) fn accept_some(&mut self, index: usize) {
         let turn = self.counters.turns.get();
-        let (last, batch) = self.accepts;
+        let (last, batch) = self.listening.accepts;
         let batch = if turn <= last + 1 { (batch * 2).min(BATCH) } else { 1 };
-        self.accepts = (turn, batch);
+        self.listening.accepts = (turn, batch);
         self.accept_up_to(index, batch);
     }
 
@@ -140,7 +143,7 @@ impl<H: Host> Worker<H> {
                 self.pause(index);
                 return false;
             }
-            let Some(Some(listener)) = self.listeners.get(index) else { return false };
+            let Some(Some(listener)) = self.listening.sockets.get(index) else { return false };
             match listener.socket.accept() {
                 Ok(Some((socket, address))) => {
                     let fd = socket.descriptor();
@@ -177,22 +180,22 @@ impl<H: Host> Worker<H> {
 
     fn accept(&mut self, index: usize, socket: H::Socket, address: SocketAddr) {
         let address = canonical(address);
-        let Some(Some(listener)) = self.listeners.get(index) else { return };
+        let Some(Some(listener)) = self.listening.sockets.get(index) else { return };
         let local = listener.local.unwrap_or_else(|| socket.local_address().map_or(address, canonical));
         if self.cluster.as_ref().is_some_and(|cluster| cluster.is_strange(local, address)) {
             let name = listener.name.clone();
             self.handle_commands(); // this node may own the bucket by now
-            if !matches!(self.listeners.get(index), Some(Some(listener)) if listener.name == name) {
+            if !matches!(self.listening.sockets.get(index), Some(Some(listener)) if listener.name == name) {
                 return socket.reset_on_close();
             }
         }
-        let Some(Some(listener)) = self.listeners.get(index) else { return };
+        let Some(Some(listener)) = self.listening.sockets.get(index) else { return };
         let snapshot = &self.current[self.current.len() - 1].generation.snapshot;
         let Some(position) = snapshot.listener_index(&listener.name) else {
             return self.reset_unreplicated(socket, local, address);
         };
         let seals = snapshot.listeners.get(position as usize).is_some_and(|listener| listener.audit.seals());
-        if seals && self.audit.as_ref().is_some_and(|audit| audit.refuses()) {
+        if seals && self.observers.audit.as_ref().is_some_and(|audit| audit.refuses()) {
             self.counters.reason("audit_refused");
             self.counters.refused.add(1);
             return self.reset_unreplicated(socket, local, address);

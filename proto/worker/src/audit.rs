@@ -10,7 +10,7 @@ use evergate_evidence::record::{RequestLeg, RequestRecord};
 impl<H: Host> Worker<H> {
     /// Sends the envelope of a connection to the Recorder.
     pub(super) fn feed_envelope(&mut self, key: Key) {
-        let (Some(audit), Some(client)) = (&self.audit, self.clients.get_mut(key)) else { return };
+        let (Some(audit), Some(client)) = (&self.observers.audit, self.clients.get_mut(key)) else { return };
         if let Some(sealed) = client.connection.sealed_secrets() {
             audit.push_envelope(&sealed.envelope);
         }
@@ -32,7 +32,7 @@ impl<H: Host> Worker<H> {
 
     /// Sends the record of a request to the Recorder, if it is to be recorded.
     pub(super) fn feed_request(&mut self, key: Key, line: &RequestLog) {
-        let (Some(audit), Some(client)) = (&self.audit, self.clients.get_mut(key)) else { return };
+        let (Some(audit), Some(client)) = (&self.observers.audit, self.clients.get_mut(key)) else { return };
         let connection = &client.connection;
         let Some(sealed) = connection.sealed_secrets().filter(|_| connection.records(line)) else { return };
         let mut own = [0; 24];

@@ -46,7 +46,7 @@ impl<H: Host> Worker<H> {
         if let (Some(gated), Some(cluster)) = (&mut upstream.gated, &mut self.cluster) {
             cluster.on_pooled(key, gated, now);
         }
-        self.bound.insert(key);
+        self.pool.bound.insert(key);
         self.restore_upstream_interest(key);
         if !quiet {
             self.lose_bound(client_key);
@@ -57,7 +57,7 @@ impl<H: Host> Worker<H> {
     pub(super) fn note_bound(&mut self, client_key: Key) {
         let Some(client) = self.clients.get(client_key) else { return };
         let bound = client.connection.bound_leg().and(client.upstream);
-        self.bound.extend(bound);
+        self.pool.bound.extend(bound);
     }
 
     /// Uses the idle bound leg for the client's next request, or reports to the connection that it is lost.
@@ -86,7 +86,7 @@ impl<H: Host> Worker<H> {
         upstream.reused = true;
         upstream.server.handle_request(now);
         self.counters.reused.add(1);
-        self.bound.remove(&key);
+        self.pool.bound.remove(&key);
         self.gate_server(client_key, key, leg);
         self.with(client_key, |connection, io| connection.handle_leg_open(io, leg, server, None));
         self.perform(client_key);
@@ -115,7 +115,7 @@ impl<H: Host> Worker<H> {
             let todays = self.current.last().is_none_or(|current| dial::idle_of(current, upstream).is_some());
             !(upstream.server.is_up() && todays)
         };
-        let over: Vec<Key> = self.bound.iter().filter(is_over).copied().collect();
+        let over: Vec<Key> = self.pool.bound.iter().filter(is_over).copied().collect();
         for key in over {
             let owner = self.upstreams.get(key).and_then(|upstream| upstream.owner);
             let client = owner.map(|(client, _)| client).filter(|client| !self.is_frozen(*client));
@@ -126,6 +126,6 @@ impl<H: Host> Worker<H> {
                 });
             }
         }
-        self.counters.bound.set(self.bound.len() as u64);
+        self.counters.bound.set(self.pool.bound.len() as u64);
     }
 }

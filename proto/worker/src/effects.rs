@@ -113,7 +113,7 @@ impl<H: Host> Worker<H> {
         }
         if written < total {
             client.writable &= !free;
-            keep(client, &mut self.scratch, &mut self.spare_buffers, written, after);
+            keep(client, &mut self.scratch, &mut self.spares.buffers, written, after);
             client.connection.handle_blocked(self.now);
         }
         self.scratch.down.clear();
@@ -254,7 +254,9 @@ impl<H: Host> Worker<H> {
             Effect::Sealed => self.feed_envelope(key),
             Effect::Logged(line) => {
                 self.feed_request(key, &line);
-                if let (Some(lines), Some(client)) = (&mut self.access_log, self.clients.get_mut(key)) {
+                if let (Some(lines), Some(client)) =
+                    (&mut self.observers.access_log, self.clients.get_mut(key))
+                {
                     lines.push(&line, &client.connection);
                 }
             }
@@ -271,7 +273,7 @@ impl<H: Host> Worker<H> {
                 replicated_state.leg.slot.allow_fin();
             }
             client.socket.shutdown_write();
-            if client.connection.closes_at_once() && !self.draining && client.socket.is_drained() {
+            if client.connection.closes_at_once() && !self.lifecycle.draining && client.socket.is_drained() {
                 return self.forget(key); // the kernel sends the rest
             }
         }

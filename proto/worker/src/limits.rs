@@ -264,7 +264,7 @@ impl<H: Host> Worker<H> {
         let keepalive = self.settings.keepalive;
         self.settings = settings;
         if self.settings.keepalive != keepalive {
-            for listener in self.listeners.iter().flatten() {
+            for listener in self.listening.sockets.iter().flatten() {
                 let _ = listener.socket.set_keepalive(self.settings.keepalive);
             }
         }

@@ -48,7 +48,7 @@ impl<H: Host> Worker<H> {
     /// in the order in which they are popped: those that wait for a server come last, so that they do not get the
     /// places of those that move.
     pub fn begin_passing(&mut self) -> Vec<Key> {
-        for listener in std::mem::take(&mut self.listeners).into_iter().flatten() {
+        for listener in std::mem::take(&mut self.listening.sockets).into_iter().flatten() {
             let _ = self.poll.remove(listener.socket.descriptor()); // it stays open in the new process
         }
         self.set_passing(Passing::Sweeping);
@@ -73,7 +73,7 @@ impl<H: Host> Worker<H> {
     /// The other process is gone: this worker serves again, on these sockets.
     pub fn take_back(&mut self, listeners: Vec<ListenerSocket<H>>) {
         self.set_passing(Passing::No);
-        self.draining = false;
+        self.lifecycle.draining = false;
         self.change_listeners(listeners, &[]);
     }
 
@@ -189,7 +189,7 @@ impl<H: Host> Worker<H> {
         }
         self.count_buffered(key);
         self.pump(key);
-        if self.draining {
+        if self.lifecycle.draining {
             self.with(key, |connection, io| connection.handle_drain(io));
             self.perform(key);
         }

@@ -130,8 +130,8 @@ impl<H: Host> Worker<H> {
                 }
                 client.connection.down().advance(count);
                 if let Some(buffer) = client.connection.down().take_spent() {
-                    self.spare_buffers.push(buffer);
-                    self.spare_buffers.truncate(SPARE_BUFFERS);
+                    self.spares.buffers.push(buffer);
+                    self.spares.buffers.truncate(SPARE_BUFFERS);
                 }
                 self.counters.client_bytes_out.add(count as u64);
                 self.with(key, |connection, io| connection.handle_flushed(io));
@@ -369,13 +369,13 @@ impl<H: Host> Worker<H> {
         if self.reads_little() {
             return false;
         }
-        if self.spare_pipes.is_empty()
+        if self.spares.pipes.is_empty()
             && let Ok(pipe) = self.host.pipe()
             && self.shared.room.allows(pipe.highest_descriptor())
         {
-            self.spare_pipes.push(pipe);
+            self.spares.pipes.push(pipe);
         }
-        !self.spare_pipes.is_empty()
+        !self.spares.pipes.is_empty()
     }
 
     /// Whether to read less per connection, because much waits for slow peers.
@@ -400,7 +400,7 @@ impl<H: Host> Worker<H> {
         let Some(client) = self.clients.get_mut(key) else { return false };
         let Some(upstream) = self.upstreams.get_mut(upstream_key) else { return false };
         let kept = client.pipes.as_mut().and_then(|pipes| pipes.down.take());
-        let Some(pipe) = kept.or_else(|| self.spare_pipes.pop()) else { return false };
+        let Some(pipe) = kept.or_else(|| self.spares.pipes.pop()) else { return false };
         let (from, to) = (&upstream.socket, &client.socket);
         let passed = pass(pipe, (from, passage), (to, &mut client.writable));
         upstream.readable &= !matches!(passed.filled, Some(Transfer::Blocked));
@@ -411,7 +411,7 @@ impl<H: Host> Worker<H> {
         let Some(pipe) = passed.pipe else { return self.client_broke(key) };
         let (moved, held) = (passed.moved as u64, pipe.held() as u64);
         match held {
-            0 => give_pipe(&mut self.spare_pipes, pipe),
+            0 => give_pipe(&mut self.spares.pipes, pipe),
             _ => client.pipes.get_or_insert_default().down = Some(pipe),
         }
         self.counters.client_bytes_out.add(moved);
@@ -435,7 +435,7 @@ impl<H: Host> Worker<H> {
             return false;
         };
         let kept = client.pipes.as_mut().and_then(|pipes| pipes.up.take());
-        let Some(pipe) = kept.or_else(|| self.spare_pipes.pop()) else { return false };
+        let Some(pipe) = kept.or_else(|| self.spares.pipes.pop()) else { return false };
         let (from, to) = (&client.socket, &upstream.socket);
         let passed = pass(pipe, (from, passage), (to, &mut upstream.writable));
         client.readable &= !matches!(passed.filled, Some(Transfer::Blocked));
@@ -445,7 +445,7 @@ impl<H: Host> Worker<H> {
         let Some(pipe) = passed.pipe else { return self.server_write_broke(key) };
         let (moved, held) = (passed.moved as u64, pipe.held() as u64);
         match held {
-            0 => give_pipe(&mut self.spare_pipes, pipe),
+            0 => give_pipe(&mut self.spares.pipes, pipe),
             _ => client.pipes.get_or_insert_default().up = Some(pipe),
         }
         self.counters.server_bytes_out.add(moved);

@@ -84,14 +84,14 @@ impl<H: Host> Steps<'_, H> {
     /// Resumes all idle connections that may resume.
     pub fn resume_idle(&mut self) {
         self.0.resume_idle(false);
-        while self.0.cluster.as_ref().is_some_and(|cluster| cluster.has_idle()) {
+        while self.0.cluster.as_ref().is_some_and(|cluster| cluster.failovers.has_idle()) {
             self.0.resume_idle(false);
         }
     }
 
     /// Continues failovers whose peers are being probed, until the last peer has answered or counts as silent.
     pub fn end_probes(&mut self) {
-        while self.0.cluster.as_ref().is_some_and(|cluster| cluster.is_probing()) {
+        while self.0.cluster.as_ref().is_some_and(|cluster| cluster.failovers.is_probing()) {
             self.0.poll_probes();
         }
     }
@@ -131,7 +131,7 @@ impl<H: Host> Steps<'_, H> {
     pub fn acknowledge_all(&mut self) {
         let Some(cluster) = &mut self.0.cluster else { return };
         let mut all = Vec::new();
-        for (peer, outgoing) in &mut cluster.outgoing {
+        for (peer, outgoing) in &mut cluster.channels.outgoing {
             let (frames, mut notices) = (outgoing.feed.frames(), Vec::new());
             let answered = outgoing.feed.handle_answer(frames, |notice| notices.push(notice));
             if answered.is_ok() {
@@ -169,7 +169,7 @@ impl<H: Host> Steps<'_, H> {
 
     /// Its pooled server connections.
     pub fn idle(&self) -> Vec<Key> {
-        self.0.idle.values().flatten().copied().collect()
+        self.0.pool.idle.values().flatten().copied().collect()
     }
 
     /// The bucket of a connection between these ends.
@@ -179,7 +179,7 @@ impl<H: Host> Steps<'_, H> {
 
     /// Buckets that are frozen and reported.
     pub fn frozen(&self) -> BTreeSet<Bucket> {
-        self.0.cluster.as_ref().map_or_else(BTreeSet::new, |cluster| cluster.frozen.clone())
+        self.0.cluster.as_ref().map_or_else(BTreeSet::new, |cluster| cluster.handoffs.frozen.clone())
     }
 
     /// The worker's part of the gate.
@@ -189,37 +189,37 @@ impl<H: Host> Steps<'_, H> {
 
     /// Replicas that it holds.
     pub fn store(&mut self) -> Option<&mut ReplicaStore> {
-        self.0.cluster.as_mut().map(|cluster| &mut cluster.holder)
+        self.0.cluster.as_mut().map(|cluster| &mut cluster.replicas.store)
     }
 
     /// Frames that wait to leave, as bytes, of each channel to a backup.
     pub fn unsent(&self) -> Vec<&[u8]> {
-        let channels = self.0.cluster.iter().flat_map(|cluster| cluster.outgoing.values());
+        let channels = self.0.cluster.iter().flat_map(|cluster| cluster.channels.outgoing.values());
         channels.map(|outgoing| outgoing.feed.unsent()).collect()
     }
 
     /// Frames sent to backups so far.
     pub fn frames(&self) -> u64 {
-        let channels = self.0.cluster.iter().flat_map(|cluster| cluster.outgoing.values());
+        let channels = self.0.cluster.iter().flat_map(|cluster| cluster.channels.outgoing.values());
         channels.map(|outgoing| outgoing.feed.frames()).sum()
     }
 
     /// Whether every channel to a backup carries the frames of every bucket without a gap.
     pub fn has_no_gap(&self) -> bool {
-        let mut channels = self.0.cluster.iter().flat_map(|cluster| cluster.outgoing.values());
+        let mut channels = self.0.cluster.iter().flat_map(|cluster| cluster.channels.outgoing.values());
         channels.all(|outgoing| outgoing.follows.iter().all(|follows| *follows))
     }
 
     /// How many channels come from the address of this node, or of none, and when the oldest was made.
     pub fn channels_from(&self, host: Option<NodeId>) -> (usize, Option<Micros>) {
-        let all = self.0.cluster.iter().flat_map(|cluster| cluster.incoming.iter().flatten());
+        let all = self.0.cluster.iter().flat_map(|cluster| cluster.channels.incoming.iter().flatten());
         let theirs = all.filter(|incoming| incoming.host == host);
         (theirs.clone().count(), theirs.map(|incoming| incoming.since).min())
     }
 
     /// How many channels come from other nodes.
     pub fn channels(&self) -> usize {
-        self.0.cluster.iter().flat_map(|cluster| cluster.incoming.iter().flatten()).count()
+        self.0.cluster.iter().flat_map(|cluster| cluster.channels.incoming.iter().flatten()).count()
     }
 
     /// The time of its last turn, and of the steps since then.

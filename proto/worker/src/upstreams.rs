@@ -287,7 +287,7 @@ impl<H: Host> Worker<H> {
     /// Puts the server connection into the pool, if there is room.
     fn keep_idle(&mut self, key: Key, bucket: Option<Bucket>) {
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
-        let idle = self.idle.entry((upstream.server.id, bucket)).or_default();
+        let idle = self.pool.idle.entry((upstream.server.id, bucket)).or_default();
         let settings = self.current.last().and_then(|current| dial::idle_of(current, upstream));
         let (idle_max, idle_span) = settings.unwrap_or((0, Micros(0)));
         if upstream.ended || upstream.connecting || idle.len() >= idle_max {
@@ -384,13 +384,14 @@ impl<H: Host> Worker<H> {
             }
             return;
         }
-        self.bound.remove(&key);
+        self.pool.bound.remove(&key);
         let Some(mut upstream) = self.upstreams.remove(key) else { return };
         let mut is_idle = false;
         match upstream.owner {
             Some(_) => upstream.server.leave(),
             None => {
-                for (_, idle) in self.idle.iter_mut().filter(|((server, _), _)| *server == upstream.server.id)
+                for (_, idle) in
+                    self.pool.idle.iter_mut().filter(|((server, _), _)| *server == upstream.server.id)
                 {
                     let before = idle.len();
                     idle.retain(|other| *other != key);
@@ -434,7 +435,7 @@ impl<H: Host> Worker<H> {
         bucket: Option<Bucket>,
         tls_fingerprint: u64,
     ) -> Option<Key> {
-        while let Some(idle) = self.idle.get_mut(&(server, bucket))
+        while let Some(idle) = self.pool.idle.get_mut(&(server, bucket))
             && let Some(key) = idle.pop()
         {
             if self.upstreams.get_mut(key).is_some_and(|upstream| upstream.tls_fingerprint != tls_fingerprint)
@@ -482,6 +483,7 @@ impl<H: Host> Worker<H> {
     /// Closes idle connections that belong to these buckets of a cluster.
     pub(super) fn close_idle_of(&mut self, buckets: &BTreeSet<Bucket>) {
         let theirs = self
+            .pool
             .idle
             .iter()
             .filter(|((_, bucket), _)| bucket.is_some_and(|bucket| buckets.contains(&bucket)));
@@ -489,7 +491,7 @@ impl<H: Host> Worker<H> {
         for key in keys {
             self.drop_upstream(key);
         }
-        self.idle.retain(|_, idle| !idle.is_empty());
+        self.pool.idle.retain(|_, idle| !idle.is_empty());
     }
 
     /// Closes all idle connections: the worker ends.
@@ -499,11 +501,11 @@ impl<H: Host> Worker<H> {
 
     fn drop_idle(&mut self, is_over: impl Fn(&Worker<H>, &Upstream<H>) -> bool) {
         let over = |key: &Key| self.upstreams.get(*key).is_none_or(|upstream| is_over(self, upstream));
-        let over: Vec<Key> = self.idle.values().flatten().copied().filter(over).collect();
+        let over: Vec<Key> = self.pool.idle.values().flatten().copied().filter(over).collect();
         for key in over {
             self.drop_upstream(key);
         }
-        self.idle.retain(|_, idle| !idle.is_empty());
+        self.pool.idle.retain(|_, idle| !idle.is_empty());
     }
 }
 

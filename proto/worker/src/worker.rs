@@ -88,56 +88,100 @@ pub struct Parts<H: Host> {
     pub audit: Option<Box<dyn AuditedCapture>>,
 }
 
-/// A worker's state.
+/// A worker's state. It has more fields than most types: clients and servers, components with a file or a type of their
+/// own, what all workers share, and memory that calls reuse.
 pub struct Worker<H: Host> {
-    pub(crate) host: H,
-    pub(crate) poll: H::Poll,
-    batching: EventBatching,
-    pub(crate) waker: Arc<dyn Wake>,
-    pub(crate) pulse: Arc<Watchdog>,
-    commands: Receiver<Command<H>>,
-    /// Commands to the program around the worker. No later command is taken before they are.
-    shell_commands: VecDeque<H::Command>,
-    pub(crate) listeners: Vec<Option<ListenerSocket<H>>>,
-    /// Listeners that are paused because no more connections could be accepted.
-    pub(crate) paused: Vec<usize>,
     pub(crate) clients: Slab<Client<H>>,
     pub(crate) upstreams: Slab<Upstream<H>>,
-    /// By server, and in a cluster by bucket.
-    pub(crate) idle: BTreeMap<(u64, Option<Bucket>), Vec<Key>>,
-    /// Idle server connections that are bound to one client connection each.
-    pub(crate) bound: BTreeSet<Key>,
+    pub(crate) pool: IdlePool,
+    pub(crate) listening: Listening<H>,
     pub(crate) current: Vec<Current>,
-    pub(crate) scratch: Scratch,
-    pub(crate) effects: Effects,
-    wheel: Wheel,
-    due: Vec<Key>,
-    pub(crate) pending: Vec<Key>,
-    pub(crate) spare_buffers: Vec<Vec<u8>>,
-    pub(crate) spare_pipes: Vec<H::Pipe>,
-    /// Memory for a choice among a pool's servers.
-    pub(crate) loads: Vec<ServerLoad>,
-    pub(crate) settings: Settings,
     pub(crate) limits: Limits,
+    deadlines: Deadlines,
+    /// Connections that had more work than one turn allows.
+    pub(crate) pending: Vec<Key>,
+    /// Bytes that wait for slow peers.
+    pub(crate) buffered: usize,
+    pub(crate) lifecycle: Lifecycle,
+    pub(crate) cluster: Option<Box<Cluster<H>>>,
+    inbox: Inbox<H>,
+    pub(crate) observers: Observers,
+    pub(crate) settings: Settings,
+    // The turn.
+    batching: EventBatching,
+    pub(crate) now: Micros,
+    pub(crate) next_second: Micros,
+    pub(crate) handshakes: usize,
+    random: u64,
+    // Shared with other threads.
+    pub(crate) host: H,
+    pub(crate) poll: H::Poll,
+    pub(crate) waker: Arc<dyn Wake>,
+    pub(crate) pulse: Arc<Watchdog>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) counters: Arc<Counters>,
     /// All workers of the process, and the number of this one among them.
     pub(crate) peers: Vec<Peer>,
     pub(crate) number: usize,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) counters: Arc<Counters>,
-    pub(crate) access_log: Option<Box<dyn AccessLog>>,
-    pub(crate) audit: Option<Box<dyn AuditedCapture>>,
-    pub(crate) now: Micros,
-    pub(crate) next_second: Micros,
-    random: u64,
-    pub(crate) handshakes: usize,
+    // Memory for calls.
+    pub(crate) scratch: Scratch,
+    pub(crate) effects: Effects,
+    pub(crate) spares: Spares<H>,
+    pub(crate) loads: Vec<ServerLoad>,
+}
+
+/// Listeners of a worker.
+pub(crate) struct Listening<H: Host> {
+    pub(crate) sockets: Vec<Option<ListenerSocket<H>>>,
+    /// Those that are paused because no more connections could be accepted.
+    pub(crate) paused: Vec<usize>,
     /// The last turn with new connections, and how many were tried.
     pub(crate) accepts: (u64, usize),
-    /// Bytes that wait for slow peers.
-    pub(crate) buffered: usize,
+}
+
+/// Server connections that no request uses.
+#[derive(Default)]
+pub(crate) struct IdlePool {
+    /// By server, and in a cluster by bucket.
+    pub(crate) idle: IdleMap,
+    /// Those that are bound to one client connection each.
+    pub(crate) bound: BTreeSet<Key>,
+}
+
+/// Idle server connections by server, and in a cluster by bucket.
+pub(crate) type IdleMap = BTreeMap<(u64, Option<Bucket>), Vec<Key>>;
+
+/// Deadlines of connections.
+struct Deadlines {
+    wheel: Wheel,
+    /// Memory for those that are due.
+    due: Vec<Key>,
+}
+
+/// Whether a worker ends, and where its connections go.
+pub(crate) struct Lifecycle {
     pub(crate) draining: bool,
     stopping: bool,
     passing: Passing,
-    pub(crate) cluster: Option<Box<Cluster<H>>>,
+}
+
+/// Commands to a worker.
+struct Inbox<H: Host> {
+    commands: Receiver<Command<H>>,
+    /// Commands to the program around the worker. No later command is taken before they are.
+    shell_commands: VecDeque<H::Command>,
+}
+
+/// Receivers of what a worker did.
+pub(crate) struct Observers {
+    pub(crate) access_log: Option<Box<dyn AccessLog>>,
+    pub(crate) audit: Option<Box<dyn AuditedCapture>>,
+}
+
+/// Memory that connections give back.
+pub(crate) struct Spares<H: Host> {
+    pub(crate) buffers: Vec<Vec<u8>>,
+    pub(crate) pipes: Vec<H::Pipe>,
 }
 
 impl<H: Host> Worker<H> {
@@ -156,46 +200,37 @@ impl<H: Host> Worker<H> {
         let mut seed = [0; 8];
         host.fill_random(&mut seed);
         Worker {
-            host,
-            poll,
-            batching: EventBatching::new(now),
-            waker,
-            pulse: Arc::default(),
-            commands,
-            shell_commands: VecDeque::new(),
-            listeners: Vec::new(),
-            paused: Vec::new(),
             clients: Slab::new(),
             upstreams: Slab::new(),
-            idle: BTreeMap::new(),
-            bound: BTreeSet::new(),
+            pool: IdlePool::default(),
+            listening: Listening { sockets: Vec::new(), paused: Vec::new(), accepts: (0, 1) },
             current: vec![Current::new(generation)],
-            scratch: Scratch::new(),
-            effects: Effects::default(),
-            wheel: Wheel::new(now),
-            due: Vec::new(),
-            pending: Vec::new(),
-            spare_buffers: Vec::new(),
-            spare_pipes: Vec::new(),
-            loads: Vec::new(),
-            settings,
             limits: Limits::default(),
-            peers: Vec::new(),
-            number,
-            audit,
-            shared,
-            counters,
-            access_log,
+            deadlines: Deadlines { wheel: Wheel::new(now), due: Vec::new() },
+            pending: Vec::new(),
+            buffered: 0,
+            lifecycle: Lifecycle { draining: false, stopping: false, passing: Passing::No },
+            cluster: None,
+            inbox: Inbox { commands, shell_commands: VecDeque::new() },
+            observers: Observers { access_log, audit },
+            settings,
+            batching: EventBatching::new(now),
             now,
             next_second: now,
-            random: u64::from_le_bytes(seed) | 1,
             handshakes: 0,
-            accepts: (0, 1),
-            buffered: 0,
-            draining: false,
-            stopping: false,
-            passing: Passing::No,
-            cluster: None,
+            random: u64::from_le_bytes(seed) | 1,
+            host,
+            poll,
+            waker,
+            pulse: Arc::default(),
+            shared,
+            counters,
+            peers: Vec::new(),
+            number,
+            scratch: Scratch::new(),
+            effects: Effects::default(),
+            spares: Spares { buffers: Vec::new(), pipes: Vec::new() },
+            loads: Vec::new(),
         }
     }
 
@@ -226,7 +261,7 @@ impl<H: Host> Worker<H> {
 
     /// How to wait for events before the next turn.
     pub fn wait(&self) -> Wait {
-        let wait = if self.pending.is_empty() { self.wheel.wait_ms(self.now) } else { 0 };
+        let wait = if self.pending.is_empty() { self.deadlines.wheel.wait_ms(self.now) } else { 0 };
         // Another worker may make room at a server, without an event here.
         let wait = if self.has_queued() { wait.min(QUEUE_POLL_MS) } else { wait };
         let wait = self.cluster.as_ref().map_or(wait, |cluster| wait.min(cluster.wait_ms(self.now)));
@@ -277,7 +312,7 @@ impl<H: Host> Worker<H> {
 
     /// Ends a turn: log lines leave, and the turn is counted.
     pub fn flush_log(&mut self) {
-        if let Some(access_log) = &mut self.access_log {
+        if let Some(access_log) = &mut self.observers.access_log {
             self.counters.log_lines_lost.add(access_log.flush());
         }
         self.counters.turns.add(1);
@@ -295,7 +330,7 @@ impl<H: Host> Worker<H> {
             });
         }
         self.guarded(None, Worker::close_idle);
-        if let Some(access_log) = &mut self.access_log {
+        if let Some(access_log) = &mut self.observers.access_log {
             access_log.flush();
         }
     }
@@ -307,17 +342,17 @@ impl<H: Host> Worker<H> {
 
     /// Whether it was stopped.
     pub fn is_stopping(&self) -> bool {
-        self.stopping
+        self.lifecycle.stopping
     }
 
     /// Whether it drains.
     pub fn is_draining(&self) -> bool {
-        self.draining
+        self.lifecycle.draining
     }
 
     /// Whether it has drained.
     pub fn is_drained(&self) -> bool {
-        self.draining && self.clients.len() == 0
+        self.lifecycle.draining && self.clients.len() == 0
     }
 
     fn tick(&mut self) {
@@ -391,8 +426,8 @@ impl<H: Host> Worker<H> {
 
     /// Handles the queued commands of control plane and agent, up to the first one for the program around the worker.
     pub fn handle_commands(&mut self) {
-        while self.shell_commands.is_empty()
-            && let Ok(command) = self.commands.try_recv()
+        while self.inbox.shell_commands.is_empty()
+            && let Ok(command) = self.inbox.commands.try_recv()
         {
             // A panic in one command must not keep the worker from the next.
             self.guarded(None, |worker| worker.handle_command(command));
@@ -401,13 +436,13 @@ impl<H: Host> Worker<H> {
 
     /// The next command to the program around the worker; after it, [`Worker::handle_commands`] takes the next ones.
     pub fn take_shell_command(&mut self) -> Option<H::Command> {
-        self.shell_commands.pop_front()
+        self.inbox.shell_commands.pop_front()
     }
 
     /// All commands to the program around the worker that are left; the worker ends.
     pub fn take_last_shell_commands(&mut self) -> Vec<H::Command> {
-        let mut all: Vec<H::Command> = self.shell_commands.drain(..).collect();
-        while let Ok(command) = self.commands.try_recv() {
+        let mut all: Vec<H::Command> = self.inbox.shell_commands.drain(..).collect();
+        while let Ok(command) = self.inbox.commands.try_recv() {
             if let Command::Shell(command) = command {
                 all.push(command);
             }
@@ -424,20 +459,20 @@ impl<H: Host> Worker<H> {
             Command::Listeners { add, remove } => self.change_listeners(add, &remove),
             Command::Settings(settings) => self.use_settings(settings),
             Command::Drain => self.drain(),
-            Command::Stop => self.stopping = true,
+            Command::Stop => self.lifecycle.stopping = true,
             Command::Cluster(instruction) => self.take_instruction(instruction),
-            Command::Shell(command) => self.shell_commands.push_back(command),
+            Command::Shell(command) => self.inbox.shell_commands.push_back(command),
         }
     }
 
     pub(crate) fn drain(&mut self) {
-        if matches!(self.passing, Passing::Sweeping | Passing::Swept) {
+        if matches!(self.lifecycle.passing, Passing::Sweeping | Passing::Swept) {
             return; // everything goes to the new process
         }
         let names: Vec<String> =
-            self.listeners.iter().flatten().map(|listener| listener.name.clone()).collect();
+            self.listening.sockets.iter().flatten().map(|listener| listener.name.clone()).collect();
         self.change_listeners(Vec::new(), &names);
-        self.draining = true;
+        self.lifecycle.draining = true;
         for key in self.clients.keys() {
             if let Some(client) = self.clients.get_mut(key) {
                 client.readable = true; // its first event may not have arrived yet
@@ -474,8 +509,8 @@ impl<H: Host> Worker<H> {
     }
 
     fn fire_timers(&mut self) {
-        let mut due = std::mem::take(&mut self.due);
-        self.wheel.due(self.now, &mut due);
+        let mut due = std::mem::take(&mut self.deadlines.due);
+        self.deadlines.wheel.due(self.now, &mut due);
         for key in due.drain(..) {
             let Some(client) = self.clients.get_mut(key) else { continue };
             if client.scheduled_for > self.now {
@@ -494,14 +529,14 @@ impl<H: Host> Worker<H> {
                 self.schedule(key);
             }
         }
-        self.due = due;
+        self.deadlines.due = due;
     }
 
     /// Schedules the connection in the timer wheel, unless it is scheduled early enough.
     pub(crate) fn schedule(&mut self, key: Key) {
         if let Some(client) = self.clients.get_mut(key) {
             client.scheduled_for =
-                self.wheel.schedule(key, client.connection.deadline(), client.scheduled_for);
+                self.deadlines.wheel.schedule(key, client.connection.deadline(), client.scheduled_for);
         }
     }
 
@@ -519,12 +554,12 @@ impl<H: Host> Worker<H> {
             host: &self.host,
             snapshot: &current.snapshot,
             current,
-            draining: self.draining,
-            logs: self.access_log.as_ref().map(|log| log.logged_headers()),
+            draining: self.lifecycle.draining,
+            logs: self.observers.access_log.as_ref().map(|log| log.logged_headers()),
             now: self.now,
             sessions: &self.shared.sessions,
             counters: &self.counters,
-            audit: self.audit.as_deref_mut(),
+            audit: self.observers.audit.as_deref_mut(),
             crowd: Crowd {
                 shared: &self.shared,
                 connections_max: self.settings.connections_max,
@@ -564,12 +599,12 @@ impl<H: Host> Worker<H> {
     }
 
     pub(crate) fn set_passing(&mut self, passing: Passing) {
-        self.passing = passing;
+        self.lifecycle.passing = passing;
     }
 
     /// Whether room of connections that have only moved to another process is not free yet.
     pub(crate) fn is_sweeping(&self) -> bool {
-        self.passing == Passing::Sweeping
+        self.lifecycle.passing == Passing::Sweeping
     }
 
     /// Index of a generation by its number.

@@ -83,7 +83,7 @@ impl<H: Host> Worker<H> {
         let mut recovering = Vec::new();
         for (bucket, of) in ready {
             // A bucket already in a handoff stays on hold.
-            if !cluster.freezing.contains_key(&bucket) {
+            if !cluster.handoffs.freezing.contains_key(&bucket) {
                 cluster.gate.release(bucket);
             }
             recovering.extend(of);
@@ -130,7 +130,7 @@ impl<H: Host> Worker<H> {
         self.host.reached(&self.counters, "resume", Some(client.slot.flow().remote));
         let Some((mut connection, leg)) = self.restore(id, state, &client.facts) else { return false };
         let Some(cluster) = &self.cluster else { return false };
-        let counted = cluster.census.count(bucket);
+        let counted = cluster.figures.census.count(bucket);
         let Some(ActivatedLeg { facts, received, ended, acked, has_position, slot, socket }) = legs.0.take()
         else {
             return false;
@@ -180,12 +180,12 @@ impl<H: Host> Worker<H> {
             host: &self.host,
             snapshot: &current.snapshot,
             current,
-            draining: self.draining,
-            logs: self.access_log.as_ref().map(|log| log.logged_headers()),
+            draining: self.lifecycle.draining,
+            logs: self.observers.access_log.as_ref().map(|log| log.logged_headers()),
             now: self.now,
             sessions: &self.shared.sessions,
             counters: &self.counters,
-            audit: self.audit.as_deref_mut(),
+            audit: self.observers.audit.as_deref_mut(),
             crowd: Crowd {
                 shared: &self.shared,
                 connections_max: self.settings.connections_max,
@@ -242,7 +242,7 @@ impl<H: Host> Worker<H> {
         if let Some(leg) = leg {
             self.attach_server(key, server, &leg, stands.acked);
         }
-        if let (Some(audit), Some(client)) = (&self.audit, self.clients.get_mut(key)) {
+        if let (Some(audit), Some(client)) = (&self.observers.audit, self.clients.get_mut(key)) {
             feed_continuation(&**audit, &client.connection, self.host.wall_clock_ns());
         }
         self.perform(key);
@@ -273,10 +273,14 @@ impl<H: Host> Worker<H> {
 
     fn log_unknown_config(&mut self) {
         let Some(cluster) = &mut self.cluster else { return };
-        if cluster.unknown_config_logged_at.is_some_and(|at| self.now.since(at) < CONFIG_WARNINGS_EVERY) {
+        if cluster
+            .failovers
+            .unknown_config_logged_at
+            .is_some_and(|at| self.now.since(at) < CONFIG_WARNINGS_EVERY)
+        {
             return;
         }
-        cluster.unknown_config_logged_at = Some(self.now);
+        cluster.failovers.unknown_config_logged_at = Some(self.now);
         self.host.log(LogEvent::ConfigurationUnknown);
     }
 
@@ -287,7 +291,7 @@ impl<H: Host> Worker<H> {
         client.readable = true;
         let fd = client.descriptor();
         if let (Some(cluster), Some(replicated_state)) = (&mut self.cluster, &client.replicated_state) {
-            cluster.note_slot(replicated_state.leg.slot.index(), key);
+            cluster.index.note_slot(replicated_state.leg.slot.index(), key);
         }
         self.register(fd, Source::Client(key)).is_ok()
     }
@@ -346,7 +350,7 @@ impl<H: Host> Worker<H> {
             return;
         }
         if let Some(cluster) = &mut self.cluster {
-            cluster.note_slot(slot, key);
+            cluster.index.note_slot(slot, key);
         }
         self.note_bound(key);
         let index = leg.route.server;
@@ -388,7 +392,7 @@ fn send_first_acks<H: Host>(
         let died =
             matches!(cluster.role(connection.bucket), Role::Owner { begin: OwnershipStart::Failover, .. });
         // else the bucket on hold drops the retransmission
-        let stays = !cluster.freezing.contains_key(&connection.bucket);
+        let stays = !cluster.handoffs.freezing.contains_key(&connection.bucket);
         let notifies = died && stays && silent >= LONG_SILENCE;
         for (number, (leg, active)) in connection.probed.iter().zip(connection.legs()).enumerate() {
             if let Some(lost) = leg.lost_segments() {
@@ -396,7 +400,14 @@ fn send_first_acks<H: Host>(
                 let was_notified = notifies && lost.notify_peer(cluster, socket, 0);
                 notified += u64::from(was_notified);
                 let (slot, is_client) = (active.slot.index(), number == 0);
-                cluster.loss_notices.push(LossNotice::new(lost, slot, socket, is_client, was_notified, now));
+                cluster.failovers.loss_notices.push(LossNotice::new(
+                    lost,
+                    slot,
+                    socket,
+                    is_client,
+                    was_notified,
+                    now,
+                ));
             }
             if leg.room() < SMALL_BUFFER {
                 leg.ask(cluster, now_ms);

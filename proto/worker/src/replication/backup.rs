@@ -2,6 +2,7 @@
 //! processed.
 
 use super::Cluster;
+use super::replicas::DROP_AFTER;
 use crate::cluster_settings::difference;
 use crate::host::{Channel, Channels, Gate, Host, Poll};
 use crate::instruction::Instruction;
@@ -15,14 +16,11 @@ use evergate_membership::{Bucket, Incarnation, NodeId, Role, Term};
 use evergate_replication::{
     Announced, Answer, FRAME_VERSION, Frame, LegFacts, ReplicaError, SessionNews, WireError,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 
 /// Interval of the warning about refused channels.
 const REFUSAL_WARNINGS_EVERY: Micros = Micros::from_ms(10_000);
-
-/// How long frames of the former owner may arrive after this node dropped a bucket. Overloaded machines send them late.
-const DROP_AFTER: Micros = Micros::from_ms(10_000);
 
 /// A channel from the owner of some buckets.
 pub(crate) struct Incoming<H: Host> {
@@ -149,7 +147,7 @@ impl<H: Host> Worker<H> {
         // Instructions of the agent come before frames that other nodes sent because of them.
         self.handle_commands();
         let Some(cluster) = &mut self.cluster else { return };
-        let Some(Some(incoming)) = cluster.incoming.get_mut(index) else { return };
+        let Some(Some(incoming)) = cluster.channels.incoming.get_mut(index) else { return };
         let (knew, frames) = (incoming.from, incoming.frames);
         let ended = incoming.channel.receive(ends);
         if incoming.channel.has_more() {
@@ -158,16 +156,16 @@ impl<H: Host> Worker<H> {
         }
         let (mut complete, mut news) = (Vec::new(), Vec::new());
         let result = incoming.take_in(
-            &mut cluster.holder,
+            &mut cluster.replicas.store,
             &cluster.layout,
-            &mut cluster.newest,
+            &mut cluster.channels.newest,
             (&cluster.host, &cluster.gate),
             &mut complete,
             &mut news,
         );
         let result = result.and_then(|()| ended.map_err(IncomingError::from));
         let replaced = matches!(result, Err(IncomingError::Replaced));
-        cluster.work.note_frames(incoming.frames - frames);
+        cluster.figures.work.note_frames(incoming.frames - frames);
         let (announcer, worker) = (incoming.announced.sender(), incoming.worker);
         if knew.is_none() && incoming.from.is_some() && !replaced {
             // Frames of an earlier channel of the same worker precede the first frame of this one. An earlier
@@ -175,7 +173,9 @@ impl<H: Host> Worker<H> {
             let node = |announced: &Announced| announced.sender().map(|(node, _)| node);
             let from = announcer.map(|(node, _)| node);
             let same = |other: &Incoming<H>| node(&other.announced) == from && other.worker == worker;
-            for (_, slot) in cluster.incoming.iter_mut().enumerate().filter(|(other, _)| *other != index) {
+            for (_, slot) in
+                cluster.channels.incoming.iter_mut().enumerate().filter(|(other, _)| *other != index)
+            {
                 slot.take_if(|other| same(other));
             }
         }
@@ -192,17 +192,21 @@ impl<H: Host> Worker<H> {
     /// again.
     fn end_incoming(&mut self, index: usize, error: &IncomingError) {
         let Some(cluster) = &mut self.cluster else { return };
-        let Some(incoming) = cluster.incoming.get_mut(index).and_then(Option::take) else { return };
+        let Some(incoming) = cluster.channels.incoming.get_mut(index).and_then(Option::take) else { return };
         // Frames that a node sent before this node took its buckets may be read afterwards.
         let late = matches!(error, IncomingError::Replica(_))
-            && cluster.taken_at.is_some_and(|at| self.now.since(at) <= DROP_AFTER);
+            && cluster.failovers.taken_at.is_some_and(|at| self.now.since(at) <= DROP_AFTER);
         let ended = late || matches!(error, IncomingError::Replaced | IncomingError::Channel(_));
         match incoming.from {
             _ if ended => {}
             Some(node) => self.host.log(LogEvent::ChannelInvalid { node, why: error.to_string() }),
             // The node has the cluster's key, and retries continually.
-            None if cluster.refused_at.is_none_or(|at| self.now.since(at) > REFUSAL_WARNINGS_EVERY) => {
-                cluster.refused_at = Some(self.now);
+            None if cluster
+                .channels
+                .refused_at
+                .is_none_or(|at| self.now.since(at) > REFUSAL_WARNINGS_EVERY) =>
+            {
+                cluster.channels.refused_at = Some(self.now);
                 self.host.log(LogEvent::ChannelRefused { why: error.to_string() });
             }
             None => {}
@@ -226,7 +230,7 @@ impl<H: Host> Worker<H> {
             Instruction::Failover(round) => self.fail_over(&round),
             Instruction::Keep(frozen) => {
                 if let Some(cluster) = &mut self.cluster {
-                    cluster.frozen_elsewhere.entry(frozen.bucket).or_default().push(frozen);
+                    cluster.handoffs.frozen_elsewhere.entry(frozen.bucket).or_default().push(frozen);
                 }
             }
             Instruction::Void => self.void(),
@@ -236,24 +240,20 @@ impl<H: Host> Worker<H> {
     /// Drops all cluster state after this node lost its membership: its buckets are served elsewhere, or lost.
     fn void(&mut self) {
         if let Some(cluster) = &mut self.cluster {
-            for bucket in
-                (0..evergate_membership::BUCKETS).map(Bucket).filter(|bucket| cluster.is_pending(*bucket))
+            for bucket in (0..evergate_membership::BUCKETS)
+                .map(Bucket)
+                .filter(|bucket| cluster.failovers.is_pending(*bucket))
             {
                 cluster.set_pending(bucket, false);
             }
-            cluster.holder.clear();
-            cluster.complete.clear();
-            cluster.unreported.clear();
-            cluster.arriving.clear();
-            cluster.forgetting.clear();
-            cluster.closing.clear();
-            cluster.freezing.clear();
-            cluster.frozen.clear();
-            cluster.frozen_elsewhere.clear();
-            cluster.named.clear();
+            cluster.replicas.clear();
+            cluster.failovers.unreported.clear();
+            cluster.failovers.arriving.clear();
+            cluster.handoffs.clear();
+            cluster.channels.named.clear();
             cluster.roles.fill(Role::NOTHING);
-            cluster.outgoing.clear();
-            cluster.incoming.clear();
+            cluster.channels.outgoing.clear();
+            cluster.channels.incoming.clear();
             cluster.drop_endings(None);
         }
         for key in self.clients.keys() {
@@ -394,36 +394,14 @@ impl<H: Host> Incoming<H> {
 impl<H: Host> Cluster<H> {
     /// One worker of the owner has sent its full state of a bucket. The replica is complete when all workers have.
     fn note_complete(&mut self, bucket: Bucket, term: Term, worker: u16) {
-        let older = self.complete.get(&bucket).is_some_and(|(known, _)| term < *known);
-        if older || !self.holder.counts(bucket, term) {
-            return; // from a cancelled transfer
-        }
-        let (known, workers) = self.complete.entry(bucket).or_insert_with(|| (term, BTreeSet::new()));
-        if *known != term {
-            *known = term;
-            workers.clear();
-        }
-        workers.insert(worker);
-        if workers.len() >= self.layout.workers {
-            self.complete.remove(&bucket);
+        if self.replicas.note_complete(bucket, term, worker, self.layout.workers) {
             self.report(Report::Complete { bucket, term });
         }
     }
 
-    /// Removes state that was dropped long enough ago.
-    pub(super) fn drop_late(&mut self, now: Micros) {
-        let holder = &mut self.holder;
-        self.forgetting.retain(|bucket, at| {
-            if *at <= now {
-                holder.drop_all(*bucket);
-            }
-            *at > now
-        });
-    }
-
     /// Answers go out once a turn.
     pub(crate) fn answer(&mut self) {
-        for slot in &mut self.incoming {
+        for slot in &mut self.channels.incoming {
             if let Some(incoming) = slot
                 && incoming.answer().is_err()
             {
@@ -436,11 +414,10 @@ impl<H: Host> Cluster<H> {
     pub(super) fn change_replicas(&mut self, bucket: Bucket, role: Role, now: Micros) {
         match role {
             Role::Outside { since: first, .. } | Role::Backup { term: first, in_sync: false, .. } => {
-                self.holder.forget(bucket, first);
-                self.forgetting.insert(bucket, now + DROP_AFTER);
+                self.replicas.forget(bucket, first, now);
             }
             Role::Owner { term, begin: evergate_membership::OwnershipStart::Empty, .. } => {
-                self.holder.recover(bucket, term);
+                self.replicas.store.recover(bucket, term);
             }
             Role::Backup { .. } | Role::Owner { .. } => {}
         }

@@ -67,10 +67,10 @@ impl<H: Host> Worker<H> {
         let Some(cluster) = &mut self.cluster else { return };
         let since_ns = cluster.gate.now_ns();
         let worker = cluster.worker;
-        cluster.taken_at = Some(self.now);
+        cluster.failovers.taken_at = Some(self.now);
         // From here on these buckets wait for this failover.
         for (bucket, _) in &round.buckets {
-            cluster.arriving.remove(bucket);
+            cluster.failovers.arriving.remove(bucket);
         }
         let mine = round.buckets.iter().filter(|(bucket, _)| cluster.worker_of(*bucket) == worker);
         let mine: Vec<_> = mine.copied().collect();
@@ -85,7 +85,7 @@ impl<H: Host> Worker<H> {
         let buckets: Vec<Bucket> = mine.iter().map(|(bucket, _)| *bucket).collect();
         let failover = Failover::new((began, since_ns), round.silent, resumed, &buckets, active, idle);
         if let Some(cluster) = &mut self.cluster {
-            cluster.waiting.push(failover);
+            cluster.failovers.waiting.push(failover);
         }
         self.poll_failovers();
         // Of the other buckets this worker has no replicas, but connections it accepted meanwhile: a replica is
@@ -102,7 +102,7 @@ impl<H: Host> Worker<H> {
         let Some(cluster) = &mut self.cluster else { return };
         let (counters, pulse) = (&self.counters, &self.pulse);
         for (bucket, term) in mine {
-            let held = catch_panic(counters, || cluster.holder.recover(*bucket, *term));
+            let held = catch_panic(counters, || cluster.replicas.store.recover(*bucket, *term));
             let mut idle = Vec::new();
             for Recovered { connection, idle: is_idle, held } in held.into_iter().flatten() {
                 pulse.beat();
@@ -195,7 +195,7 @@ impl<H: Host> Worker<H> {
         }
         // From here on, incoming segments are diverted to `early_segments`.
         cluster.read_early_segments_of(&flow);
-        let earlier = cluster.early.take(&flow);
+        let earlier = cluster.failovers.early.take(&flow);
         if let (Some(client), Some(position)) = (take.legs.first_mut(), earlier.position)
             && client.follows(&position)
         {
@@ -206,7 +206,7 @@ impl<H: Host> Worker<H> {
         }
         if let Some(client) = take.legs.first() {
             cluster.read_early_segments_of(&flow);
-            let later = cluster.early.take(&flow).pieces;
+            let later = cluster.failovers.early.take(&flow).pieces;
             client.enqueue_recv(earlier.pieces.into_iter().chain(later).collect());
         }
         activate(cluster, &self.counters, take)
@@ -311,10 +311,11 @@ impl<H: Host> Cluster<H> {
     /// Counts a replicated connection that is lost, and logs a warning now and then.
     fn log_lost(&mut self, counters: &Counters, reason: &'static str, error: io::Error, now_ms: u64) {
         counters.reason(reason);
-        if self.lost_logged_ms.is_some_and(|at| now_ms.saturating_sub(at) < LOST_WARNINGS_EVERY_MS) {
+        if self.failovers.lost_logged_ms.is_some_and(|at| now_ms.saturating_sub(at) < LOST_WARNINGS_EVERY_MS)
+        {
             return;
         }
-        self.lost_logged_ms = Some(now_ms);
+        self.failovers.lost_logged_ms = Some(now_ms);
         self.host.log(LogEvent::ConnectionsLost { reason, error });
     }
 }

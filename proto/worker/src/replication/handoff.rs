@@ -41,9 +41,9 @@ impl<H: Host> Worker<H> {
             Role::Owner { term, freeze_for: Some(freeze), .. } => Some((freeze, term)),
             _ => None,
         };
-        let before = cluster.freezing.remove(&bucket);
-        let frozen = cluster.frozen.remove(&bucket);
-        let closing = cluster.closing.remove(&bucket);
+        let before = cluster.handoffs.freezing.remove(&bucket);
+        let frozen = cluster.handoffs.frozen.remove(&bucket);
+        let closing = cluster.handoffs.closing.remove(&bucket);
         if let Some((freeze, term)) = wanted {
             if before.is_some() {
                 cluster.freeze(bucket, (freeze, term));
@@ -53,7 +53,7 @@ impl<H: Host> Worker<H> {
                 cluster.close(bucket, Closing { freeze, term, since, idle_closed });
             }
             if frozen && before == wanted {
-                cluster.frozen.insert(bucket); // already reported: the next owner may resume at any moment
+                cluster.handoffs.frozen.insert(bucket); // already reported: the next owner may resume at any moment
             }
             return;
         }
@@ -61,7 +61,7 @@ impl<H: Host> Worker<H> {
             // Also when the bucket has returned meanwhile, and this worker closed it late.
             cluster.gate.open(bucket);
         }
-        let elsewhere = cluster.frozen_elsewhere.remove(&bucket).unwrap_or_default();
+        let elsewhere = cluster.handoffs.frozen_elsewhere.remove(&bucket).unwrap_or_default();
         match (role, before.or(closing.map(|closing| (closing.freeze, closing.term)))) {
             (Role::Owner { .. }, Some(_)) => {
                 // The handoff was cancelled: its connections continue.
@@ -70,7 +70,7 @@ impl<H: Host> Worker<H> {
                 for key in self.connections_of(bucket) {
                     self.mark_pending(key);
                     if let Some(cluster) = &mut self.cluster {
-                        cluster.thawed.push(key);
+                        cluster.handoffs.thawed.push(key);
                     }
                 }
             }
@@ -85,11 +85,11 @@ impl<H: Host> Worker<H> {
 
     /// Handles the events that connections of cancelled handoffs have received meanwhile.
     pub(crate) fn resume_thawed(&mut self) {
-        let thawed = self.cluster.as_mut().map(|cluster| std::mem::take(&mut cluster.thawed));
+        let thawed = self.cluster.as_mut().map(|cluster| std::mem::take(&mut cluster.handoffs.thawed));
         for key in thawed.into_iter().flatten() {
             self.guarded(Some(Source::Client(key)), |worker| {
                 worker.check_server(key);
-                if worker.draining {
+                if worker.lifecycle.draining {
                     worker.drain_client(key);
                 }
             });
@@ -107,7 +107,7 @@ impl<H: Host> Worker<H> {
         let mine = self.whole_of(bucket);
         let Some(cluster) = &mut self.cluster else { return };
         for frame in others.flat_map(|frozen| frozen.frames.iter().cloned()).chain(mine) {
-            cluster.holder.keep(term, frame);
+            cluster.replicas.store.keep(term, frame);
         }
     }
 
@@ -124,19 +124,20 @@ impl<H: Host> Worker<H> {
 
     /// Whether the connection must not be touched.
     pub(crate) fn is_frozen(&self, key: Key) -> bool {
-        let Some(cluster) = self.cluster.as_ref().filter(|cluster| !cluster.freezing.is_empty()) else {
+        let Some(cluster) = self.cluster.as_ref().filter(|cluster| !cluster.handoffs.freezing.is_empty())
+        else {
             return false;
         };
         let replicated_state = self.clients.get(key).and_then(|client| client.replicated_state.as_ref());
         replicated_state
-            .is_some_and(|replicated_state| cluster.freezing.contains_key(&replicated_state.bucket))
+            .is_some_and(|replicated_state| cluster.handoffs.freezing.contains_key(&replicated_state.bucket))
     }
 
     /// Closes idle server connections of buckets that are to move, while their FIN or RST can still leave. The next
     /// owner has no state of them, and the server would keep them until its own timeout.
     fn close_idle_of_closing(&mut self) {
         let Some(cluster) = &mut self.cluster else { return };
-        let open = cluster.closing.iter_mut().filter(|(_, closing)| !closing.idle_closed);
+        let open = cluster.handoffs.closing.iter_mut().filter(|(_, closing)| !closing.idle_closed);
         let idle_closed = open.map(|(bucket, closing)| {
             closing.idle_closed = true;
             *bucket
@@ -151,10 +152,12 @@ impl<H: Host> Worker<H> {
     fn freeze_closed(&mut self) {
         let now = self.now;
         self.close_idle_of_closing();
-        let Some(cluster) = self.cluster.as_mut().filter(|cluster| !cluster.closing.is_empty()) else {
+        let Some(cluster) = self.cluster.as_mut().filter(|cluster| !cluster.handoffs.closing.is_empty())
+        else {
             return;
         };
         let ready: Vec<_> = cluster
+            .handoffs
             .closing
             .iter()
             .filter(|(bucket, closing)| {
@@ -172,7 +175,7 @@ impl<H: Host> Worker<H> {
                 self.replicate_all(key); // entries that wait for more
             }
             let Some(cluster) = &mut self.cluster else { return };
-            cluster.closing.remove(&bucket);
+            cluster.handoffs.closing.remove(&bucket);
             cluster.freeze(bucket, (freeze, term));
         }
     }
@@ -181,14 +184,15 @@ impl<H: Host> Worker<H> {
     pub(crate) fn report_frozen(&mut self) {
         self.freeze_closed();
         // Repeated when more buckets froze meanwhile.
-        while self.cluster.as_mut().is_some_and(|cluster| std::mem::take(&mut cluster.unaccepted)) {
+        while self.cluster.as_mut().is_some_and(|cluster| std::mem::take(&mut cluster.handoffs.unaccepted)) {
             // On hold nothing more arrives, and the next owner has no state of these connections.
             self.empty_queues();
         }
-        let Some(cluster) = self.cluster.as_ref().filter(|cluster| !cluster.freezing.is_empty()) else {
+        let Some(cluster) = self.cluster.as_ref().filter(|cluster| !cluster.handoffs.freezing.is_empty())
+        else {
             return;
         };
-        let freezing = cluster.freezing.clone();
+        let freezing = cluster.handoffs.freezing.clone();
         for (bucket, (freeze, term)) in freezing {
             // No entry covers connections that ended, or the end of a replica's full state.
             if self.cluster.as_ref().is_some_and(|cluster| !cluster.has_received_all(bucket)) {
@@ -198,11 +202,11 @@ impl<H: Host> Worker<H> {
             let to = MemberSet::of(freeze.to);
             let quiet = keys.iter().filter_map(|key| self.clients.get(*key)?.replicated_state.as_ref());
             let held = quiet.into_iter().all(|replicated_state| replicated_state.is_replicated_by(to));
-            if !held || self.cluster.as_ref().is_some_and(|cluster| cluster.is_pending(bucket)) {
+            if !held || self.cluster.as_ref().is_some_and(|cluster| cluster.failovers.is_pending(bucket)) {
                 continue;
             }
             let Some(cluster) = &mut self.cluster else { return };
-            if !cluster.frozen.insert(bucket) {
+            if !cluster.handoffs.frozen.insert(bucket) {
                 continue;
             }
             let elsewhere = !cluster.holds_replicas_of(bucket);
@@ -217,7 +221,7 @@ impl<H: Host> Worker<H> {
 impl<H: Host> Cluster<H> {
     /// Stops answering new SYNs of the bucket.
     fn close(&mut self, bucket: Bucket, closing: Closing) {
-        self.closing.insert(bucket, closing);
+        self.handoffs.closing.insert(bucket, closing);
         self.gate.close(bucket);
     }
 
@@ -229,9 +233,9 @@ impl<H: Host> Cluster<H> {
 
     /// Puts the bucket on hold: nothing of it arrives or is touched any more.
     fn freeze(&mut self, bucket: Bucket, wanted: (HandoffId, Term)) {
-        self.company.hurry(Urgency::Full); // all frames of the bucket must leave
-        self.freezing.insert(bucket, wanted);
-        self.unaccepted = true;
+        self.batcher.hurry(Urgency::Full); // all frames of the bucket must leave
+        self.handoffs.freezing.insert(bucket, wanted);
+        self.handoffs.unaccepted = true;
         self.gate.hold(bucket);
     }
 
@@ -244,8 +248,8 @@ impl<H: Host> Cluster<H> {
     /// node invalid.
     fn has_received_all(&self, bucket: Bucket) -> bool {
         let Role::Owner { required, .. } = self.role(bucket) else { return false };
-        let channel = |node| self.outgoing.get(&(node, self.worker_of(bucket)));
-        let mut channels = self.outgoing.values().filter(|outgoing| outgoing.follows(bucket));
+        let channel = |node| self.channels.outgoing.get(&(node, self.worker_of(bucket)));
+        let mut channels = self.channels.outgoing.values().filter(|outgoing| outgoing.follows(bucket));
         required.iter().all(|node| channel(node).is_some_and(|outgoing| outgoing.follows(bucket)))
             && channels.all(|outgoing| outgoing.has_answered(bucket))
     }

@@ -25,7 +25,7 @@ pub struct LegInUse {
 impl<H: Host> Worker<H> {
     /// Replicas of other nodes' connections; `None` without a cluster.
     pub fn replicas(&self) -> Option<&ReplicaStore> {
-        self.cluster.as_ref().map(|cluster| &cluster.holder)
+        self.cluster.as_ref().map(|cluster| &cluster.replicas.store)
     }
 
     /// The connection that uses the leg between these ends; `None` for a pooled or unknown one.
@@ -51,18 +51,18 @@ impl<H: Host> Worker<H> {
             Role::Owner { required, .. } => required,
             _ => MemberSet::EMPTY,
         };
-        let named = cluster.named.iter().filter(|(of, _)| *of == bucket).map(|(_, node)| *node);
+        let named = cluster.channels.named.iter().filter(|(of, _)| *of == bucket).map(|(_, node)| *node);
         named.fold(required, MemberSet::with)
     }
 
     /// Whether connections of the bucket come from another node and do not all resume yet.
     pub fn is_recovering(&self, bucket: Bucket) -> bool {
-        self.cluster.as_ref().is_some_and(|cluster| cluster.is_pending(bucket))
+        self.cluster.as_ref().is_some_and(|cluster| cluster.failovers.is_pending(bucket))
     }
 
     /// Connections of other nodes that have resumed here so far.
     pub fn resumed(&self) -> u64 {
-        let unfinished = self.cluster.iter().flat_map(|cluster| &cluster.waiting);
+        let unfinished = self.cluster.iter().flat_map(|cluster| &cluster.failovers.waiting);
         let unfinished: usize = unfinished.map(|failover| failover.resumed.connections).sum();
         self.counters.resumed.get() + unfinished as u64
     }
@@ -74,20 +74,20 @@ impl<H: Host> Worker<H> {
             .iter_mut()
             .map(|client| client.connection.down().len() + client.connection.up().len())
             .sum();
-        let frames = self.cluster.iter().flat_map(|cluster| cluster.outgoing.values());
+        let frames = self.cluster.iter().flat_map(|cluster| cluster.channels.outgoing.values());
         outlets + frames.map(|outgoing| outgoing.feed.unsent().len()).sum::<usize>()
     }
 
     /// Whether frames wait for further ones.
     pub fn has_waiting_frames(&self) -> bool {
-        self.cluster.as_ref().is_some_and(|cluster| cluster.company.is_waiting())
+        self.cluster.as_ref().is_some_and(|cluster| cluster.batcher.is_waiting())
     }
 
     /// Panics when an invariant is broken that holds between two turns.
     pub fn check_invariants(&self) {
         let Some(cluster) = &self.cluster else { return };
-        cluster.holder.check_invariants();
-        cluster.holder.check_states();
+        cluster.replicas.store.check_invariants();
+        cluster.replicas.store.check_states();
         for (_, client) in self.clients.iter() {
             if let Some(replication) = &client.replicated_state {
                 replication.fold.check_invariants();
@@ -132,13 +132,13 @@ impl<H: Host> Cluster<H> {
         let mut text = format!(
             "    pooled {} frozen {:?} freezing {:?} closing {:?} arriving {:?} named {:?}\n",
             upstreams.iter().filter(|(_, upstream)| upstream.owner.is_none()).count(),
-            self.frozen,
-            self.freezing.keys().collect::<Vec<_>>(),
-            self.closing.keys().collect::<Vec<_>>(),
-            self.arriving,
-            self.named,
+            self.handoffs.frozen,
+            self.handoffs.freezing.keys().collect::<Vec<_>>(),
+            self.handoffs.closing.keys().collect::<Vec<_>>(),
+            self.failovers.arriving,
+            self.channels.named,
         );
-        for ((node, _), outgoing) in &self.outgoing {
+        for ((node, _), outgoing) in &self.channels.outgoing {
             let (sent, lag) = (outgoing.feed.frames(), outgoing.feed.lag());
             let unsent = outgoing.feed.unsent().len();
             text += &format!(
@@ -146,10 +146,10 @@ impl<H: Host> Cluster<H> {
                 outgoing.connecting
             );
         }
-        for (key, held) in self.holder.iter() {
+        for (key, held) in self.replicas.store.iter() {
             text += &format!("    holds {key:?} of {:?}\n", held.term);
         }
-        for failover in &self.waiting {
+        for failover in &self.failovers.waiting {
             let left = failover.left.iter().map(|of| of.values().map(Vec::len).sum::<usize>());
             text += &format!(
                 "    recovers: probing {} left {:?}\n",

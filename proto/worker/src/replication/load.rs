@@ -86,13 +86,13 @@ impl<H: Host> Worker<H> {
     pub(crate) fn note_turn(&mut self, before: Option<Before>) {
         let (Some(before), Some(cluster)) = (before, &mut self.cluster) else { return };
         let more = cost(&self.counters).saturating_sub(before.cost);
-        cluster.work.add(before.bucket, more + TURN_US);
+        cluster.figures.work.add(before.bucket, more + TURN_US);
     }
 
     /// Reports the costs to the agent, about once a second.
     pub(crate) fn report_work(&mut self) {
         let Some(cluster) = &mut self.cluster else { return };
-        let work = cluster.work.take(self.counters.cpu_ns.get());
+        let work = cluster.figures.work.take(self.counters.cpu_ns.get());
         if !work.is_empty() {
             cluster.report(Report::Worked(work));
         }

@@ -71,26 +71,26 @@ impl<H: Host> Worker<H> {
     pub(super) fn send_due_notices(&mut self) {
         let now = self.now;
         let Some(cluster) = &mut self.cluster else { return };
-        if cluster.loss_notices.iter().all(|peer| peer.is_due(now) == Some(false)) {
+        if cluster.failovers.loss_notices.iter().all(|peer| peer.is_due(now) == Some(false)) {
             return;
         }
-        let mut all = std::mem::take(&mut cluster.loss_notices);
+        let mut all = std::mem::take(&mut cluster.failovers.loss_notices);
         all.retain_mut(|peer| match peer.is_due(now) {
             Some(true) => self.send_to_peer(peer).is_some() && peer.is_due(now).is_some(),
             Some(false) => true,
             None => false,
         });
         if let Some(cluster) = &mut self.cluster {
-            cluster.loss_notices.append(&mut all);
+            cluster.failovers.loss_notices.append(&mut all);
         }
     }
 
     /// Sends a notice to the peer; `None` where it is no longer needed.
     fn send_to_peer(&self, peer: &mut LossNotice) -> Option<()> {
         let cluster = self.cluster.as_ref()?;
-        let client = self.clients.get(cluster.of_slot(peer.slot)?)?;
+        let client = self.clients.get(cluster.index.of_slot(peer.slot)?)?;
         let replicated_state = client.replicated_state.as_ref()?;
-        if cluster.freezing.contains_key(&replicated_state.bucket) {
+        if cluster.handoffs.freezing.contains_key(&replicated_state.bucket) {
             return None; // the bucket on hold drops the retransmission
         }
         let is_it = |slot: &SlotOf<H>| slot.index() == peer.slot && slot.flow() == peer.lost.flow();

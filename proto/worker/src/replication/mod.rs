@@ -25,13 +25,18 @@
 //! The agent (`crate::agent`) decides which node serves which bucket, and sends roles. A worker without a cluster has
 //! none of this.
 
+mod ack_timers;
 mod activate;
 mod backup;
+mod channel_table;
 mod connection;
+mod connection_index;
 mod early_segments;
 mod failover;
+mod failovers;
 mod gated_leg;
 mod handoff;
+mod handoffs;
 mod inspect;
 mod load;
 mod loss_notice;
@@ -40,6 +45,7 @@ mod owner;
 mod placement;
 mod probe;
 mod recovering;
+mod replicas;
 mod replication_listener;
 mod reprotect;
 mod session_ids;
@@ -51,22 +57,26 @@ pub(crate) use connection::ConnectionReplication;
 pub(crate) use gated_leg::GatedLeg;
 pub use inspect::LegInUse;
 
-use crate::host::{Channels, Gate, Host, Poll, Reports, SlotOf};
-use crate::instruction::FrozenConnections;
+use crate::host::{Channels, Gate, Host, Poll, Reports};
 use crate::layout::Layout;
 use crate::report::Report;
 use crate::slab::{Key, Source};
 use crate::worker::Worker;
-use backup::Incoming;
+use ack_timers::AckTimers;
+use channel_table::ChannelTable;
+use connection_index::ConnectionIndex;
 use evergate_base::Micros;
 use evergate_base::net::{Flow, GateEvents};
-use evergate_membership::{Bucket, HandoffId, MemberSet, NodeId, Role, Term};
-use evergate_replication::{Entry, FrameBatcher, ReplicaStore};
-use outgoing::Outgoing;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use evergate_membership::{Bucket, Role};
+use evergate_replication::{Entry, FrameBatcher};
+use failovers::Failovers;
+use handoffs::Handoffs;
+use replicas::Replicas;
+use stats::Figures;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use teardown::Teardowns;
 
 /// How long an ACK owed on a pooled server connection waits, and by how much more, so that several leave together: far
 /// below a server's shortest retransmission time.
@@ -100,93 +110,30 @@ pub struct Joining<H: Host> {
     pub reports: Box<dyn Reports>,
 }
 
-/// One worker's part of the cluster.
+/// One worker's part of the cluster. It has more fields than most types: each but the last eight is a component with a
+/// file of its own.
 pub(crate) struct Cluster<H: Host> {
+    pub(crate) channels: ChannelTable<H>,
+    pub(crate) replicas: Replicas,
+    pub(crate) failovers: Failovers<H>,
+    pub(crate) handoffs: Handoffs,
+    timers: AckTimers,
+    teardowns: Teardowns<H>,
+    index: ConnectionIndex,
+    news: session_ids::News,
+    figures: Figures,
+    /// Frames waiting to leave together.
+    batcher: FrameBatcher,
+    /// Events of the gate that are not handled yet.
+    events: GateEvents,
+    /// Memory for the entries of one call.
+    entries: Vec<Entry>,
+    roles: Vec<Role>,
     host: H,
-    channels: H::Channels,
+    transport: H::Channels,
     pub(crate) gate: H::Gate,
     pub(crate) layout: Arc<Layout>,
     worker: usize,
-    /// When the last warning about an unknown configuration was logged.
-    unknown_config_logged_at: Option<Micros>,
-    /// When the last warning about lost connections was logged, by the steady clock in milliseconds.
-    lost_logged_ms: Option<u64>,
-    roles: Vec<Role>,
-    pub(crate) outgoing: BTreeMap<(NodeId, usize), Outgoing<H>>,
-    /// Channels that broke, and when to connect again.
-    broken: BTreeMap<(NodeId, usize), Micros>,
-    /// When each channel broke last.
-    broken_at: BTreeMap<(NodeId, usize), Micros>,
-    channels_at: Micros,
-    /// When this node's clock is sent to other nodes next.
-    clock_at: Micros,
-    pub(crate) incoming: Vec<Option<Incoming<H>>>,
-    newest: backup::Newest,
-    /// No channels are accepted for a moment.
-    channels_paused: bool,
-    pub(crate) holder: ReplicaStore,
-    /// Unfinished failovers, and nodes that must first receive the state of their buckets.
-    waiting: Vec<reprotect::Failover<H>>,
-    unreported: BTreeMap<(reprotect::Activity, Bucket), (u64, MemberSet)>,
-    /// Buckets newly owned by this node whose failover has not begun: this worker may have replicas of them.
-    arriving: BTreeSet<Bucket>,
-    /// Number of failovers begun, and start of the last one.
-    rounds: u64,
-    taken_at: Option<Micros>,
-    /// Replicas of which some workers of the owner have sent their full state.
-    complete: BTreeMap<Bucket, (Term, BTreeSet<u16>)>,
-    /// Buckets with dropped replicas, and when no frame of them can arrive any more.
-    forgetting: BTreeMap<Bucket, Micros>,
-    /// Replicated connections of each bucket, and some that are gone.
-    by_bucket: Vec<Vec<Key>>,
-    /// The connection of each slot of the gate, by the slot's number.
-    by_slot: Vec<Option<Key>>,
-    /// Connections closed here, oldest first.
-    endings: VecDeque<teardown::Ending<H>>,
-    /// Slots of closed connections whose clients wait for the ACK of their end: its deadline, and the sequence number
-    /// after our own end.
-    final_acks: Vec<(Micros, SlotOf<H>, u32)>,
-    /// Legs with more input to acknowledge.
-    dirty: Vec<(Key, End)>,
-    /// Released server connections, and when each is checked for an owed ACK: the next request may have carried it.
-    pooled: VecDeque<(Micros, Key)>,
-    /// Connections whose entries were acknowledged.
-    acknowledged: Vec<Key>,
-    /// Buckets for which a backup is no longer awaited: output that waited for it continues.
-    unawaited: BTreeSet<Bucket>,
-    /// Peers that may not detect the loss of their segments.
-    loss_notices: Vec<loss_notice::LossNotice>,
-    /// Connections with a timer, by delay (short, medium, long), and the time of each.
-    timed: VecDeque<(Micros, Key)>,
-    timed_later: VecDeque<(Micros, Key)>,
-    timed_at_last: VecDeque<(Micros, Key)>,
-    /// Events of the gate, and input for connections without a socket.
-    events: GateEvents,
-    early: early_segments::EarlySegments,
-    news: session_ids::News,
-    census: stats::Census,
-    /// Frames waiting to leave together.
-    company: FrameBatcher,
-    /// Memory for the entries of one call.
-    entries: Vec<Entry>,
-    /// Buckets that accept no new clients, and are frozen next.
-    closing: BTreeMap<Bucket, handoff::Closing>,
-    /// Buckets being frozen, with the handoff and the term.
-    freezing: BTreeMap<Bucket, (HandoffId, Term)>,
-    /// Buckets that are frozen and reported: the next owner may resume them at any moment.
-    pub(crate) frozen: BTreeSet<Bucket>,
-    /// Connections of buckets whose handoff was cancelled: events may have been missed meanwhile.
-    thawed: Vec<Key>,
-    /// When the last warning about a refused channel was logged.
-    refused_at: Option<Micros>,
-    /// Some buckets froze just now: accepted connections of them are still in the kernel's queues.
-    unaccepted: bool,
-    /// Frozen connections of other workers, for buckets whose replicas this worker has.
-    frozen_elsewhere: BTreeMap<Bucket, Vec<Arc<FrozenConnections>>>,
-    /// Backups reported to the agent as caught up that the role does not list as required yet.
-    named: BTreeSet<(Bucket, NodeId)>,
-    /// CPU costs of the buckets since the last report.
-    work: load::Work,
     reports: Box<dyn Reports>,
 }
 
@@ -196,7 +143,7 @@ impl<H: Host> Worker<H> {
         let events = joining.events;
         let cluster = Cluster::new(self.host.clone(), joining);
         self.poll.add_input(events, Source::Lane.token())?;
-        if let Some(listener) = cluster.channels.listener() {
+        if let Some(listener) = cluster.transport.listener() {
             self.poll.add_input(listener, Source::Channels.token())?;
         }
         self.cluster = Some(Box::new(cluster));
@@ -206,59 +153,26 @@ impl<H: Host> Worker<H> {
 
 impl<H: Host> Cluster<H> {
     fn new(host: H, joining: Joining<H>) -> Cluster<H> {
-        let Joining { gate, channels, layout, worker, reports, .. } = joining;
+        let Joining { gate, channels: transport, layout, worker, reports, .. } = joining;
         Cluster {
+            channels: ChannelTable::default(),
+            replicas: Replicas::default(),
+            failovers: Failovers::default(),
+            handoffs: Handoffs::default(),
+            timers: AckTimers::default(),
+            teardowns: Teardowns::default(),
+            index: ConnectionIndex::default(),
+            news: session_ids::News::default(),
+            figures: Figures::default(),
+            batcher: FrameBatcher::default(),
+            events: GateEvents::default(),
+            entries: Vec::new(),
+            roles: vec![Role::NOTHING; usize::from(evergate_membership::BUCKETS)],
             host,
-            channels,
+            transport,
             gate,
             layout,
             worker,
-            unknown_config_logged_at: None,
-            lost_logged_ms: None,
-            roles: vec![Role::NOTHING; usize::from(evergate_membership::BUCKETS)],
-            outgoing: BTreeMap::new(),
-            broken: BTreeMap::new(),
-            broken_at: BTreeMap::new(),
-            channels_at: Micros(0),
-            clock_at: Micros(0),
-            incoming: Vec::new(),
-            newest: backup::Newest::default(),
-            channels_paused: false,
-            holder: ReplicaStore::default(),
-            waiting: Vec::new(),
-            unreported: BTreeMap::new(),
-            arriving: BTreeSet::new(),
-            rounds: 0,
-            taken_at: None,
-            complete: BTreeMap::new(),
-            forgetting: BTreeMap::new(),
-            by_bucket: vec![Vec::new(); usize::from(evergate_membership::BUCKETS)],
-            by_slot: Vec::new(),
-            loss_notices: Vec::new(),
-            endings: VecDeque::new(),
-            final_acks: Vec::new(),
-            dirty: Vec::new(),
-            pooled: VecDeque::new(),
-            acknowledged: Vec::new(),
-            unawaited: BTreeSet::new(),
-            timed: VecDeque::new(),
-            timed_later: VecDeque::new(),
-            timed_at_last: VecDeque::new(),
-            events: GateEvents::default(),
-            early: early_segments::EarlySegments::default(),
-            news: session_ids::News::default(),
-            census: stats::Census::default(),
-            company: FrameBatcher::default(),
-            entries: Vec::new(),
-            closing: BTreeMap::new(),
-            freezing: BTreeMap::new(),
-            frozen: BTreeSet::new(),
-            thawed: Vec::new(),
-            refused_at: None,
-            unaccepted: false,
-            frozen_elsewhere: BTreeMap::new(),
-            named: BTreeSet::new(),
-            work: load::Work::default(),
             reports,
         }
     }
@@ -316,49 +230,34 @@ impl<H: Host> Cluster<H> {
         usize::from(bucket.0) % self.layout.workers
     }
 
-    fn note_slot(&mut self, slot: u32, key: Key) {
-        let at = slot as usize;
-        if at >= self.by_slot.len() {
-            self.by_slot.resize(at + 1, None);
-        }
-        self.by_slot[at] = Some(key);
-    }
-
-    fn forget_slot(&mut self, slot: u32) {
-        if let Some(place) = self.by_slot.get_mut(slot as usize) {
-            *place = None;
-        }
-    }
-
-    fn of_slot(&self, slot: u32) -> Option<Key> {
-        self.by_slot.get(slot as usize).copied().flatten()
-    }
-
     fn report(&self, report: Report) {
         self.reports.send(report);
     }
 
     /// Milliseconds that the loop may sleep.
     pub(crate) fn wait_ms(&self, now: Micros) -> i32 {
-        let at_once = !self.acknowledged.is_empty() || !self.dirty.is_empty() || self.is_probing();
-        if at_once || !self.unawaited.is_empty() || self.has_idle() || self.has_news() {
+        let idle = self.failovers.is_probing() || self.failovers.has_idle();
+        if self.timers.is_due_now() || idle || self.has_news() {
             0
-        } else if self.company.is_expected() || !self.timed.is_empty() || !self.closing.is_empty() {
+        } else if self.batcher.is_expected()
+            || !self.timers.short.is_empty()
+            || !self.handoffs.closing.is_empty()
+        {
             1
         } else {
             let wait_ms = |due: Micros, least| due.since(now).0.div_ceil(1000).clamp(least, WAIT_MAX_MS);
             // A peer whose last ACK is late sends a probe with the same data after 8 ms (RFC 8985, 7).
-            let pooled = self.pooled.front().map(|(due, _)| *due + POOLED_TOGETHER);
-            let final_acks = self.final_acks.first().map(|(due, ..)| *due);
+            let pooled = self.timers.pooled.front().map(|(due, _)| *due + POOLED_TOGETHER);
+            let final_acks = self.teardowns.final_acks.first().map(|(due, ..)| *due);
             let expected = pooled.into_iter().chain(final_acks).map(|due| wait_ms(due, 1));
-            let later = self.timed_later.front().map(|(due, _)| wait_ms(*due, WAIT_MIN_MS));
-            let held = self.company.is_waiting().then_some(WAIT_MIN_MS);
+            let later = self.timers.medium.front().map(|(due, _)| wait_ms(*due, WAIT_MIN_MS));
+            let held = self.batcher.is_waiting().then_some(WAIT_MIN_MS);
             expected.chain(later).chain(held).min().unwrap_or(WAIT_MAX_MS) as i32
         }
     }
 
     /// Whether frames wait for the next turn only: that turn comes soon, with or without events.
     pub(crate) fn has_urgent_frames(&self) -> bool {
-        self.company.is_urgent()
+        self.batcher.is_urgent()
     }
 }

@@ -31,7 +31,7 @@ impl<H: Host> Worker<H> {
         if !cluster.owns(bucket) {
             return Err("bucket_not_owned");
         }
-        if cluster.frozen.contains(&bucket) {
+        if cluster.handoffs.frozen.contains(&bucket) {
             // The next owner may already have the full state of the bucket, and accepts the client when it retransmits.
             return Err("bucket_handoff");
         }
@@ -39,7 +39,7 @@ impl<H: Host> Worker<H> {
         match socket.tcp_params(Some((local, remote)), self.host.steady_clock_ms()) {
             Ok(facts) => {
                 let leg = GatedLeg::new(slot, facts, 0, now);
-                let counted = cluster.census.count(bucket);
+                let counted = cluster.figures.census.count(bucket);
                 Ok(Some(ConnectionReplication::new(bucket, leg, ConnectionState::default(), counted)))
             }
             Err(_) => {
@@ -56,7 +56,7 @@ impl<H: Host> Worker<H> {
         let Some(cluster) = &mut self.cluster else { return };
         let bucket = cluster.bucket(local, remote);
         // An address of this node alone has no slot: nothing holds its output back.
-        let ours = cluster.owns(bucket) && !cluster.frozen.contains(&bucket);
+        let ours = cluster.owns(bucket) && !cluster.handoffs.frozen.contains(&bucket);
         let slot = ours.then(|| cluster.gate.slot(&Flow::new(local, remote))).flatten();
         if let Some(slot) = &slot {
             slot.open();
@@ -74,7 +74,7 @@ impl<H: Host> Worker<H> {
         let Some(replicated_state) = &mut client.replicated_state else { return };
         client.connection.start_replication();
         let Some(cluster) = &mut self.cluster else { return };
-        cluster.note_slot(replicated_state.leg.slot.index(), key);
+        cluster.index.note_slot(replicated_state.leg.slot.index(), key);
         let (bucket, facts) = (replicated_state.bucket, replicated_state.leg.replicated_info());
         replicated_state.legs.insert(0, facts);
         let legs = replicated_state.legs.clone();
@@ -121,7 +121,7 @@ impl<H: Host> Worker<H> {
             }
         }
         let Some(gated) = &upstream.gated else { return };
-        cluster.note_slot(gated.slot.index(), client_key);
+        cluster.index.note_slot(gated.slot.index(), client_key);
         let facts = gated.replicated_info();
         replicated_state.fold.forget_legs(&mut replicated_state.legs, leg);
         replicated_state.legs.insert(leg, facts);
@@ -147,7 +147,7 @@ impl<H: Host> Worker<H> {
         // A client without a next request may wait for acknowledgements, and requests for server connections.
         let may =
             connection.urgency() == Urgency::None && !replicated_state.leg.can_wait_for_ack() && queued == 0;
-        let may = may && !connection.is_past_requests() && !cluster.freezing.contains_key(&bucket);
+        let may = may && !connection.is_past_requests() && !cluster.handoffs.freezing.contains_key(&bucket);
         if !may || !connection.has_entries() || cluster.awaited(bucket).is_empty() {
             return false;
         }
@@ -163,7 +163,7 @@ impl<H: Host> Worker<H> {
         if !client.connection.has_entries() {
             return;
         }
-        cluster.company.hurry(client.connection.urgency());
+        cluster.batcher.hurry(client.connection.urgency());
         let mut entries = std::mem::take(&mut cluster.entries);
         entries.extend(client.connection.drain_entries());
         let (bucket, index) = (replicated_state.bucket, replicated_state.queued + entries.len() as u64);
@@ -174,7 +174,7 @@ impl<H: Host> Worker<H> {
             && !connection.is_past_requests()
             && !connection.holds_tickets();
         if waits && entries.iter().any(|entry| matches!(entry, Entry::Client(_))) {
-            cluster.company.hurry(Urgency::Full);
+            cluster.batcher.hurry(Urgency::Full);
         }
         let connection = client.connection.id();
         if let Some(facts) = replicated_state.learn_next_hop() {
@@ -190,20 +190,20 @@ impl<H: Host> Worker<H> {
             client.connection.count_as_replicated(); // no backup is left
             if !replicated_state.listed {
                 replicated_state.listed = true;
-                cluster.acknowledged.push(key);
+                cluster.timers.acknowledged.push(key);
             }
         }
     }
 
     /// Delivers the backups' acknowledgements, until nothing follows from them.
     pub(crate) fn deliver_acknowledged(&mut self) {
-        let unawaited = self.cluster.as_mut().map(|cluster| std::mem::take(&mut cluster.unawaited));
+        let unawaited = self.cluster.as_mut().map(|cluster| std::mem::take(&mut cluster.timers.unawaited));
         for bucket in unawaited.into_iter().flatten() {
             self.mark_all_dirty(bucket);
         }
         loop {
             let Some(cluster) = &mut self.cluster else { return };
-            let keys = std::mem::take(&mut cluster.acknowledged);
+            let keys = std::mem::take(&mut cluster.timers.acknowledged);
             if keys.is_empty() {
                 return;
             }
@@ -218,14 +218,14 @@ impl<H: Host> Worker<H> {
         let Some(client) = self.clients.get_mut(key) else { return };
         let Some(replicated_state) = &mut client.replicated_state else { return };
         replicated_state.listed = false;
-        if cluster.freezing.contains_key(&replicated_state.bucket) {
+        if cluster.handoffs.freezing.contains_key(&replicated_state.bucket) {
             return; // handled by the next owner
         }
         let held = replicated_state.replicated_by(cluster.awaited(replicated_state.bucket));
         if replicated_state.client_end.is_some_and(|index| index <= held)
             && replicated_state.leg.release_end()
         {
-            cluster.dirty.push((key, End::Client));
+            cluster.timers.dirty.push((key, End::Client));
         }
         if let Some((_, index)) = replicated_state.server_end
             && index <= held
@@ -233,7 +233,7 @@ impl<H: Host> Worker<H> {
             && let Some(gated) = &mut upstream.gated
             && gated.release_end()
         {
-            cluster.dirty.push((key, End::Server));
+            cluster.timers.dirty.push((key, End::Server));
         }
         let tickets = client.connection.holds_tickets();
         client.readable |= tickets; // its request may have arrived
@@ -261,7 +261,8 @@ impl<H: Host> Worker<H> {
         let Some(cluster) = &self.cluster else { return };
         let holds =
             |key: &Key| self.clients.get(*key).is_some_and(|client| client.connection.holds_tickets());
-        let clients = cluster.dirty.iter().filter(|(_, end)| matches!(end, End::Client)).map(|(key, _)| *key);
+        let clients =
+            cluster.timers.dirty.iter().filter(|(_, end)| matches!(end, End::Client)).map(|(key, _)| *key);
         let due: Vec<Key> = clients.filter(holds).filter(|key| !self.is_frozen(*key)).collect();
         for key in due {
             self.guarded(Some(Source::Client(key)), |worker| {
@@ -303,7 +304,7 @@ impl<H: Host> Worker<H> {
             }
         };
         if released {
-            cluster.dirty.push((key, end));
+            cluster.timers.dirty.push((key, end));
         }
     }
 
@@ -337,16 +338,16 @@ impl<H: Host> Worker<H> {
         cluster.answer();
         cluster.send_new_sessions();
         if self.counters.queued.get() > 0 {
-            cluster.company.hurry(Urgency::Full); // requests wait for released server connections
+            cluster.batcher.hurry(Urgency::Full); // requests wait for released server connections
         }
         cluster.flush(next, self.now);
         if !cluster.send_final_acks(self.now) {
             self.counters.reason("ack_send_failed");
         }
-        if cluster.dirty.is_empty() {
+        if cluster.timers.dirty.is_empty() {
             return;
         }
-        let dirty = std::mem::take(&mut cluster.dirty);
+        let dirty = std::mem::take(&mut cluster.timers.dirty);
         let slots = dirty.iter().filter_map(|(key, end)| {
             let client = self.clients.get(*key)?;
             match end {
@@ -360,15 +361,15 @@ impl<H: Host> Worker<H> {
         if cluster.gate.emit_acks(slots.filter(|slot| slot.owes_ack())).is_err() {
             self.counters.reason("ack_send_failed");
         }
-        cluster.dirty = dirty;
-        cluster.dirty.clear();
+        cluster.timers.dirty = dirty;
+        cluster.timers.dirty.clear();
     }
 
     /// A channel to a backup can be written, or has answers.
     pub(crate) fn outgoing_event(&mut self, (node, worker): (u8, usize), ends: bool) {
         let Some(cluster) = &mut self.cluster else { return };
         let peer = (NodeId(node), worker);
-        let Some(outgoing) = cluster.outgoing.get_mut(&peer) else { return };
+        let Some(outgoing) = cluster.channels.outgoing.get_mut(&peer) else { return };
         if outgoing.connecting {
             match outgoing.channel.connect_error() {
                 Ok(()) => outgoing.connecting = false,
@@ -399,7 +400,7 @@ impl<H: Host> Worker<H> {
                         replicated_state.note(node, index);
                         if !replicated_state.listed {
                             replicated_state.listed = true;
-                            cluster.acknowledged.push(key);
+                            cluster.timers.acknowledged.push(key);
                         }
                     }
                 }
@@ -419,7 +420,7 @@ impl<H: Host> Worker<H> {
     /// A gated server connection is closed.
     pub(crate) fn end_gated(&mut self, gated: GatedLeg<H>) {
         let Some(cluster) = &mut self.cluster else { return };
-        cluster.forget_slot(gated.slot.index());
+        cluster.index.forget_slot(gated.slot.index());
         let end = gated.end_sequence();
         cluster.gate.finish(gated.slot, Some(end));
     }
@@ -431,7 +432,7 @@ impl<H: Host> Worker<H> {
         let Some(client) = self.clients.get_mut(key) else { return };
         if let Some(log) = client.connection.part(now) {
             self.counters.reason(log.reason);
-            if let Some(access_log) = &mut self.access_log {
+            if let Some(access_log) = &mut self.observers.access_log {
                 access_log.push(&log, &client.connection);
             }
         }
@@ -459,7 +460,7 @@ impl<H: Host> Worker<H> {
             .chain(servers)
             .collect();
         for slot in &slots {
-            cluster.forget_slot(slot.index());
+            cluster.index.forget_slot(slot.index());
         }
         self.stop_waiting(key);
         self.forget(key);
@@ -473,7 +474,7 @@ impl<H: Host> Worker<H> {
     /// segments go to another node, so they only look open.
     pub(super) fn abandon_pool(&mut self, bucket: Option<Bucket>) {
         let mut gone = Vec::new();
-        self.idle.retain(|(_, of), keys| {
+        self.pool.idle.retain(|(_, of), keys| {
             let stays = of.is_none() || bucket.is_some_and(|bucket| *of != Some(bucket));
             if !stays {
                 gone.append(keys);
@@ -486,7 +487,7 @@ impl<H: Host> Worker<H> {
             skip_replication(&upstream.socket);
             drop(upstream);
             if let (Some(gated), Some(cluster)) = (gated, &mut self.cluster) {
-                cluster.forget_slot(gated.slot.index());
+                cluster.index.forget_slot(gated.slot.index());
                 cluster.gate.finish(gated.slot, None);
             }
         }

@@ -43,7 +43,7 @@ impl<H: Host> Worker<H> {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(known) = cluster.roles.get_mut(usize::from(bucket.0)) else { return };
         let before = std::mem::replace(known, role);
-        let held = cluster.holder.has(bucket);
+        let held = cluster.replicas.store.has(bucket);
         if let Some(begin) = begun_between(before, role) {
             match held || begin == OwnershipStart::Empty {
                 true => self.leave_bucket(bucket), // local connections have resumed elsewhere, or are lost
@@ -53,9 +53,9 @@ impl<H: Host> Worker<H> {
         let Some(cluster) = &mut self.cluster else { return };
         cluster.keep_named(bucket, role, before);
         if arrives(before, role) {
-            cluster.arriving.insert(bucket);
+            cluster.failovers.arriving.insert(bucket);
         } else if !matches!(role, Role::Owner { .. }) {
-            cluster.arriving.remove(&bucket);
+            cluster.failovers.arriving.remove(&bucket);
         }
         cluster.change_replicas(bucket, role, now);
         self.change_freezing(bucket, role);
@@ -98,7 +98,7 @@ impl<H: Host> Worker<H> {
                 && !replicated_state.listed
             {
                 replicated_state.listed = true;
-                cluster.acknowledged.push(key);
+                cluster.timers.acknowledged.push(key);
             }
         }
     }
@@ -106,7 +106,7 @@ impl<H: Host> Worker<H> {
     /// Replicated connections of a bucket.
     pub(super) fn connections_of(&mut self, bucket: Bucket) -> Vec<Key> {
         let Some(cluster) = &mut self.cluster else { return Vec::new() };
-        let Some(keys) = cluster.by_bucket.get_mut(usize::from(bucket.0)) else { return Vec::new() };
+        let Some(keys) = cluster.index.by_bucket.get_mut(usize::from(bucket.0)) else { return Vec::new() };
         keys.retain(|key| is_of(&self.clients, *key, bucket));
         keys.clone()
     }
@@ -114,7 +114,7 @@ impl<H: Host> Worker<H> {
     /// Adds a replicated connection to its bucket.
     pub(super) fn index_by_bucket(&mut self, key: Key, bucket: Bucket) {
         let Some(cluster) = &mut self.cluster else { return };
-        let Some(keys) = cluster.by_bucket.get_mut(usize::from(bucket.0)) else { return };
+        let Some(keys) = cluster.index.by_bucket.get_mut(usize::from(bucket.0)) else { return };
         if keys.len() == keys.capacity() {
             keys.retain(|key| is_of(&self.clients, *key, bucket)); // amortized over the growth of the list
         }
@@ -140,7 +140,9 @@ impl<H: Host> Worker<H> {
     fn reach(&mut self, peer: (NodeId, usize)) {
         let (now, node) = (self.now, peer.0);
         let Some(cluster) = &mut self.cluster else { return };
-        if cluster.outgoing.contains_key(&peer) || cluster.broken.get(&peer).is_some_and(|at| *at > now) {
+        if cluster.channels.outgoing.contains_key(&peer)
+            || cluster.channels.broken.get(&peer).is_some_and(|at| *at > now)
+        {
             return;
         }
         let Some(to) = cluster.layout.replication_address(node, peer.1) else { return };
@@ -153,8 +155,8 @@ impl<H: Host> Worker<H> {
             clock_ms: cluster.host.steady_clock_ms(),
         };
         let first = [hello, Frame::Settings(cluster.layout.settings.clone())];
-        cluster.broken.insert(peer, now + RETRY);
-        let Ok(outgoing) = Outgoing::<H>::connect(&cluster.channels, to, &first) else {
+        cluster.channels.broken.insert(peer, now + RETRY);
+        let Ok(outgoing) = Outgoing::<H>::connect(&cluster.transport, to, &first) else {
             self.counters.reason("replication_unreachable");
             return;
         };
@@ -163,7 +165,7 @@ impl<H: Host> Worker<H> {
             self.counters.reason("epoll_failed");
             return;
         }
-        cluster.outgoing.insert(peer, outgoing);
+        cluster.channels.outgoing.insert(peer, outgoing);
         self.send_missed_sessions(node);
     }
 
@@ -173,13 +175,13 @@ impl<H: Host> Worker<H> {
     pub(crate) fn tend_channels(&mut self) {
         let now = self.now;
         let Some(cluster) = &mut self.cluster else { return };
-        if now < cluster.channels_at {
+        if now < cluster.channels.due {
             return;
         }
-        cluster.channels_at = now + RETRY;
+        cluster.channels.due = now + RETRY;
         cluster.gate.sweep();
         cluster.tend_endings(now);
-        cluster.drop_late(now);
+        cluster.replicas.drop_late(now);
         cluster.drop_silent_channels(now);
         cluster.publish_figures(&self.counters, now);
         cluster.send_clock(now);
@@ -219,9 +221,9 @@ impl<H: Host> Worker<H> {
     pub(super) fn send_full_state(&mut self, bucket: Bucket, node: NodeId) {
         let Some(cluster) = &mut self.cluster else { return };
         let peer = (node, cluster.worker_of(bucket));
-        let Some(outgoing) = cluster.outgoing.get_mut(&peer) else { return };
+        let Some(outgoing) = cluster.channels.outgoing.get_mut(&peer) else { return };
         if outgoing.feed.unsent().len() >= FILL_BACKLOG_MAX {
-            cluster.channels_at = cluster.channels_at.min(self.now + FILL_RETRY);
+            cluster.channels.due = cluster.channels.due.min(self.now + FILL_RETRY);
             return outgoing.follow(bucket, false);
         }
         outgoing.follow(bucket, true);
@@ -241,7 +243,7 @@ impl<H: Host> Worker<H> {
             self.pulse.beat();
             cluster.send_to(node, bucket, &frame, notice);
         }
-        if !cluster.is_pending(bucket) {
+        if !cluster.failovers.is_pending(bucket) {
             cluster.send_complete(bucket, node); // else sent when the last of them resumes
         }
     }
@@ -266,15 +268,15 @@ impl<H: Host> Cluster<H> {
     /// Sends queued frames, unless they wait for more.
     pub(super) fn flush(&mut self, next: NextTurn, now: Micros) {
         let mut waiting = 0;
-        for outgoing in self.outgoing.values_mut() {
+        for outgoing in self.channels.outgoing.values_mut() {
             outgoing.time_newest(now);
             waiting += outgoing.feed.unsent().len();
         }
-        if !self.company.may_leave(next, waiting, now) {
+        if !self.batcher.may_leave(next, waiting, now) {
             return;
         }
         let mut lost = Vec::new();
-        for (peer, outgoing) in &mut self.outgoing {
+        for (peer, outgoing) in &mut self.channels.outgoing {
             if let Err(error) = outgoing.flush() {
                 lost.push((*peer, error.to_string()));
             }
@@ -282,8 +284,8 @@ impl<H: Host> Cluster<H> {
         for (peer, why) in lost {
             self.lose(peer, &why);
         }
-        if self.outgoing.values().all(|outgoing| outgoing.feed.unsent().is_empty()) {
-            self.company.note_gone();
+        if self.channels.outgoing.values().all(|outgoing| outgoing.feed.unsent().is_empty()) {
+            self.batcher.note_gone();
         }
     }
 
@@ -296,8 +298,12 @@ impl<H: Host> Cluster<H> {
         }
         let worker = self.worker_of(bucket);
         let awaited = |node: &NodeId| {
-            self.named.contains(&(bucket, *node))
-                || self.outgoing.get(&(*node, worker)).is_some_and(|outgoing| outgoing.is_awaited(bucket))
+            self.channels.named.contains(&(bucket, *node))
+                || self
+                    .channels
+                    .outgoing
+                    .get(&(*node, worker))
+                    .is_some_and(|outgoing| outgoing.is_awaited(bucket))
         };
         syncing.iter().filter(awaited).fold(required, MemberSet::with)
     }
@@ -309,13 +315,14 @@ impl<H: Host> Cluster<H> {
             _ => MemberSet::EMPTY,
         };
         let gone: Vec<NodeId> = self
+            .channels
             .named
             .range((bucket, NodeId(0))..=(bucket, NodeId(u8::MAX)))
             .map(|(_, node)| *node)
             .filter(|node| !still.contains(*node))
             .collect();
         for node in gone {
-            self.named.remove(&(bucket, node));
+            self.channels.named.remove(&(bucket, node));
         }
     }
 
@@ -325,11 +332,11 @@ impl<H: Host> Cluster<H> {
     pub(super) fn note_named(&mut self, bucket: Bucket, term: Term, node: NodeId) {
         let peer = (node, self.worker_of(bucket));
         let Role::Owner { term: current, syncing, .. } = self.role(bucket) else { return };
-        let awaited = self.outgoing.get(&peer).is_some_and(|outgoing| outgoing.is_awaited(bucket));
+        let awaited = self.channels.outgoing.get(&peer).is_some_and(|outgoing| outgoing.is_awaited(bucket));
         if term != current || !syncing.contains(node) || !awaited {
             return;
         }
-        self.named.insert((bucket, node));
+        self.channels.named.insert((bucket, node));
         self.report(Report::CaughtUp { bucket, node, term });
     }
 
@@ -341,7 +348,9 @@ impl<H: Host> Cluster<H> {
         if term != current || !syncing.contains(node) {
             return; // in the new term the full state is sent again
         }
-        let Some(outgoing) = self.outgoing.get_mut(&peer).filter(|outgoing| outgoing.follows(bucket)) else {
+        let Some(outgoing) =
+            self.channels.outgoing.get_mut(&peer).filter(|outgoing| outgoing.follows(bucket))
+        else {
             return;
         };
         if self.host.breaks(Law::CaughtUpLate) {
@@ -354,15 +363,15 @@ impl<H: Host> Cluster<H> {
 
     /// Sends this node's clock to the other nodes, once a minute.
     fn send_clock(&mut self, now: Micros) {
-        if now < self.clock_at {
+        if now < self.channels.clock_due {
             return;
         }
-        self.clock_at = now + CLOCK_EVERY;
+        self.channels.clock_due = now + CLOCK_EVERY;
         let clock = Frame::Clock { clock_ms: self.host.steady_clock_ms() };
         // a clock must not wait
         let ready = |outgoing: &Outgoing<H>| !outgoing.connecting && outgoing.feed.unsent().is_empty();
         let mut failed = Vec::new();
-        for (peer, outgoing) in self.outgoing.iter_mut().filter(|(_, outgoing)| ready(outgoing)) {
+        for (peer, outgoing) in self.channels.outgoing.iter_mut().filter(|(_, outgoing)| ready(outgoing)) {
             if let Err(error) = outgoing.feed.push(&clock, None) {
                 failed.push((*peer, error.to_string()));
             }
@@ -373,7 +382,7 @@ impl<H: Host> Cluster<H> {
     /// Sends a frame to all backups of the bucket.
     pub(super) fn replicate(&mut self, bucket: Bucket, frame: &Frame, notice: Option<Notice>) {
         let Role::Owner { required, syncing, .. } = self.role(bucket) else { return };
-        if self.frozen.contains(&bucket) {
+        if self.handoffs.frozen.contains(&bucket) {
             // The next owner may have the bucket already. If the handoff is cancelled, there is a gap.
             return self.follow_only(bucket, MemberSet::EMPTY, true);
         }
@@ -392,12 +401,14 @@ impl<H: Host> Cluster<H> {
     pub(super) fn send_to(&mut self, node: NodeId, bucket: Bucket, frame: &Frame, notice: Option<Notice>) {
         let Role::Owner { term, .. } = self.role(bucket) else { return };
         let peer = (node, self.worker_of(bucket));
-        let Some(outgoing) = self.outgoing.get_mut(&peer).filter(|outgoing| outgoing.follows(bucket)) else {
+        let Some(outgoing) =
+            self.channels.outgoing.get_mut(&peer).filter(|outgoing| outgoing.follows(bucket))
+        else {
             return;
         };
         let mut result = Ok(());
         let Some(announced) = outgoing.announced.get_mut(usize::from(bucket.0)) else { return };
-        self.company.hurry(frame.urgency());
+        self.batcher.hurry(frame.urgency());
         if announced.replace(term) != Some(term) {
             result = outgoing.push(bucket, &Frame::Term { bucket, term }, None);
         }
@@ -411,7 +422,7 @@ impl<H: Host> Cluster<H> {
         if self.host.breaks(Law::EndsSilentChannels) {
             return;
         }
-        let channels = self.outgoing.iter_mut();
+        let channels = self.channels.outgoing.iter_mut();
         let silent: Vec<_> =
             channels.filter_map(|(peer, out)| out.feed.is_unresponsive(now).then_some(*peer)).collect();
         for peer in silent {
@@ -432,17 +443,19 @@ impl<H: Host> Cluster<H> {
     }
 
     fn end_channel(&mut self, peer: (NodeId, usize), why: &str, slow: bool) {
-        let Some(outgoing) = self.outgoing.remove(&peer) else { return };
-        let now = self.channels_at; // exact enough
-        let repeated = self.broken_at.insert(peer, now).is_some_and(|at| now.since(at) < BREAKS_AGAIN);
+        let Some(outgoing) = self.channels.outgoing.remove(&peer) else { return };
+        let now = self.channels.due; // exact enough
+        let repeated =
+            self.channels.broken_at.insert(peer, now).is_some_and(|at| now.since(at) < BREAKS_AGAIN);
         let hopeless = slow || repeated || !outgoing.feed.has_answered();
         self.note_missed_sessions(peer.0);
         self.report(Report::ChannelLost { node: peer.0, why: why.to_owned() });
         // The agent may already have received the report that an awaited backup has caught up.
-        let is_lost = |gap: &Gap| hopeless || !gap.syncing || self.named.contains(&(gap.bucket, gap.node));
+        let is_lost =
+            |gap: &Gap| hopeless || !gap.syncing || self.channels.named.contains(&(gap.bucket, gap.node));
         let gaps = self.gaps().into_iter().filter(|gap| gap.node == peer.0);
         let (lost, filled): (Vec<Gap>, Vec<Gap>) = gaps.partition(is_lost);
-        self.unawaited.extend(filled.iter().map(|gap| gap.bucket));
+        self.timers.unawaited.extend(filled.iter().map(|gap| gap.bucket));
         let buckets: Vec<_> = lost.iter().map(|gap| (gap.bucket, gap.term)).collect();
         if !buckets.is_empty() {
             self.report(Report::Incomplete { node: peer.0, buckets });
@@ -453,12 +466,13 @@ impl<H: Host> Cluster<H> {
     /// to follow.
     fn follow_only(&mut self, bucket: Bucket, nodes: MemberSet, owned: bool) {
         let worker = self.worker_of(bucket);
-        for (_, outgoing) in self.outgoing.iter_mut().filter(|((node, _), _)| !nodes.contains(*node)) {
+        for (_, outgoing) in self.channels.outgoing.iter_mut().filter(|((node, _), _)| !nodes.contains(*node))
+        {
             outgoing.follow(bucket, false);
         }
         let complete = nodes.iter().filter(|_| !owned);
         for node in complete {
-            if let Some(outgoing) = self.outgoing.get_mut(&(node, worker)) {
+            if let Some(outgoing) = self.channels.outgoing.get_mut(&(node, worker)) {
                 outgoing.follow(bucket, true);
             }
         }
@@ -468,11 +482,12 @@ impl<H: Host> Cluster<H> {
     fn gaps(&self) -> Vec<Gap> {
         let mut gaps = Vec::new();
         let all = (0..).map(Bucket).zip(&self.roles);
-        for (bucket, role) in all.filter(|(bucket, _)| !self.frozen.contains(bucket)) {
+        for (bucket, role) in all.filter(|(bucket, _)| !self.handoffs.frozen.contains(bucket)) {
             let Role::Owner { term, required, syncing, .. } = role else { continue };
             let worker = self.worker_of(bucket);
-            let follows =
-                |node| self.outgoing.get(&(node, worker)).is_some_and(|outgoing| outgoing.follows(bucket));
+            let follows = |node| {
+                self.channels.outgoing.get(&(node, worker)).is_some_and(|outgoing| outgoing.follows(bucket))
+            };
             let lacking = required.union(*syncing);
             let lacking = lacking.iter().filter(|node| !follows(*node));
             gaps.extend(lacking.map(|node| Gap {

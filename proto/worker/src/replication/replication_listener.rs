@@ -43,7 +43,7 @@ impl<H: Host> Worker<H> {
     pub(crate) fn accept_channels(&mut self) {
         for _ in 0..BATCH {
             let Some(cluster) = &self.cluster else { return };
-            match cluster.channels.accept() {
+            match cluster.transport.accept() {
                 Ok(Some((channel, address))) => self.accept_channel(channel, address),
                 Ok(None) => return,
                 Err(error) => return self.pause_channels(&error),
@@ -55,19 +55,20 @@ impl<H: Host> Worker<H> {
         let Some(cluster) = &mut self.cluster else { return };
         let host = cluster.layout.node_at(canonical(address).ip());
         let has_descriptor = host.is_some() || self.shared.room.allows(channel.descriptor());
-        let place = place(&cluster.incoming, host, cluster.layout.workers).filter(|_| has_descriptor);
+        let place =
+            place(&cluster.channels.incoming, host, cluster.layout.workers).filter(|_| has_descriptor);
         let Some(index) = place else { return self.counters.reason("replication_channels_max") };
         let incoming = Incoming::new(channel, host, self.now);
         if self.poll.add(incoming.descriptor(), Source::Incoming(index as u32).token()).is_err() {
             return self.counters.reason("epoll_failed");
         }
-        match cluster.incoming.get_mut(index) {
+        match cluster.channels.incoming.get_mut(index) {
             Some(place) => {
                 if place.replace(incoming).is_some() {
                     self.counters.reason("replication_channels_max");
                 }
             }
-            None => cluster.incoming.push(Some(incoming)),
+            None => cluster.channels.incoming.push(Some(incoming)),
         }
     }
 
@@ -76,15 +77,15 @@ impl<H: Host> Worker<H> {
         self.log_shortage(error);
         self.counters.reason("accept_failed");
         let Some(cluster) = &mut self.cluster else { return };
-        cluster.channels_paused =
-            cluster.channels.listener().is_some_and(|listener| self.poll.remove(listener).is_ok());
+        cluster.channels.paused =
+            cluster.transport.listener().is_some_and(|listener| self.poll.remove(listener).is_ok());
     }
 
     /// Accepts channels again after a pause.
     pub(crate) fn resume_channels(&mut self) {
-        let Some(cluster) = self.cluster.as_mut().filter(|cluster| cluster.channels_paused) else { return };
-        let Some(listener) = cluster.channels.listener() else { return };
-        cluster.channels_paused = self.poll.add_input(listener, Source::Channels.token()).is_err();
+        let Some(cluster) = self.cluster.as_mut().filter(|cluster| cluster.channels.paused) else { return };
+        let Some(listener) = cluster.transport.listener() else { return };
+        cluster.channels.paused = self.poll.add_input(listener, Source::Channels.token()).is_err();
     }
 
     /// Closes channels whose identity is overdue.
@@ -93,7 +94,7 @@ impl<H: Host> Worker<H> {
         let Some(cluster) = &mut self.cluster else { return };
         let is_late =
             |incoming: &mut Incoming<H>| incoming.from.is_none() && now.since(incoming.since) >= NAMELESS_FOR;
-        for slot in &mut cluster.incoming {
+        for slot in &mut cluster.channels.incoming {
             if slot.take_if(is_late).is_some() {
                 self.counters.reason("replication_channel_refused");
             }

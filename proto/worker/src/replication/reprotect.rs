@@ -92,7 +92,13 @@ impl<H: Host> Failover<H> {
         })
     }
 
-    fn has(&self, bucket: Bucket) -> bool {
+    /// Whether idle connections wait for their turn.
+    pub(super) fn has_idle(&self) -> bool {
+        !self.idle.is_empty()
+    }
+
+    /// Whether connections of the bucket are left.
+    pub(super) fn has(&self, bucket: Bucket) -> bool {
         let left = self.left.iter().any(|left| left.contains_key(&bucket));
         let activated = self.activated.iter().any(|connection| connection.bucket == bucket);
         left || activated || self.idle.iter().any(|(of, _)| *of == bucket)
@@ -103,8 +109,8 @@ impl<H: Host> Worker<H> {
     /// Replicates the recovered state of a failover to the required backups.
     fn protect_again(&mut self, failover: &mut Failover<H>) {
         let Some(cluster) = &mut self.cluster else { return };
-        cluster.rounds += 1;
-        let (round, mut failed) = (cluster.rounds, Vec::new());
+        cluster.failovers.rounds += 1;
+        let (round, mut failed) = (cluster.failovers.rounds, Vec::new());
         let (counters, pulse) = (&self.counters, &self.pulse);
         for (stage, left) in [Activity::Active, Activity::Idle].into_iter().zip(&mut failover.left) {
             for (bucket, connections) in left {
@@ -126,7 +132,7 @@ impl<H: Host> Worker<H> {
     /// Runs a step on the unfinished failovers, and keeps them even if it panics.
     fn with_waiting(&mut self, step: impl FnOnce(&mut Worker<H>, &mut Vec<Failover<H>>)) {
         let Some(cluster) = &mut self.cluster else { return };
-        let mut all = std::mem::take(&mut cluster.waiting);
+        let mut all = std::mem::take(&mut cluster.failovers.waiting);
         let counters = self.counters.clone();
         catch_panic(&counters, || step(self, &mut all));
         self.put_waiting_back(all);
@@ -160,15 +166,16 @@ impl<H: Host> Worker<H> {
 
     /// Continues failovers that probe peers; once a turn.
     pub(crate) fn poll_probes(&mut self) {
-        if self.cluster.as_ref().is_some_and(|cluster| cluster.is_probing()) {
+        if self.cluster.as_ref().is_some_and(|cluster| cluster.failovers.is_probing()) {
             self.poll_failovers();
         }
     }
 
     /// Restores the state machines of connections with active sockets, a few at a time.
     fn resume_activated(&mut self) {
-        let is_active =
-            |cluster: &Cluster<H>| cluster.waiting.iter().any(|waiting| !waiting.activated.is_empty());
+        let is_active = |cluster: &Cluster<H>| {
+            cluster.failovers.waiting.iter().any(|waiting| !waiting.activated.is_empty())
+        };
         while self.cluster.as_deref().is_some_and(is_active) {
             self.with_waiting(|worker, all| {
                 let Some(waiting) = all.iter_mut().find(|waiting| !waiting.activated.is_empty()) else {
@@ -192,7 +199,7 @@ impl<H: Host> Worker<H> {
     /// Resumes idle connections whose clients have sent something.
     fn poll_idle(&mut self) {
         // Early segments are handled also when no idle connection is left.
-        if !self.cluster.as_ref().is_some_and(|cluster| cluster.has_idle() || cluster.has_news()) {
+        if !self.cluster.as_ref().is_some_and(|cluster| cluster.failovers.has_idle() || cluster.has_news()) {
             return;
         }
         self.lane_event();
@@ -205,7 +212,7 @@ impl<H: Host> Worker<H> {
         self.poll_idle(); // clients that have sent something go first
         let now = Micros(self.host.monotonic_us());
         let Some(cluster) = &mut self.cluster else { return };
-        if !cluster.has_idle() {
+        if !cluster.failovers.has_idle() {
             return;
         }
         self.with_waiting(|worker, all| {
@@ -238,7 +245,7 @@ impl<H: Host> Worker<H> {
     pub(super) fn cancel_recovery(&mut self, bucket: Bucket) {
         let Some(cluster) = &mut self.cluster else { return };
         let mut gone = Vec::new();
-        for waiting in &mut cluster.waiting {
+        for waiting in &mut cluster.failovers.waiting {
             for left in &mut waiting.left {
                 gone.extend(left.remove(&bucket).unwrap_or_default());
             }
@@ -287,7 +294,7 @@ impl<H: Host> Worker<H> {
         let mut too_early = Vec::new();
         while let Some(cluster) = &mut self.cluster
             && Micros(self.host.monotonic_us()) < until
-            && let Some(flow) = cluster.early.next()
+            && let Some(flow) = cluster.failovers.early.next()
         {
             let bucket = cluster.bucket(flow.local, flow.remote);
             let ours = cluster.owns(bucket);
@@ -306,11 +313,11 @@ impl<H: Host> Worker<H> {
                     self.note_stall(Activity::Idle, bucket, started, continues);
                 }
                 Some((None, ..)) if ours => too_early.push(flow),
-                _ => drop(cluster.early.take(&flow)),
+                _ => drop(cluster.failovers.early.take(&flow)),
             }
         }
         if let Some(cluster) = &mut self.cluster {
-            cluster.early.put_back(too_early);
+            cluster.failovers.early.put_back(too_early);
         }
     }
 
@@ -336,10 +343,10 @@ impl<H: Host> Worker<H> {
             self.counters.resume_lost.add(waiting.resumed.lost as u64);
             cluster.report(Report::Resumed(waiting.resumed));
         }
-        all.append(&mut cluster.waiting);
-        cluster.waiting = all;
-        if cluster.waiting.is_empty() {
-            cluster.early = EarlySegments::default();
+        all.append(&mut cluster.failovers.waiting);
+        cluster.failovers.waiting = all;
+        if cluster.failovers.waiting.is_empty() {
+            cluster.failovers.early = EarlySegments::default();
         }
     }
 
@@ -387,7 +394,7 @@ impl<H: Host> Cluster<H> {
     pub(super) fn read_early_segments_of(&mut self, flow: &Flow) {
         let _ = self.gate.events(&mut self.events); // lost segments are retransmitted
         for diverted in self.events.early.extract_if(.., |diverted| diverted.flow == *flow) {
-            self.early.note(diverted);
+            self.failovers.early.note(diverted);
         }
     }
 
@@ -398,27 +405,12 @@ impl<H: Host> Cluster<H> {
             let (connections, _) = waiting.idle_of(bucket)?;
             connections.iter().find(|connection| connection.client_flow() == Some(*flow)).map(drop)
         };
-        self.waiting.iter_mut().any(|waiting| connections(waiting).is_some())
-    }
-
-    /// Whether recovered connections of the bucket do not resume yet: until they do, no replica of it is complete.
-    pub(super) fn is_pending(&self, bucket: Bucket) -> bool {
-        self.arriving.contains(&bucket) || self.waiting.iter().any(|waiting| waiting.has(bucket))
+        self.failovers.waiting.iter_mut().any(|waiting| connections(waiting).is_some())
     }
 
     /// Whether the gate has reported events that are not handled yet.
     pub(super) fn has_news(&self) -> bool {
         !self.events.woken.is_empty() || !self.events.early.is_empty()
-    }
-
-    /// Whether peers of recovered connections are being probed.
-    pub(crate) fn is_probing(&self) -> bool {
-        self.waiting.iter().any(|waiting| waiting.probes.is_some())
-    }
-
-    /// Whether idle connections wait for their turn.
-    pub(crate) fn has_idle(&self) -> bool {
-        self.waiting.iter().any(|waiting| !waiting.idle.is_empty())
     }
 
     /// Sends the resume points of connections to the backups that are already complete.
@@ -431,7 +423,7 @@ impl<H: Host> Cluster<H> {
     ) {
         let (stage, bucket) = of;
         // Acknowledgements of an earlier failover are not awaited: they may never arrive.
-        self.unreported.remove(&of);
+        self.failovers.unreported.remove(&of);
         let Role::Owner { required, .. } = self.role(bucket) else { return };
         for node in required.iter().filter(|_| !connections.is_empty()) {
             // Without a channel the node receives nothing, and the bucket stays on hold until the cluster has dropped
@@ -446,7 +438,7 @@ impl<H: Host> Cluster<H> {
                 let notice = last.then_some(Notice::Taken { bucket, stage, round });
                 self.send_to(node, bucket, &begin, notice);
             }
-            let (_, nodes) = self.unreported.entry(of).or_insert((round, MemberSet::EMPTY));
+            let (_, nodes) = self.failovers.unreported.entry(of).or_insert((round, MemberSet::EMPTY));
             *nodes = nodes.with(node);
         }
     }
@@ -462,19 +454,20 @@ impl<H: Host> Cluster<H> {
     /// Required nodes that lack the state of a bucket being recovered.
     fn unreplicated(&self, stage: Activity, bucket: Bucket) -> MemberSet {
         let Role::Owner { required, .. } = self.role(bucket) else { return MemberSet::EMPTY };
-        self.unreported
+        self.failovers
+            .unreported
             .get(&(stage, bucket))
             .map_or(MemberSet::EMPTY, |(_, nodes)| nodes.intersection(required))
     }
 
     /// A node has acknowledged the state of a bucket, as of this failover.
     pub(super) fn record_replicated(&mut self, stage: Activity, bucket: Bucket, node: NodeId, round: u64) {
-        if let Some((of, nodes)) = self.unreported.get_mut(&(stage, bucket))
+        if let Some((of, nodes)) = self.failovers.unreported.get_mut(&(stage, bucket))
             && *of == round
         {
             *nodes = nodes.without(node);
             if nodes.is_empty() {
-                self.unreported.remove(&(stage, bucket));
+                self.failovers.unreported.remove(&(stage, bucket));
             }
         }
     }

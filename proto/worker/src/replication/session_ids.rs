@@ -72,7 +72,7 @@ impl<H: Host> Worker<H> {
     /// have been lost with another. Every worker sends withdrawals; one worker sends the sessions.
     pub(super) fn send_missed_sessions(&mut self, node: NodeId) {
         let Some(cluster) = &mut self.cluster else { return };
-        let channels = cluster.outgoing.range((node, 0)..=(node, usize::MAX)).count();
+        let channels = cluster.channels.outgoing.range((node, 0)..=(node, usize::MAX)).count();
         if !cluster.news.missed_by.remove(&node) && channels > 1 {
             return;
         }
@@ -107,7 +107,8 @@ impl<H: Host> Cluster<H> {
             Role::Outside { owner, .. } => *owner,
             Role::Owner { .. } => None,
         };
-        let reached = |node: &NodeId| self.outgoing.range((*node, 0)..=(*node, usize::MAX)).next().is_some();
+        let reached =
+            |node: &NodeId| self.channels.outgoing.range((*node, 0)..=(*node, usize::MAX)).next().is_some();
         let all: BTreeSet<NodeId> = self.roles.iter().filter_map(owner).collect();
         all.into_iter().filter(|node| !reached(node)).collect()
     }
@@ -119,7 +120,7 @@ impl<H: Host> Cluster<H> {
         }
         let list = std::mem::take(&mut self.news.list);
         self.news.bytes = 0;
-        let mut nodes: Vec<NodeId> = self.outgoing.keys().map(|(node, _)| *node).collect();
+        let mut nodes: Vec<NodeId> = self.channels.outgoing.keys().map(|(node, _)| *node).collect();
         nodes.dedup(); // the list is sorted
         for node in nodes {
             self.send_sessions(node, list.clone());
@@ -127,7 +128,7 @@ impl<H: Host> Cluster<H> {
     }
 
     fn send_sessions(&mut self, node: NodeId, mut news: Vec<SessionNews>) {
-        let mut channels = self.outgoing.range_mut((node, 0)..=(node, usize::MAX));
+        let mut channels = self.channels.outgoing.range_mut((node, 0)..=(node, usize::MAX));
         let Some((peer, outgoing)) = channels.next() else { return };
         if outgoing.feed.unsent().len() > BEHIND_BYTES_MAX {
             news.retain(|news| matches!(news, SessionNews::Withdrawn(_)));

@@ -4,6 +4,7 @@
 //! replica elsewhere is looked up on demand. Nothing here costs anything per request.
 
 use super::Cluster;
+use super::load::Work;
 use crate::host::Host;
 use crate::{Count, Counters, Lag, ReplicationCounts};
 use evergate_base::Micros;
@@ -12,6 +13,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
 const EVERY: Micros = Micros::from_ms(1000);
+
+/// Figures that a worker publishes: connections of each bucket, and their CPU cost.
+#[derive(Default)]
+pub(crate) struct Figures {
+    pub(super) census: Census,
+    /// CPU costs of the buckets since the last report.
+    pub(super) work: Work,
+}
 
 /// Connections of each bucket.
 pub(super) struct Census {
@@ -52,21 +61,25 @@ impl Drop for Counted {
 impl<H: Host> Cluster<H> {
     /// Publishes the counts of own, replicated and held connections, once a second.
     pub(super) fn publish_figures(&mut self, counters: &Counters, now: Micros) {
-        if now < self.census.due {
+        if now < self.figures.census.due {
             return;
         }
-        self.census.due = now + EVERY;
+        self.figures.census.due = now + EVERY;
         let mut lags: BTreeMap<u8, Lag> = BTreeMap::new();
-        for ((node, _), outgoing) in &mut self.outgoing {
+        for ((node, _), outgoing) in &mut self.channels.outgoing {
             let lag = lags.entry(node.0.saturating_add(1)).or_default();
             *lag = lag.with(outgoing.take_lag(now));
         }
         let has_copy = |role: &Role| matches!(role, Role::Owner { required, .. } if !required.is_empty());
-        let counts = || self.census.all.iter().map(Count::get);
+        let counts = || self.figures.census.all.iter().map(Count::get);
         let replicated =
             counts().zip(&self.roles).filter(|(_, role)| has_copy(role)).map(|(count, _)| count).sum();
-        let figures =
-            ReplicationCounts { own: counts().sum(), replicated, held: self.holder.len() as u64, lags };
+        let figures = ReplicationCounts {
+            own: counts().sum(),
+            replicated,
+            held: self.replicas.store.len() as u64,
+            lags,
+        };
         *counters.replicated_state.lock().unwrap_or_else(PoisonError::into_inner) = figures;
     }
 }

@@ -35,6 +35,21 @@ pub(super) struct Ending<H: Host> {
     until: Micros,
 }
 
+/// Teardowns under way.
+pub(crate) struct Teardowns<H: Host> {
+    /// Connections closed here, oldest first.
+    pub(super) endings: VecDeque<Ending<H>>,
+    /// Slots of closed connections whose clients wait for the ACK of their end: its deadline, and the sequence number
+    /// after our own end.
+    pub(super) final_acks: Vec<(Micros, SlotOf<H>, u32)>,
+}
+
+impl<H: Host> Default for Teardowns<H> {
+    fn default() -> Teardowns<H> {
+        Teardowns { endings: VecDeque::new(), final_acks: Vec::new() }
+    }
+}
+
 impl<H: Host> Worker<H> {
     /// Ends the replication of a connection that is gone from this worker: its slots are released, and the backups
     /// receive the end in time. Returns whether the end was sent already.
@@ -45,7 +60,7 @@ impl<H: Host> Worker<H> {
     ) -> bool {
         let now = self.now;
         let Some(cluster) = &mut self.cluster else { return false };
-        cluster.forget_slot(replicated_state.leg.slot.index());
+        cluster.index.forget_slot(replicated_state.leg.slot.index());
         let ConnectionReplication { bucket, mut leg, fold, legs, broken, .. } = replicated_state;
         let end = leg.end_sequence();
         // While the client may lack our end, it receives no ACK of input that backups may lack.
@@ -62,13 +77,13 @@ impl<H: Host> Worker<H> {
             cluster.finish_ending(ending, now);
             return true;
         }
-        if cluster.endings.len() >= ENDINGS_MAX
-            && let Some(oldest) = cluster.endings.pop_front()
+        if cluster.teardowns.endings.len() >= ENDINGS_MAX
+            && let Some(oldest) = cluster.teardowns.endings.pop_front()
         {
             self.counters.reason("teardowns_max");
             cluster.finish_ending(oldest, now);
         }
-        cluster.endings.push_back(ending);
+        cluster.teardowns.endings.push_back(ending);
         false
     }
 }
@@ -83,9 +98,9 @@ impl<H: Host> Cluster<H> {
     /// Sends the end of connections whose clients have acknowledged it, or are gone.
     pub(super) fn tend_endings(&mut self, now: Micros) {
         // For a bucket in a handoff the next owner sends it.
-        let freezing = &self.freezing;
+        let freezing = &self.handoffs.freezing;
         let over = |ending: &mut Ending<H>| ending.is_over(now) && !freezing.contains_key(&ending.bucket);
-        for ending in extract(&mut self.endings, over) {
+        for ending in extract(&mut self.teardowns.endings, over) {
             self.finish_ending(ending, now);
         }
     }
@@ -94,20 +109,20 @@ impl<H: Host> Cluster<H> {
         let Ending { connection, bucket, slot, end, answers, .. } = ending;
         self.replicate(bucket, &Frame::End { connection }, None);
         match answers {
-            true => self.final_acks.push((now + FINAL_ACK_AFTER, slot, end)),
+            true => self.teardowns.final_acks.push((now + FINAL_ACK_AFTER, slot, end)),
             false => self.gate.finish(slot, Some(end)),
         }
     }
 
     /// Sends the last ACKs of closed connections, several at once. False when they could not leave.
     pub(super) fn send_final_acks(&mut self, now: Micros) -> bool {
-        let due = self.final_acks.first().is_some_and(|(due, ..)| *due <= now);
-        if !due && self.final_acks.len() < H::Gate::ACKS_AT_ONCE {
+        let due = self.teardowns.final_acks.first().is_some_and(|(due, ..)| *due <= now);
+        if !due && self.teardowns.final_acks.len() < H::Gate::ACKS_AT_ONCE {
             return true;
         }
-        let slots = self.final_acks.iter().map(|(_, slot, _)| slot);
+        let slots = self.teardowns.final_acks.iter().map(|(_, slot, _)| slot);
         let done = self.gate.emit_acks(slots.filter(|slot| slot.owes_ack())).is_ok();
-        for (_, slot, end) in self.final_acks.drain(..) {
+        for (_, slot, end) in self.teardowns.final_acks.drain(..) {
             self.gate.finish(slot, Some(end));
         }
         done
@@ -115,7 +130,8 @@ impl<H: Host> Cluster<H> {
 
     /// Drops the teardowns of a bucket, or of all, that this node no longer owns, without sending anything.
     pub(super) fn drop_endings(&mut self, bucket: Option<Bucket>) {
-        for ending in extract(&mut self.endings, |ending| bucket.is_none_or(|bucket| bucket == ending.bucket))
+        for ending in
+            extract(&mut self.teardowns.endings, |ending| bucket.is_none_or(|bucket| bucket == ending.bucket))
         {
             self.gate.finish(ending.slot, None);
         }
@@ -123,7 +139,7 @@ impl<H: Host> Cluster<H> {
 
     /// Frames about ending connections for a backup that catches up.
     pub(super) fn ending_frames(&self, bucket: Bucket) -> impl Iterator<Item = Frame> {
-        let endings = self.endings.iter().filter(move |ending| ending.bucket == bucket);
+        let endings = self.teardowns.endings.iter().filter(move |ending| ending.bucket == bucket);
         endings.map(|ending| Frame::Begin {
             connection: ending.connection,
             bucket: ending.bucket,

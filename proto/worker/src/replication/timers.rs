@@ -1,6 +1,6 @@
 //! Timed work: ACKs that no output has carried, stalls, and acknowledgements of peers.
 
-use super::{Cluster, ConnectionReplication, End, GatedLeg, POOLED_AFTER_MS, POOLED_TOGETHER};
+use super::{Cluster, ConnectionReplication, End, GatedLeg, POOLED_TOGETHER};
 use crate::host::{Gate, Host};
 use crate::slab::{Key, Source};
 use crate::worker::Worker;
@@ -24,7 +24,7 @@ impl<H: Host> Worker<H> {
         // Blocked input waits for the entries that the backups still lack.
         let refuses = client.readable && !client.connection.wants_client();
         if eager || (refuses && !client.connection.is_active() && !client.connection.is_past_requests()) {
-            cluster.company.hurry(Urgency::Full);
+            cluster.batcher.hurry(Urgency::Full);
             self.replicate_all(key);
         }
         let Some(cluster) = &mut self.cluster else { return false };
@@ -51,11 +51,11 @@ impl<H: Host> Worker<H> {
         let _ = cluster.gate.events(&mut events); // timers replace lost events
         for diverted in events.early.drain(..) {
             if cluster.is_idle(&diverted.flow) {
-                cluster.early.note(diverted);
+                cluster.failovers.early.note(diverted);
             }
         }
         for index in events.woken.drain(..) {
-            let found = self.cluster.as_ref().and_then(|cluster| cluster.of_slot(index));
+            let found = self.cluster.as_ref().and_then(|cluster| cluster.index.of_slot(index));
             if let Some(key) = found {
                 self.guarded(Some(Source::Client(key)), |worker| worker.pump(key));
             }
@@ -69,7 +69,7 @@ impl<H: Host> Worker<H> {
     pub(crate) fn run_timers(&mut self) {
         let now = self.now;
         while let Some(cluster) = &mut self.cluster
-            && let Some((due, key)) = cluster.timed.pop_front_if(|(due, _)| *due <= now)
+            && let Some((due, key)) = cluster.timers.short.pop_front_if(|(due, _)| *due <= now)
         {
             self.guarded(Some(Source::Client(key)), |worker| worker.run_timer(key, (Delay::Short, due)));
         }
@@ -80,12 +80,12 @@ impl<H: Host> Worker<H> {
             Micros(0)
         };
         while let Some(cluster) = &mut self.cluster
-            && let Some((due, key)) = cluster.timed_later.pop_front_if(|(due, _)| *due <= now + ahead)
+            && let Some((due, key)) = cluster.timers.medium.pop_front_if(|(due, _)| *due <= now + ahead)
         {
             self.guarded(Some(Source::Client(key)), |worker| worker.run_timer(key, (Delay::Medium, due)));
         }
         while let Some(cluster) = &mut self.cluster
-            && let Some((due, key)) = cluster.timed_at_last.pop_front_if(|(due, _)| *due <= now)
+            && let Some((due, key)) = cluster.timers.long.pop_front_if(|(due, _)| *due <= now)
         {
             self.guarded(Some(Source::Client(key)), |worker| worker.run_timer(key, (Delay::Long, due)));
         }
@@ -97,11 +97,11 @@ impl<H: Host> Worker<H> {
     fn acknowledge_pooled(&mut self) {
         let now = self.now;
         let Some(cluster) = &mut self.cluster else { return };
-        if cluster.pooled.front().is_none_or(|(due, _)| now.since(*due) < POOLED_TOGETHER) {
+        if cluster.timers.pooled.front().is_none_or(|(due, _)| now.since(*due) < POOLED_TOGETHER) {
             return;
         }
-        let count = cluster.pooled.iter().take_while(|(due, _)| *due <= now).count();
-        let mut due: Vec<Key> = cluster.pooled.drain(..count).map(|(_, key)| key).collect();
+        let count = cluster.timers.pooled.iter().take_while(|(due, _)| *due <= now).count();
+        let mut due: Vec<Key> = cluster.timers.pooled.drain(..count).map(|(_, key)| key).collect();
         due.sort_unstable();
         due.dedup(); // a connection released several times acknowledges once
         // A connection used meanwhile has carried its owed ACK, and is checked again.
@@ -121,7 +121,7 @@ impl<H: Host> Worker<H> {
             return; // an earlier timer is set
         }
         replicated_state.timed = None;
-        if cluster.freezing.contains_key(&replicated_state.bucket) {
+        if cluster.handoffs.freezing.contains_key(&replicated_state.bucket) {
             return;
         }
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
@@ -132,10 +132,10 @@ impl<H: Host> Worker<H> {
         }
         let tickets = overdue && client.connection.holds_tickets();
         if answered && (replicated_state.leg.ack_if_due(now) || overdue) && !tickets {
-            cluster.dirty.push((key, End::Client));
+            cluster.timers.dirty.push((key, End::Client));
         }
         if answered && server.as_mut().is_some_and(|gated| gated.ack_if_due(now) || gated.is_overdue(now)) {
-            cluster.dirty.push((key, End::Server));
+            cluster.timers.dirty.push((key, End::Server));
         }
         let [of_client, of_server] = client.connection.input_boundaries();
         let client_stalled = replicated_state.leg.is_stalled(of_client, now);
@@ -179,13 +179,7 @@ impl<H: Host> Cluster<H> {
         if known.is_some_and(|known| known <= look) {
             return;
         }
-        let queue = match look {
-            Delay::Short => &mut self.timed,
-            Delay::Medium => &mut self.timed_later,
-            Delay::Long => &mut self.timed_at_last,
-        };
-        queue.push_back((now + look.span(), key));
-        replicated_state.timed = Some((look, now + look.span()));
+        replicated_state.timed = Some((look, self.timers.add(key, look, now)));
     }
 
     /// Puts a server connection into the pool. False when the backups lack some of its input.
@@ -196,6 +190,6 @@ impl<H: Host> Cluster<H> {
 
     /// Schedules a check whether a pooled server connection owes an ACK.
     pub(crate) fn schedule_pooled_ack(&mut self, key: Key, now: Micros) {
-        self.pooled.push_back((now + Micros::from_ms(POOLED_AFTER_MS), key));
+        self.timers.add_pooled(key, now);
     }
 }
