@@ -450,6 +450,9 @@ impl<H: Host> Cluster<H> {
         let hopeless = slow || repeated || !outgoing.feed.has_answered();
         self.note_missed_sessions(peer.0);
         self.report(Report::ChannelLost { node: peer.0, why: why.to_owned() });
+        if self.host.breaks(Law::NoGaps) {
+            return;
+        }
         // The agent may already have received the report that an awaited backup has caught up.
         let is_lost =
             |gap: &Gap| hopeless || !gap.syncing || self.channels.named.contains(&(gap.bucket, gap.node));
