@@ -217,6 +217,17 @@ impl WorkerPort {
         }
     }
 
+    /// Frees the finished slots of these flows: another node may continue them, and nothing that their sockets still
+    /// hold may leave when their bucket returns.
+    pub fn forget_finished(&mut self, of: impl Fn(&Flow) -> bool) {
+        for finished in std::mem::take(&mut self.finished) {
+            match of(&finished.slot.flow()) {
+                true => self.free(&finished.slot),
+                false => self.finished.push_back(finished),
+            }
+        }
+    }
+
     /// Finished flows that still wait for their peer.
     pub fn finishing(&self) -> usize {
         self.finished.len()

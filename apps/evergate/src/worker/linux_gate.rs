@@ -79,6 +79,11 @@ impl Gate for LinuxGate {
         self.port.sweep(Leases::now_ns());
     }
 
+    fn forget_finished(&mut self, bucket: Option<Bucket>) {
+        let gate = &self.gate;
+        self.port.forget_finished(|flow| bucket.is_none_or(|bucket| gate.bucket(flow) == bucket));
+    }
+
     fn emit_acks<'a>(&mut self, slots: impl IntoIterator<Item = &'a LinuxSlot>) -> io::Result<()> {
         self.port.emit_acks(slots.into_iter().map(|slot| &slot.0))
     }

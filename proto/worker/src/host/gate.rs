@@ -33,6 +33,10 @@ pub trait Gate {
     /// Frees slots whose peers have acknowledged the end, or are gone.
     fn sweep(&mut self);
 
+    /// Frees all slots that wait for their peers' acknowledgement of the end, in this bucket or in all: another node
+    /// may continue these flows, and nothing that this node's sockets still hold may leave when the bucket returns.
+    fn forget_finished(&mut self, bucket: Option<Bucket>);
+
     /// Sends an ACK at the committed position of each slot.
     fn emit_acks<'a>(&mut self, slots: impl IntoIterator<Item = &'a Self::Slot>) -> io::Result<()>
     where

@@ -248,6 +248,9 @@ impl Gate for Nothing {
     fn sweep(&mut self) {
         match *self {}
     }
+    fn forget_finished(&mut self, _: Option<Bucket>) {
+        match *self {}
+    }
     fn emit_acks<'a>(&mut self, _: impl IntoIterator<Item = &'a Nothing>) -> io::Result<()> {
         match *self {}
     }

@@ -470,9 +470,12 @@ impl<H: Host> Worker<H> {
         }
     }
 
-    /// Drops pooled server connections of a bucket that this node no longer owns, or of all buckets. Their servers'
-    /// segments go to another node, so they only look open.
+    /// Drops pooled server connections of a bucket that this node no longer owns, or of all buckets, and what is left
+    /// of closed flows. Their peers' segments go to another node, so the pooled ones only look open.
     pub(super) fn abandon_pool(&mut self, bucket: Option<Bucket>) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.forget_finished(bucket);
+        }
         let mut gone = Vec::new();
         self.pool.idle.retain(|(_, of), keys| {
             let stays = of.is_none() || bucket.is_some_and(|bucket| *of != Some(bucket));

@@ -137,6 +137,18 @@ impl<H: Host> Cluster<H> {
         }
     }
 
+    /// Forgets closed flows of a bucket, or of all, that this node no longer owns. Their sockets may hold bytes and
+    /// ends that no other node knows; these would leave when the bucket returns.
+    pub(super) fn forget_finished(&mut self, bucket: Option<Bucket>) {
+        let gate = &self.gate;
+        let is_of = |slot: &SlotOf<H>| bucket.is_none_or(|bucket| gate.bucket(&slot.flow()) == bucket);
+        let gone: Vec<_> = self.teardowns.final_acks.extract_if(.., |(_, slot, _)| is_of(slot)).collect();
+        for (_, slot, _) in gone {
+            self.gate.finish(slot, None);
+        }
+        self.gate.forget_finished(bucket);
+    }
+
     /// Frames about ending connections for a backup that catches up.
     pub(super) fn ending_frames(&self, bucket: Bucket) -> impl Iterator<Item = Frame> {
         let endings = self.teardowns.endings.iter().filter(move |ending| ending.bucket == bucket);
