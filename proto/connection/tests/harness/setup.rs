@@ -195,7 +195,7 @@ pub(crate) fn asked_in_a_cluster(alone: &[u8]) -> Vec<u8> {
     const CHUNKED: &[u8] = b"Transfer-Encoding: chunked\r\n";
     let place = |of: &[u8], all: &[u8]| all.windows(of.len()).position(|window| window == of);
     let head = place(b"\r\n\r\n", alone).unwrap_or(0);
-    let Some(at) = place(CHUNKED, &alone[..head + 2]).map(|at| at + CHUNKED.len()) else {
+    let Some(at) = place(CHUNKED, &alone[..alone.len().min(head + 2)]).map(|at| at + CHUNKED.len()) else {
         return alone.to_vec();
     };
     let (before, after) = alone.split_at(at);
