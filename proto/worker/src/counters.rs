@@ -350,6 +350,12 @@ impl Counters {
         *self.reasons.lock().unwrap_or_else(PoisonError::into_inner).entry(reason).or_default() += 1;
     }
 
+    /// How often something was counted under this reason.
+    pub fn reason_count(&self, reason: &str) -> u64 {
+        let reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
+        reasons.get(reason).copied().unwrap_or_default()
+    }
+
     /// Work done so far, in comparable units of about a microsecond.
     pub fn work(&self) -> u64 {
         let responses: u64 = self.responses.iter().map(Count::get).sum();

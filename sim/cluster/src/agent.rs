@@ -3,62 +3,42 @@
 
 use crate::kernel::Kernel;
 use evergate_base::Micros;
-use evergate_membership::{Bucket, Event, HandoffId, Node, NodeId, NodePhase, OwnershipStart, Role, Term};
+use evergate_membership::{Bucket, Event, Node, NodePhase, Role, Term};
+use evergate_worker::{FailoverOrder, Instruction, Report, arrives};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Length of a log for the protocol's comparison: a replica is complete or counts as nothing.
 const COMPLETE: u64 = 1;
-
-/// Instruction to the worker.
-#[derive(Clone, Debug)]
-pub(crate) enum Instruction {
-    Roles(Vec<(Bucket, Role)>),
-    Failover(Vec<(Bucket, Term)>),
-    DropState,
-}
-
-/// Report of the worker.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Report {
-    CaughtUp {
-        bucket: Bucket,
-        node: NodeId,
-        term: Term,
-    },
-    Complete {
-        bucket: Bucket,
-        term: Term,
-    },
-    Frozen {
-        bucket: Bucket,
-        term: Term,
-        freeze: HandoffId,
-    },
-    /// This node's replica has a gap.
-    Incomplete {
-        bucket: Bucket,
-        node: NodeId,
-        term: Term,
-    },
-    /// A frame on this channel was invalid: the channel ends.
-    Refused {
-        node: NodeId,
-        channel: u64,
-    },
-}
 
 /// Roles that the worker knows.
 #[derive(Debug, Default)]
 pub(crate) struct Agent {
     known: BTreeMap<Bucket, Role>,
-    /// Whether segments of unknown connections are answered by RST.
-    pub(crate) resets_unknown: bool,
+    /// Failovers so far.
+    failovers: u64,
 }
 
 impl Agent {
-    /// Counts roles as known to the worker.
-    pub(crate) fn adopt(&mut self, roles: &[(Bucket, Role)]) {
+    /// Counts roles as known to the worker. Returns the instructions with which it knows them.
+    pub(crate) fn adopt(&mut self, roles: Vec<(Bucket, Role)>) -> Vec<Instruction> {
         self.known = roles.iter().copied().collect();
+        let arrived =
+            roles.iter().filter_map(|(bucket, role)| Some((*bucket, arrival(Role::NOTHING, *role)?)));
+        let arrived = arrived.collect();
+        let mut instructions = vec![Instruction::Roles(roles)];
+        instructions.extend(self.order(arrived));
+        instructions
+    }
+
+    /// The order to continue connections of these buckets.
+    fn order(&mut self, buckets: Vec<(Bucket, Term)>) -> Option<Instruction> {
+        if buckets.is_empty() {
+            return None;
+        }
+        self.failovers += 1;
+        let order = FailoverOrder { number: self.failovers, buckets, silent: Micros(0) };
+        Some(Instruction::Failover(Arc::new(order)))
     }
 
     /// Acts on the protocol's events. Returns the instructions to the worker.
@@ -75,14 +55,15 @@ impl Agent {
                     self.known.clear();
                     changed.clear();
                     arrived.clear();
-                    kernel.held.clear();
-                    self.resets_unknown = false;
-                    instructions.push(Instruction::DropState);
+                    kernel.words.held.clear();
+                    kernel.words.closed.clear();
+                    kernel.resets_unknown = false;
+                    instructions.push(Instruction::Void);
                 }
                 Event::Role { bucket, role } => {
                     self.handle_role(node, kernel, *bucket, *role, &mut changed, &mut arrived)
                 }
-                Event::Phase(NodePhase::Active) => self.resets_unknown = true,
+                Event::Phase(NodePhase::Active) => kernel.resets_unknown = true,
                 Event::Phase(_) | Event::Installed { .. } | Event::Drained => {}
             }
             events.push(event);
@@ -90,9 +71,7 @@ impl Agent {
         if !changed.is_empty() {
             instructions.push(Instruction::Roles(changed));
         }
-        if !arrived.is_empty() {
-            instructions.push(Instruction::Failover(arrived));
-        }
+        instructions.extend(self.order(arrived));
         instructions
     }
 
@@ -106,9 +85,11 @@ impl Agent {
         arrived: &mut Vec<(Bucket, Term)>,
     ) {
         let before = self.known.insert(bucket, role).unwrap_or(Role::NOTHING);
-        if let (true, Role::Owner { term, .. }) = (arrives(before, role), role) {
-            kernel.held.insert(bucket);
+        if let Some(term) = arrival(before, role) {
+            kernel.words.held.insert(bucket);
             arrived.push((bucket, term));
+        } else if !matches!(role, Role::Owner { .. }) {
+            kernel.words.disown(bucket);
         }
         if before != role {
             changed.push((bucket, role));
@@ -119,34 +100,31 @@ impl Agent {
         }
     }
 
-    /// Processes a report of the worker. Returns a channel that must be closed.
-    pub(crate) fn handle_report(
-        &mut self,
-        node: &mut Node,
-        now: Micros,
-        report: Report,
-    ) -> Option<(NodeId, u64)> {
+    /// Processes a report of the worker.
+    pub(crate) fn handle_report(&mut self, node: &mut Node, now: Micros, report: Report) {
         match report {
             Report::CaughtUp { bucket, node: backup, term } => {
                 node.handle_caught_up(now, bucket, term, backup, COMPLETE);
             }
             Report::Complete { bucket, term } => node.handle_stored(bucket, term, COMPLETE),
-            Report::Frozen { bucket, term, freeze } => {
+            Report::Frozen { bucket, term, freeze, .. } => {
                 node.handle_frozen(now, bucket, term, freeze, COMPLETE);
             }
-            Report::Incomplete { bucket, node: peer, term } => {
-                node.drop_backup(now, bucket, term, peer);
+            Report::Incomplete { node: backup, buckets } => {
+                for (bucket, term) in buckets {
+                    node.drop_backup(now, bucket, term, backup);
+                }
             }
-            Report::Refused { node: peer, channel } => return Some((peer, channel)),
+            // Reports for operators and for balance.
+            Report::ChannelLost { .. } | Report::Resumed(_) | Report::Worked(_) => {}
         }
-        None
     }
 }
 
-/// Whether connections of another node are to be continued here.
-fn arrives(before: Role, now: Role) -> bool {
-    let Role::Owner { term, begin: OwnershipStart::Failover | OwnershipStart::Handoff, .. } = now else {
-        return false;
-    };
-    !matches!(before, Role::Owner { term: known, .. } if known == term)
+/// The term of a role that brings connections of another node, to be continued here.
+fn arrival(before: Role, now: Role) -> Option<Term> {
+    match now {
+        Role::Owner { term, .. } if arrives(before, now) => Some(term),
+        _ => None,
+    }
 }

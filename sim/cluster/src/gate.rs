@@ -5,7 +5,8 @@
 //! after the program has ended. The node checks ownership and leases, not this module.
 
 use crate::event_queue::Time;
-use crate::segment::{FIRST, Segment};
+use crate::segment::{FIRST, Segment, number};
+use evergate_base::net::Restored;
 
 /// Least time between repeated ACKs that answer the peer.
 const REPEAT: Time = 50_000;
@@ -34,6 +35,8 @@ pub(crate) struct Slot {
     peer_ack: u64,
     /// Position whose ACK by the peer the program waits for.
     wakes_at: Option<u64>,
+    /// One of both ends has sent RST.
+    gone: bool,
 }
 
 impl Slot {
@@ -54,12 +57,13 @@ impl Slot {
             snd_una: FIRST,
             peer_ack: FIRST,
             wakes_at: None,
+            gone: false,
         }
     }
 
-    /// The slot of a recovered flow. Its peer has everything below `send`, and may have this side's ACK of everything
-    /// below `receive`.
-    pub(crate) fn restored(send: u64, receive: u64, edge: u64) -> Slot {
+    /// The slot of a flow that lived on another node.
+    pub(crate) fn restored(from: &Restored) -> Slot {
+        let (send, receive) = (number(from.send), number(from.receive));
         Slot {
             committed: receive,
             restored: true,
@@ -67,8 +71,8 @@ impl Slot {
             snd_nxt: send,
             sent_ack: receive,
             snd_una: send,
-            peer_ack: send,
-            ..Slot::new(edge)
+            peer_ack: number(from.peer_has),
+            ..Slot::new(receive + u64::from(from.window))
         }
     }
 
@@ -84,9 +88,14 @@ impl Slot {
         self.wakes_at.take_if(|at| *at <= una).is_some()
     }
 
-    /// Whether the peer has more than this node has sent.
-    pub(crate) fn peer_is_ahead(&self) -> bool {
-        self.peer_ack > self.snd_nxt
+    /// Whether everything up to `end` is done with: the peer has acknowledged it, or one of both ends has sent RST.
+    pub(crate) fn is_over(&self, end: u64) -> bool {
+        self.gone || self.snd_una >= end
+    }
+
+    /// Whether less has been acknowledged than may be.
+    pub(crate) fn owes_ack(&self) -> bool {
+        self.sent_ack != self.committed
     }
 
     /// An ACK at the committed position, independent of the kernel's.
@@ -99,6 +108,7 @@ impl Slot {
         if segment.rst && !(self.rst_allowed || self.open) {
             return None;
         }
+        self.gone |= segment.rst;
         if segment.fin && !(self.fin_allowed || self.open) {
             if segment.data.is_empty() {
                 return None;
@@ -115,7 +125,9 @@ impl Slot {
             self.snd_nxt = self.snd_nxt.max(segment.end());
         }
         let out = if self.open { ack } else { ack.min(self.committed) };
-        if segment.is_pure() && segment.seq < self.peer_ack {
+        // A restored flow that is given up while its peer has more than was made again: an end below would be ignored.
+        let gives_up = (segment.fin || segment.rst) && segment.data.is_empty() && self.open && self.restored;
+        if (segment.is_pure() || gives_up) && segment.seq < self.peer_ack {
             // The peer may be ahead of this kernel and would ignore its ACKs as old.
             segment.seq = self.peer_ack;
         }
@@ -146,6 +158,11 @@ impl Slot {
 
     /// Records the peer's position, and lowers ACKs that this kernel could not accept.
     pub(crate) fn ingress(&mut self, segment: &mut Segment) {
+        if segment.rst && segment.seq == self.sent_ack {
+            // A peer whose socket is gone refuses by the ACK that it received; this kernel knows only its own.
+            segment.seq = self.kernel_ack;
+        }
+        self.gone |= segment.rst && segment.seq == self.kernel_ack;
         let plausible = segment.end() >= self.kernel_ack && segment.seq <= self.kernel_edge;
         let Some(ack) = segment.ack.filter(|_| plausible && !segment.syn && !segment.rst) else { return };
         let mut known = ack;
@@ -159,13 +176,4 @@ impl Slot {
         self.peer_ack = self.peer_ack.max(ack);
         self.snd_una = self.snd_una.max(known);
     }
-}
-
-/// Newest position of a peer whose bucket is on hold.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PeerPosition {
-    /// Number after the peer's newest byte.
-    pub(crate) seq: u64,
-    pub(crate) ack: u64,
-    pub(crate) edge: u64,
 }

@@ -3,11 +3,14 @@
 use crate::agent::Agent;
 use crate::event_queue::Time;
 use crate::kernel::Kernel;
+use crate::model_host::Machine;
 use crate::network::Cuts;
-use crate::worker::Worker;
+use crate::process::Process;
 use evergate_base::Micros;
 use evergate_membership::{Bucket, Node, Path};
+use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 
 /// A machine's clock, with its own start and a small drift.
 #[derive(Clone, Copy, Debug)]
@@ -34,9 +37,9 @@ pub(crate) struct Host {
     pub(crate) clock: Clock,
     pub(crate) node: Node,
     pub(crate) agent: Agent,
-    pub(crate) kernel: Kernel,
+    pub(crate) machine: Rc<RefCell<Machine>>,
     /// The running process, if any.
-    pub(crate) worker: Option<Worker>,
+    pub(crate) process: Option<Process>,
     pub(crate) up: bool,
     pub(crate) paused: bool,
     /// The kernel stands still too.
@@ -55,13 +58,13 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    pub(crate) fn new(clock: Clock, node: Node, buffer: usize) -> Host {
+    pub(crate) fn new(clock: Clock, node: Node, machine: Machine) -> Host {
         Host {
             clock,
             node,
             agent: Agent::default(),
-            kernel: Kernel::new(buffer),
-            worker: None,
+            machine: Rc::new(RefCell::new(machine)),
+            process: None,
             up: true,
             paused: false,
             halted: false,
@@ -78,11 +81,15 @@ impl Host {
 
     /// Whether a process runs and is not stopped.
     pub(crate) fn runs(&self) -> bool {
-        self.up && !self.paused && self.worker.is_some()
+        self.up && !self.paused && self.process.is_some()
     }
 
-    pub(crate) fn process(&self) -> u64 {
-        self.worker.as_ref().map_or(0, |worker| worker.process)
+    pub(crate) fn process_number(&self) -> u64 {
+        self.process.as_ref().map_or(0, |process| process.number)
+    }
+
+    pub(crate) fn kernel(&self) -> RefMut<'_, Kernel> {
+        RefMut::map(self.machine.borrow_mut(), |machine| &mut machine.kernel)
     }
 
     /// The gate's owner word: this node owns the bucket, as far as it knows.
@@ -99,7 +106,7 @@ impl Host {
     }
 
     pub(crate) fn stamp(&self, left_at: Time) -> Stamp {
-        Stamp { power: self.blackouts.len(), process: self.process(), left_at }
+        Stamp { power: self.blackouts.len(), process: self.process_number(), left_at }
     }
 }
 

@@ -1,155 +1,270 @@
-//! A node's kernel: sockets, the gate's slots, and buckets on hold. It outlives the process.
+//! A node's kernel with its gate: sockets, slots, and the gate's words about buckets. It outlives the process.
+//!
+//! As in Linux, a packet passes the gate when it is made, and packets of a socket are made when the program writes.
 
+use crate::bucket_words::BucketWords;
 use crate::event_queue::Time;
-use crate::gate::{PeerPosition, Slot};
-use crate::segment::{FIRST, Flow, Segment};
+use crate::fault::Mutation;
+use crate::gate::Slot;
+use crate::ports::{PORT, bucket_of};
+use crate::segment::{FIRST, Flow, Segment, sequence};
+use crate::slot_table::{Entry, SlotTable};
 use crate::tcp::Tcp;
+use evergate_base::net::{DivertedSegment, PeerPosition};
 use evergate_membership::Bucket;
-use evergate_replication::AckSlot;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// The port that clients connect to.
-pub(crate) const PORT: u16 = 443;
+/// Scale of the windows that peers send.
+pub(crate) const PEER_SCALE: u8 = 1;
+/// Most diverted segments that wait for the program.
+const DIVERTED_MAX: usize = 1024;
+
+/// Events for the program since its last turn.
+#[derive(Debug, Default)]
+pub(crate) struct KernelEvents {
+    /// Flows whose sockets have an event, and whether it is only new input.
+    pub(crate) sockets: Vec<(Flow, bool)>,
+    /// Slots whose armed events occurred.
+    pub(crate) woken: Vec<u32>,
+    /// Segments of flows without a socket.
+    pub(crate) diverted: Vec<DivertedSegment>,
+}
+
+/// How a program closes a socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Closing {
+    /// With FIN, or with RST if input is unread.
+    #[default]
+    Orderly,
+    /// With RST.
+    Reset,
+    /// Without any segment.
+    Forgotten,
+}
 
 /// Kernel of one node: see the module's description.
 #[derive(Debug, Default)]
 pub(crate) struct Kernel {
     pub(crate) sockets: BTreeMap<Flow, Tcp>,
-    pub(crate) slots: BTreeMap<Flow, Slot>,
+    pub(crate) slots: SlotTable,
     /// Sockets without a descriptor: closed, or left by a process that ended.
     orphans: BTreeSet<Flow>,
-    pub(crate) held: BTreeSet<Bucket>,
+    /// Established connections that no program has accepted.
+    pub(crate) unaccepted: VecDeque<Flow>,
+    pub(crate) words: BucketWords,
     pub(crate) peer_positions: BTreeMap<Flow, PeerPosition>,
-    /// Buckets with connections that still lack sockets. Segments to these are diverted to the worker, not answered.
-    pub(crate) pending: BTreeSet<Bucket>,
-    pub(crate) early: Vec<Segment>,
-    /// The mutation that answers such segments by RST.
-    pub(crate) resets_pending: bool,
-    /// Segments that were sent, before the gate.
+    pub(crate) events: KernelEvents,
+    /// Whether segments of unknown connections are answered by RST.
+    pub(crate) resets_unknown: bool,
+    /// Whether a process listens.
+    pub(crate) listens: bool,
+    mutation: Mutation,
+    /// Segments that passed the gate.
     outgoing: Vec<Segment>,
     /// Size of socket buffers in bytes.
     pub(crate) buffer: usize,
-}
-
-/// Effect of an incoming segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Arrival {
-    /// No event for the program.
-    Nothing,
-    /// The flow's socket has an event, or its peer acknowledged an armed position.
-    News(Flow),
-    /// A client's connection is established and belongs to no process yet.
-    Accepted(Flow),
+    /// Number of buckets.
+    pub(crate) buckets: u16,
 }
 
 impl Kernel {
     /// A newly started kernel, with socket buffers of so many bytes.
-    pub(crate) fn new(buffer: usize) -> Kernel {
-        Kernel { buffer, ..Kernel::default() }
+    pub(crate) fn new(buffer: usize, buckets: u16, mutation: Mutation) -> Kernel {
+        Kernel { buffer, buckets, mutation, ..Kernel::default() }
     }
 
-    /// Processes a segment of a bucket that this node owns. `runs`: there is a process.
-    pub(crate) fn handle(&mut self, now: Time, bucket: Bucket, mut segment: Segment, runs: bool) -> Arrival {
+    pub(crate) fn bucket(&self, flow: Flow) -> Bucket {
+        bucket_of(flow, self.buckets)
+    }
+
+    // ---- from the network ----
+
+    /// Processes a segment of a bucket that this node owns.
+    pub(crate) fn handle(&mut self, now: Time, mut segment: Segment) {
         let flow = segment.flow;
-        if self.held.contains(&bucket) {
-            self.record_position(&segment);
-            return Arrival::Nothing;
+        let bucket = self.bucket(flow);
+        let (known, asleep) = self.slots.of(flow).map_or((false, false), |entry| (true, entry.asleep));
+        let diverted = (asleep || (!known && flow.ours.port() == PORT)) && self.divert(bucket, &segment);
+        if self.words.held.contains(&bucket) {
+            return self.record_position(&segment);
         }
-        if let Some(slot) = self.slots.get_mut(&flow) {
-            slot.ingress(&mut segment);
+        if asleep || diverted {
+            return;
         }
-        if let Some(socket) = self.sockets.get_mut(&flow) {
-            let connecting = !socket.is_open() && !socket.is_reset();
-            let before = socket.events();
-            socket.handle(now, &segment);
-            let mut news = socket.events() != before || socket.has_room_again();
-            if connecting && socket.is_open() {
-                self.slots.insert(flow, Slot::new(socket.offered_edge()));
+        if let Some(number) = self.slots.number(flow)
+            && let Some(entry) = self.slots.at_mut(number)
+        {
+            entry.slot.ingress(&mut segment);
+            if entry.slot.wakes() {
+                self.events.woken.push(number);
             }
-            if self.orphans.contains(&flow) && self.sockets.get(&flow).is_some_and(Tcp::has_input) {
-                self.kill(flow);
-            }
-            news |= self.slots.get_mut(&flow).is_some_and(Slot::wakes);
-            return if news { Arrival::News(flow) } else { Arrival::Nothing };
         }
-        let accepts = runs && flow.ours.port() == PORT;
-        let pending = accepts && self.pending.contains(&bucket) && !self.slots.contains_key(&flow);
-        if pending && segment.ack.is_some() && !segment.data.is_empty() && !segment.syn && !segment.rst {
-            self.early.push(segment);
-            return Arrival::Nothing;
+        let ignored = self.mutation == Mutation::IgnoresResets && flow.ours.port() == PORT && segment.rst;
+        match self.sockets.contains_key(&flow) {
+            _ if ignored => {}
+            true => self.handle_at_socket(now, segment),
+            false => self.handle_without_socket(now, bucket, segment),
         }
+    }
+
+    fn handle_at_socket(&mut self, now: Time, segment: Segment) {
+        let flow = segment.flow;
+        let Some(socket) = self.sockets.get_mut(&flow) else { return };
+        let connecting = socket.is_connecting();
+        let (received, ended, reset, unconnected) = socket.events();
+        socket.handle(now, &segment);
+        let (now_received, now_ended, now_reset, now_unconnected) = socket.events();
+        let room = socket.has_room_again();
+        let changes = room || (ended, reset, unconnected) != (now_ended, now_reset, now_unconnected);
+        if changes || received != now_received {
+            self.events.sockets.push((flow, !changes));
+        }
+        if connecting && socket.is_open() {
+            let slot = Slot::new(socket.offered_edge());
+            self.enter(now, flow, slot);
+        }
+        if self.orphans.contains(&flow) && self.sockets.get(&flow).is_some_and(Tcp::has_input) {
+            self.kill(now, flow);
+        }
+    }
+
+    fn handle_without_socket(&mut self, now: Time, bucket: Bucket, segment: Segment) {
+        let flow = segment.flow;
+        let accepts = self.listens && flow.ours.port() == PORT;
         if segment.syn && segment.ack.is_none() {
-            if accepts {
+            if accepts && self.words.greets(bucket) {
                 let edge = FIRST + self.buffer as u64;
-                self.outgoing.push(Segment { syn: true, ..Segment::bare(flow, 0, Some(FIRST), edge) });
+                self.transmit(now, Segment { syn: true, ..Segment::bare(flow, 0, Some(FIRST), edge) });
             }
-            return Arrival::Nothing;
+            return;
         }
         let first = segment.seq == FIRST && segment.ack == Some(FIRST) && !segment.rst && !segment.probe;
-        if first && accepts && !self.slots.contains_key(&flow) {
+        if first && accepts && self.slots.of(flow).is_none_or(|entry| !entry.taken) {
             // The SYN cookie proves that a node answered the SYN: the connection is established.
             let mut socket = Tcp::accept(flow, self.buffer, segment.edge);
-            self.slots.insert(flow, Slot::new(socket.offered_edge()));
+            self.enter(now, flow, Slot::new(socket.offered_edge()));
             socket.handle(now, &segment);
             self.sockets.insert(flow, socket);
-            return Arrival::Accepted(flow);
+            self.unaccepted.push_back(flow);
+            return;
         }
         // A segment that acknowledges nothing but the SYN may precede the peer's own first ACK.
         let early = accepts && segment.ack == Some(FIRST);
-        let stays = pending && !self.resets_pending;
-        if let (Some(ack), false) = (segment.ack, segment.rst || first || early || stays || !runs) {
-            self.outgoing.push(Segment { rst: true, ..Segment::bare(flow, ack, Some(segment.end()), 0) });
-        }
-        Arrival::Nothing
-    }
-
-    /// Records the position of the peer of a held flow, or of another node's.
-    pub(crate) fn record_position(&mut self, segment: &Segment) {
-        if let (Some(ack), false) = (segment.ack, segment.syn || segment.rst) {
-            let position = self.peer_positions.entry(segment.flow).or_default();
-            position.seq = position.seq.max(segment.end());
-            position.ack = position.ack.max(ack);
-            position.edge = position.edge.max(segment.edge);
+        if let (Some(ack), false) = (segment.ack, segment.rst || first || early || !self.listens) {
+            self.transmit(now, Segment { rst: true, ..Segment::bare(flow, ack, Some(segment.end()), 0) });
         }
     }
 
-    /// All segments that sockets have to send now, before the gate.
+    fn enter(&mut self, now: Time, flow: Flow, slot: Slot) {
+        self.slots.enter(Entry { flow, slot, taken: false, asleep: false, born: now });
+    }
+
+    /// Diverts a segment with data to the program that makes its socket.
+    fn divert(&mut self, bucket: Bucket, segment: &Segment) -> bool {
+        let wanted = self.words.pending.contains(&bucket) && !segment.data.is_empty();
+        if !wanted || segment.ack.is_none() || segment.syn || segment.rst {
+            return false;
+        }
+        if let Some(position) = position_of(segment)
+            && self.events.diverted.len() < DIVERTED_MAX
+        {
+            let (flow, data) = (segment.flow.into(), segment.data.clone());
+            self.events.diverted.push(DivertedSegment { flow, position, data });
+        }
+        true
+    }
+
+    /// Records the position of the peer of a held flow.
+    fn record_position(&mut self, segment: &Segment) {
+        let Some(mut position) = position_of(segment) else { return };
+        if let Some(before) = self.peer_positions.get(&segment.flow) {
+            position.count = before.count + 1;
+            if (position.ack.wrapping_sub(before.ack) as i32) < 0 {
+                position.ack = before.ack;
+            }
+        }
+        self.peer_positions.insert(segment.flow, position);
+    }
+
+    // ---- to the network ----
+
+    /// Passes a segment of this node through the gate.
+    pub(crate) fn transmit(&mut self, now: Time, segment: Segment) {
+        let flow = segment.flow;
+        let bucket = self.bucket(flow);
+        if !self.words.open.contains(&bucket) {
+            return;
+        }
+        let passed = match self.slots.of_mut(flow) {
+            Some(entry) => {
+                match self.mutation {
+                    Mutation::EndsPass => (entry.slot.fin_allowed, entry.slot.rst_allowed) = (true, true),
+                    Mutation::EarlyAck => {
+                        entry.slot.committed = entry.slot.committed.max(segment.ack.unwrap_or_default());
+                    }
+                    _ => {}
+                }
+                entry.slot.egress(now, segment)
+            }
+            None => self.passes_unregistered(bucket, &segment).then_some(segment),
+        };
+        self.outgoing.extend(passed);
+    }
+
+    fn passes_unregistered(&self, bucket: Bucket, segment: &Segment) -> bool {
+        let listener = segment.flow.ours.port() == PORT;
+        if segment.rst {
+            let resets_pending = self.mutation == Mutation::ResetsPending;
+            let pending = listener && self.words.pending.contains(&bucket) && !resets_pending;
+            return !pending && self.resets_unknown && (!listener || self.listens);
+        }
+        segment.syn || segment.is_pure()
+    }
+
+    /// Sends the due segments of a socket.
+    pub(crate) fn push(&mut self, now: Time, flow: Flow) {
+        let mut segments = Vec::new();
+        if let Some(socket) = self.sockets.get_mut(&flow) {
+            socket.poll(now, &mut segments);
+        }
+        for segment in segments {
+            self.transmit(now, segment);
+        }
+    }
+
+    /// Sends the due segments of all sockets. Returns all segments that have passed the gate.
     pub(crate) fn poll(&mut self, now: Time) -> Vec<Segment> {
-        let mut segments = std::mem::take(&mut self.outgoing);
+        let mut segments = Vec::new();
         for socket in self.sockets.values_mut() {
             socket.poll(now, &mut segments);
         }
-        let done: Vec<Flow> = self.orphans.iter().copied().filter(|flow| self.is_done(*flow)).collect();
-        for flow in done {
-            self.orphans.remove(&flow);
-            self.sockets.remove(&flow);
+        for segment in segments {
+            self.transmit(now, segment);
         }
-        segments
-    }
-
-    fn is_done(&self, flow: Flow) -> bool {
-        self.sockets.get(&flow).is_none_or(Tcp::is_finished)
+        let sockets = &mut self.sockets;
+        self.orphans.retain(|flow| {
+            let done = sockets.get(flow).is_none_or(Tcp::is_finished);
+            if done {
+                sockets.remove(flow);
+            }
+            !done
+        });
+        std::mem::take(&mut self.outgoing)
     }
 
     pub(crate) fn next_at(&self) -> Option<Time> {
         self.sockets.values().filter_map(Tcp::next_at).min()
     }
 
-    /// Sends a segment past the sockets.
-    pub(crate) fn send_raw(&mut self, segment: Segment) {
-        self.outgoing.push(segment);
-    }
-
-    pub(crate) fn socket(&mut self, flow: Flow) -> Option<&mut Tcp> {
-        self.sockets.get_mut(&flow).filter(|socket| !socket.is_reset())
-    }
-
-    /// Sends the outstanding ACK, if there is one.
-    pub(crate) fn emit_ack(&mut self, flow: Flow) {
-        if let Some(slot) = self.slots.get(&flow).filter(|slot| slot.owes_ack()) {
-            self.outgoing.push(slot.template(flow));
+    /// Sends an ACK at the committed position of a slot.
+    pub(crate) fn emit_ack(&mut self, now: Time, number: u32) {
+        if let Some(entry) = self.slots.at(number) {
+            let template = entry.slot.template(entry.flow);
+            self.transmit(now, template);
         }
     }
+
+    // ---- sockets of the program ----
 
     /// Inserts a restored socket, in place of an orphan of an earlier process.
     pub(crate) fn restore(&mut self, flow: Flow, socket: Tcp) {
@@ -157,53 +272,48 @@ impl Kernel {
         self.sockets.insert(flow, socket);
     }
 
-    /// Whether a process has a descriptor of the flow, or is to receive one.
-    pub(crate) fn is_open(&self, flow: Flow) -> bool {
-        self.sockets.contains_key(&flow) && !self.orphans.contains(&flow)
-    }
-
-    /// Closes the program's descriptor: in order, or by RST when input was not read.
-    pub(crate) fn close(&mut self, flow: Flow, abort: bool) {
+    /// Closes the program's descriptor.
+    pub(crate) fn close(&mut self, now: Time, flow: Flow, how: Closing) {
         let Some(socket) = self.sockets.get_mut(&flow) else { return };
-        if abort || socket.has_input() || !socket.is_open() {
-            return self.kill(flow);
+        if how == Closing::Forgotten {
+            self.sockets.remove(&flow);
+            return;
+        }
+        if how == Closing::Reset || socket.has_input() || !socket.is_open() {
+            return self.kill(now, flow);
         }
         socket.shutdown();
         self.orphans.insert(flow);
+        self.push(now, flow);
     }
 
-    fn kill(&mut self, flow: Flow) {
+    fn kill(&mut self, now: Time, flow: Flow) {
         self.orphans.remove(&flow);
         if let Some(mut socket) = self.sockets.remove(&flow)
             && socket.is_open()
         {
-            self.outgoing.push(socket.abort());
+            let segment = socket.abort();
+            self.transmit(now, segment);
         }
-    }
-
-    /// Drops the flow with everything that its socket would still send.
-    pub(crate) fn silence(&mut self, flow: Flow) {
-        self.orphans.remove(&flow);
-        self.sockets.remove(&flow);
-        self.slots.remove(&flow);
-        self.outgoing.retain(|segment| segment.flow != flow);
     }
 
     /// Starts a new process with a gate of its own. Everything of the previous process is removed.
     pub(crate) fn begin_again(&mut self) {
         for flow in std::mem::take(&mut self.orphans) {
-            self.silence(flow);
+            self.sockets.remove(&flow);
         }
-        self.slots.clear();
+        self.slots = SlotTable::default();
         self.peer_positions.clear();
-        self.pending.clear();
+        self.words = BucketWords::default();
+        self.events = KernelEvents::default();
+        self.resets_unknown = false;
     }
 
-    /// The process has ended, and all its descriptors are closed.
-    pub(crate) fn orphan_all(&mut self) {
-        let flows: Vec<Flow> = self.sockets.keys().copied().collect();
-        for flow in flows {
-            self.close(flow, false);
+    /// The process has ended: its listener is closed, with the connections in its queue.
+    pub(crate) fn end_listener(&mut self, now: Time) {
+        self.listens = false;
+        for flow in std::mem::take(&mut self.unaccepted) {
+            self.close(now, flow, Closing::Reset);
         }
     }
 
@@ -211,4 +321,12 @@ impl Kernel {
     pub(crate) fn held_bytes(&self) -> usize {
         self.sockets.values().map(Tcp::held).sum()
     }
+}
+
+/// The peer's position as its segment shows it.
+fn position_of(segment: &Segment) -> Option<PeerPosition> {
+    let ack = segment.ack.filter(|_| !segment.syn && !segment.rst)?;
+    let window = (segment.edge.saturating_sub(ack) >> PEER_SCALE) as u32;
+    let (seq, ack) = (sequence(segment.seq), sequence(ack));
+    Some(PeerPosition { seq, ack, window, count: 1, timestamps: (0, 0) })
 }

@@ -1,7 +1,7 @@
 //! A cluster under virtual time.
 //!
-//! Real protocol crates ([`evergate_connection`], [`evergate_replication`], [`evergate_membership`]) run between models
-//! of kernels with TCP, the gate, networks, clients and servers. A run is a function of its set-up and seed; the set-up
+//! Real workers ([`evergate_worker`]) and the real membership protocol ([`evergate_membership`]) run between models of
+//! kernels with TCP, the gate, networks, clients and servers. A run is a function of its set-up and seed; the set-up
 //! fixes the moments of faults. After every step the world checks for violations:
 //!
 //! - two bytes at one position of a stream towards a peer, or bytes after a FIN (so: no nonce used twice);
@@ -17,20 +17,23 @@
 #![forbid(unsafe_code)]
 
 mod agent;
-mod channel;
+mod bucket_words;
 mod endpoint;
 mod event_queue;
 mod fault;
 mod gate;
+mod generation;
 mod host;
 mod kernel;
-mod leg;
+mod model_host;
 mod network;
 mod output_checker;
+mod ports;
+mod process;
 mod random;
 mod segment;
+mod slot_table;
 mod tcp;
-mod worker;
 mod world;
 
 pub use endpoint::{Application, Pace, Paces, Seen, Sent};

@@ -18,6 +18,18 @@ impl fmt::Display for Flow {
     }
 }
 
+impl From<evergate_base::net::Flow> for Flow {
+    fn from(flow: evergate_base::net::Flow) -> Flow {
+        Flow { ours: flow.local, theirs: flow.remote }
+    }
+}
+
+impl From<Flow> for evergate_base::net::Flow {
+    fn from(flow: Flow) -> evergate_base::net::Flow {
+        evergate_base::net::Flow::new(flow.ours, flow.theirs)
+    }
+}
+
 /// Number of the first byte of a stream; the SYN has number 0. The model's numbers do not wrap.
 pub(crate) const FIRST: u64 = 1;
 

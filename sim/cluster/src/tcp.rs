@@ -53,12 +53,12 @@ pub struct Tcp {
     early: BTreeMap<u64, Vec<u8>>,
     end_at: Option<u64>,
     ended: bool,
-    /// The peer's FIN preceded the endpoint: it causes no event.
-    ended_before: bool,
     owed: u32,
     ack_at: Option<Time>,
     challenged_at: Option<Time>,
     reset: bool,
+    /// The peer's reset has not been reported to the application.
+    error: bool,
 }
 
 impl Tcp {
@@ -86,11 +86,11 @@ impl Tcp {
             early: BTreeMap::new(),
             end_at: None,
             ended: false,
-            ended_before: false,
             owed: 0,
             ack_at: None,
             challenged_at: None,
             reset: false,
+            error: false,
         }
     }
 
@@ -105,8 +105,8 @@ impl Tcp {
         Tcp { peer_edge, ..Tcp::blank(flow, buffer) }
     }
 
-    /// An endpoint that continues a connection of another one. Everything below `send` has arrived at the peer,
-    /// everything below `receive` here. Its send buffer has not grown yet.
+    /// An endpoint that continues a connection of another one, and offers a window of `buffer` bytes. Everything below
+    /// `send` has arrived at the peer, everything below `receive` here. Its send buffer has not grown yet.
     pub fn restored(flow: Flow, buffer: usize, send: u64, receive: u64, peer_edge: u64) -> Tcp {
         Tcp {
             una: send,
@@ -145,7 +145,7 @@ impl Tcp {
 
     /// Whether both FINs are sent and acknowledged.
     pub fn is_finished(&self) -> bool {
-        self.reset || ((self.ended || self.ended_before) && self.end_acked)
+        self.reset || (self.ended && self.end_acked)
     }
 
     /// Whether bytes wait to be read.
@@ -163,6 +163,53 @@ impl Tcp {
         let again = self.blocked && 3 * self.out.len() <= 2 * self.out_max;
         self.blocked &= !again;
         again
+    }
+
+    /// Whether a connection attempt is under way.
+    pub(crate) fn is_connecting(&self) -> bool {
+        self.connecting && !self.reset
+    }
+
+    /// Whether the own FIN was queued.
+    pub(crate) fn is_shut_down(&self) -> bool {
+        self.end_wanted
+    }
+
+    /// Whether there is an error that the application does not know.
+    pub(crate) fn has_error(&self) -> bool {
+        self.error
+    }
+
+    /// Reports an error once, as `SO_ERROR`.
+    pub(crate) fn take_error(&mut self) -> bool {
+        std::mem::take(&mut self.error)
+    }
+
+    /// Whether the application may write: a third of the buffer is free. If not, the next change is an event.
+    pub(crate) fn poll_room(&mut self) -> bool {
+        let room = 3 * self.out.len() <= 2 * self.out_max;
+        self.blocked |= !room;
+        room
+    }
+
+    /// Bytes that were written and not acknowledged.
+    pub(crate) fn unacknowledged(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Whether all output has been sent at least once.
+    pub(crate) fn has_sent_all(&self) -> bool {
+        self.nxt >= self.tail()
+    }
+
+    /// Number after everything received in order.
+    pub(crate) fn received(&self) -> u64 {
+        self.rcv
+    }
+
+    /// Sends a delayed ACK with the next poll.
+    pub(crate) fn acknowledge_now(&mut self) {
+        self.ack_at = self.ack_at.map(|_| 0);
     }
 
     /// The right edge that is offered to the peer.
@@ -227,17 +274,6 @@ impl Tcp {
         self.end_wanted = true;
     }
 
-    /// Records the own FIN as sent and acknowledged: another node has sent it.
-    pub(crate) fn note_end(&mut self) {
-        self.end_wanted = true;
-        self.end_acked = true;
-    }
-
-    /// Records the peer's FIN as read by another node: it is below the next expected number.
-    pub(crate) fn note_end_before(&mut self) {
-        self.ended_before = true;
-    }
-
     /// Resets the connection. Returns the RST.
     pub fn abort(&mut self) -> Segment {
         self.reset = true;
@@ -246,12 +282,15 @@ impl Tcp {
         segment
     }
 
-    /// Processes a peer's payload from before the socket existed, as if it arrived now.
-    pub(crate) fn receive(&mut self, data: &[u8]) {
-        let room = (self.edge - self.rcv) as usize;
-        let data = &data[..data.len().min(room)];
+    /// Processes a peer's payload from before the socket existed, as if it arrived now. Returns the number of bytes
+    /// taken: all, or none without room.
+    pub(crate) fn receive(&mut self, data: &[u8]) -> usize {
+        if data.len() as u64 > self.edge - self.rcv {
+            return 0;
+        }
         self.input.extend(data);
         self.rcv += data.len() as u64;
+        data.len()
     }
 
     // ---- the network ----
@@ -263,7 +302,7 @@ impl Tcp {
         }
         if segment.rst {
             match self.connecting || segment.seq == self.rcv {
-                true => self.reset = true,
+                true => (self.reset, self.error) = (true, true),
                 false => self.ack_at = Some(0),
             }
         } else if self.connecting {

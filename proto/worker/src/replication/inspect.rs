@@ -78,6 +78,11 @@ impl<H: Host> Worker<H> {
         outlets + frames.map(|outgoing| outgoing.feed.unsent().len()).sum::<usize>()
     }
 
+    /// Steps that panicked so far: a worker ends the connection of such a step, and continues.
+    pub fn panics(&self) -> u64 {
+        self.counters.reason_count("internal_panic")
+    }
+
     /// Whether frames wait for further ones.
     pub fn has_waiting_frames(&self) -> bool {
         self.cluster.as_ref().is_some_and(|cluster| cluster.batcher.is_waiting())

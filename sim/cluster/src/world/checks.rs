@@ -2,10 +2,11 @@
 
 use super::World;
 use crate::Mutation;
-use crate::segment::{FIRST, Flow, Segment};
+use crate::segment::{FIRST, Flow, Segment, number};
 use evergate_base::Micros;
 use evergate_membership::{Bucket, MemberSet, NodeId, Role};
 use evergate_replication::{ConnectionState, ReplicaStore, ReplicatedConnection};
+use evergate_worker::LegInUse;
 
 /// Most bytes that one process may keep for one connection, beside its socket buffers.
 const HELD_MAX: usize = 2 << 20;
@@ -39,16 +40,20 @@ impl World {
 
     /// Checks a segment that leaves a gate: no position with two contents, no ACK of input that backups lack.
     pub(super) fn check_departure(&mut self, host: usize, segment: &Segment) {
-        if let Err(what) = self.output_checker.note(segment) {
+        let peer = self.by_flow.get(&segment.flow).and_then(|index| self.peers.get(*index));
+        let has_end = peer.is_some_and(|peer| peer.tcp.has_end());
+        if let Err(what) = self.output_checker.note(segment, has_end) {
             return self.fail(|| format!("node {host}: {what}"));
         }
         let Some(ack) = segment.ack.filter(|ack| *ack > FIRST && !segment.rst) else { return };
         let it = &self.hosts[host];
-        if it.kernel.slots.get(&segment.flow).is_none_or(|slot| slot.open) {
+        if it.kernel().slots.of(segment.flow).is_none_or(|entry| entry.slot.open) {
             return;
         }
-        let Some(worker) = it.worker.as_ref() else { return };
-        let Some((key, bucket, leg, origin)) = worker.holds(segment.flow) else { return };
+        let Some(process) = it.process.as_ref() else { return };
+        let Some(used) = process.worker.leg_in_use(&segment.flow.into()) else { return };
+        let LegInUse { connection: key, bucket, leg, received } = used;
+        let origin = number(received);
         let peer_end = self.by_flow.get(&segment.flow).map(|index| &self.peers[*index]);
         let ends = peer_end.is_some_and(|peer| peer.end_sent && ack == FIRST + peer.output_length + 1);
         let position = ack.saturating_sub(origin + u64::from(ends));
@@ -57,10 +62,12 @@ impl World {
             Role::Owner { required, .. } => required,
             _ => MemberSet::EMPTY,
         };
-        let relied_on = worker.relied_on(bucket).union(named);
+        let relied_on = process.worker.relied_on(bucket).union(named);
         for node in relied_on.iter().filter(|node| usize::from(node.0) != host) {
             let backup = &self.hosts[usize::from(node.0)];
-            let Some(other) = &backup.worker else { continue };
+            let Some(store) = backup.process.as_ref().and_then(|other| other.worker.replicas()) else {
+                continue;
+            };
             match (backup.node.role(bucket), it.node.role(bucket)) {
                 // The backup was asked to drop its replica, and its answer is on the way to the owner.
                 (Role::Outside { .. }, _) => continue,
@@ -72,7 +79,7 @@ impl World {
                 }
                 _ => {}
             }
-            let held = other.store.iter().find(|(id, _)| **id == key).map(|(_, held)| &held.state);
+            let held = store.iter().find(|(id, _)| **id == key).map(|(_, held)| &held.state);
             if let Some(lacks) = lacks(held, leg, position) {
                 return self.fail(|| {
                     format!(
@@ -81,7 +88,7 @@ impl World {
                     )
                 });
             }
-            if leg != 0 && is_named_twice(&other.store, segment.flow) {
+            if leg != 0 && is_named_twice(store, segment.flow) {
                 return self.fail(|| format!("{node} would continue {} for two connections", segment.flow));
             }
         }
@@ -92,17 +99,29 @@ impl World {
         let connections = self.peers.len().max(1);
         let buffer = self.buffer;
         let it = &mut self.hosts[host];
-        let sockets = it.kernel.held_bytes();
-        let Some(worker) = &mut it.worker else { return };
-        let failure = worker.failures.first().cloned();
+        let sockets = it.kernel().held_bytes();
+        let failure = it.machine.borrow_mut().steps.take_failure();
+        let Some(process) = &mut it.process else { return };
+        let worker = &mut process.worker;
+        worker.check_invariants();
+        let panics = worker.panics();
         let held = worker.held_bytes();
         let stashes = |state: &ConnectionState| {
             state.client_stash.bytes.len()
                 + state.server_stash.values().map(|stash| stash.bytes.len()).sum::<usize>()
         };
-        let stashed = worker.store.iter().map(|(_, held)| stashes(&held.state)).max().unwrap_or(0);
+        let stashed = worker
+            .replicas()
+            .into_iter()
+            .flat_map(ReplicaStore::iter)
+            .map(|(_, held)| stashes(&held.state))
+            .max()
+            .unwrap_or(0);
         if let Some(failure) = failure {
             return self.fail(|| format!("node {}: {failure}", NodeId(host as u8)));
+        }
+        if panics > 0 {
+            return self.fail(|| format!("node {host}: a step of the worker panicked"));
         }
         // Bytes of a socket: unread input, unsent output, and segments out of order.
         if sockets > connections * 8 * (buffer + 65_536) || held > connections * HELD_MAX {
@@ -120,20 +139,20 @@ impl World {
             let roles: Vec<String> =
                 self.buckets().map(|bucket| format!("{:?}", host.node.role(bucket))).collect();
             text += &format!(
-                "  node {id}: up {} paused {} process {} {:?} members {:?} held {:?}\n    {}\n",
+                "  node {id}: up {} paused {} process {} {:?} members {:?} {:?}\n    {}\n",
                 host.up,
                 host.paused,
-                host.worker.is_some(),
+                host.process.is_some(),
                 host.node.phase(),
                 host.node.members().set(),
-                host.kernel.held,
+                host.kernel().words,
                 roles.join("\n    "),
             );
-            for (flow, socket) in &host.kernel.sockets {
+            for (flow, socket) in &host.kernel().sockets {
                 text += &format!("    socket {flow}: {}\n", socket.describe());
             }
-            if let Some(worker) = &host.worker {
-                text += &worker.describe();
+            if let Some(process) = &host.process {
+                text += &process.worker.describe();
             }
         }
         for peer in self.peers.iter() {

@@ -2,6 +2,7 @@
 
 use super::World;
 use crate::event_queue::Time;
+use crate::model_host::StepCounts;
 use evergate_membership::{Bucket, Role, TransitionSet};
 use std::ops::AddAssign;
 
@@ -36,6 +37,16 @@ pub struct Coverage {
     pub transitions: TransitionSet,
 }
 
+impl Coverage {
+    /// Adds the steps of a process.
+    pub(super) fn add_steps(&mut self, steps: StepCounts) {
+        self.idle_resumed += steps.idle_resumed;
+        self.early_resumed += steps.early_resumed;
+        self.tickets_with_acks += steps.tickets_with_acks;
+        self.entries_batched += steps.entries_batched;
+    }
+}
+
 impl AddAssign for Coverage {
     fn add_assign(&mut self, other: Coverage) {
         self.failures += other.failures;
@@ -58,11 +69,8 @@ impl World {
     /// Counts so far.
     pub fn coverage(&self) -> Coverage {
         let mut coverage = self.coverage;
-        for worker in self.hosts.iter().filter_map(|host| host.worker.as_ref()) {
-            coverage.idle_resumed += worker.idle_resumed;
-            coverage.early_resumed += worker.early_resumed;
-            coverage.tickets_with_acks += worker.tickets_with_acks;
-            coverage.entries_batched += worker.entries_batched;
+        for host in self.hosts.iter().filter(|host| host.process.is_some()) {
+            coverage.add_steps(host.machine.borrow().steps.counts);
         }
         coverage
     }
@@ -92,8 +100,8 @@ impl World {
 
     fn is_amid_drain(&self) -> bool {
         let comes = |host: usize| {
-            let worker = self.hosts[host].worker.as_ref();
-            worker.is_some_and(|worker| self.buckets().any(|bucket| worker.is_recovering(bucket)))
+            let process = self.hosts[host].process.as_ref();
+            process.is_some_and(|process| self.buckets().any(|bucket| process.worker.is_recovering(bucket)))
         };
         let drains = self.hosts.iter().any(|host| host.draining && host.runs());
         (0..self.hosts.len()).any(|host| self.gives_away(host) || (drains && comes(host)))
@@ -101,7 +109,7 @@ impl World {
 
     /// Counts the imminent end of this node's process.
     pub(super) fn count_failure(&mut self, host: usize) {
-        if self.hosts[host].worker.is_none() {
+        if self.hosts[host].process.is_none() {
             return;
         }
         let quiet = |bucket| {

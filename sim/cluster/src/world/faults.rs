@@ -3,8 +3,9 @@
 use super::{Event, World};
 use crate::event_queue::Time;
 use crate::fault::{Fault, Target};
-use crate::kernel::PORT;
-use evergate_membership::Bucket;
+use crate::kernel::Kernel;
+use crate::model_host::ChannelId;
+use evergate_membership::{Bucket, NodeId};
 
 impl World {
     /// The node that a target names at this moment.
@@ -20,7 +21,10 @@ impl World {
             Target::Drained => (0..nodes).find(|id| self.hosts[*id].draining),
             Target::Recovering => (0..nodes).find(|id| {
                 self.hosts[*id].up
-                    && self.hosts[*id].worker.as_ref().is_some_and(|worker| worker.is_recovering(bucket))
+                    && self.hosts[*id]
+                        .process
+                        .as_ref()
+                        .is_some_and(|process| process.worker.is_recovering(bucket))
             }),
         }
     }
@@ -33,21 +37,19 @@ impl World {
         match fault {
             Fault::Power { lossy } if self.hosts[id].up => {
                 self.hosts[id].blackouts.push((now, lossy));
+                let kernel = Kernel::new(self.buffer, self.template.config.buckets, self.mutation);
+                *self.hosts[id].kernel() = kernel;
                 self.end_process(id);
-                let buffer = self.buffer;
-                let host = &mut self.hosts[id];
-                host.up = false;
-                host.kernel = crate::kernel::Kernel::new(buffer);
+                self.hosts[id].up = false;
             }
-            Fault::Process if !self.hosts[id].halted && self.hosts[id].worker.is_some() => {
+            Fault::Process if !self.hosts[id].halted && self.hosts[id].process.is_some() => {
                 self.end_process(id);
-                self.hosts[id].kernel.orphan_all();
-                self.turn(id, |_, _, _| {});
+                self.turn(id);
             }
             Fault::Pause(span) | Fault::Halt(span) if self.hosts[id].runs() => {
                 self.hosts[id].paused = true;
                 self.hosts[id].halted = matches!(fault, Fault::Halt(_));
-                let process = self.hosts[id].process();
+                let process = self.hosts[id].process_number();
                 self.plan(span, Event::Resume { host: id, process });
             }
             Fault::CutOutside(span) => self.hosts[id].cuts.outside = now + span,
@@ -61,7 +63,7 @@ impl World {
             Fault::Channels if self.hosts[id].up => self.break_channels(id),
             Fault::Restart => {
                 let meant = |host: &usize| !matches!(target, Target::Node(_)) || *host == id;
-                let dead = (0..self.hosts.len()).filter(meant).filter(|id| self.hosts[*id].worker.is_none());
+                let dead = (0..self.hosts.len()).filter(meant).filter(|id| self.hosts[*id].process.is_none());
                 for id in dead.collect::<Vec<_>>() {
                     self.hosts[id].up = true;
                     self.restart(id);
@@ -79,60 +81,52 @@ impl World {
     }
 
     fn break_channels(&mut self, id: usize) {
-        let Some(worker) = &self.hosts[id].worker else { return };
-        let channels = worker.outgoing.iter().map(|(node, outgoing)| (usize::from(node.0), outgoing.number));
-        for (to, channel) in channels.collect::<Vec<_>>() {
+        let me = NodeId(id as u8);
+        let ends: Vec<ChannelId> = self.hosts[id].machine.borrow().channels.open_ends().collect();
+        for end in ends.into_iter().filter(|end| end.outgoing) {
             // Either end may notice first.
             let delays = [self.random.below(400), self.random.below(400)];
-            self.plan(delays[0], Event::Hangup { to, from: id, channel, outgoing: false });
-            self.plan(delays[1], Event::Hangup { to: id, from: to, channel, outgoing: true });
+            self.plan(delays[0], Event::Hangup { to: usize::from(end.peer.0), end: end.other(me) });
+            self.plan(delays[1], Event::Hangup { to: id, end });
         }
     }
 
     fn end_process(&mut self, id: usize) {
         self.count_failure(id);
+        self.open_gate(id);
         let now = self.now;
         let host = &mut self.hosts[id];
         (host.paused, host.halted, host.draining) = (false, false, false);
         host.inbox.clear();
         (host.timer_at, host.work_at) = (Time::MAX, Time::MAX);
-        let Some(worker) = host.worker.take() else { return };
-        host.ends.insert(worker.process, now);
-        self.resumed_before += worker.resumed;
-        self.coverage.idle_resumed += worker.idle_resumed;
-        self.coverage.early_resumed += worker.early_resumed;
-        self.coverage.tickets_with_acks += worker.tickets_with_acks;
-        self.coverage.entries_batched += worker.entries_batched;
+        let Some(process) = host.process.take() else { return };
+        host.ends.insert(process.number, now);
+        self.resumed_before += process.worker.resumed();
+        self.coverage.add_steps(host.machine.borrow().steps.counts);
+        // The kernel closes the descriptors of a process that ends.
+        drop(process);
+        let mut machine = host.machine.borrow_mut();
+        machine.kernel.end_listener(now);
+        let mut ends = machine.channels.take_hangups();
+        ends.extend(machine.channels.open_ends());
+        drop(machine);
         if host.blackouts.last().is_some_and(|(at, _)| *at == now) {
-            return; // no process is left to end the drain
+            return; // no machine is left to end the channels
         }
-        for (node, outgoing) in &worker.outgoing {
-            let to = usize::from(node.0);
-            self.plan(300, Event::Hangup { to, from: id, channel: outgoing.number, outgoing: false });
-        }
-        for (node, channel) in worker.incoming.keys() {
-            let to = usize::from(node.0);
-            self.plan(300, Event::Hangup { to, from: id, channel: *channel, outgoing: true });
+        let me = NodeId(id as u8);
+        for end in ends {
+            self.plan(300, Event::Hangup { to: usize::from(end.peer.0), end: end.other(me) });
         }
     }
 
     pub(super) fn resume(&mut self, host: usize, process: u64) {
-        if self.hosts[host].process() == process && self.hosts[host].paused {
+        if self.hosts[host].process_number() == process && self.hosts[host].paused {
             self.log_line(|| format!("node {host} continues"));
             let it = &mut self.hosts[host];
             (it.paused, it.halted) = (false, false);
             self.coverage.resumptions += 1;
             (it.timer_at, it.work_at) = (Time::MAX, Time::MAX);
-            let kernel = &self.hosts[host].kernel;
-            let open = kernel.sockets.keys().filter(|flow| kernel.is_open(**flow));
-            for flow in open.copied().collect::<Vec<_>>() {
-                let known = self.hosts[host].worker.as_ref().is_some_and(|worker| worker.knows(flow));
-                match known || flow.ours.port() != PORT {
-                    true => self.turn(host, |worker, now, kernel| worker.news(now, kernel, flow)),
-                    false => self.accept(host, flow, self.bucket(flow)),
-                }
-            }
-            self.turn(host, |worker, now, kernel| worker.tick(now, kernel));
+            self.turn(host);
             self.run_agent(host);
         }
     }

@@ -2,11 +2,13 @@
 //!
 //! - `warm_start`: started clusters, from which runs begin;
 //! - `nodes`: turns of the hosts;
+//! - `channels`: bytes of replication channels;
 //! - `packets`: packets between peers and nodes, through gates;
 //! - `faults`: faults at their planned times;
 //! - `checks`: checks after every step;
 //! - `coverage`: events that really happened.
 
+mod channels;
 mod checks;
 mod coverage;
 mod faults;
@@ -17,20 +19,24 @@ mod warm_start;
 pub use coverage::Coverage;
 pub use warm_start::Template;
 
-use crate::agent::{Instruction, Report};
 use crate::endpoint::{Application, Pace, Paces, Peer};
 use crate::event_queue::{EventQueue, Time};
 use crate::fault::{Fault, Mutation, Target};
+use crate::generation::generation;
 use crate::host::{Host, Stamp};
+use crate::kernel::Kernel;
+use crate::model_host::{ChannelId, Machine, Piece};
 use crate::network::Weather;
 use crate::output_checker::OutputChecker;
+use crate::process::{Process, SERVICE, Start};
 use crate::random::Random;
 use crate::segment::{Flow, Segment};
 use crate::tcp::Tcp;
-use crate::worker::{Start, Worker};
 use evergate_base::Micros;
 use evergate_connection::Snapshot;
 use evergate_membership::{NodeId, Path};
+use evergate_worker::pools::Generation;
+use evergate_worker::{Instruction, Report};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -40,6 +46,8 @@ pub type Serve = Box<dyn FnMut() -> Box<dyn Application>>;
 
 /// Most lines that a trace keeps.
 const TRACE_LINES: usize = 20_000;
+/// CPU load of a worker that batches, in parts of a thousand.
+const BUSY_PER_MILLE: u64 = 700;
 /// Most steps of a run; more are a loop without progress.
 const STEPS_MAX: u64 = 400_000;
 
@@ -94,29 +102,18 @@ enum Event {
         path: Path,
         bytes: Vec<u8>,
     },
-    /// The piece of this number on a channel.
-    Frames {
+    /// Bytes on a channel, to the end of this name.
+    Piece {
         to: usize,
         from: usize,
         stamp: Stamp,
-        channel: u64,
-        process: u64,
-        number: u64,
-        bytes: Vec<u8>,
+        end: ChannelId,
+        piece: Piece,
     },
-    Answer {
-        to: usize,
-        from: usize,
-        stamp: Stamp,
-        channel: u64,
-        frames: u64,
-    },
-    /// The other end of the channel is gone. `outgoing`: addressed to the end that sends frames.
+    /// The other end of the channel is gone.
     Hangup {
         to: usize,
-        from: usize,
-        channel: u64,
-        outgoing: bool,
+        end: ChannelId,
     },
     Instruct {
         host: usize,
@@ -175,9 +172,9 @@ pub struct World {
     weather: Weather,
     mutation: Mutation,
     template: Arc<Template>,
-    snapshot: Arc<Snapshot>,
+    seed: u64,
+    generation: Generation,
     listener: u32,
-    down_pool: u32,
     batches: bool,
     buffer: usize,
     output_checker: OutputChecker,
@@ -207,7 +204,10 @@ impl World {
             hosts: template
                 .hosts
                 .iter()
-                .map(|(clock, node)| Host::new(*clock, node.clone(), setup.buffer))
+                .map(|(clock, node)| {
+                    let kernel = Kernel::new(setup.buffer, template.config.buckets, setup.mutation);
+                    Host::new(*clock, node.clone(), Machine::new(*clock, kernel, setup.mutation))
+                })
                 .collect(),
             peers: Vec::new(),
             by_flow: BTreeMap::new(),
@@ -217,9 +217,9 @@ impl World {
             weather: setup.weather,
             mutation: setup.mutation,
             template: template.clone(),
-            snapshot: setup.snapshot,
+            seed: setup.seed,
+            generation: generation(&setup.snapshot, setup.down_pool),
             listener: setup.listener,
-            down_pool: setup.down_pool,
             batches: setup.batches,
             buffer: setup.buffer,
             output_checker: OutputChecker::default(),
@@ -319,28 +319,8 @@ impl World {
                     self.take_datagram(to, process, path, bytes);
                 }
             }
-            Event::Frames { .. } => self.take_frames(event),
-            Event::Answer { to, from, stamp, channel, frames } => {
-                if self.is_cut(to, from) || self.hosts[to].paused {
-                    return self.plan(2_000, Event::Answer { to, from, stamp, channel, frames });
-                }
-                if let Some(after) = self.stuck(to, from, channel) {
-                    return self.plan(after, Event::Answer { to, from, stamp, channel, frames });
-                }
-                if self.hosts[from].has_left(stamp, true) {
-                    self.turn(to, |worker, _, _| worker.read_answer(NodeId(from as u8), channel, frames));
-                }
-            }
-            Event::Hangup { to, .. } if self.hosts[to].paused => self.plan(2_000, event),
-            Event::Hangup { to, from, channel, outgoing } => {
-                if let Some(after) = self.stuck(to, from, channel) {
-                    return self.plan(after, event);
-                }
-                self.turn(to, |worker, now, _| match outgoing {
-                    true => worker.lose_outgoing(now, NodeId(from as u8), channel),
-                    false => worker.lose_incoming(NodeId(from as u8), channel),
-                });
-            }
+            Event::Piece { .. } => self.take_piece(event),
+            Event::Hangup { to, end } => self.take_hangup(to, end),
             Event::Instruct { host, process, instructions } => self.instruct(host, process, instructions),
             Event::Report { host, process, report } => self.take_report(host, process, report),
             Event::Timer { host, at } => {
@@ -352,7 +332,7 @@ impl World {
             Event::Work { host, at } => {
                 if self.hosts[host].work_at == at {
                     self.hosts[host].work_at = Time::MAX;
-                    self.turn(host, |worker, now, kernel| worker.tick(now, kernel));
+                    self.turn(host);
                 }
             }
             Event::Peer { index, at } => {
@@ -371,7 +351,7 @@ impl World {
 
     fn connect(&mut self, client: usize) {
         let Some(app) = self.waiting.get_mut(client).and_then(Option::take) else { return };
-        let ours = SocketAddr::from(([203, 0, 113, 1], 443));
+        let ours = SERVICE;
         let theirs = SocketAddr::from(([192, 0, 2, 7], 40_001 + client as u16));
         let flow = Flow { ours, theirs };
         let pace = self.paces.client;
@@ -387,23 +367,30 @@ impl World {
 
     fn start_process(&mut self, host: usize) {
         self.processes += 1;
+        let (number, busy) = (self.processes, self.batches);
+        let random = Random::new(self.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let machine = &self.hosts[host].machine;
+        machine.borrow_mut().now = self.now;
+        machine.borrow_mut().load_per_mille = if busy { BUSY_PER_MILLE } else { 0 };
+        machine.borrow_mut().begin_process(number, random);
         let start = Start {
             me: NodeId(host as u8),
-            process: self.processes,
-            snapshot: self.snapshot.clone(),
-            mutation: self.mutation,
-            down_pool: self.down_pool,
+            nodes: self.hosts.len() as u8,
+            number,
+            generation: &self.generation,
+            listener: self.listener,
+            batches: self.batches,
         };
-        self.hosts[host].worker = Some(Worker::new(start));
-        self.hosts[host].kernel.resets_pending = self.mutation == Mutation::ResetsPending;
+        let process = Process::new(machine, &start);
+        self.hosts[host].process = Some(process);
     }
 
     // ---- observations of a test ----
 
     /// Number of connections that resumed at another node.
     pub fn resumed(&self) -> u64 {
-        let now = self.hosts.iter().filter_map(|host| host.worker.as_ref()).map(|worker| worker.resumed);
-        self.resumed_before + now.sum::<u64>()
+        let processes = self.hosts.iter().filter_map(|host| host.process.as_ref());
+        self.resumed_before + processes.map(|process| process.worker.resumed()).sum::<u64>()
     }
 
     /// Time of the first of them since the start.

@@ -3,25 +3,15 @@
 use super::{Event, World};
 use crate::event_queue::Time;
 use crate::host::Stamp;
-use crate::kernel::{Arrival, PORT};
+use crate::network::Link;
+use crate::ports::{PORT, bucket_of};
 use crate::segment::{FIRST, Flow, Segment};
 use crate::tcp::Tcp;
-use crate::{Mutation, network::Link};
-use evergate_connection::Accepted;
 use evergate_membership::{Bucket, Role};
-use evergate_replication::ConnectionId;
-
-/// First port of server legs.
-const LEGS: u16 = 20_000;
-/// Number of server-leg ports per bucket.
-const LEGS_EACH: u16 = 5_000;
 
 impl World {
     pub(super) fn bucket(&self, flow: Flow) -> Bucket {
-        Bucket(match flow.ours.port() {
-            PORT => flow.theirs.port() % self.template.config.buckets,
-            port => (port - LEGS) / LEGS_EACH,
-        })
+        bucket_of(flow, self.template.config.buckets)
     }
 
     fn link(&self, flow: Flow) -> Link {
@@ -35,27 +25,12 @@ impl World {
 
     // ---- from a node ----
 
-    /// Sends a segment of a node's kernel through the gate onto the wire.
+    /// Sends a segment that has passed a node's gate onto the wire.
     pub(super) fn leave_host(&mut self, id: usize, segment: Segment, left_at: Time) {
         let flow = segment.flow;
-        let bucket = self.bucket(flow);
-        if !self.hosts[id].up || !self.may_transmit(id, bucket) {
+        if !self.hosts[id].up {
             return;
         }
-        let host = &mut self.hosts[id];
-        let passes = match host.kernel.slots.get_mut(&flow) {
-            Some(slot) => {
-                if self.mutation == Mutation::EndsPass {
-                    (slot.fin_allowed, slot.rst_allowed) = (true, true);
-                }
-                slot.egress(self.now, segment)
-            }
-            None => {
-                let known = segment.syn || segment.is_pure() || (segment.rst && host.agent.resets_unknown);
-                known.then_some(segment)
-            }
-        };
-        let Some(segment) = passes else { return };
         self.log_line(|| format!("node {id} sends {segment}"));
         self.check_departure(id, &segment);
         self.mark(left_at);
@@ -179,30 +154,15 @@ impl World {
         // A repeated first ACK is no new connection: the model leaves out old SYN cookies.
         let stray =
             segment.seq == FIRST && segment.ack == Some(FIRST) && !self.output_checker.is_untouched(flow);
-        let host = &mut self.hosts[id];
-        let known = host.kernel.sockets.contains_key(&flow) || host.kernel.slots.contains_key(&flow);
-        if stray && !known && !host.kernel.held.contains(&bucket) {
+        let host = &self.hosts[id];
+        let kernel = host.kernel();
+        let known = kernel.sockets.contains_key(&flow) || kernel.slots.number(flow).is_some();
+        if stray && !known && !kernel.words.held.contains(&bucket) {
             return;
         }
-        let arrival = host.kernel.handle(now, bucket, segment, host.worker.is_some());
-        match arrival {
-            Arrival::Nothing => self.turn(id, |worker, now, kernel| worker.tick_failovers(now, kernel)),
-            Arrival::News(flow) => self.turn(id, |worker, now, kernel| worker.news(now, kernel, flow)),
-            Arrival::Accepted(flow) => self.accept(id, flow, bucket),
-        }
-    }
-
-    pub(super) fn accept(&mut self, id: usize, flow: Flow, bucket: Bucket) {
-        let number = u64::from(flow.theirs.port()) << 32 | (self.steps & 0xff_ffff) << 8 | id as u64;
-        let accepted = Accepted {
-            id: ConnectionId(number),
-            listener: self.listener,
-            client: flow.theirs,
-            local: flow.ours,
-            unix_s: 1_700_000_000 + self.now / 1_000_000,
-            secret: [1 + id as u8; 32],
-        };
-        self.log_line(|| format!("node {id} accepts {flow}"));
-        self.turn(id, |worker, now, kernel| worker.accept(now, kernel, flow, bucket, &accepted));
+        drop(kernel);
+        self.open_gate(id);
+        self.hosts[id].kernel().handle(now, segment);
+        self.run_turn(id);
     }
 }

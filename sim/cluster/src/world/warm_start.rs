@@ -112,15 +112,15 @@ impl World {
 
     /// Gives agent and worker the roles that the node has in the template, at the start of a run.
     pub(super) fn adopt_roles(&mut self, host: usize) {
-        let now = self.now;
         let buckets = self.buckets();
         let it = &mut self.hosts[host];
-        it.agent.resets_unknown = it.node.view().is_some();
+        it.kernel().resets_unknown = it.node.view().is_some();
         let roles: Vec<_> = buckets.map(|bucket| (bucket, it.node.role(bucket))).collect();
-        it.agent.adopt(&roles);
-        if let Some(worker) = &mut it.worker {
-            worker.instruct(now, &mut it.kernel, crate::agent::Instruction::Roles(roles));
+        let instructions = it.agent.adopt(roles);
+        if let Some(process) = &it.process {
+            instructions.into_iter().for_each(|instruction| process.instruct(instruction));
         }
+        self.turn(host);
     }
 
     /// Starts a new process, which listens for the other nodes.
@@ -130,7 +130,7 @@ impl World {
         let incarnation = self.random.bits() >> 1;
         self.hosts[host].node = fresh_node(&self.template.config, host as u8, incarnation, clock);
         self.hosts[host].agent = Default::default();
-        self.hosts[host].kernel.begin_again();
+        self.hosts[host].kernel().begin_again();
         self.start_process(host);
         self.plan(0, Event::Work { host, at: self.now });
         self.hosts[host].work_at = self.now;

@@ -2,7 +2,7 @@
 
 use crate::run::{PAIR, Plan, Ran, Script, Shape, TRIO, TWO_BACKUPS, run};
 use crate::scenario::{Scenario, Wire};
-use crate::scripts::{requests, tunnel};
+use crate::scripts::{broken_off, requests, tunnel};
 use evergate_sim_cluster::{Coverage, Fault, Target, Time};
 
 const MS: Time = 1_000;
@@ -186,4 +186,26 @@ fn drained_node_moves_its_connections() {
     let dies =
         |at| vec![(at, Target::Owner, Fault::Drain(true)), (at + 2 * MS, Target::Owner, Fault::Process)];
     stories(TRIO, &STARTS, dies);
+}
+
+/// A paused owner closes server connections of a client that reset meanwhile, before it learns that its bucket has
+/// moved. Then the bucket returns to it, while those servers still repeat segments.
+#[test]
+fn bucket_that_returns_does_not_revive_closed_flows() {
+    let mut runs = Vec::new();
+    for behind in [Wire::Tls12, Wire::Tls13] {
+        let whole = requests(Wire::Tls12, &[(6, 0), (11, 911)], false);
+        let script = Script::new(Scenario { behind, ..broken_off(whole) });
+        for step in 0..160 {
+            let at = 5_000 + step * 60;
+            let faults = vec![
+                (at, Target::Owner, Fault::Pause(60 * MS)),
+                (at + 50 * MS, Target::Owner, Fault::Drain(true)),
+                (700 * MS, Target::Other(0), Fault::Pause(MS)), // the run lasts until then
+            ];
+            let plan = Plan { buffer: 6_000, lenient: true, clients: 2, faults, ..Plan::new(step, PAIR) };
+            runs.push(run(&script, &plan));
+        }
+    }
+    assert!(resumed_in(&runs) > 20);
 }

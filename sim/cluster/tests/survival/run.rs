@@ -132,7 +132,7 @@ impl Script {
     /// A scenario with a name for failure reports.
     pub(crate) fn named(name: &'static str, scenario: Scenario) -> Script {
         // The applications' input does not depend on the servers' wire protocol.
-        let expected = Rc::new(reference(&scenario, snapshot(Wire::Plain, false)));
+        let expected = Rc::new(reference(&scenario, &snapshot(Wire::Plain, false)));
         Script { name, scenario: Rc::new(scenario), expected }
     }
 }
@@ -150,16 +150,21 @@ pub(crate) struct Ran {
     pub(crate) coverage: Coverage,
 }
 
-/// The configuration whose servers use this wire protocol.
-fn snapshot(behind: Wire, impatient: bool) -> &'static Arc<Snapshot> {
-    static SNAPSHOTS: [OnceLock<Arc<Snapshot>>; 6] = [const { OnceLock::new() }; 6];
-    SNAPSHOTS[behind as usize * 2 + usize::from(impatient)].get_or_init(|| {
+/// The configuration of a run whose servers use this wire protocol. With TLS it has its own memory of the servers'
+/// sessions: a run does not depend on earlier ones.
+fn snapshot(behind: Wire, impatient: bool) -> Arc<Snapshot> {
+    static PLAIN: [OnceLock<Arc<Snapshot>>; 2] = [const { OnceLock::new() }; 2];
+    let fresh = || {
         let mut config = config(behind);
         if impatient {
             Arc::get_mut(&mut config).unwrap().timeouts.write_stall = WRITE_STALL;
         }
         config
-    })
+    };
+    match behind {
+        Wire::Plain => PLAIN[usize::from(impatient)].get_or_init(fresh).clone(),
+        _ => fresh(),
+    }
 }
 
 /// A started cluster of this shape; made once.
@@ -170,7 +175,7 @@ fn template(shape: Shape, behind: Wire) -> Arc<Template> {
     let mut known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let key = (nodes, backups, buckets, mode == Mode::Majority, behind as u8);
     let fresh =
-        || Arc::new(Template::settled(nodes, backups, buckets, mode, 1, snapshot(behind, false)).unwrap());
+        || Arc::new(Template::settled(nodes, backups, buckets, mode, 1, &snapshot(behind, false)).unwrap());
     known.entry(key).or_insert_with(fresh).clone()
 }
 
@@ -186,7 +191,7 @@ fn world(script: &Script, plan: &Plan, served: &Log, trace: bool) -> World {
     World::new(Setup {
         seed: plan.seed,
         template: template(plan.shape, script.scenario.behind),
-        snapshot: snapshot(script.scenario.behind, plan.impatient).clone(),
+        snapshot: snapshot(script.scenario.behind, plan.impatient),
         listener: script.scenario.listener(),
         down_pool: DOWN,
         clients: clients.collect(),
