@@ -15,7 +15,8 @@
 //! With backups the idle leg is an entry ([`evergate_replication::BoundLeg`]) before the checkpoint that ends its
 //! response. Every prefix of the log then has the leg in use, or the idle leg. Bound: one leg per client connection.
 
-use crate::connection::{Connection, RequestState, ResponseState};
+use crate::connection::Connection;
+use crate::exchange::{RequestState, ResponseState};
 use crate::restore::ResumedLeg;
 use crate::server_leg::ServerLeg;
 use crate::timers::Timer;
@@ -123,12 +124,12 @@ impl Connection {
 
     /// Whether the server may lack part of the request whose response is next, and receives it without reading first.
     pub(crate) fn lacks_request(&self) -> bool {
-        let waits = match self.receiving {
+        let waits = match self.exchange.receiving {
             RequestState::Body(Body::Length { left }) => left <= AWAITED_MAX,
-            RequestState::Head => self.request > self.response && !self.servers.outlet.is_empty(),
+            RequestState::Head => self.exchange.is_request_whole() && !self.servers.outlet.is_empty(),
             _ => false,
         };
-        waits && self.answering == ResponseState::Head
+        waits && self.exchange.answering == ResponseState::Head
     }
 
     /// What was stashed of a restored leg's input, as soon as it may be read.
@@ -208,7 +209,7 @@ impl Connection {
 
     /// The server connection of a handshake is lost in the middle.
     fn break_handshake(&mut self, io: &mut Io<'_>) {
-        self.last_response = true;
+        self.exchange.last_response = true;
         self.give_up(io, 502, "upstream_lost");
     }
 

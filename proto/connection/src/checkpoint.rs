@@ -6,7 +6,8 @@
 
 use crate::Io;
 use crate::client_leg::ClientTls;
-use crate::connection::{Connection, RequestState, ResponseState};
+use crate::connection::Connection;
+use crate::exchange::{RequestState, ResponseState};
 use crate::replication::{Replication, position};
 use crate::restore::ResumedLeg;
 use crate::routing::encode_body;
@@ -184,8 +185,8 @@ impl Connection {
     fn client_point(&self, remote: &Replication) -> ClientCheckpoint {
         let mut point = ClientCheckpoint {
             input: self.client.in_pos,
-            request: self.request,
-            phase: phase_of_receiving(self.receiving),
+            request: self.exchange.request(),
+            phase: phase_of_receiving(self.exchange.receiving),
             owed: remote.owed,
             ..ClientCheckpoint::default()
         };
@@ -197,7 +198,8 @@ impl Connection {
         } else if let Some((leg, sent, parted)) = remote.parting() {
             // What is passed over was never sent here: it counts only when the leg does not matter any more.
             point.leg = leg;
-            point.output = if matches!(self.receiving, RequestState::Skip(_)) { u64::MAX } else { sent };
+            point.output =
+                if matches!(self.exchange.receiving, RequestState::Skip(_)) { u64::MAX } else { sent };
             uplink = parted;
         }
         (point.tx, point.answered, point.leg_ended) = (uplink.tx, uplink.answered, uplink.ended);
@@ -330,7 +332,7 @@ impl Connection {
     fn is_idle(&self) -> bool {
         let holds =
             !self.client.raw.is_empty() || !self.client.plain.is_empty() || !self.client.outlet.is_empty();
-        self.receiving == RequestState::Head
+        self.exchange.receiving == RequestState::Head
             && self.servers.leg.is_none()
             && !holds
             && !self.end.is_closing()
@@ -441,7 +443,7 @@ impl Connection {
     /// counted in the leg's position yet.
     pub(crate) fn retain_server(&mut self, io: &mut Io<'_>, held: usize, range: std::ops::Range<usize>) {
         if let (Some(remote), Some(leg)) = (&mut self.remote, &self.servers.leg) {
-            let left = match self.answering {
+            let left = match self.exchange.answering {
                 ResponseState::Body(Body::Length { left }) => Some(left),
                 _ => None,
             };
@@ -458,7 +460,7 @@ impl Connection {
         };
         let (output, plain, answered) =
             (self.client.out_pos, self.client.plain_pos, self.client.answered_keys);
-        let last = self.answering == ResponseState::Ended;
+        let last = self.exchange.answering == ResponseState::Ended;
         if let Some(remote) = &mut self.remote {
             remote.push_record_end(RecordEnd { output, tx, plain, answered, last });
         }
@@ -474,13 +476,13 @@ impl Connection {
     /// Notes a place from which a restored connection can parse the server's stream again.
     pub(crate) fn note_server_point(&mut self) {
         let plain = self.generated_plain();
-        let begun = |leg: &ServerLeg| leg.answered || self.answering == ResponseState::Ended;
+        let begun = |leg: &ServerLeg| leg.answered || self.exchange.answering == ResponseState::Ended;
         let whole = |leg: &ServerLeg| leg.held.is_empty() && leg.is_restartable();
         let Some(leg) = self.servers.leg.as_ref().filter(|leg| begun(leg) && whole(leg)) else { return };
         if self.remote.as_ref().is_some_and(|remote| !remote.is_repeating() && !remote.hold.is_empty()) {
             return; // the place before what is held is noted, and a record ends there
         }
-        let (request, phase) = (self.response, phase_of_answering(self.answering));
+        let (request, phase) = (self.exchange.number(), phase_of_answering(self.exchange.answering));
         let rx = leg.records.as_ref().map(|records| position(records.rx()));
         let point = ServerPoint { leg: leg.id, input: leg.in_pos, rx, plain, request, phase };
         if let Some(remote) = &mut self.remote {
@@ -491,8 +493,14 @@ impl Connection {
     /// Between two responses no leg matters.
     pub(crate) fn note_message_end(&mut self) {
         let plain = self.generated_plain();
-        let point =
-            ServerPoint { leg: 0, input: 0, rx: None, plain, request: self.response, phase: Phase::Head };
+        let point = ServerPoint {
+            leg: 0,
+            input: 0,
+            rx: None,
+            plain,
+            request: self.exchange.number(),
+            phase: Phase::Head,
+        };
         self.note_response_from();
         if let Some(remote) = &mut self.remote {
             remote.message_end = Some(plain);

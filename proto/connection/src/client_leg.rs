@@ -1,7 +1,8 @@
 //! The client leg's input: hello, handshake, records, and the plaintext they carry.
 
 use crate::Io;
-use crate::connection::{Connection, RequestState};
+use crate::connection::Connection;
+use crate::exchange::RequestState;
 use crate::outlet::Outlet;
 use crate::timers::Timer;
 use crate::tls_info::TlsInfo;
@@ -124,7 +125,7 @@ impl Connection {
 
     /// Something of the next request has come.
     fn begin_head(&mut self, io: &Io<'_>) {
-        if self.receiving == RequestState::Head && self.deadline.timer == Timer::KeepAlive {
+        if self.exchange.receiving == RequestState::Head && self.deadline.timer == Timer::KeepAlive {
             self.arm(Timer::RequestHead, io.now);
         }
     }
@@ -163,7 +164,8 @@ impl Connection {
     /// Held plaintext that could not be consumed keeps further records from being decrypted, unless it grows towards a
     /// complete head or a body prefix.
     fn plain_blocks(&self) -> bool {
-        let grows = matches!(self.receiving, RequestState::Head | RequestState::Prefix) && self.takes_input();
+        let grows = matches!(self.exchange.receiving, RequestState::Head | RequestState::Prefix)
+            && self.takes_input();
         !self.client.plain.is_empty() && !grows
     }
 
@@ -274,7 +276,7 @@ impl Connection {
 
     /// A next request may not even be decrypted while the previous response is under way.
     fn request_waits(&self) -> bool {
-        self.receiving == RequestState::Head && !self.head_is_due()
+        self.exchange.receiving == RequestState::Head && !self.head_is_due()
     }
 
     fn handle_client_alert(&mut self, io: &mut Io<'_>, fatal: bool, description: u8) {
@@ -313,17 +315,17 @@ impl Connection {
         if self.end.is_closing() {
             return;
         }
-        match self.receiving {
+        match self.exchange.receiving {
             RequestState::Tunnel if self.servers.leg.is_some() && !self.is_handshaking() => {
-                self.receiving = RequestState::Ended;
+                self.exchange.receiving = RequestState::Ended;
                 self.shutdown_server(io);
             }
-            RequestState::Head if self.servers.leg.is_some() || self.request != self.response => {
+            RequestState::Head if self.servers.leg.is_some() || self.exchange.order().is_ne() => {
                 // The request is complete: the client may only have closed its sending side.
-                self.receiving = RequestState::Ended;
-                self.last_response = true;
+                self.exchange.receiving = RequestState::Ended;
+                self.exchange.last_response = true;
             }
-            RequestState::Ended if self.servers.leg.is_some() => self.last_response = true,
+            RequestState::Ended if self.servers.leg.is_some() => self.exchange.last_response = true,
             RequestState::Head if self.client.plain.is_empty() && !self.is_handshaking() => {
                 self.end_orderly(io, "")
             }
@@ -335,7 +337,7 @@ impl Connection {
 
     /// Plaintext in order: first what is held, then `data`.
     pub(crate) fn take_plaintext(&mut self, io: &mut Io<'_>, data: &[u8], place: Place) -> usize {
-        if self.receiving == RequestState::Ended {
+        if self.exchange.receiving == RequestState::Ended {
             self.consumed_plain(data.len());
             return data.len();
         }
@@ -364,7 +366,7 @@ impl Connection {
         if used > 0 {
             plain.drain(..used);
         }
-        if !plain.is_empty() && self.receiving != RequestState::Ended {
+        if !plain.is_empty() && self.exchange.receiving != RequestState::Ended {
             self.client.plain = plain;
         }
     }

@@ -1,7 +1,8 @@
 //! Ends: answers of our own, orderly and abrupt closes, timeouts, and what follows every call.
 
 use crate::client_leg::ClientTls;
-use crate::connection::{Connection, RequestState, ResponseState};
+use crate::connection::Connection;
+use crate::exchange::{RequestState, ResponseState};
 use crate::framing::tag_of;
 use crate::request::CONTINUE;
 use crate::routing;
@@ -96,9 +97,9 @@ impl Connection {
     /// a failing server then costs clients no handshakes (with backups: when the request has no body). Else it closes.
     /// When part of a response has left already, the connection breaks.
     pub(crate) fn refuse(&mut self, io: &mut Io<'_>, status: u16, reason: &'static str) {
-        let unread = self.log.is_none() && self.servers.leg.is_none();
+        let unread = self.exchange.log.is_none() && self.servers.leg.is_none();
         let to_head = unread && self.client.plain.starts_with(b"HEAD ");
-        if self.log.is_none() {
+        if self.exchange.log.is_none() {
             self.begin_log(io, None);
             let reported = std::mem::take(&mut self.client.plain);
             self.log_line_of(&reported);
@@ -123,13 +124,13 @@ impl Connection {
         // With backups all nodes must write the same bytes, and another node does not know how much of the body was
         // here.
         let (flags, alone) = (leg.route.flags, self.remote.is_none());
-        let unread = match self.receiving {
+        let unread = match self.exchange.receiving {
             RequestState::Body(body) if alone && self.is_whole_in(body, &self.client.plain) => Some(body),
             _ => None,
         };
-        let whole = if alone { unread.is_some() || self.request > self.response } else { flags.bodiless };
+        let whole = if alone { unread.is_some() || self.exchange.is_request_whole() } else { flags.bodiless };
         let bound_to_end = flags.close || !whole;
-        let ends = bound_to_end || self.last_response || self.is_last(io, leg.binding);
+        let ends = bound_to_end || self.exchange.last_response || self.is_last(io, leg.binding);
         let after = match (if alone { ends } else { bound_to_end }, flags.http10) {
             (true, _) => After::Close,
             (false, true) => After::StayHttp10,
@@ -139,7 +140,7 @@ impl Connection {
         evergate_http::error_response(&mut bytes, status, reason, after, flags.head, &fields);
         self.generate(io, status, reason, &bytes, ends);
         if let Some(body) = unread.filter(|_| !self.end.is_closing() && !self.end.is_closed()) {
-            self.receiving = RequestState::Skip(body);
+            self.exchange.receiving = RequestState::Skip(body);
             let timer = self.natural_timer();
             self.arm(timer, io.now);
         }
@@ -161,25 +162,25 @@ impl Connection {
             .leg
             .as_ref()
             .is_some_and(|leg| leg.answered && !(leg.interim && self.remote.is_none()));
-        let begun = self.answering != ResponseState::Head || spoken;
+        let begun = self.exchange.answering != ResponseState::Head || spoken;
         let out_pos = self.client.out_pos;
         let decided =
             self.remote.as_ref().is_some_and(|remote| remote.has_begun() || remote.has_sent(out_pos));
         if begun || decided || self.end.is_closing() || !self.may_ask() {
             return self.end_abruptly(io, reason);
         }
-        self.status = (status, reason);
-        self.status_pool = self.servers.leg.as_ref().map(|leg| leg.pool);
-        if let Some(log) = &mut self.log {
+        self.exchange.status = (status, reason);
+        self.exchange.status_pool = self.servers.leg.as_ref().map(|leg| leg.pool);
+        if let Some(log) = &mut self.exchange.log {
             log.status = status;
             log.reason = reason;
         }
         self.release_leg(io, false);
-        let continued = std::mem::take(&mut self.continued);
+        let continued = std::mem::take(&mut self.exchange.continued);
         if let Some(remote) = &mut self.remote {
             let mut whole = if continued { CONTINUE.to_vec() } else { Vec::new() };
             whole.extend_from_slice(bytes);
-            remote.log.push(Entry::Generated { request: self.response, bytes: whole, close });
+            remote.log.push(Entry::Generated { request: self.exchange.number(), bytes: whole, close });
             remote.forget_legs();
         }
         self.emit_generated(io, bytes, close);
@@ -188,7 +189,7 @@ impl Connection {
     pub(crate) fn emit_generated(&mut self, io: &mut Io<'_>, bytes: &[u8], close: bool) {
         self.count_down(io, bytes.len());
         self.frame(io, bytes);
-        self.response += 1;
+        self.exchange.end_response();
         self.log_request(io, "");
         self.note_message_end();
         if close {
@@ -297,10 +298,11 @@ impl Connection {
         self.release_leg(io, false);
         self.release_bound(io);
         let waiting = !self.client.plain.is_empty() || !self.client.raw.is_empty();
-        self.client.done &= self.receiving == RequestState::Head && !waiting && !self.client.ignores_input;
+        self.client.done &=
+            self.exchange.receiving == RequestState::Head && !waiting && !self.client.ignores_input;
         let unsent = self.end.begin();
-        self.receiving = RequestState::Ended;
-        self.answering = ResponseState::Ended;
+        self.exchange.receiving = RequestState::Ended;
+        self.exchange.answering = ResponseState::Ended;
         self.forget_plain();
         if unsent {
             self.when_replicated(io, Effect::ShutdownClient);
@@ -327,7 +329,10 @@ impl Connection {
 
     /// An end that no request has a line for gets one of its own.
     pub(crate) fn begin_log_of_end(&mut self, io: &mut Io<'_>, reason: &str) {
-        if self.log.is_none() && !reason.is_empty() && self.request == self.response && !self.end.is_closing()
+        if self.exchange.log.is_none()
+            && !reason.is_empty()
+            && self.exchange.order().is_eq()
+            && !self.end.is_closing()
         {
             self.begin_log(io, None);
         }
@@ -335,7 +340,7 @@ impl Connection {
 
     /// Detail of the failure for the access log.
     pub(crate) fn explain(&mut self, what: impl Display) {
-        if let Some(log) = &mut self.log {
+        if let Some(log) = &mut self.exchange.log {
             log.detail = printable(&what.to_string());
         }
     }
@@ -362,13 +367,17 @@ impl Connection {
         };
         let Some(description) = error.alert() else { return self.end_abruptly(io, reason) };
         self.client.tls = ClientTls::Plain;
-        self.receiving = RequestState::Ended;
+        self.exchange.receiving = RequestState::Ended;
         self.begin_log_of_end(io, reason);
         self.explain(error);
-        self.status = (0, reason);
+        self.exchange.status = (0, reason);
         let bytes = alert::clear_alert(description);
         if let Some(remote) = &mut self.remote {
-            remote.log.push(Entry::Generated { request: self.response, bytes: bytes.to_vec(), close: true });
+            remote.log.push(Entry::Generated {
+                request: self.exchange.number(),
+                bytes: bytes.to_vec(),
+                close: true,
+            });
         }
         self.emit_generated(io, &bytes, true);
     }
@@ -413,7 +422,8 @@ impl Connection {
 
     /// A tunnel's server is not to take what it has for all there is.
     fn break_tunnel(&mut self, io: &mut Io<'_>) {
-        let tunnel = self.receiving == RequestState::Tunnel || self.answering == ResponseState::Tunnel;
+        let tunnel = self.exchange.receiving == RequestState::Tunnel
+            || self.exchange.answering == ResponseState::Tunnel;
         if let Some(leg) = self.servers.leg.as_mut().filter(|leg| tunnel && leg.is_open()) {
             leg.abandoned = true; // close_notify would make what the server has look whole
             io.effects.push(Effect::ResetServer { leg: leg.id });
@@ -485,10 +495,10 @@ impl Connection {
     /// The node drains: an idle connection ends, a busy one after its response.
     pub fn handle_drain(&mut self, io: &mut Io<'_>) {
         self.catch_up(io);
-        if !self.is_active() && !self.is_handshaking() && self.receiving == RequestState::Head {
+        if !self.is_active() && !self.is_handshaking() && self.exchange.receiving == RequestState::Head {
             self.end_orderly(io, "");
-        } else if self.answering != ResponseState::Tunnel {
-            self.last_response = true;
+        } else if self.exchange.answering != ResponseState::Tunnel {
+            self.exchange.last_response = true;
         }
         self.finish_call(io);
     }
@@ -508,9 +518,9 @@ impl Connection {
             (
                 c.client.plain.len(),
                 c.client.raw.len(),
-                c.request,
-                c.response,
-                c.receiving,
+                c.exchange.request(),
+                c.exchange.number(),
+                c.exchange.receiving,
                 c.end.is_closing(),
                 c.may_ask(),
             )

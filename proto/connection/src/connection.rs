@@ -2,13 +2,13 @@
 
 use crate::client_leg::{ClientLeg, ClientTls};
 use crate::close::End;
+use crate::exchange::{Exchange, RequestState, ResponseState};
 use crate::replication::Replication;
 use crate::server_legs::ServerLegs;
 use crate::splice::Pipes;
 use crate::timers::{Deadline, Timer};
-use crate::{FIRST_READ, Io, Outlet, RequestLog, SLOTS, Slots, Snapshot};
+use crate::{FIRST_READ, Io, Outlet, SLOTS, Slots, Snapshot};
 use evergate_base::{Micros, Protocol};
-use evergate_http::Body;
 use evergate_replication::{ConnectionId, Entry, Kind, Open};
 use evergate_tls::{Layout, PAYLOAD_MAX};
 use std::net::SocketAddr;
@@ -30,47 +30,6 @@ pub struct Accepted {
     pub unix_s: u64,
     /// 32 fresh random bytes: what the handshake's randomness derives from.
     pub secret: [u8; 32],
-}
-
-/// Where the client's stream stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RequestState {
-    /// Before or inside a request head (what there is of it lies in `plain`).
-    Head,
-    /// Holding a head until the rules have seen enough of the body.
-    Prefix,
-    /// Inside a request body that goes to the leg.
-    Body(Body),
-    /// Inside a request body that no server wants: it is read and dropped so that the connection can continue.
-    Skip(Body),
-    /// Opaque bytes to the leg.
-    Tunnel,
-    /// Nothing more is taken from the client.
-    Ended,
-}
-
-/// How far a body was looked through that the rules must see, in bytes of `plain`.
-#[derive(Clone, Debug)]
-pub(crate) struct BodyPrefixScan {
-    pub(crate) body: Body,
-    pub(crate) at: usize,
-    /// Bytes that were there when it was looked at last.
-    pub(crate) seen: usize,
-    /// With so many bytes there may be enough of it before its end.
-    pub(crate) enough: usize,
-}
-
-/// Where the server's stream stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ResponseState {
-    /// Before or inside a response head.
-    Head,
-    /// Inside a response body.
-    Body(Body),
-    /// Opaque bytes to the client.
-    Tunnel,
-    /// Nothing more is taken from a server.
-    Ended,
 }
 
 /// How the worker should read from the server.
@@ -119,23 +78,7 @@ pub struct Connection {
     pub(crate) local_address: SocketAddr,
     pub(crate) client: ClientLeg,
     pub(crate) servers: ServerLegs,
-    pub(crate) receiving: RequestState,
-    pub(crate) answering: ResponseState,
-    /// Index of the request being received.
-    pub(crate) request: u32,
-    /// Index of the response being sent.
-    pub(crate) response: u32,
-    /// Of the body that the rules must see: how far it was looked through.
-    pub(crate) prefix: Option<Box<BodyPrefixScan>>,
-    /// The response under way is the connection's last.
-    pub(crate) last_response: bool,
-    /// 100 Continue was sent to the client although no server has been asked yet.
-    pub(crate) continued: bool,
-    pub(crate) log: Option<Box<RequestLog>>,
-    /// Status of the response under way, and why it is ours.
-    pub(crate) status: (u16, &'static str),
-    /// Pool of that response's request, as an index of the snapshot's.
-    pub(crate) status_pool: Option<u32>,
+    pub(crate) exchange: Exchange,
     pub(crate) end: End,
     pub(crate) deadline: Deadline,
     pub(crate) pipes: Pipes,
@@ -151,7 +94,6 @@ impl Connection {
             true => ClientTls::Hello(Box::new((Zeroizing::new(accepted.secret), accepted.unix_s))),
             false => ClientTls::Plain,
         };
-        let http = listener.protocol.is_http();
         let mut connection = Connection {
             id: accepted.id,
             snapshot: snapshot.clone(),
@@ -160,16 +102,7 @@ impl Connection {
             local_address: accepted.local,
             client: ClientLeg::new(tls),
             servers: ServerLegs::default(),
-            receiving: if http { RequestState::Head } else { RequestState::Tunnel },
-            answering: if http { ResponseState::Head } else { ResponseState::Tunnel },
-            request: 0,
-            response: 0,
-            prefix: None,
-            last_response: false,
-            continued: false,
-            log: None,
-            status: (0, ""),
-            status_pool: None,
+            exchange: Exchange::first(listener.protocol.is_http()),
             end: End::Open,
             deadline: Deadline::starting_at(now),
             pipes: Pipes::default(),
@@ -196,7 +129,7 @@ impl Connection {
 
     /// A raw TCP connection dials at once; call after [`Connection::new`].
     pub fn handle_accepted(&mut self, io: &mut Io<'_>) {
-        if self.receiving == RequestState::Tunnel && matches!(self.client.tls, ClientTls::Plain) {
+        if self.exchange.receiving == RequestState::Tunnel && matches!(self.client.tls, ClientTls::Plain) {
             self.open_tunnel(io);
         }
     }
@@ -250,14 +183,14 @@ impl Connection {
         self.servers.leg.is_some()
             || !self.client.plain.is_empty()
             || !self.client.raw.is_empty()
-            || self.request != self.response
+            || self.exchange.order().is_ne()
     }
 
     /// Whether the received stream of the client, and of its server, ends inside a message that is forwarded as it
     /// comes, or inside a tunnel: that peer has more to send, and may need an acknowledgement first.
     pub fn expects_more(&self) -> (bool, bool) {
-        let client = !matches!(self.receiving, RequestState::Head | RequestState::Ended);
-        let server = matches!(self.answering, ResponseState::Body(_) | ResponseState::Tunnel);
+        let client = !matches!(self.exchange.receiving, RequestState::Head | RequestState::Ended);
+        let server = matches!(self.exchange.answering, ResponseState::Body(_) | ResponseState::Tunnel);
         (client, server)
     }
 
@@ -272,8 +205,10 @@ impl Connection {
 
     /// Whether nothing that the client might still send matters: its last request is here whole, or our end was sent.
     pub fn is_past_requests(&self) -> bool {
-        let last = self.last_response || self.servers.leg.as_ref().is_some_and(|leg| leg.route.flags.close);
-        self.end.is_closing() || (last && matches!(self.receiving, RequestState::Head | RequestState::Ended))
+        let last =
+            self.exchange.last_response || self.servers.leg.as_ref().is_some_and(|leg| leg.route.flags.close);
+        self.end.is_closing()
+            || (last && matches!(self.exchange.receiving, RequestState::Head | RequestState::Ended))
     }
 
     /// Everything is done and flushed: the worker drops it after performing the effects.
@@ -283,7 +218,7 @@ impl Connection {
 
     /// Whether the server of a tunnel has ended while its client may still send.
     pub fn has_server_ended(&self) -> bool {
-        self.servers.leg.is_some() && self.answering == ResponseState::Ended
+        self.servers.leg.is_some() && self.exchange.answering == ResponseState::Ended
     }
 
     /// Client-bound bytes that wait.
@@ -313,7 +248,7 @@ impl Connection {
 
     /// Whether decrypted client bytes have somewhere to go.
     pub(crate) fn takes_input(&self) -> bool {
-        match self.receiving {
+        match self.exchange.receiving {
             RequestState::Head => self.is_handshaking() || self.head_is_due(),
             RequestState::Prefix => self.head_is_due(),
             RequestState::Body(_) => {
@@ -351,9 +286,10 @@ impl Connection {
         let Some(leg) = &mut self.servers.leg else { return ReadPlan::Nothing };
         let full =
             self.remote.as_ref().map_or(self.servers.outlet.is_crowded(), |remote| remote.log.is_full());
-        let over = self.answering == ResponseState::Ended || leg.ended;
+        let over = self.exchange.answering == ResponseState::Ended || leg.ended;
         // Behind the end inside TLS a FIN comes, which is to be acknowledged.
-        let fin_waits = self.remote.is_some() && self.answering == ResponseState::Ended && leg.is_tls();
+        let fin_waits =
+            self.remote.is_some() && self.exchange.answering == ResponseState::Ended && leg.is_tls();
         if full
             || !self.client.outlet.is_empty()
             || self.end.is_closing()
@@ -370,7 +306,7 @@ impl Connection {
         if !leg.is_open() {
             return ReadPlan::Nothing;
         }
-        match self.answering {
+        match self.exchange.answering {
             ResponseState::Head => {
                 let held = leg.held.len();
                 let place = Slots::payload(layout, 0).start;
@@ -388,8 +324,8 @@ impl Connection {
                 scratch.down.memory()[place..place + held.len()].copy_from_slice(held);
                 // Bulk data of a plain tunnel is spliced, and a read into one slot costs less than a scattered one. The
                 // mode must not decide this: another process begins with the first mode, and reads the same pieces.
-                let spliced =
-                    self.answering == ResponseState::Tunnel && matches!(self.client.tls, ClientTls::Plain);
+                let spliced = self.exchange.answering == ResponseState::Tunnel
+                    && matches!(self.client.tls, ClientTls::Plain);
                 let slots = if spliced && self.remote.is_none() { 1 } else { SLOTS };
                 ReadPlan::Body { layout, held: held.len(), slots }
             }

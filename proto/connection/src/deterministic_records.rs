@@ -12,7 +12,8 @@
 
 use crate::Io;
 use crate::client_leg::ClientTls;
-use crate::connection::{Connection, ResponseState};
+use crate::connection::Connection;
+use crate::exchange::ResponseState;
 use crate::replication::Replication;
 use evergate_http::Body;
 use evergate_replication::{Entry, RecordPosition};
@@ -75,16 +76,16 @@ impl Connection {
     /// A restored connection continues the response that its server leg carries.
     pub(crate) fn resume_deterministic(&mut self) {
         let sealed = matches!(self.client.tls, ClientTls::Open(_));
-        let within = matches!(self.answering, ResponseState::Body(Body::Length { .. }));
+        let within = matches!(self.exchange.answering, ResponseState::Body(Body::Length { .. }));
         if let Some(remote) = &mut self.remote {
             remote.planned = sealed && within;
-            remote.resumed = sealed && (within || self.answering == ResponseState::Head);
+            remote.resumed = sealed && (within || self.exchange.answering == ResponseState::Head);
         }
     }
 
     /// Whether a record of so many bytes is as planned. `last`: nothing of what is in hand follows it.
     pub(crate) fn is_deterministic(&self, length: usize, last: bool) -> bool {
-        let ends = last && self.answering == ResponseState::Body(Body::Done);
+        let ends = last && self.exchange.answering == ResponseState::Body(Body::Done);
         (ends || length == PAYLOAD_MAX) && self.may_plan()
     }
 
@@ -95,9 +96,8 @@ impl Connection {
 
     /// A fast response fills its records: more of them are to leave as planned.
     pub(crate) fn reserve_records(&mut self) {
-        let (request, next) = (self.response, self.next_record());
-        let continues =
-            matches!(self.answering, ResponseState::Body(Body::Length { left }) if left > PAYLOAD_MAX as u64);
+        let (request, next) = (self.exchange.number(), self.next_record());
+        let continues = self.exchange.body_left() > PAYLOAD_MAX as u64;
         if let (Some(remote), Some(next), true) = (&mut self.remote, next, continues)
             && remote.planned
             && !remote.is_repeating()
@@ -125,8 +125,7 @@ impl Connection {
 
     /// Whether so many bytes, the newest of a body, are kept back until more fills their record.
     pub(crate) fn waits_for_more(&self, length: usize) -> bool {
-        let continues =
-            matches!(self.answering, ResponseState::Body(Body::Length { left }) if left > length as u64);
+        let continues = self.exchange.body_left() > length as u64;
         continues && self.may_plan() && self.remote.as_ref().is_some_and(|remote| !remote.is_repeating())
     }
 

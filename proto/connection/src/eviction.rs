@@ -11,7 +11,8 @@
 //! the time of the change. All operations are O(1) in the number of connections. The queue closes nothing.
 
 use crate::Io;
-use crate::connection::{Connection, RequestState};
+use crate::connection::Connection;
+use crate::exchange::RequestState;
 use evergate_base::Micros;
 
 /// Time for the first bytes of a client: two retransmissions of a lost segment (1 s and 3 s, RFC 6298 section 2) fit.
@@ -237,7 +238,7 @@ impl Connection {
         if ends || waits || repeats || self.is_active() {
             return Activity::Active;
         }
-        match self.receiving {
+        match self.exchange.receiving {
             RequestState::Head | RequestState::Tunnel if self.client.in_pos == 0 => Activity::Silent,
             RequestState::Head if !self.is_handshaking() => Activity::Idle,
             _ => Activity::Active,

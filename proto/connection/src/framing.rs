@@ -4,7 +4,8 @@
 use crate::Io;
 use crate::client_leg::ClientTls;
 use crate::close::ends;
-use crate::connection::{Connection, ResponseState};
+use crate::connection::Connection;
+use crate::exchange::ResponseState;
 use crate::upstream_tls::length_of;
 use evergate_replication::{RUN_BYTES_MAX, RecordKind, RecordLayout};
 use evergate_tls::{ContentType, PAYLOAD_MAX, alert};
@@ -250,10 +251,10 @@ impl Connection {
     /// The end that was decided before: of the connection, or of a tunnel's one direction.
     fn repeat_alert(&mut self, io: &mut Io<'_>, description: u8) {
         let closed = self.remote.as_ref().is_some_and(|remote| remote.closed);
-        let tunnel = matches!(self.answering, ResponseState::Tunnel | ResponseState::Ended);
+        let tunnel = matches!(self.exchange.answering, ResponseState::Tunnel | ResponseState::Ended);
         let half = description == alert::CLOSE_NOTIFY && tunnel && !closed;
         if half {
-            self.answering = ResponseState::Ended;
+            self.exchange.answering = ResponseState::Ended;
         }
         self.repeat(|connection| connection.send_alert(io, description));
         if half {

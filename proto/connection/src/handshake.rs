@@ -1,7 +1,8 @@
 //! The client's hello and handshake, replicated before we answer it.
 
 use crate::client_leg::ClientTls;
-use crate::connection::{Connection, RequestState};
+use crate::connection::Connection;
+use crate::exchange::RequestState;
 use crate::replication::Replication;
 use crate::timers::Timer;
 use crate::tls_info::TlsInfo;
@@ -56,7 +57,7 @@ impl Connection {
             }
             HelloStatus::PlainHttp => {
                 self.client.tls = ClientTls::Plain;
-                self.receiving = RequestState::Ended;
+                self.exchange.receiving = RequestState::Ended;
                 self.refuse(io, 400, "plain_http_on_tls_port");
                 Some(data.len())
             }
@@ -69,7 +70,7 @@ impl Connection {
     }
 
     pub(crate) fn take_handshake(&mut self, io: &mut Io<'_>, data: &[u8]) -> Option<usize> {
-        if self.receiving == RequestState::Ended {
+        if self.exchange.receiving == RequestState::Ended {
             self.client.in_pos += data.len() as u64;
             return Some(data.len());
         }
@@ -129,7 +130,7 @@ impl Connection {
         }
         self.client.tls = ClientTls::Open(Box::new(records));
         self.client.in_pos = consumed;
-        if tickets_wait && self.receiving == RequestState::Head {
+        if tickets_wait && self.exchange.receiving == RequestState::Head {
             self.client.out_pos += flight.len() as u64;
             self.client.tickets = flight;
             if let Some(remote) = &mut self.remote {
@@ -139,7 +140,7 @@ impl Connection {
             self.send_wire(io, &flight);
         }
         self.note_record_end(); // once the client has this, no node needs the handshake's bytes
-        if self.receiving == RequestState::Tunnel {
+        if self.exchange.receiving == RequestState::Tunnel {
             self.open_tunnel(io);
         } else {
             self.arm(Timer::KeepAlive, io.now);

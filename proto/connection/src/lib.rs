@@ -37,6 +37,7 @@ mod connection;
 mod deterministic_records;
 mod effect;
 mod eviction;
+mod exchange;
 mod framing;
 mod handshake;
 mod keys;

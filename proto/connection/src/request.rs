@@ -3,7 +3,8 @@
 use crate::bound::{Binding, Carrier};
 use crate::client_leg::ClientTls;
 use crate::close::PROXY_HEADER;
-use crate::connection::{BodyPrefixScan, Connection, RequestState, ResponseState};
+use crate::connection::Connection;
+use crate::exchange::{BodyPrefixScan, RequestState, ResponseState};
 use crate::request_log::{class_of, printable_target};
 use crate::routing::{self, Prefix, RouteDecision};
 use crate::server_leg::ServerLeg;
@@ -30,7 +31,7 @@ impl Connection {
         if !self.head_is_due() {
             return 0; // the previous response is still under way
         }
-        let may_continue = match self.receiving {
+        let may_continue = match self.exchange.receiving {
             RequestState::Head => self.head_may_end(data),
             _ => self.prefix_may_do(data, io.now),
         };
@@ -65,7 +66,7 @@ impl Connection {
     /// Log fields of a request that is refused as a whole: bytes received, and its first line where that is well
     /// formed.
     pub(crate) fn log_line_of(&mut self, data: &[u8]) {
-        let Some(log) = &mut self.log else { return };
+        let Some(log) = &mut self.exchange.log else { return };
         log.bytes_in = data.len() as u64;
         let line = data.split(|byte| *byte == b'\n').next().unwrap_or_default();
         let mut words = line.trim_ascii_end().splitn(3, |byte| *byte == b' ');
@@ -79,10 +80,10 @@ impl Connection {
     /// Whether a request may start: the one before is answered. After a restore the response may be further than the
     /// request, or under way already on a leg that waits for its head.
     pub(crate) fn head_is_due(&self) -> bool {
-        let due = match (&self.servers.leg, self.request == self.response) {
+        let due = match (&self.servers.leg, self.exchange.order().is_eq()) {
             (Some(leg), true) => leg.awaits_head,
             (None, true) => self.may_ask(),
-            _ => self.request < self.response, // answered before a failover: it is only skipped
+            _ => self.exchange.is_answered(), // answered before a failover: it is only skipped
         };
         due && self.client.outlet.is_empty()
     }
@@ -106,13 +107,13 @@ impl Connection {
     /// pieces nor small chunks make that expensive.
     fn prefix_may_do(&mut self, data: &[u8], now: Micros) -> bool {
         let limits = self.listener().limits.http.clone();
-        let Some(scan) = &mut self.prefix else { return true };
+        let Some(scan) = &mut self.exchange.prefix else { return true };
         let new = data.len().saturating_sub(scan.seen);
         scan.seen = scan.seen.max(data.len());
         if new > 0 {
             self.progress(Timer::RequestBody, new, now);
         }
-        let Some(scan) = &mut self.prefix else { return true };
+        let Some(scan) = &mut self.exchange.prefix else { return true };
         let Some(Ok(taken)) = data.get(scan.at..).map(|rest| scan.body.advance(rest, &limits)) else {
             return true; // the parser reports the error there
         };
@@ -126,19 +127,20 @@ impl Connection {
         let enough = if received < max { max } else { received.saturating_add(max / 4 + 1) };
         let enough = head.head_len.saturating_add(enough);
         let seen = head.head_len + received;
-        self.prefix = Some(Box::new(BodyPrefixScan { body: head.body(), at: head.head_len, seen, enough }));
+        self.exchange.prefix =
+            Some(Box::new(BodyPrefixScan { body: head.body(), at: head.head_len, seen, enough }));
         0
     }
 
     fn start_request(&mut self, io: &mut Io<'_>, head: &RequestHead<'_>, data: &[u8]) -> usize {
-        if self.request < self.response {
+        if self.exchange.is_answered() {
             return self.pass_answered(io, head.body(), head.head_len); // answered before a failover
         }
         if let Some(known) = self.replayed_route() {
             return self.repeat_request(io, head, data, &known);
         }
         // A request that waits for its body continues under the configuration that it began with.
-        if self.receiving == RequestState::Head {
+        if self.exchange.receiving == RequestState::Head {
             self.adopt_snapshot(io);
             self.begin_log(io, Some(head));
         }
@@ -147,7 +149,7 @@ impl Connection {
         let (body_max, prefix_max, http) =
             (limits.body_bytes_max, limits.body_prefix_bytes, limits.http.clone());
         if !self.is_let_in() {
-            self.last_response = true; // only a new handshake changes it
+            self.exchange.last_response = true; // only a new handshake changes it
             return self.answer(io, head, rest, 421, "client_certificate_policy", &[]);
         }
         io.scratch.path.clear();
@@ -161,10 +163,10 @@ impl Connection {
         if matches!(head.framing, RequestFraming::Length(length) if body_max > 0 && length > body_max) {
             return self.answer(io, head, rest, 413, "body_too_long", &[]);
         }
-        let prefix = match self.receiving {
+        let prefix = match self.exchange.receiving {
             RequestState::Prefix => match routing::body_prefix(head, rest, prefix_max, &http) {
                 Ok(Some(prefix)) => {
-                    self.prefix = None;
+                    self.exchange.prefix = None;
                     Some(prefix)
                 }
                 Ok(None) => return self.await_prefix(head, rest.len()),
@@ -198,12 +200,12 @@ impl Connection {
 
     /// The rules must see the body: buffers the head, and sends 100 Continue to a client that waits for it.
     fn wait_for_body(&mut self, io: &mut Io<'_>, head: &RequestHead<'_>) -> usize {
-        if self.receiving == RequestState::Head {
-            self.receiving = RequestState::Prefix;
-            self.prefix = None;
+        if self.exchange.receiving == RequestState::Head {
+            self.exchange.receiving = RequestState::Prefix;
+            self.exchange.prefix = None;
             self.arm(Timer::RequestBody, io.now);
             if head.expect_continue {
-                self.continued = true;
+                self.exchange.continued = true;
                 self.frame(io, CONTINUE);
             }
         }
@@ -261,7 +263,7 @@ impl Connection {
     ) -> usize {
         let (looked_at, rest) = (&data[..head.head_len + looked_at], &data[head.head_len..]);
         let snapshot = self.snapshot.clone();
-        if let Some(log) = &mut self.log {
+        if let Some(log) = &mut self.exchange.log {
             log.rule = decision.rule;
             log.audit = decision.audit;
             log.class = class_of(&snapshot, &decision.matched).map(str::to_owned);
@@ -278,7 +280,7 @@ impl Connection {
                 for passed in &decision.limits[..at] {
                     io.node.give_back(&snapshot, *passed, client, host);
                 }
-                if let Some(log) = &mut self.log {
+                if let Some(log) = &mut self.exchange.log {
                     log.rule = Some(*rule); // not the one that would have decided
                 }
                 return self.answer_by_rule(
@@ -353,14 +355,14 @@ impl Connection {
             http10: head.version == Version::H10,
             close: !head.keep_alive || self.is_spent() || self.is_last(io, binding),
             set_cookie,
-            continued: std::mem::take(&mut self.continued),
+            continued: std::mem::take(&mut self.exchange.continued),
             bodiless: head.body().is_done(),
             bound: binding != Binding::Shared,
         };
         let mut offer = Vec::new();
         head.write_offer(&mut offer, OFFER_BYTES_MAX);
         let route = Route {
-            request: self.request,
+            request: self.exchange.request(),
             leg: self.servers.next,
             generation: snapshot.generation,
             pool,
@@ -381,7 +383,7 @@ impl Connection {
         self.servers.next += 1;
         self.write_head(io, head, &mut leg);
         self.servers.leg = Some(leg);
-        if let Some(log) = &mut self.log {
+        if let Some(log) = &mut self.exchange.log {
             log.pool = Some(pool);
         }
         if let Some(remote) = &mut self.remote {
@@ -399,7 +401,7 @@ impl Connection {
         if head.upgrade || body.is_done() {
             self.end_request(io);
         } else {
-            self.receiving = RequestState::Body(body);
+            self.exchange.receiving = RequestState::Body(body);
         }
     }
 
@@ -416,7 +418,7 @@ impl Connection {
         if data.len() < looked_at && self.await_repeated(head, data, looked_at) {
             return 0;
         }
-        self.prefix = None;
+        self.exchange.prefix = None;
         io.scratch.path.clear();
         let key = self.snapshot.request_key.0;
         let same = data.get(..looked_at).is_some_and(|reported| sip_hash(key, reported) == known.hash)
@@ -430,8 +432,8 @@ impl Connection {
         let open = leg.is_open();
         self.servers.leg = Some(leg);
         self.pass_head(io, head);
-        if matches!(self.answering, ResponseState::Tunnel | ResponseState::Ended) {
-            self.receiving = RequestState::Tunnel; // the server's 101 came before the head came again
+        if matches!(self.exchange.answering, ResponseState::Tunnel | ResponseState::Ended) {
+            self.exchange.receiving = RequestState::Tunnel; // the server's 101 came before the head came again
         }
         if open {
             self.leg_ready(io);
@@ -449,8 +451,8 @@ impl Connection {
             return false;
         }
         let at = data.len();
-        self.receiving = RequestState::Prefix;
-        self.prefix = Some(Box::new(BodyPrefixScan { body, at, seen: at, enough }));
+        self.exchange.receiving = RequestState::Prefix;
+        self.exchange.prefix = Some(Box::new(BodyPrefixScan { body, at, seen: at, enough }));
         true
     }
 
@@ -517,7 +519,7 @@ impl Connection {
         leg.reuse = false;
         self.servers.next = leg.id + 1;
         self.servers.leg = Some(Box::new(leg));
-        if let Some(log) = &mut self.log {
+        if let Some(log) = &mut self.exchange.log {
             log.pool = Some(pool);
         }
         self.dial(io);
@@ -603,7 +605,8 @@ impl Connection {
     fn is_spent(&self) -> bool {
         let requests_max = self.listener().limits.requests_max;
         let worn = matches!(&self.client.tls, ClientTls::Open(records) if records.wants_close());
-        worn || (requests_max > 0 && self.request + 1 >= requests_max) || self.servers.next >= NUMBER_MAX
+        worn || (requests_max > 0 && self.exchange.request() + 1 >= requests_max)
+            || self.servers.next >= NUMBER_MAX
     }
 
     pub(crate) fn scheme(&self) -> &'static str {
@@ -615,7 +618,7 @@ impl Connection {
         let trusted = head.filter(|_| self.listener().trust_forwarded);
         match trusted.and_then(|head| head.given_id()) {
             Some(given) => given,
-            None => routing::request_id(self.id.0, self.request, own),
+            None => routing::request_id(self.id.0, self.exchange.request(), own),
         }
     }
 
@@ -649,7 +652,7 @@ impl Connection {
     ) -> usize {
         let body = head.body();
         let is_last = self.is_last(io, Binding::Shared);
-        let ends = !head.keep_alive || self.is_spent() || is_last || self.last_response;
+        let ends = !head.keep_alive || self.is_spent() || is_last || self.exchange.last_response;
         let whole = body.is_done() || self.remote.is_none() && self.is_whole_in(body, rest);
         let close = ends || !whole;
         let mut bytes = Vec::new();
@@ -671,9 +674,9 @@ impl Connection {
     /// After an answer of ours: forget the request's body, if it has one.
     fn pass_answered(&mut self, io: &mut Io<'_>, body: Body, head_len: usize) -> usize {
         if !self.end.is_closing() {
-            self.receiving = if body.is_done() { RequestState::Head } else { RequestState::Skip(body) };
-            if body.is_done() {
-                self.request += 1;
+            match body.is_done() {
+                true => self.exchange.end_request(RequestState::Head),
+                false => self.exchange.receiving = RequestState::Skip(body),
             }
             let timer = self.natural_timer();
             self.arm(timer, io.now);
@@ -682,8 +685,11 @@ impl Connection {
     }
 
     fn replayed_route(&self) -> Option<Route> {
-        let leg =
-            self.servers.leg.as_ref().filter(|leg| leg.awaits_head && leg.route.request == self.request)?;
+        let leg = self
+            .servers
+            .leg
+            .as_ref()
+            .filter(|leg| leg.awaits_head && leg.route.request == self.exchange.request())?;
         Some(leg.route.clone())
     }
 }

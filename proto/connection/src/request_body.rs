@@ -1,7 +1,8 @@
 //! Client to server: plaintext becomes request heads, bodies and tunnel bytes.
 
 use crate::client_leg::Place;
-use crate::connection::{Connection, RequestState};
+use crate::connection::Connection;
+use crate::exchange::RequestState;
 use crate::timers::Timer;
 use crate::{Io, Piece, Source};
 use evergate_http::Body;
@@ -19,7 +20,7 @@ impl Connection {
                 Place::Input(offset) => Place::Input(offset + at),
                 Place::Elsewhere => Place::Elsewhere,
             };
-            let used = match self.receiving {
+            let used = match self.exchange.receiving {
                 RequestState::Head | RequestState::Prefix => self.take_head(io, rest),
                 RequestState::Body(body) => self.take_body(io, rest, place, body),
                 RequestState::Skip(body) => self.skip_body(io, rest, body),
@@ -38,7 +39,7 @@ impl Connection {
 
     /// How much of so many bytes is taken at once: while records of before are repeated, as much as makes a run whole.
     fn step_up(&self, left: usize) -> usize {
-        let streams = matches!(self.receiving, RequestState::Body(_) | RequestState::Tunnel);
+        let streams = matches!(self.exchange.receiving, RequestState::Body(_) | RequestState::Tunnel);
         let replay = self.servers.leg.as_ref().and_then(|leg| leg.replay.as_ref()).filter(|_| streams);
         replay.and_then(|replay| replay.lacks()).map_or(left, |lacks| lacks.clamp(1, left))
     }
@@ -67,7 +68,7 @@ impl Connection {
         match body.advance_counted(data, &limits.http) {
             Ok((used, content)) => {
                 let max = limits.body_bytes_max;
-                self.receiving = RequestState::Body(body);
+                self.exchange.receiving = RequestState::Body(body);
                 let (contents, framing) = self.log_body(content, used - content);
                 if max > 0 && contents > max {
                     self.refuse(io, 413, "body_too_long");
@@ -94,7 +95,7 @@ impl Connection {
     }
 
     fn log_in(&mut self, bytes: usize) {
-        if let Some(log) = &mut self.log {
+        if let Some(log) = &mut self.exchange.log {
             log.bytes_in += bytes as u64;
         }
     }
@@ -110,7 +111,7 @@ impl Connection {
     fn skip_body(&mut self, io: &mut Io<'_>, data: &[u8], mut body: Body) -> usize {
         match body.advance(data, &self.listener().limits.http) {
             Ok(used) => {
-                self.receiving = RequestState::Skip(body);
+                self.exchange.receiving = RequestState::Skip(body);
                 self.log_in(used);
                 self.progress(Timer::RequestBody, used, io.now);
                 if body.is_done() {
@@ -138,8 +139,8 @@ impl Connection {
 
     /// The request is received as a whole.
     pub(crate) fn end_request(&mut self, io: &mut Io<'_>) {
-        self.request += 1;
-        self.receiving = if self.client.ended { RequestState::Ended } else { RequestState::Head };
+        let next = if self.client.ended { RequestState::Ended } else { RequestState::Head };
+        self.exchange.end_request(next);
         let timer = self.natural_timer();
         self.arm(timer, io.now);
     }

@@ -21,9 +21,9 @@ impl Connection {
         let header = |is_wanted: bool, name| {
             is_wanted.then(|| head.and_then(|head| head.header(name))).flatten().map(text)
         };
-        self.log = Some(Box::new(RequestLog {
+        self.exchange.log = Some(Box::new(RequestLog {
             id: self.request_id(head, &mut id).to_owned(),
-            request: self.request,
+            request: self.exchange.request(),
             given_id: given_id.filter(|_| self.is_audited()).map(str::to_owned),
             method: head.map_or("-".to_owned(), |head| head.method.to_owned()),
             host: head.map_or(String::new(), |head| text(head.host)),
@@ -44,9 +44,9 @@ impl Connection {
         }
         let mut id = [0u8; 24];
         let rules = &self.snapshot.rules;
-        self.log = Some(Box::new(RequestLog {
-            id: routing::request_id(self.id.0, self.response, &mut id).to_owned(),
-            request: self.response,
+        self.exchange.log = Some(Box::new(RequestLog {
+            id: routing::request_id(self.id.0, self.exchange.number(), &mut id).to_owned(),
+            request: self.exchange.number(),
             method: "-".to_owned(),
             target: "-".to_owned(),
             started: io.now,
@@ -64,22 +64,22 @@ impl Connection {
 
     /// Another node continues the connection: the record of the request under way, as known here.
     pub fn part(&mut self, now: Micros) -> Option<Box<RequestLog>> {
-        let mut log = self.log.take()?;
+        let mut log = self.exchange.log.take()?;
         log.total = now.since(log.started);
         log.reason = "handoff_interrupted";
         Some(log)
     }
 
     pub(crate) fn log_request(&mut self, io: &mut Io<'_>, reason: &'static str) {
-        let (status, own) = std::mem::take(&mut self.status);
+        let (status, own) = std::mem::take(&mut self.exchange.status);
         let reason = if own.is_empty() { reason } else { own };
         if status != 0 || !reason.is_empty() {
             let generation = self.snapshot.generation;
-            let pool = self.status_pool.take().or(self.servers.leg.as_ref().map(|leg| leg.pool));
+            let pool = self.exchange.status_pool.take().or(self.servers.leg.as_ref().map(|leg| leg.pool));
             let listener = self.listener;
             io.effects.answered.push(Answered { status, reason, generation, listener, pool });
         }
-        if let Some(mut log) = self.log.take() {
+        if let Some(mut log) = self.exchange.log.take() {
             log.total = io.now.since(log.started);
             if log.reason.is_empty() {
                 log.reason = reason;

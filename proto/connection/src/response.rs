@@ -1,7 +1,8 @@
 //! Server to client: the response's head is rewritten, its body relayed where it lies.
 
 use crate::bound::Binding;
-use crate::connection::{Connection, ReadPlan, RequestState, ResponseState};
+use crate::connection::{Connection, ReadPlan};
+use crate::exchange::{RequestState, ResponseState};
 use crate::record_buffer::GROWTH_MAX;
 use crate::routing;
 use crate::server_leg::{Failure, ServerLeg};
@@ -52,7 +53,7 @@ impl Connection {
                     leg.held = Vec::new();
                 }
                 self.retain_server(io, held, start + held..range.end);
-                if self.must_copy_down() || self.answering != ResponseState::Head {
+                if self.must_copy_down() || self.exchange.answering != ResponseState::Head {
                     let bytes = io.scratch.down.at(range).to_vec();
                     self.take_response(io, &bytes);
                 } else {
@@ -102,14 +103,15 @@ impl Connection {
     fn is_near_end(&self, next: usize) -> bool {
         let near = |left: u64| left <= TAIL_BYTES + next as u64;
         self.remote.is_some()
-            && matches!(self.answering, ResponseState::Body(Body::Length { left }) if near(left))
+            && matches!(self.exchange.answering, ResponseState::Body(Body::Length { left }) if near(left))
     }
 
     /// Each byte of a response gives its server more time, but those of its head do not: that has to come as a whole.
     fn progress_down(&mut self, io: &mut Io<'_>, bytes: usize) {
         let timer = self.natural_timer();
-        let in_head =
-            timer == Timer::Response && self.answering == ResponseState::Head && self.deadline.timer == timer;
+        let in_head = timer == Timer::Response
+            && self.exchange.answering == ResponseState::Head
+            && self.deadline.timer == timer;
         if matches!(timer, Timer::Response | Timer::Tunnel) && !in_head {
             self.progress(timer, bytes, io.now);
         }
@@ -205,7 +207,7 @@ impl Connection {
             return Ok(Some(turn)); // HTTP/1.0 knows no interim responses (RFC 9110 section 15.2)
         }
         if !interim && !head.is_upgrade {
-            self.last_response |= self.ends_before_request(&head, &data[head.head_len..]);
+            self.exchange.last_response |= self.ends_before_request(&head, &data[head.head_len..]);
         }
         if let Some(leg) = &mut self.servers.leg {
             leg.binding = leg.binding.with(auth);
@@ -222,7 +224,7 @@ impl Connection {
     /// the same head, and does not know how much of the request was here.
     fn ends_before_request(&self, head: &ResponseHead<'_>, rest: &[u8]) -> bool {
         let mut body = head.body();
-        let unfinished = self.remote.is_none() && self.request <= self.response;
+        let unfinished = self.remote.is_none() && !self.exchange.is_request_whole();
         unfinished && body.advance(rest, &self.listener().limits.http).is_ok() && body == Body::Done
     }
 
@@ -238,7 +240,7 @@ impl Connection {
         let flags = leg.route.flags;
         let edits = ResponseEdits {
             // A decision since, such as to drain; with backups all nodes have to write the same.
-            close: flags.close || (self.last_response && self.remote.is_none()),
+            close: flags.close || (self.exchange.last_response && self.remote.is_none()),
             http10_client: flags.http10,
             set: &set,
             remove: &remove,
@@ -275,19 +277,19 @@ impl Connection {
             _ => false,
         };
         let framed = !head.is_upgrade && matches!(head.body(), Body::Length { .. } | Body::Done);
-        self.last_response |= leg.route.flags.close || until_close;
-        self.answering =
+        self.exchange.last_response |= leg.route.flags.close || until_close;
+        self.exchange.answering =
             if head.is_upgrade { ResponseState::Tunnel } else { ResponseState::Body(head.body()) };
         if head.is_upgrade {
             leg.keep_alive = false;
-            if self.receiving == RequestState::Head && !leg.awaits_head {
-                self.receiving = RequestState::Tunnel;
+            if self.exchange.receiving == RequestState::Head && !leg.awaits_head {
+                self.exchange.receiving = RequestState::Tunnel;
             }
         }
-        self.status.0 = head.status;
-        self.status_pool = Some(leg.pool);
+        self.exchange.status.0 = head.status;
+        self.exchange.status_pool = Some(leg.pool);
         self.begin_deterministic(framed);
-        if let Some(log) = &mut self.log {
+        if let Some(log) = &mut self.exchange.log {
             log.status = head.status;
         }
     }
@@ -329,10 +331,10 @@ impl Connection {
     }
 
     fn advance(&mut self, data: &[u8]) -> Result<usize, evergate_http::Refusal> {
-        match self.answering {
+        match self.exchange.answering {
             ResponseState::Body(mut body) => {
                 let taken = body.advance(data, &self.listener().limits.http)?;
-                self.answering = ResponseState::Body(body);
+                self.exchange.answering = ResponseState::Body(body);
                 Ok(taken)
             }
             ResponseState::Tunnel => Ok(data.len()),
@@ -347,16 +349,16 @@ impl Connection {
             if !leg.is_tls() {
                 leg.in_pos += bytes as u64; // else it counts records
             }
-            let interim = self.answering == ResponseState::Head;
+            let interim = self.exchange.answering == ResponseState::Head;
             leg.interim = interim && (leg.interim || !leg.answered);
             leg.answered = true;
-            leg.ended |= surplus && self.answering == ResponseState::Body(Body::Done);
+            leg.ended |= surplus && self.exchange.answering == ResponseState::Body(Body::Done);
         }
-        match self.answering {
+        match self.exchange.answering {
             ResponseState::Body(Body::Done) => self.end_response(io),
             ResponseState::Tunnel if head => {
                 self.arm(Timer::Tunnel, io.now);
-                if self.receiving == RequestState::Ended {
+                if self.exchange.receiving == RequestState::Ended {
                     self.shutdown_server(io);
                 }
             }
@@ -389,7 +391,7 @@ impl Connection {
             rest = &joined;
         }
         while !rest.is_empty() && !self.end.is_closed() && self.servers.leg.is_some() {
-            let used = match self.answering {
+            let used = match self.exchange.answering {
                 ResponseState::Head => self.take_head_copied(io, rest),
                 ResponseState::Body(_) | ResponseState::Tunnel => self.take_body_copied(io, rest),
                 ResponseState::Ended => return,
@@ -447,15 +449,15 @@ impl Connection {
     /// Whether the body under way is chunked and goes to a client of HTTP/1.0, which gets its content only.
     pub(crate) fn unframes(&self) -> bool {
         let http10 = self.servers.leg.as_ref().is_some_and(|leg| leg.route.flags.http10);
-        http10 && matches!(self.answering, ResponseState::Body(Body::Chunked(_)))
+        http10 && matches!(self.exchange.answering, ResponseState::Body(Body::Chunked(_)))
     }
 
     fn take_body_unframed(&mut self, io: &mut Io<'_>, data: &[u8]) -> usize {
-        let ResponseState::Body(mut body) = self.answering else { return 0 };
+        let ResponseState::Body(mut body) = self.exchange.answering else { return 0 };
         let mut content = Vec::with_capacity(data.len());
         match body.advance_content(data, &self.listener().limits.http, &mut content) {
             Ok(taken) => {
-                self.answering = ResponseState::Body(body);
+                self.exchange.answering = ResponseState::Body(body);
                 self.count_down(io, content.len());
                 self.frame(io, &content);
                 self.passed_down(io, taken, taken < data.len(), false);
@@ -469,7 +471,7 @@ impl Connection {
     }
 
     pub(crate) fn count_down(&mut self, io: &mut Io<'_>, bytes: usize) {
-        if let Some(log) = &mut self.log {
+        if let Some(log) = &mut self.exchange.log {
             if log.bytes_out == 0 {
                 log.first_byte = io.now.since(log.started);
             }
@@ -486,7 +488,7 @@ impl Connection {
 
     /// [`explain_tls_answer`](Self::explain_tls_answer) for a head that ends before it is whole.
     fn explain_held(&mut self) {
-        if self.answering == ResponseState::Head
+        if self.exchange.answering == ResponseState::Head
             && self.servers.leg.as_ref().is_some_and(|leg| !leg.held.is_empty())
         {
             let held = self.servers.leg.as_mut().map(|leg| std::mem::take(&mut leg.held)).unwrap_or_default();
@@ -511,21 +513,21 @@ impl Connection {
             return;
         }
         let idle = |leg: &ServerLeg| leg.keep_alive || leg.closes;
-        let clean = self.servers.leg.as_deref().is_some_and(idle) && self.request > self.response;
-        let mut unfinished = self.request <= self.response;
+        let clean = self.servers.leg.as_deref().is_some_and(idle) && self.exchange.is_request_whole();
+        let mut unfinished = !self.exchange.is_request_whole();
         if unfinished && self.servers.leg.as_ref().is_some_and(|leg| leg.restored) {
             // The node before us may have received all of the request: the rest comes again and is passed over.
             unfinished = false;
-            if let RequestState::Body(body) = self.receiving {
-                self.receiving = RequestState::Skip(body);
+            if let RequestState::Body(body) = self.exchange.receiving {
+                self.exchange.receiving = RequestState::Skip(body);
             }
         }
         self.part_with_leg(io, clean);
-        self.response += 1;
-        self.answering = ResponseState::Head;
+        self.exchange.end_response();
+        self.exchange.answering = ResponseState::Head;
         self.log_request(io, "");
         self.note_message_end();
-        if self.last_response || unfinished {
+        if self.exchange.last_response || unfinished {
             return self.end_deterministically(io, closes);
         }
         self.arm(Timer::KeepAlive, io.now);
@@ -540,9 +542,9 @@ impl Connection {
         // What was bound by this response alone has no identity yet.
         let known = leg.keep_alive && leg.route.flags.bound;
         let needed = known || leg.binding == Binding::Challenged;
-        let stays = clean && !leg.closes && !self.last_response;
+        let stays = clean && !leg.closes && !self.exchange.last_response;
         if !(stays && self.retain_leg(io)) {
-            self.last_response |= needed;
+            self.exchange.last_response |= needed;
             self.release_leg(io, clean);
         }
     }
@@ -557,7 +559,7 @@ impl Connection {
         if let Some(leg) = &mut self.servers.leg {
             leg.never_left = unsent;
             leg.in_doubt = true;
-            if self.answering == ResponseState::Ended {
+            if self.exchange.answering == ResponseState::Ended {
                 match self.tunnel_is_over() && self.server_lacks_only_close_notify() {
                     true => self.end_orderly(io, ""),
                     false => self.end_abruptly(io, "upstream_lost"),
@@ -573,7 +575,7 @@ impl Connection {
         if let Some(leg) = self.servers.leg.as_ref().filter(|leg| leg.id == leg_id) {
             // RFC 9112 section 9.8: an attacker on the path can send FIN. A close_notify would have ended the response
             // already.
-            match self.answering == ResponseState::Body(Body::UntilClose) && leg.is_tls() {
+            match self.exchange.answering == ResponseState::Body(Body::UntilClose) && leg.is_tls() {
                 true => self.server_broke(io, Failure::Lost),
                 false => self.end_of_server(io),
             }
@@ -594,13 +596,13 @@ impl Connection {
     /// The server's stream has ended: by FIN, or by close_notify on a TLS leg.
     pub(crate) fn end_of_server(&mut self, io: &mut Io<'_>) {
         let Some(leg) = &mut self.servers.leg else { return };
-        if leg.ended && self.answering == ResponseState::Ended {
+        if leg.ended && self.exchange.answering == ResponseState::Ended {
             return self.pass_over_server();
         }
         leg.ended = true;
         self.explain_held();
         let Some(leg) = &mut self.servers.leg else { return };
-        match self.answering {
+        match self.exchange.answering {
             ResponseState::Tunnel if leg.in_doubt => self.end_abruptly(io, "upstream_lost"),
             ResponseState::Head => {
                 if self.servers.leg.as_ref().is_some_and(|leg| !leg.in_doubt) {
@@ -615,7 +617,7 @@ impl Connection {
             ResponseState::Body(Body::UntilClose)
                 if self.servers.leg.as_ref().is_some_and(|leg| !leg.in_doubt) =>
             {
-                self.last_response = true;
+                self.exchange.last_response = true;
                 self.replicate_server_end();
                 self.end_response(io);
             }
@@ -626,7 +628,7 @@ impl Connection {
             ResponseState::Tunnel => {
                 self.replicate_server_end();
                 self.stash_server_end();
-                self.answering = ResponseState::Ended;
+                self.exchange.answering = ResponseState::Ended;
                 self.half_close(io);
                 self.end_half_closed_soon(io);
             }
@@ -647,14 +649,14 @@ impl Connection {
             leg.ended = true;
         }
         self.explain_held();
-        match self.answering {
+        match self.exchange.answering {
             ResponseState::Head if self.servers.leg.as_ref().is_some_and(|leg| leg.held.is_empty()) => {
                 return self.leg_failed(io, failure);
             }
             ResponseState::Head | ResponseState::Body(_) => self.note_server_failure(io),
             ResponseState::Tunnel | ResponseState::Ended => {}
         }
-        match self.answering {
+        match self.exchange.answering {
             ResponseState::Head if self.is_not_http() => self.give_up(io, 502, "status_line_malformed"),
             ResponseState::Head => self.give_up(io, 502, "upstream_lost"),
             ResponseState::Ended => self.server_is_gone(io),
@@ -671,7 +673,7 @@ impl Connection {
 
     /// A tunnel's server has ended its side, and now its connection is broken.
     fn server_is_gone(&mut self, io: &mut Io<'_>) {
-        match self.receiving {
+        match self.exchange.receiving {
             // The client has ended too, and the server need not have waited for that.
             RequestState::Ended if self.server_lacks_only_close_notify() => self.end_orderly(io, ""),
             // The client would take its bytes for delivered.

@@ -7,7 +7,8 @@
 use crate::bound::Binding;
 use crate::client_leg::ClientTls;
 use crate::close::ends;
-use crate::connection::{Accepted, Connection, RequestState, ResponseState};
+use crate::connection::{Accepted, Connection};
+use crate::exchange::{RequestState, ResponseState};
 use crate::handshake::beyond_flights;
 use crate::replication::Replication;
 use crate::request::CONTINUE;
@@ -229,26 +230,27 @@ impl Connection {
             self.client.out_pos = server.output;
         }
         self.client.plain_pos = server.plain;
-        self.request = client.request;
-        self.response = server.request;
+        self.exchange.restore_numbers(client.request, server.request);
         self.client.answered_keys = answered_of(state);
         if self.is_handshaking() || self.end.is_closing() {
             return Ok(());
         }
         let http = self.listener().protocol.is_http();
-        self.receiving = receiving_of(&client.phase, http)?;
-        self.answering = answering_of(&server.phase, http)?;
-        if matches!(self.answering, ResponseState::Tunnel | ResponseState::Ended)
-            && self.receiving == RequestState::Head
-            && self.request > self.response
+        self.exchange.receiving = receiving_of(&client.phase, http)?;
+        self.exchange.answering = answering_of(&server.phase, http)?;
+        if matches!(self.exchange.answering, ResponseState::Tunnel | ResponseState::Ended)
+            && self.exchange.receiving == RequestState::Head
+            && self.exchange.is_request_whole()
         {
-            self.receiving = RequestState::Tunnel;
+            self.exchange.receiving = RequestState::Tunnel;
         }
         // A tunnel's server may have ended before the client's request for the tunnel is known as read: that input
         // comes again.
-        let asked = state.routes.get(&self.response).is_some_and(|route| !route.offer.is_empty());
-        let comes_again = asked && self.request == self.response;
-        if (self.answering, self.receiving) == (ResponseState::Ended, RequestState::Head) && !comes_again {
+        let asked = state.routes.get(&self.exchange.number()).is_some_and(|route| !route.offer.is_empty());
+        let comes_again = asked && self.exchange.order().is_eq();
+        if (self.exchange.answering, self.exchange.receiving) == (ResponseState::Ended, RequestState::Head)
+            && !comes_again
+        {
             return Err(RestoreError::Inconsistent("a request after the end"));
         }
         self.pass_over_answered();
@@ -257,15 +259,15 @@ impl Connection {
 
     /// Of a request that is answered the rest comes again and is passed over.
     fn pass_over_answered(&mut self) {
-        if let (true, RequestState::Body(body)) = (self.request < self.response, self.receiving) {
-            self.receiving = RequestState::Skip(body);
+        if let (true, RequestState::Body(body)) = (self.exchange.is_answered(), self.exchange.receiving) {
+            self.exchange.receiving = RequestState::Skip(body);
         }
     }
 
     /// Answers of our own that the client may not have, and ends that were decided.
     fn restore_ends(&mut self, state: &ConnectionState, io: &mut Io<'_>) {
         while let Some((bytes, close)) =
-            state.generated.get(&self.response).filter(|_| !self.end.is_closing())
+            state.generated.get(&self.exchange.number()).filter(|_| !self.end.is_closing())
         {
             self.emit_generated(io, bytes, *close);
             self.pass_over_answered();
@@ -282,7 +284,7 @@ impl Connection {
         }
         if state.closed.is_some() {
             self.end_after_alert(io, ""); // the client has everything but the FIN
-        } else if self.answering == ResponseState::Ended {
+        } else if self.exchange.answering == ResponseState::Ended {
             self.shutdown_client(io);
         }
     }
@@ -296,8 +298,8 @@ impl Connection {
         if self.end.is_closing() {
             return Ok(None);
         }
-        let Some(mut route) = state.routes.get(&self.response).cloned() else {
-            if self.receiving == RequestState::Tunnel && self.servers.leg.is_none() {
+        let Some(mut route) = state.routes.get(&self.exchange.number()).cloned() else {
+            if self.exchange.receiving == RequestState::Tunnel && self.servers.leg.is_none() {
                 self.open_tunnel(io);
             }
             self.frame_decided(io);
@@ -305,7 +307,7 @@ impl Connection {
         };
         self.check_generation(route.generation)?;
         let http = self.listener().protocol.is_http();
-        let begins = self.request == self.response && self.receiving == RequestState::Head;
+        let begins = self.exchange.order().is_eq() && self.exchange.receiving == RequestState::Head;
         let begun = state.server.leg == route.leg;
         let tls = route.tls.take(); // the secrets are in no further copy
         let rules = self.snapshot.find_rules(&route);
@@ -313,7 +315,7 @@ impl Connection {
         leg.decided = true;
         leg.restored = true;
         leg.binding = if route.flags.bound { Binding::Bound } else { Binding::Shared };
-        leg.awaits_head = http && (begins || self.request < self.response);
+        leg.awaits_head = http && (begins || self.exchange.is_answered());
         if begun {
             leg.in_pos = state.server.input;
             leg.answered = true;
@@ -335,12 +337,13 @@ impl Connection {
             leg.stashed = stash.bytes.clone();
         }
         leg.ends_at = state.server_ends.get(&route.leg).copied();
-        let endless = match self.answering {
+        let endless = match self.exchange.answering {
             ResponseState::Body(Body::UntilClose) => true,
             ResponseState::Body(Body::Chunked(_)) => route.flags.http10, // loses its framing
             _ => false,
         };
-        self.last_response = route.flags.close || endless || (http && self.receiving == RequestState::Ended);
+        self.exchange.last_response =
+            route.flags.close || endless || (http && self.exchange.receiving == RequestState::Ended);
         let input = leg.in_pos + leg.stashed.len() as u64;
         let output = leg.out_pos;
         if let Some(remote) = &mut self.remote {
@@ -364,7 +367,7 @@ impl Connection {
         match self.client.tls {
             ClientTls::Plain => {
                 self.client.in_pos += stash.len() as u64;
-                if self.receiving != RequestState::Ended {
+                if self.exchange.receiving != RequestState::Ended {
                     self.client.plain = stash.clone();
                 }
             }

@@ -3,7 +3,8 @@
 use crate::bound::{Binding, Carrier};
 use crate::client_leg::ClientTls;
 use crate::close::printable;
-use crate::connection::{Connection, RequestState, ResponseState};
+use crate::connection::Connection;
+use crate::exchange::{RequestState, ResponseState};
 use crate::timers::Timer;
 use crate::upstream_tls::Replay;
 use crate::{Effect, Io, ServerHint};
@@ -342,7 +343,7 @@ impl Connection {
             leg.route.server = server;
             leg.route.flags.set_cookie &= leg.hint != ServerHint::Server(server);
         }
-        if let Some(log) = &mut self.log {
+        if let Some(log) = &mut self.exchange.log {
             log.server = Some(server);
         }
         if let Some(records) = records {
@@ -385,16 +386,16 @@ impl Connection {
         let timer = self.natural_timer();
         self.arm(timer, io.now);
         self.take_stashed(io);
-        if self.answering == ResponseState::Tunnel
+        if self.exchange.answering == ResponseState::Tunnel
             && self.servers.leg.as_ref().is_some_and(|leg| leg.ends_at == Some(leg.in_pos))
         {
             self.end_of_server(io);
         }
-        if self.receiving == RequestState::Tunnel && !self.is_handshaking() {
+        if self.exchange.receiving == RequestState::Tunnel && !self.is_handshaking() {
             self.arm(Timer::Tunnel, io.now);
         }
-        if self.receiving == RequestState::Ended
-            && matches!(self.answering, ResponseState::Tunnel | ResponseState::Ended)
+        if self.exchange.receiving == RequestState::Ended
+            && matches!(self.exchange.answering, ResponseState::Tunnel | ResponseState::Ended)
         {
             self.shutdown_server(io);
         }
@@ -402,8 +403,11 @@ impl Connection {
 
     /// No connection to the server comes about; `why` is for the log.
     pub fn handle_connect_failed(&mut self, io: &mut Io<'_>, leg_id: u32, why: &impl std::fmt::Display) {
-        if let Some(log) =
-            self.log.as_mut().filter(|_| self.servers.leg.as_ref().is_some_and(|leg| leg.id == leg_id))
+        if let Some(log) = self
+            .exchange
+            .log
+            .as_mut()
+            .filter(|_| self.servers.leg.as_ref().is_some_and(|leg| leg.id == leg_id))
         {
             log.detail = printable(&why.to_string());
         }
@@ -429,7 +433,7 @@ impl Connection {
     pub(crate) fn leg_failed(&mut self, io: &mut Io<'_>, failure: Failure) {
         self.note_server_failure(io);
         if let (Some(log), Some(server)) =
-            (&mut self.log, self.servers.leg.as_ref().and_then(|leg| leg.trying))
+            (&mut self.exchange.log, self.servers.leg.as_ref().and_then(|leg| leg.trying))
         {
             log.server = Some(server);
         }
@@ -438,7 +442,8 @@ impl Connection {
         if self.may_retry(free) {
             return self.retry(io, stale, free);
         }
-        self.last_response |= self.servers.leg.as_ref().is_some_and(|leg| leg.carrier == Carrier::Handshake);
+        self.exchange.last_response |=
+            self.servers.leg.as_ref().is_some_and(|leg| leg.carrier == Carrier::Handshake);
         let (status, reason) = match failure {
             Failure::Refused => (502, "connect_failed"),
             Failure::TimedOut => (504, "connect_timeout"),
@@ -469,8 +474,9 @@ impl Connection {
         let retries = self.snapshot.pools[leg.pool as usize].retries;
         let whole = !leg.sent.is_empty() && leg.sent.len() >= leg.head_bytes;
         let repeatable = !leg.written || (whole && (leg.idempotent || free));
-        let unseen = !leg.answered && self.answering != ResponseState::Ended && !self.end.is_closing();
-        let safe = self.remote.as_ref().is_none_or(|remote| remote.may_reroute(self.response));
+        let unseen =
+            !leg.answered && self.exchange.answering != ResponseState::Ended && !self.end.is_closing();
+        let safe = self.remote.as_ref().is_none_or(|remote| remote.may_reroute(self.exchange.number()));
         repeatable
             && unseen
             && safe
@@ -516,7 +522,7 @@ impl Connection {
         leg.binding = old.binding;
         leg.reuse = false; // what failed may have been a stale idle connection
         self.servers.leg = Some(Box::new(leg));
-        if let Some(log) = self.log.as_mut().filter(|_| !free) {
+        if let Some(log) = self.exchange.log.as_mut().filter(|_| !free) {
             log.retries += 1;
             log.detail = String::new();
         }
@@ -526,7 +532,7 @@ impl Connection {
 
     /// Answers in the server's place where that is still possible; else the client's connection breaks.
     pub(crate) fn give_up(&mut self, io: &mut Io<'_>, status: u16, reason: &'static str) {
-        if self.answering == ResponseState::Tunnel {
+        if self.exchange.answering == ResponseState::Tunnel {
             return self.end_abruptly(io, reason);
         }
         self.refuse(io, status, reason);

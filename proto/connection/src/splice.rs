@@ -6,7 +6,8 @@
 
 use crate::Io;
 use crate::client_leg::ClientTls;
-use crate::connection::{Connection, RequestState, ResponseState};
+use crate::connection::Connection;
+use crate::exchange::{RequestState, ResponseState};
 use evergate_base::Micros;
 use evergate_http::Body;
 
@@ -81,7 +82,7 @@ impl Connection {
         if !leg_ready || !plain || !self.client.outlet.is_empty() || self.end.is_closing() {
             return 0;
         }
-        match self.answering {
+        match self.exchange.answering {
             ResponseState::Body(Body::Length { left }) => left,
             ResponseState::Body(Body::UntilClose) => u64::MAX,
             ResponseState::Tunnel if self.pipes.modes.down.is_bulk() || self.pipes.held.0 > 0 => u64::MAX,
@@ -98,7 +99,7 @@ impl Connection {
         if !leg_ready || !plain || waiting || self.end.is_closing() {
             return 0;
         }
-        match self.receiving {
+        match self.exchange.receiving {
             RequestState::Tunnel if self.pipes.modes.up.is_bulk() || self.pipes.held.1 > 0 => u64::MAX,
             _ => 0,
         }
@@ -122,7 +123,7 @@ impl Connection {
         self.count_down(io, bytes as usize);
         let timer = self.natural_timer();
         self.progress(timer, bytes as usize, io.now);
-        if let ResponseState::Body(Body::Length { left }) = &mut self.answering {
+        if let ResponseState::Body(Body::Length { left }) = &mut self.exchange.answering {
             *left = left.saturating_sub(bytes);
             if *left == 0 {
                 self.end_response(io);
@@ -152,7 +153,7 @@ impl Connection {
             leg.out_pos += bytes;
             leg.written |= bytes > 0;
         }
-        if let Some(log) = &mut self.log {
+        if let Some(log) = &mut self.exchange.log {
             log.bytes_in += bytes;
         }
         let timer = self.natural_timer();
@@ -161,14 +162,14 @@ impl Connection {
 
     /// Records what one transfer took from the server; a transfer that only emptied the pipe took nothing.
     pub(crate) fn record_down(&mut self, bytes: u64) {
-        if self.answering == ResponseState::Tunnel && bytes > 0 {
+        if self.exchange.answering == ResponseState::Tunnel && bytes > 0 {
             self.pipes.modes.down.record(bytes);
         }
     }
 
     /// Records what one transfer took from the client.
     pub(crate) fn record_up(&mut self, bytes: u64) {
-        if self.receiving == RequestState::Tunnel && bytes > 0 {
+        if self.exchange.receiving == RequestState::Tunnel && bytes > 0 {
             self.pipes.modes.up.record(bytes);
         }
     }

@@ -1,6 +1,7 @@
 //! Deadlines, blocked outlets, and what follows when bytes have moved.
 
-use crate::connection::{Connection, RequestState, ResponseState};
+use crate::connection::Connection;
+use crate::exchange::{RequestState, ResponseState};
 use crate::server_leg::ServerLeg;
 use crate::write_stall::{AckedPositions, FIRST_CHECK_PART};
 use crate::{Effect, Io};
@@ -93,7 +94,7 @@ impl Connection {
                 pool(&self.servers.leg).map_or(timeouts.handshake, |p| self.snapshot.pools[p].response)
             }
             // Its server has ended, and keeps a place for a client that may be gone.
-            Timer::Tunnel if self.answering == ResponseState::Ended => {
+            Timer::Tunnel if self.exchange.answering == ResponseState::Ended => {
                 timeouts.tunnel.min(timeouts.keep_alive)
             }
             Timer::Tunnel => timeouts.tunnel,
@@ -141,10 +142,12 @@ impl Connection {
         if self.is_handshaking() {
             return Timer::Handshake;
         }
-        match (&self.servers.leg, self.receiving) {
+        match (&self.servers.leg, self.exchange.receiving) {
             (Some(leg), _) if leg.is_queued() => Timer::Queue,
             (Some(leg), _) if !leg.is_open() => Timer::Connect,
-            (Some(_), _) if matches!(self.answering, ResponseState::Tunnel | ResponseState::Ended) => {
+            (Some(_), _)
+                if matches!(self.exchange.answering, ResponseState::Tunnel | ResponseState::Ended) =>
+            {
                 Timer::Tunnel
             }
             (Some(_), RequestState::Body(_)) => Timer::RequestBody,
@@ -189,7 +192,8 @@ impl Connection {
 
     /// Both directions of a tunnel have ended.
     pub(crate) fn tunnel_is_over(&self) -> bool {
-        let ended = self.receiving == RequestState::Ended && self.answering == ResponseState::Ended;
+        let ended =
+            self.exchange.receiving == RequestState::Ended && self.exchange.answering == ResponseState::Ended;
         ended && self.servers.leg.is_some() && !self.end.is_closing()
     }
 

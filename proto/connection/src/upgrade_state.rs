@@ -18,7 +18,8 @@ mod check;
 use crate::bound::{Binding, Carrier, IdleLeg};
 use crate::client_leg::{ClientLeg, ClientTls};
 use crate::close::End;
-use crate::connection::{Accepted, Connection, RequestState, ResponseState};
+use crate::connection::{Accepted, Connection};
+use crate::exchange::{RequestState, ResponseState};
 use crate::routing::encode_body;
 use crate::server_leg::{LegState, ServerLeg};
 use crate::server_legs::ServerLegs;
@@ -222,10 +223,10 @@ impl Connection {
             raw: self.client.raw.clone(),
             plain: self.client.plain.clone(),
             scanned: self.client.scanned,
-            receiving: stage_of_receiving(self.receiving),
-            answering: stage_of_answering(self.answering),
-            request: self.request,
-            response: self.response,
+            receiving: stage_of_receiving(self.exchange.receiving),
+            answering: stage_of_answering(self.exchange.answering),
+            request: self.exchange.request(),
+            response: self.exchange.number(),
             leg,
             bound: self.servers.bound.as_ref().and_then(|idle| export_idle(idle, newest)),
             next_leg: self.servers.next,
@@ -237,16 +238,16 @@ impl Connection {
             plain_pos: self.client.plain_pos,
             answered: self.client.answered_keys,
             client_ended: self.client.ended,
-            last_response: self.last_response,
+            last_response: self.exchange.last_response,
             closing: self.end.is_closing(),
             deaf: self.client.ignores_input,
             down_ended: self.end.is_sent(),
-            continued: self.continued,
+            continued: self.exchange.continued,
             timer: self.deadline.timer,
             deadline: self.deadline.at.0,
             moved: self.deadline.moved,
-            status: self.status.0,
-            log: self.log.as_ref().map(|log| export_log(log)),
+            status: self.exchange.status.0,
+            log: self.exchange.log.as_ref().map(|log| export_log(log)),
         };
         match postcard::to_allocvec(&upgrade_state) {
             Ok(bytes) if bytes.len() <= UPGRADE_STATE_BYTES_MAX => Ok(bytes),
@@ -259,14 +260,11 @@ impl Connection {
     #[rustfmt::skip]
     fn all_fields_are_exported(&self) {
         let Connection {
-            id: _, snapshot: _, listener: _, client_address: _, local_address: _, client, servers, end: _,
-            receiving: _, answering: _, request: _, response: _,
-            last_response: _,
-            continued: _, deadline, remote: _, log: _, status: _,
-            prefix: _, // begins again
-            status_pool: _, // follows from the leg
+            id: _, snapshot: _, listener: _, client_address: _, local_address: _, client, servers, exchange, end: _,
+            deadline, remote: _,
             pipes: _, // the pipes move too: the worker reports what they hold, and modes begin again
         } = self;
+        exchange.all_fields_are_exported();
         let ClientLeg {
             tls: _, info: _, raw: _, plain: _, scanned: _, in_pos: _, out_pos: _, plain_pos: _, answered_keys: _,
             tickets: _, outlet: _, ended: _, ignores_input: _,
@@ -294,7 +292,7 @@ impl Connection {
         (route.rules, route.shape) = (self.snapshot.marks(&leg.rules), self.listener().shape());
         // Until the response's head has come, rules that decided have a part in it.
         if older
-            && self.answering == ResponseState::Head
+            && self.exchange.answering == ResponseState::Head
             && !newest.makes_response(&self.listener().name, &route)
         {
             return Err("older_configuration");
@@ -397,10 +395,9 @@ impl Connection {
         self.client.raw = upgrade_state.raw;
         self.client.plain = upgrade_state.plain;
         self.client.scanned = upgrade_state.scanned;
-        self.receiving = receiving_of(&upgrade_state.receiving)?;
-        self.answering = answering_of(&upgrade_state.answering)?;
-        self.request = upgrade_state.request;
-        self.response = upgrade_state.response;
+        self.exchange.receiving = receiving_of(&upgrade_state.receiving)?;
+        self.exchange.answering = answering_of(&upgrade_state.answering)?;
+        self.exchange.restore_numbers(upgrade_state.request, upgrade_state.response);
         self.servers.next = upgrade_state.next_leg;
         self.client.tickets = upgrade_state.tickets;
         self.client.outlet.push(upgrade_state.down, 0);
@@ -410,17 +407,17 @@ impl Connection {
         self.client.plain_pos = upgrade_state.plain_pos;
         self.client.answered_keys = upgrade_state.answered;
         self.client.ended = upgrade_state.client_ended;
-        self.last_response = upgrade_state.last_response;
+        self.exchange.last_response = upgrade_state.last_response;
         self.end = End::of(upgrade_state.closing, upgrade_state.down_ended);
         self.client.ignores_input = upgrade_state.deaf;
-        self.continued = upgrade_state.continued;
+        self.exchange.continued = upgrade_state.continued;
         self.deadline.timer = upgrade_state.timer;
         self.deadline.at = Micros(upgrade_state.deadline);
         self.deadline.moved = upgrade_state.moved;
         self.deadline.began = self.deadline.at - self.span(self.deadline.timer, Micros(0));
-        self.status = (upgrade_state.status, "");
-        self.status_pool = self.servers.leg.as_ref().map(|leg| leg.pool);
-        self.log = upgrade_state.log.map(|log| Box::new(import_log(&self.snapshot, log)));
+        self.exchange.status = (upgrade_state.status, "");
+        self.exchange.status_pool = self.servers.leg.as_ref().map(|leg| leg.pool);
+        self.exchange.log = upgrade_state.log.map(|log| Box::new(import_log(&self.snapshot, log)));
         Ok(())
     }
 }

@@ -7,7 +7,8 @@
 //! has left.
 
 use crate::client_leg::seconds;
-use crate::connection::{Connection, ResponseState};
+use crate::connection::Connection;
+use crate::exchange::ResponseState;
 use crate::framing::{mix_digest, tag_of};
 use crate::replication::position;
 use crate::restore::at;
@@ -162,7 +163,7 @@ impl Connection {
 
     /// Bytes of a TLS leg: `scratch.input[..n]`, of which the first `held` were known.
     pub(crate) fn take_leg_records(&mut self, io: &mut Io<'_>, held: usize, n: usize) {
-        if self.answering == ResponseState::Ended {
+        if self.exchange.answering == ResponseState::Ended {
             return self.pass_over_server();
         }
         let mut input = std::mem::take(&mut io.scratch.input);
@@ -317,7 +318,7 @@ impl Connection {
         match (&mut self.remote, &leg.records) {
             (Some(_), Some(_)) if leg.restored => {
                 // Its end need not be read again.
-                leg.ended |= self.answering == ResponseState::Ended;
+                leg.ended |= self.exchange.answering == ResponseState::Ended;
             }
             (Some(remote), Some(_)) => remote.release(Side::Server(leg.id), leg.in_pos),
             _ => {}

@@ -4,7 +4,8 @@
 //! pace of a peer therefore shows in its acknowledgements, not in how often its socket is writable. The pace is checked
 //! soon after the wait for a peer begins, and then at each deadline. No query is made while bytes move.
 
-use crate::connection::{Connection, ResponseState};
+use crate::connection::Connection;
+use crate::exchange::ResponseState;
 use crate::timers::Timer;
 use evergate_base::Micros;
 
@@ -81,7 +82,7 @@ impl Connection {
 
     /// Whether all that is waited for is a server that has not begun its response.
     pub(crate) fn waits_for_server_alone(&self) -> bool {
-        self.answering == ResponseState::Head && self.waits_for_server() && !self.waits_for_client()
+        self.exchange.answering == ResponseState::Head && self.waits_for_server() && !self.waits_for_client()
     }
 
     /// Some waiting bytes left: without further waiting bytes the deadline of the state applies.
@@ -138,7 +139,7 @@ impl Connection {
     /// own.
     fn server_waits_for_client(&self) -> bool {
         let owes = self.remote.as_ref().is_some_and(|remote| remote.client_acked < self.client.out_pos);
-        owes && self.answering != ResponseState::Head
+        owes && self.exchange.answering != ResponseState::Head
     }
 
     fn check(&mut self, waits: (bool, bool), now: Micros) -> bool {
