@@ -51,10 +51,20 @@ impl Agent {
         }
     }
 
-    /// Counts roles as known to gate and workers: a simulated node that starts amid a run.
-    pub fn adopt(&mut self, roles: &[(Bucket, Role)], members: MemberSet) {
-        self.roles.adopt(roles);
-        self.members = members;
+    /// Applies the roles that the protocol has already, as of a simulated node that starts amid a run.
+    pub fn adopt(
+        &mut self,
+        node: &mut Node,
+        now: Micros,
+        buckets: impl IntoIterator<Item = Bucket>,
+        outside: &mut impl Outside,
+    ) {
+        self.members = node.members().set();
+        for bucket in buckets {
+            let role = node.role(bucket);
+            self.handle_role(node, (bucket, role), outside);
+        }
+        self.apply_events(node, now, outside);
     }
 
     /// Applies the protocol's events. `now`: the agent's clock.

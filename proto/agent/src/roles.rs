@@ -57,15 +57,6 @@ impl Roles {
         }
     }
 
-    /// Counts these roles as sent.
-    pub fn adopt(&mut self, roles: &[(Bucket, Role)]) {
-        for (bucket, role) in roles {
-            if let Some(known) = self.known.get_mut(usize::from(bucket.0)) {
-                *known = *role;
-            }
-        }
-    }
-
     /// Forgets all roles.
     pub fn reset(&mut self, outside: &mut impl Outside) {
         outside.clear_owners();

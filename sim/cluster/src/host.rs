@@ -1,11 +1,12 @@
 //! One node: a machine with a clock and a kernel, and the process on it.
 
-use crate::agent::Agent;
+use crate::doings::Doings;
 use crate::event_queue::Time;
 use crate::kernel::Kernel;
 use crate::model_host::Machine;
 use crate::network::Cuts;
 use crate::process::Process;
+use evergate_agent::Agent;
 use evergate_base::Micros;
 use evergate_membership::{Bucket, Node, Path};
 use std::cell::{RefCell, RefMut};
@@ -31,6 +32,9 @@ impl Clock {
         (local * 1_000_000 / (1_000_000 + i128::from(self.drift_ppm)) + 1) as u64
     }
 }
+
+/// Workers of a process.
+pub(crate) const WORKERS: usize = 1;
 
 /// One node: see the module's description.
 pub(crate) struct Host {
@@ -59,10 +63,12 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn new(clock: Clock, node: Node, machine: Machine) -> Host {
+        let mut machine = machine;
+        let agent = fresh_agent(&node, &mut machine);
         Host {
             clock,
             node,
-            agent: Agent::default(),
+            agent,
             machine: Rc::new(RefCell::new(machine)),
             process: None,
             up: true,
@@ -116,4 +122,10 @@ pub(crate) struct Stamp {
     power: usize,
     process: u64,
     left_at: Time,
+}
+
+/// The agent of a process that starts: as in the daemon, nothing is owned.
+pub(crate) fn fresh_agent(node: &Node, machine: &mut Machine) -> Agent {
+    let me = node.me().id;
+    Agent::new(me, WORKERS, &mut Doings::of(me, &mut machine.kernel))
 }

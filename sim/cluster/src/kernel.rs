@@ -216,7 +216,9 @@ impl Kernel {
         if segment.rst {
             let resets_pending = self.mutation == Mutation::ResetsPending;
             let pending = listener && self.words.pending.contains(&bucket) && !resets_pending;
-            return !pending && self.resets_unknown && (!listener || self.listens);
+            // While connections are recovered, the agent forbids these answers too.
+            let allowed = self.resets_unknown || resets_pending;
+            return !pending && allowed && (!listener || self.listens);
         }
         segment.syn || segment.is_pure()
     }

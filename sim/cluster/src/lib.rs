@@ -16,8 +16,8 @@
 
 #![forbid(unsafe_code)]
 
-mod agent;
 mod bucket_words;
+mod doings;
 mod endpoint;
 mod event_queue;
 mod fault;

@@ -72,7 +72,7 @@ impl World {
             Fault::Drain(draining) if self.hosts[id].runs() => {
                 let host = &mut self.hosts[id];
                 host.draining = draining;
-                host.node.set_draining(host.clock.at(now), draining);
+                host.agent.set_draining(&mut host.node, host.clock.at(now), draining);
                 self.run_agent(id);
             }
             Fault::Power { .. } | Fault::Process | Fault::Pause(_) | Fault::Halt(_) => {}

@@ -1,9 +1,11 @@
 //! Turns of the hosts: the agent's loop, the worker's loop, and their messages to each other and to other nodes.
 
 use super::{Event, World};
+use crate::doings::Doings;
 use crate::event_queue::Time;
+use evergate_agent::Notice;
 use evergate_base::Micros;
-use evergate_membership::{Bucket, Event as Reported, Path, is_calm};
+use evergate_membership::{Bucket, NodeId, Path, is_calm};
 use evergate_worker::{Instruction, Report};
 
 /// Most datagrams that a socket keeps.
@@ -36,30 +38,30 @@ impl World {
         let now = host.clock.at(self.now);
         // The clock is read again after the sockets are drained, a little later.
         let after = Micros(now.0 + 20);
-        let (mut events, mut instructions) = (Vec::new(), Vec::new());
+        let mut machine = host.machine.borrow_mut();
+        let mut doings = Doings::of(NodeId(id as u8), &mut machine.kernel);
         while let Some((path, bytes)) = host.inbox.pop_front() {
             host.node.handle_datagram(after, path, &bytes);
-            let kernel = &mut host.machine.borrow_mut().kernel;
-            instructions.extend(host.agent.apply_events(&mut host.node, kernel, &mut events));
+            host.agent.apply_events(&mut host.node, after, &mut doings);
         }
         host.node.handle_timer(now);
-        let mut machine = host.machine.borrow_mut();
-        instructions.extend(host.agent.apply_events(&mut host.node, &mut machine.kernel, &mut events));
+        host.agent.apply_events(&mut host.node, now, &mut doings);
+        let Doings { instructions, notices, .. } = doings;
         drop(machine);
         self.coverage.transitions = self.coverage.transitions.union(host.node.take_transitions());
         if let Err(what) = host.node.check_invariants() {
             self.fail(|| what);
         }
-        self.after_agent(id, events, instructions);
+        self.after_agent(id, notices, instructions);
         self.note_drained(id);
         self.send_datagrams(id);
         self.check_owners();
         self.schedule(id);
     }
 
-    fn after_agent(&mut self, id: usize, events: Vec<Reported>, instructions: Vec<Instruction>) {
-        for event in events {
-            self.log_line(|| format!("node {id}: {event:?}"));
+    fn after_agent(&mut self, id: usize, notices: Vec<Notice>, instructions: Vec<Instruction>) {
+        for notice in notices {
+            self.log_line(|| format!("node {id}: {notice:?}"));
         }
         if !instructions.is_empty() {
             self.note_moment();
@@ -127,7 +129,12 @@ impl World {
         self.log_line(|| format!("node {host}: {report:?}"));
         let it = &mut self.hosts[host];
         let now = it.clock.at(self.now);
-        it.agent.handle_report(&mut it.node, now, report);
+        let mut machine = it.machine.borrow_mut();
+        let mut doings = Doings::of(NodeId(host as u8), &mut machine.kernel);
+        it.agent.handle_report(&mut it.node, now, (0, report), &mut doings);
+        let Doings { instructions, notices, .. } = doings;
+        drop(machine);
+        self.after_agent(host, notices, instructions);
         self.run_agent(host);
     }
 

@@ -1,9 +1,11 @@
 //! Started clusters: a run begins with one instead of waiting for it each time.
 
 use super::{Event, World};
+use crate::doings::Doings;
 use crate::endpoint::Paces;
 use crate::event_queue::Time;
 use crate::host::Clock;
+use crate::host::fresh_agent;
 use crate::network::Weather;
 use crate::random::Random;
 use crate::{Mutation, Setup};
@@ -112,11 +114,15 @@ impl World {
 
     /// Gives agent and worker the roles that the node has in the template, at the start of a run.
     pub(super) fn adopt_roles(&mut self, host: usize) {
-        let buckets = self.buckets();
+        let buckets: Vec<_> = self.buckets().collect();
         let it = &mut self.hosts[host];
-        it.kernel().resets_unknown = it.node.view().is_some();
-        let roles: Vec<_> = buckets.map(|bucket| (bucket, it.node.role(bucket))).collect();
-        let instructions = it.agent.adopt(roles);
+        let now = it.clock.at(self.now);
+        let mut machine = it.machine.borrow_mut();
+        machine.kernel.resets_unknown = it.node.view().is_some();
+        let mut doings = Doings::of(NodeId(host as u8), &mut machine.kernel);
+        it.agent.adopt(&mut it.node, now, buckets, &mut doings);
+        let instructions = doings.instructions;
+        drop(machine);
         if let Some(process) = &it.process {
             instructions.into_iter().for_each(|instruction| process.instruct(instruction));
         }
@@ -129,8 +135,9 @@ impl World {
         let clock = self.hosts[host].clock.at(self.now);
         let incarnation = self.random.bits() >> 1;
         self.hosts[host].node = fresh_node(&self.template.config, host as u8, incarnation, clock);
-        self.hosts[host].agent = Default::default();
-        self.hosts[host].kernel().begin_again();
+        let it = &mut self.hosts[host];
+        it.kernel().begin_again();
+        it.agent = fresh_agent(&it.node, &mut it.machine.borrow_mut());
         self.start_process(host);
         self.plan(0, Event::Work { host, at: self.now });
         self.hosts[host].work_at = self.now;
