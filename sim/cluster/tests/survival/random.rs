@@ -15,7 +15,7 @@ const MAJORITY: Shape = (3, 1, 2, Mode::Majority);
 type Kind = (&'static str, fn(u64) -> Ran);
 
 /// All kinds of random runs.
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 10] = [
     ("any", any),
     ("plain", plain),
     ("subset", subset),
@@ -24,6 +24,7 @@ const KINDS: [Kind; 9] = [
     ("thinking", thinking),
     ("slow", slow),
     ("draining", draining),
+    ("returning", returning),
     ("beyond", beyond),
 ];
 
@@ -292,6 +293,43 @@ fn draining(seed: u64) -> Ran {
     run(&script, &plan.of_kind("draining"))
 }
 
+/// Buckets move back and forth between few nodes, and meet what is left there of an earlier term: closed flows,
+/// orphaned sockets, replicas. Clients live long, and many reset their connections. Nodes fail one after the other,
+/// each time when the replicas are complete again, or in half of the runs sooner.
+fn returning(seed: u64) -> Ran {
+    let (_, mut plan) = drawn(seed);
+    let mut random = Random::new(seed.rotate_left(20));
+    (plan.shape, plan.faults) = (random.pick(&[PAIR, PAIR, PAIR, TRIO, TWO_BACKUPS]), Vec::new());
+    plan.batches = random.chance(500);
+    plan.buffer = random.pick(&[65_536, 20_000, 6_000]);
+    plan.clients = 1 + random.below(4) as usize;
+    plan.thinks_for = random.pick(&[0, 20_000, 100_000]);
+    plan.lenient = random.chance(500);
+    let gap = if plan.lenient { 60_000 } else { 700_000 };
+    let mut at = 5_000 + random.below(40_000);
+    for _ in 0..2 + random.below(4) {
+        let span = 40_000 + random.below(60_000);
+        let (fault, back) = match random.below(8) {
+            0..2 => (Fault::Pause(span), None),
+            2 => (Fault::Halt(span), None),
+            3..6 => (Fault::Drain(true), Some((Target::Drained, Fault::Drain(false)))),
+            6 => (Fault::Process, Some((Target::Owner, Fault::Restart))),
+            _ => (Fault::Power { lossy: random.chance(500) }, Some((Target::Owner, Fault::Restart))),
+        };
+        plan.faults.push((at, Target::Owner, fault));
+        at += 40_000 + random.below(60_000);
+        plan.faults.extend(back.map(|(target, back)| (at, target, back)));
+        at += gap + random.below(40_000);
+    }
+    let mut scenario = scripts::random(&mut random, 30_000);
+    match scenario.server_ends_after {
+        Some(_) => plan.thinks_for = 0, // the client would miss its turn
+        None if random.chance(300) => scenario = scripts::broken_off(scenario),
+        None => {}
+    }
+    run(&Script::new(scenario), &plan.of_kind("returning"))
+}
+
 /// A moment near that one, mostly within the few milliseconds of a handoff.
 fn near(random: &mut Random, at: Time) -> Time {
     let span = random.pick(&[1, 300, 2_000, 2_000, 6_000, 60_000]);
@@ -352,6 +390,12 @@ fn draining_node_may_fail_like_any_other() {
     let coverage = seeds_of(draining, 0..1_500);
     assert!(coverage.failures_amid_drain > 300 && coverage.failures_of_drained > 100, "{coverage:?}");
     assert!(coverage.failures_amid_move > 100 && coverage.joins_amid_drain > 30, "{coverage:?}");
+}
+
+#[test]
+fn returning_buckets_meet_nothing_of_earlier_terms() {
+    let coverage = seeds_of(returning, 0..1_000);
+    assert!(coverage.resumptions > 900 && coverage.failures > 400, "{coverage:?}");
 }
 
 #[test]
