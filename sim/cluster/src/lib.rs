@@ -11,8 +11,8 @@
 //!
 //! The applications that a test brings check that both ends receive the right streams to their end.
 //!
-//! Not modelled: the daemon's threads, the kernel beyond `host/bpf` and `tcp`, and computing time. See
-//! `docs/internals/simulator.md`.
+//! Not modelled: the daemon's threads, the kernel beyond `host/bpf` and `tcp`, and computing time except for restored
+//! sockets. See `docs/internals/simulator.md`.
 
 #![forbid(unsafe_code)]
 
