@@ -328,6 +328,29 @@ fn rst_of_a_peer_with_a_lowered_ack_is_accepted() {
     }
 }
 
+/// The peer has not acknowledged the end, and the bucket moves to another node.
+#[test]
+fn finished_flow_of_a_lost_bucket_lets_nothing_out() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        bench(Mode::Steer, move |gate| {
+            let (mut worker_port, slot) = accepted(gate, v6, 500, 1000);
+            slot.open();
+            let data = Segment { seq: 500, ack: 1000, data: vec![7; 100], ..out(v6) };
+            leave(gate, &data).unwrap();
+            worker_port.finish(slot, Some(601), 0);
+            worker_port.forget_finished(|_| false);
+            assert_eq!((gate.slots_in_use(), worker_port.finishing()), (1, 1), "of another bucket");
+            leave(gate, &data).unwrap();
+            worker_port.forget_finished(|_| true);
+            assert_eq!((gate.slots_in_use(), worker_port.finishing()), (0, 0));
+            assert!(leave(gate, &data).is_err(), "its socket repeats what it holds");
+        });
+    }
+}
+
 #[test]
 fn flow_of_a_peer_that_reset_needs_no_last_ack() {
     if !privileged() {
