@@ -11,6 +11,7 @@
 //! when to replicate, and sends nothing.
 
 mod ack_gate;
+mod admission;
 mod batching;
 mod checkpoint_codec;
 mod codec;
@@ -23,6 +24,7 @@ mod sender;
 mod validate;
 
 pub use ack_gate::{AckGate, AckSlot, Delay, InputBoundary, Origin, ResumePoint};
+pub use admission::EntryError;
 pub use batching::{FrameBatcher, NextTurn, Urgency};
 pub use codec::{ENTRY_BYTES_MAX, STATE_BYTES_MAX, WireError};
 pub use connection_state::{ConnectionState, Stash};

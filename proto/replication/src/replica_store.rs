@@ -20,7 +20,7 @@
 //! of them. Whether a connection is idle is therefore recorded with each of its frames, and recovered connections leave
 //! the index later.
 
-use crate::{ConnectionId, ConnectionState, Frame, LegFacts};
+use crate::{ConnectionId, ConnectionState, EntryError, Frame, LegFacts};
 use evergate_base::{Bucket, Incarnation, NodeId, Term};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -71,6 +71,14 @@ pub enum ReplicaError {
     /// Entries or legs of a connection that was not begun.
     #[error("connection {0:?} was not begun")]
     Unknown(ConnectionId),
+    /// An entry that contradicts the entries before it.
+    #[error("connection {connection:?}: {source}")]
+    Entry {
+        /// The connection.
+        connection: ConnectionId,
+        /// Contradiction of the entry.
+        source: EntryError,
+    },
 }
 
 /// A process that owns buckets: a node and its incarnation.
@@ -134,9 +142,10 @@ impl StoredConnection {
         StoredConnection { idle: held.state.is_idle(), held: Box::new(held) }
     }
 
-    fn change(&mut self, change: impl FnOnce(&mut ReplicatedConnection)) {
-        change(&mut self.held);
+    fn change<T>(&mut self, change: impl FnOnce(&mut ReplicatedConnection) -> T) -> T {
+        let changed = change(&mut self.held);
         self.idle = self.held.state.is_idle();
+        changed
     }
 }
 
@@ -192,7 +201,9 @@ impl ReplicaStore {
             }
             Frame::Entries { connection, entries } => {
                 let Some(stored) = self.known(announced, connection)? else { return Ok(()) };
-                stored.change(|held| entries.into_iter().for_each(|entry| held.state.apply(entry)));
+                stored
+                    .change(|held| entries.into_iter().try_for_each(|entry| held.state.admit(entry)))
+                    .map_err(|source| ReplicaError::Entry { connection, source })?;
             }
             Frame::End { connection } => {
                 if self.known(announced, connection)?.is_some() {

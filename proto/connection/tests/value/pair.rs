@@ -80,7 +80,7 @@ impl Pair {
     pub(crate) fn perform(&mut self) {
         let before = self.entries;
         for entry in self.conn.drain_entries() {
-            self.replicated.apply(entry);
+            self.replicated.admit(entry).unwrap();
             self.entries += 1;
         }
         let more = self.entries > before;

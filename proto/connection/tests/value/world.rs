@@ -479,7 +479,7 @@ impl<'a> World<'a> {
             if std::env::var_os("TRACE").is_some() {
                 eprintln!("{}: {entry:?}", self.step);
             }
-            self.replicated.apply(entry);
+            self.replicated.admit(entry).unwrap();
             self.replicated.check_invariants();
             self.applied += 1;
         }
