@@ -17,6 +17,15 @@ const BATCH: usize = 64;
 /// Batches after which the queue of a closing listener counts as empty.
 const QUEUE_BATCHES: usize = 64;
 
+/// Listeners of a worker.
+pub(crate) struct Listening<H: Host> {
+    pub(crate) sockets: Vec<Option<ListenerSocket<H>>>,
+    /// Those that are paused because no more connections could be accepted.
+    pub(crate) paused: Vec<usize>,
+    /// The last turn with new connections, and how many were tried.
+    pub(crate) accepts: (u64, usize),
+}
+
 impl<H: Host> Worker<H> {
     /// Adds listeners, and removes those named. Connections already in a removed socket's queue are still served.
     pub(super) fn change_listeners(&mut self, add: Vec<ListenerSocket<H>>, remove: &[String]) {

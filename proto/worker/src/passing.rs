@@ -10,10 +10,30 @@ use crate::command::ListenerSocket;
 use crate::host::{Host, Listener, Pipe, Poll};
 use crate::slab::{Key, Source};
 use crate::upstreams::Upstream;
-use crate::worker::{Passing, Worker};
+use crate::worker::Worker;
 use evergate_base::Micros;
 use evergate_connection::{Connection, UpgradeLeg};
 use std::sync::Arc;
+
+/// Whether the connections of a worker go to another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Passing {
+    /// They stay.
+    No,
+    /// The first pass over them is not over: room of connections that have only moved is not free.
+    Sweeping,
+    /// Those that are left are tried again.
+    Swept,
+    /// The other process takes no more.
+    Broken,
+}
+
+/// Whether a worker ends, and where its connections go.
+pub(crate) struct Lifecycle {
+    pub(crate) draining: bool,
+    pub(crate) stopping: bool,
+    pub(crate) passing: Passing,
+}
 
 /// The worker's data of a connection that moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -13,9 +13,21 @@ use evergate_base::net::{Event, Transfer};
 use evergate_connection::{Failure, ServerHint};
 use evergate_membership::Bucket;
 use evergate_tls::Records;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// Server connections that no request uses.
+#[derive(Default)]
+pub(crate) struct IdlePool {
+    /// By server, and in a cluster by bucket.
+    pub(crate) idle: IdleMap,
+    /// Those that are bound to one client connection each.
+    pub(crate) bound: BTreeSet<Key>,
+}
+
+/// Idle server connections by server, and in a cluster by bucket.
+pub(crate) type IdleMap = BTreeMap<(u64, Option<Bucket>), Vec<Key>>;
 
 /// One server connection.
 pub(super) struct Upstream<H: Host> {

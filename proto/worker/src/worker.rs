@@ -8,25 +8,26 @@
 //! (`read_interest`). A descriptor's readiness is kept in flags until used up. One connection gets at most [`ROUNDS`]
 //! rounds before other connections are served; the rest is done in the next turn.
 
+use crate::accept::Listening;
 use crate::call_context::{CallContext, Crowd};
 use crate::clients::Client;
-use crate::command::{Command, ListenerSocket, Settings};
+use crate::command::{Command, Settings};
 use crate::event_batching::{EventBatching, Mark};
 use crate::host::{AccessLog, AuditedCapture, Host, Poll};
 use crate::limits::Limits;
+use crate::passing::{Lifecycle, Passing};
 use crate::pools::Generation;
 use crate::replication::{Cluster, Joining};
 use crate::slab::{Key, Slab, Source};
 use crate::timer_wheel::Wheel;
-use crate::upstreams::{Upstream, Waiting};
+use crate::upstreams::{IdlePool, Upstream, Waiting};
 use crate::{Counters, Peer, Shared, Watchdog};
 use evergate_balance::{Picker, ServerLoad};
 use evergate_base::net::Event;
 use evergate_base::{Micros, Wake};
 use evergate_connection::{Connection, Effects, Io, Scratch};
-use evergate_membership::Bucket;
 use evergate_replication::NextTurn;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -57,19 +58,6 @@ pub struct Wait {
     pub batch_for: Option<Duration>,
     /// Most milliseconds to wait for the first event.
     pub at_most_ms: i32,
-}
-
-/// Whether the connections of a worker go to another process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Passing {
-    /// They stay.
-    No,
-    /// The first pass over them is not over: room of connections that have only moved is not free.
-    Sweeping,
-    /// Those that are left are tried again.
-    Swept,
-    /// The other process takes no more.
-    Broken,
 }
 
 /// Source of events, time and commands for a new worker.
@@ -130,39 +118,11 @@ pub struct Worker<H: Host> {
     pub(crate) loads: Vec<ServerLoad>,
 }
 
-/// Listeners of a worker.
-pub(crate) struct Listening<H: Host> {
-    pub(crate) sockets: Vec<Option<ListenerSocket<H>>>,
-    /// Those that are paused because no more connections could be accepted.
-    pub(crate) paused: Vec<usize>,
-    /// The last turn with new connections, and how many were tried.
-    pub(crate) accepts: (u64, usize),
-}
-
-/// Server connections that no request uses.
-#[derive(Default)]
-pub(crate) struct IdlePool {
-    /// By server, and in a cluster by bucket.
-    pub(crate) idle: IdleMap,
-    /// Those that are bound to one client connection each.
-    pub(crate) bound: BTreeSet<Key>,
-}
-
-/// Idle server connections by server, and in a cluster by bucket.
-pub(crate) type IdleMap = BTreeMap<(u64, Option<Bucket>), Vec<Key>>;
-
 /// Deadlines of connections.
 struct Deadlines {
     wheel: Wheel,
     /// Memory for those that are due.
     due: Vec<Key>,
-}
-
-/// Whether a worker ends, and where its connections go.
-pub(crate) struct Lifecycle {
-    pub(crate) draining: bool,
-    stopping: bool,
-    passing: Passing,
 }
 
 /// Commands to a worker.

@@ -92,6 +92,21 @@ impl<H: Host> Failover<H> {
         })
     }
 
+    /// Takes the connections of buckets that this node does not own.
+    fn take_unowned(&mut self, owns: impl Fn(Bucket) -> bool) -> Vec<RecoveringConnection<H>> {
+        let mut gone = Vec::new();
+        for left in &mut self.left {
+            left.retain(|bucket, connections| {
+                let stays = owns(*bucket);
+                if !stays {
+                    gone.append(connections);
+                }
+                stays
+            });
+        }
+        gone
+    }
+
     /// Whether idle connections wait for their turn.
     pub(super) fn has_idle(&self) -> bool {
         !self.idle.is_empty()
@@ -143,6 +158,11 @@ impl<H: Host> Worker<H> {
         self.with_waiting(|worker, all| {
             for waiting in all {
                 if waiting.probes.is_some() {
+                    // No socket is built for a bucket that this node has lost meanwhile.
+                    let gone = waiting.take_unowned(|bucket| {
+                        worker.cluster.as_ref().is_some_and(|cluster| cluster.owns(bucket))
+                    });
+                    worker.drop_recovering(gone);
                     if !worker.probe(waiting) {
                         continue;
                     }
