@@ -219,9 +219,10 @@ impl<H: Host> Worker<H> {
         self.counters.clone()
     }
 
-    /// How to wait for events before the next turn.
-    pub fn wait(&self) -> Wait {
+    /// How to wait for events before the next turn. The host itself has work in `host_limit_ms` milliseconds.
+    pub fn wait(&self, host_limit_ms: i32) -> Wait {
         let wait = if self.pending.is_empty() { self.deadlines.wheel.wait_ms(self.now) } else { 0 };
+        let wait = wait.min(host_limit_ms);
         // Another worker may make room at a server, without an event here.
         let wait = if self.has_queued() { wait.min(QUEUE_POLL_MS) } else { wait };
         let wait = self.cluster.as_ref().map_or(wait, |cluster| wait.min(cluster.wait_ms(self.now)));

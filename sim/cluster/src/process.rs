@@ -129,7 +129,7 @@ impl Process {
         let mut seed = Some(Seed::new(secret, 1_700_000_000));
         scoped(&mut seed, || self.worker.turn(events));
         self.worker.flush_log();
-        let wait = self.worker.wait();
+        let wait = self.worker.wait(i32::MAX);
         let spent = self.machine.borrow().spent();
         self.busy_until = now + spent + wait.batch_for.map_or(0, |span| span.as_micros() as Time);
         self.gap = match wait.at_most_ms {

@@ -125,19 +125,13 @@ impl EventLoop {
 
     /// Waits for events, and handles them.
     pub(super) fn turn(&mut self) -> io::Result<()> {
-        let wait = self.engine.wait();
-        let at_most_ms = match &self.successor {
-            Some(successor) => wait.at_most_ms.min(successor.wait_ms()),
-            None => wait.at_most_ms,
-        };
+        let wait = self.engine.wait(self.successor.as_ref().map_or(i32::MAX, |successor| successor.wait_ms()));
         self.engine.watchdog().rest();
-        if at_most_ms > 0
-            && let Some(pause) = wait.batch_for
-        {
+        if let Some(pause) = wait.batch_for {
             std::thread::sleep(pause);
             self.engine.counters().batched.add(1);
         }
-        self.engine.poll_mut().wait(at_most_ms, &mut self.events)?;
+        self.engine.poll_mut().wait(wait.at_most_ms, &mut self.events)?;
         self.engine.turn(&self.events);
         for index in 0..self.events.len() {
             match Source::of(self.events[index].token) {
