@@ -325,7 +325,7 @@ fn behind_tls(put: &impl Fn(&str, &str, &[u8])) {
     put("restore", "behind_tls", &restore_input(0, GET, &answer, &entries));
     let first = RecordPosition::default();
     let boundary = RecordLayout { first, kind: RecordKind::Data, lengths: vec![(140, 1)], digest: 1 };
-    entries.push(Entry::LegBoundary { leg: 1, boundary });
+    entries.push(Entry::LegBoundary { exchange: 0, leg: 1, boundary });
     put("restore", "behind_tls_decided", &restore_input(0, GET, &answer, &entries));
 }
 

@@ -250,11 +250,11 @@ fn idle_state(leg: &ServerLeg, place: u64) -> BoundLeg {
         records.export().encode(&mut state);
         Box::new(LegTls { records: state, consumed: input, sent: output, flight: Vec::new() })
     });
-    let (request, number, generation) = (leg.route.request, leg.id, leg.route.generation);
     let route = Route {
-        request,
-        leg: number,
-        generation,
+        exchange: leg.route.exchange,
+        answered: leg.route.answered,
+        leg: leg.id,
+        generation: leg.route.generation,
         pool: leg.pool,
         server: leg.route.server,
         place,

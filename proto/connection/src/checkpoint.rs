@@ -29,7 +29,7 @@ pub(crate) struct ServerPoint {
     /// Record layer at `input`, where the leg uses TLS.
     pub(crate) rx: Option<RecordPosition>,
     pub(crate) plain: u64,
-    pub(crate) request: u32,
+    pub(crate) exchange: u32,
     pub(crate) phase: Phase,
 }
 
@@ -40,16 +40,16 @@ pub(crate) struct RecordEnd {
     pub(crate) tx: RecordPosition,
     pub(crate) plain: u64,
     /// The client's key generation that is answered up to here.
-    pub(crate) answered: u32,
+    pub(crate) answered_keys: u32,
     /// The last record of a tunnel's direction. Nothing may follow it, so it counts only with a checkpoint behind it.
     pub(crate) last: bool,
 }
 
 impl Replication {
     /// A request may go to another server only while the client still holds all of it.
-    pub(crate) fn may_reroute(&self, request: u32) -> bool {
+    pub(crate) fn may_reroute(&self, exchange: u32) -> bool {
         self.checkpointed.as_ref().is_none_or(|point| {
-            point.request < request || (point.request == request && point.phase == Phase::Head)
+            point.exchange < exchange || (point.exchange == exchange && point.phase == Phase::Head)
         })
     }
 
@@ -78,7 +78,7 @@ impl Replication {
         let Some(mut point) = best else { return };
         if point.leg <= self.legs_done {
             (point.leg, point.output) = (0, 0);
-            (point.tx, point.answered, point.leg_ended) = (RecordPosition::default(), 0, false);
+            (point.tx, point.answered_keys, point.leg_ended) = (RecordPosition::default(), 0, false);
         }
         if self.checkpointed.as_ref() == Some(&point) {
             return;
@@ -152,7 +152,7 @@ impl Replication {
         while self.server_points.front().is_some_and(|point| point.plain <= end.plain) {
             point = self.server_points.pop_front();
         }
-        let base = ServerPoint { leg: 0, input: 0, rx: None, plain: 0, request: 0, phase: Phase::Head };
+        let base = ServerPoint { leg: 0, input: 0, rx: None, plain: 0, exchange: 0, phase: Phase::Head };
         let point = point.or_else(|| self.last_point.take()).unwrap_or(base);
         self.last_point = Some(point.clone());
         self.server_input.drop_before(point.leg, point.input);
@@ -165,9 +165,9 @@ impl Replication {
             input: point.input,
             rx: point.rx.unwrap_or_default(),
             point_plain: point.plain,
-            request: point.request,
+            exchange: point.exchange,
             phase: point.phase,
-            answered: end.answered,
+            answered_keys: end.answered_keys,
         }));
         if point.leg != 0 {
             self.release(Side::Server(point.leg), point.input);
@@ -185,7 +185,7 @@ impl Connection {
     fn client_point(&self, remote: &Replication) -> ClientCheckpoint {
         let mut point = ClientCheckpoint {
             input: self.client.in_pos,
-            request: self.exchange.request(),
+            exchange: self.exchange.request(),
             phase: phase_of_receiving(self.exchange.receiving),
             owed: remote.owed,
             ..ClientCheckpoint::default()
@@ -202,7 +202,7 @@ impl Connection {
                 if matches!(self.exchange.receiving, RequestState::Skip(_)) { u64::MAX } else { sent };
             uplink = parted;
         }
-        (point.tx, point.answered, point.leg_ended) = (uplink.tx, uplink.answered, uplink.ended);
+        (point.tx, point.answered_keys, point.leg_ended) = (uplink.tx, uplink.answered_keys, uplink.ended);
         match (&self.client.tls, remote.spans.front()) {
             (ClientTls::Open(_), Some(span)) => {
                 point.input = span.input;
@@ -458,11 +458,11 @@ impl Connection {
             ClientTls::Open(records) => position(records.tx()),
             _ => RecordPosition::default(),
         };
-        let (output, plain, answered) =
+        let (output, plain, answered_keys) =
             (self.client.out_pos, self.client.plain_pos, self.client.answered_keys);
         let last = self.exchange.answering == ResponseState::Ended;
         if let Some(remote) = &mut self.remote {
-            remote.push_record_end(RecordEnd { output, tx, plain, answered, last });
+            remote.push_record_end(RecordEnd { output, tx, plain, answered_keys, last });
         }
     }
 
@@ -482,9 +482,9 @@ impl Connection {
         if self.remote.as_ref().is_some_and(|remote| !remote.is_repeating() && !remote.hold.is_empty()) {
             return; // the place before what is held is noted, and a record ends there
         }
-        let (request, phase) = (self.exchange.number(), phase_of_answering(self.exchange.answering));
+        let (exchange, phase) = (self.exchange.number(), phase_of_answering(self.exchange.answering));
         let rx = leg.records.as_ref().map(|records| position(records.rx()));
-        let point = ServerPoint { leg: leg.id, input: leg.in_pos, rx, plain, request, phase };
+        let point = ServerPoint { leg: leg.id, input: leg.in_pos, rx, plain, exchange, phase };
         if let Some(remote) = &mut self.remote {
             remote.push_server_point(point);
         }
@@ -498,7 +498,7 @@ impl Connection {
             input: 0,
             rx: None,
             plain,
-            request: self.exchange.number(),
+            exchange: self.exchange.number(),
             phase: Phase::Head,
         };
         self.note_response_from();
@@ -510,7 +510,7 @@ impl Connection {
 
     pub(crate) fn replicate_server_end(&mut self) {
         if let (Some(remote), Some(leg)) = (&mut self.remote, &self.servers.leg) {
-            remote.log.push(Entry::ServerEnd { leg: leg.id, position: leg.in_pos });
+            remote.push_server_end(leg.id, leg.in_pos);
         }
     }
 
@@ -581,7 +581,7 @@ mod tests {
         remote.checkpoint_server();
         assert_eq!(remote.last_end.output, 10, "a restored connection repeats the end");
         let phase = Phase::Ended;
-        remote.push_server_point(ServerPoint { leg: 1, input: 9, rx: None, plain: 10, request: 1, phase });
+        remote.push_server_point(ServerPoint { leg: 1, input: 9, rx: None, plain: 10, exchange: 1, phase });
         remote.checkpoint_server();
         assert_eq!(remote.last_end.output, 34);
     }
@@ -594,7 +594,7 @@ mod tests {
         let stash = |remote: &mut Replication| {
             remote.stash(Side::Server(1), u64::MAX);
             let stashed = |entry| match entry {
-                Entry::Stash { position, bytes, .. } => Some(position + bytes.len() as u64),
+                Entry::LegStash { position, bytes, .. } => Some(position + bytes.len() as u64),
                 _ => None,
             };
             remote.log.drain().filter_map(stashed).next_back()
@@ -603,8 +603,15 @@ mod tests {
         assert!(stash(&mut remote).is_some_and(|end| end < 2 << 20));
         remote.push_record_end(RecordEnd { output: 10, plain: 10, ..RecordEnd::default() });
         remote.checkpoint_server();
-        let (request, phase) = (1, Phase::Body(vec![1]));
-        remote.push_server_point(ServerPoint { leg: 1, input: 1 << 20, rx: None, plain: 10, request, phase });
+        let (exchange, phase) = (1, Phase::Body(vec![1]));
+        remote.push_server_point(ServerPoint {
+            leg: 1,
+            input: 1 << 20,
+            rx: None,
+            plain: 10,
+            exchange,
+            phase,
+        });
         remote.checkpoint_server();
         assert_eq!(stash(&mut remote), None, "no further record");
         remote.checkpoint_server_late();

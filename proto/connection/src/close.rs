@@ -180,7 +180,7 @@ impl Connection {
         if let Some(remote) = &mut self.remote {
             let mut whole = if continued { CONTINUE.to_vec() } else { Vec::new() };
             whole.extend_from_slice(bytes);
-            remote.log.push(Entry::Generated { request: self.exchange.number(), bytes: whole, close });
+            remote.push_generated(self.exchange.number(), whole, close);
             remote.forget_legs();
         }
         self.emit_generated(io, bytes, close);
@@ -373,11 +373,7 @@ impl Connection {
         self.exchange.status = (0, reason);
         let bytes = alert::clear_alert(description);
         if let Some(remote) = &mut self.remote {
-            remote.log.push(Entry::Generated {
-                request: self.exchange.number(),
-                bytes: bytes.to_vec(),
-                close: true,
-            });
+            remote.push_generated(self.exchange.number(), bytes.to_vec(), true);
         }
         self.emit_generated(io, &bytes, true);
     }

@@ -36,7 +36,7 @@ impl Replication {
     }
 
     /// Asks for more records that may leave as planned, well before they are used up.
-    fn reserve(&mut self, request: u32, next: RecordPosition) {
+    fn reserve(&mut self, exchange: u32, next: RecordPosition) {
         if let Some((entry, until)) = self.reserving {
             if entry > self.log.acknowledged() {
                 return;
@@ -50,7 +50,7 @@ impl Replication {
         if left < RESERVED_RECORDS / 2 {
             let sequence = next.sequence.saturating_add(RESERVED_RECORDS);
             let until = RecordPosition { sequence, ..next };
-            self.reserving = Some((self.log.push(Entry::Reserve { request, until }), until));
+            self.reserving = Some((self.log.push(Entry::Reserve { exchange, until }), until));
         }
     }
 

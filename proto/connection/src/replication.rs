@@ -14,7 +14,7 @@ use crate::unacked_input::{Retained, ServerInput};
 use crate::upstream_tls::Uplink;
 use evergate_replication::{
     BoundLeg, ClientCheckpoint, ConnectionState, Entry, Established, Log, RUN_BYTES_MAX, RecordKind,
-    RecordLayout, RecordPosition, Side,
+    RecordLayout, RecordPosition, Route, Side,
 };
 use evergate_tls::{Position, Records};
 use std::collections::VecDeque;
@@ -104,6 +104,10 @@ pub(crate) struct Replication {
     pub(crate) used: u64,
     pub(crate) client_points: VecDeque<ClientCheckpoint>,
     pub(crate) server_points: VecDeque<ServerPoint>,
+    /// Client input that the newest decision answers: see [`Route::answered`](evergate_replication::Route::answered).
+    pub(crate) answered: u64,
+    /// Exchange of the newest route: entries of its leg name it.
+    routed: u32,
     /// The newest client checkpoint that is queued.
     pub(crate) checkpointed: Option<ClientCheckpoint>,
     /// The parser point of the newest queued server checkpoint.
@@ -174,21 +178,26 @@ impl Replication {
                 output: server.output,
                 tx: server.tx,
                 plain: server.plain,
-                answered: server.answered,
+                answered_keys: server.answered_keys,
                 last: false,
             },
             response_from: state.response_from.unwrap_or(server.tx),
-            reserved: state.reserved.filter(|(request, _)| *request == server.request).unwrap_or_default().1,
+            reserved: state
+                .reserved
+                .filter(|(exchange, _)| *exchange == server.exchange)
+                .unwrap_or_default()
+                .1,
             client_input: Retained::starting_at(state.client_frontier()),
             checkpointed: Some(state.client.clone()),
             owed: state.client.owed,
+            answered: state.answered,
             closed: state.closed.is_some(),
             last_point: Some(ServerPoint {
                 leg: server.leg,
                 input: server.input,
                 rx: state.leg_tls(server.leg).map(|_| server.rx),
                 plain: server.point_plain,
-                request: server.request,
+                exchange: server.exchange,
                 phase: server.phase.clone(),
             }),
             ..Replication::default()
@@ -196,8 +205,9 @@ impl Replication {
         if !state.open.as_ref().is_some_and(|open| open.tls) {
             remote.end_at = state.closed.map(|(end, _)| end);
         }
-        if let Some(route) = state.routes.get(&server.request) {
+        if let Some(route) = state.routes.get(&server.exchange) {
             let stash = state.server_stash.get(&route.leg).map_or(&[][..], |stash| &stash.bytes);
+            remote.routed = route.exchange;
             remote.server_input.restore(route.leg, state.leg_input(route.leg), stash);
             remote.release(Side::Server(route.leg), remote.server_input.end());
         }
@@ -286,6 +296,33 @@ impl Replication {
         self.server_input.rest();
     }
 
+    /// Input that a decision answers: the request's head ends `length` plaintext bytes behind what is consumed. Without
+    /// TLS, `left` bytes of the input up to `input` follow the head.
+    pub(crate) fn head_end(&self, length: usize, input: u64, left: usize) -> u64 {
+        let (head_end, mut end) = (self.used + length as u64, 0);
+        let in_record = self.spans.iter().find(|span| {
+            end += span.length;
+            end >= head_end
+        });
+        in_record.map_or(input.saturating_sub(left as u64), |span| span.input)
+    }
+
+    /// Queues the decision on a request.
+    pub(crate) fn push_route(&mut self, route: Route) {
+        self.routed = route.exchange;
+        self.log.push(Entry::Route(route));
+    }
+
+    /// Queues the end of the server's stream.
+    pub(crate) fn push_server_end(&mut self, leg: u32, position: u64) {
+        self.log.push(Entry::ServerEnd { exchange: self.routed, leg, position });
+    }
+
+    /// Queues a whole response of our own to the exchange.
+    pub(crate) fn push_generated(&mut self, exchange: u32, bytes: Vec<u8>, close: bool) {
+        self.log.push(Entry::Generated { exchange, answered: self.answered, bytes, close });
+    }
+
     /// How much is retained of both peers.
     pub(crate) fn retained_bytes(&self) -> usize {
         self.client_input.len() + self.server_input.len()
@@ -353,8 +390,9 @@ impl Replication {
             self.flush_run();
             self.run_up.0 = leg;
         }
+        let exchange = self.routed;
         if let Some(boundary) = self.run_up.1.note(position(first), kind, length, tag) {
-            self.log.push(Entry::LegBoundary { leg, boundary });
+            self.log.push(Entry::LegBoundary { exchange, leg, boundary });
         }
     }
 
@@ -365,7 +403,7 @@ impl Replication {
         }
         let (leg, run) = &mut self.run_up;
         if let Some(boundary) = run.take() {
-            self.log.push(Entry::LegBoundary { leg: *leg, boundary });
+            self.log.push(Entry::LegBoundary { exchange: self.routed, leg: *leg, boundary });
         }
     }
 
@@ -531,7 +569,11 @@ impl Replication {
             };
             let Some((position, bytes)) = next else { return };
             let end = position + bytes.len() as u64;
-            self.log.push(Entry::Stash { side, position, bytes });
+            let exchange = self.routed;
+            self.log.push(match side {
+                Side::Client => Entry::Stash { position, bytes },
+                Side::Server(leg) => Entry::LegStash { exchange, leg, position, bytes },
+            });
             self.release(side, end);
         }
     }
@@ -553,7 +595,7 @@ mod tests {
     fn ends_and_acks_leave_with_the_last_entry_they_need() {
         let mut remote = Replication::default();
         for position in [1, 2] {
-            remote.log.push(Entry::ServerEnd { leg: 1, position });
+            remote.log.push(Entry::ServerEnd { exchange: 0, leg: 1, position });
         }
         remote.release(Side::Server(1), 2);
         remote.log.push(Entry::Close { plain: 2, abort: false });

@@ -17,7 +17,7 @@ use evergate_http::{
     After, Body, FOR_RULES_MAX, HOST_BYTES_MAX, Parsed, RequestEdits, RequestFraming, RequestHead, Version,
     parse_request, write_request_head,
 };
-use evergate_replication::{Entry, NUMBER_MAX, OFFER_BYTES_MAX, Route, RouteFlags};
+use evergate_replication::{NUMBER_MAX, OFFER_BYTES_MAX, Route, RouteFlags};
 use evergate_rules::{Body as RuleBody, Decision, Outcome, Request, RuleId, Terminal, TlsFacts};
 use std::sync::Arc;
 
@@ -138,6 +138,10 @@ impl Connection {
         }
         if let Some(known) = self.replayed_route() {
             return self.repeat_request(io, head, data, &known);
+        }
+        let head_end = self.head_end(head, data);
+        if let Some(remote) = &mut self.remote {
+            remote.answered = remote.answered.max(head_end);
         }
         // A request that waits for its body continues under the configuration that it began with.
         if self.exchange.receiving == RequestState::Head {
@@ -362,7 +366,8 @@ impl Connection {
         let mut offer = Vec::new();
         head.write_offer(&mut offer, OFFER_BYTES_MAX);
         let route = Route {
-            request: self.exchange.request(),
+            exchange: self.exchange.request(),
+            answered: 0, // known when the decision is queued
             leg: self.servers.next,
             generation: snapshot.generation,
             pool,
@@ -421,7 +426,8 @@ impl Connection {
         self.exchange.prefix = None;
         io.scratch.path.clear();
         let key = self.snapshot.request_key.0;
-        let same = data.get(..looked_at).is_some_and(|reported| sip_hash(key, reported) == known.hash)
+        let same = self.head_end(head, data) == known.answered
+            && data.get(..looked_at).is_some_and(|reported| sip_hash(key, reported) == known.hash)
             && evergate_http::canonical_path(head.path, &mut io.scratch.path).is_ok();
         let Some(mut leg) = self.servers.leg.take().filter(|leg| same && leg.awaits_head) else {
             self.end_abruptly(io, "request_replay_mismatch");
@@ -439,6 +445,12 @@ impl Connection {
             self.leg_ready(io);
         }
         head.head_len
+    }
+
+    /// Input that a decision on this request answers; 0 without backups.
+    fn head_end(&self, head: &RequestHead<'_>, data: &[u8]) -> u64 {
+        let left = data.len() - head.head_len;
+        self.remote.as_ref().map_or(0, |remote| remote.head_end(head.head_len, self.client.in_pos, left))
     }
 
     /// Waits for what was looked at of a body before. False when no more of it comes.
@@ -501,7 +513,8 @@ impl Connection {
             _ => crate::ServerHint::Policy,
         };
         let route = Route {
-            request: 0,
+            exchange: 0,
+            answered: 0, // known when the decision is queued
             leg: self.servers.next,
             generation: snapshot.generation,
             pool,
@@ -560,7 +573,8 @@ impl Connection {
             let (tls, place) = (leg.export_tls(), snapshot.place(leg.route.pool, leg.route.server));
             let rules = snapshot.marks(&leg.rules);
             let shape = snapshot.listeners[self.listener as usize].shape();
-            remote.log.push(Entry::Route(Route { tls, place, rules, shape, ..leg.route.clone() }));
+            leg.route.answered = remote.answered;
+            remote.push_route(Route { tls, place, rules, shape, ..leg.route.clone() });
         }
     }
 
@@ -689,7 +703,7 @@ impl Connection {
             .servers
             .leg
             .as_ref()
-            .filter(|leg| leg.awaits_head && leg.route.request == self.exchange.request())?;
+            .filter(|leg| leg.awaits_head && leg.route.exchange == self.exchange.request())?;
         Some(leg.route.clone())
     }
 }

@@ -230,7 +230,7 @@ impl Connection {
             self.client.out_pos = server.output;
         }
         self.client.plain_pos = server.plain;
-        self.exchange.restore_numbers(client.request, server.request);
+        self.exchange.restore_numbers(client.exchange, server.exchange);
         self.client.answered_keys = answered_of(state);
         if self.is_handshaking() || self.end.is_closing() {
             return Ok(());
@@ -409,5 +409,5 @@ pub(crate) fn answered_of(state: &ConnectionState) -> u32 {
         RecordKind::KeyUpdate(answers) => Some(answers),
         _ => None,
     });
-    decided.max().unwrap_or(0).max(state.server.answered)
+    decided.max().unwrap_or(0).max(state.server.answered_keys)
 }

@@ -35,7 +35,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Version of the format. Each format has its own number: a process with another version must not get connections.
-pub const UPGRADE_STATE_VERSION: u32 = 10;
+pub const UPGRADE_STATE_VERSION: u32 = 11;
 /// Longest state, in bytes: outlets, and a body that the rules have to see.
 pub const UPGRADE_STATE_BYTES_MAX: usize = 1 << 24;
 

@@ -39,7 +39,7 @@ pub(crate) struct Replay {
 pub(crate) struct Uplink {
     pub(crate) tx: RecordPosition,
     /// The server's key generation whose KeyUpdate request is answered.
-    pub(crate) answered: u32,
+    pub(crate) answered_keys: u32,
     /// Our end is sealed.
     pub(crate) ended: bool,
 }
@@ -111,7 +111,7 @@ impl ServerLeg {
         }
         if client.leg == route.leg {
             records.seek_tx(at(client.tx)).map_err(|_| "record position towards a server")?;
-            self.answered_keys = self.answered_keys.max(client.answered);
+            self.answered_keys = self.answered_keys.max(client.answered_keys);
             self.up_ended = client.leg_ended;
             self.flight = Vec::new();
         }
@@ -140,7 +140,7 @@ impl ServerLeg {
     /// Where sealing stands.
     pub(crate) fn uplink(&self) -> Uplink {
         let tx = self.records.as_ref().map(|records| position(records.tx())).unwrap_or_default();
-        Uplink { tx, answered: self.answered_keys, ended: self.up_ended }
+        Uplink { tx, answered_keys: self.answered_keys, ended: self.up_ended }
     }
 }
 

@@ -62,14 +62,14 @@ impl Serialize for ClientCheckpoint {
         let numbers = Numbers([
             self.input,
             self.rx.sequence,
-            self.request.into(),
+            self.exchange.into(),
             self.leg.into(),
             self.output,
             self.tx.sequence,
             self.used.into(),
             self.rx.generation.into(),
             self.tx.generation.into(),
-            self.answered.into(),
+            self.answered_keys.into(),
             self.owed.into(),
             self.leg_ended.into(),
         ]);
@@ -80,17 +80,17 @@ impl Serialize for ClientCheckpoint {
 impl<'de> Deserialize<'de> for ClientCheckpoint {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let (Numbers(numbers), phase): (Numbers<12>, Phase) = Deserialize::deserialize(deserializer)?;
-        let [input, rx, request, leg, output, tx, used, rx_keys, tx_keys, answered, owed, ended] = numbers;
+        let [input, rx, exchange, leg, output, tx, used, rx_keys, tx_keys, answered, owed, ended] = numbers;
         Ok(ClientCheckpoint {
             input,
             rx: record(rx_keys, rx)?,
             used: narrow(used)?,
-            request: narrow(request)?,
+            exchange: narrow(exchange)?,
             phase,
             leg: narrow(leg)?,
             output,
             tx: record(tx_keys, tx)?,
-            answered: narrow(answered)?,
+            answered_keys: narrow(answered)?,
             leg_ended: ended != 0,
             owed: narrow(owed)?,
         })
@@ -104,13 +104,13 @@ impl Serialize for ServerCheckpoint {
             self.tx.sequence,
             self.plain,
             self.plain.wrapping_sub(self.point_plain),
-            self.request.into(),
+            self.exchange.into(),
             self.leg.into(),
             self.input,
             self.rx.sequence,
             self.tx.generation.into(),
             self.rx.generation.into(),
-            self.answered.into(),
+            self.answered_keys.into(),
         ]);
         (numbers, &self.phase).serialize(serializer)
     }
@@ -119,7 +119,7 @@ impl Serialize for ServerCheckpoint {
 impl<'de> Deserialize<'de> for ServerCheckpoint {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let (Numbers(numbers), phase): (Numbers<11>, Phase) = Deserialize::deserialize(deserializer)?;
-        let [output, tx, plain, behind, request, leg, input, rx, tx_keys, rx_keys, answered] = numbers;
+        let [output, tx, plain, behind, exchange, leg, input, rx, tx_keys, rx_keys, answered] = numbers;
         Ok(ServerCheckpoint {
             output,
             tx: record(tx_keys, tx)?,
@@ -128,9 +128,9 @@ impl<'de> Deserialize<'de> for ServerCheckpoint {
             input,
             rx: record(rx_keys, rx)?,
             point_plain: plain.wrapping_sub(behind),
-            request: narrow(request)?,
+            exchange: narrow(exchange)?,
             phase,
-            answered: narrow(answered)?,
+            answered_keys: narrow(answered)?,
         })
     }
 }
@@ -149,12 +149,12 @@ mod tests {
             input: 1 << 50,
             rx,
             used: 5,
-            request: 6,
+            exchange: 6,
             phase: phase.clone(),
             leg: 7,
             output: 8,
             tx,
-            answered: 9,
+            answered_keys: 9,
             leg_ended: true,
             owed: 10,
         };
@@ -166,9 +166,9 @@ mod tests {
             input: 4,
             rx,
             point_plain: 15,
-            request: 5,
+            exchange: 5,
             phase,
-            answered: 6,
+            answered_keys: 6,
         };
         let few = ServerCheckpoint { output: 9, point_plain: 3, plain: 3, ..ServerCheckpoint::default() };
         let entries = [
@@ -182,7 +182,7 @@ mod tests {
         }
         assert_eq!(Entry::Server(few).encode().unwrap().len(), 5, "kind, which, two numbers, phase");
         // One byte for each absent part.
-        assert_eq!(ConnectionState::default().encode().unwrap(), [0; 20]);
+        assert_eq!(ConnectionState::default().encode().unwrap(), [0; 21]);
     }
 
     #[test]

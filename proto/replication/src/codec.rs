@@ -111,7 +111,7 @@ pub(crate) fn decode<T: DeserializeOwned>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{RecordKind, RecordLayout, RecordPosition, Side};
+    use crate::{RecordKind, RecordLayout, RecordPosition};
 
     #[test]
     fn entries_survive_the_wire_and_garbage_does_not_panic() {
@@ -122,7 +122,7 @@ mod tests {
                 lengths: vec![(16384, 15), (3, 1)],
                 digest: 42,
             }),
-            Entry::Stash { side: Side::Server(3), position: 9, bytes: vec![1, 2, 3] },
+            Entry::LegStash { exchange: 2, leg: 3, position: 9, bytes: vec![1, 2, 3] },
             Entry::Close { plain: 7, abort: false },
         ];
         for entry in &entries {

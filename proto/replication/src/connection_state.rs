@@ -51,10 +51,12 @@ pub struct ConnectionState {
     pub hello: Option<Hello>,
     /// The handshake's result.
     pub established: Option<Established>,
-    /// Requests whose responses are not checkpointed yet, by index.
+    /// Exchanges at servers whose responses are not checkpointed yet.
     pub routes: BTreeMap<u32, Route>,
-    /// Responses of our own that are not checkpointed yet, by request index.
+    /// Responses of our own that are not checkpointed yet, by exchange.
     pub generated: BTreeMap<u32, (Vec<u8>, bool)>,
+    /// Client input that the newest route, or response of our own, answers: see [`Route::answered`].
+    pub answered: u64,
     /// Client to server.
     pub client: ClientCheckpoint,
     /// Server to client.
@@ -73,7 +75,7 @@ pub struct ConnectionState {
     pub closed: Option<(u64, bool)>,
     /// The highest number that a server leg has had: a number is used once.
     pub last_leg: u32,
-    /// A response, and the record up to which those of it may have left without entries.
+    /// An exchange, and the record up to which those of it may have left without entries.
     pub reserved: Option<(u32, RecordPosition)>,
     /// Inside a response: the newest record position before it that is known.
     pub response_from: Option<RecordPosition>,
@@ -109,22 +111,22 @@ impl ConnectionState {
             Entry::Route(route) => {
                 self.last_leg = self.last_leg.max(route.leg);
                 self.bound = None;
-                self.routes.insert(route.request, route);
+                self.answered = self.answered.max(route.answered);
+                self.routes.insert(route.exchange, route);
                 self.forget_old_legs();
             }
             Entry::Client(checkpoint) => self.checkpoint_client(checkpoint),
             Entry::Server(checkpoint) => self.checkpoint_server(checkpoint),
-            Entry::Stash { side: Side::Client, position, bytes } => {
-                self.client_stash.append(position, &bytes)
-            }
-            Entry::Stash { side: Side::Server(leg), position, bytes } => {
+            Entry::Stash { position, bytes } => self.client_stash.append(position, &bytes),
+            Entry::LegStash { leg, position, bytes, .. } => {
                 self.server_stash.entry(leg).or_default().append(position, &bytes);
             }
             Entry::Boundary(boundary) => self.boundaries.push_back(boundary),
-            Entry::Generated { request, bytes, close } => {
-                self.generated.insert(request, (bytes, close));
+            Entry::Generated { exchange, answered, bytes, close } => {
+                self.answered = self.answered.max(answered);
+                self.generated.insert(exchange, (bytes, close));
             }
-            Entry::ServerEnd { leg, position } => {
+            Entry::ServerEnd { leg, position, .. } => {
                 self.server_ends.insert(leg, position);
             }
             Entry::Close { plain, abort } => {
@@ -132,10 +134,10 @@ impl ConnectionState {
                 self.bound = None;
             }
             Entry::Bound(bound) => self.bound = bound,
-            Entry::LegBoundary { leg, boundary } => {
+            Entry::LegBoundary { leg, boundary, .. } => {
                 self.leg_boundaries.entry(leg).or_default().push_back(boundary);
             }
-            Entry::Reserve { request, until } => self.reserved = Some((request, until)),
+            Entry::Reserve { exchange, until } => self.reserved = Some((exchange, until)),
             Entry::Keys { side, records } => self.move_keys(side, records),
             Entry::Flight(flight) => {
                 if let Some(hello) = &mut self.hello {
@@ -147,7 +149,7 @@ impl ConnectionState {
 
     /// Configuration generation under which the connection must be restored; any when there is none.
     pub fn generation(&self) -> Option<u64> {
-        let route = self.routes.get(&self.server.request).map(|route| route.generation);
+        let route = self.routes.get(&self.server.exchange).map(|route| route.generation);
         let handshake = self.hello.as_ref().and(self.open.as_ref()).map(|open| open.generation);
         handshake.or(route)
     }
@@ -156,11 +158,11 @@ impl ConnectionState {
     /// generation must produce the same response head. The handshake is over, and the server has the request's head.
     /// The rest of the request is forwarded as it arrives, and so is a response that has begun.
     pub fn movable(&self) -> Option<(&Route, bool)> {
-        let route = self.routes.get(&self.server.request).filter(|_| self.hello.is_none())?;
+        let route = self.routes.get(&self.server.exchange).filter(|_| self.hello.is_none())?;
         let raw = self.open.as_ref().is_some_and(|open| open.kind == Kind::Raw);
         let in_response = self.server.phase != Phase::Head;
         let of_this_leg = !in_response || self.server.leg == route.leg;
-        let behind_head = match self.client.request.cmp(&self.server.request) {
+        let behind_head = match self.client.exchange.cmp(&self.server.exchange) {
             Ordering::Less => false,
             Ordering::Equal => self.client.phase != Phase::Head,
             Ordering::Greater => true,
@@ -170,7 +172,7 @@ impl ConnectionState {
 
     /// Moves the decision to another generation, which has its server at these indexes.
     pub fn move_route(&mut self, generation: u64, pool: u32, server: u32) {
-        if let Some(route) = self.routes.get_mut(&self.server.request) {
+        if let Some(route) = self.routes.get_mut(&self.server.exchange) {
             (route.generation, route.pool, route.server) = (generation, pool, server);
         }
     }
@@ -215,7 +217,7 @@ impl ConnectionState {
 
     /// Server leg that resumes with the client's: that of the response under way, or the idle bound one.
     pub fn leg_in_use(&self) -> Option<u32> {
-        let route = self.routes.get(&self.server.request);
+        let route = self.routes.get(&self.server.exchange);
         route.or(self.bound.as_ref().map(|bound| &bound.route)).map(|route| route.leg)
     }
 
@@ -263,12 +265,12 @@ impl ConnectionState {
             "records towards a server that is not needed, or without TLS"
         );
         assert!(
-            self.routes.keys().all(|request| *request >= self.server.request),
+            self.routes.keys().all(|exchange| *exchange >= self.server.exchange),
             "route kept after its response"
         );
         assert!(self.routes.len() <= 1, "two requests wait for their responses");
         assert!(
-            self.generated.keys().all(|request| *request >= self.server.request),
+            self.generated.keys().all(|exchange| *exchange >= self.server.exchange),
             "answer kept after its end"
         );
         assert!(self.generated.len() <= 1, "two answers of our own wait for the client");
@@ -332,12 +334,12 @@ impl ConnectionState {
             (Phase::Head, _) => self.response_from = Some(self.server.tx),
             _ => {}
         }
-        self.reserved = self.reserved.filter(|(request, _)| *request >= checkpoint.request);
+        self.reserved = self.reserved.filter(|(exchange, _)| *exchange >= checkpoint.exchange);
         self.server = checkpoint;
-        let request = self.server.request;
+        let live = self.server.exchange;
         // A tunnel whose server has ended keeps its route: the other direction still needs the leg.
-        self.routes.retain(|index, _| *index >= request);
-        self.generated.retain(|index, _| *index >= request);
+        self.routes.retain(|exchange, _| *exchange >= live);
+        self.generated.retain(|exchange, _| *exchange >= live);
         self.forget_old_legs();
         let checkpoint = &self.server;
         if let Some(stash) = self.server_stash.get_mut(&checkpoint.leg) {
@@ -432,8 +434,7 @@ mod tests {
     #[test]
     fn stashes_extend_without_holes_and_shrink_with_the_checkpoint() {
         let mut state = ConnectionState::default();
-        let stash =
-            |position, bytes: &[u8]| Entry::Stash { side: Side::Client, position, bytes: bytes.to_vec() };
+        let stash = |position, bytes: &[u8]| Entry::Stash { position, bytes: bytes.to_vec() };
         state.apply(stash(10, b"abc"));
         state.apply(stash(12, b"cde"));
         state.apply(stash(16, b"g"));
@@ -443,9 +444,10 @@ mod tests {
         state.check_invariants();
     }
 
-    fn route(request: u32, leg: u32) -> Entry {
+    fn route(exchange: u32, leg: u32) -> Entry {
         Entry::Route(Route {
-            request,
+            exchange,
+            answered: 0,
             leg,
             generation: 7,
             pool: 0,
@@ -467,7 +469,7 @@ mod tests {
             let mut state = ConnectionState::default();
             state.apply(Entry::Open(Open { generation: 7, listener: "in".to_owned(), kind, tls: false }));
             state.apply(route(1, 3));
-            state.server.request = 1;
+            state.server.exchange = 1;
             state
         };
         // The server's place, and whether the response head is still to be produced.
@@ -476,8 +478,8 @@ mod tests {
         let body = || Phase::Body(vec![1]);
         let http = |(asked, sent): (u32, Phase), (leg, server): (u32, Phase)| {
             let mut state = opened(Kind::Http);
-            state.client = ClientCheckpoint { request: asked, phase: sent, ..Default::default() };
-            state.server = ServerCheckpoint { request: 1, leg, phase: server, ..Default::default() };
+            state.client = ClientCheckpoint { exchange: asked, phase: sent, ..Default::default() };
+            state.server = ServerCheckpoint { exchange: 1, leg, phase: server, ..Default::default() };
             state
         };
         let answered = || (3, body());
@@ -515,7 +517,7 @@ mod tests {
         assert_eq!((state.leg_output(4), state.server_frontier(4)), (0, 0));
         for sequence in [0, 2] {
             let Entry::Boundary(boundary) = boundary(sequence, &[(100, 2)]) else { unreachable!() };
-            state.apply(Entry::LegBoundary { leg: 3, boundary });
+            state.apply(Entry::LegBoundary { exchange: 0, leg: 3, boundary });
         }
         state.check_invariants();
         let tx = RecordPosition { generation: 0, sequence: 2 };
@@ -523,7 +525,7 @@ mod tests {
         state.apply(Entry::Client(point));
         assert_eq!((state.leg_output(3), state.leg_boundaries[&3].len()), (844, 1));
         assert_eq!(state.leg_tls(3).map(|tls| tls.flight.len()), Some(0), "the server has the flight");
-        state.apply(Entry::Server(ServerCheckpoint { request: 1, ..Default::default() }));
+        state.apply(Entry::Server(ServerCheckpoint { exchange: 1, ..Default::default() }));
         state.check_invariants();
         assert!(state.leg_boundaries.is_empty() && state.leg_tls(3).is_none());
     }
@@ -533,7 +535,7 @@ mod tests {
         let mut state = ConnectionState::default();
         let Entry::Route(with_tls) = route(0, 3) else { unreachable!() };
         let bound = BoundLeg { route: with_tls, input: 70, output: 90, challenged: true };
-        let answered = || Entry::Server(ServerCheckpoint { request: 1, ..Default::default() });
+        let answered = || Entry::Server(ServerCheckpoint { exchange: 1, ..Default::default() });
         state.apply(route(0, 3));
         state.apply(Entry::Bound(Some(Box::new(bound.clone()))));
         assert_eq!((state.leg_output(3), state.leg_input(3)), (0, 0), "its response is not over");
@@ -574,7 +576,7 @@ mod tests {
         state.apply(Entry::Server(ServerCheckpoint { leg: 3, phase, ..Default::default() }));
         state.check_invariants();
         assert_eq!((state.routes.len(), state.generation(), state.last_leg), (1, Some(7), 3));
-        state.apply(Entry::Server(ServerCheckpoint { request: 1, ..Default::default() }));
+        state.apply(Entry::Server(ServerCheckpoint { exchange: 1, ..Default::default() }));
         assert_eq!((state.routes.len(), state.generation(), state.last_leg), (0, None, 3));
     }
 
@@ -603,7 +605,7 @@ mod tests {
     fn handshake_input_replaces_its_stash() {
         let mut state = ConnectionState::default();
         state.apply(Entry::Hello(hello(vec![1; 10])));
-        state.apply(Entry::Stash { side: Side::Client, position: 10, bytes: vec![2; 5] });
+        state.apply(Entry::Stash { position: 10, bytes: vec![2; 5] });
         assert_eq!(state.client_frontier(), 15);
         state.apply(Entry::Input(vec![2; 8]));
         state.check_invariants();

@@ -105,8 +105,11 @@ pub struct LegTls {
 /// A request goes to a server.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Route {
-    /// Index of the request on its connection, from 0.
-    pub request: u32,
+    /// Number of the exchange on its connection, from 0.
+    pub exchange: u32,
+    /// Client input that the decision answers. Without TLS this is the raw position just behind the request's head.
+    /// With TLS it is the start of the record in which the head ends. Without a head it is that of the last head, or 0.
+    pub answered: u64,
     /// The server leg. Its positions, of bytes on the wire, start at 0 with this request, or with the handshake before
     /// it.
     pub leg: u32,
@@ -159,8 +162,8 @@ pub struct ClientCheckpoint {
     pub rx: RecordPosition,
     /// Plaintext bytes of the record at `input` that are already used.
     pub used: u32,
-    /// Index of the request being received.
-    pub request: u32,
+    /// Number of the exchange whose request is being received.
+    pub exchange: u32,
     /// Position in that request.
     pub phase: Phase,
     /// The leg it goes to; 0 when none.
@@ -170,7 +173,7 @@ pub struct ClientCheckpoint {
     /// Record layer of that leg at `output`.
     pub tx: RecordPosition,
     /// The server's key generation up to which its KeyUpdate requests are answered at `output`.
-    pub answered: u32,
+    pub answered_keys: u32,
     /// Our end of that leg's stream is before `output`.
     pub leg_ended: bool,
     /// The client's key generation whose KeyUpdate still has to be answered; 0 when none has.
@@ -194,12 +197,12 @@ pub struct ServerCheckpoint {
     pub rx: RecordPosition,
     /// Plaintext position that corresponds to `input`; never after `plain`.
     pub point_plain: u64,
-    /// Index of the response at the parser point.
-    pub request: u32,
+    /// Number of the exchange at the parser point.
+    pub exchange: u32,
     /// Position in that response.
     pub phase: Phase,
     /// The client's key generation up to which its KeyUpdate requests are answered.
-    pub answered: u32,
+    pub answered_keys: u32,
 }
 
 /// Kind of a record.
@@ -229,7 +232,7 @@ pub struct RecordLayout {
     pub digest: u64,
 }
 
-/// Leg of a stash.
+/// Leg of a record layer, or of input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub enum Side {
     /// The client leg.
@@ -293,10 +296,19 @@ pub enum Entry {
     Client(ClientCheckpoint),
     /// Our bytes have reached the client.
     Server(ServerCheckpoint),
-    /// Raw input that could not be forwarded yet but must be acknowledged.
+    /// Raw client input that could not be forwarded yet but must be acknowledged.
     Stash {
-        /// Leg of the input.
-        side: Side,
+        /// Position of the first byte.
+        position: u64,
+        /// The bytes as received.
+        bytes: Vec<u8>,
+    },
+    /// The same of a server's input.
+    LegStash {
+        /// Exchange that the leg serves.
+        exchange: u32,
+        /// The leg.
+        leg: u32,
         /// Position of the first byte.
         position: u64,
         /// The bytes as received.
@@ -306,8 +318,10 @@ pub enum Entry {
     Boundary(RecordLayout),
     /// A response of our own, byte for byte, and whether the connection closes after it.
     Generated {
-        /// The request it answers.
-        request: u32,
+        /// Exchange that it answers.
+        exchange: u32,
+        /// Client input that it answers, as in [`Route::answered`].
+        answered: u64,
         /// The whole response in plaintext.
         bytes: Vec<u8>,
         /// The connection closes after it.
@@ -315,6 +329,8 @@ pub enum Entry {
     },
     /// The server's stream on this leg ended after `position` bytes.
     ServerEnd {
+        /// Exchange that the leg serves.
+        exchange: u32,
         /// The leg.
         leg: u32,
         /// Its input position at the end.
@@ -329,6 +345,8 @@ pub enum Entry {
     },
     /// Record boundaries towards a server.
     LegBoundary {
+        /// Exchange that the leg serves.
+        exchange: u32,
         /// The leg.
         leg: u32,
         /// The records.
@@ -337,8 +355,8 @@ pub enum Entry {
     /// Records of this response before `until` may leave as planned, without entries: each is full, or ends the
     /// response.
     Reserve {
-        /// Index of the request.
-        request: u32,
+        /// Number of the exchange.
+        exchange: u32,
         /// First record that must not leave.
         until: RecordPosition,
     },
@@ -361,9 +379,10 @@ impl Entry {
     /// Their input is acknowledged after them, a FIN leaves after them, and reserved records are used after them, but
     /// no other byte depends on them. `Keys` repeats known state in another form.
     pub fn decides_output(&self) -> bool {
-        let follows = matches!(self, Entry::Client(_) | Entry::Server(_) | Entry::Stash { .. });
+        let follows = matches!(self, Entry::Client(_) | Entry::Server(_));
+        let stashes = matches!(self, Entry::Stash { .. } | Entry::LegStash { .. });
         let closes = matches!(self, Entry::Close { .. } | Entry::Reserve { .. });
-        !follows && !closes && !matches!(self, Entry::Keys { .. } | Entry::Bound(_))
+        !follows && !stashes && !closes && !matches!(self, Entry::Keys { .. } | Entry::Bound(_))
     }
 
     /// How long the entry may wait for more.

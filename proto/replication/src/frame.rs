@@ -153,7 +153,7 @@ pub struct Answer {
 }
 
 /// Version of the frames.
-pub const FRAME_VERSION: u8 = 17;
+pub const FRAME_VERSION: u8 = 18;
 
 impl Frame {
     /// Urgency of the frame. That of entries is known where they are queued ([`crate::Log::urgency`]).
@@ -253,7 +253,7 @@ mod tests {
         }
     }
 
-    /// The bytes of [`FRAME_VERSION`] 17.
+    /// The bytes of [`FRAME_VERSION`] 18.
     #[test]
     fn term_is_encoded_as_four_numbers() {
         let view = evergate_base::ViewId { epoch: 300, proposer: NodeId(1), incarnation: Incarnation(101) };

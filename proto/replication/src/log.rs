@@ -92,7 +92,7 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Phase, ServerCheckpoint, Side};
+    use crate::{Phase, ServerCheckpoint};
 
     #[test]
     fn acknowledgements_are_cumulative_and_never_run_ahead() {
@@ -123,7 +123,7 @@ mod tests {
             }
             log.urgency()
         };
-        let stash = Entry::Stash { side: Side::Client, position: 0, bytes: vec![1] };
+        let stash = Entry::Stash { position: 0, bytes: vec![1] };
         assert_eq!(urgency(vec![server(Phase::Head), server(Phase::Ended)]), Urgency::None);
         assert_eq!(urgency(vec![server(Phase::Head), server(Phase::Body(vec![1]))]), Urgency::Some);
         assert_eq!(urgency(vec![close(false), server(Phase::Head)]), Urgency::Full);
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn output_depends_on_no_checkpoint() {
         let mut log = Log::new();
-        log.push(Entry::Generated { request: 0, bytes: Vec::new(), close: false });
+        log.push(Entry::Generated { exchange: 0, answered: 0, bytes: Vec::new(), close: false });
         log.push(server(Phase::Head));
         log.push(Entry::Client(crate::ClientCheckpoint::default()));
         assert_eq!((log.last(), log.decided()), (3, 1));

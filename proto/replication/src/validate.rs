@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// Highest position in a stream, and highest sequence number of a record.
 pub const POSITION_MAX: u64 = 1 << 62;
-/// Highest number of a request, or of a server leg; a connection ends in order long before it overflows.
+/// Highest number of an exchange, or of a server leg; a connection ends in order long before it overflows.
 pub const NUMBER_MAX: u32 = 1 << 31;
 /// Highest key generation that the record layer accepts. The record layer itself bounds the distance to the base
 /// secret.
@@ -54,8 +54,17 @@ fn leg(value: u32) -> Checked {
     within("leg", value, NUMBER_MAX)
 }
 
-fn request(value: u32) -> Checked {
-    within("request", value, NUMBER_MAX)
+fn exchange(value: u32) -> Checked {
+    within("exchange", value, NUMBER_MAX)
+}
+
+fn answered(value: u64) -> Checked {
+    position("answered position", value)
+}
+
+fn on_leg(number: u32, of: u32) -> Checked {
+    leg(number)?;
+    exchange(of)
 }
 
 fn generation(value: u32) -> Checked {
@@ -71,25 +80,27 @@ impl Entry {
             Entry::Route(route) => route.check(),
             Entry::Client(checkpoint) => checkpoint.check(),
             Entry::Server(checkpoint) => checkpoint.check(),
-            Entry::Stash { side, position, bytes } => {
-                if let Side::Server(number) = side {
-                    leg(*number)?;
-                }
+            Entry::Stash { position, bytes } => check_stash(*position, bytes),
+            Entry::LegStash { exchange, leg, position, bytes } => {
+                on_leg(*leg, *exchange)?;
                 check_stash(*position, bytes)
             }
             Entry::Boundary(boundary) => boundary.check(),
-            Entry::Generated { request: index, .. } => request(*index),
-            Entry::ServerEnd { leg: number, position: end } => {
-                leg(*number)?;
+            Entry::Generated { exchange: number, answered: input, .. } => {
+                exchange(*number)?;
+                answered(*input)
+            }
+            Entry::ServerEnd { exchange, leg, position: end } => {
+                on_leg(*leg, *exchange)?;
                 position("end of a server's stream", *end)
             }
             Entry::Close { plain, .. } => position("end of the connection", *plain),
-            Entry::LegBoundary { leg: number, boundary } => {
-                leg(*number)?;
+            Entry::LegBoundary { exchange, leg, boundary } => {
+                on_leg(*leg, *exchange)?;
                 boundary.check()
             }
-            Entry::Reserve { request: index, until } => {
-                request(*index)?;
+            Entry::Reserve { exchange: number, until } => {
+                exchange(*number)?;
                 until.check()
             }
             Entry::Flight(flight) => flight.check(),
@@ -108,11 +119,12 @@ impl ConnectionState {
         self.established.as_ref().map_or(Ok(()), Established::check)?;
         for (index, route) in &self.routes {
             route.check()?;
-            if *index != route.request {
+            if *index != route.exchange {
                 return Err(OutOfRange { what: "index of a route", value: u64::from(*index) });
             }
         }
-        self.generated.keys().try_for_each(|index| request(*index))?;
+        self.generated.keys().try_for_each(|number| exchange(*number))?;
+        answered(self.answered)?;
         self.client.check()?;
         self.server.check()?;
         self.client_stash.check()?;
@@ -129,7 +141,7 @@ impl ConnectionState {
         self.leg_boundaries.values().flatten().try_for_each(RecordLayout::check)?;
         self.closed.map_or(Ok(()), |(plain, _)| position("end of the connection", plain))?;
         if let Some((index, until)) = &self.reserved {
-            request(*index)?;
+            exchange(*index)?;
             until.check()?;
         }
         self.response_from.as_ref().map_or(Ok(()), RecordPosition::check)?;
@@ -194,8 +206,8 @@ impl Established {
 
 impl Route {
     fn check(&self) -> Checked {
-        request(self.request)?;
-        leg(self.leg)?;
+        on_leg(self.leg, self.exchange)?;
+        answered(self.answered)?;
         within("length of an offer", self.offer.len() as u64, OFFER_BYTES_MAX as u64)?;
         within("bytes of a body that were looked at", self.looked_at, POSITION_MAX)?;
         self.tls.as_ref().map_or(Ok(()), |tls| tls.check())
@@ -230,11 +242,11 @@ impl ClientCheckpoint {
         position("client position", self.input)?;
         self.rx.check()?;
         within("used part of a record", self.used, RECORD_BYTES_MAX)?;
-        request(self.request)?;
+        exchange(self.exchange)?;
         leg(self.leg)?;
         position("position on a leg", self.output)?;
         self.tx.check()?;
-        generation(self.answered)?;
+        generation(self.answered_keys)?;
         generation(self.owed)
     }
 }
@@ -248,8 +260,8 @@ impl ServerCheckpoint {
         position("server position", self.input)?;
         self.rx.check()?;
         within("plaintext position of a parser point", self.point_plain, self.plain)?;
-        request(self.request)?;
-        generation(self.answered)
+        exchange(self.exchange)?;
+        generation(self.answered_keys)
     }
 }
 
@@ -301,9 +313,10 @@ mod tests {
         Entry::Boundary(RecordLayout { first, kind, lengths: lengths.to_vec(), digest: 1 })
     }
 
-    fn route(request: u32, leg: u32) -> Route {
+    fn route(exchange: u32, leg: u32) -> Route {
         Route {
-            request,
+            exchange,
+            answered: 0,
             leg,
             generation: u64::MAX, // of the configuration: any
             pool: 0,
@@ -378,10 +391,9 @@ mod tests {
         limit("plaintext position", good(), server(0, far + 1, 0, 0), far + 1);
         limit("server position", good(), server(0, 0, far + 1, 0), far + 1);
         limit("plaintext position of a parser point", good(), server(9, 9, 9, 10), 10);
-        let stash =
-            |position, bytes: &[u8]| Entry::Stash { side: Side::Client, position, bytes: bytes.to_vec() };
+        let stash = |position, bytes: &[u8]| Entry::Stash { position, bytes: bytes.to_vec() };
         limit("end of a stash", stash(far - 2, b"ab"), stash(far - 2, b"abc"), far + 1);
-        let end = |position| Entry::ServerEnd { leg: 1, position };
+        let end = |position| Entry::ServerEnd { exchange: 0, leg: 1, position };
         limit("end of a server's stream", end(far), end(far + 1), far + 1);
         let close = |plain| Entry::Close { plain, abort: false };
         limit("end of the connection", close(far), close(far + 1), far + 1);
@@ -443,13 +455,13 @@ mod tests {
             let first = RecordPosition { generation, sequence: 0 };
             let lengths = vec![(1, 1)];
             let boundary = RecordLayout { first, kind: RecordKind::Data, lengths, digest: 1 };
-            Entry::LegBoundary { leg, boundary }
+            Entry::LegBoundary { exchange: 0, leg, boundary }
         };
         limit("leg", on_leg(NUMBER_MAX, 0), on_leg(u32::MAX, 0), u64::from(u32::MAX));
         limit("key generation", on_leg(1, GENERATION_MAX), on_leg(1, GENERATION_MAX + 1), OVER);
-        let client = |generation, answered| {
+        let client = |generation, answered_keys| {
             let tx = RecordPosition { generation, sequence: 0 };
-            Entry::Client(ClientCheckpoint { tx, answered, ..ClientCheckpoint::default() })
+            Entry::Client(ClientCheckpoint { tx, answered_keys, ..ClientCheckpoint::default() })
         };
         limit("key generation", client(GENERATION_MAX, GENERATION_MAX), client(GENERATION_MAX + 1, 0), OVER);
         limit("key generation", client(0, 0), client(0, GENERATION_MAX + 1), OVER);
@@ -461,25 +473,26 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_legs_and_requests_can_still_be_counted_up() {
+    fn numbers_of_legs_and_exchanges_can_still_be_counted_up() {
         let most = NUMBER_MAX;
         let over = u64::from(most) + 1;
         let good = || Entry::Route(route(most, most));
-        limit("request", good(), Entry::Route(route(most + 1, 1)), over);
+        limit("exchange", good(), Entry::Route(route(most + 1, 1)), over);
         limit("leg", good(), Entry::Route(route(1, u32::MAX)), u64::from(u32::MAX));
-        let stash = |leg| Entry::Stash { side: Side::Server(leg), position: 0, bytes: vec![0] };
+        let stash = |leg| Entry::LegStash { exchange: 0, leg, position: 0, bytes: vec![0] };
         limit("leg", stash(most), stash(most + 1), over);
-        let end = |leg| Entry::ServerEnd { leg, position: 0 };
+        let end = |leg| Entry::ServerEnd { exchange: 0, leg, position: 0 };
         limit("leg", end(most), end(most + 1), over);
-        let generated = |request| Entry::Generated { request, bytes: Vec::new(), close: false };
-        limit("request", generated(most), generated(most + 1), over);
+        let generated =
+            |exchange| Entry::Generated { exchange, answered: 0, bytes: Vec::new(), close: false };
+        limit("exchange", generated(most), generated(most + 1), over);
         let client =
-            |request, leg| Entry::Client(ClientCheckpoint { request, leg, ..ClientCheckpoint::default() });
-        limit("request", client(most, most), client(most + 1, 0), over);
+            |exchange, leg| Entry::Client(ClientCheckpoint { exchange, leg, ..ClientCheckpoint::default() });
+        limit("exchange", client(most, most), client(most + 1, 0), over);
         limit("leg", client(0, 0), client(0, most + 1), over);
         let server =
-            |request, leg| Entry::Server(ServerCheckpoint { request, leg, ..ServerCheckpoint::default() });
-        limit("request", server(most, most), server(most + 1, 0), over);
+            |exchange, leg| Entry::Server(ServerCheckpoint { exchange, leg, ..ServerCheckpoint::default() });
+        limit("exchange", server(most, most), server(most + 1, 0), over);
         limit("leg", server(0, 0), server(0, most + 1), over);
     }
 
@@ -525,8 +538,8 @@ mod tests {
             Entry::Input(vec![0; 9]), // before the handshake's end: advances the client's position
             Entry::Route(route(NUMBER_MAX, NUMBER_MAX)),
             run(far - 2, RecordKind::Data, &[(1, 2)]),
-            Entry::Stash { side: Side::Server(1), position: far - 1, bytes: vec![0] },
-            Entry::Stash { side: Side::Server(1), position: far - 2, bytes: vec![0; 2] },
+            Entry::LegStash { exchange: 0, leg: 1, position: far - 1, bytes: vec![0] },
+            Entry::LegStash { exchange: 0, leg: 1, position: far - 2, bytes: vec![0; 2] },
         ];
         for entry in &entries {
             state.apply(Entry::decode(&entry.encode().unwrap()).unwrap());

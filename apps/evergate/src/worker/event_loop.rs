@@ -125,7 +125,8 @@ impl EventLoop {
 
     /// Waits for events, and handles them.
     pub(super) fn turn(&mut self) -> io::Result<()> {
-        let wait = self.engine.wait(self.successor.as_ref().map_or(i32::MAX, |successor| successor.wait_ms()));
+        let wait =
+            self.engine.wait(self.successor.as_ref().map_or(i32::MAX, |successor| successor.wait_ms()));
         self.engine.watchdog().rest();
         if let Some(pause) = wait.batch_for {
             std::thread::sleep(pause);

@@ -74,7 +74,7 @@ impl Leg {
         if self.raw.len() >= INPUT_BYTES || self.held.len() > PAYLOAD_MAX {
             return wrong("length of the server's input");
         }
-        if self.route.leg >= next_leg || self.route.request > NUMBER_MAX {
+        if self.route.leg >= next_leg || self.route.exchange > NUMBER_MAX {
             return wrong("number of the leg");
         }
         if [self.in_pos, self.out_pos, self.body_bytes].iter().any(|count| *count > POSITION_MAX) {

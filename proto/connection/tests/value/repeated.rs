@@ -73,6 +73,29 @@ fn body_that_rules_saw_is_compared_when_it_is_resent() {
     }
 }
 
+/// Of two equal requests the hash is the same.
+#[test]
+fn request_is_repeated_only_at_the_answered_input() {
+    let config = config(Wire::Plain);
+    let ask = "GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
+    let mut pair = Pair::new(&config, setup::HTTP);
+    pair.client_sends(ask.as_bytes());
+    pair.open();
+    assert_eq!(pair.replicated.answered, ask.len() as u64);
+    for ahead in [0, 1] {
+        let mut state = pair.replicated.clone();
+        state.routes.values_mut().for_each(|route| route.answered += ahead);
+        let mut next = Pair::restore(&state, &config);
+        next.client_sends(ask.as_bytes());
+        match ahead {
+            0 => assert_eq!((next.closed, next.to_server), (None, pair.to_server.clone())),
+            _ => {
+                assert_eq!((next.closed, next.reasons.last()), (Some(true), Some(&"request_replay_mismatch")))
+            }
+        }
+    }
+}
+
 /// Only as far as rules looked: the bytes behind that may be long, and are still the client's to send.
 #[test]
 fn body_behind_what_rules_saw_is_not_waited_for() {

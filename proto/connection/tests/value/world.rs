@@ -414,7 +414,7 @@ impl<'a> World<'a> {
                 let server = &self.replicated.server;
                 let over = self.replicated.closed.is_some_and(|(end, _)| server.plain >= end);
                 let answered = |request| self.replicated.generated.contains_key(&request); // by ourselves
-                let needs = |route: &Route| route.leg == id && !answered(route.request);
+                let needs = |route: &Route| route.leg == id && !answered(route.exchange);
                 let needed = !over && self.replicated.routes.values().any(needs);
                 if needed && self.mutation == Mutation::None {
                     let frontier = self.replicated.server_frontier(id);
