@@ -7,8 +7,26 @@
 
 use evergate_base::{Bucket, Incarnation, NodeId, Term, ViewId};
 use evergate_fuzz::input::chunks;
-use evergate_replication::{Announced, Answer, ConnectionId, FRAME_VERSION, Frame, ReplicaStore, Sender};
+use evergate_replication::{
+    Announced, Answer, ConnectionId, FRAME_VERSION, Frame, ReplicaError, ReplicaStore, Sender, WireError,
+};
 use libfuzzer_sys::fuzz_target;
+
+/// Why a channel ends. Nothing reads the reason.
+#[derive(Debug)]
+struct Refused;
+
+impl From<WireError> for Refused {
+    fn from(_: WireError) -> Refused {
+        Refused
+    }
+}
+
+impl From<ReplicaError> for Refused {
+    fn from(_: ReplicaError) -> Refused {
+        Refused
+    }
+}
 
 /// Channel of one owner's worker at the backup.
 #[derive(Default)]
@@ -29,7 +47,7 @@ fuzz_target!(|data: &[u8]| {
             which @ (0 | 1) => {
                 let channel = &mut channels[usize::from(which)];
                 channel.input.extend_from_slice(bytes);
-                if channel.take_in(&mut holder, &mut begun).is_err() {
+                if channel.store(&mut holder, &mut begun).is_err() {
                     *channel = Incoming::default(); // a new channel is made; state received on the old one stays
                 }
             }
@@ -43,23 +61,19 @@ fuzz_target!(|data: &[u8]| {
 });
 
 impl Incoming {
-    /// Processes frames like a worker: the announcement of the sender comes first, and once. Counts the connections
-    /// that begin.
-    fn take_in(&mut self, holder: &mut ReplicaStore, begun: &mut usize) -> Result<(), ()> {
-        let mut at = 0;
-        while let Some((frame, length)) = Frame::decode(&self.input[at..]).map_err(drop)? {
+    /// Stores frames behind the announcement of their sender. Counts the connections that begin.
+    fn store(&mut self, holder: &mut ReplicaStore, begun: &mut usize) -> Result<(), Refused> {
+        let Incoming { input, announced, known } = self;
+        Frame::drain(input, |frame, length| {
             survives(&frame, length);
-            at += length;
-            match (&frame, self.known) {
-                (Frame::Hello { version: FRAME_VERSION, .. }, false) => self.known = true,
-                (Frame::Hello { .. }, _) | (_, false) => return Err(()),
+            match (&frame, *known) {
+                (Frame::Hello { version: FRAME_VERSION, .. }, false) => *known = true,
+                (Frame::Hello { .. }, _) | (_, false) => return Err(Refused),
+                (Frame::Begin { .. }, true) => *begun += 1,
                 _ => {}
             }
-            *begun += usize::from(matches!(frame, Frame::Begin { .. }));
-            holder.handle(&mut self.announced, frame).map_err(drop)?;
-        }
-        self.input.drain(..at);
-        Ok(())
+            Ok(holder.handle(announced, frame)?)
+        })
     }
 }
 

@@ -184,6 +184,21 @@ impl Frame {
         checked.map_err(|source| WireError::Value { what: FRAME, source })?;
         Ok(Some((frame, PREFIX + body.len())))
     }
+
+    /// Removes the complete frames at the front of `input`, and passes each on with its length. After an error `input`
+    /// still has them all: its channel is over.
+    pub fn drain<E: From<WireError>>(
+        input: &mut Vec<u8>,
+        mut take: impl FnMut(Frame, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut at = 0;
+        while let Some((frame, length)) = Frame::decode(&input[at..])? {
+            at += length;
+            take(frame, length)?;
+        }
+        input.drain(..at);
+        Ok(())
+    }
 }
 
 impl Answer {

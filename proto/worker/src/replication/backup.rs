@@ -300,9 +300,8 @@ impl<H: Host> Incoming<H> {
         complete: &mut Vec<(Bucket, Term)>,
         news: &mut Vec<SessionNews>,
     ) -> Result<(), IncomingError> {
-        let mut at = 0;
-        while let Some((mut frame, length)) = Frame::decode(&self.channel.input()[at..])? {
-            at += length;
+        let mut input = std::mem::take(self.channel.input());
+        let taken = Frame::drain(&mut input, |mut frame, _| {
             self.frames += 1;
             let introduces = matches!(frame, Frame::Hello { .. } | Frame::Settings(_));
             if introduces != self.from.is_none() {
@@ -330,7 +329,7 @@ impl<H: Host> Incoming<H> {
             }
             if let Frame::Sessions(more) = frame {
                 news.extend(more);
-                continue;
+                return Ok(());
             }
             let completes = if let Frame::Complete { bucket } = &frame { Some(*bucket) } else { None };
             holder.handle(&mut self.announced, frame)?;
@@ -339,9 +338,10 @@ impl<H: Host> Incoming<H> {
             {
                 complete.push((bucket, term));
             }
-        }
-        self.channel.input().drain(..at);
-        Ok(())
+            Ok(())
+        });
+        *self.channel.input() = input;
+        taken
     }
 
     /// Handles the first two frames: the sender's identity, and whether this node can be its backup.
