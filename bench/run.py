@@ -64,6 +64,9 @@ def arguments() -> argparse.Namespace:
     built = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "evergate"
     parser.add_argument("--evergate", type=Path, default=built, help="the binary to measure")
     parser.add_argument(
+        "--before", type=Path, metavar="EVERGATE", help="another build to compare with, in place of the peers"
+    )
+    parser.add_argument(
         "--out", type=Path, default=ROOT / "target" / "bench" / "results.json", help="where rows go"
     )
     chosen = parser.parse_args()
@@ -74,6 +77,9 @@ def arguments() -> argparse.Namespace:
     unknown = [name for name in chosen.only if name not in NAMES]
     if unknown:
         parser.error(f"no such row: {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    alone = [name for name in chosen.only if name in CLUSTER_NAMES or name in (RULES_CASE, AUDITED_CASE)]
+    if chosen.before and alone:
+        parser.error(f"--before does not compare {', '.join(alone)}: run each build and compare the results")
     if chosen.rounds < 1 or chosen.seconds <= 0 or chosen.idle_connections < 1:
         parser.error("--rounds, --seconds and --idle-connections must be positive")
     if chosen.cluster_connections < TRANSFERS:
@@ -83,8 +89,9 @@ def arguments() -> argparse.Namespace:
 
 def options(chosen: argparse.Namespace) -> Options:
     """Checks what the machine allows."""
-    if not chosen.evergate.is_file():
-        raise BenchError(f"{chosen.evergate} is missing: `make build` makes it")
+    for binary in filter(None, (chosen.evergate, chosen.before)):
+        if not binary.is_file():
+            raise BenchError(f"{binary} is missing: `make build` makes it")
     cores = os.sched_getaffinity(0)
     pins = None if chosen.no_pin else (chosen.proxy_core, chosen.load_core)
     if pins and not cores.issuperset(pins):
@@ -106,6 +113,7 @@ def options(chosen: argparse.Namespace) -> Options:
         load_core,
         chosen.cluster_connections,
         TRANSFERS,
+        chosen.before.resolve() if chosen.before else None,
     )
 
 
@@ -172,6 +180,8 @@ def main() -> int:
         if os.getloadavg()[0] > 0.5:
             record.note("the machine is busy with other work: figures of this run are noisy")
         names = [name for name in NAMES if not chosen.only or name in chosen.only]
+        if chosen.before:
+            names = [name for name in names if name in (*(case.name for case in RELAY_CASES), IDLE_CASE)]
         with (
             tempfile.TemporaryDirectory(prefix="evergate-bench-") as folder,
             Children(Path(folder)) as children,

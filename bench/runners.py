@@ -69,7 +69,8 @@ def interleave(
     """Rounds in turn, so that a slow minute of the machine affects all contenders."""
     samples: Samples = {contender.label: [] for contender in contenders}
     for number in range(stack.options.rounds):
-        for contender in contenders:
+        # The second of two runs often differs: with each round the order turns.
+        for contender in contenders if number % 2 == 0 else contenders[::-1]:
             sample = measure(contender.child, load(contender))
             samples[contender.label].append(sample)
             log_line(f"  round {number + 1}/{stack.options.rounds}  {contender.label:<18} {show(sample)}")
@@ -234,7 +235,8 @@ def write_urls(stack: Stack, contender: Contender) -> Path:
 
 def run_idle(stack: Stack, record: Record) -> None:
     """Resident memory per open connection that did a request and waits for the next."""
-    makers: tuple[Callable[[], Contender], ...] = (stack.evergate, stack.nginx, stack.haproxy)
+    peers = (stack.before,) if stack.options.before else (stack.nginx, stack.haproxy)
+    makers: tuple[Callable[[], Contender], ...] = (stack.evergate, *peers)
     values: dict[str, list[float]] = {}
     rounds = stack.options.rounds
     for number in range(rounds):

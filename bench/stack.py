@@ -35,6 +35,8 @@ UPLOADED = "/10m"
 ROOT = Path(__file__).resolve().parent.parent
 # HAProxy with unconditional splicing: rows of its own, so that `haproxy` means the same proxy everywhere.
 FORCED_SPLICE = "haproxy_splice"
+# Another build of evergate. It has no aims: its rows show the cost of a change.
+BEFORE = "before"
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Options:
     """Connections that exist when their node is killed ..."""
     cluster_transfers: int = 200
     """... of which this number transfer."""
+    before: Path | None = None
+    """Another build of evergate, in place of the peers."""
 
     @property
     def echo(self) -> Path:
@@ -117,10 +121,11 @@ class Stack:
         label: str = "evergate",
         listeners: tuple[str, ...] = LISTENERS,
         audit: str = "",
+        binary: Path | None = None,
     ) -> Contender:
         ports = make_ports(listeners)
         config = evergate_config(self.material, ports, rules, audit)
-        command = [str(self.options.evergate), "run"]
+        command = [str(binary or self.options.evergate), "run"]
         child = self._start(label, command, config, list(ports.by_listener.values()))
         return Contender(label, child, ports, self.folder)
 
@@ -155,6 +160,8 @@ class Stack:
         if listener in ECHO_LISTENERS:
             listeners = ECHO_LISTENERS
             self._start_echo()
+        if self.options.before:
+            return [self.evergate(listeners=listeners), self.before(listeners)]
         found = [
             self.evergate(listeners=listeners),
             self.nginx(tuning, listeners),
@@ -164,6 +171,10 @@ class Stack:
             forced = Tuning(bulk, force_splice=True)
             found.append(self.haproxy(label=FORCED_SPLICE, listeners=("http", "tcp"), tuning=forced))
         return [contender for contender in found if listener in contender.ports]
+
+    def before(self, listeners: tuple[str, ...] = LISTENERS) -> Contender:
+        """The other build of evergate."""
+        return self.evergate(label=BEFORE, listeners=listeners, binary=self.options.before)
 
     def audited(self) -> Contender:
         """Evergate whose TLS listeners are audited, and a Recorder that acknowledges everything."""
