@@ -1,13 +1,14 @@
 //! Condition on one end of a connection: address, prefix length and port, each optional.
 
+use evergate_base::net::Network;
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 /// `10.0.0.0/8:443`, `10.0.0.1`, `2001:db8::1`, `[2001:db8::]/32:443`, `:443`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EndFilter {
-    /// First address and prefix length; `None`: any address.
-    pub(crate) net: Option<(IpAddr, u8)>,
+    /// Network of the address; `None`: any address.
+    pub(crate) net: Option<Network>,
     /// Port; `None`: any port.
     pub(crate) port: Option<u16>,
 }
@@ -42,7 +43,7 @@ impl EndFilter {
             },
         };
         let port = port.map(|port| port.parse().map_err(|_| wrong())).transpose()?;
-        let net = if net.is_empty() { None } else { Some(parse_net(&net).ok_or_else(wrong)?) };
+        let net = if net.is_empty() { None } else { Some(net.parse().map_err(|_| wrong())?) };
         if net.is_none() && port.is_none() {
             return Err(wrong());
         }
@@ -51,14 +52,14 @@ impl EndFilter {
 
     /// Range of addresses; `None` without a condition on them.
     pub(crate) fn range(&self) -> Option<Range> {
-        let (address, length) = self.net?;
-        let first = match address {
+        let net = self.net?;
+        let first = match net.address() {
             IpAddr::V4(address) => address.octets().to_vec(),
             IpAddr::V6(address) => address.octets().to_vec(),
         };
         let mut last = first.clone();
         for (at, byte) in last.iter_mut().enumerate() {
-            let fixed = usize::from(length).saturating_sub(at * 8).min(8);
+            let fixed = usize::from(net.length()).saturating_sub(at * 8).min(8);
             *byte |= (0xffu16 >> fixed) as u8;
         }
         Some(Range { first, last })
@@ -77,34 +78,12 @@ impl Range {
 impl fmt::Display for EndFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.net {
-            Some((IpAddr::V6(address), length)) => write!(f, "[{address}]/{length}")?,
-            Some((address, length)) => write!(f, "{address}/{length}")?,
+            Some(net) if net.address().is_ipv6() => write!(f, "[{}]/{}", net.address(), net.length())?,
+            Some(net) => write!(f, "{net}")?,
             None => {}
         }
         self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
     }
-}
-
-/// Address and prefix length. Bits behind the prefix are cleared.
-fn parse_net(text: &str) -> Option<(IpAddr, u8)> {
-    let (address, length) =
-        text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
-    let address: IpAddr = address.parse().ok()?;
-    let bits: u8 = if address.is_ipv4() { 32 } else { 128 };
-    let length: u8 = match length {
-        Some(length) => length.parse().ok().filter(|length| *length <= bits)?,
-        None => bits,
-    };
-    Some(match address {
-        IpAddr::V4(address) => {
-            let mask = u32::MAX.checked_shl(u32::from(32 - length)).unwrap_or(0);
-            (IpAddr::from(std::net::Ipv4Addr::from_bits(address.to_bits() & mask)), length)
-        }
-        IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(u32::from(128 - length)).unwrap_or(0);
-            (IpAddr::from(Ipv6Addr::from_bits(address.to_bits() & mask)), length)
-        }
-    })
 }
 
 #[cfg(test)]

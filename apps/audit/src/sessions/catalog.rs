@@ -7,6 +7,7 @@ use crate::index::{RecordPlace, text_of};
 use crate::record::file_source::Capture;
 use crate::segment_file::SegmentFile;
 use crate::store::Store;
+use evergate_base::net::Network;
 use evergate_evidence::connection_record::ConnectionRecord;
 use evergate_evidence::record::Body;
 use evergate_evidence::verify::SESSION;
@@ -170,10 +171,8 @@ impl Selected {
     /// Queries for connections of the same ends near this session, in both roles: without a SYN a Recorder may have
     /// taken the client for the server.
     fn neighbours(&self) -> [Query; 2] {
-        let end = |end: SocketAddr| {
-            let bits = if end.is_ipv4() { 32 } else { 128 };
-            Some(EndFilter { net: Some((end.ip(), bits)), port: Some(end.port()) })
-        };
+        let end =
+            |end: SocketAddr| Some(EndFilter { net: Some(Network::from(end.ip())), port: Some(end.port()) });
         let Ends { client, server } = self.ends;
         [(client, server), (server, client)].map(|(client, server)| Query {
             from_ns: self.first_ns.saturating_sub(NEAR_NS),
