@@ -408,7 +408,11 @@ impl Connection {
         self.log_request(io, reason);
         self.break_tunnel(io);
         if let Some(leg) = self.servers.leg.as_mut().filter(|_| self.remote.is_some()) {
-            leg.abandoned = true; // a backup that lacks the abort may seal what it has stashed at the same position
+            // A backup that lacks the abort may seal what it has stashed at the same position. So no end precedes it.
+            leg.abandoned = true;
+            if leg.is_open() {
+                io.effects.push(Effect::ResetServer { leg: leg.id });
+            }
         }
         self.release_leg(io, false);
         self.release_bound(io);

@@ -458,6 +458,19 @@ fn seeds_that_failed_once_pass() {
     ailing(4_289);
 }
 
+/// Seeds that found a fault which no other test had.
+///
+/// - subset:101214: a restored connection that its client had reset sent its server a FIN, which no backup knew.
+const FAULTS_FOUND: [(&str, u64); 1] = [("subset", 101_214)];
+
+#[test]
+fn seeds_that_found_faults_are_clean() {
+    for (wanted, seed) in FAULTS_FOUND {
+        let (_, run) = KINDS.into_iter().find(|(name, _)| *name == wanted).expect("a kind");
+        assert!(run(seed).resumed > 0, "{wanted}:{seed} has no failover");
+    }
+}
+
 /// Runs the seeds that `EVERGATE_SIM_RUN` names.
 #[test]
 #[ignore = "runs the seeds of EVERGATE_SIM_RUN: KIND:SEED or KIND:A..B"]
