@@ -15,6 +15,7 @@ use std::sync::Arc;
 use evergate_fuzz::fixture::{TLS_POOL, handshake_params, server_configs, snapshot};
 use evergate_fuzz::input::{join, put_chunk};
 use evergate_fuzz::worker::{Answer, World};
+use evergate_proxy_protocol::{Endpoints, Extras, SslInfo, encode_v1, encode_v2};
 use evergate_replication::{Entry, LegTls, RecordKind, RecordLayout, RecordPosition};
 use evergate_tls::{ClientHandshake, ContentType, Handshake, Progress, Records};
 use rustls::pki_types::pem::PemObject;
@@ -64,6 +65,7 @@ fn main() {
     put("http_body", "chunked", &join(&[0, 1, 9, 3], body));
     put("http_body", "position", &join(&[6], &[&[3, 6, 0, 0, 0, 0], &b"X-T: 1\r\n\r\n"[..]].concat()));
     texts(&put);
+    proxy_headers(&put);
     put(
         "records",
         "relay",
@@ -101,6 +103,40 @@ fn texts(put: &impl Fn(&str, &str, &[u8])) {
     let multipart = b"--b\r\nContent-Disposition: form-data; name=\"p\"\r\n\r\nv\r\n--b\r\n\
         Content-Disposition: form-data; name=\"q\"; filename=\"f\"\r\n\r\nx\r\n--b--\r\n";
     put("bodies", "multipart", &join(&[3, 20], multipart));
+}
+
+/// Headers of the PROXY protocol, each before a few bytes of its client.
+fn proxy_headers(put: &impl Fn(&str, &str, &[u8])) {
+    let ends = |source: &str, destination: &str| {
+        Endpoints::new(source.parse().expect("an address"), destination.parse().expect("an address"))
+    };
+    let v4 = ends("192.0.2.1:56324", "198.51.100.2:443");
+    let v6 = ends("[2001:db8::1]:56324", "[2001:db8:0:1::2]:443");
+    let ssl = SslInfo {
+        is_tls: true,
+        cert_in_connection: true,
+        cert_in_session: true,
+        is_verified: true,
+        version: Some(b"TLSv1.3"),
+        common_name: Some(b"client"),
+    };
+    let all = Extras {
+        alpn: Some(b"h2"),
+        authority: Some(b"a.test"),
+        unique_id: Some(b"id"),
+        ssl: Some(ssl),
+        checksum: true,
+    };
+    for (name, endpoints) in [("v4", Some(&v4)), ("v6", Some(&v6)), ("none", None)] {
+        let mut line = Vec::new();
+        encode_v1(endpoints, &mut line);
+        put("proxy_protocol", &format!("text_{name}"), &[&line, GET].concat());
+        for (kind, extras) in [("plain", Extras::default()), ("extras", all)] {
+            let mut header = Vec::new();
+            encode_v2(endpoints, &extras, &mut header).expect("it is short");
+            put("proxy_protocol", &format!("{kind}_{name}"), &[&header, GET].concat());
+        }
+    }
 }
 
 fn client_config(version: &'static SupportedProtocolVersion, fixture: &Path) -> Arc<ClientConfig> {
