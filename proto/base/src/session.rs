@@ -1,4 +1,6 @@
-//! TLS sessions with an id, as nodes store and replicate them.
+//! TLS sessions: those with an id, as nodes store and replicate them, and hashes of sessions of other servers.
+
+use crate::sip::Sip128;
 
 /// Id of a stored TLS 1.2 session (RFC 5246 section 7.4.1.2); ids of this server always have this length.
 pub type SessionId = [u8; 32];
@@ -26,3 +28,84 @@ pub struct KeptSession {
 
 /// Limit of a stored sealed session, in bytes; it includes a chain of client certificates.
 pub const SEALED_BYTES_MAX: usize = 8 << 10;
+
+/// Keyed hash of a session's public name, equal on all nodes of a cluster. Without the key it is uniform for peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionHash(pub [u64; 2]);
+
+impl SessionHash {
+    /// Its form on the wire.
+    pub fn to_bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        for (to, half) in bytes.chunks_exact_mut(8).zip(self.0) {
+            to.copy_from_slice(&half.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// A hash from its form on the wire.
+    pub fn from_bytes(bytes: [u8; 16]) -> SessionHash {
+        let all = u128::from_le_bytes(bytes);
+        SessionHash([all as u64, (all >> 64) as u64])
+    }
+}
+
+/// Name by which a client refers to a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionName {
+    /// Session id of TLS 1.2 (RFC 5246 section 7.4.1.2).
+    Id,
+    /// Ticket of TLS 1.2 (RFC 5077).
+    Ticket,
+    /// Identity of a pre-shared key of TLS 1.3 (RFC 8446 section 4.2.11).
+    Identity,
+}
+
+/// Key of the hashes of a cluster.
+#[derive(Clone, Copy)]
+pub struct SessionHasher {
+    key: [u64; 2],
+}
+
+impl std::fmt::Debug for SessionHasher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SessionHasher")
+    }
+}
+
+impl SessionHasher {
+    /// A hasher with the cluster's key.
+    pub fn new(key: [u64; 2]) -> SessionHasher {
+        SessionHasher { key }
+    }
+
+    /// Hash of a whole name.
+    pub fn hash(&self, kind: SessionName, name: &[u8]) -> SessionHash {
+        let mut state = self.start(kind);
+        state.update(name);
+        SessionHash(state.finish())
+    }
+
+    /// Hash of a name that arrives in pieces: finish it into a [`SessionHash`].
+    pub fn start(&self, kind: SessionName) -> Sip128 {
+        let mut state = Sip128::new(self.key);
+        state.update(&[kind as u8]);
+        state
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hash_depends_on_key_kind_and_name() {
+        let hasher = SessionHasher::new([1, 2]);
+        let hash = hasher.hash(SessionName::Id, b"name");
+        assert_eq!(SessionHasher::new([1, 2]).hash(SessionName::Id, b"name"), hash);
+        assert_eq!(SessionHash::from_bytes(hash.to_bytes()), hash);
+        assert_ne!(hasher.hash(SessionName::Ticket, b"name"), hash);
+        assert_ne!(hasher.hash(SessionName::Id, b"nam"), hash);
+        assert_ne!(SessionHasher::new([1, 3]).hash(SessionName::Id, b"name"), hash);
+    }
+}

@@ -30,6 +30,9 @@ pub const NO_RENEGOTIATION: u8 = 100;
 /// A message without an extension that its version requires (RFC 8446 section 9.2).
 pub const MISSING_EXTENSION: u8 = 109;
 
+/// No server for the requested name (RFC 6066 section 3).
+pub const UNRECOGNIZED_NAME: u8 = 112;
+
 /// A fatal alert record in clear, for the time before keys exist.
 pub fn clear_alert(description: u8) -> [u8; 7] {
     const FATAL: u8 = 2;

@@ -9,11 +9,11 @@ use std::net::IpAddr;
 
 use evergate_base::seed::Alias;
 
-use crate::hello_info::{message_of, name_range};
+use crate::hello_info::{hello_message, name_range};
 
 /// Puts an alias into a whole ClientHello, given as raw records. Returns `None`, without a change, when it needs none.
 pub(crate) fn show_alias(raw: &mut [u8]) -> Option<Alias> {
-    let message = message_of(raw)?;
+    let message = hello_message(raw)?.into_owned();
     let range = name_range(&message)?;
     let real = message.get(range.clone())?.to_vec();
     if std::str::from_utf8(&real).is_ok_and(|name| name.parse::<IpAddr>().is_ok()) {
@@ -85,10 +85,10 @@ mod tests {
                 let alias = show_alias(&mut raw).unwrap();
                 assert_eq!((&alias.real[..], &alias.shown[..]), (name, shown));
                 assert_eq!(raw, hello(shown, fragment));
-                let message = message_of(&raw).unwrap();
+                let message = hello_message(&raw).unwrap();
                 for end in [message.len(), alias.offset + name.len()] {
                     let restored = alias.restore(&message[..end]).unwrap().concat();
-                    assert_eq!(restored, message_of(&own).unwrap()[..end]);
+                    assert_eq!(restored, hello_message(&own).unwrap()[..end]);
                 }
                 assert_eq!(alias.restore(&message[1..]), None);
                 assert_eq!(alias.restore(&message[..alias.offset]), None);

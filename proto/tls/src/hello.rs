@@ -57,7 +57,8 @@ pub fn hello_status(raw: &[u8], bytes_max: usize) -> HelloStatus {
 ///
 /// Each verdict belongs to the byte that causes it, and earlier bytes are checked first, so segmentation cannot change
 /// it.
-pub(crate) struct HelloScan {
+#[derive(Debug)]
+pub struct HelloScan {
     bytes_max: usize,
     /// Start of the current record.
     at: usize,
@@ -68,12 +69,13 @@ pub(crate) struct HelloScan {
 }
 
 impl HelloScan {
-    pub(crate) fn new(bytes_max: usize) -> HelloScan {
+    /// Starts a classification; `bytes_max` limits the raw length of the hello's records.
+    pub fn new(bytes_max: usize) -> HelloScan {
         HelloScan { bytes_max, at: 0, head: [0; 4], message: 0 }
     }
 
     /// Classifies `raw`, which starts with the bytes of the previous call.
-    pub(crate) fn advance(&mut self, raw: &[u8]) -> HelloStatus {
+    pub fn advance(&mut self, raw: &[u8]) -> HelloStatus {
         loop {
             let record = raw.get(self.at..).unwrap_or_default();
             // RFC 8446 section 5.1: type handshake(22); legacy_record_version "MUST be ignored for all purposes", and

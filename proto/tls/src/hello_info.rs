@@ -2,11 +2,12 @@
 //!
 //! Invariant: the handshake itself never relies on it. `rustls` parses the same bytes again and alone decides.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
+use crate::client_hello::ClientHello;
 use crate::hello::{HelloStatus, hello_status};
-
-const CLIENT_HELLO: u8 = 1;
+use crate::reader::Reader;
 
 /// The parts of a ClientHello that are used outside the handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,6 +47,24 @@ pub(crate) struct Negotiation {
 }
 
 impl HelloFacts {
+    /// The facts of a hello; `None` when one of its lists is malformed.
+    pub fn from_hello(hello: &ClientHello<'_>) -> Option<HelloFacts> {
+        Some(HelloFacts {
+            random: *hello.random,
+            sni: hello.server_name(),
+            alpn: hello.alpn()?.into_iter().map(<[u8]>::to_vec).collect(),
+            versions: hello.versions()?,
+            suites: hello.suites()?,
+            legacy_version: hello.legacy_version,
+            has_psk: hello.has_psk(),
+            has_early_data: hello.has_early_data(),
+            groups: hello.groups()?,
+            has: Negotiation { signatures: hello.has_signatures(), shares: hello.has_shares() },
+            session_id: hello.session_id.to_vec(),
+            ticket_bytes: hello.ticket().map(<[u8]>::len),
+        })
+    }
+
     /// The extension that a hello for TLS 1.3 lacks (RFC 8446 section 9.2).
     pub(crate) fn missing_extension(&self) -> Option<&'static str> {
         let Negotiation { signatures, shares } = self.has;
@@ -90,32 +109,37 @@ impl HelloFacts {
 
 /// Reads a whole ClientHello from the records at the start of `raw`; `None` when it is incomplete or malformed.
 pub fn read_hello(raw: &[u8]) -> Option<HelloFacts> {
-    read_hello_message(&message_of(raw)?)
+    read_hello_message(&hello_message(raw)?)
 }
 
 /// Reads a ClientHello message, its header included; `None` when it is incomplete or malformed.
 pub fn read_hello_message(message: &[u8]) -> Option<HelloFacts> {
-    let (&[CLIENT_HELLO], rest) = message.split_first_chunk::<1>()? else { return None };
-    read_body(Reader(Reader(rest).vector(3)?))
+    HelloFacts::from_hello(&ClientHello::read(message).ok()?)
 }
 
 /// Random of the ClientHello in the records at the start of `raw`; `None` when the hello is incomplete.
 pub fn client_random(raw: &[u8]) -> Option<[u8; 32]> {
     const BEFORE: usize = 4 + 2; // header of the message, version
-    message_of(raw)?.get(BEFORE..)?.first_chunk().copied()
+    hello_message(raw)?.get(BEFORE..)?.first_chunk().copied()
 }
 
-/// The ClientHello message in the records at the start of `raw`, header included; `None` when it is incomplete.
-pub(crate) fn message_of(raw: &[u8]) -> Option<Vec<u8>> {
+/// The ClientHello message in the records at the start of `raw`, header included; `None` when it is incomplete. It is
+/// copied only if it has several records.
+pub fn hello_message(raw: &[u8]) -> Option<Cow<'_, [u8]>> {
     let HelloStatus::Complete { len } = hello_status(raw, usize::MAX) else { return None };
-    let mut message = Vec::with_capacity(len);
-    let mut records = raw.get(..len)?;
-    while let [_, _, _, hi, lo, rest @ ..] = records {
-        let (body, next) = rest.split_at_checked(usize::from(u16::from_be_bytes([*hi, *lo])))?;
-        message.extend_from_slice(body);
+    let (first, mut records) = split_record(raw.get(..len)?)?;
+    let mut message = Cow::Borrowed(first);
+    while let Some((body, next)) = split_record(records) {
+        message.to_mut().extend_from_slice(body);
         records = next;
     }
     Some(message)
+}
+
+/// Body of the first record, and the records behind it.
+fn split_record(records: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (&[_, _, _, hi, lo], rest) = records.split_first_chunk()?;
+    rest.split_at_checked(usize::from(u16::from_be_bytes([hi, lo])))
 }
 
 /// Range of the first host name in a ClientHello message.
@@ -127,7 +151,7 @@ pub(crate) fn name_range(message: &[u8]) -> Option<Range<usize>> {
     body.vector(2)?; // cipher suites
     body.vector(1)?; // compression methods
     let mut extensions = Reader(body.vector(2)?);
-    while !extensions.0.is_empty() {
+    while !extensions.is_empty() {
         let (kind, extension) = (extensions.u16()?, extensions.vector(2)?);
         if kind == 0 {
             let mut names = Reader(Reader(extension).vector(2)?);
@@ -138,95 +162,6 @@ pub(crate) fn name_range(message: &[u8]) -> Option<Range<usize>> {
         }
     }
     None
-}
-
-/// RFC 8446 section 4.1.2.
-fn read_body(mut body: Reader<'_>) -> Option<HelloFacts> {
-    let mut facts = HelloFacts::default();
-    let legacy_version = body.u16()?;
-    facts.legacy_version = legacy_version;
-    facts.random = body.take(32)?.try_into().ok()?;
-    facts.session_id = body.vector(1)?.to_vec();
-    facts.suites = u16_list(body.vector(2)?)?;
-    body.vector(1)?; // compression methods
-    if body.0.is_empty() {
-        facts.versions.push(legacy_version);
-        return Some(facts);
-    }
-    let mut extensions = Reader(body.vector(2)?);
-    while !extensions.0.is_empty() {
-        let kind = extensions.u16()?;
-        let mut extension = Reader(extensions.vector(2)?);
-        match kind {
-            0 => facts.sni = read_sni(extension),
-            10 => facts.groups = Some(u16_list(extension.vector(2)?)?),
-            13 => facts.has.signatures = true,
-            16 => {
-                let mut names = Reader(extension.vector(2)?);
-                while !names.0.is_empty() {
-                    facts.alpn.push(names.vector(1)?.to_vec());
-                }
-            }
-            35 => facts.ticket_bytes = Some(extension.0.len()),
-            41 => facts.has_psk = true,
-            42 => facts.has_early_data = true,
-            51 => facts.has.shares = true,
-            43 => facts.versions = u16_list(extension.vector(1)?)?,
-            _ => {}
-        }
-    }
-    if facts.versions.is_empty() {
-        facts.versions.push(legacy_version);
-    }
-    Some(facts)
-}
-
-/// Whether `name` can be a DNS host name: 1 to 253 bytes without the final dot.
-pub fn is_host_name(name: &[u8]) -> bool {
-    let plausible = |&byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    (1..=253).contains(&name.len()) && name.iter().all(plausible)
-}
-
-/// RFC 6066 section 3: the one entry of type host_name.
-fn read_sni(mut extension: Reader<'_>) -> Option<String> {
-    let mut names = Reader(extension.vector(2)?);
-    while !names.0.is_empty() {
-        let kind = names.take(1)?;
-        let name = names.vector(2)?;
-        let name = name.strip_suffix(b".").unwrap_or(name); // the final dot, as in `host`
-        if kind == [0] && is_host_name(name) {
-            return String::from_utf8(name.to_ascii_lowercase()).ok();
-        }
-    }
-    None
-}
-
-fn u16_list(bytes: &[u8]) -> Option<Vec<u16>> {
-    let (pairs, []) = bytes.as_chunks::<2>() else { return None };
-    // RFC 8701: values 0x?a?a with equal bytes are reserved to be ignored.
-    let grease = |value: &u16| value & 0x0f0f == 0x0a0a && value >> 8 == value & 0xff;
-    Some(pairs.iter().map(|&pair| u16::from_be_bytes(pair)).filter(|value| !grease(value)).collect())
-}
-
-/// A cursor that never reads beyond its end.
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(len)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn u16(&mut self) -> Option<u16> {
-        self.take(2)?.try_into().ok().map(u16::from_be_bytes)
-    }
-
-    /// A vector whose length is in the `prefix` bytes before it.
-    fn vector(&mut self, prefix: usize) -> Option<&'a [u8]> {
-        let len = self.take(prefix)?.iter().fold(0, |len, &byte| len << 8 | usize::from(byte));
-        self.take(len)
-    }
 }
 
 #[cfg(test)]

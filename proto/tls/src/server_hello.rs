@@ -1,5 +1,7 @@
 //! The ServerHello of a handshake, read from the server's first bytes.
 
+use crate::reader::Reader;
+
 /// Random of a HelloRetryRequest (RFC 8446 section 4.1.3).
 const RETRY_RANDOM: [u8; 32] = [
     0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91, 0xc2,
@@ -7,7 +9,7 @@ const RETRY_RANDOM: [u8; 32] = [
 ];
 
 /// What the server chose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerHello {
     /// Its random.
     pub random: [u8; 32],
@@ -15,6 +17,30 @@ pub struct ServerHello {
     pub version: u16,
     /// Cipher suite by its registered number.
     pub suite: u16,
+    /// Session id. In TLS 1.3 it repeats the client's.
+    pub session_id: ServerSessionId,
+    /// Index of the accepted pre-shared key of TLS 1.3 in the client's offer.
+    pub selected_psk: Option<u16>,
+}
+
+/// Session id of a ServerHello: at most 32 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerSessionId {
+    bytes: [u8; 32],
+    len: u8,
+}
+
+impl ServerSessionId {
+    fn new(id: &[u8]) -> Option<ServerSessionId> {
+        let mut bytes = [0; 32];
+        bytes.get_mut(..id.len())?.copy_from_slice(id);
+        Some(ServerSessionId { bytes, len: id.len() as u8 })
+    }
+
+    /// Its bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or_default()
+    }
 }
 
 impl ServerHello {
@@ -60,29 +86,25 @@ pub fn find_server_hello(mut records: &[u8]) -> ServerHelloSearch {
     }
 }
 
-/// Reads the message at the start of `message`, its header included (RFC 8446 section 4.1.3); `None` if it is no whole
-/// ServerHello. Bytes behind the message are ignored.
+/// Reads the message at the start of `message`, its header included (RFC 8446 section 4.1.3); `None` if it is no
+/// ServerHello. A message without its end is read as far as it goes. Bytes behind the message are ignored.
 pub fn read_server_hello(message: &[u8]) -> Option<ServerHello> {
-    const SUPPORTED_VERSIONS: [u8; 2] = [0, 43];
-    let (&[2, _, _, _], body) = message.split_first_chunk::<4>()? else { return None };
-    let (legacy, body) = body.split_first_chunk::<2>()?;
-    let (random, body) = body.split_first_chunk::<32>()?;
-    let (&[session], body) = body.split_first_chunk::<1>()?;
-    let (suite, body) = body.get(usize::from(session)..)?.split_first_chunk::<2>()?;
-    let mut hello = ServerHello {
-        random: *random,
-        version: u16::from_be_bytes(*legacy),
-        suite: u16::from_be_bytes(*suite),
-    };
-    let Some((_, mut extensions)) = body.split_first_chunk::<3>() else { return Some(hello) };
-    while let Some((&[a, b, high, low], rest)) = extensions.split_first_chunk::<4>() {
-        let Some((value, next)) = rest.split_at_checked(usize::from(u16::from_be_bytes([high, low]))) else {
-            break;
-        };
-        if [a, b] == SUPPORTED_VERSIONS && value.len() == 2 {
-            hello.version = u16::from_be_bytes([value[0], value[1]]);
+    const PRE_SHARED_KEY: u16 = 41;
+    const SUPPORTED_VERSIONS: u16 = 43;
+    let (&[2, a, b, c], rest) = message.split_first_chunk::<4>()? else { return None };
+    let mut body = Reader(rest.get(..u32::from_be_bytes([0, a, b, c]) as usize).unwrap_or(rest));
+    let (legacy, random) = (body.u16()?, body.array()?);
+    let session_id = ServerSessionId::new(body.vector(1)?)?;
+    let mut hello =
+        ServerHello { random: *random, version: legacy, suite: body.u16()?, session_id, selected_psk: None };
+    body.take(1 + 2); // compression method, length of the extensions
+    while let (Some(kind), Some(value)) = (body.u16(), body.vector(2)) {
+        let number = value.try_into().ok().map(u16::from_be_bytes);
+        match (kind, number) {
+            (SUPPORTED_VERSIONS, Some(version)) => hello.version = version,
+            (PRE_SHARED_KEY, Some(index)) => hello.selected_psk = Some(index),
+            _ => {}
         }
-        extensions = next;
     }
     Some(hello)
 }

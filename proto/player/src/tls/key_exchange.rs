@@ -179,7 +179,7 @@ mod tests {
     }
 
     fn server() -> ServerHello {
-        ServerHello { random: [2; 32], version: 0x0303, suite: 0x9c }
+        ServerHello { random: [2; 32], version: 0x0303, suite: 0x9c, ..ServerHello::default() }
     }
 
     /// Messages of the client and of the server.
