@@ -18,6 +18,7 @@
 mod distribution;
 mod distributor;
 mod estimator;
+mod learned_sessions;
 mod picker;
 mod policy;
 mod scope;
@@ -29,6 +30,7 @@ pub use distribution::{
 };
 pub use distributor::{Arrival, Choice, Distributor, NodeCost, PolicyParameters, SessionPolicy, Settings};
 pub use estimator::LoadEstimator;
+pub use learned_sessions::{EVICTION_SCAN_MAX, LearnedSession, LearnedSessions};
 pub use picker::{PickRule, Picker, ServerLoad};
 pub use policy::Policy;
 pub use scope::Scope;
