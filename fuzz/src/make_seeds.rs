@@ -66,6 +66,7 @@ fn main() {
     put("http_body", "position", &join(&[6], &[&[3, 6, 0, 0, 0, 0], &b"X-T: 1\r\n\r\n"[..]].concat()));
     texts(&put);
     proxy_headers(&put);
+    observed_handshakes(&put, &folder);
     put(
         "records",
         "relay",
@@ -136,6 +137,27 @@ fn proxy_headers(put: &impl Fn(&str, &str, &[u8])) {
             encode_v2(endpoints, &extras, &mut header).expect("it is short");
             put("proxy_protocol", &format!("{kind}_{name}"), &[&header, GET].concat());
         }
+    }
+}
+
+/// Conversations of OpenSSL that the tests of proto/tls replay: the hello, then parts behind their sides.
+fn observed_handshakes(put: &impl Fn(&str, &str, &[u8]), folder: &Path) {
+    let conversations = folder.join("../../proto/tls/tests/conversations");
+    for entry in std::fs::read_dir(conversations).expect("the folder is there") {
+        let path = entry.expect("an entry").path();
+        let Some(name) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".txt")) else {
+            continue;
+        };
+        let text = std::fs::read_to_string(&path).expect("a conversation can be read");
+        let mut payload = Vec::new();
+        for (number, line) in text.lines().enumerate() {
+            let (side, hex) = line.split_at(2);
+            let bytes = (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16));
+            let bytes: Vec<u8> = bytes.collect::<Result<_, _>>().expect("hexadecimal");
+            let side = u8::from(side.starts_with('<'));
+            put_chunk(&if number == 0 { bytes } else { [&[side], &bytes[..]].concat() }, &mut payload);
+        }
+        put("server_flight", name, &join(&[1, 5, 60, 7], &payload));
     }
 }
 
