@@ -148,11 +148,14 @@ impl<'a> ClientHello<'a> {
         if server_name.is_some_and(|body| only_name(body).is_none()) {
             return Err(HelloFault::Malformed("server_name"));
         }
-        if alpn.is_some_and(|body| !is_list(body, 2, 1)) {
+        if alpn.is_some_and(|body| !is_protocol_list(body)) {
             return Err(HelloFault::Malformed("application_layer_protocol_negotiation"));
         }
-        if versions.is_some_and(|body| !is_pairs(body, 1)) || u16_list(self.suites).is_none() {
+        if versions.is_some_and(|body| !is_version_list(body)) {
             return Err(HelloFault::Malformed("supported_versions"));
+        }
+        if self.suites().is_none() {
+            return Err(HelloFault::Malformed("cipher suites"));
         }
         if psk.is_some_and(|body| PskOffer::read(body).is_none()) {
             return Err(HelloFault::PreSharedKey);
@@ -289,23 +292,24 @@ fn only_name(body: &[u8]) -> Option<&[u8]> {
     (kind == [0] && !name.is_empty() && names.is_empty() && body.is_empty()).then_some(name)
 }
 
-/// Whether a body is one list of vectors, none of them empty.
-fn is_list(body: &[u8], prefix: usize, item_prefix: usize) -> bool {
+/// Whether a body is one list of protocol names, none of them empty (RFC 7301 section 3.1).
+fn is_protocol_list(body: &[u8]) -> bool {
     let mut body = Reader(body);
-    let Some(list) = body.vector(prefix) else { return false };
+    let Some(list) = body.vector(2).filter(|list| !list.is_empty()) else { return false };
     let mut list = Reader(list);
     while !list.is_empty() {
-        if list.vector(item_prefix).is_none_or(<[u8]>::is_empty) {
+        if list.vector(1).is_none_or(<[u8]>::is_empty) {
             return false;
         }
     }
     body.is_empty()
 }
 
-/// Whether a body is one list of numbers of 16 bits.
-fn is_pairs(body: &[u8], prefix: usize) -> bool {
+/// Whether a body is one list of versions (RFC 8446 section 4.2.1).
+fn is_version_list(body: &[u8]) -> bool {
     let mut body = Reader(body);
-    body.vector(prefix).is_some_and(|list| u16_list(list).is_some()) && body.is_empty()
+    let list = body.vector(1).filter(|list| !list.is_empty());
+    list.is_some_and(|list| u16_list(list).is_some()) && body.is_empty()
 }
 
 fn u16_list(bytes: &[u8]) -> Option<Vec<u16>> {
@@ -396,6 +400,8 @@ mod tests {
                 HelloFault::Malformed("application_layer_protocol_negotiation"),
             ),
             (vec![extension(43, &[3, 3, 4, 3])], HelloFault::Malformed("supported_versions")),
+            (vec![extension(16, b"\0\0")], HelloFault::Malformed("application_layer_protocol_negotiation")),
+            (vec![extension(43, &[0])], HelloFault::Malformed("supported_versions")),
             (vec![extension(43, &[2, 3, 4, 3])], HelloFault::Malformed("supported_versions")),
         ] {
             assert_eq!(fault(&extensions), Some(expected), "{extensions:?}");
@@ -404,6 +410,9 @@ mod tests {
         message.push(0);
         message[3] += 1;
         assert_eq!(ClientHello::read(&message).unwrap().check(), Err(HelloFault::Malformed("end")));
+        let mut message = self::hello(&[]);
+        (message[42], message[43]) = (3, 0x1a); // an odd length
+        assert!(ClientHello::read(&message).and_then(|hello| hello.check().map(|()| hello)).is_err());
         assert_eq!(HelloFault::Malformed("end").alert(), alert::DECODE_ERROR);
         assert_eq!(HelloFault::Repeated(0).alert(), alert::ILLEGAL_PARAMETER);
     }

@@ -10,6 +10,9 @@ const OBSERVED_BYTES_MAX: usize = 256 << 10;
 /// Limit of a record's fragment: TLS 1.2 allows 2,048 bytes of expansion (RFC 5246 section 6.2.3).
 const FRAGMENT_MAX: usize = (1 << 14) + 2048;
 
+/// Type, version and length of a record.
+const HEAD: usize = 5;
+
 pub(crate) const CHANGE_CIPHER_SPEC: u8 = 20;
 pub(crate) const ALERT: u8 = 21;
 pub(crate) const HANDSHAKE: u8 = 22;
@@ -43,11 +46,11 @@ pub(crate) struct Flight {
 
 #[derive(Debug)]
 enum Record {
-    Head { bytes: [u8; 5], have: usize },
+    Head { bytes: [u8; HEAD], have: usize },
     Body { kind: u8, len: usize, left: usize, alert: [u8; 2] },
 }
 
-const BETWEEN: Record = Record::Head { bytes: [0; 5], have: 0 };
+const BETWEEN: Record = Record::Head { bytes: [0; HEAD], have: 0 };
 
 impl Flight {
     pub(crate) fn new(hasher: SessionHasher) -> Flight {
@@ -75,7 +78,7 @@ impl Flight {
                     }
                     fill(head, have, &[byte]);
                     *bytes = rest;
-                    if let (5, [kind, _, _, hi, lo]) = (*have, *head) {
+                    if let (HEAD, [kind, _, _, hi, lo]) = (*have, *head) {
                         self.begin(kind, usize::from(u16::from_be_bytes([hi, lo])))?;
                     }
                 }
@@ -95,7 +98,7 @@ impl Flight {
     }
 
     fn begin(&mut self, kind: u8, len: usize) -> Result<(), FailReason> {
-        self.read += len;
+        self.read += HEAD + len;
         let is_clear = !self.is_protected && kind != APPLICATION_DATA;
         let fits = match kind {
             CHANGE_CIPHER_SPEC => len == 1,

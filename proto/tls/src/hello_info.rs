@@ -1,4 +1,4 @@
-//! Content of a ClientHello, read for logs, for passthrough routing and for the cipher preference.
+//! Content of a ClientHello, read for logs, rules and the cipher preference.
 //!
 //! Invariant: the handshake itself never relies on it. `rustls` parses the same bytes again and alone decides.
 

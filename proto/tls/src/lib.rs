@@ -5,6 +5,9 @@
 //! `rustls` is no longer used: [`Records`] seals and opens in place. Its whole state fits in [`RecordsState`], from
 //! which another node can continue.
 //!
+//! Handshakes that end elsewhere are only read: [`ClientHello`] to route one, [`SessionObserver`] to learn which
+//! session its server made or resumed.
+//!
 //! Invariants: one nonce seals one plaintext (positions only move forward unless a caller seeks); no byte of a peer can
 //! cause a panic; this crate draws no operating-system randomness. It has no sockets, timers or certificates (see
 //! `host/crypto`), and does not decide where records begin and end.

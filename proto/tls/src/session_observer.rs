@@ -10,8 +10,8 @@
 //!
 //! An alert after that is encrypted, and looks like any other record. It is not observed.
 //!
-//! Memory: one observer has at most 1 KiB, and a hello while it arrives in pieces: 4 KiB of a server, 16 KiB of a
-//! client after a HelloRetryRequest. Time: each byte is visited once, up to 256 KiB in each direction.
+//! Memory: one observer has at most 1 KiB with its hashes, and a hello while it arrives in pieces: 4 KiB of a server,
+//! 16 KiB of a client after a HelloRetryRequest. Time: each byte is visited once, up to 256 KiB in each direction.
 
 use evergate_base::Micros;
 use evergate_base::session::{SessionHash, SessionHasher, SessionName};
@@ -396,5 +396,19 @@ impl Clock {
     /// The server's Finished passed, or, in TLS 1.3, may have passed.
     fn on_finished(&mut self) {
         self.timing = Timing { to_finished: self.last.since(self.hello), at_server: self.at_server };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session_offer::PSK_IDENTITIES_MAX;
+
+    #[test]
+    fn observer_has_at_most_a_kibibyte() {
+        let ticket_bytes = 128; // boxed in both directions while one arrives
+        let hashes = PSK_IDENTITIES_MAX * size_of::<SessionHash>();
+        let bytes = size_of::<SessionObserver>() + hashes + 2 * ticket_bytes;
+        assert!((400..=1024).contains(&bytes), "{bytes} bytes");
     }
 }
