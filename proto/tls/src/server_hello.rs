@@ -108,3 +108,32 @@ pub fn read_server_hello(message: &[u8]) -> Option<ServerHello> {
     }
     Some(hello)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(session_id: &[u8], extensions: &[u8]) -> Vec<u8> {
+        let len = session_id.len() as u8;
+        let head = [&[3, 3][..], &[9; 32], &[len], session_id, &[0x13, 1, 0], extensions].concat();
+        [&[2, 0, 0, head.len() as u8], &head[..]].concat()
+    }
+
+    #[test]
+    fn choices_of_the_server_are_read() {
+        let hello =
+            read_server_hello(&message(&[7; 32], &[0, 12, 0, 43, 0, 2, 3, 4, 0, 41, 0, 2, 0, 1])).unwrap();
+        assert_eq!((hello.version, hello.suite, hello.selected_psk), (0x0304, 0x1301, Some(1)));
+        assert_eq!(hello.session_id.as_slice(), [7; 32]);
+        let old = read_server_hello(&message(&[], &[])).unwrap();
+        assert_eq!((old.version, old.selected_psk, old.session_id.as_slice()), (0x0303, None, &[][..]));
+        assert_eq!(read_server_hello(&message(&[7; 33], &[])), None, "longer than any session id");
+    }
+
+    #[test]
+    fn bytes_behind_the_message_are_ignored() {
+        let mut bytes = message(&[], &[]);
+        bytes.extend_from_slice(&[0, 6, 0, 43, 0, 2, 3, 4]);
+        assert_eq!(read_server_hello(&bytes).unwrap().version, 0x0303);
+    }
+}

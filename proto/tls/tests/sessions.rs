@@ -263,6 +263,40 @@ fn observation_does_not_depend_on_the_segmentation() {
     }
 }
 
+/// The conversation with handshake messages in clear cut into records of `size` bytes.
+fn fragmented(conversation: &[(Side, Vec<u8>)], size: usize) -> Conversation {
+    let mut has_changed = [false; 2];
+    let fragment = |(side, bytes): &(Side, Vec<u8>)| {
+        let (mut out, mut rest) = (Vec::new(), &bytes[..]);
+        while let Some((&[kind, a, b, hi, lo], after)) = rest.split_first_chunk() {
+            let (body, next) = after.split_at(usize::from(u16::from_be_bytes([hi, lo])));
+            let changed = &mut has_changed[usize::from(*side == Side::Server)];
+            let size = if kind == 22 && !*changed { size } else { usize::MAX };
+            *changed |= kind == 20;
+            for part in body.chunks(size) {
+                out.extend_from_slice(&[kind, a, b]);
+                out.extend_from_slice(&(part.len() as u16).to_be_bytes());
+                out.extend_from_slice(part);
+            }
+            rest = next;
+        }
+        (*side, out)
+    };
+    conversation.iter().map(fragment).collect()
+}
+
+#[test]
+fn observation_does_not_depend_on_the_records() {
+    for conversation in all() {
+        let whole = observe(&conversation);
+        for size in [1, 3, 4, 5, 50, 1000] {
+            let observed = observe(&fragmented(&conversation, size));
+            assert_eq!((observed.observation, observed.pieces), (whole.observation, whole.pieces), "{size}");
+            assert_eq!(observed.offer, whole.offer);
+        }
+    }
+}
+
 /// Each piece takes a millisecond: hello at 0, the server's answer at 1, and so on.
 #[test]
 fn time_of_the_server_excludes_the_clients() {
