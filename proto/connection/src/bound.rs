@@ -111,7 +111,7 @@ impl Connection {
         let uplink = leg.uplink();
         if let Some(remote) = &mut self.remote {
             let state = idle_state(&leg, place);
-            remote.part_bound(&leg, state, uplink, plain);
+            remote.legs.push_bound(&leg, state, uplink, plain);
         } else {
             io.effects.push(Effect::Retain { leg: leg.id });
         }
@@ -161,7 +161,7 @@ impl Connection {
         let Some(idle) = self.servers.bound.take() else { return };
         let IdleLeg { id: leg, mut records, .. } = *idle;
         if let Some(remote) = &mut self.remote {
-            if remote.unbind(leg, &mut records) {
+            if remote.legs.unbind(&mut remote.log, leg, &mut records) {
                 return; // it is released when the client has its response
             }
             if !remote.closed {
@@ -201,7 +201,7 @@ impl Connection {
     /// With backups: the server had not acknowledged the whole request when its response arrived, so no other node can
     /// continue with the leg.
     pub(crate) fn end_unsettled_bound(&mut self, io: &mut Io<'_>) {
-        if self.remote.as_mut().is_some_and(|remote| std::mem::take(&mut remote.bound_lost)) {
+        if self.remote.as_mut().is_some_and(|remote| std::mem::take(&mut remote.legs.bound_lost)) {
             self.servers.bound = None;
             self.end_orderly(io, "");
         }

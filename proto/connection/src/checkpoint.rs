@@ -1,8 +1,7 @@
-//! Checkpoints: positions from which a restored connection can continue, and the entries that record them.
+//! Checkpoints of a connection: the places that it notes, the acknowledgements that queue them, and its entries.
 //!
-//! A client checkpoint may be queued when its server has acknowledged the output made from the bytes before it. A
-//! server checkpoint may be queued when the client has acknowledged whole records. Both name the input that may be
-//! acknowledged.
+//! A place is noted between two records or messages, where a restored connection can receive or parse again
+//! (`client_checkpoints`, `server_checkpoints`). A checkpoint names the input that may be acknowledged.
 
 use crate::Io;
 use crate::client_leg::ClientTls;
@@ -11,174 +10,11 @@ use crate::exchange::{RequestState, ResponseState};
 use crate::replication::{Replication, position};
 use crate::restore::ResumedLeg;
 use crate::routing::encode_body;
+use crate::server_checkpoints::{RecordEnd, ServerPoint};
 use crate::server_leg::ServerLeg;
 use crate::upstream_tls::Uplink;
 use evergate_http::Body;
-use evergate_replication::{
-    ClientCheckpoint, Entry, InputBoundary, Phase, RecordPosition, ServerCheckpoint, Side, Urgency,
-};
-
-/// Candidates kept at most; beyond it the newest replaces the one before.
-const POINTS_MAX: usize = 256;
-
-/// A place in the server's stream from which a restored connection can parse again.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ServerPoint {
-    pub(crate) leg: u32,
-    pub(crate) input: u64,
-    /// Record layer at `input`, where the leg uses TLS.
-    pub(crate) rx: Option<RecordPosition>,
-    pub(crate) plain: u64,
-    pub(crate) exchange: u32,
-    pub(crate) phase: Phase,
-}
-
-/// The end of a record: what the client may acknowledge.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct RecordEnd {
-    pub(crate) output: u64,
-    pub(crate) tx: RecordPosition,
-    pub(crate) plain: u64,
-    /// The client's key generation that is answered up to here.
-    pub(crate) answered_keys: u32,
-    /// The last record of a tunnel's direction. Nothing may follow it, so it counts only with a checkpoint behind it.
-    pub(crate) last: bool,
-}
-
-impl Replication {
-    /// A request may go to another server only while the client still holds all of it.
-    pub(crate) fn may_reroute(&self, exchange: u32) -> bool {
-        self.checkpointed.as_ref().is_none_or(|point| {
-            point.exchange < exchange || (point.exchange == exchange && point.phase == Phase::Head)
-        })
-    }
-
-    pub(crate) fn push_client_point(&mut self, point: ClientCheckpoint) {
-        let newest = self.client_points.back().or(self.checkpointed.as_ref());
-        if newest == Some(&point) {
-            return; // no news
-        }
-        if self.client_points.len() >= POINTS_MAX {
-            self.client_points.pop_back();
-        }
-        self.client_points.push_back(point);
-    }
-
-    /// Queues the newest client checkpoint whose bytes have reached their server.
-    pub(crate) fn checkpoint_client(&mut self) {
-        let (acked_leg, acked) = self.server_acked;
-        let mut best = None;
-        while let Some(point) = self.client_points.front() {
-            let reached = point.leg <= self.legs_done || (point.leg == acked_leg && point.output <= acked);
-            if !reached {
-                break;
-            }
-            best = self.client_points.pop_front();
-        }
-        let Some(mut point) = best else { return };
-        if point.leg <= self.legs_done {
-            (point.leg, point.output) = (0, 0);
-            (point.tx, point.answered_keys, point.leg_ended) = (RecordPosition::default(), 0, false);
-        }
-        if self.checkpointed.as_ref() == Some(&point) {
-            return;
-        }
-        let input = point.input;
-        self.client_input.drop_before(input);
-        if matches!(point.phase, Phase::Head | Phase::Ended) {
-            self.client_input.shrink();
-        }
-        self.checkpointed = Some(point.clone());
-        self.log.push(Entry::Client(point));
-        self.release(Side::Client, input);
-    }
-
-    /// The request goes to another leg: what the old one acknowledged does not count.
-    pub(crate) fn forget_points_of(&mut self, leg: u32) {
-        self.client_points.retain(|point| point.leg != leg);
-    }
-
-    fn push_server_point(&mut self, point: ServerPoint) {
-        if self.server_points.back().or(self.last_point.as_ref()) == Some(&point) {
-            return;
-        }
-        if self.server_points.len() >= POINTS_MAX {
-            self.server_points.pop_back();
-        }
-        self.server_points.push_back(point);
-    }
-
-    fn push_record_end(&mut self, end: RecordEnd) {
-        if self.record_ends.len() >= POINTS_MAX {
-            self.record_ends.pop_back();
-        }
-        self.record_ends.push_back(end);
-    }
-
-    /// Whether the newest place in the server's stream is behind its end.
-    fn has_place_at_end(&self) -> bool {
-        let newest = self.server_points.back().or(self.last_point.as_ref());
-        newest.is_some_and(|point| point.phase == Phase::Ended)
-    }
-
-    /// Queues a server checkpoint when the client has acknowledged further records.
-    fn checkpoint_server(&mut self) {
-        self.checkpoint_server_at(None);
-    }
-
-    /// A position that became known only after the client had acknowledged everything before it. No further record
-    /// makes it count, and the server may wait for this acknowledgement before it sends more.
-    fn checkpoint_server_late(&mut self) {
-        let known = |point: &ServerPoint| point.plain <= self.last_end.plain;
-        if self.server_points.front().is_some_and(known) {
-            self.checkpoint_server_at(Some(self.last_end));
-        }
-    }
-
-    fn checkpoint_server_at(&mut self, mut newest: Option<RecordEnd>) {
-        let reached = |remote: &Replication, end: &RecordEnd| {
-            end.output <= remote.client_acked && (!end.last || remote.has_place_at_end())
-        };
-        while self.record_ends.front().is_some_and(|end| reached(self, end)) {
-            newest = self.record_ends.pop_front();
-        }
-        if newest.is_none() && self.leg_waits(self.last_end.plain) {
-            newest = Some(self.last_end); // a message ended without a further byte
-        }
-        let Some(end) = newest else { return };
-        self.last_end = end;
-        self.flush_run();
-        let mut point = None;
-        while self.server_points.front().is_some_and(|point| point.plain <= end.plain) {
-            point = self.server_points.pop_front();
-        }
-        let base = ServerPoint { leg: 0, input: 0, rx: None, plain: 0, exchange: 0, phase: Phase::Head };
-        let point = point.or_else(|| self.last_point.take()).unwrap_or(base);
-        self.last_point = Some(point.clone());
-        self.server_input.drop_before(point.leg, point.input);
-        self.record_bound(end.plain);
-        self.log.push(Entry::Server(ServerCheckpoint {
-            output: end.output,
-            tx: end.tx,
-            plain: end.plain,
-            leg: point.leg,
-            input: point.input,
-            rx: point.rx.unwrap_or_default(),
-            point_plain: point.plain,
-            exchange: point.exchange,
-            phase: point.phase,
-            answered_keys: end.answered_keys,
-        }));
-        if point.leg != 0 {
-            self.release(Side::Server(point.leg), point.input);
-        }
-        // A backup that knows the end also knows the earliest start of the next response's records.
-        if self.message_end.is_some_and(|plain| plain <= end.plain) && end.tx >= self.response_from {
-            self.message_end = None;
-        }
-        self.free_legs(end.plain);
-    }
-}
+use evergate_replication::{ClientCheckpoint, Entry, InputBoundary, Phase, RecordPosition, Side, Urgency};
 
 impl Connection {
     /// Where the client's stream would be taken up again.
@@ -187,7 +23,7 @@ impl Connection {
             input: self.client.in_pos,
             exchange: self.exchange.request(),
             phase: phase_of_receiving(self.exchange.receiving),
-            owed: remote.owed,
+            owed: remote.replay.owed,
             ..ClientCheckpoint::default()
         };
         let mut uplink = Uplink::default();
@@ -195,7 +31,7 @@ impl Connection {
             point.leg = leg.id;
             point.output = if leg.is_open() { leg.out_pos } else { leg.out_pos + leg.sent.len() as u64 };
             uplink = leg.uplink();
-        } else if let Some((leg, sent, parted)) = remote.parting() {
+        } else if let Some((leg, sent, parted)) = remote.legs.newest() {
             // What is passed over was never sent here: it counts only when the leg does not matter any more.
             point.leg = leg;
             point.output =
@@ -203,17 +39,17 @@ impl Connection {
             uplink = parted;
         }
         (point.tx, point.answered_keys, point.leg_ended) = (uplink.tx, uplink.answered_keys, uplink.ended);
-        match (&self.client.tls, remote.spans.front()) {
+        match (&self.client.tls, remote.client_input.first_span()) {
             (ClientTls::Open(_), Some(span)) => {
                 point.input = span.input;
                 point.rx = span.rx;
-                point.used = remote.used as u32;
+                point.used = remote.client_input.used as u32;
             }
             (ClientTls::Open(records), None) => {
                 point.rx = position(records.rx());
-                point.used = remote.skip_input as u32; // a restored connection that waits for this record
+                point.used = remote.client_input.skip as u32; // a restored connection that waits for this record
             }
-            _ => point.input -= self.client.plain.len() as u64 + remote.unread,
+            _ => point.input -= self.client.plain.len() as u64 + remote.client_input.unread,
         }
         point
     }
@@ -234,7 +70,7 @@ impl Connection {
         let between = within || self.servers.leg.as_ref().is_some_and(|leg| self.is_between_records(leg));
         let point = (!between).then(|| self.client_point(remote));
         if let Some(remote) = &mut self.remote {
-            point.into_iter().for_each(|point| remote.push_client_point(point));
+            point.into_iter().for_each(|point| remote.client_checkpoints.push(point));
             remote.checkpoint_client();
         }
     }
@@ -249,13 +85,7 @@ impl Connection {
     /// Entries come in the order of the acknowledgements.
     pub fn learn_server_acked(&mut self, leg: u32, output: u64) {
         if let Some(remote) = &mut self.remote {
-            let (known, acked) = remote.server_acked;
-            if leg > known {
-                remote.server_acked = (leg, output);
-            } else if leg == known {
-                remote.server_acked.1 = acked.max(output);
-            }
-            remote.has_news = true;
+            remote.acks.note_server(leg, output);
             remote.checkpoint_client();
         }
     }
@@ -270,7 +100,7 @@ impl Connection {
     /// [`Connection::handle_client_acked`] without what follows from it: for a caller whose next call does that.
     pub fn learn_client_acked(&mut self, output: u64) {
         if let Some(remote) = &mut self.remote {
-            remote.note_client_acked(output);
+            remote.acks.note_client(output);
             remote.checkpoint_server();
         }
     }
@@ -281,14 +111,14 @@ impl Connection {
         let continues = self.servers.leg.as_ref().is_some_and(|leg| leg.id == resumed.route.leg);
         let in_clear = continues && !self.listener().protocol.is_tls();
         if let Some(remote) = self.remote.as_mut().filter(|_| in_clear) {
-            remote.loss_notices = Some(remote.client_acked);
+            remote.acks.loss_notices = Some(remote.acks.client);
         }
     }
 
     /// Whether an acknowledgement was recorded that more may follow from: the next call handles it, or
     /// [`Connection::handle_deferred`] without another event.
     pub fn has_deferred(&self) -> bool {
-        self.remote.as_ref().is_some_and(|remote| remote.has_news)
+        self.remote.as_ref().is_some_and(|remote| remote.acks.has_news)
     }
 
     /// Does what follows from what was learned.
@@ -324,7 +154,7 @@ impl Connection {
         if let Some(remote) = &mut self.remote {
             remote.log.handle_acknowledged(index);
             remote.perform_released(io.effects);
-            remote.has_news |= !idle;
+            remote.acks.has_news |= !idle;
         }
     }
 
@@ -363,11 +193,12 @@ impl Connection {
     /// Whether the server's bytes make no record yet and nothing else makes them acknowledged. Output that the client
     /// has yet to acknowledge does so later.
     fn is_held_up(&self, remote: &Replication) -> bool {
-        match remote.is_repeating() {
+        match remote.replay.is_repeating() {
             true => {
-                (remote.replays() || !remote.hold.is_empty()) && remote.client_acked >= self.client.out_pos
+                (remote.replay.replays() || !remote.replay.hold.is_empty())
+                    && remote.acks.client >= self.client.out_pos
             }
-            false => !remote.hold.is_empty(),
+            false => !remote.replay.hold.is_empty(),
         }
     }
 
@@ -389,7 +220,7 @@ impl Connection {
         } else if let Some(remote) = &mut self.remote {
             remote.checkpoint_server_late();
             // The newest one is kept although its response has ended: the client lacks some of it.
-            let of_parted = remote.parting().map(|(leg, ..)| leg);
+            let of_parted = remote.legs.newest().map(|(leg, ..)| leg);
             if let Some(leg) = self.servers.leg.as_ref().map(|leg| leg.id).or(of_parted) {
                 remote.stash(Side::Server(leg), u64::MAX);
             }
@@ -430,7 +261,7 @@ impl Connection {
     /// Whether the backups have yet to acknowledge what lets the input of a leg that was given back be acknowledged:
     /// [`Effect::Acknowledge`](crate::Effect::Acknowledge) names it when they have.
     pub fn is_unsettled(&self, leg: u32) -> bool {
-        self.remote.as_ref().is_some_and(|remote| remote.is_unsettled(leg))
+        self.remote.as_ref().is_some_and(|remote| remote.outputs.is_unsettled(leg))
     }
 
     pub(crate) fn release_acknowledgements(&mut self, io: &mut Io<'_>) {
@@ -462,14 +293,14 @@ impl Connection {
             (self.client.out_pos, self.client.plain_pos, self.client.answered_keys);
         let last = self.exchange.answering == ResponseState::Ended;
         if let Some(remote) = &mut self.remote {
-            remote.push_record_end(RecordEnd { output, tx, plain, answered_keys, last });
+            remote.server_checkpoints.push_record_end(RecordEnd { output, tx, plain, answered_keys, last });
         }
     }
 
     /// Plaintext position after everything generated, framed or not.
     pub(crate) fn generated_plain(&self) -> u64 {
         self.remote.as_ref().map_or(self.client.plain_pos, |remote| {
-            self.client.plain_pos.saturating_sub(remote.skip) + remote.hold.len() as u64
+            self.client.plain_pos.saturating_sub(remote.replay.skip) + remote.replay.hold.len() as u64
         })
     }
 
@@ -479,14 +310,18 @@ impl Connection {
         let begun = |leg: &ServerLeg| leg.answered || self.exchange.answering == ResponseState::Ended;
         let whole = |leg: &ServerLeg| leg.held.is_empty() && leg.is_restartable();
         let Some(leg) = self.servers.leg.as_ref().filter(|leg| begun(leg) && whole(leg)) else { return };
-        if self.remote.as_ref().is_some_and(|remote| !remote.is_repeating() && !remote.hold.is_empty()) {
+        if self
+            .remote
+            .as_ref()
+            .is_some_and(|remote| !remote.replay.is_repeating() && !remote.replay.hold.is_empty())
+        {
             return; // the place before what is held is noted, and a record ends there
         }
         let (exchange, phase) = (self.exchange.number(), phase_of_answering(self.exchange.answering));
         let rx = leg.records.as_ref().map(|records| position(records.rx()));
         let point = ServerPoint { leg: leg.id, input: leg.in_pos, rx, plain, exchange, phase };
         if let Some(remote) = &mut self.remote {
-            remote.push_server_point(point);
+            remote.server_checkpoints.push_point(point);
         }
     }
 
@@ -503,8 +338,8 @@ impl Connection {
         };
         self.note_response_from();
         if let Some(remote) = &mut self.remote {
-            remote.message_end = Some(plain);
-            remote.push_server_point(point);
+            remote.server_checkpoints.message_end = Some(plain);
+            remote.server_checkpoints.push_point(point);
         }
     }
 
@@ -549,75 +384,5 @@ fn phase_of_answering(answering: ResponseState) -> Phase {
         ResponseState::Body(body) => Phase::Body(encode_body(body)),
         ResponseState::Tunnel => Phase::Tunnel,
         ResponseState::Ended => Phase::Ended,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_next_response_waits_until_its_first_record_is_known() {
-        let at = |generation, sequence| RecordPosition { generation, sequence };
-        // The last record of a response was followed by a KeyUpdate, which has no plaintext.
-        let mut remote = Replication::default();
-        (remote.message_end, remote.response_from) = (Some(100), at(1, 0));
-        remote.push_record_end(RecordEnd { output: 120, tx: at(0, 5), plain: 100, ..RecordEnd::default() });
-        remote.push_record_end(RecordEnd { output: 142, tx: at(1, 0), plain: 100, ..RecordEnd::default() });
-        remote.client_acked = 120;
-        remote.checkpoint_server();
-        assert_eq!((remote.log.last(), remote.is_between_messages()), (1, false));
-        remote.client_acked = 142;
-        remote.checkpoint_server();
-        assert_eq!((remote.log.last(), remote.is_between_messages()), (2, true));
-    }
-
-    #[test]
-    fn last_record_of_a_direction_needs_a_checkpoint_behind_it() {
-        let mut remote = Replication::default();
-        remote.push_record_end(RecordEnd { output: 10, plain: 10, ..RecordEnd::default() });
-        remote.push_record_end(RecordEnd { output: 34, plain: 10, last: true, ..RecordEnd::default() });
-        remote.client_acked = 34;
-        remote.checkpoint_server();
-        assert_eq!(remote.last_end.output, 10, "a restored connection repeats the end");
-        let phase = Phase::Ended;
-        remote.push_server_point(ServerPoint { leg: 1, input: 9, rx: None, plain: 10, exchange: 1, phase });
-        remote.checkpoint_server();
-        assert_eq!(remote.last_end.output, 34);
-    }
-
-    /// After a failover, a server whose stash is full is read again only after the client has everything that is known.
-    #[test]
-    fn a_place_that_is_known_late_makes_room_for_the_stash() {
-        let mut remote = Replication::default();
-        remote.client_acked = 10;
-        let stash = |remote: &mut Replication| {
-            remote.stash(Side::Server(1), u64::MAX);
-            let stashed = |entry| match entry {
-                Entry::LegStash { position, bytes, .. } => Some(position + bytes.len() as u64),
-                _ => None,
-            };
-            remote.log.drain().filter_map(stashed).next_back()
-        };
-        remote.server_input.retain(1, 0, &vec![7; 2 << 20], None);
-        assert!(stash(&mut remote).is_some_and(|end| end < 2 << 20));
-        remote.push_record_end(RecordEnd { output: 10, plain: 10, ..RecordEnd::default() });
-        remote.checkpoint_server();
-        let (exchange, phase) = (1, Phase::Body(vec![1]));
-        remote.push_server_point(ServerPoint {
-            leg: 1,
-            input: 1 << 20,
-            rx: None,
-            plain: 10,
-            exchange,
-            phase,
-        });
-        remote.checkpoint_server();
-        assert_eq!(stash(&mut remote), None, "no further record");
-        remote.checkpoint_server_late();
-        assert_eq!(stash(&mut remote), Some(2 << 20));
-        let newest = remote.log.last();
-        remote.checkpoint_server_late();
-        assert_eq!(remote.log.last(), newest, "queued once");
     }
 }

@@ -106,7 +106,7 @@ impl Connection {
     pub fn handle_client_data(&mut self, io: &mut Io<'_>, n: usize) {
         let held = self.client.raw.len();
         if let Some(remote) = &mut self.remote {
-            remote.client_input.append(self.client.in_pos + held as u64, &io.scratch.input[held..n]);
+            remote.client_input.retained.append(self.client.in_pos + held as u64, &io.scratch.input[held..n]);
         }
         self.client.raw.clear();
         let mut input = std::mem::take(&mut io.scratch.input);
@@ -244,8 +244,8 @@ impl Connection {
                 self.client.in_pos += len as u64;
                 let (mut start, end) = (at + range.start, at + range.end);
                 if let Some(remote) = &mut self.remote {
-                    remote.note_record(position, rx, end - start);
-                    start += remote.skip_used(end - start);
+                    remote.client_input.note_record(position, rx, end - start);
+                    start += remote.client_input.skip_used(end - start);
                 }
                 let place = if shared { Place::Input(start) } else { Place::Elsewhere };
                 self.take_plaintext(io, &input[start..end], place);
@@ -373,14 +373,14 @@ impl Connection {
 
     pub(crate) fn consumed_plain(&mut self, bytes: usize) {
         if let Some(remote) = &mut self.remote {
-            remote.consumed(bytes as u64);
+            remote.client_input.consumed(bytes as u64);
         }
     }
 
     /// A client of TLS 1.2 asks for another handshake: a warning, and the connection stays as it is. A restored
     /// connection that repeats records sends none: the warning may be among them, and a client may be left without.
     fn refuse_renegotiation(&mut self, io: &mut Io<'_>) {
-        let repeats = self.remote.as_ref().is_some_and(|remote| remote.is_repeating());
+        let repeats = self.remote.as_ref().is_some_and(|remote| remote.replay.is_repeating());
         if !repeats && !self.end.is_closing() && !self.end.is_sent() {
             self.send_alert(io, alert::NO_RENEGOTIATION);
         }
@@ -390,8 +390,8 @@ impl Connection {
         if generation <= self.client.answered_keys || self.end.is_closing() || self.end.is_sent() {
             return;
         }
-        match self.remote.as_mut().filter(|remote| remote.is_repeating()) {
-            Some(remote) => remote.owed = generation,
+        match self.remote.as_mut().filter(|remote| remote.replay.is_repeating()) {
+            Some(remote) => remote.replay.owed = generation,
             None => self.send_key_update(io, generation),
         }
     }

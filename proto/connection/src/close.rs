@@ -10,7 +10,7 @@ use crate::server_leg::Failure;
 use crate::timers::Timer;
 use crate::{Effect, Io};
 use evergate_http::After;
-use evergate_replication::{Entry, RecordKind};
+use evergate_replication::RecordKind;
 use evergate_tls::{HandshakeError, alert};
 use std::fmt::Display;
 
@@ -164,8 +164,10 @@ impl Connection {
             .is_some_and(|leg| leg.answered && !(leg.interim && self.remote.is_none()));
         let begun = self.exchange.answering != ResponseState::Head || spoken;
         let out_pos = self.client.out_pos;
-        let decided =
-            self.remote.as_ref().is_some_and(|remote| remote.has_begun() || remote.has_sent(out_pos));
+        let decided = self
+            .remote
+            .as_ref()
+            .is_some_and(|remote| remote.replay.has_begun() || remote.acks.has_sent(out_pos));
         if begun || decided || self.end.is_closing() || !self.may_ask() {
             return self.end_abruptly(io, reason);
         }
@@ -209,8 +211,8 @@ impl Connection {
 
     /// Ends our side as the next thing after what is decided already.
     fn end_after_replay(&mut self, io: &mut Io<'_>, description: u8, reason: &'static str) {
-        match self.remote.as_mut().filter(|remote| remote.is_repeating()) {
-            Some(remote) => remote.end_after_replay = Some((description, reason)),
+        match self.remote.as_mut().filter(|remote| remote.replay.is_repeating()) {
+            Some(remote) => remote.replay.end_after_replay = Some((description, reason)),
             None => self.end_with_alert(io, description, reason),
         }
     }
@@ -242,11 +244,11 @@ impl Connection {
 
     /// Whether decided records wait for the bytes that they were made of.
     fn is_repeating(&self) -> bool {
-        self.remote.as_ref().is_some_and(|remote| remote.is_repeating())
+        self.remote.as_ref().is_some_and(|remote| remote.replay.is_repeating())
     }
 
     fn is_stuck(&self) -> bool {
-        self.remote.as_ref().is_some_and(|remote| remote.is_stuck())
+        self.remote.as_ref().is_some_and(|remote| remote.replay.is_stuck())
     }
 
     /// The tunnel's server has ended: the client receives the end, and may still send.
@@ -381,20 +383,14 @@ impl Connection {
     fn forget_plain(&mut self) {
         let plain = std::mem::take(&mut self.client.plain);
         if let Some(remote) = &mut self.remote {
-            remote.consumed(plain.len() as u64);
+            remote.client_input.consumed(plain.len() as u64);
         }
     }
 
     fn replicate_close(&mut self, abort: bool) {
         let plain = self.client.plain_pos;
         if let Some(remote) = self.remote.as_mut().filter(|remote| abort || !remote.closed) {
-            remote.flush_run();
-            remote.closed = true;
-            let close = Entry::Close { plain, abort };
-            match remote.ends_as_planned {
-                true => remote.log.push_deterministic(close),
-                false => remote.log.push(close),
-            };
+            remote.push_close(plain, abort);
         }
     }
 
@@ -542,8 +538,8 @@ impl Connection {
             io.scratch.down.prepend(&std::mem::take(&mut self.client.tickets));
         }
         if let Some(remote) = &mut self.remote {
-            remote.has_news = false;
-            remote.flush_run();
+            remote.acks.has_news = false;
+            remote.flush_runs();
         }
         if !self.end.is_closed() {
             self.checkpoint_server();

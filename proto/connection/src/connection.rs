@@ -319,7 +319,7 @@ impl Connection {
             }
             _ if slow => ReadPlan::Head { layout, held: 0, room: FIRST_READ },
             _ => {
-                let held = self.remote.as_ref().map_or(&[][..], |remote| &remote.hold);
+                let held = self.remote.as_ref().map_or(&[][..], |remote| &remote.replay.hold);
                 let place = Slots::payload(layout, 0).start;
                 scratch.down.memory()[place..place + held.len()].copy_from_slice(held);
                 // Bulk data of a plain tunnel is spliced, and a read into one slot costs less than a scattered one. The

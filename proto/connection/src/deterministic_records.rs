@@ -14,9 +14,10 @@ use crate::Io;
 use crate::client_leg::ClientTls;
 use crate::connection::Connection;
 use crate::exchange::ResponseState;
+use crate::record_replay::RecordReplay;
 use crate::replication::Replication;
 use evergate_http::Body;
-use evergate_replication::{Entry, RecordPosition};
+use evergate_replication::{ConnectionState, Entry, Log, RecordPosition};
 use evergate_tls::PAYLOAD_MAX;
 
 /// So many records from a response's beginning on may leave as planned without being reserved: short responses.
@@ -24,11 +25,42 @@ const FIRST_RECORDS: u64 = 6;
 /// So many are reserved at a time.
 const RESERVED_RECORDS: u64 = 256;
 
-impl Replication {
+/// Which records of a response may leave without an entry.
+#[derive(Debug, Default)]
+pub(crate) struct DeterministicRecords {
+    /// The response under way is planned: its head gives its length.
+    pub(crate) planned: bool,
+    /// Latest position of the records at the response's start.
+    pub(crate) response_from: RecordPosition,
+    /// How far the response's records may leave without an entry.
+    reserved: RecordPosition,
+    /// What is requested: the entry, and how far the records may leave when the backups hold it.
+    reserving: Option<(u64, RecordPosition)>,
+    /// The connection's end that is being written follows from the response before it.
+    pub(crate) ends_as_planned: bool,
+}
+
+impl DeterministicRecords {
+    /// What a restored connection starts from.
+    pub(crate) fn of(state: &ConnectionState) -> DeterministicRecords {
+        let server = &state.server;
+        let reserved = state.reserved.filter(|(exchange, _)| *exchange == server.exchange);
+        DeterministicRecords {
+            response_from: state.response_from.unwrap_or(server.tx),
+            reserved: reserved.unwrap_or_default().1,
+            ..DeterministicRecords::default()
+        }
+    }
+
+    /// Another response may begin with the record at `next`.
+    fn begin_at(&mut self, next: RecordPosition) {
+        (self.response_from, self.reserved, self.reserving) = (next, RecordPosition::default(), None);
+    }
+
     /// Whether a record may leave as planned: one of the first of its response, or one that the backups expect.
-    fn may_be_deterministic(&self, record: RecordPosition) -> bool {
+    fn allow(&self, record: RecordPosition, log: &Log) -> bool {
         let reserved = match self.reserving {
-            Some((entry, until)) if entry <= self.log.acknowledged() => until,
+            Some((entry, until)) if entry <= log.acknowledged() => until,
             _ => self.reserved,
         };
         let first = self.response_from.sequence.saturating_add(FIRST_RECORDS);
@@ -36,9 +68,9 @@ impl Replication {
     }
 
     /// Asks for more records that may leave as planned, well before they are used up.
-    fn reserve(&mut self, exchange: u32, next: RecordPosition) {
+    fn reserve(&mut self, log: &mut Log, exchange: u32, next: RecordPosition) {
         if let Some((entry, until)) = self.reserving {
-            if entry > self.log.acknowledged() {
+            if entry > log.acknowledged() {
                 return;
             }
             (self.reserved, self.reserving) = (until, None);
@@ -50,13 +82,15 @@ impl Replication {
         if left < RESERVED_RECORDS / 2 {
             let sequence = next.sequence.saturating_add(RESERVED_RECORDS);
             let until = RecordPosition { sequence, ..next };
-            self.reserving = Some((self.log.push(Entry::Reserve { exchange, until }), until));
+            self.reserving = Some((log.push(Entry::Reserve { exchange, until }), until));
         }
     }
+}
 
+impl Replication {
     /// Whether what is to be sent waits until it makes a record that was decided, or may have been sent as planned.
     pub(crate) fn holds_back(&self) -> bool {
-        self.replays() || (self.resumed && self.planned)
+        self.replay.replays() || (self.replay.resumed && self.deterministic.planned)
     }
 }
 
@@ -66,9 +100,10 @@ impl Connection {
         let sealed = matches!(self.client.tls, ClientTls::Open(_));
         let leg = self.servers.leg.as_ref().filter(|leg| !leg.is_tls()).map_or(0, |leg| leg.id);
         if let Some(remote) = &mut self.remote {
-            remote.planned = framed && sealed;
-            remote.resumed &= remote.planned; // what is not planned was sent with entries or not at all
-            let passed_on = remote.planned && !remote.is_repeating();
+            remote.deterministic.planned = framed && sealed;
+            // What is not planned was sent with entries or not at all.
+            remote.replay.resumed &= remote.deterministic.planned;
+            let passed_on = remote.deterministic.planned && !remote.replay.is_repeating();
             remote.server_input.pass_on(if passed_on { leg } else { 0 });
         }
     }
@@ -78,8 +113,8 @@ impl Connection {
         let sealed = matches!(self.client.tls, ClientTls::Open(_));
         let within = matches!(self.exchange.answering, ResponseState::Body(Body::Length { .. }));
         if let Some(remote) = &mut self.remote {
-            remote.planned = sealed && within;
-            remote.resumed = sealed && (within || self.exchange.answering == ResponseState::Head);
+            remote.deterministic.planned = sealed && within;
+            remote.replay.resumed = sealed && (within || self.exchange.answering == ResponseState::Head);
         }
     }
 
@@ -90,8 +125,10 @@ impl Connection {
     }
 
     fn may_plan(&self) -> bool {
-        let Some(remote) = self.remote.as_ref().filter(|remote| remote.planned) else { return false };
-        self.next_record().is_some_and(|next| remote.may_be_deterministic(next))
+        let Some(remote) = self.remote.as_ref().filter(|remote| remote.deterministic.planned) else {
+            return false;
+        };
+        self.next_record().is_some_and(|next| remote.deterministic.allow(next, &remote.log))
     }
 
     /// A fast response fills its records: more of them are to leave as planned.
@@ -99,18 +136,17 @@ impl Connection {
         let (request, next) = (self.exchange.number(), self.next_record());
         let continues = self.exchange.body_left() > PAYLOAD_MAX as u64;
         if let (Some(remote), Some(next), true) = (&mut self.remote, next, continues)
-            && remote.planned
-            && !remote.is_repeating()
+            && remote.deterministic.planned
+            && !remote.replay.is_repeating()
         {
-            remote.reserve(request, next);
+            remote.deterministic.reserve(&mut remote.log, request, next);
         }
     }
 
     /// Another response may begin after the records so far.
     pub(crate) fn note_response_from(&mut self) {
         if let (Some(next), Some(remote)) = (self.next_record(), &mut self.remote) {
-            (remote.response_from, remote.reserved, remote.reserving) =
-                (next, RecordPosition::default(), None);
+            remote.deterministic.begin_at(next);
         }
     }
 
@@ -118,21 +154,23 @@ impl Connection {
     /// have, it cannot have sent a later record either.
     pub(crate) fn is_still_resumed(&mut self) -> bool {
         let next = self.next_record();
-        let Some(remote) = self.remote.as_mut().filter(|remote| remote.resumed) else { return false };
-        remote.resumed = next.is_some_and(|next| remote.may_be_deterministic(next));
-        remote.resumed
+        let Some(remote) = self.remote.as_mut().filter(|remote| remote.replay.resumed) else { return false };
+        remote.replay.resumed = next.is_some_and(|next| remote.deterministic.allow(next, &remote.log));
+        remote.replay.resumed
     }
 
     /// Whether so many bytes, the newest of a body, are kept back until more fills their record.
     pub(crate) fn waits_for_more(&self, length: usize) -> bool {
         let continues = self.exchange.body_left() > length as u64;
-        continues && self.may_plan() && self.remote.as_ref().is_some_and(|remote| !remote.is_repeating())
+        continues
+            && self.may_plan()
+            && self.remote.as_ref().is_some_and(|remote| !remote.replay.is_repeating())
     }
 
     /// What was kept back is sent as a record of its own; whether there was something.
     pub(crate) fn send_buffered(&mut self, io: &mut Io<'_>) -> bool {
         let held = match &mut self.remote {
-            Some(remote) if !remote.is_repeating() => std::mem::take(&mut remote.hold),
+            Some(remote) if !remote.replay.is_repeating() => std::mem::take(&mut remote.replay.hold),
             _ => return false,
         };
         if !held.is_empty() {
@@ -143,26 +181,28 @@ impl Connection {
 
     /// A restored connection: the next record as planned, if it is full; whether it was.
     pub(crate) fn repeat_deterministic(&mut self, io: &mut Io<'_>) -> bool {
-        let Some(remote) = self.remote.as_mut().filter(|remote| remote.planned) else { return false };
-        if remote.hold.len() < PAYLOAD_MAX {
+        let Some(remote) = self.remote.as_mut().filter(|remote| remote.deterministic.planned) else {
+            return false;
+        };
+        if remote.replay.hold.len() < PAYLOAD_MAX {
             return false;
         }
-        let record: Vec<u8> = remote.hold.drain(..PAYLOAD_MAX).collect();
+        let record: Vec<u8> = remote.replay.hold.drain(..PAYLOAD_MAX).collect();
         self.repeat(|connection| connection.seal_copy(io, &record)).is_some()
     }
 
     /// A restored connection: what comes before a response (100, 103) was sent with entries or not at all.
     pub(crate) fn send_undecided(&mut self, io: &mut Io<'_>) {
-        if let Some(remote) = self.remote.as_mut().filter(|remote| !remote.planned) {
-            let held = std::mem::take(&mut remote.hold);
+        if let Some(remote) = self.remote.as_mut().filter(|remote| !remote.deterministic.planned) {
+            let held = std::mem::take(&mut remote.replay.hold);
             self.frame_fresh(io, &held);
         }
     }
 
     /// A restored connection, when nothing keeps it from sending any more: what waited for that.
     pub(crate) fn send_waiting(&mut self, io: &mut Io<'_>) {
-        let waits = |remote: &Replication| remote.owed > 0 || remote.end_after_replay.is_some();
-        if self.remote.as_ref().is_some_and(|remote| !remote.is_repeating() && waits(remote)) {
+        let waits = |replay: &RecordReplay| !replay.is_repeating() && replay.has_waiting();
+        if self.remote.as_ref().is_some_and(|remote| waits(&remote.replay)) {
             self.after_replay(io);
         }
     }
@@ -173,16 +213,16 @@ impl Connection {
         let next = self.next_record();
         let closes = self.servers.leg.as_ref().is_some_and(|leg| leg.route.flags.close) && self.may_plan();
         let Some(remote) = &mut self.remote else { return false };
-        let planned = std::mem::take(&mut remote.planned);
-        if !remote.resumed {
-            if !remote.replays() {
-                remote.hold = Vec::new(); // an idle connection holds no buffer
+        let planned = std::mem::take(&mut remote.deterministic.planned);
+        if !remote.replay.resumed {
+            if !remote.replay.replays() {
+                remote.replay.hold = Vec::new(); // an idle connection holds no buffer
             }
             return planned && closes;
         }
-        remote.resumed = false;
-        let held = std::mem::take(&mut remote.hold);
-        let decided = remote.forced.front().is_some_and(|boundary| Some(boundary.first) == next);
+        remote.replay.resumed = false;
+        let held = std::mem::take(&mut remote.replay.hold);
+        let decided = remote.replay.forced.front().is_some_and(|boundary| Some(boundary.first) == next);
         if !held.is_empty() {
             if !planned || decided {
                 self.end_abruptly(io, "response_replay_mismatch"); // the first time it was longer
@@ -191,7 +231,7 @@ impl Connection {
             self.repeat(|connection| connection.seal_copy(io, &held));
         }
         if let Some(remote) = self.remote.as_mut().filter(|_| planned && closes) {
-            (remote.owed, remote.end_after_replay) = (0, None); // its place is the end's
+            (remote.replay.owed, remote.replay.end_after_replay) = (0, None); // its place is the end's
         }
         self.frame_decided(io);
         planned && closes
@@ -200,19 +240,19 @@ impl Connection {
     /// The connection ends after its last response.
     pub(crate) fn end_deterministically(&mut self, io: &mut Io<'_>, planned: bool) {
         if let Some(remote) = &mut self.remote {
-            remote.ends_as_planned = planned;
+            remote.deterministic.ends_as_planned = planned;
         }
         self.end_orderly(io, "");
         if let Some(remote) = &mut self.remote {
-            remote.ends_as_planned = false;
+            remote.deterministic.ends_as_planned = false;
         }
     }
 
     /// The connection ends: nothing is kept back any more.
     pub(crate) fn forget_deterministic(&mut self) {
         if let Some(remote) = &mut self.remote {
-            remote.hold = Vec::new();
-            (remote.planned, remote.resumed) = (false, false);
+            remote.replay.hold = Vec::new();
+            (remote.deterministic.planned, remote.replay.resumed) = (false, false);
         }
     }
 }
@@ -227,18 +267,18 @@ mod tests {
 
     #[test]
     fn deterministic_records_are_bounded_by_what_backups_expect() {
-        let mut remote = Replication::default();
-        remote.response_from = at(1, 10);
-        assert!(remote.may_be_deterministic(at(1, 15)) && !remote.may_be_deterministic(at(1, 16)));
-        remote.reserve(0, at(1, 16));
-        assert!(!remote.may_be_deterministic(at(1, 16)), "not before they know");
-        remote.log.handle_acknowledged(1);
-        assert!(remote.may_be_deterministic(at(1, 271)) && !remote.may_be_deterministic(at(1, 272)));
-        remote.reserve(0, at(1, 100));
-        assert_eq!(remote.log.last(), 1, "there is enough left");
-        remote.reserve(0, at(2, 0));
-        remote.log.handle_acknowledged(2);
-        assert!(remote.may_be_deterministic(at(2, 255)) && !remote.may_be_deterministic(at(2, 256)));
-        assert!(remote.may_be_deterministic(at(1, 50)), "another node continues before the key update");
+        let (mut log, mut records) = (Log::default(), DeterministicRecords::default());
+        records.begin_at(at(1, 10));
+        assert!(records.allow(at(1, 15), &log) && !records.allow(at(1, 16), &log));
+        records.reserve(&mut log, 0, at(1, 16));
+        assert!(!records.allow(at(1, 16), &log), "not before they know");
+        log.handle_acknowledged(1);
+        assert!(records.allow(at(1, 271), &log) && !records.allow(at(1, 272), &log));
+        records.reserve(&mut log, 0, at(1, 100));
+        assert_eq!(log.last(), 1, "there is enough left");
+        records.reserve(&mut log, 0, at(2, 0));
+        log.handle_acknowledged(2);
+        assert!(records.allow(at(2, 255), &log) && !records.allow(at(2, 256), &log));
+        assert!(records.allow(at(1, 50), &log), "another node continues before the key update");
     }
 }

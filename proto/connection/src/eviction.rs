@@ -234,7 +234,7 @@ impl Connection {
     pub fn activity(&self) -> Activity {
         let ends = self.end.is_closing() || self.end.is_closed() || self.client.ended;
         let waits = !self.client.outlet.is_empty() || !self.servers.outlet.is_empty();
-        let repeats = self.remote.as_ref().is_some_and(|remote| remote.is_repeating());
+        let repeats = self.remote.as_ref().is_some_and(|remote| remote.replay.is_repeating());
         if ends || waits || repeats || self.is_active() {
             return Activity::Active;
         }

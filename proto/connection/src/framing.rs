@@ -41,9 +41,9 @@ impl Connection {
     /// Plaintext in order, by copying.
     pub(crate) fn frame(&mut self, io: &mut Io<'_>, mut data: &[u8]) {
         if let Some(remote) = &mut self.remote {
-            if remote.skip > 0 {
-                let skip = remote.skip.min(data.len() as u64) as usize;
-                remote.skip -= skip as u64;
+            if remote.replay.skip > 0 {
+                let skip = remote.replay.skip.min(data.len() as u64) as usize;
+                remote.replay.skip -= skip as u64;
                 data = &data[skip..];
             }
             if remote.holds_back() {
@@ -60,12 +60,12 @@ impl Connection {
             let Some(remote) = self.remote.as_mut().filter(|remote| remote.holds_back()) else {
                 return self.frame_fresh(io, data);
             };
-            let room = RUN_BYTES_MAX.saturating_sub(remote.hold.len());
+            let room = RUN_BYTES_MAX.saturating_sub(remote.replay.hold.len());
             if room == 0 {
                 return self.end_abruptly(io, "replay_too_long"); // no node makes such a run
             }
             let (now, later) = data.split_at(room.min(data.len()));
-            remote.hold.extend_from_slice(now);
+            remote.replay.hold.extend_from_slice(now);
             data = later;
             self.frame_decided(io);
         }
@@ -73,7 +73,7 @@ impl Connection {
 
     pub(crate) fn frame_fresh(&mut self, io: &mut Io<'_>, data: &[u8]) {
         if matches!(self.client.tls, ClientTls::Plain) {
-            let end_at = self.remote.as_ref().and_then(|remote| remote.end_at).unwrap_or(u64::MAX);
+            let end_at = self.remote.as_ref().and_then(|remote| remote.replay.end_at).unwrap_or(u64::MAX);
             let length = (data.len() as u64).min(end_at.saturating_sub(self.client.plain_pos));
             self.client.plain_pos += length;
             self.send_wire(io, &data[..length as usize]);
@@ -162,7 +162,7 @@ impl Connection {
         }
         self.note_record_end();
         let wants_update = matches!(&self.client.tls, ClientTls::Open(records) if records.wants_key_update());
-        if wants_update && !self.remote.as_ref().is_some_and(|remote| remote.is_repeating()) {
+        if wants_update && !self.remote.as_ref().is_some_and(|remote| remote.replay.is_repeating()) {
             self.repeat_if(false, |connection| connection.send_key_update(io, 0));
         }
     }
@@ -172,7 +172,7 @@ impl Connection {
         loop {
             let next = self.next_record();
             let Some(remote) = &mut self.remote else { return };
-            let Some(boundary) = remote.forced.front() else {
+            let Some(boundary) = remote.replay.forced.front() else {
                 match self.is_still_resumed() {
                     true if self.repeat_deterministic(io) => continue,
                     true => return self.send_undecided(io),
@@ -187,40 +187,40 @@ impl Connection {
                 }
             }
             let Some(remote) = &mut self.remote else { return };
-            let Some(boundary) = remote.forced.front() else { return };
+            let Some(boundary) = remote.replay.forced.front() else { return };
             match kind {
                 RecordKind::Data => {
                     let Some((length, _)) = boundary.lengths.first().copied() else {
-                        remote.forced.pop_front();
+                        remote.replay.forced.pop_front();
                         continue;
                     };
                     // With a digest the whole run is checked before any of it leaves.
                     let needed = if boundary.digest == 0 { usize::from(length) } else { length_of(boundary) };
-                    if remote.hold.len() < needed {
+                    if remote.replay.hold.len() < needed {
                         return;
                     }
-                    let chunk: Vec<u8> = remote.hold.drain(..usize::from(length)).collect();
+                    let chunk: Vec<u8> = remote.replay.hold.drain(..usize::from(length)).collect();
                     if self.next_record() != Some(first) || self.repeat_record(io, &chunk).is_none() {
                         return self.end_abruptly(io, "response_replay_mismatch");
                     }
                 }
                 RecordKind::KeyUpdate(answers) => {
-                    remote.forced.pop_front();
+                    remote.replay.forced.pop_front();
                     if self.next_record() != Some(first) {
                         return self.end_abruptly(io, "response_replay_mismatch");
                     }
                     self.repeat(|connection| connection.send_key_update(io, answers));
                 }
                 RecordKind::Alert(description) if !ends(description) => {
-                    remote.forced.pop_front();
+                    remote.replay.forced.pop_front();
                     if self.next_record() != Some(first) {
                         return self.end_abruptly(io, "response_replay_mismatch");
                     }
                     self.repeat(|connection| connection.send_alert(io, description));
                 }
                 RecordKind::Alert(description) => {
-                    remote.forced.clear();
-                    remote.hold.clear();
+                    remote.replay.forced.clear();
+                    remote.replay.hold.clear();
                     return self.repeat_alert(io, description);
                 }
             }
@@ -240,7 +240,7 @@ impl Connection {
     pub(crate) fn repeat_if<R>(&mut self, known: bool, step: impl FnOnce(&mut Connection) -> R) -> R {
         let set = |connection: &mut Connection, known| {
             let remote = connection.remote.as_mut();
-            remote.is_some_and(|remote| std::mem::replace(&mut remote.repeating, known))
+            remote.is_some_and(|remote| std::mem::replace(&mut remote.replay.repeating, known))
         };
         let before = set(self, known);
         let result = step(self);
@@ -259,7 +259,7 @@ impl Connection {
         self.repeat(|connection| connection.send_alert(io, description));
         if half {
             if let Some(remote) = &mut self.remote {
-                remote.skip = 0; // what the client has is all it gets
+                remote.replay.skip = 0; // what the client has is all it gets
             }
             self.note_server_point();
             self.shutdown_client(io);
@@ -282,8 +282,8 @@ impl Connection {
         let before = io.scratch.down.extra().len();
         let tag = self.repeat(|connection| connection.seal_copy(io, chunk))?;
         let remote = self.remote.as_mut()?;
-        remote.digest = mix_digest(remote.digest, tag);
-        let boundary = remote.forced.front_mut()?;
+        remote.replay.digest = mix_digest(remote.replay.digest, tag);
+        let boundary = remote.replay.forced.front_mut()?;
         boundary.first.sequence += 1;
         let (_, count) = boundary.lengths.first_mut()?;
         *count -= 1;
@@ -292,8 +292,8 @@ impl Connection {
         }
         if boundary.lengths.is_empty() {
             let expected = boundary.digest;
-            let computed = std::mem::take(&mut remote.digest);
-            remote.forced.pop_front();
+            let computed = std::mem::take(&mut remote.replay.digest);
+            remote.replay.forced.pop_front();
             if expected != 0 && expected != computed {
                 io.scratch.down.extra().truncate(before);
                 io.scratch.down.clear();
@@ -306,9 +306,9 @@ impl Connection {
     /// All decided output is repeated: waiting output follows.
     pub(crate) fn after_replay(&mut self, io: &mut Io<'_>) {
         let Some(remote) = &mut self.remote else { return };
-        let owed = std::mem::take(&mut remote.owed);
-        let hold = std::mem::take(&mut remote.hold);
-        let end = remote.end_after_replay.take();
+        let owed = std::mem::take(&mut remote.replay.owed);
+        let hold = std::mem::take(&mut remote.replay.hold);
+        let end = remote.replay.end_after_replay.take();
         if owed > self.client.answered_keys && !self.end.is_sent() {
             self.send_key_update(io, owed);
         }

@@ -126,7 +126,7 @@ impl Connection {
             let mut state = Vec::new();
             records.export().encode(&mut state);
             let facts = self.client.info.as_ref().map(|facts| facts.encode()).unwrap_or_default();
-            remote.established(Established { records: state, consumed, sent, facts });
+            remote.push_established(Established { records: state, consumed, sent, facts });
         }
         self.client.tls = ClientTls::Open(Box::new(records));
         self.client.in_pos = consumed;
@@ -200,11 +200,11 @@ impl Replication {
     /// The client's handshake bytes between two positions, from the retained input.
     fn replicate_handshake_input(&mut self, before: u64, after: u64, had_hello: bool) {
         if had_hello && after > before {
-            let bytes = self.client_input.slice(before, after);
+            let bytes = self.client_input.retained.slice(before, after);
             self.log.push(Entry::Input(bytes));
         }
         self.release(Side::Client, after);
-        self.client_input.drop_before(after);
+        self.client_input.retained.drop_before(after);
     }
 
     /// Our answer to the input before. A node that restores the connection makes it again, or ends the connection.

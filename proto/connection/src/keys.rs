@@ -18,8 +18,8 @@ impl Connection {
         let remote = &mut self.remote;
         if let ClientTls::Open(records) = &mut self.client.tls {
             let checkpoints = remote.as_ref().map(|remote| {
-                let rx = remote.checkpointed.as_ref().map(|point| point.rx).unwrap_or_default();
-                Some((remote.last_end.tx, rx))
+                let rx = remote.client_checkpoints.newest().map(|point| point.rx).unwrap_or_default();
+                Some((remote.server_checkpoints.last_end.tx, rx))
             });
             move_base(records, Side::Client, remote.as_deref_mut(), checkpoints);
         }
@@ -33,8 +33,8 @@ impl Connection {
 impl Replication {
     /// Where the records of a server leg stand in the newest checkpoints, ours first, when both name it.
     fn checkpoints_of(&self, leg: u32) -> Option<(RecordPosition, RecordPosition)> {
-        let client = self.checkpointed.as_ref().filter(|point| point.leg == leg)?;
-        let server = self.last_point.as_ref().filter(|point| point.leg == leg)?;
+        let client = self.client_checkpoints.newest().filter(|point| point.leg == leg)?;
+        let server = self.server_checkpoints.newest().filter(|point| point.leg == leg)?;
         Some((client.tx, server.rx?))
     }
 }

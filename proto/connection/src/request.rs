@@ -141,7 +141,7 @@ impl Connection {
         }
         let head_end = self.head_end(head, data);
         if let Some(remote) = &mut self.remote {
-            remote.answered = remote.answered.max(head_end);
+            remote.client_input.answered = remote.client_input.answered.max(head_end);
         }
         // A request that waits for its body continues under the configuration that it began with.
         if self.exchange.receiving == RequestState::Head {
@@ -392,7 +392,7 @@ impl Connection {
             log.pool = Some(pool);
         }
         if let Some(remote) = &mut self.remote {
-            remote.part_early(io.effects);
+            remote.release_legs_early(io.effects);
         }
         self.dial(io);
         self.pass_head(io, head);
@@ -450,7 +450,9 @@ impl Connection {
     /// Input that a decision on this request answers; 0 without backups.
     fn head_end(&self, head: &RequestHead<'_>, data: &[u8]) -> u64 {
         let left = data.len() - head.head_len;
-        self.remote.as_ref().map_or(0, |remote| remote.head_end(head.head_len, self.client.in_pos, left))
+        self.remote
+            .as_ref()
+            .map_or(0, |remote| remote.client_input.head_end(head.head_len, self.client.in_pos, left))
     }
 
     /// Waits for what was looked at of a body before. False when no more of it comes.
@@ -573,7 +575,7 @@ impl Connection {
             let (tls, place) = (leg.export_tls(), snapshot.place(leg.route.pool, leg.route.server));
             let rules = snapshot.marks(&leg.rules);
             let shape = snapshot.listeners[self.listener as usize].shape();
-            leg.route.answered = remote.answered;
+            leg.route.answered = remote.client_input.answered;
             remote.push_route(Route { tls, place, rules, shape, ..leg.route.clone() });
         }
     }

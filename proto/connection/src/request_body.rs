@@ -53,7 +53,7 @@ impl Connection {
             return;
         }
         let set = |connection: &mut Connection, left: usize| {
-            connection.remote.iter_mut().for_each(|remote| remote.unread = left as u64);
+            connection.remote.iter_mut().for_each(|remote| remote.client_input.unread = left as u64);
         };
         set(self, left);
         self.note_client_point();

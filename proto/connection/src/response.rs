@@ -72,7 +72,7 @@ impl Connection {
     /// A body's bytes in the slots, behind `held` ones that were taken before.
     fn take_batch(&mut self, io: &mut Io<'_>, layout: Layout, held: usize, n: usize) {
         if let Some(remote) = &mut self.remote {
-            remote.hold.clear();
+            remote.replay.hold.clear();
         }
         let mut left = n;
         for index in 0..SLOTS {
@@ -313,7 +313,7 @@ impl Connection {
         let taken = self.advance_body(io, range.clone());
         self.count_down(io, taken);
         if let Some(remote) = &mut self.remote {
-            remote.hold.extend_from_slice(io.scratch.down.at(range.start..range.start + taken));
+            remote.replay.hold.extend_from_slice(io.scratch.down.at(range.start..range.start + taken));
         }
         self.passed_down(io, taken, false, false);
     }

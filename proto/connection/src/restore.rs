@@ -124,7 +124,7 @@ impl Connection {
                 if !state.generated.is_empty() || state.closed.is_some() {
                     self.client.tls = ClientTls::Plain; // a client without TLS has been answered in clear
                     if let Some(remote) = &mut self.remote {
-                        remote.end_at = state.closed.map(|(end, _)| end);
+                        remote.replay.end_at = state.closed.map(|(end, _)| end);
                     }
                 }
                 Ok(false)
@@ -347,7 +347,7 @@ impl Connection {
         let input = leg.in_pos + leg.stashed.len() as u64;
         let output = leg.out_pos;
         if let Some(remote) = &mut self.remote {
-            remote.server_acked = (route.leg, output); // what is behind a checkpoint, the server has
+            remote.acks.restore_server(route.leg, output); // what is behind a checkpoint, the server has
         }
         self.continue_log(io, &route, &leg.rules);
         self.servers.leg = Some(Box::new(leg));
@@ -362,8 +362,8 @@ impl Connection {
     fn restore_stash(&mut self, state: &ConnectionState) {
         let Some(remote) = &mut self.remote else { return };
         let stash = &state.client_stash.bytes;
-        remote.skip_input = u64::from(state.client.used);
-        remote.client_input.append(state.client.input, stash);
+        remote.client_input.skip = u64::from(state.client.used);
+        remote.client_input.retained.append(state.client.input, stash);
         match self.client.tls {
             ClientTls::Plain => {
                 self.client.in_pos += stash.len() as u64;

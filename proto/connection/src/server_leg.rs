@@ -476,7 +476,10 @@ impl Connection {
         let repeatable = !leg.written || (whole && (leg.idempotent || free));
         let unseen =
             !leg.answered && self.exchange.answering != ResponseState::Ended && !self.end.is_closing();
-        let safe = self.remote.as_ref().is_none_or(|remote| remote.may_reroute(self.exchange.number()));
+        let safe = self
+            .remote
+            .as_ref()
+            .is_none_or(|remote| remote.client_checkpoints.may_reroute(self.exchange.number()));
         repeatable
             && unseen
             && safe
@@ -503,7 +506,7 @@ impl Connection {
             old.tried.push(old.trying.unwrap_or(u32::MAX));
         }
         if let Some(remote) = &mut self.remote {
-            remote.forget_points_of(old.id);
+            remote.client_checkpoints.forget_leg(old.id);
         }
         let mut route = old.route;
         route.leg = self.servers.next;
@@ -560,7 +563,7 @@ impl Connection {
             io.effects.push(Effect::ResetServer { leg: leg.id });
         }
         match &mut self.remote {
-            Some(remote) => remote.part(&leg, (clean, spent), records, uplink, plain),
+            Some(remote) => remote.legs.push(&leg, (clean, spent), records, uplink, plain),
             None => io.effects.push(Effect::Release { leg: leg.id, clean, spent, records, over: false }),
         }
         io.scratch.spare_leg(leg);
@@ -568,7 +571,7 @@ impl Connection {
 
     /// Whether server bytes must be copied on their way to the client instead of sealed where they lie.
     pub(crate) fn must_copy_down(&self) -> bool {
-        self.remote.as_ref().is_some_and(|remote| remote.has_begun() || remote.end_at.is_some())
+        self.remote.as_ref().is_some_and(|remote| remote.replay.has_begun() || remote.replay.end_at.is_some())
             || !matches!(self.client.tls, ClientTls::Plain | ClientTls::Open(_))
     }
 }

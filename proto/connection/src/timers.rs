@@ -210,7 +210,7 @@ impl Connection {
     fn server_has_up_to(&self, position: impl Fn(&ServerLeg) -> u64) -> bool {
         let (Some(remote), Some(leg)) = (&self.remote, &self.servers.leg) else { return false };
         let position = position(leg);
-        position == 0 || (remote.server_acked.0 == leg.id && remote.server_acked.1 >= position)
+        position == 0 || remote.acks.has_server(leg.id, position)
     }
 
     /// All our output has left, and with backups also arrived: the connection is not needed any more.

@@ -138,7 +138,7 @@ impl Connection {
     /// client has yet to take its bytes may have a full window on its way, as after a failover: its silence is not its
     /// own.
     fn server_waits_for_client(&self) -> bool {
-        let owes = self.remote.as_ref().is_some_and(|remote| remote.client_acked < self.client.out_pos);
+        let owes = self.remote.as_ref().is_some_and(|remote| remote.acks.client < self.client.out_pos);
         owes && self.exchange.answering != ResponseState::Head
     }
 
@@ -163,7 +163,7 @@ impl Connection {
 
     fn acked_by_client(&self, held: Option<(u64, u64)>) -> u64 {
         match &self.remote {
-            Some(remote) => remote.client_acked,
+            Some(remote) => remote.acks.client,
             None => self
                 .client
                 .out_pos
@@ -174,8 +174,7 @@ impl Connection {
     fn acked_by_server(&self, held: Option<(u64, u64)>) -> u64 {
         let Some(leg) = &self.servers.leg else { return 0 };
         match &self.remote {
-            Some(remote) if remote.server_acked.0 == leg.id => remote.server_acked.1,
-            Some(_) => 0,
+            Some(remote) => remote.acks.server(leg.id),
             None => leg
                 .out_pos
                 .saturating_sub(self.servers.outlet.len() as u64 + held.map_or(0, |(_, server)| server)),
