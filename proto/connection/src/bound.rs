@@ -91,7 +91,7 @@ impl Connection {
 
     /// The server whose idle bound leg carries the request.
     pub(crate) fn bound_server(&self) -> Option<u32> {
-        self.servers.leg.as_ref().filter(|leg| leg.carrier != Carrier::Any)?;
+        self.servers.leg.as_ref().filter(|leg| leg.attempt.carrier != Carrier::Any)?;
         self.snapshot.find_place(self.servers.bound.as_ref()?.place).map(|(_, server)| server)
     }
 
@@ -100,7 +100,7 @@ impl Connection {
     pub(crate) fn retain_leg(&mut self, io: &mut Io<'_>) -> bool {
         let sent = self.servers.outlet.is_empty() && io.effects.up.is_empty();
         let Some(leg) =
-            self.servers.leg.as_ref().filter(|leg| sent && leg.is_quiet() && leg.replay.is_none())
+            self.servers.leg.as_ref().filter(|leg| sent && leg.is_quiet() && leg.tls.replay.is_none())
         else {
             return false;
         };
@@ -108,7 +108,7 @@ impl Connection {
         let place = self.snapshot.place(leg.pool, leg.route.server);
         let Some(mut leg) = self.servers.leg.take() else { return false };
         self.pipes.held = (0, 0);
-        let uplink = leg.uplink();
+        let uplink = leg.tls.uplink();
         if let Some(remote) = &mut self.remote {
             let state = idle_state(&leg, place);
             remote.legs.push_bound(&leg, state, uplink, plain);
@@ -116,7 +116,7 @@ impl Connection {
             io.effects.push(Effect::Retain { leg: leg.id });
         }
         let (id, binding) = (leg.id, leg.binding);
-        let records = leg.records.take();
+        let records = leg.tls.layer.take();
         self.servers.bound = Some(Box::new(IdleLeg { id, place, binding, records }));
         io.scratch.spare_leg(leg);
         true
@@ -134,15 +134,15 @@ impl Connection {
 
     /// What was stashed of a restored leg's input, as soon as it may be read.
     pub(crate) fn take_stashed(&mut self, io: &mut Io<'_>) {
-        if self.servers.leg.as_ref().is_none_or(|leg| leg.stashed.is_empty() || !leg.is_open()) {
+        if self.servers.leg.as_ref().is_none_or(|leg| leg.pending.stashed.is_empty() || !leg.is_open()) {
             return;
         }
         let unsent = !self.servers.outlet.is_empty() || !io.effects.up.is_empty() || self.lacks_request();
         let Some(leg) = &mut self.servers.leg else { return };
-        if leg.restored && leg.binding != Binding::Shared && (leg.awaits_head || unsent) {
+        if leg.restored && leg.binding != Binding::Shared && (leg.pending.awaits_head || unsent) {
             return;
         }
-        let stashed = std::mem::take(&mut leg.stashed);
+        let stashed = std::mem::take(&mut leg.pending.stashed);
         match leg.is_tls() {
             true => self.take_leg_stash(io, stashed),
             false => self.take_stash(io, &stashed),
@@ -151,7 +151,8 @@ impl Connection {
 
     /// The worker has the socket of the idle bound leg for the request: its records go along.
     pub(crate) fn use_bound(&mut self) -> Option<Box<Records>> {
-        let is_carrier = |leg: &ServerLeg| leg.carrier != Carrier::Any && !leg.is_open() && !leg.connects;
+        let is_carrier =
+            |leg: &ServerLeg| leg.attempt.carrier != Carrier::Any && !leg.is_open() && !leg.attempt.connects;
         self.servers.leg.as_ref().filter(|leg| is_carrier(leg))?;
         self.servers.bound.take()?.records
     }
@@ -184,7 +185,7 @@ impl Connection {
         let challenged = self.servers.bound.as_ref().is_some_and(|idle| idle.binding == Binding::Challenged);
         self.release_bound(io);
         let carrier = match &mut self.servers.leg {
-            Some(leg) if !leg.is_open() => std::mem::take(&mut leg.carrier),
+            Some(leg) if !leg.is_open() => std::mem::take(&mut leg.attempt.carrier),
             _ => Carrier::Any,
         };
         match carrier {
@@ -245,7 +246,7 @@ impl Connection {
 /// What backups hold of a leg that idles from now on.
 fn idle_state(leg: &ServerLeg, place: u64) -> BoundLeg {
     let (input, output) = (leg.in_pos, leg.out_pos);
-    let tls = leg.records.as_ref().map(|records| {
+    let tls = leg.tls.layer.as_ref().map(|records| {
         let mut state = Vec::new();
         records.export().encode(&mut state);
         Box::new(LegTls { records: state, consumed: input, sent: output, flight: Vec::new() })

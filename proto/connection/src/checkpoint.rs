@@ -7,12 +7,12 @@ use crate::Io;
 use crate::client_leg::ClientTls;
 use crate::connection::Connection;
 use crate::exchange::{RequestState, ResponseState};
+use crate::leg_records::Uplink;
 use crate::replication::{Replication, position};
 use crate::restore::ResumedLeg;
 use crate::routing::encode_body;
 use crate::server_checkpoints::{RecordEnd, ServerPoint};
 use crate::server_leg::ServerLeg;
-use crate::upstream_tls::Uplink;
 use evergate_http::Body;
 use evergate_replication::{ClientCheckpoint, Entry, InputBoundary, Phase, RecordPosition, Side, Urgency};
 
@@ -29,8 +29,9 @@ impl Connection {
         let mut uplink = Uplink::default();
         if let Some(leg) = &self.servers.leg {
             point.leg = leg.id;
-            point.output = if leg.is_open() { leg.out_pos } else { leg.out_pos + leg.sent.len() as u64 };
-            uplink = leg.uplink();
+            point.output =
+                if leg.is_open() { leg.out_pos } else { leg.out_pos + leg.request.bytes.len() as u64 };
+            uplink = leg.tls.uplink();
         } else if let Some((leg, sent, parted)) = remote.legs.newest() {
             // What is passed over was never sent here: it counts only when the leg does not matter any more.
             point.leg = leg;
@@ -57,7 +58,7 @@ impl Connection {
     /// Whether something that was received has no place in the records of a TLS server's stream yet.
     fn is_between_records(&self, leg: &ServerLeg) -> bool {
         let tls = self.snapshot.pools.get(leg.pool as usize).is_some_and(|pool| pool.tls.is_some());
-        tls && (!leg.is_open() || leg.replay.as_ref().is_some_and(|replay| replay.holds()))
+        tls && (!leg.is_open() || leg.tls.replay.as_ref().is_some_and(|replay| replay.holds()))
     }
 
     /// Notes a place from which a restored connection can receive again.
@@ -182,9 +183,13 @@ impl Connection {
     /// ([`AckGate::is_stalled`](evergate_replication::AckGate::is_stalled)).
     pub fn input_boundaries(&self) -> [InputBoundary; 2] {
         let client = !self.client.raw.is_empty() || !self.client.plain.is_empty();
-        let server = self.servers.leg.as_ref().is_some_and(|leg| !leg.raw.is_empty() || !leg.held.is_empty());
+        let server = self
+            .servers
+            .leg
+            .as_ref()
+            .is_some_and(|leg| !leg.tls.raw.is_empty() || !leg.response.held.is_empty());
         let held = self.remote.as_ref().is_some_and(|remote| self.is_held_up(remote));
-        let replays_up = self.servers.leg.as_ref().is_some_and(|leg| leg.replay.is_some());
+        let replays_up = self.servers.leg.as_ref().is_some_and(|leg| leg.tls.replay.is_some());
         let rest = if self.servers.leg.is_some() { InputBoundary::Open } else { InputBoundary::Whole };
         let or = |partial, rest| if partial { InputBoundary::Partial } else { rest };
         [or(client || replays_up, InputBoundary::Open), or(server || held, rest)]
@@ -307,8 +312,9 @@ impl Connection {
     /// Notes a place from which a restored connection can parse the server's stream again.
     pub(crate) fn note_server_point(&mut self) {
         let plain = self.generated_plain();
-        let begun = |leg: &ServerLeg| leg.answered || self.exchange.answering == ResponseState::Ended;
-        let whole = |leg: &ServerLeg| leg.held.is_empty() && leg.is_restartable();
+        let begun =
+            |leg: &ServerLeg| leg.response.answered || self.exchange.answering == ResponseState::Ended;
+        let whole = |leg: &ServerLeg| leg.response.held.is_empty() && leg.tls.is_restartable();
         let Some(leg) = self.servers.leg.as_ref().filter(|leg| begun(leg) && whole(leg)) else { return };
         if self
             .remote
@@ -318,7 +324,7 @@ impl Connection {
             return; // the place before what is held is noted, and a record ends there
         }
         let (exchange, phase) = (self.exchange.number(), phase_of_answering(self.exchange.answering));
-        let rx = leg.records.as_ref().map(|records| position(records.rx()));
+        let rx = leg.tls.layer.as_ref().map(|records| position(records.rx()));
         let point = ServerPoint { leg: leg.id, input: leg.in_pos, rx, plain, exchange, phase };
         if let Some(remote) = &mut self.remote {
             remote.server_checkpoints.push_point(point);
@@ -363,7 +369,7 @@ impl Connection {
         if let (Some(remote), Some(leg)) = (&mut self.remote, &mut self.servers.leg)
             && leg.is_tls()
         {
-            leg.raw.clear();
+            leg.tls.raw.clear();
             remote.release(Side::Server(leg.id), u64::MAX);
         }
     }

@@ -161,7 +161,7 @@ impl Connection {
             .servers
             .leg
             .as_ref()
-            .is_some_and(|leg| leg.answered && !(leg.interim && self.remote.is_none()));
+            .is_some_and(|leg| leg.response.answered && !(leg.response.interim && self.remote.is_none()));
         let begun = self.exchange.answering != ResponseState::Head || spoken;
         let out_pos = self.client.out_pos;
         let decided = self
@@ -405,7 +405,7 @@ impl Connection {
         self.break_tunnel(io);
         if let Some(leg) = self.servers.leg.as_mut().filter(|_| self.remote.is_some()) {
             // A backup that lacks the abort may seal what it has stashed at the same position. So no end precedes it.
-            leg.abandoned = true;
+            leg.tls.abandoned = true;
             if leg.is_open() {
                 io.effects.push(Effect::ResetServer { leg: leg.id });
             }
@@ -421,7 +421,7 @@ impl Connection {
         let tunnel = self.exchange.receiving == RequestState::Tunnel
             || self.exchange.answering == ResponseState::Tunnel;
         if let Some(leg) = self.servers.leg.as_mut().filter(|leg| tunnel && leg.is_open()) {
-            leg.abandoned = true; // close_notify would make what the server has look whole
+            leg.tls.abandoned = true; // close_notify would make what the server has look whole
             io.effects.push(Effect::ResetServer { leg: leg.id });
         }
     }

@@ -197,8 +197,11 @@ impl Connection {
     /// Bytes of either peer that are buffered: of a request that is not whole or may have to be repeated, of a
     /// response's head, and what backups may still need.
     pub fn buffered_bytes(&self) -> usize {
-        let of_leg =
-            self.servers.leg.as_ref().map_or(0, |leg| leg.sent.len() + leg.held.len() + leg.raw.len());
+        let of_leg = self
+            .servers
+            .leg
+            .as_ref()
+            .map_or(0, |leg| leg.request.bytes.len() + leg.response.held.len() + leg.tls.raw.len());
         let of_remote = self.remote.as_ref().map_or(0, |remote| remote.retained_bytes());
         self.client.plain.len() + self.client.raw.len() + of_leg + of_remote
     }
@@ -256,7 +259,7 @@ impl Connection {
             }
             RequestState::Tunnel => {
                 self.is_handshaking()
-                    || self.servers.leg.as_ref().is_some_and(|leg| leg.is_open() && !leg.in_doubt)
+                    || self.servers.leg.as_ref().is_some_and(|leg| leg.is_open() && !leg.request.in_doubt)
             }
             RequestState::Skip(_) => true,
             RequestState::Ended => self.end.is_closing(),
@@ -286,7 +289,7 @@ impl Connection {
         let Some(leg) = &mut self.servers.leg else { return ReadPlan::Nothing };
         let full =
             self.remote.as_ref().map_or(self.servers.outlet.is_crowded(), |remote| remote.log.is_full());
-        let over = self.exchange.answering == ResponseState::Ended || leg.ended;
+        let over = self.exchange.answering == ResponseState::Ended || leg.response.ended;
         // Behind the end inside TLS a FIN comes, which is to be acknowledged.
         let fin_waits =
             self.remote.is_some() && self.exchange.answering == ResponseState::Ended && leg.is_tls();
@@ -299,8 +302,8 @@ impl Connection {
             return ReadPlan::Nothing;
         }
         if leg.is_tls() && !leg.is_unconnected() {
-            let held = leg.raw.len();
-            scratch.input[..held].copy_from_slice(&leg.raw);
+            let held = leg.tls.raw.len();
+            scratch.input[..held].copy_from_slice(&leg.tls.raw);
             return ReadPlan::Records { held };
         }
         if !leg.is_open() {
@@ -308,9 +311,9 @@ impl Connection {
         }
         match self.exchange.answering {
             ResponseState::Head => {
-                let held = leg.held.len();
+                let held = leg.response.held.len();
                 let place = Slots::payload(layout, 0).start;
-                scratch.down.memory()[place..place + held].copy_from_slice(&leg.held);
+                scratch.down.memory()[place..place + held].copy_from_slice(&leg.response.held);
                 // A head longer than a usual first read still has to grow; the parser refuses it before the slot is
                 // full.
                 let room =

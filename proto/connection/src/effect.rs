@@ -280,7 +280,7 @@ impl Scratch {
 
     /// Puts a new leg into memory that was used before, if there is some.
     pub(crate) fn boxed_leg(&mut self, mut leg: ServerLeg) -> Box<ServerLeg> {
-        leg.sent = self.spare_legs.buffers.pop().unwrap_or_default();
+        leg.request.bytes = self.spare_legs.buffers.pop().unwrap_or_default();
         match self.spare_legs.legs.pop() {
             Some(mut spare) => {
                 *spare = leg;
@@ -292,7 +292,7 @@ impl Scratch {
 
     /// Keeps a leg's memory for the next one.
     pub(crate) fn spare_leg(&mut self, mut leg: Box<ServerLeg>) {
-        self.spare_sent(std::mem::take(&mut leg.sent));
+        self.spare_sent(std::mem::take(&mut leg.request.bytes));
         leg.wipe();
         if self.spare_legs.legs.len() < SPARE_LEGS {
             self.spare_legs.legs.push(leg);

@@ -6,7 +6,7 @@ use crate::client_leg::ClientTls;
 use crate::close::ends;
 use crate::connection::Connection;
 use crate::exchange::ResponseState;
-use crate::upstream_tls::length_of;
+use crate::leg_records::length_of;
 use evergate_replication::{RUN_BYTES_MAX, RecordKind, RecordLayout};
 use evergate_tls::{ContentType, PAYLOAD_MAX, alert};
 use std::ops::Range;

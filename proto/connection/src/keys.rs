@@ -6,6 +6,7 @@
 
 use crate::client_leg::ClientTls;
 use crate::connection::Connection;
+use crate::leg_records::LegRecords;
 use crate::replication::Replication;
 use crate::restore::at;
 use crate::server_leg::ServerLeg;
@@ -23,7 +24,9 @@ impl Connection {
             });
             move_base(records, Side::Client, remote.as_deref_mut(), checkpoints);
         }
-        if let Some(ServerLeg { id, records: Some(records), .. }) = self.servers.leg.as_deref_mut() {
+        if let Some(ServerLeg { id, tls: LegRecords { layer: Some(records), .. }, .. }) =
+            self.servers.leg.as_deref_mut()
+        {
             let checkpoints = remote.as_ref().map(|remote| remote.checkpoints_of(*id));
             move_base(records, Side::Server(*id), remote.as_deref_mut(), checkpoints);
         }

@@ -4,9 +4,9 @@
 
 use crate::Effect;
 use crate::effect::Effects;
+use crate::leg_records::Uplink;
 use crate::peer_acks::PeerAcks;
 use crate::server_leg::ServerLeg;
-use crate::upstream_tls::Uplink;
 use evergate_replication::{BoundLeg, Entry, Log};
 use evergate_tls::Records;
 

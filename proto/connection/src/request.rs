@@ -81,7 +81,7 @@ impl Connection {
     /// request, or under way already on a leg that waits for its head.
     pub(crate) fn head_is_due(&self) -> bool {
         let due = match (&self.servers.leg, self.exchange.order().is_eq()) {
-            (Some(leg), true) => leg.awaits_head,
+            (Some(leg), true) => leg.pending.awaits_head,
             (None, true) => self.may_ask(),
             _ => self.exchange.is_answered(), // answered before a failover: it is only skipped
         };
@@ -383,7 +383,7 @@ impl Connection {
             tls: None,
         };
         let mut leg = ServerLeg::new(route, matched.to_vec(), hint, head.is_idempotent());
-        (leg.binding, leg.carrier) = (binding, carrier);
+        (leg.binding, leg.attempt.carrier) = (binding, carrier);
         let mut leg = io.scratch.boxed_leg(leg);
         self.servers.next += 1;
         self.write_head(io, head, &mut leg);
@@ -429,11 +429,11 @@ impl Connection {
         let same = self.head_end(head, data) == known.answered
             && data.get(..looked_at).is_some_and(|reported| sip_hash(key, reported) == known.hash)
             && evergate_http::canonical_path(head.path, &mut io.scratch.path).is_ok();
-        let Some(mut leg) = self.servers.leg.take().filter(|leg| same && leg.awaits_head) else {
+        let Some(mut leg) = self.servers.leg.take().filter(|leg| same && leg.pending.awaits_head) else {
             self.end_abruptly(io, "request_replay_mismatch");
             return data.len();
         };
-        leg.awaits_head = false;
+        leg.pending.awaits_head = false;
         self.write_head(io, head, &mut leg);
         let open = leg.is_open();
         self.servers.leg = Some(leg);
@@ -500,9 +500,9 @@ impl Connection {
             continued: leg.route.flags.continued,
             close: self.may_be_reframed(head, leg),
         };
-        leg.closes = edits.close;
-        write_request_head(&mut leg.sent, head, &edits);
-        leg.head_bytes = leg.sent.len();
+        leg.request.closes = edits.close;
+        write_request_head(&mut leg.request.bytes, head, &edits);
+        leg.request.head_bytes = leg.request.bytes.len();
     }
 
     /// A raw connection, or a terminated TLS stream, goes to its pool as one tunnel.
@@ -531,7 +531,7 @@ impl Connection {
             tls: None,
         };
         let mut leg = ServerLeg::new(route, Vec::new(), hint, false);
-        leg.reuse = false;
+        leg.attempt.reuse = false;
         self.servers.next = leg.id + 1;
         self.servers.leg = Some(Box::new(leg));
         if let Some(log) = &mut self.exchange.log {
@@ -556,9 +556,9 @@ impl Connection {
         io.effects.push(Effect::Dial {
             leg: leg.id,
             pool: leg.pool,
-            hint: leg.hint,
-            tried: leg.tried.clone(),
-            reuse: leg.reuse,
+            hint: leg.attempt.hint,
+            tried: leg.attempt.tried.clone(),
+            reuse: leg.attempt.reuse,
             bound,
         });
     }
@@ -705,7 +705,7 @@ impl Connection {
             .servers
             .leg
             .as_ref()
-            .filter(|leg| leg.awaits_head && leg.route.exchange == self.exchange.request())?;
+            .filter(|leg| leg.pending.awaits_head && leg.route.exchange == self.exchange.request())?;
         Some(leg.route.clone())
     }
 }

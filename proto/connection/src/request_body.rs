@@ -40,7 +40,7 @@ impl Connection {
     /// How much of so many bytes is taken at once: while records of before are repeated, as much as makes a run whole.
     fn step_up(&self, left: usize) -> usize {
         let streams = matches!(self.exchange.receiving, RequestState::Body(_) | RequestState::Tunnel);
-        let replay = self.servers.leg.as_ref().and_then(|leg| leg.replay.as_ref()).filter(|_| streams);
+        let replay = self.servers.leg.as_ref().and_then(|leg| leg.tls.replay.as_ref()).filter(|_| streams);
         replay.and_then(|replay| replay.lacks()).map_or(left, |lacks| lacks.clamp(1, left))
     }
 
@@ -48,7 +48,7 @@ impl Connection {
     /// input remaining. Without positions inside the run, a client with small segments after losses might wait forever:
     /// the stash of its stream is bounded.
     fn note_run_end(&mut self, left: usize) {
-        let replay = self.servers.leg.as_ref().and_then(|leg| leg.replay.as_ref());
+        let replay = self.servers.leg.as_ref().and_then(|leg| leg.tls.replay.as_ref());
         if self.end.is_closed() || self.remote.is_none() || replay.is_none_or(|replay| replay.holds()) {
             return;
         }
@@ -103,9 +103,9 @@ impl Connection {
     /// How much content and how much framing there was so far.
     fn log_body(&mut self, content: usize, framing: usize) -> (u64, u64) {
         let Some(leg) = &mut self.servers.leg else { return (0, 0) };
-        leg.body_bytes += content as u64;
-        leg.framing_bytes += framing as u64;
-        (leg.body_bytes, leg.framing_bytes)
+        leg.request.body_bytes += content as u64;
+        leg.request.framing_bytes += framing as u64;
+        (leg.request.body_bytes, leg.request.framing_bytes)
     }
 
     fn skip_body(&mut self, io: &mut Io<'_>, data: &[u8], mut body: Body) -> usize {
@@ -148,8 +148,8 @@ impl Connection {
     /// Passes bytes to the server leg: by reference where they lie in the input buffer, sealed on a TLS leg.
     pub(crate) fn send_up(&mut self, io: &mut Io<'_>, data: &[u8], place: Place) {
         let Some(leg) = &mut self.servers.leg else { return };
-        leg.written |= !data.is_empty();
-        leg.retain_sent(data);
+        leg.request.written |= !data.is_empty();
+        leg.request.retain(data);
         if leg.is_tls() {
             return self.seal_up(io, data);
         }

@@ -14,9 +14,6 @@ use evergate_http::{Body, Parsed, ResponseEdits, ResponseHead, parse_response, w
 use evergate_tls::{Layout, PAYLOAD_MAX};
 use std::ops::Range;
 
-/// Interim responses to one request: each gives its server more time, and no state may last for ever.
-const INTERIMS_MAX: u32 = 100;
-
 /// What a response head asks for.
 struct Turn {
     /// Bytes of the head.
@@ -50,7 +47,7 @@ impl Connection {
                 let start = Slots::payload(layout, 0).start;
                 let range = start..start + held + n;
                 if let Some(leg) = &mut self.servers.leg {
-                    leg.held = Vec::new();
+                    leg.response.held = Vec::new();
                 }
                 self.retain_server(io, held, start + held..range.end);
                 if self.must_copy_down() || self.exchange.answering != ResponseState::Head {
@@ -120,8 +117,7 @@ impl Connection {
     /// A whole head gives its server more time. False when it is one too many of those that are not the last.
     fn note_head(&mut self, interim: bool, now: Micros) -> bool {
         let Some(leg) = &mut self.servers.leg else { return true };
-        leg.interims += u32::from(interim);
-        let few = leg.interims <= INTERIMS_MAX;
+        let few = leg.response.note_head(interim);
         if self.natural_timer() == Timer::Response {
             self.arm(Timer::Response, now);
         }
@@ -264,13 +260,13 @@ impl Connection {
     /// A request that is being answered is not repeated: its copy is of no use any more.
     fn forget_request(&mut self, io: &mut Io<'_>, interim: bool) {
         if let Some(leg) = self.servers.leg.as_mut().filter(|_| !interim) {
-            io.scratch.spare_sent(std::mem::take(&mut leg.sent));
+            io.scratch.spare_sent(std::mem::take(&mut leg.request.bytes));
         }
     }
 
     fn begin_response(&mut self, head: &ResponseHead<'_>) {
         let Some(leg) = &mut self.servers.leg else { return };
-        leg.keep_alive = head.keep_alive;
+        leg.response.keep_alive = head.keep_alive;
         let until_close = match head.body() {
             Body::UntilClose => true,
             Body::Chunked(_) => leg.route.flags.http10, // loses its framing
@@ -281,8 +277,8 @@ impl Connection {
         self.exchange.answering =
             if head.is_upgrade { ResponseState::Tunnel } else { ResponseState::Body(head.body()) };
         if head.is_upgrade {
-            leg.keep_alive = false;
-            if self.exchange.receiving == RequestState::Head && !leg.awaits_head {
+            leg.response.keep_alive = false;
+            if self.exchange.receiving == RequestState::Head && !leg.pending.awaits_head {
                 self.exchange.receiving = RequestState::Tunnel;
             }
         }
@@ -296,7 +292,7 @@ impl Connection {
 
     fn hold_head(&mut self, partial: Vec<u8>) {
         if let Some(leg) = &mut self.servers.leg {
-            leg.held = partial;
+            leg.response.held = partial;
         }
     }
 
@@ -350,9 +346,8 @@ impl Connection {
                 leg.in_pos += bytes as u64; // else it counts records
             }
             let interim = self.exchange.answering == ResponseState::Head;
-            leg.interim = interim && (leg.interim || !leg.answered);
-            leg.answered = true;
-            leg.ended |= surplus && self.exchange.answering == ResponseState::Body(Body::Done);
+            leg.response.note_passed_on(interim);
+            leg.response.ended |= surplus && self.exchange.answering == ResponseState::Body(Body::Done);
         }
         match self.exchange.answering {
             ResponseState::Body(Body::Done) => self.end_response(io),
@@ -383,8 +378,8 @@ impl Connection {
     pub(crate) fn take_response(&mut self, io: &mut Io<'_>, data: &[u8]) {
         let mut joined = Vec::new();
         let mut rest = data;
-        if let Some(leg) = self.servers.leg.as_mut().filter(|leg| !leg.held.is_empty()) {
-            joined = std::mem::take(&mut leg.held);
+        if let Some(leg) = self.servers.leg.as_mut().filter(|leg| !leg.response.held.is_empty()) {
+            joined = std::mem::take(&mut leg.response.held);
             joined.extend_from_slice(data);
         }
         if !joined.is_empty() {
@@ -489,9 +484,14 @@ impl Connection {
     /// [`explain_tls_answer`](Self::explain_tls_answer) for a head that ends before it is whole.
     fn explain_held(&mut self) {
         if self.exchange.answering == ResponseState::Head
-            && self.servers.leg.as_ref().is_some_and(|leg| !leg.held.is_empty())
+            && self.servers.leg.as_ref().is_some_and(|leg| !leg.response.held.is_empty())
         {
-            let held = self.servers.leg.as_mut().map(|leg| std::mem::take(&mut leg.held)).unwrap_or_default();
+            let held = self
+                .servers
+                .leg
+                .as_mut()
+                .map(|leg| std::mem::take(&mut leg.response.held))
+                .unwrap_or_default();
             self.explain_tls_answer(&held);
             self.hold_head(held);
         }
@@ -500,7 +500,7 @@ impl Connection {
     /// The server's bytes have no single meaning.
     fn server_refused(&mut self, io: &mut Io<'_>, reason: &'static str) {
         if let Some(leg) = &mut self.servers.leg {
-            leg.ended = true;
+            leg.response.ended = true;
         }
         self.note_server_failure(io);
         self.give_up(io, 502, reason);
@@ -512,7 +512,7 @@ impl Connection {
         if self.end.is_closing() || self.end.is_closed() {
             return;
         }
-        let idle = |leg: &ServerLeg| leg.keep_alive || leg.closes;
+        let idle = |leg: &ServerLeg| leg.response.keep_alive || leg.request.closes;
         let clean = self.servers.leg.as_deref().is_some_and(idle) && self.exchange.is_request_whole();
         let mut unfinished = !self.exchange.is_request_whole();
         if unfinished && self.servers.leg.as_ref().is_some_and(|leg| leg.restored) {
@@ -540,9 +540,9 @@ impl Connection {
             return self.release_leg(io, clean);
         };
         // What was bound by this response alone has no identity yet.
-        let known = leg.keep_alive && leg.route.flags.bound;
+        let known = leg.response.keep_alive && leg.route.flags.bound;
         let needed = known || leg.binding == Binding::Challenged;
-        let stays = clean && !leg.closes && !self.exchange.last_response;
+        let stays = clean && !leg.request.closes && !self.exchange.last_response;
         if !(stays && self.retain_leg(io)) {
             self.exchange.last_response |= needed;
             self.release_leg(io, clean);
@@ -557,8 +557,8 @@ impl Connection {
         self.servers.outlet.clear();
         self.pipes.held.1 = 0;
         if let Some(leg) = &mut self.servers.leg {
-            leg.never_left = unsent;
-            leg.in_doubt = true;
+            leg.request.never_left = unsent;
+            leg.request.in_doubt = true;
             if self.exchange.answering == ResponseState::Ended {
                 match self.tunnel_is_over() && self.server_lacks_only_close_notify() {
                     true => self.end_orderly(io, ""),
@@ -596,16 +596,16 @@ impl Connection {
     /// The server's stream has ended: by FIN, or by close_notify on a TLS leg.
     pub(crate) fn end_of_server(&mut self, io: &mut Io<'_>) {
         let Some(leg) = &mut self.servers.leg else { return };
-        if leg.ended && self.exchange.answering == ResponseState::Ended {
+        if leg.response.ended && self.exchange.answering == ResponseState::Ended {
             return self.pass_over_server();
         }
-        leg.ended = true;
+        leg.response.ended = true;
         self.explain_held();
         let Some(leg) = &mut self.servers.leg else { return };
         match self.exchange.answering {
-            ResponseState::Tunnel if leg.in_doubt => self.end_abruptly(io, "upstream_lost"),
+            ResponseState::Tunnel if leg.request.in_doubt => self.end_abruptly(io, "upstream_lost"),
             ResponseState::Head => {
-                if self.servers.leg.as_ref().is_some_and(|leg| !leg.in_doubt) {
+                if self.servers.leg.as_ref().is_some_and(|leg| !leg.request.in_doubt) {
                     // an orderly end before a whole head: nothing of it can have been sent
                     self.begin_deterministic(false);
                 }
@@ -615,7 +615,7 @@ impl Connection {
                 }
             }
             ResponseState::Body(Body::UntilClose)
-                if self.servers.leg.as_ref().is_some_and(|leg| !leg.in_doubt) =>
+                if self.servers.leg.as_ref().is_some_and(|leg| !leg.request.in_doubt) =>
             {
                 self.exchange.last_response = true;
                 self.replicate_server_end();
@@ -646,11 +646,13 @@ impl Connection {
     /// The leg broke in the middle.
     pub(crate) fn server_broke(&mut self, io: &mut Io<'_>, failure: Failure) {
         if let Some(leg) = &mut self.servers.leg {
-            leg.ended = true;
+            leg.response.ended = true;
         }
         self.explain_held();
         match self.exchange.answering {
-            ResponseState::Head if self.servers.leg.as_ref().is_some_and(|leg| leg.held.is_empty()) => {
+            ResponseState::Head
+                if self.servers.leg.as_ref().is_some_and(|leg| leg.response.held.is_empty()) =>
+            {
                 return self.leg_failed(io, failure);
             }
             ResponseState::Head | ResponseState::Body(_) => self.note_server_failure(io),
@@ -667,7 +669,7 @@ impl Connection {
     /// Whether what came before a head was whole begins none.
     fn is_not_http(&self) -> bool {
         const BEGINS: &[u8] = b"HTTP/1.";
-        let held = self.servers.leg.as_ref().map_or(&[][..], |leg| &leg.held);
+        let held = self.servers.leg.as_ref().map_or(&[][..], |leg| &leg.response.held);
         !held.is_empty() && !held.starts_with(BEGINS) && !BEGINS.starts_with(held)
     }
 

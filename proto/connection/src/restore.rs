@@ -315,14 +315,14 @@ impl Connection {
         leg.decided = true;
         leg.restored = true;
         leg.binding = if route.flags.bound { Binding::Bound } else { Binding::Shared };
-        leg.awaits_head = http && (begins || self.exchange.is_answered());
+        leg.pending.awaits_head = http && (begins || self.exchange.is_answered());
         if begun {
             leg.in_pos = state.server.input;
-            leg.answered = true;
+            leg.response.answered = true;
             // The head is not parsed again: a server that closes a bound leg also shows that by its end.
-            leg.keep_alive = route.flags.bound;
+            leg.response.keep_alive = route.flags.bound;
         }
-        if !leg.awaits_head && state.client.leg == route.leg {
+        if !leg.pending.awaits_head && state.client.leg == route.leg {
             leg.out_pos = state.client.output;
         }
         let pool = self.snapshot.pools.get(route.pool as usize);
@@ -334,9 +334,9 @@ impl Connection {
             _ => return Err(RestoreError::Inconsistent("pool of a route")),
         }
         if let Some(stash) = state.server_stash.get(&route.leg) {
-            leg.stashed = stash.bytes.clone();
+            leg.pending.stashed = stash.bytes.clone();
         }
-        leg.ends_at = state.server_ends.get(&route.leg).copied();
+        leg.pending.ends_at = state.server_ends.get(&route.leg).copied();
         let endless = match self.exchange.answering {
             ResponseState::Body(Body::UntilClose) => true,
             ResponseState::Body(Body::Chunked(_)) => route.flags.http10, // loses its framing
@@ -344,7 +344,7 @@ impl Connection {
         };
         self.exchange.last_response =
             route.flags.close || endless || (http && self.exchange.receiving == RequestState::Ended);
-        let input = leg.in_pos + leg.stashed.len() as u64;
+        let input = leg.in_pos + leg.pending.stashed.len() as u64;
         let output = leg.out_pos;
         if let Some(remote) = &mut self.remote {
             remote.acks.restore_server(route.leg, output); // what is behind a checkpoint, the server has

@@ -77,7 +77,7 @@ impl Connection {
             .servers
             .leg
             .as_ref()
-            .is_some_and(|leg| leg.is_open() && !leg.is_tls() && leg.held.is_empty());
+            .is_some_and(|leg| leg.is_open() && !leg.is_tls() && leg.response.held.is_empty());
         let plain = matches!(self.client.tls, ClientTls::Plain) && self.remote.is_none();
         if !leg_ready || !plain || !self.client.outlet.is_empty() || self.end.is_closing() {
             return 0;
@@ -118,7 +118,7 @@ impl Connection {
         self.client.plain_pos += bytes;
         if let Some(leg) = &mut self.servers.leg {
             leg.in_pos += bytes;
-            leg.answered |= bytes > 0;
+            leg.response.answered |= bytes > 0;
         }
         self.count_down(io, bytes as usize);
         let timer = self.natural_timer();
@@ -151,7 +151,7 @@ impl Connection {
         self.client.in_pos += bytes;
         if let Some(leg) = &mut self.servers.leg {
             leg.out_pos += bytes;
-            leg.written |= bytes > 0;
+            leg.request.written |= bytes > 0;
         }
         if let Some(log) = &mut self.exchange.log {
             log.bytes_in += bytes;

@@ -86,7 +86,9 @@ impl Connection {
             Timer::RequestHead => timeouts.request_head,
             Timer::RequestBody => timeouts.request_body,
             Timer::KeepAlive => timeouts.keep_alive,
-            Timer::Queue => self.servers.leg.as_ref().map_or(Micros(0), |leg| leg.queue_time_left(now)),
+            Timer::Queue => {
+                self.servers.leg.as_ref().map_or(Micros(0), |leg| leg.attempt.queue_time_left(now))
+            }
             Timer::Connect => {
                 pool(&self.servers.leg).map_or(timeouts.handshake, |p| self.snapshot.pools[p].connect)
             }
@@ -143,7 +145,7 @@ impl Connection {
             return Timer::Handshake;
         }
         match (&self.servers.leg, self.exchange.receiving) {
-            (Some(leg), _) if leg.is_queued() => Timer::Queue,
+            (Some(leg), _) if leg.attempt.is_queued() => Timer::Queue,
             (Some(leg), _) if !leg.is_open() => Timer::Connect,
             (Some(_), _)
                 if matches!(self.exchange.answering, ResponseState::Tunnel | ResponseState::Ended) =>
@@ -204,7 +206,7 @@ impl Connection {
 
     /// Known with backups: without them the worker reports no acknowledgements.
     pub(crate) fn server_lacks_only_close_notify(&self) -> bool {
-        self.server_has_up_to(|leg| leg.notify_at.unwrap_or(leg.out_pos))
+        self.server_has_up_to(|leg| leg.tls.notify_at.unwrap_or(leg.out_pos))
     }
 
     fn server_has_up_to(&self, position: impl Fn(&ServerLeg) -> u64) -> bool {

@@ -281,11 +281,15 @@ impl Connection {
     }
 
     fn export_leg(&self, leg: &ServerLeg, newest: &Snapshot, older: bool) -> Result<Leg, &'static str> {
-        let waits = leg.is_unconnected() && leg.is_queued() && !leg.decided;
-        if !(leg.is_open() || waits) || !leg.stashed.is_empty() || leg.awaits_head || leg.restored {
+        let waits = leg.is_unconnected() && leg.attempt.is_queued() && !leg.decided;
+        if !(leg.is_open() || waits)
+            || !leg.pending.stashed.is_empty()
+            || leg.pending.awaits_head
+            || leg.restored
+        {
             return Err("connecting");
         }
-        if leg.records.as_ref().is_some_and(|records| !records.is_between_messages()) {
+        if leg.tls.layer.as_ref().is_some_and(|records| !records.is_between_messages()) {
             return Err("message");
         }
         let mut route = leg.route.clone();
@@ -307,36 +311,36 @@ impl Connection {
         Ok(Leg {
             pool: pool.to_owned(),
             server: server.map(str::to_owned),
-            queued_until: leg.queued_until.map_or(0, |until| until.0),
+            queued_until: leg.attempt.queued_until.map_or(0, |until| until.0),
             route,
-            hint: if older && matches!(leg.hint, ServerHint::Server(_)) {
+            hint: if older && matches!(leg.attempt.hint, ServerHint::Server(_)) {
                 ServerHint::Policy
             } else {
-                leg.hint
+                leg.attempt.hint
             },
-            reuse: leg.reuse,
-            connects: leg.connects,
-            tried: if older { Vec::new() } else { leg.tried.clone() },
-            retries: leg.retries,
-            idempotent: leg.idempotent,
-            sent: leg.sent.clone(),
-            head_bytes: leg.head_bytes,
-            written: leg.written,
-            body_bytes: leg.body_bytes,
-            held: leg.held.clone(),
-            answered: leg.answered,
-            keep_alive: leg.keep_alive,
-            ended: leg.ended,
+            reuse: leg.attempt.reuse,
+            connects: leg.attempt.connects,
+            tried: if older { Vec::new() } else { leg.attempt.tried.clone() },
+            retries: leg.attempt.retries,
+            idempotent: leg.request.idempotent,
+            sent: leg.request.bytes.clone(),
+            head_bytes: leg.request.head_bytes,
+            written: leg.request.written,
+            body_bytes: leg.request.body_bytes,
+            held: leg.response.held.clone(),
+            answered: leg.response.answered,
+            keep_alive: leg.response.keep_alive,
+            ended: leg.response.ended,
             in_pos: leg.in_pos,
             out_pos: leg.out_pos,
-            raw: leg.raw.clone(),
-            records: leg.records.as_ref().map(|records| exported(records)),
-            answered_keys: leg.answered_keys,
-            up_ended: leg.up_ended,
-            never_left: leg.never_left,
-            in_doubt: leg.in_doubt,
+            raw: leg.tls.raw.clone(),
+            records: leg.tls.layer.as_ref().map(|records| exported(records)),
+            answered_keys: leg.tls.answered_keys,
+            up_ended: leg.tls.up_ended,
+            never_left: leg.request.never_left,
+            in_doubt: leg.request.in_doubt,
             binding: leg.binding,
-            carrier: leg.carrier,
+            carrier: leg.attempt.carrier,
         })
     }
 
@@ -378,7 +382,8 @@ impl Connection {
             _ => return Err(UpgradeStateError::Inconsistent("TLS on a listener without it")),
         }
         let leg = upgrade_state.leg.as_ref().map(|leg| import_leg(snapshot, leg)).transpose()?;
-        let resumed = leg.as_ref().map(|leg| UpgradeLeg { leg: leg.id, pool: leg.pool, server: leg.trying });
+        let resumed =
+            leg.as_ref().map(|leg| UpgradeLeg { leg: leg.id, pool: leg.pool, server: leg.attempt.trying });
         connection.servers.leg = leg.map(Box::new);
         let idle = upgrade_state.bound.as_ref().map(|idle| import_idle(snapshot, idle)).transpose()?;
         let (idle, bound) = idle.unzip();
@@ -469,30 +474,30 @@ fn import_leg(snapshot: &Snapshot, upgrade_state: &Leg) -> Result<ServerLeg, Upg
         leg.state = LegState::Open;
         leg.decided = true;
     } else {
-        leg.queued_until = Some(Micros(upgrade_state.queued_until));
+        leg.attempt.queued_until = Some(Micros(upgrade_state.queued_until));
     }
-    leg.reuse = upgrade_state.reuse;
-    leg.connects = upgrade_state.connects;
-    leg.trying = server;
-    leg.tried = upgrade_state.tried.clone();
-    leg.retries = upgrade_state.retries;
-    leg.sent = upgrade_state.sent.clone();
-    leg.head_bytes = upgrade_state.head_bytes;
-    leg.written = upgrade_state.written;
-    leg.body_bytes = upgrade_state.body_bytes;
-    leg.held = upgrade_state.held.clone();
-    leg.answered = upgrade_state.answered;
-    leg.keep_alive = upgrade_state.keep_alive;
-    leg.ended = upgrade_state.ended;
+    leg.attempt.reuse = upgrade_state.reuse;
+    leg.attempt.connects = upgrade_state.connects;
+    leg.attempt.trying = server;
+    leg.attempt.tried = upgrade_state.tried.clone();
+    leg.attempt.retries = upgrade_state.retries;
+    leg.request.bytes = upgrade_state.sent.clone();
+    leg.request.head_bytes = upgrade_state.head_bytes;
+    leg.request.written = upgrade_state.written;
+    leg.request.body_bytes = upgrade_state.body_bytes;
+    leg.response.held = upgrade_state.held.clone();
+    leg.response.answered = upgrade_state.answered;
+    leg.response.keep_alive = upgrade_state.keep_alive;
+    leg.response.ended = upgrade_state.ended;
     leg.in_pos = upgrade_state.in_pos;
     leg.out_pos = upgrade_state.out_pos;
-    leg.raw = upgrade_state.raw.clone();
-    leg.records = upgrade_state.records.as_deref().map(imported).transpose()?;
-    leg.answered_keys = upgrade_state.answered_keys;
-    leg.up_ended = upgrade_state.up_ended;
-    leg.never_left = upgrade_state.never_left;
-    leg.in_doubt = upgrade_state.in_doubt;
-    (leg.binding, leg.carrier) = (upgrade_state.binding, upgrade_state.carrier);
+    leg.tls.raw = upgrade_state.raw.clone();
+    leg.tls.layer = upgrade_state.records.as_deref().map(imported).transpose()?;
+    leg.tls.answered_keys = upgrade_state.answered_keys;
+    leg.tls.up_ended = upgrade_state.up_ended;
+    leg.request.never_left = upgrade_state.never_left;
+    leg.request.in_doubt = upgrade_state.in_doubt;
+    (leg.binding, leg.attempt.carrier) = (upgrade_state.binding, upgrade_state.carrier);
     Ok(leg)
 }
 
