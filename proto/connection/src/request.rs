@@ -4,18 +4,17 @@ use crate::bound::{Binding, Carrier};
 use crate::client_leg::ClientTls;
 use crate::close::PROXY_HEADER;
 use crate::connection::Connection;
-use crate::exchange::{BodyPrefixScan, RequestState, ResponseState};
-use crate::request_log::{class_of, printable_target};
+use crate::exchange::{BodyPrefixScan, RequestState};
+use crate::request_log::class_of;
 use crate::routing::{self, Prefix, RouteDecision};
 use crate::server_leg::ServerLeg;
 use crate::timers::Timer;
 use crate::tls_info::TlsInfo;
-use crate::unacked_input::UNDECIDED_MAX;
 use crate::{Effect, Io, Snapshot};
 use evergate_base::{Micros, is_proxy_header, sip_hash};
 use evergate_http::{
-    After, Body, FOR_RULES_MAX, HOST_BYTES_MAX, Parsed, RequestEdits, RequestFraming, RequestHead, Version,
-    parse_request, write_request_head,
+    FOR_RULES_MAX, HOST_BYTES_MAX, Parsed, RequestEdits, RequestFraming, RequestHead, Version, parse_request,
+    write_request_head,
 };
 use evergate_replication::{NUMBER_MAX, OFFER_BYTES_MAX, Route, RouteFlags};
 use evergate_rules::{Body as RuleBody, Decision, Outcome, Request, RuleId, Terminal, TlsFacts};
@@ -61,20 +60,6 @@ impl Connection {
         };
         io.scratch.slots = Some(slots);
         used
-    }
-
-    /// Log fields of a request that is refused as a whole: bytes received, and its first line where that is well
-    /// formed.
-    pub(crate) fn log_line_of(&mut self, data: &[u8]) {
-        let Some(log) = &mut self.exchange.log else { return };
-        log.bytes_in = data.len() as u64;
-        let line = data.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        let mut words = line.trim_ascii_end().splitn(3, |byte| *byte == b' ');
-        let (Some(method), Some(target)) = (words.next(), words.next()) else { return };
-        if evergate_http::is_method(method) && !target.is_empty() {
-            log.method = String::from_utf8_lossy(method).into_owned();
-            log.target = printable_target(target);
-        }
     }
 
     /// Whether a request may start: the one before is answered. After a restore the response may be further than the
@@ -401,73 +386,13 @@ impl Connection {
     }
 
     /// The head is with the leg: what follows it is the body, or the next request.
-    fn pass_head(&mut self, io: &mut Io<'_>, head: &RequestHead<'_>) {
+    pub(crate) fn pass_head(&mut self, io: &mut Io<'_>, head: &RequestHead<'_>) {
         let body = head.body();
         if head.upgrade || body.is_done() {
             self.end_request(io);
         } else {
             self.exchange.receiving = RequestState::Body(body);
         }
-    }
-
-    /// After a failover the client resends a request whose leg is known. Nothing is decided again, so the request must
-    /// be the same as far as rules looked at it.
-    fn repeat_request(
-        &mut self,
-        io: &mut Io<'_>,
-        head: &RequestHead<'_>,
-        data: &[u8],
-        known: &Route,
-    ) -> usize {
-        let looked_at = head.head_len.saturating_add(known.looked_at as usize);
-        if data.len() < looked_at && self.await_repeated(head, data, looked_at) {
-            return 0;
-        }
-        self.exchange.prefix = None;
-        io.scratch.path.clear();
-        let key = self.snapshot.request_key.0;
-        let same = self.head_end(head, data) == known.answered
-            && data.get(..looked_at).is_some_and(|reported| sip_hash(key, reported) == known.hash)
-            && evergate_http::canonical_path(head.path, &mut io.scratch.path).is_ok();
-        let Some(mut leg) = self.servers.leg.take().filter(|leg| same && leg.pending.awaits_head) else {
-            self.end_abruptly(io, "request_replay_mismatch");
-            return data.len();
-        };
-        leg.pending.awaits_head = false;
-        self.write_head(io, head, &mut leg);
-        let open = leg.is_open();
-        self.servers.leg = Some(leg);
-        self.pass_head(io, head);
-        if matches!(self.exchange.answering, ResponseState::Tunnel | ResponseState::Ended) {
-            self.exchange.receiving = RequestState::Tunnel; // the server's 101 came before the head came again
-        }
-        if open {
-            self.leg_ready(io);
-        }
-        head.head_len
-    }
-
-    /// Input that a decision on this request answers; 0 without backups.
-    fn head_end(&self, head: &RequestHead<'_>, data: &[u8]) -> u64 {
-        let left = data.len() - head.head_len;
-        self.remote
-            .as_ref()
-            .map_or(0, |remote| remote.client_input.head_end(head.head_len, self.client.in_pos, left))
-    }
-
-    /// Waits for what was looked at of a body before. False when no more of it comes.
-    fn await_repeated(&mut self, head: &RequestHead<'_>, data: &[u8], enough: usize) -> bool {
-        let limits = &self.listener().limits;
-        let (mut body, reported) = (head.body(), &data[head.head_len..]);
-        let continues = body.advance(reported, &limits.http).is_ok() && !body.is_done();
-        // The other node may have looked at more than this one would.
-        if !continues || enough > UNDECIDED_MAX {
-            return false;
-        }
-        let at = data.len();
-        self.exchange.receiving = RequestState::Prefix;
-        self.exchange.prefix = Some(Box::new(BodyPrefixScan { body, at, seen: at, enough }));
-        true
     }
 
     /// Whether the server must reject bytes behind the request. The next node forwards what the client resends of a
@@ -481,7 +406,7 @@ impl Connection {
     }
 
     /// Writes the head that the server gets into the leg.
-    fn write_head(&self, io: &mut Io<'_>, head: &RequestHead<'_>, leg: &mut ServerLeg) {
+    pub(crate) fn write_head(&self, io: &mut Io<'_>, head: &RequestHead<'_>, leg: &mut ServerLeg) {
         let snapshot = &self.snapshot;
         let (set, remove) = routing::request_edits(&snapshot.rules, leg.rules.iter().copied());
         let mut address = [0u8; 64];
@@ -618,7 +543,7 @@ impl Connection {
     }
 
     /// Whether the connection has had as many requests, or its key almost as many records, as it may.
-    fn is_spent(&self) -> bool {
+    pub(crate) fn is_spent(&self) -> bool {
         let requests_max = self.listener().limits.requests_max;
         let worn = matches!(&self.client.tls, ClientTls::Open(records) if records.wants_close());
         worn || (requests_max > 0 && self.exchange.request() + 1 >= requests_max)
@@ -636,77 +561,6 @@ impl Connection {
             Some(given) => given,
             None => routing::request_id(self.id.0, self.exchange.request(), own),
         }
-    }
-
-    /// An answer of ours that rules have asked for: what they set in responses is set in it too.
-    fn answer_by_rule(
-        &mut self,
-        io: &mut Io<'_>,
-        head: &RequestHead<'_>,
-        rest: &[u8],
-        (status, reason): (u16, &'static str),
-        field: (&str, &str),
-        matched: &[RuleId],
-    ) -> usize {
-        let snapshot = self.snapshot.clone();
-        let (mut fields, _) = routing::response_edits(&snapshot.rules, matched.iter().copied());
-        fields.retain(|(name, _)| !name.eq_ignore_ascii_case(field.0));
-        fields.extend(Some(field).filter(|(name, _)| !name.is_empty()));
-        self.answer(io, head, rest, status, reason, &fields)
-    }
-
-    /// Answers a request ourselves, with `rest` behind its head. The connection stays open when that is all of its body
-    /// (with backups, when it has no body: another node does not know how much was here).
-    fn answer(
-        &mut self,
-        io: &mut Io<'_>,
-        head: &RequestHead<'_>,
-        rest: &[u8],
-        status: u16,
-        reason: &'static str,
-        extra: &[(&str, &str)],
-    ) -> usize {
-        let body = head.body();
-        let is_last = self.is_last(io, Binding::Shared);
-        let ends = !head.keep_alive || self.is_spent() || is_last || self.exchange.last_response;
-        let whole = body.is_done() || self.remote.is_none() && self.is_whole_in(body, rest);
-        let close = ends || !whole;
-        let mut bytes = Vec::new();
-        let after = match (close, head.version) {
-            (true, _) => After::Close,
-            (false, Version::H11) => After::Stay,
-            (false, Version::H10) => After::StayHttp10,
-        };
-        evergate_http::error_response(&mut bytes, status, reason, after, head.method == "HEAD", extra);
-        self.generate(io, status, reason, &bytes, close);
-        self.pass_answered(io, body, head.head_len)
-    }
-
-    /// Whether a body ends within these bytes.
-    pub(crate) fn is_whole_in(&self, mut body: Body, rest: &[u8]) -> bool {
-        body.advance(rest, &self.listener().limits.http).is_ok() && body.is_done()
-    }
-
-    /// After an answer of ours: forget the request's body, if it has one.
-    fn pass_answered(&mut self, io: &mut Io<'_>, body: Body, head_len: usize) -> usize {
-        if !self.end.is_closing() {
-            match body.is_done() {
-                true => self.exchange.end_request(RequestState::Head),
-                false => self.exchange.receiving = RequestState::Skip(body),
-            }
-            let timer = self.natural_timer();
-            self.arm(timer, io.now);
-        }
-        head_len
-    }
-
-    fn replayed_route(&self) -> Option<Route> {
-        let leg = self
-            .servers
-            .leg
-            .as_ref()
-            .filter(|leg| leg.pending.awaits_head && leg.route.exchange == self.exchange.request())?;
-        Some(leg.route.clone())
     }
 }
 

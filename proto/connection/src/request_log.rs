@@ -10,6 +10,20 @@ use evergate_replication::Route;
 use evergate_rules::RuleId;
 
 impl Connection {
+    /// Log fields of a request that is refused as a whole: bytes received, and its first line where that is well
+    /// formed.
+    pub(crate) fn log_line_of(&mut self, data: &[u8]) {
+        let Some(log) = &mut self.exchange.log else { return };
+        log.bytes_in = data.len() as u64;
+        let line = data.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let mut words = line.trim_ascii_end().splitn(3, |byte| *byte == b' ');
+        let (Some(method), Some(target)) = (words.next(), words.next()) else { return };
+        if evergate_http::is_method(method) && !target.is_empty() {
+            log.method = String::from_utf8_lossy(method).into_owned();
+            log.target = printable_target(target);
+        }
+    }
+
     pub(crate) fn begin_log(&mut self, io: &mut Io<'_>, head: Option<&RequestHead<'_>>) {
         if !io.node.wants_logs() && !self.is_audited() {
             return;

@@ -14,7 +14,9 @@
 //!   over; [`Connection::export`] names the reason.
 
 mod check;
+mod log;
 
+use self::log::Log;
 use crate::bound::{Binding, Carrier, IdleLeg};
 use crate::client_leg::{ClientLeg, ClientTls};
 use crate::close::End;
@@ -25,7 +27,7 @@ use crate::server_leg::{LegState, ServerLeg};
 use crate::server_legs::ServerLegs;
 use crate::timers::{Deadline, Timer};
 use crate::tls_info::TlsInfo;
-use crate::{Outlet, RequestLog, ServerHint, Snapshot};
+use crate::{Outlet, ServerHint, Snapshot};
 use evergate_base::Micros;
 use evergate_http::Body;
 use evergate_replication::{ConnectionId, Route};
@@ -164,30 +166,6 @@ struct Idle {
     records: Option<Vec<u8>>,
 }
 
-/// The access log's line as far as it is known.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct Log {
-    id: String,
-    request: u32,
-    given_id: Option<String>,
-    method: String,
-    host: String,
-    target: String,
-    status: u16,
-    rule: Option<u64>,
-    pool: Option<String>,
-    server: Option<String>,
-    retries: u32,
-    started: u64,
-    first_byte: u64,
-    bytes_in: u64,
-    bytes_out: u64,
-    audit: bool,
-    class: Option<String>,
-    user_agent: Option<String>,
-    referer: Option<String>,
-}
-
 impl Connection {
     /// The connection's state for a process that serves the configuration `newest`. The connection must be dropped
     /// afterwards, without a call. An error names, as a key, why the connection has to stay for now.
@@ -247,7 +225,7 @@ impl Connection {
             deadline: self.deadline.at.0,
             moved: self.deadline.moved,
             status: self.exchange.status.0,
-            log: self.exchange.log.as_ref().map(|log| export_log(log)),
+            log: self.exchange.log.as_ref().map(|log| Log::of(log)),
         };
         match postcard::to_allocvec(&upgrade_state) {
             Ok(bytes) if bytes.len() <= UPGRADE_STATE_BYTES_MAX => Ok(bytes),
@@ -422,7 +400,7 @@ impl Connection {
         self.deadline.began = self.deadline.at - self.span(self.deadline.timer, Micros(0));
         self.exchange.status = (upgrade_state.status, "");
         self.exchange.status_pool = self.servers.leg.as_ref().map(|leg| leg.pool);
-        self.exchange.log = upgrade_state.log.map(|log| Box::new(import_log(&self.snapshot, log)));
+        self.exchange.log = upgrade_state.log.map(|log| Box::new(log.into_line(&self.snapshot)));
         Ok(())
     }
 }
@@ -522,67 +500,6 @@ fn import_idle(
     let records = records.as_deref().map(imported).transpose()?;
     let idle = IdleLeg { id: *id, place: *place, binding: *binding, records };
     Ok((idle, UpgradeLeg { leg: *id, pool, server: Some(server) }))
-}
-
-fn export_log(log: &RequestLog) -> Log {
-    let snapshot = log.snapshot.as_deref();
-    let pool = log.pool.and_then(|pool| snapshot?.pools.get(pool as usize));
-    let server = log.server.and_then(|server| pool?.servers.get(server as usize));
-    Log {
-        id: log.id.clone(),
-        request: log.request,
-        given_id: log.given_id.clone(),
-        method: log.method.clone(),
-        host: log.host.clone(),
-        target: log.target.clone(),
-        status: log.status,
-        rule: log.rule.and_then(|rule| Some(snapshot?.rules.mark(rule))),
-        pool: pool.map(|pool| pool.name.clone()),
-        server: server.map(|server| server.name.clone()),
-        retries: log.retries,
-        started: log.started.0,
-        first_byte: log.first_byte.0,
-        bytes_in: log.bytes_in,
-        bytes_out: log.bytes_out,
-        audit: log.audit,
-        class: log.class.clone(),
-        user_agent: log.user_agent.clone(),
-        referer: log.referer.clone(),
-    }
-}
-
-fn import_log(snapshot: &Arc<Snapshot>, log: Log) -> RequestLog {
-    let pool = log.pool.and_then(|name| snapshot.pools.iter().position(|pool| pool.name == name));
-    let server = log.server.and_then(|name| {
-        let servers = &snapshot.pools.get(pool?)?.servers;
-        servers.iter().position(|server| server.name == name)
-    });
-    RequestLog {
-        id: log.id,
-        request: log.request,
-        given_id: log.given_id,
-        method: log.method,
-        host: log.host,
-        target: log.target,
-        status: log.status,
-        reason: "",
-        detail: String::new(),
-        rule: log.rule.and_then(|mark| snapshot.rules.marked(mark)),
-        snapshot: Some(snapshot.clone()),
-        pool: pool.map(|pool| pool as u32),
-        server: server.map(|server| server as u32),
-        retries: log.retries,
-        started: Micros(log.started),
-        first_byte: Micros(log.first_byte),
-        total: Micros(0),
-        bytes_in: log.bytes_in,
-        bytes_out: log.bytes_out,
-        audit: log.audit,
-        class: log.class,
-        user_agent: log.user_agent,
-        referer: log.referer,
-        continued: false, // connections of clusters travel otherwise
-    }
 }
 
 fn stage_of_receiving(receiving: RequestState) -> Stage {
