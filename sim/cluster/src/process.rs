@@ -2,12 +2,13 @@
 
 use crate::event_queue::Time;
 use crate::model_host::{
-    Machine, ModelChannels, ModelGate, ModelHost, ModelListener, ModelPoll, ModelReports, replication_ip,
+    Machine, ModelChannels, ModelGate, ModelHost, ModelListener, ModelPoll, replication_ip,
 };
 use evergate_base::Wake;
 use evergate_base::net::Event;
 use evergate_base::seed::{Seed, scoped};
 use evergate_membership::{Incarnation, NodeId};
+use evergate_memory_host::MemoryReports;
 use evergate_worker::pools::Generation;
 use evergate_worker::{
     Bounds, Command, Instruction, Interface, Joining, Layout, ListenerSocket, Parts, Report, Settings,
@@ -91,7 +92,7 @@ impl Process {
             channels: ModelChannels::new(machine),
             layout: Arc::new(layout(start)),
             worker: 0,
-            reports: Box::new(ModelReports(sender)),
+            reports: Box::new(MemoryReports(sender)),
         };
         worker.join(joining).expect("a new process has no registrations yet");
         let listener = ListenerSocket { name, socket: ModelListener::new(machine), local: Some(SERVICE) };

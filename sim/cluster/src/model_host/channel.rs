@@ -1,8 +1,7 @@
 //! Replication channels as a worker uses them.
 
 use super::channel_table::{ChannelId, node_at, replication_ip};
-use super::machine::Machine;
-use super::registrations::Object;
+use super::machine::{Machine, Object};
 use evergate_worker::host::{Channel, Channels};
 use std::cell::RefCell;
 use std::io;

@@ -1,10 +1,10 @@
 //! Ends of replication channels of one process. The world carries pieces of bytes between two ends.
 
 use super::frame_tap::FrameTap;
-use super::registrations::Readiness;
 use crate::event_queue::Time;
 use crate::fault::Mutation;
 use evergate_membership::NodeId;
+use evergate_memory_host::Readiness;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -1,7 +1,6 @@
 //! The gate as a worker uses it.
 
-use super::machine::Machine;
-use super::registrations::Object;
+use super::machine::{Machine, Object};
 use super::slot::ModelSlot;
 use crate::event_queue::Time;
 use crate::gate::Slot as GateSlot;

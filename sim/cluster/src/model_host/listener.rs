@@ -1,7 +1,6 @@
 //! The listening socket of a node.
 
-use super::machine::Machine;
-use super::registrations::Object;
+use super::machine::{Machine, Object};
 use super::socket::ModelSocket;
 use evergate_base::net::Keepalive;
 use evergate_worker::host::Listener;

@@ -1,9 +1,7 @@
 //! What all handles of a process share.
 
-use super::channel_table::ChannelTable;
-use super::registrations::{Object, Readiness, Registrations};
+use super::channel_table::{ChannelId, ChannelTable};
 use super::steps::Steps;
-use super::waker::ModelWaker;
 use crate::event_queue::Time;
 use crate::fault::Mutation;
 use crate::host::Clock;
@@ -12,6 +10,7 @@ use crate::random::Random;
 use crate::segment::Flow;
 use crate::tcp::Tcp;
 use evergate_base::net::Event;
+use evergate_memory_host::{MemoryWaker, Readiness, Registrations};
 use evergate_worker::Source;
 use std::collections::BTreeMap;
 use std::io;
@@ -19,15 +18,25 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+/// An open object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Object {
+    Socket(Flow),
+    Listener,
+    ChannelListener,
+    Channel(ChannelId),
+    GateEvents,
+}
+
 /// One machine: see the module's description.
 pub(crate) struct Machine {
     pub(crate) now: Time,
     pub(crate) kernel: Kernel,
-    pub(crate) registrations: Registrations,
+    pub(crate) registrations: Registrations<Object>,
     pub(crate) channels: ChannelTable,
     pub(crate) steps: Steps,
     pub(crate) random: Random,
-    pub(crate) waker: Arc<ModelWaker>,
+    pub(crate) waker: Arc<MemoryWaker>,
     pub(crate) mutation: Mutation,
     /// CPU load of the worker, in parts of a thousand.
     pub(crate) load_per_mille: u64,
@@ -109,53 +118,27 @@ impl Machine {
     /// Events for the worker.
     pub(crate) fn take_events(&mut self) -> Vec<Event> {
         self.note_news();
-        let mut events = Vec::new();
-        if self.waker.is_woken() {
-            events.push(event(Source::Waker.token(), Readiness { input: true, ..Readiness::default() }));
-        }
-        for descriptor in self.registrations.take_ready() {
-            let Some((token, reads)) = self.registrations.of(descriptor) else { continue };
-            let readiness = self.readiness(descriptor).masked(reads);
-            if readiness != Readiness::default() {
-                events.push(event(token, readiness));
-            }
-        }
-        let mut place = 0;
-        while let Some((descriptor, token)) = self.registrations.level(place) {
-            place += 1;
-            let readiness = self.readiness(descriptor);
-            if readiness.input {
-                events.push(event(token, readiness));
-            }
-        }
-        events
+        let woken = self.waker.is_woken().then(|| Readiness::of_input(true).event(Source::Waker.token()));
+        let mut registrations = std::mem::take(&mut self.registrations);
+        let events = registrations.take_events(|object| self.readiness(object));
+        self.registrations = registrations;
+        woken.into_iter().chain(events).collect()
     }
 
     /// Whether there are events.
     pub(crate) fn has_events(&mut self) -> bool {
         self.note_news();
-        let ready = self.registrations.take_ready();
-        for descriptor in ready {
-            let Some((_, reads)) = self.registrations.of(descriptor) else { continue };
-            if self.readiness(descriptor).masked(reads) != Readiness::default() {
-                self.registrations.wake(descriptor);
-            }
-        }
-        let mut place = 0;
-        while let Some((descriptor, _)) = self.registrations.level(place) {
-            place += 1;
-            if self.readiness(descriptor).input {
-                return true;
-            }
-        }
-        self.waker.is_woken() || self.registrations.has_ready()
+        let mut registrations = std::mem::take(&mut self.registrations);
+        let has = registrations.has_events(|object| self.readiness(object));
+        self.registrations = registrations;
+        has || self.waker.is_woken()
     }
 
     fn note_news(&mut self) {
         for (flow, only_input) in std::mem::take(&mut self.kernel.events.sockets) {
             let Some(descriptor) = self.descriptors.get(&flow) else { continue };
             // The kernel reports input under its own name, which a registration without reads lacks.
-            if !only_input || self.registrations.of(*descriptor).is_some_and(|(_, reads)| reads) {
+            if !only_input || self.registrations.reads(*descriptor) == Some(true) {
                 self.registrations.wake(*descriptor);
             }
         }
@@ -164,16 +147,14 @@ impl Machine {
         }
     }
 
-    fn readiness(&mut self, descriptor: i32) -> Readiness {
-        let Some(object) = self.registrations.object(descriptor) else { return Readiness::default() };
-        let input = |input| Readiness { input, ..Readiness::default() };
+    fn readiness(&mut self, object: Object) -> Readiness {
         match object {
-            Object::Listener => input(!self.kernel.unaccepted.is_empty()),
+            Object::Listener => Readiness::of_input(!self.kernel.unaccepted.is_empty()),
             Object::GateEvents => {
                 let events = &self.kernel.events;
-                input(!events.woken.is_empty() || !events.diverted.is_empty())
+                Readiness::of_input(!events.woken.is_empty() || !events.diverted.is_empty())
             }
-            Object::ChannelListener => input(self.channels.has_unaccepted()),
+            Object::ChannelListener => Readiness::of_input(self.channels.has_unaccepted()),
             Object::Channel(id) => self.channels.readiness(id),
             Object::Socket(flow) => self.kernel.sockets.get_mut(&flow).map_or_else(Readiness::default, ready),
         }
@@ -193,17 +174,5 @@ fn ready(socket: &mut Tcp) -> Readiness {
         end: ended,
         hangup: ended && shut_down,
         error: socket.has_error(),
-    }
-}
-
-fn event(token: u64, readiness: Readiness) -> Event {
-    let Readiness { input, output, end, hangup, error } = readiness;
-    let over = hangup || error;
-    Event {
-        token,
-        readable: over || input || end,
-        writable: over || output,
-        ended: over || end,
-        broken: error,
     }
 }

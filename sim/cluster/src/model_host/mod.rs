@@ -14,15 +14,12 @@ mod listener;
 mod machine;
 mod pipe;
 mod poll;
-mod registrations;
-mod reports;
 mod restoring;
 mod slot;
 mod socket;
 mod steps;
 #[cfg(test)]
 mod tests;
-mod waker;
 
 pub(crate) use channel::ModelChannels;
 pub(crate) use channel_table::{ChannelId, Piece, replication_ip};
@@ -30,7 +27,6 @@ pub(crate) use gate::ModelGate;
 pub(crate) use listener::ModelListener;
 pub(crate) use machine::Machine;
 pub(crate) use poll::ModelPoll;
-pub(crate) use reports::ModelReports;
 pub(crate) use steps::StepCounts;
 
 use crate::event_queue::Time;

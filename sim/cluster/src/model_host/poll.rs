@@ -6,44 +6,24 @@ use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 
-/// Registrations of one worker: [`super::registrations::Registrations`] of its machine.
+/// Registrations of one worker: [`evergate_memory_host::Registrations`] of its machine.
 pub(crate) struct ModelPoll(pub(crate) Rc<RefCell<Machine>>);
-
-impl ModelPoll {
-    fn change(&self, descriptor: i32, token: u64, reads: bool) -> io::Result<()> {
-        let registrations = &mut self.0.borrow_mut().registrations;
-        if !registrations.is_registered(descriptor) {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        registrations.register(descriptor, token, true, reads);
-        Ok(())
-    }
-
-    fn insert(&self, descriptor: i32, token: u64, edge: bool) -> io::Result<()> {
-        let registrations = &mut self.0.borrow_mut().registrations;
-        if registrations.is_registered(descriptor) {
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
-        registrations.register(descriptor, token, edge, true);
-        Ok(())
-    }
-}
 
 impl Poll for ModelPoll {
     fn add(&self, descriptor: i32, token: u64) -> io::Result<()> {
-        self.insert(descriptor, token, true)
+        self.0.borrow_mut().registrations.insert(descriptor, token, true)
     }
 
     fn add_input(&self, descriptor: i32, token: u64) -> io::Result<()> {
-        self.insert(descriptor, token, false)
+        self.0.borrow_mut().registrations.insert(descriptor, token, false)
     }
 
     fn add_without_reads(&self, descriptor: i32, token: u64) -> io::Result<()> {
-        self.change(descriptor, token, false)
+        self.0.borrow_mut().registrations.change(descriptor, token, false)
     }
 
     fn report_again(&self, descriptor: i32, token: u64) -> io::Result<()> {
-        self.change(descriptor, token, true)
+        self.0.borrow_mut().registrations.change(descriptor, token, true)
     }
 
     fn remove(&self, descriptor: i32) -> io::Result<()> {

@@ -1,8 +1,8 @@
 //! TCP sockets of the model kernel.
 
 use super::machine::Machine;
+use super::machine::Object;
 use super::params;
-use super::registrations::Object;
 use crate::kernel::Closing;
 use crate::segment::Flow;
 use crate::tcp::Tcp;

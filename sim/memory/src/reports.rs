@@ -5,10 +5,11 @@ use evergate_worker::host::Reports;
 use std::sync::mpsc::Sender;
 
 /// The end of the queue into which the worker puts its reports.
-pub(crate) struct ModelReports(pub(crate) Sender<Report>);
+#[derive(Debug)]
+pub struct MemoryReports(pub Sender<Report>);
 
-impl Reports for ModelReports {
+impl Reports for MemoryReports {
     fn send(&self, report: Report) {
-        let _ = self.0.send(report); // the world takes them after each turn, and not after the process
+        let _ = self.0.send(report); // a test that is over takes no reports
     }
 }

@@ -5,19 +5,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether the wait is to end.
 #[derive(Debug, Default)]
-pub(crate) struct ModelWaker(AtomicBool);
+pub struct MemoryWaker(AtomicBool);
 
-impl ModelWaker {
-    pub(crate) fn is_woken(&self) -> bool {
+impl MemoryWaker {
+    /// Whether the worker was woken since the last [`MemoryWaker::clear`].
+    pub fn is_woken(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn clear(&self) {
+    /// Clears the wake-ups.
+    pub fn clear(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
 }
 
-impl Wake for ModelWaker {
+impl Wake for MemoryWaker {
     fn wake(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
