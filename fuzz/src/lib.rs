@@ -3,7 +3,8 @@
 //! An input is bytes from the fuzzer and means the same on every machine: the certificate is a file, secrets and clocks
 //! are constants. A reproducer therefore replays.
 
+pub mod backup;
 pub mod fixture;
 pub mod input;
 pub mod version;
-pub mod worker;
+pub mod world;

@@ -12,9 +12,10 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use evergate_base::Micros;
 use evergate_fuzz::fixture::{TLS_POOL, handshake_params, server_configs, snapshot};
 use evergate_fuzz::input::{join, put_chunk};
-use evergate_fuzz::worker::{Answer, World};
+use evergate_fuzz::world::{Kind, World};
 use evergate_proxy_protocol::{Endpoints, Extras, SslInfo, encode_v1, encode_v2};
 use evergate_replication::{Entry, LegTls, RecordKind, RecordLayout, RecordPosition};
 use evergate_tls::{ClientHandshake, ContentType, Handshake, Progress, Records};
@@ -43,6 +44,10 @@ const UNTIL_CLOSE: &[u8] = b"HTTP/1.0 304\r\nContent-Length: 7\r\nConnection: cl
 
 /// A script for the connection target: both peers send everything in small steps.
 const SCRIPT: [u8; 12] = [0, 40, 0, 200, 3, 30, 0x40, 200, 0x43, 200, 13, 0];
+
+const REPLICATED: Kind = Kind { replicated: true, splices: false, pooled: false };
+/// Time after which the backup receives input that no response has followed.
+const STALL: Micros = Micros::from_ms(1_100);
 
 fn main() {
     let folder = PathBuf::from(std::env::args().nth(1).expect("usage: make_seeds FOLDER"));
@@ -247,18 +252,23 @@ fn restore_input(flags: u8, client: &[u8], server: &[u8], entries: &[Entry]) -> 
 fn hello_in_upgrade_state(fixture: &Path) -> Vec<u8> {
     let flight = take(&mut client(&client_config(&rustls::version::TLS13, fixture)));
     let (first, second) = flight.split_at(flight.len() / 2);
-    let mut world = World::accept(1, false);
-    world.client.inbox.extend_from_slice(first);
+    let mut world = World::accept(1, Kind::default());
+    world.client.send(first);
     world.pump();
-    upgrade_state_input(&world, second, b"")
+    upgrade_state_input(&mut world, second, b"")
+}
+
+/// Entries that the backup has received.
+fn entries_of(world: &World) -> Vec<Entry> {
+    world.backup.as_ref().expect("the world is replicated").entries.clone()
 }
 
 fn hello_only(fixture: &Path) -> Vec<Entry> {
-    let mut world = World::accept(1, true);
+    let mut world = World::accept(1, REPLICATED);
     let flight = take(&mut client(&client_config(&rustls::version::TLS13, fixture)));
-    world.client.inbox.extend_from_slice(&flight);
+    world.client.send(&flight);
     world.pump();
-    std::mem::take(&mut world.entries)
+    entries_of(&world)
 }
 
 fn connections(put: &impl Fn(&str, &str, &[u8])) {
@@ -284,19 +294,17 @@ fn connections(put: &impl Fn(&str, &str, &[u8])) {
         put("connection", &format!("{name}_replicated"), &input(listener | 0x10));
 
         // A backup's state in the middle of the conversation, and the peers' retransmissions.
-        let mut world = World::accept(u32::from(listener), true);
-        world.client.inbox.extend_from_slice(&requests);
+        let mut world = World::accept(u32::from(listener), REPLICATED);
+        world.client.send(&requests);
         world.pump();
-        if let Some(upstream) = &mut world.upstream {
-            upstream.socket.inbox.extend_from_slice(&responses[..responses.len() / 2]);
+        if let Some(server) = world.server() {
+            server.send(&responses[..responses.len() / 2]);
         }
         world.pump();
-        let acked = world.client.written.len() as u64;
-        world.call(|connection, io| connection.handle_client_acked(io, acked));
-        world.call(evergate_connection::Connection::handle_client_stall);
-        world.call(evergate_connection::Connection::handle_server_stall);
+        world.client.acknowledge(u64::MAX);
+        world.pass(STALL);
         upgrade_state(put, name, listener, &requests, &responses);
-        let entries = std::mem::take(&mut world.entries);
+        let entries = entries_of(&world);
         put("restore", name, &restore_input(listener, &requests, &responses, &entries));
         let mut chunks = Vec::new();
         for entry in &entries {
@@ -310,11 +318,11 @@ fn connections(put: &impl Fn(&str, &str, &[u8])) {
 }
 
 /// An upgrade input: the peers' later bytes, and the upgrade state of the connection.
-fn upgrade_state_input(world: &World, client: &[u8], server: &[u8]) -> Vec<u8> {
+fn upgrade_state_input(world: &mut World, client: &[u8], server: &[u8]) -> Vec<u8> {
     let mut rest = Vec::new();
     put_chunk(client, &mut rest);
     put_chunk(server, &mut rest);
-    put_chunk(&world.connection.export(snapshot()).expect("nothing holds it here"), &mut rest);
+    put_chunk(&world.export(), &mut rest);
     join(&[20, 30], &rest)
 }
 
@@ -326,17 +334,17 @@ fn upgrade_state(
     requests: &[u8],
     responses: &[u8],
 ) {
-    let mut world = World::accept(u32::from(listener), false);
+    let mut world = World::accept(u32::from(listener), Kind::default());
     let (sent, answered) = (requests.len() * 2 / 3, responses.len() / 2);
-    world.server_window = sent / 2;
-    world.client.inbox.extend_from_slice(&requests[..sent]);
+    world.process.host.set_server_window(sent / 2);
+    world.client.send(&requests[..sent]);
     world.pump();
-    world.client.window = answered / 2;
-    if let Some(upstream) = &mut world.upstream {
-        upstream.socket.inbox.extend_from_slice(&responses[..answered]);
+    world.client.set_window(answered / 2);
+    if let Some(server) = world.server() {
+        server.send(&responses[..answered]);
     }
     world.pump();
-    put("upgrade_state", name, &upgrade_state_input(&world, &requests[sent..], &responses[answered..]));
+    put("upgrade_state", name, &upgrade_state_input(&mut world, &requests[sent..], &responses[answered..]));
 }
 
 /// Both ends of a connection to a server with TLS, after its handshake.
@@ -367,10 +375,10 @@ fn behind_tls(put: &impl Fn(&str, &str, &[u8])) {
     answer[layout.header..layout.header + OK.len()].copy_from_slice(OK);
     theirs.seal(ContentType::ApplicationData, &mut answer).expect("the first record");
     packed_behind_tls(put, &ours, &answer);
-    let mut world = World::accept(0, true);
-    world.client.inbox.extend_from_slice(GET);
+    let mut world = World::accept(0, REPLICATED);
+    world.client.send(GET);
     world.pump();
-    let mut entries = std::mem::take(&mut world.entries);
+    let mut entries = entries_of(&world);
     let mut state = Vec::new();
     ours.export().encode(&mut state);
     for entry in &mut entries {
@@ -389,16 +397,19 @@ fn behind_tls(put: &impl Fn(&str, &str, &[u8])) {
 
 /// The upgrade state of a connection whose server leg uses TLS.
 fn packed_behind_tls(put: &impl Fn(&str, &str, &[u8]), ours: &Records, answer: &[u8]) {
-    let mut world = World::accept(0, false);
-    world.next_dial = Answer::Wait;
-    world.client.inbox.extend_from_slice(GET);
+    let mut world = World::accept(0, Kind { pooled: true, ..Kind::default() });
+    world.client.send(GET);
     world.pump();
-    world.open_with(Some(Box::new(Records::import(&ours.export()).expect("it was exported"))));
-    if let Some(upstream) = &mut world.upstream {
-        upstream.socket.inbox.extend_from_slice(&answer[..answer.len() / 2]);
+    world.server().expect("the request was sent").send(OK);
+    world.pump();
+    world.set_idle_records(Records::import(&ours.export()).expect("it was exported"));
+    world.client.send(GET);
+    world.pump();
+    if let Some(server) = world.server() {
+        server.send(&answer[..answer.len() / 2]);
     }
     world.pump();
-    put("upgrade_state", "behind_tls", &upgrade_state_input(&world, GET, &answer[answer.len() / 2..]));
+    put("upgrade_state", "behind_tls", &upgrade_state_input(&mut world, GET, &answer[answer.len() / 2..]));
 }
 
 /// A whole HTTPS conversation, and a backup's state of it.
@@ -406,25 +417,26 @@ fn secure(put: &impl Fn(&str, &str, &[u8])) {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixture");
     for (name, replicated) in [("https", false), ("https_replicated", true)] {
         let mut client = client(&client_config(&rustls::version::TLS13, &fixture));
-        let mut world = World::accept(1, replicated);
+        let mut world = World::accept(1, Kind { replicated, ..Kind::default() });
         client.writer().write_all(GET).expect("there is room");
         let (mut sent, mut given) = (Vec::new(), 0);
         for _ in 0..4 {
             let flight = take(&mut client);
             sent.extend_from_slice(&flight);
-            world.client.inbox.extend_from_slice(&flight);
+            world.client.send(&flight);
             world.pump();
-            if let Some(upstream) = &mut world.upstream {
-                upstream.socket.inbox.extend_from_slice(OK);
+            if let Some(server) = world.server() {
+                server.send(OK);
             }
             world.pump();
-            give(&mut client, &world.client.written[given..]);
-            given = world.client.written.len();
+            let written = world.client.written();
+            give(&mut client, &written[given..]);
+            given = written.len();
         }
         client.send_close_notify();
         let end = take(&mut client);
         if !replicated {
-            put("upgrade_state", "https", &upgrade_state_input(&world, &end, OK));
+            put("upgrade_state", "https", &upgrade_state_input(&mut world, &end, OK));
         }
         sent.extend_from_slice(&end);
         let mut streams = Vec::new();
@@ -436,10 +448,10 @@ fn secure(put: &impl Fn(&str, &str, &[u8])) {
             &join(&[&[1 | if replicated { 0x10 } else { 0 }], &SCRIPT[..]].concat(), &streams),
         );
         if replicated {
-            put("restore", "https", &restore_input(1, b"", OK, &world.entries));
-            let acked = world.client.written.len() as u64;
-            world.call(|connection, io| connection.handle_client_acked(io, acked));
-            put("restore", "https_idle", &restore_input(1, b"", OK, &world.entries));
+            put("restore", "https", &restore_input(1, b"", OK, &entries_of(&world)));
+            world.client.acknowledge(u64::MAX);
+            world.pump();
+            put("restore", "https_idle", &restore_input(1, b"", OK, &entries_of(&world)));
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Recovery of a connection from any entries of another node: it is refused or restored. A restored connection serves
-//! any further bytes of its peers without panic, without a loop, and to its end.
+//! Failover of a worker with a replica of any entries of another node: the connection is refused or continued. A
+//! continued connection serves any further bytes of its peers without panic, without a loop, and to its end.
 
 #![no_main]
 
 use evergate_fuzz::fixture::LISTENERS;
 use evergate_fuzz::input::{chunks, split};
-use evergate_fuzz::worker::World;
+use evergate_fuzz::world::World;
 use evergate_replication::{ConnectionState, Entry};
 use libfuzzer_sys::fuzz_target;
 
@@ -28,7 +28,7 @@ fuzz_target!(|data: &[u8]| {
         // An existing name, so that mutation need not find it letter by letter.
         open.listener = LISTENERS[usize::from(flags & 7) % LISTENERS.len()].to_owned();
     }
-    let Some(mut world) = World::restore(&state) else { return };
+    let Some(mut world) = World::recover(&state, &Default::default()) else { return };
     world.connect();
     world.play_out(&choices.pieces(client), server);
 });

@@ -167,6 +167,17 @@ impl<H: Host> Steps<'_, H> {
         Some(upstream.connecting)
     }
 
+    /// The server connection of a client.
+    pub fn server_of(&self, key: Key) -> Option<Key> {
+        self.0.clients.get(key)?.upstream
+    }
+
+    /// Bytes that wait for a client and for its server.
+    pub fn waiting(&mut self, key: Key) -> Option<(usize, usize)> {
+        let connection = &mut self.0.clients.get_mut(key)?.connection;
+        Some((connection.down().len(), connection.up().len()))
+    }
+
     /// Its pooled server connections.
     pub fn idle(&self) -> Vec<Key> {
         self.0.pool.idle.values().flatten().copied().collect()

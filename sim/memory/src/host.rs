@@ -7,7 +7,7 @@ use crate::machine::{Dials, Machine, Object};
 use crate::peer::Peer;
 use crate::pipe::MemoryPipe;
 use crate::poll::MemoryPoll;
-use crate::process::SOURCE;
+use crate::process::{SOURCE, is_source};
 use crate::restoring::MemoryRestoring;
 use crate::socket::MemorySocket;
 use crate::stream::{Handshake, Stream};
@@ -63,11 +63,14 @@ impl MemoryHost {
         MemoryChannels(self.0.clone())
     }
 
-    /// An established connection between these ends, and its peer.
+    /// An established connection between these ends, and its peer: a server if the local end is [`SOURCE`].
     pub fn socket(&self, local: SocketAddr, remote: SocketAddr) -> (MemorySocket, Peer) {
         let mut machine = self.0.borrow_mut();
         machine.slots.enter(Flow::new(local, remote), 0);
-        let descriptor = machine.open_stream(Stream::new(local, remote, Handshake::Done));
+        let descriptor = {
+            let stream = Stream::new(local, remote, Handshake::Done);
+            machine.open_stream(Stream { dialled: is_source(local.ip()), ..stream })
+        };
         drop(machine);
         (MemorySocket::new(&self.0, descriptor), Peer::new(&self.0, descriptor))
     }

@@ -1,10 +1,11 @@
 //! A host of workers in memory, for tests and fuzz targets.
 //!
 //! A [`Process`] is one worker of `proto/worker` over a [`MemoryHost`]. The test plays everything around it: clients
-//! and servers are [`Peer`]s, the nodes with replicas are the far ends of [`Wire`]s, and the clock stands still until the
-//! test passes time. A socket is two vectors of bytes with a window, and its readiness is reported as by epoll.
+//! and servers are [`Peer`]s, and a backup is at the far end of a [`Wire`]. The clock moves when the test passes time,
+//! and a little with each reading and idle turn. A socket is two vectors of bytes with a window, and its readiness is
+//! reported as by epoll.
 //!
-//! The host checks laws that only a host sees, and records what breaks them ([`MemoryHost::violations`]): no byte follows
+//! The host checks laws that only a host sees, and records each violation ([`MemoryHost::violations`]): no byte follows
 //! the end of a socket, and no input is acknowledged that the worker has not read.
 //!
 //! Not modelled: segments, retransmission, windows that a peer announces, holds of buckets, shortages of descriptors.
@@ -40,7 +41,7 @@ pub use machine::Dials;
 pub use peer::Peer;
 pub use pipe::MemoryPipe;
 pub use poll::MemoryPoll;
-pub use process::{BACKUP, BUCKET, NODE, Options, Process};
+pub use process::{BACKUP, BUCKET, NODE, Options, Process, SOURCE};
 pub use registrations::{Readiness, Registrations};
 pub use reports::MemoryReports;
 pub use restoring::MemoryRestoring;

@@ -27,7 +27,7 @@ pub const BACKUP: NodeId = NodeId(1);
 /// The bucket of all flows.
 pub const BUCKET: Bucket = Bucket(0);
 /// Source address of server connections.
-pub(crate) const SOURCE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 1, 1));
+pub const SOURCE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 1, 1));
 /// Address of the backup for replication channels.
 const BACKUP_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 1));
 /// Most turns of [`Process::run`]: more mean that the worker makes no progress.
@@ -66,6 +66,8 @@ pub struct Process {
     logs: Receiver<RequestLog>,
     /// Number of the worker's ownership periods.
     terms: u32,
+    /// How the last one began.
+    begin: OwnershipStart,
 }
 
 impl Process {
@@ -94,7 +96,17 @@ impl Process {
         let names = generation.snapshot.listeners.iter().map(|listener| listener.name.clone());
         let all = names.zip(sockets).map(|(name, socket)| ListenerSocket { name, socket, local: None });
         worker.steps().listen(all.collect());
-        Process { worker, host, settings, listeners, commands, reports, logs, terms: 0 }
+        Process {
+            worker,
+            host,
+            settings,
+            listeners,
+            commands,
+            reports,
+            logs,
+            terms: 0,
+            begin: OwnershipStart::Empty,
+        }
     }
 
     /// A client of a listener, by its place in the configuration; the worker accepts it in its next turn.
@@ -147,15 +159,19 @@ impl Process {
         self.logs.try_iter().collect()
     }
 
-    /// Makes this node the owner of the bucket, with these backups, in the same ownership period or in a new one.
+    /// Begins an ownership period of the bucket, with these backups.
     pub fn own(&mut self, begin: OwnershipStart, required: MemberSet) {
-        if begin != OwnershipStart::Unchanged {
-            self.terms += 1;
-        }
+        self.terms += 1;
+        self.begin = begin;
+        self.set_backups(required);
+    }
+
+    /// Changes the backups within the ownership period.
+    pub fn set_backups(&mut self, required: MemberSet) {
         let role = Role::Owner {
             term: self.term(),
             data_epoch: DataEpoch(ViewId::NONE),
-            begin,
+            begin: self.begin,
             required,
             syncing: MemberSet::EMPTY,
             freeze_for: None,
@@ -163,7 +179,8 @@ impl Process {
         self.worker.steps().instruct(Instruction::Roles(vec![(BUCKET, role)]));
     }
 
-    /// Continues the connections that the worker holds for another node.
+    /// Begins an ownership period after the failure of another node, and continues the connections of that node whose
+    /// replicas the worker holds.
     pub fn fail_over(&mut self, required: MemberSet) {
         self.own(OwnershipStart::Failover, required);
         let order = FailoverOrder { number: 1, buckets: vec![(BUCKET, self.term())], silent: Micros(0) };

@@ -1,6 +1,7 @@
 //! Sockets in repair mode: the worker cannot use them yet.
 
 use crate::machine::Machine;
+use crate::process::is_source;
 use crate::socket::MemorySocket;
 use crate::stream::{Handshake, Stream};
 use evergate_base::net::Restore;
@@ -20,7 +21,7 @@ impl MemoryRestoring {
     pub(crate) fn new(machine: &Rc<RefCell<Machine>>, from: &Restore) -> MemoryRestoring {
         let origin = (from.send, from.receive);
         let stream = Stream::new(from.facts.local, from.facts.remote, Handshake::Done);
-        let dialled = machine.borrow().slots.is_dialled(from.facts.local);
+        let dialled = is_source(from.facts.local.ip());
         MemoryRestoring {
             machine: machine.clone(),
             stream: RefCell::new(Stream { origin, dialled, ..stream }),

@@ -107,11 +107,6 @@ impl SlotTable {
         }
     }
 
-    /// Whether an address of this machine is the source of server connections: no client has it.
-    pub(crate) fn is_dialled(&self, local: SocketAddr) -> bool {
-        crate::process::is_source(local.ip())
-    }
-
     /// Output of a flow carries its newest ACK.
     pub(crate) fn note_output(&mut self, flow: &Flow) {
         if let Some((_, slot)) = self.newest_mut(flow) {

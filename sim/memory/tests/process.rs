@@ -1,0 +1,160 @@
+//! A worker over the memory host: bytes, windows, dials, replication, and the laws that the host checks.
+
+use evergate_base::net::Transfer;
+use evergate_base::{Micros, Protocol};
+use evergate_connection::{
+    AuditScope, Limits, Listener, Pool, RequestKey, Server, Snapshot, Stickiness, Timeouts,
+};
+use evergate_membership::{MemberSet, OwnershipStart};
+use evergate_memory_host::{
+    BACKUP, Closing, Dials, MemoryHost, Options, Peer, PoolOptions, Process, generation,
+};
+use evergate_rules::Ruleset;
+use evergate_worker::host::Socket;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+fn local() -> SocketAddr {
+    ([198, 51, 100, 1], 443).into()
+}
+
+fn client() -> SocketAddr {
+    ([192, 0, 2, 7], 40_000).into()
+}
+
+/// A configuration with one TCP listener and one server.
+fn snapshot() -> Snapshot {
+    let listener = Listener {
+        name: "tcp".to_owned(),
+        protocol: Protocol::Tcp,
+        tls: None,
+        client_policy: None,
+        audit: AuditScope::Nothing,
+        pool: Some(0),
+        trust_forwarded: false,
+        redirect_to_https: None,
+        limits: Limits::default(),
+    };
+    let pool = Pool {
+        name: "a".to_owned(),
+        stickiness: Stickiness::None,
+        cookie: String::new(),
+        tls: None,
+        retries: 0,
+        connect: Micros::from_ms(1000),
+        response: Micros::from_ms(5000),
+        servers: vec![Server { name: "a0".to_owned(), cookie: String::new(), tls_name: None }],
+    };
+    Snapshot {
+        generation: 1,
+        listeners: vec![listener],
+        pools: vec![pool],
+        rules: Arc::new(Ruleset::compile(&[], &Default::default()).unwrap()),
+        rule_pools: Vec::new(),
+        timeouts: Timeouts::default(),
+        request_key: RequestKey([5, 7]),
+    }
+}
+
+/// A worker with a client that has arrived.
+fn start(host: &MemoryHost, movable: Vec<IpAddr>) -> (Process, Peer) {
+    let pools = PoolOptions {
+        queue_max: 0,
+        queue_timeout: Duration::ZERO,
+        idle_max: 0,
+        idle: Duration::ZERO,
+        down_pool: None,
+    };
+    let options = Options { connections_max: 100, buffered_max: 1 << 20, movable };
+    let generation = generation(&Arc::new(snapshot()), &pools);
+    let mut process = Process::new(host.clone(), &generation, &options);
+    if !options.movable.is_empty() {
+        process.own(OwnershipStart::Empty, MemberSet::of(BACKUP));
+    }
+    let peer = process.arrive(0, local(), client());
+    assert!(process.run());
+    (process, peer)
+}
+
+#[test]
+fn bytes_pass_between_client_and_server() {
+    for has_pipes in [false, true] {
+        let host = MemoryHost::default();
+        host.set_pipes(has_pipes);
+        let (mut process, client) = start(&host, Vec::new());
+        client.send(b"ping");
+        assert!(process.run());
+        let server = host.servers().pop().unwrap();
+        server.send(b"pong");
+        server.end();
+        assert!(process.run());
+        assert_eq!((server.written(), client.written()), (b"ping".to_vec(), b"pong".to_vec()));
+        assert!(client.has_fin() && client.closing().is_none(), "the client's stream is open");
+        client.end();
+        assert!(process.run());
+        assert_eq!((client.closing(), server.closing()), (Some(Closing::Orderly), Some(Closing::Orderly)));
+        assert!(process.worker.steps().clients().is_empty() && host.violations().is_empty());
+    }
+}
+
+#[test]
+fn full_window_withholds_bytes_until_it_grows() {
+    let host = MemoryHost::default();
+    host.set_server_window(3);
+    let (mut process, client) = start(&host, Vec::new());
+    client.send(b"ping");
+    assert!(process.run());
+    let server = host.servers().pop().unwrap();
+    assert_eq!(server.written(), b"pin");
+    server.set_window(10);
+    assert!(process.run());
+    assert_eq!(server.written(), b"ping");
+}
+
+#[test]
+fn dial_ends_as_scripted() {
+    let host = MemoryHost::default();
+    host.set_dials(Dials::Wait);
+    let (mut process, client) = start(&host, Vec::new());
+    client.send(b"ping");
+    assert!(process.run());
+    let server = host.servers().pop().unwrap();
+    assert!(server.is_connecting() && server.written().is_empty());
+    server.connect();
+    assert!(process.run());
+    assert_eq!(server.written(), b"ping");
+
+    let host = MemoryHost::default();
+    host.set_dials(Dials::Refused);
+    let (_, client) = start(&host, Vec::new());
+    assert!(client.closing().is_some(), "no server is left");
+}
+
+#[test]
+fn replicated_input_waits_for_the_backup() {
+    let host = MemoryHost::default();
+    let (mut process, client) = start(&host, vec![local().ip()]);
+    client.send(b"ping");
+    assert!(process.pass(Micros::from_ms(10)));
+    let sent = |host: &MemoryHost| host.servers().iter().map(Peer::written_len).sum::<u64>();
+    assert_eq!(sent(&host), 0, "the backup has acknowledged nothing");
+    assert!(!host.wires()[0].take_sent().is_empty(), "it has received entries");
+    for _ in 0..3 {
+        process.worker.steps().acknowledge_all();
+        assert!(process.pass(Micros::from_ms(10)));
+    }
+    assert_eq!(sent(&host), 4);
+    assert!(host.violations().is_empty());
+}
+
+#[test]
+fn bytes_after_the_end_break_a_law() {
+    let host = MemoryHost::default();
+    let (socket, peer) = host.socket(local(), client());
+    assert!(matches!(socket.write(b"a"), Transfer::Moved(1)));
+    socket.shutdown_write();
+    assert!(host.violations().is_empty());
+    assert!(matches!(socket.write(b"b"), Transfer::Broken(_)));
+    assert_eq!((peer.written(), host.violations().len()), (b"a".to_vec(), 1));
+}
