@@ -1,15 +1,17 @@
 //! A worker over the memory host: bytes, windows, dials, replication, and the laws that the host checks.
 
 use evergate_base::net::Transfer;
-use evergate_base::{Micros, Protocol};
+use evergate_base::{Micros, Protocol, Term};
 use evergate_connection::{
     AuditScope, Limits, Listener, Pool, RequestKey, Server, Snapshot, Stickiness, Timeouts,
 };
 use evergate_membership::{MemberSet, OwnershipStart};
 use evergate_memory_host::{
-    BACKUP, Closing, Dials, MemoryHost, Options, Peer, PoolOptions, Process, generation,
+    BACKUP, BUCKET, Closing, Dials, MemoryHost, Options, Peer, PoolOptions, Process, generation,
 };
+use evergate_replication::{Announced, Frame, ReplicaStore};
 use evergate_rules::Ruleset;
+use evergate_worker::Report;
 use evergate_worker::host::Socket;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -146,6 +148,53 @@ fn replicated_input_waits_for_the_backup() {
     }
     assert_eq!(sent(&host), 4);
     assert!(host.violations().is_empty());
+}
+
+/// Connections that continued in a failover of this worker.
+fn resumed(process: &mut Process) -> usize {
+    process.fail_over(MemberSet::EMPTY);
+    assert!(process.run());
+    let resumed = process.take_reports().into_iter().find_map(|report| match report {
+        Report::Resumed(resumed) => Some(resumed.connections),
+        _ => None,
+    });
+    resumed.expect("the failover ends")
+}
+
+#[test]
+fn another_worker_continues_a_replica() {
+    let host = MemoryHost::default();
+    let (mut process, client) = start(&host, vec![local().ip()]);
+    client.send(b"ping");
+    let (mut store, mut announced, mut input) = (ReplicaStore::default(), Announced::default(), Vec::new());
+    for _ in 0..3 {
+        assert!(process.pass(Micros::from_ms(10)));
+        input.append(&mut host.wires()[0].take_sent());
+        process.worker.steps().acknowledge_all();
+    }
+    let mut at = 0;
+    while let Some((frame, length)) = Frame::decode(&input[at..]).unwrap() {
+        at += length;
+        store.handle(&mut announced, frame).unwrap();
+    }
+    let (connection, replica) = store.iter().next().unwrap();
+    let (state, legs) = (Some(Box::new(replica.state.clone())), replica.legs.clone());
+    let replica = Frame::Begin { connection: *connection, bucket: BUCKET, state, legs };
+
+    let other = MemoryHost::default();
+    let (mut process, _) = start(&other, vec![local().ip()]);
+    process.own(OwnershipStart::Empty, MemberSet::EMPTY); // its own client is over
+    process.worker.steps().store().unwrap().keep(Term::default(), replica);
+    assert_eq!(resumed(&mut process), 1);
+    let server = other.servers().pop().unwrap();
+    server.send(b"pong");
+    assert!(process.pass(Micros::from_ms(10)));
+    let client = other.peer_of(local(), self::client()).unwrap();
+    assert_eq!(client.written(), b"pong");
+    client.send(b"more");
+    assert!(process.pass(Micros::from_ms(10)));
+    assert!(server.written().ends_with(b"more"), "{:?}", server.written());
+    assert!(other.violations().is_empty(), "{:?}", other.violations());
 }
 
 #[test]
