@@ -286,6 +286,8 @@ impl World {
             }
             let Some(backup) = &mut self.backup else { return };
             backup.receive();
+            self.check_backup();
+            let Some(backup) = &mut self.backup else { return };
             if !self.acknowledges || !backup.acknowledge() {
                 return;
             }
@@ -364,6 +366,19 @@ impl World {
         all[from..].chars().take(3000).collect()
     }
 
+    /// Laws of replication: the backup has every entry that counts as acknowledged, and the client's input that the
+    /// gate lets the worker acknowledge.
+    fn check_backup(&mut self) {
+        let (Some(key), Some(backup)) = (self.key(), &self.backup) else { return };
+        let received = backup.entries.len() as u64;
+        let held = backup.replica().map(|replica| replica.positions(0).1);
+        let committed = self.client.committed();
+        let acknowledged = self.process.worker.steps().connection(key).map_or(0, |it| it.acknowledged());
+        assert!(acknowledged <= received, "{acknowledged} of {received} entries: {}", self.state());
+        let Some((held, committed)) = held.zip(committed) else { return };
+        assert!(committed <= held + 1, "ACK of {committed} bytes, {held} at the backup: {}", self.state());
+    }
+
     /// Laws that hold between two turns.
     fn check(&mut self) {
         let violations = self.process.host.violations();
@@ -385,7 +400,11 @@ impl World {
         let open = self.process.host.servers().iter().filter(|server| server.is_open()).count();
         // In a cluster a released connection stays open until the backups have its last response.
         let is_known = open <= idle.len() + usize::from(server.is_some());
-        assert!(is_known || self.process.worker.is_clustered(), "{open} server connections: {}", self.state());
+        assert!(
+            is_known || self.process.worker.is_clustered(),
+            "{open} server connections: {}",
+            self.state()
+        );
     }
 }
 

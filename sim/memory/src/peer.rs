@@ -117,6 +117,13 @@ impl Peer {
         self.with(|stream| stream.read)
     }
 
+    /// Number of bytes of its stream that the gate lets the worker acknowledge, with its end as one.
+    pub fn committed(&self) -> Option<u64> {
+        let (flow, machine) = (self.flow(), self.machine.borrow());
+        let (_, slot) = machine.slots.newest(&flow)?;
+        Some(u64::from(slot.committed.wrapping_sub(slot.origin.1)))
+    }
+
     /// Whether it has sent its end, or reset the connection.
     pub fn has_ended(&self) -> bool {
         self.with(|stream| stream.peer_end != PeerEnd::Open)
