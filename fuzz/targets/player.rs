@@ -7,8 +7,8 @@
 #![no_main]
 
 use evergate_evidence::record::{Gap, GapReason};
-use evergate_evidence::secrets::{Label, SecretList};
 use evergate_fuzz::input::chunks;
+use evergate_evidence::secrets::{Label, SecretList};
 use evergate_player::key_log::KeyLog;
 use evergate_player::tls::RsaExchange;
 use evergate_player::{Ends, Event, Limits, SecretSource, Session};
