@@ -67,6 +67,9 @@ impl Connection {
         if matches!(state.closed, Some((_, true))) {
             return Err(RestoreError::Aborted);
         }
+        if !state.is_in_order() {
+            return Err(RestoreError::Inconsistent("a request behind an undecided exchange"));
+        }
         let listener = snapshot
             .listener_index(&open.listener)
             .filter(|index| {

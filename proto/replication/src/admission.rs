@@ -71,6 +71,12 @@ impl ConnectionState {
         Ok(())
     }
 
+    /// Whether the request to receive is one that entries in order lead to: at most one behind the live exchange, which
+    /// then has a decision. A whole state of another node is read without such checks.
+    pub fn is_in_order(&self) -> bool {
+        self.check_next("client checkpoint", self.client.exchange, 0).is_ok()
+    }
+
     /// Number of the live exchange.
     fn live(&self) -> u32 {
         self.server.exchange
