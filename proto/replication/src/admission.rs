@@ -82,8 +82,7 @@ impl ConnectionState {
         self.server.exchange
     }
 
-    /// Checks that a connection in this state can queue the entry.
-    pub fn check_exchange(&self, entry: &Entry) -> Result<(), EntryError> {
+    fn check_exchange(&self, entry: &Entry) -> Result<(), EntryError> {
         match entry {
             Entry::Route(route) => {
                 self.check_live("route", route.exchange)?;
