@@ -11,7 +11,7 @@ pub struct Backup {
     store: ReplicaStore,
     /// Bytes of a frame that is not complete.
     input: Vec<u8>,
-    /// Frames processed, and those that were acknowledged.
+    /// Frames processed, and frames acknowledged.
     frames: u64,
     acknowledged: u64,
     /// Entries that it has received.

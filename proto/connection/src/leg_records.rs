@@ -1,4 +1,4 @@
-//! TLS records of a server leg: both directions, and those that a restored leg makes again.
+//! TLS records of a server leg: both directions, and the records of a restored leg that are made again.
 
 use crate::replication::position;
 use crate::restore::at;

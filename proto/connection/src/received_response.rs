@@ -31,7 +31,7 @@ impl ReceivedResponse {
         } = self;
     }
 
-    /// A whole head has come. False when it is one too many of those that are not the last.
+    /// A whole head has come. False when there are too many interim heads.
     pub(crate) fn note_head(&mut self, interim: bool) -> bool {
         self.interims += u32::from(interim);
         self.interims <= INTERIMS_MAX

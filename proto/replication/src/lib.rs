@@ -19,6 +19,7 @@ mod connection_state;
 mod entry;
 mod frame;
 mod log;
+mod record_layout;
 mod replica_store;
 mod sender;
 mod validate;

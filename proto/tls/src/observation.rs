@@ -27,7 +27,7 @@ pub struct Timing {
 pub struct Completed {
     /// Protocol version that the server chose: 0x0304 is TLS 1.3.
     pub version: u16,
-    /// The session that was resumed; `None` for a full handshake, and for an identity beyond those that are read.
+    /// The session that was resumed; `None` for a full handshake, and for an identity that is not read.
     pub reused: Option<SessionHash>,
     /// The session that the server made. In TLS 1.3 it is encrypted, so it is never known.
     pub made: Option<NewSession>,

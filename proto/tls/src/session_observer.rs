@@ -90,7 +90,7 @@ struct Tls13 {
 enum Accepted {
     /// No pre-shared key: a full handshake.
     Nothing,
-    /// The identity; `None` for one beyond those that are read.
+    /// The identity; `None` for one that is not read.
     Identity(Option<SessionHash>),
 }
 

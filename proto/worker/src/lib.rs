@@ -49,6 +49,7 @@ mod slab;
 mod steps;
 mod timer_wheel;
 mod upstreams;
+mod wait;
 mod watchdog;
 mod worker;
 
@@ -73,5 +74,6 @@ pub use session_id_cache::NamedSessions;
 pub use shared::{LimitKey, Shared, Tally};
 pub use slab::{Key, Source};
 pub use steps::Steps;
+pub use wait::Wait;
 pub use watchdog::Watchdog;
-pub use worker::{Parts, Wait, Worker};
+pub use worker::{Parts, Worker};

@@ -33,12 +33,9 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::time::Duration;
 
 /// Most rounds of one connection before other connections get their turn.
 pub(crate) const ROUNDS: usize = 8;
-/// Interval of checks for room at a server while requests wait, in milliseconds.
-const QUEUE_POLL_MS: i32 = 10;
 /// Generations that a worker of a cluster keeps without connections bound to them, the newest included.
 const GENERATIONS_MAX: usize = evergate_membership::CONFIGURATIONS;
 /// Most spare large buffers for blocked connections.
@@ -49,15 +46,6 @@ pub(crate) struct Current {
     pub(crate) generation: Generation,
     pub(crate) pickers: Vec<Picker>,
     pub(crate) waiting: Vec<VecDeque<Waiting>>,
-}
-
-/// How a worker waits for events before its next turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wait {
-    /// A busy worker sleeps for so long first, so that more events are taken at once.
-    pub batch_for: Option<Duration>,
-    /// Most milliseconds to wait for the first event.
-    pub at_most_ms: i32,
 }
 
 /// Source of events, time and commands for a new worker.
@@ -85,7 +73,7 @@ pub struct Worker<H: Host> {
     pub(crate) listening: Listening<H>,
     pub(crate) current: Vec<Current>,
     pub(crate) limits: Limits,
-    deadlines: Deadlines,
+    pub(crate) deadlines: Deadlines,
     /// Connections that had more work than one turn allows.
     pub(crate) pending: Vec<Key>,
     /// Bytes that wait for slow peers.
@@ -96,7 +84,7 @@ pub struct Worker<H: Host> {
     pub(crate) observers: Observers,
     pub(crate) settings: Settings,
     // The turn.
-    batching: EventBatching,
+    pub(crate) batching: EventBatching,
     pub(crate) now: Micros,
     pub(crate) next_second: Micros,
     pub(crate) handshakes: usize,
@@ -119,8 +107,8 @@ pub struct Worker<H: Host> {
 }
 
 /// Deadlines of connections.
-struct Deadlines {
-    wheel: Wheel,
+pub(crate) struct Deadlines {
+    pub(crate) wheel: Wheel,
     /// Memory for those that are due.
     due: Vec<Key>,
 }
@@ -219,19 +207,7 @@ impl<H: Host> Worker<H> {
         self.counters.clone()
     }
 
-    /// How to wait for events before the next turn. The host itself has work in `host_limit_ms` milliseconds.
-    pub fn wait(&self, host_limit_ms: i32) -> Wait {
-        let wait = if self.pending.is_empty() { self.deadlines.wheel.wait_ms(self.now) } else { 0 };
-        let wait = wait.min(host_limit_ms);
-        // Another worker may make room at a server, without an event here.
-        let wait = if self.has_queued() { wait.min(QUEUE_POLL_MS) } else { wait };
-        let wait = self.cluster.as_ref().map_or(wait, |cluster| wait.min(cluster.wait_ms(self.now)));
-        let hastens = self.cluster.as_ref().is_some_and(|cluster| cluster.has_urgent_frames());
-        let batch_for = if wait > 0 { self.batching.wait(self.settings.event_batching) } else { None };
-        Wait { batch_for, at_most_ms: if hastens { 0 } else { wait } }
-    }
-
-    fn has_queued(&self) -> bool {
+    pub(crate) fn has_queued(&self) -> bool {
         self.counters.queued.get() > 0 && !self.is_sweeping()
     }
 
