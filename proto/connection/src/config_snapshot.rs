@@ -1,6 +1,7 @@
 //! The configuration as a connection sees it: one immutable generation, shared by all connections of a worker.
 
 use crate::routing::hash_name;
+use evergate_base::session::SessionHasher;
 use evergate_base::{Micros, Protocol};
 use evergate_replication::Route;
 use evergate_rules::{RuleId, Ruleset};
@@ -225,6 +226,11 @@ impl Snapshot {
     /// Index of the listener with this name.
     pub fn listener_index(&self, name: &str) -> Option<u32> {
         self.listeners.iter().position(|listener| listener.name == name).map(|index| index as u32)
+    }
+
+    /// Hasher of the names of relayed TLS sessions: the same on all nodes of a cluster.
+    pub fn session_hasher(&self) -> SessionHasher {
+        SessionHasher::new(self.request_key.0)
     }
 
     /// Names a server of a pool, the same in all generations that have both.

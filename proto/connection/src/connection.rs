@@ -7,7 +7,7 @@ use crate::replication::Replication;
 use crate::server_legs::ServerLegs;
 use crate::splice::Pipes;
 use crate::timers::{Deadline, Timer};
-use crate::{FIRST_READ, Io, Outlet, SLOTS, Slots, Snapshot};
+use crate::{FIRST_READ, Io, OfferedSessions, Outlet, SLOTS, Slots, Snapshot};
 use evergate_base::{Micros, Protocol};
 use evergate_replication::{ConnectionId, Entry, Kind, Open};
 use evergate_tls::{Layout, PAYLOAD_MAX};
@@ -142,6 +142,12 @@ impl Connection {
     /// The client's address.
     pub fn client_address(&self) -> SocketAddr {
         self.client_address
+    }
+
+    /// Sessions that the client of a passthrough connection offers; `None` before its whole ClientHello, and for other
+    /// connections.
+    pub fn offered_sessions(&self) -> Option<&OfferedSessions> {
+        None
     }
 
     /// The configuration that the current request runs under.

@@ -6,7 +6,7 @@ use crate::{Slots, Snapshot};
 use evergate_base::Micros;
 use evergate_base::session::{KeptSession, Sealed, SessionId};
 use evergate_rules::RuleId;
-use evergate_tls::Records;
+use evergate_tls::{Observation, Records};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
@@ -122,6 +122,14 @@ pub enum Effect {
     Sealed,
     /// The session was aborted: no client may resume it.
     WithdrawSession(SessionId),
+    /// The handshake that this leg relays is complete, or failed: what the server's sessions are. Comes at most once,
+    /// and not at all after a failover or an upgrade in the middle of the handshake.
+    SessionObserved {
+        /// The leg.
+        leg: u32,
+        /// What both sides showed.
+        observation: Box<Observation>,
+    },
     /// The backups hold all input of this leg up to `position`: the gate may acknowledge it. `u64::MAX`: everything
     /// that was read, and a FIN: bytes of a server behind its end do not matter.
     Acknowledge {

@@ -46,6 +46,7 @@ mod keys;
 mod leg_attempt;
 mod leg_records;
 mod leg_releases;
+mod offered_sessions;
 mod outlet;
 mod output_releases;
 mod own_answer;
@@ -87,6 +88,7 @@ pub use effect::{
     ServerHint, Source,
 };
 pub use eviction::{Activity, EvictionQueue, GROUPS_MAX, GroupId, Otherwise, SILENT_GRACE};
+pub use offered_sessions::OfferedSessions;
 pub use outlet::Outlet;
 pub use record_buffer::{FIRST_READ, HEAD_ROOM, SLOTS, Slots};
 pub use restore::{RestoreError, ResumedLeg};

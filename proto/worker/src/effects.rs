@@ -241,6 +241,7 @@ impl<H: Host> Worker<H> {
             }
             Effect::KeepSession(session) => self.keep_session(*session),
             Effect::WithdrawSession(id) => self.withdraw_session(id),
+            Effect::SessionObserved { .. } => {}
             Effect::Matched(rules) => {
                 let Some(client) = self.clients.get_mut(key) else { return };
                 let generation = client.connection.snapshot().generation;

@@ -324,6 +324,7 @@ impl Rig {
             }
             Effect::KeepSession(kept) => drop(self.node.sessions.insert(kept.id, kept.sealed)),
             Effect::WithdrawSession(id) => drop(self.node.sessions.remove(&id)),
+            Effect::SessionObserved { .. } => {}
             Effect::Sealed => {}
             Effect::Matched(rules) => self.matched.extend(rules),
             Effect::Logged(log) => self.logs.push(*log),

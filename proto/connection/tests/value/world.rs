@@ -379,6 +379,7 @@ impl<'a> World<'a> {
             Effect::Acknowledge { side, position } => self.acknowledge(side, position),
             Effect::KeepSession(session) => self.kept.push(session.id),
             Effect::WithdrawSession(id) => self.withdrawn.push(id),
+            Effect::SessionObserved { .. } => {}
             Effect::Sealed => {
                 let sealed = self.conn.sealed_secrets().expect("an envelope").envelope.clone();
                 self.fed.push((self.crashes, sealed));

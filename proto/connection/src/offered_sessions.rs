@@ -1,0 +1,24 @@
+//! What a relayed ClientHello offers, for the choice of a server.
+
+use evergate_base::session::{SessionHash, SessionHasher};
+use evergate_tls::{ClientHello, SessionOffer};
+
+/// Sessions that the client of a passthrough connection offers, and the name that it asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OfferedSessions {
+    /// Names to look up, in the order in which a server prefers them. At most
+    /// [`PSK_IDENTITIES_MAX`](evergate_tls::PSK_IDENTITIES_MAX) + 1.
+    pub hashes: Vec<SessionHash>,
+    /// The server name in lower case.
+    pub server_name: Option<String>,
+}
+
+impl OfferedSessions {
+    /// What a hello offers.
+    pub fn new(hello: &ClientHello<'_>, hasher: &SessionHasher) -> OfferedSessions {
+        OfferedSessions {
+            hashes: SessionOffer::new(hello, hasher).hashes().collect(),
+            server_name: hello.server_name(),
+        }
+    }
+}
