@@ -54,7 +54,7 @@ fn record() -> Option<Recorded> {
     assert!(output.status.success(), "{output:?}");
     let store = folder.join("store");
     let mut command = Command::new(env!("CARGO_BIN_EXE_evergate-audit"));
-    command.args(["record", "--interface", "lo", "--store"]).arg(&store);
+    command.args(["record", "--interface", "lo", "--reserve", "0", "--store"]).arg(&store);
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     let mut recorder = namespace.run(move || command.spawn().unwrap());
     wait_until_recording(&mut recorder);

@@ -124,7 +124,7 @@ fn oldest_segments_go_below_the_reserve() {
     let master = rig.master();
     let before = rig.received();
     // 64 MiB and two segments of 4 MiB stay free: 24 MiB are left.
-    let mut recorder = rig.record(&[&["--segment", "4"][..], &master.options()].concat());
+    let mut recorder = rig.record(&[&["--segment", "4", "--reserve", "8"][..], &master.options()].concat());
     let duration = Duration::from_millis(4000);
     let load = Load { rate: 10_000 as _, duration, flows: 40, frame_bytes: 1400, ..Load::default() };
     rig.start(load).join().unwrap();

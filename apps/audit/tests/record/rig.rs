@@ -96,13 +96,16 @@ impl Rig {
         recorder
     }
 
-    /// Starts a Recorder on the receiving card.
+    /// Starts a Recorder on the receiving card. Without `--reserve` it deletes no segment.
     pub(crate) fn start_record(&self, more: &[&str], environment: &[(&str, &str)]) -> Recorder {
         let mut arguments = vec!["record", "--interface", RECEIVER, "--json", "--store"];
         let store = self.store();
         let store = store.to_str().unwrap();
         arguments.push(store);
         arguments.extend(more);
+        if !more.contains(&"--reserve") {
+            arguments.extend(["--reserve", "0"]); // the disk of a test machine may be nearly full
+        }
         self.spawn_with(&arguments, environment)
     }
 

@@ -23,7 +23,7 @@ fn record_sessions(rig: &Rig) -> BTreeMap<String, u16> {
     let output = namespace
         .run(|| Command::new("ethtool").args("-K lo gro off gso off tso off".split(' ')).output().unwrap());
     assert!(output.status.success(), "{output:?}");
-    let mut command = rig.command(&["record", "--interface", "lo", "--store"]);
+    let mut command = rig.command(&["record", "--interface", "lo", "--reserve", "0", "--store"]);
     command.arg(rig.path("store")).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut recorder = namespace.run(move || command.spawn().unwrap());
     let mut lines = BufReader::new(recorder.stderr.take().unwrap()).lines();
