@@ -161,7 +161,7 @@ fn rules() -> Vec<RuleSpec> {
     tag.remove_response_headers.push("Server".into());
     vec![
         tag,
-        RuleSpec { deny: Some(403), ..rule("deny", r#"path.path_prefix("/deny")"#) },
+        RuleSpec { deny: Some(403.into()), ..rule("deny", r#"path.path_prefix("/deny")"#) },
         RuleSpec {
             redirect: Some("https://${host}/new${path}?${query}".into()),
             ..rule("move", r#"path == "/old""#)

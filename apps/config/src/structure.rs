@@ -8,7 +8,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::problem::{REFUSED, Report};
-use crate::schema::{Default, Key, Kind, Section};
+use crate::schema::{Default, Key, Kind, Section, alternatives};
 use crate::span::KeyPath;
 use crate::suggest::{closest, did_you_mean, listed};
 
@@ -145,11 +145,12 @@ fn fit_scalar(key: &'static Key, value: &DeValue<'_>, at: &KeyPath, report: &mut
             is_integer_in(min, max, value)
                 || refuse(at, format!("`{}` must be between {min} and {max}", key.name), remedy(), report)
         }
-        (Kind::IntegerOr(min, max, word), value) => {
-            let what = || format!("`{}` must be between {min} and {max}, or {word:?}", key.name);
+        (Kind::IntegerOr(min, max, words), value) => {
+            let what =
+                || format!("`{}` must be between {min} and {max}, or {}", key.name, alternatives(words));
             is_integer_in(min, max, value)
-                || matches!(value, DeValue::String(text) if text == word)
-                || refuse(at, what(), as_in_example(key), report)
+                || matches!(value, DeValue::String(text) if words.contains(&text.as_ref()))
+                || refuse(at, what(), type_remedy(key, value), report)
         }
         (Kind::Choice(words), DeValue::String(word)) => {
             words.contains(&word.as_ref()) || refuse_choice(key, words, word, at, report)
@@ -318,6 +319,9 @@ fn type_remedy(key: &Key, value: &DeValue<'_>) -> String {
         format!("write it like `{} = {}`", key.name, key.example)
     };
     match (key.kind, value) {
+        (Kind::IntegerOr(..), DeValue::String(text)) if text.bytes().all(|byte| byte.is_ascii_digit()) => {
+            format!("write `{} = {text}`, without quotes", key.name)
+        }
         (Kind::Integer(..), DeValue::String(text)) => match in_unit(text, key.name) {
             Some(number) if text.bytes().all(|byte| byte.is_ascii_digit()) => {
                 format!("write `{} = {number}`, without quotes", key.name)

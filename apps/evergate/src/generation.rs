@@ -7,7 +7,7 @@ use crate::upgrade::{Offer, OfferedCertificate, OfferedTickets};
 use anyhow::{Context, Result};
 use evergate_base::{Micros, fnv};
 use evergate_config::model::{
-    CertificateSource, ClientCertificates, Config, Listener as ListenerConfig, PoolId, PoolTls, Protocol,
+    CertificateSource, ClientCertificates, Config, Listener as ListenerConfig, PoolId, PoolTls,
     Server as ServerConfig, Sticky, Tickets, TlsSettings, TlsVersion,
 };
 use evergate_config::{Machine, World};
@@ -19,7 +19,7 @@ use evergate_crypto::{
     TicketHandle, TicketKeys, Verify, client_config, client_policy, load_certificate, self_signed,
     server_config,
 };
-use evergate_rules::{Effect, RuleId, Ruleset};
+use evergate_rules::{Effect, RuleId, RuleSpec, Ruleset};
 use evergate_tls::Version;
 use evergate_worker::pools::Rates;
 use evergate_worker::pools::ResponseCounts;
@@ -279,6 +279,8 @@ fn assemble_listener(
         tls,
         client_policy,
         pool: listener.pool.map(|pool| pool.0 as u32),
+        asks_rules: listener.protocol.is_raw()
+            && config.rules.specs.iter().any(|rule| rule.listeners.contains(&listener.name)),
         trust_forwarded: listener.trust_forwarded,
         audit: listener.audit,
         redirect_to_https: listener.redirect_to_https,
@@ -419,6 +421,7 @@ fn assemble_pool(config: &Config, id: PoolId) -> Result<Pool> {
             Sticky::Source => Stickiness::Source,
         },
         cookie: pool.sticky_cookie.clone(),
+        by_session: pool.policy.is_by_session(),
         tls,
         retries: pool.retries,
         connect: micros(pool.connect_timeout),
@@ -430,10 +433,18 @@ fn assemble_pool(config: &Config, id: PoolId) -> Result<Pool> {
 /// Whether only listeners without HTTP use the pool. Its connections may carry any protocol, so ALPN does not offer
 /// HTTP to its servers: a server that knows the extension would have to select HTTP or refuse (RFC 7301 section 3.2).
 fn is_relayed_raw(config: &Config, pool: PoolId) -> bool {
-    let ruled = config.rules.ruleset.pools().iter().any(|name| config.pool_named(name) == Some(pool));
-    let mut users = config.listeners.iter().filter(|listener| listener.pool == Some(pool)).peekable();
-    let is_raw = |listener: &ListenerConfig| matches!(listener.protocol, Protocol::Tls | Protocol::Tcp);
-    !ruled && users.peek().is_some() && users.all(is_raw)
+    let routing =
+        |rule: &&RuleSpec| rule.route.as_ref().is_some_and(|name| config.pool_named(name) == Some(pool));
+    let rules: Vec<&RuleSpec> = config.rules.specs.iter().filter(routing).collect();
+    let of_requests = |rule: &&RuleSpec| rule.listeners.is_empty();
+    if rules.iter().any(of_requests) {
+        return false;
+    }
+    let uses = |listener: &&ListenerConfig| {
+        listener.pool == Some(pool) || rules.iter().any(|rule| rule.listeners.contains(&listener.name))
+    };
+    let mut users = config.listeners.iter().filter(uses).peekable();
+    users.peek().is_some() && users.all(|listener| listener.protocol.is_raw())
 }
 
 /// The name under which a server is asked for and verified: the configured one, or its own host.

@@ -14,6 +14,8 @@ pub enum Protocol {
     Tls,
     /// Bytes that are passed on.
     Tcp,
+    /// TLS that a server terminates, routed by its ClientHello.
+    Passthrough,
 }
 
 impl Protocol {
@@ -27,6 +29,16 @@ impl Protocol {
         matches!(self, Self::Https | Self::Http)
     }
 
+    /// Whether a connection is routed as a whole, and its bytes are passed on unread.
+    pub fn is_raw(self) -> bool {
+        !self.is_http()
+    }
+
+    /// Whether a relayed ClientHello decides about the connection.
+    pub fn is_greeted(self) -> bool {
+        self == Self::Passthrough
+    }
+
     /// The name in a configuration file.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -34,6 +46,7 @@ impl Protocol {
             Self::Http => "http",
             Self::Tls => "tls",
             Self::Tcp => "tcp",
+            Self::Passthrough => "passthrough",
         }
     }
 }

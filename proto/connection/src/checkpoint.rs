@@ -377,7 +377,7 @@ impl Connection {
 
 fn phase_of_receiving(receiving: RequestState) -> Phase {
     match receiving {
-        RequestState::Head | RequestState::Prefix => Phase::Head,
+        RequestState::Greeting | RequestState::Head | RequestState::Prefix => Phase::Head,
         RequestState::Body(body) | RequestState::Skip(body) => Phase::Body(encode_body(body)),
         RequestState::Tunnel => Phase::Tunnel,
         RequestState::Ended => Phase::Ended,

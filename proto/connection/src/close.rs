@@ -210,7 +210,7 @@ impl Connection {
     }
 
     /// Ends our side as the next thing after what is decided already.
-    fn end_after_replay(&mut self, io: &mut Io<'_>, description: u8, reason: &'static str) {
+    pub(crate) fn end_after_replay(&mut self, io: &mut Io<'_>, description: u8, reason: &'static str) {
         match self.remote.as_mut().filter(|remote| remote.replay.is_repeating()) {
             Some(remote) => remote.replay.end_after_replay = Some((description, reason)),
             None => self.end_with_alert(io, description, reason),
@@ -523,6 +523,7 @@ impl Connection {
         };
         self.end_unsettled_bound(io);
         self.take_stashed(io);
+        self.report_session(io);
         for _ in 0..ROUNDS_MAX {
             let before = place(self);
             self.checkpoint_server();

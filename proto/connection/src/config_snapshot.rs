@@ -24,6 +24,8 @@ pub struct Listener {
     pub audit: AuditScope,
     /// Pool for what no rule routes, as an index into [`Snapshot::pools`].
     pub pool: Option<u32>,
+    /// Whether rules decide about whole connections: some rule names the listener, which is no HTTP listener.
+    pub asks_rules: bool,
     /// Whether X-Forwarded-For of the client is kept and extended.
     pub trust_forwarded: bool,
     /// Answer every request with a redirect to https on this port.
@@ -90,6 +92,8 @@ pub struct Pool {
     pub stickiness: Stickiness,
     /// Name of the stickiness cookie.
     pub cookie: String,
+    /// Whether sessions of relayed handshakes choose the server, so that handshakes are read.
+    pub by_session: bool,
     /// TLS towards its servers.
     pub tls: Option<UpstreamTls>,
     /// How often a request may be tried again on another server.

@@ -3,11 +3,12 @@
 use crate::client_leg::{ClientLeg, ClientTls};
 use crate::close::End;
 use crate::exchange::{Exchange, RequestState, ResponseState};
+use crate::greeting::Greeting;
 use crate::replication::Replication;
 use crate::server_legs::ServerLegs;
 use crate::splice::Pipes;
 use crate::timers::{Deadline, Timer};
-use crate::{FIRST_READ, Io, OfferedSessions, Outlet, SLOTS, Slots, Snapshot};
+use crate::{FIRST_READ, Io, Outlet, SLOTS, Slots, Snapshot};
 use evergate_base::{Micros, Protocol};
 use evergate_replication::{ConnectionId, Entry, Kind, Open};
 use evergate_tls::{Layout, PAYLOAD_MAX};
@@ -62,6 +63,15 @@ pub enum ReadPlan {
     },
 }
 
+/// Kind of the traffic of a listener's connections.
+pub(crate) fn kind_of(protocol: Protocol) -> Kind {
+    match protocol {
+        Protocol::Https | Protocol::Http => Kind::Http,
+        Protocol::Tls | Protocol::Tcp => Kind::Raw,
+        Protocol::Passthrough => Kind::Passthrough,
+    }
+}
+
 /// The least that is read of a response head's continuation, in bytes.
 const FIRST_READ_MIN: usize = 1024;
 
@@ -79,6 +89,8 @@ pub struct Connection {
     pub(crate) client: ClientLeg,
     pub(crate) servers: ServerLegs,
     pub(crate) exchange: Exchange,
+    /// The hello of a passthrough connection, and the handshake behind it.
+    pub(crate) greeting: Option<Box<Greeting>>,
     pub(crate) end: End,
     pub(crate) deadline: Deadline,
     pub(crate) pipes: Pipes,
@@ -102,14 +114,19 @@ impl Connection {
             local_address: accepted.local,
             client: ClientLeg::new(tls),
             servers: ServerLegs::default(),
-            exchange: Exchange::first(listener.protocol.is_http()),
+            exchange: Exchange::first(listener.protocol),
+            greeting: None,
             end: End::Open,
             deadline: Deadline::starting_at(now),
             pipes: Pipes::default(),
             remote: None,
         };
-        let first = if listener.protocol.is_tls() { Timer::Handshake } else { Timer::KeepAlive };
-        connection.arm(if listener.protocol == Protocol::Tcp { Timer::Tunnel } else { first }, now);
+        let first = match listener.protocol {
+            Protocol::Https | Protocol::Tls | Protocol::Passthrough => Timer::Handshake,
+            Protocol::Http => Timer::KeepAlive,
+            Protocol::Tcp => Timer::Tunnel,
+        };
+        connection.arm(first, now);
         connection
     }
 
@@ -119,7 +136,7 @@ impl Connection {
         let open = Open {
             generation: self.snapshot.generation,
             listener: listener.name.clone(),
-            kind: if listener.protocol.is_http() { Kind::Http } else { Kind::Raw },
+            kind: kind_of(listener.protocol),
             tls: listener.protocol.is_tls(),
         };
         let mut remote = Replication::default();
@@ -142,12 +159,6 @@ impl Connection {
     /// The client's address.
     pub fn client_address(&self) -> SocketAddr {
         self.client_address
-    }
-
-    /// Sessions that the client of a passthrough connection offers; `None` before its whole ClientHello, and for other
-    /// connections.
-    pub fn offered_sessions(&self) -> Option<&OfferedSessions> {
-        None
     }
 
     /// The configuration that the current request runs under.
@@ -195,7 +206,10 @@ impl Connection {
     /// Whether the received stream of the client, and of its server, ends inside a message that is forwarded as it
     /// comes, or inside a tunnel: that peer has more to send, and may need an acknowledgement first.
     pub fn expects_more(&self) -> (bool, bool) {
-        let client = !matches!(self.exchange.receiving, RequestState::Head | RequestState::Ended);
+        let client = !matches!(
+            self.exchange.receiving,
+            RequestState::Greeting | RequestState::Head | RequestState::Ended
+        );
         let server = matches!(self.exchange.answering, ResponseState::Body(_) | ResponseState::Tunnel);
         (client, server)
     }
@@ -258,6 +272,7 @@ impl Connection {
     /// Whether decrypted client bytes have somewhere to go.
     pub(crate) fn takes_input(&self) -> bool {
         match self.exchange.receiving {
+            RequestState::Greeting => true,
             RequestState::Head => self.is_handshaking() || self.head_is_due(),
             RequestState::Prefix => self.head_is_due(),
             RequestState::Body(_) => {

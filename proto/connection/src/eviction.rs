@@ -239,7 +239,9 @@ impl Connection {
             return Activity::Active;
         }
         match self.exchange.receiving {
-            RequestState::Head | RequestState::Tunnel if self.client.in_pos == 0 => Activity::Silent,
+            RequestState::Greeting | RequestState::Head | RequestState::Tunnel if self.client.in_pos == 0 => {
+                Activity::Silent
+            }
             RequestState::Head if !self.is_handshaking() => Activity::Idle,
             _ => Activity::Active,
         }

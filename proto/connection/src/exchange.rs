@@ -9,12 +9,15 @@
 //! The server leg of an exchange is in `server_legs`, named by its route.
 
 use crate::RequestLog;
+use evergate_base::Protocol;
 use evergate_http::Body;
 use std::cmp::Ordering;
 
 /// Where the client's stream stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestState {
+    /// Before or inside the ClientHello that decides about a tunnel (what there is of it lies in `plain`).
+    Greeting,
     /// Before or inside a request head (what there is of it lies in `plain`).
     Head,
     /// Holding a head until the rules have seen enough of the body.
@@ -78,11 +81,12 @@ pub(crate) struct Exchange {
 
 impl Exchange {
     /// The first exchange of a connection.
-    pub(crate) fn first(http: bool) -> Exchange {
+    pub(crate) fn first(protocol: Protocol) -> Exchange {
+        let http = protocol.is_http();
         Exchange {
             request: 0,
             response: 0,
-            receiving: if http { RequestState::Head } else { RequestState::Tunnel },
+            receiving: first_state(protocol),
             answering: if http { ResponseState::Head } else { ResponseState::Tunnel },
             prefix: None,
             last_response: false,
@@ -154,13 +158,22 @@ impl Exchange {
     }
 }
 
+/// What a client's stream begins with.
+pub(crate) fn first_state(protocol: Protocol) -> RequestState {
+    match protocol {
+        Protocol::Https | Protocol::Http => RequestState::Head,
+        Protocol::Passthrough => RequestState::Greeting,
+        Protocol::Tls | Protocol::Tcp => RequestState::Tunnel,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn exchange_is_over_when_both_messages_are() {
-        let mut exchange = Exchange::first(true);
+        let mut exchange = Exchange::first(Protocol::Http);
         assert_eq!((exchange.number(), exchange.is_request_whole()), (0, false));
         exchange.end_request(RequestState::Head);
         assert_eq!((exchange.number(), exchange.request(), exchange.is_request_whole()), (0, 1, true));
@@ -170,7 +183,7 @@ mod tests {
 
     #[test]
     fn early_response_leaves_a_request_that_is_passed_over() {
-        let mut exchange = Exchange::first(true);
+        let mut exchange = Exchange::first(Protocol::Http);
         exchange.end_response();
         assert!(exchange.is_answered() && !exchange.is_request_whole());
         exchange.end_request(RequestState::Head);

@@ -17,7 +17,7 @@ use evergate_http::{
     write_request_head,
 };
 use evergate_replication::{NUMBER_MAX, OFFER_BYTES_MAX, Route, RouteFlags};
-use evergate_rules::{Body as RuleBody, Decision, Outcome, Request, RuleId, Terminal, TlsFacts};
+use evergate_rules::{Body as RuleBody, Decision, Deny, Outcome, Request, RuleId, Terminal, TlsFacts};
 use std::sync::Arc;
 
 /// The interim response that lets a client send its body.
@@ -252,46 +252,20 @@ impl Connection {
     ) -> usize {
         let (looked_at, rest) = (&data[..head.head_len + looked_at], &data[head.head_len..]);
         let snapshot = self.snapshot.clone();
-        if let Some(log) = &mut self.exchange.log {
-            log.rule = decision.rule;
-            log.audit = decision.audit;
-            log.class = class_of(&snapshot, &decision.matched).map(str::to_owned);
-        }
-        if !decision.matched.is_empty() {
-            io.effects.push(Effect::Matched(decision.matched.clone()));
-        }
         let mut host = [0u8; HOST_BYTES_MAX];
         let host = if decision.limits.is_empty() { &[][..] } else { head.canonical_host(&mut host) };
-        let client = self.client_address.ip();
-        for (at, rule) in decision.limits.iter().enumerate() {
-            if !io.node.allow(&snapshot, *rule, client, host) {
-                // What is refused uses up nothing of the other limits.
-                for passed in &decision.limits[..at] {
-                    io.node.give_back(&snapshot, *passed, client, host);
-                }
-                if let Some(log) = &mut self.exchange.log {
-                    log.rule = Some(*rule); // not the one that would have decided
-                }
-                return self.answer_by_rule(
-                    io,
-                    head,
-                    rest,
-                    (429, "rate_limited"),
-                    ("Retry-After", "1"),
-                    &decision.matched,
-                );
-            }
+        if !self.passes_limits(io, &decision, host) {
+            let why = (429, "rate_limited");
+            return self.answer_by_rule(io, head, rest, why, ("Retry-After", "1"), &decision.matched);
         }
         let (pool, sticky) = match decision.terminal {
-            routing::Action::Deny(status) => {
-                return self.answer_by_rule(
-                    io,
-                    head,
-                    rest,
-                    (status, "denied_by_rule"),
-                    ("", ""),
-                    &decision.matched,
-                );
+            routing::Action::Deny(Deny::Status(status)) => {
+                let why = (status, "denied_by_rule");
+                return self.answer_by_rule(io, head, rest, why, ("", ""), &decision.matched);
+            }
+            routing::Action::Deny(_) => {
+                self.end_abruptly(io, "denied_by_rule"); // a configuration has this for whole connections only
+                return data.len();
             }
             routing::Action::Redirect(status, location) => {
                 let field = ("Location", location.as_str());
@@ -313,6 +287,33 @@ impl Connection {
             return self.answer(io, head, rest, 404, "no_route", &[]);
         };
         self.route(io, head, looked_at, pool, sticky, &decision.matched)
+    }
+
+    /// Notes what was decided, and asks the limits of the rules that matched.
+    pub(crate) fn passes_limits(&mut self, io: &mut Io<'_>, decision: &RouteDecision, host: &[u8]) -> bool {
+        let snapshot = self.snapshot.clone();
+        if let Some(log) = &mut self.exchange.log {
+            log.rule = decision.rule;
+            log.audit = decision.audit;
+            log.class = class_of(&snapshot, &decision.matched).map(str::to_owned);
+        }
+        if !decision.matched.is_empty() {
+            io.effects.push(Effect::Matched(decision.matched.clone()));
+        }
+        let client = self.client_address.ip();
+        for (at, rule) in decision.limits.iter().enumerate() {
+            if !io.node.allow(&snapshot, *rule, client, host) {
+                // What is refused uses up nothing of the other limits.
+                for passed in &decision.limits[..at] {
+                    io.node.give_back(&snapshot, *passed, client, host);
+                }
+                if let Some(log) = &mut self.exchange.log {
+                    log.rule = Some(*rule); // not the one that would have decided
+                }
+                return false;
+            }
+        }
+        true
     }
 
     /// Opens a leg for the request and hands it the rewritten head.
@@ -430,42 +431,6 @@ impl Connection {
         leg.request.head_bytes = leg.request.bytes.len();
     }
 
-    /// A raw connection, or a terminated TLS stream, goes to its pool as one tunnel.
-    pub(crate) fn open_tunnel(&mut self, io: &mut Io<'_>) {
-        self.begin_log(io, None);
-        let Some(pool) = self.listener().pool else { return self.end_abruptly(io, "no_route") };
-        let snapshot = self.snapshot.clone();
-        let hint = match snapshot.pools[pool as usize].stickiness {
-            crate::Stickiness::Source => crate::ServerHint::Source(self.client_address.ip()),
-            _ => crate::ServerHint::Policy,
-        };
-        let route = Route {
-            exchange: 0,
-            answered: 0, // known when the decision is queued
-            leg: self.servers.next,
-            generation: snapshot.generation,
-            pool,
-            server: u32::MAX,
-            place: 0,
-            rules: Vec::new(),
-            shape: 0,
-            flags: RouteFlags { close: true, ..RouteFlags::default() },
-            offer: Vec::new(),
-            looked_at: 0,
-            hash: 0,
-            tls: None,
-        };
-        let mut leg = ServerLeg::new(route, Vec::new(), hint, false);
-        leg.attempt.reuse = false;
-        self.servers.next = leg.id + 1;
-        self.servers.leg = Some(Box::new(leg));
-        if let Some(log) = &mut self.exchange.log {
-            log.pool = Some(pool);
-        }
-        self.dial(io);
-        self.arm(Timer::Connect, io.now);
-    }
-
     /// The service class of the request under way.
     pub fn service_class(&self) -> Option<&str> {
         class_of(&self.snapshot, &self.servers.leg.as_ref()?.rules)
@@ -506,7 +471,7 @@ impl Connection {
     }
 
     /// New requests run under the newest configuration, where their listener still exists.
-    fn adopt_snapshot(&mut self, io: &mut Io<'_>) {
+    pub(crate) fn adopt_snapshot(&mut self, io: &mut Io<'_>) {
         let newest = io.node.snapshot();
         // Two of one number may differ in what is read from files.
         if Arc::ptr_eq(newest, &self.snapshot) {
@@ -564,13 +529,13 @@ impl Connection {
     }
 }
 
-fn decision_of(decision: &Decision<'_>) -> RouteDecision {
+pub(crate) fn decision_of(decision: &Decision<'_>) -> RouteDecision {
     let action = match &decision.terminal {
         Terminal::None => routing::Action::Default,
         Terminal::Route { pool_index, sticky, .. } => {
             routing::Action::Route(*pool_index, routing::stickiness(*sticky))
         }
-        Terminal::Deny(status) => routing::Action::Deny(*status),
+        Terminal::Deny(deny) => routing::Action::Deny(*deny),
         Terminal::Redirect { status, location } => routing::Action::Redirect(*status, location.clone()),
     };
     RouteDecision {

@@ -21,6 +21,7 @@ impl Connection {
                 Place::Elsewhere => Place::Elsewhere,
             };
             let used = match self.exchange.receiving {
+                RequestState::Greeting => self.take_greeting(io, rest),
                 RequestState::Head | RequestState::Prefix => self.take_head(io, rest),
                 RequestState::Body(body) => self.take_body(io, rest, place, body),
                 RequestState::Skip(body) => self.skip_body(io, rest, body),
@@ -130,6 +131,7 @@ impl Connection {
         if !self.servers.leg.as_ref().is_some_and(|leg| leg.is_open()) {
             return 0;
         }
+        self.observe_client(data, io.now);
         self.log_in(data.len());
         self.record_up(data.len() as u64);
         self.send_up(io, data, place);

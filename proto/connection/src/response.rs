@@ -312,7 +312,7 @@ impl Connection {
     /// How many of these bytes belong to the body (or tunnel) under way.
     fn advance_body(&mut self, io: &mut Io<'_>, range: Range<usize>) -> usize {
         let data = io.scratch.down.at(range);
-        match self.advance(data) {
+        match self.advance(data, io.now) {
             Ok(taken) => taken,
             Err(refusal) => {
                 self.server_refused(io, refusal.reason);
@@ -321,14 +321,17 @@ impl Connection {
         }
     }
 
-    fn advance(&mut self, data: &[u8]) -> Result<usize, evergate_http::Refusal> {
+    fn advance(&mut self, data: &[u8], now: Micros) -> Result<usize, evergate_http::Refusal> {
         match self.exchange.answering {
             ResponseState::Body(mut body) => {
                 let taken = body.advance(data, &self.listener().limits.http)?;
                 self.exchange.answering = ResponseState::Body(body);
                 Ok(taken)
             }
-            ResponseState::Tunnel => Ok(data.len()),
+            ResponseState::Tunnel => {
+                self.observe_server(data, now);
+                Ok(data.len())
+            }
             _ => Ok(0),
         }
     }
@@ -422,7 +425,7 @@ impl Connection {
         if self.unframes() {
             return self.take_body_unframed(io, data);
         }
-        match self.advance(data) {
+        match self.advance(data, io.now) {
             Ok(taken) => {
                 self.count_down(io, taken);
                 self.frame(io, &data[..taken]);

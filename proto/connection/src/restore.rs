@@ -7,16 +7,17 @@
 use crate::bound::Binding;
 use crate::client_leg::ClientTls;
 use crate::close::ends;
-use crate::connection::{Accepted, Connection};
-use crate::exchange::{RequestState, ResponseState};
+use crate::connection::{Accepted, Connection, kind_of};
+use crate::exchange::{RequestState, ResponseState, first_state};
 use crate::handshake::beyond_flights;
 use crate::replication::Replication;
 use crate::request::CONTINUE;
 use crate::server_leg::ServerLeg;
 use crate::tls_info::TlsInfo;
 use crate::{Io, ServerHint, Snapshot};
+use evergate_base::Protocol;
 use evergate_http::Body;
-use evergate_replication::{ConnectionState, Hello, Kind, Open, Phase, RecordKind, RecordPosition, Route};
+use evergate_replication::{ConnectionState, Hello, Open, Phase, RecordKind, RecordPosition, Route};
 use evergate_tls::{Handshake, HandshakeParams, Position, Progress, Records, RecordsState};
 use std::sync::Arc;
 
@@ -74,7 +75,7 @@ impl Connection {
             .listener_index(&open.listener)
             .filter(|index| {
                 let protocol = snapshot.listeners[*index as usize].protocol;
-                (protocol.is_http(), protocol.is_tls()) == (open.kind == Kind::Http, open.tls)
+                (kind_of(protocol), protocol.is_tls()) == (open.kind, open.tls)
             })
             .ok_or_else(|| RestoreError::Listener(open.listener.clone()))?;
         let accepted = Accepted { listener, ..fresh.clone() };
@@ -238,9 +239,9 @@ impl Connection {
         if self.is_handshaking() || self.end.is_closing() {
             return Ok(());
         }
-        let http = self.listener().protocol.is_http();
-        self.exchange.receiving = receiving_of(&client.phase, http)?;
-        self.exchange.answering = answering_of(&server.phase, http)?;
+        let protocol = self.listener().protocol;
+        self.exchange.receiving = receiving_of(&client.phase, protocol)?;
+        self.exchange.answering = answering_of(&server.phase, protocol.is_http())?;
         if matches!(self.exchange.answering, ResponseState::Tunnel | ResponseState::Ended)
             && self.exchange.receiving == RequestState::Head
             && self.exchange.is_request_whole()
@@ -302,13 +303,24 @@ impl Connection {
             return Ok(None);
         }
         let Some(mut route) = state.routes.get(&self.exchange.number()).cloned() else {
-            if self.exchange.receiving == RequestState::Tunnel && self.servers.leg.is_none() {
-                self.open_tunnel(io);
+            match self.exchange.receiving {
+                RequestState::Tunnel if self.listener().protocol.is_greeted() => {
+                    return Err(RestoreError::Inconsistent("a tunnel without its decision"));
+                }
+                RequestState::Tunnel if self.servers.leg.is_none() => self.open_tunnel(io),
+                RequestState::Greeting if state.client.input > 0 => {
+                    return Err(RestoreError::Inconsistent("input before the hello"));
+                }
+                RequestState::Greeting => self.resume_client(io),
+                _ => {}
             }
             self.frame_decided(io);
             return self.restore_bound(state, io).map_err(RestoreError::Inconsistent);
         };
         self.check_generation(route.generation)?;
+        if self.exchange.receiving == RequestState::Greeting {
+            self.exchange.receiving = RequestState::Tunnel; // the hello has decided
+        }
         let http = self.listener().protocol.is_http();
         let begins = self.exchange.order().is_eq() && self.exchange.receiving == RequestState::Head;
         let begun = state.server.leg == route.leg;
@@ -388,10 +400,10 @@ fn body_of(code: &[u8]) -> Result<Body, RestoreError> {
     Body::decode(&mut rest).filter(|_| rest.is_empty()).ok_or(RestoreError::Inconsistent("body position"))
 }
 
-fn receiving_of(phase: &Phase, http: bool) -> Result<RequestState, RestoreError> {
+fn receiving_of(phase: &Phase, protocol: Protocol) -> Result<RequestState, RestoreError> {
     Ok(match phase {
-        Phase::Head if http => RequestState::Head,
-        Phase::Head | Phase::Tunnel => RequestState::Tunnel,
+        Phase::Head => first_state(protocol),
+        Phase::Tunnel => RequestState::Tunnel,
         Phase::Body(code) => RequestState::Body(body_of(code)?),
         Phase::Ended => RequestState::Ended,
     })

@@ -3,7 +3,7 @@
 use crate::{Pool, ServerHint, Stickiness};
 use evergate_base::name::is_same;
 use evergate_http::{Body, Limits, Refusal, RequestFraming, RequestHead};
-use evergate_rules::{Effect, HeaderEdit, RuleId, Ruleset, Sticky};
+use evergate_rules::{Deny, Effect, HeaderEdit, RuleId, Ruleset, Sticky};
 use std::io::Write;
 use std::net::IpAddr;
 
@@ -24,7 +24,7 @@ pub(crate) enum Action {
     Default,
     /// Pool by the ruleset's index; stickiness where the rule names one.
     Route(u32, Option<Stickiness>),
-    Deny(u16),
+    Deny(Deny),
     Redirect(u16, String),
 }
 

@@ -79,7 +79,12 @@ impl Connection {
             .as_ref()
             .is_some_and(|leg| leg.is_open() && !leg.is_tls() && leg.response.held.is_empty());
         let plain = matches!(self.client.tls, ClientTls::Plain) && self.remote.is_none();
-        if !leg_ready || !plain || !self.client.outlet.is_empty() || self.end.is_closing() {
+        if !leg_ready
+            || !plain
+            || !self.client.outlet.is_empty()
+            || self.end.is_closing()
+            || self.is_observed()
+        {
             return 0;
         }
         match self.exchange.answering {
@@ -96,7 +101,7 @@ impl Connection {
         let plain = matches!(self.client.tls, ClientTls::Plain) && self.remote.is_none();
         let waiting =
             !self.servers.outlet.is_empty() || !self.client.plain.is_empty() || !self.client.raw.is_empty();
-        if !leg_ready || !plain || waiting || self.end.is_closing() {
+        if !leg_ready || !plain || waiting || self.end.is_closing() || self.is_observed() {
             return 0;
         }
         match self.exchange.receiving {

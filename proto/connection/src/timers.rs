@@ -155,6 +155,7 @@ impl Connection {
             (Some(_), RequestState::Body(_)) => Timer::RequestBody,
             (Some(_), _) => Timer::Response,
             (None, RequestState::Skip(_) | RequestState::Prefix) => Timer::RequestBody,
+            (None, RequestState::Greeting) => Timer::Handshake,
             (None, RequestState::Tunnel) => Timer::Tunnel,
             (None, _) if self.client.plain.is_empty() => Timer::KeepAlive,
             (None, _) => Timer::RequestHead,

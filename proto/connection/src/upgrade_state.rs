@@ -37,7 +37,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Version of the format. Each format has its own number: a process with another version must not get connections.
-pub const UPGRADE_STATE_VERSION: u32 = 11;
+pub const UPGRADE_STATE_VERSION: u32 = 12;
 /// Longest state, in bytes: outlets, and a body that the rules have to see.
 pub const UPGRADE_STATE_BYTES_MAX: usize = 1 << 24;
 
@@ -115,6 +115,7 @@ enum Tls {
 /// Where a direction stands; bodies as the HTTP crate writes them.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 enum Stage {
+    Greeting,
     Head,
     Prefix,
     Body(Vec<u8>),
@@ -240,6 +241,7 @@ impl Connection {
         let Connection {
             id: _, snapshot: _, listener: _, client_address: _, local_address: _, client, servers, exchange, end: _,
             deadline, remote: _,
+            greeting: _, // its hello is in `plain`; the handshake behind it is not read on
             pipes: _, // the pipes move too: the worker reports what they hold, and modes begin again
         } = self;
         exchange.all_fields_are_exported();
@@ -359,6 +361,11 @@ impl Connection {
             Tls::Open(state) if secure => connection.client.tls = ClientTls::Open(imported(state)?),
             _ => return Err(UpgradeStateError::Inconsistent("TLS on a listener without it")),
         }
+        if upgrade_state.receiving == Stage::Greeting
+            && !snapshot.listeners[listener as usize].protocol.is_greeted()
+        {
+            return Err(UpgradeStateError::Inconsistent("greeting on a listener without it"));
+        }
         let leg = upgrade_state.leg.as_ref().map(|leg| import_leg(snapshot, leg)).transpose()?;
         let resumed =
             leg.as_ref().map(|leg| UpgradeLeg { leg: leg.id, pool: leg.pool, server: leg.attempt.trying });
@@ -401,6 +408,7 @@ impl Connection {
         self.exchange.status = (upgrade_state.status, "");
         self.exchange.status_pool = self.servers.leg.as_ref().map(|leg| leg.pool);
         self.exchange.log = upgrade_state.log.map(|log| Box::new(log.into_line(&self.snapshot)));
+        self.read_greeting_again();
         Ok(())
     }
 }
@@ -504,6 +512,7 @@ fn import_idle(
 
 fn stage_of_receiving(receiving: RequestState) -> Stage {
     match receiving {
+        RequestState::Greeting => Stage::Greeting,
         RequestState::Head => Stage::Head,
         RequestState::Prefix => Stage::Prefix,
         RequestState::Body(body) => Stage::Body(encode_body(body)),
@@ -528,6 +537,7 @@ fn body_of(mut code: &[u8]) -> Result<Body, UpgradeStateError> {
 
 fn receiving_of(stage: &Stage) -> Result<RequestState, UpgradeStateError> {
     Ok(match stage {
+        Stage::Greeting => RequestState::Greeting,
         Stage::Head => RequestState::Head,
         Stage::Prefix => RequestState::Prefix,
         Stage::Body(code) => RequestState::Body(body_of(code)?),
@@ -543,7 +553,7 @@ fn answering_of(stage: &Stage) -> Result<ResponseState, UpgradeStateError> {
         Stage::Body(code) => ResponseState::Body(body_of(code)?),
         Stage::Tunnel => ResponseState::Tunnel,
         Stage::Ended => ResponseState::Ended,
-        Stage::Prefix | Stage::Skip(_) => {
+        Stage::Greeting | Stage::Prefix | Stage::Skip(_) => {
             return Err(UpgradeStateError::Inconsistent("state of the response"));
         }
     })

@@ -159,7 +159,7 @@ impl ConnectionState {
     /// The rest of the request is forwarded as it arrives, and so is a response that has begun.
     pub fn movable(&self) -> Option<(&Route, bool)> {
         let route = self.routes.get(&self.server.exchange).filter(|_| self.hello.is_none())?;
-        let raw = self.open.as_ref().is_some_and(|open| open.kind == Kind::Raw);
+        let raw = self.open.as_ref().is_some_and(|open| open.kind != Kind::Http);
         let in_response = self.server.phase != Phase::Head;
         let of_this_leg = !in_response || self.server.leg == route.leg;
         let behind_head = match self.client.exchange.cmp(&self.server.exchange) {

@@ -17,6 +17,8 @@ pub enum Kind {
     Http,
     /// An opaque byte stream, in clear or inside TLS.
     Raw,
+    /// An opaque byte stream that begins with a ClientHello, which decides its server.
+    Passthrough,
 }
 
 /// A connection was accepted. Its id and its addresses are in the frame.

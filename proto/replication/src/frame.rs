@@ -153,7 +153,7 @@ pub struct Answer {
 }
 
 /// Version of the frames.
-pub const FRAME_VERSION: u8 = 18;
+pub const FRAME_VERSION: u8 = 19;
 
 impl Frame {
     /// Urgency of the frame. That of entries is known where they are queued ([`crate::Log::urgency`]).

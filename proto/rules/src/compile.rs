@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::atom::{Atom, Table, Test};
 use crate::body::Wanted;
+use crate::deny::Deny;
 use crate::dnf::{self, Literal};
 use crate::error::{RuleError, RuleWarning};
 use crate::field::{Field, Origin, id};
@@ -243,18 +244,52 @@ fn condition(
             "use in [..] instead of ||, or split the rule",
         )
     })?;
-    if !spec.listeners.is_empty() {
-        let mut listeners: Vec<Vec<u8>> =
-            spec.listeners.iter().map(|name| name.clone().into_bytes()).collect();
+    let (listeners, excepted) = match spec.listeners.is_empty() {
+        true => (&spec.except_listeners, true),
+        false => (&spec.listeners, false),
+    };
+    if !spec.of_connections {
+        refuse_protocols(&form, table, name)?;
+    }
+    if !listeners.is_empty() {
+        let mut listeners: Vec<Vec<u8>> = listeners.iter().map(|name| name.clone().into_bytes()).collect();
         listeners.sort_unstable();
         listeners.dedup();
         let atom = table.intern(Atom { field: id::LISTENER, test: Test::OneOf(listeners) });
         for conjunct in &mut form {
-            conjunct.push(Literal::new(atom, false));
+            conjunct.push(Literal::new(atom, excepted));
             conjunct.sort_unstable();
         }
     }
     Ok(form)
+}
+
+/// Protocols that the clients of requests can have chosen.
+const PROTOCOLS: [&str; 2] = ["http/1.1", "http/1.0"];
+
+/// Refuses a comparison with a protocol in which this server receives no requests.
+fn refuse_protocols(form: &[dnf::Conjunct], table: &Table, name: &str) -> Result<(), RuleError> {
+    let can_hold = |test: &Test| match test {
+        Test::OneOf(values) => values.iter().any(|value| PROTOCOLS.iter().any(|one| one.as_bytes() == value)),
+        Test::StartsWith(part) => PROTOCOLS.iter().any(|one| one.as_bytes().starts_with(part)),
+        Test::EndsWith(part) => PROTOCOLS.iter().any(|one| one.as_bytes().ends_with(part)),
+        Test::Contains(part) => {
+            PROTOCOLS.iter().any(|one| memchr::memmem::find(one.as_bytes(), part).is_some())
+        }
+        _ => true,
+    };
+    for literal in form.iter().flatten() {
+        let atom = table.atom(literal.atom());
+        if atom.field == id::ALPN && !can_hold(&atom.test) {
+            let error = Site { name, key: "when" }.error(
+                format!("{} never holds", table.show(literal.atom(), false)),
+                "protocols of requests are http/1.1 and http/1.0",
+                "write \"http/1.1\" or \"http/1.0\"; rules of passthrough listeners see what a client offers",
+            );
+            return Err(RuleError { line: 1, column: 1, ..error });
+        }
+    }
+    Ok(())
 }
 
 /// Position of an error outside a condition.
@@ -317,12 +352,14 @@ fn action(
         }
         return Action::Route { pool: pool_id(pool), sticky: spec.sticky };
     }
-    if let Some(status) = spec.deny {
-        if !(400..600).contains(&status) {
+    if let Some(deny) = spec.deny {
+        if let Deny::Status(status) = deny
+            && !(400..600).contains(&status)
+        {
             let what = format!("deny = {status}");
             refuse("deny", what, "denying takes an error status", "use 400 to 599, for example 403");
         }
-        return Action::Deny(status);
+        return Action::Deny(deny);
     }
     if let Some(location) = &spec.redirect {
         let status = spec.redirect_status.unwrap_or(302);

@@ -4,6 +4,7 @@ use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 
+use crate::deny::Deny;
 use crate::ruleset::Ruleset;
 use crate::spec::{RateLimit, Sticky};
 
@@ -46,8 +47,8 @@ pub enum Terminal<'r> {
         /// Stickiness of the client to its server; `None` leaves it to the pool.
         sticky: Option<Sticky>,
     },
-    /// Answer with this status.
-    Deny(u16),
+    /// Answer with a status, or end the connection.
+    Deny(Deny),
     /// Answer with a redirect.
     Redirect {
         /// 301, 302, 303, 307 or 308.

@@ -79,7 +79,7 @@ pub(crate) fn explain(rules: &Ruleset, request: &Request<'_>) -> Explanation {
                     };
                     format!("route to pool {pool}{sticky}")
                 }
-                Terminal::Deny(status) => format!("deny with {status}"),
+                Terminal::Deny(deny) => format!("deny with {deny}"),
                 Terminal::Redirect { status, location } => format!("redirect with {status} to {location}"),
             };
             (decision.rule, decision.matched.to_vec(), outcome, decision.rule.is_some())

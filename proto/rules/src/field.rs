@@ -109,6 +109,19 @@ pub(crate) enum Origin {
     BodySize,
 }
 
+/// What of a connection a field needs; each includes those before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FieldScope {
+    /// The addresses of a connection.
+    Connection,
+    /// Its ClientHello.
+    Hello,
+    /// Its complete handshake.
+    Handshake,
+    /// A request on it.
+    Request,
+}
+
 /// Format that a body is parsed as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Format {
@@ -162,6 +175,18 @@ impl Field {
             | Field::Alpn
             | Field::TlsVersion
             | Field::ClientSubject => Origin::Single,
+        }
+    }
+
+    /// What of a connection the field needs.
+    pub(crate) fn scope(&self) -> FieldScope {
+        match self {
+            Field::Listener | Field::ClientIp | Field::ClientPort | Field::LocalIp | Field::LocalPort => {
+                FieldScope::Connection
+            }
+            Field::Sni | Field::Alpn | Field::TlsVersion => FieldScope::Hello,
+            Field::ClientSubject => FieldScope::Handshake,
+            _ => FieldScope::Request,
         }
     }
 

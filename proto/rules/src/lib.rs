@@ -21,6 +21,7 @@ mod check;
 mod compile;
 mod cookie;
 mod decision;
+mod deny;
 mod dnf;
 mod error;
 mod eval;
@@ -38,8 +39,10 @@ mod spec;
 
 pub use check::{Entrance, Finding, FindingKind, Severity, Witness, WitnessTls};
 pub use decision::{Decision, Effect, HeaderEdit, Matched, Outcome, RuleId, Terminal};
+pub use deny::Deny;
 pub use error::{RuleError, RuleWarning};
 pub use explain::{Condition, Explanation, RuleExplanation, Verdict};
+pub use field::FieldScope;
 pub use request::{Body, Request, TlsFacts};
 pub use ruleset::Ruleset;
 pub use scratch::Scratch;

@@ -5,11 +5,12 @@ use crate::body::Wanted;
 use crate::check::{self, Entrance, Finding, Witness};
 use crate::compile;
 use crate::decision::{Decision, Effect, HeaderEdit, Matched, Outcome, RuleId, Terminal};
+use crate::deny::Deny;
 use crate::dnf::Literal;
 use crate::error::{RuleError, RuleWarning};
 use crate::eval::{Run, Truth};
 use crate::explain::{self, Explanation};
-use crate::field::{Field, Origin};
+use crate::field::{Field, FieldScope, Origin};
 use crate::hash::Names;
 use crate::index::Index;
 use crate::mark::Marks;
@@ -72,7 +73,7 @@ pub(crate) enum Action {
         pool: u32,
         sticky: Option<Sticky>,
     },
-    Deny(u16),
+    Deny(Deny),
     Redirect {
         status: u16,
         location: Template,
@@ -197,8 +198,8 @@ impl Ruleset {
         };
         matched.push(RuleId(id));
         let terminal = match &self.rules[id as usize].action {
-            Action::Deny(status) => Terminal::Deny(*status),
-            _ if denied => Terminal::Deny(UNDECIDABLE_STATUS),
+            Action::Deny(deny) => Terminal::Deny(*deny),
+            _ if denied => Terminal::Deny(Deny::Status(UNDECIDABLE_STATUS)),
             Action::Continue => return None,
             Action::Route { pool, sticky } => {
                 Terminal::Route { pool: &self.pools[*pool as usize], pool_index: *pool, sticky: *sticky }
@@ -245,6 +246,14 @@ impl Ruleset {
                 RuleEffect::Class(class) => Effect::Class(class),
             }
         })
+    }
+
+    /// The field of a rule's condition that needs most of a connection, and its scope; `None` for a condition without
+    /// fields.
+    pub fn widest_field(&self, id: RuleId) -> Option<(FieldScope, String)> {
+        let literals = self.conditions(id.0).flatten();
+        let fields = literals.map(|literal| self.table.field_of(literal.atom()));
+        fields.max_by_key(|field| field.scope()).map(|field| (field.scope(), field.to_string()))
     }
 
     /// The headers that a rule's condition uses, in lower case, possibly repeated.

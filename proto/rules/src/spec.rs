@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::deny::Deny;
+
 /// One rule: a condition and its actions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -19,15 +21,22 @@ pub struct RuleSpec {
     /// Listeners that the rule applies to; empty means all. A file leaves the key away for that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listeners: Vec<String>,
+    /// Whether the listeners route whole connections. Not a key of files, either.
+    #[serde(skip)]
+    pub of_connections: bool,
     /// Terminal action: send the request to this pool.
     #[serde(default)]
     pub route: Option<String>,
     /// With `route`: keep the client on the chosen server.
     #[serde(default)]
     pub sticky: Option<Sticky>,
-    /// Terminal action: answer with this status (400 to 599).
+    /// Listeners that a rule without `listeners` does not apply to: those that route whole connections. Not a key of
+    /// files: the reader of the configuration knows the listeners.
+    #[serde(skip)]
+    pub except_listeners: Vec<String>,
+    /// Terminal action: answer a request with a status (400 to 599), or end a connection.
     #[serde(default)]
-    pub deny: Option<u16>,
+    pub deny: Option<Deny>,
     /// Terminal action: answer with a redirect to this location; `${host}`, `${path}` and `${query}` are filled in.
     #[serde(default)]
     pub redirect: Option<String>,

@@ -151,7 +151,7 @@ fn undecidable_body_is_never_false() {
         compile(&[RuleSpec { unknown: Unknown::Deny, audit: true, ..rule("j", r#"json("/a").exists()"#) }]);
     post("application/json", "{").with(|request| {
         let Outcome::Decided(decision) = deny.decide(request, &mut Scratch::new()) else { panic!() };
-        assert_eq!(decision.terminal, Terminal::Deny(403));
+        assert_eq!(decision.terminal, Terminal::Deny(403.into()));
     });
 }
 
@@ -199,7 +199,7 @@ fn ambiguous_query_or_cookie_is_never_false() {
         let unlike = decided(r#"query("role") != "admin""#, query, "");
         (decided(r#"query("role") == "admin""#, query, ""), unlike)
     };
-    let denied = || "Deny(403)".to_owned();
+    let denied = || "Deny(Status(403))".to_owned();
     for text in [
         "x=1;role=admin",
         "+role=admin",

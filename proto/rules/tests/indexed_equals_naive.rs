@@ -6,8 +6,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use evergate_rules::{
-    Body, FindingKind, Limits, Outcome, Request, RuleSpec, Ruleset, Scratch, Severity, Terminal, TlsFacts,
-    Unknown,
+    Body, Deny, FindingKind, Limits, Outcome, Request, RuleSpec, Ruleset, Scratch, Severity, Terminal,
+    TlsFacts, Unknown,
 };
 use proptest::prelude::*;
 
@@ -197,7 +197,7 @@ fn rule() -> impl Strategy<Value = (Expr, RuleSpec)> {
             let mut spec = RuleSpec { priority, listeners, unknown, ..RuleSpec::default() };
             match action {
                 0 => spec.route = Some("pool".into()),
-                1 => spec.deny = Some(404),
+                1 => spec.deny = Some(404.into()),
                 _ => spec.audit = true,
             }
             (expr, spec)
@@ -532,7 +532,8 @@ fn naive(rules: &[(Expr, RuleSpec)], sample: &Sample) -> Option<(Option<u32>, u1
         };
         matched.push(at as u32);
         match spec.deny {
-            Some(status) => return Some((Some(at as u32), status, matched)),
+            Some(Deny::Status(status)) => return Some((Some(at as u32), status, matched)),
+            Some(_) => unreachable!("no rule here ends connections"),
             None if denied => return Some((Some(at as u32), 403, matched)),
             None if spec.route.is_some() => return Some((Some(at as u32), 0, matched)),
             None => {}
@@ -575,7 +576,7 @@ proptest! {
                 Outcome::Decided(decision) => {
                     let status = match decision.terminal {
                         Terminal::None => 1,
-                        Terminal::Deny(status) => status,
+                        Terminal::Deny(Deny::Status(status)) => status,
                         _ => 0,
                     };
                     Some((decision.rule.map(|id| id.0), status, decision.matched.iter().map(|id| id.0).collect()))

@@ -34,6 +34,7 @@ fn snapshot() -> Snapshot {
         client_policy: None,
         audit: AuditScope::Nothing,
         pool: Some(0),
+        asks_rules: false,
         trust_forwarded: false,
         redirect_to_https: None,
         limits: Limits::default(),
@@ -41,6 +42,7 @@ fn snapshot() -> Snapshot {
     let pool = Pool {
         name: "a".to_owned(),
         stickiness: Stickiness::None,
+        by_session: false,
         cookie: String::new(),
         tls: None,
         retries: 0,

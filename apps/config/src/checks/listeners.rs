@@ -12,6 +12,7 @@ use crate::model::{CertificateId, ListenAddress, Listener, ListenerTls, PoolId, 
 use crate::problem::REFUSED;
 use crate::raw::{RawConfig, RawListener};
 use crate::span::KeyPath;
+use evergate_rules::RuleSpec;
 
 pub(crate) fn listeners(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<Listener> {
     let list = KeyPath::root().key("listeners");
@@ -88,6 +89,12 @@ fn listen_address(
     Some(address)
 }
 
+/// Whether some rule routes connections of the listener.
+fn is_routed(config: &RawConfig, raw: &RawListener) -> bool {
+    let names = |rule: &&RuleSpec| raw.name.as_ref().is_some_and(|name| rule.listeners.contains(name));
+    config.rules.iter().filter(names).any(|rule| rule.route.is_some())
+}
+
 /// Whether two listeners would compete for a connection. The kernel prefers a listener on one address to
 /// a listener on all addresses, so only equal ones compete.
 fn overlaps(a: ListenAddress, b: ListenAddress) -> bool {
@@ -104,7 +111,7 @@ fn protocol(raw: &RawListener, at: &KeyPath, checks: &mut Checks<'_>) -> Option<
         checks.report.missing(
             &at.key("protocol"),
             REFUSED,
-            "add `protocol = \"https\"`, \"http\", \"tls\" (terminated here, bytes passed on) or \"tcp\"",
+            "add `protocol = \"https\"`, \"http\", \"tls\" (terminated here, bytes passed on), \"tcp\" or \"passthrough\"",
         );
     }
     raw.protocol
@@ -120,7 +127,8 @@ fn pool(
     let at = at.key("pool");
     let Some(name) = &raw.pool else {
         match protocol {
-            Some(protocol @ (Protocol::Tcp | Protocol::Tls)) => {
+            Some(Protocol::Passthrough) if is_routed(config, raw) => {}
+            Some(protocol) if protocol.is_raw() => {
                 let consequence =
                     format!("a `{}` connection would have no server; {REFUSED}", protocol.as_str());
                 checks.report.missing(
@@ -144,10 +152,10 @@ fn pool(
         return None;
     };
     let index = checks.pools.find(name, "pool", "[[pools]]", &at, &mut checks.report)?;
-    if let (Some(protocol @ (Protocol::Tcp | Protocol::Tls)), Some(pool)) =
-        (protocol, config.pools.get(index))
-        && pool.sticky == Sticky::Cookie
-    {
+    let Some(protocol) = protocol.filter(|protocol| protocol.is_raw()) else { return Some(PoolId(index)) };
+    let Some(pool) = config.pools.get(index) else { return Some(PoolId(index)) };
+    super::connection_rules::tls_twice(protocol, name, pool, &at, checks);
+    if pool.sticky == Sticky::Cookie {
         checks.report.error_because(
             &at,
             format!(
@@ -185,8 +193,19 @@ fn tls(
             if given {
                 checks.report.error_because(
                     &at.key(key),
-                    format!("`{key}` is given, but a `{}` listener does not use TLS", protocol.as_str()),
-                    format!("clients would be served without encryption; {REFUSED}"),
+                    match protocol {
+                        Protocol::Passthrough => {
+                            format!("`{key}` is given, but the servers terminate TLS here")
+                        }
+                        _ => format!(
+                            "`{key}` is given, but a `{}` listener does not use TLS",
+                            protocol.as_str()
+                        ),
+                    },
+                    match protocol {
+                        Protocol::Passthrough => format!("no client would ever see it; {REFUSED}"),
+                        _ => format!("clients would be served without encryption; {REFUSED}"),
+                    },
                     format!(
                         "write `protocol = \"{}\"`, or remove `{key}`",
                         if protocol == Protocol::Http { "https" } else { "tls" }

@@ -8,6 +8,7 @@ pub(crate) mod certificate_dates;
 pub(crate) mod certificates;
 pub(crate) mod cluster;
 pub(crate) mod cluster_cross;
+mod connection_rules;
 pub(crate) mod context;
 pub(crate) mod cross;
 mod health;

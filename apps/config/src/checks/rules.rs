@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use evergate_rules::{Limits, RuleError, RuleId, RuleSpec, Ruleset, Sticky as RuleSticky};
+use evergate_rules::{Deny, Limits, RuleError, RuleId, RuleSpec, Ruleset, Sticky as RuleSticky};
 
+use super::connection_rules;
 use super::context::Checks;
 use crate::model::{Protocol, Rules};
 use crate::problem::REFUSED;
@@ -21,14 +22,17 @@ pub(crate) fn rules(config: &RawConfig, checks: &mut Checks<'_>) -> Rules {
         checks.name(name, &at, &mut seen, "api");
         references(config, rule, &at, checks);
         host(rule, &at, checks);
+        connection_rules::actions(config, rule, &at, checks);
     }
     denials(config, checks);
     super::session_balancing::rules(config, checks);
-    match Ruleset::compile(&config.rules, &Limits::default()) {
+    let specs = connection_rules::scoped(config);
+    match Ruleset::compile(&specs, &Limits::default()) {
         Ok(ruleset) => {
+            connection_rules::fields(config, &ruleset, checks);
             warnings(config, &ruleset, checks);
             unseen_headers(config, &ruleset, checks);
-            Rules { specs: config.rules.clone(), ruleset: Arc::new(ruleset) }
+            Rules { specs, ruleset: Arc::new(ruleset) }
         }
         Err(errors) => {
             let news: Vec<_> =
@@ -65,13 +69,6 @@ fn references(config: &RawConfig, rule: &RuleSpec, at: &KeyPath, checks: &mut Ch
                 ),
             );
         }
-        let Some(protocol @ (Protocol::Tcp | Protocol::Tls)) = listener.protocol else { continue };
-        checks.report.error_because(
-            &at,
-            format!("the listener {name:?} is `{}`, which does not read requests", protocol.as_str()),
-            format!("the rule would never be asked there; {REFUSED}"),
-            "remove the listener from the rule, or make it `https` or `http`",
-        );
     }
     if let Some(pool) = &rule.route {
         checks.pools.find(pool, "pool", "[[pools]]", &at.key("route"), &mut checks.report);
@@ -131,7 +128,7 @@ fn denials(config: &RawConfig, checks: &mut Checks<'_>) {
             continue;
         }
         for (i, rule) in config.rules.iter().enumerate() {
-            if rule.deny == Some(status) && !sets(rule, field) {
+            if rule.deny == Some(Deny::Status(status)) && !sets(rule, field) {
                 checks.report.warning(
                     &KeyPath::root().key("rules").index(i).key("deny"),
                     format!("a response with {status} must have the field `{field}`, and no rule sets it"),

@@ -66,7 +66,7 @@ pub(crate) static CLUSTER: Section = Section {
         ),
         with_default(
             "backups",
-            Kind::IntegerOr(1, BACKUPS_MAX, "all"),
+            Kind::IntegerOr(1, BACKUPS_MAX, &["all"]),
             "1",
             "Nodes that store a replica of each connection besides its owner; `\"all\"` = every other \
                 node. This many nodes may fail at once.",

@@ -19,10 +19,10 @@ pub(crate) static LISTENER: Section = Section {
         ),
         required(
             "protocol",
-            Kind::Choice(&["https", "http", "tls", "tcp"]),
+            Kind::Choice(&["https", "http", "tls", "tcp", "passthrough"]),
             "\"https\"",
             "`https` and `http` route each request. `tls` terminates TLS and forwards bytes; `tcp` \
-                forwards bytes.",
+                forwards bytes; `passthrough` routes by the ClientHello and leaves TLS to the servers.",
         ),
         optional(
             "certificates",
@@ -38,7 +38,7 @@ pub(crate) static LISTENER: Section = Section {
             Kind::Text,
             "none: 404 without a matching rule",
             "\"web\"",
-            "Pool for requests that no rule routes. Required for `tcp` and `tls`.",
+            "Pool for requests and connections that no rule routes. Required for `tcp` and `tls`.",
         ),
         with_default(
             "trust_forwarded",
@@ -217,11 +217,12 @@ pub(crate) static RULE: Section = Section {
         rule(
             "listeners",
             Kind::Texts,
-            "all",
+            "all that read requests",
             "[\"public\"]",
-            "Names of the `https` and `http` listeners that the rule applies to.",
+            "Names of the listeners that the rule applies to: requests of `https` and `http`, or connections of \
+                `tls`, `tcp` and `passthrough`. Without the key: all `https` and `http` listeners.",
         ),
-        rule("route", Kind::Text, "none", "\"web\"", "Send the request to this pool."),
+        rule("route", Kind::Text, "none", "\"web\"", "Send the request, or the connection, to this pool."),
         rule(
             "sticky",
             Kind::Choice(&["none", "cookie", "source"]),
@@ -229,7 +230,13 @@ pub(crate) static RULE: Section = Section {
             "\"cookie\"",
             "With `route`: how the client returns to its server.",
         ),
-        rule("deny", Kind::Integer(400, 599), "none", "403", "Answer with this status."),
+        rule(
+            "deny",
+            Kind::IntegerOr(400, 599, &["access_denied", "unrecognized_name", "reset"]),
+            "none",
+            "403",
+            "Answer the request with this status. A connection ends with the TLS alert of this name, or with RST.",
+        ),
         rule(
             "redirect",
             Kind::Text,

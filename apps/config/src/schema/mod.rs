@@ -67,8 +67,8 @@ pub enum Kind {
     TwoNumbers(f64, f64),
     /// One of these strings.
     Choice(&'static [&'static str]),
-    /// An integer within the bounds, both included, or this string.
-    IntegerOr(i64, i64, &'static str),
+    /// An integer within the bounds, both included, or one of these strings.
+    IntegerOr(i64, i64, &'static [&'static str]),
     /// A string, or a list of integers and strings.
     StatusSet,
     /// A table with string values.
@@ -92,8 +92,8 @@ impl Kind {
             Self::Text => "string".to_owned(),
             Self::Texts => "list of strings".to_owned(),
             Self::TwoNumbers(min, max) => format!("list of two numbers {min} to {max}"),
-            Self::Choice(words) => words.iter().map(|w| format!("\"{w}\"")).collect::<Vec<_>>().join(" or "),
-            Self::IntegerOr(min, max, word) => format!("integer {min} to {max} or \"{word}\""),
+            Self::Choice(words) => alternatives(words),
+            Self::IntegerOr(min, max, words) => format!("integer {min} to {max} or {}", alternatives(words)),
             Self::StatusSet => "string or list of integers".to_owned(),
             Self::TextTable => "table of strings".to_owned(),
             Self::Table(_) | Self::OptionalTable(_) => "table".to_owned(),
@@ -101,6 +101,11 @@ impl Kind {
             Self::NamedTables(_) => "table of tables".to_owned(),
         }
     }
+}
+
+/// Strings in quotes, for a sentence.
+pub(crate) fn alternatives(words: &[&str]) -> String {
+    words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(" or ")
 }
 
 /// The whole file.

@@ -178,7 +178,7 @@ pub(crate) static SERVER: Section = Section {
 pub(crate) static POOL_TLS: Section = Section {
     header: "[pools.tls]",
     about: "TLS from this node to the servers of the pool. The presence of the table enables it. The \
-        offered application protocol is `http/1.1`; if only `tls` and `tcp` listeners use the pool, none \
+        offered application protocol is `http/1.1`; if only connections of `tls` and `tcp` listeners use the pool, none \
         is offered.",
     keys: &[
         with_default(

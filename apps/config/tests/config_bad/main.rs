@@ -2,6 +2,7 @@
 
 mod case;
 mod cluster;
+mod connection_rules;
 mod doubtful;
 mod listeners;
 mod own_files;

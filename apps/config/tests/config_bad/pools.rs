@@ -132,12 +132,6 @@ fn bad_pools_rules_and_settings_are_refused_with_advice() {
             "did you mean `public`?",
         ),
         (
-            "{L}[[listeners]]\nname = \"t\"\naddress = \":1\"\nprotocol = \"tcp\"\npool = \"web\"\n\
-             {C}{P}[[rules]]\nname = \"r\"\nroute = \"web\"\nlisteners = [@@\"t\"]\n",
-            "rules[0].listeners[0]",
-            "does not read requests",
-        ),
-        (
             "{L}{C}{P}[[rules]]\nname = \"r\"\ndeny = 403\nsticky = @@\"cookie\"\n",
             "rules[0].sticky",
             "remove `sticky`",

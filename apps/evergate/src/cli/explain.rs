@@ -2,6 +2,7 @@
 //! would be refused there is refused here for the same reason.
 
 mod connection;
+mod passage;
 
 use super::{ExplainArgs, FAILED, WRONG, output, refused};
 use connection::{Handshake, handshake, listener, local};
@@ -12,8 +13,8 @@ use evergate_http::{
     HOST_BYTES_MAX, HeaderSlots, Limits, Parsed, RequestFraming, RequestHead, canonical_path, parse_request,
 };
 use evergate_rules::{
-    Body, Condition, Decision, Explanation, HeaderEdit, Outcome, Request, RuleExplanation, Scratch, Terminal,
-    TlsFacts, Verdict,
+    Body, Condition, Decision, Deny, Explanation, HeaderEdit, Outcome, Request, RuleExplanation, Scratch,
+    Terminal, TlsFacts, Verdict,
 };
 use serde::Serialize;
 use std::fmt::Write;
@@ -187,7 +188,8 @@ fn answer(args: &ExplainArgs, config: &Config) -> Result<Answer, Wrong> {
     if let Some(line) = args.headers.iter().find(|line| !line.contains(':') || line.contains(['\r', '\n'])) {
         return Err(Wrong::Usage(format!("{line:?} is not a header: write it like 'Name: value'")));
     }
-    let url = url(&args.request)?;
+    let Some(request) = &args.request else { return passage::answer(args, config) };
+    let url = url(request)?;
     let (listener, note) = listener(args, config, &url)?;
     let body = args.body.as_deref().map(body).transpose()?;
     let wire = wire(args, &url, body.as_deref());
@@ -289,11 +291,16 @@ fn decide(args: &ExplainArgs, config: &Config, asked: &Asked<'_>, answer: &mut A
             Some(body) => Body::Complete(body),
         },
     };
-    let ruleset = &config.rules.ruleset;
-    let Explanation { rules, .. } = ruleset.explain(&request);
+    let Explanation { rules, .. } = config.rules.ruleset.explain(&request);
     answer.rules = rules;
+    decided(config, listener, &request, answer);
+}
+
+/// Fills in the decision of the rules.
+fn decided(config: &Config, listener: &Listener, request: &Request<'_>, answer: &mut Answer) {
+    let ruleset = &config.rules.ruleset;
     let mut scratch = Scratch::new();
-    match ruleset.decide(&request, &mut scratch) {
+    match ruleset.decide(request, &mut scratch) {
         Outcome::NeedBody => answer.outcome = "the body decides: give it with --body".to_owned(),
         Outcome::Decided(decision) => {
             answer.rule = decision.rule.map(|rule| ruleset.name(rule).to_owned());
@@ -309,10 +316,12 @@ fn outcome(config: &Config, listener: &Listener, decision: &Decision<'_>, answer
         None => format!("the default of listener \"{}\"", listener.name),
     };
     match &decision.terminal {
-        Terminal::Deny(status) => {
+        Terminal::Deny(Deny::Status(status)) => {
             answer.status = Some(*status);
             answer.outcome = format!("denied with status {status} by {by}");
         }
+        Terminal::Deny(Deny::Reset) => answer.outcome = format!("reset by {by}"),
+        Terminal::Deny(alert) => answer.outcome = format!("denied with the TLS alert {alert} by {by}"),
         Terminal::Redirect { status, location } => {
             answer.status = Some(*status);
             answer.location = Some(location.clone());
@@ -331,7 +340,12 @@ fn outcome(config: &Config, listener: &Listener, decision: &Decision<'_>, answer
         Terminal::None => match listener.pool {
             Some(pool) => to_pool(config.pool(pool), None, &by, answer),
             None => {
-                answer.status = Some(404);
+                answer.status = listener.protocol.is_http().then_some(404);
+                if answer.status.is_none() {
+                    answer.outcome =
+                        format!("closed: no rule routes it, and listener \"{}\" has no pool", listener.name);
+                    return;
+                }
                 answer.outcome = format!(
                     "answered with 404: no rule routes it, and listener \"{}\" has no pool",
                     listener.name
@@ -381,10 +395,13 @@ fn effects(decision: &Decision<'_>, answer: &mut Answer) {
 
 fn shown(answer: &Answer) -> String {
     let query = answer.query.as_ref().map_or_else(String::new, |query| format!("?{query}"));
-    let mut text = format!(
-        "{} {}{}{query} on listener \"{}\"\n",
-        answer.method, answer.host, answer.path, answer.listener
-    );
+    let mut text = match answer.method.is_empty() {
+        true => format!("a connection {}on listener \"{}\"\n", answer.path, answer.listener),
+        false => format!(
+            "{} {}{}{query} on listener \"{}\"\n",
+            answer.method, answer.host, answer.path, answer.listener
+        ),
+    };
     let mut line = |name: &str, value: &str| {
         let _ = writeln!(text, "  {name:<17} {value}");
     };

@@ -238,8 +238,8 @@ struct ExplainArgs {
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// The request: method and URL, such as 'GET https://example.com/path?query'; GET may be left out
-    #[arg(long, value_name = "REQUEST")]
-    request: String,
+    #[arg(long, value_name = "REQUEST", required_unless_present = "listener")]
+    request: Option<String>,
     /// A header of the request; repeat it for several
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
@@ -258,10 +258,14 @@ struct ExplainArgs {
     /// Server name that the client sends, empty for none; otherwise the URL's host, and none for an IP address
     #[arg(long, value_name = "NAME")]
     sni: Option<String>,
+    /// Protocols that the client offers to a passthrough listener, such as h2,http/1.1
+    #[arg(long, value_name = "NAMES", conflicts_with = "request")]
+    alpn: Option<String>,
     /// Newest TLS version of the client; otherwise that of the listener
     #[arg(long, value_name = "VERSION", value_parser = ["1.2", "1.3"])]
     tls_version: Option<String>,
-    /// The listener; otherwise the first that fits the URL, whose port is that of its scheme if it names none
+    /// The listener; otherwise the first that fits the URL, whose port is that of its scheme if it names none. Without
+    /// --request: a listener that routes whole connections
     #[arg(long, value_name = "NAME")]
     listener: Option<String>,
     /// Print JSON

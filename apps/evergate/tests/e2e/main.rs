@@ -16,6 +16,7 @@ mod limits;
 
 mod node;
 mod operations;
+mod passthrough;
 mod pki;
 mod server_ends;
 mod session_ids;

@@ -41,7 +41,8 @@ pub(crate) fn has_ended(pid: u32) -> bool {
 }
 
 const WORKERS: &str = "[node]\nworkers = 2\n";
-const COMMON: &str = "[logs]\naccess = \"off\"\n[admin]\nsocket = \"admin.sock\"\n";
+const QUIET: &str = "[logs]\naccess = \"off\"\n";
+const COMMON: &str = "[admin]\nsocket = \"admin.sock\"\n";
 
 /// Placeholder of a free port in a configuration. The nth placeholder keeps its port at every reload.
 pub(crate) const ANY: &str = "127.0.0.1:0\"";
@@ -49,7 +50,8 @@ pub(crate) const ANY: &str = "127.0.0.1:0\"";
 fn with_ports(config: &str, ports: &[Port]) -> String {
     let place = |text: String, port: &Port| text.replacen(ANY, &format!("{}\"", port.address()), 1);
     let workers = if config.contains("[node]") { "" } else { WORKERS };
-    format!("{workers}{COMMON}{}", ports.iter().fold(config.to_owned(), place))
+    let logs = if config.contains("[logs]") { "" } else { QUIET };
+    format!("{workers}{logs}{COMMON}{}", ports.iter().fold(config.to_owned(), place))
 }
 
 /// Name and address from `listener NAME (PROTOCOL) on ADDRESS`.

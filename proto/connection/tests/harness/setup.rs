@@ -18,6 +18,7 @@ pub(crate) const HTTPS: u32 = 0;
 pub(crate) const HTTP: u32 = 1;
 pub(crate) const TLS: u32 = 2;
 pub(crate) const TCP: u32 = 3;
+pub(crate) const PASSTHROUGH: u32 = 4;
 
 pub(crate) const CLIENT: &str = "192.0.2.7";
 pub(crate) const ID: u64 = 0x0123_4567_89ab_cdef;
@@ -111,6 +112,7 @@ pub(crate) fn pool(name: &str) -> Pool {
     Pool {
         name: name.to_owned(),
         stickiness: Stickiness::None,
+        by_session: false,
         cookie: "EG".to_owned(),
         tls: None,
         retries: 2,
@@ -129,6 +131,7 @@ pub(crate) fn snapshot(edit: impl FnOnce(&mut Snapshot)) -> Arc<Snapshot> {
         client_policy: None,
         audit: AuditScope::Nothing,
         pool: Some(0),
+        asks_rules: false,
         trust_forwarded: false,
         redirect_to_https: None,
         limits: Limits::default(),
@@ -140,6 +143,7 @@ pub(crate) fn snapshot(edit: impl FnOnce(&mut Snapshot)) -> Arc<Snapshot> {
             listener("http", Protocol::Http),
             listener("tls", Protocol::Tls),
             listener("tcp", Protocol::Tcp),
+            listener("passthrough", Protocol::Passthrough),
         ],
         pools: vec![pool("main"), pool("other")],
         rules: Arc::new(Ruleset::empty()),
@@ -157,6 +161,25 @@ pub(crate) fn set_rules(snapshot: &mut Snapshot, rules: &[RuleSpec]) {
     let index = |name: &String| snapshot.pools.iter().position(|pool| pool.name == *name).unwrap() as u32;
     snapshot.rule_pools = rules.pools().iter().map(index).collect();
     snapshot.rules = Arc::new(rules);
+}
+
+/// Records of a ClientHello that asks for a host and offers protocols, in records of at most so many bytes.
+pub(crate) fn client_hello(host: &str, alpn: &[&str], record: usize) -> Vec<u8> {
+    let vector = |width: usize, body: &[u8]| [&body.len().to_be_bytes()[8 - width..], body].concat();
+    let extension = |kind: u16, body: &[u8]| [&kind.to_be_bytes()[..], &vector(2, body)].concat();
+    let name = vector(2, &[&[0][..], &vector(2, host.as_bytes())].concat());
+    let protocols: Vec<u8> = alpn.iter().flat_map(|name| vector(1, name.as_bytes())).collect();
+    let mut extensions = extension(43, &vector(1, &[0x3a, 0x3a, 3, 4, 3, 3])); // with GREASE
+    if !host.is_empty() {
+        extensions.extend(extension(0, &name));
+    }
+    if !alpn.is_empty() {
+        extensions.extend(extension(16, &vector(2, &protocols)));
+    }
+    let (session, suites) = (vector(1, &[9; 32]), vector(2, &[0x13, 1, 0xc0, 0x2b]));
+    let body = [&[3, 3][..], &[7; 32], &session, &suites, &vector(1, &[0]), &vector(2, &extensions)].concat();
+    let message = [&[1][..], &vector(3, &body)].concat();
+    message.chunks(record).flat_map(|part| [&[22, 3, 1][..], &vector(2, part)].concat()).collect()
 }
 
 pub(crate) fn accepted(listener: u32) -> Accepted {

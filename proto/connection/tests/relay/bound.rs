@@ -109,7 +109,7 @@ fn an_answer_of_our_own_leaves_the_bound_leg_alone() {
         let rule = RuleSpec {
             name: "no".to_owned(),
             when: r#"path.path_prefix("/no")"#.to_owned(),
-            deny: Some(403),
+            deny: Some(403.into()),
             ..RuleSpec::default()
         };
         set_rules(snapshot, &[rule]);

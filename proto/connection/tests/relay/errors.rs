@@ -527,7 +527,7 @@ fn no_header_is_out_of_the_rules_sight() {
     let rule = evergate_rules::RuleSpec {
         name: "last".to_owned(),
         when: r#"header("x-last") == "1""#.to_owned(),
-        deny: Some(403),
+        deny: Some(403.into()),
         ..evergate_rules::RuleSpec::default()
     };
     let mut rig = plain(|snapshot| {
@@ -618,7 +618,7 @@ fn response_426_names_the_protocol() {
     let rule = evergate_rules::RuleSpec {
         name: "ws".to_owned(),
         when: r#"path == "/ws""#.to_owned(),
-        deny: Some(426),
+        deny: Some(426.into()),
         ..evergate_rules::RuleSpec::default()
     };
     let mut rig = plain(|snapshot| setup::set_rules(snapshot, std::slice::from_ref(&rule)));

@@ -8,6 +8,7 @@ mod bound;
 mod ends;
 mod errors;
 mod failures;
+mod passthrough;
 mod requests;
 mod rules;
 mod tls;

@@ -234,7 +234,7 @@ fn rules_route_deny_redirect_limit_and_edit() {
             ..rule("edit", r#"path == "/edit""#)
         },
         RuleSpec { route: Some("other".to_owned()), ..rule("other", r#"path == "/other""#) },
-        RuleSpec { deny: Some(403), ..rule("deny", r#"path == "/deny""#) },
+        RuleSpec { deny: Some(403.into()), ..rule("deny", r#"path == "/deny""#) },
         RuleSpec { redirect: Some("https://x${path}".to_owned()), ..rule("move", r#"path == "/move""#) },
         RuleSpec {
             rate_limit: Some(RateLimit { requests_per_s: 1, burst: 1, key: Default::default() }),
@@ -354,7 +354,7 @@ fn rules_see_the_start_of_a_body() {
 fn request_that_waits_for_its_body_keeps_its_configuration() {
     let when = r#"json("/kind") == "x""#;
     let to_other = [RuleSpec { route: Some("other".to_owned()), ..rule("old", when) }];
-    let denied = [RuleSpec { deny: Some(403), ..rule("new", when) }];
+    let denied = [RuleSpec { deny: Some(403.into()), ..rule("new", when) }];
     let mut rig = Rig::new(&snapshot(|snapshot| set_rules(snapshot, &to_other)), setup::HTTP, Peer::plain());
     let head = "POST /a HTTP/1.1\r\nHost: test.example\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n";
     rig.send(format!("{head}{{\"kin").as_bytes());

@@ -14,12 +14,12 @@ fn fields(fields: &[(&str, &str)]) -> std::collections::BTreeMap<String, String>
 
 #[test]
 fn rules_see_no_header_that_the_server_does_not_get() {
-    let keyless = RuleSpec { deny: Some(401), ..rule("keyless", r#"!header("x-api-key").exists()"#) };
+    let keyless = RuleSpec { deny: Some(401.into()), ..rule("keyless", r#"!header("x-api-key").exists()"#) };
     let inside = concat!(
         r#"header("x-forwarded-for") == "10.0.0.1" || "#,
         r#"header("x-request-id") == "1" || header("x_real_ip") == "1""#
     );
-    let inside = RuleSpec { deny: Some(403), ..rule("inside", inside) };
+    let inside = RuleSpec { deny: Some(403.into()), ..rule("inside", inside) };
     let rules = [keyless, inside];
     for (lines, trusted, status) in [
         ("X-Api-Key: 1\r\n", false, None),
@@ -61,7 +61,7 @@ fn a_trusted_hop_names_the_request() {
 
 #[test]
 fn a_host_is_the_same_with_the_dot_of_the_root() {
-    let rules = [RuleSpec { deny: Some(403), ..rule("admin", r#"host == "admin.example""#) }];
+    let rules = [RuleSpec { deny: Some(403.into()), ..rule("admin", r#"host == "admin.example""#) }];
     for host in ["admin.example", "ADMIN.example.", "admin.example.:80"] {
         let mut rig = plain(|snapshot| set_rules(snapshot, &rules));
         rig.send(format!("GET /a HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes());
@@ -99,7 +99,7 @@ fn answers_of_our_own_have_the_headers_that_rules_set() {
     let set = [("Strict-Transport-Security", "max-age=1"), ("Content-Type", "x/y")];
     let rules = [
         RuleSpec { set_response_headers: fields(&set), ..rule("all", r#"path.path_prefix("/")"#) },
-        RuleSpec { deny: Some(403), ..rule("deny", r#"path == "/deny""#) },
+        RuleSpec { deny: Some(403.into()), ..rule("deny", r#"path == "/deny""#) },
         RuleSpec { redirect: Some("https://x${path}".to_owned()), ..rule("move", r#"path == "/move""#) },
     ];
     let mut rig = plain(|snapshot| set_rules(snapshot, &rules));

@@ -31,6 +31,7 @@ pub(crate) fn requests_to(wire: Wire, behind: Wire, kinds: &[(usize, usize)]) ->
         server_updates: false,
         http: true,
         misdirected: false,
+        greets: false,
         steps,
         record: 16_384,
         server_ends_after: None,

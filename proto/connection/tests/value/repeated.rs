@@ -13,7 +13,7 @@ fn form(seen: usize) -> Arc<Snapshot> {
         let odd = evergate_rules::RuleSpec {
             name: "odd".to_owned(),
             when: r#"form("no") == "1""#.to_owned(),
-            deny: Some(406),
+            deny: Some(406.into()),
             ..Default::default()
         };
         setup::set_rules(snapshot, &[odd]);

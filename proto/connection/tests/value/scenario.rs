@@ -4,7 +4,7 @@ use crate::harness::peer::deterministic_config;
 use crate::harness::setup::{self, set_rules, snapshot};
 use evergate_base::SplitMix64;
 use evergate_connection::{Snapshot, Stickiness, UpstreamTls};
-use evergate_rules::RuleSpec;
+use evergate_rules::{Deny, RuleSpec};
 use std::sync::Arc;
 
 #[derive(Clone, Debug)]
@@ -132,6 +132,8 @@ pub(crate) struct Scenario {
     pub(crate) http: bool,
     /// Sends plaintext HTTP to the TLS port.
     pub(crate) misdirected: bool,
+    /// A tunnel that begins with a ClientHello.
+    pub(crate) greets: bool,
     pub(crate) steps: Vec<Step>,
     /// Payload of the client's records at most.
     pub(crate) record: usize,
@@ -152,6 +154,7 @@ impl Scenario {
         match (self.wire, self.http) {
             (Wire::Plain, true) if self.misdirected => setup::HTTPS,
             (Wire::Plain, true) => setup::HTTP,
+            (Wire::Plain, false) if self.greets => setup::PASSTHROUGH,
             (Wire::Plain, false) => setup::TCP,
             (_, true) => setup::HTTPS,
             (_, false) => setup::TLS,
@@ -177,13 +180,27 @@ pub(crate) fn config_with(behind: Wire, tls: &Arc<rustls::ServerConfig>) -> Arc<
             set_response_headers: [("X-Seen".to_owned(), "s".repeat(40))].into(),
             ..rule("edit", r#"path.path_prefix("/edit")"#)
         },
-        RuleSpec { deny: Some(403), ..rule("deny", r#"path.path_prefix("/deny")"#) },
+        RuleSpec { deny: Some(403.into()), ..rule("deny", r#"path.path_prefix("/deny")"#) },
         RuleSpec { route: Some("down".to_owned()), ..rule("down", r#"path.path_prefix("/down")"#) },
-        RuleSpec { deny: Some(406), ..rule("body", r#"path.path_prefix("/json") && json("/no") == "1""#) },
+        RuleSpec {
+            deny: Some(406.into()),
+            ..rule("body", r#"path.path_prefix("/json") && json("/no") == "1""#)
+        },
+        RuleSpec {
+            deny: Some(Deny::AccessDenied),
+            listeners: vec!["passthrough".to_owned()],
+            ..rule("alert", r#"tls.sni == "alert.example""#)
+        },
+        RuleSpec {
+            deny: Some(Deny::Reset),
+            listeners: vec!["passthrough".to_owned()],
+            ..rule("reset", r#"tls.sni == "reset.example""#)
+        },
     ];
     snapshot(|snapshot| {
         let listeners = snapshot.listeners.iter_mut().filter(|listener| listener.tls.is_some());
         listeners.for_each(|listener| listener.tls = Some(tls.clone()));
+        snapshot.listeners[setup::PASSTHROUGH as usize].asks_rules = true;
         snapshot.pools[0].stickiness = Stickiness::Cookie;
         snapshot.pools.push(setup::pool("down"));
         snapshot.pools[0].tls =
@@ -309,6 +326,7 @@ pub(crate) fn random(rng: &mut Rng) -> Scenario {
         server_updates: rng.chance(30),
         http,
         misdirected: false,
+        greets: false,
         steps: Vec::new(),
         record: rng.pick(&[16_384, 16_384, 2000, 100, 7]),
         server_ends_after: None,

@@ -4,6 +4,7 @@
 //! random ones. The schedule does not depend on that, so both runs must do the same with the same bytes to their end.
 
 use crate::exhaustive::{requests, tunnel};
+use crate::greetings::greeted;
 use crate::scenario::{
     CONTINUES, ENDS, LOGIN, LOGIN_ENDS, Rng, Scenario, WHO, WHO_POSTS, Wire, config, random,
 };
@@ -92,6 +93,7 @@ fn requests_and_tunnels_move_at_every_step() {
                 assert!(compare(&tunnel(wire, http, None), &config, seed, &mut scratch) > 0);
                 assert!(compare(&tunnel(wire, http, Some(300)), &config, seed, &mut scratch) > 0);
             }
+            assert!(compare(&greeted("a.example", 40, Some(300)), &config, seed, &mut scratch) > 0);
         }
     }
 }

@@ -121,7 +121,7 @@ fn rule_that_acts_on_unknown_is_never_unreachable() {
         specs.push(RuleSpec {
             name: name.into(),
             when: r#"form("a") == "1""#.into(),
-            deny: Some(403),
+            deny: Some(403.into()),
             unknown,
             ..RuleSpec::default()
         });

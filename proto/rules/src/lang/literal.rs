@@ -266,15 +266,18 @@ fn never_sent(
     ends: Ends,
     holds: impl Fn(&[u8]) -> bool,
 ) -> Option<(&'static str, String)> {
-    let one_of = |values: [&str; 2], why| {
-        let [one, other] = values;
+    let one_of = |values: &[&str], why| {
         let never = !values.iter().any(|value| holds(value.as_bytes()));
-        never.then(|| (why, format!("write \"{one}\" or \"{other}\"")))
+        let quoted: Vec<String> =
+            values.iter().rev().take(2).rev().map(|value| format!("{value:?}")).collect();
+        never.then(|| (why, format!("write {}", quoted.join(" or "))))
     };
     match field {
-        Field::Scheme => one_of(["http", "https"], "a scheme is http or https"),
-        Field::TlsVersion => one_of(["TLSv1.2", "TLSv1.3"], "versions are TLSv1.2 and TLSv1.3"),
-        Field::Alpn => one_of(["http/1.1", "http/1.0"], "protocols of requests are http/1.1 and http/1.0"),
+        Field::Scheme => one_of(&["http", "https"], "a scheme is http or https"),
+        Field::TlsVersion => {
+            let versions = ["TLSv1.0", "TLSv1.1", "TLSv1.2", "TLSv1.3"];
+            one_of(&versions, "versions are TLSv1.2 and TLSv1.3, and older ones that a relayed client offers")
+        }
         Field::Method => spelling::method_never_sent(text, ends),
         Field::Sni => spelling::sni_never_sent(text, ends),
         Field::Header(_) => spelling::has_blanks_around(text, ends),

@@ -1,5 +1,6 @@
 //! The fixed set of scenarios, and random ones.
 
+use crate::harness::setup::client_hello;
 use crate::scenario::{
     Act, CONTINUES, ENDS, LOGIN, LOGIN_ENDS, Scenario, Session, Step, UPGRADE, WHO, WHO_POSTS, Wire, noise,
     request,
@@ -19,6 +20,7 @@ fn empty(wire: Wire, http: bool) -> Scenario {
         server_updates: false,
         http,
         misdirected: false,
+        greets: false,
         steps: Vec::new(),
         record: 16_384,
         server_ends_after: None,
@@ -76,6 +78,31 @@ pub(crate) fn tunnel(
     scenario
 }
 
+/// A tunnel that begins with a ClientHello in records of so many bytes, which the client sends in two parts.
+pub(crate) fn greeted(sizes: &[usize], record: usize, server_ends_after: Option<usize>) -> Scenario {
+    let mut scenario = tunnel(Wire::Plain, false, sizes, server_ends_after);
+    greet(&mut scenario, record);
+    scenario
+}
+
+fn greet(scenario: &mut Scenario, record: usize) {
+    let mut first = client_hello("a.example", &["h2", "http/1.1"], record);
+    let second = first.split_off(first.len() / 3);
+    for (at, bytes) in [first, second].into_iter().enumerate() {
+        scenario.steps.insert(at, Step { act: Act::Send(bytes), waits: false });
+    }
+    scenario.greets = true;
+}
+
+/// A client whose hello is refused: by an alert, or by a reset.
+fn refused(host: &str) -> Scenario {
+    let mut scenario = empty(Wire::Plain, false);
+    scenario.greets = true;
+    then(&mut scenario, Act::Send(client_hello(host, &[], 16_384)), false);
+    then(&mut scenario, Act::Close, true);
+    scenario
+}
+
 /// Small scenarios in which a node fails at every moment.
 pub(crate) fn fixed() -> Vec<(&'static str, Scenario)> {
     let mut all = Vec::new();
@@ -86,6 +113,10 @@ pub(crate) fn fixed() -> Vec<(&'static str, Scenario)> {
         all.push(("raw", tunnel(wire, false, &[700, 20], None)));
         all.push(("upgrade", tunnel(wire, true, &[300, 3_000], None)));
     }
+    all.push(("greeted", greeted(&[700, 20], 16_384, None)));
+    all.push(("greeted, server ends", greeted(&[700, 20], 60, Some(500))));
+    all.push(("refused hello", refused("alert.example")));
+    all.push(("reset hello", refused("reset.example")));
     for wire in [Wire::Plain, Wire::Tls13] {
         all.push(("identified", requests(wire, IDENTIFIED, false)));
         all.push(("continue", requests(wire, &[(7, 10), (8, 50), (9, 0)], false)));
@@ -166,6 +197,11 @@ pub(crate) fn random(random: &mut Random, size_max: u64) -> Scenario {
             }
         }
         scenario.server_ends_after = random.chance(300).then(|| random.below(total as u64 + 1) as usize);
+    }
+    // Drawn beside the others, which stay what they were.
+    let may_greet = !scenario.http && (wire, scenario.behind) == (Wire::Plain, Wire::Plain);
+    if may_greet && random.clone().chance(500) {
+        greet(&mut scenario, 16_384);
     }
     // To a server that has ended the client still sends bytes, which a reset would cut off anywhere.
     let last = match random.below(1000) {
