@@ -49,6 +49,7 @@ pub fn accepted(listener: u32) -> Accepted {
         listener,
         client: ([192, 0, 2, 7], 40_000).into(),
         local: ([198, 51, 100, 1], 443).into(),
+        proxy: None,
         unix_s: NOW_UNIX_S,
         secret: [7; 32],
     }
@@ -103,6 +104,7 @@ fn build(generation: u64) -> Snapshot {
         audit: AuditScope::Nothing,
         pool: Some(0),
         trust_forwarded: name == "http",
+        trusted_proxies: None,
         redirect_to_https,
         limits: Limits {
             body_bytes_max: 1 << 20,

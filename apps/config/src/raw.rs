@@ -55,6 +55,8 @@ pub(crate) struct RawListener {
     pub(crate) tls: Option<String>,
     pub(crate) pool: Option<String>,
     pub(crate) trust_forwarded: bool,
+    pub(crate) proxy_protocol: bool,
+    pub(crate) trusted_proxies: Vec<String>,
     pub(crate) audit: bool,
     pub(crate) redirect_to_https: bool,
     pub(crate) limits: Option<RawLimits>,

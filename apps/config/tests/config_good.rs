@@ -133,7 +133,8 @@ fn every_part_of_a_full_file_reaches_the_model() {
          ticket_keys = \"tickets\"\nticket_rotate_s = 60\n[tls.a]\ntickets = false\n{}",
         "[[listeners]]\nname = \"l\"\naddress = \"[::1]:1\"\nprotocol = \"https\"\ntls = \"strict\"\n\
          certificates = [\"b\", \"a\"]\n\
-         pool = \"p\"\ntrust_forwarded = true\nlimits = { headers_max = 9 }\n\
+         pool = \"p\"\ntrust_forwarded = true\nproxy_protocol = true\n\
+         trusted_proxies = [\"10.0.0.0/8\", \"::1\"]\nlimits = { headers_max = 9 }\n\
          [[listeners]]\nname = \"r\"\naddress = \"[::1]:80\"\nprotocol = \"http\"\nredirect_to_https = true\n\
          [[certificates]]\nname = \"a\"\nchain = \"a.pem\"\nkey = \"/keys/a.key\"\n\
          [[certificates]]\nname = \"b\"\nself_signed = [\"b\", \"*.b\", \"::1\"]\n\
@@ -172,6 +173,9 @@ fn every_part_of_a_full_file_reaches_the_model() {
     assert_eq!((listener.limits.headers_max, config.limits.listener.headers_max), (9, 50));
     assert_eq!(listener.limits.connections_per_source_max.unwrap().get(), 7);
     assert!(listener.trust_forwarded);
+    let trusted: Vec<String> = listener.trusted_proxies.iter().flatten().map(ToString::to_string).collect();
+    assert_eq!(trusted, ["10.0.0.0/8", "::1/128"]);
+    assert_eq!(config.listeners[1].trusted_proxies, None);
     assert_eq!(config.listeners[1].redirect_to_https, Some(1));
 
     let pool = &config.pools[0];

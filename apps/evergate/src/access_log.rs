@@ -61,6 +61,8 @@ struct Line<'a> {
     listener: &'a str,
     client: String,
     #[serde(skip_serializing_if = "Option::is_none")]
+    proxy: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     tls: Option<Tls<'a>>,
     method: &'a str,
     host: &'a str,
@@ -235,6 +237,7 @@ impl host::AccessLog for LineSender {
             id: &log.id,
             listener: connection.listener_name(),
             client: connection.client_address().to_string(),
+            proxy: connection.proxy().map(|proxy| proxy.to_string()),
             tls: connection.session().map(|(version, suite, sni)| Tls {
                 version,
                 suite,

@@ -282,6 +282,7 @@ fn assemble_listener(
         asks_rules: listener.protocol.is_raw()
             && config.rules.specs.iter().any(|rule| rule.listeners.contains(&listener.name)),
         trust_forwarded: listener.trust_forwarded,
+        trusted_proxies: listener.trusted_proxies.clone(),
         audit: listener.audit,
         redirect_to_https: listener.redirect_to_https,
         limits: limits(listener),

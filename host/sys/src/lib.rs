@@ -52,7 +52,7 @@ pub use process::{
 };
 pub use socket::{
     Listening, accept, acknowledge_now, connect, connect_error, has_input, is_drained, listen, listen_as,
-    local_address, read, read_scattered, reset_on_close, shutdown_write, unacknowledged, write,
+    local_address, peek, read, read_scattered, reset_on_close, shutdown_write, unacknowledged, write,
     write_gathered, write_last,
 };
 pub use splice::Pipe;

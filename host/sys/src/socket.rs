@@ -162,6 +162,12 @@ pub fn read(fd: RawFd, buffer: &mut [u8]) -> Transfer {
     outcome(result as isize)
 }
 
+/// Copies received bytes into `buffer`, which must not be empty, and leaves them to be read.
+pub fn peek(fd: RawFd, buffer: &mut [u8]) -> Transfer {
+    // SAFETY: pointer and length describe `buffer`.
+    outcome(unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_PEEK) })
+}
+
 /// Most pieces of one scattered read or gathered write.
 const PIECES_MAX: usize = 64;
 

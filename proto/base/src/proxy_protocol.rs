@@ -1,5 +1,5 @@
-//! Beginning of a PROXY protocol header, which a load balancer may send before a client's bytes. No listener accepts
-//! such a header; it is recognised so that the log names the cause.
+//! Beginning of a PROXY protocol header, which a load balancer may send before a client's bytes. A listener without
+//! trusted proxies accepts no such header; it is recognised so that the log names the cause.
 
 /// Beginnings of a header of version 1 (text) and of version 2 (binary).
 const BEGINNINGS: [&[u8]; 4] = [b"PROXY TCP4 ", b"PROXY TCP6 ", b"PROXY UNKNOWN", b"\r\n\r\n\0\r\nQUIT\n"];

@@ -1,6 +1,7 @@
 //! The configuration as a connection sees it: one immutable generation, shared by all connections of a worker.
 
 use crate::routing::hash_name;
+use evergate_base::net::Network;
 use evergate_base::session::SessionHasher;
 use evergate_base::{Micros, Protocol};
 use evergate_replication::Route;
@@ -28,6 +29,8 @@ pub struct Listener {
     pub asks_rules: bool,
     /// Whether X-Forwarded-For of the client is kept and extended.
     pub trust_forwarded: bool,
+    /// Networks of proxies whose PROXY header begins each connection; no other peer is admitted. `None`: no header.
+    pub trusted_proxies: Option<Vec<Network>>,
     /// Answer every request with a redirect to https on this port.
     pub redirect_to_https: Option<u16>,
     /// Bounds on what clients send.

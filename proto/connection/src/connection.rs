@@ -10,7 +10,7 @@ use crate::splice::Pipes;
 use crate::timers::{Deadline, Timer};
 use crate::{FIRST_READ, Io, Outlet, SLOTS, Slots, Snapshot};
 use evergate_base::{Micros, Protocol};
-use evergate_replication::{ConnectionId, Entry, Kind, Open};
+use evergate_replication::{ConnectionId, Entry, Kind, Open, Side};
 use evergate_tls::{Layout, PAYLOAD_MAX};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,8 +25,10 @@ pub struct Accepted {
     pub listener: u32,
     /// The client's address.
     pub client: SocketAddr,
-    /// Our address.
+    /// Our address, or the one that the client connected to at the proxy.
     pub local: SocketAddr,
+    /// The proxy whose PROXY header named `client` and `local`.
+    pub proxy: Option<SocketAddr>,
     /// Wall clock at accept, seconds since 1970.
     pub unix_s: u64,
     /// 32 fresh random bytes: what the handshake's randomness derives from.
@@ -86,6 +88,8 @@ pub struct Connection {
     pub(crate) client_address: SocketAddr,
     /// Address that the client connected to.
     pub(crate) local_address: SocketAddr,
+    /// The proxy whose PROXY header named both addresses.
+    pub(crate) proxy: Option<SocketAddr>,
     pub(crate) client: ClientLeg,
     pub(crate) servers: ServerLegs,
     pub(crate) exchange: Exchange,
@@ -112,6 +116,7 @@ impl Connection {
             listener: accepted.listener,
             client_address: accepted.client,
             local_address: accepted.local,
+            proxy: accepted.proxy,
             client: ClientLeg::new(tls),
             servers: ServerLegs::default(),
             exchange: Exchange::first(listener.protocol),
@@ -138,9 +143,14 @@ impl Connection {
             listener: listener.name.clone(),
             kind: kind_of(listener.protocol),
             tls: listener.protocol.is_tls(),
+            proxied: self.proxy.map(|_| (self.client_address, self.local_address)),
         };
         let mut remote = Replication::default();
         remote.log.push(Entry::Open(open));
+        if self.proxy.is_some() {
+            // Position 0 lies behind the header, whose ACK may leave when the backups have its addresses.
+            remote.outputs.release(remote.log.last(), Side::Client, 0);
+        }
         self.remote = Some(Box::new(remote));
     }
 
@@ -159,6 +169,11 @@ impl Connection {
     /// The client's address.
     pub fn client_address(&self) -> SocketAddr {
         self.client_address
+    }
+
+    /// The proxy whose PROXY header named the client's address.
+    pub fn proxy(&self) -> Option<SocketAddr> {
+        self.proxy
     }
 
     /// The configuration that the current request runs under.

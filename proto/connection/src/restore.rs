@@ -78,7 +78,10 @@ impl Connection {
                 (kind_of(protocol), protocol.is_tls()) == (open.kind, open.tls)
             })
             .ok_or_else(|| RestoreError::Listener(open.listener.clone()))?;
-        let accepted = Accepted { listener, ..fresh.clone() };
+        let mut accepted = Accepted { listener, ..fresh.clone() };
+        if let Some((client, served)) = open.proxied {
+            accepted = Accepted { client, local: served, proxy: Some(fresh.client), ..accepted };
+        }
         let mut connection = Connection::new(snapshot, &accepted, io.now);
         connection.remote = Some(Box::new(Replication::of(state)));
         connection.servers.next = state.last_leg + 1;

@@ -69,6 +69,7 @@ struct UpgradeState {
     listener: String,
     client: SocketAddr,
     local: SocketAddr,
+    proxy: Option<SocketAddr>,
     tls: Tls,
     facts: Option<Vec<u8>>,
     raw: Vec<u8>,
@@ -197,6 +198,7 @@ impl Connection {
             listener: self.listener().name.clone(),
             client: self.client_address,
             local: self.local_address,
+            proxy: self.proxy,
             tls,
             facts: self.client.info.as_ref().map(|facts| facts.encode()),
             raw: self.client.raw.clone(),
@@ -239,8 +241,8 @@ impl Connection {
     #[rustfmt::skip]
     fn all_fields_are_exported(&self) {
         let Connection {
-            id: _, snapshot: _, listener: _, client_address: _, local_address: _, client, servers, exchange, end: _,
-            deadline, remote: _,
+            id: _, snapshot: _, listener: _, client_address: _, local_address: _, proxy: _, client, servers, exchange,
+            end: _, deadline, remote: _,
             greeting: _, // its hello is in `plain`; the handshake behind it is not read on
             pipes: _, // the pipes move too: the worker reports what they hold, and modes begin again
         } = self;
@@ -351,6 +353,7 @@ impl Connection {
             listener,
             client: upgrade_state.client,
             local: upgrade_state.local,
+            proxy: upgrade_state.proxy,
             unix_s,
             secret,
         };

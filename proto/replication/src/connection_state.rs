@@ -429,7 +429,13 @@ mod tests {
     fn forwarded_request_alone_moves_to_another_generation() {
         let opened = |kind| {
             let mut state = ConnectionState::default();
-            state.apply(Entry::Open(Open { generation: 7, listener: "in".to_owned(), kind, tls: false }));
+            state.apply(Entry::Open(Open {
+                generation: 7,
+                listener: "in".to_owned(),
+                kind,
+                tls: false,
+                proxied: None,
+            }));
             state.apply(route(1, 3));
             state.server.exchange = 1;
             state

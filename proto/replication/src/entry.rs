@@ -2,6 +2,7 @@
 
 use crate::Urgency;
 use evergate_base::session::Sealed;
+use std::net::SocketAddr;
 use zeroize::Zeroize;
 
 /// Id of a connection in logs, request ids and replicas; 64 random bits drawn at accept.
@@ -32,6 +33,8 @@ pub struct Open {
     pub kind: Kind,
     /// Whether a TLS handshake comes first.
     pub tls: bool,
+    /// Addresses from a PROXY header: the client's, and the one that it connected to. Positions begin behind it.
+    pub proxied: Option<(SocketAddr, SocketAddr)>,
 }
 
 /// Position of one direction of the record layer.

@@ -268,7 +268,7 @@ mod tests {
         }
     }
 
-    /// The bytes of [`FRAME_VERSION`] 18.
+    /// The bytes of [`FRAME_VERSION`] 19.
     #[test]
     fn term_is_encoded_as_four_numbers() {
         let view = evergate_base::ViewId { epoch: 300, proposer: NodeId(1), incarnation: Incarnation(101) };

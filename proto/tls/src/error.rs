@@ -22,7 +22,7 @@ pub enum HandshakeError {
     #[error("peer sends plain http on a tls port")]
     PlainHttp,
     /// The first bytes are a header of the PROXY protocol.
-    #[error("peer sends a PROXY protocol header, which no listener accepts")]
+    #[error("peer sends a PROXY protocol header, which this listener does not accept")]
     ProxyHeader,
     /// The first bytes of a server are an HTTP response in clear.
     #[error("server answered in plain HTTP, not in TLS")]

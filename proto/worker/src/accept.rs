@@ -1,10 +1,13 @@
-//! New connections: limits first, then the state machine.
+//! New connections: trusted proxies and limits first, then the state machine.
 
+use crate::arrivals::{Arrival, Ends};
 use crate::clients::Client;
 use crate::command::ListenerSocket;
 use crate::evict::Outcome;
 use crate::host::{Host, Listener, Poll, Slot, Socket};
+use crate::limits::Share;
 use crate::log_event::LogEvent;
+use crate::replication::ConnectionReplication;
 use crate::slab::{Key, Source};
 use crate::worker::{Worker, canonical};
 use evergate_connection::{Accepted, Connection, Otherwise};
@@ -199,45 +202,83 @@ impl<H: Host> Worker<H> {
             }
         }
         let Some(Some(listener)) = self.listening.sockets.get(index) else { return };
-        let snapshot = &self.current[self.current.len() - 1].generation.snapshot;
-        let Some(position) = snapshot.listener_index(&listener.name) else {
-            return self.reset_unreplicated(socket, local, address);
-        };
-        let seals = snapshot.listeners.get(position as usize).is_some_and(|listener| listener.audit.seals());
-        if seals && self.observers.audit.as_ref().is_some_and(|audit| audit.refuses()) {
-            self.counters.reason("audit_refused");
-            self.counters.refused.add(1);
-            return self.reset_unreplicated(socket, local, address);
+        let ends = Ends::of_socket(address, local);
+        let snapshot = self.newest_snapshot();
+        let known = snapshot.listener_index(&listener.name).and_then(|position| {
+            snapshot.listeners.get(position as usize).map(|listener| (position, listener))
+        });
+        let Some((position, known)) = known else { return self.reset_unreplicated(socket, local, address) };
+        if known.audit.seals() && self.observers.audit.as_ref().is_some_and(|audit| audit.refuses()) {
+            return self.refuse_accepted(socket, &ends, Some("audit_refused"));
         }
+        let trusted = known.trusted_proxies.as_ref();
+        let trusted = trusted.map(|trusted| trusted.iter().any(|network| network.contains(address.ip())));
         let name = listener.name.clone();
+        match trusted {
+            Some(true) => return self.accept_proxied(socket, name, ends),
+            Some(false) => return self.refuse_accepted(socket, &ends, Some("proxy_untrusted")),
+            None => {}
+        }
         let Some(share) = self.admit(&name, address.ip()) else {
-            self.counters.refused.add(1);
-            return self.reset_unreplicated(socket, local, address);
+            return self.refuse_accepted(socket, &ends, None);
         };
         self.counters.accepted.add(1);
-        let replicated_state = match self.gate_client(&socket, local, address) {
-            Ok(replicated_state) => replicated_state,
+        match self.gate_client(&socket, local, address) {
+            Ok(gated) => self.serve_accepted(socket, position, &ends, share, gated),
             Err(reason) => {
-                self.counters.reason(reason);
-                self.counters.refused.add(1);
                 self.give_back(&share);
-                // A FIN would be retransmitted, and leave when the bucket is ours again.
-                socket.reset_on_close();
-                return;
+                self.refuse_ungated(&socket, reason);
             }
-        };
+        }
+    }
+
+    /// Accepts the connection of a trusted proxy, whose header comes first.
+    fn accept_proxied(&mut self, socket: H::Socket, listener: String, ends: Ends) {
+        match self.gate_client(&socket, ends.local, ends.peer) {
+            Ok(gated) => self.await_header(Arrival { socket, listener, ends, gated, since: self.now }),
+            Err(reason) => self.refuse_ungated(&socket, reason),
+        }
+    }
+
+    /// Refuses a connection without a slot, for this reason if its limits have not counted one.
+    fn refuse_accepted(&mut self, socket: H::Socket, ends: &Ends, reason: Option<&'static str>) {
+        if let Some(reason) = reason {
+            self.counters.reason(reason);
+        }
+        self.counters.refused.add(1);
+        self.reset_unreplicated(socket, ends.local, ends.peer);
+    }
+
+    /// Refuses a connection that the gate does not take.
+    fn refuse_ungated(&mut self, socket: &H::Socket, reason: &'static str) {
+        self.counters.reason(reason);
+        self.counters.refused.add(1);
+        // A FIN would be retransmitted, and leave when the bucket is ours again.
+        socket.reset_on_close();
+    }
+
+    /// Serves an accepted connection that counts against its limits.
+    pub(super) fn serve_accepted(
+        &mut self,
+        socket: H::Socket,
+        listener: u32,
+        ends: &Ends,
+        share: Share,
+        replicated_state: Option<ConnectionReplication<H>>,
+    ) {
         let fresh = self.random_secret::<40>();
         let (id, secret) = fresh.split_at(8);
+        let (client, local) = ends.of_client();
         let accepted = Accepted {
             id: ConnectionId(id.try_into().map_or(0, u64::from_le_bytes)),
-            listener: position,
-            client: address,
+            listener,
+            client,
             local,
+            proxy: ends.proxy(),
             unix_s: self.host.wall_clock_s(),
             secret: secret.try_into().unwrap_or([0; 32]),
         };
-        let snapshot = self.current[self.current.len() - 1].generation.snapshot.clone();
-        let connection = Connection::new(&snapshot, &accepted, self.now);
+        let connection = Connection::new(&self.newest_snapshot().clone(), &accepted, self.now);
         let mut client = Client::new(socket, connection, share);
         client.replicated_state = replicated_state.map(Box::new);
         let key = self.clients.insert(client);
@@ -250,8 +291,21 @@ impl<H: Host> Worker<H> {
         }
         self.with(key, |connection, io| connection.handle_accepted(io));
         self.perform(key);
+        if ends.proxied.is_some() {
+            self.begin_proxied(key);
+        }
         self.note_activity(key);
         self.schedule(key);
+    }
+
+    /// Replicates the addresses of a PROXY header at once: its ACK waits for them.
+    fn begin_proxied(&mut self, key: Key) {
+        if self.cluster.is_some() {
+            self.replicate_all(key);
+        }
+        if self.lifecycle.draining {
+            self.drain_accepted(key); // it waited for its header when the drain began
+        }
     }
 
     /// Drops a client connection with its server connection and its replication state.

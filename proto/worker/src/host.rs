@@ -130,6 +130,9 @@ pub trait Socket {
     /// Reads into `buffer`, which must not be empty.
     fn read(&self, buffer: &mut [u8]) -> Transfer;
 
+    /// Copies received bytes into `buffer`, which must not be empty, and leaves them to be read.
+    fn peek(&self, buffer: &mut [u8]) -> Transfer;
+
     /// Reads into the regions (offset, length) of `memory`, in order.
     fn read_scattered(&self, memory: &mut [u8], regions: &[(usize, usize)]) -> Transfer;
 

@@ -4,7 +4,8 @@
 //! events, lets each connection's state machine decide, and performs the results through the host.
 //!
 //! - [`Worker`]: its turn; [`Command`] and [`Instruction`] come to it, [`Report`] and [`LogEvent`] leave it;
-//! - `accept`, `limits`, `evict`: new connections, and the limits that they count against;
+//! - `accept`, `arrivals`, `limits`, `evict`: new connections, their PROXY headers, and the limits that they count
+//!   against;
 //! - `clients`, `upstreams`, `bound`: both sides' connections; `dial`, `queue`: the way to a server;
 //! - `relay`, `effects`, `read_interest`: one connection's turn;
 //! - `passing`: connections of another process of the machine;
@@ -15,6 +16,7 @@
 //! - [`host`]: what a worker needs of its host.
 
 mod accept;
+mod arrivals;
 mod audit;
 mod bound;
 mod call_context;

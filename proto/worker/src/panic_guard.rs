@@ -27,6 +27,9 @@ impl<H: Host> Worker<H> {
         self.counters.reason("internal_panic");
         self.scratch = Scratch::new(); // a buffer may have been borrowed
         self.effects.clear();
+        if let Some(Source::Arrival(key)) = source {
+            return self.break_off_arrival(key);
+        }
         let client = match source {
             Some(Source::Client(key)) => Some(key),
             Some(Source::Upstream(key)) => {

@@ -103,6 +103,8 @@ pub enum Source {
     Outgoing(u8, u16),
     /// Events of the gate.
     Lane,
+    /// A socket whose PROXY header is awaited.
+    Arrival(Key),
     /// A descriptor of the program around the worker, by its number there.
     Shell(u32),
 }
@@ -121,6 +123,7 @@ impl Source {
             Source::Outgoing(node, worker) => 6 << 56 | u64::from(node) << 16 | u64::from(worker),
             Source::Lane => 7 << 56,
             Source::Shell(number) => 8 << 56 | u64::from(number),
+            Source::Arrival(key) => pack(9, key),
         }
     }
 
@@ -138,6 +141,7 @@ impl Source {
             6 => Some(Source::Outgoing((token >> 16) as u8, token as u16)),
             7 => Some(Source::Lane),
             8 => Some(Source::Shell(key.index)),
+            9 => Some(Source::Arrival(key)),
             _ => None,
         }
     }
@@ -174,10 +178,11 @@ mod tests {
             Source::Outgoing(31, 4000),
             Source::Lane,
             Source::Shell(1),
+            Source::Arrival(key),
         ];
         for source in sources {
             assert_eq!(Source::of(source.token()), Some(source));
         }
-        assert_eq!(Source::of(9 << 56), None);
+        assert_eq!(Source::of(10 << 56), None);
     }
 }

@@ -9,6 +9,7 @@
 //! rounds before other connections are served; the rest is done in the next turn.
 
 use crate::accept::Listening;
+use crate::arrivals::Arrivals;
 use crate::call_context::{CallContext, Crowd};
 use crate::clients::Client;
 use crate::command::{Command, Settings};
@@ -25,7 +26,7 @@ use crate::{Counters, Peer, Shared, Watchdog};
 use evergate_balance::{Picker, ServerLoad};
 use evergate_base::net::Event;
 use evergate_base::{Micros, Wake};
-use evergate_connection::{Connection, Effects, Io, Scratch};
+use evergate_connection::{Connection, Effects, Io, Scratch, Snapshot};
 use evergate_replication::NextTurn;
 use std::collections::VecDeque;
 use std::io;
@@ -71,6 +72,7 @@ pub struct Worker<H: Host> {
     pub(crate) upstreams: Slab<Upstream<H>>,
     pub(crate) pool: IdlePool,
     pub(crate) listening: Listening<H>,
+    pub(crate) arrivals: Arrivals<H>,
     pub(crate) current: Vec<Current>,
     pub(crate) limits: Limits,
     pub(crate) deadlines: Deadlines,
@@ -152,6 +154,7 @@ impl<H: Host> Worker<H> {
             upstreams: Slab::new(),
             pool: IdlePool::default(),
             listening: Listening { sockets: Vec::new(), paused: Vec::new(), accepts: (0, 1) },
+            arrivals: Arrivals::default(),
             current: vec![Current::new(generation)],
             limits: Limits::default(),
             deadlines: Deadlines { wheel: Wheel::new(now), due: Vec::new() },
@@ -225,6 +228,7 @@ impl<H: Host> Worker<H> {
         }
         self.run_pending();
         self.fire_timers();
+        self.expire_arrivals();
         if self.shared.orders.are_there() {
             self.follow_orders();
         }
@@ -289,7 +293,7 @@ impl<H: Host> Worker<H> {
 
     /// Whether it has drained.
     pub fn is_drained(&self) -> bool {
-        self.lifecycle.draining && self.clients.len() == 0
+        self.lifecycle.draining && self.clients.len() == 0 && self.arrivals.is_empty()
     }
 
     fn tick(&mut self) {
@@ -348,6 +352,7 @@ impl<H: Host> Worker<H> {
                 self.pump(key);
             }
             Some(Source::Upstream(key)) => self.upstream_event(key, event),
+            Some(Source::Arrival(key)) => self.arrival_event(key, event),
             Some(Source::Channels) => self.accept_channels(),
             Some(Source::Incoming(index)) => self.incoming_event(index as usize, event.ended),
             Some(Source::Outgoing(node, worker)) => self.outgoing_event((node, worker.into()), event.ended),
@@ -411,15 +416,18 @@ impl<H: Host> Worker<H> {
         self.change_listeners(Vec::new(), &names);
         self.lifecycle.draining = true;
         for key in self.clients.keys() {
-            if let Some(client) = self.clients.get_mut(key) {
-                client.readable = true; // its first event may not have arrived yet
-            }
-            self.guarded(Some(Source::Client(key)), |worker| {
-                worker.pump(key); // answers a request that has arrived
-                worker.drain_client(key);
-                worker.pump(key);
-            });
+            self.guarded(Some(Source::Client(key)), |worker| worker.drain_accepted(key));
         }
+    }
+
+    /// Drains a connection after it has answered a request that has arrived.
+    pub(crate) fn drain_accepted(&mut self, key: Key) {
+        if let Some(client) = self.clients.get_mut(key) {
+            client.readable = true; // its first event may not have arrived yet
+        }
+        self.pump(key);
+        self.drain_client(key);
+        self.pump(key);
     }
 
     /// Drains a connection; one in a handoff is drained if the handoff is cancelled.
@@ -542,6 +550,11 @@ impl<H: Host> Worker<H> {
     /// Whether room of connections that have only moved to another process is not free yet.
     pub(crate) fn is_sweeping(&self) -> bool {
         self.lifecycle.passing == Passing::Sweeping
+    }
+
+    /// The newest configuration.
+    pub(crate) fn newest_snapshot(&self) -> &Arc<Snapshot> {
+        &self.current[self.current.len() - 1].generation.snapshot
     }
 
     /// Index of a generation by its number.

@@ -258,6 +258,11 @@ impl Tcp {
         bytes
     }
 
+    /// The first bytes that have arrived, at most `most`; they stay.
+    pub fn peek(&self, most: usize) -> Vec<u8> {
+        self.input.iter().take(most).copied().collect()
+    }
+
     /// Queues as much of `bytes` as there is buffer space for. Returns the number.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         if self.end_wanted || self.reset {

@@ -55,6 +55,20 @@ impl MemorySocket {
     }
 }
 
+/// Outcome of a call that has found `count` bytes of input.
+fn input_outcome(stream: &mut Stream, count: usize) -> Transfer {
+    match (count, stream.peer_end) {
+        (1.., _) => Transfer::Moved(count),
+        (0, PeerEnd::Open) => Transfer::Blocked,
+        (0, PeerEnd::Fin) => Transfer::End,
+        // An error is reported once.
+        (0, PeerEnd::Reset { .. }) if stream.take_error() => {
+            Transfer::Broken(io::ErrorKind::ConnectionReset.into())
+        }
+        (0, PeerEnd::Reset { .. }) => Transfer::End,
+    }
+}
+
 impl Drop for MemorySocket {
     fn drop(&mut self) {
         self.machine.borrow_mut().close_stream(self.descriptor, self.closing.get());
@@ -71,20 +85,19 @@ impl Socket for MemorySocket {
         self.read_scattered(buffer, &[(0, length)])
     }
 
+    fn peek(&self, buffer: &mut [u8]) -> Transfer {
+        let peeked = self.with(|stream| {
+            let count = stream.copy_into(buffer);
+            input_outcome(stream, count)
+        });
+        peeked.unwrap_or_else(Transfer::Broken)
+    }
+
     fn read_scattered(&self, memory: &mut [u8], regions: &[(usize, usize)]) -> Transfer {
         let read = self.with(|stream| {
             let parts = regions.iter().map(|(offset, length)| *offset..offset + length);
             let count: usize = parts.map(|part| stream.read_into(&mut memory[part])).sum();
-            match (count, stream.peer_end) {
-                (1.., _) => Transfer::Moved(count),
-                (0, PeerEnd::Open) => Transfer::Blocked,
-                (0, PeerEnd::Fin) => Transfer::End,
-                // An error is reported once.
-                (0, PeerEnd::Reset { .. }) if stream.take_error() => {
-                    Transfer::Broken(io::ErrorKind::ConnectionReset.into())
-                }
-                (0, PeerEnd::Reset { .. }) => Transfer::End,
-            }
+            input_outcome(stream, count)
         });
         if let Ok(Transfer::Moved(count)) = &read {
             self.note_moved(*count);

@@ -96,10 +96,16 @@ impl Stream {
 
     /// Reads up to `memory.len()` bytes.
     pub(crate) fn read_into(&mut self, memory: &mut [u8]) -> usize {
-        let count = memory.len().min(self.inbox.len());
-        memory[..count].copy_from_slice(&self.inbox[..count]);
+        let count = self.copy_into(memory);
         self.inbox.drain(..count);
         self.read += count as u64;
+        count
+    }
+
+    /// Copies up to `memory.len()` bytes, which stay.
+    pub(crate) fn copy_into(&self, memory: &mut [u8]) -> usize {
+        let count = memory.len().min(self.inbox.len());
+        memory[..count].copy_from_slice(&self.inbox[..count]);
         count
     }
 

@@ -1,77 +1,22 @@
 //! A worker over the memory host: bytes, windows, dials, replication, and the laws that the host checks.
 
+mod support;
+
 use evergate_base::net::Transfer;
-use evergate_base::{Micros, Protocol, Term};
-use evergate_connection::{
-    AuditScope, Limits, Listener, Pool, RequestKey, Server, Snapshot, Stickiness, Timeouts,
-};
+use evergate_base::{Micros, Term};
 use evergate_membership::{MemberSet, OwnershipStart};
-use evergate_memory_host::{
-    BACKUP, BUCKET, Closing, Dials, MemoryHost, Options, Peer, PoolOptions, Process, generation,
-};
+use evergate_memory_host::{BACKUP, BUCKET, Closing, Dials, MemoryHost, Options, Peer, Process, generation};
 use evergate_replication::{Announced, Frame, ReplicaStore};
-use evergate_rules::Ruleset;
 use evergate_worker::Report;
 use evergate_worker::host::Socket;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
-
-fn local() -> SocketAddr {
-    ([198, 51, 100, 1], 443).into()
-}
-
-fn client() -> SocketAddr {
-    ([192, 0, 2, 7], 40_000).into()
-}
-
-/// A configuration with one TCP listener and one server.
-fn snapshot() -> Snapshot {
-    let listener = Listener {
-        name: "tcp".to_owned(),
-        protocol: Protocol::Tcp,
-        tls: None,
-        client_policy: None,
-        audit: AuditScope::Nothing,
-        pool: Some(0),
-        asks_rules: false,
-        trust_forwarded: false,
-        redirect_to_https: None,
-        limits: Limits::default(),
-    };
-    let pool = Pool {
-        name: "a".to_owned(),
-        stickiness: Stickiness::None,
-        by_session: false,
-        cookie: String::new(),
-        tls: None,
-        retries: 0,
-        connect: Micros::from_ms(1000),
-        response: Micros::from_ms(5000),
-        servers: vec![Server { name: "a0".to_owned(), cookie: String::new(), tls_name: None }],
-    };
-    Snapshot {
-        generation: 1,
-        listeners: vec![listener],
-        pools: vec![pool],
-        rules: Arc::new(Ruleset::compile(&[], &Default::default()).unwrap()),
-        rule_pools: Vec::new(),
-        timeouts: Timeouts::default(),
-        request_key: RequestKey([5, 7]),
-    }
-}
+use support::{client, local, pool_options, snapshot};
 
 /// A worker with a client that has arrived.
 fn start(host: &MemoryHost, movable: Vec<IpAddr>) -> (Process, Peer) {
-    let pools = PoolOptions {
-        queue_max: 0,
-        queue_timeout: Duration::ZERO,
-        idle_max: 0,
-        idle: Duration::ZERO,
-        down_pool: None,
-    };
     let options = Options { connections_max: 100, buffered_max: 1 << 20, movable };
-    let generation = generation(&Arc::new(snapshot()), &pools);
+    let generation = generation(&Arc::new(snapshot(None)), &pool_options());
     let mut process = Process::new(host.clone(), &generation, &options);
     if !options.movable.is_empty() {
         process.own(OwnershipStart::Empty, MemberSet::of(BACKUP));
@@ -191,7 +136,7 @@ fn another_worker_continues_a_replica() {
     let server = other.servers().pop().unwrap();
     server.send(b"pong");
     assert!(process.pass(Micros::from_ms(10)));
-    let client = other.peer_of(local(), self::client()).unwrap();
+    let client = other.peer_of(local(), support::client()).unwrap();
     assert_eq!(client.written(), b"pong");
     client.send(b"more");
     assert!(process.pass(Micros::from_ms(10)));

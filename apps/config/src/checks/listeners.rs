@@ -7,6 +7,7 @@ use super::audit::scope;
 use super::certificates::HTTP_PROTOCOLS;
 use super::context::Checks;
 use super::node::listener_limits;
+use super::proxy_protocol;
 use crate::address;
 use crate::model::{CertificateId, ListenAddress, Listener, ListenerTls, PoolId, Protocol, Sticky, TlsId};
 use crate::problem::REFUSED;
@@ -48,6 +49,7 @@ pub(crate) fn listeners(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<List
                 tls,
                 pool,
                 trust_forwarded: raw.trust_forwarded,
+                trusted_proxies: proxy_protocol::of_listener(raw, &at, checks),
                 audit: scope(config, raw.audit, protocol),
                 redirect_to_https,
                 limits,

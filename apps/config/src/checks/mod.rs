@@ -15,6 +15,7 @@ mod health;
 pub(crate) mod listeners;
 pub(crate) mod node;
 pub(crate) mod pools;
+mod proxy_protocol;
 pub(crate) mod rules;
 pub(crate) mod runtime_files;
 mod session_balancing;

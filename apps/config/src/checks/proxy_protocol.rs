@@ -1,20 +1,24 @@
-//! Checks of the PROXY protocol: from proxies in front of listeners, and towards servers.
+//! Checks of the PROXY protocol from proxies in front of listeners.
 
 use evergate_base::net::Network;
 
 use super::context::Checks;
-use crate::model::{ProxyProtocol, ProxyVersion};
 use crate::problem::REFUSED;
-use crate::raw::{RawListener, RawPool};
+use crate::raw::RawListener;
 use crate::span::KeyPath;
-
-/// Fields that a header of version 2 can carry.
-const TLVS: [&str; 3] = ["authority", "alpn", "unique_id"];
 
 /// Networks whose PROXY headers begin each connection of a listener; `None` without such headers.
 pub(crate) fn of_listener(raw: &RawListener, at: &KeyPath, checks: &mut Checks<'_>) -> Option<Vec<Network>> {
     let list = at.key("trusted_proxies");
     let networks = networks(&raw.trusted_proxies, &list, checks);
+    if raw.proxy_protocol && raw.audit {
+        checks.report.error_because(
+            &at.key("proxy_protocol"),
+            "audited capture cannot play connections that begin with a PROXY header",
+            format!("a player would find no TLS at their beginning; {REFUSED}"),
+            "remove `audit`, or `proxy_protocol`",
+        );
+    }
     match (raw.proxy_protocol, raw.trusted_proxies.is_empty()) {
         (true, true) => {
             checks.report.error_because(
@@ -52,33 +56,4 @@ fn networks(texts: &[String], list: &KeyPath, checks: &mut Checks<'_>) -> Vec<Ne
         }
     }
     all
-}
-
-/// PROXY header towards the servers of a pool.
-pub(crate) fn of_pool(raw: &RawPool, at: &KeyPath, checks: &mut Checks<'_>) -> Option<ProxyProtocol> {
-    let list = at.key("proxy_protocol_tlvs");
-    for (i, name) in raw.proxy_protocol_tlvs.iter().enumerate() {
-        if !TLVS.contains(&name.as_str()) {
-            checks.report.error(
-                &list.index(i),
-                format!("`{name}` is not a field of a PROXY header here"),
-                format!("write one of {}", TLVS.map(|name| format!("\"{name}\"")).join(", ")),
-            );
-        }
-    }
-    let has = |name: &str| raw.proxy_protocol_tlvs.iter().any(|known| known == name);
-    if !raw.proxy_protocol_tlvs.is_empty() && raw.proxy_protocol != Some(ProxyVersion::V2) {
-        checks.report.error_because(
-            &list,
-            "only a header of version 2 has fields",
-            format!("servers would get none of them; {REFUSED}"),
-            "add `proxy_protocol = \"v2\"`, or remove the key",
-        );
-    }
-    Some(ProxyProtocol {
-        version: raw.proxy_protocol?,
-        authority: has("authority"),
-        alpn: has("alpn"),
-        unique_id: has("unique_id"),
-    })
 }

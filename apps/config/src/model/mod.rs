@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evergate_base::net::Network;
 use evergate_connection::AuditScope;
 use evergate_rules::{RuleSpec, Ruleset};
 use serde::{Deserialize, Serialize};
@@ -131,6 +132,8 @@ pub struct Listener {
     pub pool: Option<PoolId>,
     /// Whether `X-Forwarded-For`, `Forwarded` and their like are passed on as the client sent them.
     pub trust_forwarded: bool,
+    /// Networks of proxies whose PROXY header begins each connection; `None`: no header.
+    pub trusted_proxies: Option<Vec<Network>>,
     /// What audited capture records of its connections.
     pub audit: AuditScope,
     /// Redirect every request to https on this port.

@@ -48,6 +48,20 @@ pub(crate) static LISTENER: Section = Section {
                 them, and visible to rules. Only behind another proxy: any client can forge them. See \
                 below.",
         ),
+        with_default(
+            "proxy_protocol",
+            Kind::Bool,
+            "false",
+            "Whether each connection begins with a PROXY header, version 1 or 2, whose address counts as the \
+                client's everywhere. See below.",
+        ),
+        with_default(
+            "trusted_proxies",
+            Kind::Texts,
+            "[]",
+            "Networks of the proxies that send this header, as `[\"10.0.0.0/8\"]`; required with \
+                `proxy_protocol`. Every other peer is refused.",
+        ),
         LISTENER_AUDIT,
         with_default(
             "redirect_to_https",

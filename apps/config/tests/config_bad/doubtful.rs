@@ -55,6 +55,11 @@ fn doubtful_file_is_used_with_a_warning() {
             "pools[0].servers[1].address",
             "`[pools.tls]`",
         ),
+        (
+            "{L}trusted_proxies = @@[\"10.0.0.0/8\"]\n{C}{P}",
+            "listeners[0].trusted_proxies",
+            "add `proxy_protocol = true`",
+        ),
         ("{L}{C}{P}[pools.tls]\nverify = @@false\n", "pools[0].tls.verify", "name the authority"),
         (
             "{L}[[listeners]]\nname = \"b\"\naddress = \":1\"\nprotocol = \"http\"\npool = \"b\"\n\

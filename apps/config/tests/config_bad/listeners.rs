@@ -106,6 +106,13 @@ fn contradictory_file_is_refused_at_the_place_with_advice() {
             "listeners[1].pool",
             "`sticky = \"source\"`",
         ),
+        // PROXY protocol.
+        ("{L}proxy_protocol = @@true\n{C}{P}", "listeners[0].proxy_protocol", "trusted_proxies"),
+        (
+            "{L}proxy_protocol = true\ntrusted_proxies = [\"10.0.0.0/8\", @@\"10.0.0.0/33\"]\n{C}{P}",
+            "listeners[0].trusted_proxies[1]",
+            "length of its prefix",
+        ),
         // Certificates.
         ("{L}@@[[certificates]]\nname = \"a\"\n{P}", "certificates[0]", "neither files nor names"),
         ("{L}@@[[certificates]]\nname = \"a\"\nchain = \"c.pem\"\n{P}", "certificates[0].key", "add `key`"),

@@ -426,7 +426,8 @@ pub(crate) fn clustered(config: &Config, cluster: &Cluster) -> BTreeMap<SocketAd
         let taken = |ip: &&IpAddr| {
             **ip == at.ip() || at.ip().is_unspecified() && (both || ip.is_ipv4() == at.is_ipv4())
         };
-        let stateless = cluster.stateless_accept && listener.protocol != Protocol::Tcp;
+        let client_begins = listener.protocol != Protocol::Tcp || listener.trusted_proxies.is_some();
+        let stateless = cluster.stateless_accept && client_begins;
         let addresses = cluster.addresses.iter().filter(taken);
         all.extend(addresses.map(|ip| (SocketAddr::new(*ip, at.port()), stateless)));
     }

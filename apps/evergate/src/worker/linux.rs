@@ -281,6 +281,10 @@ impl Socket for TcpSocket {
         evergate_sys::read(self.descriptor(), buffer)
     }
 
+    fn peek(&self, buffer: &mut [u8]) -> Transfer {
+        evergate_sys::peek(self.descriptor(), buffer)
+    }
+
     fn read_scattered(&self, memory: &mut [u8], regions: &[(usize, usize)]) -> Transfer {
         evergate_sys::read_scattered(self.descriptor(), memory, regions)
     }

@@ -222,7 +222,7 @@ impl EventLoop {
             successor.progress.swept.fetch_add(1, Ordering::Relaxed);
         }
         let now = Micros(super::Linux.monotonic_us());
-        if left.is_empty() {
+        if left.is_empty() && !self.engine.has_arrivals() {
             successor.link.push(&[END], Vec::new())?;
             successor.link.flush()?;
             successor.ended = true;

@@ -30,7 +30,14 @@ fn is_reason(text: &str) -> bool {
 /// Texts of this form in the code, without comments and tests.
 fn in_code() -> BTreeSet<String> {
     let mut files = Vec::new();
-    for folder in ["proto/http/src", "proto/connection/src", "proto/worker/src", "apps/evergate/src/worker"] {
+    let folders = [
+        "proto/http/src",
+        "proto/proxy_protocol/src",
+        "proto/connection/src",
+        "proto/worker/src",
+        "apps/evergate/src/worker",
+    ];
+    for folder in folders {
         sources(&root().join(folder), &mut files);
     }
     files.retain(|file| !file.ends_with("proto/worker/src/counters.rs")); // names of metrics

@@ -18,6 +18,7 @@ mod node;
 mod operations;
 mod passthrough;
 mod pki;
+mod proxy_protocol;
 mod server_ends;
 mod session_ids;
 mod sessions;

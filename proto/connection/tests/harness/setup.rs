@@ -133,6 +133,7 @@ pub(crate) fn snapshot(edit: impl FnOnce(&mut Snapshot)) -> Arc<Snapshot> {
         pool: Some(0),
         asks_rules: false,
         trust_forwarded: false,
+        trusted_proxies: None,
         redirect_to_https: None,
         limits: Limits::default(),
     };
@@ -188,6 +189,7 @@ pub(crate) fn accepted(listener: u32) -> Accepted {
         listener,
         client: format!("{CLIENT}:40001").parse().unwrap(),
         local: "203.0.113.1:443".parse().unwrap(),
+        proxy: None,
         unix_s: 1_700_000_000,
         secret: [7; 32],
     }

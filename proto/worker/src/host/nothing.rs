@@ -131,6 +131,7 @@ impl Socket for Nothing {
     never! {
         fn descriptor(&self) -> i32;
         fn read(&self, &mut [u8]) -> Transfer;
+        fn peek(&self, &mut [u8]) -> Transfer;
         fn write(&self, &[u8]) -> Transfer;
         fn write_gathered(&self, &[&[u8]]) -> Transfer;
         fn write_last(&self, &[&[u8]]) -> Transfer;

@@ -288,6 +288,7 @@ fn clone_listener(listener: &evergate_connection::Listener) -> evergate_connecti
         pool: listener.pool,
         asks_rules: listener.asks_rules,
         trust_forwarded: listener.trust_forwarded,
+        trusted_proxies: listener.trusted_proxies.clone(),
         redirect_to_https: listener.redirect_to_https,
         limits: listener.limits.clone(),
     }

@@ -171,6 +171,7 @@ impl<H: Host> Worker<H> {
             listener: 0,
             client: canonical(facts.remote),
             local: canonical(facts.local),
+            proxy: None,
             unix_s: self.host.wall_clock_s(),
             secret: self.random_secret(),
         };

@@ -261,6 +261,7 @@ impl<H: Host> Worker<H> {
                 self.abandon(key);
             }
         }
+        self.leave_arrivals(None);
         self.abandon_pool(None);
         self.poll_failovers(); // this node owns nothing now
         self.counters.open.set(self.clients.len() as u64);

@@ -152,6 +152,7 @@ impl<H: Host> Worker<H> {
     fn freeze_closed(&mut self) {
         let now = self.now;
         self.close_idle_of_closing();
+        let since = now - Micros(GREETED_FOR.as_micros() as u64);
         let Some(cluster) = self.cluster.as_mut().filter(|cluster| !cluster.handoffs.closing.is_empty())
         else {
             return;
@@ -161,7 +162,9 @@ impl<H: Host> Worker<H> {
             .closing
             .iter()
             .filter(|(bucket, closing)| {
-                now.since(closing.since) >= CLOSED_FOR && !cluster.may_have_handshakes(**bucket)
+                now.since(closing.since) >= CLOSED_FOR
+                    && !cluster.may_have_handshakes(**bucket)
+                    && !self.arrivals.has_newer(**bucket, since)
             })
             .map(|(bucket, closing)| (*bucket, *closing))
             .collect();
@@ -174,6 +177,7 @@ impl<H: Host> Worker<H> {
             for key in self.connections_of(bucket) {
                 self.replicate_all(key); // entries that wait for more
             }
+            self.leave_arrivals(Some(bucket));
             let Some(cluster) = &mut self.cluster else { return };
             cluster.handoffs.closing.remove(&bucket);
             cluster.freeze(bucket, (freeze, term));
@@ -223,6 +227,11 @@ impl<H: Host> Cluster<H> {
     fn close(&mut self, bucket: Bucket, closing: Closing) {
         self.handoffs.closing.insert(bucket, closing);
         self.gate.close(bucket);
+    }
+
+    /// Whether nothing of the bucket arrives any more.
+    pub(crate) fn is_frozen(&self, bucket: Bucket) -> bool {
+        self.handoffs.freezing.contains_key(&bucket)
     }
 
     /// Whether clients that received a SYN-ACK may still answer it, or wait to be accepted.

@@ -67,6 +67,27 @@ impl<H: Host> Worker<H> {
         }
     }
 
+    /// Resets a client that has a slot in a cluster and no connection. No other node has state of it: the gate lets the
+    /// RST leave, unless the bucket is about to move.
+    pub(crate) fn refuse_gated(&mut self, socket: H::Socket, gated: Option<ConnectionReplication<H>>) {
+        socket.reset_on_close();
+        let (Some(cluster), Some(gated)) = (&mut self.cluster, gated) else { return };
+        if cluster.owns(gated.bucket) && !cluster.handoffs.frozen.contains(&gated.bucket) {
+            gated.leg.slot.open();
+        }
+        drop(socket);
+        cluster.gate.finish(gated.leg.slot, None);
+    }
+
+    /// Drops a client that has a slot and no connection, without a packet: another node accepts it.
+    pub(crate) fn drop_gated(&mut self, socket: H::Socket, gated: Option<ConnectionReplication<H>>) {
+        skip_replication(&socket);
+        drop(socket);
+        if let (Some(cluster), Some(gated)) = (&mut self.cluster, gated) {
+            cluster.gate.finish(gated.leg.slot, None);
+        }
+    }
+
     /// Replicates a new connection; called directly after its slot in the worker is known.
     pub(crate) fn begin_replication(&mut self, key: Key) {
         let Some(client) = self.clients.get_mut(key) else { return };
@@ -156,7 +177,7 @@ impl<H: Host> Worker<H> {
     }
 
     /// Sends all queued entries of the connection to the backups.
-    pub(super) fn replicate_all(&mut self, key: Key) {
+    pub(crate) fn replicate_all(&mut self, key: Key) {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(client) = self.clients.get_mut(key) else { return };
         let Some(replicated_state) = &mut client.replicated_state else { return };
@@ -285,6 +306,12 @@ impl<H: Host> Worker<H> {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(client) = self.clients.get_mut(key) else { return };
         let (released, end) = match side {
+            Side::Client if position == 0 => {
+                // The PROXY header before position 0: its proxy may wait for the ACK before it sends more.
+                let leg = client.replicated_state.as_mut().map(|replicated_state| &mut replicated_state.leg);
+                let released = leg.map(|leg| leg.allow_ack(leg.received().0, now)).is_some();
+                (released, End::Client)
+            }
             Side::Client => {
                 // The response, the end or the tickets carry the ACK.
                 let connection = &client.connection;

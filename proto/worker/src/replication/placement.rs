@@ -128,6 +128,7 @@ impl<H: Host> Worker<H> {
         for key in self.connections_of(bucket) {
             self.abandon(key);
         }
+        self.leave_arrivals(Some(bucket));
         self.abandon_pool(Some(bucket));
         self.cancel_recovery(bucket);
         if let Some(cluster) = &mut self.cluster {

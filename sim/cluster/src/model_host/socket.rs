@@ -67,6 +67,18 @@ fn broken() -> Transfer {
     Transfer::Broken(io::ErrorKind::ConnectionReset.into())
 }
 
+/// Outcome of a call that has found `count` bytes of input. As in Linux, an end that came before the error hides the
+/// error, which is reported once.
+fn input_outcome(socket: &mut Tcp, count: usize) -> Transfer {
+    match count {
+        1.. => Transfer::Moved(count),
+        0 if socket.has_end() => Transfer::End,
+        0 if socket.take_error() => broken(),
+        0 if socket.is_reset() => Transfer::End,
+        0 => Transfer::Blocked,
+    }
+}
+
 impl Drop for ModelSocket {
     fn drop(&mut self) {
         let mut machine = self.machine.borrow_mut();
@@ -89,6 +101,15 @@ impl Socket for ModelSocket {
         self.read_scattered(buffer, &[(0, length)])
     }
 
+    fn peek(&self, buffer: &mut [u8]) -> Transfer {
+        let peeked = self.with(|socket| {
+            let bytes = socket.peek(buffer.len());
+            buffer[..bytes.len()].copy_from_slice(&bytes);
+            input_outcome(socket, bytes.len())
+        });
+        peeked.unwrap_or_else(broken)
+    }
+
     fn read_scattered(&self, memory: &mut [u8], regions: &[(usize, usize)]) -> Transfer {
         let read = self.with(|socket| {
             let mut count = 0;
@@ -97,14 +118,7 @@ impl Socket for ModelSocket {
                 memory[*offset..offset + bytes.len()].copy_from_slice(&bytes);
                 count += bytes.len();
             }
-            // As in Linux: an end that came before the error hides it, and an error is reported once.
-            match count {
-                1.. => Transfer::Moved(count),
-                0 if socket.has_end() => Transfer::End,
-                0 if socket.take_error() => broken(),
-                0 if socket.is_reset() => Transfer::End,
-                0 => Transfer::Blocked,
-            }
+            input_outcome(socket, count)
         });
         read.unwrap_or_else(broken)
     }

@@ -214,7 +214,8 @@ impl Scene {
             interface: 0,
             next_hop: [2; 6],
         };
-        let open = Open { generation: 1, listener: "in".to_owned(), kind: Kind::Raw, tls: false };
+        let open =
+            Open { generation: 1, listener: "in".to_owned(), kind: Kind::Raw, tls: false, proxied: None };
         let state = ConnectionState {
             open: Some(open),
             closed: (!idle).then_some((0, false)),
