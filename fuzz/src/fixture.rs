@@ -125,6 +125,7 @@ fn build(generation: u64) -> Snapshot {
         stickiness,
         cookie: "eg".to_owned(),
         tls: (name == "tls").then(upstream_tls),
+        proxy_header: None,
         retries: 2,
         connect: Micros::from_ms(1000),
         response: Micros::from_ms(5000),

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use evergate_base::ProxyVersion;
 use evergate_rules::RuleSpec;
 use serde::{Deserialize, Serialize};
 
@@ -129,6 +130,8 @@ pub(crate) struct RawPool {
     pub(crate) keep_alive_idle_max: u32,
     pub(crate) keep_alive_idle_ms: u64,
     pub(crate) retries: u32,
+    pub(crate) proxy_protocol: Option<ProxyVersion>,
+    pub(crate) proxy_protocol_tlvs: Vec<String>,
     pub(crate) connect_timeout_ms: u64,
     pub(crate) response_timeout_ms: Option<u64>,
     #[serde(default)]

@@ -424,6 +424,7 @@ fn assemble_pool(config: &Config, id: PoolId) -> Result<Pool> {
         cookie: pool.sticky_cookie.clone(),
         by_session: pool.policy.is_by_session(),
         tls,
+        proxy_header: pool.proxy_protocol,
         retries: pool.retries,
         connect: micros(pool.connect_timeout),
         response: micros(pool.response_timeout),

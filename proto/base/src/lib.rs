@@ -21,7 +21,7 @@ pub use fnv::fnv;
 pub use ids::{BUCKETS, Bucket, Incarnation, NODES_MAX, NodeId, Term, ViewId};
 pub use mix::{GAMMA, SplitMix64, spread};
 pub use protocol::Protocol;
-pub use proxy_protocol::{is_proxy_header, may_be_proxy_header};
+pub use proxy_protocol::{ProxyHeader, ProxyVersion, is_proxy_header, may_be_proxy_header};
 pub use sip::{Sip, Sip128, sip_hash};
 pub use table::Table;
 pub use time::{Micros, Unix};

@@ -1,6 +1,31 @@
 //! Beginning of a PROXY protocol header, which a load balancer may send before a client's bytes. A listener without
 //! trusted proxies accepts no such header; it is recognised so that the log names the cause.
 
+use serde::{Deserialize, Serialize};
+
+/// Version of a PROXY header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProxyVersion {
+    /// A line of text.
+    V1,
+    /// Binary, with optional fields.
+    V2,
+}
+
+/// PROXY header that begins a connection to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProxyHeader {
+    /// Its version.
+    pub version: ProxyVersion,
+    /// Whether it has the server name of the client's TLS session.
+    pub authority: bool,
+    /// Whether it has the application protocol of the client's TLS session.
+    pub alpn: bool,
+    /// Whether it has the id of the connection: 16 hexadecimal digits.
+    pub unique_id: bool,
+}
+
 /// Beginnings of a header of version 1 (text) and of version 2 (binary).
 const BEGINNINGS: [&[u8]; 4] = [b"PROXY TCP4 ", b"PROXY TCP6 ", b"PROXY UNKNOWN", b"\r\n\r\n\0\r\nQUIT\n"];
 

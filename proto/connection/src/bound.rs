@@ -184,8 +184,12 @@ impl Connection {
     pub(crate) fn lose_bound(&mut self, io: &mut Io<'_>) {
         let challenged = self.servers.bound.as_ref().is_some_and(|idle| idle.binding == Binding::Challenged);
         self.release_bound(io);
+        let headed = self.servers.leg.as_ref().is_some_and(|leg| self.heads_pool(leg.pool));
         let carrier = match &mut self.servers.leg {
-            Some(leg) if !leg.is_open() => std::mem::take(&mut leg.attempt.carrier),
+            Some(leg) if !leg.is_open() => {
+                leg.attempt.reuse &= !headed;
+                std::mem::take(&mut leg.attempt.carrier)
+            }
             _ => Carrier::Any,
         };
         match carrier {

@@ -55,10 +55,12 @@ impl Connection {
         point
     }
 
-    /// Whether something that was received has no place in the records of a TLS server's stream yet.
-    fn is_between_records(&self, leg: &ServerLeg) -> bool {
+    /// Whether something that was received has no place in the server's stream yet: in the records of a TLS server, or
+    /// behind a PROXY header.
+    fn lacks_place(&self, leg: &ServerLeg) -> bool {
         let tls = self.snapshot.pools.get(leg.pool as usize).is_some_and(|pool| pool.tls.is_some());
-        tls && (!leg.is_open() || leg.tls.replay.as_ref().is_some_and(|replay| replay.holds()))
+        let begins = !leg.is_open() && (tls || self.heads_pool(leg.pool));
+        begins || (tls && leg.tls.replay.as_ref().is_some_and(|replay| replay.holds()))
     }
 
     /// Notes a place from which a restored connection can receive again.
@@ -68,7 +70,7 @@ impl Connection {
             ClientTls::Open(records) => !records.is_between_messages(),
             _ => false,
         };
-        let between = within || self.servers.leg.as_ref().is_some_and(|leg| self.is_between_records(leg));
+        let between = within || self.servers.leg.as_ref().is_some_and(|leg| self.lacks_place(leg));
         let point = (!between).then(|| self.client_point(remote));
         if let Some(remote) = &mut self.remote {
             point.into_iter().for_each(|point| remote.client_checkpoints.push(point));

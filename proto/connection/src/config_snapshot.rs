@@ -3,7 +3,7 @@
 use crate::routing::hash_name;
 use evergate_base::net::Network;
 use evergate_base::session::SessionHasher;
-use evergate_base::{Micros, Protocol};
+use evergate_base::{Micros, Protocol, ProxyHeader};
 use evergate_replication::Route;
 use evergate_rules::{RuleId, Ruleset};
 use rustls_pki_types::ServerName;
@@ -99,6 +99,8 @@ pub struct Pool {
     pub by_session: bool,
     /// TLS towards its servers.
     pub tls: Option<UpstreamTls>,
+    /// PROXY header that begins each connection to its servers, which then serves one client.
+    pub proxy_header: Option<ProxyHeader>,
     /// How often a request may be tried again on another server.
     pub retries: u32,
     /// Bound on connecting, the TLS handshake included.

@@ -53,6 +53,7 @@ mod output_releases;
 mod own_answer;
 mod peer_acks;
 mod pending_input;
+mod proxy_header;
 mod received_response;
 mod record_buffer;
 mod record_replay;

@@ -339,7 +339,9 @@ impl Connection {
                 Carrier::Any
             }
         };
-        let binding = if carrier == Carrier::Any { Binding::Shared } else { Binding::Bound }.with(auth);
+        let headed = self.heads_pool(pool);
+        let shared = carrier == Carrier::Any && !headed;
+        let binding = if shared { Binding::Shared } else { Binding::Bound }.with(auth);
         let flags = RouteFlags {
             head: head.method == "HEAD",
             http10: head.version == Version::H10,
@@ -348,6 +350,7 @@ impl Connection {
             continued: std::mem::take(&mut self.exchange.continued),
             bodiless: head.body().is_done(),
             bound: binding != Binding::Shared,
+            header: None, // known when the leg opens
         };
         let mut offer = Vec::new();
         head.write_offer(&mut offer, OFFER_BYTES_MAX);
@@ -370,6 +373,7 @@ impl Connection {
         };
         let mut leg = ServerLeg::new(route, matched.to_vec(), hint, head.is_idempotent());
         (leg.binding, leg.attempt.carrier) = (binding, carrier);
+        leg.attempt.reuse = !headed || carrier != Carrier::Any;
         let mut leg = io.scratch.boxed_leg(leg);
         self.servers.next += 1;
         self.write_head(io, head, &mut leg);

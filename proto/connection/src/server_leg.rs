@@ -244,6 +244,7 @@ impl Connection {
         if self.leg_id() != Some(leg_id) {
             return;
         }
+        self.send_proxy_header(io);
         let records = records.or_else(|| self.use_bound());
         let Some(leg) = &mut self.servers.leg else { return };
         leg.attempt.queued_until = None;

@@ -1,6 +1,7 @@
 //! Entries of the replication log: each is one change of a connection's replicated state.
 
 use crate::Urgency;
+use evergate_base::ProxyHeader;
 use evergate_base::session::Sealed;
 use std::net::SocketAddr;
 use zeroize::Zeroize;
@@ -92,6 +93,8 @@ pub struct RouteFlags {
     pub bodiless: bool,
     /// The server connection belongs to the client's connection: it serves no other client.
     pub bound: bool,
+    /// PROXY header at position 0 of the leg.
+    pub header: Option<ProxyHeader>,
 }
 
 /// TLS of a server leg, with which another node can continue its records.

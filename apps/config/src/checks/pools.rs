@@ -12,6 +12,7 @@ use evergate_rules::Sticky as RuleSticky;
 use super::certificates;
 use super::context::{Checks, Content};
 use super::health::health;
+use super::proxy_protocol;
 use super::session_balancing;
 use crate::address::{self, Host, is_host_name};
 use crate::environment::World;
@@ -41,6 +42,7 @@ pub(crate) fn pools(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<Pool> {
         warn_of_contradictions(raw, &at, checks);
         let tls = raw.tls.as_ref().and_then(|tls| pool_tls(tls, &at.key("tls"), checks));
         let health = raw.health.as_ref().and_then(|raw| health(raw, &at.key("health"), checks));
+        let proxy_protocol = proxy_protocol::of_pool(raw, &at, checks);
         let ms = Duration::from_millis;
         let Some(name) = name else { continue };
         all.push(Pool {
@@ -57,6 +59,7 @@ pub(crate) fn pools(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<Pool> {
             keep_alive_idle_max: raw.keep_alive_idle_max as usize,
             keep_alive_idle: ms(raw.keep_alive_idle_ms),
             retries: raw.retries,
+            proxy_protocol,
             connect_timeout: ms(raw.connect_timeout_ms),
             response_timeout: ms(raw.response_timeout_ms.unwrap_or(config.timeouts.response_ms)),
             tls,

@@ -1,11 +1,15 @@
-//! Checks of the PROXY protocol from proxies in front of listeners.
+//! Checks of the PROXY protocol: from proxies in front of listeners, and towards servers.
 
 use evergate_base::net::Network;
+use evergate_base::{ProxyHeader, ProxyVersion};
 
 use super::context::Checks;
 use crate::problem::REFUSED;
-use crate::raw::RawListener;
+use crate::raw::{RawListener, RawPool};
 use crate::span::KeyPath;
+
+/// Fields that a header of version 2 can carry.
+const TLVS: [&str; 3] = ["authority", "alpn", "unique_id"];
 
 /// Networks whose PROXY headers begin each connection of a listener; `None` without such headers.
 pub(crate) fn of_listener(raw: &RawListener, at: &KeyPath, checks: &mut Checks<'_>) -> Option<Vec<Network>> {
@@ -56,4 +60,33 @@ fn networks(texts: &[String], list: &KeyPath, checks: &mut Checks<'_>) -> Vec<Ne
         }
     }
     all
+}
+
+/// PROXY header towards the servers of a pool.
+pub(crate) fn of_pool(raw: &RawPool, at: &KeyPath, checks: &mut Checks<'_>) -> Option<ProxyHeader> {
+    let list = at.key("proxy_protocol_tlvs");
+    for (i, name) in raw.proxy_protocol_tlvs.iter().enumerate() {
+        if !TLVS.contains(&name.as_str()) {
+            checks.report.error(
+                &list.index(i),
+                format!("`{name}` is not a field of a PROXY header here"),
+                format!("write one of {}", TLVS.map(|name| format!("\"{name}\"")).join(", ")),
+            );
+        }
+    }
+    let has = |name: &str| raw.proxy_protocol_tlvs.iter().any(|known| known == name);
+    if !raw.proxy_protocol_tlvs.is_empty() && raw.proxy_protocol != Some(ProxyVersion::V2) {
+        checks.report.error_because(
+            &list,
+            "only a header of version 2 has fields",
+            format!("servers would get none of them; {REFUSED}"),
+            "add `proxy_protocol = \"v2\"`, or remove the key",
+        );
+    }
+    Some(ProxyHeader {
+        version: raw.proxy_protocol?,
+        authority: has("authority"),
+        alpn: has("alpn"),
+        unique_id: has("unique_id"),
+    })
 }

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evergate_base::ProxyHeader;
 use evergate_base::net::Network;
 use evergate_connection::AuditScope;
 use evergate_rules::{RuleSpec, Ruleset};
@@ -257,6 +258,8 @@ pub struct Pool {
     pub keep_alive_idle_max: usize,
     /// Longest idle time of a connection.
     pub keep_alive_idle: Duration,
+    /// PROXY header that begins each connection to a server; `None`: no header.
+    pub proxy_protocol: Option<ProxyHeader>,
     /// Tries after the first of a request that was not executed, or may be executed again; each counts.
     pub retries: u32,
     /// Longest TCP and TLS connect.

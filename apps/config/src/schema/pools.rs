@@ -92,6 +92,21 @@ pub(crate) static POOL: Section = Section {
             "Further tries of a request, at another server if there is one. With 2, at most three servers \
                 execute it, or one does three times. See below.",
         ),
+        optional(
+            "proxy_protocol",
+            Kind::Choice(&["v1", "v2"]),
+            "no header",
+            "\"v2\"",
+            "Version of the PROXY header that begins each connection to a server. Such a connection serves \
+                one client.",
+        ),
+        with_default(
+            "proxy_protocol_tlvs",
+            Kind::Texts,
+            "[]",
+            "Fields of a version 2 header: `\"authority\"` (SNI) and `\"alpn\"` of the client's TLS session, \
+                `\"unique_id\"` of its connection.",
+        ),
         with_default(
             "connect_timeout_ms",
             Kind::Integer(1, TIME_MS_MAX),

@@ -107,6 +107,24 @@ fn contradictory_file_is_refused_at_the_place_with_advice() {
             "`sticky = \"source\"`",
         ),
         // PROXY protocol.
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\nproxy_protocol_tlvs = @@[\"alpn\"]\n\
+          [[pools.servers]]\naddress = \"10.0.0.1:80\"\n",
+            "pools[0].proxy_protocol_tlvs",
+            "proxy_protocol = \"v2\"",
+        ),
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\nproxy_protocol = \"v1\"\nproxy_protocol_tlvs = @@[\"alpn\"]\n\
+             [[pools.servers]]\naddress = \"10.0.0.1:80\"\n",
+            "pools[0].proxy_protocol_tlvs",
+            "proxy_protocol = \"v2\"",
+        ),
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\nproxy_protocol = \"v2\"\nproxy_protocol_tlvs = [@@\"sni\"]\n\
+             [[pools.servers]]\naddress = \"10.0.0.1:80\"\n",
+            "pools[0].proxy_protocol_tlvs[0]",
+            "\"authority\"",
+        ),
         ("{L}proxy_protocol = @@true\n{C}{P}", "listeners[0].proxy_protocol", "trusted_proxies"),
         (
             "{L}proxy_protocol = true\ntrusted_proxies = [\"10.0.0.0/8\", @@\"10.0.0.0/33\"]\n{C}{P}",

@@ -22,6 +22,7 @@ pub use threshold::{HealthStatus, Record, Transition};
 
 use crate::control::console;
 use crate::upgrade::{OfferedServer, adopted};
+use evergate_base::ProxyHeader;
 use evergate_config::Config;
 use evergate_config::model::Health;
 use evergate_worker::pools::{Generation, ServerRuntime};
@@ -90,6 +91,7 @@ impl Checks {
                     pool: pool.name.clone(),
                     address: server.address(),
                     health: health.clone(),
+                    proxy_protocol: pool.proxy_protocol,
                     tls_fingerprint: pool_runtime.tls_fingerprint,
                 };
                 if let Some(task) = tasks.remove(&runtime.id).filter(|task| task.about == about) {
@@ -100,7 +102,7 @@ impl Checks {
                     pool: pool.name.clone(),
                     server: runtime.clone(),
                     health: health.clone(),
-                    probe: Probe::new(server, &health.check, tls),
+                    probe: Probe::new(server, &health.check, tls, pool.proxy_protocol),
                     record,
                     permits: self.permits.clone(),
                     shortage: self.shortage.clone(),
@@ -134,6 +136,7 @@ struct About {
     pool: String,
     address: SocketAddr,
     health: Health,
+    proxy_protocol: Option<ProxyHeader>,
     tls_fingerprint: u64,
 }
 

@@ -5,9 +5,11 @@
 //! The server is not trusted more than any peer: the response's head is bounded and parsed by the data path's parser.
 //! The rest of the response is bounded too.
 
+use evergate_base::{ProxyHeader, ProxyVersion};
 use evergate_config::model::{HealthCheck, Server, StatusRange};
 use evergate_connection::UpstreamTls;
 use evergate_http::{Body, HeaderSlots, Limits, Parsed, parse_response};
+use evergate_proxy_protocol::{Extras, encode_v1, encode_v2};
 use evergate_tls::{error_text, foreign_answer};
 use rustls::ClientConnection;
 use rustls_pki_types::ServerName;
@@ -50,6 +52,8 @@ const REMAINDER_BYTES_MAX: usize = 1 << 20;
 /// Parameters of a check.
 pub(super) struct Probe {
     address: SocketAddr,
+    /// PROXY header without addresses, where the pool's connections begin with one.
+    header: Vec<u8>,
     /// With the name under which the server is asked for and verified.
     tls: Option<(UpstreamTls, ServerName<'static>)>,
     http: Option<Http>,
@@ -65,6 +69,7 @@ impl Probe {
         server: &Server,
         check: &HealthCheck,
         tls: Option<(UpstreamTls, ServerName<'static>)>,
+        header: Option<ProxyHeader>,
     ) -> Probe {
         let http = match check {
             HealthCheck::Tcp => None,
@@ -78,7 +83,7 @@ impl Probe {
                 Some(Http { request: request.into_bytes(), expect: expect.clone() })
             }
         };
-        Probe { address: server.address(), tls, http }
+        Probe { address: server.address(), header: header.map(own_header).unwrap_or_default(), tls, http }
     }
 
     /// The address that is checked: the one that requests go to.
@@ -88,7 +93,7 @@ impl Probe {
 
     /// The result or its error, and the connection that is left to be closed. The caller bounds the time.
     pub(super) async fn run(&self) -> (Result<String, Failure>, Option<AnswerRemainder>) {
-        let mut stream = match Stream::connect(self.address, self.tls.as_ref()).await {
+        let mut stream = match Stream::connect(self.address, &self.header, self.tls.as_ref()).await {
             Ok(stream) => stream,
             Err(failure) => return (Err(failure), None),
         };
@@ -158,6 +163,18 @@ impl AnswerRemainder {
     }
 }
 
+/// Header of a connection of the node itself.
+fn own_header(header: ProxyHeader) -> Vec<u8> {
+    let mut out = Vec::new();
+    match header.version {
+        ProxyVersion::V1 => encode_v1(None, &mut out),
+        ProxyVersion::V2 => {
+            let _ = encode_v2(None, &Extras::default(), &mut out); // without fields it is short
+        }
+    }
+    out
+}
+
 /// Host and port as the configuration names them.
 fn authority(server: &Server) -> String {
     let port = server.address().port();
@@ -219,9 +236,12 @@ fn invalid(what: String) -> io::Error {
 impl Stream {
     async fn connect(
         address: SocketAddr,
+        header: &[u8],
         tls: Option<&(UpstreamTls, ServerName<'static>)>,
     ) -> Result<Stream, Failure> {
-        let socket = TcpStream::connect(address).await.map_err(|error| unconnected(&error))?;
+        let mut socket = TcpStream::connect(address).await.map_err(|error| unconnected(&error))?;
+        let sent = socket.write_all(header).await;
+        sent.map_err(|error| format!("cannot send the PROXY header: {error}"))?;
         let tls = match tls {
             None => None,
             Some((tls, name)) => {

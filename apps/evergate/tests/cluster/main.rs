@@ -35,6 +35,7 @@ mod operator_commands;
 mod phases;
 mod port_security;
 mod ports;
+mod proxy_protocol;
 mod quorum;
 mod raw_connection;
 mod redial;

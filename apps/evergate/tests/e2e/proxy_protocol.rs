@@ -1,9 +1,10 @@
-//! PROXY protocol: headers of trusted proxies, of strangers, and of HAProxy and nginx in front of the node.
+//! PROXY protocol: headers from trusted proxies, from untrusted peers, from HAProxy, and to servers.
 
 use super::backend::Backend;
 use super::client::{Wire, connect, tcp};
 use super::node::{ANY, DEADLINE, Folder, Node, eventually, web};
 use super::pki::{Tls, certificate, client, https, issue};
+use evergate_proxy_protocol::{Decoded, Endpoints, decode};
 use rustls::{ClientConnection, StreamOwned};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -82,7 +83,7 @@ fn header_before_a_tunnel_is_not_forwarded() {
     for header in [TEXT, BINARY] {
         let mut proxy = tcp(node.address("in"));
         proxy.write_all(header).unwrap();
-        let (mut at_server, _) = server.accept().unwrap(); // the server may speak first
+        let (mut at_server, _) = server.accept().unwrap(); // the server may send first
         at_server.write_all(b"hello").unwrap();
         let mut bytes = [0; 5];
         proxy.read_exact(&mut bytes).unwrap();
@@ -180,4 +181,84 @@ fn haproxy_in_front_names_its_clients() {
         assert_eq!(client.get("/x").unwrap().text(), "one", "{kind}");
         assert_eq!(forwarded_for(&server).as_deref(), Some("127.0.0.77"), "{kind}");
     }
+}
+
+/// Reads a header of version 2, with its length, and returns its addresses and fields.
+fn header_of(stream: &mut TcpStream) -> Vec<u8> {
+    let mut head = [0; 16];
+    stream.read_exact(&mut head).unwrap();
+    let mut rest = vec![0; usize::from(u16::from_be_bytes([head[14], head[15]]))];
+    stream.read_exact(&mut rest).unwrap();
+    [&head[..], &rest].concat()
+}
+
+#[test]
+fn tunnel_begins_with_a_header_for_its_server() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    for version in ["v1", "v2"] {
+        let pool = web(&[server.local_addr().unwrap()], &format!("proxy_protocol = \"{version}\""));
+        let node = Node::start(&format!("{}{pool}", listener("in", "tcp", "")));
+        let mut client = tcp(node.address("in"));
+        client.write_all(b"ping").unwrap();
+        let (from, to) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
+        let (mut at_server, _) = server.accept().unwrap();
+        if version == "v1" {
+            let line = format!("PROXY TCP4 127.0.0.1 127.0.0.1 {} {}\r\n", from.port(), to.port());
+            let mut seen = vec![0; line.len()];
+            at_server.read_exact(&mut seen).unwrap();
+            assert_eq!(String::from_utf8(seen).unwrap(), line);
+        } else {
+            let header = header_of(&mut at_server);
+            let Ok(Decoded::Header(decoded)) = decode(&header) else { panic!("{header:?}") };
+            assert_eq!(decoded.endpoints, Some(Endpoints::new(from, to)));
+        }
+        let mut bytes = [0; 4];
+        at_server.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"ping");
+    }
+}
+
+/// Each client has its own server connection, which its requests share.
+#[test]
+fn pooled_connections_with_a_header_serve_one_client() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let folder = Folder::new();
+    issue(&folder, "site", "ecdsa", "site.example", None);
+    let fields = "proxy_protocol = \"v2\"\nproxy_protocol_tlvs = [\"authority\", \"alpn\", \"unique_id\"]";
+    let pool = web(&[server.local_addr().unwrap()], fields);
+    let node = Node::start_in(folder, &format!("{}{}{pool}", https(""), certificate("site")));
+    let mut clients: Vec<Tls> = (0..2)
+        .map(|_| {
+            let (config, address) = (Arc::new(client(None)), node.address("in"));
+            super::pki::tls(address, &config, "site.example")
+        })
+        .collect();
+    let mut ids = Vec::new();
+    for client in &mut clients {
+        let from = client.stream.sock.local_addr().unwrap();
+        client.send("GET /1 HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        let (mut at_server, _) = server.accept().unwrap();
+        at_server.set_read_timeout(Some(DEADLINE)).unwrap();
+        let header = header_of(&mut at_server);
+        let Ok(Decoded::Header(decoded)) = decode(&header) else { panic!("{header:?}") };
+        assert_eq!(decoded.endpoints.unwrap().source(), from);
+        assert_eq!(decoded.tlvs.authority(), Some(&b"site.example"[..]));
+        ids.push(decoded.tlvs.unique_id().unwrap().to_vec());
+        for request in 1..3 {
+            let mut seen = Vec::new();
+            while !seen.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                at_server.read_exact(&mut byte).unwrap();
+                seen.push(byte[0]);
+            }
+            assert!(seen.starts_with(format!("GET /{request} ").as_bytes()));
+            at_server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
+            assert_eq!(client.response().unwrap().text(), "ok");
+            if request == 1 {
+                client.send("GET /2 HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+            }
+        }
+    }
+    assert_ne!(ids[0], ids[1]);
+    assert_eq!(ids[0].len(), 16);
 }

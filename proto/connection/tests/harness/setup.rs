@@ -115,6 +115,7 @@ pub(crate) fn pool(name: &str) -> Pool {
         by_session: false,
         cookie: "EG".to_owned(),
         tls: None,
+        proxy_header: None,
         retries: 2,
         connect: Micros::from_ms(3_000),
         response: Micros::from_ms(20_000),

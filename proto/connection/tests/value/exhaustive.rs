@@ -6,7 +6,9 @@ use crate::scenario::{
     config, noise, request,
 };
 use crate::world::{Cut, Mutation, Outcome, World, reference};
-use evergate_connection::Scratch;
+use evergate_base::{ProxyHeader, ProxyVersion};
+use evergate_connection::{Scratch, Snapshot};
+use std::sync::Arc;
 
 /// A client that sends these requests, the next when the one before is answered.
 pub(crate) fn requests(wire: Wire, kinds: &[(usize, usize)]) -> Scenario {
@@ -53,22 +55,47 @@ pub(crate) fn tunnel(wire: Wire, http: bool, server_ends_after: Option<usize>) -
 }
 
 pub(crate) fn everywhere(scenario: &Scenario) {
-    let config = config(scenario.behind);
+    everywhere_under(scenario, &config(scenario.behind));
+}
+
+fn everywhere_under(scenario: &Scenario, config: &Arc<Snapshot>) {
     let mut scratch = Scratch::new();
-    let expected = reference(scenario, &config, &mut scratch);
+    let expected = reference(scenario, config, &mut scratch);
     for seed in 0..2 {
-        let steps = run(scenario, &config, &expected, seed, &[], Mutation::None, &mut scratch);
+        let steps = run(scenario, config, &expected, seed, &[], Mutation::None, &mut scratch);
         for step in 1..=steps {
             for cut in [Cut::Least, Cut::Most] {
-                run(scenario, &config, &expected, seed, &[(step, cut)], Mutation::None, &mut scratch);
+                run(scenario, config, &expected, seed, &[(step, cut)], Mutation::None, &mut scratch);
             }
             let again = [(step, Cut::Random), (step + 3, Cut::Random)];
-            run(scenario, &config, &expected, seed, &again, Mutation::None, &mut scratch);
+            run(scenario, config, &expected, seed, &again, Mutation::None, &mut scratch);
         }
     }
 }
 
 const WIRES: [Wire; 3] = [Wire::Plain, Wire::Tls12, Wire::Tls13];
+
+/// The configuration whose servers receive a PROXY header of version 2 with all fields.
+fn headed(behind: Wire) -> Arc<Snapshot> {
+    let mut config = Arc::into_inner(config(behind)).unwrap();
+    let header = ProxyHeader { version: ProxyVersion::V2, authority: true, alpn: true, unique_id: true };
+    config.pools[0].proxy_header = Some(header);
+    Arc::new(config)
+}
+
+#[test]
+fn connections_behind_a_header_survive_at_every_step() {
+    for behind in [Wire::Plain, Wire::Tls13] {
+        let config = headed(behind);
+        for wire in WIRES {
+            let kinds = [(0, 300), (4, 2000), (5, 1500), (2, 0), (6, 0)];
+            everywhere_under(&requests_to(wire, behind, &kinds), &config);
+            for http in [true, false] {
+                everywhere_under(&Scenario { behind, ..tunnel(wire, http, None) }, &config);
+            }
+        }
+    }
+}
 
 #[test]
 fn kept_connections_survive_at_every_step() {

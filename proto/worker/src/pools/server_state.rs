@@ -301,6 +301,7 @@ fn clone_pool(pool: &evergate_connection::Pool) -> evergate_connection::Pool {
         cookie: pool.cookie.clone(),
         by_session: pool.by_session,
         tls: pool.tls.clone(),
+        proxy_header: pool.proxy_header,
         retries: pool.retries,
         connect: pool.connect,
         response: pool.response,

@@ -41,6 +41,7 @@ pub(crate) fn snapshot(trusted_proxies: Option<Vec<Network>>) -> Snapshot {
         by_session: false,
         cookie: String::new(),
         tls: None,
+        proxy_header: None,
         retries: 0,
         connect: Micros::from_ms(1000),
         response: Micros::from_ms(5000),

@@ -4,6 +4,7 @@ use super::put;
 use crate::harness::secure::ServerTls;
 use crate::scenario::App;
 use evergate_connection::ServerHint;
+use evergate_proxy_protocol::{Decoded, decode};
 use evergate_tls::Records;
 
 /// A server that is asked for.
@@ -36,6 +37,18 @@ impl Pace {
         self.waits = (self.waits || loses) && acked < read;
         let limit = if self.waits { read } else { acked + window };
         limit.min(reported).saturating_sub(read)
+    }
+}
+
+/// Length of the PROXY header at the begin of a connection; everything while it is not whole.
+fn header_of(bytes: &[u8]) -> usize {
+    if !bytes.starts_with(b"\r\n\r\n\0") {
+        return 0;
+    }
+    match decode(bytes) {
+        Ok(Decoded::Header(header)) => header.len,
+        Ok(Decoded::NeedMore) => bytes.len(),
+        Err(error) => panic!("{error}: {bytes:?}"),
     }
 }
 
@@ -81,10 +94,12 @@ impl Leg {
 
     pub(super) fn react(&mut self, fin: bool, flaked: &mut bool) {
         let received = &self.wire[..self.delivered as usize];
+        let header = header_of(received);
         if let Some(tls) = &mut self.tls {
-            tls.take(&received[self.taken.min(received.len())..], &mut self.sent);
+            tls.take(&received[self.taken.max(header).min(received.len())..], &mut self.sent);
             self.taken = received.len();
         }
+        let received = &received[header..];
         if self.app.fin || self.app.reset {
             return;
         }
@@ -112,7 +127,10 @@ impl Leg {
     pub(super) fn received(&self) -> &[u8] {
         match &self.tls {
             Some(tls) => &tls.plain,
-            None => &self.wire[..self.delivered as usize],
+            None => {
+                let received = &self.wire[..self.delivered as usize];
+                &received[header_of(received)..]
+            }
         }
     }
 }
