@@ -22,7 +22,7 @@ use crate::server_leg::ServerLeg;
 use crate::timers::Timer;
 use crate::{Effect, Io};
 use evergate_http::{Body, ConnectionAuth};
-use evergate_replication::{BoundLeg, ConnectionState, Entry, LegTls, Route};
+use evergate_replication::{BoundLeg, ConnectionState, Entry, LegTls, Route, RouteFlags};
 use evergate_tls::{Records, RecordsState};
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +35,8 @@ pub(crate) enum Binding {
     /// It may serve other clients after its response.
     #[default]
     Shared,
+    /// It serves no other client, because its PROXY header names this one. Another connection would do as well.
+    Headed,
     /// It serves no other client.
     Bound,
     /// The same, and its server waits for the next message of a handshake.
@@ -87,6 +89,16 @@ impl Connection {
         self.snapshot.find_place(idle.place).filter(|(known, _)| *known == pool)?;
         let continues = idle.binding == Binding::Challenged && auth != ConnectionAuth::None;
         Some(if continues { Carrier::Handshake } else { Carrier::Bound })
+    }
+
+    /// Binding of a request on such a leg, before its own credentials.
+    pub(crate) fn binding_to(&self, pool: u32, carrier: Carrier) -> Binding {
+        let idle = self.servers.bound.as_ref().filter(|_| carrier != Carrier::Any);
+        match idle {
+            Some(idle) => idle.binding.min(Binding::Bound),
+            None if self.heads_pool(pool) => Binding::Headed,
+            None => Binding::Shared,
+        }
     }
 
     /// The server whose idle bound leg carries the request.
@@ -228,8 +240,13 @@ impl Connection {
         else {
             return Ok(None);
         };
-        let binding = if bound.challenged { Binding::Challenged } else { Binding::Bound };
-        let Some((pool, server)) = self.snapshot.find_place(bound.route.place) else {
+        let place = self.snapshot.find_place(bound.route.place);
+        let binding = match bound.challenged {
+            true => Binding::Challenged,
+            false if bound.route.flags.bound => Binding::Bound,
+            false => Binding::Headed,
+        };
+        let Some((pool, server)) = place else {
             if binding == Binding::Challenged {
                 self.end_orderly(io, "");
             }
@@ -266,7 +283,7 @@ fn idle_state(leg: &ServerLeg, place: u64) -> BoundLeg {
         rules: Vec::new(),
         offer: Vec::new(),
         shape: 0,
-        flags: leg.route.flags,
+        flags: RouteFlags { bound: leg.binding >= Binding::Bound, ..leg.route.flags },
         looked_at: 0,
         hash: 0,
         tls,

@@ -339,9 +339,7 @@ impl Connection {
                 Carrier::Any
             }
         };
-        let headed = self.heads_pool(pool);
-        let shared = carrier == Carrier::Any && !headed;
-        let binding = if shared { Binding::Shared } else { Binding::Bound }.with(auth);
+        let binding = self.binding_to(pool, carrier).with(auth);
         let flags = RouteFlags {
             head: head.method == "HEAD",
             http10: head.version == Version::H10,
@@ -349,7 +347,7 @@ impl Connection {
             set_cookie,
             continued: std::mem::take(&mut self.exchange.continued),
             bodiless: head.body().is_done(),
-            bound: binding != Binding::Shared,
+            bound: binding >= Binding::Bound,
             header: None, // known when the leg opens
         };
         let mut offer = Vec::new();
@@ -373,7 +371,7 @@ impl Connection {
         };
         let mut leg = ServerLeg::new(route, matched.to_vec(), hint, head.is_idempotent());
         (leg.binding, leg.attempt.carrier) = (binding, carrier);
-        leg.attempt.reuse = !headed || carrier != Carrier::Any;
+        leg.attempt.reuse = carrier != Carrier::Any || !self.heads_pool(pool);
         let mut leg = io.scratch.boxed_leg(leg);
         self.servers.next += 1;
         self.write_head(io, head, &mut leg);
@@ -507,7 +505,7 @@ impl Connection {
         let newest = io.node.snapshot();
         let is_newest = newest.generation == self.snapshot.generation;
         // A crowd must not end an authentication of the connection: each new attempt would meet the crowd again.
-        let is_crowded = io.node.is_crowded() && binding == Binding::Shared;
+        let is_crowded = io.node.is_crowded() && binding < Binding::Bound;
         io.node.is_draining() || is_crowded || (!is_newest && self.listener_of(newest).is_none())
     }
 

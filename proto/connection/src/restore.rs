@@ -4,7 +4,7 @@
 //! server from its leg's frontier, and output starts at the positions that the peers last acknowledged to us. What was
 //! decided after that (boundaries, routes, answers of our own) is repeated as decided.
 
-use crate::bound::Binding;
+use crate::bound::{Binding, Carrier};
 use crate::client_leg::ClientTls;
 use crate::close::ends;
 use crate::connection::{Accepted, Connection, kind_of};
@@ -332,7 +332,10 @@ impl Connection {
         let mut leg = ServerLeg::new(route.clone(), rules, ServerHint::Policy, false);
         leg.decided = true;
         leg.restored = true;
-        leg.binding = if route.flags.bound { Binding::Bound } else { Binding::Shared };
+        leg.binding = match route.flags.bound {
+            true => Binding::Bound,
+            false => self.binding_to(route.pool, Carrier::Any),
+        };
         leg.pending.awaits_head = http && (begins || self.exchange.is_answered());
         if begun {
             leg.in_pos = state.server.input;

@@ -88,7 +88,7 @@ fn connections_behind_a_header_survive_at_every_step() {
     for behind in [Wire::Plain, Wire::Tls13] {
         let config = headed(behind);
         for wire in WIRES {
-            let kinds = [(0, 300), (4, 2000), (5, 1500), (2, 0), (6, 0)];
+            let kinds = [(0, 300), (4, 2000), (5, 1500), (0, 20), (6, 0)];
             everywhere_under(&requests_to(wire, behind, &kinds), &config);
             for http in [true, false] {
                 everywhere_under(&Scenario { behind, ..tunnel(wire, http, None) }, &config);

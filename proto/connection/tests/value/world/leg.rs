@@ -42,7 +42,8 @@ impl Pace {
 
 /// Length of the PROXY header at the begin of a connection; everything while it is not whole.
 fn header_of(bytes: &[u8]) -> usize {
-    if !bytes.starts_with(b"\r\n\r\n\0") {
+    let beginning = b"\r\n\r\n\0";
+    if !bytes.starts_with(beginning) && !beginning.starts_with(bytes) {
         return 0;
     }
     match decode(bytes) {
