@@ -103,6 +103,7 @@ mod tests {
             listener: "l".to_owned(),
             client: ([192, 0, 2, 1], 40_000).into(),
             local: ([192, 0, 2, 2], 443).into(),
+            proxy: None,
             tls,
             facts: None,
             raw: vec![22, 3, 1],
