@@ -10,6 +10,7 @@ use evergate_crypto::{
     ClientAuth, ClientSettings, ServerSettings, TicketHandle, TicketKeys, Verify, client_config,
     load_certificate, pem_certificates, server_config,
 };
+use evergate_http::ForwardedTrust;
 use evergate_replication::ConnectionId;
 use evergate_rules::{RuleSpec, Ruleset};
 use evergate_tls::{HandshakeParams, Version};
@@ -103,7 +104,7 @@ fn build(generation: u64) -> Snapshot {
         client_policy: None,
         audit: AuditScope::Nothing,
         pool: Some(0),
-        trust_forwarded: name == "http",
+        trust_forwarded: if name == "http" { ForwardedTrust::AllPeers } else { ForwardedTrust::NoPeer },
         trusted_proxies: None,
         redirect_to_https,
         limits: Limits {

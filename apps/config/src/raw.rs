@@ -55,12 +55,20 @@ pub(crate) struct RawListener {
     pub(crate) certificates: Option<Vec<String>>,
     pub(crate) tls: Option<String>,
     pub(crate) pool: Option<String>,
-    pub(crate) trust_forwarded: bool,
+    pub(crate) trust_forwarded: RawTrust,
     pub(crate) proxy_protocol: bool,
     pub(crate) trusted_proxies: Vec<String>,
     pub(crate) audit: bool,
     pub(crate) redirect_to_https: bool,
     pub(crate) limits: Option<RawLimits>,
+}
+
+/// `true`, `false`, or the networks of trusted proxies.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(untagged)]
+pub(crate) enum RawTrust {
+    All(bool),
+    Networks(Vec<String>),
 }
 
 /// `[limits]` with all keys, `[listeners.limits]` with some.

@@ -139,7 +139,8 @@ fn fit_scalar(key: &'static Key, value: &DeValue<'_>, at: &KeyPath, report: &mut
         return refuse(&place, what, remedy.to_owned(), report);
     }
     match (key.kind, value) {
-        (Kind::Bool, DeValue::Boolean(_)) | (Kind::Text | Kind::StatusSet, DeValue::String(_)) => true,
+        (Kind::Bool | Kind::BoolOrTexts, DeValue::Boolean(_))
+        | (Kind::Text | Kind::StatusSet, DeValue::String(_)) => true,
         (Kind::Integer(min, max), DeValue::Integer(_)) => {
             let remedy = || format!("choose a value in that range, such as `{} = {}`", key.name, key.example);
             is_integer_in(min, max, value)
@@ -155,7 +156,7 @@ fn fit_scalar(key: &'static Key, value: &DeValue<'_>, at: &KeyPath, report: &mut
         (Kind::Choice(words), DeValue::String(word)) => {
             words.contains(&word.as_ref()) || refuse_choice(key, words, word, at, report)
         }
-        (Kind::Texts, DeValue::Array(array)) => {
+        (Kind::Texts | Kind::BoolOrTexts, DeValue::Array(array)) => {
             let elements = array.iter().enumerate().map(|(i, element)| (at.index(i), element.get_ref()));
             let what = format!("`{}` is a list of strings", key.name);
             are_strings(elements, &what, "put the element in quotes", at, report)
@@ -333,7 +334,9 @@ fn type_remedy(key: &Key, value: &DeValue<'_>) -> String {
         (Kind::Text | Kind::Choice(_), DeValue::Integer(_) | DeValue::Float(_) | DeValue::Boolean(_)) => {
             format!("{example}, with quotes")
         }
-        (Kind::Bool, _) => format!("write `{0} = true` or `{0} = false`, without quotes", key.name),
+        (Kind::Bool | Kind::BoolOrTexts, _) => {
+            format!("write `{0} = true` or `{0} = false`, without quotes", key.name)
+        }
         (Kind::Table(section) | Kind::OptionalTable(section) | Kind::NamedTables(section), _) => {
             format!("write the settings under the header `{}`", section.header)
         }

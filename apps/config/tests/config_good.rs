@@ -13,6 +13,7 @@ use evergate_config::model::{
 };
 use evergate_config::schema::SECTIONS;
 use evergate_config::{Config, Loaded, Problem, World, choose_node, load, one_line, parse_with};
+use evergate_http::ForwardedTrust;
 
 /// Machine where every file exists with good content, and every name resolves to 10.9.9.9.
 struct Complete;
@@ -67,7 +68,7 @@ fn small_file_gets_the_documented_defaults() {
     assert_eq!(listener.tls.as_ref().unwrap().settings, TlsId::BUILT_IN);
     assert_eq!(listener.tls.as_ref().unwrap().certificates.len(), 1);
     assert_eq!(listener.limits, config.limits.listener);
-    assert!(!listener.trust_forwarded && listener.redirect_to_https.is_none());
+    assert!(!listener.trust_forwarded.is_possible() && listener.redirect_to_https.is_none());
 
     let pool = config.pool(PoolId(0));
     assert_eq!(
@@ -136,6 +137,7 @@ fn every_part_of_a_full_file_reaches_the_model() {
          pool = \"p\"\ntrust_forwarded = true\nproxy_protocol = true\n\
          trusted_proxies = [\"10.0.0.0/8\", \"::1\"]\nlimits = { headers_max = 9 }\n\
          [[listeners]]\nname = \"r\"\naddress = \"[::1]:80\"\nprotocol = \"http\"\nredirect_to_https = true\n\
+         trust_forwarded = [\"10.1.2.3/8\", \"2001:db8::1\"]\n\
          [[certificates]]\nname = \"a\"\nchain = \"a.pem\"\nkey = \"/keys/a.key\"\n\
          [[certificates]]\nname = \"b\"\nself_signed = [\"b\", \"*.b\", \"::1\"]\n\
          [[pools]]\nname = \"p\"\nsticky = \"cookie\"\nsticky_cookie = \"S\"\nresponse_timeout_ms = 5\n\
@@ -172,11 +174,13 @@ fn every_part_of_a_full_file_reaches_the_model() {
     );
     assert_eq!((listener.limits.headers_max, config.limits.listener.headers_max), (9, 50));
     assert_eq!(listener.limits.connections_per_source_max.unwrap().get(), 7);
-    assert!(listener.trust_forwarded);
     let trusted: Vec<String> = listener.trusted_proxies.iter().flatten().map(ToString::to_string).collect();
     assert_eq!(trusted, ["10.0.0.0/8", "::1/128"]);
     assert_eq!(config.listeners[1].trusted_proxies, None);
+    assert_eq!(listener.trust_forwarded, ForwardedTrust::AllPeers);
     assert_eq!(config.listeners[1].redirect_to_https, Some(1));
+    let networks = ["10.0.0.0/8", "2001:db8::1/128"].map(|text| text.parse().unwrap());
+    assert_eq!(config.listeners[1].trust_forwarded, ForwardedTrust::Networks(networks.to_vec()));
 
     let pool = &config.pools[0];
     assert_eq!((pool.sticky, pool.response_timeout), (Sticky::Cookie, Duration::from_millis(5)));

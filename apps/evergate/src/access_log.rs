@@ -232,12 +232,13 @@ impl host::AccessLog for LineSender {
         let snapshot = log.snapshot.as_ref();
         let pool = log.pool.and_then(|pool| snapshot.and_then(|snapshot| snapshot.pools.get(pool as usize)));
         let server = log.server.and_then(|server| pool.and_then(|pool| pool.servers.get(server as usize)));
+        let peer = connection.client_address().to_string();
         let line = Line {
             time: Time::now(self.format.has(Format::ISO_TIME)),
             id: &log.id,
             listener: connection.listener_name(),
-            client: connection.client_address().to_string(),
-            proxy: connection.proxy().map(|proxy| proxy.to_string()),
+            client: log.client.map_or_else(|| peer.clone(), |client| client.to_string()),
+            proxy: connection.proxy().map(|proxy| proxy.to_string()).or(log.client.map(|_| peer)),
             tls: connection.session().map(|(version, suite, sni)| Tls {
                 version,
                 suite,

@@ -281,7 +281,7 @@ fn assemble_listener(
         pool: listener.pool.map(|pool| pool.0 as u32),
         asks_rules: listener.protocol.is_raw()
             && config.rules.specs.iter().any(|rule| rule.listeners.contains(&listener.name)),
-        trust_forwarded: listener.trust_forwarded,
+        trust_forwarded: listener.trust_forwarded.clone(),
         trusted_proxies: listener.trusted_proxies.clone(),
         audit: listener.audit,
         redirect_to_https: listener.redirect_to_https,

@@ -4,6 +4,7 @@ use crate::routing::hash_name;
 use evergate_base::net::Network;
 use evergate_base::session::SessionHasher;
 use evergate_base::{Micros, Protocol, ProxyHeader};
+use evergate_http::ForwardedTrust;
 use evergate_replication::Route;
 use evergate_rules::{RuleId, Ruleset};
 use rustls_pki_types::ServerName;
@@ -27,8 +28,8 @@ pub struct Listener {
     pub pool: Option<u32>,
     /// Whether rules decide about whole connections: some rule names the listener, which is no HTTP listener.
     pub asks_rules: bool,
-    /// Whether X-Forwarded-For of the client is kept and extended.
-    pub trust_forwarded: bool,
+    /// Peers whose X-Forwarded-For is kept and extended, and may name the client.
+    pub trust_forwarded: ForwardedTrust,
     /// Networks of proxies whose PROXY header begins each connection; no other peer is admitted. `None`: no header.
     pub trusted_proxies: Option<Vec<Network>>,
     /// Answer every request with a redirect to https on this port.

@@ -10,9 +10,10 @@ use crate::splice::Pipes;
 use crate::timers::{Deadline, Timer};
 use crate::{FIRST_READ, Io, Outlet, SLOTS, Slots, Snapshot};
 use evergate_base::{Micros, Protocol};
+use evergate_http::RequestHead;
 use evergate_replication::{ConnectionId, Entry, Kind, Open, Side};
 use evergate_tls::{Layout, PAYLOAD_MAX};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
@@ -174,6 +175,26 @@ impl Connection {
     /// The proxy whose PROXY header named the client's address.
     pub fn proxy(&self) -> Option<SocketAddr> {
         self.proxy
+    }
+
+    /// The client of the request under way: the address that a trusted proxy names, or the peer's.
+    pub fn request_client(&self) -> IpAddr {
+        self.exchange.client.unwrap_or(self.client_address.ip())
+    }
+
+    /// The client as rules see it: an address from a header has no port, and gets port 0.
+    pub(crate) fn request_client_address(&self) -> SocketAddr {
+        self.exchange.client.map_or(self.client_address, |client| SocketAddr::new(client, 0))
+    }
+
+    /// Whether forwarding fields of this connection's requests are forwarded, and visible to rules.
+    pub(crate) fn trusts_forwarded(&self) -> bool {
+        self.listener().trust_forwarded.trusts(self.client_address.ip())
+    }
+
+    /// Finds the client that the head of a request names.
+    pub(crate) fn find_request_client(&mut self, head: &RequestHead<'_>) {
+        self.exchange.client = self.listener().trust_forwarded.client(self.client_address.ip(), head.headers);
     }
 
     /// The configuration that the current request runs under.

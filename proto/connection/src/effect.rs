@@ -149,6 +149,8 @@ pub struct RequestLog {
     pub request: u32,
     /// Id that the client gave, shortened; only of audited connections.
     pub given_id: Option<String>,
+    /// The client that a trusted proxy names; nothing when the peer is the client.
+    pub client: Option<IpAddr>,
     /// Method, or `-`.
     pub method: String,
     /// Host as the rules saw it.

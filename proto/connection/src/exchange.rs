@@ -12,6 +12,7 @@ use crate::RequestLog;
 use evergate_base::Protocol;
 use evergate_http::Body;
 use std::cmp::Ordering;
+use std::net::IpAddr;
 
 /// Where the client's stream stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +70,8 @@ pub(crate) struct Exchange {
     pub(crate) prefix: Option<Box<BodyPrefixScan>>,
     /// The response is the connection's last.
     pub(crate) last_response: bool,
+    /// The client that a trusted proxy names in the request's head; nothing when the peer is the client.
+    pub(crate) client: Option<IpAddr>,
     /// 100 Continue was sent to the client although no server has been asked yet.
     pub(crate) continued: bool,
     /// The access log's line, as far as it is known.
@@ -90,6 +93,7 @@ impl Exchange {
             answering: if http { ResponseState::Head } else { ResponseState::Tunnel },
             prefix: None,
             last_response: false,
+            client: None,
             continued: false,
             log: None,
             status: (0, ""),
@@ -140,7 +144,8 @@ impl Exchange {
     #[rustfmt::skip]
     pub(crate) fn all_fields_are_exported(&self) {
         let Exchange {
-            request: _, response: _, receiving: _, answering: _, last_response: _, continued: _, log: _, status: _,
+            request: _, response: _, receiving: _, answering: _, last_response: _, client: _, continued: _, log: _,
+            status: _,
             prefix: _, // begins again
             status_pool: _, // follows from the leg
         } = self;

@@ -131,6 +131,7 @@ impl Connection {
         // A request that waits for its body continues under the configuration that it began with.
         if self.exchange.receiving == RequestState::Head {
             self.adopt_snapshot(io);
+            self.find_request_client(head);
             self.begin_log(io, Some(head));
         }
         let rest = &data[head.head_len..];
@@ -212,7 +213,7 @@ impl Connection {
         let listener = self.listener();
         let mut headers: [(&[u8], &[u8]); FOR_RULES_MAX] = [(b"", b""); FOR_RULES_MAX];
         let mut count = 0;
-        for (slot, header) in headers.iter_mut().zip(head.for_rules(listener.trust_forwarded)) {
+        for (slot, header) in headers.iter_mut().zip(head.for_rules(self.trusts_forwarded())) {
             *slot = (header.name.as_bytes(), header.value);
             count += 1;
         }
@@ -225,7 +226,7 @@ impl Connection {
             path,
             query: head.query.unwrap_or(b""),
             headers: &headers[..count],
-            client: self.client_address,
+            client: self.request_client_address(),
             local: self.local_address,
             tls: self.client.info.as_ref().map(|facts| TlsFacts {
                 sni: facts.sni.as_deref(),
@@ -300,7 +301,7 @@ impl Connection {
         if !decision.matched.is_empty() {
             io.effects.push(Effect::Matched(decision.matched.clone()));
         }
-        let client = self.client_address.ip();
+        let client = self.request_client();
         for (at, rule) in decision.limits.iter().enumerate() {
             if !io.node.allow(&snapshot, *rule, client, host) {
                 // What is refused uses up nothing of the other limits.
@@ -329,7 +330,7 @@ impl Connection {
         let snapshot = self.snapshot.clone();
         let stickiness = sticky.unwrap_or(snapshot.pools[pool as usize].stickiness);
         let (hint, set_cookie) =
-            routing::hint(&snapshot.pools[pool as usize], stickiness, head, self.client_address.ip());
+            routing::hint(&snapshot.pools[pool as usize], stickiness, head, self.request_client());
         self.client.done = !head.keep_alive;
         let auth = head.connection_auth();
         let carrier = match self.carrier_to(pool, auth) {
@@ -421,7 +422,7 @@ impl Connection {
             client_ip: routing::ip_text(self.client_address.ip(), &mut address),
             scheme: self.scheme(),
             request_id: self.request_id(Some(head), &mut id),
-            trust_forwarded: self.listener().trust_forwarded,
+            trust_forwarded: self.trusts_forwarded(),
             set: &set,
             remove: &remove,
             offer: &leg.route.offer,
@@ -523,7 +524,7 @@ impl Connection {
 
     /// The request's id: from a trusted hop the received one, which another node finds in the head again.
     pub(crate) fn request_id<'a>(&self, head: Option<&RequestHead<'a>>, own: &'a mut [u8; 24]) -> &'a str {
-        let trusted = head.filter(|_| self.listener().trust_forwarded);
+        let trusted = head.filter(|_| self.trusts_forwarded());
         match trusted.and_then(|head| head.given_id()) {
             Some(given) => given,
             None => routing::request_id(self.id.0, self.exchange.request(), own),

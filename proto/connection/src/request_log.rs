@@ -39,6 +39,7 @@ impl Connection {
             id: self.request_id(head, &mut id).to_owned(),
             request: self.exchange.request(),
             given_id: given_id.filter(|_| self.is_audited()).map(str::to_owned),
+            client: head.and(self.exchange.client),
             method: head.map_or("-".to_owned(), |head| head.method.to_owned()),
             host: head.map_or(String::new(), |head| text(head.host)),
             target: head.map_or("-".to_owned(), |head| text(head.target)),
@@ -74,6 +75,13 @@ impl Connection {
             continued: true,
             ..RequestLog::default()
         }));
+    }
+
+    /// The head came again after a failover, and with it the client that it names.
+    pub(crate) fn log_client(&mut self) {
+        if let Some(log) = &mut self.exchange.log {
+            log.client = self.exchange.client;
+        }
     }
 
     /// Another node continues the connection: the record of the request under way, as known here.

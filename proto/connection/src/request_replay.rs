@@ -43,6 +43,8 @@ impl Connection {
             return data.len();
         };
         leg.pending.awaits_head = false;
+        self.find_request_client(head);
+        self.log_client();
         self.write_head(io, head, &mut leg);
         let open = leg.is_open();
         self.servers.leg = Some(leg);

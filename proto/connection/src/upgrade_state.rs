@@ -33,7 +33,7 @@ use evergate_http::Body;
 use evergate_replication::{ConnectionId, Route};
 use evergate_tls::{Records, RecordsState};
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Version of the format. Each format has its own number: a process with another version must not get connections.
@@ -95,6 +95,7 @@ struct UpgradeState {
     deaf: bool,
     down_ended: bool,
     continued: bool,
+    request_client: Option<IpAddr>,
     timer: Timer,
     deadline: u64,
     moved: u64,
@@ -224,6 +225,7 @@ impl Connection {
             deaf: self.client.ignores_input,
             down_ended: self.end.is_sent(),
             continued: self.exchange.continued,
+            request_client: self.exchange.client,
             timer: self.deadline.timer,
             deadline: self.deadline.at.0,
             moved: self.deadline.moved,
@@ -404,6 +406,7 @@ impl Connection {
         self.end = End::of(upgrade_state.closing, upgrade_state.down_ended);
         self.client.ignores_input = upgrade_state.deaf;
         self.exchange.continued = upgrade_state.continued;
+        self.exchange.client = upgrade_state.request_client;
         self.deadline.timer = upgrade_state.timer;
         self.deadline.at = Micros(upgrade_state.deadline);
         self.deadline.moved = upgrade_state.moved;
@@ -412,6 +415,7 @@ impl Connection {
         self.exchange.status_pool = self.servers.leg.as_ref().map(|leg| leg.pool);
         self.exchange.log = upgrade_state.log.map(|log| Box::new(log.into_line(&self.snapshot)));
         self.read_greeting_again();
+        self.log_client();
         Ok(())
     }
 }

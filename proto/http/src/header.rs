@@ -214,6 +214,11 @@ impl<'a> Headers<'a> {
         HeaderIter { buf: self.buf, slots: self.slots.iter() }
     }
 
+    /// The value of the line at `index`, where its name is of this class.
+    pub(crate) fn value_of(&self, index: usize, class: Name) -> Option<&'a [u8]> {
+        self.slots.get(index).filter(|slot| slot.name == class).map(|slot| value_bytes(self.buf, slot))
+    }
+
     fn header(&self, slot: &Slot) -> Header<'a> {
         Header { name: ascii(name_bytes(self.buf, slot)), value: value_bytes(self.buf, slot) }
     }

@@ -186,7 +186,7 @@ impl<H: Host> Worker<H> {
         sessions: &Arc<Sessions>,
         tried: &[u32],
     ) -> Option<(u32, Option<Box<Handed>>)> {
-        let client = self.clients.get_mut(key)?.connection.client_address().ip();
+        let client = self.clients.get_mut(key)?.connection.request_client();
         let random = self.next_random();
         let mut among = |may: &dyn Fn(u32) -> bool| {
             self.loads.clear();

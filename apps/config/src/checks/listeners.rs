@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use evergate_base::net::Network;
+use evergate_http::ForwardedTrust;
+
 use super::audit::scope;
 use super::certificates::HTTP_PROTOCOLS;
 use super::context::Checks;
@@ -11,7 +14,7 @@ use super::proxy_protocol;
 use crate::address;
 use crate::model::{CertificateId, ListenAddress, Listener, ListenerTls, PoolId, Protocol, Sticky, TlsId};
 use crate::problem::REFUSED;
-use crate::raw::{RawConfig, RawListener};
+use crate::raw::{RawConfig, RawListener, RawTrust};
 use crate::span::KeyPath;
 use evergate_rules::RuleSpec;
 
@@ -36,6 +39,7 @@ pub(crate) fn listeners(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<List
         let pool = pool(config, raw, protocol, &at, checks);
         let tls = tls(config, raw, protocol, &at, checks);
         let redirect_to_https = redirect(config, raw, protocol, &at, checks);
+        let trust_forwarded = forwarded_trust(raw, protocol, &at, checks);
         let own = raw.limits.clone().unwrap_or_default();
         let limits = listener_limits(&own, &config.limits, &at.key("limits"), checks);
         if let (Some(address), Some(protocol)) = (address, protocol) {
@@ -48,7 +52,7 @@ pub(crate) fn listeners(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<List
                 protocol,
                 tls,
                 pool,
-                trust_forwarded: raw.trust_forwarded,
+                trust_forwarded,
                 trusted_proxies: proxy_protocol::of_listener(raw, &at, checks),
                 audit: scope(config, raw.audit, protocol),
                 redirect_to_https,
@@ -316,6 +320,61 @@ fn listener_certificates(
     }
 }
 
+/// Most networks of `trust_forwarded`: each request may be compared with all of them.
+const TRUSTED_NETWORKS_MAX: usize = 256;
+
+fn forwarded_trust(
+    raw: &RawListener,
+    protocol: Option<Protocol>,
+    at: &KeyPath,
+    checks: &mut Checks<'_>,
+) -> ForwardedTrust {
+    let at = at.key("trust_forwarded");
+    let trust = match &raw.trust_forwarded {
+        RawTrust::All(false) => return ForwardedTrust::NoPeer,
+        RawTrust::All(true) => ForwardedTrust::AllPeers,
+        RawTrust::Networks(texts) => ForwardedTrust::Networks(trusted_networks(texts, &at, checks)),
+    };
+    if protocol.is_some_and(|protocol| !protocol.is_http()) {
+        checks.report.error_because(
+            &at,
+            "`trust_forwarded` is about HTTP headers, which this listener does not read",
+            format!("it would have no effect; {REFUSED}"),
+            "remove it, or write `protocol = \"http\"` or \"https\"",
+        );
+    }
+    trust
+}
+
+fn trusted_networks(texts: &[String], at: &KeyPath, checks: &mut Checks<'_>) -> Vec<Network> {
+    if texts.is_empty() || texts.len() > TRUSTED_NETWORKS_MAX {
+        checks.report.error(
+            at,
+            format!("`trust_forwarded` has {} networks", texts.len()),
+            format!("list 1 to {TRUSTED_NETWORKS_MAX} networks, or write `trust_forwarded = false` for none"),
+        );
+    }
+    let mut all = Vec::new();
+    for (i, text) in texts.iter().enumerate() {
+        let at = at.index(i);
+        match text.parse::<Network>() {
+            Ok(network) if network.length() == 0 => checks.report.error_because(
+                &at,
+                format!("{text:?} has every address"),
+                format!("any client could name any address as its own; {REFUSED}"),
+                "list the networks of your own proxies",
+            ),
+            Ok(network) => all.push(network),
+            Err(_) => checks.report.error(
+                &at,
+                format!("{text:?} is no network"),
+                "write an address, or one with the length of its prefix, as \"10.0.0.0/8\" or \"2001:db8::/32\"",
+            ),
+        }
+    }
+    all
+}
+
 fn redirect(
     config: &RawConfig,
     raw: &RawListener,
@@ -323,15 +382,6 @@ fn redirect(
     at: &KeyPath,
     checks: &mut Checks<'_>,
 ) -> Option<u16> {
-    let trusted = raw.trust_forwarded && protocol.is_some_and(|p| !p.is_http());
-    if trusted {
-        checks.report.error_because(
-            &at.key("trust_forwarded"),
-            "`trust_forwarded` is about HTTP headers, which this listener does not read",
-            format!("it would have no effect; {REFUSED}"),
-            "remove it, or write `protocol = \"http\"` or \"https\"",
-        );
-    }
     if !raw.redirect_to_https {
         return None;
     }

@@ -10,7 +10,7 @@ use super::connection_rules;
 use super::context::Checks;
 use crate::model::{Protocol, Rules};
 use crate::problem::REFUSED;
-use crate::raw::RawConfig;
+use crate::raw::{RawConfig, RawTrust};
 use crate::span::KeyPath;
 
 pub(crate) fn rules(config: &RawConfig, checks: &mut Checks<'_>) -> Rules {
@@ -217,13 +217,13 @@ fn unseen_headers(config: &RawConfig, ruleset: &Ruleset, checks: &mut Checks<'_>
         if listeners.peek().is_none() {
             continue; // reported already
         }
-        let trusted = listeners.any(|listener| listener.trust_forwarded);
+        let trusted = listeners.any(|listener| !matches!(listener.trust_forwarded, RawTrust::All(false)));
         let unseen = |name: &&str| !evergate_http::is_for_rules(name.as_bytes(), trusted);
         for name in ruleset.headers_of(RuleId(i)).filter(unseen).collect::<BTreeSet<_>>() {
             let (whose, remedy) = match evergate_http::is_for_rules(name.as_bytes(), true) {
                 true => (
                     "of clients that are not trusted",
-                    "set `trust_forwarded = true` on a listener that only your own proxies reach, or compare \
+                    "set `trust_forwarded` of the listener to the networks of your own proxies, or compare \
                      client.ip",
                 ),
                 false => (

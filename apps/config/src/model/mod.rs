@@ -12,6 +12,7 @@ use std::time::Duration;
 use evergate_base::ProxyHeader;
 use evergate_base::net::Network;
 use evergate_connection::AuditScope;
+use evergate_http::ForwardedTrust;
 use evergate_rules::{RuleSpec, Ruleset};
 use serde::{Deserialize, Serialize};
 
@@ -131,8 +132,8 @@ pub struct Listener {
     pub tls: Option<ListenerTls>,
     /// Pool for what no rule routes; always present for [`Protocol::Tcp`] and [`Protocol::Tls`].
     pub pool: Option<PoolId>,
-    /// Whether `X-Forwarded-For`, `Forwarded` and their like are passed on as the client sent them.
-    pub trust_forwarded: bool,
+    /// Peers whose `X-Forwarded-For`, `Forwarded` and their like are forwarded as they sent them.
+    pub trust_forwarded: ForwardedTrust,
     /// Networks of proxies whose PROXY header begins each connection; `None`: no header.
     pub trusted_proxies: Option<Vec<Network>>,
     /// What audited capture records of its connections.

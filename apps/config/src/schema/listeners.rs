@@ -42,11 +42,11 @@ pub(crate) static LISTENER: Section = Section {
         ),
         with_default(
             "trust_forwarded",
-            Kind::Bool,
+            Kind::BoolOrTexts,
             "false",
             "Whether `X-Forwarded-For`, `Forwarded` and similar headers are forwarded as the client sent \
-                them, and visible to rules. Only behind another proxy: any client can forge them. See \
-                below.",
+                them, and visible to rules: of all clients, or of those in networks such as \
+                `[\"10.0.0.0/8\"]`. Only behind another proxy: any client can forge them. See below.",
         ),
         with_default(
             "proxy_protocol",

@@ -63,6 +63,8 @@ pub enum Kind {
     Text,
     /// A list of strings.
     Texts,
+    /// `true` or `false`, or a list of strings.
+    BoolOrTexts,
     /// A list of two numbers within the bounds, both included.
     TwoNumbers(f64, f64),
     /// One of these strings.
@@ -91,6 +93,7 @@ impl Kind {
             Self::Integer(min, max) => format!("integer {min} to {max}"),
             Self::Text => "string".to_owned(),
             Self::Texts => "list of strings".to_owned(),
+            Self::BoolOrTexts => "boolean or list of strings".to_owned(),
             Self::TwoNumbers(min, max) => format!("list of two numbers {min} to {max}"),
             Self::Choice(words) => alternatives(words),
             Self::IntegerOr(min, max, words) => format!("integer {min} to {max} or {}", alternatives(words)),

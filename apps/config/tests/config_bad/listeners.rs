@@ -100,6 +100,13 @@ fn contradictory_file_is_refused_at_the_place_with_advice() {
             "listeners[1].trust_forwarded",
             "HTTP headers",
         ),
+        ("{L}trust_forwarded = @@[]\n{C}{P}", "listeners[0].trust_forwarded", "list 1 to 256 networks"),
+        (
+            "{L}trust_forwarded = [\"10.0.0.1\", @@\"proxy\"]\n{C}{P}",
+            "listeners[0].trust_forwarded[1]",
+            "\"proxy\" is no network",
+        ),
+        ("{L}trust_forwarded = [@@\"::/0\"]\n{C}{P}", "listeners[0].trust_forwarded[0]", "your own proxies"),
         (
             "{L}[[listeners]]\nname = \"b\"\naddress = \":1\"\nprotocol = \"tcp\"\npool = @@\"c\"\n\
              {C}{P}[[pools]]\nname = \"c\"\nsticky = \"cookie\"\n[[pools.servers]]\naddress = \"10.0.0.1:80\"\n",

@@ -61,6 +61,11 @@ fn file_outside_the_schema_is_refused_at_the_place() {
             "listeners[0].trust_forwarded",
             "`trust_forwarded = true`",
         ),
+        (
+            "{L}trust_forwarded = [@@1]\n{C}{P}",
+            "listeners[0].trust_forwarded[0]",
+            "put the element in quotes",
+        ),
         ("listeners = @@\"x\"\n{C}{P}", "listeners", "`[[listeners]]`"),
         ("@@[listeners]\nname = \"x\"\n{C}{P}", "listeners", "double brackets"),
         ("node = @@3\n{L}{C}{P}", "node", "under the header `[node]`"),

@@ -262,8 +262,11 @@ struct Asked<'a> {
 /// Evaluates the rules, and fills in their decision.
 fn decide(args: &ExplainArgs, config: &Config, asked: &Asked<'_>, answer: &mut Answer) {
     let Asked { listener, head, path, body, handshake } = asked;
+    let (peer, port) = (args.client.0, args.client.1.unwrap_or(CLIENT_PORT));
+    let trust = &listener.trust_forwarded;
+    let client = trust.client(peer, head.headers).map(|client| SocketAddr::new(client, 0));
     let headers: Vec<(&[u8], &[u8])> =
-        head.for_rules(listener.trust_forwarded).map(|line| (line.name.as_bytes(), line.value)).collect();
+        head.for_rules(trust.trusts(peer)).map(|line| (line.name.as_bytes(), line.value)).collect();
     let host = answer.host.clone();
     let prefix_max = listener.limits.body_prefix_bytes;
     let request = Request {
@@ -274,7 +277,7 @@ fn decide(args: &ExplainArgs, config: &Config, asked: &Asked<'_>, answer: &mut A
         path,
         query: head.query.unwrap_or(b""),
         headers: &headers,
-        client: SocketAddr::new(args.client.0, args.client.1.unwrap_or(CLIENT_PORT)),
+        client: client.unwrap_or(SocketAddr::new(peer, port)),
         local: local(args, listener),
         tls: handshake.as_ref().map(|agreed| TlsFacts {
             sni: agreed.sni.as_deref(),

@@ -10,6 +10,7 @@ mod backend;
 mod bound;
 mod client;
 mod crowd;
+mod forwarded;
 mod http;
 mod libraries;
 mod limits;

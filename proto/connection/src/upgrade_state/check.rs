@@ -129,6 +129,7 @@ mod tests {
             deaf: false,
             down_ended: false,
             continued: false,
+            request_client: None,
             timer: Timer::Handshake,
             deadline: 10_000_000,
             moved: 0,

@@ -69,6 +69,7 @@ impl Log {
             id: self.id,
             request: self.request,
             given_id: self.given_id,
+            client: None, // of the exchange, which has it
             method: self.method,
             host: self.host,
             target: self.target,

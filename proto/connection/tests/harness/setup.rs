@@ -133,7 +133,7 @@ pub(crate) fn snapshot(edit: impl FnOnce(&mut Snapshot)) -> Arc<Snapshot> {
         audit: AuditScope::Nothing,
         pool: Some(0),
         asks_rules: false,
-        trust_forwarded: false,
+        trust_forwarded: Default::default(),
         trusted_proxies: None,
         redirect_to_https: None,
         limits: Limits::default(),

@@ -8,6 +8,7 @@ mod bound;
 mod ends;
 mod errors;
 mod failures;
+mod forwarded;
 mod passthrough;
 mod requests;
 mod rules;

@@ -2,10 +2,15 @@
 
 use super::harness::setup::set_rules;
 use super::{plain, text};
+use evergate_http::ForwardedTrust;
 use evergate_rules::{RuleSpec, Ruleset};
 
 fn rule(name: &str, when: &str) -> RuleSpec {
     RuleSpec { name: name.to_owned(), when: when.to_owned(), ..RuleSpec::default() }
+}
+
+fn trust(all: bool) -> ForwardedTrust {
+    if all { ForwardedTrust::AllPeers } else { ForwardedTrust::NoPeer }
 }
 
 fn fields(fields: &[(&str, &str)]) -> std::collections::BTreeMap<String, String> {
@@ -30,7 +35,7 @@ fn rules_see_no_header_that_the_server_does_not_get() {
     ] {
         let mut rig = plain(|snapshot| {
             set_rules(snapshot, &rules);
-            snapshot.listeners[1].trust_forwarded = trusted;
+            snapshot.listeners[1].trust_forwarded = trust(trusted);
         });
         rig.send(format!("GET /a HTTP/1.1\r\nHost: test.example\r\n{lines}\r\n").as_bytes());
         let got = text(&rig.received());
@@ -49,7 +54,7 @@ fn a_trusted_hop_names_the_request() {
         ("X-Request-Id: edge-7\r\nX-Request-Id: edge-7\r\n", true, false),
         ("X-Request-Id: edge 7\r\n", true, false),
     ] {
-        let mut rig = plain(|snapshot| snapshot.listeners[1].trust_forwarded = trusted);
+        let mut rig = plain(|snapshot| snapshot.listeners[1].trust_forwarded = trust(trusted));
         rig.send(format!("GET /a HTTP/1.1\r\nHost: test.example\r\n{lines}\r\n").as_bytes());
         let got = text(&rig.server_got(1));
         rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");

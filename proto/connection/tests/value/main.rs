@@ -15,6 +15,7 @@ mod astray;
 mod audited;
 mod differing;
 mod exhaustive;
+mod forwarded;
 mod greetings;
 mod mutations;
 mod pair;

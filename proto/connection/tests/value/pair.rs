@@ -5,7 +5,7 @@ use crate::harness::setup;
 use evergate_base::Micros;
 use evergate_base::seed::{Seed, scoped};
 use evergate_connection::{
-    Connection, Effect, Effects, Io, RestoreError, ResumedLeg, Scratch, Snapshot, Source,
+    Connection, Effect, Effects, Io, RequestLog, RestoreError, ResumedLeg, Scratch, Snapshot, Source,
 };
 use evergate_replication::ConnectionState;
 use std::sync::Arc;
@@ -23,6 +23,7 @@ pub(crate) struct Pair {
     pub(crate) to_server: Vec<u8>,
     pub(crate) dialled: Option<u32>,
     pub(crate) reasons: Vec<&'static str>,
+    pub(crate) logs: Vec<RequestLog>,
     /// Whether the client's socket was closed by RST.
     pub(crate) closed: Option<bool>,
     /// Legs that are given back, whether nothing is on its way on their connections, and whether these are spent.
@@ -65,6 +66,7 @@ impl Pair {
             to_server: Vec::new(),
             dialled: None,
             reasons: Vec::new(),
+            logs: Vec::new(),
             closed: None,
             released: Vec::new(),
         }
@@ -101,6 +103,7 @@ impl Pair {
                 Effect::Dial { leg, .. } => self.dialled = Some(leg),
                 Effect::CloseClient { abort } => self.closed = Some(abort),
                 Effect::Release { leg, clean, spent, .. } => self.released.push((leg, clean, spent)),
+                Effect::Logged(log) => self.logs.push(*log),
                 _ => {}
             }
         }

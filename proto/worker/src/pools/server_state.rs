@@ -287,7 +287,7 @@ fn clone_listener(listener: &evergate_connection::Listener) -> evergate_connecti
         audit: listener.audit,
         pool: listener.pool,
         asks_rules: listener.asks_rules,
-        trust_forwarded: listener.trust_forwarded,
+        trust_forwarded: listener.trust_forwarded.clone(),
         trusted_proxies: listener.trusted_proxies.clone(),
         redirect_to_https: listener.redirect_to_https,
         limits: listener.limits.clone(),

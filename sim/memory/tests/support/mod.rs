@@ -30,7 +30,7 @@ pub(crate) fn snapshot(trusted_proxies: Option<Vec<Network>>) -> Snapshot {
         audit: AuditScope::Nothing,
         pool: Some(0),
         asks_rules: false,
-        trust_forwarded: false,
+        trust_forwarded: Default::default(),
         trusted_proxies,
         redirect_to_https: None,
         limits: Limits::default(),
