@@ -1,6 +1,7 @@
 //! Properties of the node that do not change while it runs.
 
 use crate::cluster_settings::ClusterSettings;
+use evergate_base::Bucket;
 use evergate_membership::{Incarnation, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -27,7 +28,7 @@ pub struct Layout {
     pub settings: ClusterSettings,
     /// Movable addresses.
     pub addresses: BTreeSet<IpAddr>,
-    /// Source addresses of server legs, one per family; they move too.
+    /// Source addresses of server legs; they move too.
     pub sources: Vec<IpAddr>,
     /// Outside and inside interface.
     pub interfaces: [Interface; 2],
@@ -49,9 +50,14 @@ impl Layout {
         self.peers.iter().find(|(_, of)| **of == ip).map(|(node, _)| *node)
     }
 
-    /// Source address of a server leg to `server`.
-    pub fn source_for(&self, server: SocketAddr) -> Option<IpAddr> {
-        self.sources.iter().copied().find(|source| source.is_ipv4() == server.ip().to_canonical().is_ipv4())
+    /// Source addresses for a bucket's server legs to `server`, the first one to try first. Buckets begin at different
+    /// addresses, so that all are used. Each address has its own ports.
+    pub fn sources_for(&self, server: SocketAddr, bucket: Bucket) -> impl Iterator<Item = IpAddr> {
+        let is_ipv4 = server.ip().to_canonical().is_ipv4();
+        let fit = move || self.sources.iter().copied().filter(move |source| source.is_ipv4() == is_ipv4);
+        let count = fit().count();
+        let first = usize::from(bucket.0).checked_rem(count).unwrap_or_default();
+        fit().cycle().skip(first).take(count)
     }
 
     /// This node's share of a bucket's ports. Servers may still have the pooled connections of a dead node. They refuse
@@ -72,7 +78,40 @@ fn share(ports: &RangeInclusive<u16>, rank: usize, parts: usize) -> Option<Range
 
 #[cfg(test)]
 mod tests {
-    use super::share;
+    use super::{Interface, Layout, share};
+    use evergate_base::Bucket;
+    use evergate_membership::{Incarnation, NodeId};
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::net::{IpAddr, SocketAddr};
+
+    #[test]
+    fn buckets_use_all_sources_of_the_family() {
+        let sources: Vec<IpAddr> =
+            ["10.0.1.100", "fd00::100", "10.0.1.101", "10.0.1.102"].map(|ip| ip.parse().unwrap()).into();
+        let layout = Layout {
+            node: NodeId(0),
+            incarnation: Incarnation(1),
+            workers: 1,
+            settings: BTreeMap::new(),
+            addresses: BTreeSet::new(),
+            sources,
+            interfaces: [Interface { index: 1, mac: [0; 6] }; 2],
+            peers: BTreeMap::new(),
+            replication_port: 1,
+        };
+        let of = |server: &str, bucket| {
+            let server: SocketAddr = server.parse().unwrap();
+            let found = layout.sources_for(server, Bucket(bucket));
+            found.map(|ip| ip.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(of("10.0.1.1:80", 0), ["10.0.1.100", "10.0.1.101", "10.0.1.102"]);
+        assert_eq!(of("[::ffff:10.0.1.1]:80", 4), ["10.0.1.101", "10.0.1.102", "10.0.1.100"]);
+        for bucket in 0..7 {
+            assert_eq!(of("[fd00::1]:80", bucket), ["fd00::100"]);
+        }
+        let layout = Layout { sources: vec!["fd00::100".parse().unwrap()], ..layout };
+        assert_eq!(layout.sources_for("10.0.1.1:80".parse().unwrap(), Bucket(3)).count(), 0);
+    }
 
     #[test]
     fn nodes_share_all_ports_of_a_bucket_and_none_twice() {

@@ -46,7 +46,7 @@ impl Gate for MemoryGate {
     }
 
     fn ports(&self, bucket: Bucket) -> Option<RangeInclusive<u16>> {
-        (bucket == BUCKET).then_some(1024..=u16::MAX)
+        (bucket == BUCKET).then(|| self.machine.borrow().sources.1.clone())
     }
 
     fn slot(&mut self, flow: &Flow) -> Option<MemorySlot> {

@@ -118,6 +118,15 @@ impl MemoryHost {
         self.0.borrow_mut().dials = dials;
     }
 
+    /// Sets the source addresses of server legs, and their ports. Call it before [`crate::Process::new`].
+    pub fn set_sources(&self, addresses: Vec<IpAddr>, ports: RangeInclusive<u16>) {
+        self.0.borrow_mut().sources = (addresses, ports);
+    }
+
+    pub(crate) fn sources(&self) -> Vec<IpAddr> {
+        self.0.borrow().sources.0.clone()
+    }
+
     /// Sets how many bytes sockets of later dials take; `usize::MAX` for any number.
     pub fn set_server_window(&self, bytes: usize) {
         self.0.borrow_mut().server_window = bytes;
@@ -235,8 +244,9 @@ impl Host for MemoryHost {
         to: SocketAddr,
     ) -> io::Result<MemorySocket> {
         let mut machine = self.0.borrow_mut();
-        let port = machine.next_port.clamp(*ports.start(), *ports.end());
-        machine.next_port = port.checked_add(1).unwrap_or(0);
+        let Some(port) = machine.free_port(local, &ports, to) else {
+            return Err(io::ErrorKind::AddrNotAvailable.into());
+        };
         let descriptor = machine.dial(SocketAddr::new(local, port), to);
         drop(machine);
         Ok(MemorySocket::new(&self.0, descriptor))

@@ -1,6 +1,7 @@
 //! What all handles of one host share.
 
 use crate::channel::WireState;
+use crate::process::SOURCE;
 use crate::registrations::{Readiness, Registrations};
 use crate::slot_table::SlotTable;
 use crate::stream::{Closing, Handshake, Stream};
@@ -8,7 +9,8 @@ use crate::waker::MemoryWaker;
 use evergate_base::net::{Event, Flow};
 use evergate_worker::Source;
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// Time at the start, in microseconds.
@@ -60,6 +62,8 @@ pub(crate) struct Machine {
     pub(crate) steps: BTreeMap<&'static str, u64>,
     pub(crate) waker: Arc<MemoryWaker>,
     pub(crate) next_port: u16,
+    /// Source addresses of server legs, and their ports in the worker's bucket.
+    pub(crate) sources: (Vec<IpAddr>, RangeInclusive<u16>),
 }
 
 impl Machine {
@@ -82,6 +86,7 @@ impl Machine {
             steps: BTreeMap::new(),
             waker: Arc::default(),
             next_port: 0,
+            sources: (vec![SOURCE], 1024..=u16::MAX),
         }
     }
 
@@ -96,6 +101,24 @@ impl Machine {
         let descriptor = self.open(Object::Stream);
         self.streams.insert(descriptor, stream);
         descriptor
+    }
+
+    /// A port of the range from which no connection to `to` lives, the next one first.
+    pub(crate) fn free_port(
+        &mut self,
+        local: IpAddr,
+        ports: &RangeInclusive<u16>,
+        to: SocketAddr,
+    ) -> Option<u16> {
+        let first = self.next_port.clamp(*ports.start(), *ports.end());
+        let is_used = |port: &u16| {
+            let from = SocketAddr::new(local, *port);
+            let mut same = self.streams.values().filter(|stream| (stream.local, stream.remote) == (from, to));
+            same.any(|stream| stream.dialled && stream.has_port())
+        };
+        let port = (first..=*ports.end()).chain(*ports.start()..first).find(|port| !is_used(port))?;
+        self.next_port = port.checked_add(1).unwrap_or(0);
+        Some(port)
     }
 
     /// A new connection that the worker dials.

@@ -212,7 +212,7 @@ fn joining(host: &MemoryHost, options: &Options, reports: Sender<Report>) -> Joi
         workers: 1,
         settings: BTreeMap::default(),
         addresses: BTreeSet::from_iter(options.movable.iter().copied()),
-        sources: vec![SOURCE],
+        sources: host.sources(),
         interfaces: [interface(1), interface(2)],
         peers: BTreeMap::from([(BACKUP, BACKUP_IP)]),
         replication_port: 7_000,

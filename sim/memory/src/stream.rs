@@ -82,6 +82,11 @@ impl Stream {
         }
     }
 
+    /// Whether its local port is in use: until it is closed.
+    pub(crate) fn has_port(&self) -> bool {
+        self.closed.is_none()
+    }
+
     pub(crate) fn is_reset(&self) -> bool {
         matches!(self.peer_end, PeerEnd::Reset { .. })
     }

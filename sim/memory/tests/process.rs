@@ -97,6 +97,29 @@ fn replicated_input_waits_for_the_backup() {
     assert!(host.violations().is_empty());
 }
 
+/// A worker of a cluster whose bucket has two ports, with so many clients.
+fn start_with_two_ports(host: &MemoryHost, sources: &[[u8; 4]], clients: u16) -> (Process, Vec<Peer>) {
+    host.set_sources(sources.iter().map(|ip| IpAddr::from(*ip)).collect(), 2000..=2001);
+    let (mut process, first) = start(host, vec![local().ip()]);
+    let mut peers = vec![first];
+    for more in 1..clients {
+        peers.push(process.arrive(0, local(), SocketAddr::new(client().ip(), client().port() + more)));
+        assert!(process.run());
+    }
+    (process, peers)
+}
+
+#[test]
+fn ports_of_a_bucket_grow_with_its_source_addresses() {
+    for (sources, dials) in [(&[[10, 0, 1, 1]][..], 2), (&[[10, 0, 1, 1], [10, 0, 1, 2], [10, 0, 1, 3]], 6)] {
+        let host = MemoryHost::default();
+        let (_process, _clients) = start_with_two_ports(&host, sources, 8);
+        let ends: std::collections::BTreeSet<SocketAddr> =
+            host.servers().iter().map(|server| server.flow().local).collect();
+        assert_eq!((ends.len(), host.servers().len()), (dials, dials), "{ends:?}");
+    }
+}
+
 /// Connections that continued in a failover of this worker.
 fn resumed(process: &mut Process) -> usize {
     process.fail_over(MemberSet::EMPTY);

@@ -12,6 +12,8 @@ use crate::span::KeyPath;
 
 /// Buckets that client connections fall into; each has its block of ports.
 pub(super) const BUCKETS: u32 = evergate_membership::BUCKETS as u32;
+/// Most addresses that server legs start from.
+const SOURCES_MAX: usize = 16;
 /// Longest name of a network interface.
 const INTERFACE_BYTES_MAX: usize = 15;
 
@@ -246,7 +248,7 @@ fn addresses(
     found
 }
 
-/// One address per family. It may be one of `addresses`.
+/// Source addresses. They may be in `addresses`.
 fn sources(
     texts: Option<&[String]>,
     at: &KeyPath,
@@ -258,9 +260,12 @@ fn sources(
     for (index, text) in list(texts, at, "10.0.1.100", checks).iter().enumerate() {
         let at = at.index(index);
         let Some(ip) = address(text, &at, "10.0.1.100", &mut checks.report) else { continue };
-        if found.iter().any(|known| known.is_ipv4() == ip.is_ipv4()) {
-            let what = format!("{ip} is the second address of its family");
-            checks.report.error(&at, what, "keep one IPv4 and one IPv6 address at most");
+        if found.len() == SOURCES_MAX {
+            let what = format!("there are more than {SOURCES_MAX} addresses");
+            checks.report.error(&at, what, "remove some: a busy bucket tries the ports of all of them");
+            break;
+        } else if found.contains(&ip) {
+            checks.report.error(&at, format!("{ip} is listed twice"), "remove one of the two");
         } else if addresses.contains(&ip) || claim(ip, &at, owners, &mut checks.report) {
             found.push(ip);
         }

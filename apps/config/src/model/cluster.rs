@@ -19,7 +19,7 @@ pub struct Cluster {
     pub nodes: Vec<ClusterNode>,
     /// Addresses that move, at least one.
     pub addresses: Vec<IpAddr>,
-    /// Source addresses of server legs: one or two, of different families.
+    /// Source addresses of server legs, at least one.
     pub server_source: Vec<IpAddr>,
     /// Interface towards the servers and the other nodes.
     pub inside_interface: String,

@@ -42,7 +42,8 @@ pub(crate) static CLUSTER: Section = Section {
             "server_source",
             Kind::Texts,
             "[\"10.0.1.100\"]",
-            "Source addresses of connections to servers, at most one per family. They move too.",
+            "Source addresses of connections to servers, at most 16. Each has `ports_per_bucket` ports for each \
+                bucket and server. They move too.",
         ),
         required(
             "inside_interface",

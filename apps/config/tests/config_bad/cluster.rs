@@ -30,6 +30,8 @@ fn expect_in_cluster(severity: Severity, cases: &[(&str, &str, &str, &str)]) {
 fn unsafe_cluster_is_refused_with_advice() {
     let (more, witness) = ("witness = [\"10.0.1.254\"]\n", "witness = [\"10.0.1.254\"]\n");
     let with = |line: &str| format!("{witness}{line}\n");
+    let sources: Vec<String> = (100..117).map(|last| format!("\"10.0.1.{last}\"")).collect();
+    let many = format!("[{}, @@{}]", sources[..16].join(", "), sources[16]);
     let second = "number = 2\ninside = \"10.0.1.2\"";
     let cases: &[(&str, &str, &str, &str)] = &[
         ("workers = 2\n", "workers = 2\nuser = @@\"evergate\"\n", "node.user", "AmbientCapabilities"),
@@ -46,7 +48,8 @@ fn unsafe_cluster_is_refused_with_advice() {
         ("[\"203.0.113.10\"]", "[@@\"127.0.0.1\"]", "cluster.addresses[0]", "cannot be reached"),
         ("[\"203.0.113.10\"]", "[@@\"fe80::1\"]", "cluster.addresses[0]", "fd00:1::1"),
         ("[\"203.0.113.10\"]", "[@@\"203.0.113.1\"]", "cluster.addresses[0]", "cluster.nodes[0].outside"),
-        ("[\"10.0.1.100\"]", "[\"10.0.1.100\", @@\"10.0.1.101\"]", "cluster.server_source[1]", "one IPv4"),
+        ("[\"10.0.1.100\"]", "[\"10.0.1.100\", @@\"10.0.1.100\"]", "cluster.server_source[1]", "twice"),
+        ("[\"10.0.1.100\"]", &many, "cluster.server_source[16]", "more than 16"),
         ("[\"10.0.1.100\"]", "[@@\"10.0.1.2\"]", "cluster.server_source[0]", "cluster.nodes[1].inside"),
         ("\"eth1\"", "@@\"eth1.with.a.long.name\"", "cluster.inside_interface", "ip link"),
         ("\"eth0\"", "@@\"eth/0\"", "cluster.outside_interface", "ip link"),

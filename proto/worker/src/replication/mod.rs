@@ -202,27 +202,24 @@ impl<H: Host> Cluster<H> {
 
     /// Starts connecting to a server, from a port of the bucket.
     pub(crate) fn connect_server(&self, bucket: Bucket, to: SocketAddr) -> io::Result<H::Socket> {
-        let missing = |what| io::Error::new(io::ErrorKind::AddrNotAvailable, what);
-        let from = self.layout.source_for(to).ok_or_else(|| missing("no server_source of this family"))?;
+        let missing = |what: &str| io::Error::new(io::ErrorKind::AddrNotAvailable, what);
         let ports = self.gate.ports(bucket).ok_or_else(|| missing("no such bucket"))?;
-        if let Some(own) = self.layout.share_of(&ports) {
-            match self.host.connect_from(from, own, to) {
-                // all in use: try any port of the bucket
-                Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {}
-                done => return done,
+        // This node's share of all addresses first, then any port of the bucket.
+        for range in self.layout.share_of(&ports).into_iter().chain([ports.clone()]) {
+            for from in self.layout.sources_for(to, bucket) {
+                match self.host.connect_from(from, range.clone(), to) {
+                    Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {}
+                    done => return done,
+                }
             }
         }
-        let count = ports.clone().count();
-        self.host.connect_from(from, ports, to).map_err(|error| match error.kind() {
-            io::ErrorKind::AddrNotAvailable => io::Error::new(
-                error.kind(),
-                format!(
-                    "all {count} ports of the bucket for connections to this server are in use, some of them for a \
-                     minute after their end: raise cluster.ports_per_bucket"
-                ),
-            ),
-            _ => error,
-        })
+        match ports.len() * self.layout.sources_for(to, bucket).count() {
+            0 => Err(missing("no server_source of this family")),
+            count => Err(missing(&format!(
+                "all {count} ports of the bucket for connections to this server are in use, some of them for a minute \
+                 after their end: add addresses to cluster.server_source, or raise cluster.ports_per_bucket"
+            ))),
+        }
     }
 
     /// The worker that recovers connections of the bucket, on every node.
