@@ -44,7 +44,9 @@ pub use hypervisor::{MachineSigns, machine_signs};
 pub use icmp_echo::{Pinger, Pong};
 pub use keepalive::set_keepalive;
 pub use orphans::destroy_orphans;
-pub use port_range::{connect_from, connect_socket_from, destroy, forget, forget_on_close, local_port_range};
+pub use port_range::{
+    connect_from, connect_socket_from, destroy, end_time_wait, forget, forget_on_close, local_port_range,
+};
 pub use process::{
     end_with_parent, hide_memory, lacks_descriptors, lock_memory, make_room_for_files, monotonic_us,
     raise_file_limit, resident_bytes, run_in_real_time, sleep_within, steady_clock_ms, thread_cpu_ns,

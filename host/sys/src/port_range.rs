@@ -13,7 +13,8 @@ const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
 pub(crate) const IP_LOCAL_PORT_RANGE: i32 = 51;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
-/// State of a listener in `inet_diag_msg`, and the range of the socket's cookie.
+/// States in `inet_diag_msg`, and the range of the socket's cookie.
+const TIME_WAIT: u8 = 6;
 const LISTEN: u8 = 10;
 const COOKIE: std::ops::Range<usize> = 44..52;
 
@@ -74,6 +75,17 @@ pub fn forget_on_close(fd: RawFd) -> io::Result<()> {
 /// Destroys the socket with these addresses, in any process; an orphan in FIN_WAIT1 would prevent restoring its
 /// successor. The gate must withhold its RST. Returns false when there was none. Needs `CAP_NET_ADMIN`.
 pub fn destroy(local: SocketAddr, remote: SocketAddr) -> io::Result<bool> {
+    destroy_if(local, remote, |state| state != LISTEN)
+}
+
+/// Ends TIME_WAIT of the connection with these addresses, so that its local port is free. A FIN that the peer repeats,
+/// because our last ACK was lost, is answered by RST from then on. Returns false when there was none. Needs
+/// `CAP_NET_ADMIN`; kernels that cannot do it refuse with `EOPNOTSUPP`.
+pub fn end_time_wait(local: SocketAddr, remote: SocketAddr) -> io::Result<bool> {
+    destroy_if(local, remote, |state| state == TIME_WAIT)
+}
+
+fn destroy_if(local: SocketAddr, remote: SocketAddr, wanted: impl Fn(u8) -> bool) -> io::Result<bool> {
     let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let address = |ip: IpAddr| {
         let mut bytes = [0u8; 16];
@@ -103,7 +115,7 @@ pub fn destroy(local: SocketAddr, remote: SocketAddr) -> io::Result<bool> {
             "the kernel describes a socket in too few bytes",
         ));
     };
-    if *state == LISTEN {
+    if !wanted(*state) {
         return Ok(false);
     }
     request.truncate(request.len() - cookie.len());

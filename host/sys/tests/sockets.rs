@@ -5,10 +5,11 @@
 
 use evergate_base::Wake;
 use evergate_sys::{
-    Epoll, Listening, Pipe, Transfer, Waker, accept, connect, connect_error, listen, listen_as, local_address,
+    Epoll, Listening, Pipe, Transfer, Waker, accept, connect, connect_error, end_time_wait, listen,
+    listen_as, local_address,
 };
-use std::io::Write as _;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 fn pair() -> (OwnedFd, OwnedFd) {
@@ -276,6 +277,30 @@ fn leftover_connections_do_not_prevent_listening() {
     drop(accept(there.as_raw_fd()).unwrap().unwrap()); // this end closes first, so it waits in TIME_WAIT
     drop((closed, there));
     listen_as(address, FIRST).unwrap();
+}
+
+#[test]
+fn time_wait_ends_on_request() {
+    let (client, server) = pair();
+    let [local, remote] = [&client, &server].map(|fd| local_address(fd.as_raw_fd()).unwrap());
+    let (first, second) = (TcpStream::from(client), TcpStream::from(server));
+    match end_time_wait(local, remote) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            assert!(
+                std::env::var_os("CI").is_none(),
+                "in CI no test is skipped, and this one needs CAP_NET_ADMIN"
+            );
+            return drop(writeln!(std::io::stderr(), "skipped: needs CAP_NET_ADMIN"));
+        }
+        found => assert!(!found.unwrap(), "a live connection stays"),
+    }
+    first.shutdown(Shutdown::Write).unwrap();
+    assert_eq!((&second).read(&mut [0]).unwrap(), 0);
+    drop(second);
+    assert_eq!((&first).read(&mut [0]).unwrap(), 0);
+    drop(first);
+    assert!(end_time_wait(local, remote).unwrap());
+    assert!(!end_time_wait(local, remote).unwrap(), "the port is free");
 }
 
 #[test]

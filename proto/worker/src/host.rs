@@ -100,6 +100,10 @@ pub trait Host: Clone + 'static {
         to: SocketAddr,
     ) -> io::Result<Self::Socket>;
 
+    /// Frees the local port of a closed connection from TIME_WAIT. Both streams are complete and acknowledged. A host
+    /// that cannot do it keeps the port for a minute.
+    fn end_time_wait(&self, local: SocketAddr, remote: SocketAddr);
+
     /// A new, empty pipe.
     fn pipe(&self) -> io::Result<Self::Pipe>;
 

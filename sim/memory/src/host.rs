@@ -252,6 +252,12 @@ impl Host for MemoryHost {
         Ok(MemorySocket::new(&self.0, descriptor))
     }
 
+    fn end_time_wait(&self, local: SocketAddr, remote: SocketAddr) {
+        let mut machine = self.0.borrow_mut();
+        let is_it = |stream: &&mut Stream| (stream.local, stream.remote) == (local, remote);
+        machine.streams.values_mut().filter(is_it).for_each(|stream| stream.waits = false);
+    }
+
     fn pipe(&self) -> io::Result<MemoryPipe> {
         match self.0.borrow().has_pipes {
             true => Ok(MemoryPipe::default()),

@@ -153,8 +153,7 @@ impl Machine {
     pub(crate) fn close_stream(&mut self, descriptor: i32, closing: Closing) {
         self.registrations.close(descriptor);
         let Some(stream) = self.streams.get_mut(&descriptor) else { return };
-        let unread = !stream.inbox.is_empty() && closing == Closing::Orderly;
-        stream.closed = Some(if unread { Closing::Reset } else { closing });
+        stream.close(closing);
         if stream.closed == Some(Closing::Reset) {
             self.slots.note_reset(&Flow::new(stream.local, stream.remote));
         }

@@ -138,7 +138,10 @@ impl Socket for MemorySocket {
     }
 
     fn shutdown_write(&self) {
-        let _ = self.with(|stream| stream.shut_down = true);
+        let _ = self.with(|stream| {
+            stream.ended_first = stream.peer_end == PeerEnd::Open;
+            stream.shut_down = true;
+        });
         self.note_output(1);
         self.machine.borrow_mut().registrations.wake(self.descriptor);
     }

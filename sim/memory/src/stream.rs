@@ -52,6 +52,10 @@ pub(crate) struct Stream {
     pub(crate) acked: u64,
     /// The worker has ended its stream.
     pub(crate) shut_down: bool,
+    /// The worker ended its stream before the peer ended its own.
+    pub(crate) ended_first: bool,
+    /// It is closed and in TIME_WAIT.
+    pub(crate) waits: bool,
     /// How the worker closed it, once it has.
     pub(crate) closed: Option<Closing>,
     /// Sequence numbers of the first bytes written and read here.
@@ -75,6 +79,8 @@ impl Stream {
             written: Vec::new(),
             acked: 0,
             shut_down: false,
+            ended_first: false,
+            waits: false,
             closed: None,
             origin: (1, 1),
             dialled: false,
@@ -82,9 +88,16 @@ impl Stream {
         }
     }
 
-    /// Whether its local port is in use: until it is closed.
+    /// Whether its local port is in use: until it is closed, and in TIME_WAIT.
     pub(crate) fn has_port(&self) -> bool {
-        self.closed.is_none()
+        self.closed.is_none() || self.waits
+    }
+
+    /// Closes it. The end that sends FIN first goes into TIME_WAIT when the other FIN has come.
+    pub(crate) fn close(&mut self, closing: Closing) {
+        let unread = !self.inbox.is_empty() && closing == Closing::Orderly;
+        self.closed = Some(if unread { Closing::Reset } else { closing });
+        self.waits = self.ended_first && self.peer_end == PeerEnd::Fin;
     }
 
     pub(crate) fn is_reset(&self) -> bool {

@@ -120,6 +120,45 @@ fn ports_of_a_bucket_grow_with_its_source_addresses() {
     }
 }
 
+/// The worker ends its stream first, so the kernel would hold the port.
+#[test]
+fn complete_tunnel_frees_its_port_at_once() {
+    for acknowledges in [true, false] {
+        let host = MemoryHost::default();
+        let (mut process, mut clients) = start_with_two_ports(&host, &[[10, 0, 1, 1]], 2);
+        for client in &clients {
+            client.end();
+        }
+        replicate(&mut process);
+        for server in host.servers() {
+            assert!(server.has_fin());
+            if acknowledges {
+                server.acknowledge(0);
+            }
+            server.end();
+        }
+        replicate(&mut process);
+        for client in &clients {
+            client.acknowledge(0);
+        }
+        replicate(&mut process);
+        assert!(host.servers().iter().all(|server| server.closing() == Some(Closing::Orderly)));
+        let later = SocketAddr::new(client().ip(), 50_000);
+        clients.push(process.arrive(0, local(), later));
+        assert!(process.run());
+        assert_eq!(host.servers().len(), if acknowledges { 3 } else { 2 });
+        assert!(host.violations().is_empty(), "{:?}", host.violations());
+    }
+}
+
+/// Lets time pass; the backup acknowledges everything.
+fn replicate(process: &mut Process) {
+    for _ in 0..4 {
+        assert!(process.pass(Micros::from_ms(10)));
+        process.worker.steps().acknowledge_all();
+    }
+}
+
 /// Connections that continued in a failover of this worker.
 fn resumed(process: &mut Process) -> usize {
     process.fail_over(MemberSet::EMPTY);

@@ -87,6 +87,11 @@ impl Host for Linux {
         evergate_sys::connect_from(local, ports, to).map(TcpSocket)
     }
 
+    fn end_time_wait(&self, local: SocketAddr, remote: SocketAddr) {
+        // A kernel that refuses keeps the port for a minute.
+        let _ = evergate_sys::end_time_wait(local, remote);
+    }
+
     fn pipe(&self) -> io::Result<SplicePipe> {
         evergate_sys::Pipe::new().map(SplicePipe)
     }

@@ -1,11 +1,13 @@
 //! Source ports of server connections. After a failover a server still knows the connections of the dead node.
 
 use crate::matrix::carrier;
+use crate::raw_connection::{self, RawConnection};
 use crate::resets::{connect, get};
+use crate::sockets::{ESTABLISHED, sockets};
 use crate::traffic::{self, PATIENCE, Server, Transport, head};
-use crate::world::{Node, World, privileged, settled};
+use crate::world::{Node, World, eventually, privileged, settled};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 use std::sync::mpsc::channel;
 
@@ -98,4 +100,65 @@ fn closed_idle_server_connection_frees_its_port_at_once() {
             ends.recv_timeout(PATIENCE).unwrap(); // the node has closed the connection
         }
     });
+}
+
+/// The node sends its FIN to the server first. A port in TIME_WAIT would be unusable for a minute.
+#[test]
+fn tunnel_that_its_client_ends_frees_its_port_at_once() {
+    if !privileged() {
+        return;
+    }
+    let (world, nodes, _, ends) = raw_connection::prepare(2, "");
+    let at = Server::Plain.address(&world);
+    for _ in 0..3 {
+        let mut client = RawConnection::open(&world).unwrap();
+        client.continues("before the end");
+        client.stream.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(client.stream.read(&mut [0]).unwrap(), 0, "the server's end comes");
+        assert_eq!(ends.recv_timeout(PATIENCE), Ok(None), "the server's connection ends in order");
+    }
+    let has_leg = |node: &Node| {
+        sockets(world.host(node.number)).iter().any(|socket| SocketAddr::V4(socket.remote) == at)
+    };
+    eventually("no port to the server is in use", || (!nodes.iter().any(has_leg)).then_some(()));
+}
+
+/// Buckets begin at different source addresses. A server leg keeps its own in a failover.
+#[test]
+fn leg_of_each_source_address_survives_its_node() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let sources = [100, 101].map(|host| world.family.inside(host));
+    let config = traffic::config(&world, 2, "ports_per_bucket = 1\n").replace(
+        &format!("server_source = [\"{}\"]", sources[0]),
+        &format!("server_source = [\"{}\", \"{}\"]", sources[0], sources[1]),
+    );
+    raw_connection::serve(&world);
+    let nodes: Vec<Node> = (1..=2).map(|number| world.start(number, &config)).collect();
+    settled(&nodes);
+    let at = Server::Plain.address(&world);
+    let sources_of = |node: &Node| -> Vec<IpAddr> {
+        let legs = sockets(world.host(node.number)).into_iter();
+        let legs = legs.filter(|socket| SocketAddr::V4(socket.remote) == at && socket.state == ESTABLISHED);
+        legs.map(|socket| IpAddr::V4(*socket.local.ip())).collect()
+    };
+    let mut clients: Vec<RawConnection> = Vec::new();
+    eventually("a node uses both source addresses", || {
+        let mut client = RawConnection::open(&world).ok()?;
+        client.continues("before the failure");
+        clients.push(client);
+        nodes.iter().any(|node| sources.iter().all(|source| sources_of(node).contains(source))).then_some(())
+    });
+    let (mut before, mut nodes) = (0, nodes);
+    for node in &nodes {
+        before += sources_of(node).len();
+    }
+    let dead = nodes.iter().position(|node| sources.iter().all(|source| sources_of(node).contains(source)));
+    nodes.remove(dead.unwrap()).kill();
+    for client in &mut clients {
+        client.continues("after the failure");
+    }
+    assert_eq!((sources_of(&nodes[0]).len(), clients.len()), (before, before));
 }

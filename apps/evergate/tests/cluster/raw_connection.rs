@@ -31,8 +31,16 @@ pub(crate) fn prepare_in(
             .map(|line| format!("{line}\n"))
             .collect();
     }
+    let ends = serve(&world);
+    let nodes: Vec<Node> = (1..=count).map(|number| world.start(number, &config)).collect();
+    crate::world::settled(&nodes);
+    (world, nodes, config, ends)
+}
+
+/// Starts the echo server. The receiver yields how each of its connections ended.
+pub(crate) fn serve(world: &World) -> Receiver<Option<ErrorKind>> {
     let (ended, ends) = channel();
-    let at = Server::Plain.address(&world);
+    let at = Server::Plain.address(world);
     world.switch.run(move || {
         let listener = TcpListener::bind(at).unwrap();
         std::thread::spawn(move || {
@@ -42,9 +50,7 @@ pub(crate) fn prepare_in(
             }
         });
     });
-    let nodes: Vec<Node> = (1..=count).map(|number| world.start(number, &config)).collect();
-    crate::world::settled(&nodes);
-    (world, nodes, config, ends)
+    ends
 }
 
 /// Echoes until the end; `None` for an orderly one. A zero byte asks the server to reset the connection.

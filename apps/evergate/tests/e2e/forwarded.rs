@@ -58,7 +58,10 @@ fn requests_of_one_proxy_have_their_own_clients() {
     assert_eq!(ask("/slow", "192.0.2.2").0, 200, "another client has its own limit");
     let seen = gateway.backends.iter().flat_map(Backend::seen).next().unwrap();
     let forwarded = seen.head.field("x-forwarded-for").unwrap();
-    assert!(forwarded.starts_with("6.6.6.6, ") && forwarded.ends_with(", 10.9.9.9, 127.0.1.9"), "{forwarded}");
+    assert!(
+        forwarded.starts_with("6.6.6.6, ") && forwarded.ends_with(", 10.9.9.9, 127.0.1.9"),
+        "{forwarded}"
+    );
     eventually("the log has the client and its proxy", || {
         let log = std::fs::read_to_string(gateway.folder.path("access.log")).unwrap_or_default();
         let of_denied = log.lines().find(|line| line.contains("\"status\":403"))?;

@@ -47,6 +47,7 @@ impl Host for Nothing {
         fn is_of_machine(&self, &io::Error) -> bool;
         fn connect(&self, SocketAddr) -> io::Result<Nothing>;
         fn connect_from(&self, IpAddr, RangeInclusive<u16>, SocketAddr) -> io::Result<Nothing>;
+        fn end_time_wait(&self, SocketAddr, SocketAddr);
         fn pipe(&self) -> io::Result<Nothing>;
         fn restore(&self, &Restore) -> io::Result<Nothing>;
     }

@@ -158,6 +158,11 @@ impl<H: Host> GatedLeg<H> {
         self.positions.release_end(&mut SlotRef(&self.slot))
     }
 
+    /// Whether the peer has ended its stream, and has acknowledged ours with its end.
+    pub(super) fn is_complete(&self) -> bool {
+        self.positions.is_complete(&SlotRef(&self.slot))
+    }
+
     pub(super) fn finish_end(&mut self) -> bool {
         self.positions.finish_end(&mut SlotRef(&self.slot))
     }

@@ -444,11 +444,22 @@ impl<H: Host> Worker<H> {
         }
     }
 
-    /// A gated server connection is closed.
-    pub(crate) fn end_gated(&mut self, gated: GatedLeg<H>) {
+    /// A gated server connection is closed. Where both streams are complete and this end sent its FIN first, TIME_WAIT
+    /// would hold one of the bucket's few ports for a minute. The server gets the ACK of its FIN before TIME_WAIT ends:
+    /// it has received everything, and nothing of it is outstanding.
+    pub(crate) fn end_gated(&mut self, mut gated: GatedLeg<H>) {
         let Some(cluster) = &mut self.cluster else { return };
         cluster.index.forget_slot(gated.slot.index());
         let end = gated.end_sequence();
+        let is_gone = gated.slot.is_over(end.wrapping_add(1)); // a RST is the only way past the end
+        if gated.is_complete() && !is_gone {
+            gated.finish_end();
+            let acknowledged =
+                !gated.slot.owes_ack() || cluster.gate.emit_acks(std::iter::once(&gated.slot)).is_ok();
+            if acknowledged {
+                self.host.end_time_wait(gated.facts.local, gated.facts.remote);
+            }
+        }
         cluster.gate.finish(gated.slot, Some(end));
     }
 

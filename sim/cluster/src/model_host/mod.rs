@@ -162,6 +162,8 @@ impl Host for ModelHost {
         Ok(ModelSocket::new(&self.0, flow))
     }
 
+    fn end_time_wait(&self, _: SocketAddr, _: SocketAddr) {} // a model's sockets have no TIME_WAIT
+
     fn pipe(&self) -> io::Result<ModelPipe> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "a model splices nothing"))
     }
