@@ -212,6 +212,23 @@ impl Connection {
         self.arm(Timer::Queue, now);
     }
 
+    /// No local port is free for the leg, and the request waits for one. The log gets the cause if it waits in vain.
+    pub fn handle_port_awaited(&mut self, leg_id: u32, why: &str) {
+        if self.leg_id() == Some(leg_id) && self.is_leg_queued() {
+            self.explain(why);
+        }
+    }
+
+    /// The request has left the worker's queue: a cause of its wait is of no interest any more.
+    fn leave_queue(&mut self) {
+        let Some(leg) = &mut self.servers.leg else { return };
+        if leg.attempt.queued_until.take().is_some()
+            && let Some(log) = &mut self.exchange.log
+        {
+            log.detail.clear();
+        }
+    }
+
     /// Whether the request waits in the worker's queue.
     pub fn is_leg_queued(&self) -> bool {
         self.servers.leg.as_ref().is_some_and(|leg| leg.attempt.is_queued())
@@ -225,8 +242,10 @@ impl Connection {
 
     /// The worker connects to this server; the time for connecting counts from here. After a failure another is chosen.
     pub fn handle_leg_connecting(&mut self, now: Micros, leg_id: u32, server: u32) {
+        if self.leg_id() == Some(leg_id) {
+            self.leave_queue();
+        }
         let Some(leg) = self.servers.leg.as_mut().filter(|leg| leg.id == leg_id) else { return };
-        leg.attempt.queued_until = None;
         leg.attempt.trying = Some(server);
         leg.attempt.connects = true;
         self.arm(Timer::Connect, now);
@@ -246,8 +265,8 @@ impl Connection {
         }
         self.send_proxy_header(io);
         let records = records.or_else(|| self.use_bound());
+        self.leave_queue();
         let Some(leg) = &mut self.servers.leg else { return };
-        leg.attempt.queued_until = None;
         leg.attempt.trying = Some(server);
         if !leg.decided {
             leg.route.server = server;

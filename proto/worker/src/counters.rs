@@ -277,6 +277,10 @@ counters! {
                 "Idle server connections kept for the client connection that authenticated on them.";
         /// Requests that wait for a server now.
         queued: Count => Traffic Gauge "evergate_requests_queued" [] "Requests that wait for a server.";
+        /// Requests that began to wait for a local port to a server.
+        port_waits: Count
+            => Traffic Counter "evergate_port_waits_total" []
+                "Requests that waited for a free local port to a server.";
         /// Access-log lines lost because the writer was behind.
         log_lines_lost: Count
             => Traffic Counter "evergate_log_lines_lost_total" []

@@ -3,12 +3,15 @@
 use crate::host::Host;
 use crate::pools::{Handed, Sessions};
 use crate::pools::{PoolRuntime, ServerRuntime};
+use crate::queue::{PORT_RETRY, Turn};
+use crate::replication::NoFreePort;
 use crate::slab::Key;
 use crate::upstreams::{Upstream, Waiting};
 use crate::worker::{Current, Worker};
 use evergate_balance::{ServerLoad, bounded_server, source_key, source_server};
 use evergate_base::Micros;
 use evergate_connection::ServerHint;
+use evergate_membership::Bucket;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -42,6 +45,15 @@ fn source_of(pool: &PoolRuntime, ip: IpAddr, may: impl Fn(u32) -> bool) -> Optio
         .map(|(index, server)| (server.name_hash, server.weight.load(Ordering::Relaxed), may(index)))
         .collect();
     source_server(ip, &candidates).map(|index| index as u32)
+}
+
+/// No local port is free for connections to a server.
+pub(super) struct PortLack {
+    pub(super) server: u64,
+    /// Bucket of the client, whose ports are in use.
+    pub(super) bucket: Option<Bucket>,
+    /// The cause, for the log.
+    pub(super) why: String,
 }
 
 /// A request counted at a server, until a connection carries it.
@@ -81,15 +93,30 @@ impl<H: Host> Worker<H> {
             true => self.find_wished(index, key, pool, wish, hint, tried),
             false => None,
         };
-        match choice {
-            Some((server, handed)) => self.connect(key, leg, &pool_runtime, server, handed, reuse),
-            None => {
-                let rank = self.rank(key, &pool_runtime);
-                let place = pool_runtime.lines.join(wish, rank, self.waker.clone(), &self.shared);
-                let tried = tried.to_vec();
-                let waiting = Waiting { client: key, leg, pool, hint, wish, tried, reuse, rank, place };
-                self.enqueue(index, &pool_runtime, waiting);
+        let lack = match choice {
+            Some((server, handed)) => {
+                let to = (&*pool_runtime, server);
+                let connected = match self.find_port_waiter(key, to) {
+                    Some(lack) => Err(self.leave_server(to, handed, lack)),
+                    None => self.connect((key, leg), to, handed, reuse),
+                };
+                match connected {
+                    Ok(()) => return,
+                    Err(lack) => Some(lack),
+                }
             }
+            None => None,
+        };
+        let rank = self.rank(key, &pool_runtime);
+        let turn = match &lack {
+            Some(lack) => Turn::Port { server: lack.server, bucket: lack.bucket, due: self.now + PORT_RETRY },
+            None => Turn::Room(pool_runtime.lines.join(wish, rank, self.waker.clone(), &self.shared)),
+        };
+        let tried = tried.to_vec();
+        let waiting = Waiting { client: key, leg, pool, hint, wish, tried, reuse, rank, turn };
+        self.enqueue(index, &pool_runtime, waiting);
+        if let Some(lack) = lack {
+            self.note_port_wait(key, leg, &lack);
         }
     }
 
@@ -244,36 +271,45 @@ impl<H: Host> Worker<H> {
         self.perform(key);
     }
 
-    /// Uses an idle connection to the server, or makes one.
+    /// Uses an idle connection to the server, or makes one. When no local port is free, nothing has happened, and the
+    /// request is not counted at the server.
     pub(super) fn connect(
         &mut self,
-        key: Key,
-        leg: u32,
-        pool: &PoolRuntime,
-        index: u32,
+        (key, leg): (Key, u32),
+        (pool, index): (&PoolRuntime, u32),
         handed: Option<Box<Handed>>,
         reuse: bool,
-    ) {
+    ) -> Result<(), PortLack> {
         let counted = CountedIn(&pool.servers[index as usize]);
         let server = pool.servers[index as usize].clone();
         let address = self.clients.get(key).map(|client| client.connection.client_address());
         self.host.reached(&self.counters, "connect", address);
-        server.handle_request(self.now);
         let bucket = self.clients.get(key).and_then(|client| Some(client.replicated_state.as_ref()?.bucket));
         let idle = if reuse { self.take_idle(server.id, bucket, pool.tls_fingerprint) } else { None };
         if let Some(idle) = idle {
             if let Some(handed) = handed {
                 handed.on_connected(self.now);
             }
-            return self.reuse((key, leg), idle, index, counted);
+            server.handle_request(self.now);
+            self.reuse((key, leg), idle, index, counted);
+            return Ok(());
         }
-        self.counters.connects.add(1);
-        self.with(key, |connection, io| connection.handle_leg_connecting(io.now, leg, index));
         let to = server.addresses[0];
         let dialled = match (&self.cluster, bucket) {
             (Some(cluster), Some(bucket)) => cluster.connect_server(bucket, to),
             _ => self.host.connect(to),
         };
+        if let Err(error) = &dialled
+            && NoFreePort::is_cause(error)
+            && pool.queue_max > 0
+        {
+            counted.stays();
+            let lack = PortLack { server: server.id, bucket, why: error.to_string() };
+            return Err(self.leave_server((pool, index), handed, lack));
+        }
+        server.handle_request(self.now);
+        self.counters.connects.add(1);
+        self.with(key, |connection, io| connection.handle_leg_connecting(io.now, leg, index));
         match dialled {
             Ok(socket) => {
                 self.keep_alive(&socket, pool.response);
@@ -301,5 +337,20 @@ impl<H: Host> Worker<H> {
                 self.perform(key);
             }
         }
+        Ok(())
+    }
+
+    /// Takes back the choice of a server to which no port is free.
+    fn leave_server(
+        &mut self,
+        (pool, index): (&PoolRuntime, u32),
+        handed: Option<Box<Handed>>,
+        lack: PortLack,
+    ) -> PortLack {
+        if let Some(handed) = handed {
+            handed.handle_lost();
+        }
+        drop(CountedIn(&pool.servers[index as usize]));
+        lack
     }
 }

@@ -1,12 +1,41 @@
 //! Requests that wait for a server: any of their pool, or the one that knows their client.
+//!
+//! In a cluster a request may also wait for a local port: those of its bucket to one server are few. Such a request has
+//! its place in the queue, with the queue's bounds, but no turn among the requests of all workers, because a bucket
+//! belongs to one worker. The worker tries again and again, the oldest request of a bucket and server first.
 
+use crate::dial::PortLack;
 use crate::host::Host;
-use crate::pools::{PoolRuntime, ServerRuntime};
+use crate::pools::{PoolRuntime, ServerRuntime, WaitTicket};
 use crate::slab::{Key, Source};
 use crate::upstreams::Waiting;
 use crate::worker::Worker;
 use evergate_base::Micros;
+use evergate_membership::Bucket;
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
+
+/// Time between two tries of a request to get a port.
+pub(super) const PORT_RETRY: Micros = Micros::from_ms(20);
+/// Most requests that try to get a port in one pass over the queues.
+const PORT_TRIES: usize = 16;
+
+/// What a waiting request waits for.
+pub(super) enum Turn {
+    /// A server with room: the request's place among those of all workers.
+    Room(WaitTicket),
+    /// A free port of the bucket to this server, or another server; the next try is due at this time.
+    Port { server: u64, bucket: Option<Bucket>, due: Micros },
+}
+
+impl Turn {
+    fn place(&self) -> Option<&WaitTicket> {
+        match self {
+            Turn::Room(place) => Some(place),
+            Turn::Port { .. } => None,
+        }
+    }
+}
 
 impl<H: Host> Worker<H> {
     /// Position of a request in the queue by its service class.
@@ -57,12 +86,80 @@ impl<H: Host> Worker<H> {
 
     /// Serves waiting requests where there is room now, those of other workers too.
     pub(super) fn serve_waiting(&mut self, generation: u64) {
-        if self.shared.waiting.load(Ordering::Relaxed) == 0 || self.is_sweeping() {
+        if self.is_sweeping() {
             return;
         }
         let Some(index) = self.current_of(generation) else { return };
+        if self.shared.waiting.load(Ordering::Relaxed) > 0 {
+            for pool in 0..self.current[index].waiting.len() {
+                while self.serve_first(index, pool) {}
+            }
+        }
+        if self.counters.queued.get() > 0 {
+            self.retry_ports(index);
+        }
+    }
+
+    /// Tries to get ports for the requests that wait for one. After a vain try the later requests of the same bucket
+    /// and server are not tried: the first one gets the next port.
+    fn retry_ports(&mut self, index: usize) {
+        let (now, mut tries) = (self.now, PORT_TRIES);
         for pool in 0..self.current[index].waiting.len() {
-            while self.serve_first(index, pool) {}
+            let mut vain = BTreeSet::new();
+            let mut at = 0;
+            while let Some(waiting) = self.current[index].waiting[pool].get_mut(at) {
+                at += 1;
+                let Turn::Port { server, bucket, due } = &mut waiting.turn else { continue };
+                let (key, of) = (waiting.client, (*server, *bucket));
+                if *due > now || !vain.insert(of) {
+                    vain.insert(of);
+                    continue;
+                }
+                if tries == 0 {
+                    return;
+                }
+                *due = now + PORT_RETRY;
+                if self.is_frozen(key) {
+                    continue; // the next owner dials, or this one when the handoff is cancelled
+                }
+                tries -= 1;
+                let runtime = self.current[index].generation.pools[pool].clone();
+                self.guarded(Some(Source::Client(key)), |worker| {
+                    worker.serve_at(index, pool, &runtime, at - 1);
+                });
+                let stays = self.current[index].waiting[pool].get(at - 1);
+                if stays.is_none_or(|waiting| waiting.client != key) {
+                    vain.remove(&of);
+                    at -= 1;
+                }
+            }
+        }
+    }
+
+    /// Whether earlier requests of the client's bucket wait for a port to this server. They go first.
+    pub(super) fn find_port_waiter(&self, key: Key, (pool, server): (&PoolRuntime, u32)) -> Option<PortLack> {
+        if self.counters.queued.get() == 0 {
+            return None;
+        }
+        let of =
+            (pool.servers.get(server as usize)?.id, self.clients.get(key)?.replicated_state.as_ref()?.bucket);
+        let is_such = |waiting: &Waiting| match &waiting.turn {
+            Turn::Port { server, bucket, .. } => (*server, *bucket) == (of.0, Some(of.1)),
+            Turn::Room(_) => false,
+        };
+        let mut queues = self.current.iter().flat_map(|current| &current.waiting);
+        queues.any(|queue| queue.iter().any(is_such)).then(|| PortLack {
+            server: of.0,
+            bucket: Some(of.1),
+            why: "earlier requests wait for a port to this server".to_owned(),
+        })
+    }
+
+    /// Counts a request that begins to wait for a port; the log gets the cause if it waits in vain.
+    pub(super) fn note_port_wait(&mut self, key: Key, leg: u32, lack: &PortLack) {
+        if self.clients.get(key).is_some_and(|client| client.connection.is_leg_queued()) {
+            self.counters.port_waits.add(1);
+            self.with(key, |connection, _| connection.handle_port_awaited(leg, &lack.why));
         }
     }
 
@@ -92,7 +189,9 @@ impl<H: Host> Worker<H> {
             let wished = waiting.wish.and_then(|wish| runtime.servers.get(wish as usize));
             if wished.is_some_and(|server| !server.is_up()) {
                 waiting.wish = None;
-                waiting.place = runtime.lines.join(None, waiting.rank, self.waker.clone(), &self.shared);
+                if let Turn::Room(place) = &mut waiting.turn {
+                    *place = runtime.lines.join(None, waiting.rank, self.waker.clone(), &self.shared);
+                }
             }
         }
     }
@@ -100,9 +199,10 @@ impl<H: Host> Worker<H> {
     /// Dispatches the first request that waits for this server, or for any.
     fn serve_one(&mut self, index: usize, pool: usize, runtime: &PoolRuntime, wish: Option<u32>) -> bool {
         let queue = &self.current[index].waiting[pool];
-        let at = queue.iter().position(|waiting| waiting.wish == wish);
+        let waits = |waiting: &Waiting| waiting.wish == wish && waiting.turn.place().is_some();
+        let at = queue.iter().position(waits);
         let first = at.and_then(|at| queue.get(at));
-        if !runtime.lines.is_turn_of(wish, first.map(|waiting| &waiting.place), self.now) {
+        if !runtime.lines.is_turn_of(wish, first.and_then(|waiting| waiting.turn.place()), self.now) {
             return false;
         }
         if first.is_some_and(|waiting| self.is_frozen(waiting.client)) {
@@ -131,14 +231,26 @@ impl<H: Host> Worker<H> {
                 found => found,
             },
         };
-        self.current[index].waiting[pool].remove(at); // the next request's turn
+        let Some(mut waiting) = self.current[index].waiting[pool].remove(at) else { return false };
+        let waited = matches!(waiting.turn, Turn::Port { .. });
         self.counters.queued.sub(1);
-        if let Some((server, handed)) = found {
-            self.connect(key, leg, runtime, server, handed, reuse);
-            self.schedule(key); // its deadline has changed
-            self.mark_pending(key); // its input was left in the socket meanwhile
+        let Some((server, handed)) = found else { return true };
+        match self.connect((key, leg), (runtime, server), handed, reuse) {
+            Ok(()) => {
+                self.schedule(key); // its deadline has changed
+                self.mark_pending(key); // its input was left in the socket meanwhile
+            }
+            Err(lack) => {
+                waiting.turn =
+                    Turn::Port { server: lack.server, bucket: lack.bucket, due: self.now + PORT_RETRY };
+                self.current[index].waiting[pool].insert(at, waiting);
+                self.counters.queued.add(1);
+                if !waited {
+                    self.note_port_wait(key, leg, &lack);
+                }
+            }
         }
-        true
+        true // the next request's turn
     }
 
     /// Removes a connection that dropped its leg from the queue.

@@ -4,7 +4,7 @@ use crate::dial;
 use crate::host::{Host, Slot, Socket};
 use crate::pools::Handed;
 use crate::pools::ServerRuntime;
-use crate::pools::WaitTicket;
+use crate::queue::Turn;
 use crate::replication::GatedLeg;
 use crate::slab::{Key, Source};
 use crate::worker::Worker;
@@ -124,7 +124,7 @@ impl<H: Host> Upstream<H> {
     }
 }
 
-/// A request that waits for a server with room.
+/// A request that waits for a server with room, or for a local port.
 pub(super) struct Waiting {
     pub(super) client: Key,
     pub(super) leg: u32,
@@ -137,8 +137,7 @@ pub(super) struct Waiting {
     pub(super) reuse: bool,
     /// Its place by service class: lower ones leave first.
     pub(super) rank: usize,
-    /// Its place among those of all workers.
-    pub(super) place: WaitTicket,
+    pub(super) turn: Turn,
 }
 
 impl<H: Host> Worker<H> {

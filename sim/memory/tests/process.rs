@@ -5,18 +5,32 @@ mod support;
 use evergate_base::net::Transfer;
 use evergate_base::{Micros, Term};
 use evergate_membership::{MemberSet, OwnershipStart};
-use evergate_memory_host::{BACKUP, BUCKET, Closing, Dials, MemoryHost, Options, Peer, Process, generation};
+use evergate_memory_host::{
+    BACKUP, BUCKET, Closing, Dials, MemoryHost, Options, Peer, PoolOptions, Process, generation,
+};
 use evergate_replication::{Announced, Frame, ReplicaStore};
 use evergate_worker::Report;
 use evergate_worker::host::Socket;
 use std::net::IpAddr;
 use std::sync::Arc;
-use support::{client, local, pool_options, snapshot};
+use std::time::Duration;
+use support::{client, local, snapshot};
 
 /// A worker with a client that has arrived.
 fn start(host: &MemoryHost, movable: Vec<IpAddr>) -> (Process, Peer) {
+    start_with(host, movable, 0, Duration::ZERO)
+}
+
+/// [`start`] with a queue of so many places.
+fn start_with(
+    host: &MemoryHost,
+    movable: Vec<IpAddr>,
+    queue_max: usize,
+    queue_timeout: Duration,
+) -> (Process, Peer) {
+    let pools = PoolOptions { queue_max, queue_timeout, idle_max: 0, idle: Duration::ZERO, down_pool: None };
     let options = Options { connections_max: 100, buffered_max: 1 << 20, movable };
-    let generation = generation(&Arc::new(snapshot(None)), &pool_options());
+    let generation = generation(&Arc::new(snapshot(None)), &pools);
     let mut process = Process::new(host.clone(), &generation, &options);
     if !options.movable.is_empty() {
         process.own(OwnershipStart::Empty, MemberSet::of(BACKUP));
@@ -149,6 +163,46 @@ fn complete_tunnel_frees_its_port_at_once() {
         assert_eq!(host.servers().len(), if acknowledges { 3 } else { 2 });
         assert!(host.violations().is_empty(), "{:?}", host.violations());
     }
+}
+
+#[test]
+fn tunnel_without_a_port_waits_for_the_next_free_one() {
+    let host = MemoryHost::default();
+    let queue = Duration::from_secs(5);
+    host.set_sources(vec![[10, 0, 1, 1].into()], 2000..=2001);
+    let (mut process, first) = start_with(&host, vec![local().ip()], 2, queue);
+    let mut clients = vec![first];
+    for more in 1..5 {
+        clients.push(process.arrive(0, local(), SocketAddr::new(client().ip(), client().port() + more)));
+        assert!(process.run());
+    }
+    let counters = process.worker.counters();
+    // The queue has two places.
+    assert_eq!((host.servers().len(), counters.queued.get(), counters.port_waits.get()), (2, 2, 2));
+    assert!(clients[..4].iter().all(|client| client.closing().is_none()));
+    assert!(clients[4].closing().is_some(), "the queue is full");
+    host.servers()[0].reset();
+    replicate(&mut process);
+    assert_eq!((host.servers().len(), counters.queued.get()), (3, 1));
+    clients[2].send(b"ping");
+    replicate(&mut process);
+    assert_eq!(host.servers()[2].written(), b"ping", "the first one has the port");
+    assert!(process.pass(Micros::from_ms(5_000)));
+    replicate(&mut process);
+    assert!(clients[3].closing().is_some() && counters.queued.get() == 0);
+    let reasons: Vec<&str> = process.take_logs().iter().map(|log| log.reason).collect();
+    assert_eq!(reasons, ["queue_full", "upstream_lost", "queue_timeout"]);
+    assert!(host.violations().is_empty(), "{:?}", host.violations());
+}
+
+#[test]
+fn tunnel_without_a_port_fails_at_once_without_a_queue() {
+    let host = MemoryHost::default();
+    let (process, clients) = start_with_two_ports(&host, &[[10, 0, 1, 1]], 3);
+    assert!(clients[2].closing().is_some());
+    let logs = process.take_logs();
+    assert_eq!((logs.len(), logs[0].reason), (1, "connect_failed"));
+    assert!(logs[0].detail.contains("all 2 ports of the bucket"), "{}", logs[0].detail);
 }
 
 /// Lets time pass; the backup acknowledges everything.

@@ -111,7 +111,8 @@ pub(crate) static CLUSTER: Section = Section {
             Kind::Integer(1, 62),
             "27",
             "Local ports of each of the 1024 buckets: so many connections at a time from one bucket to \
-                one server. Without a free port the answer is 502 (`connect_failed`). See below.",
+                one server and source address. Without a free port a request waits in the queue of its pool. \
+                See below.",
         ),
         with_default(
             "pins",

@@ -10,6 +10,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 /// Fewer than a third of a bucket's 27 ports, so that a node's share lasts even if no port becomes free meanwhile.
 const ASKED: usize = 8;
@@ -161,4 +162,42 @@ fn leg_of_each_source_address_survives_its_node() {
         client.continues("after the failure");
     }
     assert_eq!((sources_of(&nodes[0]).len(), clients.len()), (before, before));
+}
+
+/// Tunnels whose bucket has no free port wait in the queue, and get the ports of the tunnels that end.
+#[test]
+fn tunnel_without_a_port_is_served_when_another_ends() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let pool = "[[pools]]\nname = \"plain\"\n";
+    let config = traffic::config(&world, 2, "ports_per_bucket = 1\n");
+    assert!(config.contains(pool));
+    let config = config.replace(pool, &format!("{pool}queue_timeout_ms = 60000\n"));
+    let _ends = raw_connection::serve(&world);
+    let nodes: Vec<Node> = (1..=2).map(|number| world.start(number, &config)).collect();
+    settled(&nodes);
+    // Of so many clients, two are in one bucket of 1024 but with a probability of 2 in 100,000.
+    let mut clients: Vec<RawConnection> = (0..150).map(|_| RawConnection::open(&world).unwrap()).collect();
+    clients.iter_mut().for_each(RawConnection::send_byte);
+    let waits = |node: &Node| {
+        let metrics = node.cli(&["metrics"]).out;
+        let value = metrics.lines().find_map(|line| line.strip_prefix("evergate_port_waits_total "));
+        value.unwrap().parse::<u64>().unwrap()
+    };
+    eventually("a tunnel waits for a port", || (nodes.iter().map(waits).sum::<u64>() > 0).then_some(()));
+    let (served, waiting): (Vec<_>, Vec<_>) = clients.into_iter().partition(|client| {
+        client.stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        client.stream.peek(&mut [0]).is_ok()
+    });
+    assert!(!waiting.is_empty());
+    for mut client in served {
+        client.expect_echo("in its tunnel");
+        client.stream.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(client.stream.read(&mut [0]).unwrap(), 0, "the server's end comes");
+    }
+    for mut client in waiting {
+        client.expect_echo("when a port is free");
+    }
 }

@@ -89,7 +89,7 @@ impl RawConnection {
         self.expect_echo(when);
     }
 
-    fn send_byte(&mut self) {
+    pub(crate) fn send_byte(&mut self) {
         self.last_sent = self.last_sent % 200 + 1;
         self.stream.write_all(&[self.last_sent]).unwrap();
     }

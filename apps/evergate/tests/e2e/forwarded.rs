@@ -65,7 +65,7 @@ fn requests_of_one_proxy_have_their_own_clients() {
     eventually("the log has the client and its proxy", || {
         let log = std::fs::read_to_string(gateway.folder.path("access.log")).unwrap_or_default();
         let of_denied = log.lines().find(|line| line.contains("\"status\":403"))?;
-        assert!(of_denied.contains("\"client\":\"192.0.2.66\",\"peer\":\"127.0.1.9:"), "{of_denied}");
+        assert!(of_denied.contains("\"client\":\"192.0.2.66\",\"proxy\":\"127.0.1.9:"), "{of_denied}");
         Some(())
     });
 }
@@ -81,7 +81,7 @@ fn header_of_an_unlisted_peer_is_not_trusted() {
     eventually("the log has the peer", || {
         let log = std::fs::read_to_string(gateway.folder.path("access.log")).unwrap_or_default();
         let line = log.lines().next()?;
-        assert!(line.contains("\"client\":\"127.0.0.1:") && !line.contains("\"peer\""), "{line}");
+        assert!(line.contains("\"client\":\"127.0.0.1:") && !line.contains("\"proxy\""), "{line}");
         Some(())
     });
 }

@@ -151,6 +151,30 @@ impl<H: Host> Worker<H> {
     }
 }
 
+/// All so many ports of a bucket, from all source addresses, are in use for one server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoFreePort(usize);
+
+impl NoFreePort {
+    /// Whether this is why a dial failed.
+    pub(crate) fn is_cause(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|cause| cause.is::<NoFreePort>())
+    }
+}
+
+impl std::fmt::Display for NoFreePort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "all {} ports of the bucket for connections to this server are in use, some of them for a minute after \
+             their end: add addresses to cluster.server_source, or raise cluster.ports_per_bucket",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for NoFreePort {}
+
 impl<H: Host> Cluster<H> {
     fn new(host: H, joining: Joining<H>) -> Cluster<H> {
         let Joining { gate, channels: transport, layout, worker, reports, .. } = joining;
@@ -200,9 +224,9 @@ impl<H: Host> Cluster<H> {
         matches!(self.role(bucket), Role::Owner { .. })
     }
 
-    /// Starts connecting to a server, from a port of the bucket.
+    /// Starts connecting to a server, from a port of the bucket. Without a free port the error is [`NoFreePort`].
     pub(crate) fn connect_server(&self, bucket: Bucket, to: SocketAddr) -> io::Result<H::Socket> {
-        let missing = |what: &str| io::Error::new(io::ErrorKind::AddrNotAvailable, what);
+        let missing = |what| io::Error::new(io::ErrorKind::AddrNotAvailable, what);
         let ports = self.gate.ports(bucket).ok_or_else(|| missing("no such bucket"))?;
         // This node's share of all addresses first, then any port of the bucket.
         for range in self.layout.share_of(&ports).into_iter().chain([ports.clone()]) {
@@ -215,10 +239,7 @@ impl<H: Host> Cluster<H> {
         }
         match ports.len() * self.layout.sources_for(to, bucket).count() {
             0 => Err(missing("no server_source of this family")),
-            count => Err(missing(&format!(
-                "all {count} ports of the bucket for connections to this server are in use, some of them for a minute \
-                 after their end: add addresses to cluster.server_source, or raise cluster.ports_per_bucket"
-            ))),
+            count => Err(io::Error::new(io::ErrorKind::AddrNotAvailable, NoFreePort(count))),
         }
     }
 
