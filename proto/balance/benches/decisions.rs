@@ -64,7 +64,7 @@ fn cost_ns(policy: SessionPolicy, nodes: usize) -> f64 {
             now += 700;
             random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
             let key = SessionKey((random >> 33) % CLIENTS);
-            let arrival = Arrival { now: Micros(now), key, resumes: request % 10 != 0, random };
+            let arrival = Arrival { now: Micros(now), key, known: None, resumes: request % 10 != 0, random };
             let Some(choice) = distributor.distribute(black_box(&arrival), &servers) else { continue };
             servers[choice.node].outstanding = (servers[choice.node].outstanding + 1) % 20;
             distributor.handle_finished(Micros(now), key, &choice, choice.resumed);

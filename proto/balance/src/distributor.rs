@@ -1,7 +1,9 @@
 //! Request distributor in front of TLS terminators: a policy, the known sessions and the assigned work.
 //!
-//! The caller identifies a session by its ClientHello, or a client by its address. It calls [`Distributor::distribute`]
-//! for a node, and [`Distributor::handle_finished`] with the result of the handshake. State of each policy:
+//! A session is known in one of two ways. Where the caller reads handshakes, it names sessions by hashes:
+//! [`Distributor::find`] looks the offered ones up, and [`Distributor::learn`] stores those of a finished handshake. Else
+//! a key stands for the client, and with it for its session: [`Distributor::handle_finished`] stores it. The decision is
+//! the same: [`Distributor::distribute`]. State of each policy:
 //!
 //! | policy | sessions | loads | outstanding |
 //! |---|---|---|---|
@@ -10,6 +12,8 @@
 //! | `Sticky`, `Lard` | which node the client went to | | yes |
 //! | `BoundedHash` | | | yes |
 //! | `Sslsard` | where cached | equation (1) | |
+//!
+//! A learned session counts as "where cached", and as the node that the client went to.
 //!
 //! CSSL-SL is `Spread(RoundRobin)` with [`Scope::Broadcast`], shared ticket keys are any policy with [`Scope::Shared`].
 //!
@@ -20,8 +24,9 @@ use crate::distribution::{Node, Weights, place_new, place_resuming};
 use crate::picker::{PickRule, Picker, ServerLoad};
 use crate::source::bounded_server;
 use crate::table::{Origin, Renewal, SessionKey, SessionTable};
-use crate::{LoadEstimator, Policy, Scope};
-use evergate_base::Micros;
+use crate::{LearnedSessions, LoadEstimator, Policy, Scope};
+use evergate_base::session::{LearnedSession, SessionHash};
+use evergate_base::{Micros, Unix};
 
 /// Policy of a [`Distributor`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,6 +69,15 @@ pub struct PolicyParameters {
 }
 
 impl SessionPolicy {
+    /// Whether the policy looks at sessions that were learned by name.
+    pub fn is_by_session(self) -> bool {
+        match self {
+            SessionPolicy::Spread(rule) => rule == PickRule::LeastExpectedCompletion,
+            SessionPolicy::BoundedHash { .. } => false,
+            SessionPolicy::Sticky(_) | SessionPolicy::Lard { .. } | SessionPolicy::Sslsard(_) => true,
+        }
+    }
+
     /// The distributor's policy for a configured one.
     pub fn new(policy: Policy, parameters: &PolicyParameters) -> SessionPolicy {
         let PolicyParameters { weights, lard_low, lard_high, load_percent_max } = *parameters;
@@ -96,7 +110,8 @@ pub struct Settings {
     pub renewal: Renewal,
     /// How long `Sticky` and `Lard` remember an idle client.
     pub affinity: Micros,
-    /// Limit of remembered sessions, and of remembered clients; see [`SessionTable`] for the behaviour at the limit.
+    /// Limit of learned sessions, of remembered sessions, and of remembered clients; see [`LearnedSessions`] and
+    /// [`SessionTable`] for the behaviour at the limit.
     pub sessions_max: usize,
 }
 
@@ -118,6 +133,8 @@ pub struct Arrival {
     pub now: Micros,
     /// The client or its session: a key that is equal for all its requests.
     pub key: SessionKey,
+    /// The node that has its session, or finished its last handshake, by [`Distributor::find`].
+    pub known: Option<usize>,
     /// Whether its ClientHello offers a session, or is expected to.
     pub resumes: bool,
     /// Uniform over 64 bits; for `PowerOfTwo`.
@@ -133,6 +150,8 @@ pub struct Choice {
     pub work: f64,
     /// Whether the session is expected to be resumed.
     pub resumed: bool,
+    /// Time of the decision.
+    pub at: Micros,
 }
 
 /// Distributor of requests; see the module.
@@ -147,6 +166,12 @@ pub struct Distributor {
     /// Assigned work that has not finished.
     pending: Vec<f64>,
     estimator: LoadEstimator,
+    /// Sessions by the names that handshakes show. Their servers are the nodes' numbers.
+    learned: LearnedSessions,
+    /// The present number of each node: its index plus a multiple of the number of nodes. A node that has lost its
+    /// sessions gets another number, so that none of them is found.
+    numbers: Vec<u32>,
+    /// Sessions by the clients' keys.
     sessions: SessionTable,
     /// The node of each client; for `Sticky` and `Lard`.
     clients: SessionTable,
@@ -168,6 +193,7 @@ impl Distributor {
         let remembers_clients =
             matches!(settings.policy, SessionPolicy::Sticky(_) | SessionPolicy::Lard { .. });
         let clients_max = if remembers_clients { settings.sessions_max } else { 1 };
+        let learned_max = if settings.policy.is_by_session() { settings.sessions_max } else { 1 };
         Distributor {
             policy: settings.policy,
             scope: settings.scope,
@@ -177,6 +203,8 @@ impl Distributor {
             up_since: vec![Micros(0); costs.len()],
             pending: vec![0.0; costs.len()],
             estimator: LoadEstimator::new(settings.slice, costs.len()),
+            learned: LearnedSessions::new(learned_max),
+            numbers: (0..costs.len() as u32).collect(),
             sessions: SessionTable::new(settings.sessions_max, settings.lifetime, settings.renewal),
             clients: SessionTable::new(clients_max, settings.affinity, Renewal::Sliding),
             nodes: Vec::with_capacity(costs.len()),
@@ -188,7 +216,11 @@ impl Distributor {
     /// weights, outstanding requests and eligibility, in the order of the costs.
     pub fn distribute(&mut self, arrival: &Arrival, servers: &[ServerLoad]) -> Option<Choice> {
         self.estimator.advance(arrival.now);
-        let origin = if arrival.resumes { self.sessions.get(arrival.key, arrival.now) } else { None };
+        let origin = match arrival.known {
+            _ if !arrival.resumes => None,
+            Some(node) => Some(Origin { node, since: arrival.now }),
+            None => self.sessions.get(arrival.key, arrival.now),
+        };
         let servers = servers.get(..self.costs.len()).unwrap_or(servers);
         let node = match self.policy {
             SessionPolicy::Spread(PickRule::LeastExpectedCompletion) => {
@@ -197,7 +229,10 @@ impl Distributor {
             SessionPolicy::Spread(_) => self.picker.pick(servers, arrival.random)?,
             SessionPolicy::Sticky(_) => self.sticky(arrival, servers, |_, _| false)?,
             SessionPolicy::Lard { low, high } => {
-                self.sticky(arrival, servers, |servers, node| is_overloaded(servers, node, low, high))?
+                let distributors = u64::from(self.estimator.distributors());
+                let leaves =
+                    |servers: &[ServerLoad], node| is_overloaded(servers, node, (low, high), distributors);
+                self.sticky(arrival, servers, leaves)?
             }
             SessionPolicy::BoundedHash { load_percent_max } => {
                 bounded_server(arrival.key.0, &self.names, servers, load_percent_max)?
@@ -210,7 +245,42 @@ impl Distributor {
         if let Some(pending) = self.pending.get_mut(node) {
             *pending += work;
         }
-        Some(Choice { node, work, resumed })
+        Some(Choice { node, work, resumed, at: arrival.now })
+    }
+
+    /// The node that has the first known one of these sessions. Sessions that a node had lost are unknown.
+    pub fn find(&mut self, hashes: impl IntoIterator<Item = SessionHash>, now: Unix) -> Option<usize> {
+        hashes.into_iter().find_map(|hash| {
+            let number = self.learned.find(hash, now)?;
+            self.node_of(number)
+        })
+    }
+
+    /// Stores a session of a finished handshake. Ignores an unknown node, and a session that has expired.
+    pub fn learn(&mut self, session: LearnedSession<usize>, now: Unix) {
+        let LearnedSession { hash, server, expires } = session;
+        if let Some(&number) = self.numbers.get(server) {
+            self.learned.insert(LearnedSession { hash, server: number, expires }, now);
+        }
+    }
+
+    /// Forgets a session of this node. Returns whether it was known.
+    pub fn forget(&mut self, hash: SessionHash, node: usize, now: Unix) -> bool {
+        let known = self.learned.peek(hash, now).and_then(|number| self.node_of(number));
+        known == Some(node) && self.learned.remove(hash)
+    }
+
+    /// The learned sessions and their nodes, from the newest on, expired ones included.
+    pub fn newest(&self) -> impl Iterator<Item = LearnedSession<usize>> + '_ {
+        self.learned.newest().filter_map(|session| {
+            let LearnedSession { hash, server, expires } = session;
+            Some(LearnedSession { hash, server: self.node_of(server)?, expires })
+        })
+    }
+
+    /// The table of learned sessions.
+    pub fn learned(&self) -> &LearnedSessions {
+        &self.learned
     }
 
     /// Records that a request sent as `choice` was served; `resumed` is the result of its handshake.
@@ -230,6 +300,29 @@ impl Distributor {
         }
     }
 
+    /// Records that a handshake of a request sent as `choice` did not finish: the client is not taken for one of that
+    /// node because of this request.
+    pub fn handle_failed(&mut self, key: SessionKey, choice: &Choice) {
+        self.handle_lost(choice);
+        let placed = Origin { node: choice.node, since: choice.at };
+        if self.clients.get(key, choice.at) == Some(placed) {
+            self.clients.remove(key);
+        }
+    }
+
+    /// Replaces the costs of a node, in the units of the others.
+    pub fn set_cost(&mut self, node: usize, new: f64, resumed: f64) {
+        if let Some(cost) = self.costs.get_mut(node) {
+            (cost.new, cost.resumed) = (new, resumed);
+        }
+    }
+
+    /// Number of distributors with an equal share of the arrivals, this one included; 1 at the start. Each sees only
+    /// its own share, so loads and outstanding requests count so many times.
+    pub fn set_distributors(&mut self, distributors: u32) {
+        self.estimator.set_distributors(distributors);
+    }
+
     /// Records that a node has lost its work and its sessions. The caller must mark it as ineligible while it is down.
     pub fn handle_node_lost(&mut self, node: usize, now: Micros) {
         self.estimator.clear(node);
@@ -244,11 +337,21 @@ impl Distributor {
         if let Some(since) = self.up_since.get_mut(node) {
             *since = now;
         }
+        let nodes = self.numbers.len() as u32;
+        if let Some(number) = self.numbers.get_mut(node) {
+            *number = number.checked_add(nodes).unwrap_or(node as u32);
+        }
     }
 
     /// Copies the sessions of another distributor with the same kind of policy: node i there is node `renumbered[i]`
     /// here, if that is `Some`. Loads start at zero.
     pub fn inherit(&mut self, former: &Distributor, renumbered: &[Option<usize>]) {
+        for LearnedSession { hash, server, expires } in former.learned.newest().rev() {
+            let node = former.node_of(server).and_then(|node| renumbered.get(node).copied().flatten());
+            if let Some(node) = node {
+                self.learn(LearnedSession { hash, server: node, expires }, Unix(0));
+            }
+        }
         self.sessions.inherit(&former.sessions, renumbered);
         self.clients.inherit(&former.clients, renumbered);
         for (since, node) in former.up_since.iter().zip(renumbered) {
@@ -271,6 +374,12 @@ impl Distributor {
     /// The known sessions.
     pub fn sessions(&self) -> &SessionTable {
         &self.sessions
+    }
+
+    /// The node with this number; `None` for a number before a loss.
+    fn node_of(&self, number: u32) -> Option<usize> {
+        let node = number.checked_rem(self.numbers.len() as u32)? as usize;
+        (self.numbers.get(node) == Some(&number)).then_some(node)
     }
 
     fn is_cached(&self, origin: Option<Origin>, node: usize, now: Micros) -> bool {
@@ -331,13 +440,16 @@ impl Distributor {
         servers: &[ServerLoad],
         should_leave: impl Fn(&[ServerLoad], usize) -> bool,
     ) -> Option<usize> {
-        let home = self.clients.get(arrival.key, arrival.now).map(|origin| origin.node);
+        let placed = || self.clients.get(arrival.key, arrival.now).map(|origin| origin.node);
+        let home = arrival.known.or_else(placed);
         let may_stay = |node: &usize| {
             servers.get(*node).is_some_and(|server| server.eligible && server.weight > 0)
                 && !should_leave(servers, *node)
         };
         if let Some(node) = home.filter(may_stay) {
-            self.clients.renew(arrival.key, arrival.now);
+            if arrival.known.is_none() {
+                self.clients.renew(arrival.key, arrival.now);
+            }
             return Some(node);
         }
         let node = self.picker.pick(servers, arrival.random)?;
@@ -346,12 +458,13 @@ impl Distributor {
     }
 }
 
-/// LARD's condition for leaving a node. Outstanding requests are scaled to a node of mean weight: o·W/(N·w).
-fn is_overloaded(servers: &[ServerLoad], node: usize, low: u32, high: u32) -> bool {
+/// LARD's condition for leaving a node. Outstanding requests are scaled to a node of mean weight, o·W/(N·w), and to all
+/// distributors.
+fn is_overloaded(servers: &[ServerLoad], node: usize, (low, high): (u32, u32), distributors: u64) -> bool {
     let usable = || servers.iter().filter(|server| server.eligible && server.weight > 0);
     let weights: u128 = usable().map(|server| u128::from(server.weight)).sum();
     let count = usable().count() as u128;
-    let scaled = |server: &ServerLoad| u128::from(server.outstanding) * weights;
+    let scaled = |server: &ServerLoad| u128::from(u64::from(server.outstanding) * distributors) * weights;
     let bound =
         |server: &ServerLoad, outstanding: u64| u128::from(outstanding) * count * u128::from(server.weight);
     let Some(server) = servers.get(node) else { return true };

@@ -2,7 +2,8 @@
 //!
 //! The distributor estimates the load from the work that it assigns, without reports from the nodes. Time is divided
 //! into slices; the window covers the elapsed part of the current slice and the whole previous one. An estimate is
-//! therefore current, and old work expires.
+//! therefore current, and old work expires. Of several distributors with equal shares of the arrivals, each sees its own
+//! share and multiplies it by their number.
 //!
 //! Invariants: loads are finite and never negative; time never goes back (an earlier `now` counts as the latest one).
 //! The estimator does not know queues: the load of a node with a backlog is only its share of the arrivals; see
@@ -23,6 +24,8 @@ pub struct LoadEstimator {
     former: Vec<f64>,
     /// Work assigned in this slice: `Δl_i(t)`.
     current: Vec<f64>,
+    /// Number of distributors, at least one.
+    distributors: u32,
 }
 
 impl LoadEstimator {
@@ -35,7 +38,18 @@ impl LoadEstimator {
             slice_start: Micros(0),
             former: vec![0.0; nodes],
             current: vec![0.0; nodes],
+            distributors: 1,
         }
+    }
+
+    /// Number of distributors with an equal share of the arrivals, this one included; zero counts as one.
+    pub fn set_distributors(&mut self, distributors: u32) {
+        self.distributors = distributors.max(1);
+    }
+
+    /// See [`set_distributors`](Self::set_distributors).
+    pub fn distributors(&self) -> u32 {
+        self.distributors
     }
 
     /// Moves the window to `now` (t).
@@ -79,18 +93,22 @@ impl LoadEstimator {
         (self.slice.0 + self.now.since(self.slice_start).0) as f64 / 1e6
     }
 
-    /// Equation (1): `l_i(t) = (l_i(t_d) + Δl_i(t)) / (ΔT + t − t_d)`, in units of work per second, at the time of
-    /// the last [`advance`](Self::advance). Zero for a node that does not exist.
+    /// Equation (1): `l_i(t) = (l_i(t_d) + Δl_i(t)) / (ΔT + t − t_d)`, times the number of distributors, in units of
+    /// work per second, at the time of the last [`advance`](Self::advance). Zero for a node that does not exist.
     pub fn load(&self, node: usize) -> f64 {
         let work = |of: &[f64]| of.get(node).copied().unwrap_or(0.0);
-        ((work(&self.former) + work(&self.current)) / self.span_s()).min(f64::MAX)
+        self.scaled(work(&self.former) + work(&self.current), self.span_s())
     }
 
     /// Equation (1) for all nodes, in their order; see [`load`](Self::load).
     pub fn loads(&self) -> impl Iterator<Item = f64> {
         let span_s = self.span_s();
         let work = self.former.iter().zip(&self.current);
-        work.map(move |(former, current)| ((former + current) / span_s).min(f64::MAX))
+        work.map(move |(former, current)| self.scaled(former + current, span_s))
+    }
+
+    fn scaled(&self, work: f64, span_s: f64) -> f64 {
+        (work / span_s * f64::from(self.distributors)).min(f64::MAX)
     }
 
     /// Number of nodes.

@@ -8,7 +8,7 @@
 //! Memory: 32 bytes per entry, and 4 to 8 bytes per entry of capacity for the buckets.
 
 use evergate_base::Unix;
-use evergate_base::session::SessionHash;
+use evergate_base::session::{LearnedSession, SessionHash};
 
 /// Limit of entries that one eviction looks at.
 pub const EVICTION_SCAN_MAX: usize = 16;
@@ -17,44 +17,6 @@ const EXPIRED_PER_INSERTION: usize = 2;
 
 /// An entry's index plus one; 0 is none.
 type Link = u32;
-
-/// A session and the server that has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LearnedSession<S> {
-    /// Hash of the name by which clients refer to it.
-    pub hash: SessionHash,
-    /// The server: its index in a table, its name on the wire.
-    pub server: S,
-    /// End of its lifetime.
-    pub expires: Unix,
-}
-
-impl LearnedSession<u64> {
-    /// Length on the wire, in bytes.
-    pub const WIRE_BYTES: usize = 32;
-
-    /// The session for other nodes, with a server name that is equal on all of them.
-    pub fn to_bytes(&self) -> [u8; Self::WIRE_BYTES] {
-        let mut bytes = [0; Self::WIRE_BYTES];
-        let fields = self.hash.to_bytes().into_iter().chain(self.server.to_le_bytes());
-        bytes.iter_mut().zip(fields.chain(self.expires.0.to_le_bytes())).for_each(|(to, from)| *to = from);
-        bytes
-    }
-
-    /// A session from another node. Every value is valid: an unknown server, or an expiry in the past, is the caller's
-    /// to refuse.
-    pub fn from_bytes(bytes: &[u8; Self::WIRE_BYTES]) -> LearnedSession<u64> {
-        let number = |at: usize| {
-            let field = bytes.iter().skip(at).take(8).rev();
-            field.fold(0, |number, &byte| number << 8 | u64::from(byte))
-        };
-        LearnedSession {
-            hash: SessionHash([number(0), number(8)]),
-            server: number(16),
-            expires: Unix(number(24)),
-        }
-    }
-}
 
 /// Table of learned sessions; see the module.
 #[derive(Clone, Debug)]
@@ -150,23 +112,32 @@ impl LearnedSessions {
         self.remove_link(link)
     }
 
-    /// Changes the servers' numbers: server i is `renumbered[i]` from now on. Sessions of a server without a number are
+    /// Changes the servers' numbers: server i is `number(i)` from now on. Sessions of a server without a number are
     /// forgotten. It visits all entries.
-    pub fn renumber(&mut self, renumbered: &[Option<u32>]) {
+    pub fn renumber(&mut self, number: impl Fn(u32) -> Option<u32>) {
         for link in 1..=self.entries.len() as Link {
             let Some(entry) = self.entry_mut(link).filter(|entry| entry.state != State::Free) else {
                 continue;
             };
-            match renumbered.get(entry.server as usize).copied().flatten() {
+            match number(entry.server) {
                 Some(server) => entry.server = server,
                 None => _ = self.remove_link(link),
             }
         }
     }
 
-    /// All sessions in no order, expired ones included.
-    pub fn iter(&self) -> impl Iterator<Item = LearnedSession<u32>> + '_ {
-        self.entries.iter().filter(|entry| entry.state != State::Free).map(|entry| LearnedSession {
+    /// Server of a session without a second chance for it; see [`find`](Self::find).
+    pub fn peek(&self, hash: SessionHash, now: Unix) -> Option<u32> {
+        let entry = self.entry(self.link_of(hash))?;
+        (now.0 < u64::from(entry.expires_s)).then_some(entry.server)
+    }
+
+    /// All sessions from the newest on, expired ones included. A session in the slot of a removed one comes as late as
+    /// that one would.
+    pub fn newest(&self) -> impl DoubleEndedIterator<Item = LearnedSession<u32>> + '_ {
+        let (later, earlier) = self.entries.split_at(self.oldest.min(self.entries.len()));
+        let stored = later.iter().rev().chain(earlier.iter().rev());
+        stored.filter(|entry| entry.state != State::Free).map(|entry| LearnedSession {
             hash: entry.hash,
             server: entry.server,
             expires: Unix(u64::from(entry.expires_s)),

@@ -3,7 +3,8 @@
 //! Three families. A [`Picker`] spreads requests by the servers' load. [`source_server`] and [`bounded_server`] send a
 //! client to the same server every time. A [`Distributor`] in front of TLS terminators also considers sessions, by
 //! SSLSARD ([`LoadEstimator`], [`place_new`], [`place_resuming`]) among others. The data path and the simulator
-//! (`sim/sslsard`) run the same code. [`LearnedSessions`] remembers which server has a session. All functions are pure:
+//! (`sim/sslsard`) run the same code. Its [`LearnedSessions`] remember which server has a session that handshakes showed,
+//! and a [`HandshakeMeter`] measures what handshakes cost a server. All functions are pure:
 //! time, load, eligibility and randomness come from the caller, and no pick allocates.
 //!
 //! Invariants:
@@ -18,6 +19,7 @@
 mod distribution;
 mod distributor;
 mod estimator;
+mod handshake_meter;
 mod learned_sessions;
 mod picker;
 mod policy;
@@ -30,9 +32,10 @@ pub use distribution::{
 };
 pub use distributor::{Arrival, Choice, Distributor, NodeCost, PolicyParameters, SessionPolicy, Settings};
 pub use estimator::LoadEstimator;
-pub use learned_sessions::{EVICTION_SCAN_MAX, LearnedSession, LearnedSessions};
+pub use handshake_meter::{HandshakeMeter, MovingCost, SAMPLES_MIN};
+pub use learned_sessions::{EVICTION_SCAN_MAX, LearnedSessions};
 pub use picker::{PickRule, Picker, ServerLoad};
-pub use policy::Policy;
+pub use policy::{CostSource, Policy, SessionFallback};
 pub use scope::Scope;
 pub use source::{bounded_server, source_key, source_server};
 pub use table::{Origin, Renewal, SessionKey, SessionTable};

@@ -73,3 +73,35 @@ impl Policy {
         }
     }
 }
+
+/// How a client is known whose handshake offers no known session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionFallback {
+    /// By its address.
+    #[default]
+    Address,
+    /// By the server name that it asks for; by its address if it names none.
+    Sni,
+}
+
+impl SessionFallback {
+    /// The name in a configuration file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Address => "address",
+            Self::Sni => "sni",
+        }
+    }
+}
+
+/// Source of the costs of handshakes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CostSource {
+    /// The configuration.
+    #[default]
+    Configured,
+    /// Relayed handshakes, as soon as a server has finished enough of them.
+    Measured,
+}

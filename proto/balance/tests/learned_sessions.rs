@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::Instant;
 
-use evergate_balance::{EVICTION_SCAN_MAX, LearnedSession, LearnedSessions};
-use evergate_base::session::{SessionHash, SessionHasher, SessionName};
+use evergate_balance::{EVICTION_SCAN_MAX, LearnedSessions};
+use evergate_base::session::{LearnedSession, SessionHash, SessionHasher, SessionName};
 use evergate_base::{SplitMix64, Unix};
 use proptest::prelude::*;
 
@@ -50,7 +50,7 @@ fn oldest_unused_session_is_evicted_next() {
     assert!(table.find(hash(1), NOW).is_some(), "its second chance");
     table.insert(session(5, 0, 100), NOW);
     table.insert(session(6, 0, 100), NOW);
-    let hashes: Vec<_> = table.iter().map(|session| session.hash).collect();
+    let hashes: Vec<_> = table.newest().map(|session| session.hash).collect();
     assert_eq!((hashes.len(), table.evicted()), (4, 2));
     for (number, kept) in [(1, true), (2, false), (3, false), (4, true), (5, true), (6, true)] {
         assert_eq!(hashes.contains(&hash(number)), kept, "{number}");
@@ -85,7 +85,7 @@ fn table_in_which_all_are_used_still_evicts() {
 fn sessions_follow_the_numbers_of_their_servers() {
     let mut table = LearnedSessions::new(10);
     (0..6).for_each(|number| table.insert(session(number, number as u32 % 3, 100), NOW));
-    table.renumber(&[Some(5), None, Some(0)]);
+    table.renumber(|server| [Some(5), None, Some(0)][server as usize]);
     let servers: Vec<_> = (0..6).map(|number| table.find(hash(number), NOW)).collect();
     assert_eq!(servers, [Some(5), None, Some(0), Some(5), None, Some(0)]);
     table.check_invariants().unwrap();
@@ -116,7 +116,8 @@ proptest! {
                     model.remove(&number);
                 }
                 1 => {
-                    table.renumber(&[Some(1), Some(0), None, Some(3)]);
+                    let map = [Some(1), Some(0), None, Some(3)];
+                    table.renumber(|server| map.get(server as usize).copied().flatten());
                     model.retain(|_, (server, _)| {
                         let new = [Some(1), Some(0), None, Some(3)].get(*server as usize).copied().flatten();
                         *server = new.unwrap_or_default();

@@ -47,7 +47,7 @@ fn up(outstanding: &[u32]) -> Vec<ServerLoad> {
 }
 
 fn arrival(now: u64, key: u64, resumes: bool) -> Arrival {
-    Arrival { now: Micros(now), key: SessionKey(key), resumes, random: key.wrapping_mul(GAMMA) }
+    Arrival { now: Micros(now), key: SessionKey(key), known: None, resumes, random: key.wrapping_mul(GAMMA) }
 }
 
 #[derive(Clone, Debug)]

@@ -1,5 +1,6 @@
 //! TLS sessions: those with an id, as nodes store and replicate them, and hashes of sessions of other servers.
 
+use crate::Unix;
 use crate::sip::Sip128;
 
 /// Id of a stored TLS 1.2 session (RFC 5246 section 7.4.1.2); ids of this server always have this length.
@@ -30,7 +31,8 @@ pub struct KeptSession {
 pub const SEALED_BYTES_MAX: usize = 8 << 10;
 
 /// Keyed hash of a session's public name, equal on all nodes of a cluster. Without the key it is uniform for peers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(into = "[u8; 16]", from = "[u8; 16]")]
 pub struct SessionHash(pub [u64; 2]);
 
 impl SessionHash {
@@ -50,7 +52,70 @@ impl SessionHash {
     }
 }
 
-/// Name by which a client refers to a session.
+impl From<SessionHash> for [u8; 16] {
+    fn from(hash: SessionHash) -> [u8; 16] {
+        hash.to_bytes()
+    }
+}
+
+impl From<[u8; 16]> for SessionHash {
+    fn from(bytes: [u8; 16]) -> SessionHash {
+        SessionHash::from_bytes(bytes)
+    }
+}
+
+/// A session of a foreign server, and the server that has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LearnedSession<S> {
+    /// Hash of the name by which clients refer to it.
+    pub hash: SessionHash,
+    /// The server: its number in a table, its name on the wire.
+    pub server: S,
+    /// End of its lifetime.
+    pub expires: Unix,
+}
+
+impl LearnedSession<u64> {
+    /// Length on the wire, in bytes.
+    pub const WIRE_BYTES: usize = 32;
+
+    /// The session for other nodes, with a server name that is equal on all of them.
+    pub fn to_bytes(&self) -> [u8; Self::WIRE_BYTES] {
+        let mut bytes = [0; Self::WIRE_BYTES];
+        let fields = self.hash.to_bytes().into_iter().chain(self.server.to_le_bytes());
+        bytes.iter_mut().zip(fields.chain(self.expires.0.to_le_bytes())).for_each(|(to, from)| *to = from);
+        bytes
+    }
+
+    /// A session from another node. Every value is valid: an unknown server, or an expiry in the past, is the caller's
+    /// to refuse.
+    pub fn from_bytes(bytes: &[u8; Self::WIRE_BYTES]) -> LearnedSession<u64> {
+        let number = |at: usize| {
+            let field = bytes.iter().skip(at).take(8).rev();
+            field.fold(0, |number, &byte| number << 8 | u64::from(byte))
+        };
+        LearnedSession {
+            hash: SessionHash([number(0), number(8)]),
+            server: number(16),
+            expires: Unix(number(24)),
+        }
+    }
+}
+
+impl serde::Serialize for LearnedSession<u64> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.to_bytes().serialize(serializer)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for LearnedSession<u64> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bytes = <[u8; Self::WIRE_BYTES]>::deserialize(deserializer)?;
+        Ok(Self::from_bytes(&bytes))
+    }
+}
+
+/// Name by which a client refers to a session, or by which it is known without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionName {
     /// Session id of TLS 1.2 (RFC 5246 section 7.4.1.2).
@@ -59,6 +124,10 @@ pub enum SessionName {
     Ticket,
     /// Identity of a pre-shared key of TLS 1.3 (RFC 8446 section 4.2.11).
     Identity,
+    /// Address of the client, 16 bytes: IPv4 as IPv6 (RFC 4291 section 2.5.5.2).
+    Address,
+    /// Server name that the client asks for, in lower case.
+    ServerName,
 }
 
 /// Key of the hashes of a cluster.

@@ -238,7 +238,8 @@ impl<'a> World<'a> {
         let now = self.now();
         let random = self.random.bits();
         let Some(client) = self.clients.get(index as usize) else { return };
-        let arrival = Arrival { now, key: client.key, resumes: client.session.is_some(), random };
+        let arrival =
+            Arrival { now, key: client.key, known: None, resumes: client.session.is_some(), random };
         let Some(choice) = self.distributor.distribute(&arrival, &self.servers) else {
             return self.event_queue.schedule(self.now_ns + RETRY_NS, Event::Send { client: index });
         };
