@@ -10,8 +10,8 @@ use evergate_rules::RuleSpec;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    ClientCertificates, ClusterMode, ClusterTiming, HealthKind, LogTime, OnLoss, Policy, Protocol, Renewal,
-    Steering, Sticky, TlsVersion,
+    ClientCertificates, ClusterMode, ClusterTiming, CostSource, HealthKind, LogTime, OnLoss, Policy,
+    Protocol, Renewal, SessionFallback, Steering, Sticky, TlsVersion,
 };
 
 /// The whole file.
@@ -154,8 +154,10 @@ pub(crate) struct RawPool {
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawSessions {
     pub(crate) lifetime_s: u64,
+    pub(crate) fallback: SessionFallback,
     pub(crate) renewal: Renewal,
     pub(crate) remembered_max: u32,
+    pub(crate) handshake_costs: CostSource,
     pub(crate) full_us: u32,
     pub(crate) resumed_us: u32,
     pub(crate) slice_ms: u64,

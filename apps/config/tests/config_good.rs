@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use evergate_config::model::{
-    AccessLog, CertificateSource, ClientCertificates, ClusterMode, ClusterTiming, HandshakeCosts,
-    HealthCheck, ListenAddress, LogFields, LogTime, Policy, PoolId, Protocol, Renewal, Sessions, StatusRange,
-    Steering, Sticky, TlsId, TlsVersion,
+    AccessLog, CertificateSource, ClientCertificates, ClusterMode, ClusterTiming, CostSource, HandshakeCosts,
+    HealthCheck, ListenAddress, LogFields, LogTime, Policy, PoolId, Protocol, Renewal, SessionFallback,
+    Sessions, StatusRange, Steering, Sticky, TlsId, TlsVersion,
 };
 use evergate_config::schema::SECTIONS;
 use evergate_config::{Config, Loaded, Problem, World, choose_node, load, one_line, parse_with};
@@ -215,8 +215,10 @@ fn session_policy_gets_the_defaults_of_the_plans() {
     assert_eq!(pool.policy, Policy::Sslsard);
     let expected = Sessions {
         lifetime: Duration::from_secs(300),
+        fallback: SessionFallback::Address,
         renewal: Renewal::Fixed,
         remembered_max: 200_000,
+        cost_source: CostSource::Configured,
         costs: HandshakeCosts { full_us: 471, resumed_us: 20 },
         slice: Duration::from_secs(2),
         alpha: [10.0, 1.0],
@@ -234,7 +236,8 @@ fn session_policy_gets_the_defaults_of_the_plans() {
 fn every_key_of_sessions_reaches_the_model() {
     let own = "full_us = 900\nresumed_us = 90\n";
     let table = "[pools.sessions]\nlifetime_s = 60\nrenewal = \"sliding\"\nremembered_max = 7\nfull_us = 500\n\
-        resumed_us = 130\nslice_ms = 1000\nalpha = [2.5, 3]\nlambda = [0.5, 1]\n";
+        resumed_us = 130\nslice_ms = 1000\nalpha = [2.5, 3]\nlambda = [0.5, 1]\nfallback = \"sni\"\n\
+        handshake_costs = \"measured\"\n";
     let loaded = session_pool("sslsard", &format!("{own}{table}"));
     assert_eq!(loaded.warnings, [], "{}", shown(&loaded.warnings));
     assert_round_trip(&loaded, Path::new("/base"));
@@ -243,6 +246,7 @@ fn every_key_of_sessions_reaches_the_model() {
     let sessions = pool.sessions.as_ref().unwrap();
     assert_eq!((sessions.lifetime, sessions.renewal), (Duration::from_secs(60), Renewal::Sliding));
     assert_eq!(sessions.costs, HandshakeCosts { full_us: 500, resumed_us: 130 });
+    assert_eq!((sessions.fallback, sessions.cost_source), (SessionFallback::Sni, CostSource::Measured));
     assert_eq!((sessions.remembered_max, sessions.slice), (7, Duration::from_secs(1)));
     assert_eq!((sessions.alpha, sessions.lambda), ([2.5, 3.0], [0.5, 1.0]));
     let lard = session_pool("lard", "[pools.sessions]\nlard_low = 3\nlard_high = 4\n").config;

@@ -10,8 +10,9 @@ use crate::raw::{RawConfig, RawPool, RawServer};
 use crate::span::KeyPath;
 
 /// The keys that only some policies look at.
-const KEYS: [(&str, &[Policy]); 8] = [
+const KEYS: [(&str, &[Policy]); 9] = [
     ("renewal", &[Policy::Sslsard]),
+    ("handshake_costs", &[Policy::Sslsard]),
     ("full_us", &[Policy::Sslsard]),
     ("resumed_us", &[Policy::Sslsard]),
     ("slice_ms", &[Policy::Sslsard]),
@@ -47,8 +48,10 @@ pub(crate) fn sessions(pool: &RawPool, at: &KeyPath, checks: &mut Checks<'_>) ->
     }
     Some(Sessions {
         lifetime: Duration::from_secs(raw.lifetime_s),
+        fallback: raw.fallback,
         renewal: raw.renewal,
         remembered_max: raw.remembered_max as usize,
+        cost_source: raw.handshake_costs,
         costs: HandshakeCosts { full_us: raw.full_us, resumed_us: raw.resumed_us },
         slice: Duration::from_millis(raw.slice_ms),
         alpha: raw.alpha,

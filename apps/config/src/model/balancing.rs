@@ -2,17 +2,21 @@
 
 use std::time::Duration;
 
-pub use evergate_balance::{Policy, Renewal};
+pub use evergate_balance::{CostSource, Policy, Renewal, SessionFallback};
 
 /// `[pools.sessions]`; the meaning of each is in the reference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sessions {
-    /// Time for which a session can be resumed.
+    /// Time for which a session can be resumed, unless its server announces another.
     pub lifetime: Duration,
+    /// What decides without a known session.
+    pub fallback: SessionFallback,
     /// From when that counts.
     pub renewal: Renewal,
     /// Sessions remembered, at least one.
     pub remembered_max: usize,
+    /// Source of the costs that the policy looks at.
+    pub cost_source: CostSource,
     /// Handshake costs of a server of weight 1.
     pub costs: HandshakeCosts,
     /// ΔT of SSLSARD's equation (1).

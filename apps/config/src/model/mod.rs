@@ -24,7 +24,7 @@ mod ids;
 pub use evergate_base::Protocol;
 
 pub use audit::{Audit, Feed, OnLoss};
-pub use balancing::{HandshakeCosts, Policy, Renewal, Sessions};
+pub use balancing::{CostSource, HandshakeCosts, Policy, Renewal, SessionFallback, Sessions};
 pub use cluster::{Cluster, ClusterMode, ClusterNode, ClusterTiming, NodeNumber, Steering};
 pub use ids::{CertificateId, ListenAddress, PoolId, TlsId};
 

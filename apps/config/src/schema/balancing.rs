@@ -14,7 +14,15 @@ pub(crate) static SESSIONS: Section = Section {
             "lifetime_s",
             Kind::Integer(1, 604_800),
             "300",
-            "How long the servers resume a session. A client that returns later counts as new.",
+            "How long the servers resume a session, unless they announce a lifetime. A client that returns \
+                later counts as new.",
+        ),
+        with_default(
+            "fallback",
+            Kind::Choice(&["address", "sni"]),
+            "\"address\"",
+            "What decides for a connection that offers no known session: the client's address, or the \
+                server name that it asks for. See below.",
         ),
         with_default(
             "renewal",
@@ -27,7 +35,15 @@ pub(crate) static SESSIONS: Section = Section {
             "remembered_max",
             Kind::Integer(1, 100_000_000),
             "200000",
-            "Remembered sessions, about 100 bytes each. Beyond it the session that expires first is dropped.",
+            "Remembered sessions, about 100 bytes each by address and 40 when learned from a handshake. \
+                Beyond it one is dropped: the first to expire, or one that was not used for long.",
+        ),
+        with_default(
+            "handshake_costs",
+            Kind::Choice(&["configured", "measured"]),
+            "\"configured\"",
+            "`sslsard`: whether the costs are those of this file, or measured in relayed handshakes. See \
+                below.",
         ),
         with_default(
             "full_us",

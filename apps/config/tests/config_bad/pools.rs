@@ -230,6 +230,12 @@ fn settings_that_conflict_with_a_session_policy_are_refused() {
             "between 1 and 100000000",
         ),
         (
+            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"sslsard\"\nservers = [{ address = \"app.internal:80\" }]\n\
+             [pools.sessions]\nfallback = @@\"sin\"\n",
+            "pools[0].sessions.fallback",
+            "did you mean `sni`?",
+        ),
+        (
             "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"sslsard\"\n\
              [[pools.servers]]\naddress = \"app.internal:80\"\nfull_us = 500\nresumed_us = 20\n\
              @@[[pools.servers]]\naddress = \"app.internal:81\"\n",
@@ -268,6 +274,13 @@ fn settings_that_a_session_policy_ignores_are_warned_of() {
              [pools.sessions]\nremembered_max = @@5\n",
             "pools[0].sessions.remembered_max",
             "`policy = \"sslsard\"`",
+        ),
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"lard\"\n\
+             servers = [{ address = \"app.internal:80\" }]\n\
+             [pools.sessions]\nhandshake_costs = @@\"measured\"\n",
+            "pools[0].sessions.handshake_costs",
+            "it is for `policy = \"sslsard\"`; remove it",
         ),
         (
             "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"lard\"\n\
