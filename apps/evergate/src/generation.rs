@@ -43,7 +43,7 @@ pub struct CarriedState {
     self_signed: HashMap<Vec<String>, (String, String)>,
     /// In a cluster: where the ticket keys of all nodes come from.
     shared_tickets: Option<Zeroizing<[u8; 32]>>,
-    /// In a cluster: the key of the request hash on all nodes.
+    /// Key of the hashes of requests and of sessions: in a cluster that of all nodes, else a random one.
     request_key: RequestKey,
     next_server: u64,
     /// Number of the generation in force; 0 before the first.
@@ -96,8 +96,8 @@ impl CarriedState {
         self.shared_tickets = Some(Zeroizing::new(secret));
     }
 
-    /// From now on requests are hashed with this secret of all nodes.
-    pub fn share_request_key(&mut self, key: RequestKey) {
+    /// From now on requests and sessions are hashed with this secret: that of all nodes, or of this process.
+    pub fn set_request_key(&mut self, key: RequestKey) {
         self.request_key = key;
     }
 

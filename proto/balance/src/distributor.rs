@@ -1,9 +1,9 @@
 //! Request distributor in front of TLS terminators: a policy, the known sessions and the assigned work.
 //!
 //! A session is known in one of two ways. Where the caller reads handshakes, it names sessions by hashes:
-//! [`Distributor::find`] looks the offered ones up, and [`Distributor::learn`] stores those of a finished handshake. Else
-//! a key stands for the client, and with it for its session: [`Distributor::handle_finished`] stores it. The decision is
-//! the same: [`Distributor::distribute`]. State of each policy:
+//! [`Distributor::find`] looks the offered ones up, and [`Distributor::learn`] stores those of a finished handshake.
+//! Else a key stands for the client, and with it for its session: [`Distributor::handle_finished`] stores it. The
+//! decision is the same: [`Distributor::distribute`]. State of each policy:
 //!
 //! | policy | sessions | loads | outstanding |
 //! |---|---|---|---|

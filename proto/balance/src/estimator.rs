@@ -2,8 +2,8 @@
 //!
 //! The distributor estimates the load from the work that it assigns, without reports from the nodes. Time is divided
 //! into slices; the window covers the elapsed part of the current slice and the whole previous one. An estimate is
-//! therefore current, and old work expires. Of several distributors with equal shares of the arrivals, each sees its own
-//! share and multiplies it by their number.
+//! therefore current, and old work expires. Of several distributors with equal shares of the arrivals, each sees its
+//! own share and multiplies it by their number.
 //!
 //! Invariants: loads are finite and never negative; time never goes back (an earlier `now` counts as the latest one).
 //! The estimator does not know queues: the load of a node with a backlog is only its share of the arrivals; see

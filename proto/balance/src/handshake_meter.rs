@@ -1,7 +1,7 @@
 //! Costs of handshakes at a server, measured: p_new and p_reu of SSLSARD.
 //!
-//! A sample is the time in which the server had all bytes of the client. It has the server's work, its queue and the way
-//! to it. A moving mean follows slow changes. One sample counts as at most four times the mean and at least its
+//! A sample is the time in which the server had all bytes of the client. It has the server's work, its queue and the
+//! way to it. A moving mean follows slow changes. One sample counts as at most four times the mean and at least its
 //! quarter, so that a lost segment or a stalled server moves the mean little.
 //!
 //! Invariants: a cost is positive, finite and at most a minute; there is none before [`SAMPLES_MIN`] samples.

@@ -3,9 +3,9 @@
 //! Three families. A [`Picker`] spreads requests by the servers' load. [`source_server`] and [`bounded_server`] send a
 //! client to the same server every time. A [`Distributor`] in front of TLS terminators also considers sessions, by
 //! SSLSARD ([`LoadEstimator`], [`place_new`], [`place_resuming`]) among others. The data path and the simulator
-//! (`sim/sslsard`) run the same code. Its [`LearnedSessions`] remember which server has a session that handshakes showed,
-//! and a [`HandshakeMeter`] measures what handshakes cost a server. All functions are pure:
-//! time, load, eligibility and randomness come from the caller, and no pick allocates.
+//! (`sim/sslsard`) run the same code. Its [`LearnedSessions`] remember which server has a session that handshakes
+//! showed, and a [`HandshakeMeter`] measures what handshakes cost a server. All functions are pure: time, load,
+//! eligibility and randomness come from the caller, and no pick allocates.
 //!
 //! Invariants:
 //! * An ineligible server, or one of weight 0, is never picked; without an eligible server the result is `None`.

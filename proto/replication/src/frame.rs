@@ -9,7 +9,7 @@
 use crate::codec::decode;
 use crate::validate::check_settings;
 use crate::{ConnectionId, ConnectionState, Entry, Urgency, WireError};
-use evergate_base::session::{KeptSession, SessionId};
+use evergate_base::session::{KeptSession, LearnedSession, SessionHash, SessionId};
 use evergate_base::{Bucket, Incarnation, NodeId, Term};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -124,7 +124,7 @@ pub enum Frame {
         /// The bucket.
         bucket: Bucket,
     },
-    /// Changes of sessions that clients resume by id, oldest first. Belongs to no connection, and may be missing.
+    /// Changes of sessions that nodes share, oldest first. Belongs to no connection, and may be missing.
     Sessions(Vec<SessionNews>),
     /// Directly after `Hello`: settings of the node, by name. Settings that the receiver has too must have the same
     /// values.
@@ -136,13 +136,22 @@ pub enum Frame {
     },
 }
 
-/// Change of a session that clients resume by id, sent to all nodes.
+/// Change of a session, sent to all nodes: of the cluster's own, which clients resume by id, or of foreign servers.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum SessionNews {
     /// A new session, which clients may resume.
     Kept(KeptSession),
     /// An aborted session, which must not be resumed.
     Withdrawn(SessionId),
+    /// A foreign server has this session.
+    Learned(LearnedSession<u64>),
+    /// A foreign server has this session no more.
+    Forgotten {
+        /// The session's name.
+        hash: SessionHash,
+        /// The server's name, equal on all nodes.
+        server: u64,
+    },
 }
 
 /// Message of the backup to the owner.
@@ -275,6 +284,30 @@ mod tests {
         let mut bytes = Vec::new();
         Frame::Term { bucket: Bucket(3), term: Term { view, moves: 4 } }.encode(&mut bytes).unwrap();
         assert_eq!(bytes, [7, 0, 0, 0, 1, 3, 0xac, 2, 1, 101, 4]);
+    }
+
+    /// The bytes of [`FRAME_VERSION`] 19.
+    #[test]
+    fn learned_sessions_have_a_fixed_length() {
+        let (hash, server) = (SessionHash([0x0807_0605_0403_0201, u64::MAX]), 7);
+        let entry = LearnedSession { hash, server, expires: evergate_base::Unix(300) };
+        let news = vec![SessionNews::Learned(entry), SessionNews::Forgotten { hash, server }];
+        let frame = Frame::Sessions(news);
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes).unwrap();
+        let mut expected = vec![0, 0, 0, 0, 7, 2, 2];
+        expected.extend(entry.to_bytes());
+        expected.push(3);
+        expected.extend(hash.to_bytes());
+        expected.push(7);
+        expected[0] = (expected.len() - PREFIX) as u8;
+        assert_eq!(bytes, expected);
+        assert_eq!(Frame::decode(&bytes).unwrap(), Some((frame, bytes.len())));
+        for length in PREFIX..bytes.len() {
+            let mut cut = bytes[..length].to_vec();
+            cut[0] = (length - PREFIX) as u8;
+            assert!(Frame::decode(&cut).is_err(), "{length} bytes");
+        }
     }
 
     #[test]

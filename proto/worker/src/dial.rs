@@ -1,15 +1,14 @@
 //! Choosing a server and getting a connection to it.
 
 use crate::host::Host;
-use crate::pools::{Handed, Sessions};
-use crate::pools::{PoolRuntime, ServerRuntime};
+use crate::pools::{Handed, Offer, PoolRuntime, Seeker, ServerRuntime, Sessions};
 use crate::queue::{PORT_RETRY, Turn};
 use crate::replication::NoFreePort;
 use crate::slab::Key;
 use crate::upstreams::{Upstream, Waiting};
 use crate::worker::{Current, Worker};
 use evergate_balance::{ServerLoad, bounded_server, source_key, source_server};
-use evergate_base::Micros;
+use evergate_base::{Micros, Unix};
 use evergate_connection::ServerHint;
 use evergate_membership::Bucket;
 use std::net::IpAddr;
@@ -213,14 +212,21 @@ impl<H: Host> Worker<H> {
         sessions: &Arc<Sessions>,
         tried: &[u32],
     ) -> Option<(u32, Option<Box<Handed>>)> {
-        let client = self.clients.get_mut(key)?.connection.request_client();
         let random = self.next_random();
+        let distributors = self.shared.distributors.load(Ordering::Relaxed);
+        let connection = &self.clients.get(key)?.connection;
+        let offer = connection.offered_sessions().map(|sessions| Offer {
+            sessions,
+            hasher: connection.snapshot().session_hasher(),
+            now: Unix(self.host.wall_clock_s()),
+        });
+        let seeker = Seeker { address: connection.request_client(), offer };
         let mut among = |may: &dyn Fn(u32) -> bool| {
             self.loads.clear();
             self.loads.extend((0..).zip(&runtime.servers).map(|(index, server)| {
                 load_of(runtime, index as usize, may(index) && server.is_eligible(), self.now)
             }));
-            sessions.choose(client, &runtime.servers, &self.loads, random, self.now)
+            sessions.choose(&seeker, &runtime.servers, &self.loads, (random, distributors), self.now)
         };
         let untried = among(&|index| !tried.contains(&index));
         let (server, handed) = match untried {
@@ -287,9 +293,8 @@ impl<H: Host> Worker<H> {
         let bucket = self.clients.get(key).and_then(|client| Some(client.replicated_state.as_ref()?.bucket));
         let idle = if reuse { self.take_idle(server.id, bucket, pool.tls_fingerprint) } else { None };
         if let Some(idle) = idle {
-            if let Some(handed) = handed {
-                handed.on_connected(self.now);
-            }
+            // No relayed handshake uses an idle connection.
+            drop(handed.and_then(|handed| handed.on_connected(self.now)));
             server.handle_request(self.now);
             self.reuse((key, leg), idle, index, counted);
             return Ok(());

@@ -241,7 +241,9 @@ impl<H: Host> Worker<H> {
             }
             Effect::KeepSession(session) => self.keep_session(*session),
             Effect::WithdrawSession(id) => self.withdraw_session(id),
-            Effect::SessionObserved { .. } => {}
+            Effect::SessionObserved { leg, observation } => {
+                self.handle_session_observed(key, leg, &observation)
+            }
             Effect::Matched(rules) => {
                 let Some(client) = self.clients.get_mut(key) else { return };
                 let generation = client.connection.snapshot().generation;

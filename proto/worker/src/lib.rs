@@ -36,6 +36,7 @@ mod latency_histogram;
 mod layout;
 mod limits;
 mod log_event;
+mod observed_handshakes;
 mod orders;
 mod panic_guard;
 mod passing;

@@ -6,7 +6,7 @@ use crate::session_id_cache::NamedSessions;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU32, AtomicUsize};
 
 /// State shared by the workers of a process.
 #[derive(Debug, Default)]
@@ -25,6 +25,8 @@ pub struct Shared {
     pub room: FdReserve,
     /// Requests that wait for servers.
     pub waiting: AtomicUsize,
+    /// Nodes of the cluster that serve clients, this one included; 0 without a cluster.
+    pub distributors: AtomicU32,
 }
 
 /// Connections of the process that count against one limit.

@@ -46,7 +46,7 @@ pub(super) struct Upstream<H: Host> {
     pub(super) connecting: bool,
     /// It has carried other requests.
     pub(super) reused: bool,
-    /// While connecting in a pool with session balancing: the outcome of the choice.
+    /// In a pool with session balancing: the choice, while connecting, and until a relayed handshake is over.
     pub(super) handed: Option<Box<Handed>>,
     pub(super) readable: bool,
     pub(super) writable: bool,
@@ -175,9 +175,8 @@ impl<H: Host> Worker<H> {
             match upstream.socket.connect_error() {
                 Ok(()) => {
                     upstream.connecting = false;
-                    if let Some(handed) = upstream.handed.take() {
-                        handed.on_connected(self.now);
-                    }
+                    let now = self.now;
+                    upstream.handed = upstream.handed.take().and_then(|handed| handed.on_connected(now));
                     let index = upstream.index;
                     self.gate_server(client, key, leg);
                     self.with(client, |connection, io| connection.handle_leg_open(io, leg, index, None));

@@ -364,7 +364,8 @@ fn to_pool(pool: &Pool, sticky: Option<Sticky>, by: &str, answer: &mut Answer) {
     answer.servers = pool.servers.iter().map(|server| server.name.clone()).collect();
     answer.policy = Some(pool.policy.as_str());
     if pool.policy.is_by_session() {
-        answer.sticky = Some("by session, known by the client's address".to_owned());
+        // Rules look at requests, so evergate ends the client's TLS: the client offers no session of a server.
+        answer.sticky = Some("by the client's address: only a relayed handshake offers sessions".to_owned());
         return;
     }
     answer.sticky = match sticky.unwrap_or(pool.sticky) {

@@ -5,7 +5,8 @@ use super::{RemoteArgs, ServerArgs, SocketArgs, UpgradeArgs, WRONG};
 use crate::aead;
 use crate::control::client::{ask, request, understood};
 use crate::control::status::{
-    Certificates, Done, PoolStatus, Reloaded, Rules, ServerStatus, Servers, Status, Upgraded,
+    Certificates, Done, LearnedStatus, MeasuredCosts, PoolStatus, Reloaded, Rules, ServerStatus, Servers,
+    SessionStatus, Status, Upgraded,
 };
 use anyhow::anyhow;
 use evergate_base::Table;
@@ -84,13 +85,72 @@ pub(super) fn status(args: &RemoteArgs) -> u8 {
 }
 
 fn session_table(pools: &[PoolStatus]) -> String {
+    let by_session = || pools.iter().filter_map(|pool| Some((pool, pool.sessions?)));
     let mut table = Table::new(&["POOL", "POLICY", "SESSIONS", "NEW", "RETURNED", "MISSED", "EVICTED"]);
-    for (pool, sessions) in pools.iter().filter_map(|pool| Some((pool, pool.sessions?))) {
+    for (pool, sessions) in by_session() {
         let counts = [sessions.known, sessions.new, sessions.returned, sessions.missed, sessions.evicted];
         let names = [pool.name.clone(), pool.policy.clone()];
         table.row(names.into_iter().chain(counts.map(|count| count.to_string())).collect());
     }
-    table.show("")
+    let mut text = table.show("");
+    let relayed = |sessions: &SessionStatus| {
+        let LearnedStatus { entries, found, unknown, unoffered, .. } = sessions.learned;
+        entries + found + unknown + unoffered > 0
+    };
+    if !by_session().any(|(_, sessions)| relayed(&sessions)) {
+        return text;
+    }
+    let mut table = Table::new(&[
+        "RELAYED",
+        "BY SESSION",
+        "BY ADDRESS",
+        "BY SNI",
+        "ENTRIES",
+        "LEARNED",
+        "RECEIVED",
+        "FORGOTTEN",
+        "EVICTED",
+        "MEMORY",
+    ]);
+    for (pool, sessions) in by_session().filter(|(_, sessions)| relayed(sessions)) {
+        let (decided, learned) = (sessions.decided, sessions.learned);
+        let counts = [
+            decided.session,
+            decided.address,
+            decided.sni,
+            learned.entries,
+            learned.learned,
+            learned.received,
+            learned.forgotten,
+            learned.evicted,
+        ];
+        let counts = counts.map(|count| count.to_string());
+        let memory = format!("{} KiB", learned.memory_bytes.div_ceil(1024));
+        table.row([pool.name.clone()].into_iter().chain(counts).chain([memory]).collect());
+    }
+    text += &format!("\n{}", table.show(""));
+    if by_session().any(|(_, sessions)| sessions.learned.unknown > 0) {
+        text += ONCE_ONLY;
+    }
+    text + &cost_table(pools)
+}
+
+/// Why few clients of TLS 1.3 are found by their session.
+const ONCE_ONLY: &str = "TLS 1.3 servers send new sessions encrypted, and clients use each one once: for such \
+    clients the address or the server name decides.\n";
+
+/// Measured costs of handshakes; empty where none was relayed.
+fn cost_table(pools: &[PoolStatus]) -> String {
+    let mut table = Table::new(&["SERVER", "FULL", "FULL COST", "RESUMED", "RESUMED COST"]);
+    let mut is_empty = true;
+    for server in pools.iter().flat_map(|pool| &pool.servers) {
+        let Some(MeasuredCosts { full_us, resumed_us, full, resumed }) = server.handshakes else { continue };
+        let cost = |us: Option<f64>| us.map_or_else(|| "-".to_owned(), |us| format!("{us:.0} us"));
+        let name = format!("{}/{}", server.pool, server.name);
+        table.row(vec![name, full.to_string(), cost(full_us), resumed.to_string(), cost(resumed_us)]);
+        is_empty = false;
+    }
+    if is_empty { String::new() } else { format!("\n{}", table.show("")) }
 }
 
 pub(super) fn servers(args: &RemoteArgs) -> u8 {

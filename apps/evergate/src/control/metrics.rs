@@ -189,7 +189,8 @@ fn pools(out: &mut Exposition, status: &Status) {
 
 fn sessions(out: &mut Exposition, status: &Status) {
     let pools = || status.pools.iter().filter_map(|pool| Some((pool.name.as_str(), pool.sessions?)));
-    let mut known = out.gauge("evergate_pool_sessions", "Sessions that a pool knows the server of.");
+    let mut known = out
+        .gauge("evergate_pool_sessions", "Sessions that a pool knows the server of by the client's address.");
     for (pool, sessions) in pools() {
         known.sample(&[("pool", pool)], sessions.known);
     }
@@ -207,6 +208,74 @@ fn sessions(out: &mut Exposition, status: &Status) {
         .counter("evergate_pool_sessions_evicted_total", "Sessions forgotten because there were too many.");
     for (pool, sessions) in pools() {
         evicted.sample(&[("pool", pool)], sessions.evicted);
+    }
+    learned_sessions(out, status);
+}
+
+/// Sessions of relayed handshakes.
+fn learned_sessions(out: &mut Exposition, status: &Status) {
+    let pools = || status.pools.iter().filter_map(|pool| Some((pool.name.as_str(), pool.sessions?)));
+    let mut decided = out.counter(
+        "evergate_pool_session_decisions_total",
+        "Attempts at requests of a pool that chooses by session, by what decided.",
+    );
+    for (pool, sessions) in pools() {
+        decided
+            .sample(&[("pool", pool), ("by", "session")], sessions.decided.session)
+            .sample(&[("pool", pool), ("by", "address")], sessions.decided.address)
+            .sample(&[("pool", pool), ("by", "sni")], sessions.decided.sni);
+    }
+    let mut hellos = out.counter(
+        "evergate_pool_session_hellos_total",
+        "Relayed ClientHellos by the sessions that they offer.",
+    );
+    for (pool, sessions) in pools() {
+        hellos
+            .sample(&[("pool", pool), ("sessions", "found")], sessions.learned.found)
+            .sample(&[("pool", pool), ("sessions", "unknown")], sessions.learned.unknown)
+            .sample(&[("pool", pool), ("sessions", "none")], sessions.learned.unoffered);
+    }
+    let mut entries = out.gauge("evergate_pool_learned_sessions", "Entries learned from relayed handshakes.");
+    for (pool, sessions) in pools() {
+        entries.sample(&[("pool", pool)], sessions.learned.entries);
+    }
+    let mut memory =
+        out.gauge("evergate_pool_learned_sessions_bytes", "Memory of the table of learned sessions.");
+    for (pool, sessions) in pools() {
+        memory.sample(&[("pool", pool)], sessions.learned.memory_bytes);
+    }
+    let mut changes = out.counter(
+        "evergate_pool_learned_sessions_total",
+        "Changes of learned sessions: stored here, received from other nodes, forgotten, evicted.",
+    );
+    for (pool, sessions) in pools() {
+        changes
+            .sample(&[("pool", pool), ("change", "learned")], sessions.learned.learned)
+            .sample(&[("pool", pool), ("change", "received")], sessions.learned.received)
+            .sample(&[("pool", pool), ("change", "forgotten")], sessions.learned.forgotten)
+            .sample(&[("pool", pool), ("change", "evicted")], sessions.learned.evicted);
+    }
+    let measured = || {
+        let servers = status.pools.iter().flat_map(|pool| &pool.servers);
+        servers.filter_map(|server| Some((labels(server), server.handshakes?)))
+    };
+    let mut costs = out.gauge(
+        "evergate_server_handshake_seconds",
+        "Measured cost of a relayed handshake at a server, by kind: p_new and p_reu of SSLSARD.",
+    );
+    for ([pool, server], measured) in measured() {
+        for (kind, us) in [("full", measured.full_us), ("resumed", measured.resumed_us)] {
+            if let Some(us) = us {
+                costs.sample(&[pool, server, ("kind", kind)], us / 1e6);
+            }
+        }
+    }
+    let mut handshakes =
+        out.counter("evergate_server_handshakes_total", "Relayed handshakes that a server finished.");
+    for ([pool, server], measured) in measured() {
+        handshakes
+            .sample(&[pool, server, ("kind", "full")], measured.full)
+            .sample(&[pool, server, ("kind", "resumed")], measured.resumed);
     }
 }
 

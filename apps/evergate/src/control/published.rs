@@ -3,8 +3,8 @@
 
 use super::config_source::Source;
 use super::status::{
-    CertificateStatus, Certificates, Connections, Counts, ListenerStatus, PoolStatus, Refused, Reloaded,
-    Reloads, RuleStatus, Rules, ServerStatus, Servers, Status, Upgraded, WorkerStatus,
+    CertificateStatus, Certificates, Connections, Counts, ListenerStatus, MeasuredCosts, PoolStatus, Refused,
+    Reloaded, Reloads, RuleStatus, Rules, ServerStatus, Servers, Status, Upgraded, WorkerStatus,
 };
 use crate::audit::Audit;
 use crate::health::Record;
@@ -15,7 +15,7 @@ use evergate_crypto::CertifiedName;
 use evergate_rules::RuleSpec;
 use evergate_worker::TimesStatus;
 use evergate_worker::pools::ResponseCounts;
-use evergate_worker::pools::{Generation, ServerRuntime};
+use evergate_worker::pools::{Generation, PoolRuntime, ServerRuntime};
 use evergate_worker::{Counters, Shared};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -216,17 +216,18 @@ impl StatusSnapshot {
                 servers: runtime
                     .servers
                     .iter()
-                    .map(|server| self.server_status(&runtime.name, server))
+                    .enumerate()
+                    .map(|(index, server)| self.server_status(runtime, index, server))
                     .collect(),
             })
             .collect()
     }
 
-    fn server_status(&self, pool: &str, server: &ServerRuntime) -> ServerStatus {
+    fn server_status(&self, pool: &PoolRuntime, index: usize, server: &ServerRuntime) -> ServerStatus {
         let draining = server.draining.load(Ordering::Relaxed);
         let healthy = server.healthy.load(Ordering::Relaxed);
         ServerStatus {
-            pool: pool.to_owned(),
+            pool: pool.name.clone(),
             name: server.name.clone(),
             address: server.address().to_string(),
             state: match (draining, healthy) {
@@ -241,6 +242,10 @@ impl StatusSnapshot {
             requests: server.requests.load(Ordering::Relaxed),
             failures: server.failures.load(Ordering::Relaxed),
             response_times: TimesStatus::of(&[&server.responses]),
+            handshakes: pool
+                .sessions
+                .as_ref()
+                .and_then(|sessions| MeasuredCosts::of(&sessions.measured(index))),
             health: self.health.get(&server.id).and_then(|record| record.status()),
         }
     }

@@ -126,9 +126,9 @@ pub struct PoolStatus {
 /// Sessions of a pool that chooses by session, and how its requests were sent; each attempt counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionStatus {
-    /// Sessions known now.
+    /// Sessions known now by the clients' addresses.
     pub known: u64,
-    /// Sessions forgotten before their time because there were too many.
+    /// Sessions of `known` that were forgotten before their time because there were too many.
     pub evicted: u64,
     /// Requests of clients without a known session.
     pub new: u64,
@@ -136,12 +136,110 @@ pub struct SessionStatus {
     pub returned: u64,
     /// Requests sent elsewhere although a session was known.
     pub missed: u64,
+    /// What decided.
+    #[serde(default)]
+    pub decided: DecidedStatus,
+    /// Sessions of relayed handshakes.
+    #[serde(default)]
+    pub learned: LearnedStatus,
+}
+
+/// What decided about the requests of a pool that chooses by session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DecidedStatus {
+    /// A session that the client offered.
+    pub session: u64,
+    /// The client's address.
+    pub address: u64,
+    /// The server name that the client asked for.
+    pub sni: u64,
+}
+
+/// Sessions of foreign servers, learned from relayed handshakes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LearnedStatus {
+    /// Entries now: sessions, and addresses or server names.
+    pub entries: u64,
+    /// Entries that were evicted before their expiry.
+    pub evicted: u64,
+    /// Memory of the table.
+    pub memory_bytes: u64,
+    /// Hellos that offered a known session.
+    pub found: u64,
+    /// Hellos that offered only unknown sessions.
+    pub unknown: u64,
+    /// Hellos that offered no session.
+    pub unoffered: u64,
+    /// Sessions stored from finished handshakes.
+    pub learned: u64,
+    /// Sessions forgotten after a fatal alert.
+    pub forgotten: u64,
+    /// Entries received from other nodes.
+    pub received: u64,
 }
 
 impl From<evergate_worker::pools::SessionCounts> for SessionStatus {
     fn from(counts: evergate_worker::pools::SessionCounts) -> SessionStatus {
-        let evergate_worker::pools::SessionCounts { known, evicted, new, returned, missed } = counts;
-        SessionStatus { known, evicted, new, returned, missed }
+        let decided =
+            DecidedStatus { session: counts.by_session, address: counts.by_address, sni: counts.by_sni };
+        let evergate_worker::pools::LearnedCounts {
+            entries,
+            evicted,
+            memory_bytes,
+            found,
+            unknown,
+            unoffered,
+            learned,
+            forgotten,
+            received,
+        } = counts.learned;
+        SessionStatus {
+            known: counts.known,
+            evicted: counts.evicted,
+            new: counts.new,
+            returned: counts.returned,
+            missed: counts.missed,
+            decided,
+            learned: LearnedStatus {
+                entries,
+                evicted,
+                memory_bytes,
+                found,
+                unknown,
+                unoffered,
+                learned,
+                forgotten,
+                received,
+            },
+        }
+    }
+}
+
+/// Costs of relayed handshakes at a server, in microseconds; absent before enough were finished.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MeasuredCosts {
+    /// With a full handshake: p_new of SSLSARD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_us: Option<f64>,
+    /// With a resumed session: p_reu.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed_us: Option<f64>,
+    /// Full handshakes finished.
+    pub full: u32,
+    /// Resumed ones.
+    pub resumed: u32,
+}
+
+impl MeasuredCosts {
+    /// What was measured; `None` before the first handshake.
+    pub fn of(meter: &evergate_balance::HandshakeMeter) -> Option<MeasuredCosts> {
+        let costs = MeasuredCosts {
+            full_us: meter.full.cost_us(),
+            resumed_us: meter.resumed.cost_us(),
+            full: meter.full.samples(),
+            resumed: meter.resumed.samples(),
+        };
+        (costs.full > 0 || costs.resumed > 0).then_some(costs)
     }
 }
 
@@ -176,6 +274,9 @@ pub struct ServerStatus {
     /// How long it took from sending a request, or making its connection, to the beginning of the response.
     #[serde(default)]
     pub response_times: TimesStatus,
+    /// Measured costs of relayed handshakes, in a pool by session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handshakes: Option<MeasuredCosts>,
     /// The last health check; absent without checks, and before the first.
     pub health: Option<HealthStatus>,
 }

@@ -13,6 +13,7 @@ use crate::worker::{Command, EventLoop, JoiningNode, ListenerSocket};
 use anyhow::{Context, Result};
 use evergate_config::Config;
 use evergate_config::model::Timeouts;
+use evergate_connection::RequestKey;
 use evergate_sys::{Account, Keepalive};
 use evergate_worker::pools::Generation;
 use evergate_worker::{Bounds, Settings, Shared, Watchdog};
@@ -45,8 +46,11 @@ impl Daemon {
         let ground = config.cluster.as_ref().map(|cluster| Startup::prepare(&config, cluster)).transpose()?;
         if let Some(ground) = &ground {
             keep.share_tickets(ground.ticket_secret());
-            keep.share_request_key(ground.request_key());
         }
+        // Alone, no other process compares hashes, and peers must not predict them.
+        let half = || u64::from_le_bytes(evergate_crypto::random_bytes());
+        let random = || RequestKey([half(), half()]);
+        keep.set_request_key(ground.as_ref().map_or_else(random, Startup::request_key));
         if let Some(inherited) = &inherited {
             prefer_known(&mut config, &inherited.offer.servers);
         }

@@ -23,10 +23,14 @@ pub(super) fn recipe_of(pool: &Pool, servers: &[Arc<ServerRuntime>]) -> Option<R
             _ => sessions.remembered_max,
         },
     };
+    let (costs, unit_us) = costs(pool, sessions, servers);
     Some(Recipe {
         settings,
-        costs: costs(pool, sessions, servers),
+        costs,
         servers: servers.iter().map(|server| server.id).collect(),
+        fallback: sessions.fallback,
+        cost_source: sessions.cost_source,
+        unit_us,
     })
 }
 
@@ -41,8 +45,9 @@ fn session_policy(policy: Policy, sessions: &Sessions) -> Option<SessionPolicy> 
     policy.is_by_session().then(|| SessionPolicy::new(policy, &parameters))
 }
 
-/// Table II of the paper: p_new and p_reu of each server, in units of a resumed request on the fastest server.
-fn costs(pool: &Pool, sessions: &Sessions, servers: &[Arc<ServerRuntime>]) -> Vec<NodeCost> {
+/// Table II of the paper: p_new and p_reu of each server, in units of a resumed request on the fastest server; and the
+/// microseconds of such a unit.
+fn costs(pool: &Pool, sessions: &Sessions, servers: &[Arc<ServerRuntime>]) -> (Vec<NodeCost>, f64) {
     let in_us = pool.servers.iter().map(|server| match server.costs {
         Some(HandshakeCosts { full_us, resumed_us }) => (f64::from(full_us), f64::from(resumed_us)),
         None => {
@@ -52,7 +57,7 @@ fn costs(pool: &Pool, sessions: &Sessions, servers: &[Arc<ServerRuntime>]) -> Ve
         }
     });
     let unit_us = in_us.clone().map(|(_, resumed_us)| resumed_us).fold(f64::INFINITY, f64::min);
-    servers
+    let costs = servers
         .iter()
         .zip(in_us)
         .map(|(server, (full_us, resumed_us))| NodeCost {
@@ -60,5 +65,6 @@ fn costs(pool: &Pool, sessions: &Sessions, servers: &[Arc<ServerRuntime>]) -> Ve
             new: full_us / unit_us,
             resumed: resumed_us / unit_us,
         })
-        .collect()
+        .collect();
+    (costs, unit_us)
 }

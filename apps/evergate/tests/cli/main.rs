@@ -433,7 +433,7 @@ fn explain_names_the_policy_of_the_pool() {
     let output = evergate(&["explain", &path, "--json", "--request", "/elsewhere"]);
     let answer: serde_json::Value = serde_json::from_str(&output.out).unwrap();
     assert_eq!((&answer["pool"], &answer["policy"]), (&"site".into(), &"sslsard".into()));
-    assert_eq!(answer["sticky"], "by session, known by the client's address");
+    assert_eq!(answer["sticky"], "by the client's address: only a relayed handshake offers sessions");
     let text = evergate(&["explain", &path, "--request", "/elsewhere"]).out;
     assert!(text.contains("policy:           sslsard\n"), "{text}");
 }

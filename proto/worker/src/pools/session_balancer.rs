@@ -1,24 +1,35 @@
 //! Pools that choose a server by session: one [`Distributor`] per pool, shared by all workers. The simulator uses the
 //! same code.
 //!
-//! The connections carry TLS between the client and a server, so the session itself is not visible, and a client is
-//! identified by its address. A client that a server answered within the lifetime of sessions is expected to resume
-//! there.
+//! A relayed ClientHello offers sessions: the first known one decides. Without a known one a fallback decides: the
+//! server of the last handshake from the client's address, or for the server name. Connections without an offer (http,
+//! tcp) are known by the client's address alone: a server that took a connection within the lifetime of sessions is
+//! expected to resume the client's session.
+//!
+//! Sessions and fallbacks of relayed handshakes are in one table under keyed hashes, so that nodes of a cluster can
+//! exchange them. Servers have names there that are equal on all nodes.
 //!
 //! Invariants: a decision is one short critical section that allocates nothing; pools of other policies never come
 //! here; the distributor's memory is bounded. Not here: the choice of eligible servers (the worker's job), and the
 //! detection of dead servers (the health checks' job).
 
+use super::handed::Handed;
 use super::server_state::ServerRuntime;
 use evergate_balance::{
-    Arrival, Choice, Distributor, NodeCost, ServerLoad, SessionKey, SessionPolicy, Settings, source_key,
+    Arrival, CostSource, Distributor, HandshakeMeter, NodeCost, ServerLoad, SessionFallback, SessionKey,
+    SessionPolicy, Settings, source_key,
 };
-use evergate_base::Micros;
+use evergate_base::session::{LearnedSession, SessionHash, SessionHasher, SessionName};
+use evergate_base::{Micros, Unix, fnv};
+use evergate_connection::OfferedSessions;
 use std::hash::{BuildHasher, RandomState};
 use std::mem::discriminant;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Longest lifetime that a server, or another node, may give a session, in seconds (RFC 8446 section 4.6.1).
+pub(super) const LIFETIME_S_MAX: u64 = 604_800;
 
 /// Parameters of a [`Sessions`](Sessions). After a reload with the same recipe, the old one continues to serve.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,6 +40,32 @@ pub struct Recipe {
     pub costs: Vec<NodeCost>,
     /// The servers' ids, in the same order.
     pub servers: Vec<u64>,
+    /// How a client is known whose hello offers no known session.
+    pub fallback: SessionFallback,
+    /// Source of the costs.
+    pub cost_source: CostSource,
+    /// Microseconds in a unit of work, positive.
+    pub unit_us: f64,
+}
+
+/// A client that needs a server.
+#[derive(Clone, Copy, Debug)]
+pub struct Seeker<'a> {
+    /// Its address.
+    pub address: IpAddr,
+    /// What its relayed ClientHello offers.
+    pub offer: Option<Offer<'a>>,
+}
+
+/// What a relayed ClientHello offers.
+#[derive(Clone, Copy, Debug)]
+pub struct Offer<'a> {
+    /// Its sessions and its server name.
+    pub sessions: &'a OfferedSessions,
+    /// Hasher of the names of sessions.
+    pub hasher: SessionHasher,
+    /// Now.
+    pub now: Unix,
 }
 
 /// The sessions of a pool; see the module.
@@ -37,24 +74,28 @@ pub struct Sessions {
     recipe: Recipe,
     /// Keyed, so that no client can choose addresses that share a bucket of the table.
     hasher: RandomState,
+    /// The servers' names on the wire, in order, each with its index.
+    names: Vec<(u64, usize)>,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
-struct State {
-    distributor: Distributor,
+pub(super) struct State {
+    pub(super) distributor: Distributor,
     /// Losses of each server up to the last update of the distributor.
     losses: Vec<u64>,
-    counts: Counts,
+    /// Measured costs of each server.
+    pub(super) meters: Vec<HandshakeMeter>,
+    pub(super) counts: Counts,
 }
 
 /// How requests were sent, since the pool came into force with this recipe. One that is sent again, because its server
 /// did not take the connection, counts again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Sessions known now, including expired ones that were not accessed since.
+    /// Sessions known now by the clients' addresses, including expired ones that were not accessed since.
     pub known: u64,
-    /// Sessions forgotten before their time because there were too many.
+    /// Sessions of `known` that were forgotten before their time because there were too many.
     pub evicted: u64,
     /// Requests of clients that no server was known to have a session of.
     pub new: u64,
@@ -62,14 +103,37 @@ pub struct Counts {
     pub returned: u64,
     /// Requests sent elsewhere although a session was known: its server was lost, could not take it, or was too busy.
     pub missed: u64,
+    /// Requests for which a session decided that the client offered.
+    pub by_session: u64,
+    /// Requests for which the client's address decided.
+    pub by_address: u64,
+    /// Requests for which the server name decided.
+    pub by_sni: u64,
+    /// Sessions of relayed handshakes.
+    pub learned: LearnedCounts,
 }
 
-/// A request that was sent to a server, until its connection is made or given up.
-#[derive(Debug)]
-pub struct Handed {
-    sessions: Arc<Sessions>,
-    key: SessionKey,
-    choice: Choice,
+/// Sessions learned from relayed handshakes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LearnedCounts {
+    /// Entries now, including expired ones that were not visited since: sessions, addresses and server names.
+    pub entries: u64,
+    /// Entries that were evicted before their expiry.
+    pub evicted: u64,
+    /// Memory of the table, in bytes.
+    pub memory_bytes: u64,
+    /// Hellos that offered a known session.
+    pub found: u64,
+    /// Hellos that offered only unknown sessions.
+    pub unknown: u64,
+    /// Hellos that offered no session.
+    pub unoffered: u64,
+    /// Sessions stored from finished handshakes.
+    pub learned: u64,
+    /// Sessions forgotten after a fatal alert.
+    pub forgotten: u64,
+    /// Entries stored from other nodes.
+    pub received: u64,
 }
 
 impl Recipe {
@@ -82,6 +146,11 @@ impl Recipe {
     pub fn is_by_hash(&self) -> bool {
         matches!(self.settings.policy, SessionPolicy::BoundedHash { .. })
     }
+
+    /// Lifetime of a session without a hint of its server, in seconds.
+    pub(super) fn lifetime_s(&self) -> u64 {
+        self.settings.lifetime.0.div_ceil(1_000_000)
+    }
 }
 
 impl Sessions {
@@ -90,9 +159,12 @@ impl Sessions {
         let state = State {
             distributor: Distributor::new(&recipe.settings, &recipe.costs),
             losses: servers.iter().map(|server| server.losses.load(Ordering::Relaxed)).collect(),
+            meters: vec![HandshakeMeter::default(); recipe.costs.len()],
             counts: Counts::default(),
         };
-        Sessions { recipe, hasher: RandomState::new(), state: Mutex::new(state) }
+        let mut names: Vec<_> = recipe.costs.iter().map(|cost| cost.name).zip(0..).collect();
+        names.sort_unstable();
+        Sessions { recipe, hasher: RandomState::new(), names, state: Mutex::new(state) }
     }
 
     /// Adopts the sessions of `former` whose servers still exist. The former configuration alone records connections
@@ -112,17 +184,21 @@ impl Sessions {
             .collect();
         let mut fresh = Sessions::new(recipe, servers);
         fresh.hasher = former.hasher.clone();
-        let known = {
+        let (known, meters) = {
             let mut state = former.lock();
             state.notice_losses(former_servers, now);
-            state.distributor.clone()
+            (state.distributor.clone(), state.meters.clone())
         };
-        fresh
-            .state
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner)
-            .distributor
-            .inherit(&known, &renumbered);
+        let state = fresh.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        state.distributor.inherit(&known, &renumbered);
+        for (meter, node) in meters.into_iter().zip(&renumbered) {
+            if let Some(node) = *node
+                && let Some(place) = state.meters.get_mut(node)
+            {
+                *place = meter;
+                state.apply_costs(&fresh.recipe, node);
+            }
+        }
         fresh
     }
 
@@ -132,31 +208,60 @@ impl Sessions {
     }
 
     /// Chooses a server for a client among the eligible servers by `loads`, which has the order of `servers`.
-    /// `random` is uniform over 64 bits.
+    /// `random` is uniform over 64 bits. `distributors` is the number of nodes that serve clients.
     pub fn choose(
         self: &Arc<Sessions>,
-        client: IpAddr,
+        seeker: &Seeker<'_>,
         servers: &[Arc<ServerRuntime>],
         loads: &[ServerLoad],
-        random: u64,
+        (random, distributors): (u64, u32),
         now: Micros,
     ) -> Option<(usize, Box<Handed>)> {
-        let key = self.key(client);
+        let key = self.key(seeker);
         let mut state = self.lock();
         state.notice_losses(servers, now);
-        // A client without a known session offers none, as far as this node can detect.
-        let known = state.distributor.sessions().get(key, now).is_some();
-        let arrival = Arrival { now, key, resumes: known, random };
+        state.distributor.set_distributors(distributors);
+        let (mut known, mut by_session) = (None, false);
+        let resumes = match &seeker.offer {
+            // A client without a known session offers none, as far as this node can detect.
+            None => state.distributor.sessions().get(key, now).is_some(),
+            Some(offer) => {
+                let exact = state.distributor.find(offer.sessions.hashes.iter().copied(), offer.now);
+                by_session = exact.is_some();
+                known = exact.or_else(|| {
+                    let fallback = self.fallback(seeker)?;
+                    state.distributor.find([fallback], offer.now)
+                });
+                !offer.sessions.hashes.is_empty()
+            }
+        };
+        let has_session = match seeker.offer {
+            None => resumes,
+            Some(_) => resumes && known.is_some(),
+        };
+        let arrival = Arrival { now, key, known, resumes, random };
         let choice = state.distributor.distribute(&arrival, loads)?;
         let counts = &mut state.counts;
-        let count = match (known, choice.resumed) {
+        *match (has_session, choice.resumed) {
             (false, _) => &mut counts.new,
             (true, true) => &mut counts.returned,
             (true, false) => &mut counts.missed,
-        };
-        *count += 1;
+        } += 1;
+        *match (by_session, self.is_by_name(seeker)) {
+            (true, _) => &mut counts.by_session,
+            (false, true) => &mut counts.by_sni,
+            (false, false) => &mut counts.by_address,
+        } += 1;
+        if seeker.offer.is_some() {
+            *match (by_session, resumes) {
+                (true, _) => &mut counts.learned.found,
+                (false, true) => &mut counts.learned.unknown,
+                (false, false) => &mut counts.learned.unoffered,
+            } += 1;
+        }
         drop(state);
-        Some((choice.node, Box::new(Handed { sessions: self.clone(), key, choice })))
+        let handed = Handed::new(self.clone(), key, choice, self.fallback(seeker));
+        Some((choice.node, Box::new(handed)))
     }
 
     /// Counters so far; `None` where a hash decides, which remembers no client.
@@ -165,12 +270,76 @@ impl Sessions {
             return None;
         }
         let state = self.lock();
-        let sessions = state.distributor.sessions();
-        Some(Counts { known: sessions.len() as u64, evicted: sessions.evicted(), ..state.counts })
+        let (sessions, learned) = (state.distributor.sessions(), state.distributor.learned());
+        Some(Counts {
+            known: sessions.len() as u64,
+            evicted: sessions.evicted(),
+            learned: LearnedCounts {
+                entries: learned.len() as u64,
+                evicted: learned.evicted(),
+                memory_bytes: learned.memory_bytes() as u64,
+                ..state.counts.learned
+            },
+            ..state.counts
+        })
     }
 
-    fn key(&self, client: IpAddr) -> SessionKey {
-        let client = client.to_canonical();
+    /// Measured costs of the server with this index.
+    pub fn measured(&self, server: usize) -> HandshakeMeter {
+        self.lock().meters.get(server).copied().unwrap_or_default()
+    }
+
+    /// Stores entries that other nodes learned. Ignores servers of other pools, and entries that have expired.
+    pub fn adopt(&self, entries: &[LearnedSession<u64>], now: Unix) {
+        if self.recipe.is_by_hash() {
+            return;
+        }
+        let mut state = self.lock();
+        for entry in entries {
+            let Some(server) = self.node_named(entry.server) else { continue };
+            let expires = entry.expires.min(Unix(now.0.saturating_add(LIFETIME_S_MAX)));
+            state.distributor.learn(LearnedSession { hash: entry.hash, server, expires }, now);
+            state.counts.learned.received += 1;
+        }
+    }
+
+    /// Forgets a session that another node found to be ended.
+    pub fn disown(&self, hash: SessionHash, server: u64, now: Unix) {
+        if let Some(node) = self.node_named(server) {
+            self.lock().distributor.forget(hash, node, now);
+        }
+    }
+
+    /// Up to `max` learned entries, the newest first, for a node that has none of them.
+    pub fn newest(&self, max: usize, now: Unix) -> Vec<LearnedSession<u64>> {
+        let state = self.lock();
+        let live = state.distributor.newest().filter(|entry| entry.expires > now).take(max);
+        live.filter_map(|entry| {
+            let LearnedSession { hash, server, expires } = entry;
+            Some(LearnedSession { hash, server: self.name_of(server)?, expires })
+        })
+        .collect()
+    }
+
+    /// The name of a server on the wire.
+    pub(super) fn name_of(&self, server: usize) -> Option<u64> {
+        self.recipe.costs.get(server).map(|cost| cost.name)
+    }
+
+    fn node_named(&self, name: u64) -> Option<usize> {
+        let at = self.names.binary_search_by_key(&name, |(name, _)| *name).ok()?;
+        self.names.get(at).map(|(_, node)| *node)
+    }
+
+    fn key(&self, seeker: &Seeker<'_>) -> SessionKey {
+        let name = seeker.offer.and_then(|offer| offer.sessions.server_name.as_deref());
+        if let Some(name) = name.filter(|_| self.recipe.fallback == SessionFallback::Sni) {
+            return SessionKey(match self.recipe.is_by_hash() {
+                true => fnv(name.bytes()),
+                false => self.hasher.hash_one(name),
+            });
+        }
+        let client = seeker.address.to_canonical();
         SessionKey(match self.recipe.is_by_hash() {
             // Equal on all nodes and after a restart. The table holds one session only.
             true => source_key(client),
@@ -178,8 +347,24 @@ impl Sessions {
         })
     }
 
+    fn is_by_name(&self, seeker: &Seeker<'_>) -> bool {
+        self.recipe.fallback == SessionFallback::Sni
+            && seeker.offer.is_some_and(|offer| offer.sessions.server_name.is_some())
+    }
+
+    /// The name under which a client is known that offers no known session; `None` without an offer.
+    fn fallback(&self, seeker: &Seeker<'_>) -> Option<SessionHash> {
+        let offer = seeker.offer.as_ref()?;
+        Some(match &offer.sessions.server_name {
+            Some(name) if self.is_by_name(seeker) => {
+                offer.hasher.hash(SessionName::ServerName, name.as_bytes())
+            }
+            _ => offer.hasher.hash(SessionName::Address, &mapped(seeker.address).octets()),
+        })
+    }
+
     /// A panic under the lock ends one connection and leaves numbers behind that are right or slightly old.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -195,18 +380,23 @@ impl State {
             }
         }
     }
+
+    /// Puts the measured costs of a server in force, where they count. A cost without enough samples stays configured.
+    pub(super) fn apply_costs(&mut self, recipe: &Recipe, node: usize) {
+        let (Some(meter), Some(cost)) = (self.meters.get(node), recipe.costs.get(node)) else { return };
+        if recipe.cost_source == CostSource::Measured {
+            let in_units = |us: Option<f64>, otherwise| us.map_or(otherwise, |us| us / recipe.unit_us);
+            let new = in_units(meter.full.cost_us(), cost.new);
+            let resumed = in_units(meter.resumed.cost_us(), cost.resumed);
+            self.distributor.set_cost(node, new, resumed);
+        }
+    }
 }
 
-impl Handed {
-    /// The server took the connection: from now on it has the client's session.
-    pub fn on_connected(self, now: Micros) {
-        let (key, choice) = (self.key, &self.choice);
-        self.sessions.lock().distributor.handle_finished(now, key, choice, choice.resumed);
-    }
-
-    /// The server did not take the connection, or was not asked.
-    pub fn handle_lost(self) {
-        self.sessions.lock().distributor.handle_lost(&self.choice);
+fn mapped(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
     }
 }
 
@@ -244,6 +434,9 @@ mod tests {
                 .map(|server| NodeCost { name: server.id, new: 10.0, resumed: 1.0 })
                 .collect(),
             servers: servers.iter().map(|server| server.id).collect(),
+            fallback: SessionFallback::Address,
+            cost_source: CostSource::Configured,
+            unit_us: 20.0,
         }
     }
 
@@ -268,15 +461,27 @@ mod tests {
         Ipv4Addr::from_bits(0x0a00_0000 + number).into()
     }
 
+    fn at(address: IpAddr) -> Seeker<'static> {
+        Seeker { address, offer: None }
+    }
+
     /// Sends a request of a client, which the server takes.
     fn serve(sessions: &Arc<Sessions>, servers: &[Arc<ServerRuntime>], from: IpAddr) -> usize {
-        let (server, handed) = sessions.choose(from, servers, &loads(servers), 0, now()).unwrap();
+        let (server, handed) = sessions.choose(&at(from), servers, &loads(servers), (0, 0), now()).unwrap();
         handed.on_connected(now());
         server
     }
 
     fn counts(sessions: &Sessions) -> Counts {
         sessions.counts().expect("the policy remembers sessions")
+    }
+
+    /// Sessions known, and attempts: new, returned, missed.
+    fn attempts(sessions: &Sessions) -> [u64; 4] {
+        let counts = counts(sessions);
+        assert_eq!((counts.by_session, counts.by_sni, counts.learned.entries), (0, 0, 0));
+        assert_eq!(counts.by_address, counts.new + counts.returned + counts.missed);
+        [counts.known, counts.new, counts.returned, counts.missed]
     }
 
     const STICKY: SessionPolicy = SessionPolicy::Sticky(PickRule::RoundRobin);
@@ -289,26 +494,26 @@ mod tests {
         servers[home].handle_checked(true);
         assert_eq!(serve(&sessions, &servers, client(1)), home, "the client itself belongs there");
         assert_eq!(serve(&sessions, &servers, client(1)), home);
-        let expected = Counts { known: 1, evicted: 0, new: 1, returned: 1, missed: 1 };
-        assert_eq!(counts(&sessions), expected);
+        let expected = [1, 1, 1, 1];
+        assert_eq!(attempts(&sessions), expected);
     }
 
     #[test]
     fn only_a_server_that_took_the_connection_has_a_session() {
         let (servers, sessions) = three(STICKY);
-        let (_, handed) = sessions.choose(client(1), &servers, &loads(&servers), 0, now()).unwrap();
+        let (_, handed) = sessions.choose(&at(client(1)), &servers, &loads(&servers), (0, 0), now()).unwrap();
         assert_eq!(counts(&sessions).known, 0);
         handed.handle_lost();
         serve(&sessions, &servers, client(1));
-        assert_eq!(counts(&sessions), Counts { known: 1, evicted: 0, new: 2, returned: 0, missed: 0 });
+        assert_eq!(attempts(&sessions), [1, 2, 0, 0]);
     }
 
     #[test]
     fn nothing_is_chosen_when_no_server_is_eligible() {
         let (servers, sessions) = three(STICKY);
         servers.iter().for_each(|server| server.handle_checked(false));
-        assert!(sessions.choose(client(1), &servers, &loads(&servers), 0, now()).is_none());
-        assert_eq!(counts(&sessions), Counts::default());
+        assert!(sessions.choose(&at(client(1)), &servers, &loads(&servers), (0, 0), now()).is_none());
+        assert_eq!(attempts(&sessions), [0; 4]);
     }
 
     #[test]
@@ -336,8 +541,8 @@ mod tests {
                     });
                 }
             });
-            let expected = Counts { known: 60, evicted: 0, new: 60, returned: 2400, missed: 0 };
-            assert_eq!(counts(&sessions), expected, "{policy:?}");
+            let expected = [60, 60, 2400, 0];
+            assert_eq!(attempts(&sessions), expected, "{policy:?}");
         }
     }
 

@@ -18,6 +18,7 @@ use evergate_replication::{
 };
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::Ordering;
 
 /// Interval of the warning about refused channels.
 const REFUSAL_WARNINGS_EVERY: Micros = Micros::from_ms(10_000);
@@ -225,6 +226,7 @@ impl<H: Host> Worker<H> {
                     self.pulse.beat();
                     self.change_role(bucket, role);
                 }
+                self.count_distributors();
                 self.poll_failovers();
             }
             Instruction::Failover(round) => self.fail_over(&round),
@@ -235,6 +237,14 @@ impl<H: Host> Worker<H> {
             }
             Instruction::Void => self.void(),
         }
+    }
+
+    /// Each node that serves clients sees an equal share of them, and estimates loads from its own.
+    fn count_distributors(&self) {
+        let Some(cluster) = &self.cluster else { return };
+        let owns_any = cluster.roles.iter().any(|role| matches!(role, Role::Owner { .. }));
+        let nodes = cluster.other_owners().len() + usize::from(owns_any);
+        self.shared.distributors.store(nodes as u32, Ordering::Relaxed);
     }
 
     /// Drops all cluster state after this node lost its membership: its buckets are served elsewhere, or lost.
@@ -256,6 +266,7 @@ impl<H: Host> Worker<H> {
             cluster.channels.incoming.clear();
             cluster.drop_endings(None);
         }
+        self.count_distributors();
         for key in self.clients.keys() {
             if self.clients.get_mut(key).is_some_and(|client| client.replicated_state.is_some()) {
                 self.abandon(key);

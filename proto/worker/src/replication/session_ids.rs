@@ -1,22 +1,30 @@
-//! Replication of TLS 1.2 sessions that clients resume by their ids: every node receives them, for a client may return
-//! to any node.
+//! Replication of sessions: every node receives them, for a client may return to any node. They are TLS 1.2 sessions of
+//! this cluster, which clients resume by their ids, and sessions of foreign servers, which relayed handshakes showed.
 //!
 //! The sessions of a turn leave with its frames, over one channel to each node. Backups have a channel; other nodes
 //! that serve clients get one as soon as there is a session. A newly reached node receives the newest sessions. No
 //! output waits for any of this: a node with lag receives no new sessions, and its clients make full handshakes.
-//! Withdrawals are always sent.
+//! Withdrawals are always sent. Learned sessions have a budget of their own per turn.
 
 use super::Cluster;
 use crate::NamedSessions;
 use crate::host::Host;
+use crate::pools::HandshakeNews;
 use crate::worker::Worker;
-use evergate_base::session::{KeptSession, SessionId};
+use evergate_base::Unix;
+use evergate_base::session::{KeptSession, LearnedSession, SessionId};
 use evergate_membership::{NodeId, Role};
 use evergate_replication::{Frame, SessionNews};
 use std::collections::BTreeSet;
 
 /// News of new sessions that a turn takes, in bytes.
 const NEWS_BYTES_MAX: usize = 256 << 10;
+/// Learned sessions that a turn takes: 256 KiB on the wire.
+const LEARNED_PER_TURN_MAX: usize = (256 << 10) / LEARNED_BYTES;
+/// Most learned sessions sent to a newly reached node: 1 MiB on the wire.
+const LEARNED_NEWEST_MAX: usize = (1 << 20) / LEARNED_BYTES;
+/// Size of a learned session on the wire, with its kind.
+const LEARNED_BYTES: usize = 1 + LearnedSession::WIRE_BYTES;
 /// Most bytes of sessions sent to a newly reached node; and in one frame.
 const NEWEST_BYTES_MAX: usize = 4 << 20;
 const FRAME_BYTES: usize = 64 << 10;
@@ -28,6 +36,10 @@ const BEHIND_BYTES_MAX: usize = 2 * NEWEST_BYTES_MAX;
 pub(super) struct News {
     list: Vec<SessionNews>,
     bytes: usize,
+    /// Learned and forgotten sessions in the list.
+    learned: usize,
+    /// Some session was learned here.
+    has_learned: bool,
     /// Nodes of which a channel was lost.
     missed_by: BTreeSet<NodeId>,
     /// Some session was aborted here.
@@ -58,14 +70,54 @@ impl<H: Host> Worker<H> {
         self.shared.sessions.withdraw(id, self.host.wall_clock_s());
     }
 
-    /// Applies the sessions and withdrawals of another node.
-    pub(super) fn take_session_news(&mut self, news: Vec<SessionNews>) {
-        for news in news {
-            match news {
-                SessionNews::Kept(session) => self.shared.sessions.keep(session, self.host.wall_clock_s()),
-                SessionNews::Withdrawn(id) => self.shared.sessions.withdraw(id, self.host.wall_clock_s()),
+    /// A relayed handshake showed these sessions of foreign servers, or their end.
+    pub(crate) fn replicate_learned(&mut self, news: HandshakeNews) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let forgotten = news.forgotten.map(|(hash, server)| SessionNews::Forgotten { hash, server });
+        for news in news.learned.into_iter().map(SessionNews::Learned).chain(forgotten) {
+            if cluster.news.learned == LEARNED_PER_TURN_MAX {
+                self.counters.reason("learned_session_not_replicated");
+                return;
+            }
+            cluster.news.learned += 1;
+            cluster.news.has_learned = true;
+            cluster.news.list.push(news);
+        }
+    }
+
+    /// Stores sessions of foreign servers that another node learned.
+    fn adopt_learned(&self, entries: &mut Vec<LearnedSession<u64>>, now: Unix) {
+        if let Some(current) = self.current.last() {
+            for sessions in current.generation.pools.iter().filter_map(|pool| pool.sessions.as_ref()) {
+                sessions.adopt(entries, now);
             }
         }
+        entries.clear();
+    }
+
+    /// Applies the sessions and withdrawals of another node.
+    pub(super) fn take_session_news(&mut self, news: Vec<SessionNews>) {
+        if news.is_empty() {
+            return;
+        }
+        let now = Unix(self.host.wall_clock_s());
+        let mut learned = Vec::new();
+        for news in news {
+            match news {
+                SessionNews::Kept(session) => self.shared.sessions.keep(session, now.0),
+                SessionNews::Withdrawn(id) => self.shared.sessions.withdraw(id, now.0),
+                SessionNews::Learned(entry) => learned.push(entry),
+                SessionNews::Forgotten { hash, server } => {
+                    self.adopt_learned(&mut learned, now); // it may be among those
+                    let Some(current) = self.current.last() else { continue };
+                    let pools = current.generation.pools.iter();
+                    pools
+                        .filter_map(|pool| pool.sessions.as_ref())
+                        .for_each(|sessions| sessions.disown(hash, server, now));
+                }
+            }
+        }
+        self.adopt_learned(&mut learned, now);
     }
 
     /// Sends the sessions that a node with a new channel may have missed, when it is the first channel or frames may
@@ -87,6 +139,23 @@ impl<H: Host> Worker<H> {
             }
         }
         cluster.send_sessions(node, frame.list);
+        if reports_all {
+            self.send_newest_learned(node);
+        }
+    }
+
+    fn send_newest_learned(&mut self, node: NodeId) {
+        let (Some(cluster), Some(current)) = (&mut self.cluster, self.current.last()) else { return };
+        let now = Unix(self.host.wall_clock_s());
+        let mut newest = Vec::new();
+        for sessions in current.generation.pools.iter().filter_map(|pool| pool.sessions.as_ref()) {
+            newest.extend(sessions.newest(LEARNED_NEWEST_MAX - newest.len(), now));
+        }
+        newest.reverse();
+        for entries in newest.chunks(FRAME_BYTES / LEARNED_BYTES) {
+            let news = entries.iter().map(|entry| SessionNews::Learned(*entry)).collect();
+            cluster.send_sessions(node, news);
+        }
     }
 }
 
@@ -99,18 +168,22 @@ impl<H: Host> Cluster<H> {
     /// Nodes that serve clients and to which this worker has no channel, when there are sessions to send: with uneven
     /// weights some nodes are no backup of this one.
     pub(super) fn unreached(&self, sessions: &NamedSessions) -> BTreeSet<NodeId> {
-        if sessions.is_empty() && !self.news.withdrew {
+        if sessions.is_empty() && !self.news.withdrew && !self.news.has_learned {
             return BTreeSet::new();
         }
+        let reached =
+            |node: &NodeId| self.channels.outgoing.range((*node, 0)..=(*node, usize::MAX)).next().is_some();
+        self.other_owners().into_iter().filter(|node| !reached(node)).collect()
+    }
+
+    /// Other nodes that serve clients.
+    pub(super) fn other_owners(&self) -> BTreeSet<NodeId> {
         let owner = |role: &Role| match role {
             Role::Backup { owner, .. } => Some(*owner),
             Role::Outside { owner, .. } => *owner,
             Role::Owner { .. } => None,
         };
-        let reached =
-            |node: &NodeId| self.channels.outgoing.range((*node, 0)..=(*node, usize::MAX)).next().is_some();
-        let all: BTreeSet<NodeId> = self.roles.iter().filter_map(owner).collect();
-        all.into_iter().filter(|node| !reached(node)).collect()
+        self.roles.iter().filter_map(owner).collect()
     }
 
     /// Sends the sessions of the turn to every node: once a turn, before its frames leave.
@@ -119,7 +192,7 @@ impl<H: Host> Cluster<H> {
             return;
         }
         let list = std::mem::take(&mut self.news.list);
-        self.news.bytes = 0;
+        (self.news.bytes, self.news.learned) = (0, 0);
         let mut nodes: Vec<NodeId> = self.channels.outgoing.keys().map(|(node, _)| *node).collect();
         nodes.dedup(); // the list is sorted
         for node in nodes {
