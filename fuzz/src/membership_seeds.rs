@@ -1,8 +1,8 @@
 //! Seeds of messages between nodes: the datagrams of three nodes that become a cluster and lose one, and the frames of
 //! a replication channel.
 
-use evergate_base::Micros;
-use evergate_base::session::{KeptSession, Sealed, SessionId};
+use evergate_base::{Micros, Unix};
+use evergate_base::session::{KeptSession, LearnedSession, Sealed, SessionHash, SessionId};
 use evergate_fuzz::input::put_chunk;
 use evergate_membership::{
     Body, Bucket, ClusterId, Config, Event, Incarnation, KeyId, Keyring, Message, Mode, Node, NodeId, Path,
@@ -96,6 +96,8 @@ pub(crate) fn frames(put: &impl Fn(&str, &str, &[u8]), name: &str, entries: &[En
     entries.iter().cloned().for_each(|entry| state.apply(entry));
     let id = SessionId::from([9; 32]);
     let kept = KeptSession { id, until_unix_s: 1 << 31, sealed: Sealed(vec![1, 2, 3]) };
+    let hash = SessionHash([3, 4]);
+    let entry = LearnedSession { hash, server: 7, expires: Unix(1 << 31) };
     let hello = Frame::Hello {
         version: FRAME_VERSION,
         node: view.proposer,
@@ -115,6 +117,7 @@ pub(crate) fn frames(put: &impl Fn(&str, &str, &[u8]), name: &str, entries: &[En
         Frame::Begin { connection, bucket, state: Some(Box::new(state)), legs },
         Frame::Complete { bucket },
         Frame::Sessions(vec![SessionNews::Kept(kept), SessionNews::Withdrawn(id)]),
+        Frame::Sessions(vec![SessionNews::Learned(entry), SessionNews::Forgotten { hash, server: 7 }]),
         Frame::Settings(BTreeMap::from([("mode".to_owned(), "witness".to_owned())])),
         Frame::Clock { clock_ms: 60_009 },
         Frame::End { connection },

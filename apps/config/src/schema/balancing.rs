@@ -8,7 +8,8 @@ use super::{Kind, Section, with_default};
 pub(crate) static SESSIONS: Section = Section {
     header: "[pools.sessions]",
     about: "Settings of the session policies: `session_only`, `sticky_least_outstanding`, `lard`, \
-        `bounded_hash` and `sslsard`.",
+        `bounded_hash` and `sslsard`. Only relayed handshakes offer sessions. On other listeners the client's \
+        address stands for its session.",
     keys: &[
         with_default(
             "lifetime_s",
