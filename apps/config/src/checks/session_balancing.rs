@@ -9,9 +9,13 @@ use crate::problem::{REFUSED, Report};
 use crate::raw::{RawConfig, RawPool, RawServer};
 use crate::span::KeyPath;
 
+/// The policies that remember sessions.
+const REMEMBERING: &[Policy] =
+    &[Policy::SessionOnly, Policy::StickyLeastOutstanding, Policy::Lard, Policy::Sslsard];
+
 /// The keys that only some policies look at.
 const KEYS: [(&str, &[Policy]); 9] = [
-    ("renewal", &[Policy::Sslsard]),
+    ("renewal", REMEMBERING),
     ("handshake_costs", &[Policy::Sslsard]),
     ("full_us", &[Policy::Sslsard]),
     ("resumed_us", &[Policy::Sslsard]),
@@ -94,9 +98,8 @@ fn warn_of_unused(pool: &RawPool, at: &KeyPath, report: &mut Report<'_>) {
         unused(key, policies);
     }
     unused("bounded_load_percent", &[Policy::BoundedHash]);
-    let remembering = [Policy::SessionOnly, Policy::StickyLeastOutstanding, Policy::Lard, Policy::Sslsard];
-    unused("lifetime_s", &remembering);
-    unused("remembered_max", &remembering);
+    unused("lifetime_s", REMEMBERING);
+    unused("remembered_max", REMEMBERING);
 }
 
 /// Handshake costs of a server: both or neither, and for all servers of a pool or none.

@@ -30,7 +30,7 @@ pub(crate) static SESSIONS: Section = Section {
             Kind::Choice(&["fixed", "sliding"]),
             "\"fixed\"",
             "Whether `lifetime_s` counts from the full handshake (`fixed`) or from the last use \
-                (`sliding`), for `sslsard`. See below.",
+                (`sliding`): for sessions of relayed handshakes, and for `sslsard`. See below.",
         ),
         with_default(
             "remembered_max",

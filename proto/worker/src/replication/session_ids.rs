@@ -46,6 +46,38 @@ pub(super) struct News {
     withdrew: bool,
 }
 
+impl News {
+    /// Adds what a relayed handshake showed. Returns false when the turn has no room for all of it.
+    fn add_learned(&mut self, news: HandshakeNews) -> bool {
+        let forgotten = news.forgotten.map(|(hash, server)| SessionNews::Forgotten { hash, server });
+        for news in news.learned.into_iter().map(SessionNews::Learned).chain(forgotten) {
+            if self.learned == LEARNED_PER_TURN_MAX {
+                return false;
+            }
+            self.learned += 1;
+            self.has_learned = true;
+            self.list.push(news);
+        }
+        true
+    }
+
+    /// The news of the turn. The next one has its whole budget.
+    fn take(&mut self) -> Vec<SessionNews> {
+        (self.bytes, self.learned) = (0, 0);
+        std::mem::take(&mut self.list)
+    }
+
+    /// Whether other nodes should have a channel for news.
+    fn has_any(&self) -> bool {
+        self.withdrew || self.has_learned
+    }
+}
+
+/// What a node with too much unsent output still receives: an aborted session must not be resumed.
+fn essential(news: &SessionNews) -> bool {
+    matches!(news, SessionNews::Withdrawn(_))
+}
+
 impl<H: Host> Worker<H> {
     /// A client may resume this session by its id.
     pub(crate) fn keep_session(&mut self, session: KeptSession) {
@@ -73,15 +105,8 @@ impl<H: Host> Worker<H> {
     /// A relayed handshake showed these sessions of foreign servers, or their end.
     pub(crate) fn replicate_learned(&mut self, news: HandshakeNews) {
         let Some(cluster) = &mut self.cluster else { return };
-        let forgotten = news.forgotten.map(|(hash, server)| SessionNews::Forgotten { hash, server });
-        for news in news.learned.into_iter().map(SessionNews::Learned).chain(forgotten) {
-            if cluster.news.learned == LEARNED_PER_TURN_MAX {
-                self.counters.reason("learned_session_not_replicated");
-                return;
-            }
-            cluster.news.learned += 1;
-            cluster.news.has_learned = true;
-            cluster.news.list.push(news);
+        if !cluster.news.add_learned(news) {
+            self.counters.reason("learned_session_not_replicated");
         }
     }
 
@@ -168,7 +193,7 @@ impl<H: Host> Cluster<H> {
     /// Nodes that serve clients and to which this worker has no channel, when there are sessions to send: with uneven
     /// weights some nodes are no backup of this one.
     pub(super) fn unreached(&self, sessions: &NamedSessions) -> BTreeSet<NodeId> {
-        if sessions.is_empty() && !self.news.withdrew && !self.news.has_learned {
+        if sessions.is_empty() && !self.news.has_any() {
             return BTreeSet::new();
         }
         let reached =
@@ -191,8 +216,7 @@ impl<H: Host> Cluster<H> {
         if self.news.list.is_empty() {
             return;
         }
-        let list = std::mem::take(&mut self.news.list);
-        (self.news.bytes, self.news.learned) = (0, 0);
+        let list = self.news.take();
         let mut nodes: Vec<NodeId> = self.channels.outgoing.keys().map(|(node, _)| *node).collect();
         nodes.dedup(); // the list is sorted
         for node in nodes {
@@ -204,7 +228,7 @@ impl<H: Host> Cluster<H> {
         let mut channels = self.channels.outgoing.range_mut((node, 0)..=(node, usize::MAX));
         let Some((peer, outgoing)) = channels.next() else { return };
         if outgoing.feed.unsent().len() > BEHIND_BYTES_MAX {
-            news.retain(|news| matches!(news, SessionNews::Withdrawn(_)));
+            news.retain(essential);
         }
         if news.is_empty() {
             return;
@@ -218,4 +242,41 @@ impl<H: Host> Cluster<H> {
 
 fn bytes_of(session: &KeptSession) -> usize {
     size_of::<KeptSession>() + session.sealed.0.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evergate_base::session::SessionHash;
+
+    fn shown(number: u64) -> HandshakeNews {
+        let hash = SessionHash([number, 0]);
+        let entry = LearnedSession { hash, server: 7, expires: Unix(300) };
+        HandshakeNews { learned: vec![entry], forgotten: Some((hash, 7)) }
+    }
+
+    #[test]
+    fn turn_takes_a_bounded_number_of_learned_sessions() {
+        let mut news = News::default();
+        assert!(!news.has_any());
+        let handshakes = LEARNED_PER_TURN_MAX as u64;
+        let added = (0..handshakes).filter(|&number| news.add_learned(shown(number))).count();
+        assert_eq!(added, LEARNED_PER_TURN_MAX / 2, "each shows two");
+        let mut bytes = Vec::new();
+        Frame::Sessions(news.take()).encode(&mut bytes).unwrap();
+        assert!(bytes.len() <= 256 << 10, "{} bytes", bytes.len());
+        assert!(news.add_learned(shown(1)), "the next turn has a budget of its own");
+        assert!(news.has_any());
+        assert_eq!(news.take().len(), 2);
+    }
+
+    #[test]
+    fn node_that_is_behind_receives_only_withdrawals() {
+        let mut news = News::default();
+        news.add_learned(shown(1));
+        news.list.push(SessionNews::Withdrawn([1; 32]));
+        let mut list = news.take();
+        list.retain(essential);
+        assert_eq!(list, [SessionNews::Withdrawn([1; 32])]);
+    }
 }
