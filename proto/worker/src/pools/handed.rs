@@ -54,7 +54,7 @@ impl Handed {
     }
 
     /// The relayed handshake is finished, or has failed. Returns what other nodes should know.
-    pub fn on_observed(mut self: Box<Self>, observation: &Observation, now: Unix) -> HandshakeNews {
+    pub fn on_observed(mut self, observation: &Observation, now: Unix) -> HandshakeNews {
         self.is_settled = true;
         let mut news = HandshakeNews::default();
         let sessions = &self.sessions;
@@ -90,7 +90,7 @@ impl Handed {
     }
 
     /// The server did not take the connection, or was not asked.
-    pub fn handle_lost(self: Box<Self>) {
+    pub fn handle_lost(self) {
         drop(self);
     }
 
@@ -109,7 +109,7 @@ impl Handed {
         if is_fixed && state.distributor.find([hash], now) == Some(node) {
             return None;
         }
-        let lifetime_s = lifetime_s.map_or(recipe.lifetime_s(), |lifetime_s| u64::from(lifetime_s));
+        let lifetime_s = lifetime_s.map_or(recipe.lifetime_s(), u64::from);
         self.store(state, hash, lifetime_s, now)
     }
 
