@@ -1,8 +1,8 @@
 //! Seeds of messages between nodes: the datagrams of three nodes that become a cluster and lose one, and the frames of
 //! a replication channel.
 
-use evergate_base::{Micros, Unix};
 use evergate_base::session::{KeptSession, LearnedSession, Sealed, SessionHash, SessionId};
+use evergate_base::{Micros, Unix};
 use evergate_fuzz::input::put_chunk;
 use evergate_membership::{
     Body, Bucket, ClusterId, Config, Event, Incarnation, KeyId, Keyring, Message, Mode, Node, NodeId, Path,
