@@ -7,37 +7,51 @@ use std::fmt::Write;
 
 /// A chart.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Chart {
-    pub(crate) title: String,
-    pub(crate) x_label: String,
-    pub(crate) y_label: String,
-    pub(crate) y_scale: Scale,
+pub struct Chart {
+    /// Heading.
+    pub title: String,
+    /// Name of the x axis, with its unit.
+    pub x_label: String,
+    /// Name of the y axis, with its unit.
+    pub y_label: String,
+    /// Scale of the y axis.
+    pub y_scale: Scale,
     /// Whether the y axis of a linear scale begins at zero; otherwise it begins near the least value.
-    pub(crate) from_zero: bool,
-    pub(crate) series: Vec<Series>,
+    pub from_zero: bool,
+    /// Lines, in the order of the legend.
+    pub series: Vec<Series>,
     /// Points in time on the x axis, each with its event.
-    pub(crate) marks: Vec<(f64, String)>,
+    pub marks: Vec<(f64, String)>,
 }
 
+/// Scale of an axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Scale {
+pub enum Scale {
+    /// Equal steps.
     #[default]
     Linear,
+    /// Powers of ten.
     Logarithmic,
 }
 
+/// Line of a chart.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Series {
-    pub(crate) name: String,
-    pub(crate) points: Vec<Point>,
+pub struct Series {
+    /// Name in the legend.
+    pub name: String,
+    /// Points, from left to right.
+    pub points: Vec<Point>,
 }
 
+/// Point of a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Point {
-    pub(crate) x: f64,
-    pub(crate) y: f64,
+pub struct Point {
+    /// Place on the x axis.
+    pub x: f64,
+    /// Place on the y axis.
+    pub y: f64,
     /// Half the length of the error bar.
-    pub(crate) error: Option<f64>,
+    pub error: Option<f64>,
 }
 
 const WIDTH: f64 = 760.0;
@@ -54,8 +68,8 @@ const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#7a7a00"];
 const DASHES: [&str; 4] = ["", "7 4", "2 3", "9 3 2 3"];
 
-/// Draws a chart.
-pub(crate) fn svg(chart: &Chart) -> String {
+/// Draws a chart as one SVG document.
+pub fn svg(chart: &Chart) -> String {
     let points = || chart.series.iter().flat_map(|series| &series.points);
     let x_axis = Axis::linear(points().map(|point| point.x), false, 9);
     let spread = |point: &Point| {
@@ -312,7 +326,8 @@ fn round_step(step: f64) -> (f64, usize) {
     (power, usize::try_from(-exponent).unwrap_or(0))
 }
 
-pub(crate) fn escaped(text: &str) -> String {
+/// Text for an element or attribute of SVG and HTML.
+pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

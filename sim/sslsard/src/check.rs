@@ -176,14 +176,7 @@ impl<'a> Check<'a> {
             || format!("θ = {} s: clients would not think, or for more than a day", think.theta_s),
             "give 0 to 86400 s, not 0 together with σ; Table III has `theta_s = 2.0`",
         );
-        ClientPlan {
-            requests_min: requests.min,
-            requests_r: requests.r,
-            requests_p: requests.p,
-            think_k: think.k,
-            think_sigma_s: think.sigma_s,
-            think_theta_s: think.theta_s,
-        }
+        ClientPlan::from(&raw.clients)
     }
 
     fn surges(&mut self, raw: &RawPlan) {

@@ -16,6 +16,7 @@ use crate::outcome::{Gauge, Outcome, Tally};
 use crate::parameters::{NodeEvent, Plan, SECOND_NS};
 use crate::random::{Purpose, Stream, mix};
 use crate::scheme::Scheme;
+use crate::workload::newcomers_ns;
 use evergate_balance::{
     Arrival, Choice, Distributor, NodeCost, Origin, Renewal, Scope, ServerLoad, SessionKey, Settings,
 };
@@ -197,11 +198,8 @@ impl<'a> World<'a> {
             .filter(|surge| (surge.from_s..surge.until_s).contains(&second))
             .map(|surge| surge.factor)
             .product();
-        let mut random = Stream::new(self.seed, Purpose::Newcomers, second);
-        let count = random.poisson(f64::from(self.newcomers_per_s) * factor);
-        for _ in 0..count {
-            let at_ns = self.now_ns + random.below(SECOND_NS);
-            self.newcomer(at_ns);
+        for offset_ns in newcomers_ns(self.seed, second, f64::from(self.newcomers_per_s) * factor) {
+            self.newcomer(self.now_ns + offset_ns);
         }
         self.event_queue.schedule(self.now_ns + SECOND_NS, Event::Second);
     }
@@ -315,10 +313,7 @@ impl<'a> World<'a> {
         if client.requests_left == 0 {
             return self.free.push(index);
         }
-        let think_s =
-            client.random.generalized_pareto(thinks.think_k, thinks.think_sigma_s, thinks.think_theta_s);
-        let think_ns = (think_s * SECOND_NS as f64) as u64;
-        let at_ns = self.now_ns.saturating_add(think_ns);
+        let at_ns = self.now_ns.saturating_add(thinks.think_ns(&mut client.random));
         client.sent_ns = at_ns;
         self.event_queue.schedule(at_ns, Event::Send { client: index });
     }

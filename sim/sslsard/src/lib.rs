@@ -9,7 +9,7 @@
 
 #![forbid(unsafe_code)]
 
-mod chart;
+pub mod chart;
 mod check;
 mod engine;
 mod event_queue;
@@ -21,9 +21,11 @@ mod raw;
 mod report;
 mod scheme;
 mod study;
+mod workload;
 
 pub use parameters::{Costs, Plan};
 pub use problem::{PlanError, PlanProblem};
 pub use report::{ReportFile, costs, differences, report, table};
 pub use scheme::Scheme;
 pub use study::{Row, Study, study};
+pub use workload::{Visitor, Workload};
