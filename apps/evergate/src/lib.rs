@@ -5,6 +5,7 @@ pub mod aead;
 pub mod agent;
 pub mod audit;
 pub mod bench_crypto;
+pub mod bench_sessions;
 pub mod cli;
 pub mod control;
 pub mod daemon;

@@ -6,12 +6,14 @@
 //! goes to standard output, everything else to standard error.
 
 mod bench;
+mod bench_sessions;
 mod check;
 mod cluster;
 mod cluster_wait;
 mod explain;
 mod generate;
 pub(crate) mod output;
+mod progress;
 mod remote;
 mod run;
 mod simulate;
@@ -167,6 +169,8 @@ enum BenchCommand {
     Crypto(BenchCryptoArgs),
     /// Measure records in both libraries of which `run` chooses the faster
     Records(BenchCryptoArgs),
+    /// Measure what dispatch by TLS session saves, with real servers (nginx)
+    Sessions(bench_sessions::BenchSessionsArgs),
 }
 
 /// `evergate demo`: parsed here, performed by the caller of [`main`].
@@ -458,6 +462,7 @@ pub fn main(demo: impl FnOnce(Demo) -> anyhow::Result<u8>) -> ExitCode {
         Command::Simulate(args) => simulate::simulate(&args),
         Command::Bench { command: BenchCommand::Crypto(args) } => bench::crypto(&args),
         Command::Bench { command: BenchCommand::Records(args) } => bench::records(&args),
+        Command::Bench { command: BenchCommand::Sessions(args) } => bench_sessions::sessions(&args),
         Command::Demo { command } => demo(command).unwrap_or_else(|error| output::failed(&error)),
         Command::Generate { folder } => generate::generate(&folder),
         Command::Version { json } => version(json),

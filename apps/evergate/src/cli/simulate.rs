@@ -1,16 +1,15 @@
 //! `evergate simulate`: a plan carried out; a table or JSON on standard output, figures and a page in a folder.
 
 use super::output;
+use super::progress::Bar;
 use super::{SimulateArgs, WRONG};
 use crate::bench_crypto::CryptoCost;
 use anyhow::{Context, Result, anyhow};
 use evergate_base::Table;
 use evergate_sslsard::{Costs, Plan, Scheme, Study, costs as costs_used, differences, report, study, table};
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Write as _};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
 /// The report's page in its folder.
 const PAGE: &str = "report.html";
@@ -153,37 +152,4 @@ fn command(study: &Study, args: &SimulateArgs) -> String {
         let _ = write!(command, " --costs {} --handshake {handshake}", name(costs));
     }
     command
-}
-
-/// A progress bar on standard error, when that is a terminal.
-struct Bar {
-    terminal: Option<Mutex<usize>>,
-}
-
-const BAR_CELLS: usize = 30;
-
-impl Bar {
-    fn new() -> Bar {
-        Bar { terminal: std::io::stderr().is_terminal().then(|| Mutex::new(0)) }
-    }
-
-    fn show(&self, done: usize, of: usize, label: &str) {
-        let Some(terminal) = &self.terminal else { return };
-        let mut most = terminal.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // Threads may come out of order.
-        if done < *most {
-            return;
-        }
-        *most = done;
-        let filled = BAR_CELLS * done / of.max(1);
-        let bar: String = (0..BAR_CELLS).map(|cell| if cell < filled { '█' } else { '░' }).collect();
-        let mut err = std::io::stderr().lock();
-        let _ = write!(err, "\r{bar} {done}/{of} {label}\x1b[K").and_then(|()| err.flush());
-    }
-
-    fn clear(&self) {
-        if self.terminal.is_some() {
-            let _ = write!(std::io::stderr().lock(), "\r\x1b[K");
-        }
-    }
 }

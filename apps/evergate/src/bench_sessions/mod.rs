@@ -1,0 +1,435 @@
+//! `evergate bench sessions`: what dispatch by TLS session saves, measured with real servers. L5, section 5, figures 7
+//! to 9 (G. Apostolopoulos and others, "L5: A Self Learning Layer-5 Switch", IBM Research).
+//!
+//! Clients connect through the switch (this program's daemon) to terminators that share no sessions (nginx). The
+//! result is the CPU time of the terminators for each connection: clients and switch on the same processors do not
+//! change it. It is compared with a bound from the two costs of a connection, which are measured with one terminator.
+//!
+//! All processes are children of this one and end with it. Ports are free ones of 127.0.0.1, clients have addresses of
+//! 127.64.0.0/10.
+
+mod child;
+mod client;
+pub mod cost_model;
+mod flow;
+mod population;
+pub mod report;
+mod switch;
+mod terminators;
+
+use anyhow::{Context, Result, ensure};
+use child::Folder;
+use client::{Client, FLIGHTS, Steps, Tls};
+use cost_model::Costs;
+use population::{Behaviour, Population};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use switch::Switch;
+use terminators::Terminators;
+
+/// Policy without regard to sessions: the base of every gain.
+pub const BLIND: &str = "round_robin";
+
+/// Clients of one experiment.
+pub const CLIENTS_MAX: usize = 100_000;
+
+/// Connections at a time: enough to keep two processors busy while some of them wait.
+const THREADS: usize = 12;
+
+/// Connections of each kind whose steps are timed.
+const TIMED: usize = 60;
+
+/// Time for the servers to note the end of the last connections.
+const SETTLE: Duration = Duration::from_millis(30);
+
+/// How sessions are resumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum SessionKind {
+    /// TLS 1.2, session ids: L5's sessions
+    #[value(name = "tls12-ids")]
+    Tls12Ids,
+    /// TLS 1.2, tickets
+    #[value(name = "tls12-tickets")]
+    Tls12Tickets,
+    /// TLS 1.3, tickets
+    Tls13,
+}
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Experiment {
+    /// nginx; otherwise the one of the search path.
+    pub nginx: Option<PathBuf>,
+    /// Terminators behind the switch.
+    pub servers: usize,
+    /// Clients, each with its own sessions.
+    pub clients: usize,
+    /// Measured time of each run.
+    pub time: Duration,
+    /// Shares of connections that offer a session, in percent.
+    pub reuse_percent: Vec<u8>,
+    /// Sizes of the RSA keys.
+    pub key_bits: Vec<u16>,
+    /// Policies of the switch.
+    pub policies: Vec<String>,
+    /// How sessions are resumed.
+    pub sessions: SessionKind,
+    /// Whether all clients have one address, as behind a proxy.
+    pub shared_address: bool,
+    /// Arrivals and think times run so many times as fast as in the workload.
+    pub speed: f64,
+    /// Seed of the clients.
+    pub seed: u64,
+}
+
+/// One run: a policy, a reuse rate and a key size.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Policy of the switch.
+    pub policy: String,
+    /// Terminators behind it; 1 in figure 8.
+    pub servers: usize,
+    /// Share of connections that are meant to offer a session, in percent.
+    pub reuse_percent: u8,
+    /// Size of the RSA key.
+    pub key_bits: u16,
+    /// What was counted and measured.
+    pub measured: Measured,
+    /// Comparison with blind dispatch; `None` without a run of it.
+    pub gain: Option<Gain>,
+}
+
+/// Measurements of a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Measured {
+    /// Connections with a handshake and an answered request.
+    pub connections: u64,
+    /// Connections that failed.
+    pub failed: u64,
+    /// Share of the connections that offered a session.
+    pub offered: f64,
+    /// Share of the connections that resumed a session.
+    pub resumed: f64,
+    /// CPU time of the busiest terminator over the mean of all.
+    pub imbalance: f64,
+    /// Handshakes per second of wall-clock time, with clients and switch on the same processors.
+    pub handshakes_per_s: f64,
+    /// Mean duration of a handshake, in milliseconds.
+    pub handshake_ms: f64,
+    /// CPU time of the terminators for a connection, in microseconds.
+    pub server_cpu_us: f64,
+    /// CPU time of the switch for a connection, in microseconds.
+    pub switch_cpu_us: f64,
+}
+
+/// Gain of a policy over blind dispatch.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Gain {
+    /// CPU time of a connection under blind dispatch over that under the policy.
+    pub gain: f64,
+    /// The most that it can be: see [`Costs::bound`].
+    pub bound: f64,
+    /// The first over the second.
+    pub of_bound: f64,
+}
+
+/// Costs of a connection with keys of one size, and the steps of its handshake.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KeyCosts {
+    /// Size of the RSA key.
+    pub key_bits: u16,
+    /// CPU time of the terminator.
+    pub costs: Costs,
+    /// Steps of a full handshake: medians.
+    pub full: StepTimes,
+    /// Steps of a resumption: medians.
+    pub resumed: StepTimes,
+}
+
+/// Steps of a handshake as one client sees them, with nothing else under way, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct StepTimes {
+    /// TCP connection.
+    pub connect_us: f64,
+    /// Waits for the server's flights; 0 for a flight that does not occur.
+    pub server_us: [f64; FLIGHTS],
+    /// Client's computation after each of them.
+    pub client_us: [f64; FLIGHTS],
+    /// From the ClientHello to the end of the handshake.
+    pub handshake_us: f64,
+}
+
+/// Results of an experiment.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// How sessions are resumed.
+    pub sessions: SessionKind,
+    /// Protocol of the switch's listener.
+    pub protocol: String,
+    /// Whether all clients have one address.
+    pub shared_address: bool,
+    /// Number of clients.
+    pub clients: usize,
+    /// Measured seconds of each run.
+    pub seconds: f64,
+    /// Costs of each key size: figure 7.
+    pub keys: Vec<KeyCosts>,
+    /// Runs with one terminator: figure 8.
+    pub one_server: Vec<Row>,
+    /// Runs with several terminators: figure 9.
+    pub rows: Vec<Row>,
+}
+
+/// Names of the policies that can be compared.
+pub fn policies() -> &'static [&'static str] {
+    &switch::POLICIES
+}
+
+/// Measures everything. `progress` receives the runs that are done, their number, and the name of the current one.
+///
+/// # Errors
+/// A process that cannot be started, or a run in which most connections fail.
+pub fn measure(experiment: &Experiment, progress: impl Fn(usize, usize, &str)) -> Result<Report> {
+    let bench = Bench::new(experiment)?;
+    let mut report = Report {
+        sessions: experiment.sessions,
+        protocol: switch::PROTOCOL.to_owned(),
+        shared_address: experiment.shared_address,
+        clients: experiment.clients,
+        seconds: experiment.time.as_secs_f64(),
+        keys: Vec::new(),
+        one_server: Vec::new(),
+        rows: Vec::new(),
+    };
+    // The two costs are those of the ends of figure 8.
+    let mut alone: Vec<u8> = [&experiment.reuse_percent[..], &[0, 100]].concat();
+    alone.sort_unstable();
+    alone.dedup();
+    let runs_of_key = alone.len() + experiment.reuse_percent.len() * experiment.policies.len();
+    let (mut done, of) = (0, runs_of_key * experiment.key_bits.len());
+    let mut step = |label: String| {
+        progress(done, of, &label);
+        done += 1;
+    };
+    for &key_bits in &experiment.key_bits {
+        let one = bench.terminators(key_bits, 1)?;
+        step(format!("RSA-{key_bits}, one terminator"));
+        let [full, resumed] = bench.steps(&one)?;
+        let mut runs = Vec::new();
+        for (index, &reuse_percent) in alone.iter().enumerate() {
+            if index > 0 {
+                step(format!("RSA-{key_bits}, one terminator, {reuse_percent} % reuse"));
+            }
+            runs.push(bench.row(&one, BLIND, reuse_percent, key_bits, None)?);
+        }
+        drop(one);
+        let costs = costs(&runs).context("no run without reuse, or none with full reuse")?;
+        report.keys.push(KeyCosts { key_bits, costs, full, resumed });
+        report.one_server.append(&mut runs);
+        let several = bench.terminators(key_bits, experiment.servers)?;
+        for &reuse_percent in &experiment.reuse_percent {
+            let mut rows = Vec::new();
+            for policy in &experiment.policies {
+                step(format!("RSA-{key_bits}, {policy}, {reuse_percent} % reuse"));
+                rows.push(bench.row(&several, policy, reuse_percent, key_bits, Some(costs))?);
+            }
+            compare(&mut rows, costs);
+            report.rows.append(&mut rows);
+        }
+    }
+    Ok(report)
+}
+
+/// F and R: the costs at the two ends of the runs with one terminator.
+fn costs(runs: &[Row]) -> Option<Costs> {
+    let at = |percent| {
+        let run = runs.iter().find(|row| row.reuse_percent == percent)?;
+        Some((run.measured.server_cpu_us, run.measured.resumed))
+    };
+    let ((full_us, _), (mostly_resumed_us, resumed)) = (at(0)?, at(100)?);
+    // A session that a server has dropped costs a full handshake.
+    let resumed_us = (mostly_resumed_us - (1.0 - resumed) * full_us) / resumed;
+    Some(Costs { full_us, resumed_us })
+}
+
+/// Sets the gains of runs that differ in their policy only.
+fn compare(rows: &mut [Row], costs: Costs) {
+    let Some(blind) = rows.iter().find(|row| row.policy == BLIND).map(|row| row.measured.clone()) else {
+        return;
+    };
+    for row in rows.iter_mut().filter(|row| row.policy != BLIND) {
+        let gain = blind.server_cpu_us / row.measured.server_cpu_us;
+        let bound = costs.bound(row.measured.offered, row.servers);
+        row.gain = Some(Gain { gain, bound, of_bound: gain / bound });
+    }
+}
+
+/// What all runs share.
+struct Bench<'a> {
+    experiment: &'a Experiment,
+    /// Before the folder that they write to, so that they end first.
+    program: PathBuf,
+    nginx: PathBuf,
+    tls: Tls,
+    folder: Folder,
+}
+
+impl Bench<'_> {
+    fn new(experiment: &Experiment) -> Result<Bench<'_>> {
+        let nginx = terminators::find_nginx(experiment.nginx.as_deref())?;
+        let program = std::env::current_exe().context("cannot find this program")?;
+        Ok(Bench { experiment, program, nginx, tls: Tls::new(experiment.sessions)?, folder: Folder::new()? })
+    }
+
+    fn terminators(&self, key_bits: u16, count: usize) -> Result<Terminators> {
+        Terminators::start(&self.nginx, &self.folder, self.experiment.sessions, key_bits, count)
+            .with_context(|| format!("cannot start {count} terminators with RSA-{key_bits}"))
+    }
+
+    /// One run through a new switch with new clients.
+    fn row(
+        &self,
+        terminators: &Terminators,
+        policy: &str,
+        reuse_percent: u8,
+        key_bits: u16,
+        costs: Option<Costs>,
+    ) -> Result<Row> {
+        let servers = terminators.addresses();
+        let measured = self
+            .measured(terminators, policy, reuse_percent, costs)
+            .with_context(|| format!("{policy}, {reuse_percent} % reuse, RSA-{key_bits}"))?;
+        Ok(Row {
+            policy: policy.to_owned(),
+            servers: servers.len(),
+            reuse_percent,
+            key_bits,
+            measured,
+            gain: None,
+        })
+    }
+
+    fn measured(
+        &self,
+        terminators: &Terminators,
+        policy: &str,
+        reuse_percent: u8,
+        costs: Option<Costs>,
+    ) -> Result<Measured> {
+        let experiment = self.experiment;
+        let servers = terminators.addresses();
+        let switch = Switch::start(&self.program, &self.folder, policy, &servers, costs)
+            .context("cannot start the switch")?;
+        let behaviour = Behaviour {
+            clients: experiment.clients,
+            reuse: f64::from(reuse_percent) / 100.0,
+            speed: experiment.speed,
+            shared_address: experiment.shared_address,
+            threads: THREADS,
+            seed: experiment.seed,
+        };
+        let mut population = Population::new(behaviour, &self.tls, switch.address());
+        population.arrive()?;
+        std::thread::sleep(SETTLE);
+        let (cpu_before, switch_before, begun) = (terminators.cpu()?, switch.cpu()?, Instant::now());
+        let tally = population.run(experiment.time)?;
+        let took = begun.elapsed();
+        std::thread::sleep(SETTLE);
+        let (cpu_after, switch_after) = (terminators.cpu()?, switch.cpu()?);
+        ensure!(tally.served > 0, "no connection within {} s", experiment.time.as_secs_f64());
+        let served = tally.served as f64;
+        let cpu_us: Vec<f64> = cpu_after
+            .iter()
+            .zip(&cpu_before)
+            .map(|(after, before)| after.saturating_sub(*before).as_secs_f64() * 1e6)
+            .collect();
+        let sum_us: f64 = cpu_us.iter().sum();
+        let busiest_us = cpu_us.iter().copied().fold(0.0, f64::max);
+        Ok(Measured {
+            connections: tally.served,
+            failed: tally.failed,
+            offered: tally.offered as f64 / served,
+            resumed: tally.resumed as f64 / served,
+            imbalance: busiest_us * cpu_us.len() as f64 / sum_us,
+            handshakes_per_s: served / took.as_secs_f64(),
+            handshake_ms: tally.handshakes.as_secs_f64() * 1e3 / served,
+            server_cpu_us: sum_us / served,
+            switch_cpu_us: switch_after.saturating_sub(switch_before).as_secs_f64() * 1e6 / served,
+        })
+    }
+
+    /// Times the steps of full and resumed handshakes, one connection at a time and without the switch.
+    fn steps(&self, terminators: &Terminators) -> Result<[StepTimes; 2]> {
+        let to = terminators.addresses().into_iter().next().context("no terminator")?;
+        let mut client = Client::new(self.tls.clone(), None);
+        let mut timed = |reuse| -> Result<StepTimes> {
+            client.connect(to, false)?; // a session to resume, and a warm server
+            let steps: Result<Vec<Steps>> =
+                (0..TIMED).map(|_| client.connect(to, reuse).map(|served| served.steps)).collect();
+            Ok(medians(&steps?))
+        };
+        Ok([timed(false).context("a full handshake")?, timed(true).context("a resumption")?])
+    }
+}
+
+fn medians(steps: &[Steps]) -> StepTimes {
+    let median = |of: &dyn Fn(&Steps) -> Duration| {
+        let mut times: Vec<Duration> = steps.iter().map(of).collect();
+        times.sort_unstable();
+        times.get(times.len() / 2).map_or(0.0, |time| time.as_secs_f64() * 1e6)
+    };
+    let flight = |of: fn(&Steps) -> &[Duration; FLIGHTS]| {
+        std::array::from_fn(|index| median(&|steps| of(steps).get(index).copied().unwrap_or_default()))
+    };
+    StepTimes {
+        connect_us: median(&|steps| steps.connect),
+        server_us: flight(|steps| &steps.waits),
+        client_us: flight(|steps| &steps.works),
+        handshake_us: median(&|steps| steps.handshake),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(policy: &str, reuse_percent: u8, server_cpu_us: f64, resumed: f64) -> Row {
+        let measured = Measured {
+            connections: 100,
+            failed: 0,
+            offered: f64::from(reuse_percent) / 100.0,
+            resumed,
+            imbalance: 1.0,
+            handshakes_per_s: 100.0,
+            handshake_ms: 1.0,
+            server_cpu_us,
+            switch_cpu_us: 50.0,
+        };
+        Row { policy: policy.to_owned(), servers: 3, reuse_percent, key_bits: 2048, measured, gain: None }
+    }
+
+    #[test]
+    fn costs_leave_out_sessions_that_a_server_dropped() {
+        let runs = [row(BLIND, 0, 1000.0, 0.0), row(BLIND, 50, 550.0, 0.5), row(BLIND, 100, 190.0, 0.9)];
+        let found = costs(&runs).unwrap();
+        assert_eq!(found.full_us, 1000.0);
+        assert!((found.resumed_us - 100.0).abs() < 1e-9, "{found:?}");
+        assert_eq!(costs(&runs[1..]), None);
+    }
+
+    #[test]
+    fn gain_is_that_over_blind_dispatch() {
+        let costs = Costs { full_us: 1000.0, resumed_us: 100.0 };
+        let mut rows = [row("sslsard", 100, 140.0, 0.96), row(BLIND, 100, 700.0, 1.0 / 3.0)];
+        compare(&mut rows, costs);
+        let gain = rows[0].gain.unwrap();
+        assert!((gain.gain - 5.0).abs() < 1e-9 && (gain.bound - 7.0).abs() < 1e-9, "{gain:?}");
+        assert!((gain.of_bound - 5.0 / 7.0).abs() < 1e-9);
+        assert_eq!(rows[1].gain, None);
+        let mut alone = [row("sslsard", 100, 140.0, 0.96)];
+        compare(&mut alone, costs);
+        assert_eq!(alone[0].gain, None);
+    }
+}
