@@ -1,4 +1,5 @@
-//! Tests of `evergate simulate` and `evergate bench crypto`: output, files, exit codes, and wrong input.
+//! Tests of `evergate simulate`, `evergate bench crypto` and `evergate bench sessions`: output, files, exit codes, and
+//! wrong input. The last one needs nginx.
 
 #![allow(missing_docs)]
 
@@ -197,4 +198,72 @@ fn paper_s_plan_runs_from_its_example() {
     ] {
         assert!(folder.names("out").contains(&name.to_owned()), "{name}");
     }
+}
+
+/// Runs `evergate bench sessions --json` with full reuse of sessions; the rows with three terminators.
+fn bench_sessions(folder: &Folder, args: &[&str]) -> Vec<serde_json::Value> {
+    let fixed = ["bench", "sessions", "--json", "--reuse", "100", "--keys", "2048", "--clients", "60"];
+    let output = folder.evergate(&[&fixed, args].concat());
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    let report: serde_json::Value = serde_json::from_str(&output.out).unwrap();
+    let key = &report["keys"][0]["costs"];
+    assert!(key["full_us"].as_f64().unwrap() > key["resumed_us"].as_f64().unwrap(), "{report:#}");
+    let rows = report["rows"].as_array().unwrap().clone();
+    for row in &rows {
+        assert!(row["measured"]["connections"].as_u64().unwrap() > 0, "{row:#}");
+        assert!(row["measured"]["offered"].as_f64().unwrap() > 0.99, "{row:#}");
+        assert_eq!((&row["measured"]["failed"], &row["servers"]), (&0.into(), &3.into()), "{row:#}");
+    }
+    rows
+}
+
+fn measured(row: &serde_json::Value, name: &str) -> f64 {
+    row["measured"][name].as_f64().unwrap()
+}
+
+#[test]
+fn dispatch_by_session_resumes_more_than_blind_dispatch() {
+    let folder = Folder::new("bench-sessions");
+    for kind in ["tls12-ids", "tls12-tickets", "tls13"] {
+        let args = ["--seconds", "0.4", "--policies", "round_robin,session_only", "--sessions", kind];
+        let out: &[&str] = if kind == "tls12-ids" { &["--out", "figures"] } else { &[] };
+        let rows = bench_sessions(&folder, &[&args, out].concat());
+        let [blind, aware] = &rows[..] else { panic!("{kind}: {rows:#?}") };
+        assert!((0.1..0.6).contains(&measured(blind, "resumed")), "{kind}: {blind:#}");
+        assert!(measured(aware, "resumed") > 0.97, "{kind}: {aware:#}");
+        let gain = aware["gain"]["gain"].as_f64().unwrap();
+        assert!(gain > 1.1 && blind["gain"].is_null(), "{kind}: {aware:#}");
+    }
+    let expected = [
+        "figure-7-handshake-rsa-2048.svg",
+        "figure-8-one-server-rsa-2048.svg",
+        "figure-9-cpu-rsa-2048.svg",
+        "figure-9-gain-rsa-2048.svg",
+        "figure-9-throughput-rsa-2048.svg",
+        "sessions.csv",
+        "sessions.json",
+    ];
+    assert_eq!(folder.names("figures"), expected);
+    let csv = std::fs::read_to_string(folder.0.join("figures/sessions.csv")).unwrap();
+    // The head, figure 8, two runs for the costs, and two policies.
+    assert_eq!(csv.lines().count(), 6, "{csv}");
+    assert!(csv.lines().all(|line| line.matches(',').count() == 15), "{csv}");
+}
+
+/// What L5 calls a serious problem: by address, all clients of a proxy go to one server.
+#[test]
+fn clients_of_one_address_share_one_server() {
+    let folder = Folder::new("bench-shared");
+    let args = ["--seconds", "0.3", "--policies", "round_robin,session_only", "--shared-address"];
+    let rows = bench_sessions(&folder, &args);
+    let [blind, aware] = &rows[..] else { panic!("{rows:#?}") };
+    assert!(measured(aware, "imbalance") > 2.5 && measured(blind, "imbalance") < 2.0, "{blind:#} {aware:#}");
+}
+
+#[test]
+fn missing_nginx_is_named_with_a_remedy() {
+    let folder = Folder::new("bench-nginx");
+    let output = folder.evergate(&["bench", "sessions", "--nginx", "/nowhere/nginx"]);
+    assert_eq!((output.code, output.out.as_str()), (Some(1), ""));
+    assert!(output.err.contains("apt install nginx-light"), "{}", output.err);
 }

@@ -3,7 +3,9 @@
 //!
 //! Clients connect through the switch (this program's daemon) to terminators that share no sessions (nginx). The
 //! result is the CPU time of the terminators for each connection: clients and switch on the same processors do not
-//! change it. It is compared with a bound from the two costs of a connection, which are measured with one terminator.
+//! change it. It is compared with a bound from the two costs of a connection. These are measured with the same
+//! terminators, while each client has its own terminator: a cost depends on how much work a terminator has, because a
+//! busy one handles several events of one wake-up.
 //!
 //! All processes are children of this one and end with it. Ports are free ones of 127.0.0.1, clients have addresses of
 //! 127.64.0.0/10.
@@ -25,7 +27,7 @@ use population::{Behaviour, Population};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use switch::Switch;
+use switch::{Dispatch, Switch};
 use terminators::Terminators;
 
 /// Policy without regard to sessions: the base of every gain.
@@ -39,6 +41,9 @@ const THREADS: usize = 12;
 
 /// Connections of each kind whose steps are timed.
 const TIMED: usize = 60;
+
+/// Reuse rates of the runs that the costs come from, in percent.
+const ENDS: [u8; 2] = [0, 100];
 
 /// Time for the servers to note the end of the last connections.
 const SETTLE: Duration = Duration::from_millis(30);
@@ -87,9 +92,9 @@ pub struct Experiment {
 /// One run: a policy, a reuse rate and a key size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Policy of the switch.
+    /// Policy of the switch, or `pinned` where each client has its own terminator.
     pub policy: String,
-    /// Terminators behind it; 1 in figure 8.
+    /// Terminators behind the switch; 1 in figure 8.
     pub servers: usize,
     /// Share of connections that are meant to offer a session, in percent.
     pub reuse_percent: u8,
@@ -142,9 +147,9 @@ pub struct KeyCosts {
     pub key_bits: u16,
     /// CPU time of the terminator.
     pub costs: Costs,
-    /// Steps of a full handshake: medians.
+    /// Steps of a full handshake: the least times.
     pub full: StepTimes,
-    /// Steps of a resumption: medians.
+    /// Steps of a resumption: the least times.
     pub resumed: StepTimes,
 }
 
@@ -178,6 +183,8 @@ pub struct Report {
     pub keys: Vec<KeyCosts>,
     /// Runs with one terminator: figure 8.
     pub one_server: Vec<Row>,
+    /// Runs with several terminators in which each client has its own: the costs come from them.
+    pub pinned: Vec<Row>,
     /// Runs with several terminators: figure 9.
     pub rows: Vec<Row>,
 }
@@ -201,39 +208,40 @@ pub fn measure(experiment: &Experiment, progress: impl Fn(usize, usize, &str)) -
         seconds: experiment.time.as_secs_f64(),
         keys: Vec::new(),
         one_server: Vec::new(),
+        pinned: Vec::new(),
         rows: Vec::new(),
     };
-    // The two costs are those of the ends of figure 8.
-    let mut alone: Vec<u8> = [&experiment.reuse_percent[..], &[0, 100]].concat();
-    alone.sort_unstable();
-    alone.dedup();
-    let runs_of_key = alone.len() + experiment.reuse_percent.len() * experiment.policies.len();
+    let reuses = &experiment.reuse_percent;
+    let runs_of_key = reuses.len() * (1 + experiment.policies.len()) + ENDS.len();
     let (mut done, of) = (0, runs_of_key * experiment.key_bits.len());
-    let mut step = |label: String| {
-        progress(done, of, &label);
-        done += 1;
-    };
     for &key_bits in &experiment.key_bits {
+        let mut run = |terminators: &Terminators, dispatch: Dispatch<'_>, reuse_percent, costs| {
+            let (servers, name) = (terminators.count(), dispatch.name());
+            progress(
+                done,
+                of,
+                &format!("RSA-{key_bits}, {servers} servers, {name}, {reuse_percent} % reuse"),
+            );
+            done += 1;
+            bench.row(terminators, dispatch, reuse_percent, key_bits, costs)
+        };
         let one = bench.terminators(key_bits, 1)?;
-        step(format!("RSA-{key_bits}, one terminator"));
-        let [full, resumed] = bench.steps(&one)?;
-        let mut runs = Vec::new();
-        for (index, &reuse_percent) in alone.iter().enumerate() {
-            if index > 0 {
-                step(format!("RSA-{key_bits}, one terminator, {reuse_percent} % reuse"));
-            }
-            runs.push(bench.row(&one, BLIND, reuse_percent, key_bits, None)?);
+        for &reuse_percent in reuses {
+            report.one_server.push(run(&one, Dispatch::Policy(BLIND), reuse_percent, None)?);
         }
+        let [full, resumed] = bench.steps(&one)?;
         drop(one);
-        let costs = costs(&runs).context("no run without reuse, or none with full reuse")?;
-        report.keys.push(KeyCosts { key_bits, costs, full, resumed });
-        report.one_server.append(&mut runs);
         let several = bench.terminators(key_bits, experiment.servers)?;
-        for &reuse_percent in &experiment.reuse_percent {
+        let [none, all] = ENDS;
+        let pinned =
+            [run(&several, Dispatch::Pinned, none, None)?, run(&several, Dispatch::Pinned, all, None)?];
+        let costs = costs(&pinned);
+        report.keys.push(KeyCosts { key_bits, costs, full, resumed });
+        report.pinned.extend(pinned);
+        for &reuse_percent in reuses {
             let mut rows = Vec::new();
             for policy in &experiment.policies {
-                step(format!("RSA-{key_bits}, {policy}, {reuse_percent} % reuse"));
-                rows.push(bench.row(&several, policy, reuse_percent, key_bits, Some(costs))?);
+                rows.push(run(&several, Dispatch::Policy(policy), reuse_percent, Some(costs))?);
             }
             compare(&mut rows, costs);
             report.rows.append(&mut rows);
@@ -242,16 +250,12 @@ pub fn measure(experiment: &Experiment, progress: impl Fn(usize, usize, &str)) -
     Ok(report)
 }
 
-/// F and R: the costs at the two ends of the runs with one terminator.
-fn costs(runs: &[Row]) -> Option<Costs> {
-    let at = |percent| {
-        let run = runs.iter().find(|row| row.reuse_percent == percent)?;
-        Some((run.measured.server_cpu_us, run.measured.resumed))
-    };
-    let ((full_us, _), (mostly_resumed_us, resumed)) = (at(0)?, at(100)?);
+/// F and R, from runs without reuse and with full reuse.
+fn costs([none, all]: &[Row; 2]) -> Costs {
+    let (full_us, resumed) = (none.measured.server_cpu_us, all.measured.resumed);
     // A session that a server has dropped costs a full handshake.
-    let resumed_us = (mostly_resumed_us - (1.0 - resumed) * full_us) / resumed;
-    Some(Costs { full_us, resumed_us })
+    let resumed_us = (all.measured.server_cpu_us - (1.0 - resumed) * full_us) / resumed;
+    Costs { full_us, resumed_us }
 }
 
 /// Sets the gains of runs that differ in their policy only.
@@ -269,7 +273,6 @@ fn compare(rows: &mut [Row], costs: Costs) {
 /// What all runs share.
 struct Bench<'a> {
     experiment: &'a Experiment,
-    /// Before the folder that they write to, so that they end first.
     program: PathBuf,
     nginx: PathBuf,
     tls: Tls,
@@ -292,18 +295,17 @@ impl Bench<'_> {
     fn row(
         &self,
         terminators: &Terminators,
-        policy: &str,
+        dispatch: Dispatch<'_>,
         reuse_percent: u8,
         key_bits: u16,
         costs: Option<Costs>,
     ) -> Result<Row> {
-        let servers = terminators.addresses();
         let measured = self
-            .measured(terminators, policy, reuse_percent, costs)
-            .with_context(|| format!("{policy}, {reuse_percent} % reuse, RSA-{key_bits}"))?;
+            .measured(terminators, dispatch, reuse_percent, costs)
+            .with_context(|| format!("{}, {reuse_percent} % reuse, RSA-{key_bits}", dispatch.name()))?;
         Ok(Row {
-            policy: policy.to_owned(),
-            servers: servers.len(),
+            policy: dispatch.name().to_owned(),
+            servers: terminators.count(),
             reuse_percent,
             key_bits,
             measured,
@@ -314,13 +316,13 @@ impl Bench<'_> {
     fn measured(
         &self,
         terminators: &Terminators,
-        policy: &str,
+        dispatch: Dispatch<'_>,
         reuse_percent: u8,
         costs: Option<Costs>,
     ) -> Result<Measured> {
         let experiment = self.experiment;
         let servers = terminators.addresses();
-        let switch = Switch::start(&self.program, &self.folder, policy, &servers, costs)
+        let switch = Switch::start(&self.program, &self.folder, dispatch, &servers, costs)
             .context("cannot start the switch")?;
         let behaviour = Behaviour {
             clients: experiment.clients,
@@ -330,7 +332,7 @@ impl Bench<'_> {
             threads: THREADS,
             seed: experiment.seed,
         };
-        let mut population = Population::new(behaviour, &self.tls, switch.address());
+        let mut population = Population::new(behaviour, &self.tls, switch.addresses.clone());
         population.arrive()?;
         std::thread::sleep(SETTLE);
         let (cpu_before, switch_before, begun) = (terminators.cpu()?, switch.cpu()?, Instant::now());
@@ -368,26 +370,25 @@ impl Bench<'_> {
             client.connect(to, false)?; // a session to resume, and a warm server
             let steps: Result<Vec<Steps>> =
                 (0..TIMED).map(|_| client.connect(to, reuse).map(|served| served.steps)).collect();
-            Ok(medians(&steps?))
+            Ok(least(&steps?))
         };
         Ok([timed(false).context("a full handshake")?, timed(true).context("a resumption")?])
     }
 }
 
-fn medians(steps: &[Steps]) -> StepTimes {
-    let median = |of: &dyn Fn(&Steps) -> Duration| {
-        let mut times: Vec<Duration> = steps.iter().map(of).collect();
-        times.sort_unstable();
-        times.get(times.len() / 2).map_or(0.0, |time| time.as_secs_f64() * 1e6)
+/// The least time of each step: every disturbance makes it longer.
+fn least(steps: &[Steps]) -> StepTimes {
+    let least = |of: &dyn Fn(&Steps) -> Duration| {
+        steps.iter().map(of).min().map_or(0.0, |time| time.as_secs_f64() * 1e6)
     };
     let flight = |of: fn(&Steps) -> &[Duration; FLIGHTS]| {
-        std::array::from_fn(|index| median(&|steps| of(steps).get(index).copied().unwrap_or_default()))
+        std::array::from_fn(|index| least(&|steps| of(steps).get(index).copied().unwrap_or_default()))
     };
     StepTimes {
-        connect_us: median(&|steps| steps.connect),
+        connect_us: least(&|steps| steps.connect),
         server_us: flight(|steps| &steps.waits),
         client_us: flight(|steps| &steps.works),
-        handshake_us: median(&|steps| steps.handshake),
+        handshake_us: least(&|steps| steps.handshake),
     }
 }
 
@@ -412,11 +413,9 @@ mod tests {
 
     #[test]
     fn costs_leave_out_sessions_that_a_server_dropped() {
-        let runs = [row(BLIND, 0, 1000.0, 0.0), row(BLIND, 50, 550.0, 0.5), row(BLIND, 100, 190.0, 0.9)];
-        let found = costs(&runs).unwrap();
+        let found = costs(&[row("pinned", 0, 1000.0, 0.0), row("pinned", 100, 190.0, 0.9)]);
         assert_eq!(found.full_us, 1000.0);
         assert!((found.resumed_us - 100.0).abs() < 1e-9, "{found:?}");
-        assert_eq!(costs(&runs[1..]), None);
     }
 
     #[test]

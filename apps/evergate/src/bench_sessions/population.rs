@@ -118,14 +118,15 @@ impl Queue {
 /// All clients of one run.
 pub(super) struct Population {
     behaviour: Behaviour,
-    to: SocketAddr,
+    /// Listeners; each client has one of them.
+    to: Vec<SocketAddr>,
     actors: Vec<Mutex<Actor>>,
     queue: Mutex<Queue>,
     begun: Instant,
 }
 
 impl Population {
-    pub(super) fn new(behaviour: Behaviour, tls: &Tls, to: SocketAddr) -> Population {
+    pub(super) fn new(behaviour: Behaviour, tls: &Tls, to: Vec<SocketAddr>) -> Population {
         let workload = Workload::paper(behaviour.seed);
         let actors: Vec<Mutex<Actor>> = (0..behaviour.clients)
             .map(|index| {
@@ -199,12 +200,13 @@ impl Population {
 
     /// Makes a client's next connection; the time when it is due again.
     fn serve(&self, index: usize, tally: &mut Tally) -> u64 {
-        let Some(actor) = self.actors.get(index) else { return u64::MAX };
+        let to = self.to.get(index % self.to.len().max(1));
+        let (Some(actor), Some(&to)) = (self.actors.get(index), to) else { return u64::MAX };
         let mut actor = lock(actor);
         actor.credit += self.behaviour.reuse;
         let reuse = actor.credit >= 1.0;
         actor.credit -= f64::from(u8::from(reuse));
-        tally.count(actor.client.connect(self.to, reuse));
+        tally.count(actor.client.connect(to, reuse));
         let think_ns = (actor.times.think_ns() as f64 / self.behaviour.speed) as u64;
         self.now_ns().saturating_add(think_ns)
     }

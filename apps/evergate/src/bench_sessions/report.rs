@@ -44,7 +44,7 @@ pub fn table(report: &Report) -> String {
         "BOUND",
         "GAIN/BOUND",
     ]);
-    for row in report.one_server.iter().chain(&report.rows) {
+    for row in rows(report) {
         let measured = &row.measured;
         let gain =
             |of: fn(&super::Gain) -> f64| row.gain.as_ref().map_or("-".into(), |g| format!("{:.2}", of(g)));
@@ -63,7 +63,7 @@ pub fn table(report: &Report) -> String {
             gain(|gain| gain.of_bound),
         ]);
     }
-    let failed: u64 = report.rows.iter().chain(&report.one_server).map(|row| row.measured.failed).sum();
+    let failed: u64 = rows(report).map(|row| row.measured.failed).sum();
     let failures = if failed > 0 { format!("{failed} connections failed.\n") } else { String::new() };
     format!(
         "Server CPU time of a connection\n\n{}\nRuns\n\n{}\nCPU times are those of the terminators, for a connection. \
@@ -99,22 +99,22 @@ pub fn files(report: &Report) -> serde_json::Result<Vec<ReportFile>> {
         );
         let servers = report.rows.iter().find(|row| row.key_bits == bits).map_or(0, |row| row.servers);
         let at = format!("{servers} servers, RSA-{bits}");
-        let rows = || report.rows.iter().filter(of_key);
+        let of_policies = || report.rows.iter().filter(of_key);
         add(
             format!("figure-9-throughput-rsa-{bits}.svg"),
-            chart(format!("Figure 9: {at}"), "handshakes per second", by_policy(rows(), per_s)),
+            chart(format!("Figure 9: {at}"), "handshakes per second", by_policy(of_policies(), per_s)),
         );
         add(
             format!("figure-9-cpu-rsa-{bits}.svg"),
             chart(
                 format!("Server CPU time, {at}"),
                 "us for a connection",
-                by_policy(rows(), |row| Some(row.measured.server_cpu_us)),
+                by_policy(of_policies(), |row| Some(row.measured.server_cpu_us)),
             ),
         );
-        let mut gains = by_policy(rows(), |row| Some(row.gain?.gain));
+        let mut gains = by_policy(of_policies(), |row| Some(row.gain?.gain));
         let bound = |reuse: f64| Point { x: reuse, y: key.costs.bound(reuse / 100.0, servers), error: None };
-        let mut reuses: Vec<u8> = rows().map(|row| row.reuse_percent).collect();
+        let mut reuses: Vec<u8> = of_policies().map(|row| row.reuse_percent).collect();
         reuses.sort_unstable();
         reuses.dedup();
         let points = reuses.into_iter().map(|reuse| bound(f64::from(reuse))).collect();
@@ -127,9 +127,14 @@ pub fn files(report: &Report) -> serde_json::Result<Vec<ReportFile>> {
     Ok(files)
 }
 
+/// All runs, by figure.
+fn rows(report: &Report) -> impl Iterator<Item = &Row> {
+    report.one_server.iter().chain(&report.pinned).chain(&report.rows)
+}
+
 fn csv(report: &Report) -> String {
     let mut out = format!("{CSV_HEAD}\n");
-    for row in report.one_server.iter().chain(&report.rows) {
+    for row in rows(report) {
         let measured = &row.measured;
         let gain = row.gain.map_or_else(
             || ",,".to_owned(),

@@ -1,5 +1,6 @@
 //! The switch: this program's own daemon as a child, with one listener in front of the terminators.
 
+use super::BLIND;
 use super::child::{Folder, Server, free_addresses};
 use super::cost_model::Costs;
 use anyhow::{Context, Result};
@@ -14,6 +15,9 @@ pub(super) const PROTOCOL: &str = "tcp";
 /// Policies that distribute by session; other policies have no `[pools.sessions]`.
 const BY_SESSION: [&str; 5] = ["session_only", "sticky_least_outstanding", "lard", "bounded_hash", "sslsard"];
 
+/// Name of runs in which each client has its server.
+pub(super) const PINNED: &str = "pinned";
+
 /// Policies that a pool may have here. Blind ones are first.
 pub(super) const POLICIES: [&str; 9] = [
     "round_robin",
@@ -27,49 +31,87 @@ pub(super) const POLICIES: [&str; 9] = [
     "sslsard",
 ];
 
+/// How the switch chooses a server.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Dispatch<'a> {
+    /// One listener, and a pool of all servers with this policy.
+    Policy(&'a str),
+    /// A listener for each server: clients choose, as a perfect dispatcher would.
+    Pinned,
+}
+
+impl Dispatch<'_> {
+    /// Name in a report.
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Dispatch::Policy(name) => name,
+            Dispatch::Pinned => PINNED,
+        }
+    }
+}
+
 /// Running switch.
-pub(super) struct Switch(Server);
+pub(super) struct Switch {
+    process: Server,
+    /// One address for each listener.
+    pub(super) addresses: Vec<SocketAddr>,
+}
 
 impl Switch {
-    /// Starts `program` (this one) with a policy in front of servers. `costs`: of the terminators, if they are known.
+    /// Starts `program` (this one) in front of servers. `costs`: of the terminators, if they are known.
     pub(super) fn start(
         program: &Path,
         folder: &Folder,
-        policy: &str,
+        dispatch: Dispatch<'_>,
         servers: &[SocketAddr],
         costs: Option<Costs>,
     ) -> Result<Switch> {
-        let address = free_addresses(1)?.into_iter().next().context("no free port")?;
-        let socket = folder.path("admin.sock");
-        let text = configuration(policy, address, servers, costs, &socket);
+        let listeners = match dispatch {
+            Dispatch::Policy(_) => 1,
+            Dispatch::Pinned => servers.len(),
+        };
+        let addresses = free_addresses(listeners)?;
+        let last = *addresses.last().context("no server")?;
+        let text = configuration(dispatch, &addresses, servers, costs, &folder.path("admin.sock"));
         let path = folder.write("evergate.toml", &text)?;
         let mut command = Command::new(program);
         command.arg("run").arg(path);
-        Ok(Switch(Server::start(&mut command, folder.path("evergate.log"), address)?))
-    }
-
-    pub(super) fn address(&self) -> SocketAddr {
-        self.0.address
+        let process = Server::start(&mut command, folder.path("evergate.log"), last)?;
+        Ok(Switch { process, addresses })
     }
 
     pub(super) fn cpu(&self) -> Result<Duration> {
-        self.0.cpu()
+        self.process.cpu()
     }
 }
 
 fn configuration(
-    policy: &str,
-    address: SocketAddr,
+    dispatch: Dispatch<'_>,
+    listeners: &[SocketAddr],
     servers: &[SocketAddr],
     costs: Option<Costs>,
     socket: &Path,
 ) -> String {
+    let mut text =
+        format!("[logs]\naccess = \"off\"\n[admin]\nsocket = {:?}\n", socket.display().to_string());
+    let chunk = servers.len() / listeners.len().max(1);
+    for (index, (listener, servers)) in listeners.iter().zip(servers.chunks(chunk.max(1))).enumerate() {
+        text += &format!(
+            "[[listeners]]\nname = \"in{index}\"\naddress = \"{listener}\"\nprotocol = \"{PROTOCOL}\"\n\
+             pool = \"pool{index}\"\n"
+        );
+        text += &pool(index, dispatch, servers, costs);
+    }
+    text
+}
+
+fn pool(index: usize, dispatch: Dispatch<'_>, servers: &[SocketAddr], costs: Option<Costs>) -> String {
+    let policy = match dispatch {
+        Dispatch::Policy(policy) => policy,
+        Dispatch::Pinned => BLIND,
+    };
     let whole = |us: f64| us.clamp(1.0, 60_000_000.0) as u64;
-    let mut text = format!(
-        "[logs]\naccess = \"off\"\n[admin]\nsocket = {:?}\n[[listeners]]\nname = \"in\"\naddress = \"{address}\"\n\
-         protocol = \"{PROTOCOL}\"\npool = \"terminators\"\n[[pools]]\nname = \"terminators\"\npolicy = \"{policy}\"\n",
-        socket.display().to_string()
-    );
+    let mut text = format!("[[pools]]\nname = \"pool{index}\"\npolicy = \"{policy}\"\n");
     for server in servers {
         text += &format!("[[pools.servers]]\naddress = \"{server}\"\n");
     }
@@ -92,11 +134,35 @@ mod tests {
         let costs = Some(Costs { full_us: 2500.4, resumed_us: 0.3 });
         for policy in POLICIES {
             for costs in [None, costs] {
-                let text =
-                    configuration(policy, servers[0], &servers[1..], costs, Path::new("/tmp/x y/admin.sock"));
+                let dispatch = Dispatch::Policy(policy);
+                let text = configuration(
+                    dispatch,
+                    &servers[..1],
+                    &servers[1..],
+                    costs,
+                    Path::new("/tmp/x y/admin.sock"),
+                );
                 let loaded = evergate_config::parse(&text, "evergate.toml", Path::new("/tmp"));
                 assert!(loaded.is_ok(), "{policy}: {:?}\n{text}", loaded.err());
             }
         }
+    }
+
+    #[test]
+    fn pinned_clients_have_a_listener_for_each_server() {
+        let addresses = free_addresses(6).unwrap();
+        let text = configuration(
+            Dispatch::Pinned,
+            &addresses[..3],
+            &addresses[3..],
+            None,
+            Path::new("/tmp/admin.sock"),
+        );
+        let loaded = evergate_config::parse(&text, "evergate.toml", Path::new("/tmp"));
+        assert!(loaded.is_ok(), "{:?}\n{text}", loaded.err());
+        assert_eq!(
+            (text.matches("[[listeners]]").count(), text.matches("[[pools.servers]]").count()),
+            (3, 3)
+        );
     }
 }

@@ -72,6 +72,10 @@ impl Terminators {
         self.servers.iter().map(|server| server.address).collect()
     }
 
+    pub(super) fn count(&self) -> usize {
+        self.servers.len()
+    }
+
     /// CPU time of each terminator so far.
     pub(super) fn cpu(&self) -> Result<Vec<Duration>> {
         self.servers.iter().map(Server::cpu).collect()
