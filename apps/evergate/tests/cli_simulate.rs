@@ -4,7 +4,8 @@
 #![allow(missing_docs)]
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 struct Output {
     code: Option<i32>,
@@ -266,4 +267,31 @@ fn missing_nginx_is_named_with_a_remedy() {
     let output = folder.evergate(&["bench", "sessions", "--nginx", "/nowhere/nginx"]);
     assert_eq!((output.code, output.out.as_str()), (Some(1), ""));
     assert!(output.err.contains("apt install nginx-light"), "{}", output.err);
+}
+
+/// Ctrl-C ends the children and removes their folder.
+#[test]
+fn interrupted_experiment_leaves_nothing() {
+    let folder = Folder::new("bench-stop");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evergate"));
+    command.args(["bench", "sessions", "--seconds", "600", "--clients", "20", "--keys", "2048"]);
+    let child =
+        command.env("TMPDIR", &folder.0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = child.id().to_string();
+    let children = || std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    // A terminator and the switch.
+    while children().split_whitespace().count() < 2 {
+        assert!(Instant::now() < until, "the experiment does not start");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let started: Vec<String> = children().split_whitespace().map(str::to_owned).collect();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && error.contains("interrupted"), "{error}");
+    assert_eq!(folder.names("."), Vec::<String>::new());
+    for process in started {
+        assert!(!Path::new("/proc").join(&process).exists(), "{process} still runs");
+    }
 }

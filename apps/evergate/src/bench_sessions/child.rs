@@ -4,6 +4,7 @@ use anyhow::{Context, Result, bail};
 use evergate_sys::end_with_parent;
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -101,7 +102,8 @@ pub(super) struct Folder(PathBuf);
 impl Folder {
     pub(super) fn new() -> Result<Folder> {
         let path = std::env::temp_dir().join(format!("evergate-bench-sessions-{}", std::process::id()));
-        std::fs::create_dir(&path).with_context(|| format!("cannot make the folder {}", path.display()))?;
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+        made.with_context(|| format!("cannot make the folder {}", path.display()))?;
         Ok(Folder(path))
     }
 

@@ -142,9 +142,10 @@ fn send(tls: &mut ClientConnection, stream: &mut TcpStream) -> std::io::Result<(
 }
 
 fn handshake(tls: &mut ClientConnection, stream: &mut TcpStream, steps: &mut Steps) -> Result<()> {
-    send(tls, stream)?;
+    // Sending counts as part of the wait: the server may answer before this thread runs again.
     let begun = Instant::now();
     let mut waiting_since = begun;
+    send(tls, stream)?;
     for flight in 0.. {
         let mut received;
         // A flight may come in parts.
@@ -156,8 +157,8 @@ fn handshake(tls: &mut ClientConnection, stream: &mut TcpStream, steps: &mut Ste
                 break;
             }
         }
-        send(tls, stream)?;
         let answered = Instant::now();
+        send(tls, stream)?;
         if let (Some(wait), Some(work)) = (steps.waits.get_mut(flight), steps.works.get_mut(flight)) {
             (*wait, *work) = (received - waiting_since, answered - received);
         }

@@ -26,6 +26,8 @@ use cost_model::Costs;
 use population::{Behaviour, Population};
 use serde::Serialize;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use switch::{Dispatch, Switch};
 use terminators::Terminators;
@@ -87,6 +89,8 @@ pub struct Experiment {
     pub speed: f64,
     /// Seed of the clients.
     pub seed: u64,
+    /// Set from outside to end the experiment early.
+    pub stop: Arc<AtomicBool>,
 }
 
 /// One run: a policy, a reuse rate and a key size.
@@ -147,9 +151,9 @@ pub struct KeyCosts {
     pub key_bits: u16,
     /// CPU time of the terminator.
     pub costs: Costs,
-    /// Steps of a full handshake: the least times.
+    /// Steps of the fastest full handshake.
     pub full: StepTimes,
-    /// Steps of a resumption: the least times.
+    /// Steps of the fastest resumption.
     pub resumed: StepTimes,
 }
 
@@ -197,7 +201,7 @@ pub fn policies() -> &'static [&'static str] {
 /// Measures everything. `progress` receives the runs that are done, their number, and the name of the current one.
 ///
 /// # Errors
-/// A process that cannot be started, or a run in which most connections fail.
+/// A process that cannot be started, a run in which most connections fail, or an early end.
 pub fn measure(experiment: &Experiment, progress: impl Fn(usize, usize, &str)) -> Result<Report> {
     let bench = Bench::new(experiment)?;
     let mut report = Report {
@@ -302,7 +306,9 @@ impl Bench<'_> {
     ) -> Result<Row> {
         let measured = self
             .measured(terminators, dispatch, reuse_percent, costs)
-            .with_context(|| format!("{}, {reuse_percent} % reuse, RSA-{key_bits}", dispatch.name()))?;
+            .with_context(|| format!("{}, {reuse_percent} % reuse, RSA-{key_bits}", dispatch.name()));
+        ensure!(!self.experiment.stop.load(Ordering::Relaxed), "interrupted");
+        let measured = measured?;
         Ok(Row {
             policy: dispatch.name().to_owned(),
             servers: terminators.count(),
@@ -332,7 +338,8 @@ impl Bench<'_> {
             threads: THREADS,
             seed: experiment.seed,
         };
-        let mut population = Population::new(behaviour, &self.tls, switch.addresses.clone());
+        let mut population =
+            Population::new(behaviour, &self.tls, switch.addresses.clone(), experiment.stop.clone());
         population.arrive()?;
         std::thread::sleep(SETTLE);
         let (cpu_before, switch_before, begun) = (terminators.cpu()?, switch.cpu()?, Instant::now());
@@ -370,25 +377,21 @@ impl Bench<'_> {
             client.connect(to, false)?; // a session to resume, and a warm server
             let steps: Result<Vec<Steps>> =
                 (0..TIMED).map(|_| client.connect(to, reuse).map(|served| served.steps)).collect();
-            Ok(least(&steps?))
+            Ok(fastest(&steps?))
         };
         Ok([timed(false).context("a full handshake")?, timed(true).context("a resumption")?])
     }
 }
 
-/// The least time of each step: every disturbance makes it longer.
-fn least(steps: &[Steps]) -> StepTimes {
-    let least = |of: &dyn Fn(&Steps) -> Duration| {
-        steps.iter().map(of).min().map_or(0.0, |time| time.as_secs_f64() * 1e6)
-    };
-    let flight = |of: fn(&Steps) -> &[Duration; FLIGHTS]| {
-        std::array::from_fn(|index| least(&|steps| of(steps).get(index).copied().unwrap_or_default()))
-    };
+/// The steps of the fastest handshake: every disturbance makes one longer.
+fn fastest(steps: &[Steps]) -> StepTimes {
+    let Some(fastest) = steps.iter().min_by_key(|steps| steps.handshake) else { return StepTimes::default() };
+    let us = |time: Duration| time.as_secs_f64() * 1e6;
     StepTimes {
-        connect_us: least(&|steps| steps.connect),
-        server_us: flight(|steps| &steps.waits),
-        client_us: flight(|steps| &steps.works),
-        handshake_us: least(&|steps| steps.handshake),
+        connect_us: us(fastest.connect),
+        server_us: fastest.waits.map(us),
+        client_us: fastest.works.map(us),
+        handshake_us: us(fastest.handshake),
     }
 }
 
@@ -416,6 +419,17 @@ mod tests {
         let found = costs(&[row("pinned", 0, 1000.0, 0.0), row("pinned", 100, 190.0, 0.9)]);
         assert_eq!(found.full_us, 1000.0);
         assert!((found.resumed_us - 100.0).abs() < 1e-9, "{found:?}");
+    }
+
+    #[test]
+    fn steps_are_those_of_the_fastest_handshake() {
+        let steps = |handshake, wait| {
+            let [handshake, wait] = [handshake, wait].map(Duration::from_micros);
+            Steps { handshake, waits: [wait, Duration::ZERO], ..Steps::default() }
+        };
+        let found = fastest(&[steps(90, 10), steps(50, 40), steps(60, 20)]);
+        assert_eq!((found.handshake_us, found.server_us), (50.0, [40.0, 0.0]));
+        assert_eq!(fastest(&[]), StepTimes::default());
     }
 
     #[test]

@@ -10,7 +10,8 @@ use evergate_sslsard::{Visitor, Workload};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Newcomers per second before scaling: the middle of Table III's 40 to 80.
@@ -123,10 +124,17 @@ pub(super) struct Population {
     actors: Vec<Mutex<Actor>>,
     queue: Mutex<Queue>,
     begun: Instant,
+    /// Ends every run early.
+    stop: Arc<AtomicBool>,
 }
 
 impl Population {
-    pub(super) fn new(behaviour: Behaviour, tls: &Tls, to: Vec<SocketAddr>) -> Population {
+    pub(super) fn new(
+        behaviour: Behaviour,
+        tls: &Tls,
+        to: Vec<SocketAddr>,
+        stop: Arc<AtomicBool>,
+    ) -> Population {
         let workload = Workload::paper(behaviour.seed);
         let actors: Vec<Mutex<Actor>> = (0..behaviour.clients)
             .map(|index| {
@@ -141,14 +149,14 @@ impl Population {
         let later = arrivals.into_iter().enumerate().map(|(index, at_ns)| Reverse((at_ns, index))).collect();
         let random = SplitMix64(behaviour.seed);
         let queue = Mutex::new(Queue { later, due: Vec::new(), random });
-        Population { behaviour, to, actors, queue, begun: Instant::now() }
+        Population { behaviour, to, actors, queue, begun: Instant::now(), stop }
     }
 
     /// Each client arrives and makes its first connection.
     pub(super) fn arrive(&mut self) -> Result<Tally> {
         let next = Mutex::new(BinaryHeap::new());
         let tally = self.on_threads(|tally| {
-            loop {
+            while !self.is_stopped() {
                 let popped = self.queue().pop(self.now_ns());
                 let Some(index) = popped else {
                     if self.queue().later.is_empty() {
@@ -169,7 +177,7 @@ impl Population {
     pub(super) fn run(&mut self, time: Duration) -> Result<Tally> {
         let until = Instant::now() + time;
         let tally = self.on_threads(|tally| {
-            while Instant::now() < until {
+            while Instant::now() < until && !self.is_stopped() {
                 let popped = self.queue().pop(self.now_ns());
                 match popped {
                     Some(index) => {
@@ -213,6 +221,10 @@ impl Population {
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
         lock(&self.queue)
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
     }
 
     fn now_ns(&self) -> u64 {

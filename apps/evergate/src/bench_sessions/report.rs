@@ -200,3 +200,78 @@ fn points<'a>(rows: impl Iterator<Item = &'a Row>, value: impl Fn(&Row) -> Optio
     points.sort_by(|a, b| a.x.total_cmp(&b.x));
     points
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench_sessions::cost_model::Costs;
+    use crate::bench_sessions::{Gain, KeyCosts, Measured, SessionKind, StepTimes};
+
+    fn row(policy: &str, reuse_percent: u8, gain: Option<Gain>) -> Row {
+        let measured = Measured {
+            connections: 1000,
+            failed: 2,
+            offered: 0.8,
+            resumed: 0.7943,
+            imbalance: 1.04,
+            handshakes_per_s: 936.4,
+            handshake_ms: 3.0,
+            server_cpu_us: 795.0,
+            switch_cpu_us: 179.0,
+        };
+        Row { policy: policy.to_owned(), servers: 3, reuse_percent, key_bits: 4096, measured, gain }
+    }
+
+    fn report() -> Report {
+        let costs = Costs { full_us: 3000.0, resumed_us: 100.0 };
+        let steps = StepTimes { server_us: [3100.0, 80.0], ..StepTimes::default() };
+        let gain = Some(Gain { gain: 3.46, bound: 3.3, of_bound: 1.05 });
+        Report {
+            sessions: SessionKind::Tls12Ids,
+            protocol: "tcp".to_owned(),
+            shared_address: false,
+            clients: 300,
+            seconds: 3.0,
+            keys: vec![KeyCosts { key_bits: 4096, costs, full: steps, resumed: steps }],
+            one_server: vec![row(BLIND, 80, None)],
+            pinned: vec![row("pinned", 0, None), row("pinned", 100, None)],
+            rows: vec![row(BLIND, 80, None), row("sslsard", 80, gain), row("sslsard", 40, gain)],
+        }
+    }
+
+    #[test]
+    fn table_has_costs_gains_and_failures() {
+        let text = table(&report());
+        for part in
+            ["RSA-4096  3000 us  100 us   30.0", "79.4 %", "3.46  3.30   1.05", "12 connections failed."]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn csv_has_a_row_for_each_run() {
+        let text = csv(&report());
+        assert_eq!(text.lines().count(), 7, "{text}");
+        assert!(text.contains("\nsslsard,3,80,4096,1000,2,0.8000,0.7943,"), "{text}");
+        assert!(text.lines().all(|line| line.matches(',').count() == 15), "{text}");
+    }
+
+    #[test]
+    fn gains_are_drawn_beside_their_bound() {
+        let files = files(&report()).unwrap();
+        let gains = files.iter().find(|file| file.name == "figure-9-gain-rsa-4096.svg").unwrap();
+        // Blind dispatch has no gain, so it has no line.
+        assert!(gains.text.contains(">bound<") && gains.text.contains(">sslsard<"), "{}", gains.text);
+        assert!(!gains.text.contains(">round_robin<"), "{}", gains.text);
+        assert_eq!(files.len(), 7);
+    }
+
+    #[test]
+    fn points_ascend_by_reuse() {
+        let report = report();
+        let lines = by_policy(report.rows.iter(), |row| Some(row.measured.resumed));
+        let sslsard: Vec<f64> = lines[1].points.iter().map(|point| point.x).collect();
+        assert_eq!((lines[1].name.as_str(), sslsard), ("sslsard", vec![40.0, 80.0]));
+    }
+}

@@ -6,9 +6,11 @@ use super::{FAILED, WRONG};
 use crate::aead::install_from_environment;
 use crate::bench_sessions::report::{files, table};
 use crate::bench_sessions::{BLIND, CLIENTS_MAX, Experiment, Report, SessionKind, measure, policies};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
+use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Debug, Args)]
@@ -112,7 +114,14 @@ pub(super) fn sessions(args: &BenchSessionsArgs) -> u8 {
         shared_address: args.shared_address,
         speed: args.speed.into(),
         seed: args.seed,
+        stop: Arc::default(),
     };
+    // So that the folder of the experiment is removed, also on Ctrl-C.
+    for signal in [SIGINT, SIGTERM] {
+        if let Err(error) = signal_hook::flag::register(signal, experiment.stop.clone()) {
+            return output::failed(&anyhow!(error).context("cannot handle signals"));
+        }
+    }
     // Before the measurements, which take minutes.
     if let Some(Err(error)) = args.out.as_deref().map(make) {
         output::print_error(format_args!("error: {error:#}"));
