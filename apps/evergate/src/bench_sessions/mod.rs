@@ -23,6 +23,7 @@ use anyhow::{Context, Result, ensure};
 use child::Folder;
 use client::{Client, FLIGHTS, Steps, Tls};
 use cost_model::Costs;
+use evergate_balance::Policy;
 use population::{Behaviour, Population};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -33,7 +34,7 @@ use switch::{Dispatch, Switch};
 use terminators::Terminators;
 
 /// Policy without regard to sessions: the base of every gain.
-pub const BLIND: &str = "round_robin";
+pub const BLIND: Policy = Policy::RoundRobin;
 
 /// Clients of one experiment.
 pub const CLIENTS_MAX: usize = 100_000;
@@ -80,7 +81,7 @@ pub struct Experiment {
     /// Sizes of the RSA keys.
     pub key_bits: Vec<u16>,
     /// Policies of the switch.
-    pub policies: Vec<String>,
+    pub policies: Vec<Policy>,
     /// How sessions are resumed.
     pub sessions: SessionKind,
     /// Whether all clients have one address, as behind a proxy.
@@ -193,11 +194,6 @@ pub struct Report {
     pub rows: Vec<Row>,
 }
 
-/// Names of the policies that can be compared.
-pub fn policies() -> &'static [&'static str] {
-    &switch::POLICIES
-}
-
 /// Measures everything. `progress` receives the runs that are done, their number, and the name of the current one.
 ///
 /// # Errors
@@ -219,7 +215,7 @@ pub fn measure(experiment: &Experiment, progress: impl Fn(usize, usize, &str)) -
     let runs_of_key = reuses.len() * (1 + experiment.policies.len()) + ENDS.len();
     let (mut done, of) = (0, runs_of_key * experiment.key_bits.len());
     for &key_bits in &experiment.key_bits {
-        let mut run = |terminators: &Terminators, dispatch: Dispatch<'_>, reuse_percent, costs| {
+        let mut run = |terminators: &Terminators, dispatch: Dispatch, reuse_percent, costs| {
             let (servers, name) = (terminators.count(), dispatch.name());
             progress(
                 done,
@@ -244,7 +240,7 @@ pub fn measure(experiment: &Experiment, progress: impl Fn(usize, usize, &str)) -
         report.pinned.extend(pinned);
         for &reuse_percent in reuses {
             let mut rows = Vec::new();
-            for policy in &experiment.policies {
+            for &policy in &experiment.policies {
                 rows.push(run(&several, Dispatch::Policy(policy), reuse_percent, Some(costs))?);
             }
             compare(&mut rows, costs);
@@ -264,10 +260,11 @@ fn costs([none, all]: &[Row; 2]) -> Costs {
 
 /// Sets the gains of runs that differ in their policy only.
 fn compare(rows: &mut [Row], costs: Costs) {
-    let Some(blind) = rows.iter().find(|row| row.policy == BLIND).map(|row| row.measured.clone()) else {
+    let Some(blind) = rows.iter().find(|row| row.policy == BLIND.as_str()).map(|row| row.measured.clone())
+    else {
         return;
     };
-    for row in rows.iter_mut().filter(|row| row.policy != BLIND) {
+    for row in rows.iter_mut().filter(|row| row.policy != BLIND.as_str()) {
         let gain = blind.server_cpu_us / row.measured.server_cpu_us;
         let bound = costs.bound(row.measured.offered, row.servers);
         row.gain = Some(Gain { gain, bound, of_bound: gain / bound });
@@ -299,7 +296,7 @@ impl Bench<'_> {
     fn row(
         &self,
         terminators: &Terminators,
-        dispatch: Dispatch<'_>,
+        dispatch: Dispatch,
         reuse_percent: u8,
         key_bits: u16,
         costs: Option<Costs>,
@@ -322,7 +319,7 @@ impl Bench<'_> {
     fn measured(
         &self,
         terminators: &Terminators,
-        dispatch: Dispatch<'_>,
+        dispatch: Dispatch,
         reuse_percent: u8,
         costs: Option<Costs>,
     ) -> Result<Measured> {
@@ -435,7 +432,7 @@ mod tests {
     #[test]
     fn gain_is_that_over_blind_dispatch() {
         let costs = Costs { full_us: 1000.0, resumed_us: 100.0 };
-        let mut rows = [row("sslsard", 100, 140.0, 0.96), row(BLIND, 100, 700.0, 1.0 / 3.0)];
+        let mut rows = [row("sslsard", 100, 140.0, 0.96), row(BLIND.as_str(), 100, 700.0, 1.0 / 3.0)];
         compare(&mut rows, costs);
         let gain = rows[0].gain.unwrap();
         assert!((gain.gain - 5.0).abs() < 1e-9 && (gain.bound - 7.0).abs() < 1e-9, "{gain:?}");

@@ -4,6 +4,7 @@ use super::BLIND;
 use super::child::{Folder, Server, free_addresses};
 use super::cost_model::Costs;
 use anyhow::{Context, Result};
+use evergate_balance::Policy;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
@@ -12,39 +13,23 @@ use std::time::Duration;
 /// Protocol of the listener: it passes TLS on without terminating it.
 pub(super) const PROTOCOL: &str = "tcp";
 
-/// Policies that distribute by session; other policies have no `[pools.sessions]`.
-const BY_SESSION: [&str; 5] = ["session_only", "sticky_least_outstanding", "lard", "bounded_hash", "sslsard"];
-
 /// Name of runs in which each client has its server.
 pub(super) const PINNED: &str = "pinned";
 
-/// Policies that a pool may have here. Blind ones are first.
-pub(super) const POLICIES: [&str; 9] = [
-    "round_robin",
-    "least_outstanding",
-    "power_of_two",
-    "least_expected_completion",
-    "session_only",
-    "sticky_least_outstanding",
-    "lard",
-    "bounded_hash",
-    "sslsard",
-];
-
 /// How the switch chooses a server.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Dispatch<'a> {
+pub(super) enum Dispatch {
     /// One listener, and a pool of all servers with this policy.
-    Policy(&'a str),
+    Policy(Policy),
     /// A listener for each server: clients choose, as a perfect dispatcher would.
     Pinned,
 }
 
-impl Dispatch<'_> {
+impl Dispatch {
     /// Name in a report.
-    pub(super) fn name(&self) -> &str {
+    pub(super) fn name(self) -> &'static str {
         match self {
-            Dispatch::Policy(name) => name,
+            Dispatch::Policy(policy) => policy.as_str(),
             Dispatch::Pinned => PINNED,
         }
     }
@@ -62,7 +47,7 @@ impl Switch {
     pub(super) fn start(
         program: &Path,
         folder: &Folder,
-        dispatch: Dispatch<'_>,
+        dispatch: Dispatch,
         servers: &[SocketAddr],
         costs: Option<Costs>,
     ) -> Result<Switch> {
@@ -86,7 +71,7 @@ impl Switch {
 }
 
 fn configuration(
-    dispatch: Dispatch<'_>,
+    dispatch: Dispatch,
     listeners: &[SocketAddr],
     servers: &[SocketAddr],
     costs: Option<Costs>,
@@ -105,17 +90,17 @@ fn configuration(
     text
 }
 
-fn pool(index: usize, dispatch: Dispatch<'_>, servers: &[SocketAddr], costs: Option<Costs>) -> String {
+fn pool(index: usize, dispatch: Dispatch, servers: &[SocketAddr], costs: Option<Costs>) -> String {
     let policy = match dispatch {
         Dispatch::Policy(policy) => policy,
         Dispatch::Pinned => BLIND,
     };
     let whole = |us: f64| us.clamp(1.0, 60_000_000.0) as u64;
-    let mut text = format!("[[pools]]\nname = \"pool{index}\"\npolicy = \"{policy}\"\n");
+    let mut text = format!("[[pools]]\nname = \"pool{index}\"\npolicy = \"{}\"\n", policy.as_str());
     for server in servers {
         text += &format!("[[pools.servers]]\naddress = \"{server}\"\n");
     }
-    if BY_SESSION.contains(&policy) {
+    if policy.is_by_session() {
         text += "[pools.sessions]\nlifetime_s = 86400\n";
         if let Some(Costs { full_us, resumed_us }) = costs {
             text += &format!("full_us = {}\nresumed_us = {}\n", whole(full_us), whole(resumed_us));
@@ -129,10 +114,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_policy_has_a_valid_configuration() {
+    fn policies_have_valid_configurations() {
         let servers = free_addresses(3).unwrap();
         let costs = Some(Costs { full_us: 2500.4, resumed_us: 0.3 });
-        for policy in POLICIES {
+        for policy in [Policy::RoundRobin, Policy::SessionOnly, Policy::BoundedHash, Policy::Sslsard] {
             for costs in [None, costs] {
                 let dispatch = Dispatch::Policy(policy);
                 let text = configuration(
@@ -143,7 +128,7 @@ mod tests {
                     Path::new("/tmp/x y/admin.sock"),
                 );
                 let loaded = evergate_config::parse(&text, "evergate.toml", Path::new("/tmp"));
-                assert!(loaded.is_ok(), "{policy}: {:?}\n{text}", loaded.err());
+                assert!(loaded.is_ok(), "{policy:?}: {:?}\n{text}", loaded.err());
             }
         }
     }

@@ -5,9 +5,13 @@ use super::progress::Bar;
 use super::{FAILED, WRONG};
 use crate::aead::install_from_environment;
 use crate::bench_sessions::report::{files, table};
-use crate::bench_sessions::{BLIND, CLIENTS_MAX, Experiment, Report, SessionKind, measure, policies};
+use crate::bench_sessions::{BLIND, CLIENTS_MAX, Experiment, Report, SessionKind, measure};
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
+use evergate_balance::Policy;
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
+use serde::de::value::StrDeserializer;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,7 +36,7 @@ pub(super) struct BenchSessionsArgs {
     /// Policies of the pool; gains need round_robin among them
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = policy,
         default_value = "round_robin,session_only,sticky_least_outstanding,sslsard")]
-    policies: Vec<String>,
+    policies: Vec<Policy>,
     /// Terminators behind the switch
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=64))]
     servers: u8,
@@ -83,11 +87,9 @@ fn key_bits(text: &str) -> Result<u16, String> {
     }
 }
 
-fn policy(text: &str) -> Result<String, String> {
-    match policies().contains(&text.trim()) {
-        true => Ok(text.trim().to_owned()),
-        false => Err(format!("use {}", policies().join(", "))),
-    }
+fn policy(text: &str) -> Result<Policy, String> {
+    let name: StrDeserializer<'_, serde::de::value::Error> = text.trim().into_deserializer();
+    Policy::deserialize(name).map_err(|error| error.to_string())
 }
 
 /// The values without repetitions, in their order.
@@ -127,8 +129,8 @@ pub(super) fn sessions(args: &BenchSessionsArgs) -> u8 {
         output::print_error(format_args!("error: {error:#}"));
         return WRONG;
     }
-    if !experiment.policies.iter().any(|policy| policy == BLIND) {
-        output::print_error(format_args!("no gains: --policies has no {BLIND}"));
+    if !experiment.policies.contains(&BLIND) {
+        output::print_error(format_args!("no gains: --policies has no {}", BLIND.as_str()));
     }
     let bar = Bar::new();
     let measured = install_from_environment()
@@ -185,7 +187,7 @@ mod tests {
             (args.servers, args.seconds, args.sessions),
             (3, Duration::from_secs(3), SessionKind::Tls12Ids)
         );
-        assert!(args.policies.iter().any(|policy| policy == BLIND) && !args.shared_address);
+        assert!(args.policies.contains(&BLIND) && !args.shared_address);
     }
 
     #[test]
@@ -194,7 +196,7 @@ mod tests {
             parsed(&["--reuse", "80,100,80", "--policies", "lard,sslsard", "--seconds", "0.5"]).unwrap();
         assert_eq!(
             (unique(&args.reuse), args.policies),
-            (vec![80, 100], vec!["lard".into(), "sslsard".to_owned()])
+            (vec![80, 100], vec![Policy::Lard, Policy::Sslsard])
         );
         assert_eq!(args.seconds, Duration::from_millis(500));
     }
