@@ -202,7 +202,7 @@ pub fn measure(experiment: &Experiment, progress: impl Fn(usize, usize, &str)) -
     let bench = Bench::new(experiment)?;
     let mut report = Report {
         sessions: experiment.sessions,
-        protocol: switch::PROTOCOL.to_owned(),
+        protocol: switch::PROTOCOL.as_str().to_owned(),
         shared_address: experiment.shared_address,
         clients: experiment.clients,
         seconds: experiment.time.as_secs_f64(),

@@ -5,13 +5,14 @@ use super::child::{Folder, Server, free_addresses};
 use super::cost_model::Costs;
 use anyhow::{Context, Result};
 use evergate_balance::Policy;
+use evergate_base::Protocol;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 /// Protocol of the listener: it passes TLS on without terminating it.
-pub(super) const PROTOCOL: &str = "tcp";
+pub(super) const PROTOCOL: Protocol = Protocol::Tcp;
 
 /// Name of runs in which each client has its server.
 pub(super) const PINNED: &str = "pinned";
@@ -82,8 +83,9 @@ fn configuration(
     let chunk = servers.len() / listeners.len().max(1);
     for (index, (listener, servers)) in listeners.iter().zip(servers.chunks(chunk.max(1))).enumerate() {
         text += &format!(
-            "[[listeners]]\nname = \"in{index}\"\naddress = \"{listener}\"\nprotocol = \"{PROTOCOL}\"\n\
-             pool = \"pool{index}\"\n"
+            "[[listeners]]\nname = \"in{index}\"\naddress = \"{listener}\"\nprotocol = \"{}\"\n\
+             pool = \"pool{index}\"\n",
+            PROTOCOL.as_str()
         );
         text += &pool(index, dispatch, servers, costs);
     }
