@@ -1,4 +1,4 @@
-//! Passthrough: the ClientHello decides about the tunnel that it begins, and the handshake behind it is read in passing.
+//! Passthrough: the ClientHello decides about the tunnel that it begins. The handshake behind it is read in passing.
 //!
 //! Nothing is sent and nothing is decided before the hello is whole. Its bytes then go to the server as they came. A
 //! node that restores the connection before the decision is replicated receives the hello again, and decides again.
@@ -31,7 +31,7 @@ pub(crate) enum Greeting {
         hello_bytes: usize,
     },
     /// Both sides are read until the handshake is complete.
-    Observed(SessionObserver),
+    Observed(Box<SessionObserver>),
     /// The handshake is complete, or failed.
     Concluded(Box<Observation>),
 }
@@ -128,7 +128,7 @@ impl Connection {
                 match read_strictly(&message).ok().filter(|_| wanted) {
                     Some(hello) => {
                         let observer = SessionObserver::new(&hello, self.snapshot.session_hasher(), now);
-                        **greeting = Greeting::Observed(observer);
+                        **greeting = Greeting::Observed(Box::new(observer));
                         self.observe_client(rest, now);
                     }
                     None => self.greeting = None,

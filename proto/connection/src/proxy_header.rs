@@ -19,6 +19,7 @@ impl Connection {
     /// Writes the header of a leg that has just opened on a new connection, or whose server lacks it after a failover.
     /// Call it before the idle bound leg is used up.
     pub(crate) fn send_proxy_header(&mut self, io: &mut Io<'_>) {
+        let greeted = self.listener().protocol.is_greeted();
         let Some(leg) = &mut self.servers.leg else { return };
         if !leg.restored {
             let is_new = leg.attempt.carrier == Carrier::Any || leg.attempt.connects;
@@ -26,13 +27,15 @@ impl Connection {
             leg.route.flags.header = pool.and_then(|pool| pool.proxy_header);
         }
         let Some(header) = leg.route.flags.header.filter(|_| leg.out_pos == 0) else { return };
-        let bytes = self.proxy_header(header);
+        let relayed = if greeted { leg.route.offer.clone() } else { Vec::new() };
+        let bytes = self.proxy_header(header, &relayed);
         if let Some(leg) = &mut self.servers.leg {
             leg.push(io, &bytes);
         }
     }
 
-    fn proxy_header(&self, header: ProxyHeader) -> Vec<u8> {
+    /// The bytes of the header; `relayed` is the server name of a relayed hello.
+    fn proxy_header(&self, header: ProxyHeader, relayed: &[u8]) -> Vec<u8> {
         let ends = Endpoints::new(self.client_address, self.local_address);
         let session = self.client.info.as_deref();
         let id = format!("{:016x}", self.id.0);
@@ -41,10 +44,11 @@ impl Connection {
             encode_v1(Some(&ends), &mut out);
             return out;
         }
-        let name = session.and_then(|session| session.sni.as_deref());
+        let name = session.and_then(|session| session.sni.as_deref()).map(str::as_bytes);
+        let name = name.or(Some(relayed).filter(|name| !name.is_empty()));
         let alpn = session.and_then(|session| session.alpn.as_deref());
         let extras = Extras {
-            authority: name.map(str::as_bytes).filter(|_| header.authority),
+            authority: name.filter(|_| header.authority),
             alpn: alpn.map(str::as_bytes).filter(|_| header.alpn),
             unique_id: Some(id.as_bytes()).filter(|_| header.unique_id),
             ..Extras::default()

@@ -19,7 +19,7 @@ impl Connection {
         self.enter_tunnel(io, decision);
     }
 
-    /// What the client's session says, where this node terminates TLS.
+    /// Facts of the client's session, where this node terminates TLS.
     fn tls_facts(&self) -> Option<TlsFacts<'_>> {
         self.client.info.as_ref().map(|facts| TlsFacts {
             sni: facts.sni.as_deref(),
@@ -97,6 +97,15 @@ impl Connection {
         }
     }
 
+    /// The server name of a relayed hello, where a PROXY header of the pool has it: the route carries it to the node
+    /// that makes the header again.
+    fn offered_name(&self, pool: u32) -> Vec<u8> {
+        let header = self.snapshot.pools.get(pool as usize).and_then(|pool| pool.proxy_header);
+        let wanted = header.is_some_and(|header| header.authority);
+        let name = self.offered_sessions().and_then(|offered| offered.server_name.as_deref());
+        name.filter(|_| wanted).unwrap_or_default().as_bytes().to_vec()
+    }
+
     fn dial_tunnel(&mut self, io: &mut Io<'_>, pool: u32, sticky: Option<Stickiness>, matched: Vec<RuleId>) {
         let snapshot = self.snapshot.clone();
         let stickiness = sticky.unwrap_or(snapshot.pools[pool as usize].stickiness);
@@ -115,7 +124,7 @@ impl Connection {
             rules: Vec::new(),
             shape: 0,
             flags: RouteFlags { close: true, ..RouteFlags::default() },
-            offer: Vec::new(),
+            offer: self.offered_name(pool),
             looked_at: 0,
             hash: 0,
             tls: None,

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 pub struct Request<'a> {
     /// Name of the listener that accepted the connection.
     pub listener: &'a str,
-    /// Method, as sent (methods are case-sensitive). Empty, like all that only requests have, when a whole connection is
-    /// routed.
+    /// Method, as sent (methods are case-sensitive). Empty when a whole connection is routed, like all that only
+    /// requests have.
     pub method: &'a [u8],
     /// `http` or `https`.
     pub scheme: &'a str,
@@ -35,8 +35,8 @@ pub struct Request<'a> {
 pub struct TlsFacts<'a> {
     /// Server name of the ClientHello.
     pub sni: Option<&'a str>,
-    /// Negotiated application protocol, for example `http/1.1`; of a relayed hello all that the client offers, separated
-    /// by commas.
+    /// Negotiated application protocol, for example `http/1.1`; of a relayed hello all that the client
+    /// offers, separated by commas.
     pub alpn: Option<&'a str>,
     /// Version: `TLSv1.2` or `TLSv1.3`; of a relayed hello the newest that the client offers.
     pub version: &'a str,

@@ -11,10 +11,10 @@ use evergate_memory_host::{
 use evergate_replication::{Announced, Frame, ReplicaStore};
 use evergate_worker::Report;
 use evergate_worker::host::Socket;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use support::{client, local, snapshot};
+use support::{client, local, pool_options, snapshot};
 
 /// A worker with a client that has arrived.
 fn start(host: &MemoryHost, movable: Vec<IpAddr>) -> (Process, Peer) {
@@ -28,7 +28,7 @@ fn start_with(
     queue_max: usize,
     queue_timeout: Duration,
 ) -> (Process, Peer) {
-    let pools = PoolOptions { queue_max, queue_timeout, idle_max: 0, idle: Duration::ZERO, down_pool: None };
+    let pools = PoolOptions { queue_max, queue_timeout, ..pool_options() };
     let options = Options { connections_max: 100, buffered_max: 1 << 20, movable };
     let generation = generation(&Arc::new(snapshot(None)), &pools);
     let mut process = Process::new(host.clone(), &generation, &options);

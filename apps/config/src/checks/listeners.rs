@@ -117,7 +117,8 @@ fn protocol(raw: &RawListener, at: &KeyPath, checks: &mut Checks<'_>) -> Option<
         checks.report.missing(
             &at.key("protocol"),
             REFUSED,
-            "add `protocol = \"https\"`, \"http\", \"tls\" (terminated here, bytes passed on), \"tcp\" or \"passthrough\"",
+            "add `protocol = \"https\"`, \"http\", \"tls\" (terminated here, bytes passed on), \"tcp\" or \
+             \"passthrough\"",
         );
     }
     raw.protocol

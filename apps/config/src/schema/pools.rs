@@ -193,8 +193,8 @@ pub(crate) static SERVER: Section = Section {
 pub(crate) static POOL_TLS: Section = Section {
     header: "[pools.tls]",
     about: "TLS from this node to the servers of the pool. The presence of the table enables it. The \
-        offered application protocol is `http/1.1`; if only connections of `tls` and `tcp` listeners use the pool, none \
-        is offered.",
+        offered application protocol is `http/1.1`; if only connections of `tls` and `tcp` listeners use \
+        the pool, none is offered.",
     keys: &[
         with_default(
             "verify",

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Protocol of the listener: it passes TLS on without terminating it.
-pub(super) const PROTOCOL: Protocol = Protocol::Tcp;
+pub(super) const PROTOCOL: Protocol = Protocol::Passthrough;
 
 /// Name of runs in which each client has its server.
 pub(super) const PINNED: &str = "pinned";

@@ -22,7 +22,7 @@ fn rules_and_stickiness_use_the_client_of_each_request() {
     let denied = RuleSpec {
         name: "denied".to_owned(),
         when: r#"client.ip == "192.0.2.99""#.to_owned(),
-        deny: Some(403),
+        deny: Some(403.into()),
         ..RuleSpec::default()
     };
     let mut rig = plain(|snapshot| {
@@ -54,7 +54,7 @@ fn peer_outside_trusted_networks_is_the_client() {
     let denied = RuleSpec {
         name: "denied".to_owned(),
         when: format!(r#"client.ip == "{CLIENT}" || header("x-forwarded-for").exists()"#),
-        deny: Some(403),
+        deny: Some(403.into()),
         ..RuleSpec::default()
     };
     let mut rig = plain(|snapshot| {
