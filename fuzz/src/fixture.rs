@@ -12,12 +12,12 @@ use evergate_crypto::{
 };
 use evergate_http::ForwardedTrust;
 use evergate_replication::ConnectionId;
-use evergate_rules::{RuleSpec, Ruleset};
+use evergate_rules::{Deny, RuleSpec, Ruleset};
 use evergate_tls::{HandshakeParams, Version};
 use rustls::ServerConfig;
 
 /// Names of the listeners of [`snapshot`], in order.
-pub const LISTENERS: [&str; 5] = ["http", "https", "tcp", "tls", "redirect"];
+pub const LISTENERS: [&str; 6] = ["http", "https", "tcp", "tls", "redirect", "passthrough"];
 /// Servers in each pool of [`snapshot`].
 pub const SERVERS: u32 = 2;
 /// The pool of [`snapshot`] whose servers use TLS. No rule names it; only the state of another node does.
@@ -103,7 +103,8 @@ fn build(generation: u64) -> Snapshot {
         tls: protocol.is_tls().then(|| server_configs()[0].clone()),
         client_policy: None,
         audit: AuditScope::Nothing,
-        pool: Some(0),
+        pool: Some(u32::from(protocol.is_greeted())),
+        asks_rules: protocol.is_greeted(),
         trust_forwarded: if name == "http" { ForwardedTrust::AllPeers } else { ForwardedTrust::NoPeer },
         trusted_proxies: None,
         redirect_to_https,
@@ -120,10 +121,12 @@ fn build(generation: u64) -> Snapshot {
         (LISTENERS[2], Protocol::Tcp, None),
         (LISTENERS[3], Protocol::Tls, None),
         (LISTENERS[4], Protocol::Http, Some(8443)),
+        (LISTENERS[5], Protocol::Passthrough, None),
     ];
     let pool = |(name, stickiness): (&str, Stickiness)| Pool {
         name: name.to_owned(),
         stickiness,
+        by_session: name == "b",
         cookie: "eg".to_owned(),
         tls: (name == "tls").then(upstream_tls),
         proxy_header: None,
@@ -158,6 +161,11 @@ fn upstream_tls() -> UpstreamTls {
 fn rules() -> Vec<RuleSpec> {
     let rule =
         |name: &str, when: &str| RuleSpec { name: name.into(), when: when.into(), ..RuleSpec::default() };
+    let hello = |name: &str, when: &str| RuleSpec {
+        listeners: vec!["passthrough".to_owned()],
+        of_connections: true,
+        ..rule(name, when)
+    };
     let mut tag = rule("tag", r#"header("x-tag").exists()"#);
     tag.set_request_headers.insert("X-Seen".into(), "1".into());
     tag.remove_request_headers.push("X-Tag".into());
@@ -176,5 +184,7 @@ fn rules() -> Vec<RuleSpec> {
             ..rule("form", r#"path.path_prefix("/f") && form("p").exists()"#)
         },
         RuleSpec { route: Some("b".into()), ..rule("b", r#"path.path_prefix("/b")"#) },
+        RuleSpec { deny: Some(Deny::AccessDenied), ..hello("alert", r#"tls.sni.ends_with("alert")"#) },
+        RuleSpec { deny: Some(Deny::Reset), ..hello("reset", r#"tls.alpn.contains("h2")"#) },
     ]
 }

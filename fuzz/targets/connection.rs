@@ -176,6 +176,16 @@ fn check_streams(world: &World, (listener, pooled): (u32, bool), client: &[u8], 
             let written = world.client.written();
             assert!(server.starts_with(&written), "the client got {written:?}");
         }
+        Protocol::Passthrough => {
+            let sent_up = world.sent_up();
+            let used: Vec<_> = sent_up.iter().filter(|sent| !sent.is_empty()).collect();
+            assert!(used.len() <= 1, "opaque bytes went to two servers");
+            for sent in &used {
+                assert!(client.starts_with(sent), "a server got {sent:?}");
+                let written = world.client.written();
+                assert!(server.starts_with(&written), "the client got {written:?}");
+            }
+        }
         Protocol::Tls => {}
     }
 }
