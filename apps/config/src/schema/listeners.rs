@@ -305,7 +305,7 @@ pub(crate) static RULE: Section = Section {
             Kind::Bool,
             "`false`",
             "true",
-            "Mark the access-log lines of matching requests (`audit`).",
+            "Mark the access-log lines of matching requests (`audit`); with `[audit]` also record these requests.",
         ),
         rule(
             "class",
