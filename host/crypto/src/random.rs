@@ -52,7 +52,8 @@ impl TimeProvider for SeedTime {
     }
 }
 
-/// Passes TLS 1.3 traffic secrets to the handshake driver through the seed. It writes no log.
+/// Passes TLS 1.3 traffic secrets to the handshake driver through the seed; of an audited connection also the master
+/// secret of TLS 1.2. It writes no log.
 #[derive(Debug)]
 pub(crate) struct CaptureLog;
 

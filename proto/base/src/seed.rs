@@ -40,7 +40,8 @@ pub struct Seed {
 /// Secrets of a handshake that the key log keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeptSecrets {
-    /// Those from which the record layer derives its keys.
+    /// Those of TLS 1.3 that the connection itself uses: for the record layer, and for the client's records in the
+    /// handshake.
     #[default]
     RecordLayer,
     /// Also the secrets of the handshake, and the master secret of TLS 1.2: the connection is audited.
@@ -97,7 +98,7 @@ pub struct SessionSlot {
     pub kept: Option<KeptSession>,
 }
 
-/// One secret of the key log, kept because a record layer needs it for KeyUpdate.
+/// One secret of the key log; [`KeptSecrets`] has the reasons to keep it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Captured {
     /// Kind of the secret.
@@ -117,7 +118,7 @@ impl std::fmt::Debug for Captured {
 pub enum SecretKind {
     /// Master secret of TLS 1.2 (RFC 5246 section 8.1); only of audited connections.
     Master,
-    /// `CLIENT_HANDSHAKE_TRAFFIC_SECRET` of RFC 8446 section 7.1.
+    /// `CLIENT_HANDSHAKE_TRAFFIC_SECRET` of RFC 8446 section 7.1: opens the client's protected records up to Finished.
     ClientHandshake,
     /// `SERVER_HANDSHAKE_TRAFFIC_SECRET`; only of audited connections.
     ServerHandshake,

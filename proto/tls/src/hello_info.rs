@@ -1,6 +1,7 @@
-//! Content of a ClientHello, read for logs, rules and the cipher preference.
+//! Content of a ClientHello, read for logs, rules, and what this crate decides before `rustls`: refusals, the order of
+//! ciphers, and whether early data may follow.
 //!
-//! Invariant: the handshake itself never relies on it. `rustls` parses the same bytes again and alone decides.
+//! Invariant: these fields can refuse a hello; only `rustls`, which parses the same bytes again, completes a handshake.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -9,7 +10,7 @@ use crate::client_hello::ClientHello;
 use crate::hello::{HelloStatus, hello_status};
 use crate::reader::Reader;
 
-/// The parts of a ClientHello that are used outside the handshake.
+/// The parts of a ClientHello that are used outside `rustls`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HelloFacts {
     /// Random of the client.
