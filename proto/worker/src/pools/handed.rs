@@ -41,8 +41,8 @@ impl Handed {
         Handed { sessions, key, choice, fallback, is_settled: false }
     }
 
-    /// The server took the connection: without an offer it has the client's session from now on. A relayed handshake is
-    /// not settled yet.
+    /// The server took the connection. Without an offer the server counts from now on as the one with the client's
+    /// session: how the handshake ends is not visible. A relayed handshake is not settled yet.
     pub fn on_connected(mut self: Box<Self>, now: Micros) -> Option<Box<Handed>> {
         if self.fallback.is_some() {
             return Some(self);
