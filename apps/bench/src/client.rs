@@ -2,14 +2,13 @@
 
 use crate::frame;
 use crate::server::field;
+use crate::wire::{Wire, tls_config};
 use anyhow::{Context, Result, bail, ensure};
-use evergate_crypto::{ClientSettings, Verify, client_config};
 use evergate_demo::websocket_accept;
 use evergate_sys::Epoll;
-use rustls::client::Resumption;
-use rustls::{CipherSuite, ClientConfig, ClientConnection, ProtocolVersion, StreamOwned};
+use rustls::ClientConfig;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,11 +40,6 @@ pub(crate) struct Done {
     pub(crate) took: Duration,
 }
 
-enum Wire {
-    Plain(TcpStream),
-    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
-}
-
 struct Session {
     wire: Wire,
     message: Vec<u8>,
@@ -57,16 +51,13 @@ struct Session {
 /// Opens all connections, then sends and receives until the time is over. Any byte that differs is an error.
 pub(crate) fn run(load: &Load) -> Result<Done> {
     ensure!(load.connections > 0 && load.bytes > 0, "neither connections nor bytes may be 0");
-    let settings = ClientSettings { verify: Verify::InsecureNone, alpn: Vec::new(), certificate: None };
-    let mut config = Arc::unwrap_or_clone(client_config(settings).context("TLS")?);
-    config.resumption = Resumption::disabled();
-    let config = Arc::new(config);
+    let config = tls_config()?;
     let mut epoll = Epoll::new(load.connections)?;
     let mut sessions = Vec::new();
     for index in 0..load.connections {
         let session = Session::open(load, &config, index).with_context(|| format!("connection {index}"))?;
-        session.socket().set_nonblocking(true)?;
-        epoll.add(session.socket().as_raw_fd(), index as u64)?;
+        session.wire.socket().set_nonblocking(true)?;
+        epoll.add(session.wire.socket().as_raw_fd(), index as u64)?;
         sessions.push(session);
     }
     let (started, mut echoes) = (Instant::now(), 0);
@@ -89,28 +80,13 @@ pub(crate) fn run(load: &Load) -> Result<Done> {
 
 impl Session {
     fn open(load: &Load, config: &Arc<ClientConfig>, index: usize) -> Result<Session> {
-        let stream = TcpStream::connect(load.address)?;
-        stream.set_nodelay(true)?;
-        let mut wire = match load.tls {
-            true => {
-                let connection = ClientConnection::new(config.clone(), "bench.example".try_into()?)?;
-                let mut stream = StreamOwned::new(connection, stream);
-                stream.conn.complete_io(&mut stream.sock)?;
-                let suite = stream.conn.negotiated_cipher_suite().map(|suite| suite.suite());
-                ensure!(
-                    stream.conn.protocol_version() == Some(ProtocolVersion::TLSv1_3)
-                        && suite == Some(CipherSuite::TLS13_AES_128_GCM_SHA256),
-                    "not TLS 1.3 with AES-128-GCM: {suite:?}"
-                );
-                Wire::Tls(Box::new(stream))
-            }
-            false => Wire::Plain(stream),
-        };
+        let tls = load.tls.then_some((config, "bench.example"));
+        let mut wire = Wire::open(load.address, tls, Duration::from_millis(SILENCE_MS as u64))?;
         // Each connection has its own payload, so that bytes of another connection are detected.
         let payload: Vec<u8> = (0..load.bytes).map(|at| (at * 31 + index * 7) as u8).collect();
         let (mut message, mut echo) = (Vec::new(), Vec::new());
         if load.websocket {
-            wire.upgrade()?;
+            upgrade(&mut wire)?;
             frame::encode(&payload, Some(MASK), &mut message)?;
             frame::encode(&payload, None, &mut echo)?;
         } else {
@@ -119,15 +95,8 @@ impl Session {
         Ok(Session { wire, message, echo, come: 0 })
     }
 
-    fn socket(&self) -> &TcpStream {
-        match &self.wire {
-            Wire::Plain(stream) => stream,
-            Wire::Tls(stream) => &stream.sock,
-        }
-    }
-
     fn send(&mut self) -> Result<()> {
-        self.wire.write_all(&self.message).context("sending a message")
+        self.wire.write_all(&self.message).and_then(|()| self.wire.flush()).context("sending a message")
     }
 
     /// Reads available bytes and sends the next message after a whole echo. Returns the number of whole echoes.
@@ -155,46 +124,31 @@ impl Session {
     }
 }
 
-impl Wire {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        match self {
-            Wire::Plain(stream) => stream.read(buffer),
-            Wire::Tls(stream) => stream.read(buffer),
-        }
+/// Upgrades the connection to a WebSocket (RFC 6455 section 4.1).
+fn upgrade(wire: &mut Wire) -> Result<()> {
+    let request = format!(
+        "GET /ws HTTP/1.1\r\nHost: bench.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {KEY}\r\n\r\n"
+    );
+    wire.write_all(request.as_bytes())?;
+    wire.flush()?;
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        ensure!(head.len() < HEAD_MAX && wire.read(&mut byte)? == 1, "no whole response head");
+        head.push(byte[0]);
     }
-
-    fn write_all(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        match self {
-            Wire::Plain(stream) => stream.write_all(bytes),
-            Wire::Tls(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
-        }
-    }
-
-    /// Upgrades the connection to a WebSocket (RFC 6455 section 4.1).
-    fn upgrade(&mut self) -> Result<()> {
-        let request = format!(
-            "GET /ws HTTP/1.1\r\nHost: bench.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {KEY}\r\n\r\n"
-        );
-        self.write_all(request.as_bytes())?;
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            ensure!(head.len() < HEAD_MAX && self.read(&mut byte)? == 1, "no whole response head");
-            head.push(byte[0]);
-        }
-        let head = String::from_utf8(head)?;
-        let accepted = field(&head, "sec-websocket-accept") == Some(&websocket_accept(KEY));
-        ensure!(head.starts_with("HTTP/1.1 101 ") && accepted, "no WebSocket: {head:?}");
-        Ok(())
-    }
+    let head = String::from_utf8(head)?;
+    let accepted = field(&head, "sec-websocket-accept") == Some(&websocket_accept(KEY));
+    ensure!(head.starts_with("HTTP/1.1 101 ") && accepted, "no WebSocket: {head:?}");
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::server::serve;
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
 
     #[test]
     fn client_counts_the_echoes_of_the_server() {

@@ -1,13 +1,17 @@
-//! Echo clients and servers of the benchmark: `bench/run.py` starts them. See docs/measurements/benchmarks.md.
+//! Clients and echo servers of the benchmark: `bench/run.py` starts them. See docs/measurements/benchmarks.md.
 //!
 //! - `evergate-bench serve RAW HTTP` listens on two ports of 127.0.0.1: a raw echo, and HTTP/1.1 with WebSocket echoes
 //!   and uploads.
 //! - `evergate-bench echo ADDRESS CONNECTIONS BYTES SECONDS [ws] [tls]` opens connections that each send one message,
 //!   wait for its echo, and send the next. It prints one line of JSON.
+//! - `evergate-bench fetch ADDRESS CLIENTS PATH BYTES SECONDS [NAME]` opens a connection for each GET, and reads until
+//!   the server closes it; with TLS and this server name (SNI) if it is given. It prints one line of JSON.
 
 mod client;
+mod fetch;
 mod frame;
 mod server;
+mod wire;
 
 use anyhow::{Context, Result, bail};
 use std::net::TcpListener;
@@ -15,7 +19,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const USAGE: &str = "usage: evergate-bench serve RAW_PORT HTTP_PORT\n   \
-     or: evergate-bench echo ADDRESS CONNECTIONS BYTES SECONDS [ws] [tls]";
+     or: evergate-bench echo ADDRESS CONNECTIONS BYTES SECONDS [ws] [tls]\n   \
+     or: evergate-bench fetch ADDRESS CLIENTS PATH BYTES SECONDS [NAME]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -49,6 +54,23 @@ fn run(arguments: &[&str]) -> Result<()> {
             };
             let done = client::run(&load)?;
             println!("{{\"echoes\": {}, \"seconds\": {:.6}}}", done.echoes, done.took.as_secs_f64());
+            Ok(())
+        }
+        ["fetch", address, clients, path, bytes, seconds, name @ ..] if name.len() <= 1 => {
+            let load = fetch::Load {
+                address: address.parse().context("the address")?,
+                clients: clients.parse().context("the number of clients")?,
+                path: (*path).to_owned(),
+                bytes: bytes.parse().context("the number of bytes")?,
+                span: Duration::try_from_secs_f64(seconds.parse().context("the number of seconds")?)?,
+                name: name.first().map(|name| (*name).to_owned()),
+            };
+            let done = fetch::run(&load)?;
+            println!(
+                "{{\"connections\": {}, \"seconds\": {:.6}}}",
+                done.connections,
+                done.took.as_secs_f64()
+            );
             Ok(())
         }
         _ => bail!("{USAGE}"),
