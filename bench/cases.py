@@ -51,6 +51,10 @@ def closing(tools: Tools, target: Target, seconds: float) -> Done:
     return tools.closing(target, HANDSHAKE_CLIENTS, seconds)
 
 
+def connections(tools: Tools, target: Target, seconds: float) -> Done:
+    return tools.connections(target, HANDSHAKE_CLIENTS, seconds)
+
+
 def keep_alive(tools: Tools, target: Target, seconds: float) -> Done:
     return tools.keep_alive(target, KEEP_ALIVE_CONNECTIONS, seconds)
 
@@ -114,6 +118,34 @@ RELAY_CASES = (
         p99=True,
     ),
     RelayCase("tcp_10m", "10 MB through a TCP relay", "tcp", "/10m", bulk, BULK_CONNECTIONS, None, bulk=True),
+    RelayCase(
+        "tcp_conn",
+        "connection and 1 KB through a TCP relay",
+        "tcp",
+        "/1k",
+        connections,
+        HANDSHAKE_CLIENTS,
+        None,
+        operation="connection",
+    ),
+    RelayCase(
+        "passthrough_conn",
+        "TLS connection and 1 KB, passed through by its server name",
+        "passthrough",
+        "/1k",
+        connections,
+        HANDSHAKE_CLIENTS,
+        operation="connection",
+    ),
+    RelayCase(
+        "passthrough_10m",
+        "10 MB over TLS, passed through by its server name",
+        "passthrough",
+        "/10m",
+        bulk,
+        BULK_CONNECTIONS,
+        bulk=True,
+    ),
     *(
         RelayCase(name, title, listener, path, load, KEEP_ALIVE_CONNECTIONS, resumed, operation="echo")
         for name, title, listener, path, load, resumed in (
@@ -146,7 +178,7 @@ WITHOUT_AIM = (
     "cluster_host_dead_max_ms",
 )
 # Rows that come from the measurement of another one.
-BESIDE = ("https_1k_p99_ms", "http_1k_p99_ms", "tcp_10m_forced_splice")
+BESIDE = ("https_1k_p99_ms", "http_1k_p99_ms", "tcp_10m_forced_splice", "passthrough_10m_forced_splice")
 
 AIMS = {
     "full_ecdsa": Aim(0.55),
@@ -157,6 +189,10 @@ AIMS = {
     "http_1k": Aim(0.85),
     "tcp_10m": Aim(0.40),
     "tcp_10m_forced_splice": Aim(1.00),
+    "tcp_conn": Aim(0.90),
+    "passthrough_conn": Aim(0.80),
+    "passthrough_10m": Aim(0.50),
+    "passthrough_10m_forced_splice": Aim(1.00),
     "https_100k": Aim(0.70),
     "upload_10m": Aim(0.80),
     "ws_plain": Aim(0.95),

@@ -2,7 +2,8 @@
 
 All proxies have the same listeners, `ecdsa` and `rsa` (HTTPS), `http`, and `tcp`, in front of the same backend. They
 use the same certificates, TLS 1.3 with AES-128-GCM and X25519, tickets, kept upstream connections, and no logs.
-`echo_https`, `echo_http` and `echo_tcp` lead to the echo server of `evergate-bench` instead.
+`echo_https`, `echo_http` and `echo_tcp` lead to the echo server of `evergate-bench` instead. `passthrough` chooses the
+backend's TLS server by the name in the ClientHello.
 """
 
 from __future__ import annotations
@@ -15,24 +16,31 @@ LISTENERS = ("ecdsa", "rsa", "http", "tcp")
 ECHO_LISTENERS = ("echo_https", "echo_http", "echo_tcp")
 # HTTPS listeners with the kind of their certificate.
 CERTIFICATES = {"ecdsa": "ecdsa", "rsa": "rsa", "echo_https": "ecdsa"}
+PASSTHROUGH_LISTENERS = ("passthrough",)
 TCP_LISTENERS = ("tcp", "echo_tcp")
+# Listeners for which nginx needs its stream module.
+STREAM_LISTENERS = TCP_LISTENERS + PASSTHROUGH_LISTENERS
+# Name of the certificates, and of the backend behind `passthrough`.
+PASSED_THROUGH = "bench.example"
 CONNECTIONS_MAX = 16_000
 HAPROXY_CONNECTIONS_MAX = 6_000  # each takes two descriptors, and splice pipes come on top
 IDLE_UPSTREAM_MAX = 256
 NGINX_BULK = "proxy_buffer_size 16k; proxy_buffers 16 64k; proxy_busy_buffers_size 256k;"
+NGINX_STREAM_BULK = "proxy_buffer_size 64k;"
 NGINX_STREAM = Path("/usr/lib/nginx/modules/ngx_stream_module.so")
-NGINX_HTTP = """    access_log off;
-    tcp_nodelay on;
-    keepalive_timeout 600s;
-    keepalive_requests 100000000;
-    keepalive_time 24h;
-    ssl_protocols TLSv1.3;
+NGINX_TLS = """    ssl_protocols TLSv1.3;
     ssl_conf_command Ciphersuites TLS_AES_128_GCM_SHA256;
     ssl_ecdh_curve X25519;
     ssl_session_tickets on;
     ssl_session_cache off;
     ssl_buffer_size 16k;
-    proxy_http_version 1.1;
+"""
+NGINX_HTTP = f"""    access_log off;
+    tcp_nodelay on;
+    keepalive_timeout 600s;
+    keepalive_requests 100000000;
+    keepalive_time 24h;
+{NGINX_TLS}    proxy_http_version 1.1;
     proxy_set_header Host $host;
 """
 
@@ -47,6 +55,8 @@ class Material:
     """A second port of the backend, whose responses have `X-Pool: marked`: the target of rules."""
     host: str = "127.0.0.1"
     """Address of the backend."""
+    tls: int = 0
+    """The backend's port for TLS; 0: none."""
     echo_http: int = 0
     """Port of the echo server for WebSockets and uploads."""
     echo_tcp: int = 0
@@ -112,6 +122,15 @@ def backend_config(material: Material) -> str:
         location = /10m {{ rewrite ^ /10m.bin break; }}
         location = /100k {{ rewrite ^ /100k.bin break; }}
         location / {{ rewrite ^ /1k.bin break; }}"""
+    tls = (
+        f"""
+    server {{ listen {material.host}:{material.tls} ssl backlog=4096;
+        ssl_certificate {material.certificate("ecdsa")};
+        ssl_certificate_key {material.key("ecdsa")};{site}
+    }}"""
+        if material.tls
+        else ""
+    )
     return f"""{nginx_head(material, "backend")}http {{
 {nginx_paths(material, "backend")}    access_log off;
     sendfile on;
@@ -122,8 +141,8 @@ def backend_config(material: Material) -> str:
     keepalive_timeout 1h;
     keepalive_requests 100000000;
     keepalive_time 24h;
-    server {{ listen {material.host}:{material.backend} backlog=4096;{site}
-    }}
+{NGINX_TLS}    server {{ listen {material.host}:{material.backend} backlog=4096;{site}
+    }}{tls}
     server {{ listen {material.host}:{material.marked} backlog=4096;
         add_header X-Pool marked;{site}
     }}
@@ -135,6 +154,8 @@ def nginx_config(material: Material, ports: Ports, tuning: Tuning) -> str:
     """`server_name` supplies the Host of requests without one (HTTP/1.0); the backend refuses an empty Host."""
     if "echo_http" in ports:
         return nginx_echo_config(material, ports)
+    if "passthrough" in ports:
+        return nginx_passthrough_config(material, ports, tuning)
     tls = "".join(
         f"""
     server {{
@@ -153,7 +174,7 @@ def nginx_config(material: Material, ports: Ports, tuning: Tuning) -> str:
     server {{
         listen 127.0.0.1:{ports["tcp"]} backlog=4096;
         proxy_pass 127.0.0.1:{material.backend};
-        proxy_buffer_size 64k;
+        {NGINX_STREAM_BULK if tuning.bulk else ""}
         tcp_nodelay on;
     }}
 }}
@@ -174,6 +195,25 @@ def nginx_config(material: Material, ports: Ports, tuning: Tuning) -> str:
         listen 127.0.0.1:{ports["http"]} backlog=4096;
         server_name bench.example;
         location / {{ proxy_pass http://web; }}
+    }}
+}}
+"""
+
+
+def nginx_passthrough_config(material: Material, ports: Ports, tuning: Tuning) -> str:
+    """A name that is not the backend's leads nowhere."""
+    return f"""{nginx_head(material, "nginx")}stream {{
+    access_log off;
+    map $ssl_preread_server_name $terminator {{
+        {PASSED_THROUGH} terminator;
+    }}
+    upstream terminator {{ server 127.0.0.1:{material.tls}; }}
+    server {{
+        listen 127.0.0.1:{ports["passthrough"]} backlog=4096;
+        ssl_preread on;
+        proxy_pass $terminator;
+        {NGINX_STREAM_BULK if tuning.bulk else ""}
+        tcp_nodelay on;
     }}
 }}
 """
@@ -229,6 +269,7 @@ def nginx_echo_config(material: Material, ports: Ports) -> str:
 
 
 def haproxy_config(material: Material, ports: Ports, tuning: Tuning, rules: str = "") -> str:
+    splice = "splice-response" if tuning.force_splice else "splice-auto"
     tls = "".join(
         f"""
 frontend {name}
@@ -243,10 +284,28 @@ frontend {name}
 listen tcp
     mode tcp
     bind 127.0.0.1:{ports["tcp"]} backlog 4096
-    option {"splice-response" if tuning.force_splice else "splice-auto"}
+    option {splice}
     server web 127.0.0.1:{material.backend}
 """
         if "tcp" in ports
+        else ""
+    )
+    passthrough = (
+        f"""
+frontend passthrough
+    mode tcp
+    bind 127.0.0.1:{ports["passthrough"]} backlog 4096
+    option {splice}
+    tcp-request inspect-delay 5s
+    tcp-request content accept if {{ req.ssl_hello_type 1 }}
+    use_backend terminator if {{ req.ssl_sni -i {PASSED_THROUGH} }}
+
+backend terminator
+    mode tcp
+    option {splice}
+    server terminator 127.0.0.1:{material.tls}
+"""
+        if "passthrough" in ports
         else ""
     )
     echo = (
@@ -297,7 +356,7 @@ defaults
     option splice-auto
     option http-keep-alive
     timeout tunnel 600s
-{tls}{http}{tcp}{echo}
+{tls}{http}{tcp}{passthrough}{echo}
 backend web
     server web 127.0.0.1:{material.backend} pool-max-conn {IDLE_UPSTREAM_MAX} pool-purge-delay 600s
 
@@ -311,6 +370,9 @@ def evergate_config(material: Material, ports: Ports, rules: str = "", audit: st
     listeners = ""
     for name, port in ports.by_listener.items():
         protocol = "https" if name in CERTIFICATES else "tcp" if name in TCP_LISTENERS else "http"
+        if name in PASSTHROUGH_LISTENERS:
+            listeners += passthrough_listener(name, port)
+            continue
         pool = {"echo_tcp": "echo_tcp"}.get(name, "echo" if name in ECHO_LISTENERS else "web")
         listeners += f"""
 [[listeners]]
@@ -333,6 +395,7 @@ key = "{material.key(kind)}"
     )
     servers = [("web", material.backend)] if "http" in ports else []
     servers += [("marked", material.marked)] if rules else []
+    servers += [("terminator", material.tls)] if "passthrough" in ports else []
     if "echo_http" in ports:
         servers += [("echo", material.echo_http), ("echo_tcp", material.echo_tcp)]
     pools = "".join(
@@ -359,3 +422,19 @@ socket = "off"
 [timeouts]
 keep_alive_ms = 600_000
 {listeners}{certificates}{pools}{rules}{audit}"""
+
+
+def passthrough_listener(name: str, port: int) -> str:
+    """A listener without a pool of its own, and the rule that chooses one by the name in the ClientHello."""
+    return f"""
+[[listeners]]
+name = "{name}"
+address = "127.0.0.1:{port}"
+protocol = "passthrough"
+
+[[rules]]
+name = "terminator"
+listeners = ["{name}"]
+when = 'tls.sni == "{PASSED_THROUGH}"'
+route = "terminator"
+"""

@@ -66,13 +66,15 @@ class Target:
     tls: bool = True
     body_bytes: int = 1024
     host: str = "127.0.0.1"
+    name: str | None = None
+    """Name in place of the address in URLs, and so in ClientHellos (SNI)."""
     upload: Path | None = None
     """The body of each request."""
 
     @property
     def url(self) -> str:
         scheme = "https" if self.tls else "http"
-        return f"{scheme}://{self.host}:{self.port}{self.path}"
+        return f"{scheme}://{self.name or self.host}:{self.port}{self.path}"
 
 
 class Tools:
@@ -84,17 +86,23 @@ class Tools:
         folder: Path,
         core: int | None,
         within: Sequence[str] = (),
-        echo: Path = Path("evergate-bench"),
+        own: Path = Path("evergate-bench"),
     ) -> None:
         self.children = children
         self.folder = folder
         self.core = core
         self.within = list(within)
         """Prefix of each command, which enters a network namespace."""
-        self.echo_binary = echo
+        self.own_binary = own
         settings = folder / "client.cnf"
         settings.write_text(OPENSSL_CLIENT)
         self.environment = {**os.environ, "OPENSSL_CONF": str(settings)}
+
+    def own_command(self) -> str:
+        """The path of `evergate-bench`."""
+        if not self.own_binary.is_file():
+            raise BenchError(f"{self.own_binary} is missing: `make bench` makes it")
+        return str(self.own_binary)
 
     def keep_alive(
         self,
@@ -127,6 +135,7 @@ class Tools:
             command += ["--rate=1", f"--rate-period={OPENED_EVERY_MS}ms", f"--log-file={log}"]
         command += [f"--input-file={paths}"] if paths is not None else []
         command += ["--tls13-ciphers=TLS_AES_128_GCM_SHA256", "--groups=X25519"]
+        command += [f"--connect-to={target.host}:{target.port}"] if target.name else []
         command += [target.url] if paths is None else [f"--base-uri={target.url}"]
         output, elapsed = self._run([command], seconds)
         done = parse_h2load(output[0], target.body_bytes)
@@ -140,10 +149,18 @@ class Tools:
     def echo(self, target: Target, connections: int, message: int, seconds: float) -> Done:
         """`connections` that each send `message` bytes, wait until the echo is complete, and send the next; as
         WebSocket frames if the target has a path."""
-        command = [str(self.echo_binary), "echo", f"{target.host}:{target.port}", str(connections), str(message)]
+        command = [self.own_command(), "echo", f"{target.host}:{target.port}", str(connections), str(message)]
         command += [f"{seconds:g}", *(["ws"] if target.path else []), *(["tls"] if target.tls else [])]
         output, _ = self._run([command], seconds)
         return parse_echo(output[0], message)
+
+    def connections(self, target: Target, clients: int, seconds: float) -> Done:
+        """`clients` that each open a connection, send one request, read until the server closes, and open the next;
+        with TLS and SNI if the target has a name."""
+        command = [self.own_command(), "fetch", f"{target.host}:{target.port}", str(clients), target.path]
+        command += [str(target.body_bytes), f"{seconds:g}", *([target.name] if target.name else [])]
+        output, _ = self._run([command], seconds)
+        return parse_fetch(output[0], target.body_bytes)
 
     def upload(self, target: Target, connections: int, seconds: float) -> Done:
         """wrk over `connections` that each send the target's body, wait for the response, and send it again."""
@@ -243,6 +260,15 @@ def parse_echo(text: str, message: int) -> Done:
     if echoes == 0:
         raise BenchError("no message came back")
     return Done(echoes, echoes * message, took)
+
+
+def parse_fetch(text: str, body_bytes: int) -> Done:
+    """Reads the report of `evergate-bench fetch`, which ends with an error when a response is not as expected."""
+    found = json.loads(text)
+    connections, took = int(found["connections"]), float(found["seconds"])
+    if connections == 0:
+        raise BenchError("no connection was served")
+    return Done(connections, connections * body_bytes, took)
 
 
 def parse_wrk(text: str, elapsed_s: float, body_bytes: int) -> Done:

@@ -17,8 +17,10 @@ from configs import (
     LARGE_BODIES,
     LISTENERS,
     NGINX_STREAM,
+    PASSED_THROUGH,
+    PASSTHROUGH_LISTENERS,
     SMALL_BODIES,
-    TCP_LISTENERS,
+    STREAM_LISTENERS,
     Material,
     Ports,
     Tuning,
@@ -57,8 +59,8 @@ class Options:
     """Another build of evergate, in place of the peers."""
 
     @property
-    def echo(self) -> Path:
-        """The echo client and server, which `make bench` builds beside the binary of this tree."""
+    def own_tool(self) -> Path:
+        """The clients and the echo server, which `make bench` builds beside the binary of this tree."""
         built = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "evergate-bench"
         return built.resolve()
 
@@ -76,6 +78,8 @@ class Contender:
     def target(self, listener: str, path: str) -> Target:
         upload = self.folder / f"{UPLOADED[1:]}.bin" if path == UPLOAD else None
         size = SIZES.get(UPLOADED if upload else path, SIZES["/1k"])
+        if listener in PASSTHROUGH_LISTENERS:
+            return Target(self.ports[listener], path, True, size, name=PASSED_THROUGH)
         return Target(self.ports[listener], path, listener in CERTIFICATES, size, upload=upload)
 
 
@@ -86,9 +90,9 @@ class Stack:
         self.folder = folder
         self.children = children
         self.options = options
-        self.tools = Tools(children, folder, options.load_core, echo=options.echo)
-        backend, marked, echo_http, echo_tcp = free_ports(4)
-        self.material = Material(folder, backend, marked, echo_http=echo_http, echo_tcp=echo_tcp)
+        self.tools = Tools(children, folder, options.load_core, own=options.own_tool)
+        backend, marked, tls, echo_http, echo_tcp = free_ports(5)
+        self.material = Material(folder, backend, marked, tls=tls, echo_http=echo_http, echo_tcp=echo_tcp)
         self.hashes = {path: self._make_body(path, size) for path, size in SIZES.items()}
         make_certificate(folder, "ecdsa", ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"])
         make_certificate(folder, "rsa", ["-newkey", "rsa:2048"])
@@ -96,7 +100,7 @@ class Stack:
             "backend",
             ["nginx", "-p", str(folder), "-c"],
             backend_config(self.material),
-            [backend, marked],
+            [backend, marked, tls],
             True,
         )
         self.backends = [self.backend]
@@ -145,7 +149,7 @@ class Stack:
         self, tuning: Tuning = SMALL_BODIES, listeners: tuple[str, ...] = LISTENERS
     ) -> Contender:
         """Without the package of its stream module nginx does not relay TCP, and those rows have HAProxy only."""
-        able = tuple(name for name in listeners if name not in TCP_LISTENERS or NGINX_STREAM.exists())
+        able = tuple(name for name in listeners if name not in STREAM_LISTENERS or NGINX_STREAM.exists())
         ports = make_ports(able)
         config = nginx_config(self.material, ports, tuning)
         child = self._start(
@@ -160,6 +164,8 @@ class Stack:
         if listener in ECHO_LISTENERS:
             listeners = ECHO_LISTENERS
             self._start_echo()
+        elif listener in PASSTHROUGH_LISTENERS:
+            listeners = PASSTHROUGH_LISTENERS
         if self.options.before:
             return [self.evergate(listeners=listeners), self.before(listeners)]
         found = [
@@ -167,9 +173,9 @@ class Stack:
             self.nginx(tuning, listeners),
             self.haproxy(listeners=listeners, tuning=tuning),
         ]
-        if listener == "tcp":
+        if bulk and listener in STREAM_LISTENERS:
             forced = Tuning(bulk, force_splice=True)
-            found.append(self.haproxy(label=FORCED_SPLICE, listeners=("http", "tcp"), tuning=forced))
+            found.append(self.haproxy(label=FORCED_SPLICE, listeners=listeners, tuning=forced))
         return [contender for contender in found if listener in contender.ports]
 
     def before(self, listeners: tuple[str, ...] = LISTENERS) -> Contender:
@@ -188,10 +194,8 @@ class Stack:
         """The echo server, once."""
         if len(self.backends) > 1:
             return
-        if not self.options.echo.is_file():
-            raise BenchError(f"{self.options.echo} is missing: `make bench` makes it")
         ports = [self.material.echo_tcp, self.material.echo_http]
-        command = [str(self.options.echo), "serve", *(str(port) for port in ports)]
+        command = [self.tools.own_command(), "serve", *(str(port) for port in ports)]
         self.backends.append(self.children.start("echo", command, self.options.load_core, ports))
 
     def stop_proxies(self) -> None:
@@ -228,6 +232,7 @@ class Stack:
         outputs = [self.folder / f"body-{number}" for number in range(2)]
         command = ["curl", "--silent", "--show-error", "--fail", "--insecure", "--http1.1", "--noproxy", "*"]
         command += ["--max-time", "20"]
+        command += ["--connect-to", f"{target.name}::{target.host}:"] if target.name else []
         for output in outputs:
             output.unlink(missing_ok=True)
             command += ["--output", str(output), target.url]
@@ -271,8 +276,8 @@ def make_ports(listeners: tuple[str, ...]) -> Ports:
 def make_certificate(folder: Path, name: str, key: list[str]) -> None:
     """A self-signed certificate as `.crt`, `.key` and, for HAProxy, both in one `.pem`."""
     certificate, private = folder / f"{name}.crt", folder / f"{name}.key"
-    command = ["openssl", "req", "-x509", *key, "-noenc", "-days", "2", "-subj", "/CN=bench.example"]
-    command += ["-addext", "subjectAltName=DNS:bench.example,IP:127.0.0.1"]
+    command = ["openssl", "req", "-x509", *key, "-noenc", "-days", "2", "-subj", f"/CN={PASSED_THROUGH}"]
+    command += ["-addext", f"subjectAltName=DNS:{PASSED_THROUGH},IP:127.0.0.1"]
     command += ["-keyout", str(private), "-out", str(certificate)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:

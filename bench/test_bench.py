@@ -24,15 +24,20 @@ from cluster_net import Shape, node_config, obstacle, settled, changes_between
 from cluster_stream import HEAD, PERIOD, content
 from configs import (
     ECHO_LISTENERS,
+    LARGE_BODIES,
     LISTENERS,
+    PASSED_THROUGH,
+    PASSTHROUGH_LISTENERS,
     SMALL_BODIES,
     Material,
     Ports,
+    Tuning,
+    backend_config,
     evergate_config,
     haproxy_config,
     nginx_config,
 )
-from load import parse_echo, parse_h2load, parse_s_time, parse_wrk, percentile, read_latencies
+from load import Target, parse_echo, parse_fetch, parse_h2load, parse_s_time, parse_wrk, percentile, read_latencies
 from measure import Row, rows_of
 from own_network import CONGESTION_CONTROL, MACHINES, obstacle as network_obstacle, own_network
 from report import table, verdict
@@ -101,6 +106,15 @@ class Tools(unittest.TestCase):
         self.assertEqual((done.operations, done.body_bytes, done.seconds), (3000, 375_000, 1.5))
         self.assertRaises(BenchError, parse_echo, '{"echoes": 0, "seconds": 1.5}', 125)
 
+    def test_fetched_connections_count_with_their_bodies(self) -> None:
+        done = parse_fetch('{"connections": 300, "seconds": 1.5}', 1024)
+        self.assertEqual((done.operations, done.body_bytes, done.seconds), (300, 307_200, 1.5))
+        self.assertRaises(BenchError, parse_fetch, '{"connections": 0, "seconds": 1.5}', 1024)
+
+    def test_a_name_replaces_the_address_in_urls(self) -> None:
+        self.assertEqual(Target(1, "/1k").url, "https://127.0.0.1:1/1k")
+        self.assertEqual(Target(1, "/1k", name=PASSED_THROUGH).url, "https://bench.example:1/1k")
+
 
 class Configurations(unittest.TestCase):
     def test_listeners_lead_to_their_own_backends(self) -> None:
@@ -118,6 +132,27 @@ class Configurations(unittest.TestCase):
             ):
                 for port in (*ports.by_listener.values(), *backends):
                     self.assertIn(f":{port}", text)
+
+
+    def test_passed_through_connections_are_routed_by_name_only(self) -> None:
+        material = Material(Path("/f"), 1001, 1002, tls=1005)
+        ports = Ports({name: 2000 + index for index, name in enumerate(PASSTHROUGH_LISTENERS)})
+        config = tomllib.loads(evergate_config(material, ports))
+        (listener,), (rule,), (pool,) = config["listeners"], config["rules"], config["pools"]
+        self.assertEqual((listener["protocol"], listener.get("pool")), ("passthrough", None))
+        self.assertEqual((rule["listeners"], rule["route"]), ([listener["name"]], pool["name"]))
+        self.assertEqual(pool["servers"][0]["address"], "127.0.0.1:1005")
+        for text in (rule["when"], nginx_config(material, ports, SMALL_BODIES)):
+            self.assertIn(PASSED_THROUGH, text)
+        self.assertIn("listen 127.0.0.1:1005 ssl", backend_config(material))
+        self.assertNotIn(" ssl ", backend_config(Material(Path("/f"), 1001, 1002)))
+
+    def test_only_the_forced_contender_always_splices(self) -> None:
+        material = Material(Path("/f"), 1001, 1002, tls=1005)
+        for listeners in (LISTENERS, PASSTHROUGH_LISTENERS):
+            ports = Ports({name: 2000 + index for index, name in enumerate(listeners)})
+            for tuning, forced in ((LARGE_BODIES, False), (Tuning(True, force_splice=True), True)):
+                self.assertEqual("option splice-response" in haproxy_config(material, ports, tuning), forced)
 
 
 class Handshakes(unittest.TestCase):
