@@ -189,8 +189,8 @@ fn pools(out: &mut Exposition, status: &Status) {
 
 fn sessions(out: &mut Exposition, status: &Status) {
     let pools = || status.pools.iter().filter_map(|pool| Some((pool.name.as_str(), pool.sessions?)));
-    let mut known = out
-        .gauge("evergate_pool_sessions", "Sessions that a pool knows the server of by the client's address.");
+    let mut known =
+        out.gauge("evergate_pool_sessions", "Clients whose server a pool knows by their address.");
     for (pool, sessions) in pools() {
         known.sample(&[("pool", pool)], sessions.known);
     }
