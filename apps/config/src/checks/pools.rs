@@ -10,6 +10,7 @@ use std::time::Duration;
 use evergate_rules::Sticky as RuleSticky;
 
 use super::certificates;
+use super::connection_rules;
 use super::context::{Checks, Content};
 use super::health::health;
 use super::proxy_protocol;
@@ -34,7 +35,8 @@ pub(crate) fn pools(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<Pool> {
     for (i, raw) in config.pools.iter().enumerate() {
         let at = list.index(i);
         let name = checks.name(raw.name.as_deref(), &at, &mut seen, "web");
-        let servers = servers(raw, &lookups, &at, checks);
+        let is_relayed = connection_rules::is_relayed(config, raw.name.as_deref().unwrap_or_default());
+        let servers = servers(raw, is_relayed, &lookups, &at, checks);
         sticky(raw, &by_cookie, &by_source, &at, checks);
         shared_cookie(config, i, &by_cookie, &at, checks);
         queue_classes(raw, &at, checks);
@@ -83,7 +85,13 @@ fn look_up<'c>(config: &'c RawConfig, world: &dyn World) -> Lookups<'c> {
     names.into_iter().zip(found).collect()
 }
 
-fn servers(pool: &RawPool, lookups: &Lookups<'_>, at: &KeyPath, checks: &mut Checks<'_>) -> Vec<Server> {
+fn servers(
+    pool: &RawPool,
+    is_relayed: bool,
+    lookups: &Lookups<'_>,
+    at: &KeyPath,
+    checks: &mut Checks<'_>,
+) -> Vec<Server> {
     let list = at.key("servers");
     if pool.servers.is_empty() && !checks.report.is_excused(&list) {
         checks.report.error_because(
@@ -116,7 +124,7 @@ fn servers(pool: &RawPool, lookups: &Lookups<'_>, at: &KeyPath, checks: &mut Che
         }
         if let Some(first) = resolved.first() {
             addresses.insert(*first, i);
-            warn_of_plain_https(pool, *first, &at.key("address"), checks);
+            warn_of_plain_https(pool, is_relayed, *first, &at.key("address"), checks);
         }
         let connections_max = NonZeroU32::new(raw.connections_max);
         let costs = session_balancing::costs(pool, raw, &at, checks);
@@ -165,9 +173,15 @@ fn server_address(
 /// Usual ports of servers with TLS.
 const TLS_PORTS: [u16; 2] = [443, 8443];
 
-fn warn_of_plain_https(pool: &RawPool, address: SocketAddr, at: &KeyPath, checks: &mut Checks<'_>) {
-    // A pool that chooses by session has servers that terminate the clients' own TLS.
-    let passes_tls_on = pool.policy.is_by_session();
+fn warn_of_plain_https(
+    pool: &RawPool,
+    is_relayed: bool,
+    address: SocketAddr,
+    at: &KeyPath,
+    checks: &mut Checks<'_>,
+) {
+    // The servers of a relay, or of a pool that chooses by session, terminate the clients' own TLS.
+    let passes_tls_on = is_relayed || pool.policy.is_by_session();
     if pool.tls.is_none() && !passes_tls_on && TLS_PORTS.contains(&address.port()) {
         checks.report.warning(
             at,

@@ -203,7 +203,8 @@ pub(crate) const BYTES_PER_S_MIN: Key = with_default(
 /// `[logs]`
 pub(crate) static LOGS: Section = Section {
     header: "[logs]",
-    about: "The access log: one line per request, or per connection for `tcp` and `tls` listeners.",
+    about: "The access log: one line per request, or per connection for `tcp`, `tls` and `passthrough` listeners. \
+        The host of a `passthrough` line is the server name of the ClientHello.",
     keys: &[
         with_default(
             "access",
