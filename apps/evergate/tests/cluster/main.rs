@@ -32,6 +32,7 @@ mod new_connections;
 mod nodes_without_replicas;
 mod null_workers;
 mod operator_commands;
+mod passthrough;
 mod phases;
 mod port_security;
 mod ports;

@@ -1,7 +1,7 @@
 //! Rolling upgrade: a new program on every node, one after the other, as docs/guide/upgrade.md describes. No transfer
 //! breaks.
 
-use crate::traffic::{self, PATIENCE, Server, Traffic, Transport};
+use crate::traffic::{self, PATIENCE, Server, Traffic, Transfer, Transport};
 use crate::world::{Node, World, privileged, settled};
 use evergate::agent::status::ClusterStatus;
 use std::io::{ErrorKind, Read, Write};
@@ -10,12 +10,21 @@ use std::sync::Arc;
 
 #[test]
 fn transfers_survive_the_replacement_of_every_process() {
+    survive_replacement(&traffic::PLAIN);
+}
+
+#[test]
+fn secure_transfers_survive_the_replacement_of_every_process() {
+    survive_replacement(&traffic::SECURE);
+}
+
+fn survive_replacement(transfers: &'static [Transfer]) {
     if !privileged() {
         return;
     }
     let world = World::new(3);
     let (nodes, config) = traffic::three(&world);
-    let traffic = Traffic::start(&world, &traffic::PLAIN);
+    let traffic = Traffic::start(&world, transfers);
     let nodes = replace_all(&world, nodes, &config, &traffic);
     traffic.end();
     drop(nodes);

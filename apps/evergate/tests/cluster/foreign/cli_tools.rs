@@ -8,6 +8,10 @@ use std::io::Write;
 use std::process::Command;
 use std::sync::Arc;
 
+/// Ports of passthrough listeners, by the version of their server.
+const RELAYED_12: u16 = 9014;
+const RELAYED_13: u16 = 9024;
+
 pub(super) fn clients(world: &World, desk: &Arc<Desk>) -> Vec<Running> {
     let mut all = downloads(world, desk);
     all.extend(uploads(world, desk));
@@ -20,7 +24,7 @@ fn curl(world: &World, more: &[&str]) -> Command {
     let mut command = Command::new("curl");
     command.args(["--silent", "--show-error", "--fail", "--no-buffer", "--max-time", "120", "--cacert"]);
     command.arg(world.folder.path("shop.pem"));
-    for port in [9002, 9003] {
+    for port in [9002, 9003, RELAYED_12, RELAYED_13] {
         command.arg("--resolve").arg(format!("shop.test:{port}:{ADDRESS}"));
     }
     command.args(more);
@@ -42,12 +46,19 @@ fn downloads(world: &World, desk: &Arc<Desk>) -> Vec<Running> {
         ("curl-tls13", &["--tlsv1.3", "https://shop.test:9003/stream/curl-tls13"][..]),
         ("curl-tls12", &["--tls-max", "1.2", "https://shop.test:9003/stream/curl-tls12"]),
         ("curl-http", &["http://shop.test:9002/stream/curl-http"]),
+        ("curl-relayed12", &["https://shop.test:9014/stream/curl-relayed12"]),
+        ("curl-relayed13", &["https://shop.test:9024/stream/curl-relayed13"]),
     ] {
         let desk = desk.clone();
         let check = move |came: &[u8], _| is_stream(&desk, name, came);
         all.push(run(world, name, 1, curl(world, more), nothing, check));
     }
-    for (name, version) in [("openssl-tls13", "-tls1_3"), ("openssl-tls12", "-tls1_2")] {
+    for (name, version, port) in [
+        ("openssl-tls13", "-tls1_3", 9003),
+        ("openssl-tls12", "-tls1_2", 9003),
+        ("openssl-relayed13", "-tls1_3", RELAYED_13),
+        ("openssl-relayed12", "-tls1_2", RELAYED_12),
+    ] {
         let mut command = Command::new("openssl");
         command.args([
             "s_client",
@@ -57,7 +68,7 @@ fn downloads(world: &World, desk: &Arc<Desk>) -> Vec<Running> {
             "shop.test",
             version,
         ]);
-        command.args(["-servername", "shop.test", "-connect", &format!("{ADDRESS}:9003"), "-CAfile"]);
+        command.args(["-servername", "shop.test", "-connect", &format!("{ADDRESS}:{port}"), "-CAfile"]);
         command.arg(world.folder.path("shop.pem"));
         let ask = move |input: &mut dyn Write| {
             let head = format!("GET /stream/{name} HTTP/1.1\r\nHost: shop.test\r\nConnection: close\r\n\r\n");
@@ -76,9 +87,11 @@ fn downloads(world: &World, desk: &Arc<Desk>) -> Vec<Running> {
 
 fn uploads(world: &World, desk: &Arc<Desk>) -> Vec<Running> {
     let mut all = Vec::new();
-    for (name, url) in
-        [("curl-up-tls", "https://shop.test:9003/take"), ("curl-up-http", "http://shop.test:9002/take")]
-    {
+    for (name, url) in [
+        ("curl-up-tls", "https://shop.test:9003/take"),
+        ("curl-up-http", "http://shop.test:9002/take"),
+        ("curl-up-relayed", "https://shop.test:9024/take"),
+    ] {
         let check = |came: &[u8], fed: usize| match came == format!("whole {fed}").as_bytes() {
             true => Ok(()),
             false => Err(format!("{:?} of {fed} bytes", String::from_utf8_lossy(came))),

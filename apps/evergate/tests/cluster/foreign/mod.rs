@@ -10,11 +10,11 @@ use crate::matrix::carrier;
 use crate::seed::Chance;
 use crate::sockets::{ESTABLISHED, sockets};
 use crate::support::eventually;
-use crate::traffic::{content, three};
+use crate::traffic::{SERVERS, content, three};
 use crate::world::{ADDRESS, World, privileged, settled};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Result, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -142,11 +142,13 @@ fn outlive(clients: impl FnOnce(&World, &Arc<Desk>) -> Vec<Running>) {
         report: Mutex::default(),
         wrong: Mutex::default(),
     });
-    let (at, shared) = (SocketAddr::new(world.family.inside(254), 8000), desk.clone());
-    world.switch.run(move || {
-        let listener = TcpListener::bind(at).unwrap();
-        std::thread::spawn(move || server::serve(&listener, &shared));
-    });
+    for server in SERVERS {
+        let (at, tls, shared) = (server.address(&world), server.config(&world), desk.clone());
+        world.switch.run(move || {
+            let listener = TcpListener::bind(at).unwrap();
+            std::thread::spawn(move || server::serve(&listener, tls.as_ref(), &shared));
+        });
+    }
     let all = clients(&world, &desk);
     let wanted: usize = all.iter().map(|client| client.connections).sum();
     let mut seen = BTreeSet::new();

@@ -3,30 +3,30 @@
 use super::{Desk, LAST_EARLY_REQUEST, PIECE};
 use crate::phases::server::{body, receive_body};
 use crate::seed::Chance;
-use crate::traffic::{content, head};
+use crate::traffic::{Shared, content, head};
 use std::io::{BufRead, BufReader, Error, Read, Result, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 const PAGE: &str = include_str!("page.html");
 
-pub(super) fn serve(listener: &TcpListener, desk: &Arc<Desk>) {
+pub(super) fn serve(listener: &TcpListener, tls: Option<&Arc<rustls::ServerConfig>>, desk: &Arc<Desk>) {
     for stream in listener.incoming().flatten() {
-        let desk = desk.clone();
+        let (desk, tls) = (desk.clone(), tls.cloned());
         std::thread::spawn(move || {
+            stream.set_nodelay(true).unwrap();
             let mut asked = String::new();
-            if let Err(error) = converse(&stream, &desk, &mut asked) {
+            if let Err(error) = converse(Shared::new(stream, tls), &desk, &mut asked) {
                 desk.wrong.lock().unwrap().push(format!("{asked}: {error}"));
             }
         });
     }
 }
 
-fn converse(mut output: &TcpStream, desk: &Desk, asked: &mut String) -> Result<()> {
-    output.set_nodelay(true)?;
-    let mut input = BufReader::with_capacity(PIECE, output.try_clone()?);
+fn converse(mut output: Shared, desk: &Desk, asked: &mut String) -> Result<()> {
+    let mut input = BufReader::with_capacity(PIECE, output.clone());
     loop {
         match input.fill_buf() {
             Ok([]) | Err(_) => return Ok(()), // between requests a connection may end at any time
@@ -57,6 +57,9 @@ fn converse(mut output: &TcpStream, desk: &Desk, asked: &mut String) -> Result<(
                 answer(&mut output, "text/plain", "")?;
             }
             _ => return Err(Error::other("unexpected request")),
+        }
+        if head.contains("Connection: close\r\n") {
+            return Ok(());
         }
     }
 }

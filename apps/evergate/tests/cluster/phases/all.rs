@@ -18,11 +18,13 @@ pub(super) struct Phase {
 }
 
 const HTTP: &[Transport] = &[Transport::Http, Transport::Tls12, Transport::Tls13];
-const TLS: &[Transport] = &[Transport::Tls12, Transport::Tls13];
-const TLS13: &[Transport] = &[Transport::Tls13];
+const TLS: &[Transport] = &[Transport::Tls12, Transport::Tls13, Transport::Relayed12, Transport::Relayed13];
+const TLS13: &[Transport] = &[Transport::Tls13, Transport::Relayed13];
 const RAW: &[Transport] = &[Transport::Tcp];
-const SOME: &[Transport] = &[Transport::Http, Transport::Tls13];
-const ANY: &[Transport] = &[Transport::Tcp, Transport::Http, Transport::Tls12, Transport::Tls13];
+const SOME: &[Transport] = &[Transport::Http, Transport::Tls13, Transport::Relayed13];
+const BULK: &[Transport] = &[Transport::Http, Transport::Tls12, Transport::Tls13, Transport::Relayed13];
+const ANY: &[Transport] =
+    &[Transport::Tcp, Transport::Http, Transport::Tls12, Transport::Tls13, Transport::Relayed12];
 
 macro_rules! phases {
     ($($name:ident: $over:ident),+ $(,)?) => {
@@ -32,7 +34,11 @@ macro_rules! phases {
 }
 
 phases! {
+    connected: TLS,
+    first_byte_sent: TLS,
     half_a_hello: TLS,
+    half_a_hello_in_segments: TLS,
+    half_a_hello_in_single_bytes: TLS,
     hello_sent: TLS,
     flight_received: TLS,
     half_an_answer_to_the_flight: TLS,
@@ -43,13 +49,13 @@ phases! {
     key_update_sent: TLS13,
     key_update_while_a_response_comes: TLS13,
     half_a_head: HTTP,
-    half_a_body: HTTP,
+    half_a_body: BULK,
     inside_a_chunk: HTTP,
     inside_a_chunk_size: HTTP,
     continue_received: HTTP,
     pipelined: HTTP,
     between_requests: HTTP,
-    half_a_response: HTTP,
+    half_a_response: BULK,
     half_a_chunked_response: HTTP,
     half_an_endless_response: ANY,
     end_sent_while_a_response_comes: ANY,
@@ -73,6 +79,37 @@ fn post(body: &str) -> String {
 
 fn rest(rest: impl FnOnce() -> Result<()> + Send + 'static) -> Result<Rest> {
     Ok(Box::new(rest))
+}
+
+fn connected(mut wire: Wire) -> Result<Rest> {
+    rest(move || {
+        wire.shake()?;
+        wire.ask(0..3)
+    })
+}
+
+fn first_byte_sent(wire: Wire) -> Result<Rest> {
+    hello_from(wire, |_| 1, usize::MAX)
+}
+
+fn half_a_hello_in_segments(wire: Wire) -> Result<Rest> {
+    hello_from(wire, |length| length / 2, 40)
+}
+
+fn half_a_hello_in_single_bytes(wire: Wire) -> Result<Rest> {
+    hello_from(wire, |length| length / 2, 1)
+}
+
+/// Sends the hello up to a length and stops there, in pieces of so many bytes before and after it.
+fn hello_from(mut wire: Wire, first: fn(usize) -> usize, piece: usize) -> Result<Rest> {
+    let mut hello = wire.outgoing()?;
+    let other = hello.split_off(first(hello.len()));
+    wire.put_pieces(&hello, piece)?;
+    rest(move || {
+        wire.put_pieces(&other, piece)?;
+        wire.shake()?;
+        wire.ask(0..3)
+    })
 }
 
 fn half_a_hello(mut wire: Wire) -> Result<Rest> {

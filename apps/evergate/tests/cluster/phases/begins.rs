@@ -2,7 +2,7 @@
 
 use super::{connect, filter, prepare};
 use crate::support::eventually;
-use crate::traffic::{Server, Transport};
+use crate::traffic::Transport;
 use crate::world::{Node, privileged, settled};
 
 /// Number of SYNs that a node has answered.
@@ -21,7 +21,7 @@ fn outlives_the_node_of_its_syn(transports: &[Transport]) {
         filter(
             &world,
             "output",
-            &format!("tcp dport {} tcp flags & syn != syn counter drop", transport.port(Server::Plain)),
+            &format!("tcp dport {} tcp flags & syn != syn counter drop", transport.port(transport.server())),
         );
         let (_, mut wire) = connect(&world, transport);
         let place = eventually("a node has answered", || {
@@ -46,4 +46,9 @@ fn connection_outlives_the_node_that_answered_its_syn() {
 #[test]
 fn tls12_connection_outlives_the_node_that_answered_its_syn() {
     outlives_the_node_of_its_syn(&[Transport::Tls12]);
+}
+
+#[test]
+fn relayed_connection_outlives_the_node_that_answered_its_syn() {
+    outlives_the_node_of_its_syn(&[Transport::Relayed13, Transport::Relayed12]);
 }

@@ -9,11 +9,11 @@ mod wire;
 
 use crate::sockets::sockets;
 use crate::support::eventually;
-use crate::traffic::{Transport, config, roots};
+use crate::traffic::{SERVERS, Transport, config, roots};
 use crate::world::{Node, World, privileged, settled};
 use all::{PHASES, Phase, Rest};
 use server::Desk;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use wire::Wire;
@@ -22,7 +22,7 @@ use wire::Wire;
 const TRIES: usize = 60;
 
 /// Long timeouts: clients stand still for a long time, and this machine may be slow.
-const PATIENT: &str = "[timeouts]\nhandshake_ms = 600000\nrequest_head_ms = 600000\nrequest_body_ms = 600000\n\
+pub(crate) const PATIENT: &str = "[timeouts]\nhandshake_ms = 600000\nrequest_head_ms = 600000\nrequest_body_ms = 600000\n\
     keep_alive_ms = 600000\nresponse_ms = 600000\nwrite_stall_ms = 600000\n";
 
 /// Stopped client, by name.
@@ -37,7 +37,7 @@ fn socket_state(world: &World, node: u8, port: u16) -> Option<u8> {
 }
 
 /// Number of the node that has a socket for the client's port.
-fn owner(world: &World, port: u16) -> Option<u8> {
+pub(crate) fn owner(world: &World, port: u16) -> Option<u8> {
     (1..=3).find(|number| socket_state(world, *number, port).is_some())
 }
 
@@ -77,7 +77,7 @@ enum When {
 }
 
 /// Adds an nftables rule for the packets from or to the clients and the server.
-fn filter(world: &World, hook: &str, rule: &str) {
+pub(crate) fn filter(world: &World, hook: &str, rule: &str) {
     let chain = format!("chain {hook} {{ type filter hook {hook} priority 0; {rule}; }}");
     world.filter(&format!("table bridge ends {{\n{chain}\n}}\n"));
 }
@@ -89,17 +89,24 @@ fn prepare() -> (World, Vec<Node>, Arc<Desk>) {
     let nodes: Vec<Node> = (1..=3).map(|number| world.start(number, &config)).collect();
     settled(&nodes);
     let desk = Arc::new(Desk::default());
-    let (at, shared) = (SocketAddr::new(world.family.inside(254), 8000), desk.clone());
-    world.switch.run(move || {
-        let listener = TcpListener::bind(at).unwrap();
-        std::thread::spawn(move || server::serve(&listener, &shared));
-    });
+    for server in SERVERS {
+        let (at, tls, shared) = (server.address(&world), server.config(&world), desk.clone());
+        world.switch.run(move || {
+            let listener = TcpListener::bind(at).unwrap();
+            std::thread::spawn(move || server::serve(&listener, tls.as_ref(), &shared));
+        });
+    }
     (world, nodes, desk)
 }
 
 /// Stops clients of the first victim in all phases, kills the victims one after the other, and continues all clients,
 /// before or after the deaths.
 fn outlive(victims: &[u8], when: When) {
+    outlive_as(victims, when, Node::kill);
+}
+
+/// [`outlive`] of nodes that end in this way.
+fn outlive_as(victims: &[u8], when: When, end: fn(Node)) {
     if !privileged() {
         return;
     }
@@ -118,7 +125,7 @@ fn outlive(victims: &[u8], when: When) {
             settled(&nodes);
         }
         let place = nodes.iter().position(|node| node.number == *victim).unwrap();
-        nodes.remove(place).kill();
+        end(nodes.remove(place));
     }
     going.extend(proceed(&desk, stopped));
     let mut broken = Vec::new();
@@ -152,4 +159,17 @@ fn clients_in_every_phase_outlive_two_nodes() {
 #[test]
 fn clients_that_continue_from_every_phase_outlive_their_node() {
     outlive(&[3], When::Continued);
+}
+
+/// Planned moves, as before an upgrade of the program.
+fn drain_and_stop(mut node: Node) {
+    let drained = node.cli(&["node", "drain", "--wait", "60"]);
+    assert_eq!(drained.code, Some(0), "{drained:?}");
+    node.process.signal("TERM");
+    assert!(node.process.wait().success(), "{:#?}", node.process.lines());
+}
+
+#[test]
+fn clients_in_every_phase_move_when_nodes_are_drained() {
+    outlive_as(&[1, 2], When::Stopped, drain_and_stop);
 }

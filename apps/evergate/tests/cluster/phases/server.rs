@@ -1,6 +1,6 @@
 //! Server behind the cluster. It stops in the middle of its answers until the test lets it proceed.
 
-use crate::traffic::{content, head};
+use crate::traffic::{Shared, content, head};
 use std::io::{BufRead, BufReader, Error, Read, Result, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
@@ -41,22 +41,23 @@ impl Desk {
     }
 }
 
-pub(super) fn serve(listener: &TcpListener, desk: &Arc<Desk>) {
+pub(super) fn serve(listener: &TcpListener, tls: Option<&Arc<rustls::ServerConfig>>, desk: &Arc<Desk>) {
     for stream in listener.incoming().flatten() {
-        let desk = desk.clone();
+        let (desk, tls) = (desk.clone(), tls.cloned());
         std::thread::spawn(move || {
             stream.set_nodelay(true).unwrap();
+            let shared = Shared::new(stream.try_clone().unwrap(), tls);
             let mut asked = String::new();
-            if let Err(error) = converse(&stream, &desk, &mut asked) {
+            if let Err(error) = converse(&stream, shared, &desk, &mut asked) {
                 desk.wrong.lock().unwrap().push(format!("{asked}: {error}"));
             }
         });
     }
 }
 
-fn converse(stream: &TcpStream, desk: &Desk, asked: &mut String) -> Result<()> {
-    let mut input = BufReader::new(stream.try_clone()?);
-    let mut output = stream;
+fn converse(socket: &TcpStream, shared: Shared, desk: &Desk, asked: &mut String) -> Result<()> {
+    let mut input = BufReader::new(shared.clone());
+    let mut output = shared;
     loop {
         // A connection without a request may end at any time.
         match input.fill_buf() {
@@ -104,8 +105,8 @@ fn converse(stream: &TcpStream, desk: &Desk, asked: &mut String) -> Result<()> {
                 output.write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
                 return output.write_all(&content(0, HUGE));
             }
-            "/tunnel" => return tunnel(desk, LONG, &mut input, stream),
-            "/tunnel/large" => return tunnel(desk, LARGE, &mut input, stream),
+            "/tunnel" => return tunnel(desk, LONG, &mut input, socket),
+            "/tunnel/large" => return tunnel(desk, LARGE, &mut input, socket),
             _ => {
                 let number = path.rsplit('/').next().unwrap_or_default();
                 write!(output, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{number}", number.len())?;

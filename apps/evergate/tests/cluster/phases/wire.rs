@@ -1,6 +1,6 @@
 //! Client whose bytes on the wire the test controls one by one.
 
-use crate::traffic::{PATIENCE, Server, Transport, content};
+use crate::traffic::{PATIENCE, Transport, content};
 use std::io::{Error, Read, Result, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::ops::Range;
@@ -19,13 +19,13 @@ impl Wire {
         to: IpAddr,
         roots: &Arc<rustls::RootCertStore>,
     ) -> Result<Wire> {
-        let socket = TcpStream::connect(SocketAddr::new(to, transport.port(Server::Plain)))?;
+        let socket = TcpStream::connect(SocketAddr::new(to, transport.port(transport.server())))?;
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(PATIENCE))?;
         socket.set_write_timeout(Some(PATIENCE))?;
         let mut tls = match transport {
             Transport::Tcp | Transport::Http => None,
-            Transport::Tls12 | Transport::Tls13 => Some(transport.client(roots)?),
+            _ => Some(transport.client(roots)?),
         };
         if let Some(tls) = &mut tls {
             tls.set_buffer_limit(None);
@@ -62,6 +62,11 @@ impl Wire {
     /// Sends bytes as they are.
     pub(super) fn put(&mut self, bytes: &[u8]) -> Result<()> {
         self.socket.write_all(bytes)
+    }
+
+    /// Sends pieces of this length, each in a segment of its own if the window has room.
+    pub(super) fn put_pieces(&mut self, bytes: &[u8], length: usize) -> Result<()> {
+        bytes.chunks(length).try_for_each(|piece| self.put(piece))
     }
 
     /// Sends the first half of these bytes as they are; the second half.

@@ -117,8 +117,6 @@ pub(crate) fn connect(
     stream.set_write_timeout(Some(PATIENCE))?;
     match transport {
         Transport::Tcp | Transport::Http => Ok(Box::new(stream)),
-        Transport::Tls12 | Transport::Tls13 => {
-            Ok(Box::new(rustls::StreamOwned::new(transport.client(roots)?, stream)))
-        }
+        _ => Ok(Box::new(rustls::StreamOwned::new(transport.client(roots)?, stream))),
     }
 }

@@ -5,7 +5,7 @@ mod clients;
 mod servers;
 
 pub(crate) use clients::{ask, connect};
-pub(crate) use servers::server_stream;
+pub(crate) use servers::{Shared, server_stream};
 
 use crate::world::{Node, World, settled};
 use rustls_pki_types::pem::PemObject;
@@ -57,6 +57,10 @@ pub(crate) enum Transport {
     Http,
     Tls12,
     Tls13,
+    /// TLS 1.2 to the server itself, behind a passthrough listener.
+    Relayed12,
+    /// The same with TLS 1.3.
+    Relayed13,
 }
 
 impl Transport {
@@ -71,6 +75,16 @@ impl Transport {
             Transport::Tcp => first + 1,
             Transport::Http => first + 2,
             Transport::Tls12 | Transport::Tls13 => first + 3,
+            Transport::Relayed12 | Transport::Relayed13 => first + 4,
+        }
+    }
+
+    /// Server of tests with one for each transport: a relayed client needs one that terminates its TLS.
+    pub(crate) fn server(self) -> Server {
+        match self {
+            Transport::Relayed12 => Server::Tls12,
+            Transport::Relayed13 => Server::Tls13,
+            _ => Server::Plain,
         }
     }
 
@@ -79,8 +93,10 @@ impl Transport {
         self,
         roots: &Arc<rustls::RootCertStore>,
     ) -> std::io::Result<rustls::ClientConnection> {
-        let version =
-            if self == Transport::Tls12 { &rustls::version::TLS12 } else { &rustls::version::TLS13 };
+        let version = match self {
+            Transport::Tls12 | Transport::Relayed12 => &rustls::version::TLS12,
+            _ => &rustls::version::TLS13,
+        };
         let config = rustls::ClientConfig::builder_with_provider(evergate_crypto::client_provider())
             .with_protocol_versions(&[version])
             .map_err(std::io::Error::other)?
@@ -99,7 +115,7 @@ pub(crate) enum Server {
     Tls13,
 }
 
-const SERVERS: [Server; 3] = [Server::Plain, Server::Tls12, Server::Tls13];
+pub(crate) const SERVERS: [Server; 3] = [Server::Plain, Server::Tls12, Server::Tls13];
 
 impl Server {
     pub(crate) fn address(self, world: &World) -> SocketAddr {
@@ -158,7 +174,7 @@ pub(crate) const PLAIN: [Transfer; 10] = [
 ];
 
 /// Transfers of every kind, with connections that come and go.
-pub(crate) const MIXED: [Transfer; 14] = [
+pub(crate) const MIXED: [Transfer; 16] = [
     (Transport::Tcp, Action::Download, Server::Plain),
     (Transport::Tcp, Action::Upload, Server::Tls13),
     (Transport::Http, Action::Download, Server::Tls12),
@@ -173,10 +189,12 @@ pub(crate) const MIXED: [Transfer; 14] = [
     (Transport::Tls12, Action::Requests, Server::Tls13),
     (Transport::Tls13, Action::Fresh, Server::Plain),
     (Transport::Http, Action::Fresh, Server::Tls13),
+    (Transport::Relayed13, Action::Upload, Server::Tls13),
+    (Transport::Relayed12, Action::Fresh, Server::Tls12),
 ];
 
-/// Transfers of [`PLAIN`] in front of TLS servers.
-pub(crate) const SECURE: [Transfer; 10] = [
+/// Transfers of [`PLAIN`] in front of TLS servers, and with TLS that the servers terminate themselves.
+pub(crate) const SECURE: [Transfer; 15] = [
     (Transport::Tcp, Action::Download, Server::Tls13),
     (Transport::Tcp, Action::Upload, Server::Tls12),
     (Transport::Http, Action::Download, Server::Tls12),
@@ -187,6 +205,11 @@ pub(crate) const SECURE: [Transfer; 10] = [
     (Transport::Http, Action::WebSocket, Server::Tls12),
     (Transport::Tls13, Action::Requests, Server::Tls13),
     (Transport::Http, Action::Requests, Server::Tls12),
+    (Transport::Relayed13, Action::Download, Server::Tls13),
+    (Transport::Relayed12, Action::Upload, Server::Tls12),
+    (Transport::Relayed13, Action::Upload, Server::Tls13),
+    (Transport::Relayed12, Action::WebSocket, Server::Tls12),
+    (Transport::Relayed13, Action::Fresh, Server::Tls13),
 ];
 
 /// State that all clients and servers share.
@@ -368,9 +391,23 @@ pub(crate) fn config(world: &World, nodes: u8, more: &str) -> String {
         text.push_str(&format!("[[pools]]\nname = \"{pool}\"\nservers = [{{ address = \"{at}\" }}]\n"));
         if server != Server::Plain {
             text.push_str("tls = { ca = \"shop.pem\", server_name = \"shop.test\" }\n");
+            text.push_str(&relaying(world, server));
         }
     }
     text + "[[certificates]]\nname = \"shop\"\nchain = \"shop.pem\"\nkey = \"shop.key\"\n"
+}
+
+/// A passthrough listener in front of this server: a rule routes by the ClientHello.
+fn relaying(world: &World, server: Server) -> String {
+    let name = format!("relayed-{}", format!("{server:?}").to_lowercase());
+    let to = SocketAddr::new(world.family.address(), Transport::Relayed13.port(server));
+    let at = server.address(world);
+    format!(
+        "[[listeners]]\nname = \"{name}\"\naddress = \"{to}\"\nprotocol = \"passthrough\"\n\
+         [[pools]]\nname = \"{name}\"\nservers = [{{ address = \"{at}\" }}]\n\
+         [[rules]]\nname = \"{name}\"\nlisteners = [\"{name}\"]\nwhen = 'tls.sni == \"shop.test\"'\n\
+         route = \"{name}\"\n"
+    )
 }
 
 /// Reads the next bytes of the content from `at` on; the new position.

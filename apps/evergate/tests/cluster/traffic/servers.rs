@@ -1,8 +1,10 @@
 //! Servers of the traffic, which check that they receive the content.
 
 use super::{Board, ENDLESS, End, PIECE, Stream, UPLOAD, compare, content};
+use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Serves each connection in a thread.
@@ -22,8 +24,60 @@ pub(crate) fn server_stream(stream: TcpStream, tls: Option<Arc<rustls::ServerCon
         None => Box::new(stream),
         Some(config) => {
             let connection = rustls::ServerConnection::new(config).unwrap();
-            Box::new(rustls::StreamOwned::new(connection, stream))
+            Box::new(Secure(rustls::StreamOwned::new(connection, stream)))
         }
+    }
+}
+
+/// The server's end of a connection, for a reader and a writer in one thread.
+#[derive(Clone)]
+pub(crate) struct Shared(Rc<RefCell<Box<dyn Stream>>>);
+
+impl Shared {
+    pub(crate) fn new(stream: TcpStream, tls: Option<Arc<rustls::ServerConfig>>) -> Shared {
+        Shared(Rc::new(RefCell::new(server_stream(stream, tls))))
+    }
+}
+
+impl Read for Shared {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.0.borrow_mut().read(buffer)
+    }
+}
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.borrow_mut().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.borrow_mut().flush()
+    }
+}
+
+/// Server's end of a TLS connection. It closes with close_notify.
+struct Secure(rustls::StreamOwned<rustls::ServerConnection, TcpStream>);
+
+impl Read for Secure {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl Write for Secure {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+}
+
+impl Drop for Secure {
+    fn drop(&mut self) {
+        self.0.conn.send_close_notify();
+        let _ = self.0.flush(); // the connection may be gone
     }
 }
 
@@ -38,6 +92,9 @@ fn answer(stream: &mut BufReader<Box<dyn Stream>>, board: &Board) {
         if let Err(error) = respond(&asked, stream, board) {
             let line = asked.lines().next().unwrap_or_default();
             return board.wrong(asked.starts_with("POST "), format!("the server: {line}: {error}"));
+        }
+        if asked.contains("Connection: close\r\n") {
+            return;
         }
     }
 }
