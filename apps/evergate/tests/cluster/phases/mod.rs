@@ -22,8 +22,8 @@ use wire::Wire;
 const TRIES: usize = 60;
 
 /// Long timeouts: clients stand still for a long time, and this machine may be slow.
-pub(crate) const PATIENT: &str = "[timeouts]\nhandshake_ms = 600000\nrequest_head_ms = 600000\nrequest_body_ms = 600000\n\
-    keep_alive_ms = 600000\nresponse_ms = 600000\nwrite_stall_ms = 600000\n";
+pub(crate) const PATIENT: &str = "[timeouts]\nhandshake_ms = 600000\nrequest_head_ms = 600000\n\
+    request_body_ms = 600000\nkeep_alive_ms = 600000\nresponse_ms = 600000\nwrite_stall_ms = 600000\n";
 
 /// Stopped client, by name.
 type Stopped = (String, Rest);
