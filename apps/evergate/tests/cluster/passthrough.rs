@@ -7,10 +7,11 @@ use crate::phases::{PATIENT, filter, owner};
 use crate::support::eventually;
 use crate::traffic::{PATIENCE, Server, Transport, config, roots, three};
 use crate::world::{Node, World, privileged, settled};
+use evergate::agent::status::ClusterStatus;
 use evergate_proxy_protocol::{Decoded, Endpoints, Extras, V2_BYTES_MAX, decode, encode_v2};
 use rustls::client::{Resumption, Tls12Resumption};
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, ServerConfig, ServerConnection, StreamOwned};
-use std::io::{Read, Result, Write};
+use std::io::{ErrorKind, Read, Result, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -345,6 +346,87 @@ fn refusal_is_the_same_from_the_next_node() {
     let mut greeter = Greeter::open(&world, &client, "other.test", Vec::new());
     greeter.send_all().unwrap();
     expect_refusal(&mut greeter, "one node");
+}
+
+/// How a client ends that sends no more of its hello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Broken {
+    /// FIN.
+    Ended,
+    /// Silence.
+    Silent,
+}
+
+/// The time for the handshake of connections that begin with a hello.
+const HANDSHAKE: Duration = Duration::from_secs(3);
+
+/// The next owner ends these clients, and neither owner keeps anything of them.
+#[test]
+fn clients_that_leave_their_hello_unfinished_are_ended() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(NODES);
+    let config = config(&world, NODES, "");
+    let config = format!("[timeouts]\nhandshake_ms = {}\n{config}", HANDSHAKE.as_millis());
+    let mut nodes: Vec<_> = (1..=NODES).map(|number| world.start(number, &config)).collect();
+    settled(&nodes);
+    let client = Arc::new(client(&world, &rustls::version::TLS13));
+    let mut open = Vec::new();
+    for how in [Broken::Ended, Broken::Silent] {
+        for part in [1, 100] {
+            for _ in 0..CONNECTIONS {
+                let mut greeter = Greeter::open(&world, &client, "shop.test", Vec::new());
+                greeter.send(part, usize::MAX).unwrap();
+                if how == Broken::Ended {
+                    greeter.stream.shutdown(std::net::Shutdown::Write).unwrap();
+                }
+                open.push((how, part, greeter));
+            }
+        }
+    }
+    nodes.remove(0).kill();
+    let died = Instant::now();
+    for (how, part, greeter) in &mut open {
+        let end = greeter.stream.read(&mut [0]).map_err(|error| error.kind());
+        assert!(matches!(end, Ok(0) | Err(ErrorKind::ConnectionReset)), "{how:?} after {part}: {end:?}");
+    }
+    assert!(died.elapsed() < 4 * HANDSHAKE, "all ended only after {:?}", died.elapsed());
+    settled(&nodes);
+    for node in &nodes {
+        let none = |status: &ClusterStatus| status.replication.replicated + status.replication.replicas == 0;
+        node.eventually("has no connection, and no replica of one", none);
+    }
+}
+
+/// access_denied, fatal.
+const DENIED: [u8; 7] = [21, 3, 3, 0, 2, 2, 49];
+
+/// Nothing was decided before the hello was whole.
+#[test]
+fn half_a_hello_is_decided_by_the_rules_of_the_next_node() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let old = config(&world, 2, "");
+    let denies = "[[rules]]\nname = \"new\"\nlisteners = [\"relayed-tls13\"]\nwhen = 'tls.version == \"TLSv1.3\"'\n\
+        deny = \"access_denied\"\n";
+    let new = format!("{denies}{old}");
+    let mut nodes = vec![world.start(1, &old)];
+    settled(&nodes);
+    let client = Arc::new(client(&world, &rustls::version::TLS13));
+    let mut greeter = Greeter::open(&world, &client, "shop.test", Vec::new());
+    greeter.send(greeter.first.len() / 2, usize::MAX).unwrap();
+    world.write_config(1, &new);
+    assert_eq!(nodes[0].cli(&["reload"]).code, Some(0));
+    nodes.push(world.start(2, &new));
+    settled(&nodes);
+    nodes.remove(0).kill();
+    greeter.send_all().unwrap();
+    let mut all = Vec::new();
+    greeter.stream.read_to_end(&mut all).unwrap();
+    assert_eq!(all, DENIED);
 }
 
 /// Terminators with a session store each.
