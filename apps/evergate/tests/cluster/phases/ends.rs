@@ -1,6 +1,7 @@
 //! Closing connections whose node dies meanwhile.
 
-use super::server::LONG;
+use super::server::{HALF, LONG};
+use super::wire::Wire;
 use super::{connect, filter, owner, prepare, socket_state};
 use crate::support::eventually;
 use crate::traffic::{Server, Transport, content};
@@ -75,4 +76,71 @@ fn end_that_was_acknowledged_keeps_its_place() {
     let over = |node: &Node| socket_state(&world, node.number, port).is_none_or(|state| state == TIME_WAIT);
     eventually("the connection is over", || nodes.iter().all(over).then_some(()));
     assert_eq!((world.counted(), desk.wrong()), (0, Vec::new()));
+}
+
+/// The client lacks the answer and the end, and its server has closed: only the backups have both.
+#[test]
+fn tunnel_whose_server_is_gone_is_finished_by_the_next_node() {
+    if !privileged() {
+        return;
+    }
+    let (world, mut nodes, desk) = prepare();
+    for (carrying, path, length) in
+        [(Transport::Tcp, "/n/7", 0), (Transport::Relayed13, "/n/7", 0), (Transport::Tcp, "/ended", LONG)]
+    {
+        let (port, mut wire) = connect(&world, carrying);
+        wire.shake().unwrap();
+        wire.ask(0..1).unwrap();
+        let node = eventually("a node carries the connection", || owner(&world, port));
+        let from = carrying.port(carrying.server());
+        filter(&world, "input", &format!("tcp sport {from} tcp dport {port} counter drop"));
+        wire.send(format!("GET {path} HTTP/1.1\r\nHost: shop.test\r\n\r\n")).unwrap();
+        wire.end().unwrap();
+        std::thread::sleep(world.chance.moment(400));
+        nodes.remove(nodes.iter().position(|other| other.number == node).unwrap()).kill();
+        world.filter("delete table bridge ends\n");
+        match length {
+            0 => wire.expect_text("7").unwrap_or_else(|error| panic!("{carrying:?}: {error}")),
+            _ => {
+                wire.expect_head(200).unwrap_or_else(|error| panic!("{carrying:?} {path}: {error}"));
+                wire.expect_content(0..length).unwrap_or_else(|error| panic!("{carrying:?} {path}: {error}"));
+            }
+        }
+        wire.expect_end().unwrap();
+        let config = std::fs::read_to_string(world.folder.path("node-1.toml")).unwrap();
+        nodes.push(world.start(node, &config));
+        nodes.sort_by_key(|node| node.number);
+        crate::world::settled(&nodes);
+    }
+    assert_eq!(desk.wrong(), Vec::<String>::new());
+}
+
+/// Tunnels at once whose clients have ended, and whose servers end when the node dies.
+const TUNNELS: usize = 60;
+
+#[test]
+fn tunnels_that_end_while_their_node_dies_lose_nothing() {
+    if !privileged() {
+        return;
+    }
+    let (world, mut nodes, desk) = prepare();
+    let mut open: Vec<_> = (0..TUNNELS).map(|_| connect(&world, Transport::Tcp).1).collect();
+    for wire in &mut open {
+        wire.send(b"GET /half HTTP/1.1\r\nHost: shop.test\r\n\r\n").unwrap();
+        wire.expect_head(200).unwrap();
+        wire.expect_content(0..HALF).unwrap();
+        wire.end().unwrap();
+    }
+    desk.proceed();
+    let finish = |(number, mut wire): (usize, Wire)| {
+        std::thread::spawn(move || {
+            let done = wire.expect_content(HALF..LONG).and_then(|()| wire.expect_end());
+            done.err().map(|error| format!("{number}: {error}"))
+        })
+    };
+    let going: Vec<_> = open.into_iter().enumerate().map(finish).collect();
+    std::thread::sleep(world.chance.moment(40));
+    nodes.remove(0).kill();
+    let broken: Vec<String> = going.into_iter().filter_map(|thread| thread.join().unwrap()).collect();
+    assert_eq!((broken, desk.wrong()), (Vec::new(), Vec::new()));
 }
