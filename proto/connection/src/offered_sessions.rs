@@ -9,6 +9,8 @@ pub struct OfferedSessions {
     /// Names to look up, in the order in which a server prefers them. At most
     /// [`PSK_IDENTITIES_MAX`](evergate_tls::PSK_IDENTITIES_MAX) + 1.
     pub hashes: Vec<SessionHash>,
+    /// Whether the client has a session for certain. Otherwise a single hash can be that of a random id.
+    pub is_certain: bool,
     /// The server name in lower case.
     pub server_name: Option<String>,
 }
@@ -16,8 +18,10 @@ pub struct OfferedSessions {
 impl OfferedSessions {
     /// What a hello offers.
     pub fn new(hello: &ClientHello<'_>, hasher: &SessionHasher) -> OfferedSessions {
+        let offer = SessionOffer::new(hello, hasher);
         OfferedSessions {
-            hashes: SessionOffer::new(hello, hasher).hashes().collect(),
+            hashes: offer.hashes().collect(),
+            is_certain: offer.is_certain(),
             server_name: hello.server_name(),
         }
     }

@@ -4,6 +4,8 @@ use evergate_base::session::{SessionHash, SessionHasher, SessionName};
 
 use crate::client_hello::ClientHello;
 
+const TLS13: u16 = 0x0304;
+
 /// Limit of the identities that are read, in the client's order. Usual clients offer one or two.
 pub const PSK_IDENTITIES_MAX: usize = 8;
 
@@ -14,6 +16,7 @@ pub struct SessionOffer {
     pub(crate) ticket: Option<SessionHash>,
     pub(crate) identities: Vec<SessionHash>,
     pub(crate) has_early_data: bool,
+    pub(crate) has_tls13: bool,
 }
 
 impl SessionOffer {
@@ -29,6 +32,7 @@ impl SessionOffer {
             ticket: hello.ticket().and_then(|ticket| named(SessionName::Ticket, ticket)),
             identities: identities.unwrap_or_default(),
             has_early_data: hello.has_early_data(),
+            has_tls13: hello.versions().is_some_and(|versions| versions.contains(&TLS13)),
         }
     }
 
@@ -45,5 +49,12 @@ impl SessionOffer {
     /// Whether the client offers anything to resume; an id of a client of TLS 1.3 can be noise.
     pub fn is_empty(&self) -> bool {
         self.hashes().next().is_none()
+    }
+
+    /// Whether the client offers a session for certain. The id of a client of TLS 1.3 counts only if it is known:
+    /// without a session such a client sends a random one (RFC 8446 section 4.1.2).
+    pub fn is_certain(&self) -> bool {
+        let id = self.id.filter(|_| !self.has_tls13);
+        !self.identities.is_empty() || self.ticket.is_some() || id.is_some()
     }
 }

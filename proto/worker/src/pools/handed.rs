@@ -174,6 +174,8 @@ mod tests {
         now: Micros,
         unix: Unix,
         ineligible: Option<usize>,
+        /// Clients that offer sessions have them for certain.
+        is_certain: bool,
     }
 
     fn recipe(policy: SessionPolicy, servers: &[Arc<ServerRuntime>]) -> Recipe {
@@ -207,7 +209,7 @@ mod tests {
         let mut recipe = recipe(policy, &servers);
         change(&mut recipe);
         let sessions = Arc::new(Sessions::new(recipe, &servers));
-        Rig { servers, sessions, now: Micros(1), unix: NOW, ineligible: None }
+        Rig { servers, sessions, now: Micros(1), unix: NOW, ineligible: None, is_certain: true }
     }
 
     fn hash(number: u64) -> SessionHash {
@@ -236,7 +238,8 @@ mod tests {
         fn dial(&mut self, client: u32, offered: &[u64], name: Option<&str>) -> (usize, Box<Handed>) {
             self.now = self.now + Micros(1);
             let hashes = offered.iter().copied().map(hash).collect();
-            let offered = OfferedSessions { hashes, server_name: name.map(str::to_owned) };
+            let is_certain = self.is_certain && !offered.is_empty();
+            let offered = OfferedSessions { hashes, is_certain, server_name: name.map(str::to_owned) };
             let offer = Offer { sessions: &offered, hasher: SessionHasher::new([1, 2]), now: self.unix };
             let seeker = Seeker { address: address(client), offer: Some(offer) };
             let load = |index| ServerLoad {
@@ -315,6 +318,19 @@ mod tests {
         }
         let counts = rig.counts();
         assert_eq!((counts.by_address, counts.returned, counts.missed), (5, 4, 0));
+    }
+
+    #[test]
+    fn random_id_of_a_client_is_no_session() {
+        let mut rig = rig(STICKY, |_| {});
+        rig.is_certain = false;
+        let (home, _) = rig.serve(1, &[98], &full(70));
+        rig.home(1, &[99]);
+        let counts = rig.counts();
+        assert_eq!((counts.new, counts.returned, counts.missed), (2, 0, 0), "a full handshake follows");
+        assert_eq!((counts.learned.unoffered, counts.learned.unknown), (2, 0));
+        assert_eq!(rig.home(2, &[70]), home);
+        assert_eq!((rig.counts().learned.found, rig.counts().returned), (1, 1));
     }
 
     #[test]

@@ -126,7 +126,7 @@ pub struct LearnedCounts {
     pub found: u64,
     /// Hellos that offered only unknown sessions.
     pub unknown: u64,
-    /// Hellos that offered no session.
+    /// Hellos that offered no session, as far as this node can detect: ids of TLS 1.3 clients are random without one.
     pub unoffered: u64,
     /// Sessions stored from finished handshakes.
     pub learned: u64,
@@ -232,7 +232,7 @@ impl Sessions {
                     let fallback = self.fallback(seeker)?;
                     state.distributor.find([fallback], offer.now)
                 });
-                !offer.sessions.hashes.is_empty()
+                by_session || offer.sessions.is_certain
             }
         };
         let has_session = match seeker.offer {
