@@ -18,7 +18,7 @@ AUDIT_RELEASE = $(CARGO) build --release --locked -p evergate-audit -p evergate-
 # Features of evergate-audit in packages.
 AUDIT_FEATURES = evergate-audit/cold,evergate-audit/object-store,evergate-audit/tsa
 
-.PHONY: setup build demo audit-demo package package-check test lint unit matrix audit-features \
+.PHONY: setup build demo audit-demo package package-check test lint unit matrix foreign-clients audit-features \
 	audit-mutations audit-kills fuzz bench audit-bench audit-bench-find profile clean help
 
 help: ## show this list
@@ -65,6 +65,10 @@ unit:
 
 matrix: setup ## all node failures with all servers in all network modes, also with packet loss (root; 15 minutes)
 	CI=1 EVERGATE_MATRIX=full $(CARGO) test --workspace --locked --test cluster matrix -- --nocapture
+
+foreign-clients: setup ## Java's TLS resumes its sessions through a passthrough listener (installs Java)
+	@scripts/setup java
+	$(CARGO) test -p evergate --locked --test e2e java_clients -- --ignored --nocapture
 
 audit-features: setup ## lints and tests of evergate-audit with Parquet, object stores, time stamps (minutes)
 	@scripts/setup duckdb
