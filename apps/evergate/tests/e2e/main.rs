@@ -18,6 +18,7 @@ mod limits;
 mod node;
 mod operations;
 mod passthrough;
+mod passthrough_browser;
 mod passthrough_sessions;
 mod pki;
 mod proxy_protocol;

@@ -146,7 +146,8 @@ impl Drop for Driven {
     }
 }
 
-fn limited(program: &std::path::Path) -> Command {
+/// A process with a limit of time: it ends even if this process dies.
+pub(crate) fn limited(program: &std::path::Path) -> Command {
     let mut command = Command::new("timeout");
     command.arg(CLIENT_S).arg(program);
     command
