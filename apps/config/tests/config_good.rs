@@ -201,7 +201,7 @@ fn every_part_of_a_full_file_reaches_the_model() {
 /// Pool with this policy and further keys.
 fn session_pool(policy: &str, more: &str) -> Loaded {
     parsed(&format!(
-        "[[listeners]]\nname = \"l\"\naddress = \":9443\"\nprotocol = \"tcp\"\npool = \"p\"\n\
+        "[[listeners]]\nname = \"l\"\naddress = \":9443\"\nprotocol = \"passthrough\"\npool = \"p\"\n\
          [[pools]]\nname = \"p\"\npolicy = \"{policy}\"\n[[pools.servers]]\naddress = \"10.0.0.1:443\"\n{more}"
     ))
 }

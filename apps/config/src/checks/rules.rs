@@ -26,6 +26,7 @@ pub(crate) fn rules(config: &RawConfig, checks: &mut Checks<'_>) -> Rules {
     }
     denials(config, checks);
     super::session_balancing::rules(config, checks);
+    super::session_balancing::warn_of_unrelayed(config, checks);
     let specs = connection_rules::scoped(config);
     match Ruleset::compile(&specs, &Limits::default()) {
         Ok(ruleset) => {

@@ -1,12 +1,13 @@
 //! Checks of pools that choose by session.
 
+use evergate_rules::RuleSpec;
 use std::time::Duration;
 
 use super::context::Checks;
 use super::node::pick_given;
-use crate::model::{HandshakeCosts, Policy, Sessions, Sticky};
+use crate::model::{CostSource, HandshakeCosts, Policy, Protocol, SessionFallback, Sessions, Sticky};
 use crate::problem::{REFUSED, Report};
-use crate::raw::{RawConfig, RawPool, RawServer};
+use crate::raw::{RawConfig, RawListener, RawPool, RawServer};
 use crate::span::KeyPath;
 
 /// The policies that remember sessions.
@@ -132,6 +133,40 @@ pub(crate) fn costs(
         "give `full_us` and `resumed_us` to every server of the pool, or to none",
     );
     None
+}
+
+/// Warns of settings for relayed handshakes where no listener relays them to the pool.
+pub(crate) fn warn_of_unrelayed(config: &RawConfig, checks: &mut Checks<'_>) {
+    let relays = |listener: &RawListener, pool: &String| {
+        let routes = |rule: &RuleSpec| {
+            let is_named = listener.name.as_ref().is_some_and(|name| rule.listeners.contains(name));
+            is_named && rule.route.as_ref() == Some(pool)
+        };
+        listener.protocol == Some(Protocol::Passthrough)
+            && (listener.pool.as_ref() == Some(pool) || config.rules.iter().any(routes))
+    };
+    for (index, pool) in config.pools.iter().enumerate() {
+        let Some(name) = pool.name.as_ref().filter(|_| pool.policy.is_by_session()) else { continue };
+        let Some(sessions) = &pool.sessions else { continue };
+        if config.listeners.iter().any(|listener| relays(listener, name)) {
+            continue;
+        }
+        let at = KeyPath::root().key("pools").index(index).key("sessions");
+        let by_name = sessions.fallback == SessionFallback::Sni;
+        let measured = sessions.handshake_costs == CostSource::Measured && pool.policy == Policy::Sslsard;
+        for (key, value, effect) in [
+            ("fallback", by_name.then_some("sni"), "the client's address decides"),
+            ("handshake_costs", measured.then_some("measured"), "the configured costs stay in force"),
+        ] {
+            let Some(value) = value else { continue };
+            checks.report.warning(
+                &at.key(key),
+                format!("`{key} = {value:?}` is given, but no `passthrough` listener leads to this pool"),
+                format!("only relayed handshakes show sessions and server names: {effect}"),
+                format!("write `protocol = \"passthrough\"` for a listener of this pool, or remove `{key}`"),
+            );
+        }
+    }
 }
 
 /// Rules may not make clients of such a pool return in another way.

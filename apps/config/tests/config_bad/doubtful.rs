@@ -32,6 +32,18 @@ fn doubtful_file_is_used_with_a_warning() {
         ),
         ("{L}{C}{P}@@[tls.old]\n", "tls.old", "no listener uses"),
         (
+            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"lard\"\nservers = [{ address = \"app.internal:80\" }]\n\
+             [pools.sessions]\nfallback = @@\"sni\"\n",
+            "pools[0].sessions.fallback",
+            "no `passthrough` listener leads to this pool",
+        ),
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"sslsard\"\n\
+             servers = [{ address = \"app.internal:80\" }]\n[pools.sessions]\nhandshake_costs = @@\"measured\"\n",
+            "pools[0].sessions.handshake_costs",
+            "the configured costs stay in force",
+        ),
+        (
             "{L}{C}{P}@@[[pools]]\nname = \"b\"\nsticky_cookie = \"EVERGATE_web\"\n\
              [[pools.servers]]\naddress = \"10.0.0.1:80\"\n\
              [[rules]]\nname = \"r\"\nwhen = 'path == \"/r\"'\nroute = \"web\"\nsticky = \"cookie\"\n\

@@ -8,7 +8,7 @@ use super::{ExplainArgs, FAILED, WRONG, output, refused};
 use connection::{Handshake, handshake, listener, local};
 use evergate_base::terminal;
 use evergate_config::Config;
-use evergate_config::model::{Listener, Pool, Sticky};
+use evergate_config::model::{Listener, Policy, Pool, Protocol, SessionFallback, Sticky};
 use evergate_http::{
     HOST_BYTES_MAX, HeaderSlots, Limits, Parsed, RequestFraming, RequestHead, canonical_path, parse_request,
 };
@@ -337,11 +337,11 @@ fn outcome(config: &Config, listener: &Listener, decision: &Decision<'_>, answer
                 evergate_rules::Sticky::Source => Sticky::Source,
             });
             if let Some(pool) = config.pool_named(pool) {
-                to_pool(config.pool(pool), sticky, &by, answer);
+                to_pool(listener, config.pool(pool), sticky, &by, answer);
             }
         }
         Terminal::None => match listener.pool {
-            Some(pool) => to_pool(config.pool(pool), None, &by, answer),
+            Some(pool) => to_pool(listener, config.pool(pool), None, &by, answer),
             None => {
                 answer.status = listener.protocol.is_http().then_some(404);
                 if answer.status.is_none() {
@@ -358,14 +358,13 @@ fn outcome(config: &Config, listener: &Listener, decision: &Decision<'_>, answer
     }
 }
 
-fn to_pool(pool: &Pool, sticky: Option<Sticky>, by: &str, answer: &mut Answer) {
+fn to_pool(listener: &Listener, pool: &Pool, sticky: Option<Sticky>, by: &str, answer: &mut Answer) {
     answer.outcome = format!("sent to pool \"{}\" by {by}", pool.name);
     answer.pool = Some(pool.name.clone());
     answer.servers = pool.servers.iter().map(|server| server.name.clone()).collect();
     answer.policy = Some(pool.policy.as_str());
     if pool.policy.is_by_session() {
-        // Rules look at requests, so evergate ends the client's TLS: the client offers no session of a server.
-        answer.sticky = Some("by the client's address: only a relayed handshake offers sessions".to_owned());
+        answer.sticky = Some(by_session(listener, pool, !answer.host.is_empty()));
         return;
     }
     answer.sticky = match sticky.unwrap_or(pool.sticky) {
@@ -373,6 +372,22 @@ fn to_pool(pool: &Pool, sticky: Option<Sticky>, by: &str, answer: &mut Answer) {
         Sticky::Cookie => Some(format!("by the cookie {}", pool.sticky_cookie)),
         Sticky::Source => Some("by the client's address".to_owned()),
     };
+}
+
+/// What decides about the server in a pool by session. Only a passthrough listener relays handshakes.
+fn by_session(listener: &Listener, pool: &Pool, has_name: bool) -> String {
+    if listener.protocol != Protocol::Passthrough {
+        return "by the client's address: only a relayed handshake offers sessions".to_owned();
+    }
+    let fallback = pool.sessions.as_ref().map(|sessions| sessions.fallback);
+    let fallback = match fallback {
+        Some(SessionFallback::Sni) if has_name => "by the server name",
+        _ => "by the client's address",
+    };
+    match pool.policy {
+        Policy::BoundedHash => fallback.to_owned(),
+        _ => format!("by a known session that the client offers, else {fallback}"),
+    }
 }
 
 fn effects(decision: &Decision<'_>, answer: &mut Answer) {

@@ -39,10 +39,13 @@ fn node_before(backend: fn(&Folder, &str) -> SocketAddr) -> Node {
         rule("others", "tls.sni.ends_with(\"b.example\")", "route = \"b\""),
         rule("closed", "tls.sni == \"closed.example\"", "deny = \"access_denied\""),
         rule("cut", "tls.sni == \"cut.example\"", "deny = \"reset\""),
+        rule("terminators", "tls.sni == \"terminators.example\"", "route = \"c\""),
         rule("h2", "tls.alpn.contains(\"h2\")", "route = \"b\""),
     ];
     let log = "[logs]\naccess = \"access.log\"\n";
-    let config = format!("{LISTENER}{}{}{}{log}", pool("a", a), pool("b", b), rules.concat());
+    let by_session = "policy = \"sslsard\"\nsessions = { fallback = \"sni\" }\n";
+    let pools = format!("{}{}{}{by_session}", pool("a", a), pool("b", b), pool("c", b));
+    let config = format!("{LISTENER}{pools}{}{log}", rules.concat());
     Node::start_in(folder, &config)
 }
 
@@ -193,6 +196,11 @@ fn explain_shows_what_becomes_of_a_connection() {
     assert!(ok && text.contains("denied with the TLS alert access_denied by rule \"closed\""), "{text}");
     let (ok, text) = explain(&["--alpn", "h2,http/1.1"]);
     assert!(ok && text.contains("sent to pool \"b\" by rule \"h2\""), "{text}");
+    let (ok, text) = explain(&["--sni", "terminators.example"]);
+    assert!(
+        ok && text.contains("by a known session that the client offers, else by the server name\n"),
+        "{text}"
+    );
     let (ok, text) = explain(&[]);
     assert!(ok && text.contains("closed: no rule routes it"), "{text}");
 }
